@@ -63,6 +63,7 @@ bench: $(VENV)/.test ## the figures that the docs quote
 	$(BIN)/python benchmarks/show.py
 	$(BIN)/python benchmarks/roofline.py $(TRACES)
 	PYTHONPATH=tests/support $(BIN)/python benchmarks/scale.py
+	PYTHONPATH=tests/support $(BIN)/python benchmarks/whatif_scale.py
 	PYTHONPATH=tests/support $(BIN)/python benchmarks/growth.py
 
 # TRACES and TOOLS are not part of this repository: recorded traces, and the simulator that changes them.
@@ -87,7 +88,7 @@ recordings: $(VENV)/.test ## do symmetric ranks have stragglers, slow ones none,
 
 # Real recordings of two CPU ranks, resumable, in build/whatif: on a busy machine steps differ by more than changes do.
 whatif: $(VENV)/.test ## is what a change is predicted to do what it does? Twenty minutes the first time
-	$(BIN)/python benchmarks/whatif.py --work build/whatif --traces $(TRACES)
+	$(BIN)/python benchmarks/whatif.py --work build/whatif --traces $(TRACES) --page docs/predictions.md
 
 docs: $(VENV)/.test ## the pages as a site, in build/site
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site

@@ -155,7 +155,12 @@ def _runs(folder: Path, num_ranks: int) -> Iterator[tuple[Key, Cost]]:
 
 def show(folder: Path, *words: str, keep: bool = False) -> Cost:
     """Return the cost of `traceq show --json`; `keep` caches summaries beside the traces."""
-    command = [sys.executable, "-m", "traceq", "show", str(folder), "--json", *words]
+    return cost_of("show", str(folder), "--json", *words, keep=keep)
+
+
+def cost_of(*words: str, keep: bool = False) -> Cost:
+    """Return the cost of a command of traceq that prints JSON."""
+    command = [sys.executable, "-m", "traceq", *words]
     environment = os.environ | {"TRACEQ_CACHE": "1" if keep else "0"}
     start, cpu_s = time.perf_counter(), _cpu_s()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)

@@ -1,6 +1,6 @@
 """What `traceq whatif` predicts beside what came of it: changes that were then made, on two CPU ranks, or in public.
 
-    python benchmarks/whatif.py --work DIR [--minutes 20] [--traces TRACES]
+    python benchmarks/whatif.py --work DIR [--minutes 20] [--traces TRACES] [--page docs/predictions.md]
 
 Each job (`whatif_job.py`, with other parts of a step) is recorded once, with an arm per change, and kept in DIR: a
 second call goes on where the first ended. Predicted from the traced steps of the baseline alone; measured are
@@ -132,22 +132,63 @@ def of_pairs(traces: Path) -> list[Outcome]:
     return results
 
 
+HEADINGS = ("job", "change", "now ms", "predicted", "to", "again +-", "measured", "+-", "error", "inside")
+_LEFT = ("job", "change", "inside")
+PAGE = """# Predictions and what came of them
+
+Written by `make whatif`, which records six jobs on two CPU ranks, where every change is then really made; [what the
+columns mean](whatif.md#what-the-numbers-are). `inside`: what was measured is from `predicted` to `to`, plus or minus
+`again`; `error`: the middle of the range, in percent of the step that was measured; `+-`: half of the 95 % confidence
+interval of what was measured.
+
+{recorded}
+
+{summary}
+
+## Public pairs
+
+Of two public recordings the first is replayed without what the second does not have; they differ in more than that, so
+these errors are an upper bound of those of the replay.
+
+{pairs}
+"""
+
+
+def cells(row: Outcome) -> list[str]:
+    """Return an outcome as texts, one for each heading."""
+    numbers = (f"{ms:.2f}" for ms in (row.now, row.least, row.most, row.again, row.then, row.noise))
+    return [row.job, row.change, *numbers, f"{row.error_pct:+.1f} %", "yes" if row.is_inside else "no"]
+
+
+def summary(rows: list[Outcome]) -> str:
+    """Return how many outcomes are inside their range, and how far off they are."""
+    error = float(np.median([abs(row.error_pct) for row in rows]))
+    num = sum(row.is_inside for row in rows)
+    return f"{num} of {len(rows)} inside the range of other steps; median error {error:.1f} % of the step"
+
+
 def show(console: Console, rows: list[Outcome]) -> None:
     """Print a row for each outcome, and how many are inside their range."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("job", "change", "now ms", "predicted", "to", "again +-", "measured", "+-", "error", "inside"):
-        table.add_column(heading, justify="left" if heading in ("job", "change", "inside") else "right")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading in _LEFT else "right")
     for row in rows:
-        numbers = (f"{ms:.2f}" for ms in (row.now, row.least, row.most, row.again, row.then, row.noise))
-        table.add_row(row.job, row.change, *numbers, f"{row.error_pct:+.1f} %", "yes" if row.is_inside else "no")
+        table.add_row(*cells(row))
     console.print(table)
     if rows:
-        error = float(np.median([abs(row.error_pct) for row in rows]))
-        console.print(
-            f"{sum(row.is_inside for row in rows)} of {len(rows)} inside the range of other steps; "
-            f"median error {error:.1f} % of the step\n",
-            soft_wrap=True,
-        )
+        console.print(f"{summary(rows)}\n", soft_wrap=True)
+
+
+def markdown(rows: list[Outcome]) -> str:
+    """Return a table of outcomes."""
+    rule = ["---" if heading in _LEFT else "--:" for heading in HEADINGS]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [HEADINGS, rule, *map(cells, rows)])
+
+
+def write_page(page: Path, recorded: list[Outcome], pairs: list[Outcome]) -> None:
+    """Write the table of predictions and outcomes as a page of the docs."""
+    texts = {"recorded": markdown(recorded), "summary": f"{summary(recorded)}.", "pairs": markdown(pairs)}
+    page.write_text(PAGE.format(**texts), encoding="utf-8")
 
 
 def main() -> None:
@@ -156,6 +197,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="where recordings are kept")
     parser.add_argument("--minutes", type=float, default=20.0, help="start no recording after so long")
     parser.add_argument("--traces", type=Path, help="folder of public traces")
+    parser.add_argument("--page", type=Path, help="page of the docs to write, if all jobs and pairs are there")
     options, console = parser.parse_args(), Console(width=150, highlight=False, markup=False)
     begun, rows = time.monotonic(), []
     for job in JOBS:
@@ -165,8 +207,10 @@ def main() -> None:
         except TraceqError as fault:
             console.print(f"{job}: {fault}", soft_wrap=True)
     show(console, rows)
-    if options.traces is not None:
-        show(console, of_pairs(options.traces))
+    pairs = of_pairs(options.traces) if options.traces is not None and options.traces.is_dir() else []
+    show(console, pairs)
+    if options.page is not None and pairs and len(rows) == len(JOBS) * len(CHANGES):
+        write_page(options.page, rows, pairs)
 
 
 if __name__ == "__main__":
