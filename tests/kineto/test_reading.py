@@ -266,6 +266,16 @@ def test_a_hip_trace_is_a_rocm_device() -> None:
     assert build(call("hipLaunchKernel", 0, 1, 1), row("kernel", "k", 2, 1, correlation=1)).device == "rocm"
 
 
+@pytest.mark.parametrize(
+    ("units", "size", "device"),
+    [(304, 206_141_652_992, "AMD Instinct MI300X"), (304, 274_877_906_944, "AMD Instinct MI325X"), (228, 1, "rocm")],
+)
+def test_a_device_without_a_name_is_told_by_its_units_and_memory(units: int, size: int, device: str) -> None:
+    properties = {"name": "", "totalGlobalMem": size, "computeMajor": 9, "computeMinor": 4, "numSms": units}
+    rows = call("hipLaunchKernel", 0, 1, 1), row("kernel", "k", 2, 1, correlation=1)
+    assert build(*rows, deviceProperties=[properties]).device == device
+
+
 @pytest.mark.parametrize("size", [1, 64, 1 << 17])
 def test_a_nested_key_is_not_mistaken_for_the_list_of_events(window: Any, size: int) -> None:
     window(size)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from builder import Event, annotation, build, call, comms, kernel, launch, op, step, table, world
+from builder import Event, annotation, build, call, comms, frame, kernel, launch, op, step, table, world
 from paths import ROOT, TRACES
 
 from traceq.analysis.registry import analyze
@@ -290,6 +290,25 @@ def test_ranks_that_were_not_read_are_named() -> None:
 def test_without_a_question_it_is_what_gains_most() -> None:
     options = [each.together.option for each in best_changes(job_replay(JOB))]
     assert options == ["--hide-comm", "--no-launch-latency"]
+
+
+def synced_at(line: int, start: int, lasts: int, corr: int) -> list[Event]:
+    """A sync at a line of train.py, for a kernel that ends with it."""
+    return [
+        frame(f"train.py({line}): step", start, lasts + 9),
+        launch(start + 1, 2, corr),
+        kernel("k", start + 6, lasts - 3, corr),
+        call("cudaDeviceSynchronize", start + 4, lasts),
+    ]
+
+
+def test_all_syncs_are_not_named_beside_the_line_that_has_nearly_all_of_their_cost() -> None:
+    rows = [step(0, 9000), launch(8900, 2, 3), kernel("last", 8910, 50, 3)]
+    run = run_of(*rows, *synced_at(77, 100, 12, 2), *synced_at(31, 200, 4000, 1))
+    lines = [saved_us(run, WithoutSyncs(line))[0] for line in ("train.py:31", "")]
+    assert 0 < lines[1] - lines[0] < 18
+    options = [each.together.option for each in best_changes(job_replay(run))]
+    assert [option for option in options if "sync" in option] == ["--without sync:train.py:31"]
 
 
 PATHS = [

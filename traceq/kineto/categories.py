@@ -44,6 +44,9 @@ _ANNOTATION_PREFIXES_2021 = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoade
 RUNTIME_DEVICE = {"cuda": "cuda", "hip": "rocm", "mtia": "mtia", "xpu": "xpu", "hpu": "hpu"}
 """Prefix of a runtime call's or category's name -> name of the accelerator."""
 
+UNNAMED_DEVICES = {(9, 4, 304, 192): "AMD Instinct MI300X", (9, 4, 304, 256): "AMD Instinct MI325X"}
+"""Compute capability, compute units and GiB of memory of devices whose name ROCm may leave empty -> name."""
+
 BY_NAME = ("Operator", "mtia_ccp_events")
 """Categories whose meaning depends on the event's name."""
 

@@ -11,7 +11,7 @@ import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.intervals import sorted_unique
-from traceq.kineto.categories import RUNTIME_DEVICE
+from traceq.kineto.categories import RUNTIME_DEVICE, UNNAMED_DEVICES
 from traceq.kineto.columns import to_int
 from traceq.kineto.damage_report import damage_caveats
 from traceq.kineto.decompression import open_source
@@ -125,10 +125,20 @@ def _host(metadata: Mapping[str, msgspec.Raw], path: Place, events: Events) -> s
     return next(filter(None, (host_in_name(name, processes) for name in names)), "")
 
 
+_MADE_OF = "computeMajor", "computeMinor", "numSms", "totalGlobalMem"
+
+
+def _unnamed(device: Mapping[str, object]) -> str:
+    """Return the name of a device that has none in the device list, by what it is made of; "" if unknown."""
+    major, minor, units, size = (device.get(key) for key in _MADE_OF)
+    gib = round(size / 2**30) if isinstance(size, int) else 0
+    return next((name for key, name in UNNAMED_DEVICES.items() if key == (major, minor, units, gib)), "")
+
+
 def _device(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:
     """Return the accelerator's name: from the device list, else its kind from the runtime calls; `cpu` without one."""
     devices = _decoded(metadata, "deviceProperties", list)
-    names = [str(device.get("name", "")) for device in devices if isinstance(device, dict)]
+    names = [str(device.get("name", "")) or _unnamed(device) for device in devices if isinstance(device, dict)]
     device_rows = events.rows(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
     if len(device_rows) == 0:
         return "cpu"

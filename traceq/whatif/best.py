@@ -21,6 +21,8 @@ __all__ = ["RankWaits", "best_changes", "best_of", "candidates", "rank_waits"]
 _MOST = 3
 _MOST_LINES = 3
 """Lines of syncs that are tried: those that save most alone."""
+_GRAIN = 0.002
+"""Part of a step from which all syncs save more than those of one line."""
 _LEAST_SHARE = 0.01
 """Part of a step that an intervention has to gain at least."""
 
@@ -76,7 +78,7 @@ def best_of(replay: JobReplay, interventions: Sequence[Intervention], path: str 
 
     Of two that gain the same, the narrower one comes first, and is enough. Raises CannotReplay.
     """
-    gains: list[Prediction] = []
+    gains: list[tuple[Intervention, Prediction]] = []
     for intervention in interventions:
         try:
             prediction = predict(replay, [intervention], path)
@@ -84,13 +86,18 @@ def best_of(replay: JobReplay, interventions: Sequence[Intervention], path: str 
             continue
         change = prediction.together
         is_gain = change.is_shorter and change.least_saved_ns >= _LEAST_SHARE * prediction.now_ns
-        if is_gain and not any(_is_same(each, prediction) for each in gains):
-            gains.append(prediction)
-    gains.sort(key=lambda each: -each.together.least_saved_ns)
-    return tuple(gains[:_MOST])
+        if is_gain and not any(_is_same(each, (intervention, prediction)) for each in gains):
+            gains.append((intervention, prediction))
+    gains.sort(key=lambda gain: -gain[1].together.least_saved_ns)
+    return tuple(prediction for _, prediction in gains[:_MOST])
 
 
-def _is_same(a: Prediction, b: Prediction) -> bool:
-    """Return whether both save the same: all syncs are those of one line, as a rule."""
-    first, second = a.together, b.together
-    return (first.least_saved_ns, first.most_saved_ns) == (second.least_saved_ns, second.most_saved_ns)
+def _is_same(a: tuple[Intervention, Prediction], b: tuple[Intervention, Prediction]) -> bool:
+    """Return whether both save the same; all syncs are those of one line where they save hardly more than these."""
+    first, second = a[1].together, b[1].together
+    of_syncs = isinstance(a[0], WithoutSyncs) and isinstance(b[0], WithoutSyncs)
+    grain_ns = _GRAIN * first.now_ns if of_syncs else 0
+    return (
+        abs(first.least_saved_ns - second.least_saved_ns) <= grain_ns
+        and abs(first.most_saved_ns - second.most_saved_ns) <= grain_ns
+    )

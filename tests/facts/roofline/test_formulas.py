@@ -48,6 +48,36 @@ def test_a_quantised_product_writes_the_dtype_it_is_asked_for() -> None:
     assert (result.flops, result.bytes, result.dtype) == (1024, 128 + 64 + 2 * 32, "float8")
 
 
+def test_blocks_of_scales_change_nothing_of_a_product() -> None:
+    """MXFP8: one scale for 32 elements of a row, in a list of tensors."""
+    shapes = "[[64, 128], [128, 32], [[64, 4]], [], [], [[32, 4]], [], [], [], [], [], []]"
+    types = '["c10::Float8_e4m3fn", "c10::Float8_e4m3fn", "TensorList", "", "", "TensorList", "", "", "", "", "", ""]'
+    values = '["", "", "", "[3]", "[1]", "", "[3]", "[1]", "", "15", "[]", "False"]'
+    result = modelled("aten::_scaled_mm_v2", shapes, types, values)
+    assert (result.flops, result.dtype) == (2 * 64 * 128 * 32, "float8")
+    assert result.bytes == 64 * 128 + 128 * 32 + 2 * 64 * 32
+
+
+def test_integers_multiply_as_others_do() -> None:
+    result = modelled("aten::_int_mm", "[[64, 128], [128, 32]]", '["signed char", "signed char"]')
+    assert (result.flops, result.dtype) == (2 * 64 * 128 * 32, "int8")
+
+
+@pytest.mark.parametrize("second", ["[16, 4]", "[4, 16]"])
+def test_a_template_of_inductor_multiplies_its_first_two_arguments(second: str) -> None:
+    shapes = f"[[8, 16], {second}, [4], [8, 4], []]"
+    types = f'[{BF16}, {BF16}, {BF16}, {BF16}, "Scalar"]'
+    result = modelled("triton_tem_fused_addmm_relu_3", shapes, types)
+    assert (result.kind, result.flops, result.dtype) == (Kind.CONTRACTION, 2 * 8 * 16 * 4, "bfloat16")
+    assert result.bytes == 2 * (128 + 64 + 4 + 32)
+
+
+@pytest.mark.parametrize("shapes", ["[[8, 16], [17, 5], [8, 4]]", "[[8, 16], [16, 4]]", "[[8, 16], [16, 4], [9, 4]]"])
+def test_where_sizes_are_none_of_a_product_a_template_has_its_arguments_alone(shapes: str) -> None:
+    result = modelled("triton_tem_fused_mm_0", shapes, f"[{', '.join([BF16] * shapes.count('], ') + [BF16])}]")
+    assert (result.kind, result.flops) == (Kind.ARGUMENTS, 0)
+
+
 def test_packed_fp4_holds_two_numbers_in_an_element() -> None:
     types = '["c10::Float4_e2m1fn_x2", "c10::Float4_e2m1fn_x2"]'
     assert modelled("aten::_scaled_mm", "[[8, 16], [16, 4]]", types).flops == 2 * 1024
@@ -158,6 +188,7 @@ def test_unmasked_pairs_are_those_of_a_mask_drawn_in_full(
         ("aten::fill_", "[[8, 4], []]", f'[{F32}, "Scalar"]', "", 4 * 32),
         ("aten::sum", "[[8, 4]]", f"[{F32}]", "", 4 * 32),
         ("aten::_softmax", "[[8, 4], [], []]", f'[{BF16}, "Scalar", "Scalar"]', "", 2 * 32 * 2),
+        ("aten::_softmax", "[[8, 4], [], []]", f'[{BF16}, "Scalar", "Scalar"]', '["", "1", "True"]', (2 + 4) * 32),
         ("aten::_softmax_backward_data", "[[8, 4], [8, 4], [], []]", f'[{F32}, {F32}, "Scalar", "Scalar"]', "", 4 * 96),
         ("aten::native_layer_norm", "[[8, 4], [], [4], [4]]", f'[{F32}, "", {F32}, {F32}]', "", 4 * (64 + 8)),
         ("aten::embedding", "[[100, 16], [3, 5]]", f'[{F32}, "long int"]', "", 8 * 15 + 2 * 4 * 15 * 16),

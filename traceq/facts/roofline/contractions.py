@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
@@ -10,7 +11,7 @@ from traceq.facts.roofline.dtypes import dtype_of_code
 from traceq.facts.roofline.op_calls import OpCall, Tensor
 from traceq.facts.roofline.work import Kind, Work, total_bytes
 
-__all__ = ["CONTRACTIONS", "CONVOLUTION_BACKWARDS", "CONVOLUTION_FORWARDS"]
+__all__ = ["CONTRACTIONS", "CONVOLUTION_BACKWARDS", "CONVOLUTION_FORWARDS", "product_template"]
 
 Formula = Callable[[OpCall], Work | None]
 
@@ -39,19 +40,23 @@ def _of_product(call: OpCall, a: Tensor, b: Tensor, num_out: int, k: int, out_dt
     return Work(Kind.CONTRACTION, moved, a.dtype, flops=2 * num_out * k * packed)
 
 
+_DTYPE_OF_GROUPS = {"aten::_grouped_mm": 4, "aten::_scaled_grouped_mm": 7, "aten::_scaled_grouped_mm_v2": 10}
+"""Position of the code of the result's dtype in grouped products."""
+
+
 def _grouped(call: OpCall) -> Work | None:
     """Return at most the work of a grouped product: how many rows each group has is in a tensor."""
     a, b = call.tensor(0), call.tensor(1)
     if a is None or b is None or a.shape[-1:] != b.shape[-2:-1]:
         return None
-    out_dtype = 7 if call.name.endswith("_scaled_grouped_mm") else 4
+    out_dtype = _DTYPE_OF_GROUPS[call.name]
     match len(a.shape), len(b.shape):
         case (2, 3):
             num_out = a.shape[0] * b.shape[2]
         case (3, 2):
             num_out = a.shape[1] * b.shape[1] if a.shape[0] else 0  # each column belongs to one group
         case (2, 2):
-            groups = call.tensor(4) or call.tensor(2)
+            groups = call.tensor(8) or call.tensor(4) or call.tensor(2)
             num_groups = groups.shape[0] if groups is not None and len(groups.shape) == 1 else 1
             work = _of_product(call, a, b, a.shape[0] * b.shape[1] * num_groups, 0, out_dtype)
             flops = 2 * a.shape[0] * b.shape[1] * a.shape[1]  # each part of K belongs to one group
@@ -97,6 +102,32 @@ def _times_transposed(first: int) -> Formula:
         return _of_product(call, a, b, prod(a.shape[:-1]) * b.shape[0], b.shape[1])
 
     return formula
+
+
+_TEMPLATE = re.compile(r"^triton_tem_fused_(\w+_)?(mm|addmm|bmm|baddbmm)_")
+"""Kernels that Inductor makes of a template for one product, and what it fused to it."""
+
+
+def product_template(name: str) -> Formula | None:
+    """Return the formula of a kernel of Inductor that multiplies matrices, by its name; None for any other."""
+    return _of_template if _TEMPLATE.search(name) else None
+
+
+def _of_template(call: OpCall) -> Work | None:
+    """Return the work of a product whose arguments are both operands first, then what is fused, and the result.
+
+    None where these are not the sizes of a product, as of an operand that is a part of a larger buffer.
+    """
+    matrices = [tensor for tensor in call.tensors if len(tensor.shape) > 1]
+    if len(matrices) < 3 or len(matrices[0].shape) != len(matrices[1].shape):
+        return None
+    a, b, *rest = matrices
+    k, (rows, columns) = a.shape[-1], b.shape[-2:]
+    n = columns if rows == k else rows if columns == k else None
+    if n is None or not any(tensor.shape == (*a.shape[:-1], n) for tensor in rest):
+        return None
+    work = _of_product(call, a, b, prod(a.shape[:-1]) * n, k)
+    return replace(work, bytes=total_bytes(call.tensors))
 
 
 # ---- convolutions: 2 N prod(spatial sizes of the result; transposed: of the input) prod(weight), which has the groups
@@ -232,10 +263,12 @@ CONTRACTIONS: dict[str, Formula] = {
     "aten::addbmm": _product(1),
     "aten::_int_mm": _product(0),
     "aten::_scaled_mm": _product(0, out_dtype=6),
+    "aten::_scaled_mm_v2": _product(0, out_dtype=9),
     "aten::_weight_int8pack_mm": _packed_weight(0, 1),
     "aten::_weight_int4pack_mm": _packed_weight(0, 8),
     "aten::_grouped_mm": _grouped,
     "aten::_scaled_grouped_mm": _grouped,
+    "aten::_scaled_grouped_mm_v2": _grouped,
     "aten::mv": _vector_product(0),
     "aten::addmv": _vector_product(1),
     "aten::dot": _vector_product(0),

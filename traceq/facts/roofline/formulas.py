@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from traceq.facts.roofline.attention import ATTENTIONS
-from traceq.facts.roofline.contractions import CONTRACTIONS
+from traceq.facts.roofline.contractions import CONTRACTIONS, product_template
 from traceq.facts.roofline.memory_traffic import USES_VALUES, traffic_formula
 from traceq.facts.roofline.op_calls import OpCall
 from traceq.facts.roofline.work import Kind, Work, total_bytes
@@ -21,7 +21,7 @@ _OPAQUE = re.compile(r"^triton_|_kernel_\d+$|^(?!(aten|c10d|prims|record|profile
 @cache
 def has_formula(name: str) -> bool:
     """Return whether there is a formula for FLOPs or bytes of ops of this name."""
-    return name in _FORMULAS or traffic_formula(name) is not None
+    return name in _FORMULAS or traffic_formula(name) is not None or product_template(name) is not None
 
 
 @cache
@@ -44,6 +44,9 @@ def work_of(call: OpCall) -> Work | None:
     if formula is not None:
         moved = formula(call)
         return None if not moved else Work(Kind.BYTES, moved)
+    template = product_template(call.name)
+    if template is not None and (work := template(call)) is not None:
+        return work
     if is_opaque_kernel(call.name) and (moved := total_bytes(call.tensors)):
         return Work(Kind.ARGUMENTS, moved)
     return None

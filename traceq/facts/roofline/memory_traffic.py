@@ -50,7 +50,7 @@ _REDUCTIONS = frozenset([
 ])  # fmt: skip
 """Ops that read their inputs and write a result of unknown size, which is not larger."""
 _SAME_SHAPE = frozenset([
-    "_softmax", "_log_softmax", "_safe_softmax", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
+    "_safe_softmax", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
     "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm",
     "miopen_batch_norm", "batch_norm", "layer_norm", "group_norm", "native_dropout", "rms_norm", "_fused_rms_norm",
     "_batch_norm_with_update", "renorm", "glu",
@@ -141,6 +141,14 @@ def _concatenated(call: OpCall) -> int | None:
     return 2 * sum(part.sized(part.numel) for part in parts) if parts and all(part.dtype for part in parts) else None
 
 
+def _softmax(call: OpCall) -> int | None:
+    """Return the bytes of `_softmax(self, dim, half_to_float)`: self is read, a result like it written, or float32."""
+    x = call.tensor(0)
+    if x is None:
+        return None
+    return x.bytes + (Tensor(x.shape, "float32").bytes if call.value(2) is True else x.sized(x.numel))
+
+
 def _rows_taken(table: int, index: int, *, is_whole_row: bool) -> Traffic:
     """Return the formula of a lookup: indices, and what they select, read and written."""
 
@@ -218,6 +226,8 @@ def _of_lists(stem: str, in_place: bool) -> Traffic:
 _BY_NAME: dict[str, Traffic] = {
     "copy": _copy,
     "_to_copy": _copy,
+    "_softmax": _softmax,
+    "_log_softmax": _softmax,
     "cat": _concatenated,
     "stack": _concatenated,
     "_cat": _concatenated,
