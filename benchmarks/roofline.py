@@ -3,7 +3,8 @@
     python benchmarks/roofline.py ../shared/traces
     python benchmarks/roofline.py TRACE...
 
-Times are CPU seconds per million events, the median of five runs, with the facts that other analyses share made before.
+Times are CPU seconds per million events, the median of five runs, with the facts that other analyses share made before;
+the last line is that of all traces together. `mm` is the rate of aten::mm over its kernels, in TFLOP/s.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.forward_ops import forward_op
 from traceq.facts.events.kernels import launched_kernels
-from traceq.facts.roofline.modelled_ops import TimeKind, modelled_ops
+from traceq.facts.roofline.modelled_ops import ModelledOps, TimeKind, modelled_ops
 from traceq.facts.roofline.op_work import rank_work
 from traceq.facts.timeline.phases import phases
 from traceq.model import Trace
@@ -51,7 +52,8 @@ def main() -> None:
     """Print a line for each trace."""
     paths = [Path(word) for word in sys.argv[1:]]
     files = sorted(file for path in paths for file in (path.rglob("*.json.gz") if path.is_dir() else [path]))
-    write(f"{'trace':45} {'events':>9} {'s / million':>11} {'modelled':>9} {'of linked':>9}")
+    write(f"{'trace':45} {'events':>9} {'s / million':>11} {'modelled':>9} {'of linked':>9} {'mm':>6}")
+    total_s, total_num = 0.0, 0
     for file in files:
         (trace,) = read(file).traces
         if not (trace.events.shapes >= 0).any() or not len(device_work(trace)):
@@ -60,8 +62,18 @@ def main() -> None:
         ns = np.bincount(ops.unit_kind, ops.unit_ns, len(TimeKind))
         modelled = 100 * ns[TimeKind.MODELLED] / ns.sum()
         linked = 100 * ns[TimeKind.MODELLED] / max(ns.sum() - ns[TimeKind.NO_OP], 1)
-        rate = seconds(trace) / num * 1e6
-        write(f"{file.parent.name + '/' + file.name:45} {num:9,} {rate:11.2f} {modelled:7.1f} % {linked:7.1f} %")
+        taken_s = seconds(trace)
+        total_s, total_num = total_s + taken_s, total_num + num
+        name, rate = f"{file.parent.name}/{file.name}", taken_s / num * 1e6
+        write(f"{name:45} {num:9,} {rate:11.2f} {modelled:7.1f} % {linked:7.1f} % {product_rate(ops):6.1f}")
+    write(f"{'all of them':45} {total_num:9,} {total_s / max(total_num, 1) * 1e6:11.2f}")
+
+
+def product_rate(ops: ModelledOps) -> float:
+    """Return TFLOP/s of aten::mm over the time of its kernels; 0.0 without any."""
+    is_product = np.array([ops.texts[name] == "aten::mm" for name in ops.name.tolist()], np.bool_)
+    flops = np.array([work.flops for work in ops.works], np.float64)[ops.work[is_product]] if len(ops.works) else []
+    return float(np.sum(flops) / max(int(ops.ns[is_product].sum()), 1) / 1e3)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,12 @@ def test_of_models_of_images_97_percent_are_modelled(name: str) -> None:
     assert shares(name)[TimeKind.MODELLED] >= 97
 
 
+@pytest.mark.slow
+def test_of_a_model_of_images_with_many_copies_all_kernels_are_modelled() -> None:
+    parts = shares("resnet50-2021/workers4")
+    assert 100 * parts[TimeKind.MODELLED] / (100 - parts[TimeKind.COPY]) >= 97
+
+
 BEST_OF_OTHERS = {
     "qwen-h100/qwen1.5-0.5b": 65.3,
     "owlv2/h100": 53.5,

@@ -1,0 +1,34 @@
+"""The page of predictions and outcomes says of its rows what follows from their numbers."""
+
+from __future__ import annotations
+
+import re
+from statistics import median
+
+import pytest
+from paths import ROOT
+
+PAGE = ROOT / "docs" / "predictions.md"
+
+
+def tables() -> list[list[list[str]]]:
+    """Rows of each table, as texts."""
+    parts = re.findall(r"(?:^\|.*\n)+", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return [[[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()[2:]] for part in parts]
+
+
+def test_each_outcome_is_inside_its_range_or_not_as_the_page_says() -> None:
+    recorded, pairs = tables()
+    assert (len(recorded), len(pairs)) == (30, 2)
+    for *_, least, most, again, then, _, error, inside in recorded + pairs:
+        low, high, span, seen = (float(text) for text in (least, most, again, then))
+        assert (low - span - 0.01 <= seen <= high + span + 0.01) == (inside == "yes")
+        assert float(error.removesuffix(" %")) == pytest.approx(100 * ((low + high) / 2 - seen) / seen, abs=0.11)
+
+
+def test_the_summary_counts_the_rows() -> None:
+    recorded, _ = tables()
+    errors = [abs(float(row[-2].removesuffix(" %"))) for row in recorded]
+    inside = sum(row[-1] == "yes" for row in recorded)
+    (stated,) = re.findall(r"(\d+) of 30 inside .*; median error ([\d.]+) %", PAGE.read_text(encoding="utf-8"))
+    assert (int(stated[0]), float(stated[1])) == (inside, pytest.approx(median(errors), abs=0.06))
