@@ -34,7 +34,7 @@ def never() -> SameProcess:
     raise AssertionError("an engine was started for ranks that are in memory")
 
 
-def told(path: Path, question: Sequence[Intervention], *, small: int) -> object:
+def document_of(path: Path, question: Sequence[Intervention], *, small: int) -> object:
     try:
         answered = answers(path, question, start=SameProcess if small < 0 else never, small=small)
     except (UsageFault, CannotReplay) as fault:
@@ -46,7 +46,7 @@ def told(path: Path, question: Sequence[Intervention], *, small: int) -> object:
 def test_ranks_that_are_read_in_turn_give_the_answers_of_ranks_in_memory(name: str) -> None:
     path = ROOT / "fixtures" / name
     for question in QUESTIONS:
-        assert told(path, question, small=-1) == told(path, question, small=10**9)
+        assert document_of(path, question, small=-1) == document_of(path, question, small=10**9)
 
 
 def test_a_rank_that_counted_other_steps_is_read_again_for_those_of_all(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_a_rank_that_counted_other_steps_is_read_again_for_those_of_all(tmp_path
     text = (whole / "rank1.json").read_text()
     (whole / "rank1.json").write_text(text.replace("ProfilerStep#13", "AnotherMark#13"))
     for question in QUESTIONS[1:3]:
-        in_memory = told(whole, question, small=10**9)
-        assert told(whole, question, small=-1) == in_memory
+        in_memory = document_of(whole, question, small=10**9)
+        assert document_of(whole, question, small=-1) == in_memory
         assert isinstance(in_memory, dict)
         assert in_memory["predictions"][0]["num_steps"] == 3
 
@@ -64,5 +64,11 @@ def test_processes_of_a_pool_answer_alike(tmp_path: Path) -> None:
     folder = play(Fleet(4, layers=6, steps=4, late_ranks=(1,))).write(tmp_path / "job")
     with Pool(10**9, 2) as pool:
         answered: Answers = answers(folder, (WithoutStraggler(), Scaled("aten::mm", 0.5)), start=lambda: pool, small=-1)
-    expected = told(folder, (WithoutStraggler(), Scaled("aten::mm", 0.5)), small=10**9)
+    expected = document_of(folder, (WithoutStraggler(), Scaled("aten::mm", 0.5)), small=10**9)
     assert to_document("", answered.predictions, answered.run.caveats) == expected
+
+
+def test_the_only_rank_of_a_folder_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_bytes((ROOT / "fixtures" / "example" / "job" / "rank0.json").read_bytes())
+    for question in QUESTIONS:
+        assert document_of(tmp_path, question, small=-1) == document_of(tmp_path, question, small=10**9)

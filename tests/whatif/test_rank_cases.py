@@ -65,12 +65,12 @@ def contracted(run: Run, whole: JobReplay, question: Sequence[Intervention]) -> 
         scaled = [ScaledLoader((), ())] * len(whole.ranks)
     parts = []
     for part, of_rank in zip(whole.parts, scaled, strict=True):
-        asked = [of_rank if isinstance(each, BalancedLoader) else each for each in question]
-        local = [each for each in asked if isinstance(each, RankIntervention)]
+        changes = [of_rank if isinstance(each, BalancedLoader) else each for each in question]
+        local = [each for each in changes if isinstance(each, RankIntervention)]
         parts.append(contracted_part(part, [*([each] for each in local), local]))
         assert len(parts[-1].source) < len(part.source)
-    asked = [scaled[0] if isinstance(each, BalancedLoader) else each for each in question]
-    return answer(joined(job_of(run), parts), asked)
+    changes = [scaled[0] if isinstance(each, BalancedLoader) else each for each in question]
+    return answer(joined(job_of(run), parts), changes)
 
 
 @pytest.mark.parametrize("path", JOBS)

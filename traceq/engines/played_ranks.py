@@ -81,6 +81,8 @@ def answers(
     is_known = bool(interventions) and not any(isinstance(each, BalancedLoader) for each in interventions)
     reader = _Reader(_cases(interventions) if is_known else (), start, small, on_progress)
     run, name = with_traces(read(path, ranks=ranks, reader=reader.read)), str(path)
+    if len(run.traces) == 1:
+        run = reader.in_memory(run)
     if not reader.is_elsewhere(run):
         replay = job_replay(run)
         return Answers((predict(replay, interventions, name),) if interventions else best_changes(replay, name), run)
@@ -88,8 +90,8 @@ def answers(
     replay = reader.replay(run, job)
     if is_known:
         return Answers((predict(replay, interventions, name),), run)
-    asked = interventions or candidates(replay, reader.waits(run))
-    of_ranks = reader.balanced(run, asked, is_optional=not interventions)
+    changes = interventions or candidates(replay, reader.waits(run))
+    of_ranks = reader.balanced(run, changes, is_optional=not interventions)
     if interventions:
         replay = reader.replay(run, job, [_cases(of_rank) for of_rank in of_ranks])
         return Answers((predict(replay, of_ranks[0], name),), run)
@@ -138,9 +140,16 @@ class _Reader:
                 results[index] = result
         return results
 
+    def in_memory(self, run: Run) -> Run:
+        """Return the run of a single rank with its events."""
+        if not self.is_elsewhere(run):
+            return run
+        (trace,) = run.traces
+        return replace(run, traces=(read_one(self._played[trace.path][0], strict=False),))
+
     def is_elsewhere(self, run: Run) -> bool:
         """Return whether the traces of a run have no events here."""
-        return run.traces[0].path in self._played
+        return not run.traces[0].events.strings and run.traces[0].path in self._played
 
     def job(self, run: Run) -> Job:
         """Return the run as a job whose ranks are not in memory."""
@@ -157,13 +166,13 @@ class _Reader:
         """Return what the host of each rank waits for."""
         return [unpack(rank.waits, RankWaits) for rank in self._of(run)]
 
-    def balanced(self, run: Run, asked: Sequence[Intervention], *, is_optional: bool) -> list[list[Intervention]]:
+    def balanced(self, run: Run, changes: Sequence[Intervention], *, is_optional: bool) -> list[list[Intervention]]:
         """Return what is asked of each rank: balanced loaders are another change of each. Raises UsageFault.
 
         One that is not possible is left out where it `is_optional`.
         """
         waits = [{step: (start, end) for step, start, end in rank.loader_waits} for rank in self._of(run)]
-        loader = next((each for each in asked if isinstance(each, BalancedLoader)), None)
+        loader = next((each for each in changes if isinstance(each, BalancedLoader)), None)
         scaled: list[ScaledLoader] = []
         if loader is not None:
             try:
@@ -174,7 +183,7 @@ class _Reader:
         return [
             [
                 scaled[index] if isinstance(each, BalancedLoader) else each
-                for each in asked
+                for each in changes
                 if scaled or not isinstance(each, BalancedLoader)
             ]
             for index in range(len(run.traces))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceq.model import Category
 
-__all__ = ["BY_NAME", "RUNTIME_DEVICE", "categorise", "category_names"]
+__all__ = ["BY_NAME", "RUNTIME_DEVICE", "UNNAMED_DEVICES", "categorise", "category_names"]
 
 _TABLE = {
     "cpu_op": Category.CPU_OP,

@@ -127,7 +127,8 @@ def job_replay(run: Run) -> JobReplay:
 def replay_of_ranks(job: Job, traces: Sequence[Trace]) -> JobReplay:
     """Return the replay of a job by the traces of all its ranks, in their order. Raises CannotReplay likewise."""
     counted = common_steps(job)
-    part_of = device_part if job.ranks[0].has_device else host_part
+    is_by_device = job.ranks[0].has_device or len(traces) == 1  # which waits for no collectives of others
+    part_of = device_part if is_by_device else host_part
     return joined(job, [part_of(trace, of_rank) for trace, of_rank in zip(traces, counted, strict=True)])
 
 
