@@ -38,9 +38,14 @@ def _without_single(source: Ints, target: Ints, weight: Ints, kept: Mask) -> tup
     root, before = np.arange(len(kept)), np.zeros((len(kept), weight.shape[1]), np.int64)
     replaced = is_single[target]
     root[target[replaced]], before[target[replaced]] = source[replaced], weight[replaced]
-    while not np.array_equal(further := root[root], root):
-        before += before[root]
-        root = further
+    pending = np.flatnonzero(is_single)
+    while len(pending):  # by pointer jumping
+        nearer = root[pending]
+        further = root[nearer]
+        moves = further != nearer
+        pending, nearer = pending.compress(moves), nearer.compress(moves)
+        before[pending] += before[nearer]
+        root[pending] = further.compress(moves)
     left = ~replaced
     return _longest(root[source[left]], target[left], weight[left] + before[source[left]], len(kept))
 
