@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from weakref import ReferenceType, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +76,7 @@ class Replay:
     this recording, do not exist, and what the device waits for without a recorded reason is gone, too (`loosest`).
     """
 
-    trace: Trace
+    trace_reference: ReferenceType[Trace]  # a fact that holds its trace would be kept with it for ever
     graph: CommonGraph
     work_node: NDArray[np.int64]
     chains: ThreadChains
@@ -88,6 +89,13 @@ class Replay:
     first_ns: int
     observed: Play
     loosest: Play
+
+    @property
+    def trace(self) -> Trace:
+        """The trace, which has to exist as long as its replay is used."""
+        trace = self.trace_reference()
+        assert trace is not None
+        return trace
 
     @property
     def weight(self) -> NDArray[np.int64]:
@@ -221,7 +229,7 @@ def replay_of(trace: Trace) -> Replay:
     chain = np.zeros(len(graph.time_a), np.int64)
     chain[rank.host_node] = rank.a.chain
     return Replay(
-        trace=trace,
+        trace_reference=ref(trace),
         graph=graph,
         work_node=rank.start_node[rank.work.unit_of_a],
         chains=rank.a.chains,
