@@ -19,7 +19,8 @@ def tables() -> list[list[list[str]]]:
 
 def test_each_outcome_is_inside_its_range_or_not_as_the_page_says() -> None:
     recorded, pairs = tables()
-    assert (len(recorded), len(pairs)) == (30, 2)
+    assert len(recorded) >= 15
+    assert len(pairs) == 2
     for *_, least, most, again, then, _, error, inside in recorded + pairs:
         low, high, span, seen = (float(text) for text in (least, most, again, then))
         assert (low - span - 0.01 <= seen <= high + span + 0.01) == (inside == "yes")
@@ -30,5 +31,6 @@ def test_the_summary_counts_the_rows() -> None:
     recorded, _ = tables()
     errors = [abs(float(row[-2].removesuffix(" %"))) for row in recorded]
     inside = sum(row[-1] == "yes" for row in recorded)
-    (stated,) = re.findall(r"(\d+) of 30 inside .*; median error ([\d.]+) %", PAGE.read_text(encoding="utf-8"))
-    assert (int(stated[0]), float(stated[1])) == (inside, pytest.approx(median(errors), abs=0.06))
+    (stated,) = re.findall(r"(\d+) of (\d+) inside .*; median error ([\d.]+) %", PAGE.read_text(encoding="utf-8"))
+    assert (int(stated[0]), int(stated[1])) == (inside, len(recorded))
+    assert float(stated[2]) == pytest.approx(median(errors), abs=0.06)
