@@ -79,7 +79,7 @@ def answers(
     UnreadableInput, UsageFault and CannotReplay.
     """
     is_known = bool(interventions) and not any(isinstance(each, BalancedLoader) for each in interventions)
-    reader = _Reader(_cases(interventions) if is_known else (), start, small, on_progress)
+    reader = _Reader(_cases(interventions) if is_known else None, start, small, on_progress)
     run, name = with_traces(read(path, ranks=ranks, reader=reader.read)), str(path)
     if len(run.traces) == 1:
         run = reader.in_memory(run)
@@ -114,7 +114,7 @@ class _Reader:
 
     def __init__(
         self,
-        cases: Sequence[Case],
+        cases: Sequence[Case] | None,
         start: Callable[[], Engine],
         small: int,
         on_progress: Callable[[int, int], None],
@@ -202,7 +202,7 @@ class _Reader:
         ]
         files = [self._played[run.traces[index].path][0] for index in again]
         tasks = [
-            (file, self._cases if cases is None else cases[index], counted[index].tolist())
+            (file, (self._cases or ()) if cases is None else cases[index], counted[index].tolist())
             for file, index in zip(files, again, strict=True)
         ]
         contracted = [b"" if index in again else rank.contracted for index, rank in enumerate(ranks)]
@@ -226,8 +226,8 @@ class _Reader:
 # ---- in the processes of an engine
 
 
-def _play(file: Place, cases: Sequence[Case]) -> _PlayedRank | UnreadableInput:
-    """Read one trace and return what is kept of it, or the error if it cannot be read."""
+def _play(file: Place, cases: Sequence[Case] | None) -> _PlayedRank | UnreadableInput:
+    """Read one trace and return what is kept of it, or the error; `cases` are None where they depend on all ranks."""
     trace = _read_here(file)
     if isinstance(trace, UnreadableInput):
         return trace
@@ -236,8 +236,8 @@ def _play(file: Place, cases: Sequence[Case]) -> _PlayedRank | UnreadableInput:
         head=pack(head(trace)),
         outline=pack(outline(trace)),
         calls=pack(rank_calls(trace)),
-        contracted=pack(contracted_part(part, cases)),
-        waits=pack(rank_waits(trace) if not cases else RankWaits(False, False, {})),
+        contracted=pack(contracted_part(part, cases or ())),
+        waits=pack(rank_waits(trace) if cases is None else RankWaits(False, False, {})),
         loader_waits=tuple((step, *span) for step, span in loader_waits_by_step(part).items()),
     )
 
