@@ -39,6 +39,7 @@ LAYERS = (
     {"renderers", "recorder", "viewer"},
     {"plugins", "integrations", "agent_tools"},
     {"commands", "pytest_plugin"},
+    {"typer_app"},
     {"cli"},
     {"__main__"},
 )

@@ -9,8 +9,8 @@ from builder import Event, annotation, build, kernel, launch, op, step, table, w
 from typer.testing import CliRunner
 
 from traceq.analysis.registry import analyze
-from traceq.cli import app
 from traceq.model import Run
+from traceq.typer_app import app
 
 READS = [op("aten::item", 10, 20), op("aten::_local_scalar_dense", 12, 15)]
 NOTE = "the profiler recorded no device activity"

@@ -35,7 +35,6 @@ from typer.testing import CliRunner
 
 import traceq
 from traceq.analysis.registry import sheet
-from traceq.cli import app
 from traceq.compare.diff import diff
 from traceq.errors import TraceqError, UsageFault
 from traceq.facts.stalls.syncs import syncs
@@ -43,6 +42,7 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.model import Run
 from traceq.renderers.perfetto import pair_place, startup_commands, worst_place, write_pair, write_perfetto
 from traceq.report import Finding
+from traceq.typer_app import app
 
 CATALOGUE = ROOT.parent / "shared" / "traces"
 STEP = (

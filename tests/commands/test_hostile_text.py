@@ -222,8 +222,8 @@ def test_the_exception_of_a_rank_is_printed_escaped(monkeypatch: pytest.MonkeyPa
 def test_an_unexpected_fault_is_printed_escaped() -> None:
     outcome = shell(f"""{sys.executable} -c 'import traceq.cli as c
 class Odd(Exception): __str__ = lambda self: chr(27) + "[2J"
-def fail(): raise Odd
-c.app = fail
+def fail(words): raise Odd
+c._run = fail
 c.main()'""")
     assert "Traceback" in outcome.err
     assert not RAW.search(outcome.err)

@@ -17,7 +17,8 @@ import pytest
 import typer
 from patience import patient
 
-from traceq.cli import app, main
+from traceq.cli import main
+from traceq.typer_app import app
 
 PROGRAM = "from traceq.cli import main; main()"
 

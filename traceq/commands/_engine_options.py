@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import typer
+from traceq.commands import _typer as typer
 
 __all__ = ["CLUSTER", "MEMORY"]
 

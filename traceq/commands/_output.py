@@ -8,8 +8,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import typer
-
+from traceq.commands import _typer as typer
 from traceq.display import RenderOptions
 from traceq.errors import UsageFault
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import typer
+from traceq.commands import _typer as typer
 
 __all__ = ["shown_progress"]
 

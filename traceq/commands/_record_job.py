@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import typer
-
+from traceq.commands import _typer as typer
 from traceq.errors import TraceqError, UsageFault
 
 if TYPE_CHECKING:

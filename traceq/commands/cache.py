@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from traceq.commands import _typer as typer
 
 __all__ = ["command"]
 

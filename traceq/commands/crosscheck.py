@@ -7,8 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from traceq.commands import _typer as typer
 from traceq.errors import GateTripped
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from traceq.commands import _typer as typer
 from traceq.commands._engine_options import CLUSTER, MEMORY
 from traceq.errors import GateTripped, UsageFault
 from traceq.threshold import THRESHOLD_PCT

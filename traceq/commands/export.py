@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from traceq.commands import _typer as typer
 from traceq.errors import TraceqError, UsageFault
 from traceq.locations import place
 

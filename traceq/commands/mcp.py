@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Annotated
 
-import typer
+from traceq.commands import _typer as typer
 
 __all__ = ["command"]
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import typer
-
+from traceq.commands import _typer as typer
 from traceq.commands.export import export_name
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Annotated
 
-import typer
+from traceq.commands import _typer as typer
 
 __all__ = ["command"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
+from traceq.commands import _typer as typer
 from traceq.errors import TraceqError
 
 if TYPE_CHECKING:

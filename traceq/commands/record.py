@@ -11,8 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
+from traceq.commands import _typer as typer
 from traceq.commands._progress import shown_progress
 from traceq.errors import RecordingFailed, TraceqError, UsageFault
 

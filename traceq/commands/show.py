@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from traceq.commands import _typer as typer
 from traceq.commands._engine_options import CLUSTER, MEMORY
 from traceq.errors import UsageFault
 

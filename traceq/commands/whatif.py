@@ -6,8 +6,7 @@ import json
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from typer.core import TyperCommand
+from traceq.commands import _typer as typer
 
 from traceq.commands._engine_options import CLUSTER, MEMORY
 
@@ -15,20 +14,13 @@ if TYPE_CHECKING:
     from traceq.whatif.intervention import Intervention
     from traceq.whatif.predict import Prediction
 
-__all__ = ["COMMAND_TYPE", "command"]
+__all__ = ["MAY_BE_BARE", "command"]
 
 _STRAGGLER = "--without-straggler"
 
 
-class _WithOptionalRank(TyperCommand):
-    """A command whose `--without-straggler` may have a rank after `=`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words."""
-        return super().parse_args(ctx, [f"{_STRAGGLER}=" if word == _STRAGGLER else word for word in args])
-
-
-COMMAND_TYPE = _WithOptionalRank
+MAY_BE_BARE = (_STRAGGLER,)
+"""Options with a value after `=`, or none."""
 
 
 def command(

@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 
 import traceq
 from traceq.analysis.registry import sheet
-from traceq.cli import app
 from traceq.compare.diff import diff_run
 from traceq.compare.result import Diffs
 from traceq.errors import UsageFault
@@ -30,6 +29,7 @@ from traceq.renderers.html.diff import diffs_to_html
 from traceq.renderers.html.section_titles import SECTIONS
 from traceq.runs.run_folder import RunFolder
 from traceq.stats import compare_pairs
+from traceq.typer_app import app
 from traceq.units import Unit, format_value
 
 NASTY = '</script><script>alert`1`</script><img src=x onerror="alert`2`">'
