@@ -18,7 +18,7 @@ from traceq.facts.ranks.lateness import PhaseCategory, busy_ns, cells_of
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
-from traceq.intervals import Spans, intersect, measure, spans
+from traceq.intervals import Spans, intersect, measure, sorted_unique, spans
 from traceq.model import Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_ranks
@@ -237,7 +237,7 @@ def _caveats(job: Job) -> tuple[Caveat, ...]:
     if left_out := sorted({rank.rank for rank in job.ranks} - set(issued.ranks)):
         text = f"ranks {', '.join(map(str, left_out))}: left out of the comparison, other rows name their collectives"
         caveats.append(Caveat("ranks_left_out", text))
-    groups = np.unique(job.waits.instances.group).tolist()
+    groups = sorted_unique(job.waits.instances.group).tolist()
     if scattered := sorted({issued.groups[group] for group in groups if not clocks.is_known[group]}):
         names = ", ".join(f"group {name}" if name else "all ranks" for name in scattered)
         text = f"ends of collectives scatter too much to compare clocks ({names}): waits are estimated from durations"

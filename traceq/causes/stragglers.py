@@ -11,7 +11,7 @@ from traceq.facts.memo import once_per_object
 from traceq.facts.ranks.caused_waits import CausedWaits, caused_waits, stragglers
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
-from traceq.intervals import empty
+from traceq.intervals import empty, sorted_unique
 from traceq.stats.late_ranks import late_ranks, lateness_of_ranks, saved_at_pace_of_others, steps_needed
 from traceq.stats.means import chance_of_mean
 from traceq.units import format_ranks
@@ -130,7 +130,7 @@ def _unprofiled(job: Job) -> UnprofiledLateness | None:
     timings, issued = job.timings, job.issued
     if timings is None or issued.ranks != tuple(range(len(timings.step_ns))) or len(issued.ranks) < 2:
         return None
-    waiting = frozenset(issued.phases[phase] for phase in np.unique(issued.phase).tolist() if phase >= 0)
+    waiting = frozenset(issued.phases[phase] for phase in sorted_unique(issued.phase).tolist() if phase >= 0)
     index = [number for number, name in enumerate(timings.phases) if name in waiting]
     if not index:
         return None

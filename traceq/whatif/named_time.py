@@ -81,5 +81,5 @@ def _nearest(pattern: str, names: list[str]) -> tuple[str, ...]:
 def by_chain(trace: Trace, rows: Ints) -> tuple[Spans, ...]:
     """Return when some rows of Events are open on each chain of threads that launch."""
     track, start, end = tracks(trace)[rows], trace.events.ts[rows], trace.events.end[rows]
-    of_chains = (np.isin(track, chain) for chain in thread_chains(trace))
+    of_chains = (np.isin(track, chain, kind="table") for chain in thread_chains(trace))
     return tuple(spans(start[of_chain], end[of_chain]) for of_chain in of_chains)

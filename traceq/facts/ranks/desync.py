@@ -16,6 +16,7 @@ from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.ranks.collective_matching import Instances
 from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.frozen import frozen
+from traceq.intervals import sorted_unique
 
 __all__ = ["Mismatch", "RankIssue", "first_mismatches"]
 
@@ -58,7 +59,7 @@ def first_mismatches(issued: JobCollectives, instances: Instances) -> tuple[Mism
     """Return the first mismatch of each group, the earliest first."""
     differs = _differs(issued, instances) | _is_missing(issued, instances).any(axis=1)
     mismatches = []
-    for group in np.unique(instances.group[differs]).tolist():
+    for group in sorted_unique(instances.group[differs]).tolist():
         first = int(np.flatnonzero(differs & (instances.group == group))[0])
         if not _is_step_mark_jitter(issued, instances, group):
             mismatches.append(_mismatch(issued, instances, first))

@@ -19,7 +19,7 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import Activity, TimeCategory, activity, in_counted_steps, ns_by_phase
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import Spans, intersect, measure, measure_within, spans, subtract
+from traceq.intervals import Spans, intersect, measure, measure_within, sorted_unique, spans, subtract
 from traceq.model import Category, Trace
 
 __all__ = ["Lateness", "PhaseCategory", "busy_ns", "cells_of", "lateness"]
@@ -72,7 +72,7 @@ def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]
     if cell is None or excess[cell] <= 0:
         return None
     others = [rank for rank in cells if rank != late]
-    compared = np.unique(np.linspace(0, len(others) - 1, min(len(others), _MAX_COMPARED)).round().astype(np.int64))
+    compared = sorted_unique(np.linspace(0, len(others) - 1, min(len(others), _MAX_COMPARED)).round().astype(np.int64))
     late_contents, *contents = query(_contents, [(late, cell), *((others[index], cell) for index in compared.tolist())])
     more = {name: ns - _median([times.get(name, 0.0) for times in contents]) for name, ns in late_contents.items()}
     what = max(more, key=lambda name: more[name], default="")

@@ -12,7 +12,7 @@ from traceq.facts.ranks.message_matching import MessageTimes
 from traceq.facts.ranks.pipeline_schedules import UNKNOWN, schedule_of
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.frozen import frozen
-from traceq.intervals import Spans, intersect, measure_within, span_index, spans, subtract, union
+from traceq.intervals import Spans, intersect, measure_within, sorted_unique, span_index, spans, subtract, union
 
 __all__ = ["Pipeline", "StageTimes", "pipelines", "stage_times"]
 
@@ -98,7 +98,7 @@ def _connected(num_ranks: int, times: MessageTimes) -> list[list[int]]:
             np.minimum.at(least, ends[:, here], label[ends[:, there]])
         least = least[least]
         if (least == label).all():
-            return [np.flatnonzero(label == number).tolist() for number in np.unique(label).tolist()]
+            return [np.flatnonzero(label == number).tolist() for number in sorted_unique(label).tolist()]
         label = least
 
 
@@ -234,7 +234,7 @@ def _busy(passes: Passes, shift: int, received: NDArray[np.int64]) -> Spans:
     double = passes.kind == _OVERLAPPED
     idle = subtract(spans(start[double], end[double]), passes.computing + shift)
     index = span_index(idle, received - 1)
-    return subtract(spans(start, end), idle[np.unique(index[index >= 0])])
+    return subtract(spans(start, end), idle[sorted_unique(index[index >= 0])])
 
 
 def _warm_and_cool(
