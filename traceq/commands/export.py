@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from traceq.commands import _typer as typer
+from traceq.commands._engine_options import CLUSTER, MEMORY
 from traceq.errors import TraceqError, UsageFault
 from traceq.locations import place
 
 if TYPE_CHECKING:
+    from traceq.commands._engine import Reading
     from traceq.model import Caveat
 
 __all__ = ["command", "export_name"]
@@ -32,8 +35,11 @@ def command(
         Path | None, typer.Option("-o", "--output", help="The file, packed if its name ends in .gz; or the folder.")
     ] = None,
     ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
+    memory: Annotated[str | None, MEMORY] = None,
+    cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:
     """Write a run for other programs: exact times, all ranks, and traceq's findings beside the recorded events."""
+    from traceq.commands._engine import engine_for
     from traceq.commands._file import refuse_input
     from traceq.commands._output import print_caveats
     from traceq.renderers import export_suffix, find_renderer, renders
@@ -48,7 +54,10 @@ def command(
         raise UsageFault(f"{target} exists; name the file with -o to replace it")
     refuse_input(target, (path, other))
     chosen = parse_ranks(ranks)
-    caveats = _write_folder(path, chosen, to, target) if is_folder else _write_file(path, other, chosen, to, target)
+    if is_folder:
+        caveats = _write_folder(path, chosen, to, target, engine_for(memory, cluster))
+    else:
+        caveats = _write_file(path, other, chosen, to, target)
     typer.echo(target)
     print_caveats(caveats)
 
@@ -78,17 +87,26 @@ def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, t
     return subject.caveats
 
 
-def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path) -> Iterable[Caveat]:
-    from traceq.frames import frames
+def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path, engine: Reading) -> Iterable[Caveat]:
+    from traceq.commands._engine import shown_ranks
+    from traceq.engines.read_tables import opened_tables
+    from traceq.frames import NAMES
+    from traceq.frames.column_table import concat_ranks
     from traceq.renderers import find_renderer
-    from traceq.runs.read import read, with_traces
 
-    run = with_traces(read(path, ranks=ranks))
-    try:
-        target.mkdir(exist_ok=True)
-        if odd := [file for file in target.iterdir() if not (file.is_file() or file.is_dir())]:
-            raise TraceqError(f"{odd[0]}: not a regular file; expected a folder of tables, or none")
-        find_renderer(to, "tables")(frames(run), target)
-    except OSError as fault:
-        raise TraceqError(f"{target}: {(fault.strerror or str(fault)).lower()}") from fault
+    with (
+        shown_ranks() as on_progress,
+        opened_tables(
+            engine.path(path), start=engine.start, small=engine.small, ranks=ranks, on_progress=on_progress
+        ) as (run, tables),
+    ):
+        try:
+            target.mkdir(exist_ok=True)
+            if odd := [file for file in target.iterdir() if not (file.is_file() or file.is_dir())]:
+                raise TraceqError(f"{odd[0]}: not a regular file; expected a folder of tables, or none")
+            of_ranks = tables(NAMES)
+            rows = chain.from_iterable(of_ranks) if to == "parquet" else concat_ranks(of_ranks)  # a plugin's are whole
+            find_renderer(to, "tables")(rows, target)
+        except OSError as fault:
+            raise TraceqError(f"{target}: {(fault.strerror or str(fault)).lower()}") from fault
     return run.caveats

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Annotated
 
 from traceq.commands import _typer as typer
+from traceq.commands._engine_options import CLUSTER, MEMORY
 
 __all__ = ["command"]
 
@@ -26,21 +27,35 @@ def command(
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Let the query use files, network, extensions and settings, too.")
     ] = False,
+    memory: Annotated[str | None, MEMORY] = None,
+    cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:
     """Ask a run in SQL (DuckDB): `describe syncs` says what a table holds."""
+    from traceq.commands._engine import engine_for, shown_ranks
     from traceq.commands._output import print_caveats, print_table
+    from traceq.engines.read_tables import opened_tables
     from traceq.escaping import escape_json
-    from traceq.frames.sql import ask
+    from traceq.frames.column_table import concat_ranks
+    from traceq.frames.sql import ask_tables
     from traceq.report import Column, Table
     from traceq.runs.rank_selection import parse_ranks
-    from traceq.runs.read import read, with_traces
     from traceq.runs.run_folder import to_json_bytes
     from traceq.units import Unit
 
     if unsafe:
         typer.echo("traceq: note: --unsafe: the query may read and write any file, and use the network", err=True)
-    run = with_traces(read(path, ranks=parse_ranks(ranks)))
-    answer = ask(run, sql, unsafe=unsafe)
+    engine = engine_for(memory, cluster)
+    with (
+        shown_ranks() as on_progress,
+        opened_tables(
+            engine.path(path),
+            start=engine.start,
+            small=engine.small,
+            ranks=parse_ranks(ranks),
+            on_progress=on_progress,
+        ) as (run, tables),
+    ):
+        answer = ask_tables(lambda names: concat_ranks(tables(names)), sql, unsafe=unsafe)
     if as_json:
         for row in answer.rows:
             typer.echo(escape_json(to_json_bytes(dict(zip(answer.columns, row, strict=True))).decode()))

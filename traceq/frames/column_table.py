@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceq.frozen import frozen
 from traceq.optional_packages import import_or_fault
 
-__all__ = ["ColumnValues", "Frame", "Texts", "concat_frames"]
+__all__ = ["ColumnValues", "Frame", "Texts", "concat_frames", "concat_ranks"]
 
 
 @frozen(eq=False)
@@ -65,6 +65,11 @@ class Frame:
     def to_polars(self) -> Any:
         """Return a polars.DataFrame. Raises UsageFault without polars."""
         return import_or_fault("polars").DataFrame(self.to_numpy())
+
+
+def concat_ranks(ranks: Iterable[tuple[Frame, ...]]) -> tuple[Frame, ...]:
+    """Return the tables of all ranks, each of which has the same ones."""
+    return tuple(map(concat_frames, zip(*ranks, strict=True)))
 
 
 def concat_frames(frames: Sequence[Frame]) -> Frame:

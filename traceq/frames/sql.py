@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from itertools import chain, count
 from threading import Timer
 from typing import Any
 
 from traceq.errors import UsageFault
+from traceq.frames.column_table import Frame
 from traceq.frames.tables import NAMES, frame
 from traceq.frozen import frozen
 from traceq.model import Run
 
-__all__ = ["Answer", "Value", "ask"]
+__all__ = ["Answer", "Value", "ask", "ask_tables"]
 
 Value = str | int | float | bool | None
 
@@ -39,10 +40,22 @@ _INT64 = 1 << 63
 
 
 def ask(run: Run, sql: str, *, unsafe: bool = False, most_seconds: float | None = None) -> Answer:
-    """Return the result of a DuckDB query, which reaches the tables of the run alone unless `unsafe`.
+    """Return the result of a DuckDB query over the tables of a run; the rest is that of `ask_tables`."""
+    return ask_tables(lambda names: (frame(run, name) for name in names), sql, unsafe=unsafe, most_seconds=most_seconds)
 
-    Columns of one name are numbered: `name`, `name_1`. A query that takes more than `most_seconds`, its rows included,
-    is stopped. Raises UsageFault for invalid SQL, for a query that was stopped, or without DuckDB.
+
+def ask_tables(
+    tables: Callable[[Sequence[str]], Iterable[Frame]],
+    sql: str,
+    *,
+    unsafe: bool = False,
+    most_seconds: float | None = None,
+) -> Answer:
+    """Return the result of a DuckDB query, which reaches nothing but the tables unless `unsafe`.
+
+    `tables` makes those that the query may name. Columns of one name are numbered: `name`, `name_1`. A query that takes
+    more than `most_seconds`, its rows included, is stopped. Raises UsageFault for invalid SQL, for a query that was
+    stopped, or without DuckDB.
     """
     try:
         import duckdb
@@ -51,8 +64,8 @@ def ask(run: Run, sql: str, *, unsafe: bool = False, most_seconds: float | None 
     database = duckdb.connect(config={} if unsafe else dict(_CLOSED))
     database.execute("set global pandas_analyze_sample = 0")  # objects are texts: infer no types from the first rows
     names = [name for name in NAMES if name in sql.lower()] or NAMES
-    for name in names:
-        database.register(name, frame(run, name).to_numpy())
+    for table in tables(names):
+        database.register(table.name, table.to_numpy())
     if not unsafe:
         database.execute("set lock_configuration = true")
     limit = Timer(most_seconds or 0, database.interrupt)

@@ -5,7 +5,7 @@ Times are those of the trace, in ns. The rows of several ranks follow each other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from traceq.frames.column_table import ColumnValues, Frame, Texts, concat_frames
 from traceq.intervals import span_index
 from traceq.model import Category, Run, Trace
 
-__all__ = ["NAMES", "frame", "frames"]
+__all__ = ["NAMES", "frame", "frames", "rank_frames"]
 
 _Columns = dict[str, ColumnValues]
 _CATEGORIES = tuple(category.name.lower() for category in Category)
@@ -41,7 +41,12 @@ def frame(run: Run, name: str) -> Frame:
         raise UsageFault(f"no table '{name}'; choose from {', '.join(NAMES)}")
     if not run.traces:
         raise UsageFault(f"{run.path}: the run has no traces, so there are no tables")
-    return concat_frames([Frame(name, _with_rank(trace, _TABLES[name](trace))) for trace in run.traces])
+    return concat_frames([frame for trace in run.traces for frame in rank_frames(trace, (name,))])
+
+
+def rank_frames(trace: Trace, names: Sequence[str]) -> tuple[Frame, ...]:
+    """Return some tables of one rank."""
+    return tuple(Frame(name, _with_rank(trace, _TABLES[name](trace))) for name in names)
 
 
 def _with_rank(trace: Trace, columns: _Columns) -> Mapping[str, ColumnValues]:

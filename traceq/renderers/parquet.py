@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from traceq.errors import UsageFault
 from traceq.frames import Frame
@@ -12,10 +14,19 @@ __all__ = ["write_parquet"]
 
 
 def write_parquet(frames: Iterable[Frame], folder: Path) -> None:
-    """Write each table as `NAME.parquet` into an existing folder. Raises UsageFault without pyarrow."""
+    """Write each table as `NAME.parquet` into an existing folder; those of one name follow each other in its file.
+
+    Raises UsageFault without pyarrow.
+    """
     try:
         from pyarrow import parquet
     except ImportError:
         raise UsageFault("parquet needs pyarrow: pip install pyarrow") from None
-    for frame in frames:
-        parquet.write_table(frame.to_arrow(), folder / f"{frame.name}.parquet", compression="zstd")
+    writers: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for frame in frames:
+            table = frame.to_arrow()
+            if frame.name not in writers:
+                file = parquet.ParquetWriter(folder / f"{frame.name}.parquet", table.schema, compression="zstd")
+                writers[frame.name] = stack.enter_context(file)
+            writers[frame.name].write_table(table)
