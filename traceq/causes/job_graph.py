@@ -19,7 +19,8 @@ class JobGraph:
     """N moments and E edges between them: `source`, `target` int64[E], a moment is not before any of its sources.
 
     Of these, `order` int64[E] are sorted by the target's number, `first` int64[N + 1] into them: those into each;
-    `number` int64[N]: the moments' numbers, by which every edge runs forwards.
+    `number` int64[N]: the moments' numbers, by which every edge runs forwards; `sources` int64[E]: those of the sources
+    of `order`.
     """
 
     source: NDArray[np.int64]
@@ -27,6 +28,7 @@ class JobGraph:
     order: NDArray[np.int64]
     first: NDArray[np.int64]
     number: NDArray[np.int64]
+    sources: NDArray[np.int64]
 
     def times(self, weight: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64[N]: when each moment is, given the `weight` int64[E] of edges; without a source it is at 0."""
@@ -36,19 +38,14 @@ class JobGraph:
         """Return bool[E]: the edges that decide when some moments are."""
         time, choice = self._paths(weight)
         since = np.full(len(moments), np.iinfo(np.int64).min)
-        path = paths_to(self.number[moments], since, choice, self._sources, time)
+        path = paths_to(self.number[moments], since, choice, self.sources, time)
         on_path = np.zeros(len(self.order), np.bool_)
         on_path[self.order[choice[(path >= 0) & (choice >= 0)]]] = True
         return on_path
 
-    @property
-    def _sources(self) -> NDArray[np.int64]:
-        """int64[E]: the number of the source of each edge of `order`."""
-        return self.number[self.source[self.order]]
-
     def _paths(self, weight: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (when each moment is, by number; the edge into it that decides it, in `order`, -1 without any)."""
-        return longest_paths(self.first, self._sources, weight[self.order])
+        return longest_paths(self.first, self.sources, weight[self.order])
 
 
 def job_graph(
@@ -68,12 +65,12 @@ def job_graph(
     source = source.copy()
     source[runs] = num + meeting
     source, target = np.r_[source, comes], np.r_[target, num + meeting]
-    in_order = topological_order(source, target, num + num_meetings)
-    number = np.empty_like(in_order)
-    number[in_order] = np.arange(len(in_order))
+    number = np.arange(num + num_meetings)
+    if not (source < target).all():  # of one rank they run forwards already
+        number[topological_order(source, target, len(number))] = number.copy()
     order = np.argsort(number[target], kind="stable")
     first = np.concatenate([[0], np.cumsum(np.bincount(number[target], minlength=len(number)))])
-    return JobGraph(source, target, order, first, number)
+    return JobGraph(source, target, order, first, number, number[source[order]])
 
 
 @frozen(eq=False)

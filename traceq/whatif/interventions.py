@@ -12,7 +12,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.once_per_process import calls_once_per_process
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.frozen import frozen
-from traceq.intervals import intersect, subtract
+from traceq.intervals import intersect, sorted_unique, subtract
 from traceq.model import Category, Trace
 from traceq.units import format_ranks
 from traceq.whatif.intervention import Intervention, RankIntervention
@@ -210,6 +210,7 @@ class NoLaunchLatency(RankIntervention):
 def _launches(trace: Trace) -> Ints:
     """Return the rows of calls that launch work and wait for none."""
     work = device_work(trace)
-    calls = np.setdiff1d(work.call[work.linked], blocking_calls(trace).rows)
+    calls = sorted_unique(work.call[work.linked])
+    calls = calls[~np.isin(calls, blocking_calls(trace).rows, assume_unique=True)]
     launches: Ints = calls[trace.events.category[calls] == Category.RUNTIME]
     return launches

@@ -265,10 +265,12 @@ def _joined(
         ends[of_rank] = part.time[part.target[edge[of_rank]]] + shift[index]
     latest = np.full(int(meeting.max(initial=-1)) + 1, _NEVER)
     np.maximum.at(latest, meeting, come)
+    opens = [np.flatnonzero(part.source == 0) for part in parts]
     weights = []
     for side in ("observed", "loosest"):
-        of_side = [getattr(part, side) + np.where(part.source == 0, b, 0) for part, b in zip(parts, begin, strict=True)]
-        weight = np.r_[np.concatenate(of_side), np.zeros(len(edge), np.int64)]
+        weight = np.concatenate([*(getattr(part, side) for part in parts), np.zeros(len(edge), np.int64)])
+        for first, of_rank, begin_ns in zip(first_edge, opens, begin, strict=False):
+            weight[first + of_rank] += begin_ns
         weight[runs] = ends - latest[meeting]
         weights.append(weight)
     begins, ends_of_steps, column_rank = _steps(parts, first_node)
