@@ -57,6 +57,7 @@ strategies: $(VENV)/.test ## does this torch issue what the recorded strategies 
 	TRACEQ_RECORD=1 $(BIN)/python -m pytest -m "slow or not slow" tests/analysis/test_strategy.py tests/runs/test_flight_recorder.py
 
 bench: $(VENV)/.test ## the figures that the docs quote
+	PYTHONPATH=tests/support $(BIN)/python benchmarks/bars.py --ranks 10240
 	$(BIN)/python benchmarks/stats.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/read.py
