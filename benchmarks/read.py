@@ -36,7 +36,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
 
-OURS = ("traceq native", "native, 2 threads", "traceq python")
+OURS = ("traceq native", "traceq python")
 OTHERS = ("json.load", "orjson", "msgspec untyped", "DuckDB", "Perfetto", "HTA")
 UNPACKING, ZLIB = "unpacked by isal", "unpacked by gzip"
 READERS = (UNPACKING, ZLIB, *OTHERS[:1], *OURS, *OTHERS[1:])
@@ -181,7 +181,6 @@ def read_with(reader: str, path: Path) -> None:
     """Read a whole file as users of this reader do. ImportError if it is not installed."""
     if reader in OURS:
         os.environ["TRACEQ_READER"] = "python" if "python" in reader else "native"
-        os.environ["TRACEQ_THREADS"] = "2" if "threads" in reader else "1"
         from traceq.kineto.read import read_trace
 
         read_trace(path)

@@ -43,7 +43,6 @@ RENAMED = {
     "Holds": "HostWaits",
     "Look": "RankQuery",
     "Told": "RankError",
-    "Team": "SpeculativeScan",
     "Wish": "ShardingSpec",
     "Spread": "ShardedModel",
 }

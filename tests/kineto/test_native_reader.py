@@ -36,8 +36,8 @@ pytestmark = pytest.mark.skipif(
 CORPUS = sorted((CORPUS).glob("*.json"))
 
 
-def both(path: Path, *, window: int = 0, chunk: int = 0, threads: int = 1) -> tuple[Scan | str, Scan | str]:
-    with reading("native", window=window, chunk=chunk, threads=threads):
+def both(path: Path, *, window: int = 0, chunk: int = 0) -> tuple[Scan | str, Scan | str]:
+    with reading("native", window=window, chunk=chunk):
         result = outcome(path)
     with reading("python"):
         return result, outcome(path)
@@ -64,10 +64,7 @@ def test_nodes_of_graphs_are_read_alike(label: Any, node: Any) -> None:
 
 @pytest.mark.parametrize("path", FILES)
 def test_every_real_trace_is_read_alike(path: Path) -> None:
-    result, expected = both(path)
-    assert_same(result, expected)
-    with reading("native", chunk=1 << 15, threads=2):
-        assert_same(outcome(path), expected)
+    assert_same(*both(path))
 
 
 @up_to(200)
@@ -75,16 +72,15 @@ def test_every_real_trace_is_read_alike(path: Path) -> None:
     content=sound() | damaged(),
     window=st.sampled_from([64, 1 << 10, 1 << 17]),
     chunk=st.sampled_from([1, 100, 1 << 10]),
-    threads=st.sampled_from([1, 2]),
 )
-def test_every_trace_is_read_alike_in_pieces_of_any_size(content: bytes, window: int, chunk: int, threads: int) -> None:
-    compare(content, window=window, chunk=chunk, threads=threads)
+def test_every_trace_is_read_alike_in_pieces_of_any_size(content: bytes, window: int, chunk: int) -> None:
+    compare(content, window=window, chunk=chunk)
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
 def test_what_once_was_read_differently_no_longer_is(path: Path) -> None:
-    for chunk, window, threads in ((1, 64, 1), (64, 1000, 1), (1000, 0, 1), (0, 64, 1), (1, 64, 2), (20, 0, 2)):
-        assert_same(*both(path, chunk=chunk, window=window, threads=threads))
+    for chunk, window in ((1, 64), (64, 1000), (1000, 0), (0, 64)):
+        assert_same(*both(path, chunk=chunk, window=window))
 
 
 EVENTS = [
@@ -95,10 +91,9 @@ EVENTS = [
 ]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("chunk", [1 << 10, 5000, 1 << 19])
-def test_a_name_that_contains_the_separator_is_a_name(chunk: int, threads: int) -> None:
-    result = compare(text(*EVENTS), chunk=chunk, threads=threads)
+def test_a_name_that_contains_the_separator_is_a_name(chunk: int) -> None:
+    result = compare(text(*EVENTS), chunk=chunk)
     assert isinstance(result, Scan)
     assert len(result.events) == len(EVENTS)
     assert result.damage.skipped_at == ()

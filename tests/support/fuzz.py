@@ -71,18 +71,18 @@ def mutate(content: bytes, other: bytes, dice: random.Random) -> bytes:
     return content
 
 
-def differs(path: Path, *, window: int = 0, chunk: int = 0, threads: int = 1) -> str:
+def differs(path: Path, *, window: int = 0, chunk: int = 0) -> str:
     """What the readers do not agree on; empty where they do."""
     from readers import assert_same, outcome, reading
 
-    with reading("native", window=window, chunk=chunk, threads=threads):
+    with reading("native", window=window, chunk=chunk):
         result = outcome(path)
     with reading("python"):
         expected = outcome(path)
     try:
         assert_same(result, expected)
     except AssertionError as fault:
-        return f"window {window}, chunk {chunk}, threads {threads}: {fault}"
+        return f"window {window}, chunk {chunk}: {fault}"
     return ""
 
 
@@ -112,7 +112,7 @@ def exhaust(folder: Path) -> int:
     faults = 0
     for kind in hostile.KINDS:
         path = hostile.write(folder / kind, kind, 100 << 20)
-        reason = differs(path) or differs(path, threads=2)
+        reason = differs(path)
         faults += bool(reason)
         print(f"{kind}, 100 MB: {reason or 'read alike'}; peak {peak_mb()} MB", flush=True)  # noqa: T201
     return faults
@@ -141,7 +141,7 @@ def main() -> int:
                 path.write_bytes(content)
                 window, chunk = dice.choice([64, 1 << 10, 1 << 17]), dice.choice([1, 37, 1 << 10, 1 << 14])
                 done += 1
-                if reason := differs(path, window=window, chunk=chunk, threads=dice.choice([1, 2])) or misread(path):
+                if reason := differs(path, window=window, chunk=chunk) or misread(path):
                     faults += 1
                     kept = CORPUS / f"found-{hashlib.sha1(content).hexdigest()[:10]}.json"
                     kept.write_bytes(content)

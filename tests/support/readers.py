@@ -38,11 +38,10 @@ TEXTS = {
 
 
 @contextmanager
-def reading(reader: str, *, window: int = 0, chunk: int = 0, threads: int = 1) -> Iterator[None]:
+def reading(reader: str, *, window: int = 0, chunk: int = 0) -> Iterator[None]:
     """Read with one reader; `window` and `chunk` are the sizes of its pieces where they are not its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACEQ_READER", reader)
-        patch.setenv("TRACEQ_THREADS", str(threads))
         patch.setattr(event_windows, "_WINDOW", window or event_windows._WINDOW)
         patch.setattr(read_buffer, "CHUNK", chunk or read_buffer.CHUNK)
         yield

@@ -132,22 +132,6 @@ PyObject* take(PyObject* self, PyObject*) {
         taken(scanner.nodes));
 }
 
-PyObject* ids_in(Strings& ours, const Strings& theirs, std::vector<int32_t>& ids) {
-    while (ids.size() < theirs.size()) ids.push_back(ours.intern(theirs[ids.size()]));
-    return copied(ids);
-}
-
-PyObject* adopt(PyObject* self, PyObject* other) {
-    if (Py_TYPE(other) != Py_TYPE(self)) return PyErr_Format(PyExc_TypeError, "a Scanner is wanted");
-    Scanner &ours = of(self), &theirs = of(other);
-    try {
-        PyObject* const strings = ids_in(ours.strings, theirs.strings, theirs.ids_of_strings);
-        return Py_BuildValue("NN", strings, ids_in(ours.messages, theirs.messages, theirs.ids_of_messages));
-    } catch (const std::bad_alloc&) {
-        return PyErr_NoMemory();
-    }
-}
-
 PyObject* intern(PyObject* self, PyObject* text) {
     char* at;
     Py_ssize_t size;
@@ -226,7 +210,6 @@ PyType_Spec value_scanner_spec = {
 PyMethodDef scanner_methods[] = {
     {"scan", scan, METH_VARARGS, "scan(text, start, stop, comma_due, columns, row) -> (verdict, position, row, comma_due)"},
     {"take", take, METH_NOARGS, "take() -> (number of dropped events, names of threads, int64[M, 3] messages, int64[M, 2] stacks, int64[M, 9] allocations, int64[M, 3] waits)"},
-    {"adopt", adopt, METH_O, "adopt(Scanner) -> (int32 numbers here of its strings, of its messages); always by the same one"},
     {"intern", intern, METH_O, "intern(bytes) -> number"},
     {"strings", strings, METH_NOARGS, "strings() -> [str]"},
     {"messages", messages, METH_NOARGS, "messages() -> [JSON of the arguments, NUL, name]"},

@@ -106,7 +106,7 @@ class NativeColumns:
 
     def add(self, window: Sequence[RawEvent]) -> None:
         """Append a window of events that the reference has read."""
-        self._add_side_tables(self._scanner)
+        self._add_side_tables()
         part = ColumnBuilder(threads=self._threads)
         part.add(window)
         self.num_dropped += part.dropped
@@ -120,30 +120,15 @@ class NativeColumns:
         self._waits.append(replace(events.waits, row=events.waits.row + first))
         self._nodes.append(replace(events.nodes, row=events.nodes.row + first, label=ids[events.nodes.label]))
 
-    def move_from(self, part: NativeColumns) -> None:
-        """Append all rows of `part`, always the same object, which is empty afterwards."""
-        self._add_side_tables(self._scanner)
-        strings, messages = (np.frombuffer(ids, np.int32) for ids in self._scanner.adopt(part._scanner))
-        ids = np.append(strings, np.int32(-1))
-        self._add_side_tables(part._scanner, self.num_rows, ids, messages)
-        self._append(part._table.rows(0, part.num_rows), part.num_rows, ids)
-        part.num_rows = 0
-
     def _append(self, columns: dict[str, NDArray[Any]], count: int, ids: NDArray[np.int32]) -> None:
         self._ensure_capacity(count)
         for name, column in self._table.rows(self.num_rows, self.num_rows + count).items():
             column[:] = ids[columns[name]] if name in _TEXTS else columns[name]
         self.num_rows += count
 
-    def _add_side_tables(
-        self,
-        scanner: _scan.Scanner,
-        first: int = 0,
-        ids: NDArray[np.int32] | None = None,
-        messages: NDArray[np.int32] | None = None,
-    ) -> None:
-        """Move a scanner's side tables so far to the end of ours; its rows count from `first`."""
-        num_dropped, threads, *tables = scanner.take()
+    def _add_side_tables(self) -> None:
+        """Move the scanner's side tables so far to the end of ours."""
+        num_dropped, threads, *tables = self._scanner.take()
         self.num_dropped += num_dropped
         builder = ColumnBuilder(threads=self._threads)
         for text in threads:
@@ -152,12 +137,6 @@ class NativeColumns:
             np.frombuffer(table, np.int64).reshape(-1, width).copy()
             for table, width in zip(tables, (3, 2, 9, 3, 4), strict=True)
         )
-        for table in (message_rows, stacks, waits, nodes):
-            table[:, 0] += first
-        if ids is not None and messages is not None:
-            message_rows[:, 1], stacks[:, 1] = messages[message_rows[:, 1]], ids[stacks[:, 1]]
-            allocations[:, 1:3] = ids[allocations[:, 1:3]]
-            nodes[:, 3] = ids[nodes[:, 3]]
         self._message_rows.append(message_rows)
         self._stacks.append(CallStacks(stacks[:, 0], stacks[:, 1].astype(np.int32)))
         self._allocations.append(Allocations.of(allocations))
@@ -183,7 +162,7 @@ class NativeColumns:
 
     def build(self) -> Events:
         """Return all rows so far; the scanner must not be used afterwards."""
-        self._add_side_tables(self._scanner)
+        self._add_side_tables()
         messages = _concat(Messages, [self._native_messages(), *self._messages])
         return Events(
             messages=_by_row(messages),

@@ -14,7 +14,6 @@ from traceq.kineto.limits import check_size
 from traceq.kineto.native_columns import NativeColumns
 from traceq.kineto.read_buffer import ReadBuffer
 from traceq.kineto.scan_result import Scan
-from traceq.kineto.speculative_scan import SpeculativeScan
 
 __all__ = ["MISSING", "scan_natively"]
 
@@ -25,26 +24,26 @@ _FIRST_ROWS, _BYTES_PER_ROW = 1 << 16, 256
 _LONG = 4 << 20  # events from this size on are left to the reference
 
 
-def scan_natively(source: ByteSource, *, threads: int = 1) -> Scan:
+def scan_natively(source: ByteSource) -> Scan:
     """Read a source to its end, like `scan`. Raises UnreadableInput if it is not a trace."""
-    buffer = ReadBuffer(source, padding=NativeColumns.PADDING, chunks=SpeculativeScan.CHUNKS if threads > 1 else 1)
+    buffer = ReadBuffer(source, padding=NativeColumns.PADDING)
     try:
         document = Document(buffer)
         columns = NativeColumns(max(_FIRST_ROWS, source.size_bytes // _BYTES_PER_ROW))
         document.open()
         buffer.unread(document.release())
-        with SpeculativeScan(buffer, columns, threads) as scanner:
-            _read_events(scanner, buffer, document, columns)
+        _read_events(buffer, document, columns)
     finally:
         buffer.close()
     events = columns.build()
     return Scan(events, columns.threads, document.metadata, Damage.of(document, columns.num_dropped))
 
 
-def _read_events(scanner: SpeculativeScan, buffer: ReadBuffer, document: Document, columns: NativeColumns) -> None:
+def _read_events(buffer: ReadBuffer, document: Document, columns: NativeColumns) -> None:
     comma_due = False
     while not document.done:
-        status, comma_due = scanner.scan(comma_due=comma_due)
+        status, position, comma_due = columns.scan(buffer.buffer, buffer.start, buffer.stop, comma_due=comma_due)
+        buffer.skip_to(position)
         check_size(buffer.path, columns.num_rows)
         if status == NativeColumns.MORE and buffer.stop - buffer.start < _LONG and buffer.read_more():
             continue

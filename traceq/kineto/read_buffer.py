@@ -24,13 +24,12 @@ class ReadBuffer:
     it fits.
     """
 
-    def __init__(self, source: ByteSource, *, padding: int, chunks: int = 1) -> None:
+    def __init__(self, source: ByteSource, *, padding: int) -> None:
         self.buffer: mmap | bytearray = bytearray(padding)
         self.start = self.stop = self.position = 0
         self._source, self._padding = source, padding
         self._ended = False
-        self._buffers = (_ReadAhead if source.is_packed else _Alternating)(source, _HEADROOM, chunks * CHUNK, padding)
-        self._next_buffer: tuple[mmap, int] | None = None
+        self._buffers = (_ReadAhead if source.is_packed else _Alternating)(source, _HEADROOM, CHUNK, padding)
 
     @property
     def path(self) -> Place:
@@ -54,23 +53,8 @@ class ReadBuffer:
         self._replace(b"".join((unused, *pieces)))
         return bool(pieces)
 
-    def peek(self) -> tuple[mmap, int, int] | None:
-        """Return the text that the next `read_more` will append as (buffer, start, stop); None at the end."""
-        if self._ended:
-            return None
-        self._next_buffer = buffer, size = self._take_next()
-        return (buffer, _HEADROOM, _HEADROOM + size) if size else None
-
-    def advance_buffer(self) -> bool:
-        """Call `read_more` unless that moves the peeked text: return False if the unused text exceeds the headroom."""
-        return self.stop - self.start <= _HEADROOM and self.read_more()
-
-    def _take_next(self) -> tuple[mmap, int]:
-        peeked, self._next_buffer = self._next_buffer, None
-        return peeked or self._buffers.next()
-
     def _switch_buffer(self, unused: bytes, rest: int) -> bool:
-        buffer, size = self._take_next()
+        buffer, size = self._buffers.next()
         self._ended = size == 0
         buffer[_HEADROOM - rest : _HEADROOM] = unused
         self.buffer, self.start, self.stop = buffer, _HEADROOM - rest, _HEADROOM + size
@@ -78,7 +62,7 @@ class ReadBuffer:
 
     def _read_copies(self, size_bytes: int) -> Iterator[bytes]:
         while size_bytes > 0 and not self._ended:
-            buffer, size = self._take_next()
+            buffer, size = self._buffers.next()
             self._ended = size == 0
             if size:
                 yield bytes(memoryview(buffer)[_HEADROOM : _HEADROOM + size])

@@ -18,7 +18,7 @@ from traceq.kineto.limits import check_size
 from traceq.kineto.scan_result import Scan
 from traceq.model import Thread
 
-__all__ = ["reader", "scan", "threads"]
+__all__ = ["reader", "scan"]
 
 
 def reader() -> str:
@@ -31,18 +31,10 @@ def reader() -> str:
     return name
 
 
-def threads() -> int:
-    """Return the number of threads with which the native reader scans one trace: TRACEQ_THREADS, 1 or 2, else 1."""
-    number = os.environ.get("TRACEQ_THREADS") or "1"
-    if number not in ("1", "2"):
-        raise UsageFault(f"TRACEQ_THREADS={number}: expected 1 or 2 threads per trace")
-    return int(number)
-
-
 def scan(source: ByteSource) -> Scan:
     """Read a source to its end. Raises UnreadableInput if it is not a trace."""
     if reader() == "native":
-        return native_reader.scan_natively(source, threads=threads())
+        return native_reader.scan_natively(source)
     document, columns = Document(source), ColumnBuilder()
     for window in document.windows():
         columns.add(window)

@@ -38,7 +38,6 @@ public:
     ~Scanner() { Py_DECREF(categorise_), Py_DECREF(decode_); }
 
     Strings strings, messages;                       // a message: its arguments, NUL, the event's name
-    std::vector<int32_t> ids_of_strings, ids_of_messages;  // their numbers in the scanner that adopts this one's rows
     std::vector<std::array<int64_t, 9>> allocations; // the columns of Allocations
     std::vector<std::array<int64_t, 3>> sent;        // row, number of the message, `Seq`
     std::vector<std::array<int64_t, 2>> stacks;      // row, number of the string
