@@ -45,23 +45,25 @@ def notable_ranks(
     if len(analyzed.job.ranks) <= MOST_RANKS:
         return None
     reports = {report.name: report for report in analyzed.reports}
-    rows = sorted(reports["ranks"].table("ranks").to_dicts(), key=_own_ns)
+    rows: list[dict[str, Any]] = sorted(reports["ranks"].table("ranks").to_dicts(), key=_own_ns)
     why: dict[int, list[str]] = {}
-    for reason, ranks in (
+    reasons: tuple[tuple[str, list[int]], ...] = (
         ("slowest", [rows[-1]["rank"]]),
         ("straggler", [row["rank"] for row in rows[::-1] if row["verdict"] == "straggler"]),
         *_sides_of_desync(reports["desync"].table("desync").to_dicts()),
         ("median", [rows[len(rows) // 2]["rank"]]),
         ("fastest", [rows[0]["rank"]]),
-    ):
+    )
+    for reason, ranks in reasons:
         for rank in ranks[:_MOST_OF_A_KIND]:
             why.setdefault(rank, []).append(reason)
-    return NotableRanks(len(rows), {rank: tuple(reasons) for rank, reasons in why.items()})
+    return NotableRanks(len(rows), {rank: tuple(each) for rank, each in why.items()})
 
 
 def _own_ns(row: dict[str, Any]) -> float:
     """Return the step of a rank without its exposed waits: all ranks of a job take equally long."""
-    return float(row["step_ns"]) - (row["exposed_wait_ns"] or 0) / max(row["num_steps"], 1)
+    own_ns: float = row["step_ns"] - (row["exposed_wait_ns"] or 0) / max(row["num_steps"], 1)
+    return own_ns
 
 
 def _sides_of_desync(rows: list[dict[str, Any]]) -> list[tuple[str, list[int]]]:

@@ -266,7 +266,7 @@ def _joined(
     latest = np.full(int(meeting.max(initial=-1)) + 1, _NEVER)
     np.maximum.at(latest, meeting, come)
     opens = [np.flatnonzero(part.source == 0) for part in parts]
-    weights = []
+    weights: list[Ints] = []
     for side in ("observed", "loosest"):
         weight = np.concatenate([*(getattr(part, side) for part in parts), np.zeros(len(edge), np.int64)])
         for first, of_rank, begin_ns in zip(first_edge, opens, begin, strict=False):
@@ -289,7 +289,7 @@ def _joined(
         ends=ends_of_steps,
         column_rank=column_rank,
         observed=weights[0],
-        loosest=weights[0] if np.array_equal(*weights) else weights[1],
+        loosest=weights[0] if np.array_equal(weights[0], weights[1]) else weights[1],
         communication=np.concatenate(of_ranks),
         stragglers=stragglers,
     )
