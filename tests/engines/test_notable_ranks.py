@@ -24,12 +24,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return play(JOB).write(tmp_path_factory.mktemp("fleet"))
 
 
-def found(folder: Path) -> NotableRanks | None:
+def notable_of(folder: Path) -> NotableRanks | None:
     return notable_ranks(str(folder), start=lambda: nullcontext(SameProcess()), small=-1)
 
 
 def test_late_ranks_both_sides_of_a_desync_the_median_and_the_fastest_are_notable(folder: Path) -> None:
-    notable = found(folder)
+    notable = notable_of(folder)
     assert notable is not None
     assert notable.num_ranks == 12
     kinds = {reason: rank for rank, why in notable.why.items() for reason in why}
@@ -44,22 +44,22 @@ def test_late_ranks_both_sides_of_a_desync_the_median_and_the_fastest_are_notabl
 def test_all_ranks_of_a_small_job_are(folder: Path, tmp_path: Path) -> None:
     for rank in range(MOST_RANKS):
         (tmp_path / f"rank{rank}.json.gz").write_bytes((folder / f"rank{rank}.json.gz").read_bytes())
-    assert found(tmp_path) is None
-    assert found(tmp_path / "rank0.json.gz") is None
+    assert notable_of(tmp_path) is None
+    assert notable_of(tmp_path / "rank0.json.gz") is None
 
 
 @pytest.mark.parametrize("chosen", [None, "0,1"])
 def test_open_shows_them_and_says_why_unless_ranks_are_named(folder: Path, chosen: str | None) -> None:
-    asked: list[set[int] | None] = []
+    queries: list[set[int] | None] = []
 
     def stop(path: str, other: str | None, ranks: set[int] | None) -> None:
-        asked.append(ranks)
+        queries.append(ranks)
         raise UnreadableInput(path, "far enough")
 
     with patch.object(_run_or_pair, "read_subject", stop):
         outcome = traceq("open", folder, *(["--ranks", chosen] if chosen else []))
-    notable = found(folder)
+    notable = notable_of(folder)
     assert notable is not None
-    assert asked == [{0, 1} if chosen else set(notable.why)]
+    assert queries == [{0, 1} if chosen else set(notable.why)]
     assert (f"{notable}\n" in outcome.err) == (chosen is None)
     assert "--ranks chooses others" in str(notable)

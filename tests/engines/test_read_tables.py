@@ -48,12 +48,12 @@ def test_tables_are_the_same_to_the_byte_whichever_engine_reads_the_ranks(folder
     with opened_tables(folder, start=lambda: nullcontext(SameProcess())) as (run, tables):
         assert [len(trace.events) > 0 for trace in run.traces] == [True] * 4
         write_parquet(chain.from_iterable(tables(NAMES)), expected)
-    found = {file.name: file.read_bytes() for file in expected.iterdir()}
-    assert {*found} == {f"{name}.parquet" for name in NAMES}
-    assert written(folder, tmp_path / "one", lambda: nullcontext(SameProcess())) == found
-    assert written(folder, tmp_path / "pool", lambda: Pool(8_000_000_000, 2)) == found
+    expected_files = {file.name: file.read_bytes() for file in expected.iterdir()}
+    assert {*expected_files} == {f"{name}.parquet" for name in NAMES}
+    assert written(folder, tmp_path / "one", lambda: nullcontext(SameProcess())) == expected_files
+    assert written(folder, tmp_path / "pool", lambda: Pool(8_000_000_000, 2)) == expected_files
     with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as workers:
-        assert written(folder, tmp_path / "cluster", lambda: Cluster(workers.scheduler_address)) == found
+        assert written(folder, tmp_path / "cluster", lambda: Cluster(workers.scheduler_address)) == expected_files
 
 
 def test_a_query_has_one_answer_whichever_engine_reads_the_ranks(folder: Path) -> None:
@@ -68,24 +68,24 @@ def test_a_query_has_one_answer_whichever_engine_reads_the_ranks(folder: Path) -
 
 
 def test_tables_of_few_ranks_are_made_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    sizes: list[int] = []
 
     class Counting(SameProcess):
         def map(
             self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], needs: Sequence[int]
         ) -> Iterator[Result]:
-            asked.append(len(arguments))
+            sizes.append(len(arguments))
             return super().map(function, arguments, needs)
 
     monkeypatch.setattr(read_tables, "_TOGETHER", 2)
     monkeypatch.setenv("TRACEQ_CACHE", "0")
     with opened_tables(folder, start=lambda: nullcontext(Counting()), small=-1) as (_, tables):
         of_ranks = tables(("steps",))
-        assert asked == [5]  # summaries
+        assert sizes == [5]  # summaries
         next(of_ranks)
-        assert asked == [5, 2]
+        assert sizes == [5, 2]
         assert len(list(of_ranks)) == 3
-        assert asked == [5, 2, 2]
+        assert sizes == [5, 2, 2]
 
 
 def test_what_is_no_trace_has_no_tables(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def cluster() -> Iterator[Any]:
         yield local
 
 
-def said(line: str, jobs: dict[str, Path], cores: int = 2) -> tuple[int, bytes]:
+def outcome_of(line: str, jobs: dict[str, Path], cores: int = 2) -> tuple[int, bytes]:
     """Exit code and stdout of a command without a cache, on as many cores."""
     some = sorted(os.sched_getaffinity(0))[:cores]
     done = subprocess.run(
@@ -76,14 +76,14 @@ def test_a_thousand_ranks_are_the_same_on_any_cores_and_workers(
     command: str, jobs: dict[str, Path], cluster: Any
 ) -> None:
     line = COMMANDS[command]
-    expected = said(line, jobs, cores=1)
+    expected = outcome_of(line, jobs, cores=1)
     assert expected[0] in (0, 3)
     assert expected[1]
-    assert said(line, jobs) == expected
+    assert outcome_of(line, jobs) == expected
     killed: list[int] = []
     killer = threading.Thread(target=kill_a_worker, args=(cluster, killed))
     killer.start()
-    found = said(f"{line} --cluster {cluster.scheduler_address}", jobs)
+    outcome = outcome_of(f"{line} --cluster {cluster.scheduler_address}", jobs)
     assert killed, "the command ended before a worker was killed"
     killer.join()
-    assert found == expected
+    assert outcome == expected

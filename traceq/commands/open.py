@@ -76,10 +76,10 @@ def _notable_ranks(*paths: str | None) -> set[int] | None:
     engine, chosen = engine_for(None, None), set[int]()
     for path in filter(None, paths):
         with shown_ranks() as on_progress:
-            found = notable_ranks(path, start=engine.start, small=engine.small, on_progress=on_progress)
-        if found is not None:
-            typer.echo(found, err=True)
-            chosen |= found.why.keys()
+            notable = notable_ranks(path, start=engine.start, small=engine.small, on_progress=on_progress)
+        if notable is not None:
+            typer.echo(notable, err=True)
+            chosen |= notable.why.keys()
     return chosen or None
 
 
