@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from traceq.commands import _typer as typer
-
 from traceq.commands._engine_options import CLUSTER, MEMORY
 
 if TYPE_CHECKING:
