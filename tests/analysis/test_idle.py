@@ -39,6 +39,11 @@ def test_each_op_answers_for_its_own_time_in_a_gap() -> None:
     }
 
 
+def test_without_host_ops_it_is_not_known_what_the_host_does() -> None:
+    rows = table(build(*FIRST, launch(50, 2, 2), kernel("b", 55, 45, 2)), "idle")
+    assert {(row["cause"], row["ns"]) for row in rows} == {("host", 42_000 + 1_000), ("launch queue", 3_000)}
+
+
 def test_a_kernel_that_spins_is_named_with_what_launched_it() -> None:
     spin = kernel("at::cuda::(anonymous namespace)::spin_kernel(long)", 12, 80, 2)
     assert filled(launch(8, 2, 2), spin)["spin wait", spin["name"]] == 80

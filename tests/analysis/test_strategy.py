@@ -441,6 +441,39 @@ def test_layers_that_exchange_and_gradients_that_are_reduced_are_two_strategies(
     assert report_of(build(*reduced(500), *exchanged, *back, another, thrice))[0]["verdict"] == "unexplained"
 
 
+def test_reductions_of_a_compiled_backward_are_gradients_unless_forward_has_their_mirror() -> None:
+    node = op("autograd::engine::evaluate_function: CompiledFunctionBackward", 50, 40, tid=AUTOGRAD)
+    hooks = [node, *(comms("allreduce", 55 + 10 * n, 4, (10**7, 10**7), tid=AUTOGRAD) for n in range(3))]
+    result, checked = report_of(build(step(0, 100), *hooks))
+    assert (result["strategy"], result["verdict"]) == ("DDP", "exact")
+    assert [(row["role"], row["num"]) for row in checked] == [("gradient_reduction", 3)]
+    forward = op("_CopyToRegion", 5, 9), comms("allreduce", 6, 4, (90, 90))
+    assert report_of(build(step(0, 100), *forward, *hooks))[0]["strategy"] == "TP"
+
+
+@pytest.mark.parametrize("lookup", ["aten::_embedding_bag", "fbgemm::split_embedding_codegen_lookup_adagrad_function"])
+def test_ranks_that_exchange_pooled_embeddings_have_no_experts(lookup: str) -> None:
+    exchanged = op("All2All_Pooled_Req", 2, 6), comms("alltoallv", 3, 4, (80, 80))
+    back = comms("alltoallv", 86, 4, (80, 80)), op("autograd::engine::evaluate_function: All2All_Pooled_Req", 85, 10)
+    assert report_of(build(*reduced(500), *exchanged, *back, op(lookup, 1, 1)))[0]["strategy"] == (
+        "DDP + sharded embeddings"
+    )
+
+
+def test_what_a_trace_with_lost_events_lacks_may_have_been_issued() -> None:
+    """Of three steps the second reduces less; the third waits for work that the trace does not show."""
+
+    def text(begins: float) -> str:
+        late = launch(95, 2, 1), kernel("gemm", 98, 1, 1), launch(101, 2, 2), kernel("gemm", 101 + begins, 10, 2)
+        rows = [*reduced(500, 500), *reduced(500, start=100, number=1), *late]
+        last = step(200, 3000 + begins, 2), *reduced(500, 500, start=200, number=2)[1:]
+        (finding,) = analyze(Run("", (build(*rows, *last),)), "strategy").findings
+        return finding.text
+
+    assert text(4).endswith("in 1 of 3 steps)")
+    assert "; or the trace lost events: 43.8 %" in text(2500)
+
+
 def test_the_buckets_of_a_first_step_may_be_others() -> None:
     def steps(*first: int) -> list[Event]:
         return [*reduced(*first), *(e for n in (1, 2, 3) for e in reduced(300, 200, start=100 * n, number=n))]

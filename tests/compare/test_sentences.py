@@ -134,6 +134,8 @@ def test_host_bound_time_of_ops_that_take_as_long_as_before_is_not_their_own() -
     )
     assert elsewhere_words(traced, cells, (sync, cause("aten::mm", 5, phase="bwd"))) == (sentence,)
     assert elsewhere_words(traced, cells, (sync, cause("aten::mm", 70, phase="bwd"))) == ()  # its own
+    pace = no_change("pace", "pace of all host ops", 30)
+    assert elsewhere_words(traced, cells, (sync, pace)) == ()  # they take longer, each a little
     assert elsewhere_words(traced, cells[1:], (sync,)) == ()
     assert elsewhere_words(replace(traced, matched_pct=40.0), cells, (sync,)) == ()  # causes are accounts
     back = Traced(0, 1100 * US, 1000 * US, 3, 3, matched_pct=99.0)
@@ -249,7 +251,7 @@ def no_change(kind: str, name: str, delta_us: float, sd_us: float = 0) -> Cause:
 def test_jitter_is_no_cause_but_named_where_it_is_most_of_the_delta() -> None:
     jitter = no_change("jitter", "run-to-run jitter of 3 kinds of work", 60, 40)
     assert words_of(63, jitter) == (
-        "The traced delta, +63.0 us per step, is within run-to-run jitter: +60.0 us ± 40.0 us.",
+        "The traced delta, +63.0 us per step, is within run-to-run jitter, which adds +60.0 us ± 40.0 us.",
     )
     assert words_of(81, replace(jitter, delta_ns=80 * US)) == (
         (

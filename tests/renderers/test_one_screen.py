@@ -63,6 +63,20 @@ def test_texts_that_would_be_cut_alike_are_cut_before_their_first_difference() -
     ]
 
 
+def test_a_line_of_a_generated_file_is_shortened_from_the_left_before_it_is_hidden() -> None:
+    """Inductor names files by hashes of 50 characters."""
+    columns = Column("op", "op"), Column("line", "line"), Column("phase", "phase"), Column("ns", "time", Unit.NS)
+    line = f"torchinductor_root/m3/{'c' * 40}lknhzkdl5ha.py:1234 call"
+    table = Table("idle", "", columns, (("vllm::moe_forward", line, "forward", 5), ("aten::mm", "a.py:7 f", "loss", 6)))
+    file = StringIO()
+    print_table(table, open_console(file, 70, is_terminal=False))
+    first, second = (text.split()[1] for text in file.getvalue().splitlines()[1:])
+    assert first.startswith("…ccc")
+    assert first.endswith("lknhzkdl5ha.py:1234")
+    assert second == "a.py:7"
+    assert "Hidden" not in file.getvalue()
+
+
 def test_the_first_screen_is_what_matters_and_full_is_all() -> None:
     short, full = (traceq("show", *options, FIXTURES / "outlier_ab" / "on").out for options in ((), ("--full",)))
     assert "An unprofiled step, by phase" in short

@@ -14,6 +14,7 @@ from traceq.facts.ranks.collective_matching import match_collectives
 from traceq.facts.ranks.desync import Mismatch, RankIssue, first_mismatches
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.job_collectives import issued_by_flights, issued_by_ranks
+from traceq.facts.ranks.unrecorded_share import or_lost_events, share_inside_steps
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track
@@ -24,6 +25,8 @@ from traceq.report import Column, Finding, Report, Table, column
 from traceq.units import Unit, format_ranks
 
 POSITION = 56
+
+_TRACE = "trace"
 
 _LOSSES = ("truncated", "malformed_events", "dropped_events", "no_device_work")
 _SENTENCES = {
@@ -67,10 +70,14 @@ class DesyncRow:
 
 @frozen(eq=False)
 class _Lines:
-    """Python lines of one rank's own calls: `line` int64[C] into `texts`, "" where unknown."""
+    """Python lines of one rank's own calls: `line` int64[C] into `texts`, "" where unknown.
+
+    `unrecorded_share` is the part of its trace that waits for work that it does not show.
+    """
 
     texts: tuple[str, ...]
     line: NDArray[np.int64]
+    unrecorded_share: float
 
     def of(self, call: int) -> str:
         """Return the line of one call."""
@@ -85,7 +92,8 @@ def summarize(trace: Trace) -> _Lines:
     main = origins(trace, np.full(len(rows), main_track(trace)), start, start)
     line = np.where(issuing.line > 0, issuing.line, main.line + len(issuing.texts))
     texts, used = (*issuing.texts, *main.texts), sorted_unique(line)
-    return _Lines(tuple(texts[text] for text in used.tolist()), np.searchsorted(used, line))
+    names = tuple(texts[text] for text in used.tolist())
+    return _Lines(names, np.searchsorted(used, line), share_inside_steps(trace))
 
 
 def merge(job: Job, parts: Sequence[_Lines]) -> Report:
@@ -100,7 +108,7 @@ def merge(job: Job, parts: Sequence[_Lines]) -> Report:
         complete = [index for index, is_bad in enumerate(is_lossy) if not is_bad]
         rows = [*_in_traces(job, parts, complete), *_in_flights(job)]
     table = Table.of("desync", "Desync", DesyncRow, rows)
-    return Report("desync", (table,), (_view(rows),) if rows else (), (_finding(rows),) if rows else (), caveats)
+    return Report("desync", (table,), (_view(rows),) if rows else (), (_finding(rows, parts),) if rows else (), caveats)
 
 
 def _not_compared(ranks: Sequence[int]) -> tuple[Caveat, ...]:
@@ -130,7 +138,7 @@ def _in_traces(job: Job, parts: Sequence[_Lines], complete: Sequence[int]) -> li
             is_issued = issue.call >= 0
             phase = issued.phases[int(issued.phase[issue.call])] if is_issued else ""
             line = lines[issue.rank].of(int(nth[issue.call])) if is_issued else ""
-            rows.append(_row("trace", mismatch, issue, phase, line))
+            rows.append(_row(_TRACE, mismatch, issue, phase, line))
     return rows
 
 
@@ -206,14 +214,15 @@ def _view(rows: Sequence[DesyncRow]) -> Table:
     return table.select(*where, "name", "dtype", "elements", "phase", "line")
 
 
-def _finding(rows: Sequence[DesyncRow]) -> Finding:
+def _finding(rows: Sequence[DesyncRow], parts: Sequence[_Lines]) -> Finding:
     """Return the first mismatch of all in words; that of traces where they have it, as these know the phase."""
     first = rows[0]
     where = f"collective {first.sequence if first.sequence is not None else first.place}"
     where += f" of step {first.step}" if first.step is not None else ""
     where += f" of group {first.group}" if first.group else ""
     sentences = [_sentence(row, ranks) for row, ranks in _by_issue([row for row in rows if row.key == first.key])]
-    return Finding("desync", "high", f"desync at {where}: {'; '.join(sentences)}", 0, first.key)
+    lost = or_lost_events(max((part.unrecorded_share for part in parts), default=0.0)) if first.source == _TRACE else ""
+    return Finding("desync", "high", f"desync at {where}: {'; '.join(sentences)}{lost}", 0, first.key)
 
 
 def _sentence(row: DesyncRow, ranks: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_syncs
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
+from traceq.facts.stalls.one_time_syncs import is_in_graph_capture
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.allocations import MemoryUse, memory_use
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
@@ -147,7 +148,7 @@ def _note(peak: PeakRow) -> str:
 
 
 def _retries(trace: Trace) -> Finding | None:
-    """Return a finding if the allocator freed memory to the driver within a step, to allocate elsewhere.
+    """Return a finding if the allocator freed memory to the driver within a step, but for the capture of a graph.
 
     Its time is what a step without any call of the allocator to the driver saves.
     """
@@ -155,7 +156,8 @@ def _retries(trace: Trace) -> Finding | None:
     if not trace_steps.marked:
         return None
     host, num_steps = trace_steps.host[trace_steps.counted], int(trace_steps.counted.sum())
-    in_steps = np.flatnonzero((waits.kind == SyncKind.ALLOC) & (span_index(host, waits.start) >= 0))
+    recurring = (waits.kind == SyncKind.ALLOC) & ~is_in_graph_capture(trace)
+    in_steps = np.flatnonzero(recurring & (span_index(host, waits.start) >= 0))
     frees_memory = in_steps[matching(trace.events, waits.rows[in_steps], _FREES)]
     num_frees = len(frees_memory)
     if not num_frees:

@@ -12,6 +12,7 @@ from traceq.facts.comm.collective_roles import Role
 from traceq.facts.comm.parallelism import issued_calls, strategy_of
 from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, Check, checks, micro_batches, unit_forwards
 from traceq.facts.ranks.job import Job
+from traceq.facts.ranks.unrecorded_share import or_lost_events, share_inside_steps
 from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, column
@@ -60,6 +61,7 @@ class _Rank:
 
     row: StrategyRow
     checks: tuple[Check, ...]
+    unrecorded_share: float
 
     @property
     def check_rows(self) -> list[CheckRow]:
@@ -103,7 +105,7 @@ def summarize(trace: Trace) -> _Rank:
         verdict=verdict,
         reason="; ".join(reasons),
     )
-    return _Rank(row, rank_checks)
+    return _Rank(row, rank_checks, share_inside_steps(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -155,7 +157,8 @@ def _findings(parts: Sequence[_Rank]) -> list[Finding]:
     first = unexplained[0].row
     ranks = f"rank {first.rank}" + (f" and {len(unexplained) - 1} more" if len(unexplained) > 1 else "")
     wrong = (_wrong(check) for check in unexplained[0].checks if check.verdict == UNEXPLAINED)
-    text = f"{ranks}: {first.strategy} predicts {'; '.join(wrong)}"
+    lost = or_lost_events(unexplained[0].unrecorded_share)
+    text = f"{ranks}: {first.strategy} predicts {'; '.join(wrong)}{lost}"
     return [Finding("strategy", "medium", text, 0, first.key)]
 
 

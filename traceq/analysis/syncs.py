@@ -27,13 +27,12 @@ from traceq.causes.replay import Saving
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.one_time_syncs import allocates_once, is_in_graph_capture
-from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.stalls.syncs import SYNC_KINDS, blocked_on_record, syncs
 from traceq.facts.timeline.modules import modules
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import Steps, steps
-from traceq.facts.timeline.time_partition import unrecorded
 from traceq.frozen import frozen
-from traceq.intervals import measure_within, span_index
+from traceq.intervals import span_index
 from traceq.model import Trace
 from traceq.report import Finding, Report, SyncSite, Table, column
 from traceq.units import Unit, format_value
@@ -55,7 +54,7 @@ _SCALAR, _ALLOC = "scalar", "alloc"
 _CAPTURE, _MEASUREMENT = "graph_capture", "measurement"
 _ONCE = {
     "": "",
-    _CAPTURE: "; that op captures a CUDA graph, which it does once for each shape: trace steps after a warm-up",
+    _CAPTURE: "; a CUDA graph is captured there, which happens once for each shape: trace steps after a warm-up",
     "first_use": "; the process begins to use the device here: trace steps after a warm-up",
     "pool_growth": "; no memory is returned meanwhile, so the pool still grows, as in a warm-up",
 }
@@ -123,7 +122,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
     num, size, savings = groups.count(), groups.sum(waits.bytes), _savings(trace)
     blocked_ns, wait_ns = groups.sum(waits.blocked), groups.sum(waits.wait)
     starved_ns, cost_ns = groups.sum(waits.starved), groups.sum(waits.cost)
-    on_record = waits.blocked - measure_within(unrecorded(trace), waits.start, waits.start + waits.blocked)
+    on_record = blocked_on_record(trace)
     recorded_wait_ns = groups.sum(np.minimum(waits.wait, on_record))
     steps_blocked_ns = np.bincount(cell, on_record[in_steps], num_cells).reshape(-1, len(host)).astype(np.int64)
     allocates, captured_ns = allocates_once(trace), groups.sum(np.where(is_in_graph_capture(trace), waits.blocked, 0))

@@ -14,7 +14,7 @@ from traceq.compare.self_time import OpSelfTime, op_self_times
 from traceq.facts.comm.collectives import collective_calls
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import nest, tracks
-from traceq.facts.stalls.syncs import Syncs, syncs
+from traceq.facts.stalls.syncs import Syncs, blocked_on_record, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.phases import phases
@@ -136,7 +136,8 @@ def _starvation(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
     if len(device_work(trace)) == 0:
         return np.empty((0, 2), np.int64), np.empty(0, np.int64)
     all_syncs = syncs(trace)
-    charged_ns = np.minimum(all_syncs.cost, all_syncs.blocked - _already_charged(trace, all_syncs))
+    charged_ns = np.minimum(all_syncs.cost, blocked_on_record(trace) - _already_charged(trace, all_syncs))
+    charged_ns = np.maximum(charged_ns, 0)
     until = advance(activity(trace).when(*HOST_CAUSED), all_syncs.since, charged_ns)
     order = np.lexsort((np.arange(len(all_syncs)), all_syncs.since))
     parts, owners = earliest_owner(all_syncs.since[order], until[order])

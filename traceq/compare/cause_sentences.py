@@ -104,7 +104,7 @@ def _no_change_words(traced: Traced, causes: Sequence[Cause]) -> list[str]:
         if cause.kind == "minor":
             return [f"Most of the traced {delta} is in {cause.name}: {_delta(cause.delta_ns)} in all."]
         if abs(traced.delta_ns) <= _ERRORS * cause.sd_ns:
-            return [f"The traced delta, {delta}, is within run-to-run jitter: {jitter_text(cause)}."]
+            return [f"The traced delta, {delta}, is within run-to-run jitter, which adds {jitter_text(cause)}."]
         several = "many changes, each of which is within run-to-run jitter, but not all together"
         return [f"Most of the traced {delta} is in {several}: {jitter_text(cause)}."]
     return []

@@ -14,6 +14,8 @@ __all__ = ["elsewhere_words", "phase_words", "python_words"]
 
 _MOST_PCT, _ALL_PCT = 50.0, 100.5
 """Percent of a difference from which a phase is named; beyond the second, others have the opposite sign."""
+_RUN_TO_RUN = ("pace", "jitter")
+"""Kinds of causes that hold the durations of host ops, too, which then do not take as long as before."""
 _HOST_BOUND, _LARGE_CELL, _SMALL_PART = "host_bound", 0.3, 0.1
 """Category, and the part of a delta from which it is named; part of it that its own ops may have become longer."""
 
@@ -46,8 +48,9 @@ def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence
     if bound is None or sign * bound.delta_ns < _LARGE_CELL * whole_ns:
         return ()
     own_ns = sum(cause.delta_ns for cause in causes if cause.kind == "host" and cause.phase == bound.phase)
+    varies_ns = sum(sign * cause.delta_ns for cause in causes if cause.kind in _RUN_TO_RUN)
     others = [cause for cause in causes if cause.names_a_change and sign * cause.delta_ns > _LARGE_CELL * whole_ns]
-    if abs(own_ns) > _SMALL_PART * abs(bound.delta_ns) or not others:
+    if max(abs(own_ns), varies_ns) > _SMALL_PART * abs(bound.delta_ns) or not others:
         return ()
     cause = max(others, key=lambda each: sign * each.delta_ns)
     later = "later" if sign > 0 else "earlier"

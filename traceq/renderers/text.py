@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from io import StringIO
@@ -40,6 +41,8 @@ _PIPED_WIDTH = 140
 _GAP = 2
 _NARROWEST = 20
 """Columns to which a text may be cut: of less, names of ops are not recognised, and a column is better hidden."""
+_SHORT_LINE = 27
+"""Characters that stay of a `file.py:LINE`, from its end, before columns are hidden."""
 _LINE = "line"
 """Key of columns with `path/file.py:LINE function`."""
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
@@ -138,9 +141,11 @@ def print_table(table: Table, console: EscapedConsole) -> None:
         console.print(visible_text(table.title, style="bold"))
     shown = list(range(len(table.columns)))
     layout = _layout(table, shown, console.width)
+    if not layout.fits:  # names of generated files are longer than tables are wide
+        layout = _layout(table, shown, console.width, most_of_line=_SHORT_LINE)
     while not layout.fits and (hideable := _hideable(table, shown)):
         shown.remove(hideable[0])
-        layout = _layout(table, shown, console.width)
+        layout = _layout(table, shown, console.width, most_of_line=_SHORT_LINE)
     if table.rows or not table.note:
         console.print(_rich_table(layout))
     hidden = [column.heading for index, column in enumerate(table.columns) if index not in shown and column.heading]
@@ -171,11 +176,11 @@ class _Layout:
     fits: bool
 
 
-def _layout(table: Table, shown: Sequence[int], width: int) -> _Layout:
+def _layout(table: Table, shown: Sequence[int], width: int, *, most_of_line: int = sys.maxsize) -> _Layout:
     """Return the layout of the `shown` columns for a terminal of `width` columns.
 
     If they do not fit, headings are broken into a line per word, then the widest texts are cut; numbers are never cut,
-    nor `file.py:LINE`.
+    nor `file.py:LINE`, of which the last `most_of_line` characters stay.
     """
     columns = [table.columns[index] for index in shown]
     texts = [tuple(format_value(row[index], table.columns[index].unit) for index in shown) for row in table.rows]
@@ -187,7 +192,7 @@ def _layout(table: Table, shown: Sequence[int], width: int) -> _Layout:
         ]
         cuttable = [index for index, column in enumerate(columns) if column.unit is Unit.TEXT]
         narrowest = [
-            max([_NARROWEST, *(len(_file_and_line(row[index])) + 1 for row in texts if column.key == _LINE)])
+            max([_NARROWEST, *(_least_of_line(row[index], most_of_line) for row in texts if column.key == _LINE)])
             for index, column in enumerate(columns)
         ]
         while (excess := sum(widths) + _GAP * len(widths) - width) > 0:
@@ -266,6 +271,6 @@ def _cut_line(text: str, width: int) -> str:
     return _cut(text, width) if len(place) < width else place if len(place) == width else f"…{place[1 - width :]}"
 
 
-def _file_and_line(text: str) -> str:
-    """Return the `file.py:LINE` of `path/file.py:LINE function`."""
-    return text.partition(" ")[0].rpartition("/")[2]
+def _least_of_line(text: str, most: int) -> int:
+    """Return how wide the `file.py:LINE` of `path/file.py:LINE function` is, at most `most`, with a mark of the cut."""
+    return min(len(text.partition(" ")[0].rpartition("/")[2]), most) + 1

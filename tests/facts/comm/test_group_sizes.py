@@ -59,7 +59,7 @@ def test_a_gather_of_64_ranks_in_a_world_of_128_is_no_zero_1() -> None:
     assert (gather["group_size"], gather["bytes"], gather["num"]) == (64, 2 * 2**30, 2)
     assert gather["role"] == "optimizer_state"
     (row,) = table(trace, "strategy")
-    assert row["strategy"] == "DDP + EP"  # embeddings are exchanged in 8 bits
+    assert row["strategy"] == "DDP + sharded embeddings"  # exchanged in 8 bits
     assert "ZeRO" not in " ".join(finding.text for finding in analyze(Run("", (trace,)), "strategy").findings)
 
 

@@ -14,6 +14,7 @@ from oracle.reader import read as read_slowly
 from oracle.unrecorded import gaps
 
 from traceq.analysis.registry import analyze
+from traceq.compare.attribution import ledger
 from traceq.compare.diff import diff
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.timeline.steps import steps
@@ -118,6 +119,17 @@ def test_it_costs_a_sync_nothing_and_is_on_no_path() -> None:
     report = analyze(Run("", (trace,)), "syncs")
     assert sum(finding.ns for finding in report.findings) <= 1_000  # its return, 1 us after the last kernel
     assert all(row["ns"] <= 38_000 for row in table(trace, "critical") if row["kind"] != "kernel")
+
+
+def test_a_diff_charges_a_sync_no_more_than_it_blocks_for_recorded_work() -> None:
+    """It blocks 10 to 2,040, of which up to 2,000 for unrecorded work; then an op of 95 passes until the next launch."""
+    copy = call("cudaMemcpyAsync", 10, 2030, 2), memcpy("DtoH (Device -> Pageable)", 2019, 2, 2)
+    rows = [launch(0, 4, 1), kernel("gemm", 2000, 18, 1), *copy]
+    trace = build(*rows, op("aten::mm", 2045, 95), launch(2120, 4, 3), kernel("mm", 2130, 100, 3))
+    assert {(each.kind, each.ns) for each in ledger(trace).accounts if each.kind in ("sync", "host")} >= {
+        ("sync", 40_000),
+        ("host", 65_000),
+    }
 
 
 def test_no_delta_includes_it(tmp_path: Path) -> None:

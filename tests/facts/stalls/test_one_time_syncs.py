@@ -44,7 +44,7 @@ def test_a_sync_beside_a_capture_is_one_of_a_warm_up() -> None:
     assert is_in_graph_capture(trace).tolist() == [True, False]
     first, second = sorted(texts(trace), key=lambda text: "Torch-Compiled Region" not in text)
     assert first.endswith(
-        "; that op captures a CUDA graph, which it does once for each shape: trace steps after a warm-up"
+        "; a CUDA graph is captured there, which happens once for each shape: trace steps after a warm-up"
     )
     assert "captures" not in second
 
@@ -59,6 +59,22 @@ def test_steps_that_capture_graphs_say_so() -> None:
 
 def test_a_capture_on_another_thread_is_none_of_this_one() -> None:
     assert is_in_graph_capture(capturing(other_thread=True)).tolist() == [False, False]
+
+
+@pytest.mark.parametrize(("num_filled", "prepares"), [(0, True), (2, True), (3, False)])
+def test_what_torch_returns_before_a_capture_is_returned_once(num_filled: int, prepares: bool) -> None:
+    """No op is around: torch synchronizes, frees memory, fills seed and offset of its random numbers, and captures."""
+    begin = call("cudaStreamBeginCapture", 230, 2), call("cudaStreamEndCapture", 250, 2)
+    work = [
+        row for n in range(num_filled) for row in (launch(202 + 6 * n, 2, 5 + n), kernel("fill", 205 + 6 * n, 2, 5 + n))
+    ]
+    rows = [launch(1, 2, 1), kernel("copy", 4, 10, 1), call("cudaFree", 100, 60), *work, *begin]
+    trace = build(step(0, 400), *rows, launch(300, 2, 2), kernel("add", 305, 20, 2))
+    assert is_in_graph_capture(trace).tolist() == [prepares]
+    (text,) = texts(trace)
+    assert ("a CUDA graph is captured there" in text) is prepares
+    retries = analyze(Run("", (trace,)), "memory").findings
+    assert [finding.code for finding in retries] == ([] if prepares else ["allocator_retries"])
 
 
 def allocating(*calls: str, first_op: float = 5) -> Trace:

@@ -26,6 +26,8 @@ _MOST_GATHERED = 1.5
 _DDP = re.compile(r"^DistributedDataParallel\.forward$")
 _FSDP1 = re.compile(r"^FullyShardedDataParallel\.")
 _FSDP2 = re.compile(r"^FSDP::")
+_POOLED_LOOKUP = re.compile(r"^aten::_?embedding_bag$|^fbgemm::\w*embedding\w*lookup|^## KJTAllToAll")
+"""Lookups of recommendation models, which pool the rows of each sample; TorchRec's exchange of their indices."""
 
 
 @frozen(eq=False)
@@ -101,7 +103,7 @@ def strategy_of(trace: Trace) -> tuple[str, str]:
         return "none", "no collective was issued"
     if _largest_group(trace, issued.calls) == 1:  # a group is no larger than the world
         return "one rank", "all groups have one rank"
-    parts = [part for part in (_of_parameters(trace, issued), _of_activations(issued)) if part is not None]
+    parts = [part for part in (_of_parameters(trace, issued), _of_activations(trace, issued)) if part is not None]
     if not parts:
         return "none", "nothing reduces gradients, gathers parameters or exchanges activations"
     return " + ".join(name for name, _ in parts), "; ".join(rule for _, rule in parts)
@@ -162,14 +164,24 @@ def _family(trace: Trace) -> str:
     )
 
 
-def _of_activations(issued: IssuedCalls) -> tuple[str, str] | None:
+def _looks_up_pooled(trace: Trace) -> bool:
+    """Return whether the model looks up embeddings as recommendation models do, whose tables are sharded."""
+    return any(_POOLED_LOOKUP.search(name) for name in trace.events.strings)
+
+
+def _of_activations(trace: Trace, issued: IssuedCalls) -> tuple[str, str] | None:
     """Return (name, rule) of how layers are split over ranks; None where they are not."""
     exchanges = issued.of(Role.ACTIVATIONS)
+    of_layers = bool((exchanges & issued.named("all_reduce", "all_gather", "reduce_scatter")).any())
+    of_tokens = bool((exchanges & issued.named("all_to_all")).any())
     names = []
-    if (exchanges & issued.named("all_reduce", "all_gather", "reduce_scatter")).any():
-        names.append(("TP", "layers exchange activations with all-reduces, all-gathers or reduce-scatters"))
-    if (exchanges & issued.named("all_to_all")).any():
-        names.append(("EP", "layers exchange activations with all-to-alls"))
+    if (of_layers or of_tokens) and _looks_up_pooled(trace):
+        names.append(("sharded embeddings", "ranks exchange embeddings, of which each has some tables or rows"))
+    else:
+        if of_layers:
+            names.append(("TP", "layers exchange activations with all-reduces, all-gathers or reduce-scatters"))
+        if of_tokens:
+            names.append(("EP", "layers exchange activations with all-to-alls"))
     if (exchanges & issued.named("send", "recv", "send_recv")).any():
         names.append(("PP", "activations are sent from rank to rank"))
     return (" + ".join(name for name, _ in names), "; ".join(rule for _, rule in names)) if names else None

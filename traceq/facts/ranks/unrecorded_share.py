@@ -4,23 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from traceq.facts.ranks.rank_outline import Outline
-from traceq.facts.timeline.steps import extent
+from traceq.facts.timeline.steps import extent, steps
 from traceq.facts.timeline.time_partition import unrecorded
-from traceq.intervals import measure
+from traceq.intervals import measure, measure_within
 from traceq.model import Caveat, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["unrecorded_caveats", "unrecorded_share"]
+__all__ = ["or_lost_events", "share_inside_steps", "unrecorded_caveats", "unrecorded_share"]
 
 _LEAST_SHARE = 0.005
 """Part of a trace from which unrecorded work is worth a note."""
+_MUCH = 0.05
+"""Part of a trace from which what it lacks may be what a job did not do."""
 
 
 def unrecorded_share(trace: Trace) -> float:
     """Return the part of the trace in which the device does work that the trace does not show."""
     start, end = extent(trace)
     return measure(unrecorded(trace)) / max(end - start, 1)
+
+
+def share_inside_steps(trace: Trace) -> float:
+    """Return the same part after the first step begins: there the trace has lost events, or others use the device."""
+    start, end = extent(trace)
+    opens_ns = steps(trace).opens_ns
+    first = np.array([start if opens_ns is None else opens_ns])
+    return int(measure_within(unrecorded(trace), first, np.array([end]))[0]) / max(end - start, 1)
+
+
+def or_lost_events(share: float) -> str:
+    """Return that a collective may be missing in the trace alone, where much of its window is unrecorded; else ""."""
+    if share < _MUCH:
+        return ""
+    percent = format_value(100 * share, Unit.PERCENT)
+    return f"; or the trace lost events: {percent} of its window waits for work that it does not show"
 
 
 def unrecorded_caveats(ranks: Sequence[Outline], shares: Sequence[float]) -> tuple[Caveat, ...]:

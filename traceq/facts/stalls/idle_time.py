@@ -11,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.device_work import device_work
+from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.host_boundaries import host_boundaries
 from traceq.facts.events.nesting import tracks
 from traceq.facts.stalls.host_labels import HostLabels
@@ -27,7 +27,10 @@ __all__ = ["IdleCause", "Idleness", "idleness"]
 
 
 class IdleCause(IntEnum):
-    """Why the device does nothing; JSON uses the names in lower case with spaces."""
+    """Why the device does nothing; JSON uses the names in lower case with spaces.
+
+    HOST: the host does something that the trace does not have, as it has no host ops.
+    """
 
     SYNC = 0
     ALLOCATION = 1
@@ -37,6 +40,7 @@ class IdleCause(IntEnum):
     LAUNCH_QUEUE = 5
     END = 6
     SPIN_WAIT = 7
+    HOST = 8
 
 
 _CAUSE = {
@@ -86,7 +90,7 @@ def idleness(trace: Trace) -> Idleness:
     host = np.flatnonzero((cause == IdleCause.HOST_OP) | (cause == IdleCause.PYTHON))
     name[host], line[host] = labels.on_host(active, host)
     without_op = host[name[host] == 0]
-    cause[without_op] = IdleCause.PYTHON
+    cause[without_op] = IdleCause.HOST if lacks_host_ops(trace) else IdleCause.PYTHON
     name[without_op] = labels.around(active.track[without_op], time_ns[without_op])
     loading = np.flatnonzero(cause == IdleCause.DATA_LOADER)
     _, line[loading] = labels.on_host(active, loading)

@@ -9,31 +9,57 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.first_device_use import first_device_use
+from traceq.facts.events.graph_replays import capture_spans
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
-from traceq.facts.timeline.steps import steps
-from traceq.intervals import contains, span_index, spans
+from traceq.facts.timeline.steps import extent, steps
+from traceq.intervals import contains, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 
 __all__ = ["allocates_once", "is_around_all_launches", "is_in_graph_capture", "num_captured_graphs"]
 
 _CAPTURE = re.compile(r"^(cuda|hip|cu)StreamBeginCapture")
+_FILLED = 2
+"""Launches by which torch prepares a capture: it fills the seed and the offset of its random numbers."""
 _FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 
 
 def is_in_graph_capture(trace: Trace) -> NDArray[np.bool_]:
-    """Return bool[S]: syncs inside an outermost op that captures a CUDA graph, before, while or after it does."""
+    """Return bool[S]: syncs inside an outermost op that captures a CUDA graph, before, while or after it does.
+
+    Without such an op: in a capture, or before one on the same thread that launches no other work in between.
+    """
     events, waits, row_track = trace.events, syncs(trace), tracks(trace)
     calls = _captures(trace)
-    inside = np.zeros(len(waits), np.bool_)
+    inside = _is_in_or_before_capture(trace, calls)
     for track, ops in host_ops(trace).items() if len(calls) else ():
         index = ops.innermost_at(events.ts[calls[row_track[calls] == track]])
         top = ops.outermost()[index[index >= 0]]
         on_track = np.flatnonzero(row_track[waits.rows] == track)
-        inside[on_track] = contains(spans(ops.start[top], ops.end[top]), waits.start[on_track])
+        inside[on_track] |= contains(spans(ops.start[top], ops.end[top]), waits.start[on_track])
     return inside
+
+
+def _is_in_or_before_capture(trace: Trace, begins: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool[S]: syncs within the capture of a graph, or of its preparations: torch synchronizes and frees memory.
+
+    `begins` are the rows of calls that begin a capture.
+    """
+    events, waits, work, row_track = trace.events, syncs(trace), device_work(trace), tracks(trace)
+    captures = contains(capture_spans(trace), waits.start)
+    for track in sorted_unique(row_track[begins]).tolist():
+        on_track = np.flatnonzero(row_track[waits.rows] == track)
+        begin_ns = np.sort(events.ts[begins[row_track[begins] == track]])
+        launches = work.call[work.linked]
+        launched_ns = np.sort(events.ts[launches[row_track[launches] == track]])
+        start_ns = waits.start[on_track]
+        following = np.searchsorted(begin_ns, start_ns)
+        until_ns = np.append(begin_ns, extent(trace)[1])[following]
+        num_launched = np.searchsorted(launched_ns, until_ns) - np.searchsorted(launched_ns, start_ns)
+        captures[on_track] |= (following < len(begin_ns)) & (num_launched <= _FILLED)
+    return captures
 
 
 def num_captured_graphs(trace: Trace) -> int:

@@ -15,12 +15,12 @@ from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, SyncK
 from traceq.facts.timeline.call_sites import Origins, origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent
-from traceq.facts.timeline.time_partition import HOST_CAUSED, IDLE, activity
+from traceq.facts.timeline.time_partition import HOST_CAUSED, IDLE, activity, unrecorded
 from traceq.frozen import frozen
 from traceq.intervals import contains, measure_within, sorted_unique, spans
 from traceq.model import Category, Trace
 
-__all__ = ["SYNC_KINDS", "Syncs", "syncs"]
+__all__ = ["SYNC_KINDS", "Syncs", "blocked_on_record", "syncs"]
 
 SYNC_KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
 """Names of the kinds of sync, in the order of `Syncs.kind`."""
@@ -59,6 +59,13 @@ class Syncs:
 def syncs(trace: Trace) -> Syncs:
     """Return all syncs; without a device the `aten::_local_scalar_dense` calls that would sync, at no cost."""
     return _on_device(trace) if len(device_work(trace)) else _on_cpu(trace)
+
+
+@once_per_trace
+def blocked_on_record(trace: Trace) -> NDArray[np.int64]:
+    """Return int64[S] ns: for how long each sync blocks, without its waits for unrecorded work."""
+    waits = syncs(trace)
+    return waits.blocked - measure_within(unrecorded(trace), waits.start, waits.start + waits.blocked)
 
 
 def _on_device(trace: Trace) -> Syncs:
