@@ -122,7 +122,7 @@ def test_it_costs_a_sync_nothing_and_is_on_no_path() -> None:
 
 
 def test_a_diff_charges_a_sync_no_more_than_it_blocks_for_recorded_work() -> None:
-    """It blocks 10 to 2,040, of which up to 2,000 for unrecorded work; then an op of 95 passes until the next launch."""
+    """It blocks from 10 to 2,040, until 2,000 for unrecorded work; an op of 95 comes before the next launch."""
     copy = call("cudaMemcpyAsync", 10, 2030, 2), memcpy("DtoH (Device -> Pageable)", 2019, 2, 2)
     rows = [launch(0, 4, 1), kernel("gemm", 2000, 18, 1), *copy]
     trace = build(*rows, op("aten::mm", 2045, 95), launch(2120, 4, 3), kernel("mm", 2130, 100, 3))

@@ -34,6 +34,8 @@ VLLM = TRACES / "inference" / "vllm-piecewise-mi300.json.gz"
         ("step[DECODE bs=32]", "decode", 32, 32),
         ("[Executor] _forward_step 7: 2 ctx reqs, 900 ctx tokens, 30 gen reqs", "mixed", 32, 930),
         ("[Executor] _forward_step 8: 0 ctx reqs, 30 gen reqs", "decode", 30, 30),
+        ("[Executor] _forward_step: 3 ctx reqs, 0 gen reqs", "prefill", 3, -1),
+        ("prefill[bs=2 tok=16384]", "prefill", 2, 16384),
         ("prefill", "prefill", -1, -1),
         ("Decode step #3 (batch_size: 8, tokens=16)", "decode", 8, 16),
         ("execute_model", "step", -1, -1),

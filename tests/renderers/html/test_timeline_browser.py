@@ -79,7 +79,7 @@ def show(browser: Any, folder: Path) -> Iterator[Show]:
 
 def state(page: Any, name: str, kind: str = "timeline") -> str:
     """Return what the figure says of itself."""
-    text = page.locator(f"figure[data-chart={kind}]").get_attribute(f"data-{name}")
+    text = page.locator(f"figure[data-chart={kind}]").first.get_attribute(f"data-{name}")
     return text or ""
 
 
@@ -396,6 +396,30 @@ def test_a_diff_has_a_above_b_on_one_axis_and_frames_by_difference(show: Show) -
     link.click()
     side = state(page, "marked")[0]
     assert side in "AB"
+
+
+def test_causes_of_every_arm_lead_to_its_own_timeline(show: Show) -> None:
+    """Those of the arm that differs most to the open one, others to theirs, which opens; Escape leads back."""
+    page = show("diff")
+    page.evaluate("for (const each of document.querySelectorAll('#arms details')) each.open = true")
+    figures = page.locator("figure[data-chart=timeline]")
+    assert figures.count() == page.locator("#arms > details").count() > 1
+    for number in range(figures.count()):
+        marked = f'"timeline": {number}' if number else ""
+        links = page.locator("table[data-key=causes] [data-goto]").all()
+        link = next(each for each in links if marked in each.get_attribute("data-goto"))
+        if not number:
+            link = next(each for each in links if "timeline" not in each.get_attribute("data-goto"))
+        link.click()
+        assert [bool(each.get_attribute("data-marked")) for each in figures.all()] == [
+            each == number for each in range(figures.count())
+        ]
+        figure = figures.nth(number)
+        assert figure.locator(".timeline-canvas").is_visible()
+        assert figure.locator(".timeline-details").text_content()
+    page.keyboard.press("Escape")
+    assert not any(each.get_attribute("data-marked") for each in figures.all())
+    assert link.evaluate("each => each === document.activeElement")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from builder import Event, annotation, build, call, frame, kernel, launch, memcpy, op, step
+from builder import Event, annotation, build, call, comms, frame, kernel, launch, memcpy, op, step, world
 from catalogue import FILES
 from fleet import MS, Fleet, play
 from hypothesis import given
 from hypothesis import strategies as st
 
 import traceq
-from traceq.analysis.registry import sheet
+from traceq.analysis.registry import analyze, sheet
 from traceq.facts.timeline.steps import steps
 from traceq.model import Events, Run, Trace
 from traceq.renderers.html.flame import flame_figure
@@ -173,7 +173,8 @@ def test_a_place_is_the_sync_of_the_shown_step() -> None:
     row = {"kind": "dtoh", "op": "aten::item", "line": "train.py:12 train", "phase": "forward"}
     place = place_of_sync(shown, row)
     assert place is not None
-    assert json.loads(place.attribute)["rank"] == 0
+    assert json.loads(place.attribute())["rank"] == 0
+    assert json.loads(place.attribute(2))["timeline"] == 2
     zero = shown[0].zero_ns
     assert (place.start_ns + zero, place.end_ns + zero) == (2_045_000, 2_350_000)
     site = SyncSite("dtoh", "aten::item", "train.py:12 train")
@@ -222,7 +223,29 @@ def test_a_finding_about_a_category_leads_to_its_longest_span_in_the_step() -> N
     time = next(each for each in timeline.groups[0].lanes if each.kind == "category")
     spans = zip(time.start - timeline.shown[0].zero_ns, time.end - timeline.shown[0].zero_ns, strict=True)
     assert (place.start_ns, place.end_ns) in set(spans)
-    assert place_of_finding(timeline.shown, Finding("strategy", "medium", "", 0)) is None
+    assert place_of_finding(timeline.shown, Finding("strategy", "medium", "", 0, "rank 0")) is None  # none is issued
+
+
+def test_a_collective_that_is_not_predicted_and_a_cold_start_are_led_to() -> None:
+    """Of three steps the middle one, which is shown, lacks a bucket: its gradients begin at 1,250 us."""
+    events = []
+    for number, buckets in enumerate((2, 1, 2)):
+        start = 1000 * number
+        events += [step(start, 1000, number), launch(start + 5, 2, number + 1), kernel("mm", start + 10, 900 + number)]
+        hook = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+        events += [op(hook, start + 250, 300, tid=2)]
+        events += [comms("allreduce", start + 250 + 90 * n, 50, (10**7, 10**7), tid=2) for n in range(buckets)]
+    trace = build(*events, **world(0, 4))
+    shown = run_timeline(Run("run", (trace,)), {0: "rank 0"}).shown
+    (finding,) = analyze(Run("run", (trace,)), "strategy").findings
+    place = place_of_finding(shown, finding)
+    assert place is not None
+    assert place.start_ns + shown[0].zero_ns == 250_000 + 1_000_000 * shown[0].step
+    cold = build(step(0, 200_000), op("aten::zeros", 10, 150_000), launch(20, 90, 1), kernel("fill", 150_020, 9, 1))
+    shown = run_timeline(Run("run", (cold,)), {0: "rank 0"}).shown
+    place = place_of_finding(shown, Finding("cold_start", "high", "", 1))
+    assert place is not None
+    assert place.end_ns - place.start_ns == 150_000_000
 
 
 @pytest.mark.parametrize("path", FILES)

@@ -34,7 +34,7 @@ _BY_REQUESTS = (
     ),
     re.compile(r"^execute_new_(?P<prefills>\d+)_cached_(?P<decodes>\d+)(?P<prompt>)(?P<next>)$"),
     re.compile(
-        r"_forward_step \d+: (?P<prefills>\d+) ctx reqs?,(?: (?P<prompt>\d+) ctx tokens,)?"
+        r"_forward_step(?: \d+)?: (?P<prefills>\d+) ctx reqs?,(?: (?P<prompt>\d+) ctx tokens,)?"
         r" (?P<decodes>\d+) d?gen reqs?(?P<next>)"
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TextIO
@@ -40,20 +40,24 @@ _STEPS = Section(
     "Every unprofiled step",
     "Both halves of a pair ran one after the other; the verdict is about the differences within pairs.",
 )
+_MOST_PAIRS = 4
+"""Timelines of a page, one for each of the arms that differ most."""
 _ALSO = Section("What else was measured", "One row per arm.")
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """The diff whose two sides the timeline and the flame view show."""
+    """A diff whose two sides a timeline shows."""
 
     diff: Diff
     timeline: Timeline
-    flame: str
 
 
 Sections = Iterator[tuple[str, Section, str]]
 """(id, title, markup) of each section."""
+
+Sides = Callable[[Diff], tuple[Trace, Trace]]
+"""Returns the traces that a diff explains."""
 
 
 def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
@@ -61,10 +65,9 @@ def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
     file.write(diffs_to_html(diffs, options.sides))
 
 
-def diffs_to_html(diffs: Diffs, sides: Callable[[Diff], tuple[Trace, Trace]] | None = None) -> str:
+def diffs_to_html(diffs: Diffs, sides: Sides | None = None) -> str:
     """Return one page that opens offline; `sides` returns the traces that a diff explains, for the timeline."""
-    pair = _shown_pair(diffs, sides)
-    sections = [each for each in _sections(diffs, pair) if each[2]]
+    sections = [each for each in _sections(diffs, sides) if each[2]]
     body = [
         element("header", *_answer(diffs)),
         *(
@@ -99,41 +102,57 @@ def _answer(diffs: Diffs) -> Iterator[str]:
     yield paragraphs(dict.fromkeys(diff.free for diff in diffs.diffs if diff.free))
 
 
-def _shown_pair(diffs: Diffs, sides: Callable[[Diff], tuple[Trace, Trace]] | None) -> _Pair | None:
-    """Return the pair that the timeline shows: of several that have traces on both sides the one that differs most."""
+def _shown_pairs(diffs: Diffs, sides: Sides | None) -> tuple[_Pair, ...]:
+    """Return the pairs with a timeline, those that differ most first: the first is open, and has the flame view."""
     traced = [diff for diff in diffs.diffs if diff.traced is not None]
     if sides is None or not traced:
-        return None
-    diff = max(
-        traced, key=lambda diff: (diff.verdict_name == "material", abs(diff.traced.delta_ns) if diff.traced else 0)
+        return ()
+
+    def differs(diff: Diff) -> tuple[bool, int]:
+        return diff.verdict_name == "material", abs(diff.traced.delta_ns) if diff.traced else 0
+
+    shown = sorted(traced, key=differs, reverse=True)[:_MOST_PAIRS]
+    return tuple(
+        _Pair(diff, pair_timeline(*sides(diff), (diff.a_name, diff.b_name), number=number, num_on_page=len(shown)))
+        for number, diff in enumerate(shown)
     )
-    traces, names = sides(diff), (diff.a_name, diff.b_name)
-    return _Pair(diff, pair_timeline(*traces, names), flame_pair_figure(*traces, names))
 
 
-def _sections(diffs: Diffs, pair: _Pair | None) -> Sections:
+def _sections(diffs: Diffs, sides: Sides | None) -> Sections:
+    pairs = _shown_pairs(diffs, sides)
     if len(diffs.diffs) == 1:
-        yield "causes", _CAUSES, _traced(diffs.diffs[0], pair)
+        yield "causes", _CAUSES, _traced(diffs.diffs[0], pairs)
     else:
-        yield "arms", _ARMS, "".join(_arm(diff, pair) for diff in diffs.diffs)
-    if pair:
+        yield "arms", _ARMS, "".join(_arm(diff, pairs) for diff in diffs.diffs)
+    if sides and pairs:
+        first, *others = pairs
+        flame = flame_pair_figure(*sides(first.diff), (first.diff.a_name, first.diff.b_name))
+        timelines = first.timeline.figure() + "".join(map(_further_timeline, others))
         yield from (
             (name, section, "".join(parts))
-            for name, section, parts in drawn_sections(pair.timeline, pair.flame, pair.diff.doubt)
+            for name, section, parts in drawn_sections(timelines, flame, first.diff.doubt)
         )
-    pairs = [*pairs_charts(diffs.pairs)]
-    yield "steps", _STEPS, element("div", *pairs, of="multiples") if pairs else ""
+    charts = [*pairs_charts(diffs.pairs)]
+    yield "steps", _STEPS, element("div", *charts, of="multiples") if charts else ""
     facts = facts_table(diffs)
     also = [exchanges_table(diffs) if diffs.exchanges else None, facts]
     yield "measured", _ALSO, "".join(table(each) for each in also if each is not None)
 
 
-def _places(diff: Diff, pair: _Pair | None) -> list[str]:
-    """Return where each cause of a diff is on the timeline, as `data-goto`; "" where it is not."""
-    if pair is None or pair.diff is not diff:
+def _further_timeline(pair: _Pair) -> str:
+    """Return the timeline of another arm, which opens by a click, also on one of its causes."""
+    noted = [paragraphs([pair.diff.doubt], "note")] if pair.diff.doubt else []
+    title = element("h3", escape(f"{pair.diff.b_name} against {pair.diff.a_name}"))
+    return folded(title, *noted, pair.timeline.figure(), of="arm")
+
+
+def _places(diff: Diff, pairs: Sequence[_Pair]) -> list[str]:
+    """Return where each cause of a diff is on its timeline, as `data-goto`; "" where it is not."""
+    timeline = next((pair.timeline for pair in pairs if pair.diff is diff), None)
+    if timeline is None:
         return []
-    places = (place_of_cause(pair.timeline.shown, cause) for cause in diff.causes)
-    return [place.attribute if place else "" for place in places]
+    places = (place_of_cause(timeline.shown, cause) for cause in diff.causes)
+    return [place.attribute(timeline.number) if place else "" for place in places]
 
 
 def _grid(*parts: str) -> str:
@@ -148,7 +167,7 @@ def _caveats(diff: Diff) -> str:
     )
 
 
-def _arm(diff: Diff, pair: _Pair | None) -> str:
+def _arm(diff: Diff, pairs: Sequence[_Pair]) -> str:
     """Return one arm of several: its verdict, and on a click, or where it differs, its explanation."""
     comparison = diff.comparison
     verdict = f"{format_value(comparison.delta_ns, Unit.DELTA_NS)}, {comparison.verdict.text}" if comparison else ""
@@ -157,11 +176,11 @@ def _arm(diff: Diff, pair: _Pair | None) -> str:
     first = element("p", escape(diff.words[0]), data_key="verdict", data_verdict=diff.verdict_name)
     is_open = comparison is not None and comparison.verdict.is_difference
     return folded(
-        summary, first, paragraphs(diff.words[1:]), _caveats(diff), _traced(diff, pair), of="arm", is_open=is_open
+        summary, first, paragraphs(diff.words[1:]), _caveats(diff), _traced(diff, pairs), of="arm", is_open=is_open
     )
 
 
-def _traced(diff: Diff, pair: _Pair | None) -> str:
+def _traced(diff: Diff, pairs: Sequence[_Pair]) -> str:
     """Return the waterfall and the tables of the traced steps, folded where their durations are no evidence."""
     if diff.traced is None:
         return ""
@@ -169,7 +188,7 @@ def _traced(diff: Diff, pair: _Pair | None) -> str:
     tables = (waterfall(diff), ranks_table(diff), work_table(diff), inference_table(diff))
     drawn = _grid(
         waterfall_chart(diff),
-        table(causes, _places(diff, pair)) if causes.rows else "",
+        table(causes, _places(diff, pairs)) if causes.rows else "",
         *(table(rows) for rows in tables if rows.rows),
     )
     return (

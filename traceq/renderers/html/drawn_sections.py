@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from traceq.renderers.html.markup import folded, paragraphs
 from traceq.renderers.html.section_titles import Section
-from traceq.renderers.html.timeline import Timeline
 
 __all__ = ["drawn_sections"]
 
@@ -17,8 +16,8 @@ _FLAME = Section(
 )
 
 
-def drawn_sections(timeline: Timeline, flame: str, doubt: str = "") -> tuple[tuple[str, Section, list[str]], ...]:
-    """Return (id, title, parts) of the sections; `flame` is a figure.
+def drawn_sections(timeline: str, flame: str, doubt: str = "") -> tuple[tuple[str, Section, list[str]], ...]:
+    """Return (id, title, parts) of the sections, given the figures in them.
 
     `doubt` says why durations of traced steps are no evidence: it stands above the timeline, and folds the flame view,
     which colours them.
@@ -26,4 +25,4 @@ def drawn_sections(timeline: Timeline, flame: str, doubt: str = "") -> tuple[tup
     if doubt:
         flame = folded("Durations of the traced steps, which are no evidence here", flame, of="doubt")
     noted = [paragraphs([doubt], "note")] if doubt else []
-    return ("timeline", _TIMELINE, [*noted, timeline.figure()]), ("flame", _FLAME, [flame])
+    return ("timeline", _TIMELINE, [*noted, timeline]), ("flame", _FLAME, [flame])

@@ -44,7 +44,11 @@ def sheet_to_html(sheet: Sheet, run: Run) -> str:
     reports = in_order([report for report in sheet.reports if report.views])
     timeline = run_timeline(run, shown_ranks(sheet), _savings(sheet)) if run.traces else None
     sections = [
-        *(drawn_sections(timeline, flame_figure(timeline.shown[0].trace, timeline.shown[0].title)) if timeline else ()),
+        *(
+            drawn_sections(timeline.figure(), flame_figure(timeline.shown[0].trace, timeline.shown[0].title))
+            if timeline
+            else ()
+        ),
         *((report.name, section_of(report), _parts(report, timeline)) for report in reports),
     ]
     body = [
@@ -94,7 +98,7 @@ def _capitalised(text: str) -> str:
 def _place(finding: Finding, timeline: Timeline | None) -> str:
     """Return where a finding is on the timeline, as `data-goto`; "" where it is not."""
     place = place_of_finding(timeline.shown, finding) if timeline else None
-    return place.attribute if place else ""
+    return place.attribute() if place else ""
 
 
 def _savings(sheet: Sheet) -> dict[tuple[int, str], int]:
@@ -122,7 +126,7 @@ def _table(view: Table, timeline: Timeline | None) -> str:
     places: list[str] = []
     if view.key == "syncs" and timeline:
         shown = (place_of_sync(timeline.shown, row) for row in view.to_dicts())
-        places = [place.attribute if place else "" for place in shown]
+        places = [place.attribute() if place else "" for place in shown]
     return table(view.without(*_DRAWN).non_empty_columns, places)
 
 

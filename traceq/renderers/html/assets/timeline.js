@@ -6,7 +6,7 @@ const DEEPEST_PX = 24; // px that the shortest span of its own may take
 const AROUND = 3; // most margin on either side of a place, in its durations; less where that were over half a step
 
 charts.timeline = async function (figure, data) {
-  const view = new TimelineView(figure);
+  const view = new TimelineView(figure, data.number);
   try {
     view.open(new TimelineData(await unpacked(data.packed)));
   } catch (fault) {
@@ -16,8 +16,9 @@ charts.timeline = async function (figure, data) {
 };
 
 class TimelineView {
-  constructor(figure) {
+  constructor(figure, number) {
     this.figure = figure;
+    this.number = number; // of several on one page
     this.hovered = this.focused = this.marked = this.matches = null;
     this.before = null; // where a click came from
     const box = document.createElement("div");
@@ -122,7 +123,7 @@ class TimelineView {
   }
 
   draw() {
-    if (this.frame) return;
+    if (this.frame || !this.layout) return; // a folded one has no size yet
     this.frame = requestAnimationFrame(() => {
       this.frame = 0;
       this.painter.paint(this);
@@ -299,9 +300,12 @@ class TimelineView {
   // ---- Places that the page links to
 
   /** Bring a place {rank, start, end, side} into view, highlighted, and remember where the click was. */
-  goTo({ rank, start, end, side = "", from = document.activeElement }) {
+  goTo({ rank, start, end, side = "", timeline = 0, from = document.activeElement }) {
     const group = this.data.groups.find((each) => each.rank === rank && each.side === side);
-    if (!group) return;
+    if (timeline !== this.number || !group) return this.forget();
+    const folded = this.figure.closest("details:not([open])");
+    if (folded) folded.open = true;
+    this.fit();
     this.before ??= { range: this.scale.domain(), x: scrollX, y: scrollY, from };
     this.marked = { group, start, end };
     this.figure.dataset.marked = `${side}${rank}:${start},${end}`;
@@ -317,13 +321,18 @@ class TimelineView {
     this.focusOn(lane ? { lane, index: lane.find(start) } : null);
   }
 
-  goBack() {
-    if (!this.before) return;
-    const { range, x, y, from } = this.before;
+  /** Show no place; a click leads to another timeline. */
+  forget() {
     this.before = this.marked = null;
     this.back.hidden = true;
     this.figure.dataset.marked = "";
     this.focusOn(null);
+  }
+
+  goBack() {
+    if (!this.before) return;
+    const { range, x, y, from } = this.before;
+    this.forget();
     this.show(...range);
     from?.focus?.({ preventScroll: true });
     scrollTo({ left: x, top: y });

@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 
 from traceq.compare.attributed_spans import charges
 from traceq.compare.result import Cause
+from traceq.facts.comm.collective_roles import ROLES
+from traceq.facts.comm.parallelism import issued_calls
+from traceq.facts.comm.predictions import UNEXPLAINED, checks
 from traceq.facts.events.nesting import tracks
+from traceq.facts.events.once_per_process import calls_once_per_process
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import TimeCategory, activity
@@ -42,11 +46,11 @@ class Place:
     end_ns: int
     side: str = ""
 
-    @property
-    def attribute(self) -> str:
-        """Value of `data-goto`."""
+    def attribute(self, number: int = 0) -> str:
+        """Return the value of `data-goto` for the timeline of that number on its page."""
         side = {"side": self.side} if self.side else {}
-        return json.dumps({"rank": self.rank, "start": self.start_ns, "end": self.end_ns, **side})
+        timeline = {"timeline": number} if number else {}
+        return json.dumps({"rank": self.rank, "start": self.start_ns, "end": self.end_ns, **side, **timeline})
 
 
 def place_of_sync(shown: Iterable[ShownTrace], row: Mapping[str, Cell]) -> Place | None:
@@ -78,10 +82,15 @@ def place_of_sync(shown: Iterable[ShownTrace], row: Mapping[str, Cell]) -> Place
 def place_of_finding(shown: Iterable[ShownTrace], finding: Finding) -> Place | None:
     """Return where a finding shows on the shown steps; None where it does not, or is not about an instant.
 
-    Its costliest sync, the step of a late rank, the first call of an op below its roof, or the longest span of the
-    category of time that it is about.
+    Its costliest sync, the step of a late rank, the first call of an op below its roof, the first collective that a
+    strategy does not predict, the longest call of a cold start, or the longest span of the category of time that it is
+    about.
     """
     shown = tuple(shown)
+    if finding.code == "strategy":
+        return _largest(_first_unexplained(each) for each in shown if f"rank {each.trace.rank}" == finding.key)
+    if finding.code == "cold_start":
+        return _largest(_longest(each, np.concatenate(calls_once_per_process(each.trace))) for each in shown)
     if finding.code in _OF_A_RANK:
         return _step_of_rank(shown, finding.key)
     if finding.code == "below_roof":
@@ -117,6 +126,20 @@ def _first_call(shown: ShownTrace, key: str) -> tuple[int, Place] | None:
     is_phase = np.array([name == in_phase for name in labels.names], np.bool_)
     rows = rows[is_phase[labels.phase_at(tracks(shown.trace)[rows], events.ts[rows])]]
     return _spans_at(shown, np.column_stack([events.ts[rows], events.end[rows]]), -events.ts[rows])
+
+
+def _first_unexplained(shown: ShownTrace) -> tuple[int, Place] | None:
+    """Return the first collective, within the shown step, of a role that is not issued as its strategy predicts."""
+    roles = {check.role for check in checks(shown.trace) if check.verdict == UNEXPLAINED} & {*ROLES}
+    issued, events = issued_calls(shown.trace), shown.trace.events
+    rows = issued.calls.issued[issued.of(*map(ROLES.index, roles))]
+    return _spans_at(shown, np.column_stack([events.ts[rows], events.end[rows]]), -events.ts[rows])
+
+
+def _longest(shown: ShownTrace, rows: NDArray[np.int64]) -> tuple[int, Place] | None:
+    """Return the longest of some events."""
+    events = shown.trace.events
+    return _spans_at(shown, np.column_stack([events.ts[rows], events.end[rows]]), events.dur[rows])
 
 
 def place_of_cause(shown: Iterable[ShownTrace], cause: Cause) -> Place | None:

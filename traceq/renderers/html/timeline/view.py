@@ -6,7 +6,7 @@ import json
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +46,14 @@ class TraceLanes:
 class Timeline:
     """Lanes of all shown traces, one group below the other; spans shorter than `finest_ns` are merged where they meet.
 
-    `num_spans` before merging.
+    `num_spans` before merging. `number` tells several of one page apart.
     """
 
     groups: tuple[TraceLanes, ...]
     labels: Labels
     finest_ns: int
     num_spans: int
+    number: int = 0
 
     @property
     def shown(self) -> tuple[ShownTrace, ...]:
@@ -78,7 +79,8 @@ class Timeline:
             "texts": [visible(text) for text in texts.numbers],
             "notes": list(self.notes),
         }
-        return figure("timeline", {"packed": _packed(data)}, "Timeline", self.summary, key="timeline")
+        packed: dict[str, Json] = {"packed": _packed(data), "number": self.number}
+        return figure("timeline", packed, "Timeline", self.summary, key="timeline")
 
     def _step_range(self) -> list[int]:
         """Return when the shown step begins and ends on any of the traces, relative to zero, ns."""
@@ -113,19 +115,28 @@ def run_timeline(run: Run, titles: Mapping[int, str], savings: SyncSavings | Non
     return _fitted(lambda neighbours: traces_of_run(run, titles, neighbours), savings or {})
 
 
-def pair_timeline(ours: Trace, theirs: Trace, names: tuple[str, str]) -> Timeline:
-    """Return the timeline of a trace of A above one of B, which are called `names`."""
-    return _fitted(lambda neighbours: pair_of_traces(ours, theirs, names, neighbours), {})
+def pair_timeline(
+    ours: Trace, theirs: Trace, names: tuple[str, str], *, number: int = 0, num_on_page: int = 1
+) -> Timeline:
+    """Return the timeline of a trace of A above one of B, which are called `names`.
+
+    It is that of a `number` among those of one page, which share its room.
+    """
+    most = _MOST_SPANS // num_on_page
+    fitted = _fitted(lambda neighbours: pair_of_traces(ours, theirs, names, neighbours), {}, most)
+    return replace(fitted, number=number)
 
 
-def _fitted(shown_with: Callable[[int], Sequence[ShownTrace]], savings: SyncSavings) -> Timeline:
+def _fitted(
+    shown_with: Callable[[int], Sequence[ShownTrace]], savings: SyncSavings, most: int = _MOST_SPANS
+) -> Timeline:
     """Return the timeline with neighbouring steps if these fit without merging, else of one step."""
     wide = shown_with(_NEIGHBOURS)
-    if sum(map(_num_events, wide)) <= _MOST_SPANS:
+    if sum(map(_num_events, wide)) <= most:
         groups, labels = lanes_of(wide, savings)
-        if sum(len(lane) for group in groups for lane in group.lanes) <= _MOST_SPANS:
-            return _merged(groups, labels)
-    return _merged(*lanes_of(shown_with(0), savings))
+        if sum(len(lane) for group in groups for lane in group.lanes) <= most:
+            return _merged(groups, labels, most)
+    return _merged(*lanes_of(shown_with(0), savings), most)
 
 
 def _num_events(shown: ShownTrace) -> int:
@@ -158,9 +169,9 @@ def _lanes_of_trace(shown: ShownTrace, labels: Labels, limits: Limits, savings: 
     return TraceLanes(shown, tuple(lane for lane in lanes if len(lane)), left_out)
 
 
-def _merged(groups: Sequence[TraceLanes], labels: Labels) -> Timeline:
+def _merged(groups: Sequence[TraceLanes], labels: Labels, most: int) -> Timeline:
     lanes = [lane for group in groups for lane in group.lanes]
-    finest = finest_ns(lanes, _MOST_SPANS)
+    finest = finest_ns(lanes, most)
     merged = tuple(
         TraceLanes(group.shown, tuple(merge_short(lane, finest) for lane in group.lanes), group.left_out)
         for group in groups
