@@ -107,6 +107,21 @@ def test_rank_0_says_what_it_records_how_long_that_takes_and_what_to_type_next(
     assert command == f"traceq show {tmp_path / 'run' / 'run'}"
 
 
+def test_on_a_terminal_each_of_these_lines_has_a_bar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timed_steps, "_SHORT_NS", 0)
+    with traceq.record(tmp_path / "run", steps=256, trace_steps=1) as recording:
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        train(recording, 600)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "the rest takes about" in line]
+    for line in lines:
+        bar = line.removeprefix("traceq: ").partition(" ")[0]
+        ended, planned = map(int, re.findall(r"\d+", line)[:2])
+        assert (len(bar), bar.count("█"), bar.count("░")) == (20, 20 * ended // planned, 20 - 20 * ended // planned)
+    assert len(lines) > 1
+
+
 def test_rank_0_says_each_quarter_how_long_the_rest_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,9 +13,10 @@ from terminal import on_terminal, traceq
 
 from traceq.compare.diff import diff, diff_run
 from traceq.compare.result import Diffs
+from traceq.compare.tables import causes_table
 from traceq.renderers.diff_text import print_diffs
 from traceq.renderers.one_screen import MOST_LINES, print_screen
-from traceq.renderers.text import open_console, print_table
+from traceq.renderers.text import SHORT_LINE, open_console, print_table
 from traceq.report import Column, Sheet, Table
 from traceq.units import Unit
 
@@ -26,6 +27,13 @@ PAIRS = [
     ("sam-a100-ab/compile_false.json.gz", "sam-a100-ab/compile_true.json.gz"),
     ("hta-diff/control-a100-rank3.json.gz", "hta-diff/test-v100-rank1.json.gz"),
     ("torchrec-v100-ab/a", "torchrec-v100-ab/b"),
+    ("owlv2/h100.json.gz", "owlv2/mi300.json.gz"),
+    ("nanogpt-h100-8r/rank0.json.gz", "nanogpt-h100-8r/rank1.json.gz"),
+    ("dlrm-v100-8r/rank0.json.gz", "dlrm-v100-8r/rank5.json.gz"),
+    ("inference/vllm-piecewise-mi300.json.gz", "inference/sglang-prefill-decode-mi300.json.gz"),
+    ("cuda-sync/alexnet.json.gz", "cuda-sync/multi-stream.json.gz"),
+    ("ddp-a100/rank0.json.gz", "resnet-ddp-mi300/rank0.json.gz"),
+    ("hta-groups/sampled-rank0.json.gz", "hta-groups/no-device-rows.json.gz"),
 ]
 
 
@@ -42,13 +50,18 @@ def test_a_report_is_one_screen_and_cuts_no_line_number(path: Path) -> None:
     narrow = screen(result, 80)
     assert max(map(len, narrow.splitlines())) <= 80 + 1  # a word as long as the path of a trace
     for view in (view for report in result.reports for view in report.views):
-        index = next((index for index, column in enumerate(view.columns) if column.key == "line"), None)
-        if index is None or f"\n{view.title}\n" not in narrow:
-            continue
-        table = narrow.partition(f"\n{view.title}\n")[2].partition("\n\n")[0]
-        for row in view.rows[: len(table.splitlines()) - 3]:
-            place = str(row[index]).partition(" ")[0].rpartition("/")[2]
-            assert place in table or " line" not in table.partition("\n")[0]
+        check_lines(view, narrow)
+
+
+def check_lines(view: Table, narrow: str) -> None:
+    """Each `file.py:LINE` of a table on a narrow screen is there, of a long name the end."""
+    index = next((index for index, column in enumerate(view.columns) if column.key == "line"), None)
+    if index is None or f"\n{view.title}\n" not in narrow:
+        return
+    table = narrow.partition(f"\n{view.title}\n")[2].partition("\n\n")[0]
+    for row in view.rows[: len(table.splitlines()) - 3]:
+        place = str(row[index]).partition(" ")[0].rpartition("/")[2]
+        assert place[-SHORT_LINE:] in table or " line" not in table.partition("\n")[0]
 
 
 def test_texts_that_would_be_cut_alike_are_cut_before_their_first_difference() -> None:
@@ -111,19 +124,21 @@ def test_a_terminal_of_40_columns_is_no_error() -> None:
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0].partition("/")[0])
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
-def test_a_comparison_is_one_screen(pair: tuple[str, str]) -> None:
+def test_a_comparison_is_one_screen_and_cuts_no_line_number(pair: tuple[str, str]) -> None:
     result = diff(*(TRACES / name for name in pair))
-    assert printed(Diffs(result.a_name, (result,))).count("\n") <= MOST_LINES
+    diffs = Diffs(result.a_name, (result,))
+    assert printed(diffs, 100).count("\n") <= MOST_LINES
+    check_lines(causes_table(result, width=80, top=5), printed(diffs, 80))
 
 
 def test_a_comparison_of_arms_is_one_screen() -> None:
-    assert printed(diff_run(str(FIXTURES / "outlier_ab"))).count("\n") <= MOST_LINES
+    assert printed(diff_run(str(FIXTURES / "outlier_ab")), 100).count("\n") <= MOST_LINES
 
 
-def printed(diffs: Diffs) -> str:
+def printed(diffs: Diffs, width: int) -> str:
     file = StringIO()
-    print_diffs(diffs, open_console(file, 100, is_terminal=True))
-    return file.getvalue()
+    print_diffs(diffs, open_console(file, width, is_terminal=True))
+    return re.sub(r"\x1b\[[\d;]*m", "", file.getvalue())
 
 
 def test_of_a_table_without_rows_its_note_is_printed_without_headings() -> None:

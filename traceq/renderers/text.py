@@ -23,6 +23,7 @@ from traceq.units import Unit, format_ranks, format_value
 
 __all__ = [
     "MOST_FINDINGS",
+    "SHORT_LINE",
     "open_console",
     "print_findings",
     "print_line",
@@ -41,7 +42,7 @@ _PIPED_WIDTH = 140
 _GAP = 2
 _NARROWEST = 20
 """Columns to which a text may be cut: of less, names of ops are not recognised, and a column is better hidden."""
-_SHORT_LINE = 27
+SHORT_LINE = 27
 """Characters that stay of a `file.py:LINE`, from its end, before columns are hidden."""
 _LINE = "line"
 """Key of columns with `path/file.py:LINE function`."""
@@ -142,10 +143,10 @@ def print_table(table: Table, console: EscapedConsole) -> None:
     shown = list(range(len(table.columns)))
     layout = _layout(table, shown, console.width)
     if not layout.fits:  # names of generated files are longer than tables are wide
-        layout = _layout(table, shown, console.width, most_of_line=_SHORT_LINE)
+        layout = _layout(table, shown, console.width, most_of_line=SHORT_LINE)
     while not layout.fits and (hideable := _hideable(table, shown)):
         shown.remove(hideable[0])
-        layout = _layout(table, shown, console.width, most_of_line=_SHORT_LINE)
+        layout = _layout(table, shown, console.width, most_of_line=SHORT_LINE)
     if table.rows or not table.note:
         console.print(_rich_table(layout))
     hidden = [column.heading for index, column in enumerate(table.columns) if index not in shown and column.heading]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -33,6 +34,8 @@ __all__ = ["counted_steps", "num_timed_steps", "regular_on_all_ranks", "step_lin
 
 _MAX_ATTEMPTS = 20
 _SHORT_NS = 2e9
+_BAR = 20
+"""Characters of a progress bar."""
 
 
 def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
@@ -114,8 +117,15 @@ def _announce_rest(rank: Rank, latest: Sequence[Line], last_quarter: int = -1) -
     num_ended, num_planned = rank.progress.num_ended, rank.progress.num_planned
     quarter, rest_ns = 4 * num_ended // max(num_planned, 1), (num_planned - num_ended) * median(steps_ns)
     if quarter > last_quarter and rest_ns > _SHORT_NS:
-        rank.say(f"traceq: {rank.progress.text}; the rest takes about {format_value(rest_ns, Unit.NS)}")
+        bar = f"{_bar(num_ended / num_planned)} " if sys.stderr.isatty() else ""
+        rank.say(f"traceq: {bar}{rank.progress.text}; the rest takes about {format_value(rest_ns, Unit.NS)}")
     return quarter
+
+
+def _bar(share: float) -> str:
+    """Return a bar of which a share is full; it is not redrawn, as the loop may print below it."""
+    num_full = int(share * _BAR)
+    return "█" * num_full + "░" * (_BAR - num_full)
 
 
 @dataclass(slots=True)
