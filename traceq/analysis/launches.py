@@ -145,7 +145,7 @@ def _launch_bound(trace: Trace) -> Finding | None:
     where = f" {where}" if time == of_main else f", {of_main} of it {where}"
     tiny = f"{format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny{_tiny_line(trace)}"
     if waited_ns < _NEARLY_ALL * int(partition.ns[host_bound].sum()):
-        tiny += f"; of {of_all} host-bound only gaps up to 1 ms that no sync causes count"
+        tiny += f"; the other gaps of {of_all} host-bound are longer than 1 ms, or follow a sync"
     waits = f"the device waits {time} {per_step(steps_)} for launches{where} ({tiny})"
     text = f"launch-bound: {waits}; try {_remedies(trace, main)}"
     return Finding("launch_bound", "high", text, step_ns, instead_of=("host_bound",))

@@ -28,12 +28,12 @@ SECTIONS = {
         "Phases of an unprofiled step", "Measured without the profiler: these durations are the ones to quote."
     ),
     "step_kinds": Section(
-        "Steps of an inference engine", "Traced steps by what they compute; the profiler slows them."
+        "Prefill and decode", "Traced steps by what they compute, with their spread; the profiler slows them."
     ),
     "facts": Section("What the recipe measured besides time", "One row per arm."),
     "arms": Section("Arms of the recording", "What was compared, and how each arm ran."),
     "unprofiled": Section("Unprofiled steps of all arms", "Measured in turns, without the profiler."),
-    "inference": Section("Inference steps", "Time per step and per token, by kind of step and batch size."),
+    "inference": Section("Prefill and decode by batch size", "Time per step and per token, by kind and batch size."),
     "partition": Section(
         "Where the time of a step goes",
         "Every nanosecond of a step belongs to one phase and one category, so that a row adds up to its total.",

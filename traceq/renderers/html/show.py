@@ -32,6 +32,9 @@ _DRAWN = ("bar", "curve")
 _CLAUSE = re.compile(r"; (?![^(]*\))")
 """Where a finding goes on with its remedy: a semicolon outside parentheses."""
 
+_LONG_ASIDE = re.compile(r" \(([^()]{40,})\)$")
+"""What a headline ends with that is too long for one."""
+
 
 def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
     """Write the reports on a run as a page that opens offline."""
@@ -63,9 +66,11 @@ def _answer(sheet: Sheet, timeline: Timeline | None) -> Iterator[str]:
     yield paragraphs([source_summary(sheet.source)], "source")
     none = "No findings: the trace has no rows of its device" if sheet.source.lacks_device_rows else "No findings"
     headline, *rest = _CLAUSE.split(sheet.top_findings[0].text if sheet.top_findings else none, maxsplit=1)
+    if aside := _LONG_ASIDE.search(headline):
+        headline, rest = headline[: aside.start()], [aside[1], *rest]
     first = _place(sheet.top_findings[0], timeline) if sheet.top_findings else ""
     yield element("h1", linked(unbroken(_capitalised(headline)), first))
-    yield paragraphs(map(_capitalised, rest), "lede")
+    yield paragraphs([_capitalised("; ".join(rest))] if rest else [], "lede")
     yield numbers(step_numbers(sheet))
     yield _findings(sheet.top_findings[1:], timeline)
     caveats = [element("li", escape(caveat.text)) for caveat in sheet.all_caveats]
