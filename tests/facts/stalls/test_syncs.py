@@ -256,6 +256,13 @@ def test_a_row_is_labelled_by_what_its_removal_saves_against_a_thousandth_of_the
     assert result["label"] == label
 
 
+def test_a_read_that_takes_less_than_a_microsecond_is_named_as_any_other() -> None:
+    """Older traces have whole microseconds: all three ops begin at 12, and the inner one takes none."""
+    reads = op("aten::one_hot", 12, 3), op("aten::item", 12, 1), op("aten::_local_scalar_dense", 12, 0)
+    (result,) = table(build(step(0, 100), *reads), "syncs")
+    assert (result["op"], result["num"]) == ("aten::_local_scalar_dense", 1)
+
+
 def test_on_a_cpu_the_same_line_of_code_is_a_scalar_read_at_no_cost() -> None:
     read = op("aten::_local_scalar_dense", 12, 2)
     local = (annotation("Optimizer.step#Adam.step", 50, 20), op("aten::_local_scalar_dense", 55, 2))

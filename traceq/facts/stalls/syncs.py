@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import tracks
+from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, SyncKind, blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
@@ -100,12 +100,15 @@ def _on_cpu(trace: Trace) -> Syncs:
         in_optimizer = spans(*(time[marks[row_track[marks] == track]] for time in (events.ts, events.end)))
         is_step_counter |= (row_track[rows] == track) & contains(in_optimizer, events.ts[rows])
     rows = rows[~is_step_counter]
+    op = np.full(len(rows), -1)  # by row: in traces of whole microseconds an op may take no time
+    for track, ops in host_ops(trace).items():
+        op[row_track[rows] == track] = ops.index_of(rows[row_track[rows] == track])
     zeros = np.zeros(len(rows), np.int64)
     return Syncs(
         rows=rows,
         kind=np.full(len(rows), SYNC_KINDS.index("scalar"), np.int8),
         phase=phases(trace).phase_at(row_track[rows], events.ts[rows]),
-        origin=origins(trace, row_track[rows], events.ts[rows], events.end[rows]),
+        origin=origins(trace, row_track[rows], events.ts[rows], events.end[rows], innermost=op),
         bytes=zeros,
         start=events.ts[rows],
         blocked=events.dur[rows],
