@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from traceq.report import Cell, Sheet, Table
 from traceq.units import Unit, format_value
@@ -22,18 +22,34 @@ def step_numbers(sheet: Sheet) -> Iterator[tuple[str, str, str, str]]:
         detail = f"unprofiled, {profile['measured']} steps{rank}"
         yield "Step", format_value(step_ns, Unit.NS), detail, ""
     elif "steps" in views:
-        slowest = max(views["steps"].to_dicts(), key=lambda row: _number(row["mean_ns"]))
-        detail = f"profiled, mean of {_steps(_number(slowest['num']))}"
-        if len(views["steps"].rows) > 1:
-            detail += f" of the slowest rank ({slowest['rank']})"
-        yield "Step", format_value(slowest["mean_ns"], Unit.NS), detail, ""
+        yield (_whole_trace if _is_whole_trace(views) else _mean_step)(views["steps"].to_dicts())
     partitions = [view for report in sheet.reports for view in report.views if view.key == "partition" and view.rows]
     if partitions:
-        yield from _shares(partitions[0], "Host's compute" if sheet.source.lacks_device_rows else "Compute")
+        compute = "Host's compute" if sheet.source.lacks_device_rows else "Compute"
+        yield from _shares(partitions[0], compute, "trace" if _is_whole_trace(views) else "step")
 
 
-def _shares(partition: Table, compute: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the share of `compute`, and the category of most of the rest, of the mean step."""
+def _mean_step(ranks: Sequence[Mapping[str, Cell]]) -> tuple[str, str, str, str]:
+    slowest = max(ranks, key=lambda row: _number(row["mean_ns"]))
+    detail = f"profiled, mean of {_steps(_number(slowest['num']))}"
+    return "Step", format_value(slowest["mean_ns"], Unit.NS), f"{detail}{_of_rank(slowest, ranks)}", ""
+
+
+def _whole_trace(ranks: Sequence[Mapping[str, Cell]]) -> tuple[str, str, str, str]:
+    longest = max(ranks, key=lambda row: _number(row["dur_ns"]))
+    return "Trace", format_value(longest["dur_ns"], Unit.NS), f"profiled, without steps{_of_rank(longest, ranks)}", ""
+
+
+def _of_rank(row: Mapping[str, Cell], ranks: Sequence[Mapping[str, Cell]]) -> str:
+    return f" of the slowest rank ({row['rank']})" if len(ranks) > 1 else ""
+
+
+def _is_whole_trace(views: Mapping[str, Table]) -> bool:
+    return "steps" in views and not any(column.key == "mean_ns" for column in views["steps"].columns)
+
+
+def _shares(partition: Table, compute: str, whole_of: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the share of `compute`, and the category of most of the rest, of the mean step or the whole trace."""
     columns = [column for column in partition.columns if column.unit is Unit.NS and column.key != "total"]
     rows = [row for row in partition.to_dicts() if row[partition.columns[0].key] != "total"]
     sums = {column: sum(_number(row[column.key]) for row in rows) for column in columns}
@@ -46,7 +62,7 @@ def _shares(partition: Table, compute: str) -> Iterator[tuple[str, str, str, str
     if rest:
         most = max(rest, key=lambda column: rest[column])
         share = format_value(100 * rest[most] / whole, Unit.PERCENT)
-        yield f"Most of the rest: {most.heading}", _ns(rest[most]), f"{share} of the step", ""
+        yield f"Most of the rest: {most.heading}", _ns(rest[most]), f"{share} of the {whole_of}", ""
 
 
 def _steps(num: float) -> str:
