@@ -442,7 +442,7 @@ def test_layers_that_exchange_and_gradients_that_are_reduced_are_two_strategies(
 
 
 def test_reductions_of_a_compiled_backward_are_gradients_unless_forward_has_their_mirror() -> None:
-    node = op("autograd::engine::evaluate_function: CompiledFunctionBackward", 50, 40, tid=AUTOGRAD)
+    node = op("CompiledFunctionBackward", 50, 40, tid=AUTOGRAD)
     hooks = [node, *(comms("allreduce", 55 + 10 * n, 4, (10**7, 10**7), tid=AUTOGRAD) for n in range(3))]
     result, checked = report_of(build(step(0, 100), *hooks))
     assert (result["strategy"], result["verdict"]) == ("DDP", "exact")
