@@ -57,7 +57,7 @@ def test_starved_holds_in_most_steps_and_beyond_their_scatter(waits_us: Sequence
 
 def test_a_finding_says_in_which_steps() -> None:
     (finding,) = analyze(Run("trace", (steps_waiting(440, 430, 450),)), "dataload").findings
-    assert finding.text.endswith("less work per sample (in these 3 traced steps)")
+    assert finding.text.endswith("or more workers (in these 3 traced steps)")
     (lost,) = analyze(Run("trace", (steps_waiting(440, 430, 450),)), "partition").findings
     assert lost.text.startswith("dataload wait, 440 us per step (44.0 %) in these 3 traced steps: ")
 
@@ -67,8 +67,8 @@ def test_unprofiled_steps_decide_whether_a_run_is_starved() -> None:
     assert codes(recorded(steps_waiting(440, 430, 450), (0.4, 9, 1)), "dataload", "partition") == set()
     (finding,) = analyze(recorded(steps_waiting(440, 430, 450), (1.2, 9, 1)), "dataload").findings
     assert finding.text == (
-        "starved: an unprofiled step waits 1.21 ms (10.8 %) for the data loader (mean of 320 on rank 0): try more "
-        "workers, a larger prefetch_factor, or less work per sample"
+        "starved: an unprofiled step waits 1.21 ms (10.8 %) for the data loader (mean of 320 on rank 0): try less "
+        "work per sample, or more workers"
     )
     assert codes(recorded(steps_waiting(0, 0, 0), (1.2, 9, 1)), "dataload") == {"starved"}
     assert codes(recorded(steps_waiting(0, 0, 0), (1.2, 9, 1), num=31), "dataload") == set()

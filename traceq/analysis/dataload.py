@@ -32,7 +32,6 @@ from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 25
 
-_MORE_WORKERS = "more workers, a larger prefetch_factor, or less work per sample"
 _STARVED_PCT = 5.0
 _WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 _LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)
@@ -150,7 +149,8 @@ def _starved_unprofiled(job: Job, share: UnprofiledShare, where: str) -> Finding
 
 
 def _finding(waits: str, ns: int, where: str = "", are_cores_taken: bool = False) -> Finding:
-    more_workers = "less work per sample, as its workers find no free core" if are_cores_taken else _MORE_WORKERS
-    text = f"starved: {waits}: try {more_workers}"
-    text = f"{text}; {where}" if where else text
+    less, more = f"less work {'there' if where else 'per sample'}", "or more workers"
+    if are_cores_taken:
+        more = "as its workers find no free core"
+    text = f"starved: {waits}: {f'{where}; ' if where else ''}try {less}, {more}"
     return Finding("starved", "high", text, ns, instead_of=("host_bound", "dataload_wait"))

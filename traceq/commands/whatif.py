@@ -98,8 +98,9 @@ def _print(predictions: tuple[Prediction, ...]) -> None:
 
     if not predictions:
         typer.echo(
-            "Nothing that could be tried unasked gains 1 % of the step, and more than the noise. An option asks about "
-            "one change, and says why where that cannot be told; --scale NAME=FACTOR about an op."
+            "Without its waits (syncs, data loader, stragglers, transfers, launches) the step would not be 1 % "
+            "shorter, beyond the noise. Its own work may take too long: traceq show says where, --scale NAME=FACTOR "
+            "what less of it saves. An option asks about one change, and says why where that cannot be told."
         )
         return
     for prediction in predictions:

@@ -15,6 +15,7 @@ pytest.importorskip("torch", reason="recording needs torch")
 
 import torch
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from traceq.recorder.tracing.worker_samples import WorkerSamples, line_of
 
@@ -132,3 +133,20 @@ def test_a_worker_that_has_ended_is_not_waited_for_and_files_of_others_are_their
     begin = time.monotonic()
     assert samples.take() == {}
     assert time.monotonic() - begin < 3
+
+
+class Comprehending(Dataset[torch.Tensor]):
+    """Items that note the line in which a comprehension of theirs runs."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.lines += [line_of(sys._getframe()) for _ in range(2)]
+        return torch.tensor(index)
+
+
+def test_a_comprehension_is_in_the_function_around_it() -> None:
+    dataset = Comprehending()
+    _MapDatasetFetcher(dataset, True, torch.stack, False).fetch([0])
+    assert {line.partition(" ")[2] for line in dataset.lines} == {"__getitem__"}

@@ -160,7 +160,10 @@ def line_of(frame: FrameType | None) -> str:
         code = frame.f_code
         if code.co_filename == fetch.__file__:
             return innermost or called
-        called = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
+        function = code.co_qualname.partition(".<locals>.<")[0].rpartition(".")[
+            2
+        ]  # that of a comprehension is around it
+        called = f"{Path(code.co_filename).name}:{frame.f_lineno} {function}"
         if not innermost and is_user_code(code.co_filename):
             innermost = called
         frame = frame.f_back
