@@ -127,6 +127,10 @@ class JobProcess:
         """Return True on the thread of a loop that is being learned or recorded."""
         return self._thread == get_ident()
 
+    def is_learning(self) -> bool:
+        """Return True on that thread until the steps are known."""
+        return self._rank is None and self.is_watching()
+
     def wake(self) -> None:
         """Begin to watch this thread, if no other is being watched."""
         if self._thread is None and not self._is_over:
@@ -134,7 +138,7 @@ class JobProcess:
             self._first_backward_s = monotonic()
             self._be_watched()
             self._guarded(self._find_models)
-        elif self._rank is None and self.is_watching():
+        elif self.is_learning():
             self._num_backwards += 1
             if self._num_backwards == 1:  # what the loop reads has a name by now
                 self._guarded(lambda: check_paths(self._request.toggles, Job(self._models, self._optimizers)))
@@ -153,7 +157,7 @@ class JobProcess:
 
     def batch_delivered(self, loader: DataLoader[Any] | None, batch: Any) -> None:
         """Note a batch of a training step that is being learned."""
-        if self._rank is None and self.is_watching() and torch.is_grad_enabled():
+        if torch.is_grad_enabled():
             self._batches.add(loader, batch)
 
     def begin(self, phase: str, event: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,8 +29,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         finally:
             ranges.append(f"end {name}")
 
-    monkeypatch.setattr(module.nvtx, "push_range", lambda name: ranges.append(f"push {name}"))
-    monkeypatch.setattr(module.nvtx, "pop_range", lambda: ranges.append("pop"))
+    nvtx = SimpleNamespace(
+        get_event_attributes=lambda message: message,
+        push_range=lambda name: ranges.append(f"push {name}"),
+        pop_range=lambda: ranges.append("pop"),
+    )
+    monkeypatch.setattr(module, "_RANGES", nvtx)
     monkeypatch.setattr(module, "record_function", record)
     return ranges
 

@@ -37,6 +37,10 @@ class Observer(Protocol):
         """Return True on the thread of a loop that is being learned or recorded."""
         ...
 
+    def is_learning(self) -> bool:
+        """Return True on that thread until its steps are known."""
+        ...
+
     def wake(self) -> None:
         """Begin to watch, on the thread of the first backward."""
         ...
@@ -46,7 +50,7 @@ class Observer(Protocol):
         ...
 
     def batch_delivered(self, loader: DataLoader[Any] | None, batch: Any) -> None:
-        """Report a batch, and the loader it came from where that is known."""
+        """Report a batch while steps are learned, and the loader it came from where that is known."""
         ...
 
     def begin(self, phase: str, event: str) -> int:
@@ -151,7 +155,7 @@ class LoopHooks:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not observer.is_watching():
+            if torch.compiler.is_dynamo_compiling() or not observer.is_watching():
                 return function(*args, **kwargs)
             depth = observer.begin(phase, event)
             try:
@@ -179,12 +183,13 @@ class LoopHooks:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_dynamo_compiling():
                 return observed(*args, **kwargs)
             observer.batch_requested()
             batch = observed(*args, **kwargs)
-            loader = loaders.get(args[0])
-            observer.batch_delivered(None if loader is None else loader(), batch)
+            if observer.is_learning():
+                loader = loaders.get(args[0])
+                observer.batch_delivered(None if loader is None else loader(), batch)
             return batch
 
         return call
@@ -195,7 +200,7 @@ class LoopHooks:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling():
+            if not torch.compiler.is_dynamo_compiling():
                 observer.wake()
             return observed(*args, **kwargs)
 
@@ -213,7 +218,7 @@ class LoopHooks:
         return call
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return
         self._observer.optimizer_began()
         if self._observer.is_watching():
@@ -221,7 +226,7 @@ class LoopHooks:
             self._open_steps.append((id(optimizer), self._observer.begin("optimizer", "")))
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return
         if self._observer.is_watching():
             self._end_steps(optimizer)

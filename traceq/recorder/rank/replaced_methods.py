@@ -62,7 +62,7 @@ def _for_some(method: Callable[..., Any], replacement: Replacement, ids: set[int
 
     @functools.wraps(method)
     def call(self: Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or id(self) not in ids:
+        if torch.compiler.is_dynamo_compiling() or id(self) not in ids:
             return method(self, *args, **kwargs)
         return replaced(self, *args, **kwargs)
 

@@ -17,6 +17,9 @@ from traceq.recorder.spec.parameters import did_you_mean
 
 __all__ = ["PhaseEvents", "Phases"]
 
+_RANGES = nvtx.get_domain()
+"""Domain in which nvtx.push_range pushes; with attributes made before, a range costs 0.1 us instead of 1 us."""
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseEvents:
@@ -55,7 +58,7 @@ class Phases:
         self.profiling = False
         self.event: Callable[[], torch.cuda.Event] | None = None
         self._declared = tuple(names)
-        self._seen = dict.fromkeys(names)
+        self._seen = {name: _RANGES.get_event_attributes(message=name) for name in names}
         self._on_enter = on_enter
         self._elapsed_ns: dict[str, int] = {}
         self._events: list[PhaseEvents] = []
@@ -71,14 +74,14 @@ class Phases:
             self._add_name(name)
         if self._on_enter is not None:
             self._on_enter()
-        nvtx.push_range(name)
+        _RANGES.push_range(self._seen[name])
         profiled: AbstractContextManager[object] | None = None
         if self.profiling:  # a range of the profiler costs 12 us even when it is off
             try:
                 profiled = record_function(name)
                 profiled.__enter__()  # type: ignore[no-untyped-call]
             except BaseException:
-                nvtx.pop_range()
+                _RANGES.pop_range()
                 raise
         began = self.event() if self.event and not self._open and not self.profiling else None
         self._open.append((name, perf_counter_ns(), began, profiled))
@@ -93,7 +96,7 @@ class Phases:
             self._events.append(PhaseEvents(name, began, self.event()))
         if profiled is not None:
             profiled.__exit__(None, None, None)
-        nvtx.pop_range()
+        _RANGES.pop_range()
 
     def take(self) -> dict[str, int]:
         """Return the time of each outermost phase since the last call, ns; phases that did not run are missing."""
@@ -115,4 +118,4 @@ class Phases:
             hint, declared = did_you_mean(name, self._declared), ", ".join(self._declared)
             raise UsageFault(f"phase {name!r} is not declared{hint}; declared: {declared}")
         check_phase(name)
-        self._seen[name] = None
+        self._seen[name] = _RANGES.get_event_attributes(message=name)
