@@ -209,3 +209,39 @@ def test_copies_of_another_size_are_a_difference_even_if_they_take_no_longer() -
 
     (only,) = causes(copied(4096), copied(1024)).values()
     assert (only.kind, only.delta_ns, only.delta_bytes) == ("memcpy", 0, -3072)
+
+
+# Steps without a device
+
+
+def steps_of(*durations: tuple[float, float]) -> list[Event]:
+    """One step of 1 ms per pair: the durations of its ops aten::mm and aten::add."""
+    rows: list[Event] = []
+    for number, (mm, add) in enumerate(durations):
+        start = 1000.0 * number
+        rows += [step(start, 1000, number + 1), op("aten::mm", start, mm), op("aten::add", start + 500, add)]
+    return rows
+
+
+def test_what_one_long_step_makes_is_jitter_and_what_is_in_every_step_is_a_cause() -> None:
+    """A mean of +80 us is one step of 400 us for aten::mm, and 20 us more in each step for aten::add."""
+    a = steps_of((100, 50), (104, 52), (96, 48), (101, 51), (99, 49))
+    b = steps_of((101, 70), (500, 73), (98, 69), (99, 71), (102, 67))
+    by_key = causes(a, b)
+    assert "host|forward|aten::add|" in by_key
+    assert "host|forward|aten::mm|" not in by_key
+    assert by_key["host|forward|aten::add|"].delta_ns == 20_000
+    assert by_key["host|forward|Python between ops|"].delta_ns == -21_000  # the long step has 400 us less of it
+    jitter = by_key["jitter"]
+    assert (jitter.names_a_change, jitter.delta_num, jitter.delta_ns) == (False, 0, 1_000)
+
+
+def test_an_op_that_is_added_is_a_cause_in_however_few_steps() -> None:
+    a = steps_of(*[(100, 50)] * 5)
+    b = [*a, op("aten::item", 800, 90)]
+    assert causes(a, b)["host|forward|aten::item|"].delta_num == 0.2
+
+
+def test_two_steps_do_not_tell_jitter_from_a_change() -> None:
+    a, b = steps_of((100, 50), (100, 50)), steps_of((100, 50), (400, 50))
+    assert "jitter" not in causes(a, b)

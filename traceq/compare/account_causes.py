@@ -16,6 +16,7 @@ from traceq.compare.align import align_accounts
 from traceq.compare.attribution import Account, Ledger, whole_mean
 from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import Cause, Chain, share, sorted_causes
+from traceq.compare.step_jitter import StepShift, join_jitter, step_shift
 
 __all__ = ["account_causes", "means_per_step"]
 
@@ -49,10 +50,14 @@ def _per_step(totals: Sequence[int], num_steps: int) -> list[int]:
 
 
 def account_causes(a: Ledger, b: Ledger, delta_ns: int) -> tuple[Cause, ...]:
-    """Return the differences of matched accounts, which add up to the traced delta, largest first."""
+    """Return the differences of matched accounts, which add up to the traced delta, largest first.
+
+    Those that steps of the same code have among themselves, too, are one row of jitter, which comes last.
+    """
     of_a, of_b = align_accounts(a, b)
     total_a, total_b = ({key: account.ns for key, account in side.items()} for side in (of_a, of_b))
     causes = []
+    shifts: dict[str, StepShift] = {}
     for key, (a_ns, b_ns) in means_per_step(total_a, total_b, a.num_steps, b.num_steps).items():
         first, second = of_a.get(key), of_b.get(key)
         sides = ((first, a.num_steps), (second, b.num_steps))
@@ -63,8 +68,10 @@ def account_causes(a: Ledger, b: Ledger, delta_ns: int) -> tuple[Cause, ...]:
             self_op = _self_op(cause, first, second, a.num_steps, b.num_steps)
             chain = _chain(cause, sides)
             causes.append(replace(cause, self_op=self_op, delta_bytes=bytes_b - bytes_a, chain=chain))
+            if shift := step_shift(*(side.by_step if side else (0,) * num for side, num in sides)):
+                shifts[cause.key] = shift
     folded = fold_replacements(causes, of_a.keys(), of_b.keys(), delta_ns)
-    return sorted_causes(folded, delta_ns)
+    return sorted_causes(join_jitter(folded, shifts, delta_ns), delta_ns)
 
 
 def _self_op(cause: Cause, of_a: Account | None, of_b: Account | None, num_a: int, num_b: int) -> str:

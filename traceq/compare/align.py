@@ -90,4 +90,5 @@ def _merged(key: str, accounts: Sequence[Account]) -> Account:
     line = first.line if len({line_function(account.line) for account in accounts}) == 1 else ""
     module = first.module if len({account.module for account in accounts}) == 1 else ""
     inner = tuple(time for account in accounts for time in account.inner)
-    return replace(first, key=key, name=name, line=line, module=module, inner=inner, **sums)
+    by_step = tuple(map(sum, zip(*(account.by_step for account in accounts), strict=True)))
+    return replace(first, key=key, name=name, line=line, module=module, inner=inner, by_step=by_step, **sums)

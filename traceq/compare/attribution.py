@@ -35,7 +35,7 @@ class Account:
 
     `key` is the same on both sides of a diff. `num` counts kernels, copies or calls, `bytes` is what they moved. Of a
     sync, `copied` ns are its copy and `waited` ns the blocking call while nothing ran. `inner` splits the time of a
-    host op by the innermost op.
+    host op by the innermost op, `by_step` int64[steps] by counted step.
     """
 
     key: str
@@ -50,6 +50,7 @@ class Account:
     copied: int = 0
     waited: int = 0
     inner: tuple[OpSelfTime, ...] = ()
+    by_step: tuple[int, ...] = ()
 
 
 @frozen
@@ -77,7 +78,8 @@ def ledger(trace: Trace) -> Ledger:
     all_steps = steps(trace)
     windows = all_steps.window[all_steps.counted]
     parts, category, phase, actor = attributed_parts(trace)
-    inside = span_index(windows, parts[:, 0]) >= 0
+    step = span_index(windows, parts[:, 0])
+    inside = step >= 0
     ns = (parts[:, 1] - parts[:, 0])[inside]
     names = phases(trace).names
     cells = group([phase[inside], category[inside]])
@@ -89,7 +91,7 @@ def ledger(trace: Trace) -> Ledger:
             LedgerCell(names[p], TimeCategory(c).name.lower(), total)
             for (p, c), total in zip(cells.keys.tolist(), cells.sum(ns), strict=True)
         ),
-        accounts=_accounts(trace, phase[inside], actor[inside], parts[inside], category[inside]),
+        accounts=_accounts(trace, phase[inside], actor[inside], parts[inside], category[inside], step[inside]),
     )
 
 
@@ -217,7 +219,12 @@ def _copies_to_syncs(trace: Trace, all_actors: Actors, actor: NDArray[np.int64])
 
 
 def _accounts(
-    trace: Trace, phase: NDArray[np.int64], actor: NDArray[np.int64], parts: Spans, category: NDArray[np.int8]
+    trace: Trace,
+    phase: NDArray[np.int64],
+    actor: NDArray[np.int64],
+    parts: Spans,
+    category: NDArray[np.int8],
+    step: NDArray[np.int64],
 ) -> tuple[Account, ...]:
     """Return time and number of every cause; one hidden behind others has 0 ns.
 
@@ -237,6 +244,8 @@ def _accounts(
     moved = groups.sum(np.r_[np.zeros(len(actor), np.int64), all_actors.bytes[events]])
     account_of = np.full(len(all_actors.kind), -1)
     account_of[members] = groups.group_ids
+    by_step = np.zeros((len(totals), int(steps(trace).counted.sum())), np.int64)
+    np.add.at(by_step, (groups.group_ids[: len(actor)], step), ns)
     inner = op_self_times(trace, all_actors, parts, actor, account_of)
     line = _account_lines(all_actors, members, groups, np.r_[ns, zeros])
     accounts = []
@@ -255,6 +264,7 @@ def _accounts(
                 copied=copied[number],
                 waited=waited[number],
                 inner=inner.get(number, ()),
+                by_step=tuple(by_step[number].tolist()),
             )
         )
     return tuple(accounts)

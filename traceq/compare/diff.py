@@ -189,7 +189,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         if doubt:
             words = (
                 *words,
-                *python_words(a_name, b_name, traced, causes, steps),
+                *python_words(a_name, b_name, causes, steps),
                 *work_split_words(traced, work, timed=False),
             )
         words = (*words, *cause_words(a_name, b_name, traced, causes, doubt=doubt, same_work=comparability.ok))

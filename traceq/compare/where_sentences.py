@@ -59,23 +59,16 @@ def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence
     return (f"{shown}, whose host ops take as long as before: {reason}.",)
 
 
-def python_words(
-    a_name: str, b_name: str, traced: Traced, causes: Sequence[Cause], steps: Comparison | None
-) -> tuple[str, ...]:
+def python_words(a_name: str, b_name: str, causes: Sequence[Cause], steps: Comparison | None) -> tuple[str, ...]:
     """Return at which line B spends more time in Python, where durations of traced steps are no evidence by themselves.
 
-    Only of Python that is most of the traced delta, if unprofiled steps, compared in `steps`, differ in its direction.
+    Only of Python that is as much as most of the difference of unprofiled steps, compared in `steps`.
     """
-    if (
-        steps is None
-        or not steps.unprofiled
-        or not steps.verdict.is_difference
-        or steps.delta_ns * traced.delta_ns <= 0
-    ):
+    if steps is None or not steps.unprofiled or not steps.verdict.is_difference or not steps.delta_ns:
         return ()
     python = [cause for cause in causes if cause.is_python and cause.line]
-    most = max(python, key=lambda cause: cause.delta_ns / traced.delta_ns, default=None)
-    if most is None or 100 * most.delta_ns / traced.delta_ns < _MOST_PCT:
+    most = max(python, key=lambda cause: cause.delta_ns / steps.delta_ns, default=None)
+    if most is None or 100 * most.delta_ns / steps.delta_ns < _MOST_PCT:
         return ()
     more = "more" if most.delta_ns > 0 else "less"
     return (f"{b_name} spends {more} time in Python at {most.line} in {most.phase} than {a_name}.",)

@@ -1,0 +1,75 @@
+"""What steps of one side differ by among themselves, too, is no cause: jitter of accounts over traced steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from traceq.compare.result import Cause, share
+from traceq.frozen import frozen
+from traceq.stats.hodges_lehmann import shift_between
+
+__all__ = ["StepShift", "join_jitter", "step_shift"]
+
+_FEWEST_STEPS, _ERRORS, _APART = 3, 2, 0.9
+"""Steps of a side; standard errors, or part of all pairs of steps that differ in one direction, that show a change."""
+
+
+@frozen
+class StepShift:
+    """By how much steps of B take longer than those of A for an account: its location, which long steps do not move.
+
+    `sd_ns` is the standard error of the difference of their means. `is_change`: it is more than steps differ by.
+    """
+
+    ns: int
+    sd_ns: int
+    is_change: bool
+
+
+def step_shift(of_a: Sequence[int], of_b: Sequence[int]) -> StepShift | None:
+    """Return the shift of an account's ns by step; None for too few steps to tell.
+
+    Of equally many steps the n-th are compared with each other: those of arms that took turns are neighbours.
+    """
+    if min(len(of_a), len(of_b)) < _FEWEST_STEPS:
+        return None
+    a_ns, b_ns = np.array(of_a, np.int64), np.array(of_b, np.int64)
+    if len(a_ns) == len(b_ns):
+        error = float((b_ns - a_ns).std(ddof=1)) / len(a_ns) ** 0.5
+    else:
+        error = float(a_ns.var(ddof=1) / len(a_ns) + b_ns.var(ddof=1) / len(b_ns)) ** 0.5
+    apart = np.sign(np.subtract.outer(b_ns, a_ns)).mean()
+    is_change = abs(float(b_ns.mean() - a_ns.mean())) > _ERRORS * error or abs(float(apart)) >= 2 * _APART - 1
+    return StepShift(shift_between(b_ns, a_ns, testable=False).delta, round(error), bool(is_change))
+
+
+def join_jitter(causes: Sequence[Cause], shifts: Mapping[str, StepShift], delta_ns: int) -> list[Cause]:
+    """Return causes that add up to as much: what is done as often takes its shift longer, and one row has the rest.
+
+    `shifts` by the key of a cause; other causes stay as they are.
+    """
+    changes: list[Cause] = []
+    rest: list[Cause] = []
+    for cause in causes:
+        shift = shifts.get(cause.key)
+        if shift is None or cause.delta_num or cause.delta_bytes:
+            changes.append(cause)
+        elif shift.is_change:
+            percent = share(shift.ns, delta_ns)
+            changes.append(replace(cause, delta_ns=shift.ns, dur_ns=shift.ns, share_pct=percent, sd_ns=shift.sd_ns))
+        else:
+            rest.append(replace(cause, sd_ns=shift.sd_ns))
+    total = sum(cause.delta_ns for cause in causes) - sum(cause.delta_ns for cause in changes)
+    if not rest and abs(total) <= len(changes):  # roundings of means
+        changes.sort(key=lambda cause: -abs(cause.delta_ns))
+        return [
+            replace(each, delta_ns=each.delta_ns + total, dur_ns=each.dur_ns + total) for each in changes[:1]
+        ] + changes[1:]
+    sd_ns = round(float(np.sqrt(sum(float(cause.sd_ns) ** 2 for cause in rest))))
+    kinds = f"{len(rest):,} {'kind of work' if len(rest) == 1 else 'kinds of work, each'} within jitter"
+    name = kinds if rest else "single long steps"
+    jitter = Cause("jitter", "jitter", "", name, "", 0, total, 0, total, share(total, delta_ns), sd_ns=sd_ns)
+    return [*changes, jitter]
