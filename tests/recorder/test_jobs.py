@@ -121,6 +121,23 @@ def test_ranks_of_torchrun_write_one_run_and_train_on(tmp_path: Path) -> None:
         assert RunFolder(tmp_path / "run").trace("repeat=2", rank).is_file()
 
 
+UNUSED = SCRIPT.replace(
+    "model = torch.nn.Linear(64, 64)",
+    "model = torch.nn.Linear(64, 64); model.ignored = torch.nn.Linear(2, 2)",
+)
+
+
+@pytest.mark.parametrize("num_ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_parameters_without_a_gradient_are_named_before_ddp_refuses_them(num_ranks: int, tmp_path: Path) -> None:
+    (tmp_path / "unused.py").write_text(UNUSED)
+    job = [sys.executable, "unused.py", "100"] if num_ranks == 1 else torchrun(2, "unused.py", "100")
+    done = record(tmp_path, "--dry-run", "--", *job)
+    rank = "" if num_ranks == 1 else "rank 0: "  # DDP ends the job in its second step
+    assert (done.returncode != 0) == (num_ranks == 2)
+    lines = [line for line in done.stderr.splitlines() if "without a gradient" in line and f"traceq: {rank}" in line]
+    assert [line.partition(": ignored ")[2] for line in lines] == ["(weight, bias)"], done.stderr
+
+
 def test_a_job_as_it_is_ends_with_its_phases(tmp_path: Path) -> None:
     done = record(tmp_path, *QUICK, "--", sys.executable, "train.py", "100000")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -72,6 +72,9 @@ def record_job(
     if result.fault:
         say(f"traceq: {result.folder.path}: {result.fault}")
         raise typer.Exit(result.exit_code or 1)
+    if result.is_elsewhere:
+        say(f"traceq: the ranks of this node are in {result.folder.path}: the command on rank 0's node has the answer")
+        raise typer.Exit(result.exit_code)
     if not options.is_dry:
         if result.exit_code:
             say(f"traceq: note: the job ended with exit code {result.exit_code}; its recording was complete before")

@@ -5,13 +5,13 @@ The arms are given, or those of a search for the largest batch.
 
 from __future__ import annotations
 
-import secrets
 import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from zlib import crc32
 
 from traceq.errors import UsageFault
 from traceq.model import Arm
@@ -23,7 +23,7 @@ from traceq.recorder.isolated_arms import NextArms, record_isolated
 from traceq.recorder.job_launch import JobOptions, JobResult
 from traceq.recorder.jobs.arm_files import check_files_of_arms
 from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_request import JobRequest
+from traceq.recorder.jobs.job_request import LOSS, JobRequest
 from traceq.recorder.jobs.run_injected import run_injected
 from traceq.recorder.spec.batch_search import next_batch
 from traceq.recorder.spec.names import check_arm
@@ -31,6 +31,7 @@ from traceq.recorder.spec.parameters import split_assignment
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import MAX_REPLICATES, check_range, create_run_folder, utc_now
 from traceq.recorder.spec.recipe import Outcome
+from traceq.runs.run_folder import RunFolder
 
 __all__ = ["launch_job_arms", "launch_job_batches"]
 
@@ -44,16 +45,17 @@ _STEPS_OF_BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class _JobArms:
-    """The command, and the words of an arm that complete it."""
+    """The command, and the words of an arm that complete it; `elsewhere`: the run of rank 0's node, if another."""
 
     options: JobOptions
     words_of: Callable[[Arm], list[str]]
     on_message: Callable[[str], None]
+    elsewhere: set[str] = field(default_factory=set)
 
     def run(self, plan: Plan) -> LaunchFailure | None:
         """Run one process of the plan's only arm; return why it failed."""
         (planned,) = plan.arms
-        injection = Injection(plan.folder.path / ".inject")
+        injection = Injection.of_run(plan.folder.path)
         shutil.rmtree(plan.folder.faults, ignore_errors=True)
         with (
             tempfile.TemporaryDirectory(prefix="traceq-out-") as output,
@@ -64,12 +66,15 @@ class _JobArms:
             watch = HangWatch(Path(watched), plan.folder, plan.hang_s)
             try:
                 exit_code = run_injected(words, injection, self.on_message, watch, variables, [output, watched])
-                reason = injection.reason
+                reason, recorded = injection.reason, injection.elsewhere
             finally:
                 shutil.rmtree(injection.folder, ignore_errors=True)
                 (plan.folder.path / ".claim").unlink(missing_ok=True)
         if exit_code in _INTERRUPTED:
             raise _INTERRUPTED[exit_code]
+        if recorded:
+            self.elsewhere.add(recorded)
+            plan = replace(plan, out=recorded)
         return None if exit_code == 0 and not reason and _has_steps(plan) else _failure(plan, exit_code, reason)
 
     def _command(self, arm: Arm, output: str) -> tuple[list[str], dict[str, str]]:
@@ -138,7 +143,7 @@ def _prepare(options: JobOptions, option: str, arms: Sequence[Arm], replicates: 
     check_range("--replicates", replicates, 1, MAX_REPLICATES)
     out = create_run_folder(options.out, options.script, overwrite=options.overwrite).absolute()
     plan = _plan(options, out, arms, replicates)
-    plan.folder.write_manifest(plan.manifest("", ""))
+    plan.folder.write_manifest(plan.manifest("", "", facts=(LOSS,)))
     return plan
 
 
@@ -157,6 +162,10 @@ def _record(plan: Plan, next_arms: NextArms | None, job: _JobArms) -> JobResult:
     except (KeyboardInterrupt, SystemExit):
         mark_ended(plan.folder, "interrupted", "ended by a signal")
         raise
+    if job.elsewhere:
+        shutil.rmtree(plan.folder.path, ignore_errors=True)
+        run = RunFolder(Path(job.elsewhere.pop()))
+        return JobResult(0, run, failure.fault if failure else "", is_elsewhere=True)
     if failure:
         mark_ended(plan.folder, "failed", failure.fault)
     return JobResult(0, plan.folder, failure.fault if failure else "")
@@ -176,7 +185,8 @@ def _parse(arms: Sequence[str]) -> dict[str, list[str]]:
 
 def _plan(options: JobOptions, out: Path, arms: Sequence[Arm], replicates: int) -> Plan:
     """Return the plan; device and number of ranks are those of the job, and not known before it runs."""
-    seed = secrets.randbelow(2**31)
+    words = [*options.command, *(arm.meaning for arm in arms)]
+    seed = crc32("\0".join(words).encode()) >> 1  # launchers on other nodes run the arms in the same order
     return Plan(
         recipe="",
         run_id=f"{out.name}-{seed:08x}",

@@ -32,7 +32,6 @@ from traceq.runs.run_folder import RunFolder
 
 __all__ = ["JobOptions", "JobResult", "launch_job", "output_folders"]
 
-_INJECTED = ".inject"
 _INTERRUPTED = (130, 143)
 """Exit codes of a job that was ended by SIGINT or SIGTERM."""
 _SCRIPT_ENDINGS = (".py", ".sh")
@@ -82,11 +81,15 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How the job ended: its exit code (128 + the number of a signal), and why its recording is not complete, or ""."""
+    """How the job ended: its exit code (128 + the number of a signal), and why its recording is not complete, or "".
+
+    `is_elsewhere`: the run in `folder` is that of the launcher on rank 0's node, which says how it ended.
+    """
 
     exit_code: int
     folder: RunFolder
     fault: str
+    is_elsewhere: bool = False
 
 
 def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobResult:
@@ -100,7 +103,7 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     options.check()
     out = create_run_folder(options.out, options.script, overwrite=options.overwrite).absolute()
     folder = RunFolder(out)
-    injection = Injection(out / _INJECTED)
+    injection = Injection.of_run(out)
     on_message(_announcement(options, out))
     for named in output_folders(options.command):
         on_message(f"traceq: note: the job names {named}, which is not empty: it may overwrite what is there")
@@ -109,6 +112,9 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
             injection.write(_request(options, toggles, out, watched))
             watch = HangWatch(Path(watched), folder, options.hang_s)
             exit_code = run_injected(options.command, injection, on_message, watch, folders=[watched])
+        elsewhere = injection.elsewhere
+        if elsewhere:
+            return JobResult(exit_code, RunFolder(Path(elsewhere)), "", is_elsewhere=True)
         return JobResult(exit_code, folder, _fault(folder, exit_code, injection))
     finally:
         shutil.rmtree(injection.folder, ignore_errors=True)

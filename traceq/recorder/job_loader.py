@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from traceq.errors import RecordingFailed
 from traceq.model import Arm
 from traceq.recorder.failures.run_status import mark_ended
-from traceq.recorder.job_rank import claims, device_of, leave_in_order, plan_of, raise_first
+from traceq.recorder.job_rank import claims, common_request, device_of, leave_in_order, plan_of, raise_first
 from traceq.recorder.jobs.job_batches import JobBatches
 from traceq.recorder.jobs.job_request import JobArm, JobRequest
 from traceq.recorder.process.progress_counters import ProgressCounters
@@ -40,6 +40,7 @@ def measure_loader(request: JobRequest, job: Job, batches: JobBatches) -> None:
     timed. Raises RecordingFailed, on every rank, for a loop without a DataLoader.
     """
     world = world_of_job(device_of(job))
+    request = common_request(request, world)
     loader = batches.loader
     raise_first(world.gather("" if loader is not None else "the loop takes its batches from no DataLoader of torch"))
     assert loader is not None

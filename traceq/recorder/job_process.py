@@ -31,6 +31,7 @@ from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.job_loader import measure_loader
 from traceq.recorder.job_rank import JobRank, start_rank
 from traceq.recorder.jobs.check_paths import check_paths
+from traceq.recorder.jobs.gradient_watch import GradientWatch, gradient_lines
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_batches import JobBatches, JobLoader
 from traceq.recorder.jobs.job_request import JobRequest
@@ -65,7 +66,7 @@ def attach(folder: str) -> None:
     process.hooks.install()
     if process.tries_all:
         process.hooks.watch_autocast()
-    process.note_lack_of_memory()
+    process.note_early_errors()
     os.register_at_fork(after_in_child=process.forget)
 
 
@@ -92,6 +93,7 @@ class JobProcess:
         self._models: list[torch.nn.Module] = []
         self._optimizers: list[Optimizer] = []
         self._batches = JobBatches()
+        self._gradients: GradientWatch | None = None
         self._rank: JobRank | None = None
         self._steps: Iterator[str] = iter(())
         self._excepthook: ExceptHook = sys.excepthook
@@ -107,8 +109,8 @@ class JobProcess:
         self._is_over = self._is_over or self._thread is not None
         self._thread = None
 
-    def note_lack_of_memory(self) -> None:
-        """From here on note an exception that says that memory ran out, as it may before any step is known.
+    def note_early_errors(self) -> None:
+        """From here on note an exception before any step is known: memory may run out, and DDP lack gradients.
 
         Ctrl-C is shown without frames of traceq.
         """
@@ -117,6 +119,9 @@ class JobProcess:
         def note(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> object:
             if not self._is_over and out_of_memory_line(error_text(error)):
                 self._injection.note_reason(error_text(error))
+            if self._rank is None and self._gradients is not None:
+                for line in gradient_lines([self._gradients.uses()]):
+                    append_message("", f"traceq: rank {os.environ.get('RANK', '0')}: {line}")
             if isinstance(error, KeyboardInterrupt):  # of any other kind, frames of traceq may tell of its fault
                 error.__traceback__ = traceback = without_own_frames(traceback)
             return before(kind, error, traceback)
@@ -159,6 +164,11 @@ class JobProcess:
         """Note a batch of a training step that is being learned."""
         if torch.is_grad_enabled():
             self._batches.add(loader, batch)
+
+    def backward_of(self, tensors: Any) -> None:
+        """Note the loss of a step that is recorded."""
+        if self._rank is not None:
+            self._rank.losses.note(tensors)
 
     def begin(self, phase: str, event: str) -> int:
         """Begin a phase and, with its event, perhaps a step; return what `end` requires."""
@@ -211,6 +221,8 @@ class JobProcess:
 
     def _find_models(self) -> None:
         self._models = self.hooks.hook_models()
+        if self._request.is_dry:
+            self._gradients = GradientWatch(self._models)
 
     def _begin_step(self) -> None:
         with self._stack.interrupted():
@@ -218,6 +230,8 @@ class JobProcess:
                 self._start()
             if self._is_over:
                 return
+            if self._rank is not None:
+                self._rank.losses.end_step()
             if next(self._steps, None) is None:
                 self._finish()
 
@@ -227,7 +241,8 @@ class JobProcess:
             self._measure_loader()
             return
         job = Job(self._models, self._optimizers, self.hooks.has_entered_autocast or not self.tries_all)
-        self._rank = start_rank(self._request, job, self._tracker, self._counters, self._loader())
+        uses = self._gradients.uses() if self._gradients is not None else {}
+        self._rank = start_rank(self._request, job, self._tracker, self._counters, self._loader(), uses)
         self._batches.clear()
         if self._rank is None:
             self._end()
@@ -279,6 +294,8 @@ class JobProcess:
         if self._rank is not None:
             self._rank.close()
         self.hooks.remove()
+        if self._gradients is not None:
+            self._gradients.close()
         self._models.clear()  # the job may want to free them
         self._optimizers.clear()
         if sys.excepthook == self._note_error:

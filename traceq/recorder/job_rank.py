@@ -17,10 +17,14 @@ from traceq.errors import RecordingFailed, TraceqError
 from traceq.model import NO_EFFECT, Arm
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.jobs.effect_in_ops import arms_with_equal_ops
+from traceq.recorder.jobs.gradient_watch import gradient_lines
+from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_batches import JobLoader
-from traceq.recorder.jobs.job_request import JobArm, JobRequest, ToggleRequest, job_arms
+from traceq.recorder.jobs.job_request import LOSS, JobArm, JobRequest, ToggleRequest, job_arms
+from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
 from traceq.recorder.jobs.step_pattern import BATCH, StepTracker
 from traceq.recorder.jobs.worker_arms import worker_arms_text
+from traceq.recorder.process.check_shared_file_system import check_shared
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World, world_of_job
 from traceq.recorder.rank.loop_control import LoopControl
@@ -31,7 +35,7 @@ from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import default_steps
 from traceq.recorder.toggles.toggle import Job, Toggle, applicable_toggles, create_toggle
 
-__all__ = ["JobRank", "claims", "device_of", "leave_in_order", "plan_of", "raise_first", "start_rank"]
+__all__ = ["JobRank", "claims", "common_request", "device_of", "leave_in_order", "plan_of", "raise_first", "start_rank"]
 
 _CLAIM = ".claim"
 _PEERS_WITHIN_S = 10.0
@@ -47,6 +51,7 @@ class JobRank:
     steps: Generator[str, None, None]
     tracker: StepTracker
     loader: JobLoader = field(default_factory=JobLoader)
+    losses: LossByArm = field(default_factory=LossByArm)
 
     def close(self) -> None:
         """Stop timing and profiling, and restore the job's own values."""
@@ -57,6 +62,7 @@ class JobRank:
     def finish(self) -> None:
         """Note samples and arms without an effect, on rank 0, and print that the job's part is done."""
         self._note_samples()
+        self._note_losses()
         if self.rank.world.rank == 0 and any(toggle.changes_ops for toggle in self.toggles):
             if self.rank.plan.trace_steps:
                 self._mark_without_effect()
@@ -77,6 +83,20 @@ class JobRank:
                 replace(arm, samples_per_step=sum(each.get(arm.name, 0) for each in of_ranks)) for arm in manifest.arms
             )
             self.rank.plan.folder.write_manifest(replace(manifest, arms=arms))
+
+    def _note_losses(self) -> None:
+        """Write the loss of each arm into the manifest: into its facts if it has processes of its own."""
+        texts = loss_texts(self.rank.world.gather(self.losses.moments()))
+        if self.rank.world.rank:
+            return
+        manifest, is_apart = self.rank.plan.folder.read_manifest(), self.rank.plan.process >= 0
+        arms = tuple(
+            replace(arm, facts={**arm.facts, LOSS.key: texts[arm.name]}) if is_apart and arm.name in texts else arm
+            for arm in manifest.arms
+        )
+        of_arms = {} if is_apart else {f"{LOSS.key}.{arm}": text for arm, text in texts.items()}
+        environment = {**manifest.environment, **of_arms}
+        self.rank.plan.folder.write_manifest(replace(manifest, arms=arms, environment=environment))
 
     def _mark_without_effect(self) -> None:
         """Take the verdict from arms that should issue other ops than the baseline, and do not."""
@@ -118,15 +138,22 @@ class JobRank:
 
 
 def start_rank(
-    request: JobRequest, job: Job, tracker: StepTracker, progress: ProgressCounters, loader: JobLoader
+    request: JobRequest,
+    job: Job,
+    tracker: StepTracker,
+    progress: ProgressCounters,
+    loader: JobLoader,
+    gradients: Mapping[str, str],
 ) -> JobRank | None:
     """Return this rank of the recording, once all ranks of the job have come.
 
-    None after a dry run, and if another process of a job without a process group is recorded. Raises TraceqError, on
-    every rank, for steps that are not alike, and for a toggle that the job does not have.
+    `gradients`: what was found of each parameter, in a dry run. None after a dry run, and if another process of a job
+    without a process group is recorded. Raises TraceqError, on every rank, for steps that are not alike, and for a
+    toggle that the job does not have.
     """
     assert tracker.pattern is not None
     world = world_of_job(device_of(job))
+    request = common_request(request, world)
     differ = f"the steps of the loop differ: {tracker.pattern.text}; evaluate and save less often, or use traceq.record"
     raise_first(world.gather("" if tracker.pattern.is_reliable else differ))
     if world.size == 1 and not claims(Path(request.out)):
@@ -144,6 +171,8 @@ def start_rank(
         announced.say(f"traceq: {_found_text(job, tracker, world)}")
     if request.is_dry:
         announced.say(f"traceq: toggles that apply: {_toggles_text(request.toggles)}")
+        for line in gradient_lines(world.gather(gradients)):
+            announced.say(f"traceq: {line}")
     _say_of_workers(announced, request, loader)
     if request.is_dry:
         announced.say(f"traceq: where its time goes: {shlex.join(['traceq', 'record', '--', *request.command])}")
@@ -158,8 +187,11 @@ def start_rank(
         _restore(toggles)
         raise
 
+    losses = LossByArm()
+
     def set_arm(arm: str) -> None:
         tracker.set_arm(arm)
+        losses.set_arm(arm)
         for toggle, number in zip(toggles, values[arm], strict=True):
             toggle.apply(number)
 
@@ -168,8 +200,24 @@ def start_rank(
     rank.facts.update({**_job_facts(job, tracker), **loader.settings})
     if request.arm:
         _note_arm(plan, arms[0].arm, world)
-        return JobRank(rank, toggles, arms, isolated_steps(rank), tracker, loader)
-    return JobRank(rank, toggles, arms, recorded_steps(rank, plan.manifest("", "")), tracker, loader)
+        return JobRank(rank, toggles, arms, isolated_steps(rank), tracker, loader, losses)
+    manifest = plan.manifest("", "", facts=(LOSS,))
+    return JobRank(rank, toggles, arms, recorded_steps(rank, manifest), tracker, loader, losses)
+
+
+def common_request(request: JobRequest, world: World) -> JobRequest:
+    """Return rank 0's request: on several nodes each launcher wrote one, with another run and another seed.
+
+    Raises TraceqError on every rank if nodes run different arms, or one does not see rank 0's run.
+    """
+    requests = world.gather(request)
+    runs = {(each.process, each.arm.name if each.arm else "") for each in requests}
+    differ = "nodes run different arms: start the same command on each" if len(runs) > 1 else ""
+    raise_first(world.gather(differ))
+    check_shared(Path(requests[0].out), world)
+    if requests[0].out != request.out:
+        Injection.of_run(request.out).note_elsewhere(requests[0].out)
+    return msgspec.structs.replace(requests[0], watch=request.watch, hang_s=request.hang_s)
 
 
 def _note_arm(plan: Plan, arm: Arm, world: World) -> None:

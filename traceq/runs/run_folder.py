@@ -111,8 +111,12 @@ class RunFolder:
             part.write_bytes(msgspec.json.format(to_json_bytes(manifest), indent=2) + b"\n")
 
     def reserve(self) -> None:
-        """Reserve disk space for the final manifest, so that it can say why the run ended on a full disk."""
-        self._reserve.write_bytes(os.urandom(_RESERVE_BYTES))
+        """Reserve disk space for the final manifest, so that it can say why the run ended on a full disk.
+
+        Raises FileExistsError if another process has: then the folder is that one's.
+        """
+        with self._reserve.open("xb") as file:
+            file.write(os.urandom(_RESERVE_BYTES))
 
     @property
     def is_begun(self) -> bool:

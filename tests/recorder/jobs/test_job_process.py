@@ -48,7 +48,7 @@ PATCHED = (torch.autograd.backward, torch.optim.Optimizer.zero_grad, torch.save,
 
 
 def recorded(
-    folder: Path, loop: Loop, toggles: Sequence[str] = (TOGGLE,), num_steps: int = 600, **options: bool
+    folder: Path, loop: Loop, toggles: Sequence[str] = (TOGGLE,), num_steps: int = 600, **options: int
 ) -> Notes:
     """Run the loop in this process as a job with an injected recorder, which lets it train on."""
     request = JobRequest(
@@ -92,6 +92,17 @@ def test_no_step_has_mixed_arms(loop: Loop, tmp_path: Path) -> None:
     assert pairs == {("value=0", "value=1"): (1, 16), ("value=0", "value=0"): (1, 16)}
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler
+@pytest.mark.parametrize("loop", LOOPS)
+def test_no_step_has_mixed_arms_in_600_that_take_turns(loop: Loop, tmp_path: Path) -> None:
+    notes = recorded(tmp_path, loop, num_steps=3000, steps=80)
+    assert manifest_of(tmp_path).status == "complete"
+    num_steps = (tmp_path / "run" / "steps" / "rank0.jsonl").read_bytes().count(b'"kind":"step"')
+    assert num_steps >= 600
+    assert [number for number, step in enumerate(notes.steps) if len(set(step)) > 1] == []
+
+
 @pytest.mark.parametrize("loop", [accumulation_with_a_tail, evaluations_and_checkpoints])
 def test_an_irregular_loop_completes_with_the_halves_of_cuda(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -111,6 +122,7 @@ def test_phases_and_what_was_found_are_in_the_manifest(tmp_path: Path) -> None:
     assert manifest.environment["step_pattern"] == "L F B O0 (6 of 6 alike)"
     assert "Net" in str(manifest.environment["models"])  # among those of other tests
     assert manifest.environment["optimizers"] == "AdamW"
+    assert {arm.name for arm in manifest.arms if "sd" in str(manifest.fact("loss", arm))} == {"value=0", "value=1"}
     assert [(arm.name, arm.baseline) for arm in manifest.arms] == [("value=0", True), ("value=1", False)]
 
 

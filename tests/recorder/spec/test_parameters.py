@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -217,6 +218,12 @@ def test_a_run_in_the_current_folder_has_the_next_one_beside_it(
     assert create_run_folder(Path(), "x") == Path()
     assert create_run_folder(Path(), "x") == tmp_path / "here-2"
     assert create_run_folder(tmp_path / "here", "x") == tmp_path / "here-3"
+
+
+def test_launchers_that_start_together_each_get_a_folder(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as launchers:
+        folders = list(launchers.map(lambda _: create_run_folder(tmp_path / "run", "x"), range(8)))
+    assert sorted(folders) == sorted([tmp_path / "run", *(tmp_path / f"run-{number}" for number in range(2, 9))])
 
 
 def test_a_folder_the_system_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,9 @@ __all__ = ["DRY_RUN", "Injection"]
 
 DRY_RUN = "dry run"
 
-_REQUEST, _ATTACHED, _REASON = "job.json", "attached", "reason"
+_REQUEST, _ATTACHED, _REASON, _ELSEWHERE = "job.json", "attached", "reason", "elsewhere"
 _MODULE = "sitecustomize.py"
+_OF_RUN = ".inject"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,11 @@ class Injection:
     """The folder, as launcher and processes of the job use it; on other nodes they find it by the same path."""
 
     folder: Path
+
+    @staticmethod
+    def of_run(out: str | Path) -> Injection:
+        """Return the folder of a run that is being recorded."""
+        return Injection(Path(out) / _OF_RUN)
 
     def write(self, request: JobRequest) -> None:
         """Write the module that is injected, and the request beside it."""
@@ -54,6 +60,17 @@ class Injection:
         """Note why nothing is recorded; the first reason counts."""
         with suppress(OSError), (self.folder / _REASON).open("x", encoding="utf-8") as file:
             file.write(text)
+
+    def note_elsewhere(self, out: str) -> None:
+        """Note that the ranks of this node are recorded into the run of rank 0's, which another launcher made."""
+        with suppress(OSError):
+            (self.folder / _ELSEWHERE).write_text(out, encoding="utf-8")
+
+    @property
+    def elsewhere(self) -> str:
+        """The run of another launcher that the ranks of this one are recorded into; else ""."""
+        path = self.folder / _ELSEWHERE
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
 
     @property
     def reason(self) -> str:

@@ -8,12 +8,16 @@ from pathlib import Path
 import msgspec
 
 from traceq.errors import UsageFault
-from traceq.model import Arm
+from traceq.model import Arm, Fact
 from traceq.recorder.spec.names import check_arm
 from traceq.recorder.spec.parameters import split_assignment
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 
-__all__ = ["JobArm", "JobRequest", "ToggleRequest", "job_arms", "parse_toggle"]
+__all__ = ["LOSS", "JobArm", "JobRequest", "ToggleRequest", "job_arms", "parse_toggle"]
+
+
+LOSS = Fact("loss", "loss, mean over recorded steps")
+"""What is noted of the arms of every job, besides their time."""
 
 
 class ToggleRequest(msgspec.Struct, frozen=True):

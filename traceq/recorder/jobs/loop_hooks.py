@@ -53,6 +53,10 @@ class Observer(Protocol):
         """Report a batch while steps are learned, and the loader it came from where that is known."""
         ...
 
+    def backward_of(self, tensors: Any) -> None:
+        """Report what a backward begins with, on that thread."""
+        ...
+
     def begin(self, phase: str, event: str) -> int:
         """Report that a phase begins, with an event of the loop or ""; return what `end` requires."""
         ...
@@ -202,6 +206,8 @@ class LoopHooks:
         def call(*args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_dynamo_compiling():
                 observer.wake()
+                if observer.is_watching():
+                    observer.backward_of(args[0] if args else kwargs.get("tensors"))
             return observed(*args, **kwargs)
 
         return call

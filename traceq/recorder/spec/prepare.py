@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -185,16 +186,18 @@ def create_run_folder(
     try:
         if overwrite and RunFolder(base).is_begun:
             shutil.rmtree(base)
-        folder = next((path for path in (base, *others) if not RunFolder(path).is_begun), None)
-        if folder is None:
-            raise TraceqError(f"{base}: {MAX_RUNS} runs of this name; {remedy}")
-        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-            raise TraceqError(f"{folder}: exists and is not empty; nothing but a run is overwritten, {remedy}")
-        folder.mkdir(parents=True, exist_ok=True)
-        RunFolder(folder).reserve()
+        for folder in (base, *others):
+            is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+            if not is_free and not RunFolder(folder).is_begun:
+                raise TraceqError(f"{folder}: exists and is not empty; nothing but a run is overwritten, {remedy}")
+            if is_free:
+                folder.mkdir(parents=True, exist_ok=True)
+                with suppress(FileExistsError):  # the launcher of another node, or task, was faster
+                    RunFolder(folder).reserve()
+                    return folder
     except OSError as fault:
         raise TraceqError(f"{base}: cannot create this folder: {fault.strerror}; {remedy}") from fault
-    return folder
+    raise TraceqError(f"{base}: {MAX_RUNS} runs of this name; {remedy}")
 
 
 def resolve_device(device: str) -> str:

@@ -1,0 +1,71 @@
+"""Parameters that DDP would wait for in vain are named with their modules, and those of gates that stay closed."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="gradients are torch's")
+
+import torch
+from torch import nn
+
+from traceq.recorder.jobs.gradient_watch import GradientWatch, gradient_lines
+
+pytestmark = pytest.mark.torch
+
+REFUSED = "without a gradient, which DDP refuses without find_unused_parameters: freeze or delete them"
+
+
+class Heads(nn.Module):
+    """A head that the loss ignores, one behind a closed gate, a frozen encoder, an embedding of sparse gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head, self.ignored, self.gated = (nn.Linear(2, 2) for _ in range(4))
+        self.words = nn.Embedding(4, 2, sparse=True)
+        self.encoder.requires_grad_(False)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        encoded = self.encoder(batch) + self.words(torch.tensor([1]))
+        self.ignored(encoded)
+        return self.head(encoded).square().mean() + 0 * self.gated(encoded).sum()
+
+
+def test_every_parameter_is_what_its_gradients_are() -> None:
+    model, teacher = Heads(), nn.Linear(2, 2)
+    watch = GradientWatch([model, teacher])
+    for _ in range(2):
+        model(torch.ones(1, 2)).backward()
+        model.zero_grad()
+    uses = watch.uses()
+    assert {name.partition(".")[0]: use for name, use in uses.items()} == {
+        "encoder": "frozen",
+        "head": "used",
+        "ignored": "unused",
+        "gated": "zero",
+        "words": "used",
+    }
+    watch.close()
+    assert not model.head.weight._post_accumulate_grad_hooks
+    assert list(gradient_lines([uses])) == [
+        "3 of 9 parameters get gradients",
+        f"2 parameters {REFUSED}: ignored (weight, bias)",
+        "2 parameters with a gradient of zero in every step, which DDP reduces in vain: gated (weight, bias)",
+        "2 parameters frozen: encoder (weight, bias)",
+    ]
+
+
+def test_a_parameter_without_a_gradient_on_one_rank_is_unused() -> None:
+    lines = list(gradient_lines([{"a.w": "used", "b": "zero"}, {"a.w": "unused", "b": "used"}]))
+    assert lines[0] == "1 of 2 parameters get gradients"
+    assert lines[1].endswith("freeze or delete them, on some rank: a (w)")
+    assert len(lines) == 2
+
+
+def test_many_modules_are_counted() -> None:
+    (_, line) = gradient_lines([{f"m{number}.w": "frozen" for number in range(9)}])
+    assert line.endswith("m5 (w) and 3 more modules")
+
+
+def test_nothing_is_said_of_a_job_without_models() -> None:
+    assert list(gradient_lines([{}, {}])) == []

@@ -1,0 +1,97 @@
+"""Which parameters of a job get a gradient, as DDP would see it: it waits for each that requires one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+
+__all__ = ["FROZEN", "UNUSED", "USED", "ZERO", "GradientWatch", "gradient_lines"]
+
+UNUSED, ZERO, FROZEN, USED = "unused", "zero", "frozen", "used"
+_MOST_MODULES = 6
+_ADVICE = {
+    UNUSED: "without a gradient, which DDP refuses without find_unused_parameters: freeze or delete them",
+    ZERO: "with a gradient of zero in every step, which DDP reduces in vain",
+    FROZEN: "frozen",
+}
+
+
+class GradientWatch:
+    """Notes every gradient of some models from now on, until it is closed."""
+
+    __slots__ = ("_handles", "_models", "_nonzero")
+
+    def __init__(self, models: Sequence[Module]) -> None:
+        self._models = [each.module if isinstance(each, DistributedDataParallel) else each for each in models]
+        self._nonzero: dict[int, bool] = {}
+        self._handles = [
+            parameter.register_post_accumulate_grad_hook(self._note)
+            for model in self._models
+            for parameter in model.parameters()
+            if parameter.requires_grad
+        ]
+
+    def uses(self) -> dict[str, str]:
+        """Return what every parameter of the models that train is so far, by name."""
+        return {
+            name: self._use(parameter)
+            for model in self._models
+            if any(id(parameter) in self._nonzero for parameter in model.parameters())
+            for name, parameter in model.named_parameters()
+        }
+
+    def close(self) -> None:
+        """Note no more, and forget the models."""
+        while self._handles:
+            self._handles.pop().remove()
+        self._models.clear()
+
+    def _note(self, parameter: Tensor) -> None:
+        was_nonzero = self._nonzero.setdefault(id(parameter), False)
+        if not was_nonzero and parameter.grad is not None:
+            values = parameter.grad._values() if parameter.grad.is_sparse else parameter.grad
+            self._nonzero[id(parameter)] = bool(values.any())
+
+    def _use(self, parameter: Tensor) -> str:
+        if not parameter.requires_grad:
+            return FROZEN
+        if id(parameter) not in self._nonzero:
+            return UNUSED
+        return USED if self._nonzero[id(parameter)] else ZERO
+
+
+def gradient_lines(uses_of_ranks: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Yield how many parameters get a gradient, then those that get none on any rank, those of zero on all, frozen."""
+    first = uses_of_ranks[0] if uses_of_ranks else {}
+    uses = {name: _joined([each.get(name, UNUSED) for each in uses_of_ranks]) for name in first}
+    if not uses:
+        return
+    yield f"{list(uses.values()).count(USED):,} of {_tensors(len(uses))} get gradients"
+    for use, advice in _ADVICE.items():
+        if names := [name for name in uses if uses[name] == use]:
+            some = use == UNUSED and any(each.get(name) != UNUSED for name in names for each in uses_of_ranks)
+            where = ", on some rank" if some else ""
+            yield f"{_tensors(len(names))} {advice}{where}: {_by_module(names)}"
+
+
+def _joined(of_ranks: Sequence[str]) -> str:
+    """Return the use over ranks: DDP waits on each of them."""
+    return UNUSED if UNUSED in of_ranks else USED if USED in of_ranks else of_ranks[0]
+
+
+def _tensors(num: int) -> str:
+    return f"{num:,} parameter{'' if num == 1 else 's'}"
+
+
+def _by_module(names: Sequence[str]) -> str:
+    """Return `head.aux (weight, bias), gate (scale) and 2 more modules`."""
+    modules: dict[str, list[str]] = {}
+    for name in names:
+        module, _, parameter = name.rpartition(".")
+        modules.setdefault(module, []).append(parameter)
+    listed = [f"{module or 'the model itself'} ({', '.join(each)})" for module, each in modules.items()]
+    rest = len(listed) - _MOST_MODULES
+    return ", ".join(listed[:_MOST_MODULES]) + (f" and {rest:,} more modules" if rest > 0 else "")
