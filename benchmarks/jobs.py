@@ -121,6 +121,28 @@ def write_digits(folder: Path) -> None:
             (raw / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, num) + labels)
 
 
+def write_text(folder: Path) -> None:
+    """Write random text and a tokenizer of its words, for run_clm."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = [f"w{number}" for number in range(200)]
+    rng = np.random.default_rng(0)
+    lines = (" ".join(words[number] for number in row) for row in rng.integers(0, len(words), (4_000, 64)).tolist())
+    (folder / "random.txt").write_text("\n".join(lines), encoding="utf-8")
+    vocabulary = {word: number for number, word in enumerate(["<end>", *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<end>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", unk_token="<end>")
+    fast.save_pretrained(folder / "random-tokenizer")
+
+
+def installed(package: str, file: str) -> str:
+    """Return the path of a file of a package; "" without the package."""
+    spec = find_spec(package)
+    return str(Path(spec.origin).parent / file) if spec and spec.origin else ""
+
+
 NANO_GPT = (
     "train.py --dataset=random --device=cpu --compile=False --dtype=float32 --eval_interval=200 --eval_iters=2 "
     "--block_size=64 --batch_size=4 --n_layer=4 --n_head=4 --n_embd=64 --max_iters=100000 "
@@ -132,6 +154,11 @@ DLRM = (
 )
 DCGAN = "main.py --dataset fake --batchSize 2 --imageSize 64 --ngf 8 --ndf 8 --niter 50 --workers 1"
 AUTOENCODER = "autoencoder.py --trainer.accelerator=cpu --trainer.logger=false"
+RUN_CLM = (
+    "run_clm.py --model_type gpt2 --config_overrides n_embd=64,n_layer=4,n_head=4,vocab_size=201 --do_train "
+    "--tokenizer_name random-tokenizer --train_file random.txt --block_size 64 --per_device_train_batch_size 4 "
+    "--max_steps 100000 --output_dir out --use_cpu --report_to none --save_strategy no --logging_steps 100000"
+)
 CIFAR = "cifar10_deepspeed.py --deepspeed --epochs 10 --dtype fp32"
 SCRIPTS = (
     Script(
@@ -185,6 +212,17 @@ SCRIPTS = (
         "main.py",
         "output = self.main(input)",
         packages=["torchvision"],
+    ),
+    Script(
+        "HF run_clm",
+        "huggingface/transformers",
+        "examples/pytorch/language-modeling",
+        RUN_CLM.split(),
+        "L F B O0",
+        installed("transformers", "models/gpt2/modeling_gpt2.py"),
+        "inputs_embeds = self.wte(input_ids)",
+        packages=["transformers", "datasets", "evaluate"],
+        prepare=write_text,
     ),
     Script(
         "Lightning autoencoder",
@@ -290,9 +328,13 @@ def record(script: Script, folder: Path, kind: str, out: Path) -> bool:
     toggle = ["--toggle", f"@stall=0,{stall_us}"]
     command = [*TRACEQ, "record", *sizes, *toggle, "--out", str(partial), "--", *script.command]
     paths = [str(Path(traceq.__file__).parents[1]), str(folder.parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = (
+        {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        | dict(os.environ)
+        | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    )
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    if script.prepare is write_tokens:
+    if script.prepare in (write_tokens, write_text):
         shutil.rmtree(folder / "out", ignore_errors=True)
     if done.returncode:
         CONSOLE.print(f"{script.name:21} {kind:5}     failed: {done.stderr.strip().splitlines()[-1:]}")
