@@ -49,10 +49,11 @@ def _per_step(totals: Sequence[int], num_steps: int) -> list[int]:
     return means
 
 
-def account_causes(a: Ledger, b: Ledger, delta_ns: int) -> tuple[Cause, ...]:
+def account_causes(a: Ledger, b: Ledger, delta_ns: int, *, is_host_only: bool = True) -> tuple[Cause, ...]:
     """Return the differences of matched accounts, which add up to the traced delta, largest first.
 
-    Those that steps of the same code have among themselves, too, are one row of jitter, which comes last.
+    Of hosts alone, which wait for cores, those that steps of the same code have among themselves, too, are one row of
+    jitter, which comes last.
     """
     of_a, of_b = align_accounts(a, b)
     total_a, total_b = ({key: account.ns for key, account in side.items()} for side in (of_a, of_b))
@@ -68,7 +69,8 @@ def account_causes(a: Ledger, b: Ledger, delta_ns: int) -> tuple[Cause, ...]:
             self_op = _self_op(cause, first, second, a.num_steps, b.num_steps)
             chain = _chain(cause, sides)
             causes.append(replace(cause, self_op=self_op, delta_bytes=bytes_b - bytes_a, chain=chain))
-            if shift := step_shift(*(side.by_step if side else (0,) * num for side, num in sides)):
+            shift = step_shift(*(side.by_step if side else (0,) * num for side, num in sides))
+            if shift and is_host_only:
                 shifts[cause.key] = shift
     folded = fold_replacements(causes, of_a.keys(), of_b.keys(), delta_ns)
     return sorted_causes(join_jitter(folded, shifts, delta_ns), delta_ns)

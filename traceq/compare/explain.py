@@ -47,7 +47,8 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
         if traced.is_matched:
             return traced, cells, cause_rows(common, traced.delta_ns)
         traced = replace(traced, replays=side_replays(a, b))
-    return traced, cells, account_causes(of_a, of_b, traced.delta_ns)
+    is_host_only = not len(device_work(a)) and not len(device_work(b))
+    return traced, cells, account_causes(of_a, of_b, traced.delta_ns, is_host_only=is_host_only)
 
 
 def _cells(a: Ledger, b: Ledger) -> tuple[CellDelta, ...]:
