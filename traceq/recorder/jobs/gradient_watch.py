@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
@@ -31,7 +32,7 @@ class GradientWatch:
             parameter.register_post_accumulate_grad_hook(self._note)
             for model in self._models
             for parameter in model.parameters()
-            if parameter.requires_grad
+            if parameter.requires_grad and parameter.is_leaf  # views of a sharded model are none
         ]
 
     def uses(self) -> dict[str, str]:
@@ -41,6 +42,7 @@ class GradientWatch:
             for model in self._models
             if any(id(parameter) in self._nonzero for parameter in model.parameters())
             for name, parameter in model.named_parameters()
+            if parameter.is_leaf
         }
 
     def close(self) -> None:
@@ -52,8 +54,7 @@ class GradientWatch:
     def _note(self, parameter: Tensor) -> None:
         was_nonzero = self._nonzero.setdefault(id(parameter), False)
         if not was_nonzero and parameter.grad is not None:
-            values = parameter.grad._values() if parameter.grad.is_sparse else parameter.grad
-            self._nonzero[id(parameter)] = bool(values.any())
+            self._nonzero[id(parameter)] = bool(_values(parameter.grad).any())
 
     def _use(self, parameter: Tensor) -> str:
         if not parameter.requires_grad:
@@ -61,6 +62,13 @@ class GradientWatch:
         if id(parameter) not in self._nonzero:
             return UNUSED
         return USED if self._nonzero[id(parameter)] else ZERO
+
+
+def _values(gradient: Any) -> Tensor:
+    """Return the values that this rank holds: to ask a sharded tensor for all of them would be a collective."""
+    local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    values: Tensor = local._values() if local.is_sparse else local
+    return values
 
 
 def gradient_lines(uses_of_ranks: Sequence[Mapping[str, str]]) -> Iterator[str]:
