@@ -225,7 +225,8 @@ class JobProcess:
             self._gradients = GradientWatch(self._models)
 
     def _begin_step(self) -> None:
-        with self._stack.interrupted():
+        self._stack.interrupt()
+        try:
             if self._rank is None:
                 self._start()
             if self._is_over:
@@ -234,6 +235,8 @@ class JobProcess:
                 self._rank.losses.end_step()
             if next(self._steps, None) is None:
                 self._finish()
+        finally:
+            self._stack.resume()
 
     def _start(self) -> None:
         """Become a rank of the recording, once the loop's steps are known."""

@@ -28,8 +28,9 @@ def test_a_phase_inside_another_interrupts_it(monkeypatch: pytest.MonkeyPatch) -
     stack.end(inner)
     assert not stack.has_event("F")
     now[0] = 45
-    with stack.interrupted():
-        now[0] = 60
+    stack.interrupt()
+    now[0] = 60
+    stack.resume()
     now[0] = 61
     stack.end(outer)
     assert phases.take() == {"optimizer": 16, "forward": 30}

@@ -240,6 +240,11 @@ class LoopHooks:
 
     def _end_steps(self, optimizer: Optimizer) -> None:
         """End the phases of an optimizer's step, and of steps inside it."""
+        if not self._open_steps:
+            return
+        if self._open_steps[-1][0] == id(optimizer) and len(self._open_steps) == 1:
+            self._observer.end(self._open_steps.pop()[1])
+            return
         numbers = [number for number, _ in self._open_steps]
         if id(optimizer) in numbers:
             first = numbers.index(id(optimizer))

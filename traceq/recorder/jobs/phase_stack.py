@@ -5,9 +5,6 @@ An optimizer may run the forward and the backward in its closure; each gets its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from traceq.recorder.spec.phases import Phases
 
 __all__ = ["PhaseStack"]
@@ -42,26 +39,19 @@ class PhaseStack:
 
     def end(self, depth: int) -> None:
         """End the phase that began at this depth, and all inside it; the one around it continues."""
-        self._close()
+        self.interrupt()
         del self._names[depth:], self._events[depth:]
         if depth:
-            self._reopen()
+            self.resume()
 
-    @contextmanager
-    def interrupted(self) -> Iterator[None]:
-        """Interrupt the current phase for the block."""
-        self._close()
-        try:
-            yield
-        finally:
-            self._reopen()
-
-    def _close(self) -> None:
+    def interrupt(self) -> None:
+        """End the current phase until `resume`."""
         if self._is_open and self.phases is not None:
             self.phases.end()
         self._is_open = False
 
-    def _reopen(self) -> None:
+    def resume(self) -> None:
+        """Begin the current phase again."""
         if self._names and self.phases is not None:
             self.phases.begin(self._names[-1])
             self._is_open = True

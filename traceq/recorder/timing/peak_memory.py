@@ -9,6 +9,11 @@ from pathlib import Path
 
 import torch
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 __all__ = ["NO_PEAK", "Peak", "read_peak", "reset_peak_memory"]
 
 
@@ -29,11 +34,10 @@ def read_peak(device: torch.device) -> Peak:
         peak = Peak(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
         torch.cuda.reset_peak_memory_stats(device)
         return peak
-    try:
-        import resource
-    except ImportError:  # Windows
+    if resource is None:
         return NO_PEAK
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # of this thread, but for the memory, which is the process's: for the times of all threads the kernel visits each
+    kilobytes = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_maxrss
     return Peak(kilobytes if sys.platform == "darwin" else kilobytes * 1024, 0)
 
 
