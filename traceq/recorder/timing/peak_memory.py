@@ -34,10 +34,9 @@ def read_peak(device: torch.device) -> Peak:
         peak = Peak(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
         torch.cuda.reset_peak_memory_stats(device)
         return peak
-    if resource is None:
-        return NO_PEAK
     # of this thread, but for the memory, which is the process's: for the times of all threads the kernel visits each
-    kilobytes = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_maxrss
+    who = getattr(resource, "RUSAGE_THREAD", getattr(resource, "RUSAGE_SELF", 0))
+    kilobytes = resource.getrusage(who).ru_maxrss if resource is not None else 0
     return Peak(kilobytes if sys.platform == "darwin" else kilobytes * 1024, 0)
 
 
