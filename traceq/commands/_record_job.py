@@ -73,7 +73,7 @@ def record_job(
         say(f"traceq: {result.folder.path}: {result.fault}")
         raise typer.Exit(result.exit_code or 1)
     if result.is_elsewhere:
-        say(f"traceq: the ranks of this node are in {result.folder.path}: the command on rank 0's node has the answer")
+        say(f"traceq: the ranks of this command are in {result.folder.path}: the command that made it has the answer")
         raise typer.Exit(result.exit_code)
     if not options.is_dry:
         if result.exit_code:

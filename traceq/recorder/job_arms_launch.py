@@ -45,7 +45,7 @@ _STEPS_OF_BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class _JobArms:
-    """The command, and the words of an arm that complete it; `elsewhere`: the run of rank 0's node, if another."""
+    """The command, and the words of an arm that complete it; `elsewhere`: the run of another node, if it is there."""
 
     options: JobOptions
     words_of: Callable[[Arm], list[str]]

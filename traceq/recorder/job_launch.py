@@ -83,7 +83,7 @@ class JobOptions:
 class JobResult:
     """How the job ended: its exit code (128 + the number of a signal), and why its recording is not complete, or "".
 
-    `is_elsewhere`: the run in `folder` is that of the launcher on rank 0's node, which says how it ended.
+    `is_elsewhere`: the run in `folder` is that of another node's launcher, which says how it ended.
     """
 
     exit_code: int

@@ -68,6 +68,7 @@ class JobRank:
                 self._mark_without_effect()
             else:
                 self.rank.say("traceq: note: without traced steps it is not proven that every arm changed something")
+        self.rank.world.barrier()  # so that the launcher of every node reads what rank 0 has written
         if self.rank.plan.process < 0:  # else the launcher counts the processes
             self.rank.say(f"traceq: the recording is complete, after {self.rank.progress.num_ended:,} steps")
 
@@ -206,18 +207,23 @@ def start_rank(
 
 
 def common_request(request: JobRequest, world: World) -> JobRequest:
-    """Return rank 0's request: on several nodes each launcher wrote one, with another run and another seed.
+    """Return the request that all ranks follow: on several nodes each launcher wrote one, with another run and seed.
 
-    Raises TraceqError on every rank if nodes run different arms, or one does not see rank 0's run.
+    That of the first folder by name, as which node has rank 0 may differ between the processes of arms. Raises
+    TraceqError on every rank if nodes run different arms, or do not share the folder.
     """
     requests = world.gather(request)
-    runs = {(each.process, each.arm.name if each.arm else "") for each in requests}
-    differ = "nodes run different arms: start the same command on each" if len(runs) > 1 else ""
-    raise_first(world.gather(differ))
-    check_shared(Path(requests[0].out), world)
-    if requests[0].out != request.out:
-        Injection.of_run(request.out).note_elsewhere(requests[0].out)
-    return msgspec.structs.replace(requests[0], watch=request.watch, hang_s=request.hang_s)
+    first = min(requests, key=lambda each: each.out)
+    fault = ""
+    if len({(each.process, each.arm.name if each.arm else "") for each in requests}) > 1:
+        fault = "nodes run different arms: start the same command on each"
+    elif len({(each.run_id, each.started) for each in requests if each.out == first.out}) > 1:
+        fault = f"{first.out}: another folder on each node; all ranks need a shared file system"
+    raise_first(world.gather(fault))
+    check_shared(Path(first.out), world)
+    if first.out != request.out:
+        Injection.of_run(request.out).note_elsewhere(first.out)
+    return msgspec.structs.replace(first, watch=request.watch, hang_s=request.hang_s)
 
 
 def _note_arm(plan: Plan, arm: Arm, world: World) -> None:

@@ -62,7 +62,7 @@ class Injection:
             file.write(text)
 
     def note_elsewhere(self, out: str) -> None:
-        """Note that the ranks of this node are recorded into the run of rank 0's, which another launcher made."""
+        """Note that the ranks of this launcher are recorded into the run that another one made."""
         with suppress(OSError):
             (self.folder / _ELSEWHERE).write_text(out, encoding="utf-8")
 
