@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from builder import op, step, world, write
 from terminal import traceq
 
+from traceq.analysis.registry import analyze
 from traceq.compare.diff import diff
 from traceq.errors import UnreadableInput
 from traceq.runs.read import read
@@ -100,3 +104,45 @@ def test_a_title_keeps_its_dots(tmp_path: Path) -> None:
     result = diff(*map(str, sides))
     assert (result.a_name, result.b_name) == ("Qwen1.5-0.5B", "Qwen1.5-1.8B")
     assert traceq("show", str(sides[0])).code == 0
+
+
+PROFILED = """
+import sys
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+
+folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+model = torch.nn.Linear(16, 16)
+turns = schedule(wait=1, warmup=1, active=2, repeat=2)
+handler = tensorboard_trace_handler(str(folder / "log"), f"worker{rank}", use_gzip=True)
+with profile(activities=[ProfilerActivity.CPU], schedule=turns, on_trace_ready=handler) as profiler:
+    for _ in range(8):
+        loss = model(torch.randn(4, 16)).sum()
+        loss.backward()
+        torch.distributed.all_reduce(model.weight.grad)
+        profiler.step()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+def test_what_torchs_handler_for_tensorboard_writes_is_the_last_window_of_each_rank(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="a trace is recorded")
+    (tmp_path / "job.py").write_text(PROFILED)
+    ranks = [subprocess.Popen([sys.executable, "job.py", str(tmp_path), str(rank)], cwd=tmp_path) for rank in (0, 1)]
+    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    run = read(tmp_path / "log")
+    assert run.ranks == (0, 1)
+    assert any("have 2 windows each; the latest are used" in caveat.text for caveat in run.caveats)
+    steps = analyze(run, "steps").tables[0].to_dicts()
+    for rank in (0, 1):
+        latest = max((tmp_path / "log").glob(f"worker{rank}.*"), key=lambda path: int(path.name.split(".")[1]))
+        with gzip.open(latest) as file:
+            rows = [row for row in json.load(file)["traceEvents"] if row["ph"] == "X"]
+        expected = sorted(row["dur"] for row in rows if row["name"].startswith("ProfilerStep#"))
+        assert len(expected) == 2
+        times = sorted(row["dur_ns"] / 1000 for row in steps if row["rank"] == rank)
+        assert times == pytest.approx(expected, abs=0.001)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builder import Event, kernel, launch, op, row, step, text
+from paths import FIXTURES
 
 from traceq.analysis.registry import analyze
 from traceq.errors import UnreadableInput, UsageFault
@@ -66,3 +69,29 @@ def test_one_process_with_devices_and_spans_is_one_rank(tmp_path: Path) -> None:
     spans = row("Trace", "PyTorch Profiler (0)", 0, 100)
     spans["pid"] = "Spans"
     assert read(merged(tmp_path, *rank(3), spans, distributedInfo={"rank": 3, "world_size": 8})).ranks == (3,)
+
+
+def of_recording(number: int) -> list[Event]:
+    """The rows of a rank of the recorded fixture, its process named as programs do that merge traces."""
+    with gzip.open(FIXTURES / "outlier_ab" / "off" / f"rank{number}.json.gz") as file:
+        rows: list[Event] = json.load(file)["traceEvents"]
+    (pid,) = {event["pid"] for event in rows if event.get("cat") == "cpu_op"}
+    rows = [event for event in rows if event["pid"] == pid and event.get("name") != "process_name"]
+    return [*rows, process(pid, f"RANK {number} - CPU")]
+
+
+@pytest.mark.parametrize("name", ["steps", "host", "collectives"])
+def test_a_recorded_job_reads_the_same_from_one_merged_file(name: str, tmp_path: Path) -> None:
+    together = merged(tmp_path, *of_recording(0), *of_recording(1), baseTimeNanoseconds=1790857026000000000)
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    for number in (0, 1):
+        (apart / f"rank{number}.json").write_bytes(text(*of_recording(number), baseTimeNanoseconds=1790857026000000000))
+    run, expected = read(together), read(apart)
+    assert run.ranks == (0, 1)
+    assert [len(trace.events) for trace in run.traces] == [len(complete_events(number)) for number in (0, 1)]
+    assert analyze(run, name).tables[0].to_dicts() == analyze(expected, name).tables[0].to_dicts() != []
+
+
+def complete_events(number: int) -> list[Event]:
+    return [event for event in of_recording(number) if event["ph"] == "X"]
