@@ -22,11 +22,11 @@ def command(
     from traceq.errors import UsageFault
     from traceq.optional_packages import import_or_fault
 
-    os.environ["TRACEQ_CACHE"] = "0"
     if not hasattr(import_or_fault("mcp"), "Client"):
         raise UsageFault("the package mcp is older than 2: pip install 'mcp>=2'")
     from traceq.agent_tools.server import serve
 
     if sys.stdin.isatty():
         typer.echo("waiting for a client on stdin; clients start this command themselves: docs/agents.md", err=True)
+    os.environ["TRACEQ_CACHE"] = "0"
     serve(urls=urls)

@@ -40,8 +40,8 @@ __all__ = [
 MOST_FINDINGS = 8
 _PIPED_WIDTH = 140
 _GAP = 2
-_NARROWEST = 20
-"""Columns to which a text may be cut: of less, names of ops are not recognised, and a column is better hidden."""
+_NARROW, _NARROWEST = 20, 16
+"""Columns to which texts are cut before headings are broken, and after: of less, names of ops are not recognised."""
 SHORT_LINE = 27
 """Characters that stay of a `file.py:LINE`, from its end, before columns are hidden."""
 _LINE = "line"
@@ -186,14 +186,15 @@ def _layout(table: Table, shown: Sequence[int], width: int, *, most_of_line: int
     columns = [table.columns[index] for index in shown]
     texts = [tuple(format_value(row[index], table.columns[index].unit) for index in shown) for row in table.rows]
     whole = [visible(column.heading) for column in columns]
-    for headings in (whole, [heading.replace(" ", "\n") for heading in whole]):
+    broken = [heading.replace(" ", "\n") for heading in whole]
+    for headings, narrowest_text in ((whole, _NARROW), (broken, _NARROW), (broken, _NARROWEST)):
         widths = [
             max([*map(len, heading.split("\n")), *(len(row[index]) for row in texts)])
             for index, heading in enumerate(headings)
         ]
         cuttable = [index for index, column in enumerate(columns) if column.unit is Unit.TEXT]
         narrowest = [
-            max([_NARROWEST, *(_least_of_line(row[index], most_of_line) for row in texts if column.key == _LINE)])
+            max([narrowest_text, *(_least_of_line(row[index], most_of_line) for row in texts if column.key == _LINE)])
             for index, column in enumerate(columns)
         ]
         while (excess := sum(widths) + _GAP * len(widths) - width) > 0:
@@ -209,19 +210,20 @@ def _layout(table: Table, shown: Sequence[int], width: int, *, most_of_line: int
 
 
 def _hideable(table: Table, shown: Sequence[int]) -> list[int]:
-    """Return columns to hide, in order: shares, texts from the right, then numbers by ascending sum.
+    """Return columns to hide, in order: shares, texts from the right, of these the line last, numbers by ascending sum.
 
     The first column and a total are always shown.
     """
     rest = [index for index in shown[1:] if table.columns[index].key != "total"]
-    texts = [index for index in reversed(rest) if table.columns[index].unit is Unit.TEXT]
+    lines = [index for index in rest if table.columns[index].key == _LINE]
+    texts = [index for index in reversed(rest) if table.columns[index].unit is Unit.TEXT and index not in lines]
     shares = [index for index in rest if table.columns[index].unit in (Unit.PERCENT, Unit.DELTA_PERCENT)]
-    numbers = [index for index in rest if index not in (*texts, *shares)]
+    numbers = [index for index in rest if index not in (*texts, *shares, *lines)]
 
     def size(index: int) -> float:
         return sum(abs(value) for row in table.rows if isinstance(value := row[index], int | float))
 
-    return [*shares, *texts, *sorted(numbers, key=size)]
+    return [*shares, *texts, *lines, *sorted(numbers, key=size)]
 
 
 def _rich_table(layout: _Layout) -> RichTable:
