@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -76,8 +76,11 @@ def test_a_server_that_is_killed_is_an_error_of_its_client_alone() -> None:
 
 def children() -> set[int]:
     """The processes that this one started."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return {int(word) for each in lists for word in each.read_text().split()}
+    started_by_any = set[int]()
+    for started in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended since
+            started_by_any |= set(map(int, started.read_text().split()))
+    return started_by_any
 
 
 @contextmanager
