@@ -14,13 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.demo ## record a check, and one of known cost, on two CPU ranks and say what each costs
 	@run=traceq-runs/demo-$$(date +%Y%m%d-%H%M%S) && \
 	$(BIN)/traceq record --recipe fixtures/demo.py --ranks 2 --device cpu --steps 128 --out $$run > /dev/null && \
-	$(BIN)/traceq diff $$run --html $$run/diff.html > /dev/null 2>&1 && \
-	$(BIN)/traceq diff $$run && \
-	printf '\nNext:\n  %s\n  %s\n  %s\n  %s\n' \
-	  "$$run/diff.html        # the same as a page, with the steps over time" \
-	  "$(BIN)/traceq show $$run/on        # the step: phases, syncs with their lines, collectives" \
-	  "$(BIN)/traceq open $$run/on        # the same in the Perfetto UI" \
-	  "$(BIN)/traceq record --help        # on your GPUs, with your own loop"
+	$(BIN)/traceq diff $$run --html $$run/diff.html && \
+	$(BIN)/traceq diff $$run
 
 test: lint ## lint, types, and every test but those of the targets below
 	$(BIN)/python -m pytest -n auto

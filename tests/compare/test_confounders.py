@@ -17,7 +17,7 @@ def test_other_parameters_and_versions_are_named() -> None:
         MANIFEST,
         run_id="r2",
         parameters={"batch_size": 16, "size": "tiny", "extra": 1},
-        environment={"torch": "2.10", "host": "here", "device": "cpu"},
+        environment={"torch": "2.10", "host": "here", "device": "cpu", "models": "GPT"},
     )
     result = diff_runs(run_of("off"), run_of("off", manifest=other))
     texts = [caveat.text for caveat in result.caveats if caveat.code == "confounded"]
@@ -25,6 +25,7 @@ def test_other_parameters_and_versions_are_named() -> None:
         "possible confounder: batch_size: 8 against 16",
         "possible confounder: extra: None against 1",
         "possible confounder: torch: 2.9 against 2.10",
+        "possible confounder: models: unknown against GPT",
     ]
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterator
 
 from traceq.facts.ranks.job import Job
+from traceq.facts.ranks.loading_workers import worker_line
 from traceq.frozen import frozen
 from traceq.model import CoreUse
 from traceq.report import Finding, Table, column
 from traceq.units import Unit, format_value
 
-__all__ = ["CoreUseRow", "core_findings", "core_rows", "core_view", "is_contended", "worker_line"]
+__all__ = ["CoreUseRow", "core_findings", "core_rows", "core_view", "is_contended"]
 
 _TRAINING, _WORKER, _OTHERS = "training", "loader worker", "outside the job"
 _MIN_WAIT, _MIN_WORKER_CORES, _MIN_OTHERS = 0.05, 0.1, 0.2
 """Share of the step for which a thread waits for a core, cores that workers keep busy, and share of the cores that
 others do, from which it is a finding."""
-_MIN_SAMPLES = 20
-"""Samples of workers below which they name no line."""
 
 
 @frozen
@@ -107,31 +104,6 @@ def core_view(job: Job, rows: list[CoreUseRow]) -> Table:
         title = f"CPU time per rank of an unprofiled step, by process (mean of {num_ranks:,} ranks; {of_host})"
     note = _workers_note(job) if basis.use.loader_workers else _without_workers(job)
     return Table.of("core_use", title, CoreUseRow, rows, note=note)
-
-
-def worker_line(job: Job) -> str:
-    """Return `83.0 % of 97 samples of loading workers are in __getitem__, most at train.py:17`; "" of few samples."""
-    facts = job.manifest.facts_for(job.arm) if job.manifest else {}
-    num = facts.get("worker_samples")
-    try:
-        counts = {str(line): int(count) for line, count in json.loads(str(facts.get("worker_lines", "")))}
-    except (ValueError, TypeError):
-        return ""
-    of_function: Counter[tuple[str, str]] = Counter()
-    for line, count in counts.items():
-        of_function[_function(line)] += count
-    if not isinstance(num, int) or num < _MIN_SAMPLES or not 0 < of_function.total() <= num:
-        return ""
-    [(function, most)] = of_function.most_common(1)
-    line = max((line for line in counts if _function(line) == function), key=lambda line: counts[line])
-    share = format_value(100 * most / num, Unit.PERCENT)
-    return f"{share} of {num:,} samples of loading workers are in {function[1]}, most at {line.partition(' ')[0]}"
-
-
-def _function(line: str) -> tuple[str, str]:
-    """Return (file, function) of `train.py:17 __getitem__`."""
-    place, _, function = line.partition(" ")
-    return place.rpartition(":")[0], function
 
 
 def _workers_note(job: Job) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceq.analysis._basis import UnprofiledShare, holds_in_steps, recurs, unprofiled_share
-from traceq.analysis._core_use import is_contended, worker_line
+from traceq.analysis._core_use import is_contended
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import and_followers, saving_words
@@ -19,6 +19,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
+from traceq.facts.ranks.loading_workers import worker_line
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER, loader_waits
 from traceq.facts.timeline.loading_line import LoadingLine, loading_line
 from traceq.facts.timeline.steps import main_track, steps

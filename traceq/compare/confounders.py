@@ -12,10 +12,11 @@ from traceq.model import Caveat, Run, Trace
 
 __all__ = ["confounders", "work_words"]
 
-_ENVIRONMENT_KEYS = dict.fromkeys(
-    ("host", "cpu", "device_name", "driver", "cuda", "nccl", "torch", "accelerate", "python", "backend", "num_threads"),
-    "unknown",
-) | {"wrapper": "unknown", "throttled": "no"}
+_ENVIRONMENT_KEYS = {
+    **dict.fromkeys(("host", "cpu", "device_name", "driver", "cuda", "nccl", "torch", "accelerate"), "unknown"),
+    **dict.fromkeys(("python", "backend", "num_threads", "models", "wrapper"), "unknown"),
+    "throttled": "no",
+}
 """Keys of a manifest's environment that can change the step time, and what a missing key means. Without the commit,
 which can be the change itself."""
 

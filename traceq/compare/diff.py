@@ -32,6 +32,7 @@ from traceq.compare.ranks import collective_waited_in, explained_rank, only_chan
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
 from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory, read_into_memory
 from traceq.compare.step_times import compare_cpu, compare_sides
+from traceq.compare.unprofiled_sentences import unprofiled_phase_words
 from traceq.compare.verdict_sentences import cpu_words, sample_words, verdict_words
 from traceq.compare.where_sentences import elsewhere_words, phase_words, python_words
 from traceq.compare.work_deltas import work_deltas
@@ -189,6 +190,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         if doubt:
             words = (
                 *words,
+                *unprofiled_phase_words(a, b, (a_name, b_name), steps),
                 *python_words(a_name, b_name, causes, steps),
                 *work_split_words(traced, work, timed=False),
             )

@@ -241,7 +241,7 @@ def _other_work(deltas: Sequence[WorkDelta]) -> str:
     return f"The sides do not do the same work: {' against '.join(texts)} {prefix}FLOP."
 
 
-_ESTIMATES = "step, delta: Hodges-Lehmann, the middle of all means of two halves, and of two pairs' differences."
+_ESTIMATES = "step, delta: Hodges-Lehmann."
 
 
 def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
@@ -270,7 +270,7 @@ def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
     note = "Arms that train on a different number of samples per step: delta per sample." * by_sample
     num_questions = max((diff.comparison.num_questions for diff in diffs.diffs if diff.comparison), default=1)
     if num_questions > 1:
-        together = f"{num_questions} questions: the verdicts hold together, each interval for itself."
+        together = f"{num_questions} questions: the verdicts hold together, each interval alone."
         note = f"{note} {together}".strip()
     if not narrow and any(diff.comparison and diff.comparison.num_pairs for diff in diffs.diffs):
         note = f"{note} {_ESTIMATES}".strip()

@@ -373,6 +373,12 @@ def _found_text(job: Job, tracker: StepTracker, world: World) -> str:
 
 
 def _names(objects: Sequence[object]) -> str:
-    """Return the classes of objects in order, as `Linear, 3 GPT`."""
-    counts = Counter(type(each).__name__ for each in objects)
+    """Return the classes of objects in order, as `Linear, 3 GPT`, or `DistributedDataParallel(GPT)`."""
+    counts = Counter(map(_name, objects))
     return ", ".join(f"{num} {name}" if num > 1 else name for name, num in counts.items()) or "none"
+
+
+def _name(each: object) -> str:
+    """Return the class, with that of what it wraps: `module` of DDP, FSDP, DeepSpeed; `_orig_mod` of torch.compile."""
+    name, wrapped = type(each).__name__, getattr(each, "_orig_mod", getattr(each, "module", None))
+    return f"{name}({_name(wrapped)})" if isinstance(wrapped, torch.nn.Module) else name

@@ -29,6 +29,8 @@ from traceq.stats import VerdictName
 __all__ = ["print_diff", "print_diffs", "write_diffs"]
 
 _NARROW = 100
+_COMMAND = 2
+"""Lines that stay on the screen for the command that was typed and the next prompt."""
 _MOST_ROWS, _FEW_ROWS = 12, 5
 """Rows of tables: all that people read, and those on one screen."""
 _STYLES: dict[VerdictName, str] = {
@@ -55,9 +57,10 @@ def print_diffs(diffs: Diffs, console: EscapedConsole, *, full: bool = False) ->
     """Write all arms of a run: the matrix, collectives and interactions, then each answer with its tables.
 
     Unless `full`, tables are short, as many as fit on one screen, and answers whose traced durations are no evidence
-    have none. Arms that repeat the change of another never have any.
+    have none. Arms that repeat the change of another never have any. Below it stands what to run next.
     """
-    room = MOST_LINES - sum(num_lines(partial(part, diffs), console) for part in (_print_overview, _print_answers))
+    parts = partial(_print_overview, diffs), partial(_print_answers, diffs), partial(_print_next, 1)
+    room = MOST_LINES - _COMMAND - sum(num_lines(part, console) for part in parts)
     repeated, num_left_out = {interaction.arm for interaction in diffs.interactions}, 0
     _print_overview(diffs, console)
     for diff in diffs.diffs:
@@ -71,9 +74,8 @@ def print_diffs(diffs: Diffs, console: EscapedConsole, *, full: bool = False) ->
                 room -= needed
             else:
                 num_left_out += 1
-    if num_left_out:
-        console.print()
-        console.print(Text(f"More: --full ({num_left_out} more tables)", style="dim"))
+    if not full:
+        _print_next(num_left_out, console)
 
 
 def _print_overview(diffs: Diffs, console: EscapedConsole) -> None:
@@ -82,10 +84,12 @@ def _print_overview(diffs: Diffs, console: EscapedConsole) -> None:
         _print_table(matrix(diffs, narrow=console.width < _NARROW), console)
     if diffs.exchanges:
         _print_table(exchanges_table(diffs), console)
-    if (facts := facts_table(diffs)) is not None:
+    facts = facts_table(diffs)
+    if facts is not None and facts.rows:
         _print_table(facts, console)
+    alike = (facts.note,) if facts is not None and not facts.rows else ()
     free = dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)
-    for line in (*(interaction.words for interaction in diffs.interactions), *free):
+    for line in (*alike, *(interaction.words for interaction in diffs.interactions), *free):
         console.print()
         print_line(visible_text(line), console)
 
@@ -100,6 +104,12 @@ def _print_answer(diffs: Diffs, diff: Diff, console: EscapedConsole) -> None:
     if len(diffs.diffs) > 1:
         console.print(Text(f"── {diff.b_name} against {diff.a_name} ", style="bold"))
     print_diff(diff, console)
+
+
+def _print_next(num_left_out: int, console: EscapedConsole) -> None:
+    more = f"--full ({num_left_out} more tables)" if num_left_out else "--full"
+    console.print()
+    console.print(Text(f"More: {more}; as a page: --html FILE", style="dim"))
 
 
 def _tables(diff: Diff, width: int, num_rows: int) -> Iterator[Table]:

@@ -1,0 +1,44 @@
+"""A slower loader shows in the unprofiled steps, though the short traced window lives on batches made before it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+from made_sides import MANIFEST, PAIRS, paired, run_of
+
+from traceq.compare.diff import diff_runs
+from traceq.model import Pairs, Run, Timings
+
+PHASES = ("dataload_wait", "forward")
+SAMPLED = {"worker_samples": 50, "worker_lines": json.dumps([["augment.py:42 collate", 40], ["io.py:7 read", 10]])}
+
+
+def timed(arm: str, wait_us: float, *, pairs: tuple[Pairs, ...] = PAIRS, **facts: str | int) -> Run:
+    """An arm whose steps wait for a batch, in which the profiler saw no difference."""
+    phase_ns = np.tile(np.array([wait_us, 900]) * 1000, (1, 20, 1)).astype(np.int64)
+    none = np.zeros(1, np.int64)
+    times = phase_ns.sum(axis=2), phase_ns, phase_ns, np.arange(20)
+    timings = Timings(PHASES, *times, none, none, none, num_warmup=0, by_device=False)
+    manifest = replace(MANIFEST, environment={**MANIFEST.environment, **facts})
+    return replace(run_of(arm, manifest=manifest, pairs=pairs), timings=timings)
+
+
+def test_the_phase_that_differs_is_named_with_the_line_of_the_slower_loader() -> None:
+    words = diff_runs(timed("off", 100), timed("on", 200, **SAMPLED)).words
+    assert (
+        "In the unprofiled steps, dataload_wait takes 200 us instead of 100 us (in on, 80.0 % of 50 samples of "
+        "loading workers are in collate, most at augment.py:42)." in words
+    )
+
+
+def test_the_faster_side_gives_no_line() -> None:
+    words = diff_runs(timed("on", 200), timed("off", 100, **SAMPLED)).words
+    assert "In the unprofiled steps, dataload_wait takes 100 us instead of 200 us." in words
+
+
+def test_a_verdict_without_a_difference_names_no_phase() -> None:
+    alike = (paired("off", "on", 1000, 1000),)
+    words = diff_runs(timed("off", 100, pairs=alike), timed("on", 200, pairs=alike)).words
+    assert not any("unprofiled steps," in text for text in words)
