@@ -123,7 +123,7 @@ def child(path: str, events: int) -> None:
     _watch_facts(watch)
     from traceq.analysis.registry import analyze, describe, names
     from traceq.engines.process_tuning import keep_freed_memory
-    from traceq.renderers.text import print_sheet
+    from traceq.renderers.text import open_console, print_sheet
     from traceq.report import Sheet
     from traceq.runs.read import read
 
@@ -138,7 +138,7 @@ def child(path: str, events: int) -> None:
         with watch.measured(f"analysis {name}"):
             reports.append(analyze(run, name))
     with watch.measured("text"), open(os.devnull, "w") as nowhere:
-        print_sheet(Sheet(describe(run), tuple(reports), run.caveats), Console(file=nowhere, width=140))
+        print_sheet(Sheet(describe(run), tuple(reports), run.caveats), open_console(nowhere, 140))
     peak, self_s = peak_bytes(), dict(watch.self_s)
     alone_s = {}
     for name in names():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, fields, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from traceq.display import to_html, to_text
@@ -113,10 +114,7 @@ class Table:
         each time they are iterated.
         """
         names = [name for name, _ in _declared(row_type)]
-
-        def cells(row: Row) -> tuple[Cell, ...]:
-            return tuple(getattr(row, name) for name in names)
-
+        cells = attrgetter(*names) if len(names) > 1 else lambda row: (getattr(row, names[0]),)
         cell_rows = tuple(map(cells, rows)) if isinstance(rows, tuple | list) else _CellRows(rows, cells)
         return cls(key, title, columns_of(row_type), cell_rows, **options)
 

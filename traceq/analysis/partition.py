@@ -163,8 +163,7 @@ def _saved(trace: Trace) -> dict[str, Saving]:
     if not len(device_work(trace)) or not is_replayed(trace):
         return {}
     replay = replay_of(trace)
-    free = {_EXPOSED: replay.communication, _HOST_BOUND: replay.host_time}
-    saved = {category: replay.saved_if_free(edges) for category, edges in free.items()}
+    saved = {_EXPOSED: replay.without_communication, _HOST_BOUND: replay.without_host_time}
     return saved | {_SYNC: saved_without_syncs(trace), _ALLOC: saved_without_syncs(trace, SyncKind.ALLOC)}
 
 

@@ -148,11 +148,15 @@ def _rows(trace: Trace) -> list[ReplayRow]:
         for (name, selected), saving in zip(cases, replay.saved_per_step(removed), strict=True):
             blocked_ns = round(int(holds.saves[selected & in_steps].sum()) / int(counted.sum()))
             rows.append(_row(trace.rank, name, int(selected.sum()), blocked_ns, saving, step_ns))
-    free = ((_COMMUNICATION, replay.communication), (_HOST_TIME, replay.host_time)) if len(device_work(trace)) else ()
-    for name, edges in free:
+    if not len(device_work(trace)):
+        return rows
+    for name, edges, without in (
+        (_COMMUNICATION, replay.communication, replay.without_communication),
+        (_HOST_TIME, replay.host_time, replay.without_host_time),
+    ):
         taken_ns = round(int(replay.weight[edges].sum()) / int(counted.sum()))
         if taken_ns:
-            rows.append(_row(trace.rank, name, len(edges), taken_ns, replay.saved_if_free(edges), step_ns))
+            rows.append(_row(trace.rank, name, len(edges), taken_ns, without, step_ns))
     return rows
 
 

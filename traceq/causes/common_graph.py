@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ class RankClock:
     start_b: int = 0
 
 
-@frozen(eq=False)
+@dataclass(frozen=True, eq=False)  # no slots: what follows from the fields is kept
 class CommonGraph:
     """N nodes and E edges that run forwards, sorted by target; node 0 is the origin.
 
@@ -53,7 +54,7 @@ class CommonGraph:
         """Number of paired steps."""
         return len(self.steps)
 
-    @property
+    @cached_property
     def first_edge(self) -> NDArray[np.int64]:
         """int64[N + 1]: the first edge into each node."""
         num_into: NDArray[np.int64] = np.bincount(self.edges.target, minlength=len(self.time_a))

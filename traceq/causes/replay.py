@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -14,7 +16,7 @@ from traceq.causes.edges import EdgeKind
 from traceq.causes.holds import launch_queue_length
 from traceq.causes.longest_path import longest_paths, paths_to
 from traceq.causes.rank_graph import RankGraph, graph_of_one
-from traceq.causes.weights import edge_weights, idle_device_latency, measured_times
+from traceq.causes.weights import idle_device_latency, measured_times, weights_of_one
 from traceq.causes.windows import last_ends, opening
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.stream_waits import stream_waits
@@ -61,7 +63,7 @@ class Play:
     on_path: NDArray[np.bool_]
 
 
-@frozen(eq=False)
+@dataclass(frozen=True, eq=False)  # no slots: what follows from the fields is kept
 class Replay:
     """Graph of one recording whose longest paths are the observed times, and its K steps.
 
@@ -136,25 +138,42 @@ class Replay:
         Waits outside the counted steps stay, unless they are removed `everywhere`: their savings would be credited to
         steps in which nothing was removed.
         """
-        return self._savings(list(self._without(removed if everywhere else removed & self._begins_in_step)))
+        cases = removed if everywhere else removed & self._begins_in_step
+        return [self._saved_without(case) for case in cases]
 
-    def saved_if_free(self, edges: NDArray[np.int64]) -> Saving:
-        """Return what the mean counted step saves if some edges, int64[X], take no time."""
-        return self._savings([(edges, 0)])[0]
+    def _saved_without(self, removed: NDArray[np.bool_]) -> Saving:
+        key = removed.tobytes()  # several analyses ask for the same waits
+        if key not in self._savings_by_case:
+            self._savings_by_case[key] = self._savings(list(self._without(removed[None])))[0]
+        return self._savings_by_case[key]
+
+    @cached_property
+    def _savings_by_case(self) -> dict[bytes, Saving]:
+        return {}
+
+    @cached_property
+    def without_communication(self) -> Saving:
+        """What the mean counted step saves if its `communication` takes no time."""
+        return self._savings([(self.communication, 0)])[0]
+
+    @cached_property
+    def without_host_time(self) -> Saving:
+        """What the mean counted step saves if its `host_time` takes no time."""
+        return self._savings([(self.host_time, 0)])[0]
 
     @property
     def is_a_range(self) -> bool:
         """Whether some waits may not exist, or are not explained."""
         return self.loosest is not self.observed
 
-    @property
+    @cached_property
     def communication(self) -> NDArray[np.int64]:
         """int64[X]: the edges of the counted steps on which a collective runs, its wait for other ranks included."""
         edges = self.graph.edges
         runs = np.flatnonzero((edges.kind == EdgeKind.DURATION) & self.is_counted)
         return runs[is_communication(self.trace)[edges.a[runs]]]
 
-    @property
+    @cached_property
     def host_time(self) -> NDArray[np.int64]:
         """int64[X]: the edges of the counted steps on which the host does not wait."""
         return np.flatnonzero((self.graph.edges.kind == EdgeKind.HOST) & self.is_counted)
@@ -169,7 +188,7 @@ class Replay:
         all_steps = steps(self.trace)
         return span_index(all_steps.host[all_steps.counted], host_waits(self.trace).start) >= 0
 
-    @property
+    @cached_property
     def is_counted(self) -> NDArray[np.bool_]:
         """bool[E]: whether an edge begins within a counted step."""
         return self.begin_within(steps(self.trace).counted)
@@ -221,7 +240,7 @@ def replay_of(trace: Trace) -> Replay:
     rank = graph_of_one(anchors(trace, queue_length, thread_chains(trace), with_silent=True))
     graph = common_graph([rank], [RankClock()], 0, queue_length)
     usual = measured_times(graph, idle_device_latency(trace))
-    weight = edge_weights(graph, usual).a
+    weight = weights_of_one(graph, usual)
     begins, ends = _step_nodes(rank)
     observed = _play(graph, weight, begins, ends)
     loosest = _loosest(rank, graph, observed, usual)
@@ -286,14 +305,19 @@ def _edges_on_paths(nodes: NDArray[np.int64], choice: NDArray[np.int64], graph: 
 
 def _latest_time(nodes: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return int64[K] ns: the time of the latest of the nodes int64[K, S] of each row; -1 is no node."""
-    latest: NDArray[np.int64] = np.r_[time, _NEVER][nodes].max(axis=1)
+    latest: NDArray[np.int64] = _time_of(nodes, time).max(axis=1)
     return latest
 
 
 def _latest_node(nodes: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return int64[K]: the latest of the nodes int64[K, S] of each row; -1 is no node."""
-    latest: NDArray[np.int64] = nodes[np.arange(len(nodes)), np.r_[time, _NEVER][nodes].argmax(axis=1)]
+    latest: NDArray[np.int64] = nodes[np.arange(len(nodes)), _time_of(nodes, time).argmax(axis=1)]
     return latest
+
+
+def _time_of(nodes: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the time of each node, before all others for -1."""
+    return np.where(nodes >= 0, time[nodes], _NEVER)
 
 
 def _removable(rank: RankGraph, graph: CommonGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -15,7 +15,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.frozen import frozen
 from traceq.model import Trace
 
-__all__ = ["Weights", "edge_weights", "idle_device_latency", "measured_times", "usual_times"]
+__all__ = ["Weights", "edge_weights", "idle_device_latency", "measured_times", "usual_times", "weights_of_one"]
 
 _FAR = 2**60
 _USUAL_NS = {
@@ -109,6 +109,24 @@ def edge_weights(graph: CommonGraph, usual_ns: NDArray[np.int64]) -> Weights:
     return Weights(np.where(never, least, a), np.where(never, least, b), binds_a, binds_b)
 
 
+def weights_of_one(graph: CommonGraph, usual_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[E] ns: the weights of the graph of one recording, as `edge_weights` has them of two equal sides."""
+    upper, kind = graph.time_a[graph.edges.target] - graph.time_a[graph.edges.source], graph.edges.kind
+    nominal = usual_ns[kind]
+    backwards = np.flatnonzero(upper < 0)
+    kind_backwards, ns = kind[backwards], upper[backwards]
+    slack = np.maximum(upper - nominal, 0)
+    may_be_early = (kind_backwards == EdgeKind.SYNC) | (kind_backwards == EdgeKind.STREAM)
+    slack[backwards] = np.where(may_be_early, -ns, 0)
+    is_sync = (kind_backwards == EdgeKind.SYNC) | (kind_backwards == EdgeKind.QUEUE)
+    in_vain = backwards[is_sync & (ns < -_EARLY_NS)]
+    slack[in_vain] = _FAR
+    binds = _least_of_each(slack, graph)
+    weight = np.minimum(upper, nominal)
+    weight[binds], weight[in_vain] = upper[binds], upper[in_vain]
+    return weight
+
+
 def _in_vain(
     graph: CommonGraph, upper_a: NDArray[np.int64], upper_b: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
@@ -151,11 +169,17 @@ def _binding(
     slack = np.where(in_vain, _FAR, slack)
     slack = np.where(~present & ((kind == EdgeKind.STREAM) | (kind == EdgeKind.HOLD)), -1, slack)
     slack = np.where(~present & (kind == EdgeKind.LAUNCH), _FAR // 2, slack)
-    first = graph.first_edge
-    has_edge = np.diff(first) > 0
-    least = np.minimum.reduceat(slack, first[:-1][has_edge])
-    is_least = np.flatnonzero(slack == np.repeat(least, np.diff(first)[has_edge]))
     binds = np.zeros(len(slack), np.bool_)
-    target = graph.edges.target[is_least]
-    binds[is_least[np.r_[True, target[1:] != target[:-1]]]] = True  # of several the first
+    binds[_least_of_each(slack, graph)] = True
     return binds
+
+
+def _least_of_each(slack: NDArray[np.int64], graph: CommonGraph) -> NDArray[np.int64]:
+    """Return the edge with the least slack into each node that has any, of several the first; ascending."""
+    num_into = np.diff(graph.first_edge)
+    num_into = num_into[num_into > 0]
+    first = np.cumsum(num_into) - num_into
+    least = np.minimum.reduceat(slack, first)
+    is_least = np.flatnonzero(slack == np.repeat(least, num_into))
+    target = graph.edges.target[is_least]
+    return is_least[np.r_[True, target[1:] != target[:-1]]]

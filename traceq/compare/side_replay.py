@@ -49,7 +49,7 @@ def _replayed(trace: Trace, is_one_sided: NDArray[np.bool_]) -> SideReplay:
     counted = steps(trace).host[steps(trace).counted]
     inside = span_index(counted, syncs(trace).start) >= 0
     removed = np.r_[is_one_sided, False][waits.call][None]
-    (of_syncs,), of_host = replay.saved_per_step(removed, everywhere=True), replay.saved_if_free(replay.host_time)
+    (of_syncs,), of_host = replay.saved_per_step(removed, everywhere=True), replay.without_host_time
     return SideReplay(
         num_syncs=int((is_one_sided & inside).sum()) / len(counted),
         syncs_ns=of_syncs.least_ns,

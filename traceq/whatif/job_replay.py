@@ -88,9 +88,9 @@ class JobReplay:
 
     def step_ns(self, weight: Ints, ignored: tuple[int, ...] = ()) -> Ints:
         """Return int64[K] ns: the steps with some weights, by all ranks but those with the indices `ignored`."""
-        time = np.r_[self.graph.times(weight), _NEVER]
-        chosen = ~np.isin(self.column_rank, ignored)
-        lasts: Ints = time[self.ends[:, chosen]].max(axis=1) - time[self.begins[:, chosen]].max(axis=1)
+        time, chosen = self.graph.times(weight), ~np.isin(self.column_rank, ignored)
+        ends, begins = (np.where(of >= 0, time[of], _NEVER)[:, chosen].max(axis=1) for of in (self.ends, self.begins))
+        lasts: Ints = ends - begins
         return lasts
 
     @cached_property
