@@ -228,6 +228,25 @@ class Events:
         """Results of `rows`; no field, so that `replace` and comparisons of fields never see it."""
         return {}
 
+    def names_among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the distinct names of some rows, ascending ids into `strings`; those of a result of `rows` are kept."""
+        key = next((key for key, result in self._rows_of.items() if result is rows), None)
+        if key is None:
+            return self._distinct_names(rows)
+        if key not in self._names_of:
+            self._names_of[key] = self._distinct_names(rows)
+        return self._names_of[key]
+
+    def _distinct_names(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        is_used = np.zeros(len(self.strings), np.bool_)
+        is_used[self.name[rows]] = True
+        return np.flatnonzero(is_used)
+
+    @cached_property
+    def _names_of(self) -> dict[frozenset[Category], NDArray[np.int64]]:
+        """Results of `names_among`, as `_rows_of`."""
+        return {}
+
     def text(self, row: int) -> str:
         """Return the name of one event."""
         return self.strings[int(self.name[row])]

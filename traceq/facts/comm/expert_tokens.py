@@ -18,6 +18,7 @@ from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
+from traceq.grouping import group
 from traceq.model import Category, Trace
 
 __all__ = ["EXCHANGES", "PRODUCTS", "ExpertTokens", "expert_tokens"]
@@ -89,9 +90,9 @@ def _parsed(
     rows = rows[matching(events, rows, pattern) & (events.shapes[rows] >= 0) & (events.types[rows] >= 0)]
     rows = rows[~surroundings(trace, rows).within(_BACKWARD)] if len(rows) else rows
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
-    texts, inverse = np.unique(np.column_stack([events.shapes[rows], events.types[rows]]), axis=0, return_inverse=True)
-    entries = [parse(_list(events.strings[shapes]), _list(events.strings[types])) for shapes, types in texts.tolist()]
-    numbers = np.array(entries, np.int64).reshape(-1, 3)[inverse.ravel()]
+    texts = group([events.shapes[rows], events.types[rows]])
+    entries = [parse(_list(events.strings[shape]), _list(events.strings[kind])) for shape, kind in texts.keys.tolist()]
+    numbers = np.array(entries, np.int64).reshape(-1, 3)[texts.group_ids]
     return rows[numbers[:, 2] > 0], numbers[numbers[:, 2] > 0]
 
 

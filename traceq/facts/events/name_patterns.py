@@ -7,6 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.grouping import inverse
 from traceq.model import Events
 
 __all__ = ["matching", "unique_inverse", "unique_names"]
@@ -14,16 +15,19 @@ __all__ = ["matching", "unique_inverse", "unique_names"]
 
 def matching(events: Events, rows: NDArray[np.int64], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     """Return whether the pattern occurs in each row's name: bool[len(rows)]."""
-    names, hits = events.name[rows], np.zeros(len(events.strings), np.bool_)
-    hits[names] = True
-    for name in np.flatnonzero(hits).tolist():
-        hits[name] = pattern.search(events.strings[name]) is not None
-    return np.asarray(hits[names])
+    strings = events.strings
+    hits = [name for name in events.names_among(rows).tolist() if pattern.search(strings[name]) is not None]
+    if not hits:
+        return np.zeros(len(rows), np.bool_)
+    is_hit = np.zeros(len(strings), np.bool_)
+    is_hit[hits] = True
+    return np.asarray(is_hit[events.name[rows]])
 
 
 def unique_names(events: Events, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (ascending string ids of the distinct names of some rows, index of each row's name among them)."""
-    return unique_inverse(events.name[rows], len(events.strings))
+    names = events.names_among(rows)
+    return names, inverse(names, len(events.strings))[events.name[rows]]
 
 
 def unique_inverse(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.frozen import frozen
+from traceq.grouping import group
 
 __all__ = ["Instances", "match_collectives"]
 
@@ -53,10 +54,10 @@ def match_collectives(issued: JobCollectives) -> Instances:
     for marked in (True, False):
         mask = ~numbered & (issued.marked[issued.rank] == marked)
         matched[mask], place[mask] = _position_in_step(issued, mask) if marked else _position_by_shift(issued, mask)
-    keys = np.column_stack([issued.group, step, place, repeat])[matched]
-    keys, instance = np.unique(keys, axis=0, return_inverse=True)
+    instances = group([column[matched] for column in (issued.group, step, place, repeat)])
+    keys = instances.keys
     call = np.full((len(keys), len(issued.ranks)), -1)
-    call[instance.reshape(-1), issued.rank[matched]] = np.flatnonzero(matched)
+    call[instances.group_ids, issued.rank[matched]] = np.flatnonzero(matched)
     return Instances(keys[:, 0], _numbered_groups(issued)[keys[:, 0]], keys[:, 1], keys[:, 2], call)
 
 
@@ -91,8 +92,7 @@ def _position_in_step(issued: JobCollectives, mask: NDArray[np.bool_]) -> tuple[
     rank, step = issued.rank[mask], issued.columns.step[mask]
     is_partial = step < issued.whole[rank, 0]
     is_whole = ~is_partial & (step < issued.whole[rank, 1])
-    _, segment = np.unique(np.column_stack([issued.group[mask], step]), axis=0, return_inverse=True)
-    segment = segment.reshape(-1)
+    segment = group([issued.group[mask], step]).group_ids
     length = np.full(len(place), -1)
     np.maximum.at(length, segment[is_whole], count[is_whole])
     length = length[segment]

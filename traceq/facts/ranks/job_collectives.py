@@ -19,6 +19,7 @@ from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
 from traceq.facts.comm.rank_collectives import POINT_TO_POINT, SAME_EVERYWHERE, RankCalls
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.frozen import frozen
+from traceq.grouping import group
 from traceq.model import Flight
 
 __all__ = ["JobCollectives", "are_concurrent", "issued_by_flights", "issued_by_ranks"]
@@ -165,9 +166,10 @@ def issued_by_flights(flights: Sequence[Flight]) -> JobCollectives:
 def _group_numbers(part: RankCalls, groups: _Texts) -> NDArray[np.int64]:
     """Return the number of each call's group; groups of one name with different members are distinct."""
     strings = (*part.texts, "")
-    pairs, inverse = np.unique(np.column_stack([part.group, part.members]), axis=0, return_inverse=True)
-    numbers = _int_array(groups.number(f"{strings[name]}\t{strings[members]}") for name, members in pairs.tolist())
-    return numbers[inverse.reshape(-1)] if len(numbers) else part.group
+    pairs = group([part.group, part.members])
+    texts = (f"{strings[name]}\t{strings[members]}" for name, members in pairs.keys.tolist())
+    numbers = _int_array(groups.number(text) for text in texts)
+    return numbers[pairs.group_ids] if len(numbers) else part.group
 
 
 def _members(
