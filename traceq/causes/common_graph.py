@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.edges import IN_BOTH, EdgeKind, Edges, joined_edges, rank_edges
+from traceq.causes.edges import IN_BOTH, EdgeKind, Edges, edges_of_one, joined_edges, rank_edges
 from traceq.causes.host_shares import HostShares
 from traceq.causes.longest_path import topological_order
 from traceq.causes.rank_graph import RankGraph
@@ -17,7 +17,7 @@ from traceq.causes.windows import StepWindows, step_windows
 from traceq.frozen import frozen
 from traceq.intervals import span_index
 
-__all__ = ["CommonGraph", "RankClock", "common_graph"]
+__all__ = ["CommonGraph", "RankClock", "RecordingGraph", "common_graph", "recording_graph"]
 
 
 @frozen
@@ -57,8 +57,28 @@ class CommonGraph:
     @cached_property
     def first_edge(self) -> NDArray[np.int64]:
         """int64[N + 1]: the first edge into each node."""
-        num_into: NDArray[np.int64] = np.bincount(self.edges.target, minlength=len(self.time_a))
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(num_into)])
+        return _first_edges(self.edges, len(self.time_a))
+
+
+@frozen(eq=False)
+class RecordingGraph:
+    """Graph of one rank of a single recording: nodes and edges as in CommonGraph, of which both sides are equal."""
+
+    time_a: NDArray[np.int64]
+    edges: Edges
+    first_edge: NDArray[np.int64]
+
+
+def recording_graph(rank: RankGraph, queue_length: int) -> RecordingGraph:
+    """Return the graph of one rank of a single recording."""
+    edges = edges_of_one(rank, queue_length)
+    return RecordingGraph(rank.time_a, edges, _first_edges(edges, len(rank.time_a)))
+
+
+def _first_edges(edges: Edges, num_nodes: int) -> NDArray[np.int64]:
+    first = np.zeros(num_nodes + 1, np.int64)
+    np.cumsum(np.bincount(edges.target, minlength=num_nodes), out=first[1:])
+    return first
 
 
 def common_graph(

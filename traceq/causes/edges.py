@@ -18,7 +18,7 @@ from traceq.facts.events.stream_waits import stream_waits
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 
-__all__ = ["IN_A", "IN_B", "IN_BOTH", "EdgeKind", "Edges", "joined_edges", "rank_edges"]
+__all__ = ["IN_A", "IN_B", "IN_BOTH", "EdgeKind", "Edges", "edges_of_one", "joined_edges", "rank_edges"]
 
 IN_A, IN_B, IN_BOTH = 1, 2, 3
 """Sides that have an edge, as bits."""
@@ -91,17 +91,28 @@ def joined_edges(parts: Sequence[Edges]) -> Edges:
 
 def rank_edges(graph: RankGraph, queue_length: int) -> Edges:
     """Return the edges of one rank; those into the U places of the host come first."""
-    return joined_edges(
-        [
-            _host_edges(graph),
-            *_work_edges(graph),
-            _await_edges(graph),
-            _other_order_edges(graph),
-            _sync_edges(graph),
-            _hand_over_edges(graph),
-            _queue_edges(graph, queue_length),
-        ]
-    )
+    return joined_edges(_parts(graph, queue_length))
+
+
+def edges_of_one(graph: RankGraph, queue_length: int) -> Edges:
+    """Return the edges of a single recording, sorted by target; all are in both sides, which share their columns."""
+    parts = _parts(graph, queue_length)
+    target = np.concatenate([part.target for part in parts])
+    order = np.argsort(target, kind="stable")
+    source, kind, a = (np.concatenate([getattr(part, name) for part in parts])[order] for name in ("source", "kind", "a"))
+    return Edges(source, target[order], kind, np.broadcast_to(np.int8(IN_BOTH), len(order)), a, a)
+
+
+def _parts(graph: RankGraph, queue_length: int) -> list[Edges]:
+    return [
+        _host_edges(graph),
+        *_work_edges(graph),
+        _await_edges(graph),
+        _other_order_edges(graph),
+        _sync_edges(graph),
+        _hand_over_edges(graph),
+        _queue_edges(graph, queue_length),
+    ]
 
 
 def _host_edges(graph: RankGraph) -> Edges:
@@ -150,17 +161,19 @@ def _await_edges(graph: RankGraph) -> Edges:
     """
     work, size = graph.work, len(graph.work)
     keys = []
-    for line, unit_of in ((graph.a, work.unit_of_a), (graph.b, work.unit_of_b)):
+    sides = ((graph.a, work.unit_of_a), (graph.b, work.unit_of_b))
+    for line, unit_of in sides[:1] if graph.is_of_one else sides:
         awaits, (early, early_on) = stream_waits(line.trace), early_waits(device_work(line.trace))
         waiting, on = unit_of[np.r_[awaits.work, early]], unit_of[np.r_[awaits.on, early_on]]
         keys.append((waiting * size + on)[(on >= 0) & (on < waiting)])
-    key, sides = _with_sides(*keys)
+    key, sides_of_key = _with_sides(keys[0], keys[-1])
     waiting, on = np.divmod(key, max(size, 1))
     start, end = graph.start_node[waiting], graph.start_node[on] + 1
-    on_other = np.where(sides == IN_A, graph.time_b[start] - graph.time_b[end], graph.time_a[start] - graph.time_a[end])
+    is_in_a = sides_of_key == IN_A
+    on_other = np.where(is_in_a, graph.time_b[start] - graph.time_b[end], graph.time_a[start] - graph.time_a[end])
     is_paired = (work.a >= 0) & (work.b >= 0)
-    coincides = (sides != IN_BOTH) & is_paired[waiting] & is_paired[on] & (on_other < -_COINCIDENCE_NS)
-    edges = Edges.of(end, start, EdgeKind.AWAIT, sides, work.a[waiting], work.b[waiting])
+    coincides = (sides_of_key != IN_BOTH) & is_paired[waiting] & is_paired[on] & (on_other < -_COINCIDENCE_NS)
+    edges = Edges.of(end, start, EdgeKind.AWAIT, sides_of_key, work.a[waiting], work.b[waiting])
     return edges.take(np.flatnonzero(~coincides))
 
 

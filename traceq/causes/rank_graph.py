@@ -51,6 +51,11 @@ class RankGraph:
     time_a: NDArray[np.int64]
     time_b: NDArray[np.int64]
 
+    @property
+    def is_of_one(self) -> bool:
+        """Whether both sides are one recording."""
+        return self.a is self.b
+
     def holds_at(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the holds of either side whose anchors are at some places, -1 where absent."""
         in_a, in_b = self.anchor_a[places], self.anchor_b[places]

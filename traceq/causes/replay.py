@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.anchors import AnchorKind, anchors
-from traceq.causes.common_graph import CommonGraph, RankClock, common_graph
+from traceq.causes.common_graph import RecordingGraph, recording_graph
 from traceq.causes.edges import EdgeKind
 from traceq.causes.holds import launch_queue_length
 from traceq.causes.longest_path import longest_paths, paths_to
@@ -79,7 +79,7 @@ class Replay:
     """
 
     trace_reference: ReferenceType[Trace]  # a fact that holds its trace would be kept with it for ever
-    graph: CommonGraph
+    graph: RecordingGraph
     work_node: NDArray[np.int64]
     chains: ThreadChains
     chain: NDArray[np.int64]
@@ -238,7 +238,7 @@ def replay_of(trace: Trace) -> Replay:
     """Return the graph of a trace with the weights that replay it to the nanosecond."""
     queue_length = launch_queue_length(trace)
     rank = graph_of_one(anchors(trace, queue_length, thread_chains(trace), with_silent=True))
-    graph = common_graph([rank], [RankClock()], 0, queue_length)
+    graph = recording_graph(rank, queue_length)
     usual = measured_times(graph, idle_device_latency(trace))
     weight = weights_of_one(graph, usual)
     begins, ends = _step_nodes(rank)
@@ -264,7 +264,7 @@ def replay_of(trace: Trace) -> Replay:
     )
 
 
-def _play(graph: CommonGraph, weight: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Play:
+def _play(graph: RecordingGraph, weight: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Play:
     """Return the longest paths with some weights."""
     time, choice = longest_paths(graph.first_edge, graph.edges.source, weight)
     nodes = np.concatenate([_latest_node(begins, time), _latest_node(ends, time)])
@@ -272,7 +272,7 @@ def _play(graph: CommonGraph, weight: NDArray[np.int64], begins: NDArray[np.int6
     return Play(weight, time, choice, step_ns, _edges_on_paths(nodes, choice, graph))
 
 
-def _loosest(rank: RankGraph, graph: CommonGraph, observed: Play, usual: NDArray[np.int64]) -> NDArray[np.int64]:
+def _loosest(rank: RankGraph, graph: RecordingGraph, observed: Play, usual: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return int64[E] ns: the weights without waits that may not exist, and delays that nothing recorded explains."""
     kind = graph.edges.kind
     to_start = (kind == EdgeKind.LAUNCH) | (kind == EdgeKind.STREAM) | (kind == EdgeKind.AWAIT)
@@ -283,7 +283,7 @@ def _loosest(rank: RankGraph, graph: CommonGraph, observed: Play, usual: NDArray
     return weight
 
 
-def _is_inferred(rank: RankGraph, graph: CommonGraph) -> NDArray[np.bool_]:
+def _is_inferred(rank: RankGraph, graph: RecordingGraph) -> NDArray[np.bool_]:
     """Return bool[E]: waits between streams, and of threads for each other, that no event of the trace names."""
     waits, size = stream_waits(rank.a.trace), len(rank.work)
     is_inferred: NDArray[np.bool_] = graph.edges.kind == EdgeKind.HAND_OVER
@@ -294,7 +294,7 @@ def _is_inferred(rank: RankGraph, graph: CommonGraph) -> NDArray[np.bool_]:
     return is_inferred
 
 
-def _edges_on_paths(nodes: NDArray[np.int64], choice: NDArray[np.int64], graph: CommonGraph) -> NDArray[np.bool_]:
+def _edges_on_paths(nodes: NDArray[np.int64], choice: NDArray[np.int64], graph: RecordingGraph) -> NDArray[np.bool_]:
     """Return bool[E]: edges on the longest paths to some nodes."""
     since = np.full(len(nodes), np.iinfo(np.int64).min)
     is_reached = paths_to(nodes, since, choice, graph.edges.source, graph.time_a) >= 0
@@ -320,7 +320,7 @@ def _time_of(nodes: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.in
     return np.where(nodes >= 0, time[nodes], _NEVER)
 
 
-def _removable(rank: RankGraph, graph: CommonGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _removable(rank: RankGraph, graph: RecordingGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (int64[E] the host wait that each edge belongs to, -1 for none; int64[E] its weight once removed, ns).
 
     Host time within a wait goes with it; another wait within, and one for a place in the launch queue, stays.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.common_graph import CommonGraph
+from traceq.causes.common_graph import CommonGraph, RecordingGraph
 from traceq.causes.edges import IN_A, IN_B, IN_BOTH, EdgeKind
 from traceq.facts.events.device_work import device_work
 from traceq.frozen import frozen
@@ -67,7 +67,7 @@ def usual_times(latency_ns: int) -> NDArray[np.int64]:
     return usual
 
 
-def measured_times(graph: CommonGraph, latency_ns: int) -> NDArray[np.int64]:
+def measured_times(graph: RecordingGraph, latency_ns: int) -> NDArray[np.int64]:
     """Return int64[len(EdgeKind)] ns that edges of each kind usually take in one recording.
 
     That is the median over nodes that waited for nothing else by then, for a launch latency, at most 20 us; a call
@@ -109,7 +109,7 @@ def edge_weights(graph: CommonGraph, usual_ns: NDArray[np.int64]) -> Weights:
     return Weights(np.where(never, least, a), np.where(never, least, b), binds_a, binds_b)
 
 
-def weights_of_one(graph: CommonGraph, usual_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+def weights_of_one(graph: RecordingGraph, usual_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return int64[E] ns: the weights of the graph of one recording, as `edge_weights` has them of two equal sides."""
     upper, kind = graph.time_a[graph.edges.target] - graph.time_a[graph.edges.source], graph.edges.kind
     nominal = usual_ns[kind]
@@ -174,7 +174,7 @@ def _binding(
     return binds
 
 
-def _least_of_each(slack: NDArray[np.int64], graph: CommonGraph) -> NDArray[np.int64]:
+def _least_of_each(slack: NDArray[np.int64], graph: CommonGraph | RecordingGraph) -> NDArray[np.int64]:
     """Return the edge with the least slack into each node that has any, of several the first; ascending."""
     num_into = np.diff(graph.first_edge)
     num_into = num_into[num_into > 0]

@@ -249,8 +249,10 @@ def _joined(
     first_edge = np.cumsum([0, *(len(part.source) for part in parts)])
     begin = np.array([int(part.time[0]) for part in parts]) - ahead
     begin -= begin.min()
-    source = np.concatenate([part.source + first for part, first in zip(parts, first_node, strict=False)])
-    target = np.concatenate([part.target + first for part, first in zip(parts, first_node, strict=False)])
+    source, target = parts[0].source, parts[0].target
+    if len(parts) > 1:
+        source = np.concatenate([part.source + first for part, first in zip(parts, first_node, strict=False)])
+        target = np.concatenate([part.target + first for part, first in zip(parts, first_node, strict=False)])
     runs = edge + first_edge[rank]
     try:
         graph = job_graph(int(first_node[-1]), source, target, runs, meeting)
