@@ -137,3 +137,9 @@ def test_times_since_1970_keep_their_nanoseconds(origin_ns: int) -> None:
     a = spans(*(column + origin_ns for column in columns([(0, 3), (4, 9)])))
     assert intervals.measure(a) == 8
     assert (intervals.complement(a, origin_ns, origin_ns + 10) - origin_ns).tolist() == [[3, 4], [9, 10]]
+
+
+@given(st.lists(st.lists(st.integers(-5, SIZE), max_size=300).map(sorted), min_size=1, max_size=4))
+def test_distinct_numbers_of_runs_ascend(runs: list[list[int]]) -> None:
+    numbers = [np.array(run, np.int64) for run in runs]
+    assert intervals.sorted_unique(*numbers).tolist() == sorted(set().union(*runs))

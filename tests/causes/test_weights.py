@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builder import Event, build, kernel, launch
+from builder import Event, build, call, kernel, launch
 from simulator import a_job, run_of
 
+from traceq.causes.anchors import anchors
+from traceq.causes.common_graph import RankClock, common_graph, recording_graph
 from traceq.causes.common_steps import common_steps
-from traceq.causes.weights import idle_device_latency
+from traceq.causes.edges import EdgeKind
+from traceq.causes.rank_graph import graph_of_one
+from traceq.causes.weights import edge_weights, idle_device_latency, usual_times, weights_of_one
+from traceq.facts.timeline.launch_threads import thread_chains
 
 
 def launched(*latencies: float, dur: float = 5) -> list[Event]:
@@ -63,3 +68,17 @@ def test_an_edge_changes_only_where_it_binds_or_was_observed_to_be_shorter(seed:
     changed = np.flatnonzero(weights.a != weights.b)
     forced = weights.binds_a | weights.binds_b | (weights.a == upper_a) | (weights.b == upper_b)
     assert forced[changed].all()
+
+
+def test_a_recording_weighs_what_both_sides_of_a_comparison_with_itself_weigh() -> None:
+    """Also edges that run backwards by the clocks, and calls that returned before the work that they wait for."""
+    early = call("cudaDeviceSynchronize", 620, 30), launch(700, 2, 9), kernel("late", 698, 200, 9)
+    for trace in (build(*launched(4, 60, 7, -3, 30, dur=150), *early), *run_of(a_job(3)).traces):
+        rank = graph_of_one(anchors(trace, 1, thread_chains(trace), with_silent=True))
+        both, one, usual = common_graph([rank], [RankClock()], 0, 1), recording_graph(rank, 1), usual_times(7_000)
+        of_both = edge_weights(both, usual)
+        is_one = both.edges.kind != EdgeKind.SINK
+        assert np.array_equal(of_both.a, of_both.b)
+        assert np.array_equal(weights_of_one(one, usual), of_both.a[is_one])
+        assert np.array_equal(one.edges.source, both.edges.source[is_one])
+        assert np.array_equal(one.edges.a, both.edges.a[is_one])

@@ -99,7 +99,9 @@ def edges_of_one(graph: RankGraph, queue_length: int) -> Edges:
     parts = _parts(graph, queue_length)
     target = np.concatenate([part.target for part in parts])
     order = np.argsort(target, kind="stable")
-    source, kind, a = (np.concatenate([getattr(part, name) for part in parts])[order] for name in ("source", "kind", "a"))
+    source, kind, a = (
+        np.concatenate([getattr(part, name) for part in parts])[order] for name in ("source", "kind", "a")
+    )
     return Edges(source, target[order], kind, np.broadcast_to(np.int8(IN_BOTH), len(order)), a, a)
 
 

@@ -122,7 +122,7 @@ def weights_of_one(graph: RecordingGraph, usual_ns: NDArray[np.int64]) -> NDArra
     in_vain = backwards[is_sync & (ns < -_EARLY_NS)]
     slack[in_vain] = _FAR
     binds = _least_of_each(slack, graph)
-    weight = np.minimum(upper, nominal)
+    weight: NDArray[np.int64] = np.minimum(upper, nominal)
     weight[binds], weight[in_vain] = upper[binds], upper[in_vain]
     return weight
 

@@ -229,7 +229,7 @@ class Events:
         return {}
 
     def names_among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the distinct names of some rows, ascending ids into `strings`; those of a result of `rows` are kept."""
+        """Return the distinct names of some rows, ascending ids into `strings`; those of `rows()` are kept."""
         key = next((key for key, result in self._rows_of.items() if result is rows), None)
         if key is None:
             return self._distinct_names(rows)

@@ -106,14 +106,14 @@ def _position_by_shift(issued: JobCollectives, mask: NDArray[np.bool_]) -> tuple
     if issued.marked.any():
         return np.zeros(len(place), np.bool_), place
     chosen = np.flatnonzero(mask)
-    for group in range(len(issued.groups)):
-        ranks = np.flatnonzero(issued.member[group])
-        calls = [chosen[(issued.group[chosen] == group) & (issued.rank[chosen] == rank)] for rank in ranks.tolist()]
+    for number in range(len(issued.groups)):
+        ranks = np.flatnonzero(issued.member[number])
+        calls = [chosen[(issued.group[chosen] == number) & (issued.rank[chosen] == rank)] for rank in ranks.tolist()]
         calls = [rank_calls[np.argsort(issued.columns.issued_ns[rank_calls], kind="stable")] for rank_calls in calls]
         longest = max(calls, key=len, default=chosen[:0])
         for rank_calls in calls:
             place[np.searchsorted(chosen, rank_calls)] += _shift(issued, longest, rank_calls) if len(rank_calls) else 0
-        in_group = issued.group[chosen] == group
+        in_group = issued.group[chosen] == number
         place[in_group] -= place[in_group].min(initial=0)
     return np.ones(len(place), np.bool_), place
 
