@@ -69,18 +69,19 @@ def _rows(trace: Trace) -> list[DuplicateRow]:
     row, op = device_work(trace).rows[kernels.work[sized]], kernels.op[sized]
     phase = labels.work_phase[kernels.work[sized]]
     groups = group([phase, events.name[op], events.shapes[op], events.name[row], events.grid[row]])
-    num, gpu_ns = groups.count(), groups.sum(kernels.ns[sized])
+    num, gpu_ns = np.bincount(groups.group_ids, minlength=len(groups.keys)), groups.totals(kernels.ns[sized])
     texts = (*events.strings, "")  # an absent grid is -1
-    repeated = [index for index in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist() if num[index] > 1]
-    min_ns = _MIN_SHARE * int(kernels.ns.sum())
-    large = [index for index in repeated if gpu_ns[index] >= min_ns]
+    repeated = np.argsort(-gpu_ns, kind="stable")
+    repeated = repeated[num[repeated] > 1]
+    num_large = int((gpu_ns[repeated] >= _MIN_SHARE * int(kernels.ns.sum())).sum())
     rows = []
-    for index in large:
+    for index in repeated[:num_large].tolist():
         phase_number, *names = groups.keys[index].tolist()
         op_name, shapes, name, grid = (texts[text] for text in names)
         phase_name = labels.names[phase_number]
-        rows.append(DuplicateRow(trace.rank, phase_name, op_name, shapes, name, grid, num[index], gpu_ns[index]))
-    if rest := repeated[len(large) :]:
-        rest_num, rest_ns = sum(num[index] for index in rest), sum(gpu_ns[index] for index in rest)
-        rows.append(DuplicateRow(trace.rank, "", "", "", OTHERS, "", rest_num, rest_ns))
+        sums = int(num[index]), int(gpu_ns[index])
+        rows.append(DuplicateRow(trace.rank, phase_name, op_name, shapes, name, grid, *sums))
+    if len(rest := repeated[num_large:]):
+        sums = int(num[rest].sum()), int(gpu_ns[rest].sum())
+        rows.append(DuplicateRow(trace.rank, "", "", "", OTHERS, "", *sums))
     return rows

@@ -94,7 +94,7 @@ def origins(
             if op_by_id is not None:
                 by_id = ops.index_of(op_by_id[calls])
                 index = np.where(by_id >= 0, by_id, index)
-            is_copy_op = matching(trace.events, ops.rows, _COPY_OP)
+            is_copy_op = _copies(trace)[ops.rows]
             copy_op = ops.first_enclosing(index, is_copy_op)
             index = np.where(copy_op >= 0, copy_op, index)
             if copies is not None:
@@ -151,6 +151,14 @@ def _ops_with_same_id(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64
     call_start, start, end = trace.events.ts[rows], trace.events.ts[ops[index]], trace.events.end[ops[index]]
     is_close = (start - CLOCK_SKEW_NS <= call_start) & (call_start <= end + CLOCK_SKEW_NS)
     return np.where((rows >= 0) & (call_id > 0) & (ids[index] == call_id) & is_close, ops[index], -1)
+
+
+@once_per_trace
+def _copies(trace: Trace) -> NDArray[np.bool_]:
+    """Return which events are ops that copy: bool[N]."""
+    ops, is_copy = trace.events.rows(Category.CPU_OP), np.zeros(len(trace.events), np.bool_)
+    is_copy[ops] = matching(trace.events, ops, _COPY_OP)
+    return is_copy
 
 
 @once_per_trace
