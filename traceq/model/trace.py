@@ -231,16 +231,14 @@ class Events:
     def names_among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the distinct names of some rows, ascending ids into `strings`; those of `rows()` are kept."""
         key = next((key for key, result in self._rows_of.items() if result is rows), None)
-        if key is None:
-            return self._distinct_names(rows)
-        if key not in self._names_of:
-            self._names_of[key] = self._distinct_names(rows)
-        return self._names_of[key]
-
-    def _distinct_names(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        if key is not None and key in self._names_of:
+            return self._names_of[key]
         is_used = np.zeros(len(self.strings), np.bool_)
         is_used[self.name[rows]] = True
-        return np.flatnonzero(is_used)
+        names = np.flatnonzero(is_used)
+        if key is not None:
+            self._names_of[key] = names
+        return names
 
     @cached_property
     def _names_of(self) -> dict[frozenset[Category], NDArray[np.int64]]:
