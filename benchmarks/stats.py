@@ -15,6 +15,7 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,10 +48,9 @@ CARRY_PCT = 2.0
 
 def autocorrelated(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:
     """Return AR(1) noise with coefficient 0.7 and standard deviation sigma."""
-    noise = rng.normal(scale=sigma, size=num)
-    for i in range(1, num):
-        noise[i] = 0.7 * noise[i - 1] + np.sqrt(1 - 0.7**2) * noise[i]
-    return noise
+    first, *others = rng.normal(scale=sigma, size=num).tolist()
+    new = (np.sqrt(1 - 0.7**2) * np.array(others)).tolist()
+    return np.array(list(accumulate(new, lambda before, part: 0.7 * before + part, initial=first)))
 
 
 def heavy_tailed(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:

@@ -91,6 +91,21 @@ def test_a_bound_counts_in_mfu_at_most_the_time_of_its_kernels() -> None:
         assert rank["mfu_pct"] == rank["hfu_pct"] == pytest.approx(share)
 
 
+def test_short_calls_have_a_roof_of_their_shapes_each() -> None:
+    """One is bound by 4 kB, 40 ns, the other by 250,000 FLOPs, 250 ns: together by neither."""
+    wide, square = [[1, 1000], [1000, 1]], [[50, 50], [50, 50]]
+    trace = build(
+        *one_step(0, 8000, "aten::mm", MM),
+        *(op("aten::mm", 30 + 10 * i, 5, **MM | {"Input Dims": dims}) for i, dims in enumerate((wide, square))),
+        *(launch(31 + 10 * i, 1, corr=3 + i) for i in range(2)),
+        *(kernel("gemm", 9500 + 10 * i, 1, corr=3 + i) for i in range(2)),
+    )
+    report = analyzed(trace, "bf16=1", "memory=100")
+    assert [row["lost_ns"] for row in rows(report, "efficiency_ops")] == [7_000_000, 960, 750]
+    (shown,) = report.views[0].to_dicts()
+    assert shown["lost_ns"] == 7_001_710
+
+
 def test_calls_above_the_roof_count_in_the_rate_of_all_calls_and_as_at_the_roof() -> None:
     small = {"Input Dims": [[100, 500], [500, 1000]], "Input type": MM["Input type"]}
     trace = build(

@@ -89,24 +89,9 @@ def test_the_time_of_a_finding_on_several_ranks_is_that_of_their_events(path: Pa
 
 OPS = ("ep-moe-b200-ab/ref", "owlv2/h100", "owlv2/mi300", "sam-a100-ab/compile_false", "qwen-h100/qwen1.5-0.5b")
 """Traces that have a finding on an op's roof or on attention, and one that has none."""
-UNEXPLAINED = {"sam-a100-ab/compile_false": "the two ways differ by 716 ns of 352 ms; it is not known which is right"}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(
-            *file.values,
-            id=file.id,
-            marks=[
-                *file.marks,
-                *([pytest.mark.xfail(reason=UNEXPLAINED[file.id], strict=True)] if file.id in UNEXPLAINED else []),
-            ],
-        )
-        for file in FILES
-        if file.id in OPS
-    ],
-)
+@pytest.mark.parametrize("path", [file for file in FILES if file.id in OPS])
 def test_the_time_of_a_finding_on_ops_is_that_of_their_kernels(path: Path) -> None:
     findings = [finding for finding in sheet_of(path).findings if finding.code in BY_OPS]
     assert bool(findings) == ("qwen" not in path.as_posix())

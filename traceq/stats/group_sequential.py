@@ -51,7 +51,7 @@ def chance_to_exceed(z: float, num_looks: int) -> float:
     if num_looks == 1 or not 0 < z < _LARGEST_Z:
         return math.erfc(max(z, 0.0) / math.sqrt(2))
     looks = LOOKS[:num_looks]
-    unit, unit_weights = np.polynomial.legendre.leggauss(_NUM_POINTS)
+    unit, unit_weights = _points()
     bounds = [z * look**0.5 for look in looks]
     sums, mass = unit * bounds[0], unit_weights * bounds[0] * _density(unit * bounds[0], looks[0])
     for (before, look), bound in zip(pairwise(looks), bounds[1:], strict=True):
@@ -59,6 +59,13 @@ def chance_to_exceed(z: float, num_looks: int) -> float:
         mass = unit_weights * bound * (_density(after[:, None] - sums, look - before) @ mass)
         sums = after
     return max(0.0, 1.0 - float(mass.sum()))
+
+
+@cache
+def _points() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the points of Gauss and Legendre from -1 to 1, and their weights."""
+    points, weights = np.polynomial.legendre.leggauss(_NUM_POINTS)
+    return points, weights
 
 
 def _density(distance: NDArray[np.float64], variance: float) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ __all__ = ["OpWork", "RankWork", "rank_work"]
 _KINDS = {Kind.CONTRACTION: "FLOPs", Kind.BYTES: "bytes", Kind.ARGUMENTS: "arguments"}
 """How tables call the kinds of models."""
 _MIN_SHARE = 0.001
-"""Part of a rank's modelled time from which calls of one shape are a row; the others are one row without shapes."""
+"""Part of a rank's modelled time from which calls of one shape are a row, as are all that have FLOPs."""
 
 
 @frozen
@@ -175,7 +175,12 @@ def _counted_step(trace: Trace, ops: ModelledOps) -> NDArray[np.int64]:
 
 
 def _is_small(ops: ModelledOps) -> NDArray[np.bool_]:
-    """Return which ops have shapes whose calls together take little time: bool[O]."""
+    """Return which ops need no row of their shapes, whose calls together take little time: bool[O].
+
+    Where there are FLOPs, one shape may be bound by them and another by bytes: at its roof each takes the longer of the
+    two times, and the sum of those cannot be told from sums of FLOPs and bytes.
+    """
     groups = group([ops.name, ops.shapes])
-    ns = groups.totals(ops.ns)
-    return np.asarray((ns < _MIN_SHARE * int(ops.ns.sum()))[groups.group_ids])
+    is_short = groups.totals(ops.ns) < _MIN_SHARE * int(ops.ns.sum())
+    only_moves = np.array([work.executed == 0 for work in ops.works], np.bool_)[ops.work]
+    return np.asarray(is_short[groups.group_ids] & only_moves)
