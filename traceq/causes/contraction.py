@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.causes.longest_path import longest_paths, topological_order
+
 __all__ = ["contract"]
 
 Ints = NDArray[np.int64]
@@ -22,32 +24,50 @@ def contract(source: Ints, target: Ints, weight: Ints, kept: Mask) -> tuple[Ints
     between the same moments the longest stays, until that removes little more; nothing leads to a moment without an
     edge out of it that is not kept. Moments without an edge into them, which paths begin with, stay.
     """
+    order = _forwards(source, target, len(kept))
+    if order is not None:
+        number = np.empty_like(order)
+        number[order] = np.arange(len(order))
+        source, target, weight = contract(number[source], number[target], weight, kept[order])
+        return order[source], order[target], weight
     kept, num = kept | (np.bincount(target, minlength=len(kept)) == 0), 2 * len(source)
+    last = len(kept) - 1
     while len(source) < (1 - _LEAST_GAIN) * num:
         num = len(source)
         leads = kept | (np.bincount(source, minlength=len(kept)) > 0)  # to anything
-        source, target, weight = (column[leads[target]] for column in (source, target, weight))
+        source, target, weight = (column.compress(leads[target], axis=0) for column in (source, target, weight))
         source, target, weight = _without_single(source, target, weight, kept)
-        target, source, weight = _without_single(target, source, weight, kept)
+        target, source, weight = _without_single(last - target, last - source, weight, kept[::-1])
+        source, target = last - source, last - target
     return source, target, weight
 
 
+def _forwards(source: Ints, target: Ints, num: int) -> Ints | None:
+    """Return the moments so that every edge runs forwards; None if all do."""
+    return None if (source < target).all() else topological_order(source, target, num)
+
+
 def _without_single(source: Ints, target: Ints, weight: Ints, kept: Mask) -> tuple[Ints, Ints, Ints]:
-    """Return the edges without the moments, not kept, that are the target of one edge: its source takes their place."""
+    """Return the edges without the moments, not kept, that are the target of one edge: its source takes their place.
+
+    Those edges alone are chains, along which what they add up to is the longest path: of the distances between the
+    numbers of their moments, which tells where a chain begins, as of the weights.
+    """
     is_single = (np.bincount(target, minlength=len(kept)) == 1) & ~kept
-    root, before = np.arange(len(kept)), np.zeros((len(kept), weight.shape[1]), np.int64)
     replaced = is_single[target]
-    root[target[replaced]], before[target[replaced]] = source[replaced], weight[replaced]
-    pending = np.flatnonzero(is_single)
-    while len(pending):  # by pointer jumping
-        nearer = root[pending]
-        further = root[nearer]
-        moves = further != nearer
-        pending, nearer = pending.compress(moves), nearer.compress(moves)
-        before[pending] += before[nearer]
-        root[pending] = further.compress(moves)
-    left = ~replaced
-    return _longest(root[source[left]], target[left], weight[left] + before[source[left]], len(kept))
+    into = np.empty(len(kept), np.int64)
+    into[target[replaced]] = np.flatnonzero(replaced)
+    into = into[is_single]
+    first, before = np.r_[0, np.cumsum(is_single)], source[into]
+    back, *passed = (
+        longest_paths(first, before, column)[0]
+        for column in (target[into] - before, *np.ascontiguousarray(weight[into].T))
+    )
+    left = np.flatnonzero(~replaced)
+    source, target, weight = source[left], target[left], weight[left]
+    for case, ns in enumerate(passed):
+        weight[:, case] += ns[source]
+    return _longest(source - back[source], target, weight, len(kept))
 
 
 def _longest(source: Ints, target: Ints, weight: Ints, num: int) -> tuple[Ints, Ints, Ints]:
