@@ -8,17 +8,24 @@ from pathlib import Path
 import pytest
 from catalogue import FILES, JOBS, sheet_of
 from claims import FOUND_IN
+from fleet import Fleet, play
 from oracle.efficiency import attention_ns, gain_ns
 from oracle.exposed_waits import job_finding_times
 from oracle.findings import finding_times
+from oracle.memory import memory_of
+from oracle.pipelines import bubble_ns
+from oracle.uneven import expert_excess_ns, late_ns
 from paths import FIXTURES, ROOT, TESTS
 
 from traceq.report import Finding
+from traceq.snapshots.compare import snapshot_diff
+from traceq.snapshots.show import snapshot_sheet
 from traceq.units import Unit, format_value
 
 BY_EVENTS = {
     "host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait", "spin_wait",
-    "starved", "launch_bound", "cold_start", "long_backward", "metric_gathers", "unfused_optimizer",
+    "starved", "launch_bound", "cold_start", "long_backward", "metric_gathers", "token_counts",
+    "unfused_optimizer",
 }  # fmt: skip
 """Codes whose time `oracle.findings` computes from one file."""
 
@@ -28,21 +35,27 @@ BY_RANKS = {"exposed_wait", "exposed_transfer", "straggler"}
 BY_OPS = {"below_roof", "unfused_attention"}
 """Codes whose time `oracle.efficiency` computes from one file."""
 
+BY_JOBS = {"expert_imbalance", "late_ranks", "pipeline_bubble"}
+"""Codes whose time `oracle.uneven` and `oracle.pipelines` compute from the files of a job."""
+
+BY_BYTES = {"memory_peak", "out_of_memory", "memory_delta", "fragmentation"}
+"""Codes whose bytes `oracle.memory` computes from a snapshot of the allocator."""
+
 ELSEWHERE = {
     **dict.fromkeys(("costly_sync", "free_sync", "joint_syncs", "pageable_copies"), "simulated/test_replay.py"),
     "allocator_retries": "simulated/test_replay.py",
-    "late_ranks": "analysis/test_clusters.py",
     **dict.fromkeys(("busy_machine", "contended_cores"), "analysis/test_core_use.py"),
     **dict.fromkeys(("outside_phases", "small_ops"), "analysis/test_lines.py"),
     "desync": "simulated/test_ranks_properties.py",
     "strategy": "recipes/test_recipes.py",
     "never_arrived": "runs/test_flight_recorder.py",
-    "token_counts": "analysis/test_trainers.py",
-    "expert_imbalance": "analysis/test_experts.py",
-    "pipeline_bubble": "analysis/test_pipeline.py",
-    **dict.fromkeys(("memory_peak", "out_of_memory", "memory_delta", "fragmentation"), "snapshots/test_show.py"),
 }
-"""Codes whose second way runs a program or a job again, or knows what it was told to do, and where."""
+"""Codes whose second way is elsewhere, as a trace does not hold it, and where.
+
+What a step would take without a sync, a copy or a call of the allocator, a simulator knows that plays the job without
+it. Cores and what is outside of phases are of unprofiled steps, in a run folder, and lines are of a trace that is made
+of known ones. The last three have no time, but name what differs: jobs are made to differ there.
+"""
 
 LONGEST = ("mtia/rank0", "resnet50-2021/bare-array")
 """Traces that the oracle reads for seconds; others have findings of the same codes."""
@@ -108,8 +121,64 @@ def test_the_time_of_a_finding_on_ops_is_that_of_their_kernels(path: Path) -> No
         assert finding.ns == pytest.approx(ns, abs=100), finding.text  # bytes and FLOPs of a step are rounded
 
 
+def only(path: Path, code: str) -> Finding:
+    """The only finding of a code."""
+    (finding,) = (finding for finding in sheet_of(path).findings if finding.code == code)
+    return finding
+
+
+def test_the_excess_of_experts_is_that_of_their_kernels() -> None:
+    job = FIXTURES / "kinds" / "experts"
+    assert only(job, "expert_imbalance").ns == pytest.approx(expert_excess_ns(sorted(job.glob("*.json"))), abs=1)
+
+
+def test_the_bubble_is_that_of_a_sweep_over_the_events_of_all_ranks() -> None:
+    job = FIXTURES / "kinds" / "pipeline"
+    assert only(job, "pipeline_bubble").ns == pytest.approx(bubble_ns(sorted(job.glob("*.json"))), abs=1)
+
+
+@pytest.mark.parametrize("late_in", ["forward", "optimizer"])
+def test_late_ranks_are_late_by_their_own_time(late_in: str, tmp_path: Path) -> None:
+    late = (4, 5)
+    play(Fleet(16, ranks_per_host=4, layers=3, steps=3, late_ranks=late, late_in=late_in)).write(tmp_path)
+    finding = only(tmp_path, "late_ranks")
+    assert finding.key == "rank 4"
+    by_number = sorted(tmp_path.iterdir(), key=lambda path: int(re.findall(r"\d+", path.name)[0]))
+    assert finding.ns == pytest.approx(late_ns(by_number, late), abs=1), finding.text
+
+
+SNAPSHOTS = [FIXTURES / "kinds" / f"snapshot{kind}.pickle" for kind in ("", "_longer", "_oom")]
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in SNAPSHOTS])
+def test_the_bytes_of_a_snapshot_are_those_of_its_actions(path: Path) -> None:
+    memory = memory_of(path)
+    texts = {finding.code: finding.text for finding in snapshot_sheet(path).findings}
+    assert f"{size(memory.peak)} allocated of {size(memory.reserved)} reserved" in texts["memory_peak"]
+    assert ("out_of_memory" in texts) == ("fragmentation" in texts) == (memory.asked is not None)
+    if memory.asked is not None:
+        asked_and_free = f"{size(memory.asked)} asked for, {size(memory.device_free)} free on the device"
+        assert asked_and_free in texts["out_of_memory"].replace(" at (no Python frame) MmBackward0", "")
+        assert f"{size(memory.pool_free)} of what is reserved are free" in texts["fragmentation"]
+        assert f"has {size(memory.largest_free)}, and {size(memory.asked)} were asked for" in texts["fragmentation"]
+
+
+def test_the_peaks_of_two_snapshots_are_those_of_their_actions() -> None:
+    a, b = SNAPSHOTS[:2]
+    (finding,) = snapshot_diff(a, b).findings
+    before, after = (memory_of(path).peak for path in (a, b))
+    assert f"{size(before)} to {size(after)}" in finding.text
+    assert f"{100 * (after - before) / before:+.1f} %" in finding.text
+
+
+def size(number: int | None) -> str:
+    """Bytes as findings write them."""
+    assert number is not None
+    return format_value(number, Unit.BYTES)
+
+
 def test_every_finding_has_a_second_way() -> None:
-    ways = [BY_EVENTS, BY_RANKS, BY_OPS, set(ELSEWHERE)]
+    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_BYTES, set(ELSEWHERE)]
     assert sum(map(len, ways)) == len(set.union(*ways))
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \| ", (ROOT / "docs" / "method.md").read_text(), re.MULTILINE)
     assert set.union(*ways) >= set(FOUND_IN)

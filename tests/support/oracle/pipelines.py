@@ -17,6 +17,7 @@ from .reader import Event, Trace, read
 from .spans import Span, clip, inside, union
 
 NAMED = re.compile(r"^(PP:(\d+[FBIW]\d+|\(.*OVERLAP_F_B)|(Forward|Backward) \d+)$")
+BUBBLE = ("warmup", "steady", "cooldown")
 MESSAGE = re.compile(r"^(?:nccl|gloo):(send|recv)\b(?: \d+(?:->|<-)(\d+))?")
 
 
@@ -62,6 +63,12 @@ def spent(paths: list[Path], offset: list[int]) -> list[dict[str, float]]:
             active[each.step].append((each.start, each.end))
     whole = union([(min(a for a, _ in s), max(b for _, b in s)) for step, s in active.items() if step])
     return [spent_by(rank, whole) for rank in ranks]
+
+
+def bubble_ns(paths: list[Path]) -> float:
+    """The bubble of a pipeline whose ranks share a clock: ns of a mean step, mean over ranks."""
+    of_ranks = spent(paths, [0] * len(paths))
+    return sum(ns for rank in of_ranks for part, ns in rank.items() if part in BUBBLE) / len(paths)
 
 
 def match(ranks: list[Rank]) -> None:
