@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from oracle.findings import finding_times
 from oracle.memory import memory_of
 from oracle.pipelines import bubble_ns
 from oracle.uneven import expert_excess_ns, late_ns
+from oracle.unprofiled import outside_phases_ns
 from paths import FIXTURES, ROOT, TESTS
 
 from traceq.report import Finding
@@ -38,6 +40,9 @@ BY_OPS = {"below_roof", "unfused_attention"}
 BY_JOBS = {"expert_imbalance", "late_ranks", "pipeline_bubble"}
 """Codes whose time `oracle.uneven` and `oracle.pipelines` compute from the files of a job."""
 
+BY_JOURNALS = {"outside_phases"}
+"""Codes whose time `oracle.unprofiled` computes from the journals of a run."""
+
 BY_BYTES = {"memory_peak", "out_of_memory", "memory_delta", "fragmentation"}
 """Codes whose bytes `oracle.memory` computes from a snapshot of the allocator."""
 
@@ -45,7 +50,7 @@ ELSEWHERE = {
     **dict.fromkeys(("costly_sync", "free_sync", "joint_syncs", "pageable_copies"), "simulated/test_replay.py"),
     "allocator_retries": "simulated/test_replay.py",
     **dict.fromkeys(("busy_machine", "contended_cores"), "analysis/test_core_use.py"),
-    **dict.fromkeys(("outside_phases", "small_ops"), "analysis/test_lines.py"),
+    "small_ops": "analysis/test_lines.py",
     "desync": "simulated/test_ranks_properties.py",
     "strategy": "recipes/test_recipes.py",
     "never_arrived": "runs/test_flight_recorder.py",
@@ -53,8 +58,8 @@ ELSEWHERE = {
 """Codes whose second way is elsewhere, as a trace does not hold it, and where.
 
 What a step would take without a sync, a copy or a call of the allocator, a simulator knows that plays the job without
-it. Cores and what is outside of phases are of unprofiled steps, in a run folder, and lines are of a trace that is made
-of known ones. The last three have no time, but name what differs: jobs are made to differ there.
+it. Cores are of samples that the tests there know, and lines are of traces made of known ones. The last three have no
+time, but name what differs: jobs are made to differ there.
 """
 
 LONGEST = ("mtia/rank0", "resnet50-2021/bare-array")
@@ -147,6 +152,17 @@ def test_late_ranks_are_late_by_their_own_time(late_in: str, tmp_path: Path) -> 
     assert finding.ns == pytest.approx(late_ns(by_number, late), abs=1), finding.text
 
 
+@pytest.mark.parametrize("phase", ["forward", "bwd"])
+def test_what_is_outside_of_phases_is_what_their_journals_leave(phase: str, tmp_path: Path) -> None:
+    """One phase is taken out of the journals, as if it had no range."""
+    run = tmp_path / "run"
+    shutil.copytree(FIXTURES / "outlier_ab", run)
+    for journal in (run / "steps").iterdir():
+        journal.write_text(re.sub(rf'"{phase}":\d+,', "", journal.read_text()))
+    finding = only(run / "off", "outside_phases")
+    assert finding.ns == pytest.approx(outside_phases_ns(run, "off"), abs=1), finding.text
+
+
 SNAPSHOTS = [FIXTURES / "kinds" / f"snapshot{kind}.pickle" for kind in ("", "_longer", "_oom")]
 
 
@@ -178,7 +194,7 @@ def size(number: int | None) -> str:
 
 
 def test_every_finding_has_a_second_way() -> None:
-    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_BYTES, set(ELSEWHERE)]
+    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_JOURNALS, BY_BYTES, set(ELSEWHERE)]
     assert sum(map(len, ways)) == len(set.union(*ways))
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \| ", (ROOT / "docs" / "method.md").read_text(), re.MULTILINE)
     assert set.union(*ways) >= set(FOUND_IN)
