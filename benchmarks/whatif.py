@@ -11,10 +11,13 @@ not have; they differ in more than that.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import hypot
 from pathlib import Path
 
 import numpy as np
@@ -56,17 +59,20 @@ _MS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A step in ms: as it was, predicted after the change from `least` to `most`, and measured.
+    """A step in ms: as it was, traced and unprofiled, predicted after the change from `least` to `most`, and measured.
 
-    `again`: by how much the mean of other steps may be outside of the prediction; `noise`: that of the measurement.
+    `again`: by how much the mean of other steps may be outside of the prediction; `saving_noise`, `noise`: two standard
+    errors of the saving, and half of the 95 % interval of what was measured.
     """
 
     job: str
     change: str
+    traced: float
     now: float
     least: float
     most: float
     again: float
+    saving_noise: float
     then: float
     noise: float
 
@@ -76,15 +82,21 @@ class Outcome:
         return 100 * ((self.least + self.most) / 2 - self.then) / self.then
 
     @property
+    def error_noise_pct(self) -> float:
+        """By how much the error may be off by the scatter of both steps, likewise."""
+        return 100 * hypot(self.saving_noise, self.noise) / self.then
+
+    @property
     def is_inside(self) -> bool:
         """Whether what was measured is in the range predicted for other steps than those that were replayed."""
         return self.least - self.again <= self.then <= self.most + self.again
 
 
 def record(work: Path, job: str, minutes: float) -> Path | None:
-    """Return the recorded run of a job, recorded now if it is not there; None if there is no time left."""
+    """Return the recorded run of a job, recorded now if it is not there, or not whole; None if no time is left."""
     run = work / job.replace(" ", "_")
-    if (run / "run.json").exists():
+    manifest = run / "run.json"
+    if manifest.exists() and json.loads(manifest.read_bytes())["status"] == "complete":
         return run
     if minutes <= 0:
         return None
@@ -113,7 +125,8 @@ def outcomes(job: str, run: Path) -> list[Outcome]:
         now = comparison.a_ns
         low, high = comparison.ci95_ns
         least, most = now - change.most_saved_ns, now - change.least_saved_ns
-        times = (now, least, most, change.again_ns or 0, now + comparison.delta_ns, (high - low) / 2)
+        noises = change.again_ns or 0, change.noise_ns or 0
+        times = (change.now_ns, now, least, most, *noises, now + comparison.delta_ns, (high - low) / 2)
         results.append(Outcome(job, change.option, *(ns / _MS for ns in times)))
     return results
 
@@ -127,19 +140,24 @@ def of_pairs(traces: Path) -> list[Outcome]:
         then = after.step_ns(after.observed)
         noise = 2 * float(then.std(ddof=1)) / len(then) ** 0.5 if len(then) > 1 else 0.0
         least, most = change.now_ns - change.most_saved_ns, change.now_ns - change.least_saved_ns
-        times = (change.now_ns, least, most, change.again_ns or 0, float(then.mean()), noise)
+        now, noises = change.now_ns, (change.again_ns or 0, change.noise_ns or 0)
+        times = (now, now, least, most, *noises, float(then.mean()), noise)
         results.append(Outcome(a, change.option, *(ns / _MS for ns in times)))
     return results
 
 
-HEADINGS = ("job", "change", "now ms", "predicted", "to", "again +-", "measured", "+-", "error", "inside")
+HEADINGS = (
+    "job", "change", "traced ms", "now ms", "predicted", "to", "again +-", "measured", "+-", "error", "its noise",
+    "inside",
+)  # fmt: skip
 _LEFT = ("job", "change", "inside")
 PAGE = """# Predictions and what came of them
 
 Written by `make whatif`, which records six jobs on two CPU ranks, where every change is then really made; [what the
-columns mean](whatif.md#what-the-numbers-are). `inside`: what was measured is from `predicted` to `to`, plus or minus
-`again`; `error`: the middle of the range, in percent of the step that was measured; `+-`: half of the 95 % confidence
-interval of what was measured.
+columns mean](whatif.md#what-the-numbers-are). `traced`: the mean traced step, of which the saving is told; `now`: the
+same step unprofiled, of which it is taken. `inside`: what was measured is from `predicted` to `to`, plus or minus
+`again`; `+-`: half of the 95 % confidence interval of what was measured; `error`: the middle of the range, in percent
+of the step that was measured; `its noise`: that interval, and two standard errors of the saving, in percent.
 
 {recorded}
 
@@ -156,15 +174,28 @@ these errors are an upper bound of those of the replay.
 
 def cells(row: Outcome) -> list[str]:
     """Return an outcome as texts, one for each heading."""
-    numbers = (f"{ms:.2f}" for ms in (row.now, row.least, row.most, row.again, row.then, row.noise))
-    return [row.job, row.change, *numbers, f"{row.error_pct:+.1f} %", "yes" if row.is_inside else "no"]
+    numbers = (f"{ms:.2f}" for ms in (row.traced, row.now, row.least, row.most, row.again, row.then, row.noise))
+    errors = f"{row.error_pct:+.1f} %", f"{row.error_noise_pct:.1f} %"
+    return [row.job, row.change, *numbers, *errors, "yes" if row.is_inside else "no"]
 
 
-def summary(rows: list[Outcome]) -> str:
-    """Return how many outcomes are inside their range, and how far off they are."""
-    error = float(np.median([abs(row.error_pct) for row in rows]))
-    num = sum(row.is_inside for row in rows)
-    return f"{num} of {len(rows)} inside the range of other steps; median error {error:.1f} % of the step"
+def summary(rows: Sequence[Outcome]) -> str:
+    """Return how many outcomes are inside their range, and how far off they are, beside the noise of that."""
+    num, error = sum(row.is_inside for row in rows), np.median([abs(row.error_pct) for row in rows])
+    noise = np.median([row.error_noise_pct for row in rows])
+    return (
+        f"{num} of {len(rows)} inside the range of other steps; median error {error:.1f} % of the step, "
+        f"median noise of an error {noise:.1f} %"
+    )
+
+
+def business(rows: Sequence[Outcome]) -> str:
+    """Return how much longer traced steps took, recorded at another time than those that measure."""
+    ratios = [row.traced / row.now for row in rows]
+    return (
+        f"Traced steps took {min(ratios):.2f} to {max(ratios):.2f} times as long as unprofiled ones (median "
+        f"{np.median(ratios):.2f}; on idle cores about 1)"
+    )
 
 
 def show(console: Console, rows: list[Outcome]) -> None:
@@ -187,7 +218,11 @@ def markdown(rows: list[Outcome]) -> str:
 
 def write_page(page: Path, recorded: list[Outcome], pairs: list[Outcome]) -> None:
     """Write the table of predictions and outcomes as a page of the docs."""
-    texts = {"recorded": markdown(recorded), "summary": f"{summary(recorded)}.", "pairs": markdown(pairs)}
+    texts = {
+        "recorded": markdown(recorded),
+        "summary": f"{summary(recorded)}. {business(recorded)}.",
+        "pairs": markdown(pairs),
+    }
     page.write_text(PAGE.format(**texts), encoding="utf-8")
 
 
@@ -207,6 +242,8 @@ def main() -> None:
         except TraceqError as fault:
             console.print(f"{job}: {fault}", soft_wrap=True)
     show(console, rows)
+    if rows:
+        console.print(f"{business(rows)}\n", soft_wrap=True)
     pairs = of_pairs(options.traces) if options.traces is not None and options.traces.is_dir() else []
     show(console, pairs)
     if options.page is not None and rows and pairs:
