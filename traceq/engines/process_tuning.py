@@ -36,8 +36,10 @@ def tune_process(paths: Sequence[str]) -> None:
         keep_freed_memory()
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory(most_bytes: int = _MOST_KEPT) -> None:
     """Use memory that was freed again, for the rest of this process; without effect where the C library is not glibc.
+
+    Where more than `most_bytes` are free, they are given back.
 
     An analysis makes and drops hundreds of columns of a few MB. glibc gives each back and has all its pages zeroed
     anew, which takes a tenth of the time of all analyses together; keeping them adds next to nothing to the peak.
@@ -49,4 +51,4 @@ def keep_freed_memory() -> None:
     except (AttributeError, OSError, TypeError):  # macOS and musl have none, Windows has no CDLL(None)
         return
     if mallopt(_MMAP_THRESHOLD, _LARGEST_COLUMN):  # the second without the first would be far worse than neither
-        mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
+        mallopt(_TRIM_THRESHOLD, most_bytes)
