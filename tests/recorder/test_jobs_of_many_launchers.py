@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from launching import free_port, start_process, torchrun, wait_for_all
-from paths import ROOT
 from recording import MAIN
 
 pytest.importorskip("torch", reason="recording needs torch")
@@ -61,7 +60,7 @@ if __name__ == "__main__":
 """
 QUICK = ("--steps", "16", "--trace-steps", "1")
 TOGGLE = ("--toggle", "main.config.repeat=1,30")
-HOSTS = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+HOSTS = {"OMP_NUM_THREADS": "1"}
 
 
 def start_all(
