@@ -185,6 +185,10 @@ class JobProcess:
         """Note that nothing can be learned before the optimizer has ended its step."""
         self._tracker.begin_optimizer()
 
+    def optimizer_left(self) -> None:
+        """Note that the optimizer's step ended, with no event."""
+        self._tracker.end_optimizer()
+
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Add the event of the optimizer; in backward it may step on another thread than the loop's."""
         self._tracker.end_optimizer()

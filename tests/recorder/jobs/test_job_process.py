@@ -96,7 +96,7 @@ def test_no_step_has_mixed_arms(loop: Loop, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler
 @pytest.mark.parametrize("loop", LOOPS)
 def test_no_step_has_mixed_arms_in_600_that_take_turns(loop: Loop, tmp_path: Path) -> None:
-    notes = recorded(tmp_path, loop, num_steps=3000, steps=80)
+    notes = recorded(tmp_path, loop, num_steps=3000, steps=160)
     assert manifest_of(tmp_path).status == "complete"
     num_steps = (tmp_path / "run" / "steps" / "rank0.jsonl").read_bytes().count(b'"kind":"step"')
     assert num_steps >= 600

@@ -55,3 +55,16 @@ def test_an_optimizer_that_raises_ends_its_phase_at_its_next_step(tmp_path: Path
         assert observer.open == []
     finally:
         hooks.remove()
+
+
+def test_an_optimizer_whose_end_is_compiled_does_not_stay_in_its_step(tmp_path: Path) -> None:
+    """Torch compiles the hook at the end alone once it no longer compiles the step around it."""
+    observer = Noting()
+    hooks = LoopHooks(observer, WorkerSamples(tmp_path))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    left: list[bool] = []
+    observer.optimizer_left = lambda: left.append(True)  # type: ignore[attr-defined]
+    for _ in range(8):
+        hooks._before_step(optimizer)
+    assert len(left) == 5
+    assert observer.open == []

@@ -29,6 +29,9 @@ from traceq.recorder.tracing.worker_samples import WorkerSamples
 
 __all__ = ["LoopHooks", "Observer"]
 
+_COMPILED_END = 3
+"""Steps in a row that begin and do not end: torch compiles what follows the first hook, so the other never runs."""
+
 
 class Observer(Protocol):
     """What the replaced functions report to; none of its methods raises."""
@@ -69,6 +72,10 @@ class Observer(Protocol):
         """Report that an optimizer begins its step, also before any backward: its closure may run the first."""
         ...
 
+    def optimizer_left(self) -> None:
+        """Report that the step of an optimizer ended without its hook: it raised, or its end is compiled."""
+        ...
+
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Report that an optimizer has stepped, on any thread."""
         ...
@@ -84,6 +91,7 @@ class LoopHooks:
         self._restore: list[Callable[[], None]] = []
         self._methods: list[ReplacedMethods] = []
         self._open_steps: list[tuple[int, int]] = []  # (the optimizer's id, the depth of its phase)
+        self._num_unended: dict[int, int] = {}  # steps in a row without an end, by the optimizer's id
         self._loaders: WeakKeyDictionary[Any, Callable[[], DataLoader[Any] | None]] = WeakKeyDictionary()
 
     def install(self) -> None:
@@ -226,14 +234,21 @@ class LoopHooks:
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         if torch.compiler.is_dynamo_compiling():
             return
-        self._observer.optimizer_began()
+        num_unended = self._num_unended.get(id(optimizer), 0)
         if self._observer.is_watching():
             self._end_steps(optimizer)  # of one that raised, and has no other end
+        if num_unended == _COMPILED_END:
+            self._observer.optimizer_left()
+            return
+        self._num_unended[id(optimizer)] = num_unended + 1
+        self._observer.optimizer_began()
+        if self._observer.is_watching():
             self._open_steps.append((id(optimizer), self._observer.begin("optimizer", "")))
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         if torch.compiler.is_dynamo_compiling():
             return
+        self._num_unended.pop(id(optimizer), None)
         if self._observer.is_watching():
             self._end_steps(optimizer)
         self._observer.optimizer_stepped(optimizer)
