@@ -22,6 +22,13 @@ def all_losses(loss):
     return losses
 
 
+class Config:
+    value = 0
+
+
+config = Config()
+
+
 def fail(how):
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -31,7 +38,7 @@ def fail(how):
         raise ValueError("bad batch")
     if how == "exit":
         sys.exit(0)
-    if how == "memory":
+    if how in ("memory", "memory of an arm"):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
@@ -47,6 +54,8 @@ def main(how, fault_step):
         optimizer.step()
         optimizer.zero_grad()
         is_faulty = number == fault_step and rank == 1
+        if how == "memory of an arm":
+            is_faulty = number >= fault_step and rank == 1 and config.value == 1
         if is_faulty and how == "other":
             all_losses(loss.item())
         elif is_faulty:

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 from traceq.errors import TraceqError
 from traceq.recorder.failures.cpp_terminate import TerminateHandler
 from traceq.recorder.failures.external_launcher import note_abort, note_end, sigterm_noted
-from traceq.recorder.failures.rank_errors import error_text, write_error
+from traceq.recorder.failures.rank_errors import error_text, note_arm, write_error
 from traceq.recorder.failures.root_cause import is_peer_error, out_of_memory_line
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.job_loader import measure_loader
@@ -349,6 +349,8 @@ class JobProcess:
         mark_ended(rank.rank.plan.folder, "failed", f"{text}; let the job run longer, or record fewer steps (--steps)")
 
     def _note_end(self, rank: Rank, error: BaseException) -> None:
+        if len(rank.plan.arms) > 1 and isinstance(error, Exception):  # memory may run out in one of them alone
+            note_arm(error, self._tracker.arm)
         if rank.plan.process >= 0:  # the launcher goes on with the other arms
             write_error(rank.plan.faults_folder, rank.world.rank, error)
         else:

@@ -17,7 +17,7 @@ from traceq.errors import TraceqError
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import Arm
 from traceq.recorder.failures.external_launcher import note_end
-from traceq.recorder.failures.rank_errors import reserve_descriptors
+from traceq.recorder.failures.rank_errors import note_arm, reserve_descriptors
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.failures.watched_loop import watched_loop
 from traceq.recorder.loop_arms import LoopArms, check_arms
@@ -184,6 +184,8 @@ def record(
             with ExitStack() as open_steps:
                 yield Session(rank, question, loop_arms, open_steps, watching)
         except BaseException as error:
+            if len(names) > 1 and isinstance(error, Exception):
+                note_arm(error, loop_arms.current)
             note_end(plan, world, error)
             raise
         finally:

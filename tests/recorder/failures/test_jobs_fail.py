@@ -101,6 +101,15 @@ def test_a_job_of_one_process_says_why_it_ended(how: str, code: int, reason: str
     assert manifest.fault in last
 
 
+@pytest.mark.parametrize("job", [ALONE, RANKS], ids=["alone", "torchrun"])
+def test_memory_that_runs_out_in_one_arm_names_the_arm(job: list[str], tmp_path: Path) -> None:
+    process = start(tmp_path, [*job, "memory of an arm", str(IN_TIMED_STEPS)], "--toggle", "main.config.value=0,1")
+    code, last, manifest = finish(process, tmp_path)
+    assert code == 1
+    assert manifest.fault.endswith("Tried to allocate 2.00 GiB. (in a step of arm value=1)")
+    assert manifest.fault in last
+
+
 @pytest.mark.parametrize("step", [30, 45, IN_TIMED_STEPS, IN_TRACED_STEPS])
 @pytest.mark.parametrize(
     ("how", "collective", "line"),

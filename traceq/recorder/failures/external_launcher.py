@@ -14,7 +14,14 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from traceq.recorder.failures.hang_diagnosis import dump_flight_recorder, find_desync, innermost_user_line
-from traceq.recorder.failures.rank_errors import SilentExit, error_text, read_error, write_error
+from traceq.recorder.failures.rank_errors import (
+    SilentExit,
+    error_text,
+    noted_arm,
+    read_error,
+    text_in_arm,
+    write_error,
+)
 from traceq.recorder.failures.root_cause import ABORTED, RankFailure, find_cause, is_peer_error
 from traceq.recorder.failures.run_status import mark_ended, read_early_end, status_for
 from traceq.recorder.process.flight_recorder import dump_stalled
@@ -39,15 +46,16 @@ def note_end(plan: Plan, world: World, error: BaseException) -> str:
     """
     with sigterm_deferred():
         message = error_text(error)
+        text_of_rank = text_in_arm(message, noted_arm(error))
         if world.size > 1:  # before its error, which tells the others that nothing more is to come from this rank
             dump_flight_recorder(plan.folder, world.rank, error)
         write_error(plan.faults_folder, world.rank, error)
         if world.size == 1:
-            status, text = status_for(error), message
+            status, text = status_for(error), text_of_rank
         elif is_peer_error(message):
             status, text = _common_end(plan, world)
         else:
-            status, text = status_for(error), f"rank {world.rank}: {message}"
+            status, text = status_for(error), f"rank {world.rank}: {text_of_rank}"
         mark_ended(plan.folder, status, text)
     return text
 
@@ -105,11 +113,10 @@ def _note_stack(plan: Plan, world: World, error: BaseException, frame: FrameType
 def cause_by_ranks(folder: RunFolder, num_ranks: int) -> str:
     """Return why a recording ended by what its ranks wrote, where none was left to find the cause; "" without that."""
     errors = ((rank, read_error(str(folder.faults), rank)) for rank in range(num_ranks))
-    failures = [RankFailure(rank, 1, error.text, at_ns=error.at_ns) for rank, error in errors if error]
+    failures = [RankFailure(rank, 1, error.text, at_ns=error.at_ns, arm=error.arm) for rank, error in errors if error]
     if not failures:
         return ""
-    cause = find_cause(failures, {})
-    return find_desync(folder) or f"rank {cause.rank}: {cause.text}"
+    return find_desync(folder) or find_cause(failures, {}).fault
 
 
 def _common_end(plan: Plan, world: World) -> tuple[str, str]:
@@ -128,12 +135,11 @@ def _common_end(plan: Plan, world: World) -> tuple[str, str]:
     if all(message.startswith(_SIGNAL_PREFIX) for message in messages):
         return "interrupted", messages[0]
     desync = "" if has_cause else find_desync(plan.folder)
-    cause = find_cause(failures, {})
-    return "failed", desync or f"rank {cause.rank}: {cause.text}"
+    return "failed", desync or find_cause(failures, {}).fault
 
 
 def _rank_failure(plan: Plan, world: World, rank: int) -> RankFailure:
     """Return the rank's written error; else that it exited silently, or, with exit code None, that it may still run."""
     if error := read_error(plan.faults_folder, rank):
-        return RankFailure(rank, 1, error.text, at_ns=error.at_ns)
+        return RankFailure(rank, 1, error.text, at_ns=error.at_ns, arm=error.arm)
     return RankFailure(rank, 1, str(SilentExit())) if world.peers[rank].has_exited else RankFailure(rank, None)

@@ -12,7 +12,17 @@ import msgspec
 from traceq.recorder.process.signals import Stopped
 from traceq.runs.run_folder import atomic_write
 
-__all__ = ["RankError", "SilentExit", "error_text", "note_arm", "read_error", "reserve_descriptors", "write_error"]
+__all__ = [
+    "RankError",
+    "SilentExit",
+    "error_text",
+    "note_arm",
+    "noted_arm",
+    "read_error",
+    "reserve_descriptors",
+    "text_in_arm",
+    "write_error",
+]
 
 
 _ARM_NOTE = "in a step of arm "
@@ -51,7 +61,7 @@ def write_error(folder: str, rank: int, error: BaseException) -> None:
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as part:
-            part.write_bytes(msgspec.json.encode(RankError(error_text(error), time.time_ns(), _arm(error))))
+            part.write_bytes(msgspec.json.encode(RankError(error_text(error), time.time_ns(), noted_arm(error))))
 
 
 def read_error(folder: str, rank: int) -> RankError | None:
@@ -66,9 +76,15 @@ def note_arm(error: BaseException, arm: str) -> None:
     error.add_note(f"{_ARM_NOTE}{arm}")
 
 
-def _arm(error: BaseException) -> str:
+def noted_arm(error: BaseException) -> str:
+    """Return the arm in a step of which an exception was raised; "" if none was noted."""
     notes: list[str] = getattr(error, "__notes__", [])
     return next((note.removeprefix(_ARM_NOTE) for note in notes if note.startswith(_ARM_NOTE)), "")
+
+
+def text_in_arm(text: str, arm: str) -> str:
+    """Return `OutOfMemoryError: ... (in a step of arm value=1)`; the text alone without an arm."""
+    return f"{text} ({_ARM_NOTE}{arm})" if arm else text
 
 
 def error_text(error: BaseException) -> str:

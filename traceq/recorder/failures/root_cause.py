@@ -7,6 +7,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from traceq.recorder.failures.rank_errors import text_in_arm
+
 __all__ = ["ABORTED", "LaunchFailure", "RankFailure", "RootCause", "find_cause", "is_peer_error", "out_of_memory_line"]
 
 ABORTED = "aborted by a C++ exception of a library"
@@ -76,6 +78,11 @@ class RootCause:
     text: str
     message: str = ""
     arm: str = ""
+
+    @property
+    def fault(self) -> str:
+        """The rank and why, with the arm, as the manifest has it."""
+        return f"rank {self.rank}: {text_in_arm(self.text, self.arm)}"
 
     @property
     def arm_status(self) -> tuple[str, str]:

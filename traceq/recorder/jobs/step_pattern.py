@@ -71,14 +71,15 @@ class StepTracker:
 
     An arm may change the events of its steps, such as the number of batches that are accumulated: if hardly any of its
     first steps has those of the pattern, its usual events are its own. Where a step begins remains the same.
+    `arm`: the one that the step runs which has begun.
     """
 
     pattern: StepPattern | None = None
+    arm: str = ""
     _events: list[str] = field(default_factory=list)
     _is_in_optimizer: bool = False
     _anchor_passed: bool = False
     _last_step: tuple[str, ...] = ()
-    _arm: str = ""
     _steps_of_arms: dict[str, Counter[tuple[str, ...]]] = field(default_factory=dict)
     _usual: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -122,11 +123,11 @@ class StepTracker:
 
     def set_arm(self, arm: str) -> None:
         """Set the arm that the step runs which has just begun."""
-        self._arm = arm
+        self.arm = arm
 
     def was_regular(self) -> bool:
         """Return whether the step before the last begin had the usual events of its arm; call it once per step."""
-        usual = self._usual.get(self._arm)
+        usual = self._usual.get(self.arm)
         return self._last_step == (self._learn_usual() if usual is None else usual)
 
     def num_batches(self, arm: str) -> int:
@@ -136,13 +137,13 @@ class StepTracker:
 
     def _learn_usual(self) -> tuple[str, ...]:
         """Add the last step to those of its arm; return its usual events, which are final after some steps."""
-        steps = self._steps_of_arms.setdefault(self._arm, Counter())
+        steps = self._steps_of_arms.setdefault(self.arm, Counter())
         steps[self._last_step] += 1
         usual, _ = steps.most_common(1)[0]
         if self.pattern is not None and steps[self.pattern.events] >= _LEAST_SHARE_OF_PATTERN * steps.total():
             usual = self.pattern.events
         if steps.total() >= LEARNED_STEPS:
-            self._usual[self._arm] = usual
+            self._usual[self.arm] = usual
         return usual
 
     @property
