@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["gc_disabled", "live_objects"]
+__all__ = ["gc_disabled", "gc_frozen", "live_objects"]
 
 
 @contextmanager
@@ -20,6 +20,24 @@ def gc_disabled() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def gc_frozen() -> Iterator[None]:
+    """Let collections in the block visit only what was made in it: of a whole program they take 0.1 s, and its caches.
+
+    What of the rest becomes garbage meanwhile is collected after the block. A program that has frozen objects itself
+    keeps them, and has nothing to gain here.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def live_objects() -> list[Any]:

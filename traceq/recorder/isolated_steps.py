@@ -6,7 +6,7 @@ import gc
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
-from traceq.garbage_collection import gc_disabled
+from traceq.garbage_collection import gc_disabled, gc_frozen
 from traceq.model import Arm, Manifest
 from traceq.recorder.rank.cpu_peaks import cpu_peak_facts
 from traceq.recorder.rank.environment_facts import environment_facts
@@ -62,7 +62,7 @@ def _time_steps(rank: Rank, arm: str) -> Generator[str, None, list[ClocksLine]]:
     cores: list[CoresLine] = []
     settling = [SETTLING] * rank.plan.steps_per_half
     stopwatch = Stopwatch(rank.world.device, rank.phases)
-    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), stopwatch:
+    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), gc_frozen(), stopwatch:
         if rank.plan.steps:
             journal.write((yield from _run(rank, stopwatch, arm, [WARM_UP] * rank.plan.warmup_steps)))
             reset_peak_memory(rank.world.device)

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from traceq.garbage_collection import gc_disabled
+from traceq.garbage_collection import gc_disabled, gc_frozen
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.schedule import (
@@ -48,7 +48,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     clocks: list[ClocksLine] = []
     cores: list[CoresLine] = []
     stopwatch = Stopwatch(rank.world.device, rank.phases)
-    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), stopwatch:
+    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), gc_frozen(), stopwatch:
         warm_up = yield from _warm_up(rank, stopwatch)
         journal.write(warm_up)
         quarter = _announce_rest(rank, warm_up)
@@ -174,7 +174,8 @@ def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt
     order = list(attempt.arms(block))
     regular: list[Sequence[bool]] = []
     cores = CoreClocks(rank.workers.pids)
-    cores.start()
+    if block.is_control:
+        cores.start()
     stopwatch.mark()
     for arm, index in order:
         draw = block.first_pair + (0 if index is None else 1 + index)

@@ -1,0 +1,51 @@
+"""Pauses of Python's collector leave it as they found it, also where the program has frozen objects itself."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from traceq.garbage_collection import gc_frozen
+
+
+class Cycle:
+    """An object that only the collector frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_frozen() -> Iterator[None]:
+    """Undo what other tests have frozen."""
+    had_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    if had_frozen:
+        gc.freeze()
+
+
+def test_only_garbage_made_in_the_block_is_collected_there() -> None:
+    before = Cycle()
+    reference = weakref.ref(before)
+    with gc_frozen():
+        del before
+        new = weakref.ref(Cycle())
+        gc.collect()
+        assert new() is None
+        assert reference() is not None
+    gc.collect()
+    assert reference() is None
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_the_program_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    count = gc.get_freeze_count()
+    with gc_frozen():
+        assert gc.get_freeze_count() == count
+    assert gc.get_freeze_count() == count
