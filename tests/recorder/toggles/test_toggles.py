@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from traceq.errors import UsageFault
+from traceq.garbage_collection import gc_frozen
 from traceq.recorder.toggles import compile as compile_toggle
 from traceq.recorder.toggles.toggle import DEFAULT, Job, applicable_toggles, create_toggle, toggle_names
 
@@ -150,6 +152,19 @@ def test_settings_are_read_back_and_restored(name: str) -> None:
     toggle.apply(1)
     toggle.restore()
     assert read() == before
+
+
+def test_collections_of_the_arm_with_a_collector_visit_the_whole_program() -> None:
+    if gc.get_freeze_count():
+        pytest.skip("the process has frozen objects itself")
+    toggle = create_toggle("@gc", ("off", "on"), Training().job)
+    with gc_frozen():
+        toggle.apply(0)
+        assert (gc.isenabled(), gc.get_freeze_count() > 0) == (False, True)
+        toggle.apply(1)
+        assert (gc.isenabled(), gc.get_freeze_count()) == (True, 0)
+    toggle.restore()
+    assert gc.isenabled()
 
 
 def test_what_applies_to_a_job_can_be_created_and_leaves_it_as_it_was() -> None:

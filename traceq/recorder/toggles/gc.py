@@ -14,14 +14,17 @@ CANDIDATES = ("on", "off")
 
 
 def create(job: Job, values: Sequence[str]) -> Setting:
-    """Return the toggle."""
+    """Return the toggle; collections of the arm `on` visit the whole program, as they do without a recording."""
     check_values(values, ("off", "on"))
-    settings = {"on": True, "off": False}
-    return Setting(_set_collector, gc.isenabled, [settings.get(value, value) for value in values])
+    is_frozen_by_the_job = gc.get_freeze_count() > 0
 
-
-def _set_collector(is_on: bool) -> None:
-    if is_on:
+    def set_collector(is_on: bool) -> None:
+        if not is_on:
+            gc.disable()
+            return
         gc.enable()
-    else:
-        gc.disable()
+        if not is_frozen_by_the_job:
+            gc.unfreeze()
+
+    settings = {"on": True, "off": False}
+    return Setting(set_collector, gc.isenabled, [settings.get(value, value) for value in values])
