@@ -5,15 +5,15 @@ Each rank makes the changes to itself, and leaves what is between its collective
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.engines.engine import Engine, Lost, Result
-from traceq.engines.memory_budget import needed_bytes, plain_bytes
+from traceq.engines.engine import Engine, Lost
+from traceq.engines.file_tasks import FileTasks
+from traceq.engines.memory_budget import plain_bytes
 from traceq.engines.serialization import pack, unpack
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.facts.comm.rank_collectives import RankCalls, rank_calls
@@ -119,8 +119,7 @@ class _Reader:
         small: int,
         on_progress: Callable[[int, int], None],
     ) -> None:
-        self._cases, self._start, self._small, self._on_progress = cases, start, small, on_progress
-        self._engine: Engine | None = None
+        self._cases, self._tasks, self._small, self._on_progress = cases, FileTasks(start), small, on_progress
         self._played: dict[str, tuple[Place, _PlayedRank]] = {}
 
     def read(self, files: Sequence[Place]) -> Iterable[Trace | UnreadableInput]:
@@ -130,7 +129,7 @@ class _Reader:
         results: list[Trace | UnreadableInput] = [
             UnreadableInput(str(file), "the process that read it died, possibly out of memory") for file in files
         ]
-        played = self._run(_play, [(file, self._cases) for file in files], files)
+        played = self._tasks.run(_play, [(file, self._cases) for file in files], files)
         for done, (index, result) in enumerate(played, 1):
             self._on_progress(done, len(files))
             if isinstance(result, _PlayedRank):
@@ -206,7 +205,7 @@ class _Reader:
             for file, index in zip(files, again, strict=True)
         ]
         contracted = [b"" if index in again else rank.contracted for index, rank in enumerate(ranks)]
-        for number, result in self._run(_contract, tasks, files):
+        for number, result in self._tasks.run(_contract, tasks, files):
             if isinstance(result, Lost):
                 raise TraceqError(f"{files[number]}: the process that read it again died, possibly out of memory")
             contracted[again[number]] = result
@@ -214,13 +213,6 @@ class _Reader:
 
     def _of(self, run: Run) -> list[_PlayedRank]:
         return [self._played[trace.path][1] for trace in run.traces]
-
-    def _run(
-        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], files: Sequence[Place]
-    ) -> Iterator[Result]:
-        if arguments:
-            self._engine = self._engine or self._start()
-            yield from self._engine.map(function, arguments, [needed_bytes(file) for file in files])
 
 
 # ---- in the processes of an engine

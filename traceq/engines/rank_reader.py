@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from traceq.engines.cache import How, load_summary, store_summary
 from traceq.engines.engine import Engine, Lost, Result
-from traceq.engines.memory_budget import needed_bytes, plain_bytes
+from traceq.engines.file_tasks import FileTasks
+from traceq.engines.memory_budget import plain_bytes
 from traceq.engines.rank_summary import STEP_TOTALS, RankSummary, answer_queries, part_type, summarize
 from traceq.engines.serialization import unpack
 from traceq.errors import TraceqError, UnreadableInput
@@ -49,8 +50,7 @@ class RankReader:
         on_progress: Callable[[int, int], None],
     ) -> None:
         self._names, self._how, self._small = names, how, small
-        self._start, self._on_progress = start, on_progress
-        self._engine: Engine | None = None
+        self._tasks, self._on_progress = FileTasks(start), on_progress
         self._files: dict[str, Place] = {}
         self.summaries: dict[str, RankSummary] = {}
 
@@ -96,7 +96,7 @@ class RankReader:
         summaries = {trace.rank: self.summaries[trace.path] for trace in run.traces}
         if all(summary.whole for summary in summaries.values()):
             return query_here(lambda rank: unpack(summaries[rank].whole, Trace))
-        return _RankQueries(self._run, {trace.rank: self._files[trace.path] for trace in run.traces}, self._how)
+        return _RankQueries(self._tasks.run, {trace.rank: self._files[trace.path] for trace in run.traces}, self._how)
 
     def parts(self, run: Run, name: str) -> LazySequence[Any]:
         """Return the ranks' summaries for one analysis, each decoded anew on every access."""
@@ -111,7 +111,7 @@ class RankReader:
         missing = [index for index in range(len(files)) if index not in results]
         most_kept = _MOST_EVENTS // len(files) if any(isinstance(file, Remote) for file in files) else 0
         arguments = [(files[index], self._names, *self._how, most_kept) for index in missing]
-        for number, result in self._run(summarize, arguments, [files[index] for index in missing]):
+        for number, result in self._tasks.run(summarize, arguments, [files[index] for index in missing]):
             results[missing[number]] = self._stored(files[missing[number]], result)
             self._on_progress(len(results), len(files))
         return [results[index] for index in range(len(files))]
@@ -128,13 +128,6 @@ class RankReader:
             return read_one(file, strict=self._how.strict)
         except UnreadableInput as fault:
             return fault
-
-    def _run(
-        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], files: Sequence[Place]
-    ) -> Iterator[Result]:
-        if arguments:
-            self._engine = self._engine or self._start()
-            yield from self._engine.map(function, arguments, [needed_bytes(file) for file in files])
 
 
 class _RankQueries:
