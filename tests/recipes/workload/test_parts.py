@@ -16,8 +16,8 @@ pytest.importorskip("accelerate", reason="the recipes gather metrics through acc
 
 import torch
 import torch.distributed as dist
+from single_rank_group import single_rank_group
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 
 from traceq.errors import RecordingFailed
 from traceq.recipes.fused_adamw_ab import check_unscaling
@@ -192,11 +192,8 @@ def test_parameters_of_sharded_recipes_reach_the_model_and_its_batches(strategy:
     context = Context(0, 0, 1, torch.device("cpu"), Phases(()))
     changes = {"attention": "eager", "checkpointing": True, "precision": "bfloat16", "cameras": 2, "prompts": "ragged"}
     parameters = replace(recipe.parameters, batch_size=4, num_workers=0, **changes)
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
+    with single_rank_group():
         training = ShardedTraining.build(context, parameters)
-    finally:
-        dist.destroy_process_group()
     model = training.sharded.model
     assert {block.recomputes for block in transformer_blocks(model)} == {True}
     assert {module.attend for module in model.modules() if isinstance(module, Attention)} == {eager_attention}
@@ -271,8 +268,7 @@ def test_a_peak_that_was_forgotten_is_that_of_what_came_after() -> None:
 
 
 def test_collectives_are_counted_where_they_are_dispatched_those_of_backward_too() -> None:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
+    with single_rank_group():
         model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
 
         def step() -> None:
@@ -280,8 +276,6 @@ def test_collectives_are_counted_where_they_are_dispatched_those_of_backward_too
             dist.all_gather([torch.ones(1)], torch.ones(1))
 
         assert issued_collectives(step) == {"all_reduce": 1, "all_gather": 1}
-    finally:
-        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(

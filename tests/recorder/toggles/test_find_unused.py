@@ -10,8 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="toggles change torch")
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from single_rank_group import single_rank_group
 from torch.nn.parallel import DistributedDataParallel
 
 from traceq.errors import UsageFault
@@ -22,9 +21,8 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with single_rank_group():
+        yield
 
 
 def ops_of_step(model: torch.nn.Module) -> list[str]:
