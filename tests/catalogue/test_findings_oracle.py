@@ -171,12 +171,12 @@ def test_the_bytes_of_a_snapshot_are_those_of_its_actions(path: Path) -> None:
     memory = memory_of(path)
     texts = {finding.code: finding.text for finding in snapshot_sheet(path).findings}
     assert f"{size(memory.peak)} allocated of {size(memory.reserved)} reserved" in texts["memory_peak"]
-    assert ("out_of_memory" in texts) == ("fragmentation" in texts) == (memory.asked is not None)
-    if memory.asked is not None:
-        asked_and_free = f"{size(memory.asked)} asked for, {size(memory.device_free)} free on the device"
+    assert ("out_of_memory" in texts) == ("fragmentation" in texts) == (memory.requested is not None)
+    if memory.requested is not None:
+        asked_and_free = f"{size(memory.requested)} asked for, {size(memory.device_free)} free on the device"
         assert asked_and_free in texts["out_of_memory"].replace(" at (no Python frame) MmBackward0", "")
         assert f"{size(memory.pool_free)} of what is reserved are free" in texts["fragmentation"]
-        assert f"has {size(memory.largest_free)}, and {size(memory.asked)} were asked for" in texts["fragmentation"]
+        assert f"has {size(memory.largest_free)}, and {size(memory.requested)} were asked for" in texts["fragmentation"]
 
 
 def test_the_peaks_of_two_snapshots_are_those_of_their_actions() -> None:

@@ -195,6 +195,7 @@ def rank_at(result: PathOnRanks, instant: int) -> int:
     return rank
 
 
+@pytest.mark.slow
 def test_the_path_lies_on_the_late_rank_before_the_collective_that_it_is_late_for() -> None:
     for seed in range(NUM_JOBS):
         rng = random.Random(60_000 + seed)

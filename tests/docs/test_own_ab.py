@@ -29,10 +29,12 @@ def compared(folder: Path, command: list[str]) -> tuple[str, str]:
     return diff.a_name, diff.b_name
 
 
+@pytest.mark.slow
 def test_the_loop_compares_its_two_branches(tmp_path: Path) -> None:
     assert compared(tmp_path, [sys.executable, "-c", LOOP.replace('"clip-run"', '"run"')]) == ("off", "clip")
 
 
+@pytest.mark.slow
 def test_the_recipe_of_25_lines_runs_on_two_ranks(tmp_path: Path) -> None:
     assert len([line for line in RECIPE.splitlines() if line]) <= 25
     (tmp_path / "clip_ab.py").write_text(RECIPE)

@@ -151,6 +151,7 @@ def made_trace(dice: random.Random) -> bytes:
 
 @needs_hta
 @needs_native
+@pytest.mark.slow
 def test_any_values_are_loaded_as_hta_loads_them(tmp_path: Path) -> None:
     files = [tmp_path / f"{seed}.json" for seed in range(200)]
     for seed, file in enumerate(files):

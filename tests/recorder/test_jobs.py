@@ -95,6 +95,7 @@ def test_two_values_of_a_local_variable_are_compared_and_the_job_stops(tmp_path:
     assert {cause.line for cause in causes} == {"train.py:22 main"}
 
 
+@pytest.mark.slow
 def test_python_that_issues_no_op_is_named_by_its_line(tmp_path: Path) -> None:
     check = "def check(num):\n    total = 0\n    for number in range(num):\n        total += number\n\ndef main("
     program = SCRIPT.replace("repeat: int = 1", "checks: int = 0").replace("def main(", check)
@@ -272,6 +273,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_the_line_of_what_is_in_no_phase_is_named_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "averaged.py").write_text(AVERAGED)
     done = record(tmp_path, "--steps", "32", "--", sys.executable, "averaged.py")
@@ -281,6 +283,7 @@ def test_the_line_of_what_is_in_no_phase_is_named_at_the_end(tmp_path: Path) -> 
     assert re.search(pattern, line), line
 
 
+@pytest.mark.slow
 def test_the_workers_of_a_job_s_loader_are_seen(tmp_path: Path) -> None:
     (tmp_path / "fed.py").write_text(WITH_WORKER.replace("WORKERS", "1"))
     done = record(tmp_path, "--steps", "32", "--trace-steps", "24", "--", sys.executable, "fed.py")
@@ -298,6 +301,7 @@ def test_the_workers_of_a_job_s_loader_are_seen(tmp_path: Path) -> None:
         assert "most at fed.py:" in traceq.analyze(run, "loader").views[0].note
 
 
+@pytest.mark.slow
 def test_arms_with_processes_of_their_own_get_their_words_and_variables(tmp_path: Path) -> None:
     """What a job reads only once, at the start."""
     program = "import os, sys; REPEAT = int(os.environ.get('REPEAT', '1')); open(sys.argv[2] + '/x', 'x')\n"

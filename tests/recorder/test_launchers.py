@@ -88,6 +88,7 @@ def test_accelerate_leaves_what_torchrun_leaves_and_a_configuration_that_was_dro
     assert len(warnings) == (1 if configured else 0)
 
 
+@pytest.mark.slow
 def test_tasks_of_srun_on_two_nodes_meet_by_its_variables(tmp_path: Path) -> None:
     """Two nodes with 2 and 1 tasks; the list of nodes is expanded by scontrol."""
     bin_folder = tmp_path / "bin"

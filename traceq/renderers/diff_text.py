@@ -74,7 +74,7 @@ def print_diffs(diffs: Diffs, console: EscapedConsole, *, full: bool = False) ->
                 room -= needed
             else:
                 num_left_out += 1
-    if not full:
+    if not full and any(diff.traced for diff in diffs.diffs):
         _print_next(num_left_out, console)
 
 

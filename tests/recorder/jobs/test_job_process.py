@@ -69,9 +69,10 @@ def recorded(
 
 
 def _param(loop: Loop) -> Any:
-    """A loop as a parameter; those that compile take seconds."""
+    """A loop as a parameter; those that compile or run many closures take seconds."""
     name = loop.__name__
-    return pytest.param(loop, id=name, marks=[pytest.mark.slow] if name.startswith("compiled") else [])
+    is_slow = name.startswith("compiled") or name == "many_closures"
+    return pytest.param(loop, id=name, marks=[pytest.mark.slow] if is_slow else [])
 
 
 def manifest_of(folder: Path) -> Manifest:

@@ -22,7 +22,7 @@ class Memory:
 
     peak: int
     reserved: int
-    asked: int | None
+    requested: int | None
     device_free: int | None
     pool_free: int | None
     largest_free: int | None
@@ -44,15 +44,15 @@ def memory_of(path: Path) -> Memory:
     errors = [action for action in actions if action["action"] == "oom"]
     if not errors:
         return Memory(peak, reserved, None, None, None, None)
-    asked = errors[-1]["size"]
+    requested = errors[-1]["size"]
     free = [
         block["size"]
         for segment in content["segments"]
-        if segment["segment_type"] == ("small" if asked <= SMALL else "large")
+        if segment["segment_type"] == ("small" if requested <= SMALL else "large")
         for block in segment["blocks"]
         if block["state"] == "inactive"
     ]
-    return Memory(peak, reserved, asked, errors[-1].get("device_free"), sum(free), max(free, default=0))
+    return Memory(peak, reserved, requested, errors[-1].get("device_free"), sum(free), max(free, default=0))
 
 
 def change(action: dict[str, Any], more: str, less: str) -> int:

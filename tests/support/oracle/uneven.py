@@ -35,8 +35,8 @@ def expert_ns(trace: Trace) -> float:
 
 def late_ns(paths: Sequence[Path], late: Collection[int]) -> float:
     """By how much some ranks take longer than the others in all that is not exposed communication: ns of a step."""
-    own = [own_ns(read(path)) for path in paths]
-    return mean(own[rank] for rank in late) - mean(ns for rank, ns in enumerate(own) if rank not in late)
+    of_ranks = [own_ns(read(path)) for path in paths]
+    return mean(of_ranks[rank] for rank in late) - mean(ns for rank, ns in enumerate(of_ranks) if rank not in late)
 
 
 def own_ns(trace: Trace) -> float:
