@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from catalogue import FILES, JOBS, sheet_of
 from claims import FOUND_IN
 from fleet import Fleet, play
+from oracle.core_use import core_times
 from oracle.efficiency import attention_ns, gain_ns
 from oracle.exposed_waits import job_finding_times
 from oracle.findings import finding_times
@@ -19,10 +22,14 @@ from oracle.uneven import expert_excess_ns, late_ns
 from oracle.unprofiled import outside_phases_ns
 from paths import FIXTURES, ROOT, TESTS
 
+from traceq.recorder.timing.core_clocks import core_facts
 from traceq.report import Finding
+from traceq.runs.step_log import CoresLine, read_lines
 from traceq.snapshots.compare import snapshot_diff
 from traceq.snapshots.show import snapshot_sheet
 from traceq.units import Unit, format_value
+
+MS = 1_000_000
 
 BY_EVENTS = {
     "host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait", "spin_wait",
@@ -40,8 +47,8 @@ BY_OPS = {"below_roof", "unfused_attention"}
 BY_JOBS = {"expert_imbalance", "late_ranks", "pipeline_bubble"}
 """Codes whose time `oracle.uneven` and `oracle.pipelines` compute from the files of a job."""
 
-BY_JOURNALS = {"outside_phases"}
-"""Codes whose time `oracle.unprofiled` computes from the journals of a run."""
+BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores"}
+"""Codes whose time `oracle.unprofiled` and `oracle.core_use` compute from the journals of a run."""
 
 BY_BYTES = {"memory_peak", "out_of_memory", "memory_delta", "fragmentation"}
 """Codes whose bytes `oracle.memory` computes from a snapshot of the allocator."""
@@ -49,7 +56,6 @@ BY_BYTES = {"memory_peak", "out_of_memory", "memory_delta", "fragmentation"}
 ELSEWHERE = {
     **dict.fromkeys(("costly_sync", "free_sync", "joint_syncs", "pageable_copies"), "simulated/test_replay.py"),
     "allocator_retries": "simulated/test_replay.py",
-    **dict.fromkeys(("busy_machine", "contended_cores"), "analysis/test_core_use.py"),
     "small_ops": "analysis/test_lines.py",
     "desync": "simulated/test_ranks_properties.py",
     "strategy": "recipes/test_recipes.py",
@@ -58,7 +64,7 @@ ELSEWHERE = {
 """Codes whose second way is elsewhere, as a trace does not hold it, and where.
 
 What a step would take without a sync, a copy or a call of the allocator, a simulator knows that plays the job without
-it. Cores are of samples that the tests there know, and lines are of traces made of known ones. The last three have no
+it. Lines are of traces made of known ones. The last three have no
 time, but name what differs: jobs are made to differ there.
 """
 
@@ -161,6 +167,51 @@ def test_what_is_outside_of_phases_is_what_their_journals_leave(phase: str, tmp_
         journal.write_text(re.sub(rf'"{phase}":\d+,', "", journal.read_text()))
     finding = only(run / "off", "outside_phases")
     assert finding.ns == pytest.approx(outside_phases_ns(run, "off"), abs=1), finding.text
+
+
+CORES = 4
+
+
+def blocks_of(rank: int, *, busy: bool) -> Iterator[dict[str, int | str]]:
+    """Two blocks of a rank with two workers on half of a host of four cores; `busy`: others keep these busy."""
+    for steps, wall_ms in ((16, 1_600 + 7 * rank), (48, 4_900 - 13 * rank)):
+        job_ms = 1.1 * wall_ms + (0.2 if busy else 1.4) * wall_ms
+        yield {
+            "kind": "cores",
+            "num_steps": steps,
+            "wall_ns": wall_ms * MS,
+            "process_ns": round(1.1 * wall_ms) * MS,
+            "worker_ns": round((0.2 if busy else 1.4) * wall_ms) * MS,
+            "process_wait_ns": round(0.4 * wall_ms) * MS,
+            "thread_wait_ns": round((0.2 + 0.03 * rank) * wall_ms) * MS,
+            "worker_wait_ns": round(0.3 * wall_ms) * MS,
+            "machine_ns": round(2 * job_ms + (1.3 if busy else 0.1) * wall_ms) * MS,
+            "num_workers": 2,
+        }
+
+
+@pytest.mark.parametrize("code", ["busy_machine", "contended_cores"])
+def test_the_wait_for_a_core_is_that_of_the_journals(code: str, tmp_path: Path) -> None:
+    """The recorder sums the journals up in its manifest, and the finding is on what it says there."""
+    run = tmp_path / "run"
+    shutil.copytree(FIXTURES / "outlier_ab", run)
+    ranks = []
+    for rank, journal in enumerate(sorted((run / "steps").iterdir())):
+        lines = [json.dumps(block) for block in blocks_of(rank, busy=code == "busy_machine")]
+        journal.write_text(journal.read_text() + "\n".join([*lines, ""]))
+        ranks.append([line for line in read_lines(journal) if isinstance(line, CoresLine)])
+    manifest = json.loads((run / "run.json").read_text())
+    facts = {**core_facts(ranks, ["h", "h"]), "cores_available": CORES, "num_threads": 1}
+    (run / "run.json").write_text(json.dumps({**manifest, "environment": {**manifest["environment"], **facts}}))
+    finding, times = only(run / "off", code), core_times(run, ["h", "h"])
+    assert finding.ns == pytest.approx(times.wait_ns, abs=1)
+    assert f"waits {format_value(times.wait_ns, Unit.NS)} ({100 * times.waits:.1f} %) for a core" in finding.text
+    if code == "busy_machine":
+        assert times.others is not None
+        assert f"outside the job keep {times.others:.2f} of {CORES} cores busy" in finding.text
+    else:
+        share = f"{100 * times.worker_busy:.1f} % busy, {100 * times.worker_runnable:.1f} % with its waits"
+        assert f"2 loader workers ({share} for a core)" in finding.text
 
 
 SNAPSHOTS = [FIXTURES / "kinds" / f"snapshot{kind}.pickle" for kind in ("", "_longer", "_oom")]
