@@ -7,7 +7,9 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
+import builder
 import pytest
 from catalogue import FILES, JOBS, sheet_of
 from claims import FOUND_IN
@@ -18,10 +20,14 @@ from oracle.exposed_waits import job_finding_times
 from oracle.findings import finding_times
 from oracle.memory import memory_of
 from oracle.pipelines import bubble_ns
+from oracle.small_ops import small_ops
 from oracle.uneven import expert_excess_ns, late_ns
 from oracle.unprofiled import outside_phases_ns
 from paths import FIXTURES, ROOT, TESTS
 
+from traceq.analysis.registry import analyze
+from traceq.kineto.read import read_trace
+from traceq.model import Run
 from traceq.recorder.timing.core_clocks import core_facts
 from traceq.report import Finding
 from traceq.runs.step_log import CoresLine, read_lines
@@ -47,6 +53,9 @@ BY_OPS = {"below_roof", "unfused_attention"}
 BY_JOBS = {"expert_imbalance", "late_ranks", "pipeline_bubble"}
 """Codes whose time `oracle.uneven` and `oracle.pipelines` compute from the files of a job."""
 
+BY_LINES = {"small_ops"}
+"""Codes whose time `oracle.small_ops` computes from the frames and ops of one file."""
+
 BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores"}
 """Codes whose time `oracle.unprofiled` and `oracle.core_use` compute from the journals of a run."""
 
@@ -56,7 +65,6 @@ BY_BYTES = {"memory_peak", "out_of_memory", "memory_delta", "fragmentation"}
 ELSEWHERE = {
     **dict.fromkeys(("costly_sync", "free_sync", "joint_syncs", "pageable_copies"), "simulated/test_replay.py"),
     "allocator_retries": "simulated/test_replay.py",
-    "small_ops": "analysis/test_lines.py",
     "desync": "simulated/test_ranks_properties.py",
     "strategy": "recipes/test_recipes.py",
     "never_arrived": "runs/test_flight_recorder.py",
@@ -64,7 +72,7 @@ ELSEWHERE = {
 """Codes whose second way is elsewhere, as a trace does not hold it, and where.
 
 What a step would take without a sync, a copy or a call of the allocator, a simulator knows that plays the job without
-it. Lines are of traces made of known ones. The last three have no
+it. The last three have no
 time, but name what differs: jobs are made to differ there.
 """
 
@@ -169,6 +177,59 @@ def test_what_is_outside_of_phases_is_what_their_journals_leave(phase: str, tmp_
     assert finding.ns == pytest.approx(outside_phases_ns(run, "off"), abs=1), finding.text
 
 
+def loops(seed: int) -> Iterator[builder.Event]:
+    """Steps whose loss runs loops of small ops at two lines, each differentiated later, and a model with few ops."""
+    random, now, sequence = Random(seed), 0, 0
+    for number in range(4):
+        begin, forward, rows = now, list[int](), list[builder.Event]()
+        for line, num in ((9, 260), (12, random.randint(205, 240)), (30, 40)):
+            start = now
+            for _ in range(num):
+                took, sequence = random.randint(3, 40), sequence + 1
+                rows.append(builder.op("aten::sub", now, took, **{"Sequence number": sequence}))
+                rows.append(builder.op("aten::empty", now + 1, 1))
+                forward.append(sequence)
+                now += took + random.randint(0, 5)
+            function = "model.py(30): forward" if line == 30 else f"loss.py({line}): apart"
+            rows += [builder.frame(function, start, now - start)]
+            rows += [builder.frame("lib/python3.11/site-packages/torch/_tensor.py(9): sub", start, 50)]
+        for of in reversed(forward):
+            took = random.randint(2, 60)
+            numbers = {"Sequence number": of, "Fwd thread id": 1}
+            rows.append(builder.op("autograd::engine::evaluate_function: SubBackward0", now, took, **numbers))
+            now += took
+        yield from (builder.step(begin, now + 100 - begin, number), *rows)
+        yield builder.frame("train.py(5): main", begin, now + 100 - begin)
+        now += 100
+
+
+def check_small_ops(finding: Finding, path: Path, many: int) -> None:
+    """Its lines, their ops and times are those of the oracle."""
+    loop = small_ops(path, many)
+    assert loop is not None
+    assert finding.ns == pytest.approx(loop.ns, abs=1)
+    first, last = loop.lines[0], loop.lines[-1]
+    place = f"{loop.file}:{first}{f'-{last}' if last > first else ''} {loop.function}"
+    each = format_value(loop.forward_ns / loop.num, Unit.NS)
+    assert f"{place} runs {format_value(loop.num, Unit.MEAN)} ops per step, {each} each" in finding.text
+    assert f"their backward is {format_value(loop.ns - loop.forward_ns, Unit.NS)} of it" in finding.text
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_small_ops_take_the_time_of_their_lines(seed: int, tmp_path: Path) -> None:
+    path = builder.write(tmp_path / "trace.json", *loops(seed))
+    check_small_ops(only(path, "small_ops"), path, 200)
+
+
+@pytest.mark.parametrize("many", [5, 20])
+def test_small_ops_of_a_recorded_model_take_the_time_of_their_lines(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No recording here has 200 ops at a line: a model of some layers has a finding where fewer are many."""
+    monkeypatch.setattr("traceq.analysis._small_ops._MANY", many)
+    path = FIXTURES / "outlier_ab" / "on" / "rank0.stacks.json.gz"
+    (finding,) = (each for each in analyze(Run("", (read_trace(path),)), "lines").findings if each.code == "small_ops")
+    check_small_ops(finding, path, many)
+
+
 CORES = 4
 
 
@@ -245,7 +306,7 @@ def size(number: int | None) -> str:
 
 
 def test_every_finding_has_a_second_way() -> None:
-    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_JOURNALS, BY_BYTES, set(ELSEWHERE)]
+    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_LINES, BY_JOURNALS, BY_BYTES, set(ELSEWHERE)]
     assert sum(map(len, ways)) == len(set.union(*ways))
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \| ", (ROOT / "docs" / "method.md").read_text(), re.MULTILINE)
     assert set.union(*ways) >= set(FOUND_IN)

@@ -46,7 +46,7 @@ def others(of_ranks: list[list[dict[str, Any]]], hosts: list[str]) -> float | No
     by_host: dict[str, list[list[dict[str, Any]]]] = defaultdict(list)
     for host, rank in zip(hosts, of_ranks, strict=True):
         by_host[host].append(rank)
-    found = []
+    cores = []
     for ranks in by_host.values():
         if any(block["machine_ns"] == 0 for rank in ranks for block in rank):
             continue
@@ -54,8 +54,8 @@ def others(of_ranks: list[list[dict[str, Any]]], hosts: list[str]) -> float | No
         for rank in ranks:  # each rank timed the whole machine during its own blocks
             busy += total(rank, "machine_ns") / total(rank, "wall_ns") / len(ranks)
             job += (total(rank, "process_ns") + total(rank, "worker_ns")) / total(rank, "wall_ns")
-        found.append(max(busy - job, 0))
-    return max(found, default=None)
+        cores.append(max(busy - job, 0))
+    return max(cores, default=None)
 
 
 def cores_lines(journal: Path) -> list[dict[str, Any]]:
