@@ -20,6 +20,7 @@ from oracle.exposed_waits import job_finding_times
 from oracle.findings import finding_times
 from oracle.memory import memory_of
 from oracle.pipelines import bubble_ns
+from oracle.savings import CODES
 from oracle.small_ops import small_ops
 from oracle.uneven import expert_excess_ns, late_ns
 from oracle.unprofiled import outside_phases_ns
@@ -63,17 +64,13 @@ BY_BYTES = {"memory_peak", "out_of_memory", "memory_delta", "fragmentation"}
 """Codes whose bytes `oracle.memory` computes from a snapshot of the allocator."""
 
 ELSEWHERE = {
-    **dict.fromkeys(("costly_sync", "free_sync", "joint_syncs", "pageable_copies"), "simulated/test_replay.py"),
-    "allocator_retries": "simulated/test_replay.py",
     "desync": "simulated/test_ranks_properties.py",
     "strategy": "recipes/test_recipes.py",
     "never_arrived": "runs/test_flight_recorder.py",
 }
 """Codes whose second way is elsewhere, as a trace does not hold it, and where.
 
-What a step would take without a sync, a copy or a call of the allocator, a simulator knows that plays the job without
-it. The last three have no
-time, but name what differs: jobs are made to differ there.
+They have no time, but name what differs: jobs are made to differ there.
 """
 
 LONGEST = ("mtia/rank0", "resnet50-2021/bare-array")
@@ -306,7 +303,7 @@ def size(number: int | None) -> str:
 
 
 def test_every_finding_has_a_second_way() -> None:
-    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_LINES, BY_JOURNALS, BY_BYTES, set(ELSEWHERE)]
+    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_LINES, BY_JOURNALS, BY_BYTES, CODES, set(ELSEWHERE)]
     assert sum(map(len, ways)) == len(set.union(*ways))
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \| ", (ROOT / "docs" / "method.md").read_text(), re.MULTILINE)
     assert set.union(*ways) >= set(FOUND_IN)

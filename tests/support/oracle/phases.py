@@ -143,14 +143,14 @@ class Phases:
         for op in self.trace.device_ops:
             call = self.trace.launches.get(op.row)
             if call is not None:
-                phases[op.row] = self._of_launch(call)
+                phases[op.row] = self.of_call(call)
             elif op.stream in first_linked and op.start < first_linked[op.stream]:
                 phases[op.row] = "before_window"
             else:
                 phases[op.row] = "unattributed"
         return phases
 
-    def _of_launch(self, call: Event) -> str:
+    def of_call(self, call: Event) -> str:
         """The phase of the work a call launches: its own thread's word first, then the main thread's."""
         local = ""
         if self.rule == "annotations":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from .nested import Nested
 from .phases import Phases
 from .reader import Event, Trace, integer, read
 from .spans import Span, inside, union
@@ -96,27 +96,6 @@ def pieces(trace: Trace, steps: list[Span]) -> list[Piece]:
         if frame is not None and (line := user_line(frame.name)):
             parts.append(Piece(line, end - start, op.name, op.start == start, line_of is not None))
     return parts
-
-
-class Nested:
-    """Rows of one thread, and the one that began last of those open at an instant."""
-
-    def __init__(self, rows: list[Event]) -> None:
-        self.rows = sorted(rows, key=lambda e: (e.start, -e.end, e.row))
-        self.starts = [row.start for row in self.rows]
-        self.around: list[int] = []
-        open_rows: list[int] = []
-        for index, row in enumerate(self.rows):
-            while open_rows and self.rows[open_rows[-1]].end <= row.start:
-                open_rows.pop()
-            self.around.append(open_rows[-1] if open_rows else -1)
-            open_rows.append(index)
-
-    def innermost(self, instant: int) -> Event | None:
-        index = bisect_right(self.starts, instant) - 1
-        while index >= 0 and self.rows[index].end <= instant:
-            index = self.around[index]
-        return self.rows[index] if index >= 0 else None
 
 
 def tops(ops: list[Event]) -> list[Event]:

@@ -19,7 +19,10 @@ ALLOCATIONS = {
 
 @dataclass
 class Sync:
-    """One blocking call: the host is in it on [start, end); `work_end` is f, None for an allocation."""
+    """One blocking call: the host is in it on [start, end); `work_end` is f, None for an allocation.
+
+    `call` is the first of a copy and its synchronize, `copy` the copy that it waits for.
+    """
 
     kind: str
     start: int
@@ -27,6 +30,8 @@ class Sync:
     thread: tuple[str, str]
     work_end: int | None
     size_bytes: int = 0
+    call: Event | None = None
+    copy: Event | None = None
 
     @property
     def wait_ns(self) -> int:
@@ -114,14 +119,14 @@ def read_call(
 ) -> Sync | None:
     """The sync that this call is or completes, if any."""
     if call.name in ALLOCATIONS:
-        return Sync("alloc", call.start, call.end, call.thread, None)
+        return Sync("alloc", call.start, call.end, call.thread, None, call=call)
     if is_memcpy(call):
         return None if merges(call, following, copies) else lone_copy(call, copies, ends)
     if call.name.endswith("StreamSynchronize"):
         if previous is not None and merges(previous, call, copies):
             copy = copies[previous.row]
             done = ends.launched_before(call.start, copy.stream, call.end)
-            return finish(direction(previous, copy), previous, call, done, size(copy))
+            return finish(direction(previous, copy), previous, call, done, copy)
         stream = streams.get(integer(call.args.get("correlation")))
         done = ends.launched_before(call.start, stream, call.end) if stream else ends.last_by(call.end)
         return finish("stream", call, call, done)
@@ -134,9 +139,9 @@ def read_call(
     return None
 
 
-def finish(kind: str, first: Event, last: Event, done: int | None, size_bytes: int = 0) -> Sync:
+def finish(kind: str, first: Event, last: Event, done: int | None, copy: Event | None = None) -> Sync:
     work_end = first.start if done is None else min(done, last.end)
-    return Sync(kind, first.start, last.end, first.thread, work_end, size_bytes)
+    return Sync(kind, first.start, last.end, first.thread, work_end, size(copy) if copy else 0, first, copy)
 
 
 def lone_copy(call: Event, copies: dict[int, Event], ends: Ends) -> Sync | None:
@@ -154,7 +159,7 @@ def lone_copy(call: Event, copies: dict[int, Event], ends: Ends) -> Sync | None:
     if "async" in call.name.lower() and not waited:
         return None
     done = ends.launched_before(call.start + 1, copy.stream, call.end) if copy else ends.last_by(call.end)
-    return finish(kind, call, call, done, size(copy) if copy else 0)
+    return finish(kind, call, call, done, copy)
 
 
 def merges(call: Event, following: Event | None, copies: dict[int, Event]) -> bool:
