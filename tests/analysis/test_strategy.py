@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 from builder import AUTOGRAD, Event, annotation, build, call, comms, kernel, launch, op, read_text, step, table, world
 from paths import ROOT, TRACES
+from strategy_traces import with_one_call
 
 from traceq.analysis.registry import analyze
 from traceq.model import Run, Trace
@@ -166,16 +165,7 @@ def test_what_runs_beside_a_strategy_is_explained() -> None:
 
 
 def changed(name: str, *, op_name: str, times: int) -> Trace:
-    """A recorded trace in which the first op of a name and the row of gloo that ran it are there `times` times."""
-    document = json.loads(gzip.decompress((FIXTURES / f"{name}.json.gz").read_bytes()))
-    events = document["traceEvents"]
-    ops = sorted((e for e in events if e.get("name", "").startswith("c10d::")), key=lambda e: e["ts"])
-    rows = sorted((e for e in events if e.get("name", "").startswith("gloo:")), key=lambda e: e["ts"])
-    index = next(n for n, e in enumerate(ops) if op_name in e["name"])
-    for kind in (ops, rows):
-        events.remove(kind[index])
-        events += [{**kind[index], "ts": kind[index]["ts"] + n / 1000} for n in range(times)]
-    return read_text(json.dumps(document).encode())
+    return read_text(with_one_call(name, op_name=op_name, times=times))
 
 
 def test_one_gather_too_many_is_named() -> None:

@@ -20,11 +20,11 @@ from oracle.exposed_waits import job_finding_times
 from oracle.findings import finding_times
 from oracle.memory import memory_of
 from oracle.pipelines import bubble_ns
-from oracle.savings import CODES
+from oracle.savings import CODES as BY_REPLAY
 from oracle.small_ops import small_ops
 from oracle.uneven import expert_excess_ns, late_ns
 from oracle.unprofiled import outside_phases_ns
-from paths import FIXTURES, ROOT, TESTS
+from paths import FIXTURES, ROOT
 
 from traceq.analysis.registry import analyze
 from traceq.kineto.read import read_trace
@@ -63,15 +63,8 @@ BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores"}
 BY_BYTES = {"memory_peak", "out_of_memory", "memory_delta", "fragmentation"}
 """Codes whose bytes `oracle.memory` computes from a snapshot of the allocator."""
 
-ELSEWHERE = {
-    "desync": "simulated/test_ranks_properties.py",
-    "strategy": "recipes/test_recipes.py",
-    "never_arrived": "runs/test_flight_recorder.py",
-}
-"""Codes whose second way is elsewhere, as a trace does not hold it, and where.
-
-They have no time, but name what differs: jobs are made to differ there.
-"""
+BY_COUNTS = {"desync", "never_arrived", "strategy"}
+"""Codes without a time, whose ranks, calls and elements `oracle.differences` and `oracle.strategies` count."""
 
 LONGEST = ("mtia/rank0", "resnet50-2021/bare-array")
 """Traces that the oracle reads for seconds; others have findings of the same codes."""
@@ -303,9 +296,8 @@ def size(number: int | None) -> str:
 
 
 def test_every_finding_has_a_second_way() -> None:
-    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_LINES, BY_JOURNALS, BY_BYTES, CODES, set(ELSEWHERE)]
+    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_LINES, BY_JOURNALS, BY_BYTES, BY_COUNTS, BY_REPLAY]
     assert sum(map(len, ways)) == len(set.union(*ways))
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \| ", (ROOT / "docs" / "method.md").read_text(), re.MULTILINE)
     assert set.union(*ways) >= set(FOUND_IN)
     assert set.union(*ways) <= {code for row in rows for code in re.findall("[a-z_]+", row)}
-    assert all((TESTS / name).exists() for name in ELSEWHERE.values())

@@ -1,0 +1,232 @@
+"""What ranks issue differently, and otherwise than their strategy predicts, is counted a second time."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import builder
+import pytest
+from oracle.differences import Difference, difference_of_dumps, difference_of_files, stuck_in
+from oracle.strategies import deviations
+from paths import FIXTURES, TRACES
+from strategy_traces import with_one_call
+
+from traceq.analysis.registry import analyze
+from traceq.report import Finding
+from traceq.runs.read import read
+
+VERBS = {
+    "": "issue{s} {what}",
+    "missing": "skip{s} it and issue{s} {what}",
+    "extra": "issue{s} an extra {what}",
+    "swapped": "issue{s} {what} out of order",
+    "different": "issue{s} {what}",
+}
+ARRIVED = {
+    "never arrived": "never arrived",
+    "no dump": "left no dump",
+    "scheduled": "issued it but did not start it",
+    "started": "wait{s} in it",
+    "completed": "completed it",
+}
+
+
+def only(path: Path, analysis: str) -> Finding:
+    """The only finding of an analysis."""
+    (finding,) = analyze(read(path), analysis).findings
+    return finding
+
+
+def names(ranks: Sequence[int]) -> tuple[str, str]:
+    """(`ranks 0-1, 3`, the ending of a verb)."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and parts[-1][-1] == rank - 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    text = ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+    return (f"rank {text}", "s") if len(ranks) == 1 else (f"ranks {text}", "")
+
+
+def check_difference(finding: Finding, difference: Difference | None) -> None:
+    """It is at that place, and names each rank with what it issues and how."""
+    assert difference is not None
+    step = f" of step {difference.step}" if difference.step is not None else ""
+    assert finding.text.startswith(f"desync at collective {difference.place}{step} of group {difference.group}: ")
+    for (how, what), ranks in difference.ranks.items():
+        who, ending = names(ranks)
+        before, _, after = VERBS[how].format(s=ending, what="|").partition("|")
+        pattern = rf"{who} {before}{re.escape(what)}( in \w+)?( at [^;]*?)?{after}(;|$)"
+        assert re.search(pattern, finding.text), (pattern, finding.text)
+
+
+FAULTS = ("missing", "extra", "swapped", "different", "none")
+
+
+def faulty(calls: list[tuple[str, int]], fault: str, place: int) -> list[tuple[str, int]]:
+    """The calls of a step with a fault."""
+    head, call, rest = calls[:place], calls[place], calls[place + 1 :]
+    edited = {
+        "missing": [*head, *rest],
+        "extra": [*head, ("broadcast", 77), call, *rest],
+        "swapped": [*head, *rest[:1], call, *rest[1:]],
+        "different": [*head, ("broadcast", 77), *rest],
+        "none": calls,
+    }
+    return edited[fault]
+
+
+def write_job(folder: Path, seed: int, fault: str) -> None:
+    """Ranks that issue the same in four steps and two groups, but for some that have a fault in one step."""
+    random = Random(seed)
+    size = random.choice([2, 4, 5])
+    odd = {random.randrange(size)} if fault != "none" else set()
+    at_step, at_place = random.randrange(3), random.randrange(5)
+    usual = [("allreduce", 1000 + number) for number in range(6)]
+    for rank in range(size):
+        rows: list[builder.Event] = []
+        for step in range(4):
+            is_faulty = rank in odd and step == at_step
+            calls = faulty(usual, fault, at_place) if is_faulty else usual
+            rows.append(builder.step(1000 * step, 1000, step + 3))
+            for place, (name, elements) in enumerate(calls):
+                start = 1000 * step + 10 + 50 * place
+                rows.append(builder.comms(name, start, 20, (elements, elements), **{"Process Group Name": "dp"}))
+            rows.append(builder.comms("allreduce", 1000 * step + 900, 20, (5, 5), **{"Process Group Name": "tp"}))
+        builder.write(folder / f"rank{rank}.json", *rows, **builder.world(rank, size, "gloo"))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("seed", range(6))
+def test_ranks_differ_where_their_calls_do(seed: int, fault: str, tmp_path: Path) -> None:
+    write_job(tmp_path, seed, fault)
+    difference = difference_of_files(sorted(tmp_path.iterdir()))
+    if fault == "none":
+        assert difference is None
+        assert analyze(read(tmp_path), "desync").findings == ()
+    else:
+        check_difference(only(tmp_path, "desync"), difference)
+
+
+def test_the_example_differs_where_its_calls_do() -> None:
+    path = FIXTURES / "example" / "uneven"
+    check_difference(only(path, "desync"), difference_of_files(sorted(path.glob("rank*.json"))))
+
+
+def entry(number: int, state: str, name: str = "all_reduce", elements: int = 20) -> dict[str, Any]:
+    """An entry of a flight recorder."""
+    return {
+        "frames": [{"name": "step", "filename": "/home/me/train.py", "line": 40 + number % 7}],
+        "record_id": number,
+        "process_group": ("7", "data_parallel"),
+        "collective_seq_id": number,
+        "profiling_name": f"nccl:{name}",
+        "time_created_ns": 1_700_000_000_000_000_000 + number,
+        "input_sizes": ((10, elements),),
+        "input_dtypes": ["Float"],
+        "output_sizes": ((10, elements),),
+        "output_dtypes": ["Float"],
+        "state": state,
+        "retired": state == "completed",
+        "is_p2p": False,
+    }
+
+
+def write_dumps(folder: Path, of_rank: dict[int, list[dict[str, Any]]], size: int) -> None:
+    config = {"7": {"name": "7", "desc": "data_parallel", "ranks": json.dumps(list(range(size)))}}
+    for rank, entries in of_rank.items():
+        dump = {"version": "2.10", "pg_config": config, "pg_status": {"1": {}}, "entries": entries}
+        (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_dumps_differ_where_their_calls_do(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    size, odd, number = random.choice([2, 3, 5]), random.randrange(2), random.randrange(103, 109)
+    usual = {each: entry(each, "completed", elements=each) for each in range(100, 110)}
+    other = {**usual, number: entry(number, "completed", random.choice(["broadcast", "reduce"]))}
+    write_dumps(tmp_path, {rank: list((other if rank == odd else usual).values()) for rank in range(size)}, size)
+    check_difference(only(tmp_path, "desync"), difference_of_dumps(tmp_path))
+
+
+def stuck_entries(random: Random, state: str) -> Iterator[dict[str, Any]]:
+    """What a rank recorded that is in this state of collective 105; a ring of entries drops the first ones."""
+    first = random.randrange(98, 103)
+    if state == "completed":
+        first = 106
+    last = random.randrange(103, 105) if state == "never arrived" else 104
+    yield from (entry(number, "completed") for number in range(first, last + 1))
+    if state in ("scheduled", "started"):
+        yield entry(105, state)
+    yield from (entry(number, "scheduled") for number in range(106, 108) if state in ("completed", "started"))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_who_never_arrived_is_who_has_no_entry(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    states = ["started", *(random.choice(list(ARRIVED)) for _ in range(5))]
+    random.shuffle(states)
+    of_rank = {rank: list(stuck_entries(random, state)) for rank, state in enumerate(states) if state != "no dump"}
+    write_dumps(tmp_path, of_rank, len(states))
+    finding, stuck = only(tmp_path, "arrivals"), stuck_in(tmp_path)
+    assert finding.text.startswith(f"{stuck.name} {stuck.number} of group {stuck.group} never completed: ")
+    assert {state: stuck.ranks.get(state, []) for state in ARRIVED} == {
+        state: [rank for rank, each in enumerate(states) if each == state] for state in ARRIVED
+    }
+    for state, ranks in stuck.ranks.items():
+        who, ending = names(ranks)
+        assert f"{who} {ARRIVED[state].format(s=ending)}" in finding.text
+    if stuck.last:
+        assert f"never arrived, last issued {stuck.last[min(stuck.last)]} at train.py" in finding.text
+    assert (finding.severity == "high") == bool({"never arrived", "no dump"} & stuck.ranks.keys())
+
+
+def check_strategy(finding: Finding, path: Path) -> None:
+    """Calls and elements that it predicts, and those that were issued, are those of the file."""
+    strategy, _, deviating = finding.text.partition(": ")[2].partition(" predicts ")
+    expected = "; ".join(deviations(path, strategy.partition(" + ")[0]))
+    assert expected
+    assert re.fullmatch(re.escape(expected) + "(; or the trace lost events: .*)?", deviating)
+
+
+@pytest.mark.parametrize(
+    ("path", "rank"),
+    [
+        pytest.param(FIXTURES / "example" / "uneven", "rank1.json", id="example/uneven"),
+        pytest.param(
+            TRACES / "hta-groups" / "sampled-rank0.json.gz",
+            "",
+            id="hta-groups/sampled-rank0",
+            marks=pytest.mark.skipif(not TRACES.is_dir(), reason="no traces beside this checkout"),
+        ),
+    ],
+)
+def test_what_a_strategy_predicts_is_what_most_steps_issue(path: Path, rank: str) -> None:
+    check_strategy(only(path, "strategy"), path / rank)
+
+
+ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE = "_allgather_base_", "_reduce_scatter_base_", "allreduce_"
+CALLS = {
+    **dict.fromkeys(("ddp", "ddp_unused", "tensor_parallel", "zero1"), (ALL_REDUCE,)),
+    **dict.fromkeys(("fsdp1_full_shard", "fsdp1_shard_grad_op"), ("allgather_", REDUCE_SCATTER)),
+    **dict.fromkeys(("fsdp2", "fsdp2_accumulated", "fsdp2_all", "fsdp2_kept", "zero3"), (ALL_GATHER, REDUCE_SCATTER)),
+    "zero2": (ALL_GATHER, ALL_REDUCE),
+}
+"""The calls of each recorded strategy without which a step is not as predicted."""
+
+
+@pytest.mark.parametrize("times", [0, 2])
+@pytest.mark.parametrize(("name", "op_name"), [(name, op_name) for name, ops in CALLS.items() for op_name in ops])
+def test_a_call_more_or_less_than_a_strategy_predicts_is_counted(
+    name: str, op_name: str, times: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_bytes(with_one_call(name, op_name=op_name, times=times))
+    check_strategy(only(path, "strategy"), path)
