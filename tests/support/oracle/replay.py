@@ -9,13 +9,15 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from .holds import Hold, holds, loading_calls, queue_length
 from .phases import Phases
-from .reader import NOT_THE_PROGRAM, read
+from .reader import NOT_THE_PROGRAM, Trace, read
+from .spans import inside, union
 from .steps import windows
 from .streams import NEVER, Device, stream_waits
 from .unrecorded import gaps, opening
@@ -58,6 +60,7 @@ class Replay:
     def __init__(self, path: Path) -> None:
         self.trace = trace = read(path)
         self.device = Device(trace)
+        assert is_one_sequence(trace, self.device), "threads launch side by side, or sessions are joined"
         self.phases, hidden = Phases(trace), gaps(trace)
         self.hidden, self.opens = hidden, opening(trace, hidden)
         self.steps = windows(trace, self.phases, self.opens)
@@ -245,13 +248,13 @@ class Replay:
         """The edges of removed holds: nothing is waited for, and of the host's time a copy's call is left."""
         begins = {point.of: place for place, point in enumerate(self.points) if point.kind == "hold begin"}
         ends = {point.of: place for place, point in enumerate(self.points) if point.kind == "hold end"}
-        inside: dict[int, int] = {}
+        hold_of: dict[int, int] = {}
         for is_loader in (True, False):  # a sync within a wait for the loader is its own
             for number, hold in enumerate(self.holds):
                 if hold.is_loader == is_loader and hold.is_removable:
-                    inside |= dict.fromkeys(range(begins[number] + 1, ends[number] + 1), number)
+                    hold_of |= dict.fromkeys(range(begins[number] + 1, ends[number] + 1), number)
         instead = {}
-        for place, number in inside.items():
+        for place, number in hold_of.items():
             point = self.points[place]
             if number not in removed or (point.kind == "hold end" and point.of != number):
                 continue
@@ -259,6 +262,16 @@ class Replay:
                 stays = self.holds[number].costs if edge.kind == "hold" else 0
                 instead[id(edge)] = NEVER if edge.kind in ("sync", "queue") else stays
         return instead
+
+
+def is_one_sequence(trace: Trace, device: Device) -> bool:
+    """Whether other threads hardly launch while the main one is in an op, and no step numbers are left out."""
+    in_op = union([(e.start, e.end) for e in trace.events if e.cat == "cpu_op" and e.thread == trace.main])
+    calls = {call.row: call for call in device.calls if call is not None}.values()
+    beside = [call for call in calls if call.thread != trace.main and inside(in_op, call.start)]
+    numbers = [int(name.partition("#")[2]) for name, _, _ in trace.host_steps if name.startswith("ProfilerStep#")]
+    is_one_session = all(after - before <= 1 for before, after in pairwise(numbers))
+    return is_one_session and 20 * len(beside) <= len(calls)
 
 
 def find_points(replay: Replay) -> list[Point]:
