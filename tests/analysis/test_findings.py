@@ -279,6 +279,15 @@ def test_a_step_in_which_kernels_are_loaded_is_to_be_discounted() -> None:
     assert doubt.code == "overhead"
     assert "5.00 us (5.0 % of ProfilerStep#0)" in doubt.text
     assert report("steps", *rows[:2], row("overhead", "Buffer Flush", 201, 9, tid=7)).caveats == ()
+    (of_one,) = report("steps", rows[0], rows[2]).caveats
+    assert "discount" in doubt.text
+    assert "discount" not in of_one.text
+
+
+def test_launches_that_wait_for_room_in_the_queue_are_no_overhead() -> None:
+    full = row("overhead", "Command Buffer Full", 20, 50, tid=7)
+    steps_report = report("steps", step(0, 100, 0), step(100, 100, 1), full)
+    assert ([line[-1] for line in steps_report.tables[0].rows], steps_report.caveats) == ([0, 0], ())
 
 
 def shown(*results: Finding, unknown: tuple[Unknown, ...] = ()) -> str:

@@ -31,8 +31,9 @@ def cause(
     return Cause(key, kind, phase, name, line, num, delta_ns, delta_ns if num else 0, 0 if num else delta_ns, None)
 
 
-def words_of(delta_us: float, *causes: Cause) -> tuple[str, ...]:
-    return cause_words("A", "on", Traced(0, 1000 * US, round((1000 + delta_us) * US), 3, 3), causes)
+def words_of(delta_us: float, *causes: Cause, same_work: bool = True) -> tuple[str, ...]:
+    traced = Traced(0, 1000 * US, round((1000 + delta_us) * US), 3, 3)
+    return cause_words("A", "on", traced, causes, same_work=same_work)
 
 
 def comparison_of(delta_us: float, name: Any, **more: Any) -> Comparison:
@@ -252,6 +253,9 @@ def test_jitter_is_no_cause_but_named_where_it_is_most_of_the_delta() -> None:
     jitter = no_change("jitter", "run-to-run jitter of 3 kinds of work", 60, 40)
     assert words_of(63, jitter) == (
         "The traced delta, +63.0 us per step, is within run-to-run jitter, which adds +60.0 us ± 40.0 us.",
+    )
+    assert words_of(63, jitter, same_work=False) == (
+        "Most of the traced +63.0 us per step is in many small differences: +60.0 us in all.",
     )
     assert words_of(81, replace(jitter, delta_ns=80 * US)) == (
         (

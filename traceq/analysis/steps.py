@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import MOST_RANKS, more_rows
 from traceq.analysis.perturbation import most_overhead_ns, perturbation_words, unlike_steps
+from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.steps import steps
@@ -23,6 +25,7 @@ POSITION = 10
 
 _OVERHEAD = 0.02
 """Part of a step from which the profiler's own work is a caveat."""
+_FULL_QUEUE = re.compile("^Command Buffer Full$")
 _CURVE = 5
 """Fewest steps that people see as a curve."""
 
@@ -110,9 +113,13 @@ def _rows(trace: Trace) -> list[StepRow]:
 
 
 def _overhead(trace: Trace) -> NDArray[np.int64]:
-    """Return int64[K] ns of each host step in which the profiler did its own work, or kernels were being loaded."""
+    """Return int64[K] ns of each host step in which the profiler did its own work, or kernels were being loaded.
+
+    A full command buffer is no overhead: the host is ahead of the device, and its launches wait for room.
+    """
     events, host = trace.events, steps(trace).host
     rows = events.rows(Category.OVERHEAD)
+    rows = rows[~matching(events, rows, _FULL_QUEUE)]
     return measure_within(spans(events.ts[rows], events.end[rows]), host[:, 0], host[:, 1])
 
 
@@ -174,5 +181,6 @@ def _caveats(trace: Trace) -> list[Caveat]:
         return []
     overhead = format_value(int(_overhead(trace)[worst]), Unit.NS)
     step = f"{format_value(100 * float(share[worst]), Unit.PERCENT)} of {trace_steps.names[worst]}"
-    text = f"rank {trace.rank}: profiling itself or loading kernels takes {overhead} ({step}): discount that step"
+    advice = ": discount that step" if trace_steps.counted.sum() > 1 else ""
+    text = f"rank {trace.rank}: profiling itself or loading kernels takes {overhead} ({step}){advice}"
     return [Caveat("overhead", text)]
