@@ -62,12 +62,12 @@ def has_scores(call: Event, scores: tuple[int, int, int]) -> bool:
 
 
 def work(call: Event) -> tuple[int, int]:
-    """FLOPs and bytes of a call: each element read or written once."""
+    """FLOPs and bytes of a call: each element read or written once; of a product without what is added to it."""
     dims, types = call.args["input dims"], call.args["input type"]
     sizes = [prod(shape) * ITEM_BYTES.get(kind, 0) if shape else 0 for shape, kind in zip(dims, types, strict=True)]
     if call.name == "aten::addmm":
         (rows, inner), (_, columns) = dims[1], dims[2]
-        return 2 * rows * inner * columns, sum(sizes) + rows * columns * ITEM_BYTES[types[1]]
+        return 2 * rows * inner * columns, sum(sizes[1:3]) + rows * columns * ITEM_BYTES[types[1]]
     if call.name == "aten::_index_put_impl_":  # the values are read, and written at other places
         return 0, 2 * sizes[2]
     assert call.name == "aten::_softmax", call.name
