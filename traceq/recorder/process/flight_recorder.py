@@ -38,10 +38,11 @@ def write_flight(path: Path, entries: Sequence[Entry]) -> Counter[str]:
 def dump_stalled(path: Path, waits_at: str) -> bool:
     """Write all entries and the source line at which the program waits; return False if there are no entries.
 
-    The dump does not identify the collective it waits for: gloo also marks failed entries as completed.
+    Nor is anything written where the run's folder was deleted: it would come back. The dump does not identify the
+    collective it waits for: gloo also marks failed entries as completed.
     """
     document = _flight_record()
-    if not document.get("entries"):
+    if not document.get("entries") or not path.parent.parent.is_dir():
         return False
     _write(path, {**document, "waits_at": waits_at})
     return True
