@@ -89,8 +89,10 @@ def _print_overview(diffs: Diffs, console: EscapedConsole) -> None:
         _print_table(facts, console)
     alike = (facts.note,) if facts is not None and not facts.rows else ()
     free = dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)
-    for line in (*alike, *(interaction.words for interaction in diffs.interactions), *free):
+    lines = (*alike, *(interaction.words for interaction in diffs.interactions), *free)
+    if lines:
         console.print()
+    for line in lines:
         print_line(visible_text(line), console)
 
 
