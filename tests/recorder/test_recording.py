@@ -99,9 +99,11 @@ def test_each_comparison_has_sixteen_pairs_on_both_ranks(folder: RunFolder) -> N
 
 
 def test_a_known_stall_is_seen_in_the_samples(folder: RunFolder) -> None:
+    """In the fastest step of each arm: whatever else the machine does only adds to a step."""
     (pairs,) = [pairs for pairs in read_pairs(folder.steps) if pairs.b == "on"]
-    delta_ns = (pairs.second_ns - pairs.first_ns).max(axis=0) * np.where(pairs.b_second, 1, -1)
-    assert np.median(delta_ns) > STALL_NS / 2
+    off_ns = np.where(pairs.b_second, pairs.first_ns, pairs.second_ns)
+    on_ns = np.where(pairs.b_second, pairs.second_ns, pairs.first_ns)
+    assert on_ns.min() - off_ns.min() > STALL_NS / 2
 
 
 def test_phases_of_a_step_are_timed_in_order_and_fit_into_it(folder: RunFolder) -> None:
