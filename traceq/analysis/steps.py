@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import MOST_RANKS, more_rows
 from traceq.analysis.perturbation import most_overhead_ns, perturbation_words, unlike_steps
+from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
@@ -80,7 +81,7 @@ class _Rank:
 
 
 def summarize(trace: Trace) -> _Rank:
-    """Return the windows of all steps: the device's where there is device work and more than one step."""
+    """Return the windows of all steps: the device's where there is device work."""
     return _Rank(tuple(_rows(trace)), tuple(_caveats(trace)), most_overhead_ns(trace))
 
 
@@ -174,6 +175,30 @@ def _caveats(trace: Trace) -> list[Caveat]:
     trace_steps = steps(trace)
     if not trace_steps.marked:
         return [Caveat("no_steps", "the trace has no ProfilerStep marks: it counts as one step, `whole trace`")]
+    return [*_alone(trace), *_disturbed(trace)]
+
+
+def _alone(trace: Trace) -> list[Caveat]:
+    """Return how a partial step that has no other beside it differs from one in the middle of a job."""
+    trace_steps, work = steps(trace), device_work(trace)
+    if len(trace_steps) > 1 or not trace_steps.partial.any() or trace_steps.is_cut:
+        return []
+    (name,), (_, host_end), window = trace_steps.names, trace_steps.host[0].tolist(), trace_steps.window
+    earlier = ~work.linked | (trace.events.ts[work.call] < trace_steps.host[0, 0])
+    earlier_ns = int(measure_within(spans(work.start[earlier], work.end[earlier]), window[:, 0], window[:, 1])[0])
+    lag_ns = int(window[0, 1]) - host_end
+    differences = (
+        (earlier_ns, f"{format_value(earlier_ns, Unit.NS)} of it are device work that was launched before it"),
+        (lag_ns, f"it ends {format_value(lag_ns, Unit.NS)} after the host's, with the last device work it launched"),
+    )
+    said = " and ".join(words for ns, words in differences if ns * 1000 > int(window[0, 1] - window[0, 0]))
+    text = f"rank {trace.rank}: {name} is the only step, and no whole one: {said}; record two or more steps"
+    return [Caveat("only_step", text)]
+
+
+def _disturbed(trace: Trace) -> list[Caveat]:
+    """Return that the profiler itself takes much of the step in which it takes most."""
+    trace_steps = steps(trace)
     host_ns = trace_steps.host[:, 1] - trace_steps.host[:, 0]
     share = np.where(trace_steps.counted, _overhead(trace) / host_ns, 0.0)
     worst = int(np.argmax(share))

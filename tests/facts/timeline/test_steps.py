@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builder import OTHER, annotation, build, call, kernel, launch, memset, op, row, step, table
+from builder import OTHER, Event, annotation, build, call, kernel, launch, memset, op, row, step, table
 
 from traceq.analysis.registry import analyze
 from traceq.facts.events.device_work import device_work
@@ -62,9 +62,27 @@ def test_where_a_step_would_get_no_time_all_windows_are_the_hosts() -> None:
     assert table(trace, "steps")[0]["window"] == "host"
 
 
-def test_one_step_or_no_device_is_windowed_as_the_host_ran_it() -> None:
-    assert windows(build(step(5, 20), launch(6, 1, 1), kernel("a", 10, 90, 1))) == [(5, 25)]
+def test_without_a_device_steps_are_windowed_as_the_host_ran_them() -> None:
     assert windows(build(step(0, 10), op("aten::mm", 1, 2), step(12, 10, 1))) == [(0, 10), (12, 22)]
+
+
+def test_the_only_step_lasts_until_its_device_work_is_done() -> None:
+    """No other would count the rest of it."""
+    assert windows(build(step(5, 20), launch(6, 1, 1), kernel("a", 10, 90, 1))) == [(5, 100)]
+    assert windows(build(step(5, 20), launch(6, 1, 1), kernel("a", 10, 9, 1))) == [(5, 25)]
+
+
+def test_the_only_step_tells_what_no_step_among_others_has() -> None:
+    def said(*rows: Event) -> list[str]:
+        return [caveat.text for caveat in analyze(Run("", (build(*rows),)), "steps").caveats]
+
+    only = step(5, 20, 3), launch(6, 1, 1)
+    begin, end = "rank 0: ProfilerStep#3 is the only step, and no whole one: ", "; record two or more steps"
+    late = "it ends 75.0 us after the host's, with the last device work it launched"
+    assert said(*only, kernel("a", 10, 90, 1)) == [begin + late + end]
+    early = "3.00 us of it are device work that was launched before it"
+    assert said(*only, kernel("old", 2, 6), kernel("a", 10, 90, 1)) == [f"{begin}{early} and {late}{end}"]
+    assert said(*only, kernel("a", 10, 9, 1)) == []
 
 
 def test_a_first_window_with_work_from_before_the_trace_is_left_out_of_means() -> None:

@@ -123,9 +123,9 @@ def steps(trace: Trace) -> Steps:
     start = events.ts[rows]
     host = np.column_stack([start, np.minimum(events.end[rows], np.r_[start[1:], np.iinfo(np.int64).max])])
     opens_ns = _opens(trace, int(host[0, 0]))
-    of_device = (
-        _device_windows(trace, host, number, opens_ns) if len(rows) > 1 or opens_ns is not None or labels else None
-    )
+    of_device = _device_windows(trace, host, number, opens_ns)
+    if of_device is not None and len(rows) == 1 and opens_ns is None and not labels and of_device[0, 1] <= host[0, 1]:
+        of_device = None  # of one step that outlives its device work nothing is left to the next
     by_device = of_device is not None
     window, opens_ns = (host, None) if of_device is None else (of_device, opens_ns)
     result = Steps(
