@@ -102,7 +102,8 @@ def windows(trace: Trace) -> list[tuple[str, int, int]]:
     result, begin = [], None
     for name, start, end in trace.host_steps:
         launched = [op.end for op in trace.device_ops if trace.launches[op.row].start < end]
-        stop = max(launched) if len(trace.host_steps) > 1 and launched else end
+        stop = max(launched, default=end)
+        stop = max(stop, end) if len(trace.host_steps) == 1 else stop
         result.append((name, start if begin is None or not launched else begin, stop))
         begin = stop
     return result

@@ -49,7 +49,7 @@ def device_edges(trace: Trace, opens: int | None) -> list[int]:
     """The edges of the device windows: one more than steps; empty if the steps use their host windows."""
     names = [name for name, _, _ in trace.host_steps]
     is_marked, by_engine = names != ["whole trace"], not any(name.startswith("ProfilerStep#") for name in names)
-    if not is_marked or (len(names) < 2 and opens is None and not by_engine) or not trace.device_ops:
+    if not is_marked or not trace.device_ops:
         return []
     edges = [trace.host_steps[0][1] if opens is None else opens]
     for _, _, host_end in trace.host_steps:
@@ -57,8 +57,9 @@ def device_edges(trace: Trace, opens: int | None) -> list[int]:
             op.end for op in trace.device_ops if op.row in trace.launches and trace.launches[op.row].start < host_end
         ]
         edges.append(max([edges[-1], *launched]))
+    outlives = len(names) == 1 and opens is None and not by_engine and edges[1] <= trace.host_steps[0][2]
     is_empty = any(right <= left for left, right in pairwise(edges))
-    return [] if is_empty else edges
+    return [] if is_empty or outlives else edges
 
 
 def holds_earlier_work(trace: Trace, phases: Phases, left: int, right: int) -> bool:
