@@ -29,6 +29,7 @@ def nothing_is_frozen() -> Iterator[None]:
         gc.freeze()
 
 
+@pytest.mark.slow
 def test_only_garbage_made_in_the_block_is_collected_there() -> None:
     before = Cycle()
     reference = weakref.ref(before)
@@ -43,6 +44,7 @@ def test_only_garbage_made_in_the_block_is_collected_there() -> None:
     assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.slow
 def test_what_the_program_has_frozen_stays_frozen() -> None:
     gc.freeze()
     count = gc.get_freeze_count()

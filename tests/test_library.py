@@ -66,6 +66,7 @@ def test_every_error_is_exported() -> None:
     assert errors | {"TraceqError"} <= set(traceq.__all__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "before",
     [
@@ -86,6 +87,7 @@ def test_no_module_has_the_name_of_an_export() -> None:
     assert {module.name for module in pkgutil.iter_modules(traceq.__path__)} & set(traceq.__all__) == set()
 
 
+@pytest.mark.slow
 def test_a_type_checker_knows_the_results(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
     (tmp_path / "use.py").write_text(
@@ -111,11 +113,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         traceq.shwo  # noqa: B018
 
 
+@pytest.mark.slow
 def test_printed_it_is_what_the_terminal_shows() -> None:
     program = "import sys, traceq; print(traceq.diff(sys.argv[1])); print(traceq.analyze(sys.argv[1] + '/on'))"
     assert python(program, RUN) == terminal("diff", RUN).out + terminal("show", RUN / "on").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", ["60", "100"])
 def test_printed_it_is_as_wide_as_the_terminal(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -126,6 +130,7 @@ def test_printed_it_is_as_wide_as_the_terminal(columns: str, monkeypatch: pytest
     assert f"{shown}\n" == terminal("diff", RUN / "off", RUN / "on").out
 
 
+@pytest.mark.slow
 def test_a_repr_fits_in_a_few_lines(results: dict[str, Any]) -> None:
     for kind, result in results.items():
         lines = repr(result).splitlines()
@@ -196,6 +201,7 @@ def test_analyses_lists_every_analysis_with_a_line() -> None:
     assert len({line.index(question) for line, question in zip(lines, analyses.values(), strict=True)}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["", "on", "on/rank0.json.gz"])
 def test_a_run_that_was_read_is_compared_with_all_its_arms(part: str) -> None:
     assert [diff.b_name for diff in traceq.diff(traceq.read(RUN / part)).diffs] == ["on", "deferred"]
@@ -208,6 +214,7 @@ def test_a_trace_alone_is_compared_with_nothing(tmp_path: Path) -> None:
             traceq.diff(source)
 
 
+@pytest.mark.slow
 def test_every_table_is_dicts_a_frame_and_an_arrow_table(results: dict[str, Any]) -> None:
     pytest.importorskip("pandas", reason="pandas is not installed")
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -275,6 +282,7 @@ print([name for name, value in state().items() if value != before[name]], "torch
 """
 
 
+@pytest.mark.slow
 def test_library_calls_leave_the_process_as_it_is() -> None:
     pytest.importorskip("pandas", reason="pandas is not installed")
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")

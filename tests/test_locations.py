@@ -78,6 +78,7 @@ def show_json(*words: str | Path) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 def test_a_folder_behind_a_url_is_shown_as_the_folder(job: Path, server: tuple[str, list[str]], memory: str) -> None:
     local = show_json(job)
     assert local["source"]["ranks"] == list(range(NUM_RANKS))
@@ -92,6 +93,7 @@ def test_a_file_behind_a_url_is_shown_as_the_file(job: Path, server: tuple[str, 
     assert show_json(f"{server[0]}/job/rank7.json.gz?token=secret") == local
 
 
+@pytest.mark.slow
 def test_ranks_that_are_not_asked_for_are_not_fetched(server: tuple[str, list[str]]) -> None:
     url, requested = server
     assert show_json(f"{url}/job", "--ranks", "3,8")["source"]["ranks"] == [3, 8]
@@ -101,6 +103,7 @@ def test_ranks_that_are_not_asked_for_are_not_fetched(server: tuple[str, list[st
     }
 
 
+@pytest.mark.slow
 def test_each_file_is_fetched_once_and_none_is_asked_what_it_is(server: tuple[str, list[str]]) -> None:
     url, requested = server
     show_json(f"{url}/job")
@@ -111,6 +114,7 @@ def test_each_file_is_fetched_once_and_none_is_asked_what_it_is(server: tuple[st
     assert len(requested) - len(files) < 20  # whatever the number of ranks
 
 
+@pytest.mark.slow
 def test_a_recorded_run_its_arms_and_their_diff_are_read_through_a_url(memory: str) -> None:
     run = f"{memory}runs/outlier_ab"
     assert show_json(run) == show_json(FIXTURES / "outlier_ab")

@@ -94,6 +94,7 @@ def test_an_installed_analysis_is_shown_like_any_other(installed: Path) -> None:
     assert [line.split()[0] for line in table[2:5]] == ["rank", "0", "1"]
 
 
+@pytest.mark.slow
 def test_an_installed_analysis_reads_ranks_in_other_processes_too(installed: Path) -> None:
     here = traceq("show", "--only", "toy", "--json", RUN / "on", site=installed)
     program = "from traceq.engines import analyze_path; analyze_path.SMALL = -1; " + PROGRAM
@@ -103,6 +104,7 @@ def test_an_installed_analysis_reads_ranks_in_other_processes_too(installed: Pat
     assert (done.returncode, done.stdout) == (0, here.out), done.stderr
 
 
+@pytest.mark.slow
 def test_an_installed_recipe_is_listed_and_described(installed: Path) -> None:
     listed, described = traceq_each([("recipes",), ("recipes", "toy")], installed)
     assert (listed.code, listed.err) == (0, "")
@@ -120,6 +122,7 @@ def test_an_installed_recipe_is_recorded(installed: Path, tmp_path: Path) -> Non
     assert json.loads((tmp_path / "run" / "run.json").read_text())["recipe"] == "toy"
 
 
+@pytest.mark.slow
 def test_an_installed_renderer_is_chosen_on_the_command_line(installed: Path, tmp_path: Path) -> None:
     commands = [(*command, "--to", "toy") for command in (("show", RUN / "on"), ("diff", RUN), ("export", RUN / "on"))]
     shown, compared, exported = traceq_each(commands, installed, cwd=tmp_path)
@@ -130,6 +133,7 @@ def test_an_installed_renderer_is_chosen_on_the_command_line(installed: Path, tm
     assert (tmp_path / "on.tables" / "steps.csv").read_text().startswith("rank,step,start_ns,dur_ns,")
 
 
+@pytest.mark.slow
 def test_an_unknown_renderer_is_a_usage_fault_that_lists_them(installed: Path) -> None:
     choices: dict[tuple[str | Path, ...], str] = {
         ("show", RUN / "on", "--to", "tyo"): "for reports; choose from text, json, markdown, html, notebook, toy",
@@ -143,6 +147,7 @@ def test_an_unknown_renderer_is_a_usage_fault_that_lists_them(installed: Path) -
         assert choice in done.err
 
 
+@pytest.mark.slow
 def test_a_broken_plugin_is_one_line_that_names_its_package(broken: Path) -> None:
     stems = (("show", RUN / "on", "--only"), ("recipes",), ("show", RUN / "on", "--only", "steps", "--to"))
     commands = [(*command, name) for command in stems for name in BROKEN]
@@ -155,6 +160,7 @@ def test_a_broken_plugin_is_one_line_that_names_its_package(broken: Path) -> Non
             assert done.err.endswith(f" {name}: {BROKEN[str(name)][1]}\n")
 
 
+@pytest.mark.slow
 def test_broken_plugins_leave_all_else_as_it_is(broken: Path) -> None:
     commands = [("show", RUN / "on", "--only", "steps"), ("recipes",), ("diff", RUN), ("--version",)]
     whole, listed, diff, version = traceq_each(commands, broken)
@@ -178,6 +184,7 @@ def test_what_fails_while_it_runs_names_its_package_too(broken: Path) -> None:
     assert drawn.err == "traceq: plugin broken-later 2.1: traceq.renderers later: ValueError: no form\n"
 
 
+@pytest.mark.slow
 def test_a_report_on_everything_says_what_it_lacks(broken: Path, tmp_path: Path) -> None:
     loads = tmp_path / "site"
     shutil.copytree(broken, loads, ignore=shutil.ignore_patterns("broken_later*"))

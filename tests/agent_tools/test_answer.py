@@ -44,6 +44,7 @@ def test_a_short_table_is_whole_beside_a_long_one() -> None:
     assert "left_out" not in document["short"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS, CELLS), max_size=30), st.lists(st.text(max_size=2000), max_size=20))
 @up_to(100)
 def test_no_answer_exceeds_its_budget(rows: list[tuple[object, ...]], texts: list[str]) -> None:

@@ -55,12 +55,14 @@ def test_a_fault_is_an_answer_and_the_server_goes_on(connection: Connection) -> 
     assert connection.answer("findings", path=JOB)["verdict"] == "found"
 
 
+@pytest.mark.slow
 def test_two_clients_have_a_server_each(connection: Connection) -> None:
     with connected(ROOT / "fixtures") as other:
         assert other.answer("read", path="example/job")["num_findings"] == 4
         assert connection.answer("read", path=JOB)["num_findings"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="/proc tells the server's process")
 def test_a_server_that_is_killed_is_an_error_of_its_client_alone() -> None:
     before = children()
@@ -119,6 +121,7 @@ def greet(process: subprocess.Popen[bytes]) -> None:
     send(process, "notifications/initialized")
 
 
+@pytest.mark.slow
 def test_it_ends_with_its_client_and_leaves_nothing(tmp_path: Path) -> None:
     with started(tmp_path) as process:
         out, err = process.communicate(timeout=patient(20))
@@ -126,6 +129,7 @@ def test_it_ends_with_its_client_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_it_ends_at_once_though_a_query_still_runs() -> None:
     with started(ROOT) as process:
         greet(process)
@@ -134,6 +138,7 @@ def test_it_ends_at_once_though_a_query_still_runs() -> None:
     assert (process.returncode, err) == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     with started(tmp_path) as process:
@@ -142,6 +147,7 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
         assert process.wait(timeout=patient(20)) == -signal.SIGINT
 
 
+@pytest.mark.slow
 def test_garbage_on_stdin_does_not_end_it(tmp_path: Path) -> None:
     with started(tmp_path) as process:
         assert process.stdin is not None

@@ -247,12 +247,14 @@ def check(report: Report, case: Drawn, tolerance_ms: float) -> None:
         assert finding.key == f"rank {min(worst[0])}"
 
 
+@pytest.mark.slow
 def test_clusters_are_those_that_a_seed_has_drawn() -> None:
     for seed in range(DRAWN):
         case = drawn(seed)
         check(merge(JOB, times_of(case, seed)), case, tolerance_ms=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seeds",
     [

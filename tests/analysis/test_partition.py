@@ -254,6 +254,7 @@ def traces(draw: st.DrawFn) -> list[Event]:
     return events
 
 
+@pytest.mark.slow
 @up_to(300)
 @given(traces())
 def test_the_cells_add_up_to_every_window_exactly(events: list[Event]) -> None:
@@ -273,12 +274,14 @@ def answers(trace: Trace) -> dict[str, list[Any]]:
     return {table.key: sorted(map(repr, table.rows)) for table in tables}
 
 
+@pytest.mark.slow
 @up_to(100)
 @given(traces(), st.integers(-(10**15), 10**15))
 def test_shifting_all_times_changes_nothing(events: list[Event], origin: int) -> None:
     assert answers(read_text(text(*events, origin=origin))) == answers(build(*events))
 
 
+@pytest.mark.slow
 @up_to(100)
 @given(traces(), st.randoms(use_true_random=False))
 def test_the_order_of_the_events_in_the_file_changes_nothing(events: list[Event], random: Any) -> None:

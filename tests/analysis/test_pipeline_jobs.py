@@ -64,6 +64,7 @@ def points_apart(folder: Path, schedule: str, num_ranks: int, num_microbatches: 
     return max(points)
 
 
+@pytest.mark.slow
 def test_the_bubble_of_1f1b_is_that_of_its_simulation(tmp_path: Path) -> None:
     record(tmp_path, 2, 4, 20, ["Schedule1F1B"])
     assert points_apart(tmp_path / "Schedule1F1B", "1F1B", 2, 4) <= MOST_POINTS

@@ -58,6 +58,7 @@ def own_path(name: str, number: int) -> dict[str, float]:
     return {on.name: ns[path.kind[selected] == on].sum() / 1e6 for on in PathKind}
 
 
+@pytest.mark.slow
 def test_hta_and_traceq_find_the_same_190_ms_of_host_ops_but_hta_leaves_out_30_ms_of_python_between_them(
     hta_path: Any,
 ) -> None:
@@ -75,6 +76,7 @@ def test_hta_leaves_out_the_second_that_the_straggler_spends_in_no_op(hta_path: 
     assert ours["PYTHON"] == pytest.approx(1006, abs=1)
 
 
+@pytest.mark.slow
 def test_hta_ends_with_the_host_where_the_host_runs_ahead_and_traceq_with_the_device(hta_path: Any) -> None:
     theirs, ours = hta_path("nanogpt-h100-8r/rank0", 2), own_path("nanogpt-h100-8r/rank0", 2)
     assert theirs.keys() == {"cpu_bound"}
@@ -82,6 +84,7 @@ def test_hta_ends_with_the_host_where_the_host_runs_ahead_and_traceq_with_the_de
     assert ours["KERNEL"] + ours["COLLECTIVE"] > 0.9 * sum(ours.values())
 
 
+@pytest.mark.slow
 def test_hta_gives_up_on_a_copy_whose_call_lies_outside_the_step(hta_path: Any) -> None:
     with pytest.raises(AssertionError, match="Could not find runtime index"):
         hta_path("resnet50-2021/workers0", 2)

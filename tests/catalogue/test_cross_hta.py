@@ -58,6 +58,7 @@ def kinds(trace: Trace) -> tuple[Spans, Spans, Spans]:
     return compute, comm, memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALIKE)
 def test_compute_other_and_idle_time_agree_to_the_float_that_hta_counts_in(
     answers_of: dict[str, Any], name: str

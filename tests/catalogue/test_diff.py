@@ -107,6 +107,7 @@ def test_a_pair_is_explained_to_the_nanosecond(pair: tuple[str, Path, Path]) -> 
     assert sum(cell["b_ns"] for cell in result["cells"]) == result["traced"]["b_ns"]
 
 
+@pytest.mark.slow
 def test_a_pair_turned_around_has_every_sign_turned(pair: tuple[str, Path, Path]) -> None:
     a, b = (read(side) for side in pair[1:])
     there, back = diff_runs(a, b), diff_runs(b, a)
@@ -139,6 +140,7 @@ def test_twenty_removed_syncs_are_named_with_what_they_save() -> None:
     assert removed.endswith("all differences together make the traced -5.43 ms.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "a", "b"),
     [
@@ -155,6 +157,7 @@ def test_other_hardware_is_not_compared(name: str, a: str, b: str) -> None:
     assert result["words"][0].startswith(f"Not comparable (device: {a} against {b}")
 
 
+@pytest.mark.slow
 def test_a_rank_compared_with_another_is_reported() -> None:
     result = as_json(*both("hta-diff"))
     texts = {warning["code"]: warning["text"] for warning in result["warnings"]}

@@ -55,10 +55,12 @@ def test_a_comparison_of_fixtures_does_not_contradict_itself(pair: tuple[str, st
     assert walked(*(FIXTURES / name for name in pair)) == []
 
 
+@pytest.mark.slow
 def test_a_recorded_run_does_not_contradict_itself() -> None:
     assert list(contradictions_of_diffs(diff_run(FIXTURES / "outlier_ab"))) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", [REAL[0], REAL[1]], ids=" ".join)
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
 def test_a_sentence_with_another_number_is_a_contradiction(pair: tuple[str, str]) -> None:

@@ -92,6 +92,7 @@ def stalled() -> tuple[list[Row], list[Row]]:
     return rows, with_stalls(rows, (spread(rows, "aten::linear", 7) * 3)[:20], 2000)
 
 
+@pytest.mark.slow
 def test_twenty_stalls_of_two_milliseconds_are_forty_milliseconds_of_one_op(compare: Any, stalled: Any) -> None:
     result = compare(*stalled)
     first = is_told(result, 40_100_000)
@@ -103,6 +104,7 @@ def test_twenty_stalls_of_two_milliseconds_are_forty_milliseconds_of_one_op(comp
     )
 
 
+@pytest.mark.slow
 def test_taking_them_out_again_saves_as_much(compare: Any, stalled: Any) -> None:
     there, back = compare(*stalled), compare(*reversed(stalled))
     is_told(back, -40_100_000)
@@ -117,6 +119,7 @@ def test_taking_them_out_again_saves_as_much(compare: Any, stalled: Any) -> None
 # Host ops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "op"),
     [
@@ -137,6 +140,7 @@ def test_an_op_that_got_slower_on_the_host_is_found_inside_the_one_that_called_i
     is_told(compare(slower, rows), -3_000_000)
 
 
+@pytest.mark.slow
 def test_python_that_got_slower_is_found_by_its_line(compare: Any) -> None:
     """As the device waits for the images, before anything is launched."""
     rows = rows_of("owlv2/h100.json.gz")
@@ -152,6 +156,7 @@ def test_python_that_got_slower_is_found_by_its_line(compare: Any) -> None:
 # Kernels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "op", "num"), HOST_BOUND)
 def test_a_slower_kernel_is_found_with_all_that_it_costs(compare: Any, name: str, op: str, num: int) -> None:
     rows, awaited = waits_for_kernels(rows_of(name), op)
@@ -164,6 +169,7 @@ def test_a_slower_kernel_is_found_with_all_that_it_costs(compare: Any, name: str
     assert abs(total(others)) < 0.001 * result.traced.delta_ns
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_slower_in_one_step_is_no_jitter(compare: Any) -> None:
     """3 ms in one of five steps, which have less than a microsecond of jitter."""
     rows, awaited = waits_for_kernels(rows_of("resnet50-2021/workers0.json.gz"), "aten::batch_norm")
@@ -172,6 +178,7 @@ def test_a_kernel_that_is_slower_in_one_step_is_no_jitter(compare: Any) -> None:
     assert (first.kind, first.phase) == ("kernel", "forward")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1.5, 4.0])
 @pytest.mark.parametrize("name", ["torchrec-v100-ab/a/rank0.json.gz", "torchrec-v100-ab/a/rank3.json.gz"])
 def test_one_kernel_of_one_phase_that_takes_longer_on_a_busy_device(compare: Any, name: str, times: float) -> None:
@@ -191,6 +198,7 @@ def test_one_kernel_of_one_phase_that_takes_longer_on_a_busy_device(compare: Any
 # Collectives
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "op", "num"), HOST_BOUND[:2])
 def test_one_more_all_reduce_a_step_is_found_with_all_that_it_costs(compare: Any, name: str, op: str, num: int) -> None:
     """The host is inside its call until it is over, and nothing else waits for the kernel: the call has the cost."""
@@ -216,6 +224,7 @@ def meetings(rows: Sequence[Row], first: float = 0.0) -> list[Row]:
     return sorted(result, key=lambda row: row["ts"])
 
 
+@pytest.mark.slow
 def test_one_slowed_rank_of_four_is_named(tmp_path: Path) -> None:
     """Rank 1 computes 20 ms longer in every forward; the others are as much longer in the collective that follows."""
     job = [rows_of(f"torchrec-v100-ab/a/rank{rank}.json.gz") for rank in range(4)]

@@ -222,6 +222,7 @@ CALLS = {
 """The calls of each recorded strategy without which a step is not as predicted."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [0, 2])
 @pytest.mark.parametrize(("name", "op_name"), [(name, op_name) for name, ops in CALLS.items() for op_name in ops])
 def test_a_call_more_or_less_than_a_strategy_predicts_is_counted(

@@ -99,6 +99,7 @@ def test_the_time_of_a_finding_is_that_of_its_events(path: Path) -> None:
             assert finding.ns == pytest.approx(ns, abs=1), finding.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [*(pytest.param(FIXTURES / name, id=name) for name in EXAMPLES), *JOBS])
 def test_the_time_of_a_finding_on_several_ranks_is_that_of_their_events(path: Path) -> None:
     """Real clocks are known to some us; those of the examples are exact."""
@@ -146,6 +147,7 @@ def test_the_bubble_is_that_of_a_sweep_over_the_events_of_all_ranks() -> None:
     assert only(job, "pipeline_bubble").ns == pytest.approx(bubble_ns(sorted(job.glob("*.json"))), abs=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late_in", ["forward", "optimizer"])
 def test_late_ranks_are_late_by_their_own_time(late_in: str, tmp_path: Path) -> None:
     late = (4, 5)
@@ -156,6 +158,7 @@ def test_late_ranks_are_late_by_their_own_time(late_in: str, tmp_path: Path) -> 
     assert finding.ns == pytest.approx(late_ns(by_number, late), abs=1), finding.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["forward", "bwd"])
 def test_what_is_outside_of_phases_is_what_their_journals_leave(phase: str, tmp_path: Path) -> None:
     """One phase is taken out of the journals, as if it had no range."""
@@ -211,6 +214,7 @@ def test_small_ops_take_the_time_of_their_lines(seed: int, tmp_path: Path) -> No
     check_small_ops(only(path, "small_ops"), path, 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [5, 20])
 def test_small_ops_of_a_recorded_model_take_the_time_of_their_lines(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No recording here has 200 ops at a line: a model of some layers has a finding where fewer are many."""
@@ -241,6 +245,7 @@ def blocks_of(rank: int, *, busy: bool) -> Iterator[dict[str, int | str]]:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["busy_machine", "contended_cores"])
 def test_the_wait_for_a_core_is_that_of_the_journals(code: str, tmp_path: Path) -> None:
     """The recorder sums the journals up in its manifest, and the finding is on what it says there."""

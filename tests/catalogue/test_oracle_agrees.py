@@ -36,6 +36,7 @@ def without_zeros(table: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]
     return {name: row for name, row in table.items() if any(row.values())}
 
 
+@pytest.mark.slow
 def test_events_are_all_read(both: tuple[Row, Row]) -> None:
     shown, expected = both
     assert shown["source"]["num_events"] == expected["num_events"]

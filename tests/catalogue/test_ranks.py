@@ -101,6 +101,7 @@ def _without(side: Any, gone: int) -> Any:
     return replace(side, **columns | {"row": columns["row"] - (columns["row"] > gone)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "silent"), [("nanogpt-h100-8r", 2), ("torchrec-v100-straggler-4r", 4), ("dlrm-v100-8r", 1)]
 )

@@ -66,6 +66,7 @@ def test_what_injected_syncs_cost_is_the_time_they_add_and_no_other_sync_costs_m
     assert sum(map(abs, costs.values())) < 0.01 * added
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "op", "num"), [*HOST_BOUND, RESNET])
 def test_a_stall_of_the_data_loader_is_time_in_which_the_device_waits_for_the_host(
     name: str, op: str, num: int

@@ -91,6 +91,7 @@ def test_both_sides_of_a_pair_are_replayed(a: Path, b: Path) -> None:
     assert_replayed(common_steps([trace_of(a)], [trace_of(b)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_causes_close_and_turn_around(a: Path, b: Path) -> None:
     traced, _, causes = explain(trace_of(a), trace_of(b))

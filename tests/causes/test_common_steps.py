@@ -61,6 +61,7 @@ def windows_ns(common: CommonSteps, time: np.ndarray) -> int:
     return int((time[end] - time[begin]).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("seeds", CASES)
 def test_both_sides_are_replayed_and_the_shares_close(seeds: range, change: str) -> None:
@@ -76,6 +77,7 @@ def test_both_sides_are_replayed_and_the_shares_close(seeds: range, change: str)
         assert path_shares(graph, weights) @ (weights.b - weights.a) == pytest.approx(delta_ns, abs=1e-3), seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("seeds", CASES)
 def test_what_was_changed_is_charged_with_what_it_costs(seeds: range, change: str) -> None:
@@ -94,6 +96,7 @@ def test_what_was_changed_is_charged_with_what_it_costs(seeds: range, change: st
     assert len(off) <= num // 40, off
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_exchanged_sides_are_one_graph_and_turn_every_sign(change: str) -> None:
     for seed in range(FEW // 2):

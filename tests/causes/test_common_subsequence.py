@@ -46,12 +46,14 @@ def test_a_shortest_edit_script_keeps_a_longest_common_subsequence(a: np.ndarray
     assert len(pairs[0]) == longest(a.tolist(), b.tolist())
 
 
+@pytest.mark.slow
 @up_to(400)
 @given(st.one_of(FEW_NAMES, MANY_NAMES), st.one_of(FEW_NAMES, MANY_NAMES))
 def test_pairs_are_equal_and_ascending(a: np.ndarray, b: np.ndarray) -> None:
     assert_valid(a, b, common_subsequence(a, b))
 
 
+@pytest.mark.slow
 @up_to(200)
 @given(MANY_NAMES, st.data())
 def test_what_was_only_taken_out_leaves_the_rest_paired(a: np.ndarray, data: st.DataObject) -> None:

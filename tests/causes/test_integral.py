@@ -79,6 +79,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[Edge], int]:
     return edges, size
 
 
+@pytest.mark.slow
 @up_to(60)
 @given(graphs(), st.data())
 def test_shares_are_those_of_a_fine_integration(graph: tuple[list[Edge], int], data: st.DataObject) -> None:

@@ -40,6 +40,7 @@ def all_lengths(edges: list[Edge], node: int) -> list[int]:
     return [length + weight for source, _, weight in incoming for length in all_lengths(edges, source)] or [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", BOTH)
 @up_to(400)
 @given(forward_graphs())

@@ -119,6 +119,7 @@ PAIRS = {"a": "off", "b": "on", "b_second": [True, False], "first_ns": [[1, 2]],
 PROCESSES = {"arm": "on", "process": [0], "median_ns": [1], "num_steps": [2], "peak_bytes": [3]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "document",
     [

@@ -347,6 +347,7 @@ def test_two_forms_at_once_are_refused(run: Path, shell: Shell) -> None:
     assert shell(run, "--json", "--markdown") == (2, "", "traceq: --json, --markdown, --html and --to: choose one\n")
 
 
+@pytest.mark.slow
 def test_a_gate_on_profiled_windows_says_that_it_cannot_hold_anything(tmp_path: Path, shell: Shell) -> None:
     paths = [tmp_path / name for name in ("before.json", "after.json")]
     for path, check in zip(paths, (False, True), strict=True):
@@ -399,6 +400,7 @@ def test_a_damaged_trace_is_one_line(run: Path, shell: Shell) -> None:
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_durations_that_are_no_evidence_are_shown_only_in_full(shell: Shell) -> None:
     """The verdict of the fixture is inconclusive, and its traced delta is outside the interval."""
     run = str(ROOT / "fixtures" / "outlier_ab")
@@ -411,6 +413,7 @@ def test_durations_that_are_no_evidence_are_shown_only_in_full(shell: Shell) -> 
     assert "Delta by phase" not in shell(run, "--markdown")[1]
 
 
+@pytest.mark.slow
 def test_plain_traces_are_told_to_be_profiled(tmp_path: Path, shell: Shell) -> None:
     paths = [tmp_path / name for name in ("before.json", "after.json")]
     for path, check in zip(paths, (False, True), strict=True):

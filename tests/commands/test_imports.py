@@ -46,6 +46,7 @@ def test_help_imports_no_command(name: str) -> None:
     assert modules & set(HELP) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [[], ["--json"], ["--markdown"]])
 def test_a_report_on_a_trace_imports_what_it_needs(form: list[str], tmp_path: Path) -> None:
     file = tmp_path / "rank0.json"

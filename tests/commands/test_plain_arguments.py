@@ -57,6 +57,7 @@ def command_lines(draw: st.DrawFn) -> tuple[str, list[str]]:
     return name, draw(st.lists(word, max_size=5))
 
 
+@pytest.mark.slow
 @given(command_lines())
 def test_plain_words_mean_what_they_mean_to_typer(line: tuple[str, list[str]]) -> None:
     name, words = line
@@ -103,6 +104,7 @@ def test_every_stored_help_is_of_a_command() -> None:
     assert {file.stem for file in STORED.iterdir()} == {"traceq", *SUMMARIES}
 
 
+@pytest.mark.slow
 def test_help_of_a_narrow_terminal_is_narrow() -> None:
     narrow = shell("COLUMNS=60 $TRACEQ show --help")
     assert narrow.code == 0

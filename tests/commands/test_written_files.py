@@ -91,6 +91,7 @@ def test_tables_are_not_written_into_a_pipe(trace: Path, tmp_path: Path) -> None
     assert "not a regular file" in outcome.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_open_leaves_nothing_behind_when_a_signal_ends_it(trace: Path, tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "temporary").mkdir()

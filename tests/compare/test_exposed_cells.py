@@ -42,6 +42,7 @@ def written(folder: Path, seed: int, late: Late | None) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_simulated_job_with_a_late_rank_waits_as_the_oracle_says(tmp_path: Path, seed: int) -> None:
     a, b = written(tmp_path / "a", seed, None), written(tmp_path / "b", 100 + seed, Late(seed, 2_500 * US))
@@ -52,6 +53,7 @@ def test_an_example_waits_as_the_oracle_says() -> None:
     check(FIXTURES / "example/job", FIXTURES / "example/uneven")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
 def test_a_real_pair_waits_as_the_oracle_says() -> None:
     """Of clocks that are known to some us."""

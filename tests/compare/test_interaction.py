@@ -72,6 +72,7 @@ def test_the_noise_floor_names_the_arm_of_the_control() -> None:
     assert all(re.search(r" A/A noise floor: \S+ [mu]s \(off against itself\)\.$", line) for line in words)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_a_known_difference_of_costs() -> None:
     rng, covered = np.random.default_rng(3), []
     for _ in range(100):

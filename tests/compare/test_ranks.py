@@ -40,6 +40,7 @@ def slowed() -> Diff:
     return diff_runs(job(0), job(DELAY))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_kernel", [False, True], ids=["host", "kernel"])
 def test_a_rank_that_is_slower_is_named_with_what_it_does(in_kernel: bool) -> None:
     result = diff_runs(job(0, in_kernel=in_kernel), job(DELAY, in_kernel=in_kernel))
@@ -58,6 +59,7 @@ def test_a_rank_that_is_slower_is_named_with_what_it_does(in_kernel: bool) -> No
     )
 
 
+@pytest.mark.slow
 def test_all_ranks_take_longer_and_one_has_more_to_do(slowed: Diff) -> None:
     assert [rank.rank for rank in slowed.ranks] == list(range(8))
     for rank in slowed.ranks:
@@ -65,6 +67,7 @@ def test_all_ranks_take_longer_and_one_has_more_to_do(slowed: Diff) -> None:
         assert rank.own_delta_ns == pytest.approx(DELAY if rank.rank == 3 else 0, abs=0.01 * DELAY)
 
 
+@pytest.mark.slow
 def test_the_other_way_around_it_is_faster_by_as_much(slowed: Diff) -> None:
     back = diff_runs(job(DELAY), job(0))
     assert [(rank.rank, rank.delta_ns, rank.own_delta_ns) for rank in back.ranks] == [
@@ -78,11 +81,13 @@ def test_the_other_way_around_it_is_faster_by_as_much(slowed: Diff) -> None:
     )
 
 
+@pytest.mark.slow
 def test_where_all_ranks_change_alike_none_is_named() -> None:
     result = diff_runs(job(0), job(0, compute=150 * US))
     assert not [line for line in result.words if line.startswith("Only rank ")]
 
 
+@pytest.mark.slow
 def test_ranks_in_any_order_give_the_same_diff(slowed: Diff) -> None:
     a, b = job(0), job(DELAY)
     turned = diff_runs(replace(a, traces=a.traces[::-1]), replace(b, traces=(*b.traces[4:], *b.traces[:4])))
@@ -132,6 +137,7 @@ def test_traces_of_different_ranks_are_named_by_both() -> None:
     assert "traced steps of rank 0; profiled)" in waterfall(same).title
 
 
+@pytest.mark.slow
 def test_what_hosts_that_run_ahead_hide_is_no_cause() -> None:
     a, b = (
         run_of(Meetings(PLAN, num_ranks=4, num_steps=4, late=Late(1, ns, 0)).job(random.Random(15)))
@@ -142,6 +148,7 @@ def test_what_hosts_that_run_ahead_hide_is_no_cause() -> None:
     assert not [line for line in result.words[1:] if "rank" in line.lower()]  # the first names the steps
 
 
+@pytest.mark.slow
 def test_unprofiled_steps_that_find_nothing_leave_no_rank_to_blame() -> None:
     """A window in which one rank was slow, and pairs that scatter so much that it may be chance."""
     arms = (Arm("off", "", baseline=True), Arm("on", ""))

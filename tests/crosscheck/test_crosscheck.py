@@ -147,6 +147,7 @@ def test_numbers_are_those_of_the_events(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_without_the_other_tools_it_says_which_are_missing(tmp_path: Path) -> None:
     """An engine that cannot be started, a package that cannot be imported: a line each, and exit 0."""
     (tmp_path / "hta").mkdir()

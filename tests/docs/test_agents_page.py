@@ -32,6 +32,7 @@ def printed(call: str) -> str:
     return "{\n" + ",\n".join(members) + "\n}\n"
 
 
+@pytest.mark.slow
 def test_every_call_returns_what_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     text = PAGE.read_text(encoding="utf-8")

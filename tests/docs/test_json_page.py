@@ -91,6 +91,7 @@ def test_what_is_promised_is_on_the_page() -> None:
         assert not isinstance(rows, dict) or rows.keys() <= page("show")[name].keys(), name
 
 
+@pytest.mark.slow
 def test_diff_is_as_the_page_says() -> None:
     result = shown("diff", FIXTURES / "outlier_ab")
     fits(result, "object", result["schema"], page("diff"))

@@ -37,6 +37,7 @@ def run_examples(text: str, name: str) -> None:
     assert runner.run(test, out=reports.append).failed == 0, "".join(reports)
 
 
+@pytest.mark.slow
 def test_every_example_of_the_page_prints_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pandas", reason="an example makes a data frame")
     monkeypatch.chdir(ROOT)
@@ -61,6 +62,7 @@ def outputs(notebook: Path) -> list[object]:
     return [[output.get("data") or output for output in cell.get("outputs", ())] for cell in cells]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not all(map(find_spec, ("nbclient", "nbformat", "ipykernel", "pandas"))), reason="no notebook can be run here"
 )

@@ -19,6 +19,7 @@ MAKE = "PYTHONPATH=tests/support python tests/support/fleet.py "
 (BLOCK,) = re.findall(r"```console\n(\$ PYTHONPATH=tests.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_page_shows_a_job_as_it_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make, show = (line for line in BLOCK.splitlines() if line.startswith("$ "))

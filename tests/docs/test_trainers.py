@@ -61,6 +61,7 @@ class Regression(Dataset[dict[str, torch.Tensor]]):
         return {"x": torch.full((4,), index % 7 / 7), "labels": torch.zeros(1)}
 
 
+@pytest.mark.slow
 def test_a_stepper_shares_out_a_step_among_its_phases(tmp_path: Path) -> None:
     with traceq.record(tmp_path / "run", steps=32, trace_steps=2) as recording, recording.stepper() as steps:
         for _ in range(ENOUGH):
@@ -190,6 +191,7 @@ def test_the_exception_that_ends_a_training_is_in_the_run(tmp_path: Path, monkey
     assert (manifest.status, manifest.fault) == ("failed", "ValueError: bad batch")
 
 
+@pytest.mark.slow
 def test_a_loop_of_accelerate_is_recorded_by_optimizer_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
     monkeypatch.chdir(tmp_path)
@@ -204,6 +206,7 @@ def test_a_loop_of_accelerate_is_recorded_by_optimizer_steps(tmp_path: Path, mon
     assert num_ops(run, "aten::linear") == 2 * 3
 
 
+@pytest.mark.slow
 def test_events_of_any_other_trainer_end_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 

@@ -48,6 +48,7 @@ def test_workers_say_to_the_byte_what_one_process_says(folder: Path, workers: An
     assert sheet_to_json(result) == sheet_to_json(sheet(read(folder)))
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_in_the_middle_changes_nothing(folder: Path, workers: Any) -> None:
     killed: list[int] = []
 
@@ -61,6 +62,7 @@ def test_a_worker_that_is_killed_in_the_middle_changes_nothing(folder: Path, wor
     assert len(killed) == 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_kills_worker_after_worker_is_lost_alone(workers: Any) -> None:
     def dies_of_three(number: int) -> int:  # nested: it is sent by value, as workers cannot import this module
         if number == 3:
@@ -74,12 +76,14 @@ def test_a_rank_that_kills_worker_after_worker_is_lost_alone(workers: Any) -> No
     assert result == {number: Lost() if number == 3 else 10 * number for number in range(6)}
 
 
+@pytest.mark.slow
 def test_workers_of_another_traceq_are_refused(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "sources", lambda: "9.9.9 (0123456789ab)")
     with pytest.raises(TraceqError, match=r"worker tcp://.* has traceq 0\..*; expected 9\.9\.9 .*, as here"):
         Cluster(workers.scheduler_address)
 
 
+@pytest.mark.slow
 def test_workers_without_traceq_are_refused() -> None:
     without = ["import sys; sys.modules['traceq'] = None"]
     options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50, "preload": without}
@@ -96,6 +100,7 @@ def test_where_no_scheduler_answers_that_is_one_line(monkeypatch: pytest.MonkeyP
         Cluster("tcp://127.0.0.1:9")
 
 
+@pytest.mark.slow
 def test_a_scheduler_without_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_PATIENCE_S", 2)
     with (

@@ -106,6 +106,7 @@ def test_the_first_line_is_the_same_whichever_engine_reads_the_ranks(folder: Pat
 RULES = ("step max < 1000 s", "step p95 < 1 ms", "kernels == 0", IDENTICAL)
 
 
+@pytest.mark.slow
 def test_rules_have_one_outcome_whichever_engine_reads_the_ranks(folder: Path, pool: Pool) -> None:
     rules = [parse(rule) for rule in RULES]
     expected = judge_run(read(folder), rules)
@@ -115,6 +116,7 @@ def test_rules_have_one_outcome_whichever_engine_reads_the_ranks(folder: Path, p
     assert judge(analyzed.job, analyzed.reports, rules) == expected
 
 
+@pytest.mark.slow
 def test_what_is_merged_from_bytes_is_what_is_merged_in_memory(copied: Path, folder: Path, expected: str) -> None:
     assert "rank 9 issues an extra all_reduce" in expected
     assert "is the straggler" in expected
@@ -153,6 +155,7 @@ def test_a_pool_says_to_the_byte_what_one_process_says(
     assert not any(_entry_of(file, How(False, None)) for file in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_one_step_of_many_ranks_is_that_of_a_few(copied: Path) -> None:
     short = play(Fleet(num_ranks=12, ranks_per_host=4, layers=1, steps=2)).text(3).encode()
     (copied / "rank3.json.gz").write_bytes(gzip.compress(short))
@@ -184,6 +187,7 @@ def dies_of_seven(number: int) -> int:
     return 10 * number
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_loses_its_own_rank_alone(pool: Pool) -> None:
     result = dict(pool.map(dies_of_seven, [(number,) for number in range(12)], [1] * 12))
     assert result == {number: Lost() if number == 7 else 10 * number for number in range(12)}
@@ -205,6 +209,7 @@ def run_interval(number: int) -> tuple[float, float]:
     return start, time.monotonic()
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_the_budget_together_runs_one_after_the_other() -> None:
     needs = [60, 60, 60, 500, 60, 60]
     with Pool(100, 2) as small:
@@ -227,6 +232,7 @@ def test_one_more_rank_costs_one_rank(copied: Path) -> None:
     assert last.ran == []
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_stale_damaged_or_forbidden_is_as_if_it_were_not(
     copied: Path, folder: Path, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +260,7 @@ def test_a_cache_that_is_stale_damaged_or_forbidden_is_as_if_it_were_not(
     assert len(newer.ran) == 12
 
 
+@pytest.mark.slow
 def test_a_cache_serves_each_path_that_leads_to_its_folder(copied: Path, tmp_path: Path) -> None:
     by_name = merged_text(copied, InProcessEngine())
     link = tmp_path / "link"
@@ -355,6 +362,7 @@ def wait_until(is_so: Callable[[], bool]) -> bool:
     return is_so()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells who is whose child")
 @pytest.mark.parametrize(("by", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_an_interrupted_command_leaves_no_process_behind(by: signal.Signals, code: int) -> None:

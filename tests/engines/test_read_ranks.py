@@ -60,6 +60,7 @@ def text(*diffs: Diff) -> str:
     return diffs_to_json(Diffs(diffs[0].a_name, diffs))
 
 
+@pytest.mark.slow
 def test_a_diff_of_summaries_is_that_of_traces_in_memory(before: Path, after: Path, pool: Pool) -> None:
     in_memory = diff(read(before), read(after))
     assert in_memory.traced is not None
@@ -69,6 +70,7 @@ def test_a_diff_of_summaries_is_that_of_traces_in_memory(before: Path, after: Pa
     assert text(diff(before, after, read_ranks=merged(SameProcess()).ranks)) == expected  # all summaries from the cache
 
 
+@pytest.mark.slow
 def test_a_rank_that_cannot_be_read_is_left_out_either_way(before: Path, tmp_path: Path) -> None:
     other = shutil.copytree(before, tmp_path / "other")
     (other / "rank3.json.gz").write_bytes(b"no trace")
@@ -77,6 +79,7 @@ def test_a_rank_that_cannot_be_read_is_left_out_either_way(before: Path, tmp_pat
     assert text(diff(before, other, read_ranks=merged(SameProcess()).ranks)) == text(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["outlier_ab"])
 def test_arms_of_a_run_are_compared_by_summaries_as_in_memory(run: str) -> None:
     by_summaries = diff_run(FIXTURES / run, read_arm_ranks=merged(SameProcess()).arms)
@@ -84,6 +87,7 @@ def test_arms_of_a_run_are_compared_by_summaries_as_in_memory(run: str) -> None:
     assert any(result.free for result in by_summaries.diffs)
 
 
+@pytest.mark.slow
 def test_the_events_of_many_ranks_are_read_once_for_their_summary_and_those_of_few_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def written(folder: Path, target: Path, start: Callable[[], AbstractContextManag
     return {file.name: file.read_bytes() for file in target.iterdir()}
 
 
+@pytest.mark.slow
 def test_tables_are_the_same_to_the_byte_whichever_engine_reads_the_ranks(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     distributed = pytest.importorskip("distributed")

@@ -167,6 +167,7 @@ KERNELS = [kernel("gemm", 100 * number + 40, 30, corr=number + 1) for number in 
 WHOLE = text(*STEPS, *LAUNCHES, *KERNELS, **world(0, 2))
 
 
+@pytest.mark.slow
 @needs_hta
 @pytest.mark.parametrize(
     "content",
@@ -187,6 +188,7 @@ def test_what_traceq_does_not_read_in_the_way_of_hta_hta_reads(content: bytes, t
     assert result["differences"] == {}
 
 
+@pytest.mark.slow
 @needs_hta
 def test_without_the_native_reader_hta_parses(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
@@ -204,6 +206,7 @@ sys.exit(doctest.DocTestRunner().run(test).failed or not test.examples)
 """
 
 
+@pytest.mark.slow
 @needs_hta
 def test_the_example_of_the_page_prints_what_it_says() -> None:
     done = subprocess.run([sys.executable, "-c", EXAMPLES], capture_output=True, text=True, check=False, cwd=ROOT)
@@ -224,6 +227,7 @@ print(kind, [str(each.message) for each in caught if "HTA" in str(each.message)]
 """
 
 
+@pytest.mark.slow
 @needs_hta
 def test_a_version_that_was_not_compared_parses_by_itself(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_bytes(WHOLE)
@@ -245,6 +249,7 @@ def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=path)
 
 
+@pytest.mark.slow
 @needs_hta
 def test_ranks_of_a_folder_are_those_of_the_metadata_or_of_the_names(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_bytes(text(*STEPS, *LAUNCHES, *KERNELS, **world(1, 3)))
@@ -269,6 +274,7 @@ def test_a_folder_that_is_no_job_is_refused(files: tuple[str, ...], fault: str, 
         hta.files_by_rank(tmp_path)
 
 
+@pytest.mark.slow
 def test_without_hta_it_says_what_to_install_and_nothing_heavy_is_imported(tmp_path: Path) -> None:
     (tmp_path / "hta").mkdir()
     (tmp_path / "hta" / "__init__.py").write_text("raise ImportError('a broken install')")

@@ -195,6 +195,7 @@ def test_an_event_with_a_bare_quote_in_its_name_is_skipped_alone(name: str) -> N
     assert is_refused(content, "byte [0-9]+: [12] events are not valid JSON")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [64, 300, 1 << 17])
 def test_every_broken_event_is_counted_at_the_byte_of_the_first(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_windows, "_WINDOW", window)
@@ -362,6 +363,7 @@ junk = st.binary(max_size=6) | st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @up_to(400)
 @given(
     layout=st.sampled_from(sorted(LAYOUTS)),

@@ -66,6 +66,7 @@ def _sorted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [dict(sorted(row.items())) for row in rows]
 
 
+@pytest.mark.slow
 def test_text_that_is_no_json_is_not_read(tmp_path: Path) -> None:
     """Nor is one that the reference reader would mend: of such a file nothing is returned, never a part."""
     whole = write(tmp_path / "trace.json", op("a", 0, 1, bytes=8), op("b", 2, 1), **world(0, 1)).read_bytes()

@@ -67,6 +67,7 @@ def test_every_real_trace_is_read_alike(path: Path) -> None:
     assert_same(*both(path))
 
 
+@pytest.mark.slow
 @up_to(200)
 @given(
     content=sound() | damaged(),

@@ -111,6 +111,7 @@ def test_python_that_issues_no_op_is_named_by_its_line(tmp_path: Path) -> None:
     assert any(" check in other" in sentence for sentence in diff.words)
 
 
+@pytest.mark.slow
 def test_ranks_of_torchrun_write_one_run_and_train_on(tmp_path: Path) -> None:
     job = torchrun(2, "train.py", "400")
     done = record(tmp_path, *QUICK, "--toggle", "config.repeat=1,2", "--then", "continue", "--", *job)
@@ -188,6 +189,7 @@ def test_ranks_of_torchrun_stop_without_an_error(tmp_path: Path) -> None:
     assert "ChildFailedError" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_too_early_says_how_many_steps_are_missing(tmp_path: Path) -> None:
     done = record(tmp_path, "--", sys.executable, "train.py", "40")
     assert (done.returncode, done.stdout) == (1, "trained 40 steps\n")
@@ -195,6 +197,7 @@ def test_a_job_that_ends_too_early_says_how_many_steps_are_missing(tmp_path: Pat
     assert RunFolder(tmp_path / "run").read_manifest().status == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code", "reason"),
     [
@@ -214,6 +217,7 @@ def test_a_job_that_cannot_be_recorded_keeps_its_exit_code(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_job_that_aborts_after_its_recording_keeps_its_exit_code_and_the_recording(tmp_path: Path) -> None:
     """As gloo's threads may at interpreter exit: `terminate called without an active exception`."""
     (tmp_path / "aborts.py").write_text(f"import atexit, os\natexit.register(os.abort)\n{SCRIPT}")
@@ -225,6 +229,7 @@ def test_a_job_that_aborts_after_its_recording_keeps_its_exit_code_and_the_recor
     assert (manifest.status, manifest.fault) == ("complete", "")
 
 
+@pytest.mark.slow
 def test_the_job_s_own_exception_is_the_reason(tmp_path: Path) -> None:
     (tmp_path / "raises.py").write_text(SCRIPT.replace("optimizer.step()", "optimizer.step(); count()") + "")
     count = "import itertools\nnumbers = itertools.count()\ndef count():\n    assert next(numbers) < 30, 'bad batch'\n"
@@ -409,6 +414,7 @@ def test_words_of_arms_that_may_be_no_files_are_not_refused(tmp_path: Path, monk
     check_files_of_arms(["python", "{arm}"], {"a": ["train.py", "--size=2"], "b": ["./train.py", "env:A=b.py"]})
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_in_an_arm_ends_the_recording(tmp_path: Path) -> None:
     done = record(tmp_path, "--arm", "a=1", "--arm", "b=2", "--", "false", "{arm}")
     assert done.returncode == 1

@@ -85,6 +85,7 @@ def test_a_loop_that_ends_early_is_reported_with_its_number_of_steps(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_batches", "is_incomplete"), [(0, True), (NEEDED - 1, True), (NEEDED, False)])
 def test_the_last_step_completes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], num_batches: int, is_incomplete: bool
@@ -107,6 +108,7 @@ def test_rank_0_says_what_it_records_how_long_that_takes_and_what_to_type_next(
     assert command == f"traceq show {tmp_path / 'run' / 'run'}"
 
 
+@pytest.mark.slow
 def test_on_a_terminal_each_of_these_lines_has_a_bar(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +124,7 @@ def test_on_a_terminal_each_of_these_lines_has_a_bar(
     assert len(lines) > 1
 
 
+@pytest.mark.slow
 def test_rank_0_says_each_quarter_how_long_the_rest_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +151,7 @@ def test_a_loop_with_arms_ends_with_the_command_of_its_verdict(
     ]
 
 
+@pytest.mark.slow
 def test_the_profiler_of_a_loop_prints_nothing(tmp_path: Path) -> None:
     program = "import torch, traceq\nwith traceq.record('run', steps=16) as rec:\n    list(rec.steps(range(200)))\n"
     environment = {key: value for key, value in os.environ.items() if key != "KINETO_LOG_LEVEL"}
@@ -158,6 +162,7 @@ def test_the_profiler_of_a_loop_prints_nothing(tmp_path: Path) -> None:
     assert [line for line in done.stderr.splitlines() if not line.startswith("traceq")] == []
 
 
+@pytest.mark.slow
 def test_a_second_recording_is_beside_the_first_or_in_its_place(tmp_path: Path) -> None:
     def recorded(*, overwrite: bool = False) -> tuple[str, str]:
         with traceq.record(tmp_path / "run", steps=16, trace_steps=0, overwrite=overwrite) as recording:
@@ -286,6 +291,7 @@ class Slow(Dataset[torch.Tensor]):
         return torch.randn(64)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="fork")
 def test_the_workers_of_a_loop_s_loader_are_seen(tmp_path: Path) -> None:
     of_torch = _MultiProcessingDataLoaderIter.__init__

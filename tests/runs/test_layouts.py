@@ -128,6 +128,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_what_torchs_handler_for_tensorboard_writes_is_the_last_window_of_each_rank(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="a trace is recorded")

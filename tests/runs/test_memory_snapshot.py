@@ -165,6 +165,7 @@ SEGMENT = {"device": 0, "address": 0, "total_size": 1}
 FRAME = {"filename": "x" * 100_000, "line": 1, "name": "f"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

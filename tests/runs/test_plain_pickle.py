@@ -28,6 +28,7 @@ VALUES = some.recursive(
 PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
 
 
+@pytest.mark.slow
 @given(value=VALUES, protocol=some.sampled_from(PROTOCOLS))
 def test_plain_values_are_read_as_they_were_written(value: Any, protocol: int) -> None:
     assert load_shared(pickle.dumps(value, protocol)) == value

@@ -80,6 +80,7 @@ def of_recording(number: int) -> list[Event]:
     return [*rows, process(pid, f"RANK {number} - CPU")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["steps", "host", "collectives"])
 def test_a_recorded_job_reads_the_same_from_one_merged_file(name: str, tmp_path: Path) -> None:
     together = merged(tmp_path, *of_recording(0), *of_recording(1), baseTimeNanoseconds=1790857026000000000)

@@ -40,6 +40,7 @@ def assert_told(job: Job, edit: Edit) -> int:
     return true
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edit", CHANGES, ids=lambda edit: edit.__name__)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_one_change_is_the_cause_of_what_the_changed_program_takes(shape: str, edit: Edit) -> None:

@@ -95,6 +95,7 @@ def session(document: dict[str, Any], seen: tuple[int, int]) -> dict[str, Any]:
     return {**document, "traceEvents": [*kept, stop]}
 
 
+@pytest.mark.slow
 @each_shape
 def test_whole_steps_have_the_windows_and_the_partition_that_they_had(shape: Shape) -> None:
     for seed in range(6):

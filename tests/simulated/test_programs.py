@@ -59,6 +59,7 @@ def test_the_partition_is_what_happened_at_every_instant(seeds: range) -> None:
         assert [by_step[n] for n in sorted(by_step)] == [end - start for start, end in windows(one.timeline)], seed
 
 
+@pytest.mark.slow
 @every_program
 def test_phases_hold_the_work_that_they_launched(seeds: range) -> None:
     for seed in seeds:
@@ -109,6 +110,7 @@ def expected_syncs(one: Case, *, stacks: bool) -> dict[tuple[str, ...], Counter[
     return sums
 
 
+@pytest.mark.slow
 @every_program
 def test_syncs_are_those_that_kept_the_host_with_what_they_waited_for_and_what_the_device_then_lacked(
     seeds: range,

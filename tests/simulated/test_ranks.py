@@ -26,6 +26,7 @@ EXPOSED = {"exposed_wait": "exposed_comm", "exposed_transfer": "exposed_comm"}
 """The simulator does not tell waiting from transfer."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", CASES)
 def test_collectives_are_counted_sized_and_exposed_as_they_ran_on_every_rank(seeds: range) -> None:
     for seed in seeds:
@@ -49,6 +50,7 @@ def test_collectives_are_counted_sized_and_exposed_as_they_ran_on_every_rank(see
         assert result == expected, seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", CASES)
 def test_the_partition_of_every_rank_is_what_happened(seeds: range) -> None:
     for seed in seeds:

@@ -80,6 +80,7 @@ def findings_of(run: Run) -> tuple[list[str], list[str]]:
     return [one.text for one in late], [one.text for one in apart]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", CASES)
 def test_a_job_without_fault_raises_no_alarm(seeds: range) -> None:
     """Two whole steps are left at least: of fewer collectives one rank may be the last of most by chance."""
@@ -90,6 +91,7 @@ def test_a_job_without_fault_raises_no_alarm(seeds: range) -> None:
         assert findings_of(recorded(rng, meetings, cut=rng.random() < 0.5, around=whole)) == ([], []), seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", CASES)
 def test_a_straggler_is_named_with_what_keeps_it(seeds: range) -> None:
     """A host that runs ahead hides what it does from the others, so the late one does enough to fall behind.
@@ -135,6 +137,7 @@ def inject_fault(rng: random.Random, plan: list[tuple[str, int]], how: str) -> t
     return wrong_plan, next(index for index, (issued, usual) in enumerate(pairs) if issued != usual)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", CASES)
 def test_a_dropped_swapped_or_resized_collective_is_found_and_named(seeds: range) -> None:
     """In steps that all windows hold. gloo's own row calls a reduce-scatter all_reduce, and is told apart by its op."""

@@ -107,6 +107,7 @@ def test_a_step_without_some_syncs_lasts_as_long_as_replay_says(seed: int) -> No
         assert np.array_equal(replay_of(trace).without_waits(~has_sync[None])[0], 1000 * saved)
 
 
+@pytest.mark.slow
 def test_replay_agrees_with_a_job_run_again_but_for_latencies_that_the_trace_hides() -> None:
     """Launch latencies vary; two threads, one to three streams with events.
 

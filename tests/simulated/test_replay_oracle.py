@@ -63,6 +63,7 @@ def crowded(seed: int) -> Iterator[builder.Event]:
         yield builder.step(begin, now - begin, step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_what_a_step_with_a_full_launch_queue_saves_is_what_the_oracle_says(seed: int, tmp_path: Path) -> None:
     savings = check_savings(builder.write(tmp_path / "trace.json", *crowded(seed)))

@@ -29,6 +29,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", CASES)
 def test_on_one_stream_removing_a_sync_saves_its_cost_at_least_and_what_it_blocked_or_the_device_idled_at_most(
     seeds: range,
@@ -57,6 +58,7 @@ def test_no_sync_saves_more_than_it_blocked(seeds: range) -> None:
             assert 0 <= saving(job, 0, number) <= block.end - block.start, (seed, number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", CASES)
 def test_without_its_syncs_a_program_has_none_that_cost_anything(seeds: range) -> None:
     for seed in seeds:
@@ -107,6 +109,7 @@ def test_behind_a_deep_queue_a_sync_costs_what_it_adds_when_the_program_is_simul
         assert sum(abs(cost) for key, cost in more.items() if key != selected) < 0.01 * added, seed
 
 
+@pytest.mark.slow
 def test_a_stall_that_the_queue_absorbs_costs_nothing_and_one_that_it_does_not_only_the_rest() -> None:
     """Of the host alone: a data loader, whose time shows where the device waits for it."""
     for seed in range(10):

@@ -156,6 +156,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "change", "name"), CHANGES)
 def test_a_change_of_one_thread_is_the_cause(place: int, change: dict[str, float], name: str) -> None:
     for seed in range(3):
@@ -169,6 +170,7 @@ def test_a_change_of_one_thread_is_the_cause(place: int, change: dict[str, float
         assert all(abs(other) <= 0.01 * delta for other in causes.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "change", "name"), CHANGES)
 def test_on_one_stream_nothing_else_is_blamed(place: int, change: dict[str, float], name: str) -> None:
     """Work that threads launch in another order on either side may leave a rest without a recorded reason."""

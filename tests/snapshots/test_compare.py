@@ -54,6 +54,7 @@ def test_every_table_closes_to_the_byte(sizes: tuple[int, int], line: int) -> No
     assert reserved == end["b_reserved_bytes"] - end["a_reserved_bytes"]
 
 
+@pytest.mark.slow
 @given(sizes=some.tuples(*(some.integers(1, 90 * MIB) for _ in range(2))))
 def test_the_other_way_round_every_delta_has_the_other_sign(sizes: tuple[int, int]) -> None:
     a, b = (training(activation=size) for size in sizes)

@@ -94,6 +94,7 @@ def test_the_verdict_of_a_recording_that_might_have_gone_on_is_stricter_and_says
     assert compare_pairs(planned).verdict.reason.startswith("in this process, the 95 % CI over 11 looks, +510 ns to")
 
 
+@pytest.mark.slow
 def test_a_recording_that_stops_when_it_knows_rarely_claims_what_is_not_so() -> None:
     rng = np.random.default_rng(5)
     looks, theta = LOOKS[:6], MS // 2

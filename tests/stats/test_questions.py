@@ -63,6 +63,7 @@ def null_run(rng: np.random.Generator, num_pairs: int = 32) -> list[Comparison]:
     return [compare_pairs(pairs_of(first, second, b_second)) for first, second in halves]
 
 
+@pytest.mark.slow
 def test_five_questions_without_an_effect_are_rarely_claimed() -> None:
     """Each alone: in 1 of 7 runs one is material."""
     rng = np.random.default_rng(3)

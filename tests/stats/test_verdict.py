@@ -260,6 +260,7 @@ def test_profiled_steps_give_an_estimate_and_no_interval() -> None:
         compare_values(np.arange(3), np.arange(0), profiled=True)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth_under_autocorrelation_and_heavy_tails() -> None:
     rng = np.random.default_rng(7)
     result = [compare_pairs(simulate(rng, delta_ns=MS)).ci95_ns for _ in range(600)]
@@ -267,6 +268,7 @@ def test_the_interval_covers_the_truth_under_autocorrelation_and_heavy_tails() -
     assert 0.93 <= covered <= 0.975
 
 
+@pytest.mark.slow
 def test_nothing_is_material_where_nothing_differs() -> None:
     rng = np.random.default_rng(11)
     names = [compare_pairs(simulate(rng, delta_ns=0)).verdict.name for _ in range(400)]

@@ -19,10 +19,10 @@ __all__ = ["FILES", "JOBS", "every_trace", "sheet_of"]
 
 
 REPRESENTED = re.compile(
-    r"/rank[1-7]\.|^(hta-diff|owlv2|sam-a100-ab)/|^resnet50-2021/workers"
+    r"/rank[1-7]\.|^(hta-diff|owlv2|sam-a100-ab|mtia|resnet50-2021|resnet-ddp-mi300|torchrec-v100-ab/b)/"
     r"|^inference/(sglang-prefill-decode-mi300|vllm-piecewise-mi300-capture)\."
 )
-"""Further ranks of a job, and large traces: a smaller one of the same kind of device is in every run."""
+"""Further ranks of a job, and large traces: smaller ones are in every run, and these in `make slow`."""
 
 
 def every_trace() -> Iterable[Any]:
@@ -38,7 +38,11 @@ FILES = list(every_trace()) or [
 ]
 
 JOBS = [
-    pytest.param(path.parent, id=path.parent.relative_to(TRACES).as_posix())
+    pytest.param(
+        path.parent,
+        id=path.parent.relative_to(TRACES).as_posix(),
+        marks=[pytest.mark.slow] if path.parent.name in ("b", "dlrm-v100-8r", "nanogpt-h100-8r") else [],
+    )
     for path in sorted(TRACES.rglob("rank0.json.gz"))
     if (path.parent / "rank1.json.gz").exists()
 ]

@@ -259,6 +259,7 @@ def real(name: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_ddp_backward_is_what_the_autograd_thread_launched() -> None:
     result = answer(real("ddp-a100/rank0.json.gz"))
     backward = result["phases"]["rows"]["## backward ##"]
@@ -307,6 +308,7 @@ def test_the_straggler_is_the_rank_that_does_not_wait_in_its_collectives() -> No
     assert [answer(path)["collectives"]["gpu_ns"] // 10**7 for path in paths] == [306, 306, 3, 306]
 
 
+@pytest.mark.slow
 def test_a_starved_loop_shows_as_its_data_loader() -> None:
     result = answer(real("owlv2/h100.json.gz"))
     share = result["partition"][0]["dataload", "host_bound"] / result["steps"][0]["window_ns"]

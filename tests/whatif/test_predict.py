@@ -266,9 +266,11 @@ def test_the_sentence_has_the_range_and_the_share() -> None:
 
 
 def test_how_a_step_is_measured_is_said_where_show_has_another_one() -> None:
-    """Here steps of 50 have device work until 120; where they end with it, both are the same."""
-    (*_, line) = held_lines([predict(job_replay(JOB), [HiddenComm()])])
-    assert line.endswith(": 120 us; in `show`, of each rank by itself, 50.0 us.")
+    """Work of the first step ends after that of the second, so windows are the host's; else both are the same."""
+    begun = step(0, 10), launch(2, 1, 1), kernel("a", 3, 60, 1)
+    run = run_of(*begun, step(10, 10, 1), launch(12, 1, 2), kernel("b", 13, 9, 2))
+    (*_, line) = held_lines([predict(job_replay(run), [Scaled("a", 0.5)])])
+    assert line.endswith(": 31.5 us; in `show`, of each rank by itself, 10.0 us.")
     same = read(ROOT / "fixtures" / "example" / "job")
     assert len(held_lines([predict(job_replay(same), [HiddenComm()])])) == 2
 

@@ -193,6 +193,7 @@ def test_another_recording_differs_by_the_noise_of_both() -> None:
     assert change.again_ns == round(2000 * (variance_of_mean + variance_of_mean) ** 0.5)
 
 
+@pytest.mark.slow
 def test_measured_again_steps_are_as_far_from_the_prediction_as_it_says() -> None:
     """Steps of 100 us with 5 % of noise, 8 in each recording; in the second one half of them is gone."""
     rng, inside = np.random.default_rng(0), 0

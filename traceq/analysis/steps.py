@@ -191,8 +191,8 @@ def _alone(trace: Trace) -> list[Caveat]:
         (earlier_ns, f"{format_value(earlier_ns, Unit.NS)} of it are device work that was launched before it"),
         (lag_ns, f"it ends {format_value(lag_ns, Unit.NS)} after the host's, with the last device work it launched"),
     )
-    said = " and ".join(words for ns, words in differences if ns * 1000 > int(window[0, 1] - window[0, 0]))
-    text = f"rank {trace.rank}: {name} is the only step, and no whole one: {said}; record two or more steps"
+    differs = " and ".join(words for ns, words in differences if ns * 1000 > int(window[0, 1] - window[0, 0]))
+    text = f"rank {trace.rank}: {name} is the only step, and no whole one: {differs}; record two or more steps"
     return [Caveat("only_step", text)]
 
 

@@ -363,5 +363,5 @@ def _step_nodes(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     opens = np.full(len(all_steps), -1)
     opens[: len(opening(rank))] = opening(rank)
     begin_node = np.where(by_host | all_steps.begins_session, rank.host_node[begin], -1)
-    end_node = np.where(by_host, rank.host_node[end], -1)
+    end_node = np.where(by_host | all_steps.is_only, rank.host_node[end], -1)
     return np.column_stack([opens, begin_node, before]), np.column_stack([end_node, on_device])

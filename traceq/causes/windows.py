@@ -42,6 +42,7 @@ def step_windows(graph: RankGraph) -> StepWindows:
     of_both = {int(number) - shift for number in np.flatnonzero(of_b.counted)} & begins.keys() & ends.keys()
     counted = [number for number in np.flatnonzero(of_a.counted).tolist() if number in of_both]
     by_device = of_a.by_device and of_b.by_device
+    is_only = of_a.is_only and of_b.is_only
     sinks: list[NDArray[np.int64]] = []
     resumes = {*np.flatnonzero(of_a.begins_session).tolist(), *(np.flatnonzero(of_b.begins_session) - shift).tolist()}
     for first, last in _runs(counted, resumes) if by_device else [(number, number) for number in counted]:
@@ -52,7 +53,8 @@ def step_windows(graph: RankGraph) -> StepWindows:
             on_device = _last_ends(graph, ends[first - 1])
             begin = np.r_[begin, on_device] if first in resumes else on_device
         sinks.append(begin)
-        sinks.append(_last_ends(graph, ends[last]) if by_device else graph.host_node[[ends[last]]])
+        on_device, on_host = _last_ends(graph, ends[last]), graph.host_node[[ends[last]]]
+        sinks.append(np.r_[on_device, on_host] if is_only else on_device if by_device else on_host)
     places = np.array([[begins[number], ends[number]] for number in counted], np.int64).reshape(-1, 2)
     indices = np.array(counted, np.int64)[:, None] + np.array([0, shift], np.int64)
     return StepWindows(indices, graph.host_node[places] + 1, tuple(sinks))

@@ -169,6 +169,7 @@ def by_hand(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(event["name"], name) for event, name in zip(nodes, captured, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not INFERENCE.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
 def test_the_graphs_of_vllm_run_the_kernels_that_were_captured(tmp_path: Path) -> None:
     """VLLM's capture of 25 graphs and a step that replays them, recorded by one process in two files."""

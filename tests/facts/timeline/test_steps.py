@@ -73,16 +73,16 @@ def test_the_only_step_lasts_until_its_device_work_is_done() -> None:
 
 
 def test_the_only_step_tells_what_no_step_among_others_has() -> None:
-    def said(*rows: Event) -> list[str]:
+    def notes(*rows: Event) -> list[str]:
         return [caveat.text for caveat in analyze(Run("", (build(*rows),)), "steps").caveats]
 
     only = step(5, 20, 3), launch(6, 1, 1)
     begin, end = "rank 0: ProfilerStep#3 is the only step, and no whole one: ", "; record two or more steps"
     late = "it ends 75.0 us after the host's, with the last device work it launched"
-    assert said(*only, kernel("a", 10, 90, 1)) == [begin + late + end]
+    assert notes(*only, kernel("a", 10, 90, 1)) == [begin + late + end]
     early = "3.00 us of it are device work that was launched before it"
-    assert said(*only, kernel("old", 2, 6), kernel("a", 10, 90, 1)) == [f"{begin}{early} and {late}{end}"]
-    assert said(*only, kernel("a", 10, 9, 1)) == []
+    assert notes(*only, kernel("old", 2, 6), kernel("a", 10, 90, 1)) == [f"{begin}{early} and {late}{end}"]
+    assert notes(*only, kernel("a", 10, 9, 1)) == []
 
 
 def test_a_first_window_with_work_from_before_the_trace_is_left_out_of_means() -> None:

@@ -150,6 +150,7 @@ def test_ragged_prompts_are_padded_to_the_longest_of_a_batch() -> None:
     assert (batch.text != PADDING).sum(dim=1).tolist() == lengths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_padding_changes_no_other_token(attention: str) -> None:
     """The loss of a prompt is the same whatever it is padded to, under either attention."""
@@ -213,6 +214,7 @@ def test_sdpa_takes_a_mask_by_its_fused_kernel() -> None:
     assert attention_kernels(eager_attention, (query, key, value, mask)) == "aten::_softmax"
 
 
+@pytest.mark.slow
 def test_a_recomputed_model_has_the_same_gradients() -> None:
     size = SIZES["tiny"]
     model = VisionLanguageAction(size)

@@ -166,6 +166,7 @@ IN_A_CHILD = ["sh", "-c", f"{sys.executable} -c 'while True: pass'; true"]
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="a system without /proc")
 
 
+@pytest.mark.slow
 @needs_proc
 def test_only_ranks_that_neither_count_nor_compute_stall(
     programs: list[subprocess.Popen[bytes]], tmp_path: Path
@@ -175,6 +176,7 @@ def test_only_ranks_that_neither_count_nor_compute_stall(
     assert not stalls_within(StallWatch(processes, plan(tmp_path, 0)), 1)
 
 
+@pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize("other", [COMPUTES, IN_A_CHILD], ids=["itself", "a child"])
 def test_a_rank_that_computes_makes_progress(
@@ -184,6 +186,7 @@ def test_a_rank_that_computes_makes_progress(
     assert not stalls_within(watch, 2.5)
 
 
+@pytest.mark.slow
 @needs_proc
 def test_a_phase_that_begins_is_progress(programs: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
     watch = StallWatch(ranks(programs, SLEEPS, SLEEPS), plan(tmp_path, 0.8))
@@ -258,6 +261,7 @@ block.__enter__()
 SILENT = "exited without reporting an error (killed, or exited early)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code", "stdout", "noted"),
     [

@@ -92,6 +92,7 @@ def step_of(model: torch.nn.Module, how: str, is_last: bool) -> bool:
     return is_last and how == "break"
 
 
+@pytest.mark.slow
 @AT_STAGES
 @pytest.mark.parametrize("how", [*WAYS, "return", "held"])
 def test_a_plain_loop(how: str, stage: str, config: SimpleNamespace, tmp_path: Path) -> None:

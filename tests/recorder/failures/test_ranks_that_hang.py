@@ -268,6 +268,7 @@ def test_ranks_of_another_host_are_not_watched(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.slow
 def test_it_is_said_once_until_the_time_has_doubled_and_taken_back_when_steps_go_on(tmp_path: Path) -> None:
     ranks, folder = tmp_path / "ranks", RunFolder(tmp_path)
     ranks.mkdir()

@@ -41,6 +41,7 @@ from traceq.runs.step_log import read_pairs
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(torch.cuda.is_available(), reason="counts the steps of a CPU")]
 
+QUICK = (plain, accumulation_with_a_tail, evaluations_and_checkpoints)
 switch = Switch()
 TOGGLE = f"{__name__}.switch.value=0,1"
 BEFORE_THREADS = torch.get_num_threads()
@@ -65,14 +66,13 @@ def recorded(
         loop(notes, num_steps)
     finally:
         process.hooks.remove()
+        gc.enable()  # a job that ends within its timed steps ends its process, too
     return notes
 
 
 def _param(loop: Loop) -> Any:
-    """A loop as a parameter; those that compile or run many closures take seconds."""
-    name = loop.__name__
-    is_slow = name.startswith("compiled") or name == "many_closures"
-    return pytest.param(loop, id=name, marks=[pytest.mark.slow] if is_slow else [])
+    """A loop as a parameter; all but a few are slow."""
+    return pytest.param(loop, id=loop.__name__, marks=[] if loop in QUICK else [pytest.mark.slow])
 
 
 def manifest_of(folder: Path) -> Manifest:
@@ -104,6 +104,7 @@ def test_no_step_has_mixed_arms_in_600_that_take_turns(loop: Loop, tmp_path: Pat
     assert [number for number, step in enumerate(notes.steps) if len(set(step)) > 1] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", [accumulation_with_a_tail, evaluations_and_checkpoints])
 def test_an_irregular_loop_completes_with_the_halves_of_cuda(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -127,16 +128,19 @@ def test_phases_and_what_was_found_are_in_the_manifest(tmp_path: Path) -> None:
     assert [(arm.name, arm.baseline) for arm in manifest.arms] == [("value=0", True), ("value=1", False)]
 
 
+@pytest.mark.slow
 def test_a_job_without_toggles_has_one_arm(tmp_path: Path) -> None:
     recorded(tmp_path, plain, toggles=(), num_steps=200)
     assert [arm.name for arm in manifest_of(tmp_path).arms] == ["run"]
 
 
+@pytest.mark.slow
 def test_samples_of_a_step_are_those_of_its_batches(tmp_path: Path) -> None:
     recorded(tmp_path, accumulation, toggles=(), num_steps=200)
     assert [arm.samples_per_step for arm in manifest_of(tmp_path).arms] == [6]
 
 
+@pytest.mark.slow
 def test_arms_that_accumulate_differently_are_compared_per_sample(tmp_path: Path) -> None:
     toggle = f"{__name__}.accumulated.value=2,4"
     recorded(tmp_path, accumulation, toggles=(toggle,), num_steps=600)
@@ -162,6 +166,7 @@ def accumulation(notes: Notes, num_steps: int) -> None:
             since = 0
 
 
+@pytest.mark.slow
 def test_the_loader_of_a_job_is_measured_alone(tmp_path: Path) -> None:
     notes = recorded(tmp_path, plain, toggles=(), num_steps=40, of_loader=True)
     assert len(notes.steps) > 16 + 40  # batches of a second iterator, and those of the loop, which trains on
@@ -176,12 +181,14 @@ def test_the_loader_of_a_job_is_measured_alone(tmp_path: Path) -> None:
     assert row["samples_per_sec_ceiling"] > 0
 
 
+@pytest.mark.slow
 def test_a_loop_without_a_loader_has_none_to_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path, without_loader, toggles=(), num_steps=40, of_loader=True)
     assert "takes its batches from no DataLoader of torch" in capsys.readouterr().err
     assert not RunFolder(tmp_path / "run").manifest_path.exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_in_the_process(tmp_path: Path) -> None:
     hook = sys.excepthook
     recorded(tmp_path, plain)
@@ -192,6 +199,7 @@ def test_nothing_is_left_in_the_process(tmp_path: Path) -> None:
     assert not hasattr(Net.forward, "__wrapped__")
 
 
+@pytest.mark.slow
 def test_a_model_that_the_job_freezes_has_a_forward(tmp_path: Path) -> None:
     """Without it the step would have none, and nothing to toggle."""
 
@@ -211,6 +219,7 @@ def test_a_model_that_the_job_freezes_has_a_forward(tmp_path: Path) -> None:
     assert "Frozen" in str(manifest.environment["models"])
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_model_does_not_call_the_original(tmp_path: Path) -> None:
     """A recorder that patched instances would make an average of weights run the model that it was copied from."""
     import copy
@@ -233,6 +242,7 @@ def test_a_copy_of_the_model_does_not_call_the_original(tmp_path: Path) -> None:
     assert outputs == [0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("toggle", "message"),
     [
@@ -253,6 +263,7 @@ def test_a_toggle_that_the_job_does_not_have_ends_the_recording_and_not_the_job(
     assert message in Injection(tmp_path / "inject").reason
 
 
+@pytest.mark.slow
 def test_a_mistyped_path_is_refused_in_the_second_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     notes = recorded(tmp_path, plain, toggles=(f"{__name__}.switch.valu=0,1",), num_steps=2)
     assert len(notes.steps) == 2
@@ -282,6 +293,7 @@ def test_a_value_that_does_not_take_effect_is_refused(tmp_path: Path, capsys: py
     assert "'1' is not in effect: Stubborn.value was set to 1 and reads 0" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_loop_whose_steps_differ_is_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def loop(notes: Notes, num_steps: int) -> None:
         model = torch.nn.Linear(4, 4)
@@ -295,6 +307,7 @@ def test_a_loop_whose_steps_differ_is_not_recorded(tmp_path: Path, capsys: pytes
     assert "the steps of the loop differ: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_loop_of_long_steps_says_while_it_is_learned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +332,7 @@ def test_an_arm_that_changes_nothing_has_no_verdict(tmp_path: Path) -> None:
     assert any("issues the same" in caveat.text for caveat in diffs.diffs[0].caveats)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["tries_all", "is_dry"])
 def test_toggles_that_apply_are_tried_or_listed(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -339,6 +353,7 @@ def test_toggles_that_apply_are_tried_or_listed(
     assert not {"attention=eager", "autocast=off"} & arms.keys()
 
 
+@pytest.mark.slow
 def test_toggles_are_restored_if_a_later_one_is_refused(tmp_path: Path) -> None:
     recorded(tmp_path, plain, toggles=("@threads=1,2", "@optimizer=loop,fused", "model.layer.no=0,1"), num_steps=30)
     assert torch.get_num_threads() == BEFORE_THREADS

@@ -35,6 +35,7 @@ def frozen() -> Iterator[torch.nn.Module]:
     gc.unfreeze()
 
 
+@pytest.mark.slow
 def test_a_frozen_model_is_a_root_and_remains_frozen(frozen: torch.nn.Module) -> None:
     before, was_enabled = gc.get_freeze_count(), gc.isenabled()
     roots = find_roots()
@@ -45,6 +46,7 @@ def test_a_frozen_model_is_a_root_and_remains_frozen(frozen: torch.nn.Module) ->
     assert all(each is not frozen for each in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_a_frozen_wrapper_is_a_fact(frozen: torch.nn.Module) -> None:
     assert "DeepSpeedEngine" in wrapper_facts({})["wrapper"]
 
@@ -56,6 +58,7 @@ def test_what_nobody_froze_is_not_frozen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert any(each is model for each in find_roots())
 
 
+@pytest.mark.slow
 def test_a_model_without_shapes_yet_is_a_root() -> None:
     model = torch.nn.Sequential(torch.nn.LazyLinear(4))
     assert any(each is model for each in find_roots())

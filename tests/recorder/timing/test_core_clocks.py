@@ -43,6 +43,7 @@ def child(target: object, seconds: float) -> Iterator[multiprocessing.process.Ba
     process.join()
 
 
+@pytest.mark.slow
 def test_a_worker_that_computes_is_told_from_one_that_rests() -> None:
     for target, least, most in ((spin, 0.1, 0.6), (rest, 0.0, 0.05)):
         with child(target, 60) as process:

@@ -105,6 +105,7 @@ print(before, read_peak(cpu).allocated)
 """
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_process_begins_anew_where_the_system_can_forget() -> None:
     done = subprocess.run([sys.executable, "-c", PEAKS], capture_output=True, text=True, check=True)
     before, after = map(int, done.stdout.split())

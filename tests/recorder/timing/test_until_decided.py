@@ -224,6 +224,7 @@ def test_a_look_is_reported_in_one_line() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_large_stall_is_decided_at_the_first_look_on_two_ranks(tmp_path: Path) -> None:
     options = ("--until", "decided", "--max-minutes", "1", "--trace-steps", "0", "--set", "sleep_ms=20")
     done = start(tmp_path, "--ranks", "2", *options).finish()

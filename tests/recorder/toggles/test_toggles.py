@@ -109,6 +109,7 @@ def test_checkpointing_runs_the_forward_again_in_backward() -> None:
     assert not hasattr(Block.forward, "__wrapped__")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -154,6 +155,7 @@ def test_settings_are_read_back_and_restored(name: str) -> None:
     assert read() == before
 
 
+@pytest.mark.slow
 def test_collections_of_the_arm_with_a_collector_visit_the_whole_program() -> None:
     gc.unfreeze()  # what torch has frozen
     toggle = create_toggle("@gc", ("off", "on"), Training().job)

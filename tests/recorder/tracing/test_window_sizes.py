@@ -34,6 +34,7 @@ def test_a_window_has_one_whole_step_where_arms_take_turns() -> None:
     assert window_sizes(replace(on_cuda, arms=ARMS[:1])) == [3]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="forces the windows of CUDA on a CPU")
 def test_windows_of_two_steps_of_each_arm_in_turns_are_one_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

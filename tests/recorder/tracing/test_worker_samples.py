@@ -64,6 +64,7 @@ def open_pipes() -> set[str]:
     return {pipe for pipe in pipes if pipe.startswith("pipe:")}
 
 
+@pytest.mark.slow
 def test_workers_count_their_lines_once_they_are_asked(tmp_path: Path) -> None:
     of_job, samples = Noting(tmp_path), WorkerSamples(tmp_path)
     loader = DataLoader(Slow(), num_workers=2, worker_init_fn=of_job, prefetch_factor=200)

@@ -108,6 +108,7 @@ def table_of(page: Any, key: str) -> tuple[Any, Any]:
     return table, page.locator("div.table", has=table).first
 
 
+@pytest.mark.slow
 def test_a_click_on_a_heading_sorts_and_another_reverses(show: Show) -> None:
     page = show("arms")
     table, _ = table_of(page, "causes")
@@ -126,6 +127,7 @@ def test_a_click_on_a_heading_sorts_and_another_reverses(show: Show) -> None:
     assert column.get_attribute("aria-sort") == "ascending"
 
 
+@pytest.mark.slow
 def test_a_filter_leaves_the_rows_with_all_of_its_words(show: Show) -> None:
     table, box = table_of(show("arms"), "causes")
     rows = table.locator("tbody tr")
@@ -141,6 +143,7 @@ def test_a_filter_leaves_the_rows_with_all_of_its_words(show: Show) -> None:
     assert all(row.is_visible() for row in rows.all())
 
 
+@pytest.mark.slow
 def test_a_table_is_copied_as_markdown_as_it_is_shown(show: Show) -> None:
     page = show("arms", permissions=["clipboard-read", "clipboard-write"])
     _, box = table_of(page, "causes")
@@ -155,6 +158,7 @@ def test_a_table_is_copied_as_markdown_as_it_is_shown(show: Show) -> None:
     assert {line.replace("\\|", "").count("|") for line in (head, rule, *rows)} == {head.count("|")}
 
 
+@pytest.mark.slow
 def test_the_pointer_and_the_keys_tell_the_value_of_a_mark(show: Show) -> None:
     page = show("arms")
     tooltip = page.locator(".tooltip")
@@ -173,6 +177,7 @@ def test_the_pointer_and_the_keys_tell_the_value_of_a_mark(show: Show) -> None:
     assert page.locator("figure[data-chart=intervals] [tabindex='0']").count() == 1
 
 
+@pytest.mark.slow
 def test_durations_are_written_as_traceq_writes_them(show: Show) -> None:
     from traceq.units import Unit, format_value
 
@@ -195,6 +200,7 @@ def test_durations_are_written_as_traceq_writes_them(show: Show) -> None:
         assert page.evaluate(f"signed({ns})") == format_value(ns, Unit.DELTA_NS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [PHONE, LAPTOP, WIDE], ids=["phone", "laptop", "wide"])
 @pytest.mark.parametrize("name", ["arms", "jobs", "show", "nasty"])
 def test_at_no_width_the_page_scrolls_sideways_or_a_text_is_small_or_cut(
@@ -217,6 +223,7 @@ OUTSIDE_OF_PLOTS = """[...document.querySelectorAll('.plot text')].filter(text =
 }).map(text => text.textContent)"""
 
 
+@pytest.mark.slow
 def test_charts_follow_the_width_of_the_window(show: Show) -> None:
     page = show("arms")
     open_all(page)
@@ -229,6 +236,7 @@ def test_charts_follow_the_width_of_the_window(show: Show) -> None:
     assert svg.bounding_box()["width"] < wide
 
 
+@pytest.mark.slow
 def test_dark_and_light_have_colours_of_their_own_and_print_is_light(show: Show) -> None:
     back = "getComputedStyle(document.body).backgroundColor"
     light, dark = show("arms", color_scheme="light"), show("arms", color_scheme="dark")
@@ -239,6 +247,7 @@ def test_dark_and_light_have_colours_of_their_own_and_print_is_light(show: Show)
     assert not any(each.is_visible() for each in dark.locator(".copy, .contents, .table input").all())
 
 
+@pytest.mark.slow
 def test_it_prints(show: Show, tmp_path: Path) -> None:
     page = show("show")
     document = page.pdf(format="A4")
@@ -246,6 +255,7 @@ def test_it_prints(show: Show, tmp_path: Path) -> None:
     assert document.count(b"/Type /Page\n") < 30
 
 
+@pytest.mark.slow
 def test_costs_and_savings_are_told_without_colour(show: Show) -> None:
     """By an arrow and a sign beside each bar of a waterfall."""
     page = show("arms")
@@ -273,6 +283,7 @@ def test_axe_finds_nothing(show: Show, name: str, size: tuple[int, int], scheme:
     assert [(each["id"], each["impact"], [node["target"] for node in each["nodes"]][:3]) for each in violations] == []
 
 
+@pytest.mark.slow
 def test_what_leads_into_the_timeline_is_a_button_that_says_where(show: Show, folder: Path) -> None:
     """`data-goto` of any element becomes an event with its place, by a click and by keys."""
     place = element("p", "the sync", data_goto='{"rank": 1, "start": 20, "end": 30}')

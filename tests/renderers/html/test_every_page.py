@@ -17,6 +17,7 @@ FIRST_NUMBER = re.compile(r'<dl class="numbers"><div><dt>(\w+)</dt><dd[^>]*>([^<
 MOST_BYTES = 1_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [*KINDS, *FILES, *JOBS])
 def test_a_page_of_less_than_a_megabyte_has_the_time_of_a_step_or_of_the_trace(path: Path, tmp_path: Path) -> None:
     target = tmp_path / "page.html"

@@ -68,6 +68,7 @@ def page(folder: Path, request: pytest.FixtureRequest) -> str:
     return (folder / f"{request.param}.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_page_loads_nothing_and_runs_nothing_but_its_own_script(page: str) -> None:
     elements = Elements(page)
     scripts = [attributes for tag, attributes in elements.tags if tag == "script"]
@@ -91,6 +92,7 @@ def test_a_kernels_name_is_text_and_nothing_else(folder: Path) -> None:
     assert NASTY in Elements(page).text
 
 
+@pytest.mark.slow
 def test_the_verdict_stands_first(folder: Path) -> None:
     """Of one arm, the sentence of the terminal; of several one sentence on all, and each sentence with its arm."""
     page = (folder / "diff.html").read_text()
@@ -103,6 +105,7 @@ def test_the_verdict_stands_first(folder: Path) -> None:
     assert re.findall(r'data-verdict="(\w+)"', page) == ["inconclusive"] * len(arms)
 
 
+@pytest.mark.slow
 def test_of_one_arm_the_heading_is_its_sentence_and_three_numbers_follow(folder: Path, tmp_path: Path) -> None:
     pair = [str(ROOT / "fixtures" / "example" / name) for name in ("job", "uneven")]
     run("diff", *pair, "--html", str(tmp_path / "pair.html"))
@@ -134,6 +137,7 @@ def test_a_cost_is_red_and_a_saving_green_and_both_have_an_arrow(delta_ns: int, 
     assert '<dd class="figure saves' not in open_page
 
 
+@pytest.mark.slow
 def test_the_waterfall_adds_up_to_the_traced_delta() -> None:
     for diff in diff_run(ROOT / "fixtures" / "outlier_ab").diffs:
         [drawn] = figures(diffs_to_html(Diffs("off", (diff,))), "waterfall")
@@ -144,6 +148,7 @@ def test_the_waterfall_adds_up_to_the_traced_delta() -> None:
         assert all(row["delta"] == row["to"] - row["from"] for row in rows)
 
 
+@pytest.mark.slow
 def test_durations_that_are_no_evidence_are_folded(folder: Path) -> None:
     """Of a comparison that the unprofiled steps do not bear out, the page shows sentences; the tables on a click."""
     diffs = diff_run(ROOT / "fixtures" / "outlier_ab")
@@ -162,6 +167,7 @@ def test_a_cell_keeps_its_number(folder: Path) -> None:
     assert 'data-value="120000.0">120 us' in drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_ranks", "columns", "late"), [(12, 12, {"9"}), (136, 17, {"node001", "node009"})])
 def test_ranks_are_a_heat_map_with_a_column_for_each_or_of_many_for_each_host(
     tmp_path: Path, num_ranks: int, columns: int, late: set[str]
@@ -191,6 +197,7 @@ def test_what_ranks_something_is_drawn_as_it_ranks_it(tmp_path: Path) -> None:
     } <= set(shown)
 
 
+@pytest.mark.slow
 def test_where_nothing_can_hide_a_collective_no_chart_says_that_one_is_hidden(tmp_path: Path) -> None:
     """On a CPU all communication is exposed, as the findings say."""
     run("show", str(ROOT / "fixtures" / "outlier_ab" / "on"), "--html", str(tmp_path / "on.html"))
@@ -202,6 +209,7 @@ def test_where_nothing_can_hide_a_collective_no_chart_says_that_one_is_hidden(tm
     assert "hidden" not in {key["key"] for drawn in figures(page, "bars") for key in drawn.data["categories"]}
 
 
+@pytest.mark.slow
 def test_findings_are_listed_with_the_time_they_are_about(tmp_path: Path) -> None:
     recorded = str(ROOT / "fixtures" / "outlier_ab" / "on")
     run("show", recorded, "--html", str(tmp_path / "on.html"))
@@ -247,6 +255,7 @@ def test_only_one_form_at_a_time_and_one_path_a_page(tmp_path: Path) -> None:
         run("show", path, path, "--html", "x.html")
 
 
+@pytest.mark.slow
 def test_intervals_of_arms_with_other_numbers_of_samples_are_for_as_many_as_the_baseline_has(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -121,6 +121,7 @@ def hover(page: Any, name: str) -> None:
     raise AssertionError(f"no span {name}")
 
 
+@pytest.mark.slow
 def test_the_shown_step_is_in_view_and_its_neighbours_beside_it(show: Show) -> None:
     page = show()
     assert visible(page) == (0, 2_130_000)
@@ -151,6 +152,7 @@ def test_the_wheel_zooms_about_the_pointer_and_the_page_scrolls_where_it_did_not
     assert visible(page) == whole
 
 
+@pytest.mark.slow
 def test_a_wheel_that_began_outside_scrolls_on(show: Show) -> None:
     page = show()
     top = canvas(page).bounding_box()["y"]
@@ -168,6 +170,7 @@ def test_a_wheel_that_began_outside_scrolls_on(show: Show) -> None:
     assert visible(page) == whole
 
 
+@pytest.mark.slow
 def test_keys_zoom_pan_and_reset(show: Show) -> None:
     page = show()
     canvas(page).focus()
@@ -206,6 +209,7 @@ def test_a_drag_pans_as_far_as_the_pointer_goes(show: Show) -> None:
     assert abs(visible(page)[0] - start - expected) < (end - start) / 200
 
 
+@pytest.mark.slow
 def test_the_pointer_tells_name_time_line_module_and_phase(show: Show) -> None:
     page = show()
     hover(page, "aten::mm")
@@ -223,6 +227,7 @@ def test_the_pointer_tells_name_time_line_module_and_phase(show: Show) -> None:
     assert state(page, "hovered") == ""
 
 
+@pytest.mark.slow
 def test_keys_walk_from_span_to_span_and_a_live_region_says_each(show: Show) -> None:
     page = show()
     show_all(page)
@@ -277,6 +282,7 @@ def test_escape_returns_as_well_from_the_row_of_a_table(show: Show) -> None:
     assert page.evaluate("scrollY") == scrolled
 
 
+@pytest.mark.slow
 def test_a_search_counts_and_enter_leads_from_match_to_match(show: Show) -> None:
     page = show()
     canvas(page).focus()
@@ -289,6 +295,7 @@ def test_a_search_counts_and_enter_leads_from_match_to_match(show: Show) -> None
     assert "aten::item" in details(page)
 
 
+@pytest.mark.slow
 def test_dark_and_light_are_redrawn(show: Show) -> None:
     page = show(color_scheme="light")
     pixel = """() => {
@@ -303,6 +310,7 @@ def test_dark_and_light_are_redrawn(show: Show) -> None:
     assert sum(page.evaluate(pixel)) < 150 < sum(light)
 
 
+@pytest.mark.slow
 def test_the_canvas_is_sharp_at_the_resolution_of_the_screen(show: Show) -> None:
     page = show(device_scale_factor=3)
     assert page.evaluate("""() => {
@@ -311,6 +319,7 @@ def test_the_canvas_is_sharp_at_the_resolution_of_the_screen(show: Show) -> None
     }""") == pytest.approx(3, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_finger_pans_sideways_and_scrolls_the_page_up_and_down(show: Show) -> None:
     page = show(size=PHONE, has_touch=True, is_mobile=True)
     canvas(page).focus()
@@ -341,6 +350,7 @@ def test_a_finger_pans_sideways_and_scrolls_the_page_up_and_down(show: Show) -> 
     assert page.evaluate("scrollY") != scrolled
 
 
+@pytest.mark.slow
 def test_two_fingers_zoom(show: Show) -> None:
     page = show(size=PHONE, has_touch=True, is_mobile=True)
     box = canvas(page).bounding_box()
@@ -354,6 +364,7 @@ def test_two_fingers_zoom(show: Show) -> None:
     assert visible(page)[1] - visible(page)[0] < (before[1] - before[0]) / 2
 
 
+@pytest.mark.slow
 def test_a_frame_of_the_flame_view_zooms_and_tells_its_time(show: Show) -> None:
     page = show()
     frame = page.get_by_role("treeitem", name="forward, 1.30 ms per step")
@@ -373,6 +384,7 @@ def test_a_frame_of_the_flame_view_zooms_and_tells_its_time(show: Show) -> None:
     assert state(page, "zoomed", "flame") == ""
 
 
+@pytest.mark.slow
 def test_a_search_in_the_flame_view_says_its_share(show: Show) -> None:
     page = show()
     page.get_by_label("Search the flame view").fill("cudaStreamSynchronize")
@@ -381,6 +393,7 @@ def test_a_search_in_the_flame_view_says_its_share(show: Show) -> None:
     assert page.locator(".frame.faint").count() > 3
 
 
+@pytest.mark.slow
 def test_a_diff_has_a_above_b_on_one_axis_and_frames_by_difference(show: Show) -> None:
     page = show("diff")
     titles = page.evaluate("document.querySelector('.timeline-canvas').getAttribute('aria-label')")
@@ -398,6 +411,7 @@ def test_a_diff_has_a_above_b_on_one_axis_and_frames_by_difference(show: Show) -
     assert side in "AB"
 
 
+@pytest.mark.slow
 def test_causes_of_every_arm_lead_to_its_own_timeline(show: Show) -> None:
     """Those of the arm that differs most to the open one, others to theirs, which opens; Escape leads back."""
     page = show("diff")
@@ -422,6 +436,7 @@ def test_causes_of_every_arm_lead_to_its_own_timeline(show: Show) -> None:
     assert link.evaluate("each => each === document.activeElement")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [PHONE, LAPTOP], ids=["phone", "laptop"])
 def test_axe_finds_nothing_in_either_view(show: Show, size: tuple[int, int], scheme: str) -> None:

@@ -248,6 +248,7 @@ def test_a_collective_that_is_not_predicted_and_a_cold_start_are_led_to() -> Non
     assert place.end_ns - place.start_ns == 150_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES)
 @pytest.mark.parametrize("finest", [0, 50_000, 5_000_000])
 def test_categories_of_the_shown_step_are_those_of_the_oracle(path: Path, finest: int) -> None:
@@ -287,6 +288,7 @@ def repeated(trace: Trace, times: int) -> Trace:
     return replace(trace, events=replace(events, **(repeat | later)))
 
 
+@pytest.mark.slow
 def test_a_million_events_are_half_a_megabyte() -> None:
     recorded = repeated(build(*events_of_a_step(0, 1000, 300, 0)), 72_000)
     assert len(recorded.events) > 1_000_000
@@ -297,6 +299,7 @@ def test_a_million_events_are_half_a_megabyte() -> None:
     assert f"{timeline.num_spans:,} spans as {drawn:,}" in timeline.notes[0]
 
 
+@pytest.mark.slow
 def test_of_many_ranks_the_slowest_the_median_and_the_fastest_are_shown(tmp_path: Path) -> None:
     fleet = Fleet(12, layers=1, steps=3, late_ranks=(9,), late_ns=30 * MS)
     play(fleet).write(tmp_path / "job")

@@ -33,11 +33,13 @@ class Piece:
 
 
 def windows(timeline: Timeline) -> list[tuple[int, int]]:
-    """[E_k-1, E_k) of every step, or the host's steps where one would be empty."""
+    """[E_k-1, E_k) of every step, or the host's steps where one would be empty; the only one has its host's end, too."""
     works = [work for work in timeline.works if work.stream != RUNLOOP]
-    if not works or len(timeline.steps) < 2:
+    if not works:
         return timeline.steps
     ends = [[work.end for work in works if work.call.start < end] for _, end in timeline.steps]
+    if len(timeline.steps) == 1:
+        ends[0].append(timeline.steps[0][1])
     edges = [timeline.steps[0][0], *(max(selected, default=timeline.steps[0][0]) for selected in ends)]
     result = list(pairwise(edges))
     return result if all(start < end for start, end in result) else timeline.steps

@@ -70,6 +70,11 @@ class Steps:
         return begins
 
     @property
+    def is_only(self) -> bool:
+        """Whether the trace has a single step, which ends with its host or with its device work, whichever is later."""
+        return len(self) == 1 and not self.is_cut
+
+    @property
     def counted(self) -> NDArray[np.bool_]:
         """bool[K]: steps that means are taken over: the whole ones, or all if none is whole."""
         return ~self.partial if not self.partial.all() else np.ones(len(self), np.bool_)
@@ -124,8 +129,8 @@ def steps(trace: Trace) -> Steps:
     host = np.column_stack([start, np.minimum(events.end[rows], np.r_[start[1:], np.iinfo(np.int64).max])])
     opens_ns = _opens(trace, int(host[0, 0]))
     of_device = _device_windows(trace, host, number, opens_ns)
-    if of_device is not None and len(rows) == 1 and opens_ns is None and not labels and of_device[0, 1] <= host[0, 1]:
-        of_device = None  # of one step that outlives its device work nothing is left to the next
+    if of_device is not None and opens_ns is None and not labels and np.array_equal(of_device, host):
+        of_device = None  # the only step outlives its device work
     by_device = of_device is not None
     window, opens_ns = (host, None) if of_device is None else (of_device, opens_ns)
     result = Steps(
@@ -203,7 +208,7 @@ def _device_windows(
     """Return the windows [E_k-1, E_k), with E_k the latest end of work launched up to the end of step k.
 
     The first of a session begins with the host; that of the trace where unrecorded work ends, if it opens with such
-    work. None if a step gets no time.
+    work. The only step lasts until the host's end, too: no other has the rest of it. None if a step gets no time.
     """
     work = device_work(trace)
     launched = trace.events.ts[work.call[work.linked]]
@@ -213,6 +218,7 @@ def _device_windows(
     latest_end = np.maximum.accumulate(work.end[work.linked][order])
     num_launched = np.searchsorted(launched[order], host[:, 1], "left")
     ends = np.where(num_launched > 0, latest_end[num_launched - 1], host[0, 0])
+    ends = np.maximum(ends, host[:, 1]) if len(host) == 1 else ends
     begins = np.r_[host[0, 0] if opens_ns is None else opens_ns, ends[:-1]]
     first = np.flatnonzero(np.diff(number) > 1) + 1
     begins[first] = np.maximum(begins[first], host[first, 0])
