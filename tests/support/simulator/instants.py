@@ -33,7 +33,7 @@ class Piece:
 
 
 def windows(timeline: Timeline) -> list[tuple[int, int]]:
-    """[E_k-1, E_k) of every step; the only one ends with its host if that is later. The host's steps if one were empty."""
+    """[E_k-1, E_k) of every step, of the only one up to the end of its host; the host's steps where one is empty."""
     works = [work for work in timeline.works if work.stream != RUNLOOP]
     if not works:
         return timeline.steps
