@@ -26,13 +26,13 @@ from traceq.frozen import frozen
 from traceq.intervals import span_index
 from traceq.model import Caveat, Run, Trace
 from traceq.report import Finding, Report, Table, column
-from traceq.units import Unit, format_ranks, format_value
+from traceq.units import Unit, format_range, format_ranks, format_value
 from traceq.whatif.best import best_changes
 from traceq.whatif.host_waits import WithoutSyncs
 from traceq.whatif.job_replay import CannotReplay, job_replay
 from traceq.whatif.predict import Change
 from traceq.whatif.sentences import change_table
-from traceq.whatif.unreplayed import MOST_UNREPLAYED, is_replayed, unreplayed_share
+from traceq.whatif.unreplayed import MOST_UNREPLAYED, is_replayed, least_unreplayed_share, unreplayed_share
 
 POSITION = 59
 
@@ -44,6 +44,8 @@ _SHOWN = 0.005
 """Part of a step that removing something must save for people to see the table."""
 _UNEXPLAINED = 0.01
 """Part of a step that replay cannot explain from which the note says so."""
+_GRAIN_PCT = 0.1
+"""Percentage of a step from which the ends of what cannot be replayed are told apart."""
 _RANGE = "At most: if streams waited only where that delayed them, and delays without a recorded reason shrink."
 _OF_JOB = "What all ranks gain together: traceq whatif."
 _LEAST_SHARE, _FAR_MORE = 0.02, 1.5
@@ -78,19 +80,21 @@ class _Rank:
     """One rank's rows, ns by which its step is shorter without the one row of `syncs` that saves most, and changes.
 
     These are those that would gain most, of a rank that is replayed alone; none if it cannot be replayed.
-    `unreplayed_share` of its step cannot.
+    `unreplayed_share` of its step cannot, at least `least_unreplayed_share`.
     """
 
     rows: tuple[ReplayRow, ...]
     largest_alone_ns: int
     changes: tuple[Change, ...]
     unreplayed_share: float
+    least_unreplayed_share: float
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return step times by replay; the first row removes `nothing` and shows how well replay explains the trace."""
     largest_alone_ns = max((saving.least_ns for saving in saved_without_alike(trace)), default=0)
-    return _Rank(tuple(_rows(trace)), largest_alone_ns, _changes(trace), unreplayed_share(trace))
+    shares = unreplayed_share(trace), least_unreplayed_share(trace)
+    return _Rank(tuple(_rows(trace)), largest_alone_ns, _changes(trace), *shares)
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -119,17 +123,18 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 def _refused(job: Job, parts: Sequence[_Rank]) -> tuple[Caveat, ...]:
     """Return a caveat on ranks of whose steps too much cannot be replayed: nothing is said of what they would save."""
     refused = [
-        (part.unreplayed_share, rank)
+        (part.least_unreplayed_share, part.unreplayed_share, rank)
         for rank, part in zip(job.ranks, parts, strict=True)
         if part.unreplayed_share > MOST_UNREPLAYED
     ]
     if not refused:
         return ()
-    share, rank = max(refused, key=lambda pair: pair[0])
-    percent, most = format_value(100 * share, Unit.PERCENT), f"{100 * MOST_UNREPLAYED:.0f} %"
-    on_ranks = f" of ranks {format_ranks([each.rank for _, each in refused])}" if len(job.ranks) > 1 else ""
+    least, share, rank = max(refused, key=lambda each: each[:2])
+    part = format_range(100 * least, 100 * share, Unit.PERCENT, grain=_GRAIN_PCT)
+    most = f"{100 * MOST_UNREPLAYED:.0f} %"
+    on_ranks = f" of ranks {format_ranks([each.rank for *_, each in refused])}" if len(job.ranks) > 1 else ""
     text = (
-        f"{percent} of {the_step(rank.steps)}{on_ranks} cannot be replayed, more than {most}: nothing is said of what "
+        f"{part} of {the_step(rank.steps)}{on_ranks} cannot be replayed, more than {most}: nothing is said of what "
         "it would be without its syncs, communication or host time"
     )
     return (Caveat("not_replayed", text),)
