@@ -10,6 +10,7 @@ from traceq.causes.replay import Saving
 from traceq.facts.events.graph_labels import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
+from traceq.facts.timeline.phases import OTHER
 from traceq.facts.timeline.steps import Steps
 from traceq.report import Table
 from traceq.units import Unit, format_range, format_value
@@ -20,6 +21,7 @@ __all__ = [
     "and_followers",
     "category_term",
     "in_graphs",
+    "in_phase",
     "in_some_steps",
     "in_traced_steps",
     "more_rows",
@@ -110,6 +112,11 @@ def saving_words(saving: Saving, step_ns: float) -> str:
 def and_followers(saving: Saving, own_ns: float) -> str:
     """Return `, as later waits shrink, too` where taking a time away saves more than that time; "" else."""
     return ", as later waits shrink, too" if saving.least_ns > own_ns + 1 else ""
+
+
+def in_phase(phase: str) -> str:
+    """Return `in forward`; `outside of phases` for time that belongs to none."""
+    return "outside of phases" if phase == OTHER else f"in {phase}"
 
 
 def python_place(annotation: str) -> str:

@@ -14,6 +14,7 @@ from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import (
     and_followers,
+    in_phase,
     in_some_steps,
     in_traced_steps,
     more_rows,
@@ -330,7 +331,7 @@ def _blocks(job: Job, row: SyncRow) -> str:
     unrecorded = format_value(row.step_unrecorded_ns, Unit.NS)
     hidden = f", of which {unrecorded} wait for work that the trace does not show" if row.step_unrecorded_ns else ""
     what = "allocation" if row.kind == _ALLOC else f"{row.kind} sync"
-    return f"{what} at {place} in {row.phase}{on_rank} blocks the host {blocked}{hidden}{_basis(job, row)}"
+    return f"{what} at {place} {in_phase(row.phase)}{on_rank} blocks the host {blocked}{hidden}{_basis(job, row)}"
 
 
 def _basis(job: Job, row: SyncRow) -> str:
