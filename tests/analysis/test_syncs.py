@@ -55,7 +55,7 @@ def test_a_costly_sync_says_for_how_long_it_waits_for_unrecorded_work() -> None:
     (row,) = table(trace, "syncs")
     assert (row["label"], row["step_unrecorded_ns"]) == ("costly", 403_000)
     (finding,) = syncs_of(trace).findings
-    assert "blocks the host 20.4 ms per step, of which 403 us wait for work that the trace does not show" in finding.text
+    assert "the host 20.4 ms per step, of which 403 us wait for work that the trace does not show" in finding.text
 
 
 def test_the_time_that_cannot_be_replayed_is_a_range_as_delays_and_unrecorded_work_overlap() -> None:

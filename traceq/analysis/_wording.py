@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceq.causes.replay import Saving
 from traceq.facts.events.graph_labels import ReplayTimes
@@ -28,6 +30,7 @@ __all__ = [
     "over_ranks",
     "per_step",
     "python_place",
+    "range_of_steps",
     "saving_words",
     "scope",
     "the_step",
@@ -41,6 +44,8 @@ _RANGE = 0.01
 """Part of a step from which the ends of a range are told apart."""
 _LONGER = 0.01
 """Part of a step by which it is longer until its work is done, from which a note says so."""
+_UNLIKE = 2.0
+"""Longest over shortest from which the mean over steps is none of any step, and the text says both."""
 _TERMS = {
     "host_bound": "host-bound",
     "exposed_comm": "exposed communication",
@@ -74,6 +79,13 @@ def in_traced_steps(job: Job, num: int = 0) -> str:
 def in_some_steps(num: int, num_counted: int) -> str:
     """Return `, all of it in 1 of 3 traced steps`; "" for what every counted step has, or none."""
     return f", all of it in {num:,} of {num_counted:,} traced steps" if 0 < num < num_counted else ""
+
+
+def range_of_steps(ns: Sequence[float] | NDArray[np.float64]) -> str:
+    """Return ` (10.0 ms to 133 ms by step)` where a mean is of very unlike steps, and none of them has it; else ""."""
+    least, most = (min(ns), max(ns)) if len(ns) else (0.0, 0.0)
+    ends = f"{format_value(least, Unit.NS)} to {format_value(most, Unit.NS)}"
+    return f" ({ends} by step)" if most > _UNLIKE * least else ""
 
 
 def the_step(steps: Steps) -> str:

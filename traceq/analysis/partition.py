@@ -22,6 +22,7 @@ from traceq.analysis._wording import (
     in_traced_steps,
     more_rows,
     per_step,
+    range_of_steps,
     saving_words,
 )
 from traceq.analysis.perturbation import much_longer_words
@@ -293,7 +294,8 @@ def _findings(
             saves = f"{_FREE[category]} saves {saving_words(saving, step_ns)}{on_rank} ({basis_of_saving})"
             meaning = f"{saves}: something else limits the step" if is_vain else f"{meaning}; {saves}"
         joined = ", but " if is_vain else ": "
-        text = f"{category_term(category)}, {time} ({format_value(pct, Unit.PERCENT)}){basis}{joined}{meaning}"
+        share = format_value(pct, Unit.PERCENT)
+        text = f"{category_term(category)}, {time} ({share}){basis}{range_of_steps(ns)}{joined}{meaning}"
         findings.append(Finding(category, "low" if is_vain else "medium", text, round(mean_ns)))
     return findings
 
