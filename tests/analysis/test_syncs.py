@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder import Event, build, call, kernel, launch, op, step, table
+from builder import Event, build, call, frame, kernel, launch, memcpy, op, step, table
 
 from traceq.analysis.registry import analyze
 from traceq.model import Run, Trace
@@ -62,3 +62,25 @@ def test_the_time_that_cannot_be_replayed_is_a_range_as_delays_and_unrecorded_wo
     """The first step begins after the first such wait; two of the three steps have one of 5 ms."""
     (caveat,) = analyze(Run("", (steps_that_wait(5_000, 3_000),)), "replay").caveats
     assert caveat.text.startswith("7.0 % to 13.9 % of the step cannot be replayed, more than 5 %")
+
+
+def test_a_line_with_two_rows_of_syncs_says_that_whatif_removes_both() -> None:
+    """The host reads a result and then copies a batch at one line, and launches the next kernel after both."""
+    rows = [step(0, 400), frame("train.py(9): read", 0, 210), launch(5, 5, 1), kernel("gemm", 12, 80, 1)]
+    rows += [
+        op("aten::item", 15, 90),
+        call("cudaMemcpyAsync", 16, 84, 2),
+        memcpy("DtoH (Device -> Pageable)", 93, 5, 2),
+    ]
+    rows += [
+        op("aten::to", 110, 90),
+        call("cudaMemcpyAsync", 111, 84, 3),
+        memcpy("HtoD (Pageable -> Device)", 120, 74, 3),
+    ]
+    rows += [launch(220, 5, 4), kernel("gemm", 230, 170, 4)]
+    trace = build(*rows)
+    saved = [row["replay_ns"] for row in table(trace, "syncs") if row["line"] == "train.py:9 read"]
+    views = {view.key: view for view in analyze(Run("", (trace,)), "replay").views}
+    assert views["whatif"].title.endswith(" (sync:train.py:9 is 2 rows of syncs together)")
+    (row,) = (row for row in views["whatif"].to_dicts() if row["option"] == "--without sync:train.py:9")
+    assert all(row["saved_ns"] > ns > 0 for ns in saved)

@@ -14,13 +14,14 @@ from traceq.analysis._job_gain import is_too_large, job_gain, played_job
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import a_step, in_traced_steps, the_step, until_done
-from traceq.causes.removed_waits import LOADER, kinds_of_waits, saved_without_alike
+from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
 from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.stalls.host_waits import host_waits
-from traceq.facts.stalls.syncs import SYNC_KINDS
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.timeline.call_sites import is_at_line
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import span_index
@@ -38,6 +39,7 @@ POSITION = 59
 
 _NOTHING, _ALL, _LOADER = "nothing", "all syncs", "data loader"
 _ALLOCATIONS = "alloc syncs"
+_AT_LINE = "--without sync:"
 _COMMUNICATION, _HOST_TIME = "communication", "host time"
 
 _SHOWN = 0.005
@@ -80,7 +82,7 @@ class _Rank:
     """One rank's rows, ns by which its step is shorter without the one row of `syncs` that saves most, and changes.
 
     These are those that would gain most, of a rank that is replayed alone; none if it cannot be replayed.
-    `unreplayed_share` of its step cannot, at least `least_unreplayed_share`.
+    `unreplayed_share` of its step cannot, at least `least_unreplayed_share`. `sync_lines`: those of the rows of `syncs`.
     """
 
     rows: tuple[ReplayRow, ...]
@@ -88,13 +90,15 @@ class _Rank:
     changes: tuple[Change, ...]
     unreplayed_share: float
     least_unreplayed_share: float
+    sync_lines: tuple[str, ...]
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return step times by replay; the first row removes `nothing` and shows how well replay explains the trace."""
     largest_alone_ns = max((saving.least_ns for saving in saved_without_alike(trace)), default=0)
     shares = unreplayed_share(trace), least_unreplayed_share(trace)
-    return _Rank(tuple(_rows(trace)), largest_alone_ns, _changes(trace), *shares)
+    lines = tuple(syncs(trace).origin.texts[line] for _, _, line, *_ in alike_syncs(trace).keys.tolist())
+    return _Rank(tuple(_rows(trace)), largest_alone_ns, _changes(trace), *shares, lines)
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -105,7 +109,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """
     table, caveats = Table.of("replay", "Replay", ReplayRow, of_all(parts)), _refused(job, parts)
     gains = parts[0].changes if len(parts) == 1 else _changes_of_job(job)
-    changes = (_view_of_changes(job, gains),) if gains else ()
+    changes = (_view_of_changes(job, parts, gains),) if gains else ()
     saving = [
         (rank, part)
         for rank, part in zip(job.ranks, parts, strict=True)
@@ -181,9 +185,19 @@ def _changes_of_job(job: Job) -> tuple[Change, ...]:
     return () if replay is None else tuple(prediction.together for prediction in best_changes(replay))
 
 
-def _view_of_changes(job: Job, changes: Sequence[Change]) -> Table:
-    title = f"{a_step(job.ranks[0].steps).capitalize()} if one thing changed, by the options of `traceq whatif`"
+def _view_of_changes(job: Job, parts: Sequence[_Rank], changes: Sequence[Change]) -> Table:
+    """Return what changes gain; a heading says where one removes several rows of `syncs`, which save less each."""
+    together = [words for change in changes if (words := _rows_together(parts, change.option))]
+    of_rows = f" ({'; '.join(together)})" if together else ""
+    title = f"{a_step(job.ranks[0].steps).capitalize()} if one thing changed, by the options of `traceq whatif`{of_rows}"
     return change_table(changes, title)
+
+
+def _rows_together(parts: Sequence[_Rank], option: str) -> str:
+    """Return `sync:train.py:9 is 2 rows of syncs together` for an option that removes more than one; "" for others."""
+    line = option.removeprefix(_AT_LINE)
+    num = max(sum(is_at_line(text, line) for text in part.sync_lines) for part in parts) if line != option else 0
+    return f"sync:{line} is {num} rows of syncs together" if num > 1 else ""
 
 
 def _row(rank: int, removed: str, num: int, blocked_ns: int, saving: Saving, step_ns: int) -> ReplayRow:
