@@ -15,7 +15,7 @@ from traceq.engines.pool import Pool
 from traceq.errors import UsageFault
 from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import CommBandwidth, HiddenComm, FreeLaunches, Scaled, WithoutStraggler
+from traceq.whatif.interventions import CommBandwidth, FreeLaunches, HiddenComm, Scaled, WithoutStraggler
 from traceq.whatif.job_replay import CannotReplay
 from traceq.whatif.sentences import to_document
 

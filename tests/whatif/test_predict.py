@@ -16,7 +16,7 @@ from traceq.runs.read import read
 from traceq.whatif.best import best_changes, candidates
 from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import CommBandwidth, HiddenComm, FreeLaunches, Scaled, WithoutStraggler
+from traceq.whatif.interventions import CommBandwidth, FreeLaunches, HiddenComm, Scaled, WithoutStraggler
 from traceq.whatif.job_replay import CannotReplay, job_replay
 from traceq.whatif.predict import predict, saving_of
 from traceq.whatif.sentences import first_sentence, held_lines

@@ -29,6 +29,7 @@ __all__ = [
     "more_rows",
     "over_ranks",
     "per_step",
+    "python_or_host",
     "python_place",
     "range_of_steps",
     "saving_words",
@@ -129,6 +130,11 @@ def and_followers(saving: Saving, own_ns: float) -> str:
 def in_phase(phase: str) -> str:
     """Return `in forward`; `outside of phases` for time that belongs to none."""
     return "outside of phases" if phase == OTHER else f"in {phase}"
+
+
+def python_or_host(line: str) -> str:
+    """Return what a thread runs in no op: `python` where a line shows it, else `host`, as nothing proves it."""
+    return "python" if line else "host"
 
 
 def python_place(annotation: str) -> str:

@@ -82,7 +82,8 @@ class _Rank:
     """One rank's rows, ns by which its step is shorter without the one row of `syncs` that saves most, and changes.
 
     These are those that would gain most, of a rank that is replayed alone; none if it cannot be replayed.
-    `unreplayed_share` of its step cannot, at least `least_unreplayed_share`. `sync_lines`: those of the rows of `syncs`.
+    `unreplayed_share` of its step cannot, at least `least_unreplayed_share`. `sync_lines` are those of the rows of
+    `syncs`.
     """
 
     rows: tuple[ReplayRow, ...]
@@ -189,8 +190,8 @@ def _view_of_changes(job: Job, parts: Sequence[_Rank], changes: Sequence[Change]
     """Return what changes gain; a heading says where one removes several rows of `syncs`, which save less each."""
     together = [words for change in changes if (words := _rows_together(parts, change.option))]
     of_rows = f" ({'; '.join(together)})" if together else ""
-    title = f"{a_step(job.ranks[0].steps).capitalize()} if one thing changed, by the options of `traceq whatif`{of_rows}"
-    return change_table(changes, title)
+    whole = a_step(job.ranks[0].steps).capitalize()
+    return change_table(changes, f"{whole} if one thing changed, by the options of `traceq whatif`{of_rows}")
 
 
 def _rows_together(parts: Sequence[_Rank], option: str) -> str:

@@ -12,7 +12,7 @@ from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import HiddenComm, FreeLaunches, WithoutStraggler
+from traceq.whatif.interventions import FreeLaunches, HiddenComm, WithoutStraggler
 from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.predict import Prediction, predict
 

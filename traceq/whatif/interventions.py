@@ -23,8 +23,8 @@ from traceq.whatif.weights import RankWeights, Weights
 
 __all__ = [
     "CommBandwidth",
-    "HiddenComm",
     "FreeLaunches",
+    "HiddenComm",
     "Scaled",
     "WithoutStraggler",
 ]
