@@ -113,15 +113,17 @@ def _step_ns(trace: Trace) -> float:
 
 def _with_all_else(
     largest: Sequence[tuple[tuple[str, str, str, str], Sequence[int]]],
-) -> list[tuple[tuple[str, str, str, str], Sequence[int | None]]]:
+) -> list[tuple[tuple[str, str, str, str], tuple[int | None, int, int]]]:
     """Return the first rows, and one for all others, so that they add up to the idle time.
 
     Several of these may have a part in one gap: how many gaps they fill is not their sum.
     """
-    if len(largest) <= _TOP:
-        return list(largest)
-    _, ns, longest_ns = zip(*(sums for _, sums in largest[_TOP - 1 :]), strict=True)
-    return [*largest[: _TOP - 1], ((_ALL_ELSE, "", "", ""), (None, sum(ns), max(longest_ns)))]
+    num_named = _TOP if len(largest) <= _TOP else _TOP - 1
+    named = [(identity, (num, ns, longest_ns)) for identity, (num, ns, longest_ns) in largest[:num_named]]
+    if not (rest := [sums for _, sums in largest[num_named:]]):
+        return list(named)
+    _, ns, longest_ns = zip(*rest, strict=True)
+    return [*named, ((_ALL_ELSE, "", "", ""), (None, sum(ns), max(longest_ns)))]
 
 
 def _view(job: Job, rows: Sequence[IdleRow], idle_ns: float, step_ns: float) -> Table:

@@ -146,8 +146,8 @@ def _launch_bound(trace: Trace) -> Finding | None:
     where = f" {where}" if time == of_main else f", {of_main} of it {where}"
     tiny = f"{format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny{_tiny_line(trace)}"
     of_all = f", of {of_all} host-bound," if waited_ns < _NEARLY_ALL * int(partition.ns[host_bound].sum()) else ""
-    gaps = f"for the host in gaps of up to 1 ms that follow no sync{where}"
-    waits = f"the device waits {time} {per_step(steps_)}{range_of_steps(by_step)}{of_all} {gaps} ({tiny})"
+    which = f"for the host in gaps of up to 1 ms that follow no sync{where}"
+    waits = f"the device waits {time} {per_step(steps_)}{range_of_steps(by_step)}{of_all} {which} ({tiny})"
     text = f"launch-bound: {waits}; try {_remedies(trace, main)}"
     return Finding("launch_bound", "high", text, step_ns, instead_of=("host_bound",))
 

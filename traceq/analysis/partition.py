@@ -294,8 +294,8 @@ def _findings(
             saves = f"{_FREE[category]} saves {saving_words(saving, step_ns)}{on_rank} ({basis_of_saving})"
             meaning = f"{saves}: something else limits the step" if is_vain else f"{meaning}; {saves}"
         joined = ", but " if is_vain else ": "
-        share = format_value(pct, Unit.PERCENT)
-        text = f"{category_term(category)}, {time} ({share}){basis}{range_of_steps(ns)}{joined}{meaning}"
+        of_step = format_value(pct, Unit.PERCENT)
+        text = f"{category_term(category)}, {time} ({of_step}){basis}{range_of_steps(ns)}{joined}{meaning}"
         findings.append(Finding(category, "low" if is_vain else "medium", text, round(mean_ns)))
     return findings
 
