@@ -226,6 +226,15 @@ def test_products_with_a_softmax_of_their_shape_between_them_are_attention_witho
     )
 
 
+def test_an_op_below_its_roof_that_is_part_of_such_attention_is_not_told_twice() -> None:
+    trace = build(*attention_step(0, (2, 8, 256, 512), 3, 18), deviceProperties=[{"name": "NVIDIA H100 80GB HBM3"}])
+    below, attention = sorted(analyzed(trace).findings, key=lambda finding: finding.code)
+    assert (below.code, attention.code) == ("below_roof", "unfused_attention")
+    assert below.key in {row["key"] for row in rows(analyzed(trace), "efficiency_ops")}
+    assert attention.supersedes(below)
+    assert below.ns < attention.ns
+
+
 def test_attention_takes_much_of_most_steps_and_beyond_their_scatter() -> None:
     (text,) = attending(steps_us=(10, 10, 10))
     assert "take 90.0 us per step (22.5 %)" in text

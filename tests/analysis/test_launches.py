@@ -87,6 +87,9 @@ def test_a_launch_bound_step_is_advised_only_what_it_can_use() -> None:
     assert advice() == advice(runtime="hip") == "CUDA graphs, torch.compile or larger batches"
     assert advice(runtime="runFunction - ") == "torch.compile or larger batches"
     assert advice(op("Torch-Compiled Region: 0/0", 20, 1)) == "CUDA graphs or larger batches"
+    assert advice(op("CompiledFunctionBackward", 20, 1)) == "CUDA graphs or larger batches"
+    replay = call("cudaGraphLaunch", 20, 1, 99), kernel("add", 22, 2, 99), kernel("add", 24, 2, 99)
+    assert advice(*replay) == "more of the step in CUDA graphs, torch.compile or larger batches"
     sync = call("cudaStreamSynchronize", 29, 2)
     assert advice(sync) == "CUDA graphs (once the syncs are gone), torch.compile or larger batches"
     assert advice(call("cudaMalloc", 29, 2)) == advice()
@@ -98,10 +101,11 @@ def test_a_launch_bound_step_names_its_phase_and_the_gaps_that_count() -> None:
         return finding.text.partition("; try ")[0]
 
     assert wait(*steady(20)) == (
-        "launch-bound: the device waits 190 us per step for launches in forward (100.0 % of the kernels are tiny)"
+        "launch-bound: the device waits 190 us per step for the host in gaps of up to 1 ms that follow no sync "
+        "in forward (100.0 % of the kernels are tiny)"
     )
     rows = [step(0, 4_000), *steady(100)[1:], launch(3_000, 2, 11), kernel("add", 3_003, 900, 11)]
-    assert wait(*rows).endswith("; the other gaps of 2.91 ms host-bound are longer than 1 ms, or follow a sync)")
+    assert wait(*rows).startswith("launch-bound: the device waits 990 us per step, of 2.91 ms host-bound, for")
 
 
 def test_long_kernels_short_gaps_long_pauses_and_syncs_are_not_launch_bound() -> None:

@@ -70,7 +70,7 @@ def test_what_a_wait_for_unrecorded_work_costs_is_not_known() -> None:
     trace = build(step(0, 5400), *reads[0], *reads[1], *work)
     assert (kinds_of_waits(trace) >= 0).tolist() == [False, True]
     (row,) = table(trace, "syncs")
-    assert (row["num"], row["step_blocked_ns"]) == (2, 45_000)
+    assert (row["num"], row["step_blocked_ns"], row["step_unrecorded_ns"]) == (2, 5_033_000, 4_988_000)
     assert 0 < row["replay_ns"] <= 45_000
 
 

@@ -124,6 +124,9 @@ def of_labels(sheet: Sheet) -> Iterator[str]:
     """A sync is costly exactly if replay saves time without it, and is a finding only as what its label says."""
     step_ns, syncs = step_means(sheet), rows_of(sheet, "syncs")
     for row in syncs:
+        if (row["replay_ns"] is None) != (row["label"] == "unknown"):
+            yield f"syncs: {row['label']}, saves {row['replay_ns']}: {row['key']}"
+        row["replay_ns"] = row["replay_ns"] or 0
         is_saving = row["replay_ns"] > 0 and row["replay_ns"] >= SAVED * step_ns[row["rank"]]
         if (row["label"] == "costly") != is_saving:
             yield f"syncs: {row['label']}, saves {row['replay_ns']}: {row['key']}"

@@ -59,7 +59,8 @@ SHOW: dict[str, Any] = {
             "starved_ns": int,
             "cost_ns": int,
             "step_blocked_ns": int,
-            "replay_ns": int,
+            "step_unrecorded_ns": int,
+            "replay_ns": INT_OR_NONE,
             "label": str,
         }
     ],

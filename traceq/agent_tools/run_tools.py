@@ -29,7 +29,7 @@ _LINE_COLUMNS = ("line", "late_line", "waits_at")
 _AS_IS, _EVERYTHING = "nothing", ""
 _SYNC_COLUMNS = (
     *("rank", "kind", "line", "op", "phase", "num"),
-    *("step_blocked_ns", "replay_ns", "most_replay_ns", "label"),
+    *("step_blocked_ns", "step_unrecorded_ns", "replay_ns", "most_replay_ns", "label"),
 )
 
 
@@ -145,7 +145,8 @@ class WhatIf(Tool, frozen=True):
         of_job = [view for view in sheet.report("replay").views if view.key == "whatif"]
         if of_job and not self.remove:
             parts["together"] = {"rows": rows_of(of_job[0]), "command": command_line("whatif", self.path, "--json")}
-        verdict = "saves" if any(saved) else "saves nothing" if saved else _NOTHING
+        is_open = CANNOT_TELL if None in saved else "saves nothing"
+        verdict = "saves" if any(saved) else is_open if saved else _NOTHING
         reason = why_not(sheet, "replay")
         return Answer(CANNOT_TELL if reason else verdict, command, reason, parts, read_from(sheet))
 

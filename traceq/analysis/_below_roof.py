@@ -47,8 +47,7 @@ def below_roof(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | 
             gain_ns = np.sum([_gain_ns(row, rank_peaks) for row in rows], axis=0)
             if gain_ns.sum() >= _LARGE * step_ns.sum() > 0 and holds_in_steps(gain_ns, step_ns, 100 * _LARGE):
                 text = _sentence(job, key, rows, rank_peaks, len(step_ns), float(gain_ns.sum()))
-                first = max(rows, key=lambda row: row.step_ns)
-                row_key = f"{first.phase}|{first.op}|{first.dtype}|{first.shapes}"
+                row_key = max(rows, key=lambda row: row.step_ns).key
                 findings.append(Finding("below_roof", "medium", text, round(float(gain_ns.mean())), row_key))
         worst.append(max(findings, key=lambda finding: finding.ns, default=None))
     return on_the_worst_rank(job, worst)

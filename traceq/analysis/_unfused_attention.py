@@ -29,10 +29,11 @@ Scores = tuple[str, int, int, int]
 """(phase, batch, rows, columns) of a batch of matrices."""
 
 
-def unfused_attention(job: Job, parts: Sequence[RankWork]) -> tuple[Finding, ...]:
+def unfused_attention(job: Job, parts: Sequence[RankWork], below_roof: Sequence[str] = ()) -> tuple[Finding, ...]:
     """Return the scores that products and a softmax of the same shape take most time for, on the rank where it is most.
 
-    As many products have to give such scores, and to multiply them, as softmaxes take them, in most steps.
+    As many products have to give such scores, and to multiply them, as softmaxes take them, in most steps. It explains
+    a finding on an op below its roof whose key, in `below_roof`, is that of one of these: its time is part of theirs.
     """
     worst: list[Finding | None] = []
     for index, part in enumerate(parts):
@@ -49,7 +50,10 @@ def unfused_attention(job: Job, parts: Sequence[RankWork]) -> tuple[Finding, ...
             is_large = len(numbers) == 1 and 0 not in numbers and ns.sum() >= _LARGE * step_ns.sum() > 0
             if is_large and holds_in_steps(ns, step_ns, 100 * _LARGE):
                 text = _sentence(job, scores, rows_of_role, float(ns.mean()), 100 * float(ns.sum() / step_ns.sum()))
-                findings.append(Finding("unfused_attention", "medium", text, round(float(ns.mean()))))
+                keys = {row.key for rows in rows_of_role for row in rows}
+                explained = () if keys.isdisjoint(below_roof) else ("below_roof",)
+                mean_ns = round(float(ns.mean()))
+                findings.append(Finding("unfused_attention", "medium", text, mean_ns, instead_of=explained))
         worst.append(max(findings, key=lambda finding: finding.ns, default=None))
     return on_the_worst_rank(job, worst)
 

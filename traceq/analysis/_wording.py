@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceq.causes.replay import Saving
 from traceq.facts.events.graph_labels import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
+from traceq.facts.timeline.phases import OTHER
 from traceq.facts.timeline.steps import Steps
 from traceq.report import Table
 from traceq.units import Unit, format_range, format_value
@@ -20,12 +23,15 @@ __all__ = [
     "and_followers",
     "category_term",
     "in_graphs",
+    "in_phase",
     "in_some_steps",
     "in_traced_steps",
     "more_rows",
     "over_ranks",
     "per_step",
+    "python_or_host",
     "python_place",
+    "range_of_steps",
     "saving_words",
     "scope",
     "the_step",
@@ -39,6 +45,8 @@ _RANGE = 0.01
 """Part of a step from which the ends of a range are told apart."""
 _LONGER = 0.01
 """Part of a step by which it is longer until its work is done, from which a note says so."""
+_UNLIKE = 2.0
+"""Longest over shortest from which the mean over steps is none of any step, and the text says both."""
 _TERMS = {
     "host_bound": "host-bound",
     "exposed_comm": "exposed communication",
@@ -72,6 +80,13 @@ def in_traced_steps(job: Job, num: int = 0) -> str:
 def in_some_steps(num: int, num_counted: int) -> str:
     """Return `, all of it in 1 of 3 traced steps`; "" for what every counted step has, or none."""
     return f", all of it in {num:,} of {num_counted:,} traced steps" if 0 < num < num_counted else ""
+
+
+def range_of_steps(ns: Sequence[float] | NDArray[np.float64]) -> str:
+    """Return ` (10.0 ms to 133 ms by step)` where a mean is of very unlike steps, and none of them has it; else ""."""
+    least, most = (min(ns), max(ns)) if len(ns) else (0.0, 0.0)
+    ends = f"{format_value(least, Unit.NS)} to {format_value(most, Unit.NS)}"
+    return f" ({ends} by step)" if most > _UNLIKE * least else ""
 
 
 def the_step(steps: Steps) -> str:
@@ -110,6 +125,16 @@ def saving_words(saving: Saving, step_ns: float) -> str:
 def and_followers(saving: Saving, own_ns: float) -> str:
     """Return `, as later waits shrink, too` where taking a time away saves more than that time; "" else."""
     return ", as later waits shrink, too" if saving.least_ns > own_ns + 1 else ""
+
+
+def in_phase(phase: str) -> str:
+    """Return `in forward`; `outside of phases` for time that belongs to none."""
+    return "outside of phases" if phase == OTHER else f"in {phase}"
+
+
+def python_or_host(line: str) -> str:
+    """Return what a thread runs in no op: `python` where a line shows it, else `host`, as nothing proves it."""
+    return "python" if line else "host"
 
 
 def python_place(annotation: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ class _Sum:
     phase: str = column("phase")
     dtype: str = column("dtype")
     group_size: int | None = column("ranks", Unit.COUNT)
-    num: int = column("calls", Unit.COUNT)
+    num: int | None = column("calls", Unit.COUNT)
     num_kernels: int = column("kernels", Unit.COUNT)
     bytes: int | None = column("bytes", Unit.BYTES)
     gpu_ns: int = column("GPU time", Unit.NS)
@@ -79,7 +79,7 @@ class _Sum:
 
     def add(self, row: CollectiveRow) -> None:
         """Add one row's counts, bytes and times."""
-        self.num += row.num
+        self.num = (self.num or 0) + row.num
         self.num_kernels += row.num_kernels
         self.bytes = None if self.bytes is None or row.bytes is None else self.bytes + row.bytes
         self.gpu_ns += row.gpu_ns
@@ -222,5 +222,6 @@ def _view(job: Job, rows: Sequence[CollectiveRow]) -> Table:
         sums.setdefault(identity, _Sum(*identity, 0, 0, 0, 0, 0, 0)).add(row)
     title = f"Collectives ({over_ranks(job)})"
     keys = ("num_kernels", "bytes", "gpu_ns", "exposed_ns") if on_device else ("bytes", "host_ns")
-    view = Table.of("collectives", title, _Sum, list(sums.values())).largest_first("gpu_ns" if on_device else "host_ns")
+    shown = [replace(each, num=each.num or None) for each in sums.values()]  # kernels whose calls are not recorded
+    view = Table.of("collectives", title, _Sum, shown).largest_first("gpu_ns" if on_device else "host_ns")
     return view.select("name", "role", "phase", "dtype", "group_size", "num", *keys)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceq.analysis._rank_rows import largest_sums, of_all
-from traceq.analysis._wording import a_step, more_rows, python_place, until_done, with_step_headings
+from traceq.analysis._wording import a_step, more_rows, python_or_host, python_place, until_done, with_step_headings
 from traceq.causes.critical_path import CriticalPath, PathKind, critical_path
 from traceq.causes.job_critical_path import JobPath, Legs, PathSummary, job_path, path_along, path_summary
 from traceq.facts.events.kernel_names import short_kernel
@@ -123,7 +123,7 @@ def _view(job: Job, rank: Outline, rows: Sequence[PathRow], *, is_slowest: bool)
     """Return the longest pieces on one rank, and the total of each kind."""
     pieces, num_left = _longest(rows)
     total_ns = _total_ns(rows)
-    kinds = largest_sums(rows, lambda row: row.kind, lambda row: (row.step_ns,))[:4]
+    kinds = largest_sums(rows, _display_kind, lambda row: (row.step_ns,))[:4]
     shares = ", ".join(f"{kind} {format_value(100 * ns / total_ns, Unit.PERCENT)}" for kind, (ns,) in kinds)
     on = f" (rank {rank.rank}{', the slowest' if is_slowest else ''})" if len(job.ranks) > 1 else ""
     title = f"Critical path of {a_step(rank.steps)}{on}"
@@ -155,11 +155,15 @@ def _longest(rows: Sequence[PathRow]) -> tuple[list[_Piece], int]:
     """Return (the longest pieces, those of one name for people as one; how many are left)."""
 
     def identity(row: PathRow) -> tuple[int, str, str, str, str]:
-        return row.rank, row.kind, row.phase, _display_name(row), row.line
+        return row.rank, _display_kind(row), row.phase, _display_name(row), row.line
 
     longest, total_ns = largest_sums(rows, identity, lambda row: (row.num, row.step_ns)), _total_ns(rows)
     pieces = [_Piece(*names, num, step_ns, 100 * step_ns / total_ns) for names, (num, step_ns) in longest[:_TOP]]
     return pieces, len(longest) - _TOP
+
+
+def _display_kind(row: PathRow) -> str:
+    return python_or_host(row.line) if row.kind == "python" else row.kind
 
 
 def _display_name(row: PathRow) -> str:

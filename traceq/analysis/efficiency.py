@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from traceq.analysis._below_roof import below_roof, counted_steps
 from traceq.analysis._op_sums import OpSum, against, op_sums, own_roofs, rate, without_rates
@@ -15,7 +15,7 @@ from traceq.facts.roofline.op_work import OpWork, RankWork, rank_work
 from traceq.facts.roofline.peaks import Peaks, peaks_of, unsure_cpu_peaks
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.report import Report, Table, column
+from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
 
 __all__ = ["COVERED_PCT", "merge", "summarize"]
@@ -109,8 +109,14 @@ def merge(job: Job, parts: Sequence[RankWork]) -> Report:
     if not has_device and not any(peaks.values()):
         unsure = unsure_cpu_peaks(measured) if measured is not None else ""
         return Report("efficiency", tables, (_without_peaks(unsure),) if unsure else ())
-    findings = (*below_roof(job, parts, peaks), *unfused_attention(job, parts)) if has_device else ()
+    findings = _findings(job, parts, peaks) if has_device else ()
     return Report("efficiency", tables, _views(job, parts, peaks, ranks), findings)
+
+
+def _findings(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | None]) -> tuple[Finding, ...]:
+    """Return the findings on ops; attention without a fused kernel explains one on an op that is part of it."""
+    below = below_roof(job, parts, peaks)
+    return *below, *unfused_attention(job, parts, [finding.key for finding in below])
 
 
 def _ledger(part: RankWork) -> tuple[LedgerRow, ...]:
@@ -127,7 +133,7 @@ def _roofed(row: OpWork, peaks: Peaks | None) -> OpRow:
     roofed = against(row, peaks)
     is_fast = roofed.doubt and not row.unsure
     return OpRow(
-        key=f"{row.phase}|{row.op}|{row.dtype}|{row.shapes}",
+        key=row.key,
         rank=row.rank,
         phase=row.phase,
         op=row.op,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceq.analysis._rank_rows import of_all
-from traceq.analysis._wording import a_step, more_rows, python_place, with_step_headings
+from traceq.analysis._wording import a_step, more_rows, python_or_host, python_place, with_step_headings
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.idle_time import IdleCause, idleness
 from traceq.facts.timeline.phases import phases
@@ -19,7 +19,7 @@ from traceq.units import Unit, format_value
 
 POSITION = 58
 
-_TOP = 6
+_TOP, _ALL_ELSE = 6, "all else"
 _MIN_IDLE = 0.02
 """Idle part of a step from which people are shown its causes."""
 
@@ -46,13 +46,16 @@ class IdleRow:
 
 @frozen
 class _Mean:
-    """Rows of one cause, op, line and phase, mean over ranks; `num` is their sum, `share` in percent of the step."""
+    """Rows of one cause, op, line and phase, mean over ranks; `num` is their sum, `share` in percent of the step.
+
+    The last row may be all others, of which `num` is None.
+    """
 
     cause: str = column("cause")
     op: str = column("op")
     line: str = column("line")
     phase: str = column("phase")
-    num: int = column("gaps", Unit.COUNT)
+    num: int | None = column("gaps", Unit.COUNT)
     step_ns: float = column("", Unit.NS, is_per_step=True)
     longest_ns: int = column("longest", Unit.NS)
     share: float = column("share", Unit.PERCENT)
@@ -108,21 +111,39 @@ def _step_ns(trace: Trace) -> float:
     return float((windows[:, 1] - windows[:, 0]).mean())
 
 
+def _with_all_else(
+    largest: Sequence[tuple[tuple[str, str, str, str], Sequence[int]]],
+) -> list[tuple[tuple[str, str, str, str], tuple[int | None, int, int]]]:
+    """Return the first rows, and one for all others, so that they add up to the idle time.
+
+    Several of these may have a part in one gap: how many gaps they fill is not their sum.
+    """
+    num_named = _TOP if len(largest) <= _TOP else _TOP - 1
+    named = [(identity, (num, ns, longest_ns)) for identity, (num, ns, longest_ns) in largest[:num_named]]
+    if not (rest := [sums for _, sums in largest[num_named:]]):
+        return list(named)
+    _, ns, longest_ns = zip(*rest, strict=True)
+    return [*named, ((_ALL_ELSE, "", "", ""), (None, sum(ns), max(longest_ns)))]
+
+
 def _view(job: Job, rows: Sequence[IdleRow], idle_ns: float, step_ns: float) -> Table:
     """Return the largest rows, mean over ranks; `idle_ns` and `step_ns` are sums over ranks."""
     sums: dict[tuple[str, str, str, str], list[int]] = {}
     for row in rows:
-        op = python_place(row.op) if row.cause == "python" else row.op
-        total = sums.setdefault((row.cause, op, row.line, row.phase), [0, 0, 0])
+        op, cause = row.op, row.cause
+        if cause == "python":
+            op, cause = python_place(op), python_or_host(row.line)
+        total = sums.setdefault((cause, op, row.line, row.phase), [0, 0, 0])
         total[:] = total[0] + row.num, total[1] + row.step_ns, max(total[2], row.longest_ns)
     largest = sorted(sums.items(), key=lambda item: -item[1][1])
     num_ranks = len(job.ranks)
     shown = [
         _Mean(*identity, num, ns / num_ranks, longest_ns, 100 * ns / step_ns)
-        for identity, (num, ns, longest_ns) in largest[:_TOP]
+        for identity, (num, ns, longest_ns) in _with_all_else(largest)
     ]
+    more = more_rows(len(largest) - _TOP + 1) if len(largest) > _TOP else ""
     subject = "The device idles" if any(rank.has_device for rank in job.ranks) else "The main thread runs no op for"
     idle, share = format_value(idle_ns / num_ranks, Unit.NS), format_value(100 * idle_ns / step_ns, Unit.PERCENT)
-    note = f"{subject} {idle} of {a_step(job.ranks[0].steps)}, {share}. {more_rows(len(largest) - _TOP)}".strip()
+    note = f"{subject} {idle} of {a_step(job.ranks[0].steps)}, {share}. {more}".strip()
     mean = " (mean of ranks)" if num_ranks > 1 else ""
     return with_step_headings(Table.of("idle", f"Idle time by cause{mean}", _Mean, shown, note=note), job)

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._wording import in_some_steps, per_step
+from traceq.analysis._wording import in_phase, in_some_steps, per_step, range_of_steps
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.compiled_code import runs_compiled
+from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
@@ -141,12 +142,12 @@ def _launch_bound(trace: Trace) -> Finding | None:
         format_value(int(ns) / len(counted), Unit.NS)
         for ns in (waited_ns, by_phase[main].sum(), partition.ns[host_bound].sum())
     )
-    where = f"in {' and '.join(names[phase] for phase in main)}"
+    where = " and ".join(in_phase(names[phase]) for phase in main)
     where = f" {where}" if time == of_main else f", {of_main} of it {where}"
     tiny = f"{format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny{_tiny_line(trace)}"
-    if waited_ns < _NEARLY_ALL * int(partition.ns[host_bound].sum()):
-        tiny += f"; the other gaps of {of_all} host-bound are longer than 1 ms, or follow a sync"
-    waits = f"the device waits {time} {per_step(steps_)} for launches{where} ({tiny})"
+    of_all = f", of {of_all} host-bound," if waited_ns < _NEARLY_ALL * int(partition.ns[host_bound].sum()) else ""
+    which = f"for the host in gaps of up to 1 ms that follow no sync{where}"
+    waits = f"the device waits {time} {per_step(steps_)}{range_of_steps(by_step)}{of_all} {which} ({tiny})"
     text = f"launch-bound: {waits}; try {_remedies(trace, main)}"
     return Finding("launch_bound", "high", text, step_ns, instead_of=("host_bound",))
 
@@ -171,7 +172,8 @@ def _remedies(trace: Trace, waits_in: Sequence[int]) -> str:
     prevents = in_steps & np.isin(waits.phase, waits_in) & ~np.isin(waits.kind, _CAN_BE_CAPTURED)
     remedies = []
     if matching(trace.events, calls, _HAS_GRAPHS).any():
-        remedies.append("CUDA graphs (once the syncs are gone)" if prevents.any() else "CUDA graphs")
+        graphs = "more of the step in CUDA graphs" if graph_replays(trace).replayed.any() else "CUDA graphs"
+        remedies.append(f"{graphs} (once the syncs are gone)" if prevents.any() else graphs)
     if not runs_compiled(trace):
         remedies.append("torch.compile")
     return " or ".join(filter(None, (", ".join(remedies), "larger batches")))

@@ -69,7 +69,7 @@ class _Line:
     line: str = column("line")
     phase: str = column("phase")
     op: str = column("ops")
-    num_ops: float = column("num", Unit.MEAN)
+    num_ops: float | None = column("num", Unit.MEAN)
     host_ns: float = column("host", Unit.NS)
     gpu_ns: float = column("GPU time", Unit.NS)
     share: float = column("share", Unit.PERCENT)
@@ -153,7 +153,7 @@ def _view(job: Job, rows: Sequence[LineRow]) -> Table | None:
             line or "(not known)",
             phase,
             ops[line, phase],
-            num_ops / num,
+            num_ops / num or None,  # its ops began at other lines, and run Python
             (other_ns if has_device else most_ns) / num,
             most_ns / num if has_device else 0.0,
             100 * most_ns / all_ns,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_share
 from traceq.analysis._device_copies import exposed_device_copies
+from traceq.analysis._host_causes import HostCauses, host_causes, host_words
 from traceq.analysis._slack import least_waiting_rank, slack_by_rank
 from traceq.analysis._wording import (
     MOST_RANKS,
@@ -21,6 +22,7 @@ from traceq.analysis._wording import (
     in_traced_steps,
     more_rows,
     per_step,
+    range_of_steps,
     saving_words,
 )
 from traceq.analysis.perturbation import much_longer_words
@@ -114,7 +116,7 @@ class _Rank:
     """One rank's rows, its phases in the main thread's order, and ns that replay saves without a resource.
 
     `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `capture_ns` of a step is
-    host-bound while CUDA graphs are captured.
+    host-bound while CUDA graphs are captured; `host_causes` is where the host is in its host-bound time.
     """
 
     rows: tuple[PartitionRow, ...]
@@ -123,6 +125,7 @@ class _Rank:
     saved: dict[str, Saving]
     device_copies: dict[str, float]
     capture_ns: float
+    host_causes: HostCauses
 
 
 @frozen(eq=False)
@@ -147,8 +150,15 @@ class _Matrix:
 
 def summarize(trace: Trace) -> _Rank:
     """Return the exact partition of every window by phase and category."""
-    rows, order = tuple(_rows(trace)), phases(trace).in_order
-    return _Rank(rows, order, exposed_pieces(trace), _saved(trace), exposed_device_copies(trace), _capture_ns(trace))
+    return _Rank(
+        rows=tuple(_rows(trace)),
+        in_order=phases(trace).in_order,
+        exposed=exposed_pieces(trace),
+        saved=_saved(trace),
+        device_copies=exposed_device_copies(trace),
+        capture_ns=_capture_ns(trace),
+        host_causes=host_causes(trace),
+    )
 
 
 def _capture_ns(trace: Trace) -> float:
@@ -262,6 +272,8 @@ def _findings(
             meaning = f"{meaning}; it may be less, as work that the trace does not show runs for {unrecorded}"
         if category == _COPIES and 2 * sum(device_copies.values()) >= mean_ns:
             meaning = _copies_of_device(device_copies)
+        if category == _HOST_BOUND and (places := host_words([part.host_causes for part in parts], mean_ns)):
+            meaning = f"the device waits for the host: {places}"
         is_capture = category == _HOST_BOUND and 2 * capture_ns >= mean_ns
         if is_capture:
             meaning = (
@@ -282,7 +294,8 @@ def _findings(
             saves = f"{_FREE[category]} saves {saving_words(saving, step_ns)}{on_rank} ({basis_of_saving})"
             meaning = f"{saves}: something else limits the step" if is_vain else f"{meaning}; {saves}"
         joined = ", but " if is_vain else ": "
-        text = f"{category_term(category)}, {time} ({format_value(pct, Unit.PERCENT)}){basis}{joined}{meaning}"
+        of_step = format_value(pct, Unit.PERCENT)
+        text = f"{category_term(category)}, {time} ({of_step}){basis}{range_of_steps(ns)}{joined}{meaning}"
         findings.append(Finding(category, "low" if is_vain else "medium", text, round(mean_ns)))
     return findings
 

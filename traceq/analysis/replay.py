@@ -14,36 +14,40 @@ from traceq.analysis._job_gain import is_too_large, job_gain, played_job
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import a_step, in_traced_steps, the_step, until_done
-from traceq.causes.removed_waits import LOADER, kinds_of_waits, saved_without_alike
+from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
 from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.stalls.host_waits import host_waits
-from traceq.facts.stalls.syncs import SYNC_KINDS
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.timeline.call_sites import is_at_line
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import span_index
 from traceq.model import Caveat, Run, Trace
 from traceq.report import Finding, Report, Table, column
-from traceq.units import Unit, format_ranks, format_value
+from traceq.units import Unit, format_range, format_ranks, format_value
 from traceq.whatif.best import best_changes
 from traceq.whatif.host_waits import WithoutSyncs
 from traceq.whatif.job_replay import CannotReplay, job_replay
 from traceq.whatif.predict import Change
 from traceq.whatif.sentences import change_table
-from traceq.whatif.unreplayed import MOST_UNREPLAYED, is_replayed, unreplayed_share
+from traceq.whatif.unreplayed import MOST_UNREPLAYED, is_replayed, least_unreplayed_share, unreplayed_share
 
 POSITION = 59
 
 _NOTHING, _ALL, _LOADER = "nothing", "all syncs", "data loader"
 _ALLOCATIONS = "alloc syncs"
+_AT_LINE = "--without sync:"
 _COMMUNICATION, _HOST_TIME = "communication", "host time"
 
 _SHOWN = 0.005
 """Part of a step that removing something must save for people to see the table."""
 _UNEXPLAINED = 0.01
 """Part of a step that replay cannot explain from which the note says so."""
+_GRAIN_PCT = 0.1
+"""Percentage of a step from which the ends of what cannot be replayed are told apart."""
 _RANGE = "At most: if streams waited only where that delayed them, and delays without a recorded reason shrink."
 _OF_JOB = "What all ranks gain together: traceq whatif."
 _LEAST_SHARE, _FAR_MORE = 0.02, 1.5
@@ -78,19 +82,24 @@ class _Rank:
     """One rank's rows, ns by which its step is shorter without the one row of `syncs` that saves most, and changes.
 
     These are those that would gain most, of a rank that is replayed alone; none if it cannot be replayed.
-    `unreplayed_share` of its step cannot.
+    `unreplayed_share` of its step cannot, at least `least_unreplayed_share`. `sync_lines` are those of the rows of
+    `syncs`.
     """
 
     rows: tuple[ReplayRow, ...]
     largest_alone_ns: int
     changes: tuple[Change, ...]
     unreplayed_share: float
+    least_unreplayed_share: float
+    sync_lines: tuple[str, ...]
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return step times by replay; the first row removes `nothing` and shows how well replay explains the trace."""
     largest_alone_ns = max((saving.least_ns for saving in saved_without_alike(trace)), default=0)
-    return _Rank(tuple(_rows(trace)), largest_alone_ns, _changes(trace), unreplayed_share(trace))
+    shares = unreplayed_share(trace), least_unreplayed_share(trace)
+    lines = tuple(syncs(trace).origin.texts[line] for _, _, line, *_ in alike_syncs(trace).keys.tolist())
+    return _Rank(tuple(_rows(trace)), largest_alone_ns, _changes(trace), *shares, lines)
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -101,7 +110,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """
     table, caveats = Table.of("replay", "Replay", ReplayRow, of_all(parts)), _refused(job, parts)
     gains = parts[0].changes if len(parts) == 1 else _changes_of_job(job)
-    changes = (_view_of_changes(job, gains),) if gains else ()
+    changes = (_view_of_changes(job, parts, gains),) if gains else ()
     saving = [
         (rank, part)
         for rank, part in zip(job.ranks, parts, strict=True)
@@ -119,17 +128,18 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 def _refused(job: Job, parts: Sequence[_Rank]) -> tuple[Caveat, ...]:
     """Return a caveat on ranks of whose steps too much cannot be replayed: nothing is said of what they would save."""
     refused = [
-        (part.unreplayed_share, rank)
+        (part.least_unreplayed_share, part.unreplayed_share, rank)
         for rank, part in zip(job.ranks, parts, strict=True)
         if part.unreplayed_share > MOST_UNREPLAYED
     ]
     if not refused:
         return ()
-    share, rank = max(refused, key=lambda pair: pair[0])
-    percent, most = format_value(100 * share, Unit.PERCENT), f"{100 * MOST_UNREPLAYED:.0f} %"
-    on_ranks = f" of ranks {format_ranks([each.rank for _, each in refused])}" if len(job.ranks) > 1 else ""
+    least, share, rank = max(refused, key=lambda each: each[:2])
+    part = format_range(100 * least, 100 * share, Unit.PERCENT, grain=_GRAIN_PCT)
+    most = f"{100 * MOST_UNREPLAYED:.0f} %"
+    on_ranks = f" of ranks {format_ranks([each.rank for *_, each in refused])}" if len(job.ranks) > 1 else ""
     text = (
-        f"{percent} of {the_step(rank.steps)}{on_ranks} cannot be replayed, more than {most}: nothing is said of what "
+        f"{part} of {the_step(rank.steps)}{on_ranks} cannot be replayed, more than {most}: nothing is said of what "
         "it would be without its syncs, communication or host time"
     )
     return (Caveat("not_replayed", text),)
@@ -176,9 +186,19 @@ def _changes_of_job(job: Job) -> tuple[Change, ...]:
     return () if replay is None else tuple(prediction.together for prediction in best_changes(replay))
 
 
-def _view_of_changes(job: Job, changes: Sequence[Change]) -> Table:
-    title = f"{a_step(job.ranks[0].steps).capitalize()} if one thing changed, by the options of `traceq whatif`"
-    return change_table(changes, title)
+def _view_of_changes(job: Job, parts: Sequence[_Rank], changes: Sequence[Change]) -> Table:
+    """Return what changes gain; a heading says where one removes several rows of `syncs`, which save less each."""
+    together = [words for change in changes if (words := _rows_together(parts, change.option))]
+    of_rows = f" ({'; '.join(together)})" if together else ""
+    whole = a_step(job.ranks[0].steps).capitalize()
+    return change_table(changes, f"{whole} if one thing changed, by the options of `traceq whatif`{of_rows}")
+
+
+def _rows_together(parts: Sequence[_Rank], option: str) -> str:
+    """Return `sync:train.py:9 is 2 rows of syncs together` for an option that removes more than one; "" for others."""
+    line = option.removeprefix(_AT_LINE)
+    num = max(sum(is_at_line(text, line) for text in part.sync_lines) for part in parts) if line != option else 0
+    return f"sync:{line} is {num} rows of syncs together" if num > 1 else ""
 
 
 def _row(rank: int, removed: str, num: int, blocked_ns: int, saving: Saving, step_ns: int) -> ReplayRow:

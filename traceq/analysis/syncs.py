@@ -14,6 +14,7 @@ from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import (
     and_followers,
+    in_phase,
     in_some_steps,
     in_traced_steps,
     more_rows,
@@ -59,7 +60,10 @@ _ONCE = {
     "pool_growth": "; no memory is returned meanwhile, so the pool still grows, as in a warm-up",
 }
 """What a finding adds about syncs that do not recur in every step."""
-_VIEW = ("kind", "line", "op", "phase", "num", "step_blocked_ns", "replay_ns", "most_replay_ns", "label")
+_VIEW = (
+    *("kind", "line", "op", "phase", "num"),
+    *("step_blocked_ns", "step_unrecorded_ns", "replay_ns", "most_replay_ns", "label"),
+)
 
 
 @frozen
@@ -68,9 +72,11 @@ class SyncRow:
 
     Means over the counted steps are `step_blocked_ns` and `replay_ns`, by which a step becomes shorter without them:
     what they cost, in labels, tables and findings; `most_replay_ns` where what streams wait for is not recorded, or
-    delays of the device have no recorded reason. `cost_ns` is only the part of it right after them. Waits for
-    unrecorded work do not count in `step_blocked_ns`. `once`: why they do not recur in every step, "" if they may;
-    `num_steps` counted steps have one. `steps_blocked_ns`, `steps_saved_ns`: the two means by step.
+    delays of the device have no recorded reason; None where it is not known what a step without them would be.
+    `cost_ns` is only the part of it right after them. `step_unrecorded_ns`: the part of `step_blocked_ns` in which they
+    wait for unrecorded work. `once`: why they do not recur in every step, "" if they may; `num_steps` counted steps
+    have one. By step: `steps_recorded_ns`, for how long they block without waits for unrecorded work, and
+    `steps_saved_ns`.
     """
 
     key: str = column("key")
@@ -89,13 +95,24 @@ class SyncRow:
     starved_ns: int = column("starved", Unit.NS)
     cost_ns: int = column("device idle after", Unit.NS)
     step_blocked_ns: int = column("blocked", Unit.NS, is_per_step=True)
-    replay_ns: int = column("saves", Unit.NS, is_per_step=True)
-    most_replay_ns: int = column("at most", Unit.NS, is_per_step=True)
+    step_unrecorded_ns: int = column("of it unrecorded", Unit.NS, is_per_step=True)
+    replay_ns: int | None = column("saves", Unit.NS, is_per_step=True)
+    most_replay_ns: int | None = column("at most", Unit.NS, is_per_step=True)
     label: str = column("label")
     once: str = column("once")
     num_steps: int = column("steps with one", Unit.COUNT)
-    steps_blocked_ns: tuple[int, ...] = ()
+    steps_recorded_ns: tuple[int, ...] = ()
     steps_saved_ns: tuple[int, ...] = ()
+
+    @property
+    def saved_ns(self) -> int:
+        """What is known to be saved without them, ns per step."""
+        return self.replay_ns or 0
+
+    @property
+    def recorded_ns(self) -> int:
+        """For how long they block the host without waits for unrecorded work, ns per step."""
+        return self.step_blocked_ns - self.step_unrecorded_ns
 
 
 def summarize(trace: Trace) -> Part[SyncRow]:
@@ -119,12 +136,15 @@ def _rows(trace: Trace) -> list[SyncRow]:
     in_steps = step >= 0
     cell, num_cells = groups.group_ids[in_steps] * len(host) + step[in_steps], len(groups.keys) * len(host)
     num_steps = np.count_nonzero(np.bincount(cell, minlength=num_cells).reshape(-1, len(host)), axis=1).tolist()
-    num, size, savings = groups.count(), groups.sum(waits.bytes), _savings(trace)
+    num, size, savings = groups.count(), groups.sum(waits.bytes), saved_without_alike(trace)
     blocked_ns, wait_ns = groups.sum(waits.blocked), groups.sum(waits.wait)
     starved_ns, cost_ns = groups.sum(waits.starved), groups.sum(waits.cost)
     on_record = blocked_on_record(trace)
     recorded_wait_ns = groups.sum(np.minimum(waits.wait, on_record))
-    steps_blocked_ns = np.bincount(cell, on_record[in_steps], num_cells).reshape(-1, len(host)).astype(np.int64)
+    steps_blocked_ns, steps_recorded_ns = (
+        np.bincount(cell, ns[in_steps], num_cells).reshape(-1, len(host)).astype(np.int64)
+        for ns in (waits.blocked, on_record)
+    )
     allocates, captured_ns = allocates_once(trace), groups.sum(np.where(is_in_graph_capture(trace), waits.blocked, 0))
     measures = is_of_measurement(trace)
     captures = [2 * ns > all_ns for ns, all_ns in zip(captured_ns, blocked_ns, strict=True)]
@@ -133,6 +153,10 @@ def _rows(trace: Trace) -> list[SyncRow]:
         kind, op, line = SYNC_KINDS[kind_code], texts[op_text], texts[line_text]
         module_path, phase = paths[path] if path >= 0 else "", names[phase_number]
         first = waits.rows[groups.first[index]]
+        step_ns, step_recorded_ns = (
+            round(int(ns[index].sum()) / len(host)) for ns in (steps_blocked_ns, steps_recorded_ns)
+        )
+        label = _label(trace, recorded_wait_ns[index], step_ns - step_recorded_ns, savings[index])
         rows.append(
             SyncRow(
                 key=keys[index],
@@ -150,25 +174,18 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 return_ns=blocked_ns[index] - wait_ns[index],
                 starved_ns=starved_ns[index],
                 cost_ns=cost_ns[index],
-                step_blocked_ns=round(int(steps_blocked_ns[index].sum()) / len(host)),
-                replay_ns=savings[index].least_ns,
-                most_replay_ns=savings[index].most_ns,
-                label=_label(trace, recorded_wait_ns[index], savings[index]),
+                step_blocked_ns=step_ns,
+                step_unrecorded_ns=step_ns - step_recorded_ns,
+                replay_ns=None if label == _UNKNOWN else savings[index].least_ns,
+                most_replay_ns=None if label == _UNKNOWN else savings[index].most_ns,
+                label=label,
                 once=_once(kind, allocates, is_capture=captures[index], is_measurement=bool(measures[index])),
                 num_steps=num_steps[index],
-                steps_blocked_ns=tuple(steps_blocked_ns[index].tolist()),
+                steps_recorded_ns=tuple(steps_recorded_ns[index].tolist()),
                 steps_saved_ns=savings[index].steps_ns,
             )
         )
     return sorted(rows, key=lambda row: (-row.cost_ns, -row.blocked_ns, row.key))
-
-
-def _savings(trace: Trace) -> list[Saving]:
-    """Return what a step without each row saves; nothing is claimed where the trace cannot be replayed."""
-    savings = saved_without_alike(trace)
-    if is_replayed(trace):
-        return savings
-    return [Saving(0, 0, (0,) * len(saving.steps_ns)) for saving in savings]
 
 
 def _once(kind: str, allocates: str, *, is_capture: bool, is_measurement: bool) -> str:
@@ -177,8 +194,12 @@ def _once(kind: str, allocates: str, *, is_capture: bool, is_measurement: bool) 
     return _CAPTURE if is_capture else _MEASUREMENT if is_measurement else ""
 
 
-def _label(trace: Trace, wait_ns: int, saving: Saving) -> str:
-    """Return what removing some syncs saves per step, in a word; `wait_ns` is over all steps."""
+def _label(trace: Trace, wait_ns: int, unrecorded_ns: int, saving: Saving) -> str:
+    """Return what removing some syncs saves per step, in a word.
+
+    `wait_ns`: they wait for recorded work, over all steps; `unrecorded_ns`: for other work, per step. Replay keeps such
+    a wait, as it is not known what the host would do meanwhile.
+    """
     if lacks_device_rows(trace) or not is_replayed(trace):
         return _UNKNOWN
     windows = steps(trace).window
@@ -186,6 +207,8 @@ def _label(trace: Trace, wait_ns: int, saving: Saving) -> str:
     step_ns = _step_ns(steps(trace))
     if saving.least_ns > 0 and saving.least_ns >= _THRESHOLD * step_ns:
         return _COSTLY
+    if unrecorded_ns >= _LONG * step_ns:
+        return _UNKNOWN
     if saving.most_ns - saving.least_ns >= _LONG * step_ns:
         return _MAY_COST
     is_free = saving.least_ns * len(windows) < _FREE_PART * wait_ns
@@ -207,9 +230,10 @@ def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
     view = Table.of("syncs", f"Syncs ({scope})", SyncRow, shown, note=note).select(*_VIEW)
     unknown = ("replay_ns", "most_replay_ns", "label") if is_lost else ("replay_ns", "most_replay_ns")
     step_ns = {rank.rank: _step_ns(rank.steps) for rank in job.ranks}
-    is_range = any(row.most_replay_ns - row.replay_ns >= _LONG * step_ns[row.rank] for row in shown)
+    is_range = any((row.most_replay_ns or 0) - row.saved_ns >= _LONG * step_ns[row.rank] for row in shown)
     hidden = unknown if is_cpu_only else () if is_range else ("most_replay_ns",)
-    return with_step_headings(view.without(*hidden), job)
+    recorded = () if any(row.step_unrecorded_ns for row in shown) else ("step_unrecorded_ns",)
+    return with_step_headings(view.without(*hidden, *recorded), job)
 
 
 def _worst(rows: Iterable[SyncRow], slack_ns: Mapping[int, float] | None = None) -> list[SyncRow]:
@@ -220,7 +244,7 @@ def _worst(rows: Iterable[SyncRow], slack_ns: Mapping[int, float] | None = None)
     worst, slack_ns = dict[str, SyncRow](), slack_ns or {}
 
     def order(row: SyncRow) -> tuple[float, int, str, int]:
-        return slack_ns.get(row.rank, 0.0) - row.replay_ns, -row.step_blocked_ns, row.key, row.rank
+        return slack_ns.get(row.rank, 0.0) - row.saved_ns, -row.step_blocked_ns, row.key, row.rank
 
     for row in sorted(rows, key=order):
         worst.setdefault(row.key, row)
@@ -253,16 +277,16 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Finding]:
         return bool(row.once) or (in_most and recurs(steps_ns, steps_of[row.rank], 100 * least_part))
 
     slack_ns = slack_by_rank(job)
-    saving = [row for row in rows if row.replay_ns >= _THRESHOLD * step_ns[row.rank]]
+    saving = [row for row in rows if row.saved_ns > 0 and row.saved_ns >= _THRESHOLD * step_ns[row.rank]]
     costly_keys = {row.key for row in saving}
-    blocking = sorted(_worst(row for row in rows if row.once != _MEASUREMENT), key=lambda row: -row.step_blocked_ns)
+    blocking = sorted(_worst(row for row in rows if row.once != _MEASUREMENT), key=lambda row: -row.recorded_ns)
     replayed = (row for row in blocking if row.kind != _SCALAR and row.key not in costly_keys)  # not without a device
     free = [
         row
         for row in replayed
-        if row.step_blocked_ns >= _LONG * step_ns[row.rank]
+        if row.recorded_ns >= _LONG * step_ns[row.rank]
         and row.label not in (_MAY_COST, _UNKNOWN)
-        and recurs_in_steps(row, row.steps_blocked_ns, _LONG)
+        and recurs_in_steps(row, row.steps_recorded_ns, _LONG)
     ]
     steady = (row for row in saving if recurs_in_steps(row, row.steps_saved_ns, _THRESHOLD))
     most = _worst(steady, slack_ns)[:_MOST_FINDINGS]
@@ -280,24 +304,23 @@ def _costly(job: Job, row: SyncRow, step_ns: float, slack_ns: float) -> Finding:
 
     Where not, a rank that others do not wait for would only wait longer itself.
     """
-    site = SyncSite(row.kind, row.op, row.line)
-    saved = saving_words(Saving(row.replay_ns, row.most_replay_ns), step_ns)
-    more = and_followers(Saving(row.replay_ns, row.most_replay_ns), row.step_blocked_ns)
+    site, saving = SyncSite(row.kind, row.op, row.line), Saving(row.saved_ns, row.most_replay_ns or 0)
+    saved, more = saving_words(saving, step_ns), and_followers(saving, row.step_blocked_ns)
     if (gain := job_gain(job, WithoutSyncs(key=row.key))) is not None:
         alone = "" if gain.words == saved else f"{saved} on this rank alone, and on all ranks "
         text = f"{_blocks(job, row)}; removing it saves {alone}{gain.of_step} (replay{more})"
         severity = "low" if gain.is_nothing else "high"
-        return Finding("costly_sync", severity, f"{text}{_ONCE[row.once]}", row.replay_ns, row.key, site=site)
-    if slack_ns < row.replay_ns:
+        return Finding("costly_sync", severity, f"{text}{_ONCE[row.once]}", row.saved_ns, row.key, site=site)
+    if slack_ns < row.saved_ns:
         text = f"{_blocks(job, row)}; removing it saves {saved} (replay{more}){_ONCE[row.once]}"
-        return Finding("costly_sync", "high", text, row.replay_ns, row.key, site=site)
+        return Finding("costly_sync", "high", text, row.saved_ns, row.key, site=site)
     text = f"{_blocks(job, row)}; removing it shortens that rank's own work by {saved} (replay{more})"
-    return in_vain(Finding("costly_sync", "low", text, row.replay_ns, row.key, site=site), row.rank, slack_ns)
+    return in_vain(Finding("costly_sync", "low", text, row.saved_ns, row.key, site=site), row.rank, slack_ns)
 
 
 def _free(job: Job, row: SyncRow) -> Finding:
-    text = f"{_blocks(job, row)}, but removing it saves {format_value(row.replay_ns, Unit.NS)} (replay): leave it"
-    return Finding("free_sync", "low", text, row.replay_ns, row.key, site=SyncSite(row.kind, row.op, row.line))
+    text = f"{_blocks(job, row)}, but removing it saves {format_value(row.saved_ns, Unit.NS)} (replay): leave it"
+    return Finding("free_sync", "low", text, row.saved_ns, row.key, site=SyncSite(row.kind, row.op, row.line))
 
 
 def _blocks(job: Job, row: SyncRow) -> str:
@@ -305,10 +328,10 @@ def _blocks(job: Job, row: SyncRow) -> str:
     place = f"{row.line} ({row.op})" if row.line and row.op else row.line or row.op or row.call
     on_rank = f" on rank {row.rank}" if len(job.ranks) > 1 else ""
     blocked = f"{format_value(row.step_blocked_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
-    is_open = any(rank.steps.opens_ns is not None for rank in job.ranks if rank.rank == row.rank)
-    besides = ", besides waits for unrecorded work" if is_open else ""
+    unrecorded = format_value(row.step_unrecorded_ns, Unit.NS)
+    hidden = f", of which {unrecorded} wait for work that the trace does not show" if row.step_unrecorded_ns else ""
     what = "allocation" if row.kind == _ALLOC else f"{row.kind} sync"
-    return f"{what} at {place} in {row.phase}{on_rank} blocks the host {blocked}{_basis(job, row)}{besides}"
+    return f"{what} at {place} {in_phase(row.phase)}{on_rank} blocks the host {blocked}{hidden}{_basis(job, row)}"
 
 
 def _basis(job: Job, row: SyncRow) -> str:

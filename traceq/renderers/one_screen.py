@@ -38,6 +38,8 @@ _FIRST = (
 """Tables in the order in which they are chosen, as far as there is room: why it stopped, what was asked, the step."""
 _MOST_ROWS = {_UNPROFILED: 8, "partition": 8, "steps": 2, "ranks": 4, "efficiency": 3, "memory_kinds": 8}
 _ROWS = 5
+_LAST = ("total", "all else")
+"""First cells of a last row, which a shortened table keeps."""
 
 Print = Callable[[EscapedConsole], None]
 
@@ -116,7 +118,7 @@ def _shortened(view: Table, option: str) -> Table:
     """Return the rows that matter most, in their order, with a note on the option for the others; a total stays."""
     most = _MOST_ROWS.get(view.key, _ROWS)
     rows = list(view.rows)
-    total = [rows.pop()] if rows and rows[-1][0] == "total" else []
+    total = [rows.pop()] if rows and rows[-1][0] in _LAST else []
     left_out = len(rows) - most
     if left_out > 0:
         size = next((index for index, column in enumerate(view.columns) if column.key == "total"), None)

@@ -23,8 +23,8 @@ from traceq.whatif.weights import RankWeights, Weights
 
 __all__ = [
     "CommBandwidth",
+    "FreeLaunches",
     "HiddenComm",
-    "NoLaunchLatency",
     "Scaled",
     "WithoutStraggler",
 ]
@@ -178,18 +178,18 @@ class WithoutStraggler(Intervention):
 
 
 @frozen
-class NoLaunchLatency(RankIntervention):
+class FreeLaunches(RankIntervention):
     """As by CUDA graphs: at least launch calls and latency take no time, at most no host time but waits does."""
 
     held = "the host's waits stay, what a process does once takes as long, and launching the graph takes no time"
 
     @property
     def option(self) -> str:
-        return "--no-launch-latency"
+        return "--free-launches"
 
     @property
     def words(self) -> str:
-        return "without launch latency"
+        return "if launches took no time"
 
     def is_in(self, part: RankPart) -> bool:
         return part.facts.has_device

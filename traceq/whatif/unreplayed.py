@@ -12,7 +12,7 @@ from traceq.units import Unit, format_value
 from traceq.whatif.job_replay import CannotReplay, JobReplay
 from traceq.whatif.rank_part import rank_facts
 
-__all__ = ["MOST_UNREPLAYED", "is_replayed", "refuse_unreplayed", "unreplayed_share"]
+__all__ = ["MOST_UNREPLAYED", "is_replayed", "least_unreplayed_share", "refuse_unreplayed", "unreplayed_share"]
 
 MOST_UNREPLAYED = 0.05
 """Part of a step that cannot be replayed from which nothing is predicted."""
@@ -23,18 +23,28 @@ def is_replayed(trace: Trace) -> bool:
     return unreplayed_share(trace) <= MOST_UNREPLAYED
 
 
-@once_per_trace
 def unreplayed_share(trace: Trace) -> float:
     """Return the part of a rank's mean counted step that cannot be replayed, as `refuse_unreplayed` has it of one rank.
 
     It is 0 of a trace without device work, in which nothing but the host is replayed.
     """
+    return min(sum(_shares(trace)), 1.0)
+
+
+def least_unreplayed_share(trace: Trace) -> float:
+    """Return how much of it that is at least, as delays without a recorded cause and unrecorded work may overlap."""
+    return min(max(_shares(trace)), 1.0)
+
+
+@once_per_trace
+def _shares(trace: Trace) -> tuple[float, float]:
+    """Return which parts of the step are delays without a recorded cause, and unrecorded work."""
     if not len(device_work(trace)):
-        return 0.0
+        return 0.0, 0.0
     replay, counted = replay_of(trace), steps(trace).counted
     step_ns = float(replay.step_ns[counted].mean())
-    unreplayed_ns = max(replay.unexplained_ns(), 0) + rank_facts(trace, counted, empty()).unrecorded_ns
-    return min(unreplayed_ns / step_ns, 1.0) if step_ns else 0.0
+    unreplayed_ns = max(replay.unexplained_ns(), 0), rank_facts(trace, counted, empty()).unrecorded_ns
+    return (unreplayed_ns[0] / step_ns, unreplayed_ns[1] / step_ns) if step_ns else (0.0, 0.0)
 
 
 def refuse_unreplayed(replay: JobReplay, path: str = "") -> int:

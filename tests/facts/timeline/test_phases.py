@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builder import AUTOGRAD, Event, annotation, build, kernel, launch, memcpy, op, step, table
+from builder import AUTOGRAD, Event, annotation, build, frame, kernel, launch, memcpy, op, step, table
 
 from traceq.model import Arm, Manifest, Trace
 
@@ -234,3 +234,22 @@ def test_one_pass_alone_or_few_marks_name_no_phases() -> None:
     assert rule(build(step(0, 100), annotation("attn(F)", 0, 98))) == "structure"
     few = [annotation("attn(F)", 0, 5), annotation("attn(B)", 5, 5)]
     assert rule(build(step(0, 100), annotation("whole", 0, 98), *few)) == "structure"
+
+
+def test_a_step_without_a_backward_pass_is_forward_only_while_a_module_runs() -> None:
+    """The step reads its input, calls its model and copies the result to the host; only the model is forward."""
+    trace = build(
+        step(0, 100),
+        frame("image.py(390): normalize", 0, 60),
+        *(launch(62, 2, 1), memcpy("HtoD (Pageable -> Device)", 65, 3, 1)),
+        *(frame("nn.Module: Net_0", 70, 15), launch(72, 2, 2), kernel("gemm", 75, 20, 2)),
+        *(launch(90, 2, 3), memcpy("DtoH (Device -> Pageable)", 96, 2, 3)),
+    )
+    rows = {row["name"]: row for row in table(trace, "phases")}
+    assert (rows["forward"]["cpu_ns"], rows["forward"]["num_gpu_ops"]) == (15_000, 1)
+    assert (rows["other"]["cpu_ns"], rows["other"]["num_gpu_ops"]) == (85_000, 2)
+
+
+def test_without_recorded_modules_such_a_step_is_forward() -> None:
+    rows = {row["name"]: row for row in table(build(step(0, 100), op("aten::mm", 10, 20)), "phases")}
+    assert rows["forward"]["cpu_ns"] == 100_000

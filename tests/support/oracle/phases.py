@@ -97,6 +97,9 @@ class Phases:
             for _, start, end in self.trace.host_steps
             if not any(start <= begin < end for begin, _ in self.passes)
         ]
+        frames = by_thread(self.trace.events, "python_function").get(self.trace.main, [])
+        calls = union(spans([frame for frame in frames if frame.name.startswith("nn.Module: ")]))
+        self.forwards_alone = [span for step in self.steps_without_passes for span in clip(calls, *step) or [step]]
 
     def _main_pieces(self) -> tuple[list[int], list[str]]:
         """Instants where the main thread's phase may change, and the phase from each on; the last is `other`."""
@@ -107,7 +110,7 @@ class Phases:
             relevant = [(start, end) for _, start, end in self.trace.host_steps]
         else:
             relevant = [span for phase in self.in_phase.values() for span in phase.get(main, [])]
-            relevant += self.passes + self.steps + self.steps_without_passes
+            relevant += self.passes + self.steps + self.steps_without_passes + self.forwards_alone
         changes = sorted({edge for span in relevant for edge in span})
         return changes, [self._decide_main(instant) for instant in changes]
 
@@ -122,8 +125,10 @@ class Phases:
             return local
         if inside(self.passes, instant):
             return "backward"
-        if inside(self.steps_without_passes, instant):
+        if inside(self.forwards_alone, instant):
             return "forward"
+        if inside(self.steps_without_passes, instant):
+            return "other"
         follows = bisect_right(self.next_marks, (instant, "~"))
         precedes_a_pass = follows < len(self.next_marks) and self.next_marks[follows][1] == "pass"
         return "forward" if inside(self.steps, instant) and precedes_a_pass else "other"

@@ -13,8 +13,8 @@ from traceq.model import Category, Trace
 
 __all__ = ["COMPILED", "runs_compiled"]
 
-COMPILED = re.compile(r"Torch-Compiled Region|CompiledFxGraph|TorchDynamo|^triton_")
-"""Names of its regions, and of the kernels that Inductor generates."""
+COMPILED = re.compile(r"Torch-Compiled Region|CompiledFxGraph|TorchDynamo|^CompiledFunction(Backward)?$|^triton_")
+"""Names of its regions, of the autograd nodes around them, and of the kernels that Inductor generates."""
 
 
 @once_per_trace

@@ -56,6 +56,11 @@ class OpWork:
     steps_bytes: tuple[int, ...]
 
     @property
+    def key(self) -> str:
+        """What identifies it in the table of ops, and in findings."""
+        return f"{self.phase}|{self.op}|{self.dtype}|{self.shapes}"
+
+    @property
     def step_ns(self) -> int:
         """Time in all counted steps."""
         return sum(self.steps_ns)

@@ -13,6 +13,7 @@ from pathlib import PurePath
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.module_frames import MODULE
 from traceq.facts.events.name_patterns import matching, unique_names
 from traceq.facts.events.nesting import Nest, host_ops, python_frames
 from traceq.facts.memo import once_per_trace
@@ -45,7 +46,6 @@ _LIBRARY = re.compile(
     r"|(^|/)lib/python3\.\d+/(?!(site|dist)-packages/)"
     r"|(^|/)(threading|contextlib|functools|runpy|typing|weakref|warnings|inspect|abc|enum|dataclasses|copy)\.py\("
 )
-_MODULE = re.compile(r"^nn\.Module: ")
 
 
 def is_at_line(recorded: str, given: str) -> bool:
@@ -205,7 +205,7 @@ def _is_user(trace: Trace, frames: Nest) -> NDArray[np.bool_]:
 def _modules(trace: Trace, frames: Nest, time_ns: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
     """Return the innermost nn.Module at each time."""
     events = trace.events
-    index = frames.first_enclosing(frames.innermost_at(time_ns), matching(events, frames.rows, _MODULE))
+    index = frames.first_enclosing(frames.innermost_at(time_ns), matching(events, frames.rows, MODULE))
     names, inverse = unique_names(events, frames.rows[index])
     numbers = [_number(texts, events.strings[name].removeprefix("nn.Module: ")) for name in names.tolist()]
     return np.where(index >= 0, np.array(numbers, np.int64)[inverse], 0)

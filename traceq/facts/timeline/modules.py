@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -12,17 +11,15 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.forward_ops import forward_op, forward_op_at
 from traceq.facts.events.graph_labels import graph_labels
 from traceq.facts.events.graph_replays import graph_replays
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.module_frames import module_frames
 from traceq.facts.events.nesting import Nest, nests_by_track, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
-from traceq.model import Category, Trace
+from traceq.model import Trace
 
 __all__ = ["Modules", "modules", "modules_at", "modules_of_work"]
-
-_MODULE = re.compile(r"^nn\.Module: ")
 
 
 @frozen(eq=False)
@@ -58,8 +55,7 @@ def modules(trace: Trace) -> Modules:
     it is still the same module.
     """
     events = trace.events
-    rows = events.rows(Category.PYTHON)
-    frames = nests_by_track(trace, rows[matching(events, rows, _MODULE)])
+    frames = nests_by_track(trace, module_frames(trace))
     by_name, paths, parents = np.full(len(events.strings), -1), list[str](), list[int]()
     for track in sorted(frames, key=lambda track: track != main_track(trace)):
         calls = frames[track]

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work, lacks_host_ops
+from traceq.facts.events.module_frames import module_frames
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
 from traceq.facts.timeline.optimizer_updates import update_starts
-from traceq.facts.timeline.steps import Steps, main_track, steps
+from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
 from traceq.intervals import (
     Spans,
@@ -31,6 +32,7 @@ from traceq.intervals import (
     intersect,
     measure,
     measure_common,
+    measure_within,
     sorted_unique,
     span_index,
     spans,
@@ -251,7 +253,7 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     on_main = rows[is_other[rows]]
     backward = _without_idle_gaps(spans(events.ts[in_backward], events.end[in_backward]), np.sort(events.ts[on_main]))
     main_marks = _layers(trace, marks, main)
-    forward = empty() if lacks_host_ops(trace) else _forward(steps(trace), backward, main_marks[0])
+    forward = empty() if lacks_host_ops(trace) else _forward(trace, backward, main_marks[0])
     main_layers = [*main_marks, backward, forward]
     always = np.array([[np.iinfo(np.int64).min, np.iinfo(np.int64).max]])
     threads: dict[int, Timeline] = {}
@@ -272,12 +274,14 @@ def _without_idle_gaps(backward: Spans, begun: NDArray[np.int64]) -> Spans:
     return spans(np.r_[backward[:, 0], start[is_idle]], np.r_[backward[:, 1], end[is_idle]])
 
 
-def _forward(all_steps: Steps, backward: Spans, updates: Spans) -> Spans:
+def _forward(trace: Trace, backward: Spans, updates: Spans) -> Spans:
     """Return the time in the steps that a backward pass follows, before an update or the step's end.
 
-    Of a step without any it is all. What follows the last pass (clipping, reductions, logging) is no forward; where
-    steps are not marked, the end of the trace may be within the next one.
+    Of a step without any it is the time in modules, without recorded ones all of it. What follows the last pass
+    (clipping, reductions, logging) is no forward; where steps are not marked, the end of the trace may be within the
+    next one.
     """
+    all_steps = steps(trace)
     host = all_steps.host
     points = np.concatenate([backward[:, 0], updates[:, 0], host[:, 1]])
     order = np.argsort(points, kind="stable")
@@ -286,7 +290,19 @@ def _forward(all_steps: Steps, backward: Spans, updates: Spans) -> Spans:
     num_before = np.searchsorted(backward[:, 0], host)
     is_alone = num_before[:, 0] == num_before[:, 1]
     forward = spans(since[is_pass], points[order][is_pass])
-    return union(intersect(forward, spans(*host.T)), spans(*host[is_alone].T))
+    return union(intersect(forward, spans(*host.T)), _in_modules(trace, host[is_alone]))
+
+
+def _in_modules(trace: Trace, host: Spans) -> Spans:
+    """Return the time of some steps in which the main thread is in a module; all of a step in which none is recorded.
+
+    What a step does before, between and after (preparing its input, sampling) is no forward.
+    """
+    rows = module_frames(trace)
+    rows = rows[tracks(trace)[rows] == main_track(trace)]
+    called = intersect(spans(trace.events.ts[rows], trace.events.end[rows]), spans(*host.T))
+    has_none = measure_within(called, *host.T) == 0
+    return union(called, spans(*host[has_none].T))
 
 
 def _layers(trace: Trace, marks: list[NDArray[np.int64]], track: int) -> list[Spans]:

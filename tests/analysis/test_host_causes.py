@@ -1,0 +1,47 @@
+"""Where the host is while the device waits for it, in the finding on host-bound time."""
+
+from __future__ import annotations
+
+import pytest
+from builder import Event, build, frame, kernel, launch, op, step, table
+
+from traceq.analysis.registry import analyze
+from traceq.model import Run, Trace
+
+
+def reads_its_input(*, with_lines: bool) -> Trace:
+    """A step whose host normalizes images for 60 us, resizes for 20 us and runs an op for 10 us before it launches."""
+    lines = [frame("image.py(390): normalize", 0, 60), frame("image.py(93): rescale", 60, 20)]
+    rows: list[Event] = [step(0, 150), op("aten::stack", 80, 10), launch(90, 5, 1), kernel("gemm", 95, 55, 1)]
+    return build(*rows, *(lines if with_lines else []))
+
+
+@pytest.mark.parametrize(
+    ("with_lines", "places"),
+    [
+        (True, "60.0 us at image.py:390 normalize, 20.0 us at image.py:93 rescale, 15.0 us elsewhere"),
+        (False, "85.0 us between ops in forward, 10.0 us in aten::stack in forward"),
+    ],
+)
+def test_a_host_bound_finding_says_where_the_host_is(with_lines: bool, places: str) -> None:
+    trace = reads_its_input(with_lines=with_lines)
+    (finding,) = (each for each in analyze(Run("", (trace,)), "partition").findings if each.code == "host_bound")
+    assert f": the device waits for the host: {places}; a host that takes no time saves " in finding.text
+    assert finding.ns == sum(row["step_ns"] for row in table(trace, "idle") if row["category"] == "host_bound")
+
+
+def test_without_host_ops_it_is_not_known_where_the_host_is() -> None:
+    trace = build(launch(0, 60, 1), kernel("gemm", 60, 40, 1), launch(160, 5, 2), kernel("gemm", 165, 40, 2))
+    (finding,) = (each for each in analyze(Run("", (trace,)), "partition").findings if each.code == "host_bound")
+    assert "the device waits while the host prepares the next launch" in finding.text
+
+
+@pytest.mark.parametrize(("second", "ends"), [(900, " (200 us to 900 us by step)"), (300, "")])
+def test_a_mean_that_no_step_has_comes_with_those_of_the_steps(second: int, ends: str) -> None:
+    """The device waits for 200 us in the first step of 1 ms, and for `second` in the next."""
+    rows: list[Event] = [step(0, 1000), step(1000, 1000, 1)]
+    for number, start in enumerate((200, 1000 + second)):
+        rows += [launch(start - 5, 5, number + 1), kernel("gemm", start, 1000 * (number + 1) - start, number + 1)]
+    findings = analyze(Run("", (build(*rows),)), "partition").findings
+    (finding,) = (each for each in findings if each.code == "host_bound")
+    assert f" in these 2 traced steps{ends}: the device waits" in finding.text

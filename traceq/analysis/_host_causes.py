@@ -1,0 +1,68 @@
+"""Where the host is while the device waits for it, in words: the largest causes of host-bound time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from traceq.analysis._wording import in_phase, python_place
+from traceq.facts.stalls.idle_time import IdleCause, idleness
+from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import TimeCategory
+from traceq.grouping import group
+from traceq.model import Trace
+from traceq.units import Unit, format_value
+
+__all__ = ["HostCauses", "host_causes", "host_words"]
+
+HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
+"""(cause, op, line, phase) -> host-bound ns of a mean counted step, as the rows of `idle` have it."""
+
+_MOST, _LEAST_SHARE, _LEAST_REST = 2, 0.1, 0.01
+"""Causes that are named at most, and the parts of the host-bound time from which one is, and what is left is told."""
+
+
+def host_causes(trace: Trace) -> HostCauses:
+    """Return what the host does in the counted steps while the device waits for the next launch."""
+    idle, names = idleness(trace), phases(trace).names
+    chosen = np.flatnonzero(idle.category == TimeCategory.HOST_BOUND)
+    groups = group([each[chosen] for each in (idle.cause, idle.name, idle.line, idle.phase)])
+    num_steps = int(steps(trace).counted.sum())
+    sums = groups.sum((idle.parts[:, 1] - idle.parts[:, 0])[chosen])
+    return {
+        (IdleCause(cause), idle.texts[op], idle.texts[line], names[phase]): ns / num_steps
+        for (cause, op, line, phase), ns in zip(groups.keys.tolist(), sums, strict=True)
+    }
+
+
+def host_words(ranks: Sequence[HostCauses], host_bound_ns: float) -> str:
+    """Return `106 ms at image.py:390 resize, 33.3 ms in aten::stack in forward, 27.0 ms elsewhere`, mean of ranks.
+
+    "" where none has much of the time, or nothing is known but that the host is not in a call.
+    """
+    sums: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for rank in ranks:
+        for (cause, op, line, phase), ns in rank.items():
+            where = "" if line else f" {in_phase(phase)}"
+            sums[_place(cause, op, line), where] += ns / len(ranks)
+    largest = sorted((-ns, place, phase) for (place, phase), ns in sums.items() if ns >= _LEAST_SHARE * host_bound_ns)
+    named = [each for each in largest if each[1]][:_MOST]
+    rest_ns = host_bound_ns + sum(ns for ns, *_ in named)
+    words = [f"{format_value(-ns, Unit.NS)} {place}{phase}" for ns, place, phase in named]
+    elsewhere = [f"{format_value(rest_ns, Unit.NS)} elsewhere"] if rest_ns >= _LEAST_REST * host_bound_ns else []
+    return ", ".join([*words, *elsewhere]) if words else ""
+
+
+def _place(cause: IdleCause, op: str, line: str) -> str:
+    """Return where the host is; "" where the trace has no host ops, so that it is not known."""
+    if cause == IdleCause.HOST:
+        return ""
+    at_line = f"at {line}" if line else ""
+    if cause == IdleCause.DATA_LOADER:
+        return f"in the data loader {at_line}".strip()
+    if cause == IdleCause.PYTHON:
+        return at_line or python_place(op)
+    return f"in {op} {at_line}".strip()
