@@ -15,7 +15,7 @@ from traceq.engines.pool import Pool
 from traceq.errors import UsageFault
 from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import CommBandwidth, FreeLaunches, HiddenComm, Scaled, WithoutStraggler
+from traceq.whatif.interventions import CommBandwidth, HiddenComm, NoLaunchLatency, Scaled, WithoutStraggler
 from traceq.whatif.job_replay import CannotReplay
 from traceq.whatif.sentences import to_document
 
@@ -25,7 +25,7 @@ QUESTIONS: tuple[tuple[Intervention, ...], ...] = (
     (HiddenComm(), WithoutStraggler()),
     (BalancedLoader(),),
     (WithoutLoader(), CommBandwidth(2), Scaled("aten::mm", 0.5)),
-    (FreeLaunches(),),
+    (NoLaunchLatency(),),
     (Scaled("no such name", 0.5),),
 )
 

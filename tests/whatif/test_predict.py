@@ -16,7 +16,7 @@ from traceq.runs.read import read
 from traceq.whatif.best import best_changes, candidates
 from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import CommBandwidth, FreeLaunches, HiddenComm, Scaled, WithoutStraggler
+from traceq.whatif.interventions import CommBandwidth, HiddenComm, NoLaunchLatency, Scaled, WithoutStraggler
 from traceq.whatif.job_replay import CannotReplay, job_replay
 from traceq.whatif.predict import predict, saving_of
 from traceq.whatif.sentences import first_sentence, held_lines
@@ -65,7 +65,7 @@ def test_launches_of_no_time_save_at_least_their_calls_and_at_most_the_host() ->
     events = [step(0, 200)]
     for number in range(10):
         events += [launch(20 * number + 5, 5, number + 1), kernel("k", 20 * number + 15, 2, number + 1)]
-    least, most = saved_us(run_of(*events), FreeLaunches())
+    least, most = saved_us(run_of(*events), NoLaunchLatency())
     assert least == pytest.approx(50, abs=6)
     assert most == pytest.approx(180, abs=20)
 
@@ -76,7 +76,7 @@ def test_launches_of_no_time_still_load_a_kernel_once() -> None:
     for number in range(10):
         start, took, name = 20 * number + 2000 * (number > 5), 2005 if number == 5 else 5, "kj"[number == 5]
         events += [launch(start + 5, took, number + 1), kernel(name, start + took + 10, 2, number + 1)]
-    least, most = saved_us(run_of(*events), FreeLaunches())
+    least, most = saved_us(run_of(*events), NoLaunchLatency())
     assert least == pytest.approx(45, abs=6)
     assert most == pytest.approx(180, abs=20)
 
@@ -291,7 +291,7 @@ def test_ranks_that_were_not_read_are_named() -> None:
 
 def test_without_a_question_it_is_what_gains_most() -> None:
     options = [each.together.option for each in best_changes(job_replay(JOB))]
-    assert options == ["--hide-comm", "--free-launches"]
+    assert options == ["--hide-comm", "--no-launch-latency"]
 
 
 def synced_at(line: int, start: int, lasts: int, corr: int) -> list[Event]:
@@ -368,7 +368,7 @@ def test_show_has_what_gains_most_of_a_trace_that_can_be_replayed() -> None:
     assert (view.key, view.title) == ("whatif", "A step if one thing changed, by the options of `traceq whatif`")
     rows = view.to_dicts()
     saved = [(row["option"], row["saved_ns"]) for row in rows]
-    assert saved == [("--without syncs", 25_000), ("--free-launches", 10_000)]
+    assert saved == [("--without syncs", 25_000), ("--no-launch-latency", 10_000)]
     late = run_of(step(0, 50), call("cudaDeviceSynchronize", 10, 30), launch(45, 2, 1), kernel("a", 400, 100, 1))
     refused = analyze(late, "replay")
     assert (refused.views, len(table(late, "replay"))) == ((), 1)
@@ -378,4 +378,4 @@ def test_show_has_what_gains_most_of_a_trace_that_can_be_replayed() -> None:
         "communication or host time"
     )
     of_ranks = [view for view in analyze(JOB, "replay").views if view.key == "whatif"]
-    assert [row["option"] for view in of_ranks for row in view.to_dicts()] == ["--hide-comm", "--free-launches"]
+    assert [row["option"] for view in of_ranks for row in view.to_dicts()] == ["--hide-comm", "--no-launch-latency"]

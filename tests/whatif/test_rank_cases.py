@@ -13,7 +13,7 @@ from traceq.model import Run
 from traceq.runs.read import read
 from traceq.whatif.host_waits import BalancedLoader, ScaledLoader, WithoutLoader, WithoutSyncs, loader_waits_by_step
 from traceq.whatif.intervention import Intervention, RankIntervention
-from traceq.whatif.interventions import CommBandwidth, FreeLaunches, HiddenComm, Scaled, WithoutStraggler
+from traceq.whatif.interventions import CommBandwidth, HiddenComm, NoLaunchLatency, Scaled, WithoutStraggler
 from traceq.whatif.job_replay import CannotReplay, JobReplay, job_replay, joined
 from traceq.whatif.predict import Prediction, predict
 from traceq.whatif.rank_cases import contracted_part
@@ -36,7 +36,7 @@ QUESTIONS: tuple[tuple[Intervention, ...], ...] = (
     (HiddenComm(),),
     (CommBandwidth(2),),
     (WithoutStraggler((1,)),),
-    (FreeLaunches(),),
+    (NoLaunchLatency(),),
     (BalancedLoader(),),
     (Scaled("*gemm*", 0.5),),
     (Scaled("forward", 0.5),),

@@ -9,7 +9,7 @@ from builder import Event, build, call, comms, kernel, launch, op, step, world
 from traceq.facts.timeline.launch_threads import thread_chains
 from traceq.model import Run, Trace
 from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import CommBandwidth, FreeLaunches, HiddenComm, Scaled, WithoutStraggler
+from traceq.whatif.interventions import CommBandwidth, HiddenComm, NoLaunchLatency, Scaled, WithoutStraggler
 from traceq.whatif.job_replay import CannotReplay, job_replay
 from traceq.whatif.predict import predict, saving_of
 from traceq.whatif.sentences import first_sentence
@@ -60,8 +60,8 @@ def test_time_of_a_thread_is_none_of_one_that_runs_beside_it() -> None:
     assert len(thread_chains(run.traces[0])) == 2
     assert saved_us(run, Scaled("aten::other", 0)) == (0, 0)
     assert (
-        saved_us(run, FreeLaunches())[0]
-        == saved_us(run_of(*(e for e in side_by_side() if e.get("tid") != 9)), FreeLaunches())[0]
+        saved_us(run, NoLaunchLatency())[0]
+        == saved_us(run_of(*(e for e in side_by_side() if e.get("tid") != 9)), NoLaunchLatency())[0]
     )
 
 

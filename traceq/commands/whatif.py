@@ -41,8 +41,8 @@ def command(
         str | None,
         typer.Option(_STRAGGLER, metavar="[=RANK]", help="No rank waits for RANK (or 0,6), or for the straggler."),
     ] = None,
-    free_launches: Annotated[
-        bool, typer.Option("--free-launches", help="Launches take no time, as in a CUDA graph.")
+    no_launch_latency: Annotated[
+        bool, typer.Option("--no-launch-latency", help="Launches take no time, as in a CUDA graph.")
     ] = False,
     comm_bandwidth: Annotated[
         str | None, typer.Option(metavar="2x", help="Collectives transfer at a multiple of the bandwidth.")
@@ -69,7 +69,7 @@ def command(
     chosen: list[Intervention] = [*parse.without(without or ()), *parse.scaled(scale or ())]
     chosen += [interventions.HiddenComm()] if hide_comm else []
     chosen += [parse.straggler(without_straggler)] if without_straggler is not None else []
-    chosen += [interventions.FreeLaunches()] if free_launches else []
+    chosen += [interventions.NoLaunchLatency()] if no_launch_latency else []
     chosen += [parse.bandwidth(comm_bandwidth)] if comm_bandwidth is not None else []
     chosen += [host_waits.BalancedLoader()] if balance_loader else []
     engine = engine_for(memory, cluster)

@@ -12,7 +12,7 @@ from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import FreeLaunches, HiddenComm, WithoutStraggler
+from traceq.whatif.interventions import HiddenComm, NoLaunchLatency, WithoutStraggler
 from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.predict import Prediction, predict
 
@@ -64,7 +64,7 @@ def candidates(replay: JobReplay, waits: Sequence[RankWaits]) -> list[Interventi
         chosen += [*([WithoutStraggler()] if replay.stragglers.ranks else []), BalancedLoader()]
     chosen += [HiddenComm()] if len(replay.communication) else []
     has_device = all(facts.has_device for facts in replay.facts)
-    return [*chosen, FreeLaunches()] if has_device else chosen
+    return [*chosen, NoLaunchLatency()] if has_device else chosen
 
 
 def best_changes(replay: JobReplay, path: str = "") -> tuple[Prediction, ...]:

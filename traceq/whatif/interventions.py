@@ -23,8 +23,8 @@ from traceq.whatif.weights import RankWeights, Weights
 
 __all__ = [
     "CommBandwidth",
-    "FreeLaunches",
     "HiddenComm",
+    "NoLaunchLatency",
     "Scaled",
     "WithoutStraggler",
 ]
@@ -178,14 +178,14 @@ class WithoutStraggler(Intervention):
 
 
 @frozen
-class FreeLaunches(RankIntervention):
+class NoLaunchLatency(RankIntervention):
     """As by CUDA graphs: at least launch calls and latency take no time, at most no host time but waits does."""
 
     held = "the host's waits stay, what a process does once takes as long, and launching the graph takes no time"
 
     @property
     def option(self) -> str:
-        return "--free-launches"
+        return "--no-launch-latency"
 
     @property
     def words(self) -> str:
