@@ -14,6 +14,7 @@ from traceq.causes.edges import IN_BOTH
 from traceq.compare.contributions import Contributions, Part, contributions
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.labels import Label
+from traceq.compare.moved_collectives import join_moved
 from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import REPLACED_BY, Cause, Chain, share, sorted_causes
 from traceq.compare.run_to_run import comparable, jitter, pace
@@ -140,9 +141,13 @@ class _Table:
         return np.asarray(self.is_more_syncs | (~is_sync & is_more))
 
     def _is_written(self, index: list[int]) -> bool:
-        """Return whether a row differs in bytes, or in number at a line of code: listed even where it costs nothing."""
-        has_line = any(self.parts.labels[number].line for number in index)
-        is_changed = bool(self.moved[index].sum()) or (has_line and bool(self.events[index].sum()))
+        """Return whether a row differs in bytes, or in number: of collectives, or at a line of code.
+
+        Such a row is listed even where it costs nothing.
+        """
+        labels = [self.parts.labels[number] for number in index]
+        is_counted = any(label.line or label.kind == "collective" for label in labels)
+        is_changed = bool(self.moved[index].sum()) or (is_counted and bool(self.events[index].sum()))
         return is_changed or bool(self.is_more_syncs[index].any())
 
     def rows(self, steps_ns: float) -> tuple[list[_Row], _Row, _Row]:
@@ -193,7 +198,7 @@ class _Table:
         for number, label in enumerate(self.parts.labels):
             if label.kind in ("kernel", "memcpy") and not self.is_one_sided[number]:
                 kernels.setdefault(_work(label), []).append(number)
-            elif label.kind == "host" or (self.is_one_sided[number] and label.kind != "sync"):
+            elif label.kind == "host" or (self.is_one_sided[number] and label.kind not in ("sync", "collective")):
                 others.setdefault(_work(label), []).append(number)
             else:
                 rows.append((number,))
@@ -359,7 +364,8 @@ def _whole(causes: Sequence[_Unrounded], sign: int, delta_ns: int) -> tuple[Caus
         )
         result.append(_signed(row.cause, sign, ns, count_ns, delta_ns))
     fewer, more = ({cause.key for cause in result if side * cause.delta_num > 0} for side in (-1, 1))
-    result = list(sorted_causes(fold_replacements(result, fewer, more, delta_ns, within_ops=True), delta_ns))
+    result = join_moved(fold_replacements(result, fewer, more, delta_ns, within_ops=True), delta_ns)
+    result = list(sorted_causes(result, delta_ns))
     rest_ns = delta_ns - sum(cause.delta_ns for cause in result)
     if result and abs(rest_ns) <= len(result):  # roundings of means
         last = result.pop()

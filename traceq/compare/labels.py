@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.holds import HoldKind
 from traceq.causes.host_line import HostLine
-from traceq.compare.cost_centers import CAUSE_KINDS, LAUNCHES, Actors, actors
+from traceq.compare.cost_centers import CAUSE_KINDS, FOR, LAUNCHES, Actors, actors
 from traceq.compare.result import REPLACED_BY
 from traceq.facts.events.nesting import tracks
 from traceq.facts.stalls.syncs import SYNC_KINDS
@@ -32,6 +32,7 @@ __all__ = [
     "Labelled",
     "device_labels",
     "hold_labels",
+    "is_same_work",
     "sync_calls",
 ]
 
@@ -113,8 +114,10 @@ class LabelNumbers:
         labels, numbers = self.labels, []
         for of_a, of_b in groups.keys.tolist():
             kinds = [labels[number].kind for number in (of_a, of_b) if number >= 0]
-            if len(kinds) < 2 or _work(labels[of_a]) == _work(labels[of_b]):
+            if len(kinds) < 2:
                 numbers.append(of_a if of_a >= 0 else of_b)
+            elif is_same_work(labels[of_a], labels[of_b]):  # the name of a collective with its role, if one side knows
+                numbers.append(of_b if labels[of_b].name.startswith(labels[of_a].name + FOR) else of_a)
             elif set(kinds) == {"sync", "host"}:  # a copy that blocks on one side only
                 numbers.append(of_a if kinds[0] == "sync" else of_b)
             else:
@@ -127,9 +130,12 @@ class LabelNumbers:
         return np.array(numbers, np.int64)[groups.group_ids] if len(a) else a
 
 
-def _work(label: Label) -> str:
-    """Return what a label names without the op that launched it."""
-    return label.name.rpartition(LAUNCHES)[2]
+def is_same_work(a: Label, b: Label) -> bool:
+    """Return whether two labels name the same work: launched by another op, or of a role that one side does not tell."""
+    if a.kind == b.kind == "collective":
+        (name_a, _, role_a), (name_b, _, role_b) = (label.name.partition(FOR) for label in (a, b))
+        return name_a == name_b and (role_a == role_b or not role_a or not role_b)
+    return a.name.rpartition(LAUNCHES)[2] == b.name.rpartition(LAUNCHES)[2]
 
 
 def _replacement(old: str, new: str) -> str:
