@@ -15,11 +15,11 @@ from traceq.compare.contributions import Contributions, Part, contributions
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.labels import Label
 from traceq.compare.moved_collectives import join_moved
+from traceq.compare.replaced_host_ops import is_replacement, replaced_name, replaced_together
 from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import REPLACED_BY, Cause, Chain, share, sorted_causes
 from traceq.compare.run_to_run import comparable, jitter, pace
 from traceq.facts.timeline.call_sites import line_function
-from traceq.facts.timeline.data_loading import LOADING
 from traceq.frozen import frozen
 
 __all__ = ["cause_rows"]
@@ -160,7 +160,7 @@ class _Table:
         causes: list[_Row] = []
         minor: list[_Row] = []
         rest: list[_Row] = []
-        for members in _replaced_together(self._groups(), self.parts, self.only_a, self.only_b):
+        for members in replaced_together(self._groups(), self.parts, self.only_a, self.only_b):
             index = list(members)
             row = _Row(members, float(self.total[index].sum()), float(np.sqrt(self.variance[index].sum())))
             is_residual = self.parts.labels[index[0]].kind == "residual"
@@ -170,7 +170,7 @@ class _Table:
                 least = errors * row.sd_ns * (1 if self._is_steady(index) else _UNSTEADY)
                 is_cause = abs(row.ns) > smallest_matched and (is_residual or abs(row.ns) > least)
             is_change = self.is_one_sided[index].all() or abs(row.ns) > errors * row.sd_ns
-            is_cause |= self._is_written(index) or _is_replacement(self.parts, row, _SHARE_OF_STEP * steps_ns)
+            is_cause |= self._is_written(index) or is_replacement(self.parts, row.labels, _SHARE_OF_STEP * steps_ns)
             (causes if is_cause else minor if is_change else rest).append(row)
         causes = _same_on_ranks(causes, self.parts.labels)
         return causes, self._joined(minor), self._joined(rest)
@@ -224,41 +224,6 @@ def _same_on_ranks(rows: Sequence[_Row], labels: Sequence[Label]) -> list[_Row]:
     ]
 
 
-def _replaced_together(
-    groups: Sequence[tuple[int, ...]], parts: Contributions, only_a: NDArray[np.bool_], only_b: NDArray[np.bool_]
-) -> list[tuple[int, ...]]:
-    """Return the rows with those joined in which the host does one thing on A and another on B at the same places.
-
-    Places between the same two calls of both sides, in one phase, line and module, outside of the data loader: what
-    workers took over is not replaced by how the process receives it.
-    """
-    of_label = np.empty(len(parts.labels), np.int64)
-    for number, members in enumerate(groups):
-        of_label[list(members)] = number
-    host = np.flatnonzero((parts.part == Part.HOST) & (only_a | only_b)[parts.label])
-    num_places = np.bincount(of_label[parts.label[host]], minlength=len(groups))
-    old, new = (host[side[parts.label[host]]] for side in (only_a, only_b))
-    new = new[np.argsort(parts.edge[new], kind="stable")]
-    first, last = (np.searchsorted(parts.edge[new], parts.edge[old], side) for side in ("left", "right"))
-    source = np.repeat(np.arange(len(old)), last - first)
-    target = np.arange(len(source)) - np.repeat(np.cumsum(last - first) - last + first, last - first) + first[source]
-    rows = np.column_stack([of_label[parts.label[old[source]]], of_label[parts.label[new[target]]]])
-    pairs, counts = np.unique(rows, axis=0, return_counts=True)
-    heads = [parts.labels[members[0]] for members in groups]
-    inner = [head.inner for head in heads]
-    place = [(head.phase, head.line, head.module) for head in heads]
-    by_count = sorted(
-        zip(pairs.tolist(), counts.tolist(), strict=True), key=lambda p: (-p[1], inner[p[0][0]] != inner[p[0][1]])
-    )
-    joined, result = set[int](), list(groups)
-    for (x, y), num in by_count:
-        is_most = _CANCELS * num > max(num_places[x], num_places[y])
-        if is_most and place[x] == place[y] and heads[x].phase not in LOADING and not {x, y} & joined:
-            joined |= {x, y}
-            result[x], result[y] = (*groups[x], *groups[y]), ()
-    return [members for members in result if members]
-
-
 def _work(label: Label) -> tuple[str, ...]:
     """Return what work is, wherever it is done."""
     if label.kind in ("host", "sync"):
@@ -285,7 +250,7 @@ def _cause(
     labels = [parts.labels[number] for number in named]
     label, first = labels[0], named[0]
     names = {entry.name for entry in labels}
-    name = _replaced_name(parts, row) or (label.name if len(names) == 1 else _work(label)[-1])
+    name = replaced_name(parts, row.labels) or (label.name if len(names) == 1 else _work(label)[-1])
     numbers = sorted({ranks[parts.labels[number].rank] for number in row.labels if parts.labels[number].rank >= 0})
     if numbers:
         name = f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(map(str, numbers))}: {name}"
@@ -308,7 +273,7 @@ def _cause(
         dur_ns=0,
         share_pct=None,
         module=module,
-        self_op=label.inner if not _replaced_name(parts, row) else "",
+        self_op=label.inner if not replaced_name(parts, row.labels) else "",
         delta_bytes=round(float((parts.moved[index] / parts.num_steps[index]).sum())),
         chain=Chain(round(copied / num_steps), round(waited / num_steps), 0) if is_more_syncs else None,
         sd_ns=round(row.sd_ns / num_steps),
@@ -322,29 +287,6 @@ def _key(kind: str, phase: str, name: str, inner: str, function: str, module: st
         return "|".join((kind, phase, *filter(None, (name, inner)), function, *filter(None, [module])))
     names = sorted({part for both in name.split(REPLACED_BY) for part in both.split(LAUNCHES)})
     return "|".join((kind, phase, *names, *filter(None, (function, module)), "replaced"))
-
-
-def _is_replacement(parts: Contributions, row: _Row, least_ns: float) -> bool:
-    """Return whether the work of a row took the place of other work: listed even where it costs nothing.
-
-    Host ops only if they take `least_ns` in all steps: the odd short op is in another place by chance.
-    """
-    if any(REPLACED_BY in parts.labels[number].name for number in row.labels):
-        return True
-    is_of_row = np.isin(parts.label, row.labels)
-    takes_ns = max(int(parts.a_ns[is_of_row].sum()), int(parts.b_ns[is_of_row].sum()))
-    return takes_ns >= least_ns and bool(_replaced_name(parts, row))
-
-
-def _replaced_name(parts: Contributions, row: _Row) -> str:
-    """Return `old replaced by new` of a row of host ops that took the place of others, "" for any other."""
-    labels = [parts.labels[number] for number in row.labels]
-    ns = [[int(side[parts.label == number].sum()) for number in row.labels] for side in (parts.a_ns, parts.b_ns)]
-    names = [(label.inner or label.name) for label in labels]
-    if labels[0].kind != "host" or len(set(names)) == 1:
-        return ""
-    old, new = (names[int(np.argmax(side))] for side in (reversed(ns) if parts.is_swapped else ns))
-    return f"{old}{REPLACED_BY}{new}"
 
 
 def _other(kind: str, name: str, ns: float, sd_ns: float = 0) -> _Unrounded:

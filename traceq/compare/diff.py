@@ -34,7 +34,7 @@ from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory
 from traceq.compare.step_times import compare_cpu, compare_sides
 from traceq.compare.unprofiled_sentences import unprofiled_phase_words
 from traceq.compare.verdict_sentences import cpu_words, sample_words, verdict_words
-from traceq.compare.where_sentences import elsewhere_words, phase_words, python_words
+from traceq.compare.where_sentences import elsewhere_words, phase_words, python_words, waiting_words
 from traceq.compare.work_deltas import work_deltas
 from traceq.compare.work_sentences import work_split_words
 from traceq.errors import UnreadableInput, UsageFault
@@ -196,7 +196,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
             )
         words = (*words, *cause_words(a_name, b_name, traced, causes, doubt=doubt, same_work=comparability.ok))
         if not doubt:
-            words = (*words, *work_split_words(traced, work))
+            words = (*words, *waiting_words(traced, cells, causes), *work_split_words(traced, work))
             words = (*words, *elsewhere_words(traced, cells, causes), *phase_words(traced, cells))
     of_sides = (*side_caveats(a), *side_caveats(b), *unrecorded_work(a.ranks, b.ranks), *confounders(a, b))
     return Diff(

@@ -1,4 +1,4 @@
-"""Collectives that both sides issue as often, but in other phases: one row each, with the phases that they moved between."""
+"""Collectives that both sides issue as often, but in other phases: one row each, with both phases."""
 
 from __future__ import annotations
 
