@@ -65,9 +65,9 @@ def test_both_costs_are_in_the_sentence_and_in_the_matrix() -> None:
     table = matrix(result)
     arms = [("off", None), ("on", "off"), ("off_alone", "off"), ("on_alone", "off_alone")]
     assert [row[:2] for row in table.rows] == arms
-    keys = [column.key for column in table.columns]
-    assert [dict(zip(keys, row, strict=True))["verdict"] for row in table.rows][0] == "baseline"
-    assert all(dict(zip(keys, row, strict=True))["step"] for row in table.rows)
+    assert [row[2] for row in table.rows] == [diff.steps.a_ns for diff in result.diffs[:1] if diff.steps] + [
+        diff.steps.b_ns for diff in result.diffs if diff.steps
+    ]
     assert table.title == "Unprofiled steps"
 
 

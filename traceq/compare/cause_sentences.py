@@ -67,7 +67,7 @@ def cause_words(
     small = [cause for cause in _other_work(causes, traced, same_work=same_work) if cause not in large]
     sized += [(0, text) for text in _other_work_words(b_name, traced, small)]
     where_only = [*_host_words(a_name, b_name, traced), *_unmatched_words(traced)]
-    return (*(text for _, text in sized), *where_only, *_no_change_words(traced, causes, same_work=same_work))
+    return (*(text for _, text in sized), *where_only, *_no_change_words(traced, causes))
 
 
 def cause_text(cause: Cause, per: str = "per step") -> str:
@@ -89,7 +89,7 @@ def jitter_text(cause: Cause) -> str:
 
 
 def _rest_words(traced: Traced, large: Sequence[Cause], causes: Sequence[Cause]) -> list[str]:
-    """Return `all else -1.01 ms (-683 us state at the start of the trace)`, if much is left, with what makes most of it.
+    """Return `all else -1.01 ms (-683 us state at the start of the trace)`, if much is left, with most of it.
 
     And with what is no change, but larger than a cause that is listed.
     """
@@ -112,11 +112,8 @@ def _unmatched_words(traced: Traced) -> list[str]:
     return [f"{reason[0].upper()}{reason[1:]}: the table shows where the time went, not why."]
 
 
-def _no_change_words(traced: Traced, causes: Sequence[Cause], *, same_work: bool) -> list[str]:
-    """Return that most of the delta is run-to-run jitter, or time whose cause is not recorded.
-
-    Sides without the same work, like two devices, are not two runs of one code, of which jitter could be told.
-    """
+def _no_change_words(traced: Traced, causes: Sequence[Cause]) -> list[str]:
+    """Return that most of the delta is run-to-run jitter, or time whose cause is not recorded."""
     delta, sign = f"{_delta(traced.delta_ns)} {traced.per}", 1 if traced.delta_ns > 0 else -1
     for cause in causes:
         if cause.names_a_change or _MAJORITY * sign * cause.delta_ns <= abs(traced.delta_ns):
@@ -125,8 +122,6 @@ def _no_change_words(traced: Traced, causes: Sequence[Cause], *, same_work: bool
             return [f"Most of the traced {delta} is no known change: {_delta(cause.delta_ns)} {cause.name}."]
         if cause.kind == "minor":
             return [f"Most of the traced {delta} is in {cause.name}: {_delta(cause.delta_ns)} in all."]
-        if not same_work:
-            return [f"Most of the traced {delta} is in many small differences: {_delta(cause.delta_ns)} in all."]
         if abs(traced.delta_ns) <= _ERRORS * cause.sd_ns:
             return [f"The traced delta, {delta}, is within run-to-run jitter, which adds {jitter_text(cause)}."]
         several = "many changes, each of which is within run-to-run jitter, but not all together"

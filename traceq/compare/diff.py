@@ -166,6 +166,8 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     steps = compare_sides(a, b, comparability, threshold_pct, None) if samples else comparison
     ranks = rank_deltas(a.ranks, b.ranks)
     traced, cells, causes = _explained(a, b, ranks)
+    if not comparability.ok:
+        causes = tuple(map(_of_unlike_runs, causes))
     work = work_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else ()
     a_name, b_name = _names(a, b)
     cpu = compare_cpu(a, b, threshold_pct, samples)
@@ -219,6 +221,14 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         work=work,
         caveats=tuple(dict.fromkeys((*of_sides, *of_verdict, *unmatched_ranks(a.run, b.run)))),
     )
+
+
+def _of_unlike_runs(cause: Cause) -> Cause:
+    """Return the row of jitter as one of small differences: two devices are not two runs of the same code."""
+    if cause.kind != "jitter":
+        return cause
+    kinds = cause.name.partition(" within jitter")[0].removesuffix(", each")
+    return replace(cause, kind="minor", name=f"small differences of {kinds}")
 
 
 def _feeding_diff(a: Side, b: Side, feeding: Feeding) -> Diff:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from traceq.compare.cost_centers import FOR
 from traceq.compare.result import AND, Cause, share
 from traceq.facts.timeline.call_sites import line_function
 
@@ -15,17 +16,28 @@ _NONE = 1e-6
 
 
 def join_moved(causes: Sequence[Cause], delta_ns: int) -> list[Cause]:
-    """Return the causes, those of a collective joined that is issued less often here and as much more often there."""
-    by_name: dict[str, list[Cause]] = defaultdict(list)
-    for cause in causes:
-        if cause.kind == "collective" and cause.delta_num:
-            by_name[cause.name].append(cause)
-    moved = [members for members in by_name.values() if abs(sum(cause.delta_num for cause in members)) < _NONE]
-    keys = {cause.key for members in moved for cause in members}
-    return [cause for cause in causes if cause.key not in keys] + [_joined(members, delta_ns) for members in moved]
+    """Return the causes, those of a collective joined that is issued less often here and as much more often there.
+
+    Of the same role; or of as many bytes, as the phase may be what tells the role.
+    """
+    for is_of_role in (True, False):
+        by_name: dict[str, list[Cause]] = defaultdict(list)
+        for cause in causes:
+            if cause.kind == "collective" and cause.delta_num:
+                by_name[cause.name if is_of_role else cause.name.partition(FOR)[0]].append(cause)
+        moved = {name: members for name, members in by_name.items() if _cancel(members, also_bytes=not is_of_role)}
+        keys = {cause.key for members in moved.values() for cause in members}
+        joined = [_joined(name, members, delta_ns) for name, members in moved.items()]
+        causes = [*(cause for cause in causes if cause.key not in keys), *joined]
+    return list(causes)
 
 
-def _joined(members: Sequence[Cause], delta_ns: int) -> Cause:
+def _cancel(members: Sequence[Cause], *, also_bytes: bool) -> bool:
+    moved_bytes = sum(cause.delta_bytes for cause in members)
+    return abs(sum(cause.delta_num for cause in members)) < _NONE and not (also_bytes and moved_bytes)
+
+
+def _joined(name: str, members: Sequence[Cause], delta_ns: int) -> Cause:
     first, total = members[0], sum(cause.delta_ns for cause in members)
     phases, old, new = (
         AND.join(sorted({cause.phase for cause in members if sign * cause.delta_num >= 0})) for sign in (0, -1, 1)
@@ -34,10 +46,10 @@ def _joined(members: Sequence[Cause], delta_ns: int) -> Cause:
     line = min(cause.line for cause in members) if one_line else ""
     module = first.module if len({cause.module for cause in members}) == 1 else ""
     return Cause(
-        key="|".join((first.kind, phases, first.name, line_function(line), *filter(None, [module]), "moved")),
+        key="|".join((first.kind, phases, name, line_function(line), *filter(None, [module]), "moved")),
         kind=first.kind,
         phase=phases,
-        name=first.name,
+        name=name,
         line=line,
         delta_num=0.0,
         delta_ns=total,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -46,6 +47,8 @@ SHORT_LINE = 27
 """Characters that stay of a `file.py:LINE`, from its end, before columns are hidden."""
 _LINE = "line"
 """Key of columns with `path/file.py:LINE function`."""
+_AND_MORE, _FEWEST = re.compile(r" \(and \d+ more\)$"), 6
+"""End of a name that stands for several, and the characters of the name that are left before it."""
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 
@@ -279,7 +282,7 @@ def _cut_before(text: str, place: int, width: int) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """Cut a text to a width, of two names each; a mark of an earlier cut is not repeated."""
+    """Cut a text to a width, of two names each, but not how many more there are; no mark of a cut stands twice."""
     if len(text) <= width:
         return text
     old, becomes, new = text.partition(BECOMES)
@@ -287,7 +290,10 @@ def _cut(text: str, width: int) -> str:
         room = max(0, width - len(becomes))
         of_old = max(room // 2, room - len(new))
         return f"{_cut(old, of_old)}{becomes}{_cut(new, room - min(of_old, len(old)))}"
-    return text[: max(0, width - 1)].rstrip("…") + "…"
+    more = _AND_MORE.search(text)
+    if more and (room := width - len(more[0])) >= _FEWEST:
+        return _cut(text.removesuffix(more[0]), room) + more[0]
+    return text[: max(0, width - 1)].rstrip("… (") + "…"
 
 
 def _cut_line(text: str, width: int) -> str:
