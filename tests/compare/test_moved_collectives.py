@@ -92,11 +92,12 @@ def collective(name: str, phase: str, num: float, ns: int, moved: int = 0) -> Ca
 def test_calls_that_cancel_between_phases_are_one_row() -> None:
     old, new = collective("all_reduce", "opt", -2 / 3, -500, -8), collective("all_reduce", "bwd", 2 / 3, 200, 8)
     other = collective("all_gather", "bwd", 1, 10)
-    kept, joined = join_moved([old, other, new], -290)
+    kept, joined = join_moved([old, other, new], -290, ("opt", "bwd"))
     assert kept is other
     assert (joined.moved, joined.phase, joined.delta_ns) == ("from opt to bwd", "bwd and opt", -300)
     assert cause_text(joined) == "all_reduce moved from opt to bwd (with waits for other ranks)"
-    assert join_moved([old, other, collective("all_reduce", "bwd", 1, 200)], -290)[0] is old
+    assert join_moved([old, other, collective("all_reduce", "bwd", 1, 200)], -290, ("opt", "bwd"))[0] is old
+    assert join_moved([old, new], -300, ("bwd",)) == [old, new]
 
 
 @pytest.mark.parametrize(("elsewhere", "replaced"), [(0, True), (1, False)])

@@ -73,7 +73,8 @@ def account_causes(a: Ledger, b: Ledger, delta_ns: int, *, is_host_only: bool = 
             shift = step_shift(*(side.by_step if side else (0,) * num for side, num in sides))
             if shift and is_host_only:
                 shifts[cause.key] = shift
-    folded = fold_replacements(join_moved(causes, delta_ns), of_a.keys(), of_b.keys(), delta_ns)
+    phases = {account.phase for account in of_a.values()} & {account.phase for account in of_b.values()}
+    folded = fold_replacements(join_moved(causes, delta_ns, phases), of_a.keys(), of_b.keys(), delta_ns)
     return sorted_causes(join_jitter(folded, shifts, delta_ns), delta_ns)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -91,7 +91,18 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
         nouns = "kind of work" if len(rest.labels) == 1 else "kinds of work, each"
         text = f"{len(rest.labels):,} {nouns} within jitter"
         causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps))
-    return _whole(causes, sign, delta_ns)
+    return _whole(causes, sign, delta_ns, _common_phases(parts))
+
+
+def _common_phases(parts: Contributions) -> set[str]:
+    """Return the phases in which both sides spend time."""
+    of_a, of_b = (
+        {label.phase for label, ns in zip(parts.labels, totals.tolist(), strict=True) if ns}
+        for totals in (
+            np.bincount(parts.label, weights=side, minlength=len(parts.labels)) for side in (parts.a_ns, parts.b_ns)
+        )
+    )
+    return of_a & of_b
 
 
 def _step_ns(common: CommonSteps) -> float:
@@ -295,7 +306,7 @@ def _other(kind: str, name: str, ns: float, sd_ns: float = 0) -> _Unrounded:
     return _Unrounded(cause, ns, 0)
 
 
-def _whole(causes: Sequence[_Unrounded], sign: int, delta_ns: int) -> tuple[Cause, ...]:
+def _whole(causes: Sequence[_Unrounded], sign: int, delta_ns: int, phases: Collection[str]) -> tuple[Cause, ...]:
     """Return the causes in whole ns that add up to the delta, those of steps that only one side has included."""
     ordered = sorted(causes, key=lambda row: (row.cause.kind == "jitter", -abs(row.ns), row.cause.key))
     running = np.rint(np.cumsum([0.0, *(row.ns for row in ordered)])).astype(np.int64)
@@ -306,7 +317,7 @@ def _whole(causes: Sequence[_Unrounded], sign: int, delta_ns: int) -> tuple[Caus
         )
         result.append(_signed(row.cause, sign, ns, count_ns, delta_ns))
     fewer, more = ({cause.key for cause in result if side * cause.delta_num > 0} for side in (-1, 1))
-    result = join_moved(fold_replacements(result, fewer, more, delta_ns, within_ops=True), delta_ns)
+    result = join_moved(fold_replacements(result, fewer, more, delta_ns, within_ops=True), delta_ns, phases)
     result = list(sorted_causes(result, delta_ns))
     rest_ns = delta_ns - sum(cause.delta_ns for cause in result)
     if result and abs(rest_ns) <= len(result):  # roundings of means

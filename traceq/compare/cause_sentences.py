@@ -67,7 +67,9 @@ def cause_words(
     small = [cause for cause in _other_work(causes, traced, same_work=same_work) if cause not in large]
     sized += [(0, text) for text in _other_work_words(b_name, traced, small)]
     where_only = [*_host_words(a_name, b_name, traced), *_unmatched_words(traced)]
-    return (*(text for _, text in sized), *where_only, *_no_change_words(traced, causes))
+    told = " ".join(text for _, text in sized)
+    untold = [cause for cause in causes if cause.kind == "jitter" or cause.name not in told]
+    return (*(text for _, text in sized), *where_only, *_no_change_words(traced, untold))
 
 
 def cause_text(cause: Cause, per: str = "per step") -> str:
@@ -202,9 +204,13 @@ def _by_sign(causes: Sequence[Cause]) -> tuple[list[Cause], list[Cause]]:
 
 
 def _listed(causes: Sequence[Cause]) -> str:
-    """Return `10 dtoh aten::item (syncs), 1 aten::any and 3 more`."""
-    each = [numbered(c, change_name(c)) for c in causes[:_MOST_OPS]]
-    rest = len(causes) - _MOST_OPS
+    """Return `10 dtoh aten::item (syncs), 1 aten::any and 3 more`; what has the same name is one."""
+    named: dict[str, Cause] = {}
+    for cause in causes:
+        other = named.get(cause.name)
+        named[cause.name] = replace(cause, delta_num=cause.delta_num + other.delta_num) if other else cause
+    each = [numbered(c, change_name(c)) for c in [*named.values()][:_MOST_OPS]]
+    rest = len(named) - _MOST_OPS
     return ", ".join(each) + (f" and {rest} more" if rest > 0 else "")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from traceq.compare.cost_centers import FOR
 from traceq.compare.result import AND, Cause, share
@@ -15,15 +15,16 @@ _NONE = 1e-6
 """Calls per step that are a rounded 0: means over steps are thirds."""
 
 
-def join_moved(causes: Sequence[Cause], delta_ns: int) -> list[Cause]:
+def join_moved(causes: Sequence[Cause], delta_ns: int, phases: Collection[str]) -> list[Cause]:
     """Return the causes, those of a collective joined that is issued less often here and as much more often there.
 
-    Of the same role; or of as many bytes, as the phase may be what tells the role.
+    Of the same role; or of as many bytes, as the phase may be what tells the role. `phases` are those of both sides:
+    what one of them calls by another name is no other place.
     """
     for is_of_role in (True, False):
         by_name: dict[str, list[Cause]] = defaultdict(list)
         for cause in causes:
-            if cause.kind == "collective" and cause.delta_num:
+            if cause.kind == "collective" and cause.delta_num and cause.phase in phases:
                 by_name[cause.name if is_of_role else cause.name.partition(FOR)[0]].append(cause)
         moved = {name: members for name, members in by_name.items() if _cancel(members, also_bytes=not is_of_role)}
         keys = {cause.key for members in moved.values() for cause in members}

@@ -17,7 +17,7 @@ _MOST_PCT, _ALL_PCT = 50.0, 100.5
 """Percent of a difference from which a phase is named; beyond the second, others have the opposite sign."""
 _LITTLE = 0.05
 """Part of a step, or of a difference, that is next to nothing."""
-_RUN_TO_RUN = ("pace", "jitter")
+_RUN_TO_RUN = ("pace", "jitter", "minor")
 """Kinds of causes that hold the durations of host ops, too, which then do not take as long as before."""
 _HOST_BOUND, _LARGE_CELL, _SMALL_PART = "host_bound", 0.3, 0.1
 """Category, and the part of a delta from which it is named; part of it that its own ops may have become longer."""
