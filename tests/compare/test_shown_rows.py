@@ -69,11 +69,11 @@ def test_cells_without_a_difference_are_among_the_rest() -> None:
     assert [row[0] for row in waterfall(diff_of(cells=cells), top=3).rows][3] == "1 unchanged"
 
 
-@pytest.mark.parametrize(("others", "said"), [(0, False), (20, False), (200, True)])
-def test_that_a_difference_is_in_the_only_phase_is_no_news(others: int, said: bool) -> None:
+@pytest.mark.parametrize(("others", "is_named"), [(0, False), (20, False), (200, True)])
+def test_that_a_difference_is_in_the_only_phase_is_no_news(others: int, is_named: bool) -> None:
     cells = [CellDelta("fwd", "compute", 1000 * US, 1095 * US)]
     cells += [CellDelta("before_window", "compute", others * US, (others + 5) * US)] if others else []
-    assert bool(phase_words(TRACED, cells)) == said
+    assert bool(phase_words(TRACED, cells)) == is_named
 
 
 def test_waiting_and_transfer_are_told_apart_where_traces_of_all_ranks_do() -> None:

@@ -227,6 +227,13 @@ def of_traced(diff: Diff) -> Iterator[str]:
             phase_ns = sum(cell.delta_ns for cell in diff.cells if cell.phase == phase)
             if abs(100 * phase_ns / whole - int(part[1])) > 0.51:
                 yield f"{phase_ns} of {whole}: {line}"
+        if apart := re.match(rf"Of exposed .* ranks differs by ({DELTA}) and transfer by ({DELTA})\.$", line):
+            parts_ns = [
+                sum(cell.delta_ns for cell in diff.cells if cell.category == category)
+                for category in ("exposed_wait", "exposed_transfer")
+            ]
+            if [delta_text(ns) for ns in parts_ns] != list(apart.groups()):
+                yield f"{parts_ns}: {line}"
         if shown := re.match(rf"It shows as ({DELTA}) of host-bound time in ([^,]*),", line):
             cells = [c.delta_ns for c in diff.cells if (c.phase, c.category) == (shown[2], "host_bound")]
             if [delta_text(ns) for ns in cells] != [shown[1]]:

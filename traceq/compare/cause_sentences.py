@@ -67,9 +67,9 @@ def cause_words(
     small = [cause for cause in _other_work(causes, traced, same_work=same_work) if cause not in large]
     sized += [(0, text) for text in _other_work_words(b_name, traced, small)]
     where_only = [*_host_words(a_name, b_name, traced), *_unmatched_words(traced)]
-    told = " ".join(text for _, text in sized)
-    untold = [cause for cause in causes if cause.kind == "jitter" or cause.name not in told]
-    return (*(text for _, text in sized), *where_only, *_no_change_words(traced, untold))
+    of_changes = " ".join(text for _, text in sized)
+    unnamed = [cause for cause in causes if cause.kind == "jitter" or cause.name not in of_changes]
+    return (*(text for _, text in sized), *where_only, *_no_change_words(traced, unnamed))
 
 
 def cause_text(cause: Cause, per: str = "per step") -> str:
