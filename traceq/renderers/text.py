@@ -49,6 +49,7 @@ _LINE = "line"
 """Key of columns with `path/file.py:LINE function`."""
 _AND_MORE, _FEWEST = re.compile(r" \(and \d+ more\)$"), 6
 """End of a name that stands for several, and the characters of the name that are left before it."""
+_CUT_BEFORE = re.compile(r"…[ (]*$")
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 
@@ -293,7 +294,7 @@ def _cut(text: str, width: int) -> str:
     more = _AND_MORE.search(text)
     if more and (room := width - len(more[0])) >= _FEWEST:
         return _cut(text.removesuffix(more[0]), room) + more[0]
-    return text[: max(0, width - 1)].rstrip("… (") + "…"
+    return _CUT_BEFORE.sub("", text[: max(0, width - 1)]) + "…"
 
 
 def _cut_line(text: str, width: int) -> str:
