@@ -15,6 +15,7 @@ from traceq.optional_packages import import_or_fault
 from traceq.units import Unit
 
 __all__ = [
+    "BECOMES",
     "Cell",
     "Column",
     "Finding",
@@ -31,6 +32,9 @@ __all__ = [
 Cell = str | int | float | bool | None
 Row = TypeVar("Row")
 _COLUMN = "column"
+
+BECOMES = " → "
+"""Between two names in a cell of which the second replaced the first: both are cut where there is little room."""
 
 _MOST_KEYS = 8
 """Columns that the repr of a table lists."""

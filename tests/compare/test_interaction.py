@@ -63,7 +63,11 @@ def test_both_costs_are_in_the_sentence_and_in_the_matrix() -> None:
     )
     assert between.words.startswith("Interaction: +2.00 ms per step (95 % CI +")
     table = matrix(result)
-    assert [row[:2] for row in table.rows] == [("on", "off"), ("off_alone", "off"), ("on_alone", "off_alone")]
+    arms = [("off", None), ("on", "off"), ("off_alone", "off"), ("on_alone", "off_alone")]
+    assert [row[:2] for row in table.rows] == arms
+    assert [row[2] for row in table.rows] == [diff.steps.a_ns for diff in result.diffs[:1] if diff.steps] + [
+        diff.steps.b_ns for diff in result.diffs if diff.steps
+    ]
     assert table.title == "Unprofiled steps"
 
 

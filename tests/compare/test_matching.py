@@ -187,7 +187,7 @@ def test_a_collective_that_moves_more_says_how_much() -> None:
 
     result = causes(reduced(10_000, 20), reduced(30_000, 50))["collective|forward|all_reduce for activation exchange|"]
     assert (result.delta_num, result.delta_ns, result.delta_bytes) == (0, 30_000, 80_000)
-    assert cause_text(result) == "all_reduce for activation exchange in forward (+78.1 KiB)"
+    assert cause_text(result) == "all_reduce for activation exchange in forward (+78.1 KiB, with waits for other ranks)"
 
 
 def test_a_collective_is_named_by_what_it_is_for() -> None:

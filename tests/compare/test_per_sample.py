@@ -84,7 +84,8 @@ def test_jobs_of_different_size_are_compared_by_their_samples() -> None:
 def test_the_matrix_says_which_deltas_are_of_a_sample() -> None:
     result = compared(manifest(4, 8))
     table = matrix(Diffs("small", (result,)))
-    row = dict(zip((column.key for column in table.columns), table.rows[0], strict=True))
+    baseline, row = (dict(zip((column.key for column in table.columns), each, strict=True)) for each in table.rows)
+    assert (baseline["step"], baseline["delta"], baseline["verdict"]) == (20 * MS, None, "baseline")
     assert (row["step"], row["delta"], row["pct"], row["low"]) == (36 * MS, -0.5 * MS, -10.0, -0.5 * MS)
     per_sample = "Arms that train on a different number of samples per step: delta per sample."
     estimates = "step, delta: Hodges-Lehmann."

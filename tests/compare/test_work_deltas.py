@@ -42,7 +42,7 @@ def test_the_parts_add_up_and_the_reverse_has_the_other_sign(
 def test_twice_the_calls_are_more_work_and_a_slower_kernel_is_slower_work() -> None:
     (more,) = work_deltas(made((8, 100)), made((8, 100), (8, 100)))
     assert (more.delta_ns, more.more_ns, more.slower_ns) == (100_000, 100_000, 0)
-    assert (more.role, more.a_work, more.b_work) == ("matrix products", 1024, 2048)
+    assert (more.role, more.a_work, more.b_work) == ("matrix products (mm)", 1024, 2048)
     (slower,) = work_deltas(made((8, 100)), made((8, 150)))
     assert (slower.delta_ns, slower.more_ns, slower.slower_ns) == (50_000, 0, 50_000)
 
@@ -98,7 +98,7 @@ def test_without_a_device_the_self_time_of_ops_is_divided() -> None:
     assert (delta.a_work, delta.b_work) == (2 * 16 * 4 * 30, 2 * 16 * 4 * 48)
     assert (delta.delta_ns, delta.calls_ns, delta.more_ns, delta.slower_ns) == (180_000, 0, 180_000, 0)
     assert words(cpu((10, 100), (20, 200)), cpu((24, 240), (24, 240))) == [
-        "By recorded shapes: matrix products +180 us, 1.60 times the FLOPs at the same speed."
+        "By recorded shapes: matrix products (mm) +180 us, 1.60 times the FLOPs at the same speed."
     ]
 
 
@@ -110,20 +110,20 @@ def test_calls_work_per_call_and_speed_are_three_parts() -> None:
     assert (delta.calls_ns, delta.per_call_ns, delta.slower_ns) == pytest.approx(expected, abs=2)
     assert delta.calls_ns + delta.per_call_ns + delta.slower_ns == delta.delta_ns == 700_000
     ratios = "1.50 times the calls, 2.00 times the FLOPs per call at 0.67 times the speed"
-    assert words(a, b) == [f"By recorded shapes: matrix products +700 us, {ratios}."]
+    assert words(a, b) == [f"By recorded shapes: matrix products (mm) +700 us, {ratios}."]
 
 
 def test_more_calls_of_a_slow_shape_are_no_loss_of_speed() -> None:
     a, b = cpu((8, 100), (800, 200)), cpu(*[(8, 100)] * 4, (800, 200))
     ratios = "2.50 times the calls, 0.41 times the FLOPs per call, each shape at the same speed"
-    assert words(a, b) == [f"By recorded shapes: matrix products +300 us, {ratios}."]
+    assert words(a, b) == [f"By recorded shapes: matrix products (mm) +300 us, {ratios}."]
     slower = cpu(*[(8, 200)] * 4, (800, 400))
     assert words(a, slower)[0].endswith(", each shape at 0.51 times the speed.")
 
 
 def test_a_slower_op_does_the_same_work_and_without_shapes_nothing_is_said() -> None:
     assert words(cpu((10, 100)), cpu((10, 300))) == [
-        "By recorded shapes: matrix products +200 us, the same FLOPs at 0.33 times the speed."
+        "By recorded shapes: matrix products (mm) +200 us, the same FLOPs at 0.33 times the speed."
     ]
     assert words(*(build(step(0, 1000), op("aten::mm", 0, dur)) for dur in (100, 300))) == []
 

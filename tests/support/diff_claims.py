@@ -23,6 +23,7 @@ from traceq.compare.tables import (
     inference_table,
     matrix,
     ranks_table,
+    shown_causes,
     waterfall,
     work_table,
 )
@@ -96,8 +97,11 @@ def of_tables(diff: Diff) -> Iterator[str]:
         causes = causes_table(diff, top=top)
         column = next((index for index, each in enumerate(causes.columns) if each.key == "delta_ns"), None)
         if column is not None:
-            rest_ns = sum(cause.delta_ns for cause in diff.causes[top:])
-            note = re.search(rf"(\d+) more causes in --json: net ({DELTA}),", causes.note)
+            rest_ns = diff.traced.delta_ns - sum(cause.delta_ns for cause in shown_causes(diff, top=top)[0])
+            least = min((abs(cause.delta_ns) for cause in shown_causes(diff, top=top)[0]), default=0)
+            if any(abs(cause.delta_ns) > least for cause in shown_causes(diff, top=top)[1]):
+                yield f"{causes.title}: the rest has a larger row than {least}"
+            note = re.search(rf"(\d+) more causes? in --json: net ({DELTA}),", causes.note)
             if (len(diff.causes) > top) != bool(note):
                 yield f"{causes.title}: {len(diff.causes)} causes, note {causes.note!r}"
             if note and (int(note[1]), note[2]) != (len(diff.causes) - top, delta_text(rest_ns)):
@@ -136,7 +140,9 @@ def of_words(diff: Diff) -> Iterator[str]:
             rf"(.*?) (costs|saves) (nothing|{TIME}) (per step|per sample|in the trace) \(([+-]?[\d.,]+ %)", first
         )
     ) is None:
-        if diff.comparable.ok and not (first.startswith("No difference seen") and abs(comparison.delta_pct) < 0.005):
+        if diff.comparable.ok and not (
+            first.startswith("No difference in time seen") and abs(comparison.delta_pct) < 0.005
+        ):
             yield f"no size: {first}"
         return
     each_ns = comparison.each(comparison.delta_ns)
@@ -199,7 +205,7 @@ def of_traced(diff: Diff) -> Iterator[str]:
         ):
             remaining, rest_ns = listed[1], whole
             while remaining:
-                if rest := re.match(rf"all else ({DELTA})$", remaining):
+                if rest := re.match(rf"all else ({DELTA})( \([^;]*\))?$", remaining):
                     if abs(in_ns(rest[1]) - rest_ns) > 0.006 * abs(rest_ns) + 1:
                         yield f"all else is {rest_ns}: {line}"
                     break
@@ -221,6 +227,13 @@ def of_traced(diff: Diff) -> Iterator[str]:
             phase_ns = sum(cell.delta_ns for cell in diff.cells if cell.phase == phase)
             if abs(100 * phase_ns / whole - int(part[1])) > 0.51:
                 yield f"{phase_ns} of {whole}: {line}"
+        if apart := re.match(rf"Of exposed .* ranks differs by ({DELTA}) and transfer by ({DELTA})\.$", line):
+            parts_ns = [
+                sum(cell.delta_ns for cell in diff.cells if cell.category == category)
+                for category in ("exposed_wait", "exposed_transfer")
+            ]
+            if [delta_text(ns) for ns in parts_ns] != list(apart.groups()):
+                yield f"{parts_ns}: {line}"
         if shown := re.match(rf"It shows as ({DELTA}) of host-bound time in ([^,]*),", line):
             cells = [c.delta_ns for c in diff.cells if (c.phase, c.category) == (shown[2], "host_bound")]
             if [delta_text(ns) for ns in cells] != [shown[1]]:
@@ -305,7 +318,8 @@ def of_overview(diffs: Diffs) -> Iterator[str]:
     """The table of arms has each arm's numbers."""
     table = matrix(diffs)
     keys = [column.key for column in table.columns]
-    for row, diff in zip(table.rows, diffs.diffs, strict=True):
+    baselines = len({diff.a_name for diff in diffs.diffs if diff.steps} - {diff.b_name for diff in diffs.diffs})
+    for row, diff in zip(table.rows[baselines:], diffs.diffs, strict=True):
         values, comparison = dict(zip(keys, row, strict=True)), diff.comparison
         if comparison is not None and (
             values["delta"] != comparison.each(comparison.delta_ns)
@@ -399,7 +413,7 @@ OF_COMPARISON = (
     r".* (costs|saves) .*(, no interval|: .* at the .* threshold.*)\.$",
     r".* costs nothing per",
     r"Not decided: .*: inconclusive at the .* threshold.*\.$",
-    r"No difference seen between ",
+    r"No difference in time seen between ",
     r"Not comparable \(.*\): ",
     r"Nothing to compare: ",
     r"Why: ",
@@ -418,6 +432,8 @@ OF_TRACED = (
     r"\d+ % of the difference is in ",
     r"Most of the traced ",
     r".* does other work: .* replaced by ",
+    r".* issues elsewhere: .* moved from ",
+    r"Of exposed communication, waiting for other ranks ",
     r"The traced delta, ",
     r"By recorded shapes( \(device time\))?: ",
     r"The unprofiled steps show no difference ",

@@ -14,6 +14,7 @@ import numpy as np
 
 from traceq.compare.align import align_accounts
 from traceq.compare.attribution import Account, Ledger, whole_mean
+from traceq.compare.moved_collectives import join_moved
 from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import Cause, Chain, share, sorted_causes
 from traceq.compare.step_jitter import StepShift, join_jitter, step_shift
@@ -72,7 +73,8 @@ def account_causes(a: Ledger, b: Ledger, delta_ns: int, *, is_host_only: bool = 
             shift = step_shift(*(side.by_step if side else (0,) * num for side, num in sides))
             if shift and is_host_only:
                 shifts[cause.key] = shift
-    folded = fold_replacements(causes, of_a.keys(), of_b.keys(), delta_ns)
+    phases = {account.phase for account in of_a.values()} & {account.phase for account in of_b.values()}
+    folded = fold_replacements(join_moved(causes, delta_ns, phases), of_a.keys(), of_b.keys(), delta_ns)
     return sorted_causes(join_jitter(folded, shifts, delta_ns), delta_ns)
 
 

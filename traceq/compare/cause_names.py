@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from traceq.compare.result import REPLACED_BY, Cause
+from traceq.compare.result import AND, REPLACED_BY, Cause
 from traceq.units import Unit, format_value
 
-__all__ = ["cause_name", "change_name", "number", "numbered", "short_name", "sync_name"]
+__all__ = ["cause_name", "change_name", "number", "numbered", "phase_text", "short_name", "sync_name"]
 
 _SYNCHRONIZES = ("device", "stream", "event")
 """Kinds of sync that are calls of their own, not an effect of the op around them."""
@@ -25,6 +25,14 @@ def cause_name(cause: Cause) -> str:
     """Return `dtoh aten::item at train.py:7 step`."""
     name = sync_name(cause) if cause.kind == "sync" else _cut_name(cause.path)
     return name + (f" at {cause.line}" if cause.line else "")
+
+
+def phase_text(cause: Cause) -> str:
+    """Return `in decode, mixed and prefill`, `moved from optimizer to backward`; "" without a phase."""
+    if cause.moved:
+        return f"moved {cause.moved}"
+    *first, last = cause.phase.split(AND)
+    return f"in {', '.join(first)}{AND if first else ''}{last}" if last else ""
 
 
 def change_name(cause: Cause) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,11 +14,12 @@ from traceq.causes.edges import IN_BOTH
 from traceq.compare.contributions import Contributions, Part, contributions
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.labels import Label
+from traceq.compare.moved_collectives import join_moved
+from traceq.compare.replaced_host_ops import is_replacement, replaced_name, replaced_together
 from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import REPLACED_BY, Cause, Chain, share, sorted_causes
 from traceq.compare.run_to_run import comparable, jitter, pace
 from traceq.facts.timeline.call_sites import line_function
-from traceq.facts.timeline.data_loading import LOADING
 from traceq.frozen import frozen
 
 __all__ = ["cause_rows"]
@@ -90,7 +91,18 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
         nouns = "kind of work" if len(rest.labels) == 1 else "kinds of work, each"
         text = f"{len(rest.labels):,} {nouns} within jitter"
         causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps))
-    return _whole(causes, sign, delta_ns)
+    return _whole(causes, sign, delta_ns, _common_phases(parts))
+
+
+def _common_phases(parts: Contributions) -> set[str]:
+    """Return the phases in which both sides spend time."""
+    of_a, of_b = (
+        {label.phase for label, ns in zip(parts.labels, totals.tolist(), strict=True) if ns}
+        for totals in (
+            np.bincount(parts.label, weights=side, minlength=len(parts.labels)) for side in (parts.a_ns, parts.b_ns)
+        )
+    )
+    return of_a & of_b
 
 
 def _step_ns(common: CommonSteps) -> float:
@@ -140,9 +152,13 @@ class _Table:
         return np.asarray(self.is_more_syncs | (~is_sync & is_more))
 
     def _is_written(self, index: list[int]) -> bool:
-        """Return whether a row differs in bytes, or in number at a line of code: listed even where it costs nothing."""
-        has_line = any(self.parts.labels[number].line for number in index)
-        is_changed = bool(self.moved[index].sum()) or (has_line and bool(self.events[index].sum()))
+        """Return whether a row differs in bytes, or in number: of collectives, or at a line of code.
+
+        Such a row is listed even where it costs nothing.
+        """
+        labels = [self.parts.labels[number] for number in index]
+        is_counted = any(label.line or label.kind == "collective" for label in labels)
+        is_changed = bool(self.moved[index].sum()) or (is_counted and bool(self.events[index].sum()))
         return is_changed or bool(self.is_more_syncs[index].any())
 
     def rows(self, steps_ns: float) -> tuple[list[_Row], _Row, _Row]:
@@ -155,7 +171,7 @@ class _Table:
         causes: list[_Row] = []
         minor: list[_Row] = []
         rest: list[_Row] = []
-        for members in _replaced_together(self._groups(), self.parts, self.only_a, self.only_b):
+        for members in replaced_together(self._groups(), self.parts, self.only_a, self.only_b):
             index = list(members)
             row = _Row(members, float(self.total[index].sum()), float(np.sqrt(self.variance[index].sum())))
             is_residual = self.parts.labels[index[0]].kind == "residual"
@@ -165,7 +181,7 @@ class _Table:
                 least = errors * row.sd_ns * (1 if self._is_steady(index) else _UNSTEADY)
                 is_cause = abs(row.ns) > smallest_matched and (is_residual or abs(row.ns) > least)
             is_change = self.is_one_sided[index].all() or abs(row.ns) > errors * row.sd_ns
-            is_cause |= self._is_written(index) or _is_replacement(self.parts, row, _SHARE_OF_STEP * steps_ns)
+            is_cause |= self._is_written(index) or is_replacement(self.parts, row.labels, _SHARE_OF_STEP * steps_ns)
             (causes if is_cause else minor if is_change else rest).append(row)
         causes = _same_on_ranks(causes, self.parts.labels)
         return causes, self._joined(minor), self._joined(rest)
@@ -193,7 +209,7 @@ class _Table:
         for number, label in enumerate(self.parts.labels):
             if label.kind in ("kernel", "memcpy") and not self.is_one_sided[number]:
                 kernels.setdefault(_work(label), []).append(number)
-            elif label.kind == "host" or (self.is_one_sided[number] and label.kind != "sync"):
+            elif label.kind == "host" or (self.is_one_sided[number] and label.kind not in ("sync", "collective")):
                 others.setdefault(_work(label), []).append(number)
             else:
                 rows.append((number,))
@@ -217,41 +233,6 @@ def _same_on_ranks(rows: Sequence[_Row], labels: Sequence[Label]) -> list[_Row]:
         )
         for members in by_work.values()
     ]
-
-
-def _replaced_together(
-    groups: Sequence[tuple[int, ...]], parts: Contributions, only_a: NDArray[np.bool_], only_b: NDArray[np.bool_]
-) -> list[tuple[int, ...]]:
-    """Return the rows with those joined in which the host does one thing on A and another on B at the same places.
-
-    Places between the same two calls of both sides, in one phase, line and module, outside of the data loader: what
-    workers took over is not replaced by how the process receives it.
-    """
-    of_label = np.empty(len(parts.labels), np.int64)
-    for number, members in enumerate(groups):
-        of_label[list(members)] = number
-    host = np.flatnonzero((parts.part == Part.HOST) & (only_a | only_b)[parts.label])
-    num_places = np.bincount(of_label[parts.label[host]], minlength=len(groups))
-    old, new = (host[side[parts.label[host]]] for side in (only_a, only_b))
-    new = new[np.argsort(parts.edge[new], kind="stable")]
-    first, last = (np.searchsorted(parts.edge[new], parts.edge[old], side) for side in ("left", "right"))
-    source = np.repeat(np.arange(len(old)), last - first)
-    target = np.arange(len(source)) - np.repeat(np.cumsum(last - first) - last + first, last - first) + first[source]
-    rows = np.column_stack([of_label[parts.label[old[source]]], of_label[parts.label[new[target]]]])
-    pairs, counts = np.unique(rows, axis=0, return_counts=True)
-    heads = [parts.labels[members[0]] for members in groups]
-    inner = [head.inner for head in heads]
-    place = [(head.phase, head.line, head.module) for head in heads]
-    by_count = sorted(
-        zip(pairs.tolist(), counts.tolist(), strict=True), key=lambda p: (-p[1], inner[p[0][0]] != inner[p[0][1]])
-    )
-    joined, result = set[int](), list(groups)
-    for (x, y), num in by_count:
-        is_most = _CANCELS * num > max(num_places[x], num_places[y])
-        if is_most and place[x] == place[y] and heads[x].phase not in LOADING and not {x, y} & joined:
-            joined |= {x, y}
-            result[x], result[y] = (*groups[x], *groups[y]), ()
-    return [members for members in result if members]
 
 
 def _work(label: Label) -> tuple[str, ...]:
@@ -280,7 +261,7 @@ def _cause(
     labels = [parts.labels[number] for number in named]
     label, first = labels[0], named[0]
     names = {entry.name for entry in labels}
-    name = _replaced_name(parts, row) or (label.name if len(names) == 1 else _work(label)[-1])
+    name = replaced_name(parts, row.labels) or (label.name if len(names) == 1 else _work(label)[-1])
     numbers = sorted({ranks[parts.labels[number].rank] for number in row.labels if parts.labels[number].rank >= 0})
     if numbers:
         name = f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(map(str, numbers))}: {name}"
@@ -303,7 +284,7 @@ def _cause(
         dur_ns=0,
         share_pct=None,
         module=module,
-        self_op=label.inner if not _replaced_name(parts, row) else "",
+        self_op=label.inner if not replaced_name(parts, row.labels) else "",
         delta_bytes=round(float((parts.moved[index] / parts.num_steps[index]).sum())),
         chain=Chain(round(copied / num_steps), round(waited / num_steps), 0) if is_more_syncs else None,
         sd_ns=round(row.sd_ns / num_steps),
@@ -319,36 +300,13 @@ def _key(kind: str, phase: str, name: str, inner: str, function: str, module: st
     return "|".join((kind, phase, *names, *filter(None, (function, module)), "replaced"))
 
 
-def _is_replacement(parts: Contributions, row: _Row, least_ns: float) -> bool:
-    """Return whether the work of a row took the place of other work: listed even where it costs nothing.
-
-    Host ops only if they take `least_ns` in all steps: the odd short op is in another place by chance.
-    """
-    if any(REPLACED_BY in parts.labels[number].name for number in row.labels):
-        return True
-    is_of_row = np.isin(parts.label, row.labels)
-    takes_ns = max(int(parts.a_ns[is_of_row].sum()), int(parts.b_ns[is_of_row].sum()))
-    return takes_ns >= least_ns and bool(_replaced_name(parts, row))
-
-
-def _replaced_name(parts: Contributions, row: _Row) -> str:
-    """Return `old replaced by new` of a row of host ops that took the place of others, "" for any other."""
-    labels = [parts.labels[number] for number in row.labels]
-    ns = [[int(side[parts.label == number].sum()) for number in row.labels] for side in (parts.a_ns, parts.b_ns)]
-    names = [(label.inner or label.name) for label in labels]
-    if labels[0].kind != "host" or len(set(names)) == 1:
-        return ""
-    old, new = (names[int(np.argmax(side))] for side in (reversed(ns) if parts.is_swapped else ns))
-    return f"{old}{REPLACED_BY}{new}"
-
-
 def _other(kind: str, name: str, ns: float, sd_ns: float = 0) -> _Unrounded:
     """Return a row that names no change."""
     cause = Cause(kind, kind, "", name, "", 0, 0, 0, 0, None, sd_ns=round(sd_ns))
     return _Unrounded(cause, ns, 0)
 
 
-def _whole(causes: Sequence[_Unrounded], sign: int, delta_ns: int) -> tuple[Cause, ...]:
+def _whole(causes: Sequence[_Unrounded], sign: int, delta_ns: int, phases: Collection[str]) -> tuple[Cause, ...]:
     """Return the causes in whole ns that add up to the delta, those of steps that only one side has included."""
     ordered = sorted(causes, key=lambda row: (row.cause.kind == "jitter", -abs(row.ns), row.cause.key))
     running = np.rint(np.cumsum([0.0, *(row.ns for row in ordered)])).astype(np.int64)
@@ -359,7 +317,8 @@ def _whole(causes: Sequence[_Unrounded], sign: int, delta_ns: int) -> tuple[Caus
         )
         result.append(_signed(row.cause, sign, ns, count_ns, delta_ns))
     fewer, more = ({cause.key for cause in result if side * cause.delta_num > 0} for side in (-1, 1))
-    result = list(sorted_causes(fold_replacements(result, fewer, more, delta_ns, within_ops=True), delta_ns))
+    result = join_moved(fold_replacements(result, fewer, more, delta_ns, within_ops=True), delta_ns, phases)
+    result = list(sorted_causes(result, delta_ns))
     rest_ns = delta_ns - sum(cause.delta_ns for cause in result)
     if result and abs(rest_ns) <= len(result):  # roundings of means
         last = result.pop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traceq.compare.cause_names import cause_name, change_name, number, numbered, sync_name
+from traceq.compare.cause_names import cause_name, change_name, number, numbered, phase_text, sync_name
 from traceq.compare.result import Cause, Traced
 from traceq.facts.timeline.call_sites import line_function
 from traceq.units import Unit, format_range, format_value
@@ -42,7 +42,7 @@ def cause_words(
         changes = [
             *_line_words(b_name, traced, by_line, timed=False),
             *_sync_words(a_name, b_name, traced, syncs, timed=False),
-            *_replaced_words(b_name, traced, _replacements(causes, traced, same_work=same_work), timed=False),
+            *_other_work_words(b_name, traced, _other_work(causes, traced, same_work=same_work), timed=False),
         ]
         return (*changes, doubt)
     lines, of_syncs = _line_words(b_name, traced, by_line), _sync_words(a_name, b_name, traced, syncs)
@@ -51,22 +51,25 @@ def cause_words(
     sized += [(max(abs(_sum(syncs)), replayed_ns), text) for text in of_syncs]
     listed |= {cause.key for cause in syncs}
     others = [cause for cause in causes if cause.key not in listed and cause.delta_ns and cause.names_a_change]
-    large = [cause for cause in others if _is_large(cause.delta_ns, traced)][:_MOST_CAUSES]
+    least_ns = _LARGE_SHARE * max(map(_size, causes), default=0)
+    large = sorted((c for c in others if _is_large(c.delta_ns, traced) and _size(c) >= least_ns), key=_size)
+    large = large[: -_MOST_CAUSES - 1 : -1]
     if large:
         size = abs(large[0].delta_ns)
         first, more = ("Differences in", "differences") if traced.says_where_only else ("Causes of", "causes")
         is_first = all(size > other for other, _ in sized)
         label = f"{first} the traced {_delta(traced.delta_ns)} {traced.per}" if is_first else f"Other {more}"
         texts = [f"{_delta(cause.delta_ns)} {cause_text(cause, traced.per)}" for cause in large]
-        rest_ns = traced.delta_ns - _sum(large)
-        if is_first and abs(rest_ns) >= _REST_SHARE * abs(traced.delta_ns):
-            texts.append(f"all else {_delta(rest_ns)}")
+        if is_first:
+            texts += _rest_words(traced, large, causes)
         sized.append((size, f"{label}: {'; '.join(texts)}."))
     sized.sort(key=lambda each: -each[0])
-    small = [cause for cause in _replacements(causes, traced, same_work=same_work) if cause not in large]
-    sized += [(0, text) for text in _replaced_words(b_name, traced, small)]
+    small = [cause for cause in _other_work(causes, traced, same_work=same_work) if cause not in large]
+    sized += [(0, text) for text in _other_work_words(b_name, traced, small)]
     where_only = [*_host_words(a_name, b_name, traced), *_unmatched_words(traced)]
-    return (*(text for _, text in sized), *where_only, *_no_change_words(traced, causes, same_work=same_work))
+    of_changes = " ".join(text for _, text in sized)
+    unnamed = [cause for cause in causes if cause.kind == "jitter" or cause.name not in of_changes]
+    return (*(text for _, text in sized), *where_only, *_no_change_words(traced, unnamed))
 
 
 def cause_text(cause: Cause, per: str = "per step") -> str:
@@ -76,13 +79,31 @@ def cause_text(cause: Cause, per: str = "per step") -> str:
         more.append(f"{number(cause)} {'more' if cause.delta_num > 0 else 'fewer'} {per}")
     if cause.delta_bytes:
         more.append(format_value(cause.delta_bytes, Unit.DELTA_BYTES))
-    phase = f" in {cause.phase}" if cause.phase else ""
-    return f"{cause_name(cause)}{phase}" + (f" ({', '.join(more)})" if more else "")
+    if cause.delta_ns and cause.kind == "collective":
+        more.append("with waits for other ranks")
+    where = " ".join(filter(None, (cause_name(cause), phase_text(cause))))
+    return where + (f" ({', '.join(more)})" if more else "")
 
 
 def jitter_text(cause: Cause) -> str:
     """Return `+163 us ± 40.0 us`: run-to-run jitter with its standard deviation."""
     return f"{_delta(cause.delta_ns)} ± {format_value(cause.sd_ns, Unit.NS)}"
+
+
+def _rest_words(traced: Traced, large: Sequence[Cause], causes: Sequence[Cause]) -> list[str]:
+    """Return `all else -1.01 ms (-683 us state at the start of the trace)`, if much is left, with most of it.
+
+    And with what is no change, but larger than a cause that is listed.
+    """
+    rest_ns = traced.delta_ns - _sum(large)
+    least_ns = min(min(map(_size, large)), abs(rest_ns) / _MAJORITY)
+    unnamed = [cause for cause in causes if not cause.names_a_change and _size(cause) > least_ns]
+    is_hidden = any(_size(cause) > min(map(_size, large)) for cause in unnamed)
+    if abs(rest_ns) < _REST_SHARE * abs(traced.delta_ns) and not is_hidden:
+        return []
+    is_all = [cause.delta_ns for cause in unnamed] == [rest_ns]
+    parts = ", ".join(cause.name if is_all else f"{_delta(cause.delta_ns)} {cause.name}" for cause in unnamed)
+    return [f"all else {_delta(rest_ns)}" + (f" ({parts})" if parts else "")]
 
 
 def _unmatched_words(traced: Traced) -> list[str]:
@@ -93,11 +114,8 @@ def _unmatched_words(traced: Traced) -> list[str]:
     return [f"{reason[0].upper()}{reason[1:]}: the table shows where the time went, not why."]
 
 
-def _no_change_words(traced: Traced, causes: Sequence[Cause], *, same_work: bool) -> list[str]:
-    """Return that most of the delta is run-to-run jitter, or time whose cause is not recorded.
-
-    Sides without the same work, like two devices, are not two runs of one code, of which jitter could be told.
-    """
+def _no_change_words(traced: Traced, causes: Sequence[Cause]) -> list[str]:
+    """Return that most of the delta is run-to-run jitter, or time whose cause is not recorded."""
     delta, sign = f"{_delta(traced.delta_ns)} {traced.per}", 1 if traced.delta_ns > 0 else -1
     for cause in causes:
         if cause.names_a_change or _MAJORITY * sign * cause.delta_ns <= abs(traced.delta_ns):
@@ -106,8 +124,6 @@ def _no_change_words(traced: Traced, causes: Sequence[Cause], *, same_work: bool
             return [f"Most of the traced {delta} is no known change: {_delta(cause.delta_ns)} {cause.name}."]
         if cause.kind == "minor":
             return [f"Most of the traced {delta} is in {cause.name}: {_delta(cause.delta_ns)} in all."]
-        if not same_work:
-            return [f"Most of the traced {delta} is in many small differences: {_delta(cause.delta_ns)} in all."]
         if abs(traced.delta_ns) <= _ERRORS * cause.sd_ns:
             return [f"The traced delta, {delta}, is within run-to-run jitter, which adds {jitter_text(cause)}."]
         several = "many changes, each of which is within run-to-run jitter, but not all together"
@@ -151,20 +167,35 @@ def _line_words(
     return words
 
 
-def _replacements(causes: Sequence[Cause], traced: Traced, *, same_work: bool) -> list[Cause]:
-    """Return the work that took the place of other work; of sides that differ in much that is most of it, so none."""
-    return [cause for cause in causes if cause.is_replacement] if same_work and not traced.says_where_only else []
+def _other_work(causes: Sequence[Cause], traced: Traced, *, same_work: bool) -> list[Cause]:
+    """Return the work that took the place of other work, or moved; of sides that differ in much that is most, so none.
+
+    A collective that moved is told of any sides: both issue it as often.
+    """
+    tells_replaced = same_work and not traced.says_where_only
+    return [cause for cause in causes if cause.moved or (tells_replaced and cause.is_replacement)]
 
 
-def _replaced_words(b_name: str, traced: Traced, replaced: Sequence[Cause], *, timed: bool = True) -> list[str]:
-    """Return `b does other work: aten::mm replaced by aten::bmm in forward (no time difference per step).`."""
-    if not 0 < len(replaced) <= _MOST_REPLACED:
-        return []
-    each = [
-        f"{cause_name(cause)} in {cause.phase}" + (f" ({_amount(cause.delta_ns, traced)})" if timed else "")
-        for cause in replaced
-    ]
-    return [f"{b_name} does other work: {'; '.join(each)}."]
+def _other_work_words(b_name: str, traced: Traced, causes: Sequence[Cause], *, timed: bool = True) -> list[str]:
+    """Return `b does other work: aten::mm replaced by aten::bmm in forward (no time difference per step).`.
+
+    And `b issues elsewhere: all_reduce moved from optimizer to backward.`. Without a device a collective's time is
+    that of the op that waits for it: none is said of its own 0.
+    """
+    words = []
+    moved = [cause for cause in causes if cause.moved]
+    for lead, members in (
+        ("issues elsewhere", moved),
+        ("does other work", [cause for cause in causes if not cause.moved]),
+    ):
+        each = []
+        for cause in members:
+            has_time = timed and (cause.delta_ns or cause.kind != "collective")
+            amount = f" ({_amount(cause.delta_ns, traced)})" if has_time else ""
+            each.append(f"{cause_name(cause)} {phase_text(cause)}{amount}")
+        if 0 < len(members) <= _MOST_REPLACED:
+            words.append(f"{b_name} {lead}: {'; '.join(each)}.")
+    return words
 
 
 def _by_sign(causes: Sequence[Cause]) -> tuple[list[Cause], list[Cause]]:
@@ -173,9 +204,13 @@ def _by_sign(causes: Sequence[Cause]) -> tuple[list[Cause], list[Cause]]:
 
 
 def _listed(causes: Sequence[Cause]) -> str:
-    """Return `10 dtoh aten::item (syncs), 1 aten::any and 3 more`."""
-    each = [numbered(c, change_name(c)) for c in causes[:_MOST_OPS]]
-    rest = len(causes) - _MOST_OPS
+    """Return `10 dtoh aten::item (syncs), 1 aten::any and 3 more`; what has the same name is one."""
+    named: dict[str, Cause] = {}
+    for cause in causes:
+        other = named.get(cause.name)
+        named[cause.name] = replace(cause, delta_num=cause.delta_num + other.delta_num) if other else cause
+    each = [numbered(c, change_name(c)) for c in [*named.values()][:_MOST_OPS]]
+    rest = len(named) - _MOST_OPS
     return ", ".join(each) + (f" and {rest} more" if rest > 0 else "")
 
 
@@ -256,6 +291,10 @@ def _counted(verb: str, changed: Sequence[Cause], per: str) -> str:
 
 def _total(changed: Sequence[Cause]) -> str:
     return format_value(abs(sum(cause.delta_num for cause in changed)), Unit.MEAN)
+
+
+def _size(cause: Cause) -> int:
+    return abs(cause.delta_ns)
 
 
 def _is_large(delta_ns: int, traced: Traced) -> bool:

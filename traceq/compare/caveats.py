@@ -45,7 +45,7 @@ def side_caveats(side: Side) -> tuple[Caveat, ...]:
     empty = [run.path for run, medians in zip(side.runs, side.processes, strict=True) if not medians]
     left_out = [Caveat("no_steps", f"{path}: no unprofiled steps; this process is ignored") for path in empty]
     if side.run.traces:
-        text = f"{side.run.path}: the median of {len(side.runs)} recordings; its trace explains the difference"
+        text = f"{side.run.path}: the median of {len(side.runs)} recordings; only its trace is looked at"
         left_out.append(Caveat("one_process_explains", text))
     of_recordings = {caveat for run in side.runs for caveat in run.caveats}
     return (
@@ -70,14 +70,14 @@ def _uneven_processes(side: Side) -> Iterator[Caveat]:
 
 
 def _traced_process(run: Run) -> tuple[Caveat, ...]:
-    """Return a caveat for an arm of several processes of which one was traced, the last, which explains alone."""
+    """Return a caveat for an arm of several processes of which one was traced, the last."""
     timed = next((each for each in run.processes if each.arm == run.arm), None)
     if timed is None or len(timed.median_ns) < 2 or not run.traces:
         return ()
     last, middle = (format_value(ns, Unit.NS) for ns in (timed.median_ns[-1], np.median(timed.median_ns)))
     text = (
         f"arm {run.arm}: the last of its {len(timed.median_ns)} processes is traced (median step {last}; of all "
-        f"{middle}), and explains the difference; the others were only timed: record again to trace another"
+        f"{middle}), so that traced times are those of that process alone; record again to trace another"
     )
     return (Caveat("one_process_explains", text),)
 

@@ -25,6 +25,7 @@ from traceq.compare.labels import (
     hold_labels,
     sync_calls,
 )
+from traceq.compare.unlike_pairs import unlike_pairs
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops, tracks
@@ -92,6 +93,18 @@ class _Columns:
     is_waited: NDArray[np.bool_]
 
 
+@frozen(eq=False)
+class _EdgeParts:
+    """Edges, or a part of each side of one: with what `Contributions` has of them, `a`, `b` as of edges."""
+
+    edge: NDArray[np.int64]
+    a: NDArray[np.int64]
+    b: NDArray[np.int64]
+    a_ns: NDArray[np.int64]
+    b_ns: NDArray[np.int64]
+    sides: NDArray[np.int64]
+
+
 _OF_WORK = (EdgeKind.DURATION, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.AWAIT)
 _OF_HOLD = (EdgeKind.HOLD, EdgeKind.SYNC, EdgeKind.HAND_OVER)
 
@@ -127,14 +140,14 @@ def _of_rank(
     host = graph.host.take((on_rank & by_owner)[graph.host.edge])
     of_owner = _owner_labels(graph, labels, sorted_unique(host.owner), rank)
     copied = _join_sync_parts(common, labels.labels, index, of_work, of_hold, of_owner)
-    kind, a, b = graph.edges.kind[edges], graph.edges.a[edges], graph.edges.b[edges]
-    label = np.full(len(edges), labels.number(START))
+    parts = _parted(common, labels.labels, edges, of_work, of_hold)
+    edges, kind, a, b = parts.edge, graph.edges.kind[parts.edge], parts.a, parts.b
+    is_wait = np.isin(kind, (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.AWAIT)) & (a >= 0) & (b >= 0)
+    label = np.where(is_wait, labels.number(WAITS), labels.number(START))
     label[kind == EdgeKind.QUEUE] = labels.number(QUEUE, rank)
     for kinds, of_side in ((_OF_WORK, of_work), (_OF_HOLD, of_hold)):
-        chosen = np.flatnonzero(np.isin(kind, kinds))
+        chosen = np.flatnonzero(np.isin(kind, kinds) & ~is_wait)
         label[chosen] = labels.joined(np.r_[of_side[0], -1][a[chosen]], np.r_[of_side[1], -1][b[chosen]])
-    is_wait = np.isin(kind, (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.AWAIT)) & (a >= 0) & (b >= 0)
-    label[is_wait] = labels.number(WAITS)
     is_work, runs = np.isin(kind, _OF_WORK), kind == EdgeKind.DURATION
     is_copied = np.r_[copied[0], False][np.where(is_work, a, -1)] | np.r_[copied[1], False][np.where(is_work, b, -1)]
     num, moved = _events(lines, kind, a, b, is_copied)
@@ -147,14 +160,43 @@ def _of_rank(
         label=np.r_[label, of_host],
         edge=np.r_[edges, host.edge],
         part=np.r_[_parts(lines, kind, a, b), zeros + Part.HOST],
-        a_ns=np.r_[common.weights.a[edges], host.a_ns],
-        b_ns=np.r_[common.weights.b[edges], host.b_ns],
-        sides=np.r_[graph.edges.sides[edges], np.where(host.a_ns == 0, IN_B, np.where(host.b_ns == 0, IN_A, IN_BOTH))],
+        a_ns=np.r_[parts.a_ns, host.a_ns],
+        b_ns=np.r_[parts.b_ns, host.b_ns],
+        sides=np.r_[parts.sides, np.where(host.a_ns == 0, IN_B, np.where(host.b_ns == 0, IN_A, IN_BOTH))],
         num=np.r_[num, zeros],
         moved=np.r_[moved, zeros],
         num_steps=np.full(len(label) + len(of_host), num_steps),
         is_copied=np.r_[is_copied & runs, zeros > 0],
         is_waited=np.r_[np.isin(kind, _OF_HOLD) | (is_copied & ~runs), zeros > 0],
+    )
+
+
+def _parted(
+    common: CommonSteps,
+    labels: tuple[Label, ...],
+    edges: NDArray[np.int64],
+    of_work: list[NDArray[np.int64]],
+    of_hold: list[NDArray[np.int64]],
+) -> _EdgeParts:
+    """Return some edges, those of two works that did not replace each other as a part of each side."""
+    graph, weights = common.graph, common.weights
+    kind, a, b = graph.edges.kind[edges], graph.edges.a[edges], graph.edges.b[edges]
+    label_a, label_b = np.full(len(edges), -1), np.full(len(edges), -1)
+    for chosen, of_side in ((kind == EdgeKind.DURATION, of_work), (np.isin(kind, _OF_HOLD), of_hold)):
+        label_a[chosen], label_b[chosen] = (np.r_[of_side[n], -1][side[chosen]] for n, side in enumerate((a, b)))
+    counts = np.isin(kind, (EdgeKind.DURATION, EdgeKind.HOLD)) & (graph.step[edges] >= 0)
+    unlike = unlike_pairs(labels, label_a, label_b, counts)
+    rows = np.r_[np.arange(len(edges)), np.flatnonzero(unlike)]
+    only_b = np.arange(len(rows)) >= len(edges)
+    only_a = unlike[rows] & ~only_b
+    sides = graph.edges.sides[edges][rows]
+    return _EdgeParts(
+        edge=edges[rows],
+        a=np.where(only_b, -1, a[rows]),
+        b=np.where(only_a, -1, b[rows]),
+        a_ns=np.where(only_b, 0, weights.a[edges[rows]]),
+        b_ns=np.where(only_a, 0, weights.b[edges[rows]]),
+        sides=np.where(only_a, IN_A, np.where(only_b, IN_B, sides)),
     )
 
 

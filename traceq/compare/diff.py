@@ -34,7 +34,7 @@ from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory
 from traceq.compare.step_times import compare_cpu, compare_sides
 from traceq.compare.unprofiled_sentences import unprofiled_phase_words
 from traceq.compare.verdict_sentences import cpu_words, sample_words, verdict_words
-from traceq.compare.where_sentences import elsewhere_words, phase_words, python_words
+from traceq.compare.where_sentences import elsewhere_words, phase_words, python_words, waiting_words
 from traceq.compare.work_deltas import work_deltas
 from traceq.compare.work_sentences import work_split_words
 from traceq.errors import UnreadableInput, UsageFault
@@ -166,6 +166,8 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     steps = compare_sides(a, b, comparability, threshold_pct, None) if samples else comparison
     ranks = rank_deltas(a.ranks, b.ranks)
     traced, cells, causes = _explained(a, b, ranks)
+    if not comparability.ok:
+        causes = tuple(map(_of_unlike_runs, causes))
     work = work_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else ()
     a_name, b_name = _names(a, b)
     cpu = compare_cpu(a, b, threshold_pct, samples)
@@ -196,7 +198,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
             )
         words = (*words, *cause_words(a_name, b_name, traced, causes, doubt=doubt, same_work=comparability.ok))
         if not doubt:
-            words = (*words, *work_split_words(traced, work))
+            words = (*words, *waiting_words(traced, cells, causes), *work_split_words(traced, work))
             words = (*words, *elsewhere_words(traced, cells, causes), *phase_words(traced, cells))
     of_sides = (*side_caveats(a), *side_caveats(b), *unrecorded_work(a.ranks, b.ranks), *confounders(a, b))
     return Diff(
@@ -219,6 +221,14 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         work=work,
         caveats=tuple(dict.fromkeys((*of_sides, *of_verdict, *unmatched_ranks(a.run, b.run)))),
     )
+
+
+def _of_unlike_runs(cause: Cause) -> Cause:
+    """Return the row of jitter as one of small differences: two devices are not two runs of the same code."""
+    if cause.kind != "jitter":
+        return cause
+    kinds = cause.name.partition(" within jitter")[0].removesuffix(", each")
+    return replace(cause, kind="minor", name=f"small differences of {kinds}")
 
 
 def _feeding_diff(a: Side, b: Side, feeding: Feeding) -> Diff:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from traceq.causes.holds import HoldKind
 from traceq.causes.host_line import HostLine
-from traceq.compare.cost_centers import CAUSE_KINDS, LAUNCHES, Actors, actors
-from traceq.compare.result import REPLACED_BY
+from traceq.compare.cost_centers import CAUSE_KINDS, FOR, LAUNCHES, Actors, actors
+from traceq.compare.result import AND, REPLACED_BY
 from traceq.facts.events.nesting import tracks
 from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.call_sites import line_function, origins
@@ -32,6 +32,7 @@ __all__ = [
     "Labelled",
     "device_labels",
     "hold_labels",
+    "is_same_work",
     "sync_calls",
 ]
 
@@ -113,23 +114,38 @@ class LabelNumbers:
         labels, numbers = self.labels, []
         for of_a, of_b in groups.keys.tolist():
             kinds = [labels[number].kind for number in (of_a, of_b) if number >= 0]
-            if len(kinds) < 2 or _work(labels[of_a]) == _work(labels[of_b]):
+            if len(kinds) < 2:
                 numbers.append(of_a if of_a >= 0 else of_b)
+            elif is_same_work(labels[of_a], labels[of_b]):  # the name of a collective with its role, if one side knows
+                numbers.append(of_b if labels[of_b].name.startswith(labels[of_a].name + FOR) else of_a)
             elif set(kinds) == {"sync", "host"}:  # a copy that blocks on one side only
                 numbers.append(of_a if kinds[0] == "sync" else of_b)
             else:
                 old, new = (labels[number].name for number in ((of_b, of_a) if self._is_swapped else (of_a, of_b)))
                 kind = min(labels[of_a].kind, labels[of_b].kind, key=CAUSE_KINDS.index)
-                label = replace(labels[of_a], kind=kind, name=_replacement(old, new))
-                number = self.number(label, label.rank)
-                self._lines[number] = self._lines[of_a]
+                place = _common_place(labels[of_a], labels[of_b])
+                number = self.number(replace(place, kind=kind, name=_replacement(old, new)), place.rank)
+                self._lines[number] = self._lines[of_a] if place.line else ""
                 numbers.append(number)
         return np.array(numbers, np.int64)[groups.group_ids] if len(a) else a
 
 
-def _work(label: Label) -> str:
-    """Return what a label names without the op that launched it."""
-    return label.name.rpartition(LAUNCHES)[2]
+def is_same_work(a: Label, b: Label) -> bool:
+    """Return whether two labels name the same work: also by another op, or of a role that one side lacks."""
+    if a.kind == b.kind == "collective":
+        (name_a, _, role_a), (name_b, _, role_b) = (label.name.partition(FOR) for label in (a, b))
+        return name_a == name_b and (role_a == role_b or not role_a or not role_b)
+    return a.name.rpartition(LAUNCHES)[2] == b.name.rpartition(LAUNCHES)[2]
+
+
+def _common_place(a: Label, b: Label) -> Label:
+    """Return the label of A with the line and module that both have, and the phases of both."""
+    return replace(
+        a,
+        phase=AND.join(sorted({a.phase, b.phase})),
+        line=a.line if a.line == b.line else "",
+        module=a.module if a.module == b.module else "",
+    )
 
 
 def _replacement(old: str, new: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection
 
 from traceq.compare.cost_centers import FOR, LAUNCHES
@@ -9,6 +10,9 @@ from traceq.compare.result import REPLACED_BY, Cause, share
 from traceq.facts.timeline.call_sites import line_function
 
 __all__ = ["fold_replacements"]
+
+_NONE = 1e-6
+"""Events per step that are a rounded 0: means over steps are thirds."""
 
 
 def fold_replacements(
@@ -21,14 +25,21 @@ def fold_replacements(
     the same collective where one side does not tell its role (a kernel that the profiler does not mark as one).
     Listed separately they would dwarf everything else and cancel; one row shows what the replacement changed. `of_a`,
     `of_b` are the keys that either side has, or has more of. `within_ops`: kernels do not replace those of other ops.
+    What both sides do as often replaced nothing, wherever they do it.
     """
-    for place in (_call, _launching_op) if within_ops else (_call, _launching_op, _phase_and_role):
-        causes = _folded(causes, of_a, of_b, delta_ns, place)
+    for place in (_call, _launching_op):
+        causes = _folded(causes, of_a, of_b, delta_ns, place, lambda cause: cause.name)
     if within_ops:
         return causes
+    causes = _folded(causes, of_a, of_b, delta_ns, _phase_and_role, _bare_name)
     roleless = {_collective(cause) for cause in causes if cause.kind == "collective" and FOR not in cause.name}
     return _folded(
-        causes, of_a, of_b, delta_ns, lambda cause: _collective(cause) if _collective(cause) in roleless else ""
+        causes,
+        of_a,
+        of_b,
+        delta_ns,
+        lambda cause: _collective(cause) if _collective(cause) in roleless else "",
+        lambda cause: cause.name,
     )
 
 
@@ -39,6 +50,12 @@ def _phase_and_role(cause: Cause) -> str:
 
 def _collective(cause: Cause) -> str:
     return f"{cause.phase}|{cause.name.partition(FOR)[0]}" if cause.kind == "collective" else ""
+
+
+def _bare_name(cause: Cause) -> str:
+    """Return a kernel without the op that launched it, a collective without its role."""
+    name = cause.work
+    return name.partition(FOR)[0] if cause.kind == "collective" else name.rpartition(LAUNCHES)[2]
 
 
 def _launching_op(cause: Cause) -> str:
@@ -52,12 +69,23 @@ def _call(cause: Cause) -> str:
 
 
 def _folded(
-    causes: list[Cause], of_a: Collection[str], of_b: Collection[str], delta_ns: int, place: Callable[[Cause], str]
+    causes: list[Cause],
+    of_a: Collection[str],
+    of_b: Collection[str],
+    delta_ns: int,
+    place: Callable[[Cause], str],
+    what: Callable[[Cause], str],
 ) -> list[Cause]:
-    """Return the causes with one row for each place where A's one-sided causes meet B's; "" is no place."""
-    folded, one_sided = [], dict[tuple[str, str], list[Cause]]()
+    """Return the causes with one row for each place where A's one-sided causes meet B's; "" is no place.
+
+    A's are only those of which B does fewer in all, by `what` they do, and B's those of which it does more.
+    """
+    folded, one_sided, more = [], dict[tuple[str, str], list[Cause]](), defaultdict[tuple[str, str], float](float)
     for cause in causes:
-        is_one_sided = (cause.key in of_a) != (cause.key in of_b)
+        more[cause.kind, what(cause)] += cause.delta_num
+    for cause in causes:
+        sign = (cause.key in of_b) - (cause.key in of_a)
+        is_one_sided = sign * more[cause.kind, what(cause)] > _NONE
         if cause.kind in ("kernel", "collective") and is_one_sided and place(cause):
             one_sided.setdefault((cause.kind, place(cause)), []).append(cause)
         else:
@@ -91,7 +119,13 @@ def _replacement(key: str, removed: list[Cause], added: list[Cause], delta_ns: i
 
 
 def _replacement_name(removed: list[Cause], added: list[Cause]) -> str:
-    """Return `aten::mm > old (and 2 more) replaced by new`; the op only where it launched all of them."""
+    """Return `aten::mm > old (and 2 more) replaced by new`; the op only where it launched all of them.
+
+    A collective whose role one side does not tell has the name with it.
+    """
+    names = {cause.name for cause in (*removed, *added)}
+    if len({name.partition(FOR)[0] for name in names}) == 1:
+        return max(names, key=len)
     ops = {cause.name.rpartition(LAUNCHES)[0] for cause in (*removed, *added)}
     op = f"{ops.pop()}{LAUNCHES}" if len(ops) == 1 else ""
     sides = []

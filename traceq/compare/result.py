@@ -173,7 +173,8 @@ class Cause:
     `line` and `module`, a class of nn.Module, are "" where not recorded. `self_op` is the op inside a host op whose
     self time is most of the delta, "" where that is the op itself. `delta_bytes` is the change in bytes moved by copies
     and collectives. `chain` splits the delta of a sync on a device. `sd_ns` is the standard deviation of the delta
-    between two runs of the same code, 0 if unknown.
+    between two runs of the same code, 0 if unknown. `moved` is `from optimizer to backward` for a collective that both
+    sides issue as often, in other phases.
     """
 
     key: str
@@ -191,6 +192,7 @@ class Cause:
     delta_bytes: int = 0
     chain: Chain | None = None
     sd_ns: int = 0
+    moved: str = ""
 
     @property
     def names_a_change(self) -> bool:

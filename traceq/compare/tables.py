@@ -9,9 +9,9 @@ from dataclasses import replace
 from traceq.compare.cause_names import short_name, sync_name
 from traceq.compare.cause_sentences import jitter_text
 from traceq.compare.collective_volumes import EXCHANGED_KINDS, CollectiveVolume
-from traceq.compare.result import Cause, Diff, Diffs, share
+from traceq.compare.result import REPLACED_BY, Cause, Diff, Diffs, share
 from traceq.compare.work_deltas import WorkDelta
-from traceq.report import Cell, Column, Table
+from traceq.report import BECOMES, Cell, Column, Table
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
@@ -22,6 +22,7 @@ __all__ = [
     "inference_table",
     "matrix",
     "ranks_table",
+    "shown_causes",
     "waterfall",
     "work_table",
 ]
@@ -66,15 +67,11 @@ def waterfall(diff: Diff, *, top: int = _TOP) -> Table:
         (cell.phase, cell.category.replace("_", " "), cell.a_ns, cell.b_ns, cell.delta_ns, share(cell.delta_ns, whole))
         for cell in changed[:top]
     ]
-    rest = changed[top:]
+    rest = [*changed[top:], *(cell for cell in diff.cells if not cell.delta_ns)]
     if rest:
-        delta_ns = sum(cell.delta_ns for cell in rest)
-        sums = sum(cell.a_ns for cell in rest), sum(cell.b_ns for cell in rest)
-        rows.append((f"{len(rest)} more", "", *sums, delta_ns, share(delta_ns, whole)))
-    same = [cell for cell in diff.cells if not cell.delta_ns]
-    if same:
-        unchanged = sum(cell.a_ns for cell in same)
-        rows.append(("unchanged", "", unchanged, unchanged, 0, share(0, whole)))
+        a_ns, b_ns = sum(cell.a_ns for cell in rest), sum(cell.b_ns for cell in rest)
+        name = f"{len(rest)} more" if changed[top:] else f"{len(rest)} unchanged"
+        rows.append((name, "", a_ns, b_ns, b_ns - a_ns, share(b_ns - a_ns, whole)))
     rows.append(("residual", "", None, None, diff.residual_ns, share(diff.residual_ns, whole)))
     rows.append(("total", "", diff.traced.a_ns, diff.traced.b_ns, whole, share(whole, whole)))
     columns: tuple[Column, ...] = (
@@ -160,14 +157,21 @@ def inference_table(diff: Diff) -> Table:
     return Table("inference", "Inference steps by kind and batch size", columns, rows, note=note)
 
 
-def causes_table(diff: Diff, *, width: int = _WIDE, top: int = _TOP) -> Table:
-    """Return the `top` largest causes, with fewer columns for a narrow `width` in characters.
+def shown_causes(diff: Diff, *, top: int = _TOP) -> tuple[list[Cause], list[Cause]]:
+    """Return (the `top` largest causes, the rest), in the order of all: none of the rest is larger than one shown."""
+    by_size = sorted(range(len(diff.causes)), key=lambda number: -abs(diff.causes[number].delta_ns))
+    shown, rest = ([diff.causes[number] for number in sorted(part)] for part in (by_size[:top], by_size[top:]))
+    return shown, rest
 
-    Columns that are empty for all causes are left out. So is the split by count and duration if no cause has both
+
+def causes_table(diff: Diff, *, width: int = _WIDE, top: int = _TOP) -> Table:
+    """Return the `top` largest causes in the order of all, with fewer columns for a narrow `width` in characters.
+
+    Columns that are empty for all of them are left out. So is the split by count and duration if no cause has both
     parts; where the parts nearly cancel, as for few large copies that replace many small ones, their cells are empty.
     Run-to-run jitter has its standard deviation beside it.
     """
-    shown = diff.causes[:top]
+    shown, rest = shown_causes(diff, top=top)
     optional = ("line", "module", "delta_num", "delta_bytes")
     left_out = {key for key in optional if not any(_shown(cause, key) for cause in shown)}
     if width < _WIDE or not any(_shown(cause, "count_ns") and _shown(cause, "dur_ns") for cause in shown):
@@ -179,13 +183,13 @@ def causes_table(diff: Diff, *, width: int = _WIDE, top: int = _TOP) -> Table:
     if diff.traced is not None and not diff.traced.marked:
         columns = tuple(replace(column, title="more") if column.key == "delta_num" else column for column in columns)
     rows = tuple(tuple(_shown(cause, column.key) for column in columns) for cause in shown)
-    rest = diff.causes[top:]
     net_ns = sum(cause.delta_ns for cause in rest)
     absolute_ns = sum(abs(cause.delta_ns) for cause in rest)
     note = ""
     if rest:
+        causes = "cause" if len(rest) == 1 else "causes"
         note = (
-            f"{len(rest)} more causes in --json: net {format_value(net_ns, Unit.DELTA_NS)}, "
+            f"{len(rest)} more {causes} in --json: net {format_value(net_ns, Unit.DELTA_NS)}, "
             f"sum of absolute values {format_value(absolute_ns, Unit.NS)}."
         )
     where_only = diff.traced is not None and diff.traced.says_where_only
@@ -265,7 +269,7 @@ def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
     left_out = {"against"} if one_baseline else set()
     left_out |= {"delta", "low", "high", "pairs"} if narrow else set()
     shown = tuple(column for column in columns if column.key not in left_out)
-    rows = tuple(_matrix_row(diff, shown) for diff in diffs.diffs)
+    rows = (*_baseline_rows(diffs, shown), *(_matrix_row(diff, shown) for diff in diffs.diffs))
     by_sample = any(diff.comparison and diff.comparison.samples for diff in diffs.diffs)
     note = "Arms that train on a different number of samples per step: delta per sample." * by_sample
     num_questions = max((diff.comparison.num_questions for diff in diffs.diffs if diff.comparison), default=1)
@@ -338,6 +342,17 @@ def _matrix_row(diff: Diff, columns: tuple[Column, ...]) -> tuple[Cell, ...]:
     return tuple(cells[column.key] for column in columns)
 
 
+def _baseline_rows(diffs: Diffs, columns: tuple[Column, ...]) -> list[tuple[Cell, ...]]:
+    """Return the rows of arms that others are compared with and that are compared with none, with their step."""
+    of_baseline = {diff.a_name: diff.steps for diff in reversed(diffs.diffs) if diff.steps is not None}
+    for diff in diffs.diffs:
+        of_baseline.pop(diff.b_name, None)
+    rows: list[dict[str, Cell]] = [
+        {"arm": name, "step": steps.a_ns, "verdict": "baseline"} for name, steps in of_baseline.items()
+    ]
+    return [tuple(row.get(column.key) for column in columns) for row in rows]
+
+
 def _num_processes(comparison: Comparison) -> int:
     """Return the processes per side, of the side with fewer; 0 where steps are paired or traced."""
     return min(comparison.num_a, comparison.num_b) if comparison.unprofiled and not comparison.num_pairs else 0
@@ -358,6 +373,9 @@ def _shown(cause: Cause, key: str) -> Cell:
         return jitter_text(cause)
     if key == "delta_bytes" and cause.kind not in ("collective", "memcpy"):
         return None  # of a sync the time matters, not the few bytes
+    if key == "phase":
+        return cause.moved.removeprefix("from ") or cause.phase
     if key == "name":
-        return sync_name(cause) if cause.kind == "sync" else short_name(cause.path, _SIDE)
+        name = sync_name(cause) if cause.kind == "sync" else short_name(cause.path, _SIDE)
+        return name.replace(REPLACED_BY, BECOMES)
     return _cell(cause, key)

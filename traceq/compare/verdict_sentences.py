@@ -48,7 +48,7 @@ def verdict_words(
         )
         steps += ", each on its slowest rank" if num_ranks > 1 and per == "per step" else ""
         if abs(comparison.delta_pct) < _SEEN_PCT:
-            return (f"No difference seen between {a_name} and {b_name}, from {steps}.",)
+            return (f"No difference in time seen between {a_name} and {b_name}, from {steps}.",)
         return (f"{b_name} {cost}, from {steps}, no interval.",)
     threshold = format_value(verdict.threshold_pct, Unit.PERCENT)
     control = control or a_name

@@ -6,33 +6,62 @@ from collections.abc import Sequence
 
 from traceq.compare.cause_names import cause_name
 from traceq.compare.result import Cause, CellDelta, Traced
+from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
 from traceq.facts.timeline.phases import BEFORE_WINDOW
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = ["elsewhere_words", "phase_words", "python_words"]
+__all__ = ["elsewhere_words", "phase_words", "python_words", "waiting_words"]
 
 _MOST_PCT, _ALL_PCT = 50.0, 100.5
 """Percent of a difference from which a phase is named; beyond the second, others have the opposite sign."""
-_RUN_TO_RUN = ("pace", "jitter")
+_LITTLE = 0.05
+"""Part of a step, or of a difference, that is next to nothing."""
+_RUN_TO_RUN = ("pace", "jitter", "minor")
 """Kinds of causes that hold the durations of host ops, too, which then do not take as long as before."""
 _HOST_BOUND, _LARGE_CELL, _SMALL_PART = "host_bound", 0.3, 0.1
 """Category, and the part of a delta from which it is named; part of it that its own ops may have become longer."""
 
 
 def phase_words(traced: Traced, cells: Sequence[CellDelta]) -> tuple[str, ...]:
-    """Return `88 % of the difference is in backward.`, where one phase has most of it; nothing for a single phase."""
+    """Return `88 % of the difference is in backward.`, where one phase has most of it.
+
+    Nothing where that is no news: of a single phase, beside which others take next to nothing of the step.
+    """
     by_phase: dict[str, int] = {}
     for cell in cells:
         by_phase[cell.phase] = by_phase.get(cell.phase, 0) + cell.delta_ns
-    if len(by_phase) < 2 or not traced.delta_ns:
+    if not by_phase or not traced.delta_ns:
         return ()
     phase = max(by_phase, key=lambda name: by_phase[name] / traced.delta_ns)
     percent = 100 * by_phase[phase] / traced.delta_ns
-    if not _MOST_PCT <= percent <= _ALL_PCT:
+    if not _MOST_PCT <= percent <= _ALL_PCT or _has_most_of_step(phase, cells):
         return ()
     where = "work launched before the trace began" if phase == BEFORE_WINDOW else phase
     return (f"{percent:.0f} % of the difference is in {where}.",)
+
+
+def _has_most_of_step(phase: str, cells: Sequence[CellDelta]) -> bool:
+    """Return whether nearly all time of both sides is in one phase."""
+    whole, in_phase = (
+        [sum(getattr(cell, side) for cell in chosen) for side in ("a_ns", "b_ns")]
+        for chosen in (cells, [cell for cell in cells if cell.phase == phase])
+    )
+    return all(part > (1 - _LITTLE) * of for part, of in zip(in_phase, whole, strict=True) if of)
+
+
+def waiting_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]) -> tuple[str, ...]:
+    """Return what of exposed communication is waiting and what is transfer, where collectives are causes."""
+    least_ns = _LITTLE * abs(traced.delta_ns)
+    if not any(cause.kind == "collective" and abs(cause.delta_ns) > least_ns for cause in causes):
+        return ()
+    waits, transfers = (
+        [cell.delta_ns for cell in cells if cell.category == category] for category in (EXPOSED_WAIT, EXPOSED_TRANSFER)
+    )
+    if not waits and not transfers:
+        return ()
+    wait, transfer = (format_value(sum(each), Unit.DELTA_NS) for each in (waits, transfers))
+    return (f"Of exposed communication, waiting for other ranks differs by {wait} and transfer by {transfer}.",)
 
 
 def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log
 
 from traceq.facts.events.device_work import device_work
@@ -47,6 +47,7 @@ class _Sums:
     work: int = 0
     calls: int = 0
     is_bound: bool = False
+    ops: set[str] = field(default_factory=set)
 
     def add(self, other: _Sums) -> None:
         """Add the sums of other shapes."""
@@ -54,13 +55,15 @@ class _Sums:
         self.work += other.work
         self.calls += other.calls
         self.is_bound |= other.is_bound
+        self.ops |= other.ops
 
 
 @frozen
 class WorkDelta:
     """Ops of one role in one phase, in a mean step on either side.
 
-    Times are those of kernels, without a device the ops' self time. `is_flops`: `a_work` and `b_work` are FLOPs, else
+    A `role` that several ops may do names those that either side runs, in any phase. Times are those of kernels,
+    without a device the ops' self time. `is_flops`: `a_work` and `b_work` are FLOPs, else
     bytes; `is_bound`: at most so many. `more_ns` is the part of the delta that more work takes, `calls_ns` of it by
     more calls; `slower_ns` is that of slower work: it and `more_ns` add up to the delta.
     """
@@ -131,11 +134,21 @@ def work_deltas(a: Trace, b: Trace) -> tuple[WorkDelta, ...]:
                 total.add(side[key])
     for role, pair in rest.items():
         of_role[role].append(pair)
-    deltas = [_delta(role, pairs, num) for role, pairs in of_role.items()]
+    names = _names_with_ops(of_role)
+    deltas = [_delta((role[0], names[role[1]], role[2]), pairs, num) for role, pairs in of_role.items()]
     if min(map(_modelled_share, works)) < _MODELLED_SHARE:
         uneven = {(delta.role, delta.is_flops) for delta in deltas if delta.a_calls != delta.b_calls}
         deltas = [delta for delta in deltas if (delta.role, delta.is_flops) not in uneven]
     return tuple(sorted(deltas, key=lambda delta: -abs(delta.delta_ns)))
+
+
+def _names_with_ops(of_role: Mapping[tuple[str, str, bool], Sequence[tuple[_Sums, _Sums]]]) -> dict[str, str]:
+    """Return `matrix products (addmm, mm)` by role, with the ops of a role that may be done by several."""
+    ops: dict[str, set[str]] = defaultdict(set)
+    for (_, role, _), pairs in of_role.items():
+        ops[role].update(*(side.ops for pair in pairs for side in pair))
+    kinds = set(_ROLES.values())
+    return {role: f"{role} ({', '.join(sorted(of))})" if role in kinds else role for role, of in ops.items()}
 
 
 def _modelled_share(work: RankWork) -> float:
@@ -151,10 +164,11 @@ def _by_shapes(rows: Sequence[OpWork]) -> _Side:
         if not row.step_ns or row.model == "arguments":
             continue
         is_flops = row.model == "FLOPs"
-        role = _ROLES.get(row.op.removeprefix("aten::"), row.op)
+        op = row.op.removeprefix("aten::")
+        role = _ROLES.get(op, row.op)
         each = sums[row.phase, role, is_flops, f"{row.op} {row.shapes}" if row.shapes else ""]
         amount = row.step_flops if is_flops else row.step_bytes
-        each.add(_Sums(row.step_ns, amount, row.step_num, row.is_bound))
+        each.add(_Sums(row.step_ns, amount, row.step_num, row.is_bound, {op}))
     return sums
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from traceq.escaped_console import EscapedConsole
 from traceq.escaping import visible
 from traceq.frozen import frozen
 from traceq.model import Caveat
-from traceq.report import Column, Finding, Report, Sheet, Source, Table
+from traceq.report import BECOMES, Column, Finding, Report, Sheet, Source, Table
 from traceq.units import Unit, format_ranks, format_value
 
 __all__ = [
@@ -46,6 +47,9 @@ SHORT_LINE = 27
 """Characters that stay of a `file.py:LINE`, from its end, before columns are hidden."""
 _LINE = "line"
 """Key of columns with `path/file.py:LINE function`."""
+_AND_MORE, _FEWEST = re.compile(r" \(and \d+ more\)$"), 6
+"""End of a name that stands for several, and the characters of the name that are left before it."""
+_CUT_BEFORE = re.compile(r"…[ (]*$")
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 
@@ -212,9 +216,11 @@ def _layout(table: Table, shown: Sequence[int], width: int, *, most_of_line: int
 def _hideable(table: Table, shown: Sequence[int]) -> list[int]:
     """Return columns to hide, in order: shares, texts from the right, of these the line last, numbers by ascending sum.
 
-    The first column and a total are always shown.
+    The first column and a total are always shown, and a text without which two rows would look like one.
     """
-    rest = [index for index in shown[1:] if table.columns[index].key != "total"]
+    rest = [
+        index for index in shown[1:] if table.columns[index].key != "total" and not _tells_apart(table, shown, index)
+    ]
     lines = [index for index in rest if table.columns[index].key == _LINE]
     texts = [index for index in reversed(rest) if table.columns[index].unit is Unit.TEXT and index not in lines]
     shares = [index for index in rest if table.columns[index].unit in (Unit.PERCENT, Unit.DELTA_PERCENT)]
@@ -224,6 +230,18 @@ def _hideable(table: Table, shown: Sequence[int]) -> list[int]:
         return sum(abs(value) for row in table.rows if isinstance(value := row[index], int | float))
 
     return [*shares, *texts, *lines, *sorted(numbers, key=size)]
+
+
+def _tells_apart(table: Table, shown: Sequence[int], index: int) -> bool:
+    """Return whether a column of texts is the only one in which some rows differ."""
+    texts = [each for each in shown if table.columns[each].unit is Unit.TEXT]
+    if index not in texts:
+        return False
+    with_it, without = (
+        len({tuple(row[each] for each in texts if each != left_out) for row in table.rows})
+        for left_out in (None, index)
+    )
+    return without < with_it
 
 
 def _rich_table(layout: _Layout) -> RichTable:
@@ -265,7 +283,18 @@ def _cut_before(text: str, place: int, width: int) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+    """Cut a text to a width, of two names each, but not how many more there are; no mark of a cut stands twice."""
+    if len(text) <= width:
+        return text
+    old, becomes, new = text.partition(BECOMES)
+    if becomes:
+        room = max(0, width - len(becomes))
+        of_old = max(room // 2, room - len(new))
+        return f"{_cut(old, of_old)}{becomes}{_cut(new, room - min(of_old, len(old)))}"
+    more = _AND_MORE.search(text)
+    if more and (room := width - len(more[0])) >= _FEWEST:
+        return _cut(text.removesuffix(more[0]), room) + more[0]
+    return _CUT_BEFORE.sub("", text[: max(0, width - 1)]) + "…"
 
 
 def _cut_line(text: str, width: int) -> str:

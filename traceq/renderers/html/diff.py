@@ -15,6 +15,7 @@ from traceq.compare.tables import (
     inference_table,
     matrix,
     ranks_table,
+    shown_causes,
     waterfall,
     work_table,
 )
@@ -147,11 +148,11 @@ def _further_timeline(pair: _Pair) -> str:
 
 
 def _places(diff: Diff, pairs: Sequence[_Pair]) -> list[str]:
-    """Return where each cause of a diff is on its timeline, as `data-goto`; "" where it is not."""
+    """Return where each cause that is shown is on its timeline, as `data-goto`; "" where it is not."""
     timeline = next((pair.timeline for pair in pairs if pair.diff is diff), None)
     if timeline is None:
         return []
-    places = (place_of_cause(timeline.shown, cause) for cause in diff.causes)
+    places = (place_of_cause(timeline.shown, cause) for cause in shown_causes(diff)[0])
     return [place.attribute(timeline.number) if place else "" for place in places]
 
 
