@@ -95,7 +95,7 @@ class SyncRow:
     starved_ns: int = column("starved", Unit.NS)
     cost_ns: int = column("device idle after", Unit.NS)
     step_blocked_ns: int = column("blocked", Unit.NS, is_per_step=True)
-    step_unrecorded_ns: int = column("of it unrecorded", Unit.NS, is_per_step=True)
+    step_unrecorded_ns: int = column("unrecorded", Unit.NS, is_per_step=True)
     replay_ns: int | None = column("saves", Unit.NS, is_per_step=True)
     most_replay_ns: int | None = column("at most", Unit.NS, is_per_step=True)
     label: str = column("label")
