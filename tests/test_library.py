@@ -151,7 +151,7 @@ def test_reports_print_findings_and_tables(results: dict[str, Any]) -> None:
     assert all(line == line.rstrip() for line in text.splitlines())
     for line in text.splitlines()[:6]:
         assert line in terminal("show", RUN / "on", "--only", "syncs").out
-    assert {"key", "rank", "kind"} <= set(str(results["table"]).split())
+    assert {"key", "rank", "line"} <= set(str(results["table"]).split())
 
 
 def test_a_notebook_shows_every_result_as_html(results: dict[str, Any]) -> None:

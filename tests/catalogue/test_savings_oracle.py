@@ -15,7 +15,7 @@ from paths import FIXTURES
 from traceq.report import Finding
 
 WITH_SYNCS = re.compile(
-    "^(cuda-sync|dlrm|ep-moe-b200-ab/ref|hta-diff|owlv2|resnet50-2021|sam-a100-ab|torchrec|example|kinds)"
+    "^(cuda-sync|dlrm|ep-moe-b200-ab/ref|hta-diff|owlv2|resnet50-2021|sam-a100-ab|torchrec|example|kinds/inference)"
     "|^inference/vllm-piecewise-mi300-capture"
 )
 """Traces and jobs that have a finding on what is saved without syncs."""

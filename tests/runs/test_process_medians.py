@@ -108,8 +108,8 @@ def test_the_process_that_is_traced_is_named_beside_all(tmp_path: Path) -> None:
     trace = build(step_row(0, 1000), op("aten::mm", 10, 20))
     texts = [each.text for each in diff_runs(*(replace(side, traces=(trace,)) for side in sides)).caveats]
     assert [text for text in texts if "processes is traced" in text] == [
-        f"arm {arm}: the last of its 4 processes is traced (median step {last}; of all {middle}), and explains the "
-        "difference; the others were only timed: record again to trace another"
+        f"arm {arm}: the last of its 4 processes is traced (median step {last}; of all {middle}), so that traced "
+        "times are those of that process alone; record again to trace another"
         for arm, last, middle in (("a", "20.0 ms", "20.0 ms"), ("b", "22.0 ms", "22.0 ms"))
     ]
 

@@ -87,4 +87,4 @@ def test_a_rank_that_waits_for_a_collective_waits_for_the_other_ranks() -> None:
 def test_every_instant_of_a_step_has_its_cause() -> None:
     job = one_step(Python(4 * US), kernel(10), Synchronize("device", returns=4 * US), Python(5 * US), kernel(6))
     cells = {category: ns / US for (_, _, category), ns in partition(simulate(job)[0]).items()}
-    assert cells == {"host_bound": 4 + 2 + 5 + 2, "compute": 10, "launch_latency": 1, "sync_wait": 4}
+    assert cells == {"host_bound": 4 + 2 + 5 + 2, "compute": 10 + 6, "launch_latency": 1 + 1, "sync_wait": 4}
