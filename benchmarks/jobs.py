@@ -52,8 +52,8 @@ STEPS, TRACE_STEPS = 64, 5  # of each arm
 class Script:
     """A training script; a step calls the first layer of its largest model `calls` times, each waits `STALL_US`.
 
-    `place` is the statement that calls this layer, in `file`. `prepare` writes random data that the script would
-    download. With `ranks` it is started by torchrun.
+    `place` is the statement that calls this layer, in `file`, or several of them. `prepare` writes random data that the
+    script would download. With `ranks` it is started by torchrun.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Script:
     words: Sequence[str]
     pattern: str
     file: str
-    place: str
+    place: str | tuple[str, ...]
     calls: int = 1
     packages: Sequence[str] = ()
     ranks: int = 0
@@ -220,7 +220,8 @@ SCRIPTS = (
         RUN_CLM.split(),
         "L F B O0",
         installed("transformers", "models/gpt2/modeling_gpt2.py"),
-        "inputs_embeds = self.wte(input_ids)",
+        ("inputs_embeds = self.wte(input_ids)", "token_type_embeds = self.wte(token_type_ids)"),
+        calls=2,  # the tokenizer yields types of tokens, too
         packages=["transformers", "datasets", "evaluate"],
         prepare=write_text,
     ),
