@@ -11,7 +11,7 @@ Each recording is a folder under --out. Complete ones are read and not repeated,
 and goes on where it was; with --minutes it begins no recording after that time. The scripts take turns. One table ends
 it: of how many recordings the step was right, which part of a step is in no phase (median, worst), how many intervals
 hold the known time, by wall time and by CPU time, how many name the place by file, line and phase among the first five
-causes, and how many of equal arms are material. `make jobs` runs it.
+causes, how many do both, by wall time, and how many of equal arms are material. `make jobs` runs it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ STEPS, TRACE_STEPS = 64, 5  # of each arm
 class Script:
     """A training script; a step calls the first layer of its largest model `calls` times, each waits `STALL_US`.
 
-    `place` is the statement that calls this layer, in `file`. `prepare` writes random data that the script would
-    download. With `ranks` it is started by torchrun.
+    `place` is the statement that calls this layer, in `file`, or several of them. `prepare` writes random data that the
+    script would download. With `ranks` it is started by torchrun.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Script:
     words: Sequence[str]
     pattern: str
     file: str
-    place: str
+    place: str | tuple[str, ...]
     calls: int = 1
     packages: Sequence[str] = ()
     ranks: int = 0
@@ -220,7 +220,8 @@ SCRIPTS = (
         RUN_CLM.split(),
         "L F B O0",
         installed("transformers", "models/gpt2/modeling_gpt2.py"),
-        "inputs_embeds = self.wte(input_ids)",
+        ("inputs_embeds = self.wte(input_ids)", "token_type_embeds = self.wte(token_type_ids)"),
+        calls=2,  # the tokenizer yields types of tokens, too
         packages=["transformers", "datasets", "evaluate"],
         prepare=write_text,
     ),
@@ -395,7 +396,7 @@ def table_of(scripts: Sequence[Script], answers: dict[tuple[str, str], list[Answ
     table = Table(title="public scripts, unedited", title_justify="left")
     for heading in ("script", "step"):
         table.add_column(heading)
-    for heading in ("right", "time", "in no phase", "inside", "by CPU time", "named", "null material"):
+    for heading in ("right", "time", "in no phase", "inside", "by CPU time", "named", "inside, named", "null material"):
         table.add_column(heading, justify="right")
     for script in scripts:
         if of_script := [each for kind in ("stall", "null") for each in answers.get((script.name, kind), [])]:
@@ -419,6 +420,7 @@ def _counts(answers: dict[tuple[str, str], list[Answer]], scripts: Sequence[Scri
         _count(each.is_inside for each in stalls),
         _count(each.is_inside_by_cpu for each in stalls),
         _count(each.is_named for each in stalls),
+        _count(each.is_inside and each.is_named for each in stalls),
         _count(each.is_material for each in nulls),
     ]
 

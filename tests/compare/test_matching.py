@@ -6,7 +6,8 @@ import pytest
 from builder import Event, annotation, build, call, comms, frame, kernel, launch, memcpy, op, step
 
 from traceq.compare.account_causes import account_causes
-from traceq.compare.attribution import ledger
+from traceq.compare.align import align_accounts
+from traceq.compare.attribution import Account, Ledger, ledger
 from traceq.compare.cause_sentences import cause_text
 from traceq.compare.explain import explain
 from traceq.compare.result import Cause
@@ -120,6 +121,29 @@ def test_versions_and_template_arguments_change_no_name(old: str, new: str) -> N
 
 
 # Where Python is
+
+
+def python_of(**ns: int) -> Ledger:
+    """Two steps with this much Python in each function."""
+    accounts = tuple(
+        Account(name, "host", "forward", "Python between ops", f"model.py:7 {name}", "", 0, each)
+        for name, each in ns.items()
+    )
+    return Ledger(0, 2, sum(ns.values()), (), accounts)
+
+
+def test_python_of_functions_that_both_sides_run_keeps_its_lines() -> None:
+    """What a wait adds to one of them, a busy machine takes from another; a short one is seen on one side only."""
+    a, b = python_of(wait=100, other=900, short=5), python_of(wait=500, other=500)
+    of_a, of_b = align_accounts(a, b)
+    lines = {(side[key].line, side[key].ns) for side in (of_a, of_b) for key in side}
+    assert {("model.py:7 wait", 100), ("model.py:7 wait", 500), ("model.py:7 other", 500)} <= lines
+
+
+def test_python_of_a_function_that_was_renamed_is_one_account() -> None:
+    of_a, of_b = align_accounts(python_of(old=300, other=100), python_of(new=310, other=90))
+    assert of_a.keys() == of_b.keys()
+    assert sorted(account.ns for account in of_b.values()) == [90, 310]
 
 
 def slow_python(dur: float, *around: Event) -> list[Event]:

@@ -183,6 +183,35 @@ def test_the_fastest_of_all_that_was_tried_is_confirmed(then: str, tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="only one number of threads to try")
+def test_what_is_many_times_slower_is_told_after_its_first_steps(tmp_path: Path) -> None:
+    wait = """
+import time
+wait_s, set_threads = 0.0, torch.set_num_threads
+def set_slow_threads(number):
+    global wait_s
+    wait_s = 0.2 if number == 2 else 0.0
+    set_threads(number)
+torch.set_num_threads = set_slow_threads
+
+def main("""
+    program = SCRIPT.replace("\ndef main(", wait).replace("torch.sin(batch)", "time.sleep(wait_s)")
+    (tmp_path / "slow.py").write_text(program)
+    done = record(tmp_path, *QUICK, "--try", "--then", "continue", "--", sys.executable, "slow.py", "1500")
+    assert done.returncode == 0, done.stderr
+    (note,) = {line for line in done.stderr.splitlines() if "much slower" in line}
+    assert re.fullmatch(
+        r"traceq: note: arm threads=2: much slower: each of its first 4 steps took at least [\d.]+ times "
+        r"a step of as_is: not measured further",
+        note,
+    )
+    compared = {diff.b_name for diff in traceq.diff(tmp_path / "run").diffs}
+    assert compared >= {"optimizer=foreach", "optimizer=fused", "gc=off"}
+    assert "threads=2" not in compared
+    assert run_here("show", str(tmp_path / "run" / "threads=2")).code == 1
+
+
+@pytest.mark.slow
 def test_ranks_of_torchrun_stop_without_an_error(tmp_path: Path) -> None:
     done = record(tmp_path, *QUICK, "--", *torchrun(2, "train.py", "100000"))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

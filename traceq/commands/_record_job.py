@@ -158,7 +158,8 @@ def _confirm_fastest(options: JobOptions, folder: RunFolder, diffs: Sequence[Dif
     say(f"{fastest}; a fresh comparison of it alone, in a second start of the job:")
     out = folder.path.with_name(f"{folder.path.name}-confirmation")
     try:
-        result = launch_job(replace(options, toggles=toggles, tries_all=False, out=out), say)
+        minutes = options.max_minutes / 2  # for one question instead of many
+        result = launch_job(replace(options, toggles=toggles, tries_all=False, max_minutes=minutes, out=out), say)
     except TraceqError as error:
         say(f"traceq: {arm.name} is not confirmed: {error}")
         return

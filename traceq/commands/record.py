@@ -91,7 +91,7 @@ def command(
         None, "--until", help="Instead of --steps: time until each arm's difference is material or in the noise."
     ),
     max_minutes: float | None = typer.Option(
-        None, "--max-minutes", help="With --until: longest time.", show_default="10"
+        None, "--max-minutes", help="With --until: longest time; with --try for all arms.", show_default="10, 2"
     ),
     trace_steps: int | None = typer.Option(
         None, "--trace-steps", help="Profiled steps of each arm; 0 only times.", show_default="3"
@@ -133,7 +133,7 @@ def command(
         from traceq.commands._record_job import check_job_options, record_job
         from traceq.recorder.job_launch import JobOptions
         from traceq.recorder.spec.plan import DEFAULT_HANG_S
-        from traceq.recorder.spec.prepare import DEFAULT_MINUTES, DEFAULT_TRACE_STEPS
+        from traceq.recorder.spec.prepare import DEFAULT_MINUTES, DEFAULT_TRACE_STEPS, DEFAULT_TRY_MINUTES
 
         check_job_options(
             recipe,
@@ -142,11 +142,15 @@ def command(
             vary=vary,
             replicates=None if job_arms or batch_arg else replicates,
         )
+        has_budget = tries_all and steps is None
+        default_minutes = DEFAULT_MINUTES if until else DEFAULT_TRY_MINUTES if has_budget else 0.0
+        if max_minutes is not None and not default_minutes:
+            raise UsageFault(f"--max-minutes {max_minutes:g}: requires --until decided or --try, without --steps")
         options = JobOptions(
             command=tuple(job),
             toggles=tuple(toggles),
             steps=steps,
-            max_minutes=(max_minutes or DEFAULT_MINUTES) if until else 0.0,
+            max_minutes=max_minutes or default_minutes,
             trace_steps=(0 if batch_arg else DEFAULT_TRACE_STEPS) if trace_steps is None else trace_steps,
             stops=then is Then.stop,
             tries_all=tries_all,

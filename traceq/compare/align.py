@@ -46,7 +46,11 @@ def _by_key(accounts: Iterable[Account], *, with_line: bool, with_module: bool) 
 def _moved_keys(
     of_a: Mapping[str, Account], of_b: Mapping[str, Account], num_a: int, num_b: int
 ) -> dict[str, list[str]]:
-    """Return the keys to merge, by their new key; work without a count, like Python, moves by its time."""
+    """Return the keys to merge, by their new key.
+
+    Work without a count, like Python, moves by its time, from what only one side has to what only the other has: its
+    time differs a little in whatever both sides have.
+    """
     by_work: dict[str, list[str]] = {}
     for key in sorted(of_a.keys() | of_b.keys()):
         if work := _work(of_b.get(key) or of_a[key]):
@@ -56,9 +60,10 @@ def _moved_keys(
         counts = any(_value(side, key, "num") for side in (of_a, of_b) for key in keys)
         field = "num" if counts else "ns"
         change = {key: _value(of_b, key, field) * num_a - _value(of_a, key, field) * num_b for key in keys}
-        changed = [key for key in keys if change[key]]
-        one_sided = any((key in of_a) != (key in of_b) for key in changed)
-        if one_sided and _CANCELS * abs(sum(change.values())) <= sum(map(abs, change.values())):
+        one_sided = {key for key in keys if (key in of_a) != (key in of_b)}
+        changed = [key for key in keys if change[key] and (counts or key in one_sided)]
+        changes = [change[key] for key in changed]
+        if one_sided & set(changed) and _CANCELS * abs(sum(changes)) <= sum(map(abs, changes)):
             moved[f"{work}|moved"] = changed
     return moved
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from traceq.model.core_use import CoreUse
 from traceq.model.memory_snapshot import Action, Blocks, Frame, History, MemorySnapshot, Segments
-from traceq.model.recording import BUILT_APART, NO_EFFECT, Arm, Fact, Manifest, Pairs, Processes, SourceLines, Timings
+from traceq.model.recording import (
+    BUILT_APART,
+    MUCH_SLOWER,
+    NO_EFFECT,
+    Arm,
+    Fact,
+    Manifest,
+    Pairs,
+    Processes,
+    SourceLines,
+    Timings,
+)
 from traceq.model.trace import (
     SLOWED_BY_STACKS,
     Allocations,
@@ -26,6 +37,7 @@ from traceq.model.trace import (
 
 __all__ = [
     "BUILT_APART",
+    "MUCH_SLOWER",
     "NO_EFFECT",
     "SLOWED_BY_STACKS",
     "Action",

@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 from traceq.frozen import frozen
 from traceq.units import Unit
 
-__all__ = ["BUILT_APART", "NO_EFFECT", "Arm", "Fact", "Manifest", "Pairs", "Processes", "SourceLines", "Timings"]
+__all__ = [
+    "BUILT_APART",
+    "MUCH_SLOWER",
+    "NO_EFFECT",
+    "Arm",
+    "Fact",
+    "Manifest",
+    "Pairs",
+    "Processes",
+    "SourceLines",
+    "Timings",
+]
 
 
 BUILT_APART = "built_apart"
@@ -20,6 +31,9 @@ BUILT_APART = "built_apart"
 
 NO_EFFECT = "no effect"
 """Status of an arm that changed nothing: it issues the same ops as the baseline, and has no verdict."""
+
+MUCH_SLOWER = "much slower"
+"""Status of an arm that was left out after its first steps, as they took many times those of the baseline."""
 
 
 @frozen
@@ -33,7 +47,7 @@ class Arm:
     "" for any. `num_ranks`: number of ranks if it runs in separate processes, 0 for all ranks of the run.
     A recording fills in the rest: `samples_per_step`, on which one step of all ranks together trains, 0 if unknown;
     `facts` from building and running an arm in separate processes; `status`, "skipped" or "out of memory" if it did not
-    complete, or NO_EFFECT, for the reason in `fault`.
+    complete, MUCH_SLOWER or NO_EFFECT, for the reason in `fault`.
     """
 
     name: str

@@ -39,6 +39,8 @@ __all__ = ["JobRank", "claims", "common_request", "device_of", "leave_in_order",
 
 _CLAIM = ".claim"
 _PEERS_WITHIN_S = 10.0
+_MAX_SLOWDOWN = 5.0
+"""Of what is tried unasked: how slow it is, to the percent, is not worth so much of the time for all that is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,8 @@ class JobRank:
         proven_by_ops = [
             each.arm.name
             for each in others
-            if any(
+            if each.arm.name not in self.rank.left_out
+            and any(
                 toggle.changes_ops and number != baseline.values[index]
                 for index, (toggle, number) in enumerate(zip(self.toggles, each.values, strict=True))
             )
@@ -309,6 +312,7 @@ def plan_of(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
         reseeds=False,
         started=request.started,
         process=request.process,
+        max_slowdown=_MAX_SLOWDOWN if request.tries_all else 0.0,
         replicates=request.replicates,
     )
 

@@ -66,6 +66,7 @@ def recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None]
     manifest = replace(manifest, hosts=tuple(peer.host for peer in rank.world.peers))
     rank.publish(manifest)
     pairs = pairs_of(rank.world.gather((yield from timed_steps(rank))))
+    rank = rank.remaining
     rank.facts.update(wrapper_facts(rank.facts))
     if warning := wrapper_warning(rank.facts):
         rank.say(f"traceq: note: {warning}")

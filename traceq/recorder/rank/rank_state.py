@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from traceq.model import Manifest
+from traceq.model import MUCH_SLOWER, Manifest
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.world import World
@@ -22,7 +22,10 @@ __all__ = ["Rank"]
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank of a plan. `facts`: what was learned while building and running, for the manifest."""
+    """One rank of a plan. `facts`: what was learned while building and running, for the manifest.
+
+    `left_out`: arms of the plan that run no longer, with the reason.
+    """
 
     plan: Plan
     world: World
@@ -31,13 +34,24 @@ class Rank:
     facts: dict[str, str | int | float] = field(default_factory=dict)
     control: LoopControl = field(default_factory=LoopControl)
     workers: LoaderWorkers = field(default_factory=LoaderWorkers)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def remaining(self) -> Rank:
+        """The same rank, with a plan of the arms that still run."""
+        arms = tuple(planned for planned in self.plan.arms if planned.arm.name not in self.left_out)
+        return replace(self, plan=replace(self.plan, arms=arms))
 
     def publish(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the phases and facts so far; rank 0 writes it."""
         if self.world.device.type == "cpu":
             self.facts.update(cpu_peak_facts(self.facts))
         environment = {**environment_facts(self.world), **self.facts}
-        current = replace(manifest, phases=self.phases.names, environment=environment)
+        arms = tuple(
+            replace(arm, status=MUCH_SLOWER, fault=self.left_out[arm.name]) if arm.name in self.left_out else arm
+            for arm in manifest.arms
+        )
+        current = replace(manifest, arms=arms, phases=self.phases.names, environment=environment)
         if self.world.rank == 0:
             self.plan.folder.write_manifest(current)
         return current

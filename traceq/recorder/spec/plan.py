@@ -54,6 +54,7 @@ class Plan:
     of the largest arm.
     `marked`: arms that will not run, with the reason.
     `hang_s`: the recording ends after as many seconds in which no rank makes progress; 0: never.
+    `max_slowdown` > 0: an arm whose first steps take at least so many times those of the baseline runs no longer.
     `is_regular`: False for a loop in which every few steps one does more than the others, such as an evaluation.
     """
 
@@ -75,6 +76,7 @@ class Plan:
     process: int = -1
     sharing: int = 0
     marked: tuple[Arm, ...] = ()
+    max_slowdown: float = 0.0
     is_regular: bool = True
     hang_s: float = DEFAULT_HANG_S
 

@@ -7,9 +7,11 @@ import random
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from statistics import median
 
 from traceq.garbage_collection import gc_disabled, gc_frozen
+from traceq.model import MUCH_SLOWER
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.schedule import (
@@ -23,6 +25,7 @@ from traceq.recorder.spec.schedule import (
 from traceq.recorder.timing.core_clocks import CoreClocks, core_facts
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
 from traceq.recorder.timing.peak_memory import reset_peak_memory
+from traceq.recorder.timing.slow_arms import slow_arms
 from traceq.recorder.timing.step_log_writer import Journal
 from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, mean_cpu_ns, mean_ns
 from traceq.recorder.timing.until_decided import blocks_until_decided
@@ -50,6 +53,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     stopwatch = Stopwatch(rank.world.device, rank.phases)
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), gc_frozen(), stopwatch:
         warm_up = yield from _warm_up(rank, stopwatch)
+        rank = rank.remaining
         journal.write(warm_up)
         quarter = _announce_rest(rank, warm_up)
         reset_peak_memory(rank.world.device)
@@ -71,8 +75,8 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
 
 def num_timed_steps(plan: Plan) -> int:
     """Return the number of steps that `timed_steps` yields without `--until`."""
-    halves = len(_warm_up_order(plan)) + sum(2 + 2 * len(block.b_second) for block in _blocks(plan))
-    return halves * plan.steps_per_half
+    warm_up = _num_warm_up_rounds(plan) * len(_warm_up_round(plan))
+    return (warm_up + sum(2 + 2 * len(block.b_second) for block in _blocks(plan))) * plan.steps_per_half
 
 
 def _blocks(plan: Plan) -> tuple[Block, ...]:
@@ -87,23 +91,35 @@ def _blocks(plan: Plan) -> tuple[Block, ...]:
     return schedule(compared, (pairs_for(plan.steps, per_half),), plan.seed)
 
 
-def _warm_up_order(plan: Plan) -> list[str]:
-    """Return the arms of the warm-up's halves, in pairs, so that later pairs begin with an even number of halves.
+def _num_warm_up_rounds(plan: Plan) -> int:
+    return -(-plan.warmup_steps // (2 * plan.steps_per_half))
+
+
+def _warm_up_round(plan: Plan) -> list[str]:
+    """Return the arms of the halves of one round, in pairs, so that later pairs begin with an even number of halves.
 
     Both halves of a pair then get the same batches.
     """
-    num_pairs = -(-plan.warmup_steps // (2 * plan.steps_per_half))
-    timed = [planned.arm.name for planned in plan.arms if planned.arm.timed]
-    return [arm for _ in range(num_pairs) for arm in timed for _ in range(2)]
+    return [planned.arm.name for planned in plan.arms if planned.arm.timed for _ in range(2)]
 
 
 def _warm_up(rank: Rank, stopwatch: Stopwatch) -> Generator[str, None, list[Line]]:
-    order = _warm_up_order(rank.plan)
-    stopwatch.mark()
-    for draw, arm in enumerate(order):
-        yield from _run_half(rank, stopwatch, arm, draw)
-    halves = _take_halves(rank, stopwatch)
-    return [line for arm, half in zip(order, halves, strict=True) for line in _excluded_lines(arm, half, WARM_UP)]
+    """Run rounds of all arms, and return their steps; those that the first round shows to be slow are left out."""
+    lines: list[Line] = []
+    draws = count()
+    for number in range(_num_warm_up_rounds(rank.plan)):
+        order = _warm_up_round(rank.remaining.plan)
+        stopwatch.mark()
+        for arm in order:
+            yield from _run_half(rank, stopwatch, arm, next(draws))
+        halves = zip(order, _take_halves(rank, stopwatch), strict=True)
+        steps = [step for arm, half in halves for step in _excluded_lines(arm, half, WARM_UP)]
+        lines += steps
+        if number == 0 and rank.plan.max_slowdown:
+            rank.left_out.update(slow_arms(rank, steps))
+            for arm, reason in rank.left_out.items():
+                rank.say(f"traceq: note: arm {arm}: {MUCH_SLOWER}: {reason}")
+    return lines
 
 
 def _announce_rest(rank: Rank, latest: Sequence[Line], last_quarter: int = -1) -> int:

@@ -22,6 +22,9 @@ __all__ = ["blocks_until_decided", "look_text", "looks_within"]
 
 Compared = tuple[str, str]
 
+_FEW = 3
+"""Questions of which each look prints a line; of more only those that are answered, or end without an answer."""
+
 
 def blocks_until_decided(rank: Rank, warm_up: Sequence[Line], pairs: Sequence[PairLine]) -> Iterator[Block]:
     """Yield the blocks to run until each comparison is decided, out of looks, or out of time.
@@ -42,7 +45,7 @@ def blocks_until_decided(rank: Rank, warm_up: Sequence[Line], pairs: Sequence[Pa
                 yield block
         is_last = num_pairs == looks[-1] or rank.world.share(monotonic() >= deadline)
         if is_last or num_pairs in looks:
-            undecided = _take_look(rank, pairs, questions, undecided, is_last=is_last)
+            undecided = _take_look(rank, pairs, questions, undecided, is_last=is_last) if questions else []
         if is_last or not undecided:
             return
 
@@ -112,5 +115,6 @@ def _take_look(
     )
     results = {names: answer for names, answer in zip(questions, answers, strict=True) if names in undecided}
     for (_, arm), result in results.items():
-        rank.say(look_text(arm, result, is_last=is_last))
+        if is_last or result.verdict.is_final or len(questions) <= _FEW:
+            rank.say(look_text(arm, result, is_last=is_last))
     return rank.world.share([names for names, result in results.items() if not result.verdict.is_final])

@@ -1,7 +1,8 @@
 """Marks in a profile for the running Python line: Kineto's Python frames hold only the first line of a function.
 
-In a block of `marked_lines` each new line of user code is an empty range `line:file.py:41 function` on the main thread,
-by the profiler's clock. An op belongs to the last mark before it. Frames of torch and related libraries are skipped.
+In a block of `marked_lines` each new line of user code is an empty range `line:file.py:41 function`, of a method
+`Class.function`, on the main thread, by the profiler's clock. An op belongs to the last mark before it. Frames of torch
+and related libraries are skipped.
 """
 
 from __future__ import annotations
@@ -92,8 +93,14 @@ def is_user_code(filename: str) -> bool:
 
 
 def _mark(code: CodeType, line: int) -> None:
-    with _range(code.co_filename, line, code.co_name):
+    with _range(code.co_filename, line, _function_name(code)):
         pass
+
+
+@cache
+def _function_name(code: CodeType) -> str:
+    """Return `GPT.forward`: classes of one file have methods of the same name; of a function inside another its own."""
+    return code.co_qualname.rpartition("<locals>.")[2]
 
 
 @cache

@@ -1,0 +1,56 @@
+"""A change between traced steps is told from what steps of the same code differ by, also where some lose their core."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from traceq.compare.step_jitter import step_shift
+
+NUM_STEPS = (5, 8)
+
+
+def is_change(of_a: list[int], of_b: list[int]) -> bool:
+    shift = step_shift(of_a, of_b)
+    assert shift is not None
+    return shift.is_change
+
+
+def test_one_long_step_does_not_hide_what_all_others_agree_in() -> None:
+    stalled = [1_223_000, 1_395_000, 1_237_000, 1_269_000, 1_223_000]
+    shift = step_shift([139_000, 3_401_000, 131_000, 197_000, 194_000], stalled)
+    assert shift is not None
+    assert shift.is_change
+    assert shift.ns == pytest.approx(1_084_000, abs=60_000)
+    assert not is_change([139_000, 3_401_000, 131_000, 3_197_000, 2_904_000], stalled)  # too few agree
+    assert not is_change([139_000, 3_401_000, 131_000, 197_000], stalled[:4])
+
+
+def test_one_long_step_is_no_change() -> None:
+    assert not is_change([100, 101, 99, 100, 102], [101, 100, 4_000, 99, 102])
+    assert not is_change([100, 3_000, 99, 100, 2_000], [101, 100, 4_000, 99, 102])
+
+
+@pytest.mark.parametrize("num_steps", NUM_STEPS)
+def test_steps_of_the_same_code_of_which_some_lose_their_core_seldom_differ(num_steps: int) -> None:
+    rng = np.random.default_rng(7)
+
+    def side() -> NDArray[np.int64]:
+        waits = (rng.random(num_steps) < 0.4) * rng.exponential(4_000_000, num_steps)
+        return np.asarray(100_000 + rng.normal(scale=3_000, size=num_steps) + waits).astype(np.int64)
+
+    found = [is_change(side().tolist(), side().tolist()) for _ in range(1_000)]
+    assert sum(found) <= 110
+
+
+@pytest.mark.parametrize("num_steps", NUM_STEPS)
+def test_a_wait_is_found_in_most_recordings_in_which_every_fifth_step_loses_its_core(num_steps: int) -> None:
+    rng = np.random.default_rng(7)
+
+    def side(wait_ns: int) -> NDArray[np.int64]:
+        waits = (rng.random(num_steps) < 0.2) * rng.exponential(4_000_000, num_steps)
+        return np.asarray(wait_ns + rng.normal(scale=3_000, size=num_steps) + waits).astype(np.int64)
+
+    found = [is_change(side(100_000).tolist(), side(1_100_000).tolist()) for _ in range(300)]
+    assert sum(found) >= 220
