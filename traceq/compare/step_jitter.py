@@ -60,7 +60,7 @@ def _is_clear(a_ns: NDArray[np.int64], b_ns: NDArray[np.int64], shift_ns: int) -
         return False
     apart, paired = float(np.hypot(_deviation(a_ns), _deviation(b_ns))), _deviation(b_ns - a_ns)
     error = _ERROR_PER_DEVIATION * max(apart, paired) / len(a_ns) ** 0.5
-    return min(abs(shift_ns), abs(float(np.median(b_ns - a_ns)))) > _CLEAR_ERRORS * error
+    return bool(min(abs(shift_ns), abs(float(np.median(b_ns - a_ns)))) > _CLEAR_ERRORS * error)
 
 
 def _deviation(values: NDArray[np.int64]) -> float:
