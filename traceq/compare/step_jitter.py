@@ -53,8 +53,7 @@ def step_shift(of_a: Sequence[int], of_b: Sequence[int]) -> StepShift | None:
 def _is_clear(a_ns: NDArray[np.int64], b_ns: NDArray[np.int64], shift_ns: int) -> bool:
     """Return True if single long steps alone hide the change: all but some of as many steps agree in it.
 
-    On a busy machine a step may lose a core for milliseconds. In simulated steps without a change, of which two in five
-    do, that adds 0.1 % to the 5 to 12 % of accounts that the other criteria take for a change.
+    On a busy machine a step may lose its core for milliseconds, which makes the other two criteria blind.
     """
     if len(a_ns) != len(b_ns) or len(a_ns) < _CLEAR_STEPS:
         return False
