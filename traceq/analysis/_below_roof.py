@@ -20,8 +20,8 @@ from traceq.units import Unit, format_value
 
 __all__ = ["below_roof", "counted_steps"]
 
-_REACHED, _LARGE = 0.7, 0.1
-"""Share of a roof that well-tuned kernels reach; part of a step from which time above that is worth a finding."""
+_LARGE = 0.1
+"""Part of a step from which time above what well-tuned kernels reach is worth a finding."""
 
 
 def counted_steps(job: Job, index: int) -> tuple[int, int]:
@@ -60,27 +60,28 @@ def _target(row: OpWork, peaks: Peaks) -> str:
 
 
 def _gain_ns(row: OpWork, peaks: Peaks) -> NDArray[np.float64]:
-    """float64[K]: by how much the calls of each counted step exceed the time at `_REACHED` of the roof they could have.
+    """float64[K]: by how much the calls of each counted step exceed the time at what is reachable of the roof.
 
     0 where those of all steps together do not.
     """
     in_dtype = partial(against_roofs, peaks, flops=row.step_flops, size_bytes=row.step_bytes, ns=row.step_ns)
     target = _target(row, peaks)
     roofed = in_dtype(dtype=target)
-    if in_dtype(dtype=row.dtype).doubt or not roofed.roof or row.step_ns <= roofed.least_ns / _REACHED:
+    reachable = peaks.reachable(roofed.roof)
+    if in_dtype(dtype=row.dtype).doubt or not roofed.roof or row.step_ns <= roofed.least_ns / reachable:
         return np.zeros(len(row.steps_ns))
     least_ns = [
         against_roofs(peaks, flops=flops, size_bytes=moved, dtype=target, ns=ns).least_ns
         for ns, flops, moved in zip(row.steps_ns, row.steps_flops, row.steps_bytes, strict=True)
     ]
-    gain_ns: NDArray[np.float64] = np.array(row.steps_ns) - np.array(least_ns) / _REACHED
+    gain_ns: NDArray[np.float64] = np.array(row.steps_ns) - np.array(least_ns) / reachable
     return gain_ns
 
 
 def _sentence(
     job: Job, key: tuple[str, str, str], rows: Sequence[OpWork], peaks: Peaks, num_steps: int, gain_ns: float
 ) -> str:
-    """Return what an op reaches of its roof, and how long it would take at `_REACHED` of the roof it could have."""
+    """Return what an op reaches of its roof, and how long it would take at what is reachable of it."""
     op, phase, dtype = key
     ns = sum(row.step_ns for row in rows)
     flops, moved = sum(row.step_flops for row in rows), sum(row.step_bytes for row in rows)
@@ -102,4 +103,5 @@ def _sentence(
             f"{text}; in TF32, which has {format_value(peak, Unit.NUMBER)} TFLOP/s, about {least}, {gain} less: "
             "torch.set_float32_matmul_precision('high'), if that precision is enough"
         )
-    return f"{text}; at {100 * _REACHED:.0f} %, which well-tuned kernels reach, it would take {least}, {gain} less"
+    reachable = f"{100 * peaks.reachable(roofed.roof):.0f} %, which well-tuned kernels reach"
+    return f"{text}; at {reachable}, it would take {least}, {gain} less"

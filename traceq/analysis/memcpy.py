@@ -139,10 +139,12 @@ def _pageable_copies(trace: Trace) -> Finding | None:
         return None
     blocked, saved = format_value(blocked_ns, Unit.NS), saving_words(saving, step_ns)
     origin, longest = syncs(trace).origin, int(np.argmax(np.where(inside, calls.end - calls.start, -1)))
-    line = origin.texts[int(origin.line[longest])]
+    line, op = (origin.texts[int(texts[longest])] for texts in (origin.line, origin.op))
+    where = f" at {line}" if line else f", the longest in {op}," if op else ""
     text = (
-        f"pageable HtoD copies{f' at {line}' if line else ''} block the host {blocked} {per_step(trace_steps)}; "
-        f"removing these waits saves {saved} (replay): use pin_memory=True and non_blocking=True, one batch ahead"
+        f"pageable HtoD copies{where} block the host {blocked} {per_step(trace_steps)}; removing these waits saves "
+        f"{saved} (replay): copy batches ahead from pinned memory (pin_memory=True, non_blocking=True), and keep "
+        "tensors that stay the same, such as indices, on the device"
     )
     return Finding("pageable_copies", "medium", text, saving.least_ns, instead_of_syncs=(SYNC_KINDS[SyncKind.HTOD],))
 

@@ -287,7 +287,10 @@ def _findings(
             own_ns, on_rank, of_ranks = mean_ns, "", ", mean of ranks" if len(job.ranks) > 1 else ""
             if last is not None:
                 own_ns, of_ranks = _own_ns(job, rows, category, last), ""
-                lost, rank = format_value(own_ns, Unit.NS), f"on rank {last}, which waits least for others"
+                lost, rank = (
+                    format_value(own_ns, Unit.NS),
+                    f"on rank {last}, which waits least for others, the first collective aside,",
+                )
                 is_more = bool(and_followers(saving, own_ns))
                 on_rank = f" {rank} and has {lost} of it" if is_more else f" of {lost} {rank}"
             basis_of_saving = f"replay{of_ranks}{and_followers(saving, own_ns)}"

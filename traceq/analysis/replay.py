@@ -256,7 +256,7 @@ def _which(rank: Outline, slack_ns: Mapping[int, float]) -> str:
         return "the slowest"
     slack = slack_ns.get(rank.rank)
     if slack == 0:
-        return "which waits least for others"
+        return "which waits least for others, the first collective aside"
     return "whose waits are not known" if slack is None else "on which that saves time"
 
 

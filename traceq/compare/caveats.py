@@ -133,6 +133,18 @@ def unrecorded_work(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
     return tuple(caveats)
 
 
+def captured_graphs(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
+    """Return a caveat for each side whose counted steps capture CUDA graphs: what is paid once is in the delta."""
+    caveats = []
+    for name, side in (("A", a), ("B", b)):
+        num = max((totals.num_captured for totals in side.totals), default=0)
+        if num:
+            graphs = "a CUDA graph" if num == 1 else f"{num:,} CUDA graphs"
+            text = f"{name} captures {graphs} in what is compared: that, with its warm-up, is paid once"
+            caveats.append(Caveat("graph_capture", text))
+    return tuple(caveats)
+
+
 def unmatched_ranks(a: Run, b: Run) -> tuple[Caveat, ...]:
     """Return a caveat where ranks are on one side only: they are ignored, or compared with another rank."""
     ours, theirs = set(a.ranks), set(b.ranks)

@@ -12,6 +12,7 @@ from traceq.analysis.registry import describe
 from traceq.compare.cause_sentences import cause_words
 from traceq.compare.caveats import (
     arm_ended,
+    captured_graphs,
     other_loader,
     separate_builds,
     side_caveats,
@@ -200,7 +201,8 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         if not doubt:
             words = (*words, *waiting_words(traced, cells, causes), *work_split_words(traced, work))
             words = (*words, *elsewhere_words(traced, cells, causes), *phase_words(traced, cells))
-    of_sides = (*side_caveats(a), *side_caveats(b), *unrecorded_work(a.ranks, b.ranks), *confounders(a, b))
+    of_ranks = (*unrecorded_work(a.ranks, b.ranks), *captured_graphs(a.ranks, b.ranks))
+    of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *confounders(a, b))
     return Diff(
         a=_source(a),
         b=_source(b),

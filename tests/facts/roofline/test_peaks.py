@@ -83,6 +83,13 @@ def test_fewer_bits_are_never_slower(device: str) -> None:
     assert published == sorted(published)
 
 
+def test_the_flops_of_an_mi300_are_as_far_from_reach_as_amd_measured() -> None:
+    peaks = peaks_of("AMD Instinct MI300X")
+    assert peaks is not None
+    assert peaks.reachable("compute") * peaks.rate("bfloat16") == pytest.approx(708e12, rel=0.01)
+    assert peaks.reachable("memory") == 0.7
+
+
 def test_flops_of_several_dtypes_take_the_sum_of_their_times() -> None:
     peaks = overridden(None, ["bf16=2", "fp32=1"])
     assert peaks is not None

@@ -20,6 +20,9 @@ __all__ = ["Peaks", "overridden", "peaks_of", "replaced_peaks", "unsure_cpu_peak
 
 _TERA = 1e12
 _GIGA = 1e9
+_TUNED = 0.7
+_TUNED_PRODUCTS = {"MI300A": 0.54, "MI300X": 0.54, "MI325X": 0.54}
+"""By AMD's own measurement of what is achievable, 708 of the 1,307 TFLOP/s of an MI300X in bfloat16 (ROCm blogs)."""
 _SMALL_FLOPS = 0.01
 """Part of the FLOPs that may have a dtype without a peak."""
 
@@ -28,13 +31,19 @@ _SMALL_FLOPS = 0.01
 class Peaks:
     """Peak rates of one device: `flops` FLOP/s by dtype, `bandwidth` bytes per second; `source` of the figures.
 
-    `tf32` is the dtype of float32 operands that the device rounds to TensorFloat-32.
+    `tf32` is the dtype of float32 operands that the device rounds to TensorFloat-32. `tuned` is the share of its FLOP/s
+    that large products of the vendor's own library reach, which a clock limited by power keeps below the peak.
     """
 
     name: str
     source: str
     bandwidth: float
     flops: Mapping[str, float] = field(default_factory=dict)
+    tuned: float = _TUNED
+
+    def reachable(self, roof: str) -> float:
+        """Return the share of the roof `compute` or `memory` that well-tuned kernels reach."""
+        return self.tuned if roof == "compute" else _TUNED
 
     def rate(self, dtype: str) -> float:
         """Return the peak FLOP/s for operands of a dtype, 0.0 where it is not known."""
@@ -129,7 +138,7 @@ Names are matched as a whole: a letter more is another part (RTX 4090 D, H20-3e,
 """
 
 _PEAKS = {
-    device.lower(): Peaks(name, source, gbps * _GIGA, rates)
+    device.lower(): Peaks(name, source, gbps * _GIGA, rates, _TUNED_PRODUCTS.get(name, _TUNED))
     for devices, name, source, gbps, rates in _TABLE
     for device in devices.split("|")
 }
