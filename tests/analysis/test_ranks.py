@@ -276,6 +276,20 @@ def test_the_finding_says_what_keeps_the_straggler() -> None:
     assert finding.severity == "low"
 
 
+def test_ranks_number_the_same_compiled_region_differently() -> None:
+    """Each in the order in which it compiled: compared by number, all of the late rank's region would be its excess."""
+    phases = *of_steps("load", 0, 500), *of_steps("forward", 500, 500)
+    meetings = (1, 3), (510, 600), (700, 720), (760, 770)
+    regions = [
+        [op(f"Torch-Compiled Region: {n}", 1000 * k + 20, us) for k in range(3)]
+        for n, us in (("4/0", 100), ("4/2", 400))
+    ]
+    first = three_steps(0, *phases, *regions[0], *met(*thrice(meetings[0], (120, 480), *meetings[1:])))
+    second = three_steps(1, *phases, *regions[1], *met(*thrice(meetings[0], (470, 480), *meetings[1:])))
+    (finding,) = analyze(Run("job", (first, second)), "ranks").findings
+    assert "300 us of it Torch-Compiled Region" in finding.text
+
+
 def test_time_between_ops_is_python_in_the_innermost_annotation() -> None:
     phases = *of_steps("load", 0, 500), *of_steps("forward", 500, 500)
     first = three_steps(0, *phases, *met(*thrice((1, 3), (10, 480), (510, 600), (700, 720), (760, 770))))

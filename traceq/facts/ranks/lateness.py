@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -30,6 +31,10 @@ _ON_DEVICE = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_MEMCPY, TimeCategory.SP
 _IN_A_CALL = (TimeCategory.SYNC_WAIT, TimeCategory.ALLOC_WAIT)
 PYTHON = "Python"
 _IN_ANNOTATION = "Python in "
+
+_NUMBERED = r": \d+/\d+$"
+_NUMBERED_REGION = re.compile(rf"(?<=^Torch-Compiled Region){_NUMBERED}")
+"""Each rank numbers its compiled regions in the order in which it compiled them: another one is the same code."""
 
 _MAX_COMPARED = 16
 """Limit on ranks compared with the late one in detail; of more ranks, as many are spread from first to last."""
@@ -138,9 +143,16 @@ def _host_op_ns(trace: Trace, partition: Activity, pieces: NDArray[np.int64]) ->
 
 
 def _ns_by_name(trace: Trace, rows: NDArray[np.int64], ns: NDArray[np.int64]) -> dict[str, int]:
-    sums = group([trace.events.name[rows]])
-    totals = zip(sums.keys[:, 0].tolist(), sums.sum(ns), strict=True)
-    return {trace.events.strings[name]: total for name, total in totals if total}
+    sums, result = group([trace.events.name[rows]]), Counter[str]()
+    for name, total in zip(sums.keys[:, 0].tolist(), sums.sum(ns), strict=True):
+        result[_NUMBERED_REGION.sub("", trace.events.strings[name])] += total
+    return {name: total for name, total in result.items() if total}
+
+
+def _rows_of(trace: Trace, candidates: NDArray[np.int64], what: str) -> NDArray[np.int64]:
+    """Return the rows of the ops or annotations that `_ns_by_name` adds up as `what`."""
+    name = re.escape(what.removeprefix(_IN_ANNOTATION))
+    return candidates[matching(trace.events, candidates, re.compile(f"^{name}$|^{name}{_NUMBERED}"))]
 
 
 def _outermost(trace: Trace) -> NDArray[np.int64]:
@@ -181,8 +193,7 @@ def _line(trace: Trace, cell: PhaseCategory, what: str) -> str:
 def _longest_interval(trace: Trace, cell_spans: Spans, what: str) -> tuple[int, int]:
     """Return (start, end) ns of the op or annotation `what` that covers most of the spans, else of the longest span."""
     candidates = _annotations(trace).rows if what.startswith(_IN_ANNOTATION) else _outermost(trace)
-    name = re.compile("^" + re.escape(what.removeprefix(_IN_ANNOTATION)) + "$")
-    rows = candidates[matching(trace.events, candidates, name)]
+    rows = _rows_of(trace, candidates, what)
     if len(rows) == 0:
         longest = int(np.argmax(cell_spans[:, 1] - cell_spans[:, 0]))
         return int(cell_spans[longest, 0]), int(cell_spans[longest, 1])
@@ -199,8 +210,7 @@ def _op_after_python(trace: Trace, cell: PhaseCategory, what: str) -> str:
     top, annotations = _outermost(trace), _annotations(trace).rows
     between = subtract(_cell_spans(activity(trace), pieces), spans(trace.events.ts[top], trace.events.end[top]))
     if what.startswith(_IN_ANNOTATION):
-        name = re.compile(f"^{re.escape(what.removeprefix(_IN_ANNOTATION))}$")
-        named = annotations[matching(trace.events, annotations, name)]
+        named = _rows_of(trace, annotations, what)
         between = intersect(between, spans(trace.events.ts[named], trace.events.end[named]))
     if len(between) == 0:
         return ""
