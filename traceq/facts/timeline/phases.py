@@ -286,9 +286,10 @@ def _forward(trace: Trace, backward: Spans, updates: Spans) -> Spans:
     points = np.concatenate([backward[:, 0], updates[:, 0], host[:, 1]])
     order = np.argsort(points, kind="stable")
     since = np.r_[host[:1, 0], points[order][:-1]]
-    is_pass = (order < len(backward)) | ((order >= len(points) - len(host)) & (not all_steps.marked))
     num_before = np.searchsorted(backward[:, 0], host)
     is_alone = num_before[:, 0] == num_before[:, 1]
+    may_go_on = not all_steps.marked and not is_alone.any()
+    is_pass = (order < len(backward)) | ((order >= len(points) - len(host)) & may_go_on)
     forward = spans(since[is_pass], points[order][is_pass])
     return union(intersect(forward, spans(*host.T)), _in_modules(trace, host[is_alone]))
 
