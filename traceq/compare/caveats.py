@@ -17,6 +17,7 @@ from traceq.units import Unit, format_value
 __all__ = [
     "PROFILED_STEPS",
     "arm_ended",
+    "captured_graphs",
     "not_interleaved",
     "not_paired",
     "other_loader",
