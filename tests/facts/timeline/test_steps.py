@@ -72,6 +72,11 @@ def test_the_only_step_lasts_until_its_device_work_is_done() -> None:
     assert windows(build(step(5, 20), launch(6, 1, 1), kernel("a", 10, 9, 1))) == [(5, 25)]
 
 
+def test_the_only_step_of_an_inference_engine_ends_with_its_device_work() -> None:
+    mark = annotation("execute_context_1(8)_generation_0(0)", 5, 20)
+    assert windows(build(mark, launch(6, 1, 1), kernel("a", 10, 9, 1))) == [(5, 19)]
+
+
 def test_the_only_step_tells_what_no_step_among_others_has() -> None:
     def notes(*rows: Event) -> list[str]:
         return [caveat.text for caveat in analyze(Run("", (build(*rows),)), "steps").caveats]

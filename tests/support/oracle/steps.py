@@ -56,7 +56,7 @@ def device_edges(trace: Trace, opens: int | None) -> list[int]:
         launched = [
             op.end for op in trace.device_ops if op.row in trace.launches and trace.launches[op.row].start < host_end
         ]
-        edges.append(max([edges[-1], *launched, *([host_end] if len(names) == 1 else [])]))
+        edges.append(max([edges[-1], *launched, *([host_end] if len(names) == 1 and not by_engine else [])]))
     outlives = edges == [*trace.host_steps[0][1:]] and not by_engine
     is_empty = any(right <= left for left, right in pairwise(edges))
     return [] if is_empty or outlives else edges

@@ -71,8 +71,11 @@ class Steps:
 
     @property
     def is_only(self) -> bool:
-        """Whether the trace has a single step, which ends with its host or with its device work, whichever is later."""
-        return len(self) == 1 and not self.is_cut
+        """Whether the trace has a single step, which ends with its host or with its device work, whichever is later.
+
+        A step of an inference engine ends with its device work.
+        """
+        return len(self) == 1 and not self.is_cut and not self.labels
 
     @property
     def counted(self) -> NDArray[np.bool_]:
@@ -128,7 +131,7 @@ def steps(trace: Trace) -> Steps:
     start = events.ts[rows]
     host = np.column_stack([start, np.minimum(events.end[rows], np.r_[start[1:], np.iinfo(np.int64).max])])
     opens_ns = _opens(trace, int(host[0, 0]))
-    of_device = _device_windows(trace, host, number, opens_ns)
+    of_device = _device_windows(trace, host, number, opens_ns, with_host=len(rows) == 1 and not labels)
     if of_device is not None and opens_ns is None and not labels and np.array_equal(of_device, host):
         of_device = None  # the only step outlives its device work
     by_device = of_device is not None
@@ -203,12 +206,13 @@ def _step_rows(trace: Trace) -> NDArray[np.int64]:
 
 
 def _device_windows(
-    trace: Trace, host: NDArray[np.int64], number: NDArray[np.int64], opens_ns: int | None
+    trace: Trace, host: NDArray[np.int64], number: NDArray[np.int64], opens_ns: int | None, *, with_host: bool
 ) -> NDArray[np.int64] | None:
     """Return the windows [E_k-1, E_k), with E_k the latest end of work launched up to the end of step k.
 
     The first of a session begins with the host; that of the trace where unrecorded work ends, if it opens with such
-    work. The only step lasts until the host's end, too: no other has the rest of it. None if a step gets no time.
+    work. `with_host`: the only step lasts until the host's end, too, as no other has the rest of it. None if a step
+    gets no time.
     """
     work = device_work(trace)
     launched = trace.events.ts[work.call[work.linked]]
@@ -218,7 +222,7 @@ def _device_windows(
     latest_end = np.maximum.accumulate(work.end[work.linked][order])
     num_launched = np.searchsorted(launched[order], host[:, 1], "left")
     ends = np.where(num_launched > 0, latest_end[num_launched - 1], host[0, 0])
-    ends = np.maximum(ends, host[:, 1]) if len(host) == 1 else ends
+    ends = np.maximum(ends, host[:, 1]) if with_host else ends
     begins = np.r_[host[0, 0] if opens_ns is None else opens_ns, ends[:-1]]
     first = np.flatnonzero(np.diff(number) > 1) + 1
     begins[first] = np.maximum(begins[first], host[first, 0])
