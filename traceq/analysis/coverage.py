@@ -9,7 +9,7 @@ from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.graph_labels import ReplayTimes, replay_times
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_share
-from traceq.facts.stalls.one_time_syncs import num_captured_graphs
+from traceq.facts.stalls.one_time_syncs import captured_words, num_captured_graphs
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.frozen import frozen
@@ -123,8 +123,7 @@ def _captured(num: int) -> list[Caveat]:
     """
     if not num:
         return []
-    graphs = "a CUDA graph" if num == 1 else f"{num:,} CUDA graphs"
-    text = f"the counted steps capture {graphs}: what is launched into a graph does not run then; trace later steps"
+    text = f"the counted steps capture {captured_words(num)}: what is launched into a graph does not run then; trace later steps"
     return [Caveat("graph_capture", text)]
 
 

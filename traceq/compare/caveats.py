@@ -9,6 +9,7 @@ import numpy as np
 from traceq.compare.side import Side, of_one_run
 from traceq.facts.ranks.run_ranks import RunRanks
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats
+from traceq.facts.stalls.one_time_syncs import captured_words
 from traceq.model import BUILT_APART, Caveat, Run
 from traceq.runs.read import arm_failure
 from traceq.stats import Comparison
@@ -140,8 +141,7 @@ def captured_graphs(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
     for name, side in (("A", a), ("B", b)):
         num = max((totals.num_captured for totals in side.totals), default=0)
         if num:
-            graphs = "a CUDA graph" if num == 1 else f"{num:,} CUDA graphs"
-            text = f"{name} captures {graphs} in what is compared: that, with its warm-up, is paid once"
+            text = f"{name} captures {captured_words(num)} in what is compared: that, with its warm-up, is paid once"
             caveats.append(Caveat("graph_capture", text))
     return tuple(caveats)
 

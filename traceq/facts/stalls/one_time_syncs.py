@@ -18,7 +18,13 @@ from traceq.facts.timeline.steps import extent, steps
 from traceq.intervals import contains, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 
-__all__ = ["allocates_once", "is_around_all_launches", "is_in_graph_capture", "num_captured_graphs"]
+__all__ = [
+    "allocates_once",
+    "captured_words",
+    "is_around_all_launches",
+    "is_in_graph_capture",
+    "num_captured_graphs",
+]
 
 _CAPTURE = re.compile(r"^(cuda|hip|cu)StreamBeginCapture")
 _FILLED = 2
@@ -66,6 +72,11 @@ def num_captured_graphs(trace: Trace) -> int:
     """Return how many CUDA graphs the counted steps capture."""
     all_steps = steps(trace)
     return int((span_index(all_steps.host[all_steps.counted], trace.events.ts[_captures(trace)]) >= 0).sum())
+
+
+def captured_words(num: int) -> str:
+    """Return `a CUDA graph`, `3 CUDA graphs`."""
+    return "a CUDA graph" if num == 1 else f"{num:,} CUDA graphs"
 
 
 def is_around_all_launches(trace: Trace) -> NDArray[np.bool_]:
