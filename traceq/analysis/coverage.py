@@ -123,7 +123,8 @@ def _captured(num: int) -> list[Caveat]:
     """
     if not num:
         return []
-    text = f"the counted steps capture {captured_words(num)}: what is launched into a graph does not run then; trace later steps"
+    graphs = captured_words(num)
+    text = f"the counted steps capture {graphs}: what is launched into a graph does not run then; trace later steps"
     return [Caveat("graph_capture", text)]
 
 
