@@ -12,33 +12,21 @@ import pytest
 pytest.importorskip("torch", reason="recording needs torch")
 
 import torch
+from timed_plan import timed_plan
 
-from traceq.model import MUCH_SLOWER, Arm
+from traceq.model import MUCH_SLOWER
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.phases import Phases
-from traceq.recorder.spec.plan import Plan, PlannedArm
+from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.slow_arms import slow_arms
 from traceq.recorder.timing.timed_steps import timed_steps
 from traceq.runs.step_log import StepLine, read_lines, read_pairs
 
 pytestmark = pytest.mark.torch
 
-PLAN = Plan(
-    recipe="",
-    run_id="",
-    out="",
-    device="cpu",
-    num_ranks=1,
-    steps=32,
-    trace_steps=0,
-    seed=3,
-    parameters={},
-    arms=tuple(PlannedArm(Arm(name, "", baseline=name == "off"), name, {}) for name in ("off", "slow", "on")),
-    reseeds=False,
-    max_slowdown=5.0,
-)
+PLAN = replace(timed_plan("off", "slow", "on"), max_slowdown=5.0)
 
 
 @dataclass

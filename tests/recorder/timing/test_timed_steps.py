@@ -13,33 +13,21 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="recording needs torch")
 
 import torch
+from timed_plan import timed_plan
 
-from traceq.model import Arm
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.phases import Phases
-from traceq.recorder.spec.plan import Plan, PlannedArm
+from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.timed_steps import counted_steps, timed_steps
 from traceq.runs.step_log import StepLine, read_lines, read_pairs
 from traceq.runs.timings import timings_of
 
 pytestmark = pytest.mark.torch
 
-PLAN = Plan(
-    recipe="",
-    run_id="",
-    out="",
-    device="cpu",
-    num_ranks=1,
-    steps=32,
-    trace_steps=0,
-    seed=3,
-    parameters={},
-    arms=tuple(PlannedArm(Arm(name, "", baseline=name == "off"), name, {}) for name in ("off", "on")),
-    reseeds=False,
-)
+PLAN = timed_plan("off", "on")
 CUDA = replace(PLAN, device="cuda")  # its halves; the steps are timed on the host
 
 

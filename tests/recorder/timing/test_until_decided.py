@@ -18,6 +18,8 @@ from recording import start
 
 pytest.importorskip("torch", reason="recording needs torch")
 
+from timed_plan import timed_plan
+
 from traceq.errors import UsageFault
 from traceq.model import Arm
 from traceq.recorder.spec.plan import Plan, PlannedArm
@@ -34,19 +36,7 @@ pytestmark = pytest.mark.torch
 MS = 1_000_000
 ARMS = (Arm("off", "", baseline=True), Arm("on", ""), Arm("deferred", ""))
 STEP_NS = {"off": 100 * MS, "on": 103 * MS, "deferred": 100 * MS}
-PLAN = Plan(
-    recipe="",
-    run_id="",
-    out="",
-    device="cpu",
-    num_ranks=1,
-    steps=64,
-    trace_steps=0,
-    seed=3,
-    parameters={},
-    arms=tuple(PlannedArm(arm, arm.name, {}) for arm in ARMS),
-    max_minutes=10,
-)
+PLAN = replace(timed_plan(*(arm.name for arm in ARMS), steps=64), reseeds=True, max_minutes=10)
 WARM_UP = [StepLine(arm, "", "", -1, 0, 0, {}, ns, ns, 0, 0) for arm, ns in STEP_NS.items() for _ in (0, 1)] * 2
 
 
