@@ -239,6 +239,23 @@ def test_a_wait_between_streams_that_delayed_nothing_may_not_exist_unless_its_ev
     assert most == (least if waits_for == "its event" else 90)
 
 
+def test_what_a_device_that_lags_behind_its_host_catches_up_with_is_no_saving_of_steps_to_come() -> None:
+    """The host takes 100 us a step and launches ahead, the device 120: 50 of kernels and 70 of communication.
+
+    Without it these three steps would be over 70 us earlier each; later ones, without a queue, take the host's 100.
+    """
+    events = [launch(2, 2, 1), kernel("early", 10, 500, 1)]
+    for number in range(4):
+        begin, runs = 20 + 100 * number, 512 + 120 * number
+        events += [step(begin, 100, number), launch(begin + 10, 2, 10 + number), launch(begin + 20, 2, 20 + number)]
+        events.append(kernel("gemm", runs, 48, 10 + number))
+        events.append(kernel("ncclDevKernel_AllReduce", runs + 50, 68, 20 + number))
+    trace = build(*events)
+    assert steps(trace).counted.tolist() == [False, True, True, True]
+    saving = replay_of(trace).without_communication
+    assert (saving.least_ns, saving.most_ns) == (20_000, 20_000)
+
+
 def test_delays_of_the_device_that_nothing_explains_may_be_gone_with_the_time_of_the_host() -> None:
     """Copies without a launch, 100 us apart: they may wait for the host, or for something that is not recorded.
 

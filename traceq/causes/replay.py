@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -29,7 +29,7 @@ from traceq.grouping import inverse
 from traceq.intervals import contains, span_index, spans
 from traceq.model import Trace
 
-__all__ = ["Play", "Replay", "Saving", "replay_of"]
+__all__ = ["Play", "Replay", "Saving", "lasting", "replay_of"]
 
 _NEVER = -(2**60)
 """Weight of an edge that delays nothing, ns."""
@@ -53,13 +53,15 @@ class Play:
 
     `time` int64[N] ns since the first anchor: when each node is; `choice` int64[N]: the edge on the longest path into
     each node, -1 for none. `step_ns` int64[K] ns: the steps; one whose window ends with the host lasts until its work
-    is done. `on_path` bool[E]: edges on a longest path to the begin or end of a step.
+    is done. `host_ns` int64[K] ns: the host in each of them. `on_path` bool[E]: edges on a longest path to the begin or
+    end of a step.
     """
 
     weight: NDArray[np.int64]
     time: NDArray[np.int64]
     choice: NDArray[np.int64]
     step_ns: NDArray[np.int64]
+    host_ns: NDArray[np.int64]
     on_path: NDArray[np.bool_]
 
 
@@ -70,12 +72,13 @@ class Replay:
     `work_node` int64[D]: the node at which device work starts; `chain` int64[N]: the chain of threads, of `chains`,
     that a node of the host is on, 0 for others; `usual` int64 ns of each EdgeKind. `hold` int64[E]: the
     host wait that an edge belongs to, -1 for none, and `without` int64[E] ns its weight once that is removed.
-    `begins`, `ends` int64[K, S]: the nodes of which the latest is a step's begin or end, -1 for none. `first_ns`: the
-    first anchor on the trace's clock.
+    `begins`, `ends` int64[K, S]: the nodes of which the latest is a step's begin or end, -1 for none; `host_begins`,
+    `host_ends` likewise of the host alone. `first_ns`: the first anchor on the trace's clock.
 
     What a change saves is known within a range. At least: all that is not removed delays others as it did, and so does
     what may have been waited for (`observed`). At most: waits between streams that are inferred, and delayed nothing in
     this recording, do not exist, and what the device waits for without a recorded reason is gone, too (`loosest`).
+    What a mean step saves is what `lasting` leaves of it.
     """
 
     trace_reference: ReferenceType[Trace]  # a fact that holds its trace would be kept with it for ever
@@ -88,6 +91,8 @@ class Replay:
     without: NDArray[np.int64]
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
+    host_begins: NDArray[np.int64]
+    host_ends: NDArray[np.int64]
     first_ns: int
     observed: Play
     loosest: Play
@@ -130,7 +135,7 @@ class Replay:
         `removed` bool[R, H]: host waits removed in each case, of `host_waits`. Nothing waits in a
         removed wait; a copy stays, and costs the host what a launch does. All else takes as long as it did.
         """
-        return self._saved(self._without(removed), self.observed)
+        return np.stack([saved for saved, _ in self._saved(self._without(removed), self.observed)])
 
     def saved_per_step(self, removed: NDArray[np.bool_], *, everywhere: bool = False) -> list[Saving]:
         """Return what the mean counted step saves in R cases; `removed` bool[R, H] as in `without_waits`.
@@ -180,7 +185,7 @@ class Replay:
 
     def unexplained_ns(self) -> int:
         """Return ns by which the mean counted step becomes shorter if no dependency takes 30 us more than usual."""
-        return int(self._mean((self.step_ns - self.loosest.step_ns)[None])[0])
+        return round(float((self.step_ns - self.loosest.step_ns)[steps(self.trace).counted].mean()))
 
     @property
     def _begins_in_step(self) -> NDArray[np.bool_]:
@@ -199,10 +204,6 @@ class Replay:
         begins, ends = (_latest_time(nodes, time)[counted] for nodes in (self.begins, self.ends))
         return contains(spans(begins, ends), time[self.graph.edges.source])
 
-    def _mean(self, saved: NDArray[np.int64]) -> NDArray[np.int64]:
-        mean: NDArray[np.float64] = saved[:, steps(self.trace).counted].mean(axis=1)
-        return np.rint(mean).astype(np.int64)
-
     def _without(self, removed: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Yield (edges, their weights) of each case of waits that are removed."""
         of_edge = np.flatnonzero(self.hold >= 0)
@@ -211,26 +212,40 @@ class Replay:
             yield edges, self.without[edges]
 
     def _savings(self, cases: list[tuple[NDArray[np.int64], NDArray[np.int64] | int]]) -> list[Saving]:
-        saved, counted = self._saved(cases, self.observed), steps(self.trace).counted
-        least = self._mean(saved)
-        most = np.maximum(least, self._mean(self._saved(cases, self.loosest))) if self.is_a_range else least
-        by_step = map(tuple, saved[:, counted].tolist())
-        return [Saving(*each) for each in zip(least.tolist(), most.tolist(), by_step, strict=True)]
+        saved = self._lasting(cases, self.observed)
+        most = self._lasting(cases, self.loosest) if self.is_a_range else saved
+        means = [[round(float(of_case.mean())) for of_case in side] for side in (saved, most)]
+        by_step = [tuple(of_case.tolist()) for of_case in saved]
+        return [Saving(least, max(least, most), of) for least, most, of in zip(*means, by_step, strict=True)]
+
+    def _lasting(
+        self, cases: Iterable[tuple[NDArray[np.int64], NDArray[np.int64] | int]], play: Play
+    ) -> list[NDArray[np.int64]]:
+        """Return int64[C] ns of each case: by which counted steps become shorter in a job that goes on."""
+        counted = steps(self.trace).counted
+        lasts_ns, host_ns = play.step_ns[counted], play.host_ns[counted]
+        return [
+            lasting(saved[counted], lasts_ns, host_ns, host_after[counted])
+            for saved, host_after in self._saved(cases, play)
+        ]
 
     def _saved(
         self, cases: Iterable[tuple[NDArray[np.int64], NDArray[np.int64] | int]], play: Play
-    ) -> NDArray[np.int64]:
-        """Return int64[R, K] ns by which steps become shorter with other weights, no higher, of some edges."""
-        saved, first = [], self.graph.first_edge
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield (ns by which steps become shorter with other weights, no higher, of some edges; the host's): int64[K].
+
+        Those are savings of the recorded steps, after which nothing follows.
+        """
+        first = self.graph.first_edge
         for edges, other in cases:
             if not play.on_path[edges].any():  # every longest path is as long as it was
-                saved.append(np.zeros_like(play.step_ns))
+                yield np.zeros_like(play.step_ns), play.host_ns
                 continue
             weight = play.weight.copy()
             weight[edges] = np.minimum(weight[edges], other)
             time, _ = longest_paths(first, self.graph.edges.source, weight)
-            saved.append(play.step_ns - (_latest_time(self.ends, time) - _latest_time(self.begins, time)))
-        return np.stack(saved) if saved else np.zeros((0, len(play.step_ns)), np.int64)
+            saved = play.step_ns - (_latest_time(self.ends, time) - _latest_time(self.begins, time))
+            yield saved, _latest_time(self.host_ends, time) - _latest_time(self.host_begins, time)
 
 
 @once_per_trace
@@ -242,7 +257,9 @@ def replay_of(trace: Trace) -> Replay:
     usual = measured_times(graph, idle_device_latency(trace))
     weight = weights_of_one(graph, usual)
     begins, ends = _step_nodes(rank)
-    observed = _play(graph, weight, begins, ends)
+    host_begins, host_ends = _host_nodes(rank)
+    play = partial(_play, graph, windows=(begins, ends), host=(host_begins, host_ends))
+    observed = play(weight)
     loosest = _loosest(rank, graph, observed, usual)
     hold, without = _removable(rank, graph)
     chain = np.zeros(len(graph.time_a), np.int64)
@@ -258,18 +275,42 @@ def replay_of(trace: Trace) -> Replay:
         without=without,
         begins=begins,
         ends=ends,
+        host_begins=host_begins,
+        host_ends=host_ends,
         first_ns=int(rank.a.time_ns[0]),
         observed=observed,
-        loosest=observed if np.array_equal(loosest, weight) else _play(graph, loosest, begins, ends),
+        loosest=observed if np.array_equal(loosest, weight) else play(loosest),
     )
 
 
-def _play(graph: RecordingGraph, weight: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Play:
-    """Return the longest paths with some weights."""
+def lasting(
+    saved: NDArray[np.int64], lasts_ns: NDArray[np.int64], host_ns: NDArray[np.int64], host_after: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return int64[K] ns: what steps save in a job that goes on, of what they save as the last ones of a job.
+
+    Work that the host launched ahead, and that a faster device catches up with, is saved once: in the long run steps
+    are no shorter than the host in them. Steps last `lasts_ns`, the host in them `host_ns`, and `host_after` with the
+    change.
+    """
+    gained = int(saved.sum())
+    if gained <= 0:
+        return saved
+    lasts = int(lasts_ns.sum())
+    stays = max(lasts, int(host_ns.sum())) - max(lasts - gained, int(host_after.sum()))
+    return saved if stays >= gained else np.rint(saved * (max(stays, 0) / gained)).astype(np.int64)
+
+
+def _play(
+    graph: RecordingGraph,
+    weight: NDArray[np.int64],
+    windows: tuple[NDArray[np.int64], NDArray[np.int64]],
+    host: tuple[NDArray[np.int64], NDArray[np.int64]],
+) -> Play:
+    """Return the longest paths with some weights; `windows` and `host`: begins and ends of the steps, of the host."""
     time, choice = longest_paths(graph.first_edge, graph.edges.source, weight)
-    nodes = np.concatenate([_latest_node(begins, time), _latest_node(ends, time)])
-    step_ns = _latest_time(ends, time) - _latest_time(begins, time)
-    return Play(weight, time, choice, step_ns, _edges_on_paths(nodes, choice, graph))
+    nodes = np.concatenate([_latest_node(side, time) for side in windows])
+    step_ns, host_ns = (_latest_time(ends, time) - _latest_time(begins, time) for begins, ends in (windows, host))
+    return Play(weight, time, choice, step_ns, host_ns, _edges_on_paths(nodes, choice, graph))
 
 
 def _loosest(rank: RankGraph, graph: RecordingGraph, observed: Play, usual: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -351,17 +392,37 @@ def _step_nodes(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
     No step begins before the work of the one before it is done: a host without its waits runs ahead of the device.
     """
-    line, all_steps = rank.a, steps(rank.a.trace)
-    if all_steps.marked:
-        begin, end = (np.flatnonzero(line.kind == kind) for kind in (AnchorKind.STEP_BEGIN, AnchorKind.STEP_END))
-        begin, end = (anchor[np.argsort(line.ref[anchor], kind="stable")] for anchor in (begin, end))
-    else:
-        begin, end = np.zeros(1, np.int64), np.flatnonzero(line.kind == AnchorKind.END)
+    all_steps, (begin, end) = steps(rank.a.trace), _step_anchors(rank)
     on_device = last_ends(rank, end if all_steps.marked else end + 1)
     before = np.concatenate([np.full_like(on_device[:1], -1), on_device[:-1]])
     by_host = np.ones(len(all_steps), np.bool_) & ~all_steps.by_device
-    opens = np.full(len(all_steps), -1)
-    opens[: len(opening(rank))] = opening(rank)
     begin_node = np.where(by_host | all_steps.begins_session, rank.host_node[begin], -1)
     end_node = np.where(by_host | all_steps.is_only, rank.host_node[end], -1)
-    return np.column_stack([opens, begin_node, before]), np.column_stack([end_node, on_device])
+    return np.column_stack([_opening(rank), begin_node, before]), np.column_stack([end_node, on_device])
+
+
+def _host_nodes(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (int64[K, 2] the nodes of which the latest is the begin of the host in each step, int64[K, 1] its end).
+
+    A step of the host begins where the one before ends, within a session of the profiler.
+    """
+    begin, end = (rank.host_node[anchor] for anchor in _step_anchors(rank))
+    since = np.where(steps(rank.a.trace).begins_session, begin, np.r_[begin[:1], end[:-1]])
+    return np.column_stack([_opening(rank), since]), end[:, None]
+
+
+def _step_anchors(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (the begin of each step of the host, its end): int64[K] anchors."""
+    line = rank.a
+    if not steps(line.trace).marked:
+        return np.zeros(1, np.int64), np.flatnonzero(line.kind == AnchorKind.END)
+    begin, end = (np.flatnonzero(line.kind == kind) for kind in (AnchorKind.STEP_BEGIN, AnchorKind.STEP_END))
+    begin, end = (anchor[np.argsort(line.ref[anchor], kind="stable")] for anchor in (begin, end))
+    return begin, end
+
+
+def _opening(rank: RankGraph) -> NDArray[np.int64]:
+    """Return int64[K]: the node with which the first step begins after unrecorded work, -1 for none."""
+    opens = np.full(len(steps(rank.a.trace)), -1)
+    opens[: len(opening(rank))] = opening(rank)
+    return opens

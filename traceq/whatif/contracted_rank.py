@@ -37,6 +37,8 @@ class ContractedRank:
     call: Ints
     begins: Ints
     ends: Ints
+    host_begins: Ints
+    host_ends: Ints
     counted_steps: Mask
     communication: Ints
     lacking: Mapping[str, tuple[str, ...]]

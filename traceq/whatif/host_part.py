@@ -79,6 +79,8 @@ def host_part(trace: Trace, counted: NDArray[np.bool_]) -> RankPart:
         call=call,
         begins=begins,
         ends=ends,
+        host_begins=begins[:, :0],
+        host_ends=ends[:, :0],
         counted_steps=counted,
         communication=np.flatnonzero(np.isin(np.arange(len(source)), call) & is_counted),
     )

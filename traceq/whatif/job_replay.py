@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.job_graph import JobGraph, job_graph
+from traceq.causes.replay import lasting
 from traceq.causes.stragglers import StragglerRanks, straggler_ranks
 from traceq.errors import TraceqError
 from traceq.facts.ranks.job import Job, job_of
@@ -45,9 +46,9 @@ class JobReplay:
     Edges of rank r are those from `first_edge`[r] on; the last P are those by which the members of M meetings come to
     them. Of each member, int64[P]: `runs`, the edge on which it runs after its meeting; `meeting`; `member_rank`, the
     rank's index; `group`: members of one kind of collective. `begins`, `ends` int64[K, S]: moments, -1 for none, of the
-    ranks `column_rank` int64[S]. `observed`, `loosest` int64[E] ns: weights. `communication` int64[X]: the edges of
-    counted steps on which a collective runs. `stragglers`: the late ranks. Ranks are in memory as `parts`, or their
-    events are not: `contracted` (then with no parts).
+    ranks `column_rank` int64[S]; `host_begins`, `host_ends` likewise of their hosts. `observed`, `loosest` int64[E] ns:
+    weights. `communication` int64[X]: the edges of counted steps on which a collective runs. `stragglers`: the late
+    ranks. Ranks are in memory as `parts`, or their events are not: `contracted` (then with no parts).
     """
 
     facts: tuple[RankFacts, ...]
@@ -61,6 +62,8 @@ class JobReplay:
     group: Ints
     begins: Ints
     ends: Ints
+    host_begins: Ints
+    host_ends: Ints
     column_rank: Ints
     observed: Ints
     loosest: Ints
@@ -88,20 +91,43 @@ class JobReplay:
 
     def step_ns(self, weight: Ints, ignored: tuple[int, ...] = ()) -> Ints:
         """Return int64[K] ns: the steps with some weights, by all ranks but those with the indices `ignored`."""
-        time, chosen = self.graph.times(weight), ~np.isin(self.column_rank, ignored)
-        ends, begins = (np.where(of >= 0, time[of], _NEVER)[:, chosen].max(axis=1) for of in (self.ends, self.begins))
-        lasts: Ints = ends - begins
-        return lasts
+        return self._steps_and_hosts(weight, ignored)[0]
 
-    @cached_property
+    def saved_ns(self, weight: Ints, ignored: tuple[int, ...] = (), *, most: bool) -> Ints:
+        """Return int64[K] ns: by which steps become shorter, in a job that goes on, with other weights.
+
+        They are those of `observed` with a change; with `most` those of `loosest`.
+        """
+        lasts_ns, host_ns = self._loosest_steps if most else self._observed_steps
+        lasts_after, host_after = self._steps_and_hosts(weight, ignored)
+        return lasting(lasts_ns - lasts_after, lasts_ns, host_ns, host_after)
+
+    def _steps_and_hosts(self, weight: Ints, ignored: tuple[int, ...]) -> tuple[Ints, Ints]:
+        """Return int64[K] ns each: the steps, and the hosts in them (0 without devices)."""
+        time, chosen = self.graph.times(weight), ~np.isin(self.column_rank, ignored)
+        begins, ends, host_begins, host_ends = (
+            np.where(of >= 0, time[of], _NEVER)[:, chosen].max(axis=1)
+            for of in (self.begins, self.ends, self.host_begins, self.host_ends)
+        )
+        return ends - begins, host_ends - host_begins
+
+    @property
     def observed_ns(self) -> Ints:
         """int64[K] ns: the steps as they were."""
-        return self.step_ns(self.observed)
+        return self._observed_steps[0]
 
-    @cached_property
+    @property
     def loosest_ns(self) -> Ints:
         """int64[K] ns: the steps without delays that nothing recorded explains."""
-        return self.step_ns(self.loosest)
+        return self._loosest_steps[0]
+
+    @cached_property
+    def _observed_steps(self) -> tuple[Ints, Ints]:
+        return self._steps_and_hosts(self.observed, ())
+
+    @cached_property
+    def _loosest_steps(self) -> tuple[Ints, Ints]:
+        return self._steps_and_hosts(self.loosest, ())
 
     def host_ns(self) -> float:
         """Return ns of the mean step in which a host that waits for nothing makes it as long as it is."""
@@ -275,7 +301,7 @@ def _joined(
             weight[first + of_rank] += begin_ns
         weight[runs] = ends - latest[meeting]
         weights.append(weight)
-    begins, ends_of_steps, column_rank = _steps(parts, first_node)
+    (begins, ends_of_steps, host_begins, host_ends), column_rank = _steps(parts, first_node)
     of_ranks = [part.communication + int(first) for part, first in zip(parts, first_edge, strict=False)]
     return JobReplay(
         facts=tuple(part.facts for part in parts),
@@ -289,6 +315,8 @@ def _joined(
         group=group,
         begins=begins,
         ends=ends_of_steps,
+        host_begins=host_begins,
+        host_ends=host_ends,
         column_rank=column_rank,
         observed=weights[0],
         loosest=weights[0] if np.array_equal(weights[0], weights[1]) else weights[1],
@@ -297,20 +325,19 @@ def _joined(
     )
 
 
-def _steps(parts: Ranks, first_node: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return (begins, ends of the steps that all ranks counted; the rank's index of each column)."""
-    begins, ends, column_rank = [], [], []
+def _steps(parts: Ranks, first_node: Ints) -> tuple[list[Ints], Ints]:
+    """Return (begins and ends of the steps that all ranks counted, of their hosts; the rank's index of each column)."""
+    of_ranks, column_rank = [], []
     for index, (part, first) in enumerate(zip(parts, first_node.tolist(), strict=False)):
-        of_rank = [_padded(side[part.counted_steps], first, part) for side in (part.begins, part.ends)]
-        begins.append(of_rank[0])
-        ends.append(of_rank[1])
-        column_rank.append(np.full(of_rank[0].shape[1], index))
-    return np.concatenate(begins, axis=1), np.concatenate(ends, axis=1), np.concatenate(column_rank)
+        sides = (part.begins, part.ends, part.host_begins, part.host_ends)
+        width = max(side.shape[1] for side in sides)
+        of_ranks.append([_padded(side[part.counted_steps], first, width) for side in sides])
+        column_rank.append(np.full(width, index))
+    return [np.concatenate(side, axis=1) for side in zip(*of_ranks, strict=True)], np.concatenate(column_rank)
 
 
-def _padded(nodes: Ints, first: int, part: RankPart | ContractedRank) -> Ints:
-    """Return the moments of a job by those of one rank, as many columns for begins as for ends."""
-    width = max(part.begins.shape[1], part.ends.shape[1])
+def _padded(nodes: Ints, first: int, width: int) -> Ints:
+    """Return the moments of a job by those of one rank, in as many columns for each side."""
     padded = np.full((len(nodes), width), -1)
     padded[:, : nodes.shape[1]] = np.where(nodes >= 0, nodes + first, -1)
     return padded

@@ -139,8 +139,8 @@ def _played(replay: JobReplay, interventions: Sequence[Intervention]) -> tuple[I
     """Return the steps (as they were, if they become shorter by the least, by the most): int64[K] ns."""
     ignored = tuple(index for intervention in interventions for index in intervention.ignored(replay))
     now, lasts = replay.observed_ns, []
-    for before, before_ns, most in ((replay.observed, now, False), (replay.loosest, replay.loosest_ns, True)):
-        then = now - before_ns + replay.step_ns(_changed(replay, before, interventions, most=most), ignored)
+    for before, most in ((replay.observed, False), (replay.loosest, True)):
+        then = now - replay.saved_ns(_changed(replay, before, interventions, most=most), ignored, most=most)
         lasts.append(now if ignored and then.mean() > now.mean() else then)  # no rank waits for longer than before
     return now, lasts[0], lasts[1]
 

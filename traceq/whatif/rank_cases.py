@@ -34,7 +34,8 @@ def contracted_part(part: RankPart, cases: Sequence[Case]) -> ContractedRank:
     """Return the part of a rank with few edges, and their weights in some cases."""
     calls, kept = part.call[part.call >= 0], np.zeros(len(part.time), np.bool_)
     stays = np.union1d(calls, part.communication)
-    for moments in (np.zeros(1, np.int64), part.source[stays], part.target[stays], part.begins, part.ends):
+    of_steps = part.begins, part.ends, part.host_begins, part.host_ends
+    for moments in (np.zeros(1, np.int64), part.source[stays], part.target[stays], *of_steps):
         kept[moments[moments >= 0]] = True
     weight = np.column_stack([part.observed, part.loosest, *_changed(part, cases)])
     between = np.ones(len(part.source), np.bool_)
@@ -44,6 +45,7 @@ def contracted_part(part: RankPart, cases: Sequence[Case]) -> ContractedRank:
     weight = np.concatenate([weight[stays], between_ns])
     kept[source] = kept[target] = True
     moment, edge = np.cumsum(kept) - 1, np.full(len(part.source) + 1, -1)
+    begins, ends, host_begins, host_ends = (np.where(moments >= 0, moment[moments], -1) for moments in of_steps)
     edge[stays] = np.arange(len(stays))
     interventions = {each.option: each for case in cases for each in case}
     return ContractedRank(
@@ -56,8 +58,10 @@ def contracted_part(part: RankPart, cases: Sequence[Case]) -> ContractedRank:
         changed=weight[:, 2:].copy(),
         cases=tuple(map(case_name, cases)),
         call=edge[part.call],
-        begins=np.where(part.begins >= 0, moment[part.begins], -1),
-        ends=np.where(part.ends >= 0, moment[part.ends], -1),
+        begins=begins,
+        ends=ends,
+        host_begins=host_begins,
+        host_ends=host_ends,
         counted_steps=part.counted_steps,
         communication=edge[part.communication],
         lacking={option: each.nearest(part) for option, each in interventions.items() if not each.is_in(part)},

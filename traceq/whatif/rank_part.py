@@ -50,9 +50,10 @@ class RankPart:
     threads; it waits for others in `waits`. `launch` int64[X]: from a launch to its work; `work` int64[E]: the device
     work that an edge runs, -1 for none; `hold` int64[E]: the wait of the host that it is part of, -1 for none,
     `without` int64[E] ns once that is removed. `call` int64[C]: the edge on which each collective runs, -1 without one.
-    `begins`, `ends` int64[K, S]: the moments of which the latest is a step's begin or end, -1 for none. `counted`
-    bool[E]: begins within a counted step, `counted_steps` bool[K]: those that all ranks counted. `communication`
-    int64[X]: edges of these on which a collective runs, its wait for other ranks included.
+    `begins`, `ends` int64[K, S]: the moments of which the latest is a step's begin or end, -1 for none; `host_begins`,
+    `host_ends` likewise of the host alone, where there is a device. `counted` bool[E]: begins within a counted step,
+    `counted_steps` bool[K]: those that all ranks counted. `communication` int64[X]: edges of these on which a
+    collective runs, its wait for other ranks included.
     """
 
     trace: Trace
@@ -73,6 +74,8 @@ class RankPart:
     call: Ints
     begins: Ints
     ends: Ints
+    host_begins: Ints
+    host_ends: Ints
     counted_steps: Mask
     communication: Ints
 
@@ -123,6 +126,8 @@ def device_part(trace: Trace, counted: Mask) -> RankPart:
         call=np.where(call_work >= 0, edge_of_work[call_work], -1),
         begins=replay.begins,
         ends=replay.ends,
+        host_begins=replay.host_begins,
+        host_ends=replay.host_ends,
         counted_steps=counted,
         communication=of_work[is_communication(trace)[work[of_work]]],
     )
