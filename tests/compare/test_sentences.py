@@ -305,6 +305,9 @@ def test_what_the_largest_causes_leave_over_is_named_where_it_is_much() -> None:
     assert text.endswith("in fwd; -70.0 us aten::bmm in fwd; -60.0 us aten::add in fwd; all else +114 us.")
     (text,) = words_of(-240, *large, cause("aten::max", -20))
     assert "all else" not in text
+    jitter = replace(no_change("jitter", "346 kinds of work, each within jitter", 80), phase="dataload")
+    (text,) = words_of(-106, *large, jitter, cause("aten::cat", 34))
+    assert text.endswith("all else +114 us (+80.0 us 346 kinds of work, each within jitter, most in dataload).")
 
 
 def test_occasional_allocations_on_a_rank_are_noise_as_well() -> None:
@@ -408,7 +411,7 @@ def test_many_ops_are_counted_not_listed() -> None:
 
 def test_without_a_line_or_a_sync_the_largest_causes_are_named() -> None:
     words = words_of(100, cause("aten::mm", 70), cause("all_reduce", 26, 1, kind="collective"), cause("aten::add", 4))
-    causes = "+70.0 us aten::mm in fwd; +26.0 us all_reduce in fwd (1 more per step, with waits for other ranks)"
+    causes = "+70.0 us host time of aten::mm in fwd; +26.0 us all_reduce in fwd (1 more per step, with waits for other ranks)"
     assert words == (f"Causes of the traced +100 us per step: {causes}.",)
 
 

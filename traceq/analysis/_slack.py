@@ -25,7 +25,7 @@ def waits_in_steps(job: Job) -> dict[int, NDArray[np.int64]]:
     Empty where the waits are not known; without ranks of which they are not.
     """
     steps_of, waits_ns = {rank.rank: rank.steps for rank in job.ranks}, dict[int, NDArray[np.int64]]()
-    for rank, waiting in waiting_times(job, with_first=False).items():
+    for rank, waiting in waiting_times(job, "later").items():
         windows = steps_of[rank].window[steps_of[rank].counted]
         waits_ns[rank] = measure_within(waiting, windows[:, 0], windows[:, 1])
     return waits_ns

@@ -14,12 +14,17 @@ __all__ = ["on_the_worst_rank"]
 
 
 def on_the_worst_rank(
-    job: Job, findings: Iterable[Finding | None], slack_ns: Mapping[int, float] | None = None
+    job: Job,
+    findings: Iterable[Finding | None],
+    slack_ns: Mapping[int, float] | None = None,
+    *,
+    is_of_job: bool = False,
 ) -> tuple[Finding, ...]:
     """Return the finding with the most time over all ranks, or nothing where no rank has one.
 
     `findings` in the order of the ranks. The text names the steps that it rests on, and the rank of several. With
-    `slack_ns`, by rank, time counts as far as it exceeds what the rank waits for others anyway.
+    `slack_ns`, by rank, time counts as far as it exceeds what the rank waits for others anyway; that it is in vain is
+    not said of texts that tell what the job gains (`is_of_job`).
     """
     slack_ns = slack_ns or {}
     by_rank = [(finding, rank) for finding, rank in zip(findings, job.ranks, strict=True) if finding is not None]
@@ -32,4 +37,4 @@ def on_the_worst_rank(
     notes = [*basis, *([f"rank {rank}"] if len(job.ranks) > 1 else [])]
     noted = replace(finding, text=f"{finding.text} ({', '.join(notes)})") if notes else finding
     own_slack_ns = slack_ns.get(rank, 0.0)
-    return (in_vain(noted, rank, own_slack_ns) if own_slack_ns >= finding.ns > 0 else noted,)
+    return (in_vain(noted, rank, own_slack_ns) if own_slack_ns >= finding.ns > 0 and not is_of_job else noted,)

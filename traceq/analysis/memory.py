@@ -8,15 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceq.analysis._basis import recurs
+from traceq.analysis._job_gain import JobGain, job_gain
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import in_some_steps, per_step, saving_words, scope
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_syncs
+from traceq.causes.replay import Saving
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.one_time_syncs import is_in_graph_capture
-from traceq.facts.stalls.syncs import syncs
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.allocations import MemoryUse, memory_use
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.call_sites import origins
@@ -28,6 +30,7 @@ from traceq.intervals import sorted_unique, span_index
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, Unknown, column
 from traceq.units import Unit, format_value
+from traceq.whatif.host_waits import WithoutSyncs
 from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 75
@@ -70,11 +73,24 @@ class PeakRow:
 
 @frozen
 class _Rank:
-    """One rank's phases and peaks on each device, and its finding on allocator retries."""
+    """One rank's phases and peaks on each device, and its allocator retries."""
 
     rows: tuple[MemoryRow, ...]
     peaks: tuple[PeakRow, ...]
-    finding: Finding | None
+    retries: _Retries | None
+
+
+@frozen
+class _Retries:
+    """How often the allocator frees memory to the driver within steps, in words, and what a step of `step_ns` saves.
+
+    `saving` without any call of the allocator to the driver, None where that is not known; `recurs`: in most steps.
+    """
+
+    often: str
+    step_ns: float
+    saving: Saving | None
+    recurs: bool
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -91,7 +107,10 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         Table.of("memory", "Memory", MemoryRow, of_all(parts)),
         Table.of("memory_peaks", "Peaks", PeakRow, peaks),
     )
-    findings = on_the_worst_rank(job, (part.finding for part in parts), slack_by_rank(job))
+    has_retries = any(part.retries for part in parts)
+    gain = job_gain(job, WithoutSyncs(kind=SYNC_KINDS[SyncKind.ALLOC])) if has_retries else None
+    of_ranks = [None if part.retries is None else _finding(part.retries, gain) for part in parts]
+    findings = on_the_worst_rank(job, of_ranks, slack_by_rank(job), is_of_job=gain is not None)
     unknown = () if peaks else (Unknown("memory", "profile_memory=True"),)
     views = (_view(job, parts, peaks),) if peaks else ()
     return Report("memory", tables, views, findings, unknown=unknown)
@@ -147,11 +166,8 @@ def _note(peak: PeakRow) -> str:
     return f"Peak {format_value(peak.peak_bytes, Unit.BYTES)}{reserved} in {peak.phase}{line}{op}.{levels}"
 
 
-def _retries(trace: Trace) -> Finding | None:
-    """Return a finding if the allocator freed memory to the driver within a step, but for the capture of a graph.
-
-    Its time is what a step without any call of the allocator to the driver saves.
-    """
+def _retries(trace: Trace) -> _Retries | None:
+    """Return the allocator's retries if it freed memory to the driver within a step, but for the capture of a graph."""
     waits, trace_steps = syncs(trace), steps(trace)
     if not trace_steps.marked:
         return None
@@ -164,15 +180,26 @@ def _retries(trace: Trace) -> Finding | None:
         return None
     with_one = len(sorted_unique(span_index(host, waits.start[frees_memory])))
     frees = format_value(num_frees / num_steps, Unit.MEAN)
-    times = f"{frees} times {per_step(trace_steps)}{in_some_steps(with_one, num_steps)}"
-    gain, severity, saved_ns = "", "low", 0
-    if is_replayed(trace):
-        saving, step_ns = saved_without_syncs(trace, SyncKind.ALLOC), float(np.diff(trace_steps.window).mean())
-        gain = f"; removing all allocation calls saves {saving_words(saving, step_ns)} (replay)"
-        saved_ns = saving.least_ns
-        severity = "high" if saved_ns and recurs(saving.steps_ns, trace_steps, _LEAST_PCT) else "low"
+    often = f"{frees} times {per_step(trace_steps)}{in_some_steps(with_one, num_steps)}"
+    saving = saved_without_syncs(trace, SyncKind.ALLOC) if is_replayed(trace) else None
+    does_recur = saving is not None and recurs(saving.steps_ns, trace_steps, _LEAST_PCT)
+    return _Retries(often, float(np.diff(trace_steps.window).mean()), saving, does_recur)
+
+
+def _finding(retries: _Retries, gain: JobGain | None) -> Finding:
+    """Return the finding on a rank's retries; its time is what the rank saves without any call to the driver.
+
+    `gain`: what all ranks do, None where that is not known.
+    """
+    saves, saving = "", retries.saving
+    if saving is not None:
+        saved = saving_words(saving, retries.step_ns)
+        of_job = f" on this rank alone, and on all ranks {gain.of_step}" if gain and gain.words != saved else ""
+        saves = f"; removing all allocation calls saves {saved}{of_job} (replay)"
     text = (
-        f"the allocator returns memory to the driver {times}{gain}: "
+        f"the allocator returns memory to the driver {retries.often}{saves}: "
         "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory"
     )
-    return Finding("allocator_retries", severity, text, saved_ns, instead_of=("alloc_wait",))
+    saved_ns = saving.least_ns if saving else 0
+    is_gain = saved_ns > 0 and retries.recurs and not (gain and gain.is_nothing)
+    return Finding("allocator_retries", "high" if is_gain else "low", text, saved_ns, instead_of=("alloc_wait",))

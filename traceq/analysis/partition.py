@@ -36,6 +36,7 @@ from traceq.facts.ranks.exposed_waits import (
     ExposedPieces,
     exposed_pieces,
     exposed_waiting_times,
+    waiting_times,
 )
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
@@ -70,6 +71,8 @@ _FREE = {
 """Category -> what replay can take away of it."""
 _LEAST_SAVED = 0.005
 """Part of a step that taking a category away must save, or it is not what limits the step."""
+_NOTABLE_FIRST = 0.05
+"""Part of the exposed waits from which those of first collectives are told."""
 _BESIDE_COMPUTE = (_EXPOSED, EXPOSED_WAIT, EXPOSED_TRANSFER)
 """Categories of what other work would hide."""
 _LOST = {
@@ -256,13 +259,15 @@ def _findings(
     is_lost = any(rank.lacks_device_rows for rank in job.ranks)
     device_copies, capture_ns = _device_copies(parts), sum(part.capture_ns for part in parts) / max(len(parts), 1)
     unrecorded_ns = by_step.get(TimeCategory.UNRECORDED.name.lower(), np.zeros_like(whole))
+    first_waits_ns = _by_step(job, _first_waits(job, parts)).get(EXPOSED_WAIT, np.zeros_like(whole))
     findings = []
     for category, (least_pct, meaning) in _LOST.items():
         ns = by_step.get(category, np.zeros_like(whole))
         mean_ns, pct = float(ns.mean()) if len(ns) else 0.0, 100 * float(ns.sum() / whole.sum()) if whole.any() else 0.0
         if is_lost and category in _BESIDE_COMPUTE:
             continue  # the host's calls, not the transfers
-        if pct < least_pct or not holds_in_steps(ns, whole, least_pct) or (category == "dataload_wait" and is_fed):
+        lost_ns = ns - first_waits_ns if category == EXPOSED_WAIT else ns
+        if pct < least_pct or not holds_in_steps(lost_ns, whole, least_pct) or (category == "dataload_wait" and is_fed):
             continue
         time = f"{format_value(mean_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
         if category == EXPOSED_TRANSFER and not any(rank.has_device for rank in job.ranks):
@@ -298,9 +303,23 @@ def _findings(
             meaning = f"{saves}: something else limits the step" if is_vain else f"{meaning}; {saves}"
         joined = ", but " if is_vain else ": "
         of_step = format_value(pct, Unit.PERCENT)
-        text = f"{category_term(category)}, {time} ({of_step}){basis}{range_of_steps(ns)}{joined}{meaning}"
+        of_first = ""
+        if (first_ns := float((ns - lost_ns).mean())) >= _NOTABLE_FIRST * mean_ns:
+            of_first = f", {format_value(first_ns, Unit.NS)} of it in a first collective, where profilers start apart"
+        text = f"{category_term(category)}, {time} ({of_step}){basis}{range_of_steps(ns)}{of_first}{joined}{meaning}"
         findings.append(Finding(category, "low" if is_vain else "medium", text, round(mean_ns)))
     return findings
+
+
+def _first_waits(job: Job, parts: Sequence[_Rank]) -> list[PartitionRow]:
+    """Return what of the exposed waits is in the first collective of each group."""
+    waiting = waiting_times(job, "first")
+    return [
+        PartitionRow(rank.rank, step, phase, EXPOSED_WAIT, ns)
+        for rank, part in zip(job.ranks, parts, strict=True)
+        if rank.rank in waiting
+        for (step, phase), ns in part.exposed.waits_by_step_and_phase(waiting[rank.rank]).items()
+    ]
 
 
 def _own_ns(job: Job, rows: Sequence[PartitionRow], category: str, rank: int) -> float:

@@ -37,7 +37,7 @@ from traceq.whatif.unreplayed import MOST_UNREPLAYED, is_replayed, least_unrepla
 
 POSITION = 59
 
-_NOTHING, _ALL, _LOADER = "nothing", "all syncs", "data loader"
+_NOTHING, _ALL, _LOADER, _BOTH = "nothing", "all syncs", "data loader", "syncs and data loader"
 _ALLOCATIONS = "alloc syncs"
 _AT_LINE = "--without sync:"
 _COMMUNICATION, _HOST_TIME = "communication", "host time"
@@ -207,12 +207,16 @@ def _row(rank: int, removed: str, num: int, blocked_ns: int, saving: Saving, ste
 
 
 def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Return what is removed together, as (name, which of the graph's holds): each kind of sync, all, the loader."""
+    """Return what is removed together, as (name, which of the graph's holds).
+
+    That is each kind of sync, all, the loader, and all of these.
+    """
     kind = kinds_of_waits(trace)
     kinds = [(f"{name} syncs", kind == code) for code, name in enumerate(SYNC_KINDS) if (kind == code).any()]
     together = [(_ALL, kind >= 0)] if len(kinds) > 1 else []
     loader = [(_LOADER, kind == LOADER)] if (kind == LOADER).any() else []
-    return [*kinds, *together, *loader]
+    both = [(_BOTH, (kind >= 0) | (kind == LOADER))] if kinds and loader else []
+    return [*kinds, *together, *loader, *both]
 
 
 def _findings(job: Job, rank: Outline, part: _Rank, slack_ns: Mapping[int, float]) -> list[Finding]:
@@ -232,18 +236,27 @@ def _findings(job: Job, rank: Outline, part: _Rank, slack_ns: Mapping[int, float
     most = _saved_by_kind(of_kind)
     syncs_of_kind = "allocations" if of_kind.removed == _ALLOCATIONS else of_kind.removed
     kind = f"; {syncs_of_kind} alone {format_value(most, Unit.NS)}" if 2 * most >= together_ns else ""
+    more = f"{kind}{_with_loader(part.rows, together_ns)}"
     what = "syncs and allocations" if any(row.removed == _ALLOCATIONS for row in removed) else "syncs"
     gain = job_gain(job, WithoutSyncs())
     of_job = f"; on all ranks, that saves {gain.of_step}" if gain is not None else ""
     basis = f", {in_traced_steps(job, int(rank.steps.counted.sum()))}" if rank.steps.marked else ""
     text = (
-        f"removing all {what} shortens {the_step(rank.steps)}{on_rank} by {together}{of_job} (replay{basis}{kind}), "
+        f"removing all {what} shortens {the_step(rank.steps)}{on_rank} by {together}{of_job} (replay{basis}{more}), "
         f"no row of them alone by more than {alone}: remove them together"
     )
     finding, own_slack_ns = Finding("joint_syncs", "medium", text, together_ns), slack_ns.get(rank.rank, 0.0)
     if gain is not None:
         return [replace(finding, severity="low") if gain.is_nothing else finding]
     return [in_vain(finding, rank.rank, own_slack_ns) if own_slack_ns >= together_ns else finding]
+
+
+def _with_loader(rows: Sequence[ReplayRow], syncs_ns: int) -> str:
+    """Return `; with the waits for the data loader 636 ms` where that is not what both save alone; "" else."""
+    saved = {row.removed: row.saved_ns for row in rows}
+    if _BOTH not in saved or abs(syncs_ns + saved[_LOADER] - saved[_BOTH]) < _SHOWN * rows[0].observed_ns:
+        return ""
+    return f"; with the waits for the data loader {format_value(saved[_BOTH], Unit.NS)}, not the sum of both"
 
 
 def _saved_by_kind(row: ReplayRow) -> int:

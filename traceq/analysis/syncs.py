@@ -20,6 +20,7 @@ from traceq.analysis._wording import (
     more_rows,
     over_ranks,
     per_step,
+    range_of_steps,
     saving_words,
     with_step_headings,
 )
@@ -75,8 +76,8 @@ class SyncRow:
     delays of the device have no recorded reason; None where it is not known what a step without them would be.
     `cost_ns` is only the part of it right after them. `step_unrecorded_ns`: the part of `step_blocked_ns` in which they
     wait for unrecorded work. `once`: why they do not recur in every step, "" if they may; `num_steps` counted steps
-    have one. By step: `steps_recorded_ns`, for how long they block without waits for unrecorded work, and
-    `steps_saved_ns`.
+    have one. By step: `steps_blocked_ns`, for how long they block, `steps_recorded_ns`, without waits for unrecorded
+    work, and `steps_saved_ns`.
     """
 
     key: str = column("key")
@@ -101,6 +102,7 @@ class SyncRow:
     label: str = column("label")
     once: str = column("once")
     num_steps: int = column("steps with one", Unit.COUNT)
+    steps_blocked_ns: tuple[int, ...] = ()
     steps_recorded_ns: tuple[int, ...] = ()
     steps_saved_ns: tuple[int, ...] = ()
 
@@ -181,6 +183,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 label=label,
                 once=_once(kind, allocates, is_capture=captures[index], is_measurement=bool(measures[index])),
                 num_steps=num_steps[index],
+                steps_blocked_ns=tuple(steps_blocked_ns[index].tolist()),
                 steps_recorded_ns=tuple(steps_recorded_ns[index].tolist()),
                 steps_saved_ns=savings[index].steps_ns,
             )
@@ -291,7 +294,7 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Finding]:
     steady = (row for row in saving if recurs_in_steps(row, row.steps_saved_ns, _THRESHOLD))
     most = _worst(steady, slack_ns)[:_MOST_FINDINGS]
     costly = (_costly(job, row, step_ns[row.rank], slack_ns.get(row.rank, 0.0)) for row in most)
-    return [*costly, *(_free(job, row) for row in free[:1])]
+    return [*costly, *(_free(job, row, is_alone=len(blocking) == 1) for row in free[:1])]
 
 
 def _step_ns(steps: Steps) -> float:
@@ -318,8 +321,9 @@ def _costly(job: Job, row: SyncRow, step_ns: float, slack_ns: float) -> Finding:
     return in_vain(Finding("costly_sync", "low", text, row.saved_ns, row.key, site=site), row.rank, slack_ns)
 
 
-def _free(job: Job, row: SyncRow) -> Finding:
-    text = f"{_blocks(job, row)}, but removing it saves {format_value(row.saved_ns, Unit.NS)} (replay): leave it"
+def _free(job: Job, row: SyncRow, *, is_alone: bool) -> Finding:
+    saves, advice = format_value(row.saved_ns, Unit.NS), "leave it" if is_alone else "leave it, or remove all"
+    text = f"{_blocks(job, row)}, but removing it{'' if is_alone else ' alone'} saves {saves} (replay): {advice}"
     return Finding("free_sync", "low", text, row.saved_ns, row.key, site=SyncSite(row.kind, row.op, row.line))
 
 
@@ -327,7 +331,8 @@ def _blocks(job: Job, row: SyncRow) -> str:
     """Return `dtoh sync at train.py:41 step (aten::item) in forward on rank 3 blocks the host 1.20 ms per step`."""
     place = f"{row.line} ({row.op})" if row.line and row.op else row.line or row.op or row.call
     on_rank = f" on rank {row.rank}" if len(job.ranks) > 1 else ""
-    blocked = f"{format_value(row.step_blocked_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
+    of_steps = range_of_steps(row.steps_blocked_ns) if all(row.steps_blocked_ns) else ""
+    blocked = f"{format_value(row.step_blocked_ns, Unit.NS)} {per_step(job.ranks[0].steps)}{of_steps}"
     unrecorded = format_value(row.step_unrecorded_ns, Unit.NS)
     hidden = f", of which {unrecorded} wait for work that the trace does not show" if row.step_unrecorded_ns else ""
     what = "allocation" if row.kind == _ALLOC else f"{row.kind} sync"

@@ -39,7 +39,7 @@ Else it has to exceed jitter by this factor more.
 _FEWEST_CALLS = 0.75
 """Syncs per step that one side has to have more than the other to be listed whatever they cost."""
 
-_CANCELS, _MOST = 2, 0.9
+_CANCELS, _MOST, _MOST_OF_ROW = 2, 0.9, 0.75
 
 
 @frozen
@@ -86,11 +86,13 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
             causes.append(_other("pace", text, float(ns.sum()) / num_steps))
     if minor.labels:
         changes = "smaller change" if len(minor.labels) == 1 else "smaller changes"
-        causes.append(_other("minor", f"{len(minor.labels):,} {changes}", minor.ns / num_steps))
+        name = f"{len(minor.labels):,} {changes}"
+        causes.append(_other("minor", name, minor.ns / num_steps, phase=table.most_in(minor.labels)))
     if rest.labels:
         nouns = "kind of work" if len(rest.labels) == 1 else "kinds of work, each"
         text = f"{len(rest.labels):,} {nouns} within jitter"
-        causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps))
+        phase = table.most_in(rest.labels)
+        causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps, phase))
     return _whole(causes, sign, delta_ns, _common_phases(parts))
 
 
@@ -190,6 +192,16 @@ class _Table:
         """Return some rows as one, with the labels that have time."""
         labels = tuple(label for row in rows for label in row.labels if self.total[label])
         return _Row(labels, sum(row.ns for row in rows), float(np.sqrt(sum(row.sd_ns**2 for row in rows))))
+
+    def most_in(self, members: Sequence[int]) -> str:
+        """Return the phase that has most of what some labels have by phase; "" without one."""
+        by_phase: dict[str, float] = {}
+        for number in members:
+            phase = self.parts.labels[number].phase
+            by_phase[phase] = by_phase.get(phase, 0.0) + float(self.total[number])
+        most = max(by_phase, key=lambda name: abs(by_phase[name]), default="")
+        is_most = abs(by_phase.get(most, 0.0)) >= _MOST_OF_ROW * sum(map(abs, by_phase.values()))
+        return most if is_most and len(by_phase) > 1 else ""
 
     def _is_steady(self, index: list[int]) -> bool:
         """Return whether the work of these labels became longer, or shorter, in nearly every step."""
@@ -300,9 +312,9 @@ def _key(kind: str, phase: str, name: str, inner: str, function: str, module: st
     return "|".join((kind, phase, *names, *filter(None, (function, module)), "replaced"))
 
 
-def _other(kind: str, name: str, ns: float, sd_ns: float = 0) -> _Unrounded:
-    """Return a row that names no change."""
-    cause = Cause(kind, kind, "", name, "", 0, 0, 0, 0, None, sd_ns=round(sd_ns))
+def _other(kind: str, name: str, ns: float, sd_ns: float = 0, phase: str = "") -> _Unrounded:
+    """Return a row that names no change; `phase` where one has most of it."""
+    cause = Cause(kind, kind, phase, name, "", 0, 0, 0, 0, None, sd_ns=round(sd_ns))
     return _Unrounded(cause, ns, 0)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceq.compare.cause_names import cause_name, change_name, number, numbered, phase_text, sync_name
+from traceq.compare.labels import LOADER, QUEUE, THREAD
 from traceq.compare.result import Cause, Traced
 from traceq.facts.timeline.call_sites import line_function
 from traceq.units import Unit, format_range, format_value
@@ -13,8 +14,10 @@ from traceq.units import Unit, format_range, format_value
 __all__ = ["cause_text", "cause_words", "jitter_text"]
 
 _LARGE_SHARE, _RANGE_SHARE = 0.05, 0.01
-_REST_SHARE = 0.25
+_REST_SHARE = 0.1
 """Part of the delta from which what the largest causes leave over is named beside them."""
+_ON_DEVICE = ("kernel", "memcpy", "collective")
+"""Kinds of causes that are work of a device."""
 _MOST_LINES = 2
 _MOST_OPS = 6
 _MOST_REPLACED = 3
@@ -59,7 +62,11 @@ def cause_words(
         first, more = ("Differences in", "differences") if traced.says_where_only else ("Causes of", "causes")
         is_first = all(size > other for other, _ in sized)
         label = f"{first} the traced {_delta(traced.delta_ns)} {traced.per}" if is_first else f"Other {more}"
-        texts = [f"{_delta(cause.delta_ns)} {cause_text(cause, traced.per)}" for cause in large]
+        is_mixed = any(cause.kind in _ON_DEVICE for cause in causes)
+        texts = [
+            f"{_delta(cause.delta_ns)} {'host time of ' * _is_host_op(cause, is_mixed)}{cause_text(cause, traced.per)}"
+            for cause in large
+        ]
         if is_first:
             texts += _rest_words(traced, large, causes)
         sized.append((size, f"{label}: {'; '.join(texts)}."))
@@ -70,6 +77,12 @@ def cause_words(
     of_changes = " ".join(text for _, text in sized)
     unnamed = [cause for cause in causes if cause.kind == "jitter" or cause.name not in of_changes]
     return (*(text for _, text in sized), *where_only, *_no_change_words(traced, unnamed))
+
+
+def _is_host_op(cause: Cause, is_mixed: bool) -> bool:
+    """Return whether a cause is the host in an op, which only its kind tells from work on the device."""
+    names_host = cause.name in (LOADER.name, QUEUE.name, THREAD.name) or cause.name.startswith("Python")
+    return is_mixed and cause.kind == "host" and not names_host
 
 
 def cause_text(cause: Cause, per: str = "per step") -> str:
@@ -99,10 +112,12 @@ def _rest_words(traced: Traced, large: Sequence[Cause], causes: Sequence[Cause])
     least_ns = min(min(map(_size, large)), abs(rest_ns) / _MAJORITY)
     unnamed = [cause for cause in causes if not cause.names_a_change and _size(cause) > least_ns]
     is_hidden = any(_size(cause) > min(map(_size, large)) for cause in unnamed)
-    if abs(rest_ns) < _REST_SHARE * abs(traced.delta_ns) and not is_hidden:
+    if abs(rest_ns) <= _REST_SHARE * abs(traced.delta_ns) and not is_hidden:
         return []
     is_all = [cause.delta_ns for cause in unnamed] == [rest_ns]
-    parts = ", ".join(cause.name if is_all else f"{_delta(cause.delta_ns)} {cause.name}" for cause in unnamed)
+    names = [f"{cause.name}{f', most in {cause.phase}' * bool(cause.phase)}" for cause in unnamed]
+    times = [_delta(cause.delta_ns) for cause in unnamed]
+    parts = ", ".join(name if is_all else f"{ns} {name}" for ns, name in zip(times, names, strict=True))
     return [f"all else {_delta(rest_ns)}" + (f" ({parts})" if parts else "")]
 
 

@@ -8,7 +8,7 @@ from traceq.compare.result import Comparable
 from traceq.compare.side import Side
 from traceq.model import Run
 
-__all__ = ["UNKNOWN_SAMPLES", "comparable", "differences", "parameters_of"]
+__all__ = ["UNKNOWN_SAMPLES", "are_ranks_of_one_job", "comparable", "differences", "parameters_of"]
 
 UNKNOWN_SAMPLES = "samples per step unknown"
 
@@ -28,6 +28,17 @@ def comparable(a: Side, b: Side) -> Comparable:
     if traced and marked[0] != marked[1]:
         reasons.append("steps: one side has marked steps, the other is one whole trace")
     return Comparable(not reasons, tuple(reasons))
+
+
+def are_ranks_of_one_job(a: Side, b: Side) -> bool:
+    """Return whether the sides are traces of different ranks that ran side by side: no change is between them."""
+    if a.run.manifest or b.run.manifest or not (a.run.traces and b.run.traces):
+        return False
+    ours, theirs = a.ranks.job.ranks, b.ranks.job.ranks
+    if {rank.rank for rank in ours} & {rank.rank for rank in theirs}:
+        return False
+    starts, ends = ([rank.extent[side] + rank.base_time_ns for rank in (*ours, *theirs)] for side in (0, 1))
+    return a.run.traces[0].world_size == b.run.traces[0].world_size > 1 and max(starts) < min(ends)
 
 
 def _device(run: Run, *, traced: bool) -> object:

@@ -20,7 +20,7 @@ from traceq.compare.caveats import (
     unrecorded_work,
 )
 from traceq.compare.collective_volumes import exchanges
-from traceq.compare.comparable import comparable
+from traceq.compare.comparable import are_ranks_of_one_job, comparable
 from traceq.compare.confounders import confounders, work_words
 from traceq.compare.disabled_change import off_is_free_text
 from traceq.compare.explain import MAX_PEERS, explain
@@ -183,6 +183,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         control=_control(a),
         per=per,
         num_ranks=len(ranks),
+        is_one_job=are_ranks_of_one_job(a, b),
     )
     words = (words[0], *work_words(a, b), *words[1:], *cpu_words(cpu), *sample_words(comparison, steps))
     doubt = _doubt(traced, comparison, steps) if traced else ""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, sync_keys
 from traceq.errors import UsageFault
 from traceq.facts.stalls.host_waits import host_waits
-from traceq.facts.stalls.syncs import syncs
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.call_sites import is_at_line
 from traceq.facts.timeline.data_loading import loader_waits
@@ -34,11 +34,12 @@ _MOST_LINES = 8
 class WithoutSyncs(RankIntervention):
     """No wait of the host for the device, or none at one line; a copy stays, and costs what a launch does.
 
-    With `key`, none of one row of the table `syncs`.
+    With `key`, none of one row of the table `syncs`; with `kind`, none of one of the SYNC_KINDS.
     """
 
     line: str = ""
     key: str = ""
+    kind: str = ""
     held = "a copy without its wait costs the host what a launch does, and nothing on the device waits instead"
 
     @property
@@ -68,7 +69,8 @@ class WithoutSyncs(RankIntervention):
 
     def _removed(self, part: RankPart) -> Mask:
         """Return bool[H]: the waits of a rank that are removed."""
-        is_sync = kinds_of_waits(part.trace) >= 0
+        kinds = kinds_of_waits(part.trace)
+        is_sync = kinds >= 0 if not self.kind else kinds == SYNC_KINDS.index(self.kind)
         if self.key:
             keys, call = sync_keys(part.trace), host_waits(part.trace).call
             is_of_row = np.array([key == self.key for key in keys], np.bool_)[alike_syncs(part.trace).group_ids]

@@ -5,6 +5,8 @@ Only the transfer can be overlapped or made smaller; the waiting is the lateness
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,18 +62,17 @@ def exposed_pieces(trace: Trace) -> ExposedPieces:
     return ExposedPieces(pieces.parts[selected], step[selected], pieces.phase[selected], phases(trace).names)
 
 
-def waiting_times(job: Job, *, with_first: bool = True) -> dict[int, Spans]:
+def waiting_times(job: Job, collectives: Literal["all", "first", "later"] = "all") -> dict[int, Spans]:
     """Return, by rank, when it waits in collectives for the last rank to arrive, by the clock of its trace.
 
-    Without ranks that have no collective that all ranks of a group ran: of these it is not known. `with_first`: the
-    first collective of a group counts: its waits are no rank's lateness, as profilers start one after the other, but no
-    transfer either.
+    Without ranks that have no collective that all ranks of a group ran: of these it is not known. Waits in the `first`
+    collective of a group are no transfer, but no rank's lateness either, as profilers start one after the other.
     """
     issued, waits = job.issued, job.waits
+    chosen = {"all": waits.complete, "first": waits.complete & ~waits.counted, "later": waits.counted}[collectives]
     base_ns = {rank.rank: rank.base_time_ns for rank in job.ranks}
     result = {}
     for index, rank in enumerate(issued.ranks):
-        chosen = waits.complete if with_first else waits.counted
         selected = np.flatnonzero(chosen & (waits.wait[:, index] >= 0)) if len(waits) else np.empty(0, np.int64)
         if len(selected):
             start = issued.columns.start[waits.instances.call[selected, index]] - base_ns[rank]

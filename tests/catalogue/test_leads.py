@@ -1,0 +1,91 @@
+"""What a reader of real traces took the first lines to say, where that was not so."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from paths import TRACES
+
+import traceq
+from traceq.analysis.registry import analyze
+from traceq.model import Run
+from traceq.runs.read import read
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
+def real(name: str) -> Path:
+    path = TRACES / name
+    if not path.exists():
+        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+    return path
+
+
+def finding(run: Run, analysis: str, code: str) -> str:
+    (text,) = (each.text for each in analyze(run, analysis).findings if each.code == code)
+    return text
+
+
+def test_what_a_device_catches_up_with_is_not_what_free_communication_saves() -> None:
+    """36 ms of launched work wait at the start of two steps of 18.8 ms, in which the host takes 15.9 ms."""
+    text = finding(read(real("resnet-ddp-mi300/rank0.json.gz")), "partition", "exposed_comm")
+    assert "free communication saves 2.83 ms (replay)" in text
+
+
+def test_waits_in_a_first_collective_are_told_apart() -> None:
+    """Table `ranks` leaves them out: profilers start one after the other."""
+    text = finding(read(real("dlrm-v100-8r")), "partition", "exposed_wait")
+    assert "5.66 ms per step (35.4 %) in this one traced step, 3.28 ms of it in a first collective, where" in text
+
+
+def test_a_mean_of_unlike_steps_has_their_range_and_what_the_job_gains_is_told_of_all_allocations() -> None:
+    """One row saved more on all ranks than all rows did on one."""
+    run = read(real("torchrec-v100-straggler-4r"))
+    text = finding(run, "memory", "allocator_retries")
+    assert "saves 41.2 ms on this rank alone, and on all ranks 59.5 ms of the job's step of 1.11 s (replay): " in text
+    cat = next(each.text for each in analyze(run, "syncs").findings if "aten::cat" in each.text)
+    assert "blocks the host 36.9 ms per step (3.12 ms to 103 ms by step) in these 3 traced steps" in cat
+
+
+@pytest.mark.slow
+def test_savings_that_overlap_are_not_left_to_be_added() -> None:
+    """Without the loader 619 ms less, without syncs 307."""
+    text = finding(read(real("owlv2/h100.json.gz")), "replay", "joint_syncs")
+    assert "by 307 ms (replay, in this one traced step; with the waits for the data loader 636 ms, not the sum" in text
+
+
+def test_a_sync_that_costs_nothing_alone_may_go_with_the_others() -> None:
+    control = read(real("hta-diff/control-a100-rank3.json.gz"))
+    assert "remove them together" in finding(control, "replay", "joint_syncs")
+    assert "but removing it alone saves 0 (replay): leave it, or remove all" in finding(control, "syncs", "free_sync")
+
+
+def test_two_ranks_of_a_job_are_no_change() -> None:
+    first, fourth = (real(f"nanogpt-h100-8r/rank{rank}.json.gz") for rank in (0, 3))
+    lead = "they are ranks of one job, which wait for each other, and no change is between them."
+    words = traceq.diff(first, fourth).words[0]
+    assert words.startswith("The step of rank3 is 95.8 us longer than that of rank0 (+0.22 %), from 3 and 3 profiled")
+    assert words.endswith(lead)
+    assert lead not in traceq.diff(first, real("resnet-ddp-mi300/rank0.json.gz")).words[0]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        slow(
+            "owlv2/h100.json.gz",
+            "owlv2/mi300.json.gz",
+            "all else +128 ms (+80.7 ms small differences of 346 kinds of work, most in dataload).",
+        ),
+        (
+            "ep-moe-b200-ab/ref.json.gz",
+            "ep-moe-b200-ab/syncless.json.gz",
+            "+2.78 ms host time of MXFP8GroupedExpertsFunc in forward (10 more per step).",
+        ),
+        slow("resnet50-2021/workers0.json.gz", "resnet50-2021/workers4.json.gz", "; all else -4.41 ms (+2.94 ms 147 "),
+    ],
+)
+def test_what_a_lead_leaves_out_or_is_on_the_host_is_said(a: str, b: str, words: str) -> None:
+    assert words in " ".join(traceq.diff(real(a), real(b)).words)
