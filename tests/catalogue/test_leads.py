@@ -50,6 +50,13 @@ def test_a_mean_of_unlike_steps_has_their_range_and_what_the_job_gains_is_told_o
 
 
 @pytest.mark.slow
+def test_a_wait_for_work_before_the_window_is_not_of_it() -> None:
+    """115 ms of a trace of 55.3 ms."""
+    text = finding(read(real("inference/vllm-piecewise-mi300-capture.json.gz")), "syncs", "costly_sync")
+    assert "115 ms wait for work that the trace does not show, before the window of 55.3 ms; removing it" in text
+
+
+@pytest.mark.slow
 def test_savings_that_overlap_are_not_left_to_be_added() -> None:
     """Without the loader 619 ms less, without syncs 307."""
     text = finding(read(real("owlv2/h100.json.gz")), "replay", "joint_syncs")

@@ -335,8 +335,17 @@ def _blocks(job: Job, row: SyncRow) -> str:
     blocked = f"{format_value(row.step_blocked_ns, Unit.NS)} {per_step(job.ranks[0].steps)}{of_steps}"
     unrecorded = format_value(row.step_unrecorded_ns, Unit.NS)
     hidden = f", of which {unrecorded} wait for work that the trace does not show" if row.step_unrecorded_ns else ""
+    hidden += _before_window(job, row)
     what = "allocation" if row.kind == _ALLOC else f"{row.kind} sync"
     return f"{what} at {place} {in_phase(row.phase)}{on_rank} blocks the host {blocked}{hidden}{_basis(job, row)}"
+
+
+def _before_window(job: Job, row: SyncRow) -> str:
+    """Return `, before the window of 55.3 ms` of a wait that is longer than a whole trace; "" for others."""
+    steps_of = next(rank.steps for rank in job.ranks if rank.rank == row.rank)
+    window_ns = _step_ns(steps_of)
+    is_longer = not steps_of.marked and row.step_blocked_ns > window_ns
+    return f", before the window of {format_value(window_ns, Unit.NS)}" if is_longer else ""
 
 
 def _basis(job: Job, row: SyncRow) -> str:
