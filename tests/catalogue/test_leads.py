@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from paths import TRACES
+from paths import FIXTURES, TRACES
 
 import traceq
 from traceq.analysis.registry import analyze
@@ -76,6 +76,33 @@ def test_two_ranks_of_a_job_are_no_change() -> None:
     assert words.startswith("The step of rank3 is 95.8 us longer than that of rank0 (+0.22 %), from 3 and 3 profiled")
     assert words.endswith(lead)
     assert lead not in traceq.diff(first, real("resnet-ddp-mi300/rank0.json.gz")).words[0]
+    of_rank1 = " ".join(traceq.diff(first, real("nanogpt-h100-8r/rank1.json.gz")).words)
+    assert "jitter, which adds" not in of_rank1  # +1.60 ms ± 262 us of a delta of +152 us
+
+
+def test_steps_that_one_rank_counts_alone_are_named() -> None:
+    late, other = (real(f"torchrec-v100-straggler-4r/rank{rank}.json.gz") for rank in (0, 2))
+    assert "2 and 3 profiled steps (ProfilerStep#4 counts on one side only): they" in traceq.diff(late, other).words[0]
+
+
+def test_a_wait_in_one_collective_of_one_step_is_not_called_jitter() -> None:
+    """Rank 1 begins its step 5.47 ms earlier, and waits in the first message."""
+    first, second = (real(f"dlrm-v100-8r/rank{rank}.json.gz") for rank in (0, 1))
+    words = " ".join(traceq.diff(first, second).words)
+    assert "Causes of the traced +5.45 ms per step: +5.49 ms all_to_all for activation exchange in" in words
+    assert "jitter" not in words
+
+
+@pytest.mark.slow
+def test_what_is_captured_once_follows_the_verdict() -> None:
+    words = traceq.diff(*(real(f"sam-a100-ab/compile_{side}.json.gz") for side in ("false", "true"))).words
+    assert words[1] == "B captures a CUDA graph in what is compared: that, with its warm-up, is paid once."
+
+
+def test_twice_the_microbatches_are_other_work() -> None:
+    once, twice = (FIXTURES / "strategies" / f"fsdp2{side}.json.gz" for side in ("", "_accumulated"))
+    told = "The sides differ in what they compute: calls: aten::mm runs 28 times per step instead of 14, and 1 more"
+    assert traceq.diff(once, twice).words[1].startswith(told)
 
 
 @pytest.mark.parametrize(
@@ -84,12 +111,12 @@ def test_two_ranks_of_a_job_are_no_change() -> None:
         slow(
             "owlv2/h100.json.gz",
             "owlv2/mi300.json.gz",
-            "all else +128 ms (+80.7 ms small differences of 346 kinds of work, most in dataload).",
+            "all else +128 ms (+80.7 ms 346 kinds of work that so few steps do not tell apart, most in dataload).",
         ),
         (
             "ep-moe-b200-ab/ref.json.gz",
             "ep-moe-b200-ab/syncless.json.gz",
-            "+2.78 ms host time of MXFP8GroupedExpertsFunc in forward (10 more per step).",
+            "+2.78 ms idle device during MXFP8GroupedExpertsFunc in forward (10 more per step).",
         ),
         slow("resnet50-2021/workers0.json.gz", "resnet50-2021/workers4.json.gz", "; all else -4.41 ms (+2.94 ms 147 "),
     ],

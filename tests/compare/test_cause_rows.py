@@ -358,24 +358,41 @@ def test_a_kernel_that_takes_most_of_the_time_is_not_all_kernels() -> None:
     assert deltas(causes) == {"aten::mm > expert": 6000}
 
 
-def test_work_that_varies_at_random_is_jitter_and_no_cause() -> None:
+def test_kernels_of_which_some_became_slower_are_not_all_kernels() -> None:
+    """Of thirty twelve take 1.3 times as long, six 1.08 times, which is the median, and twelve as long as before."""
+
+    def run(slower: float, median: float) -> Trace:
+        host = Host()
+        for number in range(30):
+            host.run(f"gemm{number}", 200 * (slower if number < 12 else median if number < 18 else 1))
+        return host.trace
+
+    _, causes = causes_of(run(1, 1), run(1.3, 1.08))
+    assert "pace" not in {cause.kind for cause in causes.values()}
+    _, causes = causes_of(run(1, 1), run(1.08, 1.08))
+    assert "pace" not in {cause.kind for cause in causes.values()}
+
+
+def at_random(seed: int) -> Trace:
     """Six steps of ten kernels that take 100 +- 10, each time otherwise, by a fixed sequence."""
+    rows, host = list[Event](), Host()
+    for number in range(6):
+        begin = host.time
+        for index in range(10):
+            seed = (seed * 1103515245 + 12345) % 2**31
+            host.run(f"gemm{index}", 90 + seed % 21)
+        host.drain()
+        host.time += 1
+        rows.append(step(begin, host.time - begin, number))
+    return build(*rows, *host.rows)
 
-    def run(seed: int) -> Trace:
-        rows, host = list[Event](), Host()
-        for number in range(6):
-            begin = host.time
-            for index in range(10):
-                seed = (seed * 1103515245 + 12345) % 2**31
-                host.run(f"gemm{index}", 90 + seed % 21)
-            host.drain()
-            host.time += 1
-            rows.append(step(begin, host.time - begin, number))
-        return build(*rows, *host.rows)
 
-    _, causes = causes_of(run(1), run(2))
+def test_work_that_varies_at_random_is_jitter_and_no_cause() -> None:
+    _, causes = causes_of(at_random(1), at_random(2))
     assert {cause.kind for cause in causes.values()} == {"jitter"}
     assert all(cause.sd_ns > 0 for cause in causes.values())
+    first = diff_runs(*(Run(name, (at_random(seed),)) for name, seed in (("a", 1), ("b", 2)))).words[0]
+    assert first.startswith("No difference beyond jitter seen between a and b: ")
 
 
 def test_the_jitter_of_work_does_not_grow_with_its_own_change() -> None:

@@ -260,6 +260,7 @@ def test_jitter_is_no_cause_but_named_where_it_is_most_of_the_delta() -> None:
             "not all together: +80.0 us ± 40.0 us."
         ),
     )
+    assert words_of(20, replace(jitter, sd_ns=10 * US)) == ()  # other changes cancel most of it
     rest = "all else +60.0 us (run-to-run jitter of 3 kinds of work)"
     assert words_of(200, cause("aten::mm", 140), jitter) == (
         f"Causes of the traced +200 us per step: +140 us aten::mm in fwd; {rest}.",
@@ -282,6 +283,7 @@ def test_what_is_not_recorded_is_no_cause_but_named_where_it_is_most_of_the_delt
         ),
     )
     assert words_of(-200, waits) == ()
+    assert len(words_of(-100, cause("aten::mm", -300), cause("aten::bmm", 260), waits)) == 1
 
 
 def test_the_pace_of_all_work_is_a_cause_without_a_phase() -> None:
@@ -411,9 +413,20 @@ def test_many_ops_are_counted_not_listed() -> None:
 
 def test_without_a_line_or_a_sync_the_largest_causes_are_named() -> None:
     words = words_of(100, cause("aten::mm", 70), cause("all_reduce", 26, 1, kind="collective"), cause("aten::add", 4))
-    collective = "+26.0 us all_reduce in fwd (1 more per step, with waits for other ranks)"
-    causes = f"+70.0 us host time of aten::mm in fwd; {collective}"
+    causes = "+70.0 us aten::mm in fwd; +26.0 us all_reduce in fwd (1 more per step, with waits for other ranks)"
     assert words == (f"Causes of the traced +100 us per step: {causes}.",)
+
+
+def test_of_a_device_host_time_is_told_from_its_work_and_in_accounts_is_time_in_which_it_is_idle() -> None:
+    sides = cause("aten::mm", 70), cause("gemm", 50, kind="kernel"), cause("Python in train", 40)
+    assert words_of(160, *sides)[0].endswith(
+        ": +70.0 us host time of aten::mm in fwd; +50.0 us gemm in fwd; +40.0 us Python in train in fwd."
+    )
+    accounts = Traced(0, 1000 * US, 1160 * US, 3, 3, matched_pct=37.6)
+    assert cause_words("A", "on", accounts, sides)[0].endswith(
+        ": +70.0 us idle device during aten::mm in fwd; +50.0 us gemm in fwd; "
+        "+40.0 us idle device during Python in train in fwd."
+    )
 
 
 def test_what_cancels_is_still_told() -> None:

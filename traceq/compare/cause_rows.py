@@ -169,7 +169,7 @@ class _Table:
         part = max(_SHARE_OF_STEP, _SHARE_OF_STEPS / max(self.num_steps, 1))
         all_jitter = _MANY_ERRORS * float(np.sqrt(self.variance.sum()))
         smallest_matched = max(smallest, min(part * steps_ns, all_jitter))
-        errors = _ERRORS * max(1, _MANY_STEPS / max(self.num_steps, 1))
+        few_steps = max(1, _MANY_STEPS / max(self.num_steps, 1))
         causes: list[_Row] = []
         minor: list[_Row] = []
         rest: list[_Row] = []
@@ -180,9 +180,10 @@ class _Table:
             if self.is_one_sided[index].all():
                 is_cause = abs(row.ns) > smallest
             else:
+                errors = _ERRORS * (1 if self.parts.labels[index[0]].kind == "collective" else few_steps)
                 least = errors * row.sd_ns * (1 if self._is_steady(index) else _UNSTEADY)
                 is_cause = abs(row.ns) > smallest_matched and (is_residual or abs(row.ns) > least)
-            is_change = self.is_one_sided[index].all() or abs(row.ns) > errors * row.sd_ns
+            is_change = self.is_one_sided[index].all() or abs(row.ns) > _ERRORS * few_steps * row.sd_ns
             is_cause |= self._is_written(index) or is_replacement(self.parts, row.labels, _SHARE_OF_STEP * steps_ns)
             (causes if is_cause else minor if is_change else rest).append(row)
         causes = _same_on_ranks(causes, self.parts.labels)

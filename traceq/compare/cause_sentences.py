@@ -11,19 +11,21 @@ from traceq.compare.result import Cause, Traced
 from traceq.facts.timeline.call_sites import line_function
 from traceq.units import Unit, format_range, format_value
 
-__all__ = ["cause_text", "cause_words", "jitter_text"]
+__all__ = ["cause_text", "cause_words", "is_jitter", "jitter_text"]
 
 _LARGE_SHARE, _RANGE_SHARE = 0.05, 0.01
 _REST_SHARE = 0.1
 """Part of the delta from which what the largest causes leave over is named beside them."""
-_ON_DEVICE = ("kernel", "memcpy", "collective")
-"""Kinds of causes that are work of a device."""
+_ON_DEVICE = ("kernel", "memcpy")
+"""Kinds of causes that are work of a device alone."""
 _MOST_LINES = 2
 _MOST_OPS = 6
 _MOST_REPLACED = 3
 """Replacements that are named where their time is no cause; more are other code, not other work."""
 _MOST_CAUSES = 3
 _MAJORITY = 2
+_MOST_OF_DELTA = 1.5
+"""Multiple of a delta up to which time is most of it; beyond, other changes cancel that time."""
 _ERRORS = 2
 """Standard deviations within which a delta is run-to-run jitter."""
 
@@ -62,9 +64,9 @@ def cause_words(
         first, more = ("Differences in", "differences") if traced.says_where_only else ("Causes of", "causes")
         is_first = all(size > other for other, _ in sized)
         label = f"{first} the traced {_delta(traced.delta_ns)} {traced.per}" if is_first else f"Other {more}"
-        is_mixed = any(cause.kind in _ON_DEVICE for cause in causes)
+        of_host = _host_prefix(traced) if any(cause.kind in _ON_DEVICE for cause in causes) else ""
         texts = [
-            f"{_delta(cause.delta_ns)} {'host time of ' * _is_host_op(cause, is_mixed)}{cause_text(cause, traced.per)}"
+            f"{_delta(cause.delta_ns)} {of_host * _is_host_op(cause, traced)}{cause_text(cause, traced.per)}"
             for cause in large
         ]
         if is_first:
@@ -76,13 +78,21 @@ def cause_words(
     where_only = [*_host_words(a_name, b_name, traced), *_unmatched_words(traced)]
     of_changes = " ".join(text for _, text in sized)
     unnamed = [cause for cause in causes if cause.kind == "jitter" or cause.name not in of_changes]
-    return (*(text for _, text in sized), *where_only, *_no_change_words(traced, unnamed))
+    cancels = any(cause.names_a_change and _size(cause) > _MOST_OF_DELTA * abs(traced.delta_ns) for cause in causes)
+    rest = [] if cancels else _no_change_words(traced, unnamed)
+    return (*(text for _, text in sized), *where_only, *rest)
 
 
-def _is_host_op(cause: Cause, is_mixed: bool) -> bool:
-    """Return whether a cause is the host in an op, which only its kind tells from work on the device."""
-    names_host = cause.name in (LOADER.name, QUEUE.name, THREAD.name) or cause.name.startswith("Python")
-    return is_mixed and cause.kind == "host" and not names_host
+def _host_prefix(traced: Traced) -> str:
+    """Return what time of the host in an op is: in accounts the device has nothing to do meanwhile."""
+    return "idle device during " if traced.says_where_only else "host time of "
+
+
+def _is_host_op(cause: Cause, traced: Traced) -> bool:
+    """Return whether a cause is the host in an op, or in accounts in Python, which is not told from device time."""
+    is_named = cause.name in (LOADER.name, QUEUE.name, THREAD.name)
+    is_python = cause.name.startswith("Python") and not traced.says_where_only
+    return cause.kind == "host" and not is_named and not is_python
 
 
 def cause_text(cause: Cause, per: str = "per step") -> str:
@@ -130,20 +140,35 @@ def _unmatched_words(traced: Traced) -> list[str]:
 
 
 def _no_change_words(traced: Traced, causes: Sequence[Cause]) -> list[str]:
-    """Return that most of the delta is run-to-run jitter, or time whose cause is not recorded."""
+    """Return that most of the delta is run-to-run jitter, or time whose cause is not recorded.
+
+    Not where other changes cancel such time, which is more than the delta then.
+    """
     delta, sign = f"{_delta(traced.delta_ns)} {traced.per}", 1 if traced.delta_ns > 0 else -1
     for cause in causes:
         if cause.names_a_change or _MAJORITY * sign * cause.delta_ns <= abs(traced.delta_ns):
+            continue
+        if sign * cause.delta_ns > _MOST_OF_DELTA * abs(traced.delta_ns) and not _is_within(traced, cause):
             continue
         if cause.kind == "residual":
             return [f"Most of the traced {delta} is no known change: {_delta(cause.delta_ns)} {cause.name}."]
         if cause.kind == "minor":
             return [f"Most of the traced {delta} is in {cause.name}: {_delta(cause.delta_ns)} in all."]
-        if abs(traced.delta_ns) <= _ERRORS * cause.sd_ns:
+        if _is_within(traced, cause):
             return [f"The traced delta, {delta}, is within run-to-run jitter, which adds {jitter_text(cause)}."]
         several = "many changes, each of which is within run-to-run jitter, but not all together"
         return [f"Most of the traced {delta} is in {several}: {jitter_text(cause)}."]
     return []
+
+
+def is_jitter(traced: Traced, causes: Sequence[Cause]) -> bool:
+    """Return whether no cause names a change, and a traced delta is within what two runs of one code differ by."""
+    named = any(cause.names_a_change for cause in causes)
+    return not named and any(_is_within(traced, cause) for cause in causes if cause.kind == "jitter")
+
+
+def _is_within(traced: Traced, jitter: Cause) -> bool:
+    return all(abs(ns) <= _ERRORS * jitter.sd_ns for ns in (traced.delta_ns, jitter.delta_ns))
 
 
 def _changed_lines(causes: Sequence[Cause], traced: Traced, *, same_work: bool) -> list[tuple[str, list[Cause]]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import compress
 
 from traceq.compare.result import Comparable
 from traceq.compare.side import Side
+from traceq.facts.timeline.steps import Steps
 from traceq.model import Run
 
-__all__ = ["UNKNOWN_SAMPLES", "are_ranks_of_one_job", "comparable", "differences", "parameters_of"]
+__all__ = ["UNKNOWN_SAMPLES", "are_ranks_of_one_job", "comparable", "differences", "parameters_of", "uncommon_steps"]
 
 UNKNOWN_SAMPLES = "samples per step unknown"
 
@@ -39,6 +41,17 @@ def are_ranks_of_one_job(a: Side, b: Side) -> bool:
         return False
     starts, ends = ([rank.extent[side] + rank.base_time_ns for rank in (*ours, *theirs)] for side in (0, 1))
     return a.run.traces[0].world_size == b.run.traces[0].world_size > 1 and max(starts) < min(ends)
+
+
+def uncommon_steps(a: Side, b: Side) -> str:
+    """Return `ProfilerStep#4 counts on one side only`, of sides with the same steps; "" where all count on both."""
+    ours, theirs = ({name for rank in side.ranks.job.ranks for name in _counted(rank.steps)} for side in (a, b))
+    apart = sorted(ours ^ theirs)
+    return f"{', '.join(apart)} count{'s' * (len(apart) == 1)} on one side only" if apart and ours & theirs else ""
+
+
+def _counted(steps: Steps) -> Iterator[str]:
+    return compress(steps.names, steps.counted)
 
 
 def _device(run: Run, *, traced: bool) -> object:

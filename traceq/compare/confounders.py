@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from traceq.compare.comparable import differences, parameters_of
-from traceq.compare.input_shapes import dtype_difference, shape_difference
+from traceq.compare.input_shapes import calls_difference, dtype_difference, shape_difference
 from traceq.compare.side import Side
 from traceq.facts.timeline.phases import phases
 from traceq.model import Caveat, Run, Trace
@@ -47,11 +47,12 @@ def work_words(a: Side, b: Side) -> tuple[str, ...]:
 
 
 def _work_differences(a: Side, b: Side) -> Iterator[str]:
-    """Yield the differences in dtypes and shapes between the traces."""
+    """Yield the differences in dtypes, shapes and numbers of products between the traces."""
     if a.run.traces and b.run.traces:
         ours, theirs = a.first_trace(), b.first_trace()
         yield from filter(None, [dtype_difference(ours, theirs)])
-        yield from filter(None, [shape_difference(ours, theirs)] if a.samples == b.samples else ())
+        if a.samples == b.samples:
+            yield from filter(None, [shape_difference(ours, theirs), calls_difference(ours, theirs)])
 
 
 def _is_one_recording(a: Side, b: Side) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from traceq.analysis.facts import fact_tables
 from traceq.analysis.registry import describe
-from traceq.compare.cause_sentences import cause_words
+from traceq.compare.cause_sentences import cause_words, is_jitter
 from traceq.compare.caveats import (
     arm_ended,
     captured_graphs,
@@ -20,7 +20,7 @@ from traceq.compare.caveats import (
     unrecorded_work,
 )
 from traceq.compare.collective_volumes import exchanges
-from traceq.compare.comparable import are_ranks_of_one_job, comparable
+from traceq.compare.comparable import are_ranks_of_one_job, comparable, uncommon_steps
 from traceq.compare.confounders import confounders, work_words
 from traceq.compare.disabled_change import off_is_free_text
 from traceq.compare.explain import MAX_PEERS, explain
@@ -184,8 +184,12 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         per=per,
         num_ranks=len(ranks),
         is_one_job=are_ranks_of_one_job(a, b),
+        uncommon=uncommon_steps(a, b),
+        is_jitter=traced is not None and is_jitter(traced, causes),
     )
-    words = (words[0], *work_words(a, b), *words[1:], *cpu_words(cpu), *sample_words(comparison, steps))
+    captured = captured_graphs(a.ranks, b.ranks)
+    of_capture = tuple(f"{caveat.text}." for caveat in captured)
+    words = (words[0], *of_capture, *work_words(a, b), *words[1:], *cpu_words(cpu), *sample_words(comparison, steps))
     doubt = _doubt(traced, comparison, steps) if traced else ""
     if traced is not None:
         if not doubt:
@@ -202,7 +206,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         if not doubt:
             words = (*words, *waiting_words(traced, cells, causes), *work_split_words(traced, work))
             words = (*words, *elsewhere_words(traced, cells, causes), *phase_words(traced, cells))
-    of_ranks = (*unrecorded_work(a.ranks, b.ranks), *captured_graphs(a.ranks, b.ranks))
+    of_ranks = (*unrecorded_work(a.ranks, b.ranks), *captured)
     of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *confounders(a, b))
     return Diff(
         a=_source(a),
@@ -227,11 +231,11 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
 
 
 def _of_unlike_runs(cause: Cause) -> Cause:
-    """Return the row of jitter as one of small differences: two devices are not two runs of the same code."""
+    """Return the row of jitter as one of single differences: two devices are not two runs of the same code."""
     if cause.kind != "jitter":
         return cause
     kinds = cause.name.partition(" within jitter")[0].removesuffix(", each")
-    return replace(cause, kind="minor", name=f"small differences of {kinds}")
+    return replace(cause, kind="minor", name=f"{kinds} that so few steps do not tell apart")
 
 
 def _feeding_diff(a: Side, b: Side, feeding: Feeding) -> Diff:

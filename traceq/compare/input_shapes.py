@@ -1,4 +1,4 @@
-"""Whether both sides multiply tensors of the same shapes and dtypes; if not, they do not do the same work."""
+"""Whether both sides multiply as many tensors of the same shapes and dtypes; if not, they do other work."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.timeline.steps import steps
+from traceq.intervals import span_index
 from traceq.model import Category, Trace
+from traceq.units import Unit, format_value
 
-__all__ = ["dtype_difference", "shape_difference"]
+__all__ = ["calls_difference", "dtype_difference", "shape_difference"]
 
 _HEAVY = (
     "aten::mm",
@@ -21,6 +24,8 @@ _HEAVY = (
     "aten::convolution",
     "aten::scaled_dot_product_attention",
 )
+_MANY_MORE = 1.5
+"""Multiple of the calls of each such op from which a side does more of the same work."""
 _DTYPES = {"double": "float64", "float": "float32", "half": "float16"}
 
 
@@ -53,6 +58,33 @@ def shape_difference(a: Trace, b: Trace) -> str:
     rest = len(apart) - 1
     more = f", and {rest} more {'op differs' if rest == 1 else 'ops differ'}" if rest else ""
     return f"shapes: the largest {op} is {max(ours[op])[1]} against {max(theirs[op])[1]}{more}"
+
+
+def calls_difference(a: Trace, b: Trace) -> str:
+    """Return `calls: aten::addmm runs 14 times per step instead of 7, and 2 more ops likewise`, or "".
+
+    That is where one side runs each op of at least two much more often: it trains on more samples in a step, or
+    accumulates gradients. Recomputation repeats only the ops of the forward pass.
+    """
+    ours, theirs = _calls(a), _calls(b)
+    if len(ours) < 2 or ours.keys() != theirs.keys():
+        return ""
+    ratios = [theirs[op] / ours[op] for op in ours]
+    if not (min(ratios) >= _MANY_MORE or max(ratios) <= 1 / _MANY_MORE):
+        return ""
+    op = max(ours, key=lambda name: ours[name] + theirs[name])
+    counts = [format_value(side[op], Unit.MEAN) for side in (theirs, ours)]
+    return f"calls: {op} runs {counts[0]} times per step instead of {counts[1]}, and {len(ours) - 1} more likewise"
+
+
+def _calls(trace: Trace) -> dict[str, float]:
+    """Return how often each heavy op runs in a counted step."""
+    events, counted = trace.events, steps(trace).host[steps(trace).counted]
+    rows = events.rows(Category.CPU_OP)
+    rows = rows[span_index(counted, events.ts[rows]) >= 0]
+    heavy = [number for number, text in enumerate(events.strings) if text in _HEAVY]
+    name, num = np.unique(events.name[rows[np.isin(events.name[rows], heavy)]], return_counts=True)
+    return {events.strings[n]: each / len(counted) for n, each in zip(name.tolist(), num.tolist(), strict=True)}
 
 
 def _inputs(trace: Trace) -> dict[str, set[tuple[int, str]]]:

@@ -14,6 +14,8 @@ _SHORTEST_NS, _LONG_NS, _FEWEST_PARTS = 200, 10_000, 20
 """Parts as short as this on a side say nothing about the pace; long ones say most, where there are enough."""
 
 _ERRORS = 3
+_LEAST_OF_CHANGE, _COMMON = 1 / 3, 0.75
+"""Part of the common change that a name has at least, and part of the time whose names do."""
 _FEWEST_NAMES, _QUANTILE, _SD_OF_QUANTILE, _MANY = 5, 0.9, 0.76, 10
 _POWERS, _LONG_POWER = 64, 13
 """Powers of two of ns; from 8 us on the relative jitter of all work is an upper bound for sizes with few names."""
@@ -31,9 +33,10 @@ def pace(
 ) -> tuple[float, NDArray[np.float64]]:
     """Return (B's time by A's of all `chosen` work alike, float64[C] ns of each contribution that it explains).
 
-    That is the median of the ratios, weighted by duration, if it differs from 1 by more than three standard errors
-    and explains more than `least_ns` of the paired steps. No name (`work` int64[labels]) weighs more than the 9th
-    decile of names: where a single kernel takes half of the time, its change is not that of all.
+    That is the median of the ratios, weighted by duration, if it differs from 1 by more than three standard errors,
+    explains more than `least_ns` of the paired steps, and most names changed alike: those in which a single phase or
+    thread became slower are not all. No name (`work` int64[labels]) weighs more than the 9th decile of names: where a
+    single kernel takes half of the time, its change is not that of all.
     """
     explained, index = np.zeros(len(parts.label)), np.flatnonzero(chosen)
     if len(index) < _FEWEST_PARTS:
@@ -51,12 +54,32 @@ def pace(
     running = np.cumsum(weight[order])
     low, median, high = (ratios[order][np.searchsorted(running, running[-1] * part)] for part in (0.25, 0.5, 0.75))
     error = 1.25 * (high - low) / 1.35 * np.sqrt((weight**2).sum()) / weight.sum()  # of a normal distribution's median
-    if abs(median) <= _ERRORS * error:
+    if abs(median) <= _ERRORS * error or not _is_common(median, a_ns, b_ns, weight, name, parts.step[index] + 1):
         return 1.0, explained
     explained[index] = parts.share[index] * (a_ns + b_ns) * np.tanh(median / 2)
     if abs(explained.sum()) <= least_ns:
         return 1.0, np.zeros(len(parts.label))
     return float(np.exp(median)), explained
+
+
+def _is_common(
+    change: float,
+    a_ns: NDArray[np.float64],
+    b_ns: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    name: NDArray[np.int64],
+    step: NDArray[np.int64],
+) -> bool:
+    """Return whether names with most of the weight changed as all work did, each in the median of the steps."""
+    cell, (num, num_steps) = name * (step.max() + 1) + step, (name.max() + 1, step.max() + 1)
+    of_a, of_b = (
+        np.bincount(cell, weights=ns * (weight > 0), minlength=num * num_steps).reshape(num, num_steps)
+        for ns in (a_ns, b_ns)
+    )
+    changed = np.log(np.divide(of_b, of_a, out=np.full_like(of_a, np.nan), where=of_a > 0)) / change
+    known = ~np.isnan(changed).all(axis=1)
+    of_name = np.bincount(name, weights=weight)[known]
+    return bool(of_name[np.nanmedian(changed[known], axis=1) >= _LEAST_OF_CHANGE].sum() >= _COMMON * of_name.sum())
 
 
 def jitter(

@@ -28,12 +28,15 @@ def verdict_words(
     per: str = "per step",
     num_ranks: int = 1,
     is_one_job: bool = False,
+    uncommon: str = "",
+    is_jitter: bool = False,
 ) -> tuple[str, ...]:
     """Return the cost of B against A with interval and verdict, and why; or what is missing for a comparison.
 
     A verdict that is open begins with that, and the interval: its estimate is neither a cost nor a saving.
     `control` is the arm of the A/A control, A unless named; `per` is the unit of the cost unless that is per sample.
-    Profiled steps of several ranks are those of the job. Sides that are ranks of one job have no change between them.
+    Profiled steps of several ranks are those of the job. Sides that are ranks of one job have no change between them,
+    but maybe `uncommon` steps; where all that differs `is_jitter`, profiled steps show no difference.
     """
     if not comparability.ok:
         reasons = "; ".join(comparability.reasons)
@@ -50,10 +53,14 @@ def verdict_words(
         steps += ", each on its slowest rank" if num_ranks > 1 and per == "per step" else ""
         if abs(comparison.delta_pct) < _SEEN_PCT:
             return (f"No difference in time seen between {a_name} and {b_name}, from {steps}.",)
+        if is_jitter:
+            delta = f"{_delta(comparison.each(comparison.delta_ns))} {_per(comparison, per)} ({_estimate(comparison)})"
+            return (f"No difference beyond jitter seen between {a_name} and {b_name}: {delta}, from {steps}.",)
         if is_one_job:
             longer = "longer" if comparison.delta_ns > 0 else "shorter"
             by = f"{format_value(abs(comparison.delta_ns), Unit.NS)} {longer} than that of {a_name}"
             why = "they are ranks of one job, which wait for each other, and no change is between them"
+            steps += f" ({uncommon})" * bool(uncommon)
             return (f"The step of {b_name} is {by} ({_estimate(comparison)}), from {steps}: {why}.",)
         return (f"{b_name} {cost}, from {steps}, no interval.",)
     threshold = format_value(verdict.threshold_pct, Unit.PERCENT)
