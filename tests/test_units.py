@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceq.units import Unit, bar, format_value, shades, sparkline
+from traceq.units import Unit, bar, format_value, ranks_of, shades, sparkline
 
 
 @pytest.mark.parametrize(
@@ -88,3 +88,9 @@ def test_a_curve_stands_on_zero_and_keeps_what_sticks_out() -> None:
 def test_cells_are_darker_for_more_and_a_dot_below_a_tenth() -> None:
     assert shades([-3, 0, 0.09, 0.1, 0.24, 0.25, 0.5, 0.75, 1]) == "···░░▒▓██"
     assert shades([]) == ""
+
+
+def test_a_world_of_one_is_not_claimed() -> None:
+    """A trace may lack its size."""
+    assert ranks_of([0], 1) == "rank 0"
+    assert ranks_of([0, 1, 5], 8) == "ranks 0-1, 5 of 8"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from traceq.agent_tools.answer import Rows
 from traceq.report import Cell, Report, Sheet
-from traceq.units import format_ranks
+from traceq.units import ranks_of
 
 __all__ = ["Missing", "examined", "missing", "read_from", "why_not"]
 
@@ -58,7 +58,7 @@ def examined(sheet: Sheet) -> dict[str, object]:
 def read_from(sheet: Sheet) -> dict[str, object]:
     """Return the events, ranks and steps that were read, and the doubts about them and the results."""
     source, steps = sheet.source, _rows(sheet, "steps")
-    ranks = f"rank{'s' * (len(source.ranks) > 1)} {format_ranks(source.ranks)} of {source.world_size}"
+    ranks = ranks_of(source.ranks, source.world_size)
     texts = [caveat.text for caveat in sheet.all_caveats]
     return {
         "events": source.num_events,

@@ -20,7 +20,7 @@ from traceq.escaping import visible
 from traceq.frozen import frozen
 from traceq.model import Caveat
 from traceq.report import BECOMES, Column, Finding, Report, Sheet, Source, Table
-from traceq.units import Unit, format_ranks, format_value
+from traceq.units import Unit, format_value, ranks_of
 
 __all__ = [
     "MOST_FINDINGS",
@@ -127,7 +127,7 @@ def unknown_line(sheet: Sheet) -> str:
 
 def source_summary(source: Source) -> str:
     """Return `path · step · device · ranks · torch · events`, without unknown parts."""
-    ranks = f"rank{'s' if len(source.ranks) > 1 else ''} {format_ranks(source.ranks)} of {source.world_size}"
+    ranks = ranks_of(source.ranks, source.world_size)
     parts = [
         source.path,
         f"step {source.step}" if source.step is not None else "",

@@ -58,7 +58,7 @@ def compared(diffs: Diffs) -> str:
     source = first.a
     arms = f"{_listed([diff.b_name for diff in diffs.diffs])} against {first.a_name}"
     sides = list(dict.fromkeys(_ranks(side) for side in (first.a, first.b) if side.ranks))
-    ranks = f"{' and '.join(sides)} of {source.world_size}" if sides else ""
+    ranks = " and ".join(sides) + (f" of {source.world_size}" if sides and source.world_size > 1 else "")
     traced = first.traced
     steps = f"{traced.num_a} and {traced.num_b} traced steps" if traced and traced.marked else ""
     path = "" if source.path == first.a_name else source.path
