@@ -34,7 +34,7 @@ from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Fee
 from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory, read_into_memory
 from traceq.compare.step_times import compare_cpu, compare_sides
 from traceq.compare.unprofiled_sentences import unprofiled_phase_words
-from traceq.compare.verdict_sentences import cpu_words, sample_words, verdict_words
+from traceq.compare.verdict_sentences import cpu_words, no_difference_seen, sample_words, verdict_words
 from traceq.compare.where_sentences import elsewhere_words, phase_words, python_words, waiting_words
 from traceq.compare.work_deltas import work_deltas
 from traceq.compare.work_sentences import work_split_words
@@ -205,7 +205,9 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         words = (*words, *cause_words(a_name, b_name, traced, causes, doubt=doubt, same_work=comparability.ok))
         if not doubt:
             words = (*words, *waiting_words(traced, cells, causes), *work_split_words(traced, work))
-            words = (*words, *elsewhere_words(traced, cells, causes), *phase_words(traced, cells))
+            words = (*words, *elsewhere_words(traced, cells, causes))
+            if not no_difference_seen(comparison) and not is_jitter(traced, causes):
+                words = (*words, *phase_words(traced, cells))
     of_ranks = (*unrecorded_work(a.ranks, b.ranks), *captured)
     of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *confounders(a, b))
     return Diff(

@@ -7,7 +7,7 @@ from traceq.compare.result import Comparable, Diff
 from traceq.stats import Comparison, Interaction
 from traceq.units import Unit, format_value
 
-__all__ = ["cpu_words", "interaction_words", "sample_words", "verdict_words"]
+__all__ = ["cpu_words", "interaction_words", "no_difference_seen", "sample_words", "verdict_words"]
 
 _SEEN_PCT = 0.005
 """Percent of a step below which profiled steps, which have no interval, show no difference."""
@@ -51,7 +51,7 @@ def verdict_words(
             f"{comparison.num_a:,} and {comparison.num_b:,} profiled steps" if per == "per step" else "one trace each"
         )
         steps += ", each on its slowest rank" if num_ranks > 1 and per == "per step" else ""
-        if abs(comparison.delta_pct) < _SEEN_PCT:
+        if no_difference_seen(comparison):
             return (f"No difference in time seen between {a_name} and {b_name}, from {steps}.",)
         if is_jitter:
             delta = f"{_delta(comparison.each(comparison.delta_ns))} {_per(comparison, per)} ({_estimate(comparison)})"
@@ -71,6 +71,11 @@ def verdict_words(
         f"{lead}: {verdict.text} at the {threshold} threshold{_one_of(comparison)}.",
         f"Why: {verdict.reason}.{noise}",
     )
+
+
+def no_difference_seen(comparison: Comparison | None) -> bool:
+    """Return whether profiled steps are as long on both sides."""
+    return comparison is not None and not comparison.unprofiled and abs(comparison.delta_pct) < _SEEN_PCT
 
 
 def sample_words(comparison: Comparison | None, steps: Comparison | None) -> tuple[str, ...]:
