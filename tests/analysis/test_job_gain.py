@@ -88,6 +88,25 @@ def test_a_sync_says_what_its_rank_gains_alone_and_what_the_job_does(late: int, 
     assert finding.text.endswith(f"removing it {text}")
 
 
+@pytest.mark.parametrize(
+    ("late", "severity", "of_job"),
+    [(30, "medium", "30.0 us of the job's step of 120 us"), (90, "low", "nothing of the job's step of 120 us")],
+)
+def test_pageable_copies_say_what_their_rank_gains_alone_and_what_the_job_does(
+    late: int, severity: str, of_job: str
+) -> None:
+    """Of rank 0 that waits from 10 to 50 in a copy, on another stream than its kernels."""
+    copy = call("cudaMemcpyAsync", 10, 40, 1), memcpy("HtoD (Pageable -> Device)", 12, 38, 1, stream=9)
+    others = rank(1, 11, late, launch(2, 1, 2), kernel("long", 7, late - 7, 2))
+    run = Run("job", (rank(0, 55, 60, *copy), others))
+    finding = finding_of(run, "memcpy", "pageable_copies")
+    assert (finding.severity, finding.ns) == (severity, 40_000)
+    assert f"saves 40.0 us on this rank alone, and on all ranks {of_job} (replay): copy batches" in finding.text
+    change = predict(job_replay(run), [WithoutSyncs(is_pageable=True)]).together
+    assert change.least_saved_ns == (30_000 if severity == "medium" else 0)
+    assert saving_of(job_replay(Run("rank", run.traces[:1])), [WithoutSyncs(is_pageable=True)]).least_ns == 40_000
+
+
 def test_all_syncs_say_what_the_job_gains() -> None:
     name = "dlrm-v100-8r"
     if not (TRACES / name).is_dir():

@@ -34,6 +34,12 @@ def test_what_a_device_catches_up_with_is_not_what_free_communication_saves() ->
     assert "free communication saves 2.83 ms (replay)" in text
 
 
+def test_pageable_copies_of_a_rank_say_what_the_job_gains() -> None:
+    """Its neighbours did; the rank gains 1.46 ms to 1.75 ms, and most of that is a wait for others then."""
+    text = finding(read(real("dlrm-v100-8r")), "memcpy", "pageable_copies")
+    assert "1.75 ms on this rank alone, and on all ranks 91.0 us of the job's step of 13.3 ms, counted from" in text
+
+
 def test_waits_in_a_first_collective_are_told_apart() -> None:
     """Table `ranks` leaves them out: profilers start one after the other."""
     text = finding(read(real("dlrm-v100-8r")), "partition", "exposed_wait")

@@ -15,7 +15,7 @@ from traceq.whatif.job_replay import CannotReplay, JobReplay, replay_of_ranks
 from traceq.whatif.predict import Change, predict
 from traceq.whatif.unreplayed import refuse_unreplayed
 
-__all__ = ["JobGain", "is_too_large", "job_gain", "played_job"]
+__all__ = ["JobGain", "gained_words", "is_too_large", "job_gain", "played_job"]
 
 _MOST_EVENTS = 500_000
 """Events of all ranks up to which they are replayed together; `traceq whatif` has no such bound."""
@@ -67,6 +67,13 @@ def job_gain(job: Job, intervention: Intervention) -> JobGain | None:
         return None
     longest_ns = max(float(np.diff(rank.steps.window[rank.steps.counted]).mean()) for rank in job.ranks)
     return JobGain(change, 2 * replay.host_ns() >= change.now_ns, (1 - _GRAIN) * longest_ns > change.now_ns)
+
+
+def gained_words(saved: str, gain: JobGain | None) -> str:
+    """Return what one rank saves, `saved`, and what all ranks gain where that is known, and not the same."""
+    if gain is None:
+        return saved
+    return gain.of_step if gain.words == saved else f"{saved} on this rank alone, and on all ranks {gain.of_step}"
 
 
 def is_too_large(job: Job) -> bool:

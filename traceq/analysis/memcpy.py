@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import recurs
-from traceq.analysis._rank_rows import Part, of_all
+from traceq.analysis._job_gain import JobGain, gained_words, job_gain
+from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import over_ranks, per_step, saving_words
 from traceq.analysis._worst_rank import on_the_worst_rank
-from traceq.causes.replay import replay_of
+from traceq.causes.removed_waits import copies_pageable_memory, saved_without_pageable_copies
+from traceq.causes.replay import Saving
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.name_patterns import matching, unique_names
+from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.steps import steps
@@ -28,13 +29,13 @@ from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Column, Finding, Report, Table, column
 from traceq.units import Unit, format_value
+from traceq.whatif.host_waits import WithoutSyncs
 from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 62
 
 _LEAST_SHARE = 0.01
 """Share of a step that waits for pageable copies must take, and their removal save, to be a finding."""
-_PAGEABLE = re.compile("pageable", re.IGNORECASE)
 _KIND = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
 
@@ -50,19 +51,38 @@ class CopyRow:
     under_kernels_ns: int = column("under kernels", Unit.NS)
 
 
-def summarize(trace: Trace) -> Part[CopyRow]:
+@frozen
+class _Rank:
+    """One rank's copies by kind, and its waits for pageable ones where they matter."""
+
+    rows: tuple[CopyRow, ...]
+    pageable: _PageableCopies | None
+
+
+@frozen
+class _PageableCopies:
+    """For how long waits for pageable HtoD copies block the host, in words, and what a step of `step_ns` saves."""
+
+    blocks: str
+    step_ns: float
+    saving: Saving
+
+
+def summarize(trace: Trace) -> _Rank:
     """Return copies by kind over the whole trace, and the part of their time that kernels hide.
 
     A copy that no kernel hides costs its full time.
     """
-    return Part(tuple(_rows(trace)), _pageable_copies(trace))
+    return _Rank(tuple(_rows(trace)), _pageable_copies(trace))
 
 
-def merge(job: Job, parts: Sequence[Part[CopyRow]]) -> Report:
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks; people see sums over them."""
     rows = of_all(parts)
     table = Table.of("memcpy", "Copies", CopyRow, rows)
-    findings = on_the_worst_rank(job, (part.finding for part in parts), slack_by_rank(job))
+    gain = job_gain(job, WithoutSyncs(is_pageable=True)) if any(part.pageable for part in parts) else None
+    of_ranks = [None if part.pageable is None else _finding(part.pageable, gain) for part in parts]
+    findings = on_the_worst_rank(job, of_ranks, slack_by_rank(job), is_of_job=gain is not None)
     return Report("memcpy", (table,), (_view(job, rows),) if rows else (), findings)
 
 
@@ -119,34 +139,37 @@ def _under_kernels(trace: Trace, copies: NDArray[np.int64]) -> NDArray[np.int64]
     return hidden
 
 
-def _pageable_copies(trace: Trace) -> Finding | None:
-    """Return a finding if a step without the host's waits for pageable HtoD copies would be 1 % shorter."""
-    calls, trace_steps = blocking_calls(trace), steps(trace)
-    copied = device_work(trace).rows[calls.copy]
-    pageable = (calls.kind == SyncKind.HTOD) & (calls.copy >= 0) & matching(trace.events, copied, _PAGEABLE)
+def _pageable_copies(trace: Trace) -> _PageableCopies | None:
+    """Return the host's waits for pageable HtoD copies if a step without them would be 1 % shorter."""
+    calls, trace_steps, pageable = blocking_calls(trace), steps(trace), copies_pageable_memory(trace)
     window = trace_steps.window[trace_steps.counted]
     inside = pageable & (span_index(trace_steps.host[trace_steps.counted], calls.start) >= 0)
     blocked_ns, step_ns = int((calls.end - calls.start)[inside].sum()) / len(window), float(np.diff(window).mean())
     if blocked_ns < _LEAST_SHARE * step_ns or not is_replayed(trace):
         return None
-    removed = np.isin(host_waits(trace).call, np.flatnonzero(pageable))
-    (saving,) = replay_of(trace).saved_per_step(removed[None])
+    saving = saved_without_pageable_copies(trace)
     in_step = span_index(trace_steps.host[trace_steps.counted], calls.start[inside])
     in_most = 2 * len(sorted_unique(in_step)) > len(window)
     if saving.least_ns < _LEAST_SHARE * step_ns or not in_most:
         return None
     if not recurs(saving.steps_ns, trace_steps, 100 * _LEAST_SHARE):
         return None
-    blocked, saved = format_value(blocked_ns, Unit.NS), saving_words(saving, step_ns)
+    blocked = f"{format_value(blocked_ns, Unit.NS)} {per_step(trace_steps)}"
     origin, longest = syncs(trace).origin, int(np.argmax(np.where(inside, calls.end - calls.start, -1)))
     line, op = (origin.texts[int(texts[longest])] for texts in (origin.line, origin.op))
     where = f" at {line}" if line else f", the longest in {op}," if op else ""
+    return _PageableCopies(f"pageable HtoD copies{where} block the host {blocked}", step_ns, saving)
+
+
+def _finding(copies: _PageableCopies, gain: JobGain | None) -> Finding:
+    """Return the finding on a rank's pageable copies; `gain`: what all ranks gain, None where that is not known."""
+    saved = gained_words(saving_words(copies.saving, copies.step_ns), gain)
     text = (
-        f"pageable HtoD copies{where} block the host {blocked} {per_step(trace_steps)}; removing these waits saves "
-        f"{saved} (replay): copy batches ahead from pinned memory (pin_memory=True, non_blocking=True), and keep "
-        "tensors that stay the same, such as indices, on the device"
+        f"{copies.blocks}; removing these waits saves {saved} (replay): copy batches ahead from pinned memory "
+        "(pin_memory=True, non_blocking=True), and keep tensors that stay the same, such as indices, on the device"
     )
-    return Finding("pageable_copies", "medium", text, saving.least_ns, instead_of_syncs=(SYNC_KINDS[SyncKind.HTOD],))
+    severity, kinds = "low" if gain and gain.is_nothing else "medium", (SYNC_KINDS[SyncKind.HTOD],)
+    return Finding("pageable_copies", severity, text, copies.saving.least_ns, instead_of_syncs=kinds)
 
 
 def _kind(name: str) -> str:

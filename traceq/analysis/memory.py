@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import JobGain, job_gain
+from traceq.analysis._job_gain import JobGain, gained_words, job_gain
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import in_some_steps, per_step, saving_words, scope
@@ -193,9 +193,8 @@ def _finding(retries: _Retries, gain: JobGain | None) -> Finding:
     """
     saves, saving = "", retries.saving
     if saving is not None:
-        saved = saving_words(saving, retries.step_ns)
-        of_job = f" on this rank alone, and on all ranks {gain.of_step}" if gain and gain.words != saved else ""
-        saves = f"; removing all allocation calls saves {saved}{of_job} (replay)"
+        saved = gained_words(saving_words(saving, retries.step_ns), gain)
+        saves = f"; removing all allocation calls saves {saved} (replay)"
     text = (
         f"the allocator returns memory to the driver {retries.often}{saves}: "
         "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory"

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import job_gain
+from traceq.analysis._job_gain import gained_words, job_gain
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import (
@@ -310,8 +310,7 @@ def _costly(job: Job, row: SyncRow, step_ns: float, slack_ns: float) -> Finding:
     site, saving = SyncSite(row.kind, row.op, row.line), Saving(row.saved_ns, row.most_replay_ns or 0)
     saved, more = saving_words(saving, step_ns), and_followers(saving, row.step_blocked_ns)
     if (gain := job_gain(job, WithoutSyncs(key=row.key))) is not None:
-        alone = "" if gain.words == saved else f"{saved} on this rank alone, and on all ranks "
-        text = f"{_blocks(job, row)}; removing it saves {alone}{gain.of_step} (replay{more})"
+        text = f"{_blocks(job, row)}; removing it saves {gained_words(saved, gain)} (replay{more})"
         severity = "low" if gain.is_nothing else "high"
         return Finding("costly_sync", severity, f"{text}{_ONCE[row.once]}", row.saved_ns, row.key, site=site)
     if slack_ns < row.saved_ns:

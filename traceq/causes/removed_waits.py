@@ -6,12 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.replay import Saving, replay_of
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.one_time_syncs import is_around_all_launches
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
-from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
+from traceq.facts.timeline.blocking_copies_and_syncs import PAGEABLE_COPY, SyncKind, blocking_calls
 from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import unrecorded
@@ -22,10 +24,13 @@ from traceq.model import Trace
 __all__ = [
     "LOADER",
     "alike_syncs",
+    "copies_pageable_memory",
+    "is_for_pageable_copy",
     "is_of_measurement",
     "kinds_of_waits",
     "saved_without_alike",
     "saved_without_loader",
+    "saved_without_pageable_copies",
     "saved_without_syncs",
     "sync_keys",
 ]
@@ -54,6 +59,21 @@ def is_of_measurement(trace: Trace) -> NDArray[np.bool_]:
     """Return bool[G]: rows of syncs that only surround the launches of the trace; no step of a job has them."""
     groups = alike_syncs(trace)
     return np.equal(groups.sum(~is_around_all_launches(trace)), 0)
+
+
+@once_per_trace
+def copies_pageable_memory(trace: Trace) -> NDArray[np.bool_]:
+    """Return bool[S]: blocking calls that copy from pageable memory to the device."""
+    calls = blocking_calls(trace)
+    is_pageable = matching(trace.events, device_work(trace).rows[calls.copy], PAGEABLE_COPY)
+    return np.asarray(is_pageable & (calls.kind == SyncKind.HTOD) & (calls.copy >= 0))
+
+
+@once_per_trace
+def is_for_pageable_copy(trace: Trace) -> NDArray[np.bool_]:
+    """Return bool[H]: host waits that a job could do without, for a copy from pageable memory to the device."""
+    copies = np.r_[copies_pageable_memory(trace), False][host_waits(trace).call]
+    return np.asarray(copies & (kinds_of_waits(trace) >= 0))
 
 
 def saved_without_syncs(trace: Trace, *kinds: int) -> Saving:
@@ -96,6 +116,11 @@ def saved_without_alike(trace: Trace) -> list[Saving]:
 def saved_without_loader(trace: Trace) -> Saving:
     """Return by how much replay shortens the mean counted step without its waits for the data loader."""
     return _saved(trace, kinds_of_waits(trace) == LOADER)
+
+
+def saved_without_pageable_copies(trace: Trace) -> Saving:
+    """Return by how much replay shortens the mean counted step without its waits for pageable copies to the device."""
+    return _saved(trace, is_for_pageable_copy(trace))
 
 
 def _saved(trace: Trace, removed: NDArray[np.bool_]) -> Saving:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, sync_keys
+from traceq.causes.removed_waits import LOADER, alike_syncs, is_for_pageable_copy, kinds_of_waits, sync_keys
 from traceq.errors import UsageFault
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -34,12 +34,14 @@ _MOST_LINES = 8
 class WithoutSyncs(RankIntervention):
     """No wait of the host for the device, or none at one line; a copy stays, and costs what a launch does.
 
-    With `key`, none of one row of the table `syncs`; with `kind`, none of one of the SYNC_KINDS.
+    With `key`, none of one row of the table `syncs`; with `kind`, none of one of the SYNC_KINDS; with `is_pageable`,
+    none for a copy from pageable memory to the device.
     """
 
     line: str = ""
     key: str = ""
     kind: str = ""
+    is_pageable: bool = False
     held = "a copy without its wait costs the host what a launch does, and nothing on the device waits instead"
 
     @property
@@ -69,6 +71,8 @@ class WithoutSyncs(RankIntervention):
 
     def _removed(self, part: RankPart) -> Mask:
         """Return bool[H]: the waits of a rank that are removed."""
+        if self.is_pageable:
+            return is_for_pageable_copy(part.trace)
         kinds = kinds_of_waits(part.trace)
         is_sync = kinds >= 0 if not self.kind else kinds == SYNC_KINDS.index(self.kind)
         if self.key:

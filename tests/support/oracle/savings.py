@@ -28,12 +28,10 @@ class Savings:
         return self.replay.saved_ns(lambda hold: self._is_of(hold, code, key))
 
     def _is_of(self, hold: Hold, code: str, key: str) -> bool:
-        if hold.sync is None:
+        if hold.sync is None or id(hold.sync) not in self.kept:
             return False
         if code == "pageable_copies":
             return is_pageable(hold.sync)
-        if id(hold.sync) not in self.kept:
-            return False
         if code == "allocator_retries":
             return hold.sync.kind == "alloc"
         return code == "joint_syncs" or self.rows.key(hold.sync) == key

@@ -41,13 +41,13 @@ class SyncKind(IntEnum):
 
 
 COPY_CALL = re.compile("memcpy", re.IGNORECASE)
+PAGEABLE_COPY = re.compile("pageable", re.IGNORECASE)
 DEVICE_SYNCHRONIZE = re.compile(r"(Device|Ctx|Context)Synchronize")
 _QUERY = re.compile(r"EventQuery")
 _ASYNC = re.compile("async", re.IGNORECASE)
 TO_HOST, TO_DEVICE = re.compile("Memcpy DtoH|DeviceToHost"), re.compile("Memcpy HtoD|HostToDevice")
 _IN_DEVICE, _HIP_AND_WAIT = re.compile("Memcpy DtoD"), re.compile("hipMemcpyWithStream")
 _READS_SCALAR = re.compile("^aten::_local_scalar_dense$")
-_PAGEABLE = re.compile("pageable", re.IGNORECASE)
 _WAITS = {
     SyncKind.STREAM: re.compile(r"StreamSynchronize"),
     SyncKind.EVENT: re.compile(r"EventSynchronize"),
@@ -196,7 +196,7 @@ def _blocks_alone(
     returned = events.ts[calls] + events.dur[calls]
     over = (work.start[copy] < returned) & (work.end[copy] <= returned + TOLERANCE_NS)
     synchronous = ~matching(events, calls, _ASYNC)
-    blocks[copies] = synchronous | (over & matching(events, work.rows[copy], _PAGEABLE))
+    blocks[copies] = synchronous | (over & matching(events, work.rows[copy], PAGEABLE_COPY))
     return blocks
 
 
