@@ -40,6 +40,13 @@ def test_pageable_copies_of_a_rank_say_what_the_job_gains() -> None:
     assert "1.75 ms on this rank alone, and on all ranks 91.0 us of the job's step of 13.3 ms, counted from" in text
 
 
+def test_a_pool_that_was_emptied_in_the_partial_step_is_no_warm_up() -> None:
+    """25 times aten::cat frees memory in the first, partial step; the two counted ones allocate it again."""
+    run = read(real("torchrec-v100-ab/a"))
+    (text, *_) = (each.text for each in analyze(run, "syncs").findings if each.text.startswith("allocation at"))
+    assert "; memory was returned to the driver 25 times before these steps, and the pool is refilled: try" in text
+
+
 def test_waits_in_a_first_collective_are_told_apart() -> None:
     """Table `ranks` leaves them out: profilers start one after the other."""
     text = finding(read(real("dlrm-v100-8r")), "partition", "exposed_wait")

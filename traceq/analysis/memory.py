@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,9 +14,8 @@ from traceq.analysis._wording import in_some_steps, per_step, saving_words, scop
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import Saving
-from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.one_time_syncs import is_in_graph_capture
+from traceq.facts.stalls.one_time_syncs import is_in_graph_capture, returns_memory
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.allocations import MemoryUse, memory_use
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
@@ -37,7 +35,6 @@ POSITION = 75
 
 _LEAST_PCT = 0.1
 """Percentage of most steps that replay saves from which it is worth more than a remark."""
-_FREES = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 
 
 @frozen
@@ -172,9 +169,8 @@ def _retries(trace: Trace) -> _Retries | None:
     if not trace_steps.marked:
         return None
     host, num_steps = trace_steps.host[trace_steps.counted], int(trace_steps.counted.sum())
-    recurring = (waits.kind == SyncKind.ALLOC) & ~is_in_graph_capture(trace)
-    in_steps = np.flatnonzero(recurring & (span_index(host, waits.start) >= 0))
-    frees_memory = in_steps[matching(trace.events, waits.rows[in_steps], _FREES)]
+    recurring = returns_memory(trace) & ~is_in_graph_capture(trace)
+    frees_memory = np.flatnonzero(recurring & (span_index(host, waits.start) >= 0))
     num_frees = len(frees_memory)
     if not num_frees:
         return None

@@ -28,7 +28,7 @@ from traceq.causes.removed_waits import alike_syncs, is_of_measurement, saved_wi
 from traceq.causes.replay import Saving
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.one_time_syncs import allocates_once, is_in_graph_capture
+from traceq.facts.stalls.one_time_syncs import allocates_once, is_in_graph_capture, num_returned_before
 from traceq.facts.stalls.syncs import SYNC_KINDS, blocked_on_record, syncs
 from traceq.facts.timeline.modules import modules
 from traceq.facts.timeline.phases import phases
@@ -59,6 +59,8 @@ _ONCE = {
     _CAPTURE: "; a CUDA graph is captured there, which happens once for each shape: trace steps after a warm-up",
     "first_use": "; the process begins to use the device here: trace steps after a warm-up",
     "pool_growth": "; no memory is returned meanwhile, so the pool still grows, as in a warm-up",
+    "pool_refill": "; memory was returned to the driver {} before these steps, and the pool is refilled: "
+    "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory",
 }
 """What a finding adds about syncs that do not recur in every step."""
 _VIEW = (
@@ -76,8 +78,8 @@ class SyncRow:
     delays of the device have no recorded reason; None where it is not known what a step without them would be.
     `cost_ns` is only the part of it right after them. `step_unrecorded_ns`: the part of `step_blocked_ns` in which they
     wait for unrecorded work. `once`: why they do not recur in every step, "" if they may; `num_steps` counted steps
-    have one. By step: `steps_blocked_ns`, for how long they block, `steps_recorded_ns`, without waits for unrecorded
-    work, and `steps_saved_ns`.
+    have one; before these the rank returned memory to the driver `num_returned` times. By step: `steps_blocked_ns`,
+    for how long they block, `steps_recorded_ns`, without waits for unrecorded work, and `steps_saved_ns`.
     """
 
     key: str = column("key")
@@ -102,6 +104,7 @@ class SyncRow:
     label: str = column("label")
     once: str = column("once")
     num_steps: int = column("steps with one", Unit.COUNT)
+    num_returned: int = 0
     steps_blocked_ns: tuple[int, ...] = ()
     steps_recorded_ns: tuple[int, ...] = ()
     steps_saved_ns: tuple[int, ...] = ()
@@ -148,7 +151,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
         for ns in (waits.blocked, on_record)
     )
     allocates, captured_ns = allocates_once(trace), groups.sum(np.where(is_in_graph_capture(trace), waits.blocked, 0))
-    measures = is_of_measurement(trace)
+    measures, num_returned = is_of_measurement(trace), num_returned_before(trace)
     captures = [2 * ns > all_ns for ns, all_ns in zip(captured_ns, blocked_ns, strict=True)]
     rows = []
     for index, (kind_code, op_text, line_text, path, phase_number) in enumerate(groups.keys.tolist()):
@@ -183,6 +186,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 label=label,
                 once=_once(kind, allocates, is_capture=captures[index], is_measurement=bool(measures[index])),
                 num_steps=num_steps[index],
+                num_returned=num_returned,
                 steps_blocked_ns=tuple(steps_blocked_ns[index].tolist()),
                 steps_recorded_ns=tuple(steps_recorded_ns[index].tolist()),
                 steps_saved_ns=savings[index].steps_ns,
@@ -312,12 +316,17 @@ def _costly(job: Job, row: SyncRow, step_ns: float, slack_ns: float) -> Finding:
     if (gain := job_gain(job, WithoutSyncs(key=row.key))) is not None:
         text = f"{_blocks(job, row)}; removing it saves {gained_words(saved, gain)} (replay{more})"
         severity = "low" if gain.is_nothing else "high"
-        return Finding("costly_sync", severity, f"{text}{_ONCE[row.once]}", row.saved_ns, row.key, site=site)
+        return Finding("costly_sync", severity, f"{text}{_why_once(row)}", row.saved_ns, row.key, site=site)
     if slack_ns < row.saved_ns:
-        text = f"{_blocks(job, row)}; removing it saves {saved} (replay{more}){_ONCE[row.once]}"
+        text = f"{_blocks(job, row)}; removing it saves {saved} (replay{more}){_why_once(row)}"
         return Finding("costly_sync", "high", text, row.saved_ns, row.key, site=site)
     text = f"{_blocks(job, row)}; removing it shortens that rank's own work by {saved} (replay{more})"
     return in_vain(Finding("costly_sync", "low", text, row.saved_ns, row.key, site=site), row.rank, slack_ns)
+
+
+def _why_once(row: SyncRow) -> str:
+    """Return what a finding adds about syncs that do not recur in every step; "" where they may."""
+    return _ONCE[row.once].format("once" if row.num_returned == 1 else f"{row.num_returned:,} times")
 
 
 def _free(job: Job, row: SyncRow, *, is_alone: bool) -> Finding:

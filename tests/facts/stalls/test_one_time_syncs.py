@@ -102,6 +102,22 @@ def test_allocations_recur_unless_a_pool_grows_or_a_process_begins(calls: list[s
     assert allocates_once(trace) == why
 
 
+@pytest.mark.parametrize(("num", "often"), [(1, "once"), (3, "3 times")])
+def test_a_pool_that_was_emptied_before_the_counted_steps_is_refilled(num: int, often: str) -> None:
+    """The frees lie before the only marked step."""
+    rows = [op("aten::empty", 502, 60), call("cudaMalloc", 510, 20), call("cudaMalloc", 540, 20), launch(620, 2, 2)]
+    events = step(500, 500), launch(-9, 2, 1), kernel("a", 0, 480, 1), *rows, kernel("b", 630, 150, 2)
+    frees = (call("cudaFree", 100 + 30 * n, 20) for n in range(num))
+    trace = build(*events, *frees)
+    assert allocates_once(trace) == "pool_refill"
+    assert allocates_once(build(*events)) == "pool_growth"
+    (text,) = texts(trace)
+    assert text.endswith(
+        f"; memory was returned to the driver {often} before these steps, and the pool is refilled: "
+        "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory"
+    )
+
+
 def test_findings_say_that_a_pool_still_grows() -> None:
     (text,) = texts(allocating("cudaMalloc", "cudaMalloc"))
     assert text.startswith("allocation at aten::empty in forward blocks the host")

@@ -24,6 +24,8 @@ __all__ = [
     "is_around_all_launches",
     "is_in_graph_capture",
     "num_captured_graphs",
+    "num_returned_before",
+    "returns_memory",
 ]
 
 _CAPTURE = re.compile(r"^(cuda|hip|cu)StreamBeginCapture")
@@ -101,12 +103,27 @@ def _captures(trace: Trace) -> NDArray[np.int64]:
 def allocates_once(trace: Trace) -> str:
     """Return why the allocations of the counted steps are none of every step; "" where they may be.
 
-    `first_use`: the process uses its device for the first time there. `pool_growth`: they enlarge a pool, which ends,
-    and no memory is returned to the driver.
+    `first_use`: the process uses its device for the first time there. `pool_refill`: memory was returned to the driver
+    before these steps, but not in them. `pool_growth`: none was, and they enlarge a pool, which ends.
     """
     waits, all_steps = syncs(trace), steps(trace)
     host = all_steps.host[all_steps.counted]
     if (span_index(host, trace.events.ts[first_device_use(trace)]) >= 0).any():
         return "first_use"
-    rows = waits.rows[(waits.kind == SyncKind.ALLOC) & (span_index(host, waits.start) >= 0)]
-    return "pool_growth" if len(rows) and not matching(trace.events, rows, _FREE).any() else ""
+    in_steps = (waits.kind == SyncKind.ALLOC) & (span_index(host, waits.start) >= 0)
+    if not in_steps.any() or (in_steps & returns_memory(trace)).any():
+        return ""
+    return "pool_refill" if num_returned_before(trace) else "pool_growth"
+
+
+def num_returned_before(trace: Trace) -> int:
+    """Return how often memory was returned to the driver before the counted steps, but for the capture of a graph."""
+    all_steps = steps(trace)
+    before = syncs(trace).start < all_steps.host[all_steps.counted][0, 0]
+    return int((before & returns_memory(trace) & ~is_in_graph_capture(trace)).sum())
+
+
+def returns_memory(trace: Trace) -> NDArray[np.bool_]:
+    """Return bool[S]: frees by which an allocator returns memory to the driver."""
+    waits = syncs(trace)
+    return np.asarray((waits.kind == SyncKind.ALLOC) & matching(trace.events, waits.rows, _FREE))
