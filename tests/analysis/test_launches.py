@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builder import Event, annotation, build, call, kernel, launch, op, step, table
+from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step, table
 from paths import TRACES
 
 from traceq.analysis.duplicates import OTHERS
@@ -38,6 +38,18 @@ def test_a_kernel_is_tiny_under_10_us_or_if_its_own_launch_took_longer() -> None
     )
     kernels = launched_kernels(trace)
     assert kernels.tiny.tolist() == [True, False, True, False, False, False, False]
+
+
+@pytest.mark.parametrize(("num_waited", "is_tiny"), [(1, True), (2, False)])
+def test_where_most_launches_wait_for_their_kernels_all_do(num_waited: int, is_tiny: bool) -> None:
+    """Of three launches of 30 the last is over 3 before its kernel, by the clock of the device."""
+    ends = [30 if n < num_waited else 33 for n in range(3)]
+    events = (
+        row
+        for n, end in enumerate(ends)
+        for row in (launch(100 * n, 30, n + 1), kernel("gemm", 100 * n + end - 12, 12, n + 1))
+    )
+    assert launched_kernels(build(step(0, 300), *events)).tiny[2] == is_tiny
 
 
 def steady(gap: float, dur: float = 8) -> list[Event]:
@@ -114,6 +126,48 @@ def test_long_kernels_short_gaps_long_pauses_and_syncs_are_not_launch_bound() ->
     assert findings(build(*steady(1002))) == []
     waits = [call("cudaStreamSynchronize", n * 28 + 1, 12) for n in range(10)]
     assert findings(build(*steady(20), *waits)) == []
+
+
+def copying(*, to: str = "DtoH", copies: int = 2, linked: bool = False, loop: float = 60) -> Trace:
+    """A step of ten kernels of 20, each after an op of `loop` of 100 in which copies run."""
+    rows = [step(0, 1200)]
+    for n in range(10):
+        begin = 120 * n
+        rows += [op("aten::mul", begin, 98), op("aten::_copy_from", begin + 10, loop)]
+        for number in range(copies):
+            corr = 100 + 10 * n + number if linked else 0
+            rows.append(memcpy(f"{to} (dma)", begin + 12 + 4 * number, 2, corr, stream=9))
+            rows += [call("cudaMemcpyAsync", begin + 11 + 4 * number, 1, corr)] if linked else []
+        rows += [launch(begin + 96, 2, n + 1), kernel("mul", begin + 100, 20, n + 1)]
+    return build(*rows)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_gaps_in_ops_that_copy_to_the_host_are_round_trips(linked: bool) -> None:
+    """Kernels are not tiny; of each gap of 98, but for the copies of 4, the device waits for 56 in the op that copies.
+
+    The op around it copies only in the one inside it.
+    """
+    trace = copying(linked=linked)
+    (finding,) = analyze(Run("", (trace,)), "launches").findings
+    assert (finding.code, finding.severity, finding.ns) == ("host_round_trips", "high", 560_000)
+    assert finding.text == (
+        "host round trips: the device waits 940 us per step for the host in gaps of up to 1 ms that follow no sync, "
+        "560 us of it in ops that copy to the host (most in aten::_copy_from); 20 copies between host and device and "
+        "10 kernels per step: keep scalars and operands on the device (in this one traced step)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("trace", "why_not"),
+    [
+        (copying(to="HtoD"), "nothing comes back to the host"),
+        (copying(copies=0), "copies are fewer than kernels"),
+        (copying(loop=40), "most of the gaps is in other ops"),
+    ],
+)
+def test_other_gaps_are_no_round_trips(trace: Trace, why_not: str) -> None:
+    assert findings(trace) == [], why_not
 
 
 def cold(first_use_ms: float, load_ms: float) -> Trace:

@@ -10,6 +10,7 @@ from paths import FIXTURES, TRACES
 
 import traceq
 from traceq.analysis.registry import analyze
+from traceq.facts.events.kernels import launched_kernels
 from traceq.model import Run
 from traceq.runs.read import read
 
@@ -45,6 +46,17 @@ def test_a_pool_that_was_emptied_in_the_partial_step_is_no_warm_up() -> None:
     run = read(real("torchrec-v100-ab/a"))
     (text, *_) = (each.text for each in analyze(run, "syncs").findings if each.text.startswith("allocation at"))
     assert "; memory was returned to the driver 25 times before these steps, and the pool is refilled: try" in text
+
+
+@pytest.mark.slow
+def test_a_host_that_copies_all_the_time_is_not_advised_to_compile() -> None:
+    """A third of the kernels passed as tiny, which last 19 us and longer: a launch of this runtime waits for them."""
+    run = read(real("mtia/rank0.json.gz"))
+    text = finding(run, "launches", "host_round_trips")
+    assert "3.04 s of it in ops that copy to the host (most in aten::_copy_from); 22,359 copies between" in text
+    assert {each.code for each in analyze(run, "launches").findings} == {"host_round_trips"}
+    (trace,) = run.traces
+    assert not launched_kernels(trace).tiny.any()
 
 
 def test_waits_in_a_first_collective_are_told_apart() -> None:

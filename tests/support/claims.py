@@ -432,7 +432,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "outside_phases": by_other_phase,
     "small_ops": at_most(by_line),
     **dict.fromkeys(("busy_machine", "contended_cores"), by_core_use),
-    "launch_bound": at_most(by_launches),
+    **dict.fromkeys(("launch_bound", "host_round_trips"), at_most(by_launches)),
     "cold_start": by_cold_calls,
     "expert_imbalance": by_experts,
     "pipeline_bubble": by_pipeline,

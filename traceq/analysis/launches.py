@@ -1,4 +1,4 @@
-"""Does the device wait because the host cannot launch fast enough?"""
+"""Does the device wait because the host cannot launch fast enough, or copies all the time?"""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps
+from traceq.analysis._host_copies import host_copies, ops_that_copy_to_host
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import in_phase, in_some_steps, per_step, range_of_steps
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.compiled_code import runs_compiled
+from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.name_patterns import matching
@@ -26,7 +28,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
-from traceq.intervals import sorted_unique, span_index
+from traceq.intervals import Spans, intersect, measure_common, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -67,7 +69,7 @@ class LaunchRow:
 
 def summarize(trace: Trace) -> Part[LaunchRow]:
     """Return kernels, tiny kernels and the host-bound share of the time of each phase."""
-    return Part(tuple(_rows(trace)), _cold_start(trace) or _launch_bound(trace))
+    return Part(tuple(_rows(trace)), _cold_start(trace) or _waits_for_host(trace))
 
 
 def merge(job: Job, parts: Sequence[Part[LaunchRow]]) -> Report:
@@ -108,48 +110,95 @@ def _rows(trace: Trace) -> list[LaunchRow]:
     ]
 
 
-def _launch_bound(trace: Trace) -> Finding | None:
-    """Return a finding where the device idles in many short gaps, each until the next kernel is launched.
+def _waits_for_host(trace: Trace) -> Finding | None:
+    """Return a finding where the device idles in many short gaps: the host copies, or cannot launch fast enough."""
+    kernels, copies = launched_kernels(trace), host_copies(trace)
+    tiny_pct = 100 * float(kernels.tiny.mean()) if len(kernels.tiny) else 0.0
+    may_copy = len(copies) >= len(kernels.work)
+    waits = _short_waits(trace) if tiny_pct >= _TINY_PCT or may_copy else None
+    if waits is None:
+        return None
+    finding = _round_trips(trace, waits) if may_copy else None
+    return finding or (_launch_bound(trace, waits, tiny_pct) if tiny_pct >= _TINY_PCT else None)
+
+
+@frozen(eq=False)
+class _ShortWaits:
+    """Gaps of the counted steps that are short and follow no sync, in which the device waits for the host.
+
+    `gaps` int64[G, 2] ns; `ns` int64[P] that lie in each piece of the partition; `by_step` float64[K].
+    """
+
+    gaps: Spans
+    ns: NDArray[np.int64]
+    by_step: NDArray[np.float64]
+
+
+def _short_waits(trace: Trace) -> _ShortWaits | None:
+    """Return the short waits for the host if they take a tenth of the counted steps, and of most of them.
 
     Gaps that a sync causes are the sync's.
     """
-    kernels = launched_kernels(trace)
-    tiny_pct = 100 * float(kernels.tiny.mean()) if len(kernels.tiny) else 0.0
-    if tiny_pct < _TINY_PCT:
-        return None
     steps_, partition = steps(trace), activity(trace)
     gaps = partition.when(TimeCategory.HOST_BOUND)
     gaps = gaps[gaps[:, 1] - gaps[:, 0] <= _LONGEST_GAP_NS]
     after_sync = span_index(gaps, syncs(trace).start + syncs(trace).blocked)
     gaps = np.delete(gaps, after_sync[after_sync >= 0], axis=0)
-    counted, host_bound = (
-        steps_.window[steps_.counted],
-        in_counted_steps(trace) & partition.among(TimeCategory.HOST_BOUND),
-    )
+    counted = steps_.window[steps_.counted]
     waited = np.where(span_index(gaps, partition.parts[:, 0]) >= 0, partition.ns, 0)
     waited[~in_counted_steps(trace)] = 0
-    total_ns, waited_ns = int((counted[:, 1] - counted[:, 0]).sum()), int(waited.sum())
-    if 100 * waited_ns < _BOUND_PCT * total_ns:
+    if 100 * int(waited.sum()) < _BOUND_PCT * int((counted[:, 1] - counted[:, 0]).sum()):
         return None
     step = span_index(steps_.window, partition.parts[:, 0])
     by_step = np.bincount(step[step >= 0], waited[step >= 0], len(steps_))[steps_.counted].astype(np.float64)
     if not holds_in_steps(by_step, np.diff(counted)[:, 0].astype(np.float64), _BOUND_PCT):
         return None
-    names, by_phase = phases(trace).names, np.bincount(partition.phase, waited, len(phases(trace).names))
+    return _ShortWaits(intersect(gaps, spans(*counted.T)), waited, by_step)
+
+
+def _round_trips(trace: Trace, waits: _ShortWaits) -> Finding | None:
+    """Return a finding where most of the short waits lie in ops that copy to the host, and copies outnumber kernels."""
+    events, steps_, work = trace.events, steps(trace), device_work(trace)
+    ops = ops_that_copy_to_host(trace)
+    copying_ns = measure_common(spans(events.ts[ops], events.end[ops]), waits.gaps)
+    if 2 * copying_ns <= int(waits.ns.sum()):
+        return None
+    by_name = {
+        events.strings[name]: measure_common(spans(events.ts[chosen], events.end[chosen]), waits.gaps)
+        for name in events.names_among(ops).tolist()
+        for chosen in (ops[events.name[ops] == name],)
+    }
+    num, a_step, most = len(waits.by_step), per_step(steps_), max(by_name, key=lambda name: by_name[name])
+    kernels, copies = (
+        format_value(int((span_index(steps_.window[steps_.counted], work.start[chosen]) >= 0).sum()) / num, Unit.MEAN)
+        for chosen in (launched_kernels(trace).work, host_copies(trace))
+    )
+    time, copying = (format_value(ns / num, Unit.NS) for ns in (int(waits.ns.sum()), copying_ns))
+    text = (
+        f"host round trips: the device waits {time} {a_step}{range_of_steps(waits.by_step)} for the host in gaps of up "
+        f"to 1 ms that follow no sync, {copying} of it in ops that copy to the host (most in {most}); {copies} copies "
+        f"between host and device and {kernels} kernels {a_step}: keep scalars and operands on the device"
+    )
+    return Finding("host_round_trips", "high", text, round(copying_ns / num), instead_of=("host_bound",))
+
+
+def _launch_bound(trace: Trace, waits: _ShortWaits, tiny_pct: float) -> Finding:
+    """Return the finding that the device idles in many short gaps, each until the next kernel is launched."""
+    steps_, partition, waited_ns, num = steps(trace), activity(trace), int(waits.ns.sum()), len(waits.by_step)
+    host_bound = in_counted_steps(trace) & partition.among(TimeCategory.HOST_BOUND)
+    names, by_phase = phases(trace).names, np.bincount(partition.phase, waits.ns, len(phases(trace).names))
     main = [phase for phase in np.argsort(-by_phase)[:2].tolist() if by_phase[phase] >= waited_ns / 5]
-    step_ns = round(waited_ns / len(counted))
     time, of_main, of_all = (
-        format_value(int(ns) / len(counted), Unit.NS)
-        for ns in (waited_ns, by_phase[main].sum(), partition.ns[host_bound].sum())
+        format_value(int(ns) / num, Unit.NS) for ns in (waited_ns, by_phase[main].sum(), partition.ns[host_bound].sum())
     )
     where = " and ".join(in_phase(names[phase]) for phase in main)
     where = f" {where}" if time == of_main else f", {of_main} of it {where}"
     tiny = f"{format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny{_tiny_line(trace)}"
     of_all = f", of {of_all} host-bound," if waited_ns < _NEARLY_ALL * int(partition.ns[host_bound].sum()) else ""
     which = f"for the host in gaps of up to 1 ms that follow no sync{where}"
-    waits = f"the device waits {time} {per_step(steps_)}{range_of_steps(by_step)}{of_all} {which} ({tiny})"
-    text = f"launch-bound: {waits}; try {_remedies(trace, main)}"
-    return Finding("launch_bound", "high", text, step_ns, instead_of=("host_bound",))
+    device_waits = f"the device waits {time} {per_step(steps_)}{range_of_steps(waits.by_step)}{of_all} {which} ({tiny})"
+    text = f"launch-bound: {device_waits}; try {_remedies(trace, main)}"
+    return Finding("launch_bound", "high", text, round(waited_ns / num), instead_of=("host_bound",))
 
 
 def _tiny_line(trace: Trace) -> str:
@@ -204,7 +253,7 @@ def _cold_start(trace: Trace) -> Finding | None:
         f"cold start, {format_value(sum(took_ns), Unit.NS)} once per process{in_some_steps(with_one, len(window))}: "
         f"{', '.join(parts)}; trace steps after a warm-up"
     )
-    instead_of = ("host_bound", "launch_bound", "long_backward")
+    instead_of = ("host_bound", "launch_bound", "host_round_trips", "long_backward")
     return Finding("cold_start", "high", text, sum(took_ns), instead_of=instead_of)
 
 

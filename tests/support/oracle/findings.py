@@ -8,10 +8,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from .nested import nested
 from .partition import Piece, pieces
 from .phases import Phases
 from .reader import Event, Trace, read
-from .spans import Span, clip, inside, union
+from .spans import Span, clip, inside, measure, union
 from .steps import windows
 from .syncs import Sync, find_syncs, starts_a_library
 from .unrecorded import gaps, opening
@@ -22,6 +23,7 @@ CATEGORIES = ("host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "allo
 IDLE = ("host_bound", "sync_wait", "alloc_wait", "tail")
 LOADS = re.compile(r"^enumerate\(DataLoader\)|^(## )?data_?load", re.IGNORECASE)
 LONGEST_GAP_NS = 1_000_000
+TO_HOST = re.compile("DtoH|DeviceToHost|DEVICE_TO_HOST")
 
 
 def finding_times(path: Path | str) -> dict[str, float]:
@@ -39,7 +41,9 @@ def finding_times(path: Path | str) -> dict[str, float]:
     parts = [piece for piece in every if any(start <= piece.start < end for start, end in counted)]
     times = {name: total(piece for piece in parts if piece.category == name) for name in CATEGORIES}
     times["starved"] = starved(trace, parts)
-    times["launch_bound"] = launch_bound(every, syncs, counted)
+    short = short_gaps(every, syncs, counted)
+    times["launch_bound"] = sum(end - start for start, end in short)
+    times["host_round_trips"] = host_round_trips(trace, short)
     times["cold_start"] = cold_start(trace, steps) * len(counted)  # of the whole trace
     times["long_backward"] = long_backward(parts)
     times["metric_gathers"] = carrying(trace, parts, "float", 2)
@@ -71,14 +75,29 @@ def starved(trace: Trace, parts: list[Piece]) -> int:
     return sum(common(piece, loading) for piece in idle)
 
 
-def launch_bound(every: list[Piece], syncs: list[Sync], counted: list[Span]) -> int:
+def short_gaps(every: list[Piece], syncs: list[Sync], counted: list[Span]) -> list[Span]:
     """Gaps of at most 1 ms in which the device waits for a launch, but for those in which a sync returns."""
     gaps = union([(piece.start, piece.end) for piece in every if piece.category == "host_bound"])
     chosen = []
     for start, end in gaps:
         if end - start <= LONGEST_GAP_NS and not any(start <= sync.end < end for sync in syncs):
-            chosen.append((start, end))
-    return sum(max(0, min(end, right) - max(start, left)) for start, end in chosen for left, right in counted)
+            chosen += [(max(start, left), min(end, right)) for left, right in counted if start < right and end > left]
+    return chosen
+
+
+def host_round_trips(trace: Trace, gaps: list[Span]) -> int:
+    """The part of these gaps in which an op that copies to the host runs, on a thread that launches."""
+    ops = nested(event for event in trace.events if event.cat == "cpu_op")
+    launching = {call.thread for call in trace.launches.values()}
+    around = []
+    for copy in trace.device_ops:
+        if copy.cat != "memcpy" or not TO_HOST.search(" ".join([copy.name, *map(str, copy.args.values())])):
+            continue
+        call = trace.launches.get(copy.row)
+        at = [(call.thread, call.start)] if call else [(thread, copy.start) for thread in launching]
+        around += [ops[thread].innermost(instant) for thread, instant in at if thread in ops]
+    copying = union([(op.start, op.end) for op in around if op])
+    return sum(measure(clip(copying, start, end)) for start, end in gaps)
 
 
 def cold_start(trace: Trace, steps: list[dict[str, Any]]) -> int:

@@ -32,6 +32,7 @@ _CATEGORIES = {
     "exposed_transfer": TimeCategory.EXPOSED_COMM,
     "allocator_retries": TimeCategory.ALLOC_WAIT,
     "launch_bound": TimeCategory.HOST_BOUND,
+    "host_round_trips": TimeCategory.HOST_BOUND,
 }
 """Category of time that a finding is about, by its code."""
 _OF_A_RANK = ("straggler", "late_ranks")
