@@ -156,7 +156,13 @@ def of_steps(name: str, start: float, dur: float) -> list[Event]:
 
 
 def late(by: float, jitter: Sequence[float] = (0, 0, 0)) -> tuple[str, str]:
-    """Verdicts of two ranks: the second comes later to three collectives of each step, and waits 2 us in a fourth."""
+    """Verdicts of two ranks."""
+    first_row, second_row = ranks(*late_job(by, jitter))
+    return first_row["verdict"], second_row["verdict"]
+
+
+def late_job(by: float, jitter: Sequence[float]) -> tuple[Trace, Trace]:
+    """The second rank comes later to three collectives of each step, and waits 2 us in a fourth."""
     first = met(*thrice((100, 300), (400, 600), (700, 900), (950, 960)))
     second = met(
         *(
@@ -165,8 +171,7 @@ def late(by: float, jitter: Sequence[float] = (0, 0, 0)) -> tuple[str, str]:
             for start, end in ((100, 300), (400, 600), (700, 900), (950, 960))
         )
     )
-    first_row, second_row = ranks(three_steps(0, *first), three_steps(1, *second))
-    return first_row["verdict"], second_row["verdict"]
+    return three_steps(0, *first), three_steps(1, *second)
 
 
 def test_the_others_wait_a_twentieth_of_the_step_for_a_straggler() -> None:
@@ -181,6 +186,16 @@ def test_a_straggler_is_late_in_every_step_by_more_than_the_steps_scatter() -> N
     assert rows.findings == ()
     assert (
         "In these 3 traced steps the others wait for rank 1, too irregularly to name a straggler." in rows.views[0].note
+    )
+
+
+def test_steps_that_are_too_few_to_name_a_rank_that_is_late_in_each_say_so() -> None:
+    """120 us without the first collective, 300 and 60 us of 1,000: symmetric ranks have such a mean by chance, too."""
+    assert late(60, jitter=(0, 40, -40)) == ("waits", "undecided")
+    report = analyze(Run("job", late_job(60, (0, 40, -40))), "ranks")
+    assert report.findings == report.caveats == ()
+    assert report.views[0].note.startswith(
+        "3 traced steps are too few to name a straggler; the others wait for rank 1 in each. A wait is"
     )
 
 

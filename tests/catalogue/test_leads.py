@@ -59,6 +59,13 @@ def test_a_host_that_copies_all_the_time_is_not_advised_to_compile() -> None:
     assert not launched_kernels(trace).tiny.any()
 
 
+def test_a_rank_that_is_late_in_both_of_two_steps_is_not_called_irregular() -> None:
+    report = analyze(read(real("torchrec-v100-ab/a")), "ranks")
+    note = "2 traced steps are too few to name a straggler; the others wait for rank 2 in both. A wait is"
+    assert report.views[0].note.startswith(note)
+    assert {row["rank"]: row["verdict"] for row in report.tables[0].to_dicts()}[2] == "undecided"
+
+
 def test_waits_in_a_first_collective_are_told_apart() -> None:
     """Table `ranks` leaves them out: profilers start one after the other."""
     text = finding(read(real("dlrm-v100-8r")), "partition", "exposed_wait")

@@ -53,7 +53,8 @@ def test_a_rank_is_named_by_its_share_of_what_the_others_wait(name: str, rank: i
     verdicts = {row["rank"]: row["verdict"] for row in table(job(name), "ranks")}
     named = [one for one, verdict in verdicts.items() if verdict == "straggler"]
     assert named == ([] if rank is None else [rank])
-    assert rank is not None or set(verdicts.values()) == {"waits", "irregular"}  # none is named, and none balanced
+    if rank is None:  # of one step, and of two in both of which one is waited for
+        assert set(verdicts.values()) == {"waits", "irregular" if name == "dlrm-v100-8r" else "undecided"}
 
 
 def test_the_straggler_of_torchrec_idles_a_second_a_step_in_its_sparse_arch() -> None:

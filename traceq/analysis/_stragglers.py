@@ -10,7 +10,7 @@ import numpy as np
 from traceq.analysis._caused_waits import CausedWaitRow, most_of_waits_for
 from traceq.analysis._job_gain import JobGain, job_gain
 from traceq.analysis._wording import category_term, in_traced_steps
-from traceq.causes.stragglers import UnprofiledLateness, straggler_ranks
+from traceq.causes.stragglers import StragglerRanks, UnprofiledLateness, straggler_ranks
 from traceq.facts.ranks.caused_waits import CausedWaits
 from traceq.facts.ranks.exposed_waits import EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
@@ -47,8 +47,8 @@ class Stragglers:
 
     `num_unprofiled` is the number of unprofiled steps that decided, 0 where the traced ones did; `saves_ns` of them
     (least, most) that the job's step of `step_ns` is shorter if all these ranks work as long as the others. `unsteady`
-    ranks cause most of the waits, but too irregularly to be named. `num_traced` steps, which all ranks count, have the
-    waits.
+    ranks cause most of the waits, but too irregularly to be named, or in each of too few steps (`is_too_short`).
+    `num_traced` steps, which all ranks count, have the waits.
     `undecided`: why a recording has no answer, and how to get one; "" where it has. `is_suspected`: others wait long.
     """
 
@@ -56,6 +56,7 @@ class Stragglers:
     note: str
     num_unprofiled: int = 0
     unsteady: frozenset[int] = frozenset()
+    is_too_short: bool = False
     num_traced: int = 0
     undecided: str = ""
     is_suspected: bool = False
@@ -71,7 +72,8 @@ def find_stragglers(job: Job, waits: CausedWaits, cells: Mapping[int, Mapping[Ph
         return Stragglers((), "", num_traced=num_traced, undecided=late.undecided, is_suspected=is_suspected)
     unprofiled = late.unprofiled
     if unprofiled is None and not late.ranks:
-        return Stragglers((), _not_steady(job, late.candidates, num_traced), unsteady=frozenset(late.candidates))
+        note, candidates = _not_steady(job, late, num_traced), frozenset(late.candidates)
+        return Stragglers((), note, unsteady=candidates, is_too_short=late.is_in_each)
     of_each = {rank: cells[rank] for rank in ranks}
     causes = {rank: lateness(job.query, of_each, rank) for rank in late.candidates}
     if unprofiled is None:
@@ -193,8 +195,15 @@ def _not_confirmed(
     return f"{waited}; {'they are' if len(causes) > 1 else 'it is'} not late throughout {many}."
 
 
-def _not_steady(job: Job, candidates: Sequence[int], num_steps: int) -> str:
-    return f"{_waited_for(job, candidates, num_steps)}, too irregularly to name a straggler." if candidates else ""
+def _not_steady(job: Job, late: StragglerRanks, num_steps: int) -> str:
+    """Return why no straggler is named where others wait for some ranks; "" where they wait for none."""
+    if not late.candidates:
+        return ""
+    if late.is_in_each:
+        noun, which = "ranks" if len(late.candidates) > 1 else "rank", "both" if num_steps == 2 else "each"
+        too_few = f"{num_steps:,} traced steps are too few to name a straggler"
+        return f"{too_few}; the others wait for {noun} {format_ranks(late.candidates)} in {which}."
+    return f"{_waited_for(job, late.candidates, num_steps)}, too irregularly to name a straggler."
 
 
 def _waited_for(job: Job, ranks: Sequence[int], num_steps: int) -> str:

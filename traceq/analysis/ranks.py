@@ -194,8 +194,10 @@ def _undecided(late: Stragglers) -> tuple[Caveat, ...]:
 def _verdict(rank: int, late: Stragglers) -> str:
     if late.undecided:
         return _OPEN
+    if not late.ranks and rank in late.unsteady:
+        return _OPEN if late.is_too_short else _UNSTEADY
     if not late.ranks:
-        return _UNSTEADY if rank in late.unsteady else _BALANCED if not late.unsteady else _WAITS
+        return _WAITS if late.unsteady else _BALANCED
     return _STRAGGLER if rank in {each.rank for each in late.ranks} else _WAITS
 
 
@@ -219,7 +221,9 @@ def _view(job: Job, rows: Sequence[RankRow], late: Stragglers) -> Table:
     names = format_ranks([each.rank for each in late.ranks])
     noun = "ranks" if len(late.ranks) > 1 else "rank"
     result = f"The others wait for {noun} {names}." if late.ranks else "No rank is a straggler."
-    if late.undecided:
+    if late.is_too_short:
+        result = ""  # the note says why
+    elif late.undecided:
         result = f"{late.undecided[0].upper()}{late.undecided[1:]}."
     waits = (
         "A wait is the time from a rank's start to the latest rank's, which causes it; it is exposed while nothing "

@@ -47,12 +47,14 @@ class StragglerRanks:
     """The stragglers of a job, those that cause most of the waits first, and what decided.
 
     `candidates`: the ranks for which the others wait in traced steps; they are stragglers if that `is_steady`, and no
-    `unprofiled` steps decide. `undecided`: why a recording has no answer, and how to get one; "" where it has.
+    `unprofiled` steps decide. `is_in_each`: the others do so in each of several traced steps, steady or not.
+    `undecided`: why a recording has no answer, and how to get one; "" where it has.
     """
 
     ranks: tuple[int, ...]
     candidates: tuple[int, ...] = ()
     is_steady: bool = False
+    is_in_each: bool = False
     unprofiled: UnprofiledLateness | None = None
     undecided: str = ""
 
@@ -65,7 +67,8 @@ class StragglerRanks:
             return f"none is late throughout {self.unprofiled.num_steps:,} unprofiled steps"
         if self.candidates:
             noun = "ranks" if len(self.candidates) > 1 else "rank"
-            return f"the others wait for {noun} {format_ranks(self.candidates)}, but too irregularly"
+            but = "but the traced steps are too few to name a straggler" if self.is_in_each else "but too irregularly"
+            return f"the others wait for {noun} {format_ranks(self.candidates)}, {but}"
         return "none causes most of what the others wait, and at least 5 % of the step"
 
 
@@ -83,11 +86,11 @@ def straggler_ranks(job: Job) -> StragglerRanks:
     candidates = tuple(ranks[index] for index in indices)
     if undecided := _undecided(job):
         return StragglerRanks((), candidates, undecided=undecided)
-    is_steady, unprofiled = _is_steady(waits, indices, step_ns), _unprofiled(job)
+    (is_steady, is_in_each), unprofiled = _steadiness(waits, indices, step_ns), _unprofiled(job)
     if unprofiled is None:
-        return StragglerRanks(candidates if is_steady else (), candidates, is_steady)
+        return StragglerRanks(candidates if is_steady else (), candidates, is_steady, is_in_each)
     late = tuple(sorted(unprofiled.late_ranks, key=lambda rank: (*candidates, rank).index(rank)))
-    return StragglerRanks(late, candidates, is_steady, unprofiled)
+    return StragglerRanks(late, candidates, is_steady, is_in_each, unprofiled)
 
 
 def _shortest_step_ns(job: Job, waits: CausedWaits) -> float:
@@ -110,19 +113,20 @@ def _undecided(job: Job) -> str:
     return f"{few} to tell whether a rank is a straggler; record at least {least} (--steps {least})"
 
 
-def _is_steady(waits: CausedWaits, candidates: Sequence[int], step_ns: float) -> bool:
-    """Return whether these ranks together are late in most steps, and beyond the scatter of the steps.
+def _steadiness(waits: CausedWaits, candidates: Sequence[int], step_ns: float) -> tuple[bool, bool]:
+    """Return whether these ranks together are late in most steps, and beyond their scatter; whether in each of several.
 
     A single step has no scatter: there, in most of its collectives, and beyond theirs.
     """
     if not candidates:
-        return False
+        return False, False
     is_one = waits.num_steps < 2
     caused = waits.per_collective(waits.ns) if is_one else waits.per_step(waits.ns)
     of_them, all_ranks = caused[:, candidates].sum(axis=1), caused.sum(axis=1)
     by_turns = all_ranks * len(candidates) / caused.shape[1]
-    in_most = of_them > all_ranks / 2 if is_one else of_them >= _LEAST_SHARE * step_ns
-    return 2 * int(np.count_nonzero(in_most)) > len(caused) and chance_of_mean(of_them - by_turns) <= _MOST_CHANCE
+    is_late = of_them > all_ranks / 2 if is_one else of_them >= _LEAST_SHARE * step_ns
+    is_beyond = chance_of_mean(of_them - by_turns) <= _MOST_CHANCE
+    return 2 * int(np.count_nonzero(is_late)) > len(caused) and is_beyond, bool(is_late.all()) and not is_one
 
 
 def _unprofiled(job: Job) -> UnprofiledLateness | None:
