@@ -34,5 +34,5 @@ def ops_that_copy_to_host(trace: Trace) -> NDArray[np.int64]:
     for track in sorted_unique(tracks(trace)[work.call[work.linked]]).tolist():
         if track in ops_of and not linked.all():
             rows.append(np.r_[ops_of[track].rows, -1][ops_of[track].innermost_at(work.start[copies[~linked]])])
-    found = sorted_unique(*rows)
-    return found[found >= 0]
+    ops = sorted_unique(*rows)
+    return ops[ops >= 0]

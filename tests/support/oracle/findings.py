@@ -94,8 +94,8 @@ def host_round_trips(trace: Trace, gaps: list[Span]) -> int:
         if copy.cat != "memcpy" or not TO_HOST.search(" ".join([copy.name, *map(str, copy.args.values())])):
             continue
         call = trace.launches.get(copy.row)
-        at = [(call.thread, call.start)] if call else [(thread, copy.start) for thread in launching]
-        around += [ops[thread].innermost(instant) for thread, instant in at if thread in ops]
+        begins = [(call.thread, call.start)] if call else [(thread, copy.start) for thread in launching]
+        around += [ops[thread].innermost(instant) for thread, instant in begins if thread in ops]
     copying = union([(op.start, op.end) for op in around if op])
     return sum(measure(clip(copying, start, end)) for start, end in gaps)
 

@@ -23,7 +23,16 @@ from traceq.frozen import frozen
 from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Category, Trace
 
-__all__ = ["COPY_CALL", "DEVICE_SYNCHRONIZE", "TO_DEVICE", "TO_HOST", "BlockingCalls", "SyncKind", "blocking_calls"]
+__all__ = [
+    "COPY_CALL",
+    "DEVICE_SYNCHRONIZE",
+    "PAGEABLE_COPY",
+    "TO_DEVICE",
+    "TO_HOST",
+    "BlockingCalls",
+    "SyncKind",
+    "blocking_calls",
+]
 
 TOLERANCE_NS = 50_000
 """Host and device clocks differ by up to 30 us; a synchronize that belongs to a copy follows within 11 us."""
