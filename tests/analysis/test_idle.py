@@ -88,6 +88,13 @@ def test_python_between_ops_stands_with_the_annotation_around_it() -> None:
     assert filled(*around) == {("python", ""): 2 + 2, ("python", "Optimizer.step#SGD.step"): 19}
 
 
+def test_a_device_that_is_not_recorded_has_no_idle_time_to_show() -> None:
+    """The main thread of a CPU job has: there, launches would tell of a device."""
+    events = step(0, 100), op("aten::add", 0, 20), op("aten::mul", 90, 10)
+    views = [analyze(Run("", (trace,)), "idle").views for trace in (build(*events), build(*events, launch(5, 2, 1)))]
+    assert [[view.key for view in of_trace] for of_trace in views] == [["idle"], []]
+
+
 def test_a_busy_device_has_no_idle_time_to_show() -> None:
     trace = build(step(1, 99), launch(1, 1, 1), kernel("a", 2, 98, 1))
     assert analyze(Run("", (trace,)), "idle").views == ()

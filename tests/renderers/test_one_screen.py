@@ -53,6 +53,12 @@ def test_a_report_is_one_screen_and_cuts_no_line_number(path: Path) -> None:
         check_lines(view, narrow)
 
 
+@pytest.mark.parametrize(("name", "is_lost"), [("no_device_rows.json", True), ("groups.json", False)])
+def test_a_trace_without_rows_of_its_device_says_first_that_no_bottleneck_is_known(name: str, is_lost: bool) -> None:
+    _, second, *_ = screen(sheet_of(FIXTURES / "kinds" / name), 200).splitlines()
+    assert second.startswith("What the device does is not recorded: no bottleneck of it can be named.") == is_lost
+
+
 def check_lines(view: Table, narrow: str) -> None:
     """Each `file.py:LINE` of a table on a narrow screen is there, of a long name the end."""
     index = next((index for index, column in enumerate(view.columns) if column.key == "line"), None)

@@ -78,10 +78,12 @@ def summarize(trace: Trace) -> _Rank:
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
-    """Return the rows of all ranks; people see the mean over them."""
+    """Return the rows of all ranks; people see the mean over them, but not the host's of a device that is missing."""
     rows = of_all(parts)
     step_ns, idle_ns = sum(part.step_ns for part in parts), sum(row.step_ns for row in rows)
-    view = (_view(job, rows, idle_ns, step_ns),) if rows and idle_ns >= _MIN_IDLE * step_ns else ()
+    is_lost = any(rank.lacks_device_rows for rank in job.ranks) and not any(rank.has_device for rank in job.ranks)
+    is_shown = rows and idle_ns >= _MIN_IDLE * step_ns and not is_lost
+    view = (_view(job, rows, idle_ns, step_ns),) if is_shown else ()
     return Report("idle", (Table.of("idle", "Idle time", IdleRow, rows),), view)
 
 

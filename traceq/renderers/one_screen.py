@@ -19,6 +19,7 @@ from traceq.renderers.text import (
     print_line,
     print_sheet,
     print_table,
+    print_unnamed_bottleneck,
     source_summary,
     unknown_line,
     visible_text,
@@ -91,6 +92,7 @@ def _as_fits(findings: Sequence[Finding], console: EscapedConsole) -> Sequence[F
 
 def _print_head(sheet: Sheet, findings: Sequence[Finding], console: EscapedConsole) -> None:
     print_line(visible_text(source_summary(sheet.source), style="bold"), console)
+    print_unnamed_bottleneck(sheet, console)
     print_findings(findings, console)
     if (num_left_out := len(sheet.top_findings) - len(findings)) > 0:
         print_line(visible_text(f"  {num_left_out} more with --full", style="dim"), console)

@@ -30,6 +30,7 @@ __all__ = [
     "print_line",
     "print_sheet",
     "print_table",
+    "print_unnamed_bottleneck",
     "source_summary",
     "unknown_line",
     "visible_text",
@@ -50,6 +51,10 @@ _LINE = "line"
 _AND_MORE, _FEWEST = re.compile(r" \(and \d+ more\)$"), 6
 """End of a name that stands for several, and the characters of the name that are left before it."""
 _CUT_BEFORE = re.compile(r"…[ (]*$")
+_NO_BOTTLENECK = (
+    "What the device does is not recorded: no bottleneck of it can be named. The times below are the host's, waits for "
+    "the device among them."
+)
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 
@@ -95,6 +100,7 @@ def write_caveats(caveats: Iterable[Caveat], file: TextIO, options: RenderOption
 def print_sheet(sheet: Sheet, console: EscapedConsole) -> None:
     """Write a sheet to a console, at the console's width."""
     print_line(visible_text(source_summary(sheet.source), style="bold"), console)
+    print_unnamed_bottleneck(sheet, console)
     print_findings(sheet.top_findings[:MOST_FINDINGS], console)
     if (num_left_out := len(sheet.top_findings) - MOST_FINDINGS) > 0:
         print_line(visible_text(f"  {num_left_out} more in --json", style="dim"), console)
@@ -105,6 +111,12 @@ def print_sheet(sheet: Sheet, console: EscapedConsole) -> None:
     if sheet.unknown:
         console.print()
         print_line(visible_text(unknown_line(sheet), style="dim"), console)
+
+
+def print_unnamed_bottleneck(sheet: Sheet, console: EscapedConsole) -> None:
+    """Write that no bottleneck can be named where the rows of the device are missing, and nothing is found."""
+    if sheet.source.lacks_device_rows and not sheet.top_findings:
+        print_line(visible_text(_NO_BOTTLENECK, style="bold"), console)
 
 
 def print_findings(findings: Sequence[Finding], console: EscapedConsole) -> None:
