@@ -13,12 +13,16 @@ from builder import Event, annotation, build, comms, kernel, launch, op, step, t
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.analysis.registry import analyze
+from traceq.errors import UsageFault
 from traceq.facts.ranks.clock_offsets import clocks
 from traceq.facts.ranks.collective_matching import match_collectives
 from traceq.facts.ranks.job import job_of
 from traceq.model import Arm, Manifest, Run, Timings, Trace
 from traceq.report import Finding
 from traceq.stats.late_ranks import saved_at_pace_of_others
+from traceq.whatif.interventions import WithoutStraggler
+from traceq.whatif.job_replay import job_replay
+from traceq.whatif.predict import predict
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 Row = dict[str, Any]
@@ -197,6 +201,9 @@ def test_steps_that_are_too_few_to_name_a_rank_that_is_late_in_each_say_so() -> 
     assert report.views[0].note.startswith(
         "3 traced steps are too few to name a straggler; the others wait for rank 1 in each. A wait is"
     )
+    too_few = "the others wait for rank 1, but the traced steps are too few to name a straggler"
+    with pytest.raises(UsageFault, match=too_few):
+        predict(job_replay(Run("job", late_job(60, (0, 40, -40)))), [WithoutStraggler()])
 
 
 def test_waits_in_a_step_that_is_cut_off_do_not_count() -> None:

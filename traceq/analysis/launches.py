@@ -168,16 +168,16 @@ def _round_trips(trace: Trace, waits: _ShortWaits) -> Finding | None:
         for name in events.names_among(ops).tolist()
         for chosen in (ops[events.name[ops] == name],)
     }
-    num, a_step, most = len(waits.by_step), per_step(steps_), max(by_name, key=lambda name: by_name[name])
+    num, each, most = len(waits.by_step), per_step(steps_), max(by_name, key=lambda name: by_name[name])
     kernels, copies = (
         format_value(int((span_index(steps_.window[steps_.counted], work.start[chosen]) >= 0).sum()) / num, Unit.MEAN)
         for chosen in (launched_kernels(trace).work, host_copies(trace))
     )
     time, copying = (format_value(ns / num, Unit.NS) for ns in (int(waits.ns.sum()), copying_ns))
     text = (
-        f"host round trips: the device waits {time} {a_step}{range_of_steps(waits.by_step)} for the host in gaps of up "
+        f"host round trips: the device waits {time} {each}{range_of_steps(waits.by_step)} for the host in gaps of up "
         f"to 1 ms that follow no sync, {copying} of it in ops that copy to the host (most in {most}); {copies} copies "
-        f"between host and device and {kernels} kernels {a_step}: keep scalars and operands on the device"
+        f"between host and device and {kernels} kernels {each}: keep scalars and operands on the device"
     )
     return Finding("host_round_trips", "high", text, round(copying_ns / num), instead_of=("host_bound",))
 
