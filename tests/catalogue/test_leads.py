@@ -133,8 +133,8 @@ def test_what_is_captured_once_follows_the_verdict() -> None:
 
 def test_twice_the_microbatches_are_other_work() -> None:
     once, twice = (FIXTURES / "strategies" / f"fsdp2{side}.json.gz" for side in ("", "_accumulated"))
-    told = "The sides differ in what they compute: calls: aten::mm runs 28 times per step instead of 14, and 1 more"
-    assert traceq.diff(once, twice).words[1].startswith(told)
+    words = "The sides differ in what they compute: calls: aten::mm runs 28 times per step instead of 14, and 1 more"
+    assert traceq.diff(once, twice).words[1].startswith(words)
 
 
 @pytest.mark.parametrize(

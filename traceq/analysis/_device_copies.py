@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,8 +14,9 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.model import Category, Trace
+from traceq.units import Unit, format_value
 
-__all__ = ["exposed_device_copies"]
+__all__ = ["copies_of_device_words", "exposed_device_copies"]
 
 _WITHIN_DEVICE = re.compile(r"^Memcpy (DtoD|DeviceToDevice)")
 
@@ -38,3 +40,12 @@ def exposed_device_copies(trace: Trace) -> dict[str, float]:
         name = events.text(row) if row >= 0 else ""
         by_name[name] = by_name.get(name, 0.0) + op_ns
     return by_name
+
+
+def copies_of_device_words(copies: Mapping[str, float]) -> str:
+    """Return `14.5 ms are device-to-device copies by aten::copy_: avoid contiguous(), clone() and layout changes`."""
+    largest = max(copies, key=lambda op: copies[op])
+    by = f", most of them by {largest}" if len(copies) > 1 else f" by {largest}"
+    of_op = by if largest and 2 * copies[largest] >= sum(copies.values()) else ""
+    time = format_value(sum(copies.values()), Unit.NS)
+    return f"{time} are device-to-device copies{of_op}: avoid contiguous(), clone() and layout changes"

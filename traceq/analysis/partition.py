@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_share
-from traceq.analysis._device_copies import exposed_device_copies
+from traceq.analysis._device_copies import copies_of_device_words, exposed_device_copies
 from traceq.analysis._host_causes import HostCauses, host_causes, host_words
 from traceq.analysis._slack import least_waiting_rank, slack_by_rank
 from traceq.analysis._wording import (
@@ -276,7 +276,7 @@ def _findings(
             unrecorded = f"{format_value(float(unrecorded_ns.mean()), Unit.NS)} {per_step(job.ranks[0].steps)}"
             meaning = f"{meaning}; it may be less, as work that the trace does not show runs for {unrecorded}"
         if category == _COPIES and 2 * sum(device_copies.values()) >= mean_ns:
-            meaning = _copies_of_device(device_copies)
+            meaning = copies_of_device_words(device_copies)
         if category == _HOST_BOUND and (places := host_words([part.host_causes for part in parts], mean_ns)):
             meaning = f"the device waits for the host: {places}"
         is_capture = category == _HOST_BOUND and 2 * capture_ns >= mean_ns
@@ -325,15 +325,6 @@ def _first_waits(job: Job, parts: Sequence[_Rank]) -> list[PartitionRow]:
 def _own_ns(job: Job, rows: Sequence[PartitionRow], category: str, rank: int) -> float:
     """Return the time of a category in the mean counted step of one rank."""
     return sum(mean.ns for mean in _means(job, rows) if (mean.rank, mean.category) == (rank, category))
-
-
-def _copies_of_device(copies: dict[str, float]) -> str:
-    """Return `14.5 ms are device-to-device copies by aten::copy_: avoid contiguous(), clone() and layout changes`."""
-    largest = max(copies, key=lambda op: copies[op])
-    by = f", most of them by {largest}" if len(copies) > 1 else f" by {largest}"
-    of_op = by if largest and 2 * copies[largest] >= sum(copies.values()) else ""
-    time = format_value(sum(copies.values()), Unit.NS)
-    return f"{time} are device-to-device copies{of_op}: avoid contiguous(), clone() and layout changes"
 
 
 def _mean_saving(savings: Sequence[Saving]) -> Saving:

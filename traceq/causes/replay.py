@@ -16,8 +16,8 @@ from traceq.causes.edges import EdgeKind
 from traceq.causes.holds import launch_queue_length
 from traceq.causes.longest_path import longest_paths, paths_to
 from traceq.causes.rank_graph import RankGraph, graph_of_one
+from traceq.causes.step_nodes import host_nodes, step_nodes
 from traceq.causes.weights import idle_device_latency, measured_times, weights_of_one
-from traceq.causes.windows import last_ends, opening
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.stream_waits import stream_waits
 from traceq.facts.memo import once_per_trace
@@ -256,8 +256,8 @@ def replay_of(trace: Trace) -> Replay:
     graph = recording_graph(rank, queue_length)
     usual = measured_times(graph, idle_device_latency(trace))
     weight = weights_of_one(graph, usual)
-    begins, ends = _step_nodes(rank)
-    host_begins, host_ends = _host_nodes(rank)
+    begins, ends = step_nodes(rank)
+    host_begins, host_ends = host_nodes(rank)
     play = partial(_play, graph, windows=(begins, ends), host=(host_begins, host_ends))
     observed = play(weight)
     loosest = _loosest(rank, graph, observed, usual)
@@ -385,44 +385,3 @@ def _removable(rank: RankGraph, graph: RecordingGraph) -> tuple[NDArray[np.int64
     is_last = (edges.kind == EdgeKind.HOLD) & (at_place >= 0)
     stays = np.where(waits.call >= 0, waits.end - waits.start - waits.saves, 0)
     return at_place, np.where(waits_for_work, _NEVER, np.where(is_last, np.r_[stays, 0][at_place], 0))
-
-
-def _step_nodes(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (int64[K, S] the nodes of which the latest is the begin of each step, the end), -1 for none.
-
-    No step begins before the work of the one before it is done: a host without its waits runs ahead of the device.
-    """
-    all_steps, (begin, end) = steps(rank.a.trace), _step_anchors(rank)
-    on_device = last_ends(rank, end if all_steps.marked else end + 1)
-    before = np.concatenate([np.full_like(on_device[:1], -1), on_device[:-1]])
-    by_host = np.ones(len(all_steps), np.bool_) & ~all_steps.by_device
-    begin_node = np.where(by_host | all_steps.begins_session, rank.host_node[begin], -1)
-    end_node = np.where(by_host | all_steps.is_only, rank.host_node[end], -1)
-    return np.column_stack([_opening(rank), begin_node, before]), np.column_stack([end_node, on_device])
-
-
-def _host_nodes(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (int64[K, 2] the nodes of which the latest is the begin of the host in each step, int64[K, 1] its end).
-
-    A step of the host begins where the one before ends, within a session of the profiler.
-    """
-    begin, end = (rank.host_node[anchor] for anchor in _step_anchors(rank))
-    since = np.where(steps(rank.a.trace).begins_session, begin, np.r_[begin[:1], end[:-1]])
-    return np.column_stack([_opening(rank), since]), end[:, None]
-
-
-def _step_anchors(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (the begin of each step of the host, its end): int64[K] anchors."""
-    line = rank.a
-    if not steps(line.trace).marked:
-        return np.zeros(1, np.int64), np.flatnonzero(line.kind == AnchorKind.END)
-    begin, end = (np.flatnonzero(line.kind == kind) for kind in (AnchorKind.STEP_BEGIN, AnchorKind.STEP_END))
-    begin, end = (anchor[np.argsort(line.ref[anchor], kind="stable")] for anchor in (begin, end))
-    return begin, end
-
-
-def _opening(rank: RankGraph) -> NDArray[np.int64]:
-    """Return int64[K]: the node with which the first step begins after unrecorded work, -1 for none."""
-    opens = np.full(len(steps(rank.a.trace)), -1)
-    opens[: len(opening(rank))] = opening(rank)
-    return opens

@@ -77,9 +77,9 @@ def _is_common(
         for ns in (a_ns, b_ns)
     )
     changed = np.log(np.divide(of_b, of_a, out=np.full_like(of_a, np.nan), where=of_a > 0)) / change
-    known = ~np.isnan(changed).all(axis=1)
-    of_name = np.bincount(name, weights=weight)[known]
-    return bool(of_name[np.nanmedian(changed[known], axis=1) >= _LEAST_OF_CHANGE].sum() >= _COMMON * of_name.sum())
+    has_change = ~np.isnan(changed).all(axis=1)
+    of_name = np.bincount(name, weights=weight)[has_change]
+    return bool(of_name[np.nanmedian(changed[has_change], axis=1) >= _LEAST_OF_CHANGE].sum() >= _COMMON * of_name.sum())
 
 
 def jitter(
