@@ -321,7 +321,7 @@ def test_exposed_communication_of_several_ranks_is_waiting_and_transfer() -> Non
     assert "overlap" not in wait
     alone = analyze(Run("one", (rank(0, 0),)), "partition")
     (lost,) = (finding.text for finding in alone.findings if "exposed" in finding.code)
-    assert lost.startswith("exposed communication, 310 us per step (32.1 %) in these 3 traced steps, but free comm")
+    assert "collectives run while nothing computes; traces of all ranks tell waiting from transfer; " in lost
 
 
 @pytest.mark.parametrize(("start", "lacks_work"), [(3_010, False), (4_000, True)])

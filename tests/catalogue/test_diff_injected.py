@@ -100,7 +100,7 @@ def test_twenty_stalls_of_two_milliseconds_are_forty_milliseconds_of_one_op(comp
     assert sum(abs(cause.delta_ns) for cause in result.causes[1:]) < 0.01 * 40_100_000
     assert result.words[1] == (
         "b adds 20 syncs per step (20 dtoh aten::_local_scalar_dense in ## forward ##): "
-        "+40.0 ms per step (copy +30.0 us, sync wait +39.9 ms, rest +48.5 us), 100.0 % of the traced +40.0 ms."
+        "+40.0 ms per step (copy +30.0 us, waits +39.9 ms, rest +48.5 us), 100.0 % of the traced +40.0 ms."
     )
 
 

@@ -50,7 +50,7 @@ def test_what_a_finding_saves_is_what_a_replay_of_its_events_saves(path: Path, n
         assert savings is not None
         assert finding.ns == pytest.approx(savings.saved_ns(finding.code, finding.key), abs=1), finding.text
     if savings is not None:
-        replayed = zip(savings.replay.observed[0], savings.replay.steps, strict=True)
+        replayed = zip(savings.replay.observed, savings.replay.steps, strict=True)
         assert all(ns == step["window_ns"] for ns, step in replayed if step["window"] == "device")
 
 

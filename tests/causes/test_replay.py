@@ -242,7 +242,8 @@ def test_a_wait_between_streams_that_delayed_nothing_may_not_exist_unless_its_ev
 def test_what_a_device_that_lags_behind_its_host_catches_up_with_is_no_saving_of_steps_to_come() -> None:
     """The host takes 100 us a step and launches ahead, the device 120: 50 of kernels and 70 of communication.
 
-    Without it these three steps would be over 70 us earlier each; later ones, without a queue, take the host's 100.
+    Without it these three steps would take 68 us less each; later ones, without a queue, take the host's 100, unless
+    that is faster when nothing is recorded.
     """
     events = [launch(2, 2, 1), kernel("early", 10, 500, 1)]
     for number in range(4):
@@ -253,7 +254,7 @@ def test_what_a_device_that_lags_behind_its_host_catches_up_with_is_no_saving_of
     trace = build(*events)
     assert steps(trace).counted.tolist() == [False, True, True, True]
     saving = replay_of(trace).without_communication
-    assert (saving.least_ns, saving.most_ns) == (20_000, 20_000)
+    assert (saving.least_ns, saving.most_ns) == (20_000, 68_000)
 
 
 def test_delays_of_the_device_that_nothing_explains_may_be_gone_with_the_time_of_the_host() -> None:

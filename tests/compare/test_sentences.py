@@ -241,7 +241,7 @@ def test_of_a_sync_its_whole_chain_is_told() -> None:
     waits = replace(cause("dtoh aten::item", -50, -2, kind="sync"), chain=Chain(0, -38 * US, -12 * US))
     assert words_of(-100, waits)[0] == (
         "on removes 2 syncs per step (2 dtoh aten::item in fwd): "
-        "-50.0 us per step (sync wait -38.0 us, rest -12.0 us), 50.0 % of the traced -100 us."
+        "-50.0 us per step (waits -38.0 us, rest -12.0 us), 50.0 % of the traced -100 us."
     )
 
 
@@ -541,7 +541,7 @@ def test_traces_without_steps_are_compared_as_wholes() -> None:
     result = diff_runs(a, b)
     assert result.words[0] == "b costs 50.0 us in the trace (+62.5 %), from one trace each, no interval."
     assert result.words[1].startswith(
-        "b adds 1 sync in the trace (1 dtoh aten::item in forward): +30.0 us in the trace (copy +5.00 us, sync wait +2"
+        "b adds 1 sync in the trace (1 dtoh aten::item in forward): +30.0 us in the trace (copy +5.00 us, waits +2"
     )
     assert not any("step" in line for line in result.words[2:])
     assert waterfall(result).title == "Delta by phase and category (whole traces of rank 0; profiled)"

@@ -78,7 +78,7 @@ class Replay:
     What a change saves is known within a range. At least: all that is not removed delays others as it did, and so does
     what may have been waited for (`observed`). At most: waits between streams that are inferred, and delayed nothing in
     this recording, do not exist, and what the device waits for without a recorded reason is gone, too (`loosest`).
-    What a mean step saves is what `lasting` leaves of it.
+    Of what a faster device saves, that is what `lasting` leaves.
     """
 
     trace_reference: ReferenceType[Trace]  # a fact that holds its trace would be kept with it for ever
@@ -159,7 +159,7 @@ class Replay:
     @cached_property
     def without_communication(self) -> Saving:
         """What the mean counted step saves if its `communication` takes no time."""
-        return self._savings([(self.communication, 0)])[0]
+        return self._savings([(self.communication, 0)], speeds_device=True)[0]
 
     @cached_property
     def without_host_time(self) -> Saving:
@@ -211,18 +211,21 @@ class Replay:
             edges = of_edge[case[self.hold[of_edge]]]
             yield edges, self.without[edges]
 
-    def _savings(self, cases: list[tuple[NDArray[np.int64], NDArray[np.int64] | int]]) -> list[Saving]:
-        saved = self._lasting(cases, self.observed)
-        most = self._lasting(cases, self.loosest) if self.is_a_range else saved
+    def _savings(
+        self, cases: list[tuple[NDArray[np.int64], NDArray[np.int64] | int]], *, speeds_device: bool = False
+    ) -> list[Saving]:
+        counted = steps(self.trace).counted
+        saved = [each[counted] for each, _ in self._saved(cases, self.observed)]
+        most = [each[counted] for each, _ in self._saved(cases, self.loosest)] if self.is_a_range else saved
+        if speeds_device:
+            saved = self._lasting(cases)
         means = [[round(float(of_case.mean())) for of_case in side] for side in (saved, most)]
         by_step = [tuple(of_case.tolist()) for of_case in saved]
         return [Saving(least, max(least, most), of) for least, most, of in zip(*means, by_step, strict=True)]
 
-    def _lasting(
-        self, cases: Iterable[tuple[NDArray[np.int64], NDArray[np.int64] | int]], play: Play
-    ) -> list[NDArray[np.int64]]:
+    def _lasting(self, cases: Iterable[tuple[NDArray[np.int64], NDArray[np.int64] | int]]) -> list[NDArray[np.int64]]:
         """Return int64[C] ns of each case: by which counted steps become shorter in a job that goes on."""
-        counted = steps(self.trace).counted
+        counted, play = steps(self.trace).counted, self.observed
         lasts_ns, host_ns = play.step_ns[counted], play.host_ns[counted]
         return [
             lasting(saved[counted], lasts_ns, host_ns, host_after[counted])
@@ -289,8 +292,8 @@ def lasting(
     """Return int64[K] ns: what steps save in a job that goes on, of what they save as the last ones of a job.
 
     Work that the host launched ahead, and that a faster device catches up with, is saved once: in the long run steps
-    are no shorter than the host in them. Steps last `lasts_ns`, the host in them `host_ns`, and `host_after` with the
-    change.
+    are no shorter than the host in them, which may be slower than usual as it is profiled. Steps last `lasts_ns`, the
+    host in them `host_ns`, and `host_after` with the change.
     """
     gained = int(saved.sum())
     if gained <= 0:

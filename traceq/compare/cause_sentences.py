@@ -31,14 +31,24 @@ _ERRORS = 2
 
 
 def cause_words(
-    a_name: str, b_name: str, traced: Traced, causes: Sequence[Cause], *, doubt: str = "", same_work: bool = True
+    a_name: str,
+    b_name: str,
+    traced: Traced,
+    causes: Sequence[Cause],
+    *,
+    doubt: str = "",
+    same_work: bool = True,
+    same_code: bool = False,
 ) -> tuple[str, ...]:
     """Return the largest causes, largest first: lines whose ops were added or removed, other such syncs, the rest.
 
-    Sides without `same_work`, like two devices, differ in much that no one changed: only large causes are listed. With
+    Sides without `same_work`, like two devices, differ in much that no one changed: only large causes are listed. Those
+    with the `same_code`, as ranks of a job, have no op that was added, removed or replaced. With
     a `doubt`, durations of traced steps are no evidence: what is left is which ops were added or removed, and the
     doubt. What names no change is never listed as a cause, but named where it is most of the delta.
     """
+    if same_code:
+        causes = [replace(cause, delta_num=0.0, delta_bytes=0) for cause in causes]
     by_line = _changed_lines(causes, traced, same_work=same_work)
     listed = {cause.key for _, members in by_line for cause in members}
     changed = [cause for cause in causes if cause.kind == "sync" and cause.delta_num and cause.key not in listed]
@@ -73,7 +83,8 @@ def cause_words(
             texts += _rest_words(traced, large, causes)
         sized.append((size, f"{label}: {'; '.join(texts)}."))
     sized.sort(key=lambda each: -each[0])
-    small = [cause for cause in _other_work(causes, traced, same_work=same_work) if cause not in large]
+    other_work = [] if same_code else _other_work(causes, traced, same_work=same_work)
+    small = [cause for cause in other_work if cause not in large]
     sized += [(0, text) for text in _other_work_words(b_name, traced, small)]
     where_only = [*_host_words(a_name, b_name, traced), *_unmatched_words(traced)]
     of_changes = " ".join(text for _, text in sized)
@@ -306,11 +317,11 @@ def _saved(least_ns: int, most_ns: int, traced: Traced) -> str:
 
 
 def _chain(syncs: Sequence[Cause], otherwise: str) -> str:
-    """Return ` (copy +2.00 us, sync wait +183 us, rest +5.00 us)`, without parts that do not differ."""
+    """Return ` (copy +2.00 us, waits +183 us, rest +5.00 us)`, without parts that do not differ."""
     chains = [cause.chain for cause in syncs if cause.chain]
     parts = (
         ("copy", sum(chain.copied_ns for chain in chains)),
-        ("sync wait", sum(chain.waited_ns for chain in chains)),
+        ("waits", sum(chain.waited_ns for chain in chains)),
         ("rest", _sum(syncs) - sum(chain.copied_ns + chain.waited_ns for chain in chains)),
     )
     texts = [f"{what} {_delta(ns)}" for what, ns in parts if ns]

@@ -35,7 +35,7 @@ from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory
 from traceq.compare.step_times import compare_cpu, compare_sides
 from traceq.compare.unprofiled_sentences import unprofiled_phase_words
 from traceq.compare.verdict_sentences import cpu_words, no_difference_seen, sample_words, verdict_words
-from traceq.compare.where_sentences import elsewhere_words, phase_words, python_words, waiting_words
+from traceq.compare.where_sentences import elsewhere_words, lateness_words, phase_words, python_words, waiting_words
 from traceq.compare.work_deltas import work_deltas
 from traceq.compare.work_sentences import work_split_words
 from traceq.errors import UnreadableInput, UsageFault
@@ -167,7 +167,8 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     steps = compare_sides(a, b, comparability, threshold_pct, None) if samples else comparison
     ranks = rank_deltas(a.ranks, b.ranks)
     traced, cells, causes = _explained(a, b, ranks)
-    if not comparability.ok:
+    is_one_job = are_ranks_of_one_job(a, b)
+    if is_one_job or not comparability.ok:
         causes = tuple(map(_of_unlike_runs, causes))
     work = work_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else ()
     a_name, b_name = _names(a, b)
@@ -183,7 +184,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         control=_control(a),
         per=per,
         num_ranks=len(ranks),
-        is_one_job=are_ranks_of_one_job(a, b),
+        is_one_job=is_one_job,
         uncommon=uncommon_steps(a, b),
         is_jitter=traced is not None and is_jitter(traced, causes),
     )
@@ -202,7 +203,11 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
                 *python_words(a_name, b_name, causes, steps),
                 *work_split_words(traced, work, timed=False),
             )
-        words = (*words, *cause_words(a_name, b_name, traced, causes, doubt=doubt, same_work=comparability.ok))
+        words = (
+            *words,
+            *(lateness_words(a_name, b_name, traced, cells) if is_one_job else ()),
+            *cause_words(a_name, b_name, traced, causes, doubt=doubt, same_work=comparability.ok, same_code=is_one_job),
+        )
         if not doubt:
             words = (*words, *waiting_words(traced, cells, causes), *work_split_words(traced, work))
             words = (*words, *elsewhere_words(traced, cells, causes))

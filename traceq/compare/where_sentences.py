@@ -8,10 +8,11 @@ from traceq.compare.cause_names import cause_name
 from traceq.compare.result import Cause, CellDelta, Traced
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
 from traceq.facts.timeline.phases import BEFORE_WINDOW
+from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = ["elsewhere_words", "phase_words", "python_words", "waiting_words"]
+__all__ = ["elsewhere_words", "lateness_words", "phase_words", "python_words", "waiting_words"]
 
 _MOST_PCT, _ALL_PCT = 50.0, 100.5
 """Percent of a difference from which a phase is named; beyond the second, others have the opposite sign."""
@@ -19,8 +20,9 @@ _LITTLE = 0.05
 """Part of a step, or of a difference, that is next to nothing."""
 _RUN_TO_RUN = ("pace", "jitter", "minor")
 """Kinds of causes that hold the durations of host ops, too, which then do not take as long as before."""
-_HOST_BOUND, _LARGE_CELL, _SMALL_PART = "host_bound", 0.3, 0.1
-"""Category, and the part of a delta from which it is named; part of it that its own ops may have become longer."""
+_HOST_BOUND, _EXPOSED_COMM = (each.name.lower() for each in (TimeCategory.HOST_BOUND, TimeCategory.EXPOSED_COMM))
+_LARGE_CELL, _SMALL_PART = 0.3, 0.1
+"""The part of a delta from which it is named; part of it that its own ops may have become longer."""
 
 
 def phase_words(traced: Traced, cells: Sequence[CellDelta]) -> tuple[str, ...]:
@@ -86,6 +88,21 @@ def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence
     shown = f"It shows as {format_value(bound.delta_ns, Unit.DELTA_NS)} of host-bound time in {bound.phase}"
     reason = f"they start {later} because of {cause_name(cause)}"
     return (f"{shown}, whose host ops take as long as before: {reason}.",)
+
+
+def lateness_words(a_name: str, b_name: str, traced: Traced, cells: Sequence[CellDelta]) -> tuple[str, ...]:
+    """Return, of two ranks of a job, that the device of one waits longer for its host, and less in collectives."""
+    host_ns, comm_ns = (
+        sum(cell.delta_ns for cell in cells if cell.category in categories)
+        for categories in ((_HOST_BOUND,), (_EXPOSED_COMM, EXPOSED_WAIT, EXPOSED_TRANSFER))
+    )
+    least_ns = max(abs(traced.delta_ns), _LITTLE * traced.a_ns)
+    if min(abs(host_ns), abs(comm_ns)) < least_ns or host_ns * comm_ns > 0:
+        return ()
+    late, other = (b_name, a_name) if host_ns > 0 else (a_name, b_name)
+    longer, shorter = (format_value(abs(ns), Unit.NS) for ns in (host_ns, comm_ns))
+    than = f"than that of {other}, and {shorter} less in collectives"
+    return (f"{late} is later: its device waits {longer} more for its host {than}.",)
 
 
 def python_words(a_name: str, b_name: str, causes: Sequence[Cause], steps: Comparison | None) -> tuple[str, ...]:

@@ -15,9 +15,13 @@ __all__ = ["Intervention", "RankIntervention"]
 
 
 class Intervention(ABC):
-    """A change: `option` of the command, `words` to go on "... the step would take", `held` fixed by it."""
+    """A change: `option` of the command, `words` to go on "... the step would take", `held` fixed by it.
+
+    One that `speeds_device` may let it catch up with a queue, which at least is no saving of steps to come.
+    """
 
     held: str = ""
+    speeds_device: bool = False
 
     @property
     @abstractmethod

@@ -43,6 +43,7 @@ class Scaled(RankIntervention):
     pattern: str
     factor: float
     held = "what else runs at the same time keeps its speed"
+    speeds_device = True
 
     @property
     def option(self) -> str:
@@ -75,6 +76,7 @@ class HiddenComm(RankIntervention):
     """Transfers of collectives take no time of their own; ranks still wait for the last one to come."""
 
     held = "computation does not become slower where a transfer runs beside it"
+    speeds_device = True
 
     @property
     def option(self) -> str:
@@ -105,6 +107,7 @@ class CommBandwidth(Intervention):
 
     factor: float
     held = "of a transfer, at most the shortest of its kind is latency"
+    speeds_device = True
 
     @property
     def option(self) -> str:

@@ -93,14 +93,15 @@ class JobReplay:
         """Return int64[K] ns: the steps with some weights, by all ranks but those with the indices `ignored`."""
         return self._steps_and_hosts(weight, ignored)[0]
 
-    def saved_ns(self, weight: Ints, ignored: tuple[int, ...] = (), *, most: bool) -> Ints:
-        """Return int64[K] ns: by which steps become shorter, in a job that goes on, with other weights.
+    def saved_ns(self, weight: Ints, ignored: tuple[int, ...] = (), *, most: bool, speeds_device: bool = False) -> Ints:
+        """Return int64[K] ns: by which steps become shorter with other weights.
 
-        They are those of `observed` with a change; with `most` those of `loosest`.
+        They are those of `observed` with a change, which may let the device catch up; with `most` those of `loosest`.
         """
         lasts_ns, host_ns = self._loosest_steps if most else self._observed_steps
         lasts_after, host_after = self._steps_and_hosts(weight, ignored)
-        return lasting(lasts_ns - lasts_after, lasts_ns, host_ns, host_after)
+        saved = lasts_ns - lasts_after
+        return lasting(saved, lasts_ns, host_ns, host_after) if speeds_device and not most else saved
 
     def _steps_and_hosts(self, weight: Ints, ignored: tuple[int, ...]) -> tuple[Ints, Ints]:
         """Return int64[K] ns each: the steps, and the hosts in them (0 without devices)."""

@@ -137,10 +137,12 @@ def _change(replay: JobReplay, interventions: Sequence[Intervention]) -> Change:
 
 def _played(replay: JobReplay, interventions: Sequence[Intervention]) -> tuple[Ints, Ints, Ints]:
     """Return the steps (as they were, if they become shorter by the least, by the most): int64[K] ns."""
+    speeds_device = any(intervention.speeds_device for intervention in interventions)
     ignored = tuple(index for intervention in interventions for index in intervention.ignored(replay))
     now, lasts = replay.observed_ns, []
     for before, most in ((replay.observed, False), (replay.loosest, True)):
-        then = now - replay.saved_ns(_changed(replay, before, interventions, most=most), ignored, most=most)
+        weight = _changed(replay, before, interventions, most=most)
+        then = now - replay.saved_ns(weight, ignored, most=most, speeds_device=speeds_device)
         lasts.append(now if ignored and then.mean() > now.mean() else then)  # no rank waits for longer than before
     return now, lasts[0], lasts[1]
 

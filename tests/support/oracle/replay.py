@@ -75,7 +75,6 @@ class Replay:
         self._add_waits()
         self._weigh()
         self.ends_of_steps = self._ends_of_steps()
-        self.host_of_steps = self._host_of_steps()
         self.observed = self.play({})
 
     def _number_nodes(self) -> None:
@@ -213,13 +212,6 @@ class Replay:
             before = on_device
         return result
 
-    def _host_of_steps(self) -> list[tuple[list[int], list[int]]]:
-        """(nodes of which the latest is the begin of the host in a step, its end); one begins where another ends."""
-        first = dict(self._by_step("step begin"))[0] if self.is_marked else self.node_of_point[0]
-        ends = dict(self._by_step("step end")) if self.is_marked else {0: self.node_of_point[-1]}
-        begins = [[first, *self.ends_of_steps[0][0]], *([ends[number]] for number in range(len(self.steps) - 1))]
-        return [(begin, [ends[number]]) for number, begin in enumerate(begins)]
-
     def _by_step(self, kind: str) -> list[tuple[int, int]]:
         return [(point.of, node) for node, point in self._nodes_of(kind)]
 
@@ -232,23 +224,16 @@ class Replay:
                 latest[op.stream] = max(latest.get(op.stream, (NEVER, 0)), (op.end, node))
         return [node for _, node in latest.values()]
 
-    def play(self, instead: dict[int, int]) -> tuple[list[int], list[int]]:
-        """Ns of each step, and of its host, if some edges, by identity, take no longer than given."""
+    def play(self, instead: dict[int, int]) -> list[int]:
+        """Ns of each step if some edges, by identity, take no longer than given."""
         times = [0] * len(self.into)
         for node, edges in enumerate(self.into):
             arrivals = [times[edge.source] + min(edge.weight, instead.get(id(edge), FAR)) for edge in edges]
             times[node] = max(arrivals, default=0)
-        steps, hosts = (
-            [max(times[n] for n in ends) - max(times[n] for n in begins) for begins, ends in of]
-            for of in (self.ends_of_steps, self.host_of_steps)
-        )
-        return steps, hosts
+        return [max(times[n] for n in ends) - max(times[n] for n in begins) for begins, ends in self.ends_of_steps]
 
     def saved_ns(self, is_removed: Callable[[Hold], bool]) -> float:
-        """By how much the mean counted step is shorter without some holds that begin in counted steps.
-
-        It is not shorter than the host: the device is ahead of it for a while only.
-        """
+        """By how much the mean counted step is shorter without some holds that begin in counted steps."""
         counted = [row["index"] for row in self.steps if not row["partial"]] or [row["index"] for row in self.steps]
         host = [self.trace.host_steps[index][1:] for index in counted]
         removed = {
@@ -256,12 +241,8 @@ class Replay:
             for number, hold in enumerate(self.holds)
             if hold.is_removable and is_removed(hold) and any(a <= hold.start < b for a, b in host)
         }
-        sums = []
-        for steps, hosts in (self.observed, self.play(self._without(removed))):
-            sums += [sum(steps[index] for index in counted), sum(hosts[index] for index in counted)]
-        step, host, played, host_played = sums
-        saved, lasting = step - played, max(step, host) - max(played, host_played)
-        return max(min(saved, lasting), min(saved, 0)) / len(counted)
+        played = self.play(self._without(removed))
+        return sum(self.observed[index] - played[index] for index in counted) / len(counted)
 
     def _without(self, removed: set[int]) -> dict[int, int]:
         """The edges of removed holds: nothing is waited for, and of the host's time a copy's call is left."""
