@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from io import StringIO
 from math import exp, log, prod
@@ -140,9 +141,13 @@ def of_words(diff: Diff) -> Iterator[str]:
             rf"(.*?) (costs|saves) (nothing|{TIME}) (per step|per sample|in the trace) \(([+-]?[\d.,]+ %)", first
         )
     ) is None:
-        if diff.comparable.ok and not (
-            first.startswith("No difference in time seen") and abs(comparison.delta_pct) < 0.005
-        ):
+        is_none = first.startswith("No difference in time seen") and abs(comparison.delta_pct) < 0.005
+        longer = "longer" if comparison.delta_ns > 0 else "shorter"
+        of_ranks = f"The step of {diff.b_name} is {format_value(abs(comparison.delta_ns), Unit.NS)} {longer} than that"
+        of_jitter = f"{diff.a_name} and {diff.b_name}: {delta_text(comparison.each(comparison.delta_ns))} "
+        is_jitter = f"No difference beyond jitter seen between {of_jitter}" in first
+        named = is_jitter and any(cause.names_a_change for cause in diff.causes)
+        if diff.comparable.ok and (named or not (is_none or is_jitter or first.startswith(of_ranks))):
             yield f"no size: {first}"
         return
     each_ns = comparison.each(comparison.delta_ns)
@@ -187,7 +192,14 @@ def of_traced(diff: Diff) -> Iterator[str]:
     if diff.traced is None:
         return
     whole = diff.traced.delta_ns
-    texts = {f"{delta_text(each.delta_ns)} {cause_text(each, diff.traced.per)}": each.delta_ns for each in diff.causes}
+    is_one_job = "they are ranks of one job" in diff.words[0]
+    host = "idle device during " if diff.traced.says_where_only else "host time of "
+    texts = {
+        f"{delta_text(each.delta_ns)} {of_host}{cause_text(listed_as, diff.traced.per)}": each.delta_ns
+        for each in diff.causes
+        for listed_as in (as_listed(each, is_one_job),)
+        for of_host in ("", *([host] if each.kind == "host" else []))
+    }
     for line in diff.words:
         for text in re.findall(rf"(?:the traced|The traced delta is|the traced delta is) ({DELTA})", line):
             if text != delta_text(whole):
@@ -215,7 +227,7 @@ def of_traced(diff: Diff) -> Iterator[str]:
                     break
                 rest_ns -= texts[text]
                 remaining = remaining[len(text) :].removeprefix("; ")
-            if not remaining and not line.startswith("Other") and abs(rest_ns) >= 0.25 * abs(whole):
+            if not remaining and not line.startswith("Other") and abs(rest_ns) > 0.1 * abs(whole) + 1:
                 yield f"{rest_ns} of {whole} is left out: {line}"
         for verb, number in re.findall(r"\b(adds|removes) ([\d.,]+) syncs? (?:per step|in the trace)", line):
             sign = 1 if verb == "adds" else -1
@@ -227,6 +239,16 @@ def of_traced(diff: Diff) -> Iterator[str]:
             phase_ns = sum(cell.delta_ns for cell in diff.cells if cell.phase == phase)
             if abs(100 * phase_ns / whole - int(part[1])) > 0.51:
                 yield f"{phase_ns} of {whole}: {line}"
+        if late := re.match(
+            rf"(.*) is later: its device waits ({TIME}) more for its host than that of (.*), and ({TIME}) less in", line
+        ):
+            sign = 1 if late[1] == diff.b_name else -1
+            of_host, in_comm = (
+                sign * sum(cell.delta_ns for cell in diff.cells if cell.category.startswith(prefixes))
+                for prefixes in (("host_bound",), ("exposed_comm", "exposed_wait", "exposed_transfer"))
+            )
+            if [format_value(of_host, Unit.NS), format_value(-in_comm, Unit.NS)] != [late[2], late[4]]:
+                yield f"{of_host}, {in_comm}: {line}"
         if apart := re.match(rf"Of exposed .* ranks differs by ({DELTA}) and transfer by ({DELTA})\.$", line):
             parts_ns = [
                 sum(cell.delta_ns for cell in diff.cells if cell.category == category)
@@ -259,6 +281,11 @@ def of_traced(diff: Diff) -> Iterator[str]:
             )
             if not line.split("the median of the others is ")[1].startswith(f"{medians}."):
                 yield f"{medians}: {line}"
+
+
+def as_listed(cause: Cause, is_one_job: bool) -> Cause:
+    """Of ranks of one job, which run the same code, no number of events is told."""
+    return replace(cause, delta_num=0.0, delta_bytes=0) if is_one_job else cause
 
 
 def of_work(diff: Diff, line: str) -> Iterator[str]:
@@ -414,6 +441,9 @@ OF_COMPARISON = (
     r".* costs nothing per",
     r"Not decided: .*: inconclusive at the .* threshold.*\.$",
     r"No difference in time seen between ",
+    rf"No difference beyond jitter seen between .*: {DELTA} {PER} \(",
+    rf"The step of .* is {TIME} (longer|shorter) than that of .*: they are ranks of one job, ",
+    r"[AB] captures .* in what is compared: that, with its warm-up, is paid once\.$",
     r"Not comparable \(.*\): ",
     r"Nothing to compare: ",
     r"Why: ",
@@ -422,6 +452,7 @@ OF_COMPARISON = (
     r"The sides differ in what they compute: (dtype|shapes): ",
 )
 OF_TRACED = (
+    r".* is later: its device waits ",
     r".* (adds|removes) ",
     r"(Causes of|Differences in) the traced ",
     r"Other (causes|differences): ",
