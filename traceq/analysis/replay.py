@@ -48,7 +48,7 @@ _UNEXPLAINED = 0.01
 """Part of a step that replay cannot explain from which the note says so."""
 _GRAIN_PCT = 0.1
 """Percentage of a step from which the ends of what cannot be replayed are told apart."""
-_RANGE = "At most: if streams waited only where that delayed them, and delays without a recorded reason shrink."
+_RANGE = "At most: if streams waited only where that delayed them, unexplained delays shrink, and the host stays ahead."
 _OF_JOB = "What all ranks gain together: traceq whatif."
 _LEAST_SHARE, _FAR_MORE = 0.02, 1.5
 """Part of a step, and multiple of what any row of syncs saves alone, from which the sum of all is a finding."""
