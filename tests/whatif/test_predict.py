@@ -354,7 +354,7 @@ def test_one_number_has_one_meaning_here_and_in_show(path: object) -> None:
             saving = saving_of(replay, [intervention])
             assert (saving.least_ns, saving.most_ns) == wanted, intervention
             num += 1
-        assert round(float(np.mean(replay.step_ns(replay.observed)))) == shown_step(run)
+        assert round(float(np.mean(replay.observed_ns))) == shown_step(run)
     assert num
 
 

@@ -49,11 +49,12 @@ def check(before: Job, intervention: Intervention, after: Job, within: float = 0
     """The mean step that was predicted is the one of the changed job, to a part of it."""
     replay = replayed(before)
     prediction = predict(replay, [intervention])
-    real = float(replayed(after).step_ns(replayed(after).observed)[-LAST:].mean())
+    real = float(replayed(after).observed_ns[-LAST:].mean())
     weights = Weights(replay, replay.observed)
     intervention.apply(replay, weights, most=False)
-    expected = float(replay.step_ns(weights.changed(), intervention.ignored(replay))[-LAST:].mean())
-    now = float(replay.step_ns(replay.observed)[-LAST:].mean())
+    saved = replay.saved_ns(weights.changed(), intervention.ignored(replay), most=False)
+    expected = float((replay.observed_ns - saved)[-LAST:].mean())
+    now = float(replay.observed_ns[-LAST:].mean())
     assert expected == pytest.approx(real, abs=within * now), (prediction.together, now, real)
     return (now - real) / now
 
@@ -137,6 +138,6 @@ def test_the_range_of_a_bandwidth_holds_what_came_of_it(seed: int) -> None:
 
         change = predict(replayed(job), [CommBandwidth(factor)]).together
         after = replayed(changed(job, faster))
-        now, then = change.now_ns, float(after.step_ns(after.observed).mean())
+        now, then = change.now_ns, float(after.observed_ns.mean())
         assert change.least_saved_ns - 0.02 * now <= now - then <= change.most_saved_ns + 0.02 * now
         assert change.least_saved_ns < change.most_saved_ns

@@ -214,23 +214,15 @@ class Replay:
     def _savings(
         self, cases: list[tuple[NDArray[np.int64], NDArray[np.int64] | int]], *, speeds_device: bool = False
     ) -> list[Saving]:
-        counted = steps(self.trace).counted
-        saved = [each[counted] for each, _ in self._saved(cases, self.observed)]
+        counted, play = steps(self.trace).counted, self.observed
+        played = [(saved[counted], host_ns[counted]) for saved, host_ns in self._saved(cases, play)]
+        saved = [of_case for of_case, _ in played]
         most = [each[counted] for each, _ in self._saved(cases, self.loosest)] if self.is_a_range else saved
         if speeds_device:
-            saved = self._lasting(cases)
+            saved = [lasting(each, play.step_ns[counted], play.host_ns[counted], host_ns) for each, host_ns in played]
         means = [[round(float(of_case.mean())) for of_case in side] for side in (saved, most)]
         by_step = [tuple(of_case.tolist()) for of_case in saved]
         return [Saving(least, max(least, most), of) for least, most, of in zip(*means, by_step, strict=True)]
-
-    def _lasting(self, cases: Iterable[tuple[NDArray[np.int64], NDArray[np.int64] | int]]) -> list[NDArray[np.int64]]:
-        """Return int64[C] ns of each case: by which counted steps become shorter in a job that goes on."""
-        counted, play = steps(self.trace).counted, self.observed
-        lasts_ns, host_ns = play.step_ns[counted], play.host_ns[counted]
-        return [
-            lasting(saved[counted], lasts_ns, host_ns, host_after[counted])
-            for saved, host_after in self._saved(cases, play)
-        ]
 
     def _saved(
         self, cases: Iterable[tuple[NDArray[np.int64], NDArray[np.int64] | int]], play: Play

@@ -167,55 +167,14 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     steps = compare_sides(a, b, comparability, threshold_pct, None) if samples else comparison
     ranks = rank_deltas(a.ranks, b.ranks)
     traced, cells, causes = _explained(a, b, ranks)
-    is_one_job = are_ranks_of_one_job(a, b)
-    if is_one_job or not comparability.ok:
+    if not comparability.ok or are_ranks_of_one_job(a, b):
         causes = tuple(map(_of_unlike_runs, causes))
-    work = work_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else ()
     a_name, b_name = _names(a, b)
     cpu = compare_cpu(a, b, threshold_pct, samples)
     of_verdict = (*(comparison.caveats if comparison else ()), *separate_builds(a, b, comparison, cpu))
-    per = traced.per if traced else "per step"
-    words = verdict_words(
-        a_name,
-        b_name,
-        comparability,
-        comparison,
-        missing=_missing(a, b),
-        control=_control(a),
-        per=per,
-        num_ranks=len(ranks),
-        is_one_job=is_one_job,
-        uncommon=uncommon_steps(a, b),
-        is_jitter=traced is not None and is_jitter(traced, causes),
-    )
-    captured = captured_graphs(a.ranks, b.ranks)
-    of_capture = tuple(f"{caveat.text}." for caveat in captured)
-    words = (words[0], *of_capture, *work_words(a, b), *words[1:], *cpu_words(cpu), *sample_words(comparison, steps))
-    doubt = _doubt(traced, comparison, steps) if traced else ""
-    if traced is not None:
-        if not doubt:
-            waited_in = collective_waited_in(a.ranks, b.ranks, ranks, traced.rank) if only_changed_rank(ranks) else ""
-            words = (*words, *rank_words(traced, ranks, cells, waited_in))
-        if doubt:
-            words = (
-                *words,
-                *unprofiled_phase_words(a, b, (a_name, b_name), steps),
-                *python_words(a_name, b_name, causes, steps),
-                *work_split_words(traced, work, timed=False),
-            )
-        words = (
-            *words,
-            *(lateness_words(a_name, b_name, traced, cells) if is_one_job else ()),
-            *cause_words(a_name, b_name, traced, causes, doubt=doubt, same_work=comparability.ok, same_code=is_one_job),
-        )
-        if not doubt:
-            words = (*words, *waiting_words(traced, cells, causes), *work_split_words(traced, work))
-            words = (*words, *elsewhere_words(traced, cells, causes))
-            if not no_difference_seen(comparison) and not is_jitter(traced, causes):
-                words = (*words, *phase_words(traced, cells))
-    of_ranks = (*unrecorded_work(a.ranks, b.ranks), *captured)
+    of_ranks = (*unrecorded_work(a.ranks, b.ranks), *captured_graphs(a.ranks, b.ranks))
     of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *confounders(a, b))
-    return Diff(
+    diff = Diff(
         a=_source(a),
         b=_source(b),
         a_name=a_name,
@@ -226,14 +185,62 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         traced=traced,
         cells=cells,
         causes=causes,
-        words=words,
+        words=(),
         ranks=ranks,
         cpu=compare_cpu(a, b, threshold_pct, None),
-        doubt=doubt,
+        doubt=_doubt(traced, comparison, steps) if traced else "",
         free=off_is_free_text(a.ranks, reference.ranks, _changed_phase(causes)) if traced and reference else "",
         inference=inference_deltas(a.ranks, b.ranks),
-        work=work,
+        work=work_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else (),
         caveats=tuple(dict.fromkeys((*of_sides, *of_verdict, *unmatched_ranks(a.run, b.run)))),
+    )
+    return replace(diff, words=(*_verdict_words(a, b, diff, cpu), *_traced_words(a, b, diff)))
+
+
+def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None) -> tuple[str, ...]:
+    """Return the verdict, what else is compared, and in what the sides differ; `cpu` may be of samples."""
+    is_one_job = are_ranks_of_one_job(a, b)
+    lead, *why = verdict_words(
+        diff.a_name,
+        diff.b_name,
+        diff.comparable,
+        diff.comparison,
+        missing=_missing(a, b),
+        control=_control(a),
+        per=diff.traced.per if diff.traced else "per step",
+        num_ranks=len(diff.ranks),
+        is_one_job=is_one_job,
+        uncommon=uncommon_steps(a, b) if is_one_job else "",
+        is_jitter=diff.traced is not None and is_jitter(diff.traced, diff.causes),
+    )
+    captured = (f"{caveat.text}." for caveat in captured_graphs(a.ranks, b.ranks))
+    return (lead, *captured, *work_words(a, b), *why, *cpu_words(cpu), *sample_words(diff.comparison, diff.steps))
+
+
+def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:
+    """Return the causes of the traced delta; with a doubt, only what does not rest on durations of traced steps."""
+    traced, cells, causes, names = diff.traced, diff.cells, diff.causes, (diff.a_name, diff.b_name)
+    if traced is None:
+        return ()
+    same_code = are_ranks_of_one_job(a, b)
+    of_causes = cause_words(*names, traced, causes, doubt=diff.doubt, same_work=diff.comparable.ok, same_code=same_code)
+    if diff.doubt:
+        return (
+            *unprofiled_phase_words(a, b, names, diff.steps),
+            *python_words(*names, causes, diff.steps),
+            *work_split_words(traced, diff.work, timed=False),
+            *of_causes,
+        )
+    waited_in = collective_waited_in(a.ranks, b.ranks, diff.ranks, traced.rank) if only_changed_rank(diff.ranks) else ""
+    is_seen = not no_difference_seen(diff.comparison) and not is_jitter(traced, causes)
+    return (
+        *rank_words(traced, diff.ranks, cells, waited_in),
+        *(lateness_words(*names, traced, cells) if same_code else ()),
+        *of_causes,
+        *waiting_words(traced, cells, causes),
+        *work_split_words(traced, diff.work),
+        *elsewhere_words(traced, cells, causes),
+        *(phase_words(traced, cells) if is_seen else ()),
     )
 
 

@@ -89,12 +89,8 @@ class JobReplay:
         """Return the edges of a rank, by its index."""
         return slice(int(self.first_edge[index]), int(self.first_edge[index + 1]))
 
-    def step_ns(self, weight: Ints, ignored: tuple[int, ...] = ()) -> Ints:
-        """Return int64[K] ns: the steps with some weights, by all ranks but those with the indices `ignored`."""
-        return self._steps_and_hosts(weight, ignored)[0]
-
     def saved_ns(self, weight: Ints, ignored: tuple[int, ...] = (), *, most: bool, speeds_device: bool = False) -> Ints:
-        """Return int64[K] ns: by which steps become shorter with other weights.
+        """Return int64[K] ns: by which steps become shorter with other weights, without the ranks of indices `ignored`.
 
         They are those of `observed` with a change, which may let the device catch up; with `most` those of `loosest`.
         """
@@ -104,7 +100,7 @@ class JobReplay:
         return lasting(saved, lasts_ns, host_ns, host_after) if speeds_device and not most else saved
 
     def _steps_and_hosts(self, weight: Ints, ignored: tuple[int, ...]) -> tuple[Ints, Ints]:
-        """Return int64[K] ns each: the steps, and the hosts in them (0 without devices)."""
+        """Return int64[K] ns each: the steps, and the hosts in them (0 without devices), of ranks that count."""
         time, chosen = self.graph.times(weight), ~np.isin(self.column_rank, ignored)
         begins, ends, host_begins, host_ends = (
             np.where(of >= 0, time[of], _NEVER)[:, chosen].max(axis=1)
