@@ -65,19 +65,21 @@ def test_all_reduced_bytes_are_the_parameters() -> None:
     assert reduced == {0: 2 * 4 * num_parameters, 1: 2 * 4 * num_parameters}
 
 
-def test_off_is_free() -> None:
+def test_off_adds_no_op() -> None:
     words = {result.free for result in diff_run(RUN).diffs}
     assert len(words) == 1
-    assert words.pop().startswith("off is free: no scalar sync in forward; it issues the same ")
+    words_of_off = words.pop()
+    assert words_of_off.startswith("off adds no op to absent: the same ")
+    assert words_of_off.endswith(" ops per step, no scalar sync in forward.")
 
 
-def test_on_is_not_free_of_the_check() -> None:
-    from traceq.compare.disabled_change import off_is_free_text
+def test_on_adds_ops_of_the_check() -> None:
+    from traceq.compare.disabled_change import added_ops_text
     from traceq.facts.ranks.run_ranks import ranks_in_memory
 
     on, absent = (ranks_in_memory(traceq.read(RUN / name)) for name in ("on", "absent"))
-    text = off_is_free_text(on, absent, "forward")
-    assert text.startswith("on is not free: issues more per step than absent: ")
+    text = added_ops_text(on, absent, "forward")
+    assert text.startswith("on adds ops to absent, per step: ")
 
 
 def test_the_diff_names_the_check_and_nothing_else_as_added() -> None:

@@ -10,7 +10,7 @@ from builder import Event, annotation, build, call, kernel, launch, memcpy, op, 
 
 from traceq.compare.cause_sentences import cause_text, cause_words
 from traceq.compare.diff import diff_runs
-from traceq.compare.disabled_change import off_is_free_text
+from traceq.compare.disabled_change import added_ops_text
 from traceq.compare.result import Cause, CellDelta, Chain, Comparable, SideReplay, Traced
 from traceq.compare.tables import causes_table, waterfall
 from traceq.compare.verdict_sentences import cpu_words, verdict_words
@@ -377,6 +377,14 @@ def test_a_line_comes_with_its_ops_its_sync_first() -> None:
     )
 
 
+def test_what_reads_a_value_on_a_cpu_is_a_sync_on_a_gpu() -> None:
+    line = "check.py:41 check"
+    one = words_of(100, cause("aten::item", 80, 1, kind="sync", line=line))
+    assert "1 aten::item (a sync on a GPU): " in one[0]
+    several = words_of(100, cause("aten::item", 80, 2, kind="sync", line=line))
+    assert "2 aten::item (syncs on a GPU): " in several[0]
+
+
 def test_a_synchronize_is_not_named_as_the_op_around_it() -> None:
     words = words_of(
         100,
@@ -489,8 +497,8 @@ def arm(name: str, *, num_reads: int, num_adds: int) -> Run:
     return Run(name, (build(*rows),), arm=name)
 
 
-def free_text(off: Run, absent: Run, phase: str) -> str:
-    return off_is_free_text(ranks_in_memory(off), ranks_in_memory(absent), phase)
+def added_text(off: Run, absent: Run, phase: str) -> str:
+    return added_ops_text(ranks_in_memory(off), ranks_in_memory(absent), phase)
 
 
 @pytest.mark.parametrize(
@@ -503,18 +511,18 @@ def free_text(off: Run, absent: Run, phase: str) -> str:
         (2, "opt", "no device-to-host copy in opt"),
     ],
 )
-def test_an_arm_is_free_if_its_step_does_not_one_thing_more(num_reads: int, phase: str, syncs: str) -> None:
+def test_an_arm_adds_nothing_if_its_step_does_not_one_thing_more(num_reads: int, phase: str, syncs: str) -> None:
     off, absent = (arm(name, num_reads=num_reads, num_adds=3) for name in ("off", "absent"))
-    text = free_text(off, absent, phase)
+    text = added_text(off, absent, phase)
     num_ops = 4 + 2 * num_reads  # adds and a kernel; of a read its op and its copy
     assert text == (
-        f"off is free: {syncs}; it issues the same {num_ops} ops per step as absent: no overhead when disabled."
+        f"off adds no op to absent: the same {num_ops} ops per step, {syncs}."
     )
 
 
-def test_an_arm_that_does_more_is_not_free() -> None:
+def test_ops_that_an_arm_adds_are_listed() -> None:
     off, absent = arm("off", num_reads=0, num_adds=5), arm("absent", num_reads=0, num_adds=3)
-    assert free_text(off, absent, "fwd") == "off is not free: issues more per step than absent: 2 aten::add."
+    assert added_text(off, absent, "fwd") == "off adds ops to absent, per step: 2 aten::add."
 
 
 def test_work_that_runs_after_the_last_step_counts_where_it_was_launched() -> None:
@@ -522,13 +530,13 @@ def test_work_that_runs_after_the_last_step_counts_where_it_was_launched() -> No
         return Run(name, (build(step(0, 100), launch(1, 2, 1), kernel("gemm", start, 10, 1)),), arm=name)
 
     for off, absent in ((200, 5), (5, 200)):
-        assert free_text(run("off", off), run("absent", absent), "").startswith("off is free")
+        assert added_text(run("off", off), run("absent", absent), "").startswith("off adds no op")
 
 
 def test_ranks_that_have_no_counterpart_prove_nothing() -> None:
     off, absent = arm("off", num_reads=1, num_adds=3), arm("absent", num_reads=0, num_adds=3)
     other = replace(absent, traces=(replace(absent.traces[0], rank=1),))
-    assert free_text(off, other, "fwd") == ""
+    assert added_text(off, other, "fwd") == ""
 
 
 def test_traces_without_steps_are_compared_as_wholes() -> None:

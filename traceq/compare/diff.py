@@ -22,7 +22,7 @@ from traceq.compare.caveats import (
 from traceq.compare.collective_volumes import exchanges
 from traceq.compare.comparable import are_ranks_of_one_job, comparable, uncommon_steps
 from traceq.compare.confounders import confounders, work_words
-from traceq.compare.disabled_change import off_is_free_text
+from traceq.compare.disabled_change import added_ops_text
 from traceq.compare.explain import MAX_PEERS, explain
 from traceq.compare.exposed_cells import waits_apart
 from traceq.compare.inference import inference_deltas
@@ -189,7 +189,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         ranks=ranks,
         cpu=compare_cpu(a, b, threshold_pct, None),
         doubt=_doubt(traced, comparison, steps) if traced else "",
-        free=off_is_free_text(a.ranks, reference.ranks, _changed_phase(causes)) if traced and reference else "",
+        free=added_ops_text(a.ranks, reference.ranks, _changed_phase(causes)) if traced and reference else "",
         inference=inference_deltas(a.ranks, b.ranks),
         work=work_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else (),
         caveats=tuple(dict.fromkeys((*of_sides, *of_verdict, *unmatched_ranks(a.run, b.run)))),

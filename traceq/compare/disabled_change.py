@@ -1,4 +1,4 @@
-"""Whether a disabled change is free: the step issues nothing that a step without the change does not issue."""
+"""Whether a disabled change issues anything that a step without the change does not issue."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.model import Category, Trace
 
-__all__ = ["off_is_free_text"]
+__all__ = ["added_ops_text"]
 
 
-def off_is_free_text(arm: RunRanks, reference: RunRanks, phase: str) -> str:
+def added_ops_text(arm: RunRanks, reference: RunRanks, phase: str) -> str:
     """Return one sentence that compares the arm with the reference, op by op and sync by sync.
 
     On all ranks that both have; "" where there are none.
@@ -31,11 +31,11 @@ def off_is_free_text(arm: RunRanks, reference: RunRanks, phase: str) -> str:
     extra = sum((_extra(ours, theirs) for ours, theirs in ops), Counter[str]())
     if extra:
         most = ", ".join(f"{count:g} {text}" for text, count in extra.most_common(3))
-        return f"{name} is not free: issues more per step than {other}: {most}."
+        return f"{name} adds ops to {other}, per step: {most}."
     num_ops = f"{sum(_ops_per_step(arm.trace(arm.run.ranks[0])).values()):,.0f}"
     is_same = all(ours == theirs for ours, theirs in ops)
-    issued = f"the same {num_ops} ops per step as" if is_same else f"{num_ops} ops per step, none more often than"
-    return f"{name} is free: {_syncs_text(arm, phase)}; it issues {issued} {other}: no overhead when disabled."
+    issued = f"the same {num_ops} ops per step" if is_same else f"{num_ops} ops per step, none more often"
+    return f"{name} adds no op to {other}: {issued}, {_syncs_text(arm, phase)}."
 
 
 def _syncs_text(arm: RunRanks, phase: str) -> str:
