@@ -146,6 +146,18 @@ def test_host_bound_time_of_ops_that_take_as_long_as_before_is_not_their_own() -
     assert "they start earlier because of dtoh aten::item" in text
 
 
+def test_allocator_waits_that_a_sync_uncovers_are_not_the_allocator_s() -> None:
+    traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=99.0)
+    cells = (CellDelta("fwd", "alloc_wait", 50 * US, 140 * US), CellDelta("fwd", "host_bound", 0, 10 * US))
+    sync = cause("dtoh aten::item", 95, 2, kind="sync", line="train.py:7 step")
+    assert elsewhere_words(traced, cells, (sync,)) == (
+        "It shows as +90.0 us of alloc wait in fwd, whose allocations take as long as before: they start later "
+        "because of dtoh aten::item at train.py:7 step.",
+    )
+    own = cause("alloc cudaMalloc", 60, kind="sync")
+    assert elsewhere_words(traced, cells, (sync, own)) == ()
+
+
 def test_profiled_steps_lead_with_what_is_known() -> None:
     profiled = replace(comparison_of(459, "inconclusive", ci95_ns=None), unprofiled=False, num_a=3, num_b=4)
     assert verdict_words("off", "on", OK, profiled) == (

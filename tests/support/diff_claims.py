@@ -256,8 +256,9 @@ def of_traced(diff: Diff) -> Iterator[str]:
             ]
             if [delta_text(ns) for ns in parts_ns] != list(apart.groups()):
                 yield f"{parts_ns}: {line}"
-        if shown := re.match(rf"It shows as ({DELTA}) of host-bound time in ([^,]*),", line):
-            cells = [c.delta_ns for c in diff.cells if (c.phase, c.category) == (shown[2], "host_bound")]
+        if shown := re.match(rf"It shows as ({DELTA}) of (host-bound time|alloc wait) in ([^,]*),", line):
+            category = "alloc_wait" if shown[2] == "alloc wait" else "host_bound"
+            cells = [c.delta_ns for c in diff.cells if (c.phase, c.category) == (shown[3], category)]
             if [delta_text(ns) for ns in cells] != [shown[1]]:
                 yield f"{cells}: {line}"
         if only := re.match(rf"Only rank (\d+) is (slower|faster), by ({TIME}) {PER}", line):

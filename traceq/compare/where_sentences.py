@@ -20,7 +20,11 @@ _LITTLE = 0.05
 """Part of a step, or of a difference, that is next to nothing."""
 _RUN_TO_RUN = ("pace", "jitter", "minor")
 """Kinds of causes that hold the durations of host ops, too, which then do not take as long as before."""
-_HOST_BOUND, _EXPOSED_COMM = (each.name.lower() for each in (TimeCategory.HOST_BOUND, TimeCategory.EXPOSED_COMM))
+_HOST_BOUND, _ALLOC_WAIT, _EXPOSED_COMM = (
+    each.name.lower() for each in (TimeCategory.HOST_BOUND, TimeCategory.ALLOC_WAIT, TimeCategory.EXPOSED_COMM)
+)
+_OF_HOST = {_HOST_BOUND: ("host-bound time", "host ops"), _ALLOC_WAIT: ("alloc wait", "allocations")}
+"""Categories in which the host's work shows once the device has caught up with it: their words, and whose time it is."""
 _LARGE_CELL, _SMALL_PART = 0.3, 0.1
 """The part of a delta from which it is named; part of it that its own ops may have become longer."""
 
@@ -70,24 +74,31 @@ def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence
     """Return that host-bound time of a phase is no work of its ops, where these take as long as before.
 
     Where the host runs ahead, a change acts at one place and shows at another: a sync drains the queue of launches, and
-    ops that took exactly as long become host-bound.
+    ops or allocations that took exactly as long become what the device waits for.
     """
     if not traced.is_matched or not traced.delta_ns:
         return ()
     sign, whole_ns = (1 if traced.delta_ns > 0 else -1), abs(traced.delta_ns)
-    bound = max((c for c in cells if c.category == _HOST_BOUND), key=lambda cell: sign * cell.delta_ns, default=None)
+    of_host = (cell for cell in cells if cell.category in _OF_HOST)
+    bound = max(of_host, key=lambda cell: sign * cell.delta_ns, default=None)
     if bound is None or sign * bound.delta_ns < _LARGE_CELL * whole_ns:
         return ()
-    own_ns = sum(cause.delta_ns for cause in causes if cause.kind == "host" and cause.phase == bound.phase)
+    own_ns = sum(cause.delta_ns for cause in causes if cause.phase == bound.phase and _is_of(bound.category, cause))
     varies_ns = sum(sign * cause.delta_ns for cause in causes if cause.kind in _RUN_TO_RUN)
     others = [cause for cause in causes if cause.names_a_change and sign * cause.delta_ns > _LARGE_CELL * whole_ns]
     if max(abs(own_ns), varies_ns) > _SMALL_PART * abs(bound.delta_ns) or not others:
         return ()
     cause = max(others, key=lambda each: sign * each.delta_ns)
-    later = "later" if sign > 0 else "earlier"
-    shown = f"It shows as {format_value(bound.delta_ns, Unit.DELTA_NS)} of host-bound time in {bound.phase}"
-    reason = f"they start {later} because of {cause_name(cause)}"
-    return (f"{shown}, whose host ops take as long as before: {reason}.",)
+    what, whose = _OF_HOST[bound.category]
+    shown = f"It shows as {format_value(bound.delta_ns, Unit.DELTA_NS)} of {what} in {bound.phase}"
+    reason = f"they start {'later' if sign > 0 else 'earlier'} because of {cause_name(cause)}"
+    return (f"{shown}, whose {whose} take as long as before: {reason}.",)
+
+
+def _is_of(category: str, cause: Cause) -> bool:
+    """Return whether a cause is the host's own time of a category."""
+    is_alloc = cause.kind == "sync" and cause.work.partition(" ")[0] == "alloc"
+    return is_alloc if category == _ALLOC_WAIT else cause.kind == "host"
 
 
 def lateness_words(a_name: str, b_name: str, traced: Traced, cells: Sequence[CellDelta]) -> tuple[str, ...]:
