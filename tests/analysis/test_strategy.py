@@ -180,8 +180,8 @@ def test_one_gather_too_many_is_named() -> None:
     elements, expected = wrong[0]["elements"], wrong[0]["expected_elements"]
     assert elements == expected + 2_580
     assert finding.text.startswith(
-        f"rank 0: FSDP2 predicts {expected:,} elements for parameter gather forward, {elements:,} were issued "
-        "(1 call over and 2,580 elements over, in 1 of 2 steps)"
+        f"rank 0: FSDP2 predicts {expected:,} elements for parameter gather forward in 2 steps, {elements:,} were "
+        "issued (1 call over and 2,580 elements over, in 1 of 2 steps)"
     )
 
 

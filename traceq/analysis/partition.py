@@ -272,13 +272,13 @@ def _findings(
         time = f"{format_value(mean_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
         if category == EXPOSED_TRANSFER and not any(rank.has_device for rank in job.ranks):
             meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
-        if category in _BESIDE_COMPUTE and unrecorded_ns.sum() > MOST_UNRECORDED * whole.sum():
-            unrecorded = f"{format_value(float(unrecorded_ns.mean()), Unit.NS)} {per_step(job.ranks[0].steps)}"
-            meaning = f"{meaning}; it may be less, as work that the trace does not show runs for {unrecorded}"
         if category == _COPIES and 2 * sum(device_copies.values()) >= mean_ns:
             meaning = copies_of_device_words(device_copies)
         if category == _HOST_BOUND and (places := host_words([part.host_causes for part in parts], mean_ns)):
             meaning = f"the device waits for the host: {places}"
+        if category in (*_BESIDE_COMPUTE, _HOST_BOUND) and unrecorded_ns.sum() > MOST_UNRECORDED * whole.sum():
+            unrecorded = f"{format_value(float(unrecorded_ns.mean()), Unit.NS)} {per_step(job.ranks[0].steps)}"
+            meaning = f"{meaning}; it may be less, as work that the trace does not show runs for {unrecorded}"
         is_capture = category == _HOST_BOUND and 2 * capture_ns >= mean_ns
         if is_capture:
             meaning = (

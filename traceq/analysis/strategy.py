@@ -156,15 +156,15 @@ def _findings(parts: Sequence[_Rank]) -> list[Finding]:
         return []
     first = unexplained[0].row
     ranks = f"rank {first.rank}" + (f" and {len(unexplained) - 1} more" if len(unexplained) > 1 else "")
-    wrong = (_wrong(check) for check in unexplained[0].checks if check.verdict == UNEXPLAINED)
+    wrong = (_wrong(check, first.num_steps) for check in unexplained[0].checks if check.verdict == UNEXPLAINED)
     lost = or_lost_events(unexplained[0].unrecorded_share)
     text = f"{ranks}: {first.strategy} predicts {'; '.join(wrong)}{lost}"
     return [Finding("strategy", "medium", text, 0, first.key)]
 
 
-def _wrong(check: Check) -> str:
-    """Return `2,560 elements for gradient reduction, 2,000 were issued (1 call short, in 1 of 2 steps)`."""
-    role = check.role.replace("_", " ")
+def _wrong(check: Check, num_steps: int) -> str:
+    """Return `2,560 elements for gradient reduction in 2 steps, 2,000 were issued (1 call short, in 1 of 2 steps)`."""
+    role = check.role.replace("_", " ") + (f" in {num_steps} steps" if num_steps > 1 else "")
     num, elements = check.expected_num, check.expected_elements
     if elements is not None and check.elements is not None and elements != check.elements:
         predicted = f"{elements:,} elements for {role}, {check.elements:,} were issued"

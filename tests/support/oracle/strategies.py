@@ -27,7 +27,7 @@ AFTER_BACKWARD = ("FSDP::post_backward", "FullyShardedDataParallel._post_backwar
 
 
 def deviations(path: Path, strategy: str) -> list[str]:
-    """Like `8 calls for parameter gather forward, 9 were issued (1 call over, in 1 of 2 steps)`, of each role."""
+    """Like `8 calls for parameter gather forward in 2 steps, 9 were issued (1 call over, in 1 of 2 steps)`, by role."""
     rank = Rank(read(path))
     gradients = rank.sums(GRADIENT)
     if strategy.startswith("FSDP"):
@@ -193,7 +193,8 @@ def deviation(role: str, issued: Sums, predicted: Sums) -> str:
     before, after = (sum(sums[number] for sums in each) for each in (predicted, issued))
     wrong, steps = sum(map(any, off)), len(off)
     reason = f"{' and '.join(parts)}, in {wrong} of {steps} step{'s' if steps > 1 else ''}"
-    return f"{before:,} {noun} for {role}, {after:,} were issued ({reason})"
+    of = f"{role} in {steps} steps" if steps > 1 else role
+    return f"{before:,} {noun} for {of}, {after:,} were issued ({reason})"
 
 
 def words(number: int, noun: str) -> str:
