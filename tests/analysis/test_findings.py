@@ -13,6 +13,7 @@ from builder import (
     build,
     call,
     comms,
+    frame,
     kernel,
     launch,
     memcpy,
@@ -491,3 +492,16 @@ def test_syncs_of_one_kind_that_hide_behind_each_other_are_told_together() -> No
     assert joint(("aten::item",)) == []
     assert "in these 3 traced steps" in joint(both, both, both)[0]
     assert joint((), both, ()) == []
+
+
+@pytest.mark.parametrize(("num_calls", "is_noted"), [(250, True), (150, False)])
+def test_python_stacks_that_slow_the_host_are_noted(num_calls: int, is_noted: bool) -> None:
+    """Two steps of 1 ms with a call of Python per 4.00 us, or one per 6.67 us."""
+    rows = [step(0, 1_000), step(1_000, 1_000, 1)]
+    rows += [frame(f"train.py({n}): run", 1_000 * n / num_calls, 1) for n in range(2 * num_calls)]
+    notes = [caveat.text for caveat in analyze(Run("", (build(*rows),)), "steps").caveats]
+    expected = (
+        "rank 0: recorded Python stacks slow the host (250 calls per step, one per 4.00 us): without them its times are "
+        "shorter"
+    )
+    assert notes == [expected] * is_noted

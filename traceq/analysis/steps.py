@@ -17,7 +17,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
-from traceq.intervals import measure_within, spans
+from traceq.intervals import measure_within, span_index, spans
 from traceq.model import Category, Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value, sparkline
@@ -26,6 +26,8 @@ POSITION = 10
 
 _OVERHEAD = 0.02
 """Part of a step from which the profiler's own work is a caveat."""
+_PYTHON_CALL_NS = 5_000
+"""Host time per recorded Python call below which the profiler, which takes part of a us for each, slows the host."""
 _FULL_QUEUE = re.compile("^Command Buffer Full$")
 _CURVE = 5
 """Fewest steps that people see as a curve."""
@@ -90,9 +92,9 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     table = Table.of("steps", "Steps", StepRow, of_all(parts))
     if not job.ranks:
         return Report("steps", (table,))
-    caveats = tuple(caveat for part in parts for caveat in part.caveats)
+    first_of_code = {caveat.code: caveat for part in reversed(parts) for caveat in reversed(part.caveats)}
     unlike = unlike_steps(job, [part.most_overhead_ns for part in parts])
-    return Report("steps", (table,), (_view(job),), caveats=(*caveats[:1], *unlike))
+    return Report("steps", (table,), (_view(job),), caveats=(*reversed(first_of_code.values()), *unlike))
 
 
 def _rows(trace: Trace) -> list[StepRow]:
@@ -175,7 +177,7 @@ def _caveats(trace: Trace) -> list[Caveat]:
     trace_steps = steps(trace)
     if not trace_steps.marked:
         return [Caveat("no_steps", "the trace has no ProfilerStep marks: it counts as one step, `whole trace`")]
-    return [*_alone(trace), *_disturbed(trace)]
+    return [*_alone(trace), *_disturbed(trace), *_slowed(trace)]
 
 
 def _alone(trace: Trace) -> list[Caveat]:
@@ -209,3 +211,16 @@ def _disturbed(trace: Trace) -> list[Caveat]:
     advice = ": discount that step" if trace_steps.counted.sum() > 1 else ""
     text = f"rank {trace.rank}: profiling itself or loading kernels takes {overhead} ({step}){advice}"
     return [Caveat("overhead", text)]
+
+
+def _slowed(trace: Trace) -> list[Caveat]:
+    """Return that so many Python calls are recorded that the host is slower than without their stacks."""
+    host = steps(trace).host[steps(trace).counted]
+    step = span_index(host, trace.events.ts[trace.events.rows(Category.PYTHON)])
+    num = int((step >= 0).sum())
+    host_ns = int((host[:, 1] - host[:, 0]).sum())
+    if not num or host_ns > num * _PYTHON_CALL_NS:
+        return []
+    calls = f"{num // len(host):,} calls per step, one per {format_value(host_ns / num, Unit.NS)}"
+    text = f"rank {trace.rank}: recorded Python stacks slow the host ({calls}): without them its times are shorter"
+    return [Caveat("python_stacks", text)]
