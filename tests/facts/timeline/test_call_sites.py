@@ -71,6 +71,16 @@ def test_clocks_may_disagree_by_30_us_about_the_op_of_a_copy(start: int, expecte
     assert row["op"] == expected
 
 
+@pytest.mark.parametrize(("start", "expected"), [(75, "aten::copy_"), (81, "aten::empty_strided")])
+def test_a_copy_inside_an_op_that_allocates_belongs_to_the_copying_op_after_it(start: int, expected: str) -> None:
+    copy = call("cudaMemcpyAsync", 30, 2, 2), memcpy("DtoH (Device -> Pinned)", 40, 5, 2)
+    ops = op("aten::_to_copy", 25, 70), op("aten::empty_strided", 28, 24), op("aten::copy_", start, 10)
+    (row,) = table(build(step(0, 100), *copy, call("cudaStreamSynchronize", 33, 17), *ops), "syncs")
+    assert row["op"] == expected
+    (row,) = table(build(step(0, 100), *SYNC[:2], call("cudaStreamSynchronize", 33, 17), *ops), "syncs")
+    assert row["op"] == "aten::empty_strided"  # it copies nothing
+
+
 def test_a_wait_without_a_copy_belongs_to_no_nearby_op() -> None:
     assert origin(op("aten::copy_", 71, 10))[0] == ""
 

@@ -14,6 +14,7 @@ from .syncs import Sync
 
 __all__ = ["SyncRows"]
 
+ALLOCATES = "aten::empty"
 COPIES = ("aten::copy_", "aten::_local_scalar_dense", "aten::nonzero")
 SKEW_NS = 30_000
 MODULE = "nn.Module: "
@@ -65,6 +66,10 @@ class SyncRows:
                 near = [op for op in ops.around(instant) if op.name in COPIES]
                 if near:
                     return near
+        if around and around[0].name.startswith(ALLOCATES) and sync.copy is not None:
+            after = ops.around(sync.end + SKEW_NS)
+            copying = [position for position, op in enumerate(after) if op.name in COPIES]
+            return after[copying[0] :] if copying else around
         return around
 
     def line(self, sync: Sync, middle: int, ops: list[Event]) -> str:

@@ -39,6 +39,8 @@ __all__ = [
 CLOCK_SKEW_NS = 30_000
 
 _COPY_OP = re.compile(r"^aten::(copy_|_local_scalar_dense|nonzero)$")
+_ALLOCATING_OP = re.compile(r"^aten::empty(_|$)")
+"""Ops that never copy: a copy in one is that of the next op, where the clock of the runtime's calls is early."""
 _LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
 _FRAME = re.compile(r"^(?P<path>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$")
 _LIBRARY = re.compile(
@@ -100,6 +102,9 @@ def origins(
             if copies is not None:
                 outside = np.flatnonzero((index < 0) & copies[calls])
                 index[outside] = _nearby_op(ops, is_copy_op, start[calls[outside]], end[calls[outside]])
+                early = np.flatnonzero(_in_allocating_ops(trace, ops, index) & copies[calls])
+                after = ops.first_enclosing(ops.innermost_at(end[calls[early]] + CLOCK_SKEW_NS), is_copy_op)
+                index[early] = np.where(after >= 0, after, index[early])
             op[calls] = _op_names(trace, ops, index, texts)
             if has_lines:
                 line[calls] = _lines_of_ops(trace, number, ops, index, texts)
@@ -177,6 +182,11 @@ def _nearby_op(
     times = start - CLOCK_SKEW_NS, end + CLOCK_SKEW_NS
     before, after = (ops.first_enclosing(ops.innermost_at(time_ns), matches) for time_ns in times)
     return np.where(before >= 0, before, after)
+
+
+def _in_allocating_ops(trace: Trace, ops: Nest, index: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool[K]: the op is one that allocates, and does nothing else; False for index -1."""
+    return (index >= 0) & matching(trace.events, ops.rows[index], _ALLOCATING_OP)
 
 
 def _op_names(trace: Trace, ops: Nest, index: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
