@@ -323,6 +323,25 @@ def test_time_between_ops_is_python_in_the_innermost_annotation() -> None:
     assert "is 460 us longer than theirs, 350 us of it Python in # rows #, before record_param_comms;" in finding.text
 
 
+@pytest.mark.parametrize(("late_us", "is_told"), [(450, True), (100, False)])
+def test_a_host_that_is_late_behind_a_queue_of_work_is_the_reason(late_us: int, is_told: bool) -> None:
+    """Both devices compute for all of `load`; one host sits in Python, and launches the first collective late."""
+    phases = *of_steps("load", 0, 500), *of_steps("forward", 500, 500)
+    queue = [
+        event
+        for k in range(3)
+        for event in (launch(1000 * k + 1, 1, 900 + k), kernel("gemm", 1000 * k + 2, 490, 900 + k, stream=99))
+    ]
+    first = three_steps(0, *phases, *queue, *met(*thrice((1, 3), (10, 480), (510, 600), (700, 720), (760, 770))))
+    sparse = of_steps("# sparse #", 5, late_us)
+    late_times = thrice((1, 3), (470, 480), (512, 600), (701, 720), (759, 770))
+    second = three_steps(1, *phases, *queue, *sparse, *met(*late_times))
+    (finding,) = analyze(Run("job", (first, second)), "ranks").findings
+    told = "its host takes 450 us longer than theirs in Python in # sparse #, before record_param_comms"
+    assert (told in finding.text) == is_told
+    assert ("longer than theirs" in finding.text) == is_told
+
+
 PHASES = ("forward", "backward")
 
 

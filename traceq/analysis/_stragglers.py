@@ -25,6 +25,8 @@ __all__ = ["Straggler", "Stragglers", "find_stragglers", "late_unprofiled", "str
 
 _LOADS = re.compile(f"^Python in {LOADER}")
 _MOST_NAMED = 2
+_EXPLAINS = 0.25
+"""Part of the waits for a rank from which its largest excess is given as their reason."""
 
 
 @frozen
@@ -132,7 +134,8 @@ def _text(late: Straggler, num_unprofiled: int, basis: str, place: str, *, named
         waits = (
             f"{who} works {longer} longer than the others, persistently in {num_unprofiled:,} unprofiled steps; {waits}"
         )
-    return f"{waits}; {_reason(late.cause)}" if late.cause is not None else waits
+    explains = late.cause is not None and late.cause.excess_ns >= _EXPLAINS * late.wait_ns
+    return f"{waits}; {_reason(late.cause)}" if late.cause is not None and explains else waits
 
 
 def _saving(late: Stragglers) -> list[str]:
@@ -158,13 +161,19 @@ def _replayed(gain: JobGain | None, *, several: bool) -> list[str]:
 
 
 def _reason(cause: Lateness) -> str:
-    """Return `its host-bound time in forward is 1.00 s longer than theirs, 0.90 s of it aten::sort at train.py:4`."""
+    """Return `its host-bound time in forward is 1.00 s longer than theirs, 0.90 s of it aten::sort at train.py:4`.
+
+    Of the host itself, `its host takes 1.00 s longer than theirs in aten::sort at train.py:4`.
+    """
     excess = format_value(cause.excess_ns, Unit.NS)
+    place = f" at {cause.line}" if cause.line else f", before {cause.before}" if cause.before else ""
+    what = "the data loader" if _LOADS.match(cause.what) else cause.what
+    if not cause.category:
+        return f"its host takes {excess} longer than theirs in {what}{place}"
     text = f"its {category_term(cause.category)} time in {cause.phase} is {excess} longer than theirs"
     if cause.what and cause.what_excess_ns > 0:
         part = format_value(cause.what_excess_ns, Unit.NS)
-        place = f" at {cause.line}" if cause.line else f", before {cause.before}" if cause.before else ""
-        text += f", {part} of it {'the data loader' if _LOADS.match(cause.what) else cause.what}{place}"
+        text += f", {part} of it {what}{place}"
     return text
 
 

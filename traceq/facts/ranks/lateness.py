@@ -1,4 +1,8 @@
-"""Cause of one rank's lateness: the cell of its step with the largest excess over the other ranks, and its contents."""
+"""Cause of one rank's lateness: the cell of its step with the largest excess over the other ranks, and its contents.
+
+A device with a queue of work hides what its host does, but not from the ranks that wait for what the host launches late:
+where the host itself exceeds the others by more, that is the cause.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,9 @@ _NUMBERED = r": \d+/\d+$"
 _NUMBERED_REGION = re.compile(rf"(?<=^Torch-Compiled Region){_NUMBERED}")
 """Each rank numbers its compiled regions in the order in which it compiled them: another one is the same code."""
 
+_MUCH_MORE = 2
+"""Times the largest cell's excess from which an excess of the host is the cause."""
+
 _MAX_COMPARED = 16
 """Limit on ranks compared with the late one in detail; of more ranks, as many are spread from first to last."""
 
@@ -47,9 +54,9 @@ PhaseCategory = tuple[str, int]
 class Lateness:
     """Largest excess of a late rank over the median of the other ranks.
 
-    `phase` and `category` take `excess_ns` more per step; within them `what`, a kernel, a call, a host op or Python,
-    takes `what_excess_ns` more; `line`, "" where the trace has none; `before`, the op that follows the longest interval
-    in Python, "" for anything else.
+    `phase` and `category` take `excess_ns` more per step, both "" if it is the host's and in no cell; within them
+    `what`, a kernel, a call, a host op or Python, takes `what_excess_ns` more; `line`, "" where the trace has none;
+    `before`, the op that follows the longest interval in Python, "" for anything else.
     """
 
     phase: str
@@ -67,23 +74,27 @@ def busy_ns(cells: Mapping[PhaseCategory, float]) -> int:
 
 
 def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]], late: int) -> Lateness | None:
-    """Return the largest excess of the late rank, by the cells of all ranks; None where no cell has an excess.
+    """Return the largest excess of the late rank, by the cells of all ranks or the host; None where nothing exceeds.
 
-    The contents of that cell are queried from that rank and from _MAX_COMPARED others at most.
+    What is compared in detail is queried from that rank and from _MAX_COMPARED others at most.
     """
     late_cells, other_cells = cells[late], [times for rank, times in cells.items() if rank != late]
     excess = {cell: ns - _median([times.get(cell, 0.0) for times in other_cells]) for cell, ns in late_cells.items()}
     cell = max((cell for cell in excess if cell[1] not in _NO_CAUSE), key=lambda cell: excess[cell], default=None)
-    if cell is None or excess[cell] <= 0:
-        return None
+    cell_ns = 0.0 if cell is None else max(excess[cell], 0.0)
     others = [rank for rank in cells if rank != late]
-    compared = sorted_unique(np.linspace(0, len(others) - 1, min(len(others), _MAX_COMPARED)).round().astype(np.int64))
-    late_contents, *contents = query(_contents, [(late, cell), *((others[index], cell) for index in compared.tolist())])
-    more = {name: ns - _median([times.get(name, 0.0) for times in contents]) for name, ns in late_contents.items()}
-    what = max(more, key=lambda name: more[name], default="")
+    chosen = sorted_unique(np.linspace(0, len(others) - 1, min(len(others), _MAX_COMPARED)).round().astype(np.int64))
+    compared = (late, *(others[index] for index in chosen.tolist()))
+    host, host_ns = _largest_excess(query(_named_host_contents, [(rank, None) for rank in compared]))
+    if host_ns > _MUCH_MORE * cell_ns:
+        line, before = query(_line_and_next_op, [(late, (None, host))])[0]
+        return Lateness("", "", round(host_ns), host, round(host_ns), line, before)
+    if cell is None or not cell_ns:
+        return None
+    what, what_ns = _largest_excess(query(_contents, [(rank, cell) for rank in compared]))
     line, before = query(_line_and_next_op, [(late, (cell, what))])[0]
     phase, category = cell[0], TimeCategory(cell[1]).name.lower()
-    return Lateness(phase, category, round(excess[cell]), what, round(more.get(what, 0.0)), line, before)
+    return Lateness(phase, category, round(cell_ns), what, round(what_ns), line, before)
 
 
 def cells_of(trace: Trace) -> dict[PhaseCategory, float]:
@@ -91,6 +102,13 @@ def cells_of(trace: Trace) -> dict[PhaseCategory, float]:
     ns, names, num = ns_by_phase(trace), phases(trace).names, int(steps(trace).counted.sum())
     cells = np.argwhere(ns > 0).tolist()
     return {(names[phase], category): int(ns[phase, category]) / num for phase, category in cells}
+
+
+def _largest_excess(contents: Sequence[Mapping[str, float]]) -> tuple[str, float]:
+    """Return (name, ns) of what the first rank has most of beyond the median of the others; ("", 0) of nothing."""
+    late, *others = contents
+    more = {name: ns - _median([times.get(name, 0.0) for times in others]) for name, ns in late.items()}
+    return max(more.items(), key=lambda item: item[1], default=("", 0.0))
 
 
 def _median(values: Sequence[float]) -> float:
@@ -114,22 +132,34 @@ def _contents(trace: Trace, cell: PhaseCategory) -> dict[str, float]:
     elif cell[1] in _IN_A_CALL:
         rows = blocking_calls(trace).rows[partition.call[pieces]]
     else:
-        return {name: ns / num for name, ns in _host_op_ns(trace, partition, pieces).items()}
+        return {name: ns / num for name, ns in _host_op_ns(trace, _cell_spans(partition, pieces)).items()}
     sums = group([trace.events.name[rows]])
     totals = zip(sums.keys[:, 0].tolist(), sums.sum(partition.ns[pieces]), strict=True)
     return {trace.events.strings[name]: ns / num for name, ns in totals}
+
+
+def _named_host_contents(trace: Trace, _: None) -> dict[str, float]:
+    """Return ns of a counted step of the host's by op, and in Python by annotation.
+
+    Python outside of annotations is left out: there the main thread may wait for the backward pass of another thread.
+    """
+    all_ns = _host_op_ns(trace, host := _host_spans(trace))
+    return {name: ns / len(host) for name, ns in all_ns.items() if name != PYTHON}
+
+
+def _host_spans(trace: Trace) -> Spans:
+    return steps(trace).host[steps(trace).counted]
 
 
 def _cell_spans(partition: Activity, pieces: NDArray[np.int64]) -> Spans:
     return spans(partition.parts[pieces, 0], partition.parts[pieces, 1])
 
 
-def _host_op_ns(trace: Trace, partition: Activity, pieces: NDArray[np.int64]) -> dict[str, int]:
-    """Return ns of the main thread by outermost op within the pieces, and of Python between them.
+def _host_op_ns(trace: Trace, cell_spans: Spans) -> dict[str, int]:
+    """Return ns of the main thread by outermost op within the spans, and of Python between them.
 
     Python is split by the innermost annotation around it.
     """
-    cell_spans = _cell_spans(partition, pieces)
     top = _outermost(trace)
     between = subtract(cell_spans, spans(trace.events.ts[top], trace.events.end[top]))
     annotations = _annotations(trace)
@@ -169,23 +199,24 @@ def _annotations(trace: Trace) -> Nest:
     return nest(trace.events, rows[~matching(trace.events, rows, steps_and_phases)])
 
 
-def _line_and_next_op(trace: Trace, cause: tuple[PhaseCategory, str]) -> tuple[str, str]:
-    """Return (line, op that follows) of the longest interval of what made the rank late."""
+def _line_and_next_op(trace: Trace, cause: tuple[PhaseCategory | None, str]) -> tuple[str, str]:
+    """Return (line, op that follows) of the longest interval of what made the rank late, in a cell or on the host."""
     cell, what = cause
-    return _line(trace, cell, what), _op_after_python(trace, cell, what)
-
-
-def _line(trace: Trace, cell: PhaseCategory, what: str) -> str:
-    """Return the Python line of the longest interval of what made the rank late; "" where the trace has none."""
-    partition, (pieces, _) = activity(trace), _pieces(trace, cell)
-    if cell[1] in _ON_DEVICE or len(pieces) == 0:
-        return ""
-    if cell[1] in _IN_A_CALL:
+    partition = activity(trace)
+    pieces = np.empty(0, np.int64) if cell is None else _pieces(trace, cell)[0]
+    if cell is not None and (cell[1] in _ON_DEVICE or len(pieces) == 0):
+        return "", ""
+    if cell is not None and cell[1] in _IN_A_CALL:
         calls = blocking_calls(trace)
         longest = int(partition.call[pieces[np.argmax(partition.ns[pieces])]])
-        track, start, end = int(calls.track[longest]), int(calls.start[longest]), int(calls.end[longest])
-    else:
-        track, (start, end) = main_track(trace), _longest_interval(trace, _cell_spans(partition, pieces), what)
+        return _line_of(trace, int(calls.track[longest]), int(calls.start[longest]), int(calls.end[longest])), ""
+    of_host = _host_spans(trace) if cell is None else _cell_spans(partition, pieces)
+    line = _line_of(trace, main_track(trace), *_longest_interval(trace, of_host, what))
+    return line, _op_after_python(trace, of_host, what)
+
+
+def _line_of(trace: Trace, track: int, start: int, end: int) -> str:
+    """Return the Python line of an interval on a thread; "" where the trace has none."""
     origin = origins(trace, *(np.array([value]) for value in (track, start, end)))
     return origin.texts[int(origin.line[0])]
 
@@ -202,13 +233,12 @@ def _longest_interval(trace: Trace, cell_spans: Spans, what: str) -> tuple[int, 
     return int(trace.events.ts[row]), int(trace.events.end[row])
 
 
-def _op_after_python(trace: Trace, cell: PhaseCategory, what: str) -> str:
+def _op_after_python(trace: Trace, of_host: Spans, what: str) -> str:
     """Return the outermost op that follows the longest interval in Python, within the annotation that `what` names."""
-    if not what.startswith(PYTHON) or cell[1] in (*_ON_DEVICE, *_IN_A_CALL):
+    if not what.startswith(PYTHON):
         return ""
-    pieces, _ = _pieces(trace, cell)
     top, annotations = _outermost(trace), _annotations(trace).rows
-    between = subtract(_cell_spans(activity(trace), pieces), spans(trace.events.ts[top], trace.events.end[top]))
+    between = subtract(of_host, spans(trace.events.ts[top], trace.events.end[top]))
     if what.startswith(_IN_ANNOTATION):
         named = _rows_of(trace, annotations, what)
         between = intersect(between, spans(trace.events.ts[named], trace.events.end[named]))
