@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from traceq.analysis._wording import in_graphs
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.graph_labels import ReplayTimes, replay_times
+from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_share
 from traceq.facts.stalls.one_time_syncs import captured_words, num_captured_graphs
@@ -15,8 +16,8 @@ from traceq.facts.timeline.time_partition import unrecorded
 from traceq.frozen import frozen
 from traceq.intervals import measure, sorted_unique
 from traceq.model import Caveat, Trace
-from traceq.report import Report, Table, column
-from traceq.units import Unit, format_ranks
+from traceq.report import Finding, Report, Table, column
+from traceq.units import Unit, format_ranks, format_value
 
 POSITION = 80
 
@@ -43,7 +44,10 @@ class CoverageRow:
 
 @frozen
 class _Rank:
-    """One rank's row and caveats; `num_captured` graphs are captured in its counted steps."""
+    """One rank's row and caveats; `num_captured` graphs are captured in its counted steps.
+
+    `missing_ops` is the part of its ops that the trace lacks.
+    """
 
     row: CoverageRow
     caveats: tuple[Caveat, ...]
@@ -51,6 +55,7 @@ class _Rank:
     num_captured: int
     replays: ReplayTimes
     lacks_host_ops: bool
+    missing_ops: float
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -73,6 +78,7 @@ def summarize(trace: Trace) -> _Rank:
         num_captured=num_captured_graphs(trace),
         replays=replays,
         lacks_host_ops=lacks_host_ops(trace),
+        missing_ops=missing_ops_share(trace),
     )
 
 
@@ -100,7 +106,21 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     table = Table.of("coverage", "Coverage", CoverageRow, [total], single=True)
     shown = (total.unattributed_ns, total.unrecorded_ns, total.uncaptured_ns, total.dropped_events)
     view = table if total.replay_ns else table.without("replay_ns", "uncaptured_ns")
-    return Report("coverage", (table,), (view,) if any(shown) else (), caveats=caveats)  # `phases` has earlier work
+    views = (view,) if any(shown) else ()  # `phases` has earlier work
+    return Report("coverage", (table,), views, tuple(_findings(job, parts)), caveats)
+
+
+def _findings(job: Job, parts: Sequence[_Rank]) -> list[Finding]:
+    """Return that the trace that lacks most of its ops is a sample, if any lacks ops everywhere."""
+    share, rank = max(((part.missing_ops, rank.rank) for part, rank in zip(parts, job.ranks, strict=True)), default=(0, 0))
+    if not share:
+        return []
+    percent = format_value(100 * share, Unit.PERCENT)
+    text = (
+        f"rank {rank}: {percent} of the ops are missing, by the numbers of those that are there: a sample, or events were "
+        "lost; where nothing seems to run something may, so that idle and exposed times are not known"
+    )
+    return [Finding("missing_ops", "high", text)]
 
 
 def _lost_device(job: Job) -> list[Caveat]:

@@ -38,6 +38,7 @@ from traceq.facts.ranks.exposed_waits import (
     exposed_waiting_times,
     waiting_times,
 )
+from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
@@ -119,7 +120,8 @@ class _Rank:
     """One rank's rows, its phases in the main thread's order, and ns that replay saves without a resource.
 
     `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `capture_ns` of a step is
-    host-bound while CUDA graphs are captured; `host_causes` is where the host is in its host-bound time.
+    host-bound while CUDA graphs are captured; `host_causes` is where the host is in its host-bound time. Of a sample of
+    its events (`is_sample`) the trace does not tell when the device is idle, or what runs beside what.
     """
 
     rows: tuple[PartitionRow, ...]
@@ -129,6 +131,7 @@ class _Rank:
     device_copies: dict[str, float]
     capture_ns: float
     host_causes: HostCauses
+    is_sample: bool
 
 
 @frozen(eq=False)
@@ -161,6 +164,7 @@ def summarize(trace: Trace) -> _Rank:
         device_copies=exposed_device_copies(trace),
         capture_ns=_capture_ns(trace),
         host_causes=host_causes(trace),
+        is_sample=missing_ops_share(trace) > 0,
     )
 
 
@@ -190,7 +194,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     last, by_rank = least_waiting_rank(slack_by_rank(job)), zip(job.ranks, parts, strict=True)
     chosen = [part for rank, part in by_rank if part.saved and last in (None, rank.rank)]
     saved = {category: [part.saved[category] for part in chosen] for category in _FREE}
-    return Report("partition", (table,), views, tuple(_findings(job, rows, saved, last, parts)))
+    findings = () if any(part.is_sample for part in parts) else _findings(job, rows, saved, last, parts)
+    return Report("partition", (table,), views, tuple(findings))
 
 
 def _device_copies(parts: Sequence[_Rank]) -> dict[str, float]:

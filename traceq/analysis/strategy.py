@@ -11,6 +11,7 @@ from traceq.analysis._rank_rows import each_of
 from traceq.facts.comm.collective_roles import Role
 from traceq.facts.comm.parallelism import issued_calls, strategy_of
 from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, Check, checks, micro_batches, unit_forwards
+from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import or_lost_events, share_inside_steps
 from traceq.frozen import frozen
@@ -62,6 +63,7 @@ class _Rank:
     row: StrategyRow
     checks: tuple[Check, ...]
     unrecorded_share: float
+    is_sample: bool
 
     @property
     def check_rows(self) -> list[CheckRow]:
@@ -105,7 +107,7 @@ def summarize(trace: Trace) -> _Rank:
         verdict=verdict,
         reason="; ".join(reasons),
     )
-    return _Rank(row, rank_checks, share_inside_steps(trace))
+    return _Rank(row, rank_checks, share_inside_steps(trace), missing_ops_share(trace) > 0)
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -150,8 +152,8 @@ def _view(parts: Sequence[_Rank]) -> Table:
 
 
 def _findings(parts: Sequence[_Rank]) -> list[Finding]:
-    """Return one finding for all ranks that issue calls which their strategy does not predict."""
-    unexplained = [part for part in parts if part.row.verdict == UNEXPLAINED]
+    """Return one finding for all ranks that issue calls which their strategy does not predict; none of samples."""
+    unexplained = [part for part in parts if part.row.verdict == UNEXPLAINED and not part.is_sample]
     if not unexplained:
         return []
     first = unexplained[0].row
