@@ -96,6 +96,20 @@ def test_matmuls_of_another_type_are_other_work(ours: list[object], theirs: list
     assert lines == [f"The sides differ in what they compute: {text}." for text in reported]  # among the first lines
 
 
+def test_products_that_one_side_alone_scales_are_of_another_type() -> None:
+    plain = typed(("aten::mm", ["c10::BFloat16"]), ("aten::_grouped_mm", ["c10::BFloat16"]))
+    scaled = typed(("aten::mm", ["c10::BFloat16"]), ("aten::_scaled_grouped_mm", ["c10::Float8_e4m3fn"]))
+
+    def dtypes(a: Run, b: Run) -> list[str]:
+        return [caveat.text for caveat in diff_runs(a, b).caveats if "dtype:" in caveat.text]
+
+    (text,) = dtypes(plain, scaled)
+    assert text.endswith("dtype: aten::_grouped_mm of bfloat16 against aten::_scaled_grouped_mm of float8_e4m3fn")
+    (text,) = dtypes(scaled, plain)
+    assert text.endswith("dtype: aten::_scaled_grouped_mm of float8_e4m3fn against aten::_grouped_mm of bfloat16")
+    assert dtypes(scaled, scaled) == []
+
+
 def test_a_change_that_replaces_one_op_of_several_is_no_other_work() -> None:
     same = ("aten::mm", [[8, 64], [64, 64]])
     a, b = shaped(same, ("aten::bmm", [[4, 99, 99], [4, 99, 9]])), shaped(same, ("aten::mm", [[1, 2], [2, 3]]))

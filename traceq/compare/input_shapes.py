@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 import msgspec
@@ -20,10 +21,19 @@ _HEAVY = (
     "aten::addmm",
     "aten::bmm",
     "aten::baddbmm",
+    "aten::_grouped_mm",
     "aten::_scaled_mm",
+    "aten::_scaled_mm_v2",
+    "aten::_scaled_grouped_mm",
+    "aten::_scaled_grouped_mm_v2",
     "aten::convolution",
     "aten::scaled_dot_product_attention",
 )
+_SCALED = (
+    ("aten::mm", ("aten::_scaled_mm", "aten::_scaled_mm_v2")),
+    ("aten::_grouped_mm", ("aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")),
+)
+"""A product and those of 8 bits or fewer that take its place, which have scales."""
 _MANY_MORE = 1.5
 """Multiple of the calls of each such op from which a side does more of the same work."""
 _DTYPES = {"double": "float64", "float": "float32", "half": "float16"}
@@ -32,15 +42,29 @@ _DTYPES = {"double": "float64", "float": "float32", "half": "float16"}
 def dtype_difference(a: Trace, b: Trace) -> str:
     """Return `dtype: aten::mm of float32 against bfloat16`, or "".
 
-    An op differs if both sides have it and never with the same dtype; "" where dtypes agree or were not recorded.
+    An op differs if both sides have it and never with the same dtype, or if one side alone has it scaled, `dtype:
+    aten::_grouped_mm of bfloat16 against aten::_scaled_grouped_mm of float8_e4m3fn`; "" where dtypes agree or were not
+    recorded.
     """
     ours, theirs = _dtypes(a), _dtypes(b)
-    apart = sorted(op for op in ours if op in theirs and not ours[op] & theirs[op])
+    apart = [(op, op) for op in sorted(ours) if op in theirs and not ours[op] & theirs[op]]
+    apart += _scaled_apart(ours, theirs) + [(op, plain) for plain, op in _scaled_apart(theirs, ours)]
     if not apart:
         return ""
-    dtypes = [" or ".join(sorted(side[apart[0]])) for side in (ours, theirs)]
-    more = f", and {len(apart) - 1} more" if len(apart) > 1 else ""
-    return f"dtype: {apart[0]} of {dtypes[0]} against {dtypes[1]}{more}"
+    (first, second), more = apart[0], f", and {len(apart) - 1} more" if len(apart) > 1 else ""
+    dtypes = [" or ".join(sorted(dtypes)) for dtypes in (ours[first], theirs[second])]
+    other = "" if first == second else f"{second} of "
+    return f"dtype: {first} of {dtypes[0]} against {other}{dtypes[1]}{more}"
+
+
+def _scaled_apart(plain: Mapping[str, set[str]], scaled: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+    """Return (product, scaled product) where the first side has the product alone, and the second side scales it."""
+    return [
+        (op, of_op)
+        for op, all_scaled in _SCALED
+        for of_op in all_scaled
+        if op in plain and of_op in scaled and not plain.keys() & set(all_scaled)
+    ]
 
 
 def shape_difference(a: Trace, b: Trace) -> str:
