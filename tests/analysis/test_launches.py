@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step, table
+from builder import Event, annotation, build, call, frame, kernel, launch, memcpy, op, step, table
 from paths import TRACES
 
 from traceq.analysis.duplicates import OTHERS
@@ -70,6 +70,18 @@ def test_the_launch_bound_share_of_a_phase_is_that_of_its_time() -> None:
 
 def test_many_short_gaps_between_tiny_kernels_are_launch_bound() -> None:
     assert findings(build(*steady(20))) == [("launch_bound", 190_000)]
+
+
+def test_the_line_of_a_launch_bound_step_is_that_of_the_launches_it_waits_for() -> None:
+    """Most of the tiny kernels are of one line, and run back to back; the device waits for the three of another."""
+    rows = [step(0, 280), frame("model.py(7): forward", 0, 150), frame("train.py(9): step", 150, 130)]
+    starts = 40, 90, 140, *range(152, 264, 8)
+    for n, start in enumerate(starts):
+        begin = start - 3 if n < 3 else 150.2 + 0.1 * n
+        rows += [launch(begin, 0.05, n + 1), kernel("add", start, 8, n + 1)]
+    (finding,) = analyze(Run("", (build(*rows),)), "launches").findings
+    assert "of it for launches at model.py:7 forward (" in finding.text
+    assert "train.py" not in finding.text
 
 
 def test_one_launch_bound_step_of_three_is_no_finding() -> None:

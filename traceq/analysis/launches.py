@@ -38,8 +38,8 @@ POSITION = 72
 _BOUND_PCT, _TINY_PCT, _COLD_PCT = 10.0, 25.0, 10.0
 _LONGEST_GAP_NS = 1_000_000
 """A longer gap is not caused by launch latency: the host does something else."""
-_MUCH_OF_TINY_PCT = 25.0
-"""Percentage of the tiny kernels from which the line that launches them is named."""
+_MUCH_OF_WAITS = 0.25
+"""Part of the waits from which the line that launches what the device waits for is named."""
 _NEARLY_ALL = 0.9
 """Part of the host-bound time from which the gaps that count are all of it."""
 _HAS_GRAPHS = re.compile(r"^(cuda|cu|hip)[A-Z]")
@@ -193,22 +193,23 @@ def _launch_bound(trace: Trace, waits: _ShortWaits, tiny_pct: float) -> Finding:
     )
     where = " and ".join(in_phase(names[phase]) for phase in main)
     where = f" {where}" if time == of_main else f", {of_main} of it {where}"
-    tiny = f"{format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny{_tiny_line(trace)}"
+    tiny = f"{format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny"
     of_all = f", of {of_all} host-bound," if waited_ns < _NEARLY_ALL * int(partition.ns[host_bound].sum()) else ""
-    which = f"for the host in gaps of up to 1 ms that follow no sync{where}"
+    which = f"for the host in gaps of up to 1 ms that follow no sync{where}{_awaited_line(trace, waits)}"
     device_waits = f"the device waits {time} {per_step(steps_)}{range_of_steps(waits.by_step)}{of_all} {which} ({tiny})"
     text = f"launch-bound: {device_waits}; try {_remedies(trace, main)}"
     return Finding("launch_bound", "high", text, round(waited_ns / num), instead_of=("host_bound",))
 
 
-def _tiny_line(trace: Trace) -> str:
-    """Return `, 62.0 % of these launched at loss.py:20 apart`, or in its backward; "" where no line has many."""
-    kernels, texts = launched_kernels(trace), main_lines(trace).texts
-    num = np.bincount(lines_of_work(trace)[kernels.work[kernels.tiny]], minlength=len(texts))
-    pct = 100 * num / num.sum()
-    line = int(np.argmax(np.r_[0, pct[1:]]))  # the first line is none
-    is_known = line > 0 and pct[line] >= _MUCH_OF_TINY_PCT
-    return f", {format_value(pct[line], Unit.PERCENT)} of these launched at {texts[line]}" if is_known else ""
+def _awaited_line(trace: Trace, waits: _ShortWaits) -> str:
+    """Return `, 15.0 ms of it for launches at loss.py:20 apart`, or in its backward; "" where no line has much."""
+    waited, texts = np.flatnonzero(waits.ns), main_lines(trace).texts
+    awaited = lines_of_work(trace)[activity(trace).owner[waited]]  # each wait ends with the work that it is for
+    ns = np.bincount(awaited, waits.ns[waited], len(texts))
+    line = int(np.argmax(np.r_[0, ns[1:]]))  # the first line is none
+    is_known = line > 0 and ns[line] >= _MUCH_OF_WAITS * waits.ns.sum()
+    time = format_value(int(ns[line]) / len(waits.by_step), Unit.NS)
+    return f", {time} of it for launches at {texts[line]}" if is_known else ""
 
 
 def _remedies(trace: Trace, waits_in: Sequence[int]) -> str:
