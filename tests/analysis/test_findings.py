@@ -501,7 +501,7 @@ def test_python_stacks_that_slow_the_host_are_noted(num_calls: int, is_noted: bo
     rows += [frame(f"train.py({n}): run", 1_000 * n / num_calls, 1) for n in range(2 * num_calls)]
     notes = [caveat.text for caveat in analyze(Run("", (build(*rows),)), "steps").caveats]
     expected = (
-        "rank 0: recorded Python stacks slow the host (250 calls per step, one per 4.00 us): without them its times are "
-        "shorter"
+        "rank 0: recorded Python stacks slow the host (250 calls per step, one per 4.00 us): without them its times "
+        "are shorter"
     )
     assert notes == [expected] * is_noted

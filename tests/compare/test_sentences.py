@@ -150,9 +150,10 @@ def test_allocator_waits_that_a_sync_uncovers_are_not_the_allocator_s() -> None:
     traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=99.0)
     cells = (CellDelta("fwd", "alloc_wait", 50 * US, 140 * US), CellDelta("fwd", "host_bound", 0, 10 * US))
     sync = cause("dtoh aten::item", 95, 2, kind="sync", line="train.py:7 step")
-    assert elsewhere_words(traced, cells, (sync,)) == (
+    (text,) = elsewhere_words(traced, cells, (sync,))
+    assert text == (
         "It shows as +90.0 us of alloc wait in fwd, whose allocations take as long as before: they start later "
-        "because of dtoh aten::item at train.py:7 step.",
+        "because of dtoh aten::item at train.py:7 step."
     )
     own = cause("alloc cudaMalloc", 60, kind="sync")
     assert elsewhere_words(traced, cells, (sync, own)) == ()
@@ -527,9 +528,7 @@ def test_an_arm_adds_nothing_if_its_step_does_not_one_thing_more(num_reads: int,
     off, absent = (arm(name, num_reads=num_reads, num_adds=3) for name in ("off", "absent"))
     text = added_text(off, absent, phase)
     num_ops = 4 + 2 * num_reads  # adds and a kernel; of a read its op and its copy
-    assert text == (
-        f"off adds no op to absent: the same {num_ops} ops per step, {syncs}."
-    )
+    assert text == f"off adds no op to absent: the same {num_ops} ops per step, {syncs}."
 
 
 def test_ops_that_an_arm_adds_are_listed() -> None:

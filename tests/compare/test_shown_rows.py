@@ -82,6 +82,8 @@ def test_waiting_and_transfer_are_told_apart_where_traces_of_all_ranks_do() -> N
     assert waiting_words(TRACED, cells, exchanged) == (
         "Of exposed communication, waiting for other ranks differs by +80.0 us and transfer by -10.0 us.",
     )
+    (of_rank,) = waiting_words(replace(TRACED, rank=2), cells, exchanged, num_ranks=4)
+    assert of_rank.startswith("Of exposed communication of rank 2, waiting for other ranks differs by +80.0 us")
     assert waiting_words(TRACED, cells, [cause("aten::mm", 70)]) == ()
     assert waiting_words(TRACED, [CellDelta("fwd", "exposed_comm", 0, 70 * US)], exchanged) == ()
 

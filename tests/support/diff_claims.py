@@ -465,7 +465,7 @@ OF_TRACED = (
     r"Most of the traced ",
     r".* does other work: .* replaced by ",
     r".* issues elsewhere: .* moved from ",
-    r"Of exposed communication, waiting for other ranks ",
+    r"Of exposed communication(?: of rank \d+)?, waiting for other ranks ",
     r"The traced delta, ",
     r"By recorded shapes( \(device time\))?: ",
     r"The unprofiled steps show no difference ",

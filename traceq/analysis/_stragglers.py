@@ -14,7 +14,7 @@ from traceq.causes.stragglers import StragglerRanks, UnprofiledLateness, straggl
 from traceq.facts.ranks.caused_waits import CausedWaits
 from traceq.facts.ranks.exposed_waits import EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
-from traceq.facts.ranks.lateness import Lateness, PhaseCategory, lateness
+from traceq.facts.ranks.lateness import HOST, Lateness, PhaseCategory, lateness
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.frozen import frozen
 from traceq.report import Finding
@@ -168,7 +168,7 @@ def _reason(cause: Lateness) -> str:
     excess = format_value(cause.excess_ns, Unit.NS)
     place = f" at {cause.line}" if cause.line else f", before {cause.before}" if cause.before else ""
     what = "the data loader" if _LOADS.match(cause.what) else cause.what
-    if not cause.category:
+    if cause.category == HOST:
         return f"its host takes {excess} longer than theirs in {what}{place}"
     text = f"its {category_term(cause.category)} time in {cause.phase} is {excess} longer than theirs"
     if cause.what and cause.what_excess_ns > 0:

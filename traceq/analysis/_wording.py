@@ -94,6 +94,12 @@ def the_step(steps: Steps) -> str:
     return "the step" if steps.marked else "the trace"
 
 
+def replay_term(job: Job) -> str:
+    """Return `replay`; of one rank of several `replay of this rank alone`: where others are later, it gains less."""
+    is_one_of_several = len(job.ranks) == 1 and job.ranks[0].world_size > 1
+    return "replay of this rank alone" if is_one_of_several else "replay"
+
+
 def until_done(rank: Outline, step_ns: float) -> str:
     """Return the note on a step of `step_ns` that lasts longer than in other tables; "" for one that does not."""
     if step_ns - float(np.diff(rank.steps.window[rank.steps.counted]).mean()) < _LONGER * step_ns:

@@ -111,14 +111,15 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 
 
 def _findings(job: Job, parts: Sequence[_Rank]) -> list[Finding]:
-    """Return that the trace that lacks most of its ops is a sample, if any lacks ops everywhere."""
-    share, rank = max(((part.missing_ops, rank.rank) for part, rank in zip(parts, job.ranks, strict=True)), default=(0, 0))
+    """Return that a trace is a sample, of the rank that lacks most of its ops, if any lacks ops everywhere."""
+    shares = [(part.missing_ops, rank.rank) for part, rank in zip(parts, job.ranks, strict=True)]
+    share, rank = max(shares, default=(0.0, 0))
     if not share:
         return []
-    percent = format_value(100 * share, Unit.PERCENT)
+    missing = f"rank {rank}: {format_value(100 * share, Unit.PERCENT)} of the ops are missing"
     text = (
-        f"rank {rank}: {percent} of the ops are missing, by the numbers of those that are there: a sample, or events were "
-        "lost; where nothing seems to run something may, so that idle and exposed times are not known"
+        f"{missing}, by the numbers of those that are there: a sample, or events were lost; where nothing seems to run "
+        "something may, so that idle and exposed times are not known"
     )
     return [Finding("missing_ops", "high", text)]
 

@@ -13,7 +13,7 @@ from traceq.analysis._basis import recurs
 from traceq.analysis._job_gain import JobGain, gained_words, job_gain
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import slack_by_rank
-from traceq.analysis._wording import over_ranks, per_step, saving_words
+from traceq.analysis._wording import over_ranks, per_step, replay_term, saving_words
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import copies_pageable_memory, saved_without_pageable_copies
 from traceq.causes.replay import Saving
@@ -81,7 +81,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     rows = of_all(parts)
     table = Table.of("memcpy", "Copies", CopyRow, rows)
     gain = job_gain(job, WithoutSyncs(is_pageable=True)) if any(part.pageable for part in parts) else None
-    of_ranks = [None if part.pageable is None else _finding(part.pageable, gain) for part in parts]
+    of_ranks = [None if part.pageable is None else _finding(job, part.pageable, gain) for part in parts]
     findings = on_the_worst_rank(job, of_ranks, slack_by_rank(job), is_of_job=gain is not None)
     return Report("memcpy", (table,), (_view(job, rows),) if rows else (), findings)
 
@@ -161,12 +161,13 @@ def _pageable_copies(trace: Trace) -> _PageableCopies | None:
     return _PageableCopies(f"pageable HtoD copies{where} block the host {blocked}", step_ns, saving)
 
 
-def _finding(copies: _PageableCopies, gain: JobGain | None) -> Finding:
+def _finding(job: Job, copies: _PageableCopies, gain: JobGain | None) -> Finding:
     """Return the finding on a rank's pageable copies; `gain`: what all ranks gain, None where that is not known."""
     saved = gained_words(saving_words(copies.saving, copies.step_ns), gain)
     text = (
-        f"{copies.blocks}; removing these waits saves {saved} (replay): copy batches ahead from pinned memory "
-        "(pin_memory=True, non_blocking=True), and keep tensors that stay the same, such as indices, on the device"
+        f"{copies.blocks}; removing these waits saves {saved} ({replay_term(job)}): copy batches ahead from pinned "
+        "memory (pin_memory=True, non_blocking=True), and keep tensors that stay the same, such as indices, on the "
+        "device"
     )
     severity, kinds = "low" if gain and gain.is_nothing else "medium", (SYNC_KINDS[SyncKind.HTOD],)
     return Finding("pageable_copies", severity, text, copies.saving.least_ns, instead_of_syncs=kinds)

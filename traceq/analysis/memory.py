@@ -10,7 +10,7 @@ from traceq.analysis._basis import recurs
 from traceq.analysis._job_gain import JobGain, gained_words, job_gain
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import slack_by_rank
-from traceq.analysis._wording import in_some_steps, per_step, saving_words, scope
+from traceq.analysis._wording import in_some_steps, per_step, replay_term, saving_words, scope
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import Saving
@@ -106,7 +106,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     )
     has_retries = any(part.retries for part in parts)
     gain = job_gain(job, WithoutSyncs(kind=SYNC_KINDS[SyncKind.ALLOC])) if has_retries else None
-    of_ranks = [None if part.retries is None else _finding(part.retries, gain) for part in parts]
+    of_ranks = [None if part.retries is None else _finding(job, part.retries, gain) for part in parts]
     findings = on_the_worst_rank(job, of_ranks, slack_by_rank(job), is_of_job=gain is not None)
     unknown = () if peaks else (Unknown("memory", "profile_memory=True"),)
     views = (_view(job, parts, peaks),) if peaks else ()
@@ -182,7 +182,7 @@ def _retries(trace: Trace) -> _Retries | None:
     return _Retries(often, float(np.diff(trace_steps.window).mean()), saving, does_recur)
 
 
-def _finding(retries: _Retries, gain: JobGain | None) -> Finding:
+def _finding(job: Job, retries: _Retries, gain: JobGain | None) -> Finding:
     """Return the finding on a rank's retries; its time is what the rank saves without any call to the driver.
 
     `gain`: what all ranks do, None where that is not known.
@@ -190,7 +190,7 @@ def _finding(retries: _Retries, gain: JobGain | None) -> Finding:
     saves, saving = "", retries.saving
     if saving is not None:
         saved = gained_words(saving_words(saving, retries.step_ns), gain)
-        saves = f"; removing all allocation calls saves {saved} (replay)"
+        saves = f"; removing all allocation calls saves {saved} ({replay_term(job)})"
     text = (
         f"the allocator returns memory to the driver {retries.often}{saves}: "
         "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory"

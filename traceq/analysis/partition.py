@@ -23,6 +23,7 @@ from traceq.analysis._wording import (
     more_rows,
     per_step,
     range_of_steps,
+    replay_term,
     saving_words,
 )
 from traceq.analysis.perturbation import much_longer_words
@@ -30,6 +31,7 @@ from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import capture_spans
+from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.exposed_waits import (
     EXPOSED_TRANSFER,
     EXPOSED_WAIT,
@@ -38,7 +40,6 @@ from traceq.facts.ranks.exposed_waits import (
     exposed_waiting_times,
     waiting_times,
 )
-from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
@@ -303,7 +304,7 @@ def _findings(
                 )
                 is_more = bool(and_followers(saving, own_ns))
                 on_rank = f" {rank} and has {lost} of it" if is_more else f" of {lost} {rank}"
-            basis_of_saving = f"replay{of_ranks}{and_followers(saving, own_ns)}"
+            basis_of_saving = f"{replay_term(job)}{of_ranks}{and_followers(saving, own_ns)}"
             saves = f"{_FREE[category]} saves {saving_words(saving, step_ns)}{on_rank} ({basis_of_saving})"
             meaning = f"{saves}: something else limits the step" if is_vain else f"{meaning}; {saves}"
         joined = ", but " if is_vain else ": "

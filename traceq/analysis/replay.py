@@ -13,7 +13,7 @@ from traceq.analysis._basis import recurs
 from traceq.analysis._job_gain import is_too_large, job_gain, played_job
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import in_vain, slack_by_rank
-from traceq.analysis._wording import a_step, in_traced_steps, the_step, until_done
+from traceq.analysis._wording import a_step, in_traced_steps, replay_term, the_step, until_done
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
 from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import device_work
@@ -241,8 +241,9 @@ def _findings(job: Job, rank: Outline, part: _Rank, slack_ns: Mapping[int, float
     gain = job_gain(job, WithoutSyncs())
     of_job = f"; on all ranks, that saves {gain.of_step}" if gain is not None else ""
     basis = f", {in_traced_steps(job, int(rank.steps.counted.sum()))}" if rank.steps.marked else ""
+    basis = f"{replay_term(job)}{basis}{more}"
     text = (
-        f"removing all {what} shortens {the_step(rank.steps)}{on_rank} by {together}{of_job} (replay{basis}{more}), "
+        f"removing all {what} shortens {the_step(rank.steps)}{on_rank} by {together}{of_job} ({basis}), "
         f"no row of them alone by more than {alone}: remove them together"
     )
     finding, own_slack_ns = Finding("joint_syncs", "medium", text, together_ns), slack_ns.get(rank.rank, 0.0)

@@ -21,6 +21,7 @@ from traceq.analysis._wording import (
     over_ranks,
     per_step,
     range_of_steps,
+    replay_term,
     saving_words,
     with_step_headings,
 )
@@ -318,7 +319,7 @@ def _costly(job: Job, row: SyncRow, step_ns: float, slack_ns: float) -> Finding:
         severity = "low" if gain.is_nothing else "high"
         return Finding("costly_sync", severity, f"{text}{_why_once(row)}", row.saved_ns, row.key, site=site)
     if slack_ns < row.saved_ns:
-        text = f"{_blocks(job, row)}; removing it saves {saved} (replay{more}){_why_once(row)}"
+        text = f"{_blocks(job, row)}; removing it saves {saved} ({replay_term(job)}{more}){_why_once(row)}"
         return Finding("costly_sync", "high", text, row.saved_ns, row.key, site=site)
     text = f"{_blocks(job, row)}; removing it shortens that rank's own work by {saved} (replay{more})"
     return in_vain(Finding("costly_sync", "low", text, row.saved_ns, row.key, site=site), row.rank, slack_ns)

@@ -12,7 +12,7 @@ __all__ = ["cause_name", "change_name", "number", "numbered", "phase_text", "sho
 _SYNCHRONIZES = ("device", "stream", "event")
 """Kinds of sync that are calls of their own, not an effect of the op around them."""
 _COPIES = ("dtoh", "htod")
-"""Kinds of sync that are an effect of a copy; what has no kind ran on a CPU, where reading a value waits for nothing."""
+"""Kinds of sync that are an effect of a copy; what has no kind ran on a CPU, where reading a value does not wait."""
 _CALL = re.compile(r"Synchronize$|^(Malloc|Free|HostAlloc|HostMalloc|HostFree|ExtMalloc|Mem)\w*$")
 """Calls of the runtime by their names without the vendor, of syncs outside any op."""
 _LONGEST_NAME = 60
@@ -38,7 +38,10 @@ def phase_text(cause: Cause) -> str:
 
 
 def change_name(cause: Cause) -> str:
-    """Return `aten::any`, `dtoh aten::item (sync)`, `aten::item (a sync on a GPU)`, `device synchronize in aten::matmul`."""
+    """Return `aten::any`, `dtoh aten::item (sync)`, `device synchronize in aten::matmul`.
+
+    What reads a value on a CPU is `aten::item (a sync on a GPU)`.
+    """
     if cause.kind != "sync":
         return _cut_name(cause.name)
     kind, is_one = cause.work.partition(" ")[0], abs(cause.delta_num) == 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from itertools import compress
 
 from traceq.compare.result import Comparable
@@ -10,7 +11,15 @@ from traceq.compare.side import Side
 from traceq.facts.timeline.steps import Steps
 from traceq.model import Run
 
-__all__ = ["UNKNOWN_SAMPLES", "are_ranks_of_one_job", "comparable", "differences", "parameters_of", "uncommon_steps"]
+__all__ = [
+    "UNKNOWN_SAMPLES",
+    "are_ranks_of_one_job",
+    "comparable",
+    "differences",
+    "on_common_steps",
+    "parameters_of",
+    "uncommon_steps",
+]
 
 UNKNOWN_SAMPLES = "samples per step unknown"
 
@@ -41,6 +50,24 @@ def are_ranks_of_one_job(a: Side, b: Side) -> bool:
         return False
     starts, ends = ([rank.extent[side] + rank.base_time_ns for rank in (*ours, *theirs)] for side in (0, 1))
     return a.run.traces[0].world_size == b.run.traces[0].world_size > 1 and max(starts) < min(ends)
+
+
+def on_common_steps(a: Side, b: Side) -> tuple[Side, Side]:
+    """Return sides that are ranks of one job with the steps alone that both count: they took these together.
+
+    Sides whose events are not in memory are returned as they are.
+    """
+    if not (are_ranks_of_one_job(a, b) and uncommon_steps(a, b)):
+        return a, b
+    if not all(len(trace.events) for side in (a, b) for trace in side.run.traces):
+        return a, b
+    ours, theirs = ({name for rank in side.ranks.job.ranks for name in _counted(rank.steps)} for side in (a, b))
+    return _without_steps(a, ours - theirs), _without_steps(b, theirs - ours)
+
+
+def _without_steps(side: Side, names: Collection[str]) -> Side:
+    traces = tuple(replace(trace, left_out=frozenset(names)) for trace in side.run.traces)
+    return Side.of(replace(side.run, traces=traces))
 
 
 def uncommon_steps(a: Side, b: Side) -> str:

@@ -20,7 +20,7 @@ from traceq.compare.caveats import (
     unrecorded_work,
 )
 from traceq.compare.collective_volumes import exchanges
-from traceq.compare.comparable import are_ranks_of_one_job, comparable, uncommon_steps
+from traceq.compare.comparable import are_ranks_of_one_job, comparable, on_common_steps, uncommon_steps
 from traceq.compare.confounders import confounders, work_words
 from traceq.compare.disabled_change import added_ops_text
 from traceq.compare.explain import MAX_PEERS, explain
@@ -160,6 +160,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
 
     `reference` holds a traced step without the change at all; it shows whether the change costs A anything when off.
     """
+    a, b = on_common_steps(a, b)
     if loader_and_steps := feeding(a.run, b.run):
         return _feeding_diff(a, b, loader_and_steps)
     comparability, samples = comparable(a, b), samples_apart(a.samples, b.samples)
@@ -237,7 +238,7 @@ def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:
         *rank_words(traced, diff.ranks, cells, waited_in),
         *(lateness_words(*names, traced, cells) if same_code else ()),
         *of_causes,
-        *waiting_words(traced, cells, causes),
+        *waiting_words(traced, cells, causes, num_ranks=len(diff.ranks)),
         *work_split_words(traced, diff.work),
         *elsewhere_words(traced, cells, causes),
         *(phase_words(traced, cells) if is_seen else ()),

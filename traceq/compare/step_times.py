@@ -136,10 +136,11 @@ def _pairs_of(a_side: Side, b_side: Side) -> tuple[Pairs | None, Pairs | None]:
 
 
 def _job_steps(side: Side, ranks: set[int]) -> NDArray[np.int64]:
-    """int64[K] ns: the job's traced steps, each the maximum over these ranks."""
+    """int64[K] ns: the traced steps of the one of these ranks whose mean step is longest.
+
+    Not the longest of each step: windows of ranks are shifted against each other, so that these add up to no time.
+    """
     windows = []
     for all_steps in (rank.steps for rank in side.ranks.job.ranks if rank.rank in ranks):
         windows.append((all_steps.window[:, 1] - all_steps.window[:, 0])[all_steps.counted])
-    shortest = min(len(window) for window in windows)
-    job: NDArray[np.int64] = np.max([window[-shortest:] for window in windows], axis=0)
-    return job
+    return max(windows, key=lambda window: float(window.mean()))

@@ -24,7 +24,7 @@ _HOST_BOUND, _ALLOC_WAIT, _EXPOSED_COMM = (
     each.name.lower() for each in (TimeCategory.HOST_BOUND, TimeCategory.ALLOC_WAIT, TimeCategory.EXPOSED_COMM)
 )
 _OF_HOST = {_HOST_BOUND: ("host-bound time", "host ops"), _ALLOC_WAIT: ("alloc wait", "allocations")}
-"""Categories in which the host's work shows once the device has caught up with it: their words, and whose time it is."""
+"""Categories in which the host's work shows once the device has caught up: their words, and whose time it is."""
 _LARGE_CELL, _SMALL_PART = 0.3, 0.1
 """The part of a delta from which it is named; part of it that its own ops may have become longer."""
 
@@ -56,8 +56,13 @@ def _has_most_of_step(phase: str, cells: Sequence[CellDelta]) -> bool:
     return all(part > (1 - _LITTLE) * of for part, of in zip(in_phase, whole, strict=True) if of)
 
 
-def waiting_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]) -> tuple[str, ...]:
-    """Return what of exposed communication is waiting and what is transfer, where collectives are causes."""
+def waiting_words(
+    traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause], *, num_ranks: int = 1
+) -> tuple[str, ...]:
+    """Return what of exposed communication is waiting and what is transfer, where collectives are causes.
+
+    Of one rank of several, which is named: others may wait more where it waits less.
+    """
     least_ns = _LITTLE * abs(traced.delta_ns)
     if not any(cause.kind == "collective" and abs(cause.delta_ns) > least_ns for cause in causes):
         return ()
@@ -67,7 +72,8 @@ def waiting_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence[C
     if not waits and not transfers:
         return ()
     wait, transfer = (format_value(sum(each), Unit.DELTA_NS) for each in (waits, transfers))
-    return (f"Of exposed communication, waiting for other ranks differs by {wait} and transfer by {transfer}.",)
+    what = f"exposed communication of rank {traced.rank}" if num_ranks > 1 else "exposed communication"
+    return (f"Of {what}, waiting for other ranks differs by {wait} and transfer by {transfer}.",)
 
 
 def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]) -> tuple[str, ...]:

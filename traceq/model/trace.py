@@ -314,7 +314,8 @@ class Trace:
     `embedded` is the text that a recording of traceq wrote into the trace; reading a path unpacks it into `manifest`,
     `arm`, `pairs`, `processes` and `lines`. `versions` are (what, text): drivers, NCCL and options of the profiler.
     `host`: the name of the machine, "" if unknown. `group_size`: ranks of the job's process groups, -1 if unknown or
-    not all the same. `captured`: what another window captured, for replays whose capture this one lacks.
+    not all the same. `captured`: what another window captured, for replays whose capture this one lacks. `left_out`:
+    names of steps that do not count, as what it is compared with lacks them.
     """
 
     path: str
@@ -339,6 +340,7 @@ class Trace:
     only: OneStep | None = None
     group_size: int = -1
     captured: CapturedGraphs | None = None
+    left_out: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         device = f", {self.device}" if self.device else ""

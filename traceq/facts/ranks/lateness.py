@@ -1,7 +1,7 @@
 """Cause of one rank's lateness: the cell of its step with the largest excess over the other ranks, and its contents.
 
-A device with a queue of work hides what its host does, but not from the ranks that wait for what the host launches late:
-where the host itself exceeds the others by more, that is the cause.
+A device with a queue of work hides what its host does, but not from the ranks that wait for what it launches late: where
+the host itself exceeds the others by more, that is the cause.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from traceq.grouping import group
 from traceq.intervals import Spans, intersect, measure, measure_within, sorted_unique, spans, subtract
 from traceq.model import Category, Trace
 
-__all__ = ["Lateness", "PhaseCategory", "busy_ns", "cells_of", "lateness"]
+__all__ = ["HOST", "Lateness", "PhaseCategory", "busy_ns", "cells_of", "lateness"]
 
 _NO_CAUSE = (TimeCategory.EXPOSED_COMM, TimeCategory.TAIL, TimeCategory.UNRECORDED)
 _COMPUTES = (TimeCategory.COMPUTE, TimeCategory.CPU_COMPUTE)
 _ON_DEVICE = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_MEMCPY, TimeCategory.SPIN_WAIT, TimeCategory.LAUNCH_LATENCY)
 _IN_A_CALL = (TimeCategory.SYNC_WAIT, TimeCategory.ALLOC_WAIT)
+HOST = "host"
 PYTHON = "Python"
 _IN_ANNOTATION = "Python in "
 
@@ -54,9 +55,9 @@ PhaseCategory = tuple[str, int]
 class Lateness:
     """Largest excess of a late rank over the median of the other ranks.
 
-    `phase` and `category` take `excess_ns` more per step, both "" if it is the host's and in no cell; within them
-    `what`, a kernel, a call, a host op or Python, takes `what_excess_ns` more; `line`, "" where the trace has none;
-    `before`, the op that follows the longest interval in Python, "" for anything else.
+    `phase` and `category` take `excess_ns` more per step, or the host as a whole ("" and `HOST`); within them `what`, a
+    kernel, a call, a host op or Python, takes `what_excess_ns` more; `line`, "" where the trace has none; `before`, the
+    op that follows the longest interval in Python, "" for anything else.
     """
 
     phase: str
@@ -88,7 +89,7 @@ def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]
     host, host_ns = _largest_excess(query(_named_host_contents, [(rank, None) for rank in compared]))
     if host_ns > _MUCH_MORE * cell_ns:
         line, before = query(_line_and_next_op, [(late, (None, host))])[0]
-        return Lateness("", "", round(host_ns), host, round(host_ns), line, before)
+        return Lateness("", HOST, round(host_ns), host, round(host_ns), line, before)
     if cell is None or not cell_ns:
         return None
     what, what_ns = _largest_excess(query(_contents, [(rank, cell) for rank in compared]))

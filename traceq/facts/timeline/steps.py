@@ -146,7 +146,7 @@ def steps(trace: Trace) -> Steps:
         opens_ns=opens_ns,
         labels=labels,
     )
-    return replace(result, partial=_is_partial(trace, result))
+    return replace(result, partial=_is_partial(trace, result) | np.isin(result.names, list(trace.left_out)))
 
 
 def _labels(trace: Trace, rows: NDArray[np.int64]) -> tuple[str, ...]:
