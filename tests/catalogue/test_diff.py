@@ -129,7 +129,7 @@ def test_twenty_removed_syncs_are_named_with_what_they_save() -> None:
     syncs = [cause for cause in result["causes"] if cause["kind"] == "sync"]
     assert result["causes"][0] == syncs[0]
     assert [cause["delta_num"] for cause in syncs] == [-10, -10]
-    verdict, removed, differences, host, in_common = result["words"][:5]
+    verdict, _, removed, differences, host, in_common = result["words"][:6]
     assert host.startswith("With a host that takes no time, syncless would be 3.23 ms faster per step")
     assert in_common.startswith("Only 60 % of the host's calls are on both sides")
     assert verdict.startswith("syncless saves 5.43 ms per step")

@@ -257,11 +257,11 @@ class Diff:
 
     `comparison` has the verdict and is None where there is nothing to compare; `steps` compares steps even if the
     verdict is about samples. `traced`, `cells` and `causes` explain one rank and are empty where a side has no trace;
-    `ranks` are those of both sides. `words` is the answer, one sentence per line. `free` says whether A, the change when
-    off, issues anything more, "" without a traced reference. `doubt` says why durations of traced steps are no evidence,
-    "" where they are. `cpu` compares the main thread's CPU time per step where pairs have it. `inference` compares the
-    kinds of step of an inference engine, `work` what ops of the explained rank do and how fast. If one side is a data
-    loader alone, `feeding` is the answer and the rest is empty.
+    `ranks` are those of both sides. `words` is the answer, one sentence per line. `free` says whether A, the change
+    when off, issues anything more, "" without a traced reference. `doubt` says why durations of traced steps are no
+    evidence, "" where they are. `cpu` compares the main thread's CPU time per step where pairs have it. `inference`
+    compares the kinds of step of an inference engine, `work` what ops of the explained rank do and how fast. If one
+    side is a data loader alone, `feeding` is the answer and the rest is empty.
     """
 
     a: Source

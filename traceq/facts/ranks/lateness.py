@@ -1,7 +1,7 @@
 """Cause of one rank's lateness: the cell of its step with the largest excess over the other ranks, and its contents.
 
-A device with a queue of work hides what its host does, but not from the ranks that wait for what it launches late: where
-the host itself exceeds the others by more, that is the cause.
+A device with a queue of work hides what its host does, but not from the ranks that wait for what it launches late:
+where the host itself exceeds the others by more, that is the cause.
 """
 
 from __future__ import annotations
