@@ -323,8 +323,8 @@ def test_time_between_ops_is_python_in_the_innermost_annotation() -> None:
     assert "is 460 us longer than theirs, 350 us of it Python in # rows #, before record_param_comms;" in finding.text
 
 
-@pytest.mark.parametrize(("late_us", "is_told"), [(450, True), (100, False)])
-def test_a_host_that_is_late_behind_a_queue_of_work_is_the_reason(late_us: int, is_told: bool) -> None:
+@pytest.mark.parametrize(("late_us", "is_reason"), [(450, True), (100, False)])
+def test_a_host_that_is_late_behind_a_queue_of_work_is_the_reason(late_us: int, is_reason: bool) -> None:
     """Both devices compute for all of `load`; one host sits in Python, and launches the first collective late."""
     phases = *of_steps("load", 0, 500), *of_steps("forward", 500, 500)
     queue = [
@@ -337,9 +337,9 @@ def test_a_host_that_is_late_behind_a_queue_of_work_is_the_reason(late_us: int, 
     late_times = thrice((1, 3), (470, 480), (512, 600), (701, 720), (759, 770))
     second = three_steps(1, *phases, *queue, *sparse, *met(*late_times))
     (finding,) = analyze(Run("job", (first, second)), "ranks").findings
-    told = "its host takes 450 us longer than theirs in Python in # sparse #, before record_param_comms"
-    assert (told in finding.text) == is_told
-    assert ("longer than theirs" in finding.text) == is_told
+    reason = "its host takes 450 us longer than theirs in Python in # sparse #, before record_param_comms"
+    assert (reason in finding.text) == is_reason
+    assert ("longer than theirs" in finding.text) == is_reason
 
 
 PHASES = ("forward", "backward")

@@ -14,7 +14,7 @@ import builder
 import pytest
 from oracle.differences import Difference, difference_of_dumps, difference_of_files, stuck_in
 from oracle.strategies import deviations
-from paths import FIXTURES, TRACES
+from paths import FIXTURES
 from strategy_traces import with_one_call
 
 from traceq.analysis.registry import analyze
@@ -196,20 +196,9 @@ def check_strategy(finding: Finding, path: Path) -> None:
     assert re.fullmatch(re.escape(expected) + "(; or the trace lost events: .*)?", deviating)
 
 
-@pytest.mark.parametrize(
-    ("path", "rank"),
-    [
-        pytest.param(FIXTURES / "example" / "uneven", "rank1.json", id="example/uneven"),
-        pytest.param(
-            TRACES / "hta-groups" / "sampled-rank0.json.gz",
-            "",
-            id="hta-groups/sampled-rank0",
-            marks=pytest.mark.skipif(not TRACES.is_dir(), reason="no traces beside this checkout"),
-        ),
-    ],
-)
-def test_what_a_strategy_predicts_is_what_most_steps_issue(path: Path, rank: str) -> None:
-    check_strategy(only(path, "strategy"), path / rank)
+def test_what_a_strategy_predicts_is_what_most_steps_issue() -> None:
+    path = FIXTURES / "example" / "uneven"
+    check_strategy(only(path, "strategy"), path / "rank1.json")
 
 
 ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE = "_allgather_base_", "_reduce_scatter_base_", "allreduce_"

@@ -32,7 +32,7 @@ def finding(run: Run, analysis: str, code: str) -> str:
 def test_what_a_device_catches_up_with_is_not_what_free_communication_saves() -> None:
     """36 ms of launched work wait at the start of two steps of 18.8 ms, in which the host takes 15.9 ms."""
     text = finding(read(real("resnet-ddp-mi300/rank0.json.gz")), "partition", "exposed_comm")
-    assert "free communication saves 2.83 ms to 10.9 ms (replay)" in text
+    assert "free communication saves 2.83 ms to 10.9 ms (replay of this rank alone)" in text
 
 
 def test_pageable_copies_of_a_rank_say_what_the_job_gains() -> None:

@@ -155,8 +155,8 @@ def test_allocator_waits_that_a_sync_uncovers_are_not_the_allocator_s() -> None:
         "It shows as +90.0 us of alloc wait in fwd, whose allocations take as long as before: they start later "
         "because of dtoh aten::item at train.py:7 step."
     )
-    own = cause("alloc cudaMalloc", 60, kind="sync")
-    assert elsewhere_words(traced, cells, (sync, own)) == ()
+    calls = cause("alloc cudaMalloc", 60, kind="sync")
+    assert elsewhere_words(traced, cells, (sync, calls)) == ()
 
 
 def test_profiled_steps_lead_with_what_is_known() -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "python_or_host",
     "python_place",
     "range_of_steps",
+    "replay_term",
     "saving_words",
     "scope",
     "the_step",

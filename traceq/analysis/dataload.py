@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from traceq.analysis._basis import UnprofiledShare, holds_in_steps, recurs, unprofiled_share
 from traceq.analysis._core_use import is_contended
+from traceq.analysis._job_gain import JobGain, gained_words, job_gain
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import slack_by_rank
-from traceq.analysis._wording import and_followers, saving_words
+from traceq.analysis._wording import and_followers, replay_term, saving_words
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_loader
+from traceq.causes.replay import Saving
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
@@ -29,6 +32,7 @@ from traceq.intervals import Spans, intersect, measure_common, measure_within, s
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
+from traceq.whatif.host_waits import WithoutLoader
 from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 25
@@ -50,15 +54,27 @@ class DataloadRow:
 
 @frozen
 class _Rank:
-    """One rank's rows, the finding that its steps are held up, and the line that makes batches in the main thread."""
+    """One rank's rows, the waits that hold up its steps, and the line that makes batches in the main thread."""
 
     rows: tuple[DataloadRow, ...]
-    finding: Finding | None
+    starved: _Starved | None
     line: LoadingLine | None
 
 
+@frozen
+class _Starved:
+    """Waits for the loader that hold up the steps of a rank, `idle_ns` of a step of `step_ns`.
+
+    `saving` is what the rank saves without them, None where they are ranges of the program's own.
+    """
+
+    idle_ns: int
+    step_ns: float
+    saving: Saving | None
+
+
 def summarize(trace: Trace) -> _Rank:
-    """Return the waits for the data loader in each step, and the finding that they hold up the steps."""
+    """Return the waits for the data loader in each step, and whether they hold up the steps."""
     return _Rank(tuple(_rows(trace)), _starved(trace), loading_line(trace))
 
 
@@ -67,7 +83,9 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     table = Table.of("dataload", "Data loader", DataloadRow, of_all(parts))
     share = unprofiled_share(job, _WAIT, _STARVED_PCT)
     if share is None:
-        findings = on_the_worst_rank(job, (part.finding for part in parts), slack_by_rank(job))
+        gain = job_gain(job, WithoutLoader()) if any(part.starved and part.starved.saving for part in parts) else None
+        of_ranks = [None if part.starved is None else _starved_traced(job, part.starved, gain) for part in parts]
+        findings = on_the_worst_rank(job, of_ranks, slack_by_rank(job), is_of_job=gain is not None)
         return Report("dataload", (table,), findings=findings)
     return Report(
         "dataload", (table,), findings=(_starved_unprofiled(job, share, _where(job, parts)),) if share.exceeds else ()
@@ -106,11 +124,8 @@ def _rows(trace: Trace) -> list[DataloadRow]:
     ]
 
 
-def _starved(trace: Trace) -> Finding | None:
-    """Return a finding where nothing runs for more than 5 % of the step because of the loader, and replay agrees.
-
-    Its time is what a step without these waits saves; without torch's own ranges, in which nothing runs.
-    """
+def _starved(trace: Trace) -> _Starved | None:
+    """Return the waits where nothing runs for more than 5 % of the step because of the loader, and replay agrees."""
     steps_ = steps(trace)
     window = steps_.window[steps_.counted]
     idle_ns, total_ns = measure_common(_idle(trace), spans(window[:, 0], window[:, 1])), int(np.diff(window).sum())
@@ -119,19 +134,31 @@ def _starved(trace: Trace) -> Finding | None:
     by_step = measure_within(_idle(trace), window[:, 0], window[:, 1]).astype(np.float64)
     if not holds_in_steps(by_step, np.diff(window)[:, 0].astype(np.float64), _STARVED_PCT):
         return None
-    step_idle_ns, share = round(idle_ns / len(window)), format_value(100 * idle_ns / total_ns, Unit.PERCENT)
-    waits = f"the step waits {format_value(step_idle_ns, Unit.NS)} ({share}) for the data loader"
+    step_idle_ns, step_ns = round(idle_ns / len(window)), total_ns / len(window)
     if not len(loader_waits(trace)) or not is_replayed(trace):  # ranges of the program's own, unknown to the replay
-        return _finding(waits, step_idle_ns)
+        return _Starved(step_idle_ns, step_ns, None)
     saving = saved_without_loader(trace)
     if 100 * saving.least_ns * len(window) <= _STARVED_PCT * total_ns:
         return None
     if not recurs(saving.steps_ns, steps_, _STARVED_PCT):
         return None
-    saved = saving_words(saving, total_ns / len(window))
-    return _finding(
-        f"{waits}; removing this wait saves {saved} (replay{and_followers(saving, step_idle_ns)})", saving.least_ns
-    )
+    return _Starved(step_idle_ns, step_ns, saving)
+
+
+def _starved_traced(job: Job, starved: _Starved, gain: JobGain | None) -> Finding:
+    """Return the finding on a rank; its time is what a step without these waits saves, or in which nothing runs.
+
+    `gain`: what all ranks gain without theirs, None where that is not known.
+    """
+    share = format_value(100 * starved.idle_ns / starved.step_ns, Unit.PERCENT)
+    waits = f"the step waits {format_value(starved.idle_ns, Unit.NS)} ({share}) for the data loader"
+    saving = starved.saving
+    if saving is None:
+        return _finding(waits, starved.idle_ns)
+    saved = gained_words(saving_words(saving, starved.step_ns), gain)
+    basis = f"{replay_term(job)}{and_followers(saving, starved.idle_ns)}"
+    finding = _finding(f"{waits}; removing this wait saves {saved} ({basis})", saving.least_ns)
+    return replace(finding, severity="low") if gain is not None and gain.is_nothing else finding
 
 
 def _where(job: Job, parts: Sequence[_Rank]) -> str:

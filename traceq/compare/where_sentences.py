@@ -95,10 +95,10 @@ def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence
     if max(abs(own_ns), varies_ns) > _SMALL_PART * abs(bound.delta_ns) or not others:
         return ()
     cause = max(others, key=lambda each: sign * each.delta_ns)
-    what, whose = _OF_HOST[bound.category]
+    what, calls = _OF_HOST[bound.category]
     shown = f"It shows as {format_value(bound.delta_ns, Unit.DELTA_NS)} of {what} in {bound.phase}"
     reason = f"they start {'later' if sign > 0 else 'earlier'} because of {cause_name(cause)}"
-    return (f"{shown}, whose {whose} take as long as before: {reason}.",)
+    return (f"{shown}, whose {calls} take as long as before: {reason}.",)
 
 
 def _is_of(category: str, cause: Cause) -> bool:

@@ -293,8 +293,7 @@ class CapturedGraphs:
 class OneStep:
     """Step to which a trace was cut, as it was in the whole trace: (start, end) ns on the host and of its window.
 
-    `opens_ns`: end of the unrecorded work with which the trace opens; `unrecorded_ns`: (start, end) of all such work.
-    `label`: the step's name, "" where it is ProfilerStep's.
+    `opens_ns`: end of the unrecorded work at its start; `unrecorded_ns`: all such work; `label`: "" of ProfilerStep.
     """
 
     number: int
@@ -313,9 +312,8 @@ class Trace:
 
     `embedded` is the text that a recording of traceq wrote into the trace; reading a path unpacks it into `manifest`,
     `arm`, `pairs`, `processes` and `lines`. `versions` are (what, text): drivers, NCCL and options of the profiler.
-    `host`: the name of the machine, "" if unknown. `group_size`: ranks of the job's process groups, -1 if unknown or
-    not all the same. `captured`: what another window captured, for replays whose capture this one lacks. `left_out`:
-    names of steps that do not count, as what it is compared with lacks them.
+    `host`: the machine, "" if unknown. `group_size`: ranks of the process groups, -1 if unknown or not all the same.
+    `captured`: what another window captured, for replays of it. `left_out`: names of steps that do not count.
     """
 
     path: str
