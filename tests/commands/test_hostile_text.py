@@ -181,8 +181,23 @@ def harmless(outcome: Outcome) -> bool:
     return not RAW.search(outcome.out) and not RAW.search(outcome.err) and "\t" not in outcome.err
 
 
-@pytest.mark.parametrize("channel", CHANNELS, ids=lambda channel: channel.__name__)
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+EVERY = 3
+"""One of so many pairs of a command and a channel is quick; these have each command and each channel."""
+
+
+@pytest.mark.parametrize(
+    ("command", "channel"),
+    [
+        pytest.param(
+            words,
+            channel,
+            id=f"{channel.__name__}-{command}",
+            marks=[] if (first + second) % EVERY == 0 else [pytest.mark.slow],
+        )
+        for first, (command, words) in enumerate(COMMANDS.items())
+        for second, channel in enumerate(CHANNELS)
+    ],
+)
 def test_no_command_prints_what_controls_a_terminal(command: tuple[str, ...], channel: Channel, tmp_path: Path) -> None:
     path = str(channel(tmp_path))
     (tmp_path / "rules.toml").write_text(f"rules = [{json.dumps(HOSTILE.replace(chr(127), ''))}]")

@@ -201,7 +201,8 @@ def under_torchrun(folder: Path, program: str) -> subprocess.CompletedProcess[st
     return subprocess.run(launcher, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("has_group", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("has_group", [False, True])
 def test_the_example_of_the_readme_runs_under_torchrun_with_and_without_a_group(
     tmp_path: Path, has_group: bool
 ) -> None:

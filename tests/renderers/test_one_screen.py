@@ -21,6 +21,7 @@ from traceq.report import Column, Sheet, Table
 from traceq.units import Unit
 
 OURS = [pytest.param(path, id=path.name) for path in (*sorted(FIXTURES.glob("example/*")), FIXTURES / "outlier_ab")]
+QUICK = 4
 PAIRS = [
     ("ep-moe-b200-ab/ref.json.gz", "ep-moe-b200-ab/syncless.json.gz"),
     ("resnet50-2021/workers0.json.gz", "resnet50-2021/workers4.json.gz"),
@@ -128,7 +129,13 @@ def test_a_terminal_of_40_columns_is_no_error() -> None:
     assert "phase" in on_terminal("show", str(FIXTURES / "outlier_ab" / "on"), columns=40)
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0].partition("/")[0])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(pair, id=pair[0].partition("/")[0], marks=[] if number < QUICK else [pytest.mark.slow])
+        for number, pair in enumerate(PAIRS)
+    ],
+)
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
 def test_a_comparison_is_one_screen_and_cuts_no_line_number(pair: tuple[str, str]) -> None:
     result = diff(*(TRACES / name for name in pair))
