@@ -8,6 +8,7 @@ import pytest
 from builder import Event, annotation, build, call, frame, kernel, launch, memcpy, op, step, table
 from paths import TRACES
 
+from traceq.analysis._host_copies import host_copies
 from traceq.analysis.duplicates import OTHERS
 from traceq.analysis.registry import analyze, sheet
 from traceq.facts.events.kernel_loading import kernel_loading_calls
@@ -140,8 +141,8 @@ def test_long_kernels_short_gaps_long_pauses_and_syncs_are_not_launch_bound() ->
     assert findings(build(*steady(20), *waits)) == []
 
 
-def copying(*, to: str = "DtoH", copies: int = 2, linked: bool = False, loop: float = 60) -> Trace:
-    """A step of ten kernels of 20, each after an op of `loop` of 100 in which copies run."""
+def copying(*, to: str = "DtoH", copies: int = 2, linked: bool = False, loop: float = 60, arguments: int = 0) -> Trace:
+    """A step of ten kernels of 20, each after an op of `loop` of 100 in which copies run; some hand it arguments."""
     rows = [step(0, 1200)]
     for n in range(10):
         begin = 120 * n
@@ -150,6 +151,7 @@ def copying(*, to: str = "DtoH", copies: int = 2, linked: bool = False, loop: fl
             corr = 100 + 10 * n + number if linked else 0
             rows.append(memcpy(f"{to} (dma)", begin + 12 + 4 * number, 2, corr, stream=9))
             rows += [call("cudaMemcpyAsync", begin + 11 + 4 * number, 1, corr)] if linked else []
+        rows += [memcpy("HtoD (dma)", begin + 80 + 4 * number, 2, 0, stream=9) for number in range(arguments)]
         rows += [launch(begin + 96, 2, n + 1), kernel("mul", begin + 100, 20, n + 1)]
     return build(*rows)
 
@@ -165,9 +167,17 @@ def test_gaps_in_ops_that_copy_to_the_host_are_round_trips(linked: bool) -> None
     assert (finding.code, finding.severity, finding.ns) == ("host_round_trips", "high", 560_000)
     assert finding.text == (
         "host round trips: the device waits 940 us per step for the host in gaps of up to 1 ms that follow no sync, "
-        "560 us of it in ops that copy to the host (most in aten::_copy_from); 20 copies between host and device and "
-        "10 kernels per step: keep scalars and operands on the device (in this one traced step)"
+        "560 us of it in ops that copy to the host (most in aten::_copy_from); 20 copies between host and device "
+        "(20 to the host) and 10 kernels per step: keep scalars and operands on the device (in this one traced step)"
     )
+
+
+def test_copies_that_hand_a_kernel_its_arguments_are_part_of_its_launch() -> None:
+    """They begin in the op that launches it, and have no launch of their own; those of the op that copies count."""
+    (finding,) = analyze(Run("", (copying(arguments=3),)), "launches").findings
+    assert "; 20 copies between host and device (20 to the host) and 10 kernels" in finding.text
+    assert len(host_copies(copying(to="HtoD"))) == 20
+    assert len(host_copies(copying(to="HtoD", copies=0, arguments=3))) == 0
 
 
 @pytest.mark.parametrize(

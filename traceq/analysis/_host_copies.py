@@ -6,20 +6,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.kernels import innermost_ops
+from traceq.facts.events.kernels import innermost_ops, launched_kernels
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.timeline.blocking_copies_and_syncs import TO_DEVICE, TO_HOST
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = ["host_copies", "ops_that_copy_to_host"]
+__all__ = ["copies_to_host", "host_copies", "ops_that_copy_to_host"]
 
 
 def host_copies(trace: Trace) -> NDArray[np.int64]:
-    """Return the copies from host to device and back, as indices into DeviceWork."""
-    work, events = device_work(trace), trace.events
-    return np.flatnonzero(matching(events, work.rows, TO_HOST) | matching(events, work.rows, TO_DEVICE))
+    """Return the copies from host to device and back, as indices into DeviceWork.
+
+    Without copies that are part of the launch of a kernel, which hand it its arguments: those to the device without a
+    recorded launch that begin in an op that launches a kernel.
+    """
+    work = device_work(trace)
+    to_device = matching(trace.events, work.rows, TO_DEVICE)
+    unlinked = np.flatnonzero(to_device & ~work.linked)
+    launching = launched_kernels(trace).op
+    is_in_launch = np.isin(_open_ops(trace, work.start[unlinked]), launching[launching >= 0]).any(axis=0)
+    to_device[unlinked[is_in_launch]] = False
+    return np.sort(np.r_[copies_to_host(trace), np.flatnonzero(to_device)])
+
+
+def copies_to_host(trace: Trace) -> NDArray[np.int64]:
+    """Return the copies from device to host, as indices into DeviceWork."""
+    return np.flatnonzero(matching(trace.events, device_work(trace).rows, TO_HOST))
 
 
 def ops_that_copy_to_host(trace: Trace) -> NDArray[np.int64]:
@@ -27,12 +41,17 @@ def ops_that_copy_to_host(trace: Trace) -> NDArray[np.int64]:
 
     Of a copy without a recorded launch: those open when it begins, on the threads that launch work.
     """
-    work, ops_of = device_work(trace), host_ops(trace)
-    copies = np.flatnonzero(matching(trace.events, work.rows, TO_HOST))
+    work, copies = device_work(trace), copies_to_host(trace)
     linked = work.linked[copies]
-    rows = [innermost_ops(trace, work.call[copies[linked]])]
-    for track in sorted_unique(tracks(trace)[work.call[work.linked]]).tolist():
-        if track in ops_of and not linked.all():
-            rows.append(np.r_[ops_of[track].rows, -1][ops_of[track].innermost_at(work.start[copies[~linked]])])
-    ops = sorted_unique(*rows)
+    around = _open_ops(trace, work.start[copies[~linked]])
+    ops = sorted_unique(innermost_ops(trace, work.call[copies[linked]]), around.ravel())
     return ops[ops >= 0]
+
+
+def _open_ops(trace: Trace, instants: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[1 + T, K]: -1, and the row of the innermost op of each thread that launches work, -1 without one."""
+    work = device_work(trace)
+    launching = sorted_unique(tracks(trace)[work.call[work.linked]]).tolist()
+    nests = (host_ops(trace).get(track) for track in launching)
+    rows = [np.r_[nest.rows, -1][nest.innermost_at(instants)] for nest in nests if nest is not None]
+    return np.vstack([np.full(len(instants), -1), *rows])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps
-from traceq.analysis._host_copies import host_copies, ops_that_copy_to_host
+from traceq.analysis._host_copies import copies_to_host, host_copies, ops_that_copy_to_host
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import in_phase, in_some_steps, per_step, range_of_steps
 from traceq.analysis._worst_rank import on_the_worst_rank
@@ -169,15 +169,16 @@ def _round_trips(trace: Trace, waits: _ShortWaits) -> Finding | None:
         for chosen in (ops[events.name[ops] == name],)
     }
     num, each, most = len(waits.by_step), per_step(steps_), max(by_name, key=lambda name: by_name[name])
-    kernels, copies = (
+    kernels, copies, to_host = (
         format_value(int((span_index(steps_.window[steps_.counted], work.start[chosen]) >= 0).sum()) / num, Unit.MEAN)
-        for chosen in (launched_kernels(trace).work, host_copies(trace))
+        for chosen in (launched_kernels(trace).work, host_copies(trace), copies_to_host(trace))
     )
     time, copying = (format_value(ns / num, Unit.NS) for ns in (int(waits.ns.sum()), copying_ns))
     text = (
         f"host round trips: the device waits {time} {each}{range_of_steps(waits.by_step)} for the host in gaps of up "
         f"to 1 ms that follow no sync, {copying} of it in ops that copy to the host (most in {most}); {copies} copies "
-        f"between host and device and {kernels} kernels {each}: keep scalars and operands on the device"
+        f"between host and device ({to_host} to the host) and {kernels} kernels {each}: keep scalars and operands on "
+        "the device"
     )
     return Finding("host_round_trips", "high", text, round(copying_ns / num), instead_of=("host_bound",))
 
