@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builder import Event, annotation, build, kernel, launch, op, step, table, world, write
+from builder import AUTOGRAD, Event, annotation, build, frame, kernel, launch, op, step, table, world, write
 from typer.testing import CliRunner
 
 from traceq.analysis.registry import analyze
@@ -39,6 +39,36 @@ def test_a_call_that_starts_a_collective_is_an_op_and_no_exposed_communication()
     assert cells(*call) == {"cpu_compute": 40_000, "python": 60_000}
     of_gloo = [op("c10d::allreduce_", 40, 20), annotation("gloo:all_reduce", 45, 10)]
     assert cells(*of_gloo) == {"cpu_compute": 20_000, "exposed_comm": 10_000, "python": 70_000}
+
+
+ON_DEVICE = annotation("nccl:all_reduce", 5, 1)
+BACKWARD = [annotation("fwd", 0, 40), annotation("backward", 40, 60), op("torch::autograd::AccumulateGrad", 90, 5)]
+
+
+def test_a_main_thread_that_waits_for_an_autograd_thread_without_rows_is_not_in_python() -> None:
+    """Of the 60 of backward it is in an op for 5, of the 40 of forward for 20."""
+    assert cells(ON_DEVICE, *BACKWARD) == {"cpu_compute": 25_000, "python": 20_000, "unrecorded": 55_000}
+    path = table(build(step(0, 100), ON_DEVICE, *BACKWARD), "critical")
+    in_backward = {row["kind"]: row["ns"] for row in path if row["phase"] == "backward"}
+    assert in_backward == {"unrecorded": 55_000, "host op": 5_000}
+
+
+@pytest.mark.parametrize(
+    ("more", "python_ns"),
+    [
+        ([], 75_000),
+        ([ON_DEVICE, op("AddmmBackward0", 50, 10, tid=AUTOGRAD)], 75_000),
+        ([ON_DEVICE, op("autograd::engine::evaluate_function: MulBackward0", 50, 10)], 65_000),
+        ([ON_DEVICE, op("aten::mm", 50, 10, tid=AUTOGRAD, **{"Fwd thread id": 1})], 75_000),
+        ([ON_DEVICE, frame("train.py(7): main", 0, 100)], 75_000),
+    ],
+    ids=["no device", "another thread", "the main thread", "ops of another thread", "stacks"],
+)
+def test_a_thread_that_runs_backward_stacks_or_a_cpu_tell_what_the_main_thread_does(
+    more: list[Event], python_ns: int
+) -> None:
+    assert cells(*BACKWARD, *more).get("python") == python_ns
+    assert "unrecorded" not in cells(*BACKWARD, *more)
 
 
 def cells(*events: Event) -> dict[str, int]:

@@ -191,3 +191,10 @@ def test_a_sample_of_a_trace_has_no_idle_time() -> None:
     assert finding(run, "coverage", "missing_ops").startswith("rank 0: 98.6 % of the ops are missing, by the numbers")
     assert not analyze(run, "partition").findings
     assert not analyze(run, "strategy").findings
+
+
+def test_a_wait_for_an_autograd_thread_without_rows_is_no_python() -> None:
+    """Between the ends of backward the main thread is in 9 ops, for 95 us of 34.2 ms."""
+    (table,) = analyze(read(real("hta-groups/no-device-rows.json.gz")), "partition").tables
+    backward = {row["category"]: row["ns"] for row in table.to_dicts() if row["phase"] == "## backward ##"}
+    assert backward == {"cpu_compute": 95_000, "unrecorded": 34_065_000}

@@ -25,6 +25,7 @@ from traceq.facts.timeline.launch_threads import active_in_chains
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import unrecorded
+from traceq.facts.timeline.unrecorded_backward import unrecorded_backward
 from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, cut, sorted_unique
 from traceq.model import Category, Trace
@@ -173,6 +174,7 @@ def _with_names(
     loads = host[contains(loader_waits(trace), active.time_ns) & (kind[host] == PathKind.HOST_OP)]
     kind[loads], name[loads], line[loads] = PathKind.DATA_LOADER, 0, 0
     without_op = np.flatnonzero((kind[host] == PathKind.HOST_OP) & (name[host] == 0))
-    kind[host[without_op]] = PathKind.PYTHON
+    is_unrecorded = contains(unrecorded_backward(trace), active.time_ns[without_op])
+    kind[host[without_op]] = np.where(is_unrecorded, PathKind.UNRECORDED, PathKind.PYTHON)
     name[host[without_op]] = labels.around(active.track[without_op], active.time_ns[without_op])
     return CriticalPath(tuple(labels.texts), parts, kind, phase, name, line, segment)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .collectives import is_communication
-from .phases import Phases, spans
-from .reader import Event, Trace
+from .phases import BACKWARD_OP, Phases, spans
+from .reader import Event, Trace, integer
 from .spans import Span, clip, inside, union
 from .syncs import Sync
 
@@ -146,8 +146,28 @@ def pieces_of_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Iterat
         ("cpu_compute", union(spans(e for e in main if e.cat == "cpu_op" and not no_compute.match(e.name)))),
         ("exposed_comm", union(spans(comm))),
         ("dataload_wait", union(spans(e for e in main if e.name.startswith("enumerate(DataLoader)#")))),
+        ("unrecorded", backward_without_ops(trace, phases)),
     ]
     edges = [edge for _, layer in layers for span in clip(layer, left, right) for edge in span] + phases.changes
     for start, end in elementary(edges, left, right):
         category = next((name for name, layer in layers if inside(layer, start)), "python")
         yield Piece(start, end, phases.main_at(start), category)
+
+
+def backward_without_ops(trace: Trace, phases: Phases) -> list[Span]:
+    """The main thread's time in backward, if a job with a device shows no rows of it, no backward ops and no stacks."""
+    on_device = re.compile(r"(nccl|hccl|xccl|cuda)\b")
+    has_device = on_device.match(str(trace.meta.get("distributedInfo", {}).get("backend"))) or any(
+        (event.cat == "runtime" and integer(event.args.get("correlation")) > 0)
+        or (event.cat == "annotation" and on_device.match(event.name))
+        for event in trace.events
+    )
+    shown = any(
+        event.cat == "python_function"
+        or (event.cat == "cpu_op" and (BACKWARD_OP.search(event.name) or integer(event.args.get("fwd thread id")) > 0))
+        for event in trace.events
+    )
+    if shown or not has_device:
+        return []
+    names = enumerate(phases.values[:-1])
+    return union([phases.piece(index) for index, name in names if "backward" in name and "forward" not in name])

@@ -25,6 +25,7 @@ from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, block
 from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track, steps
+from traceq.facts.timeline.unrecorded_backward import unrecorded_backward
 from traceq.frozen import frozen
 from traceq.intervals import (
     Spans,
@@ -260,7 +261,8 @@ def _earliest_open(
 def _cpu_activity(trace: Trace) -> Activity:
     """Return the partition of a trace without a device: the main thread computes, waits or runs Python.
 
-    Where only the device's rows are missing, a call that starts a collective of devices is an op like any other.
+    Where only the device's rows are missing, a call that starts a collective of devices is an op like any other, and
+    without the rows of the autograd thread the main one is not known to run Python in backward.
     """
     events = trace.events
     ops, marks = events.rows(Category.CPU_OP), events.rows(Category.ANNOTATION, Category.CPU_OP)
@@ -271,6 +273,7 @@ def _cpu_activity(trace: Trace) -> Activity:
         is_comm_op &= len(comm) > 0
     compute = ops[~is_comm_op & (tracks(trace)[ops] == main_track(trace))]
     layers = (
+        (TimeCategory.UNRECORDED, unrecorded_backward(trace)),
         (TimeCategory.DATALOAD_WAIT, loader_waits(trace)),
         (TimeCategory.EXPOSED_COMM, spans(events.ts[comm], events.end[comm])),
         (TimeCategory.CPU_COMPUTE, spans(events.ts[compute], events.end[compute])),  # the highest priority comes last
