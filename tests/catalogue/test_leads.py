@@ -198,3 +198,12 @@ def test_a_wait_for_an_autograd_thread_without_rows_is_no_python() -> None:
     (table,) = analyze(read(real("hta-groups/no-device-rows.json.gz")), "partition").tables
     backward = {row["category"]: row["ns"] for row in table.to_dicts() if row["phase"] == "## backward ##"}
     assert backward == {"cpu_compute": 95_000, "unrecorded": 34_065_000}
+
+
+def test_a_device_that_a_trace_does_not_name_is_not_another_one() -> None:
+    """The oldest profiler wrote a list of events without the properties of the device; the kernels are the same."""
+    bare, named = (real(f"resnet50-2021/{name}.json.gz") for name in ("bare-array", "workers0"))
+    result = traceq.diff(bare, named)
+    assert result.words[0].startswith("workers0 saves 38.9 ms per step (-18.1 %), from 5 and 5 profiled steps")
+    note = "possible confounder: device: not recorded against Tesla V100-DGXS-32GB"
+    assert note in {caveat.text for caveat in result.caveats}

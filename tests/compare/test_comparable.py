@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builder import build
+from builder import build, op, step
 from made_sides import H100, MANIFEST, PAIRS, plain, rows, verdict
 
 from traceq.compare.diff import diff_runs
@@ -45,3 +45,23 @@ def test_runs_without_a_trace_are_compared_by_what_they_say_of_themselves() -> N
         "not comparable: ranks of the job: 1 against 4, samples per step unknown",
     )
     assert (result.traced, result.cells, result.causes) == (None, (), ())
+
+
+UNNAMED: dict[str, Any] = {"deviceProperties": []}
+AMD = {"deviceProperties": [{"id": 0, "name": "AMD Instinct MI300X VF"}]}
+
+
+def test_a_device_without_a_recorded_name_may_be_the_same_one() -> None:
+    """Its calls are CUDA's: it may be an H100, and is neither an MI300X nor a CPU."""
+    for sides, reason in (
+        ((plain(20, **UNNAMED), plain(30)), "device: not recorded against NVIDIA H100"),
+        ((plain(20), plain(30, **UNNAMED)), "device: NVIDIA H100 against not recorded"),
+    ):
+        result = diff_runs(*sides)
+        assert result.comparable.ok
+        assert f"possible confounder: {reason}" in {caveat.text for caveat in result.caveats}
+    assert diff_runs(plain(20, **UNNAMED), plain(30, **UNNAMED)).comparable.ok
+    other = diff_runs(plain(20, **UNNAMED), plain(30, **AMD))
+    assert other.comparable.reasons == ("device: cuda against AMD Instinct MI300X VF",)
+    on_cpu = Run("cpu", (build(step(0, 50), op("aten::mm", 5, 20)),))
+    assert diff_runs(plain(20, **UNNAMED), on_cpu).comparable.reasons == ("device: cuda against cpu",)

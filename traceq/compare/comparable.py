@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import compress
@@ -19,9 +20,14 @@ __all__ = [
     "on_common_steps",
     "parameters_of",
     "uncommon_steps",
+    "unrecorded_device",
 ]
 
 UNKNOWN_SAMPLES = "samples per step unknown"
+
+_AMD = re.compile("AMD|Instinct|Radeon")
+_UNNAMED = ("cuda", "rocm")
+"""Devices of traces that name none, by their calls."""
 
 
 def comparable(a: Side, b: Side) -> Comparable:
@@ -30,7 +36,8 @@ def comparable(a: Side, b: Side) -> Comparable:
     It cannot where the hardware differs, or where steps do different amounts of work and the samples are unknown.
     """
     traced = bool(a.run.traces and b.run.traces)
-    reasons = list(differences({"device": _device(a.run, traced=traced)}, {"device": _device(b.run, traced=traced)}))
+    devices = ({"device": _device(side.run, traced=traced)} for side in (a, b))
+    reasons = [] if unrecorded_device(a, b) else list(differences(*devices))
     if not (a.samples and b.samples):
         ours, theirs = ({"ranks of the job": _num_ranks(side.run, traced=traced), **_batch(side)} for side in (a, b))
         unknown = f", {UNKNOWN_SAMPLES}" if a.run.manifest and b.run.manifest else ""
@@ -39,6 +46,25 @@ def comparable(a: Side, b: Side) -> Comparable:
     if traced and marked[0] != marked[1]:
         reasons.append("steps: one side has marked steps, the other is one whole trace")
     return Comparable(not reasons, tuple(reasons))
+
+
+def unrecorded_device(a: Side, b: Side) -> str:
+    """Return `device: not recorded against Tesla V100` where the trace of one side names none, and it may be this one.
+
+    "" elsewhere: a device whose calls are those of another vendor is another one.
+    """
+    if not (a.run.traces and b.run.traces):
+        return ""
+    ours, theirs = (str(_device(side.run, traced=True)) for side in (a, b))
+    if _may_be(ours, theirs):
+        return f"device: not recorded against {theirs}"
+    return f"device: {ours} against not recorded" if _may_be(theirs, ours) else ""
+
+
+def _may_be(unnamed: str, device: str) -> bool:
+    """Return whether the calls of a device without a recorded name are those of a named one."""
+    is_named = device not in (*_UNNAMED, "cpu")
+    return unnamed in _UNNAMED and is_named and bool(_AMD.search(device)) == (unnamed == "rocm")
 
 
 def are_ranks_of_one_job(a: Side, b: Side) -> bool:

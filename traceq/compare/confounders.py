@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from traceq.compare.comparable import differences, parameters_of
+from traceq.compare.comparable import differences, parameters_of, unrecorded_device
 from traceq.compare.input_shapes import calls_difference, dtype_difference, shape_difference
 from traceq.compare.side import Side
 from traceq.facts.timeline.phases import phases
@@ -32,6 +32,7 @@ def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
     if not _is_one_recording(a, b):
         texts += _recording_differences(a, b)
         texts += _work_differences(a, b)
+    texts += filter(None, [unrecorded_device(a, b)])
     if a.run.traces and b.run.traces:
         texts += _trace_differences(a.first_trace(), b.first_trace())
     confounded = [Caveat("confounded", f"possible confounder: {text}") for text in texts]
