@@ -207,3 +207,17 @@ def test_a_device_that_a_trace_does_not_name_is_not_another_one() -> None:
     assert result.words[0].startswith("workers0 saves 38.9 ms per step (-18.1 %), from 5 and 5 profiled steps")
     note = "possible confounder: device: not recorded against Tesla V100-DGXS-32GB"
     assert note in {caveat.text for caveat in result.caveats}
+
+
+@pytest.mark.slow
+def test_what_a_graph_takes_once_is_not_told_as_if_it_recurred() -> None:
+    """346 ms pass between a synchronize and the frees before the only capture; 18.0 ms are the capture itself."""
+    text = finding(read(real("sam-a100-ab/compile_true.json.gz")), "partition", "host_bound")
+    assert "for 376 ms of it the host prepares and captures a CUDA graph, once: trace later steps" in text
+    assert text.endswith("; beyond that a host that takes no time saves 1.18 s (replay)")
+
+
+@pytest.mark.slow
+def test_a_host_that_mostly_captures_is_not_to_be_made_faster() -> None:
+    text = finding(read(real("inference/vllm-piecewise-mi300-capture.json.gz")), "partition", "host_bound")
+    assert text.endswith("for 44.9 ms of it the host prepares and captures 25 CUDA graphs, once: trace later steps")

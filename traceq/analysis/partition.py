@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_share
 from traceq.analysis._device_copies import copies_of_device_words, exposed_device_copies
+from traceq.analysis._graph_captures import HostBoundCaptures, capture_words, host_bound_captures, notable_capture_ns
 from traceq.analysis._host_causes import HostCauses, host_causes, host_words
 from traceq.analysis._slack import least_waiting_rank, slack_by_rank
 from traceq.analysis._wording import (
@@ -30,7 +31,6 @@ from traceq.analysis.perturbation import much_longer_words
 from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.graph_replays import capture_spans
 from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.exposed_waits import (
     EXPOSED_TRANSFER,
@@ -48,7 +48,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import intersect, measure_common, span_index, spans
+from traceq.intervals import span_index
 from traceq.model import Trace
 from traceq.report import Cell, Column, Finding, Report, Table, column
 from traceq.units import Unit, bar, format_value
@@ -120,9 +120,9 @@ class _Mean:
 class _Rank:
     """One rank's rows, its phases in the main thread's order, and ns that replay saves without a resource.
 
-    `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `capture_ns` of a step is
-    host-bound while CUDA graphs are captured; `host_causes` is where the host is in its host-bound time. Of a sample of
-    its events (`is_sample`) the trace does not tell when the device is idle, or what runs beside what.
+    `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `captures` is what
+    of its host-bound time CUDA graphs take once; `host_causes` is where the host is in that time. Of a sample of its
+    events (`is_sample`) the trace does not tell when the device is idle, or what runs beside what.
     """
 
     rows: tuple[PartitionRow, ...]
@@ -130,7 +130,7 @@ class _Rank:
     exposed: ExposedPieces
     saved: dict[str, Saving]
     device_copies: dict[str, float]
-    capture_ns: float
+    captures: HostBoundCaptures
     host_causes: HostCauses
     is_sample: bool
 
@@ -163,17 +163,10 @@ def summarize(trace: Trace) -> _Rank:
         exposed=exposed_pieces(trace),
         saved=_saved(trace),
         device_copies=exposed_device_copies(trace),
-        capture_ns=_capture_ns(trace),
+        captures=host_bound_captures(trace),
         host_causes=host_causes(trace),
         is_sample=missing_ops_share(trace) > 0,
     )
-
-
-def _capture_ns(trace: Trace) -> float:
-    """Return ns of a mean counted step in which the device waits for a host that captures a graph."""
-    windows = steps(trace).window[steps(trace).counted]
-    waits = intersect(spans(*capture_spans(trace).T), activity(trace).when(TimeCategory.HOST_BOUND))
-    return measure_common(waits, spans(windows[:, 0], windows[:, 1])) / len(windows)
 
 
 def _saved(trace: Trace) -> dict[str, Saving]:
@@ -263,7 +256,7 @@ def _findings(
     is_fed = (share := unprofiled_share(job, _DATA_WAIT, _LOST["dataload_wait"][0])) is not None and not share.exceeds
     basis = f" {in_traced_steps(job)}" if job.ranks and job.ranks[0].steps.marked else ""
     is_lost = any(rank.lacks_device_rows for rank in job.ranks)
-    device_copies, capture_ns = _device_copies(parts), sum(part.capture_ns for part in parts) / max(len(parts), 1)
+    device_copies, captures = _device_copies(parts), [part.captures for part in parts]
     unrecorded_ns = by_step.get(TimeCategory.UNRECORDED.name.lower(), np.zeros_like(whole))
     first_waits_ns = _by_step(job, _first_waits(job, parts)).get(EXPOSED_WAIT, np.zeros_like(whole))
     findings = []
@@ -285,16 +278,14 @@ def _findings(
         if category in (*_BESIDE_COMPUTE, _HOST_BOUND) and unrecorded_ns.sum() > MOST_UNRECORDED * whole.sum():
             unrecorded = f"{format_value(float(unrecorded_ns.mean()), Unit.NS)} {per_step(job.ranks[0].steps)}"
             meaning = f"{meaning}; it may be less, as work that the trace does not show runs for {unrecorded}"
-        is_capture = category == _HOST_BOUND and 2 * capture_ns >= mean_ns
-        if is_capture:
-            meaning = (
-                f"for {format_value(capture_ns, Unit.NS)} of it the host captures CUDA graphs, and what it launches "
-                "does not run: trace later steps"
-            )
+        once_ns = notable_capture_ns(captures, mean_ns) if category == _HOST_BOUND else 0.0
+        is_capture = 2 * once_ns >= mean_ns
+        if once_ns:
+            meaning = f"{'' if is_capture else f'{meaning}; '}{capture_words(captures, once_ns)}"
         is_vain = False
         if saved.get(category) and not is_capture:
-            saving, step_ns = _mean_saving(saved[category]), float(whole.mean())
-            is_vain = saving.most_ns < _LEAST_SAVED * step_ns
+            saving, step_ns = _mean_saving(saved[category], once_ns), float(whole.mean())
+            is_vain = saving.most_ns < _LEAST_SAVED * step_ns and not once_ns
             own_ns, on_rank, of_ranks = mean_ns, "", ", mean of ranks" if len(job.ranks) > 1 else ""
             if last is not None:
                 own_ns, of_ranks = _own_ns(job, rows, category, last), ""
@@ -304,8 +295,9 @@ def _findings(
                 )
                 is_more = bool(and_followers(saving, own_ns))
                 on_rank = f" {rank} and has {lost} of it" if is_more else f" of {lost} {rank}"
-            basis_of_saving = f"{replay_term(job)}{of_ranks}{and_followers(saving, own_ns)}"
-            saves = f"{_FREE[category]} saves {saving_words(saving, step_ns)}{on_rank} ({basis_of_saving})"
+            basis_of_saving = f"{replay_term(job)}{of_ranks}{and_followers(saving, own_ns - once_ns)}"
+            free = f"beyond that {_FREE[category]}" if once_ns else _FREE[category]
+            saves = f"{free} saves {saving_words(saving, step_ns)}{on_rank} ({basis_of_saving})"
             meaning = f"{saves}: something else limits the step" if is_vain else f"{meaning}; {saves}"
         joined = ", but " if is_vain else ": "
         of_step = format_value(pct, Unit.PERCENT)
@@ -333,9 +325,10 @@ def _own_ns(job: Job, rows: Sequence[PartitionRow], category: str, rank: int) ->
     return sum(mean.ns for mean in _means(job, rows) if (mean.rank, mean.category) == (rank, category))
 
 
-def _mean_saving(savings: Sequence[Saving]) -> Saving:
+def _mean_saving(savings: Sequence[Saving], once_ns: float) -> Saving:
+    """Return the mean of savings, without what is lost once."""
     pairs = [(saving.least_ns, saving.most_ns) for saving in savings]
-    least, most = (round(float(np.mean(ns))) for ns in zip(*pairs, strict=True))
+    least, most = (round(max(float(np.mean(ns)) - once_ns, 0.0)) for ns in zip(*pairs, strict=True))
     return Saving(least, most)
 
 

@@ -19,8 +19,10 @@ from traceq.intervals import contains, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 
 __all__ = [
+    "FILLED",
     "allocates_once",
     "captured_words",
+    "capturing_calls",
     "is_around_all_launches",
     "is_in_graph_capture",
     "num_captured_graphs",
@@ -29,7 +31,7 @@ __all__ = [
 ]
 
 _CAPTURE = re.compile(r"^(cuda|hip|cu)StreamBeginCapture")
-_FILLED = 2
+FILLED = 2
 """Launches by which torch prepares a capture: it fills the seed and the offset of its random numbers."""
 _FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 
@@ -40,7 +42,7 @@ def is_in_graph_capture(trace: Trace) -> NDArray[np.bool_]:
     Without such an op: in a capture, or before one on the same thread that launches no other work in between.
     """
     events, waits, row_track = trace.events, syncs(trace), tracks(trace)
-    calls = _captures(trace)
+    calls = capturing_calls(trace)
     inside = _is_in_or_before_capture(trace, calls)
     for track, ops in host_ops(trace).items() if len(calls) else ():
         index = ops.innermost_at(events.ts[calls[row_track[calls] == track]])
@@ -66,14 +68,14 @@ def _is_in_or_before_capture(trace: Trace, begins: NDArray[np.int64]) -> NDArray
         following = np.searchsorted(begin_ns, start_ns)
         until_ns = np.append(begin_ns, extent(trace)[1])[following]
         num_launched = np.searchsorted(launched_ns, until_ns) - np.searchsorted(launched_ns, start_ns)
-        captures[on_track] |= (following < len(begin_ns)) & (num_launched <= _FILLED)
+        captures[on_track] |= (following < len(begin_ns)) & (num_launched <= FILLED)
     return captures
 
 
 def num_captured_graphs(trace: Trace) -> int:
     """Return how many CUDA graphs the counted steps capture."""
     all_steps = steps(trace)
-    return int((span_index(all_steps.host[all_steps.counted], trace.events.ts[_captures(trace)]) >= 0).sum())
+    return int((span_index(all_steps.host[all_steps.counted], trace.events.ts[capturing_calls(trace)]) >= 0).sum())
 
 
 def captured_words(num: int) -> str:
@@ -94,7 +96,7 @@ def is_around_all_launches(trace: Trace) -> NDArray[np.bool_]:
     return np.asarray((waits.kind == SyncKind.DEVICE) & outside)
 
 
-def _captures(trace: Trace) -> NDArray[np.int64]:
+def capturing_calls(trace: Trace) -> NDArray[np.int64]:
     """Return the rows of calls that begin to capture a graph."""
     calls = trace.events.rows(Category.RUNTIME)
     return calls[matching(trace.events, calls, _CAPTURE)]
