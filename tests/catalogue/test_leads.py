@@ -205,6 +205,7 @@ def test_a_device_that_a_trace_does_not_name_is_not_another_one() -> None:
     bare, named = (real(f"resnet50-2021/{name}.json.gz") for name in ("bare-array", "workers0"))
     result = traceq.diff(bare, named)
     assert result.words[0].startswith("workers0 saves 38.9 ms per step (-18.1 %), from 5 and 5 profiled steps")
+    assert result.words[1] == "Device: not recorded against Tesla V100-DGXS-32GB: it may be another one."
     note = "possible confounder: device: not recorded against Tesla V100-DGXS-32GB"
     assert note in {caveat.text for caveat in result.caveats}
 

@@ -451,6 +451,7 @@ OF_COMPARISON = (
     r"CPU time of the main thread ",
     r"A step trains on ",
     r"The sides differ in what they compute: (dtype|shapes): ",
+    r"Device: .*not recorded.*: it may be another one\.$",
 )
 OF_TRACED = (
     r".* is later: its device waits ",

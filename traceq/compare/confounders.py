@@ -10,7 +10,7 @@ from traceq.compare.side import Side
 from traceq.facts.timeline.phases import phases
 from traceq.model import Caveat, Run, Trace
 
-__all__ = ["confounders", "work_words"]
+__all__ = ["confounders", "device_words", "work_words"]
 
 _ENVIRONMENT_KEYS = {
     **dict.fromkeys(("host", "cpu", "device_name", "driver", "cuda", "nccl", "torch", "accelerate"), "unknown"),
@@ -45,6 +45,11 @@ def work_words(a: Side, b: Side) -> tuple[str, ...]:
     """Return `The sides differ in what they compute: dtype: ...`, where separate recordings multiply other tensors."""
     texts = [] if _is_one_recording(a, b) else list(_work_differences(a, b))
     return (f"The sides differ in what they compute: {'; '.join(texts)}.",) if texts else ()
+
+
+def device_words(a: Side, b: Side) -> tuple[str, ...]:
+    """Return `Device: not recorded against Tesla V100: it may be another one.`; nothing where both are recorded."""
+    return tuple(f"D{text.removeprefix('d')}: it may be another one." for text in [unrecorded_device(a, b)] if text)
 
 
 def _work_differences(a: Side, b: Side) -> Iterator[str]:

@@ -21,7 +21,7 @@ from traceq.compare.caveats import (
 )
 from traceq.compare.collective_volumes import exchanges
 from traceq.compare.comparable import are_ranks_of_one_job, comparable, on_common_steps, uncommon_steps
-from traceq.compare.confounders import confounders, work_words
+from traceq.compare.confounders import confounders, device_words, work_words
 from traceq.compare.disabled_change import added_ops_text
 from traceq.compare.explain import MAX_PEERS, explain
 from traceq.compare.exposed_cells import waits_apart
@@ -215,7 +215,15 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None) -> tupl
         is_jitter=diff.traced is not None and is_jitter(diff.traced, diff.causes),
     )
     captured = (f"{caveat.text}." for caveat in captured_graphs(a.ranks, b.ranks))
-    return (lead, *captured, *work_words(a, b), *why, *cpu_words(cpu), *sample_words(diff.comparison, diff.steps))
+    return (
+        lead,
+        *captured,
+        *device_words(a, b),
+        *work_words(a, b),
+        *why,
+        *cpu_words(cpu),
+        *sample_words(diff.comparison, diff.steps),
+    )
 
 
 def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:
