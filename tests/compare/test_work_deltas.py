@@ -6,7 +6,7 @@ from math import isclose, log
 
 import pytest
 from builder import Event, build, kernel, launch, op, step
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from traceq.compare.diff import diff_runs
@@ -29,6 +29,7 @@ def made(*products: tuple[int, int]) -> Trace:
     return build(step(0, 1000 * len(products) + 1000), *rows)
 
 
+@example(1e9, 1e9 + 0.03125, (1.0, 2.0), (1.0, 1.0))
 @given(POSITIVE, POSITIVE, st.tuples(POSITIVE, POSITIVE), st.tuples(POSITIVE, POSITIVE))
 def test_the_parts_add_up_and_the_reverse_has_the_other_sign(
     a: float, b: float, calls: tuple[float, float], work: tuple[float, float]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log
+from math import log, log1p
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.roofline.modelled_ops import TimeKind
@@ -95,7 +95,9 @@ class WorkDelta:
 
 def log_mean(a: float, b: float) -> float:
     """Return the logarithmic mean of two positive numbers."""
-    return a if a == b else (b - a) / log(b / a)
+    if a == b:
+        return a
+    return (b - a) / (log1p((b - a) / a) if a < 2 * b < 4 * a else log(b / a))  # of close numbers b / a rounds to 1
 
 
 def split(a_ns: float, b_ns: float, *factors: tuple[float, float]) -> tuple[float, ...]:
