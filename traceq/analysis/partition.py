@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,22 +9,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_share
-from traceq.analysis._device_copies import copies_of_device_words, exposed_device_copies
-from traceq.analysis._graph_captures import HostBoundCaptures, capture_words, host_bound_captures, notable_capture_ns
-from traceq.analysis._host_causes import HostCauses, host_causes, host_words
+from traceq.analysis._device_copies import exposed_device_copies
+from traceq.analysis._graph_captures import HostBoundCaptures, host_bound_captures
+from traceq.analysis._host_causes import HostCauses, host_causes
+from traceq.analysis._lost_time import FREE, LostTime
 from traceq.analysis._slack import least_waiting_rank, slack_by_rank
 from traceq.analysis._wording import (
     MOST_RANKS,
     a_step,
-    and_followers,
-    category_term,
-    in_traced_steps,
     more_rows,
-    per_step,
-    range_of_steps,
-    replay_term,
-    saving_words,
 )
 from traceq.analysis.perturbation import much_longer_words
 from traceq.causes.removed_waits import saved_without_syncs
@@ -42,7 +34,6 @@ from traceq.facts.ranks.exposed_waits import (
 )
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
-from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
@@ -50,8 +41,8 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import span_index
 from traceq.model import Trace
-from traceq.report import Cell, Column, Finding, Report, Table, column
-from traceq.units import Unit, bar, format_value
+from traceq.report import Cell, Column, Report, Table, column
+from traceq.units import Unit, bar
 from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 30
@@ -61,35 +52,8 @@ _EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
 _IN_ORDER = tuple(
     each for name in _CATEGORIES for each in ((name, EXPOSED_WAIT, EXPOSED_TRANSFER) if name == _EXPOSED else (name,))
 )
-_COPIES = TimeCategory.EXPOSED_MEMCPY.name.lower()
 _HOST_BOUND = TimeCategory.HOST_BOUND.name.lower()
 _SYNC, _ALLOC = TimeCategory.SYNC_WAIT.name.lower(), TimeCategory.ALLOC_WAIT.name.lower()
-_FREE = {
-    _EXPOSED: "free communication",
-    _HOST_BOUND: "a host that takes no time",
-    _SYNC: "removing all syncs",
-    _ALLOC: "removing all allocation calls",
-}
-"""Category -> what replay can take away of it."""
-_LEAST_SAVED = 0.005
-"""Part of a step that taking a category away must save, or it is not what limits the step."""
-_NOTABLE_FIRST = 0.05
-"""Part of the exposed waits from which those of first collectives are told."""
-_BESIDE_COMPUTE = (_EXPOSED, EXPOSED_WAIT, EXPOSED_TRANSFER)
-"""Categories of what other work would hide."""
-_LOST = {
-    _HOST_BOUND: (10.0, "the device waits while the host prepares the next launch"),
-    _EXPOSED: (10.0, "collectives run while nothing computes; traces of all ranks tell waiting from transfer"),
-    EXPOSED_WAIT: (5.0, "ranks wait for the last one to arrive; see which are late, and why, in `ranks`"),
-    EXPOSED_TRANSFER: (5.0, "ranks exchange data while nothing computes; overlap it, or exchange less"),
-    _COPIES: (5.0, "copies run while nothing computes; overlap them, or copy less"),
-    _SYNC: (2.0, "the host waits for the device, which then idles"),
-    "spin_wait": (5.0, "kernels hold their stream and only wait, for a time or a flag"),
-    _ALLOC: (2.0, "the allocator asks the driver for memory"),
-    "dataload_wait": (5.0, "the main thread waits for the data loader"),
-}
-"""Category -> (percentage of the step from which it is a finding, what it means)."""
-_DATA_WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 
 _LEAST_SPREAD = 0.05
 """Part of a step by which ranks must differ to be shown one by one."""
@@ -185,11 +149,30 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     table = Table.of("partition", "Partition", PartitionRow, rows)
     order = list(dict.fromkeys(name for part in parts for name in part.in_order))
     views = (_by_phase(job, means, order), *_by_rank(job, means)) if rows else ()
+    findings = () if any(part.is_sample for part in parts) else _lost_time(job, rows, means, parts).findings()
+    return Report("partition", (table,), views, findings)
+
+
+def _lost_time(job: Job, rows: Sequence[PartitionRow], means: Sequence[_Mean], parts: Sequence[_Rank]) -> LostTime:
+    """Return the time by category, of which findings tell what is lost."""
+    by_step = _by_step(job, rows)
+    of_first = _by_step(job, _first_waits(job, parts)).get(EXPOSED_WAIT)
     last, by_rank = least_waiting_rank(slack_by_rank(job)), zip(job.ranks, parts, strict=True)
     chosen = [part for rank, part in by_rank if part.saved and last in (None, rank.rank)]
-    saved = {category: [part.saved[category] for part in chosen] for category in _FREE}
-    findings = () if any(part.is_sample for part in parts) else _findings(job, rows, saved, last, parts)
-    return Report("partition", (table,), views, tuple(findings))
+    last_ns: dict[str, float] = defaultdict(float)
+    for mean in means:
+        last_ns[mean.category] += mean.ns if mean.rank == last else 0.0
+    return LostTime(
+        job=job,
+        by_step=by_step,
+        first_waits=np.zeros(max(map(len, by_step.values()), default=0)) if of_first is None else of_first,
+        saved={category: [part.saved[category] for part in chosen] for category in FREE},
+        last=last,
+        last_ns=last_ns,
+        device_copies=_device_copies(parts),
+        captures=[part.captures for part in parts],
+        host_causes=[part.host_causes for part in parts],
+    )
 
 
 def _device_copies(parts: Sequence[_Rank]) -> dict[str, float]:
@@ -239,76 +222,6 @@ def _means(job: Job, rows: Sequence[PartitionRow]) -> list[_Mean]:
     return [_Mean(rank, phase, category, ns / len(counted[rank])) for (rank, phase, category), ns in sums.items()]
 
 
-def _findings(
-    job: Job,
-    rows: Sequence[PartitionRow],
-    saved: dict[str, list[Saving]],
-    last: int | None,
-    parts: Sequence[_Rank],
-) -> list[Finding]:
-    """Return the categories of lost time that take a large share of most counted steps, mean over ranks.
-
-    Of some it is known what replay saves if the resource were free: on the rank `last`, which waits least for others
-    (they would only wait longer), else on each.
-    """
-    by_step = _by_step(job, rows)
-    whole = np.sum(list(by_step.values()), axis=0) if by_step else np.zeros(0)
-    is_fed = (share := unprofiled_share(job, _DATA_WAIT, _LOST["dataload_wait"][0])) is not None and not share.exceeds
-    basis = f" {in_traced_steps(job)}" if job.ranks and job.ranks[0].steps.marked else ""
-    is_lost = any(rank.lacks_device_rows for rank in job.ranks)
-    device_copies, captures = _device_copies(parts), [part.captures for part in parts]
-    unrecorded_ns = by_step.get(TimeCategory.UNRECORDED.name.lower(), np.zeros_like(whole))
-    first_waits_ns = _by_step(job, _first_waits(job, parts)).get(EXPOSED_WAIT, np.zeros_like(whole))
-    findings = []
-    for category, (least_pct, meaning) in _LOST.items():
-        ns = by_step.get(category, np.zeros_like(whole))
-        mean_ns, pct = float(ns.mean()) if len(ns) else 0.0, 100 * float(ns.sum() / whole.sum()) if whole.any() else 0.0
-        if is_lost and category in _BESIDE_COMPUTE:
-            continue  # the host's calls, not the transfers
-        lost_ns = ns - first_waits_ns if category == EXPOSED_WAIT else ns
-        if pct < least_pct or not holds_in_steps(lost_ns, whole, least_pct) or (category == "dataload_wait" and is_fed):
-            continue
-        time = f"{format_value(mean_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
-        if category == EXPOSED_TRANSFER and not any(rank.has_device for rank in job.ranks):
-            meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
-        if category == _COPIES and 2 * sum(device_copies.values()) >= mean_ns:
-            meaning = copies_of_device_words(device_copies)
-        if category == _HOST_BOUND and (places := host_words([part.host_causes for part in parts], mean_ns)):
-            meaning = f"the device waits for the host: {places}"
-        if category in (*_BESIDE_COMPUTE, _HOST_BOUND) and unrecorded_ns.sum() > MOST_UNRECORDED * whole.sum():
-            unrecorded = f"{format_value(float(unrecorded_ns.mean()), Unit.NS)} {per_step(job.ranks[0].steps)}"
-            meaning = f"{meaning}; it may be less, as work that the trace does not show runs for {unrecorded}"
-        once_ns = notable_capture_ns(captures, mean_ns) if category == _HOST_BOUND else 0.0
-        is_capture = 2 * once_ns >= mean_ns
-        if once_ns:
-            meaning = f"{'' if is_capture else f'{meaning}; '}{capture_words(captures, once_ns)}"
-        is_vain = False
-        if saved.get(category) and not is_capture:
-            saving, step_ns = _mean_saving(saved[category], once_ns), float(whole.mean())
-            is_vain = saving.most_ns < _LEAST_SAVED * step_ns and not once_ns
-            own_ns, on_rank, of_ranks = mean_ns, "", ", mean of ranks" if len(job.ranks) > 1 else ""
-            if last is not None:
-                own_ns, of_ranks = _own_ns(job, rows, category, last), ""
-                lost, rank = (
-                    format_value(own_ns, Unit.NS),
-                    f"on rank {last}, which waits least for others, the first collective aside,",
-                )
-                is_more = bool(and_followers(saving, own_ns))
-                on_rank = f" {rank} and has {lost} of it" if is_more else f" of {lost} {rank}"
-            basis_of_saving = f"{replay_term(job)}{of_ranks}{and_followers(saving, own_ns - once_ns)}"
-            free = f"beyond that {_FREE[category]}" if once_ns else _FREE[category]
-            saves = f"{free} saves {saving_words(saving, step_ns)}{on_rank} ({basis_of_saving})"
-            meaning = f"{saves}: something else limits the step" if is_vain else f"{meaning}; {saves}"
-        joined = ", but " if is_vain else ": "
-        of_step = format_value(pct, Unit.PERCENT)
-        of_first = ""
-        if (first_ns := float((ns - lost_ns).mean())) >= _NOTABLE_FIRST * mean_ns:
-            of_first = f", {format_value(first_ns, Unit.NS)} of it in a first collective, where profilers start apart"
-        text = f"{category_term(category)}, {time} ({of_step}){basis}{range_of_steps(ns)}{of_first}{joined}{meaning}"
-        findings.append(Finding(category, "low" if is_vain else "medium", text, round(mean_ns)))
-    return findings
-
-
 def _first_waits(job: Job, parts: Sequence[_Rank]) -> list[PartitionRow]:
     """Return what of the exposed waits is in the first collective of each group."""
     waiting = waiting_times(job, "first")
@@ -318,18 +231,6 @@ def _first_waits(job: Job, parts: Sequence[_Rank]) -> list[PartitionRow]:
         if rank.rank in waiting
         for (step, phase), ns in part.exposed.waits_by_step_and_phase(waiting[rank.rank]).items()
     ]
-
-
-def _own_ns(job: Job, rows: Sequence[PartitionRow], category: str, rank: int) -> float:
-    """Return the time of a category in the mean counted step of one rank."""
-    return sum(mean.ns for mean in _means(job, rows) if (mean.rank, mean.category) == (rank, category))
-
-
-def _mean_saving(savings: Sequence[Saving], once_ns: float) -> Saving:
-    """Return the mean of savings, without what is lost once."""
-    pairs = [(saving.least_ns, saving.most_ns) for saving in savings]
-    least, most = (round(max(float(np.mean(ns)) - once_ns, 0.0)) for ns in zip(*pairs, strict=True))
-    return Saving(least, most)
 
 
 def _by_step(job: Job, rows: Sequence[PartitionRow]) -> dict[str, NDArray[np.float64]]:

@@ -1,0 +1,181 @@
+"""Findings on categories of lost time: how much of a step each takes, what it means, and what replay saves without."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_share
+from traceq.analysis._device_copies import copies_of_device_words
+from traceq.analysis._graph_captures import HostBoundCaptures, capture_words, notable_capture_ns
+from traceq.analysis._host_causes import HostCauses, host_words
+from traceq.analysis._wording import (
+    and_followers,
+    category_term,
+    in_traced_steps,
+    per_step,
+    range_of_steps,
+    replay_term,
+    saving_words,
+)
+from traceq.causes.replay import Saving
+from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
+from traceq.facts.ranks.job import Job
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT
+from traceq.facts.timeline.time_partition import TimeCategory
+from traceq.frozen import frozen
+from traceq.report import Finding
+from traceq.units import Unit, format_value
+
+__all__ = ["FREE", "LostTime"]
+
+_EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
+_COPIES = TimeCategory.EXPOSED_MEMCPY.name.lower()
+_HOST_BOUND = TimeCategory.HOST_BOUND.name.lower()
+_LOADER = TimeCategory.DATALOAD_WAIT.name.lower()
+_SYNC, _ALLOC = TimeCategory.SYNC_WAIT.name.lower(), TimeCategory.ALLOC_WAIT.name.lower()
+FREE = {
+    _EXPOSED: "free communication",
+    _HOST_BOUND: "a host that takes no time",
+    _SYNC: "removing all syncs",
+    _ALLOC: "removing all allocation calls",
+}
+"""Category -> what replay can take away of it."""
+_LEAST_SAVED = 0.005
+"""Part of a step that taking a category away must save, or it is not what limits the step."""
+_NOTABLE_FIRST = 0.05
+"""Part of the exposed waits from which those of first collectives are told."""
+_BESIDE_COMPUTE = (_EXPOSED, EXPOSED_WAIT, EXPOSED_TRANSFER)
+"""Categories of what other work would hide."""
+_LOST = {
+    _HOST_BOUND: (10.0, "the device waits while the host prepares the next launch"),
+    _EXPOSED: (10.0, "collectives run while nothing computes; traces of all ranks tell waiting from transfer"),
+    EXPOSED_WAIT: (5.0, "ranks wait for the last one to arrive; see which are late, and why, in `ranks`"),
+    EXPOSED_TRANSFER: (5.0, "ranks exchange data while nothing computes; overlap it, or exchange less"),
+    _COPIES: (5.0, "copies run while nothing computes; overlap them, or copy less"),
+    _SYNC: (2.0, "the host waits for the device, which then idles"),
+    "spin_wait": (5.0, "kernels hold their stream and only wait, for a time or a flag"),
+    _ALLOC: (2.0, "the allocator asks the driver for memory"),
+    _LOADER: (5.0, "the main thread waits for the data loader"),
+}
+"""Category -> (percentage of the step from which it is a finding, what it means)."""
+_DATA_WAIT = re.compile(f"^{DATALOAD_WAIT}$")
+
+
+@frozen(eq=False)
+class LostTime:
+    """Time of the K counted steps of a job by category, and what is known of it.
+
+    `by_step` float64[K] ns, mean over ranks; `first_waits` float64[K] ns of it in first collectives. `saved` is what
+    replay saves if the resource of a category were free, on the rank `last`, which waits least for others (they would
+    only wait longer) and has `last_ns` of each category; with None on each. `device_copies`: ns by op of exposed copies
+    that no overlap can hide; `captures` and `host_causes` of each rank.
+    """
+
+    job: Job
+    by_step: Mapping[str, NDArray[np.float64]]
+    first_waits: NDArray[np.float64]
+    saved: Mapping[str, Sequence[Saving]]
+    last: int | None
+    last_ns: Mapping[str, float]
+    device_copies: Mapping[str, float]
+    captures: Sequence[HostBoundCaptures]
+    host_causes: Sequence[HostCauses]
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return the categories that take a large share of most counted steps, mean over ranks."""
+        return tuple(self._finding(category) for category in _LOST if self._is_large(category))
+
+    def _is_large(self, category: str) -> bool:
+        ns, whole, least_pct = self._ns(category), self._whole, _LOST[category][0]
+        if category in _BESIDE_COMPUTE and any(rank.lacks_device_rows for rank in self.job.ranks):
+            return False  # the host's calls, not the transfers
+        lost = ns - self.first_waits if category == EXPOSED_WAIT else ns
+        if not whole.any() or 100 * ns.sum() < least_pct * whole.sum() or not holds_in_steps(lost, whole, least_pct):
+            return False
+        unprofiled = unprofiled_share(self.job, _DATA_WAIT, least_pct) if category == _LOADER else None
+        return unprofiled is None or unprofiled.exceeds
+
+    def _finding(self, category: str) -> Finding:
+        ns = self._ns(category)
+        mean_ns, once_ns = float(ns.mean()), self._once_ns(category)
+        saving = self._saving(category)
+        is_vain = saving is not None and saving.most_ns < _LEAST_SAVED * self._whole.mean() and not once_ns
+        if saving is None:
+            says = f": {self._meaning(category)}"
+        elif is_vain:
+            says = f", but {self._saves(category, saving)}: something else limits the step"
+        else:
+            says = f": {self._meaning(category)}; {self._saves(category, saving)}"
+        time = f"{format_value(mean_ns, Unit.NS)} {per_step(self.job.ranks[0].steps)}"
+        share = format_value(100 * float(ns.sum() / self._whole.sum()), Unit.PERCENT)
+        basis = f" {in_traced_steps(self.job)}" if self.job.ranks[0].steps.marked else ""
+        where = f"{basis}{range_of_steps(ns)}{self._in_first(category)}"
+        text = f"{category_term(category)}, {time} ({share}){where}{says}"
+        return Finding(category, "low" if is_vain else "medium", text, round(mean_ns))
+
+    def _ns(self, category: str) -> NDArray[np.float64]:
+        return self.by_step.get(category, np.zeros_like(self._whole))
+
+    @property
+    def _whole(self) -> NDArray[np.float64]:
+        """float64[K] ns of each step."""
+        return np.sum(list(self.by_step.values()), axis=0) if self.by_step else np.zeros(0)
+
+    def _once_ns(self, category: str) -> float:
+        """Return ns of a step that captures of graphs take once, where that is much of the category."""
+        return notable_capture_ns(self.captures, float(self._ns(category).mean())) if category == _HOST_BOUND else 0.0
+
+    def _meaning(self, category: str) -> str:
+        """Return what the category is time of, and what of it is none, or may not be."""
+        mean_ns, once_ns = float(self._ns(category).mean()), self._once_ns(category)
+        meaning = _LOST[category][1]
+        if category == EXPOSED_TRANSFER and not any(rank.has_device for rank in self.job.ranks):
+            meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
+        if category == _COPIES and 2 * sum(self.device_copies.values()) >= mean_ns:
+            meaning = copies_of_device_words(dict(self.device_copies))
+        if category == _HOST_BOUND and (places := host_words(self.host_causes, mean_ns)):
+            meaning = f"the device waits for the host: {places}"
+        unrecorded = self._ns(TimeCategory.UNRECORDED.name.lower())
+        is_unsure = category in (*_BESIDE_COMPUTE, _HOST_BOUND)
+        if is_unsure and unrecorded.sum() > MOST_UNRECORDED * self._whole.sum():
+            time = f"{format_value(float(unrecorded.mean()), Unit.NS)} {per_step(self.job.ranks[0].steps)}"
+            meaning = f"{meaning}; it may be less, as work that the trace does not show runs for {time}"
+        if not once_ns:
+            return meaning
+        captured = capture_words(self.captures, once_ns)
+        return captured if self._is_mostly_once(category) else f"{meaning}; {captured}"
+
+    def _is_mostly_once(self, category: str) -> bool:
+        return self._once_ns(category) > 0 and 2 * self._once_ns(category) >= self._ns(category).mean()
+
+    def _in_first(self, category: str) -> str:
+        """Return how much of exposed waits is in first collectives, where that is notable; "" elsewhere."""
+        first_ns = float(self.first_waits.mean()) if category == EXPOSED_WAIT else 0.0
+        if not first_ns or first_ns < _NOTABLE_FIRST * self._ns(category).mean():
+            return ""
+        return f", {format_value(first_ns, Unit.NS)} of it in a first collective, where profilers start apart"
+
+    def _saving(self, category: str) -> Saving | None:
+        """Return what replay saves without the category, mean of ranks, besides what is lost once; None if unknown."""
+        savings = self.saved.get(category, ())
+        if not savings or self._is_mostly_once(category):
+            return None
+        ends = zip(*((saving.least_ns, saving.most_ns) for saving in savings), strict=True)
+        least, most = (round(max(float(np.mean(ns)) - self._once_ns(category), 0.0)) for ns in ends)
+        return Saving(least, most)
+
+    def _saves(self, category: str, saving: Saving) -> str:
+        once_ns, own_ns = self._once_ns(category), float(self._ns(category).mean())
+        on_rank, of_ranks = "", ", mean of ranks" if len(self.job.ranks) > 1 else ""
+        if self.last is not None:
+            own_ns, of_ranks = self.last_ns.get(category, 0.0), ""
+            rank = f"on rank {self.last}, which waits least for others, the first collective aside,"
+            time = format_value(own_ns, Unit.NS)
+            on_rank = f" {rank} and has {time} of it" if and_followers(saving, own_ns) else f" of {time} {rank}"
+        free = f"beyond that {FREE[category]}" if once_ns else FREE[category]
+        basis = f"{replay_term(self.job)}{of_ranks}{and_followers(saving, own_ns - once_ns)}"
+        return f"{free} saves {saving_words(saving, float(self._whole.mean()))}{on_rank} ({basis})"
