@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -20,6 +21,7 @@ from oracle.exposed_waits import job_finding_times
 from oracle.findings import finding_times
 from oracle.memory import memory_of
 from oracle.pipelines import bubble_ns
+from oracle.reader import Event, integer, read
 from oracle.savings import CODES as BY_REPLAY
 from oracle.small_ops import small_ops
 from oracle.uneven import expert_excess_ns, late_ns
@@ -63,8 +65,9 @@ BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores"}
 BY_BYTES = {"memory_peak", "out_of_memory", "memory_delta", "fragmentation"}
 """Codes whose bytes `oracle.memory` computes from a snapshot of the allocator."""
 
-BY_COUNTS = {"desync", "never_arrived", "strategy"}
-"""Codes without a time, whose ranks, calls and elements `oracle.differences` and `oracle.strategies` count."""
+BY_COUNTS = {"desync", "never_arrived", "strategy", "missing_ops"}
+"""Codes without a time, whose ranks, calls and elements `oracle.differences` and `oracle.strategies` count, and whose
+ops are counted here."""
 
 LONGEST = ("mtia/rank0", "resnet50-2021/bare-array")
 """Traces that the oracle reads for seconds; others have findings of the same codes."""
@@ -292,6 +295,30 @@ def test_the_peaks_of_two_snapshots_are_those_of_their_actions() -> None:
     before, after = (memory_of(path).peak for path in (a, b))
     assert f"{size(before)} to {size(after)}" in finding.text
     assert f"{100 * (after - before) / before:+.1f} %" in finding.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            *file.values, id=file.id, marks=[] if str(file.id).startswith("hta-groups") else [pytest.mark.slow]
+        )
+        for file in FILES
+        if file.id not in LONGEST
+    ],
+)
+def test_a_trace_lacks_ops_if_the_numbers_of_those_it_has_lie_apart(path: Path) -> None:
+    numbers = sorted({integer(event.args["external id"]) for event in read(path).events if is_numbered(event)})
+    apart = sum(after - before > 2 for before, after in pairwise(numbers))
+    findings = [finding for finding in sheet_of(path).findings if finding.code == "missing_ops"]
+    assert len(findings) == (len(numbers) >= 100 and apart >= 0.2 * (len(numbers) - 1))
+    for finding in findings:
+        missing = numbers[-1] - numbers[0] + 1 - len(numbers)
+        assert f": {100 * missing / (numbers[-1] - numbers[0] + 1):.1f} % of the ops are missing" in finding.text
+
+
+def is_numbered(event: Event) -> bool:
+    return event.cat == "cpu_op" and integer(event.args.get("external id")) > 0
 
 
 def size(number: int | None) -> str:
