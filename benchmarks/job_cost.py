@@ -12,6 +12,7 @@ printed first is the difference of the median CPU times of 1,800 steps that do n
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import tempfile
 import time
@@ -32,7 +33,7 @@ from traceq.units import Unit, format_value
 
 CONSOLE = Console(highlight=False, soft_wrap=True)
 ENDLESS = 100_000
-BLOCKS, STEPS_OF_BLOCK, SETTLING_STEPS = 40, 50, 5
+PAIRS, SETTLING_STEPS, COUNTED_STEPS = 450, 2, 4
 
 
 @dataclass
@@ -48,7 +49,7 @@ config = Config()
 class Recorder:
     """The recorder of an unedited job in this process, whose functions `is_on` replaces or restores."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, model: nn.Module) -> None:
         run = folder / "job"
         run.mkdir()
         toggle = parse_toggle(f"{__name__}.config.value=0,1")
@@ -59,6 +60,7 @@ class Recorder:
         injection.write(request)
         self.process = JobProcess(request, injection)
         self.process.hooks.install()
+        self._model = model
         self._is_on = True
 
     @property
@@ -68,10 +70,11 @@ class Recorder:
 
     @is_on.setter
     def is_on(self, value: bool) -> None:
-        if value and not self._is_on:
-            self.process.hooks.install()
-            self.process.hooks.hook_models()
-        elif self._is_on and not value:
+        """Replace all functions anew, and for off restore them: so that a change does the same work for both values."""
+        self.process.hooks.remove()
+        self.process.hooks.install()
+        self.process.hooks.hook_models([self._model])
+        if not value:
             self.process.hooks.remove()
         self._is_on = value
 
@@ -97,15 +100,20 @@ class Loop:
 
 
 def median_cost_ns(recorder: Recorder, loop: Loop, batches: Iterator[torch.Tensor]) -> int:
-    """Return the difference of the median CPU times of steps that do not spin, in turns with and without recorder."""
+    """Return the difference of the median CPU times of steps that do not spin, with and without recorder.
+
+    A few steps of both in turns, in random order: what is slow for a while is slow for both.
+    """
     cpu_ns: dict[bool, list[int]] = {False: [], True: []}
-    for block in range(BLOCKS):
-        recorder.is_on = block % 2 == 1
-        for number in range(STEPS_OF_BLOCK):
-            began_ns = time.thread_time_ns()
-            loop.step(next(batches))
-            if number >= SETTLING_STEPS:
-                cpu_ns[recorder.is_on].append(time.thread_time_ns() - began_ns)
+    rng = random.Random(7)
+    for _ in range(PAIRS):
+        for is_on in rng.sample((False, True), 2):
+            recorder.is_on = is_on
+            for number in range(SETTLING_STEPS + COUNTED_STEPS):
+                began_ns = time.thread_time_ns()
+                loop.step(next(batches))
+                if number >= SETTLING_STEPS:
+                    cpu_ns[is_on].append(time.thread_time_ns() - began_ns)
     recorder.is_on = True
     return round(statistics.median(cpu_ns[True]) - statistics.median(cpu_ns[False]))
 
@@ -118,7 +126,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="traceq-") as scratch:
-        recorder, loop = Recorder(Path(scratch)), Loop()
+        loop = Loop()
+        recorder = Recorder(Path(scratch), loop.model)
         loader = torch.utils.data.DataLoader(torch.randn(ENDLESS, 64), batch_size=1)
         batches = iter(loader)
         for _ in range(40):  # until it times steps

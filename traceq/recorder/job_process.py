@@ -41,7 +41,6 @@ from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.root_models import find_roots
 from traceq.recorder.jobs.step_pattern import LEARNED_STEPS, StepTracker
 from traceq.recorder.process.leave_process import leave_process
-from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.watched_rank import WatchedRank
 from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings
@@ -73,25 +72,28 @@ def attach(folder: str) -> None:
 class JobProcess:
     """Observer of the loop of this process.
 
-    `_thread` is the loop's thread while it is watched: from its first backward until the recording has ended.
+    `thread` is the loop's thread while it is watched: from its first backward until the recording has ended;
+    `is_learning` is true until its steps are known.
     """
 
     def __init__(self, request: JobRequest, injection: Injection) -> None:
+        self.thread: int | None = None
+        self.is_learning = True
+        self._tracker = StepTracker()
+        self._stack = PhaseStack(self._tracker, self._begin_step)
+        self.begin, self.end = self._stack.begin, self._stack.end
         self.hooks = LoopHooks(self, WorkerSamples(injection.folder))
         self._request = request
         self._injection = injection
-        self._thread: int | None = None
         self._num_batches = 0
         self._num_backwards = 0
         self._first_backward_s = 0.0
         self._next_note_s = _FIRST_NOTE_S
         self._is_over = False
-        self._tracker = StepTracker()
-        self._stack = PhaseStack()
         self._watched: WatchedRank | None = None
-        self._counters = ProgressCounters("", 0)
         self._models: list[torch.nn.Module] = []
         self._optimizers: list[Optimizer] = []
+        self._optimizer_events: dict[int, str] = {}  # by the optimizer's id
         self._batches = JobBatches()
         self._gradients: GradientWatch | None = None
         self._rank: JobRank | None = None
@@ -106,8 +108,8 @@ class JobProcess:
 
     def forget(self) -> None:
         """Forget a loop of the parent process, in a child: it may be a worker of a data loader."""
-        self._is_over = self._is_over or self._thread is not None
-        self._thread = None
+        self._is_over = self._is_over or self.thread is not None
+        self.thread = None
 
     def note_early_errors(self) -> None:
         """From here on note an exception before any step is known: memory may run out, and DDP lack gradients.
@@ -128,22 +130,17 @@ class JobProcess:
 
         sys.excepthook = note
 
-    def is_watching(self) -> bool:
-        """Return True on the thread of a loop that is being learned or recorded."""
-        return self._thread == get_ident()
-
-    def is_learning(self) -> bool:
-        """Return True on that thread until the steps are known."""
-        return self._rank is None and self.is_watching()
-
-    def wake(self) -> None:
-        """Begin to watch this thread, if no other is being watched."""
-        if self._thread is None and not self._is_over:
-            self._thread = get_ident()
+    def backward_began(self, tensors: Any) -> None:
+        """Begin to watch this thread, if no other is being watched; note the loss of a step that is recorded."""
+        if self._rank is not None:
+            if self.thread == get_ident():
+                self._rank.losses.note(tensors)
+        elif self.thread is None and not self._is_over:
+            self.thread = get_ident()
             self._first_backward_s = monotonic()
             self._be_watched()
             self._guarded(self._find_models)
-        elif self.is_learning():
+        elif self.thread == get_ident():
             self._num_backwards += 1
             if self._num_backwards == 1:  # what the loop reads has a name by now
                 self._guarded(lambda: check_paths(self._request.toggles, Job(self._models, self._optimizers)))
@@ -151,11 +148,11 @@ class JobProcess:
 
     def batch_requested(self) -> None:
         """Watch the main thread if it trains by a compiled step, which shows neither backward nor optimizer."""
-        if self._thread is not None or self._is_over or current_thread() is not main_thread():
+        if self.thread is not None or self._is_over or current_thread() is not main_thread():
             return
         self._num_batches += torch.is_grad_enabled()
         if self._num_batches >= _BATCHES_OF_COMPILED_STEPS and has_compiled():
-            self._thread = get_ident()
+            self.thread = get_ident()
             self._be_watched()
             self._guarded(self._find_roots)
             self._tracker.assume_batches(self._num_batches)
@@ -165,40 +162,23 @@ class JobProcess:
         if torch.is_grad_enabled():
             self._batches.add(loader, batch)
 
-    def backward_of(self, tensors: Any) -> None:
-        """Note the loss of a step that is recorded."""
-        if self._rank is not None:
-            self._rank.losses.note(tensors)
-
-    def begin(self, phase: str, event: str) -> int:
-        """Begin a phase and, with its event, perhaps a step; return what `end` requires."""
-        self._counters.count_phase()
-        if event and not self._stack.has_event(event) and self._tracker.add(event):
-            self._guarded(self._begin_step)
-        return self._stack.begin(phase, event)
-
-    def end(self, depth: int) -> None:
-        """End a phase."""
-        self._stack.end(depth)
-
     def optimizer_began(self) -> None:
         """Note that nothing can be learned before the optimizer has ended its step."""
-        self._tracker.begin_optimizer()
+        self._tracker.is_in_optimizer = True
 
     def optimizer_left(self) -> None:
         """Note that the optimizer's step ended, with no event."""
-        self._tracker.end_optimizer()
+        self._tracker.is_in_optimizer = False
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Add the event of the optimizer; in backward it may step on another thread than the loop's."""
-        self._tracker.end_optimizer()
-        if self._thread is None:
+        self._tracker.is_in_optimizer = False
+        if self.thread is None:
             return
-        number = next((number for number, each in enumerate(self._optimizers) if each is optimizer), None)
-        if number is None:
-            number = len(self._optimizers)
+        if id(optimizer) not in self._optimizer_events:
+            self._optimizer_events[id(optimizer)] = f"O{len(self._optimizers)}"
             self._optimizers.append(optimizer)
-        self._tracker.add(f"O{number}")
+        self._tracker.add(self._optimizer_events[id(optimizer)])
 
     def _be_watched(self) -> None:
         """Let the launcher see that this process makes progress, if it runs on the same host."""
@@ -207,7 +187,7 @@ class JobProcess:
         rank = os.environ.get("RANK", "")
         with suppress(Exception):
             self._watched = WatchedRank(self._request.watch, int(rank) if rank.isdecimal() else 0)
-            self._counters = self._watched.counters
+            self._stack.counters = self._watched.counters
 
     def _say_what_is_learned(self) -> None:
         """Let a job of long steps not seem to hang."""
@@ -224,23 +204,22 @@ class JobProcess:
         self._models = find_roots()
 
     def _find_models(self) -> None:
-        self._models = self.hooks.hook_models()
+        self._models = find_roots()
+        self.hooks.hook_models(self._models)
         if self._request.is_dry:
             self._gradients = GradientWatch(self._models)
 
     def _begin_step(self) -> None:
-        self._stack.interrupt()
+        """End the step before, and begin the one whose first event this is; as `_guarded` does it, but in one call."""
         try:
             if self._rank is None:
                 self._start()
-            if self._is_over:
-                return
-            if self._rank is not None:
-                self._rank.losses.end_step()
-            if next(self._steps, None) is None:
+            else:
+                self._rank.losses.end_step(self._tracker.arm)
+            if not self._is_over and next(self._steps, None) is None:
                 self._finish()
-        finally:
-            self._stack.resume()
+        except Exception as error:  # noqa: BLE001 (see `_guarded`)
+            self._give_up(error)
 
     def _start(self) -> None:
         """Become a rank of the recording, once the loop's steps are known."""
@@ -249,7 +228,7 @@ class JobProcess:
             return
         job = Job(self._models, self._optimizers, self.hooks.has_entered_autocast or not self.tries_all)
         uses = self._gradients.uses() if self._gradients is not None else {}
-        self._rank = start_rank(self._request, job, self._tracker, self._counters, self._loader(), uses)
+        self._rank = start_rank(self._request, job, self._tracker, self._stack.counters, self._loader(), uses)
         self._batches.clear()
         if self._rank is None:
             self._end()
@@ -257,6 +236,7 @@ class JobProcess:
                 self._injection.note_reason(DRY_RUN)
                 self._stop(0)
             return
+        self.is_learning = False
         self._stack.phases = self._rank.rank.phases
         self._steps = self._rank.steps
         atexit.register(self._note_exit, os.getpid())
@@ -293,7 +273,7 @@ class JobProcess:
 
     def _end(self) -> None:
         """Restore everything that was changed; from here on the job runs as if it had never been watched."""
-        self._is_over, self._thread = True, None
+        self._is_over, self.thread, self.is_learning = True, None, False
         self._stack.phases = None
         if self._watched is not None:
             self._watched.close()
@@ -305,6 +285,7 @@ class JobProcess:
             self._gradients.close()
         self._models.clear()  # the job may want to free them
         self._optimizers.clear()
+        self._optimizer_events.clear()
         if sys.excepthook == self._note_error:
             sys.excepthook = self._excepthook
 

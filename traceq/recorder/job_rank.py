@@ -191,11 +191,8 @@ def start_rank(
         _restore(toggles)
         raise
 
-    losses = LossByArm()
-
     def set_arm(arm: str) -> None:
-        tracker.set_arm(arm)
-        losses.set_arm(arm)
+        tracker.arm = arm
         for toggle, number in zip(toggles, values[arm], strict=True):
             toggle.apply(number)
 
@@ -204,9 +201,9 @@ def start_rank(
     rank.facts.update({**_job_facts(job, tracker), **loader.settings})
     if request.arm:
         _note_arm(plan, arms[0].arm, world)
-        return JobRank(rank, toggles, arms, isolated_steps(rank), tracker, loader, losses)
+        return JobRank(rank, toggles, arms, isolated_steps(rank), tracker, loader)
     manifest = plan.manifest("", "", facts=(LOSS,))
-    return JobRank(rank, toggles, arms, recorded_steps(rank, manifest), tracker, loader, losses)
+    return JobRank(rank, toggles, arms, recorded_steps(rank, manifest), tracker, loader)
 
 
 def common_request(request: JobRequest, world: World) -> JobRequest:

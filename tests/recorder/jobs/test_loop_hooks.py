@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -21,12 +22,12 @@ pytestmark = pytest.mark.torch
 class Noting:
     """An observer that keeps which phases are open, and those that have ended."""
 
+    is_learning = True
+
     def __init__(self) -> None:
+        self.thread = get_ident()
         self.open: list[str] = []
         self.ended: list[str] = []
-
-    def is_watching(self) -> bool:
-        return True
 
     def begin(self, phase: str, event: str) -> int:
         self.open.append(phase)

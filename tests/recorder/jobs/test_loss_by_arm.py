@@ -16,12 +16,11 @@ pytestmark = pytest.mark.torch
 def test_losses_of_both_arms_are_averaged_over_steps_and_ranks() -> None:
     losses = LossByArm()
     for arm, values in (("a", (1.0, 3.0)), ("b", (5.0, float("nan"))), ("a", (8.0,))):
-        losses.set_arm(arm)
         for value in values:
             losses.note(torch.tensor([99.0], requires_grad=True))  # of an accumulated batch before
             losses.note([torch.tensor(value)])
-            losses.end_step()
-    losses.end_step()  # a step without a backward
+            losses.end_step(arm)
+    losses.end_step("a")  # a step without a backward
     moments = losses.moments()
     assert moments == {"a": (3, 12.0, 74.0), "b": (1, 5.0, 25.0)}
     assert loss_texts([moments, {"a": (1, 4.0, 16.0)}]) == {"a": "4, sd 2.5", "b": "5, sd 0"}
@@ -31,6 +30,6 @@ def test_a_backward_of_no_loss_is_none() -> None:
     losses = LossByArm()
     for tensors in (torch.ones(2), [], None, (torch.ones(3), torch.ones(1))):
         losses.note(tensors)
-        losses.end_step()
+        losses.end_step("a")
     assert losses.moments() == {}
     assert loss_texts([{}, {}]) == {}

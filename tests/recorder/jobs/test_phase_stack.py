@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import pytest
 
 pytest.importorskip("torch", reason="phases are ranges of torch's profiler")
@@ -14,34 +17,91 @@ from traceq.recorder.spec.phases import Phases
 pytestmark = pytest.mark.torch
 
 
-def test_a_phase_inside_another_interrupts_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An optimizer whose closure runs the forward: what is left is the optimizer's."""
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The time, ns, which the test sets."""
     now = [0]
     monkeypatch.setattr(module, "perf_counter_ns", lambda: now[0])
-    stack, phases = PhaseStack(), Phases()
+    return now
+
+
+class Tracker:
+    """Notes all events; a step begins with each F."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def add(self, event: str) -> bool:
+        self.events.append(event)
+        return event == "F"
+
+
+def stack_of(phases: Phases, tracker: Any, begin_step: Callable[[], None] = lambda: None) -> PhaseStack:
+    stack = PhaseStack(tracker, begin_step)
     stack.phases = phases
+    return stack
+
+
+def test_a_phase_inside_another_interrupts_it(now: list[int]) -> None:
+    """An optimizer whose closure runs the forward: what is left is its own, the begin of a step nobody's."""
+
+    def begin_step() -> None:
+        now[0] += 1000
+
+    phases, tracker = Phases(), Tracker()
+    stack = stack_of(phases, tracker, begin_step)
     outer = stack.begin("optimizer")
-    now[0] = 10
+    now[0] += 10
     inner = stack.begin("forward", "F")
-    assert stack.has_event("F")
-    now[0] = 40
+    now[0] += 30
     stack.end(inner)
-    assert not stack.has_event("F")
-    now[0] = 45
-    stack.interrupt()
-    now[0] = 60
-    stack.resume()
-    now[0] = 61
+    now[0] += 5
     stack.end(outer)
-    assert phases.take() == {"optimizer": 16, "forward": 30}
+    now[0] += 100
+    assert phases.take() == {"optimizer": 15, "forward": 30}
+    assert tracker.events == ["F"]
 
 
-def test_the_end_of_a_phase_ends_those_that_an_exception_left_open() -> None:
-    stack, phases = PhaseStack(), Phases()
-    stack.phases = phases
+def test_an_event_inside_a_phase_of_the_same_event_is_none() -> None:
+    tracker = Tracker()
+    stack = stack_of(Phases(), tracker)
     outer = stack.begin("forward", "F")
+    middle = stack.begin("dataload_wait", "L")
+    stack.end(stack.begin("forward", "F"))
+    stack.end(middle)
+    stack.end(outer)
+    stack.end(stack.begin("forward", "F"))
+    assert tracker.events == ["F", "L", "F"]
+
+
+def test_the_end_of_a_phase_ends_those_that_an_exception_left_open(now: list[int]) -> None:
+    tracker, phases = Tracker(), Phases()
+    stack = stack_of(phases, tracker)
+    outer = stack.begin("forward", "F")
+    now[0] += 10
     stack.begin("backward", "B")
+    now[0] += 20
     stack.end(outer)
-    assert not stack.has_event("B")
+    now[0] += 40
+    stack.end(stack.begin("backward", "B"))
     stack.end(outer)
+    assert tracker.events == ["F", "B", "B"]
+    assert phases.take() == {"forward": 10, "backward": 20}
     assert phases.names == ("forward", "backward")
+
+
+def test_phases_that_are_timed_from_the_middle_of_one_have_an_end(now: list[int]) -> None:
+    """Steps are known at the first event of one, which may be inside the phase of an optimizer."""
+    phases = Phases()
+
+    def begin_step() -> None:
+        stack.phases = phases
+
+    stack = PhaseStack(cast(Any, Tracker()), begin_step)
+    outer = stack.begin("optimizer")
+    inner = stack.begin("forward", "F")
+    now[0] += 10
+    stack.end(inner)
+    now[0] += 5
+    stack.end(outer)
+    assert phases.take() == {"forward": 10, "optimizer": 5}

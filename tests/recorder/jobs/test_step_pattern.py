@@ -73,7 +73,7 @@ def test_an_arm_may_have_steps_with_other_events() -> None:
         for event in ["L", "F", "B"] * (2 if arm == "two" and number > 9 else 1) + ["O0"]:
             if tracker.add(event):
                 regular.append(tracker.was_regular())
-                tracker.set_arm(arm)
+                tracker.arm = arm
     assert len(regular) > 150
     assert all(regular[-150:])
 

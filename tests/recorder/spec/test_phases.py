@@ -53,6 +53,17 @@ def test_an_unprofiled_phase_does_not_pay_for_a_profiler_range(calls: list[str])
     assert calls == ["push forward", "pop"]
 
 
+def test_without_a_tool_that_sees_ranges_there_are_none(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nvtx then has a domain that makes no attributes."""
+    monkeypatch.setattr(module._RANGES, "get_event_attributes", lambda message: None)
+    phases = Phases()
+    phases.profiling = True
+    with phases("forward"):
+        pass
+    assert calls == ["record forward", "end forward"]
+    assert list(phases.take()) == ["forward"]
+
+
 def test_an_exception_leaves_no_range_open(calls: list[str]) -> None:
     phases = Phases(("forward", "bwd"))
     phases.profiling = True

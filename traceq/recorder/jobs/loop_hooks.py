@@ -1,18 +1,21 @@
 """Functions of torch that a training loop calls, replaced so that they report events and phases.
 
-The replaced functions cost about 5 us per call, and call the original alone while torch compiles, on other threads,
-and once the observer has stopped watching.
+The replaced functions call the original alone while torch compiles, on other threads, and once the observer has stopped
+watching. They repeat some lines, as each Python call less saves about 1 us: where a step has emptied the caches, what
+counts is how much code runs.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.utils.data
+from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -22,7 +25,6 @@ from torch.utils.data import DataLoader
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.recorder.jobs.framework_phases import ENGINE_METHODS, imported_functions, owners
-from traceq.recorder.jobs.root_models import find_roots
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD
 from traceq.recorder.rank.replaced_methods import ReplacedMethods
 from traceq.recorder.tracing.worker_samples import WorkerSamples
@@ -34,30 +36,25 @@ _COMPILED_END = 3
 
 
 class Observer(Protocol):
-    """What the replaced functions report to; none of its methods raises."""
+    """What the replaced functions report to; none of its methods raises.
 
-    def is_watching(self) -> bool:
-        """Return True on the thread of a loop that is being learned or recorded."""
-        ...
+    `thread`: that of the loop while it is learned or recorded; only what runs on it is a phase. `is_learning`: the
+    steps are not known yet.
+    """
 
-    def is_learning(self) -> bool:
-        """Return True on that thread until its steps are known."""
-        ...
-
-    def wake(self) -> None:
-        """Begin to watch, on the thread of the first backward."""
-        ...
+    thread: int | None
+    is_learning: bool
 
     def batch_requested(self) -> None:
-        """Report a batch, also before any backward has run: there may never be one in a compiled step."""
+        """Report a batch while no thread is watched: there may never be a backward in a compiled step."""
         ...
 
     def batch_delivered(self, loader: DataLoader[Any] | None, batch: Any) -> None:
         """Report a batch while steps are learned, and the loader it came from where that is known."""
         ...
 
-    def backward_of(self, tensors: Any) -> None:
-        """Report what a backward begins with, on that thread."""
+    def backward_began(self, tensors: Any) -> None:
+        """Report a backward, on any thread, and what it begins with: the first one's thread is watched from here on."""
         ...
 
     def begin(self, phase: str, event: str) -> int:
@@ -123,19 +120,17 @@ class LoopHooks:
 
         self._replace(torch.autocast, "__enter__", call)
 
-    def hook_models(self) -> list[torch.nn.Module]:
-        """Replace the forward of the models that exist, and return these.
+    def hook_models(self, models: Sequence[torch.nn.Module]) -> None:
+        """Replace the forward of models.
 
         Frameworks put parts of the step into functions of theirs; those are phases, and no events.
         """
-        models = find_roots()
         self._methods.append(ReplacedMethods(models, self._forward))
         for base, method, phase in ENGINE_METHODS:
             replacement = functools.partial(self._phase, phase=phase)
             self._methods.append(ReplacedMethods(owners(models, base), replacement, method))
         for owner, name, phase in imported_functions():
             self._replace(owner, name, self._phase(getattr(owner, name), phase))
-        return models
 
     def worker_pids(self, loader: Callable[[], DataLoader[Any] | None]) -> list[int]:
         """Return the living workers of a loader's iterators."""
@@ -163,17 +158,17 @@ class LoopHooks:
         self._restore.append(restore)
 
     def _phase(self, function: Callable[..., Any], phase: str, event: str = "") -> Callable[..., Any]:
-        observer = self._observer
+        observer, begin, end = self._observer, self._observer.begin, self._observer.end
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_dynamo_compiling() or not observer.is_watching():
+            if is_dynamo_compiling() or observer.thread != get_ident():
                 return function(*args, **kwargs)
-            depth = observer.begin(phase, event)
+            depth = begin(phase, event)
             try:
                 return function(*args, **kwargs)
             finally:
-                observer.end(depth)
+                end(depth)
 
         return call
 
@@ -190,16 +185,22 @@ class LoopHooks:
         return call
 
     def _batch(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        observed = self._phase(function, DATALOAD_WAIT, BATCH)
-        observer, loaders = self._observer, self._loaders
+        observer, begin, end, loaders = self._observer, self._observer.begin, self._observer.end, self._loaders
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_dynamo_compiling():
-                return observed(*args, **kwargs)
-            observer.batch_requested()
-            batch = observed(*args, **kwargs)
-            if observer.is_learning():
+            if is_dynamo_compiling():
+                return function(*args, **kwargs)
+            if observer.thread is None:
+                observer.batch_requested()
+            if observer.thread != get_ident():
+                return function(*args, **kwargs)
+            depth = begin(DATALOAD_WAIT, BATCH)
+            try:
+                batch = function(*args, **kwargs)
+            finally:
+                end(depth)
+            if observer.is_learning:
                 loader = loaders.get(args[0])
                 observer.batch_delivered(None if loader is None else loader(), batch)
             return batch
@@ -207,61 +208,68 @@ class LoopHooks:
         return call
 
     def _backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        observed = self._phase(function, "backward", BACKWARD)
-        observer = self._observer
+        observer, begin, end = self._observer, self._observer.begin, self._observer.end
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_dynamo_compiling():
-                observer.wake()
-                if observer.is_watching():
-                    observer.backward_of(args[0] if args else kwargs.get("tensors"))
-            return observed(*args, **kwargs)
+            if is_dynamo_compiling():
+                return function(*args, **kwargs)
+            observer.backward_began(args[0] if args else kwargs.get("tensors"))
+            if observer.thread != get_ident():
+                return function(*args, **kwargs)
+            depth = begin("backward", BACKWARD)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                end(depth)
 
         return call
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a forward that is training if gradients are enabled: not all wrappers are in training mode."""
-        training = self._phase(function, "forward", FORWARD)
-        without_gradients = self._phase(function, "no_grad_forward", "f")
+        observer, begin, end = self._observer, self._observer.begin, self._observer.end
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return (training if torch.is_grad_enabled() else without_gradients)(*args, **kwargs)
+            if is_dynamo_compiling() or observer.thread != get_ident():
+                return function(*args, **kwargs)
+            depth = begin("forward", FORWARD) if torch.is_grad_enabled() else begin("no_grad_forward", "f")
+            try:
+                return function(*args, **kwargs)
+            finally:
+                end(depth)
 
         return call
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if torch.compiler.is_dynamo_compiling():
+        if is_dynamo_compiling():
             return
-        num_unended = self._num_unended.get(id(optimizer), 0)
-        if self._observer.is_watching():
-            self._end_steps(optimizer)  # of one that raised, and has no other end
+        number, is_watched = id(optimizer), self._observer.thread == get_ident()
+        if is_watched and self._open_steps:
+            self._end_steps(number)  # of one that raised, and has no other end
+        num_unended = self._num_unended.get(number, 0)
         if num_unended == _COMPILED_END:
             self._observer.optimizer_left()
             return
-        self._num_unended[id(optimizer)] = num_unended + 1
-        self._observer.optimizer_began()
-        if self._observer.is_watching():
-            self._open_steps.append((id(optimizer), self._observer.begin("optimizer", "")))
+        self._num_unended[number] = num_unended + 1
+        if self._observer.is_learning:
+            self._observer.optimizer_began()
+        if is_watched:
+            self._open_steps.append((number, self._observer.begin("optimizer", "")))
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if torch.compiler.is_dynamo_compiling():
+        if is_dynamo_compiling():
             return
-        self._num_unended.pop(id(optimizer), None)
-        if self._observer.is_watching():
-            self._end_steps(optimizer)
+        number = id(optimizer)
+        self._num_unended.pop(number, None)
+        if self._open_steps and self._observer.thread == get_ident():
+            self._end_steps(number)
         self._observer.optimizer_stepped(optimizer)
 
-    def _end_steps(self, optimizer: Optimizer) -> None:
-        """End the phases of an optimizer's step, and of steps inside it."""
-        if not self._open_steps:
-            return
-        if self._open_steps[-1][0] == id(optimizer) and len(self._open_steps) == 1:
-            self._observer.end(self._open_steps.pop()[1])
-            return
-        numbers = [number for number, _ in self._open_steps]
-        if id(optimizer) in numbers:
-            first = numbers.index(id(optimizer))
-            self._observer.end(self._open_steps[first][1])
-            del self._open_steps[first:]
+    def _end_steps(self, number: int) -> None:
+        """End the phases of an optimizer's step, by its id, and of steps inside it."""
+        for index, (begun, depth) in enumerate(self._open_steps):
+            if begun == number:
+                self._observer.end(depth)
+                del self._open_steps[index:]
+                return

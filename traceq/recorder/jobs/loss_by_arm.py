@@ -13,16 +13,11 @@ __all__ = ["LossByArm", "loss_texts"]
 class LossByArm:
     """The tensor of each step's last backward, kept on its device until the recording ends: reading it would wait."""
 
-    __slots__ = ("_arm", "_latest", "_losses")
+    __slots__ = ("_latest", "_losses")
 
     def __init__(self) -> None:
-        self._arm = ""
         self._latest: torch.Tensor | None = None
         self._losses: dict[str, list[torch.Tensor]] = {}
-
-    def set_arm(self, arm: str) -> None:
-        """Set the arm of the steps from here on."""
-        self._arm = arm
 
     def note(self, tensors: Any) -> None:
         """Note what a backward is called with, a tensor or several of them; only one of a single value is a loss."""
@@ -30,10 +25,10 @@ class LossByArm:
         if isinstance(first, torch.Tensor) and first.numel() == 1:
             self._latest = first.detach()
 
-    def end_step(self) -> None:
-        """Add the last loss to those of the step's arm."""
+    def end_step(self, arm: str) -> None:
+        """Add the last loss to those of the arm that the step ran."""
         if self._latest is not None:
-            self._losses.setdefault(self._arm, []).append(self._latest)
+            self._losses.setdefault(arm, []).append(self._latest)
             self._latest = None
 
     def moments(self) -> dict[str, tuple[int, float, float]]:

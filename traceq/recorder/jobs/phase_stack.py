@@ -5,53 +5,51 @@ An optimizer may run the forward and the backward in its closure; each gets its 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from traceq.recorder.jobs.step_pattern import StepTracker
+from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.spec.phases import Phases
 
 __all__ = ["PhaseStack"]
 
 
 class PhaseStack:
-    """Phases that have begun, of which the last is open. Without `phases` it only keeps their names."""
+    """Phases that have begun, of which the last is open. Without `phases` it only keeps their names.
 
-    __slots__ = ("_events", "_is_open", "_names", "phases")
+    A phase may begin with an event of the loop; `begin_step` is called before it if that event begins a step. Inside a
+    phase of the same event it is none: a loader or a model that contains another.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_begin_step", "_open", "_tracker", "counters", "phases")
+
+    def __init__(self, tracker: StepTracker, begin_step: Callable[[], None]) -> None:
         self.phases: Phases | None = None
-        self._names: list[str] = []
-        self._events: list[str] = []
-        self._is_open = False
-
-    def has_event(self, event: str) -> bool:
-        """Return True inside a phase that began with this event."""
-        return event in self._events
+        self.counters = ProgressCounters("", 0)
+        self._tracker = tracker
+        self._begin_step = begin_step
+        self._open: list[tuple[str, str]] = []  # names and events
 
     def begin(self, name: str, event: str = "") -> int:
         """Interrupt the current phase by this one; return the depth at which `end` ends it."""
-        depth = len(self._names)
-        self._names.append(name)
-        self._events.append(event)
+        depth = len(self._open)
+        self.counters.count_phase()
+        if depth and self.phases is not None:
+            self.phases.end()
+        if event and not (depth and self._is_open(event)) and self._tracker.add(event):
+            self._begin_step()  # what it does belongs to no phase
+        self._open.append((name, event))
         if self.phases is not None:
-            if self._is_open:
-                self.phases.end()
             self.phases.begin(name)
-            self._is_open = True
         return depth
 
     def end(self, depth: int) -> None:
         """End the phase that began at this depth, and all inside it; the one around it continues."""
-        self.interrupt()
-        del self._names[depth:], self._events[depth:]
-        if depth:
-            self.resume()
-
-    def interrupt(self) -> None:
-        """End the current phase until `resume`."""
-        if self._is_open and self.phases is not None:
+        if self.phases is not None and depth < len(self._open):
             self.phases.end()
-        self._is_open = False
+        del self._open[depth:]
+        if depth and self.phases is not None:
+            self.phases.begin(self._open[-1][0])
 
-    def resume(self) -> None:
-        """Begin the current phase again."""
-        if self._names and self.phases is not None:
-            self.phases.begin(self._names[-1])
-            self._is_open = True
+    def _is_open(self, event: str) -> bool:
+        return any(event == each for _, each in self._open)

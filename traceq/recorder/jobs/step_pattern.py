@@ -71,40 +71,33 @@ class StepTracker:
 
     An arm may change the events of its steps, such as the number of batches that are accumulated: if hardly any of its
     first steps has those of the pattern, its usual events are its own. Where a step begins remains the same.
-    `arm`: the one that the step runs which has begun.
+    `arm`: the one that the step runs which has begun. `is_in_optimizer`: an optimizer has begun its step, and not ended
+    it: one with closures runs many backwards before its event.
     """
 
     pattern: StepPattern | None = None
     arm: str = ""
+    is_in_optimizer: bool = False
     _events: list[str] = field(default_factory=list)
-    _is_in_optimizer: bool = False
     _anchor_passed: bool = False
-    _last_step: tuple[str, ...] = ()
+    _last_step: list[str] = field(default_factory=list)
     _steps_of_arms: dict[str, Counter[tuple[str, ...]]] = field(default_factory=dict)
-    _usual: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def begin_optimizer(self) -> None:
-        """Note that an optimizer begins its step: one with closures runs many backwards before its event."""
-        self._is_in_optimizer = True
-
-    def end_optimizer(self) -> None:
-        """Note that an optimizer ended its step."""
-        self._is_in_optimizer = False
+    _usual: dict[str, Sequence[str]] = field(default_factory=dict)
 
     def add(self, event: str) -> bool:
         """Add an event; return True if it begins a step of a known pattern."""
-        if self.pattern is None and not self._is_in_optimizer:
-            self._learn_before(event)
-        begins = self.pattern is not None and self._anchor_passed and event == self.pattern.start
-        if begins:
-            self._last_step = tuple(self._events)
-            self._events.clear()
-            self._anchor_passed = self.pattern is not None and self.pattern.anchor == event
-        elif self.pattern is None:
+        pattern = self.pattern or self._learn_before(event)
+        if pattern is None:
             ends = event.startswith("O") or event == BACKWARD
             self._anchor_passed = ends or (self._anchor_passed and event not in (BATCH, FORWARD))
-        else:
-            self._anchor_passed = self._anchor_passed or event == self.pattern.anchor
+            self._events.append(event)
+            return False
+        begins = self._anchor_passed and event == pattern.start
+        if begins:
+            self._last_step, self._events = self._events, []
+            self._anchor_passed = False
+        if event == pattern.anchor:
+            self._anchor_passed = True
         self._events.append(event)
         return begins
 
@@ -113,17 +106,14 @@ class StepTracker:
         self.pattern = StepPattern((BATCH,), BATCH, BATCH, num_seen, num_seen)
         self._anchor_passed = True
 
-    def _learn_before(self, event: str) -> None:
+    def _learn_before(self, event: str) -> StepPattern | None:
         """Learn the pattern if this event may begin a step; until then any optimizer is taken for the anchor."""
-        if event in (BATCH, FORWARD) and self._anchor_passed:
+        if event in (BATCH, FORWARD) and self._anchor_passed and not self.is_in_optimizer:
             self.pattern = _learn(self._events)
         if self.pattern is not None:
             self._events = list(_split(self._events, self.pattern.start, self.pattern.anchor)[-1])
             self._anchor_passed = self.pattern.anchor in self._events
-
-    def set_arm(self, arm: str) -> None:
-        """Set the arm that the step runs which has just begun."""
-        self.arm = arm
+        return self.pattern
 
     def was_regular(self) -> bool:
         """Return whether the step before the last begin had the usual events of its arm; call it once per step."""
@@ -135,16 +125,16 @@ class StepTracker:
         assert self.pattern is not None
         return self._usual.get(arm, self.pattern.events).count(BATCH)
 
-    def _learn_usual(self) -> tuple[str, ...]:
+    def _learn_usual(self) -> list[str]:
         """Add the last step to those of its arm; return its usual events, which are final after some steps."""
         steps = self._steps_of_arms.setdefault(self.arm, Counter())
-        steps[self._last_step] += 1
+        steps[tuple(self._last_step)] += 1
         usual, _ = steps.most_common(1)[0]
         if self.pattern is not None and steps[self.pattern.events] >= _LEAST_SHARE_OF_PATTERN * steps.total():
             usual = self.pattern.events
         if steps.total() >= LEARNED_STEPS:
-            self._usual[self.arm] = usual
-        return usual
+            self._usual[self.arm] = list(usual)
+        return list(usual)
 
     @property
     def text(self) -> str:

@@ -25,16 +25,15 @@ class Progress:
 class ProgressCounters:
     """Counters of one rank as it writes them; without a file only the rank itself sees them."""
 
-    __slots__ = ("_cells", "_first")
+    __slots__ = ("_cells",)
 
     def __init__(self, path: str, rank: int) -> None:
         if path:
             with Path(path).open("r+b") as file:
-                self._cells = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
-            self._first = rank * _FIELDS
+                cells = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
+            self._cells = cells[rank * _FIELDS : (rank + 1) * _FIELDS]
         else:
             self._cells = memoryview(bytearray(8 * _FIELDS)).cast("q")
-            self._first = 0
 
     @property
     def text(self) -> str:
@@ -44,12 +43,12 @@ class ProgressCounters:
     @property
     def num_ended(self) -> int:
         """Number of steps that have ended."""
-        return int(self._cells[self._first])
+        return int(self._cells[0])
 
     @property
     def num_planned(self) -> int:
         """Number of steps that are planned, with those that have ended."""
-        return int(self._cells[self._first + 1])
+        return int(self._cells[1])
 
     @property
     def is_done(self) -> bool:
@@ -58,19 +57,19 @@ class ProgressCounters:
 
     def plan_steps(self, num_steps: int) -> None:
         """Set how many more steps are planned, for the progress bar."""
-        self._cells[self._first + 1] = self._cells[self._first] + num_steps
+        self._cells[1] = self._cells[0] + num_steps
 
     def count_step(self) -> None:
         """Count a step that ended."""
-        self._cells[self._first] += 1
+        self._cells[0] += 1
 
     def count_phase(self) -> None:
         """Count a phase that began: of ranks that wait for each other, the one with the lowest count is late."""
-        self._cells[self._first + 2] += 1
+        self._cells[2] += 1
 
     def finish(self) -> None:
         """Record that everything is on disk."""
-        self._cells[self._first + 3] = 1
+        self._cells[3] = 1
 
 
 def create_counters(path: Path, num_ranks: int) -> None:

@@ -30,18 +30,8 @@ class StepTime:
     device_phases: dict[str, int]
 
 
-@dataclass(slots=True)
-class _Mark:
-    """The end of a step, and, in `next_wall_ns` and `next_cpu_ns`, the begin of the next one on the host."""
-
-    wall_ns: int
-    cpu_ns: int
-    event: torch.cuda.Event | None
-    peak: Peak
-    phases: dict[str, int]
-    events: Sequence[PhaseEvents]
-    next_wall_ns: int
-    next_cpu_ns: int
+_Mark = tuple[int, int, torch.cuda.Event | None, Peak, dict[str, int], Sequence[PhaseEvents]]
+"""The end of a step: wall and CPU time, ns, its event, the peak, phases and their events. A plain tuple costs least."""
 
 
 class Stopwatch:
@@ -50,15 +40,17 @@ class Stopwatch:
     In its `with` block, phases are timed by device events, too.
     """
 
-    __slots__ = ("_marks", "_phases", "device")
+    __slots__ = ("_is_cuda", "_marks", "_phases", "_resumed", "device")
 
     def __init__(self, device: torch.device, phases: Phases) -> None:
         self.device = device
+        self._is_cuda = device.type == "cuda"
         self._phases = phases
         self._marks: list[_Mark] = []
+        self._resumed: dict[int, tuple[int, int]] = {}  # where the step after a mark began later: wall and CPU time
 
     def __enter__(self) -> Stopwatch:
-        self._phases.event = _event if self.device.type == "cuda" else None
+        self._phases.event = _event if self._is_cuda else None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,16 +58,15 @@ class Stopwatch:
 
     def mark(self, *, half_ended: bool = True) -> None:
         """Mark the end of a step; peak memory is read only where a half ends, as that takes tens of us on CUDA."""
-        event = _event() if self.device.type == "cuda" else None
+        event = _event() if self._is_cuda else None
         peak = read_peak(self.device) if half_ended else NO_PEAK
-        phases, events = self._phases.take(), self._phases.take_events()
-        wall_ns, cpu_ns = perf_counter_ns(), thread_time_ns()
-        self._marks.append(_Mark(wall_ns, cpu_ns, event, peak, phases, events, wall_ns, cpu_ns))
+        phases, events = self._phases.take(), self._phases.take_events() if self._is_cuda else ()
+        self._marks.append((perf_counter_ns(), thread_time_ns(), event, peak, phases, events))
 
     def resume(self) -> None:
         """Begin the next step now on the host: what happened since the last mark belongs to no step."""
-        self._marks[-1].next_cpu_ns = thread_time_ns()
-        self._marks[-1].next_wall_ns = perf_counter_ns()
+        cpu_ns = thread_time_ns()
+        self._resumed[len(self._marks) - 1] = (perf_counter_ns(), cpu_ns)
 
     def take(self) -> list[StepTime]:
         """Return the times between the marks so far, oldest first, and clear them.
@@ -83,9 +74,13 @@ class Stopwatch:
         Synchronizes with the device: call it only between blocks.
         """
         marks, self._marks = self._marks, []
-        if marks and marks[-1].event is not None:
-            marks[-1].event.synchronize()
-        return [_step_time(before, after) for before, after in pairwise(marks)]
+        resumed, self._resumed = self._resumed, {}
+        if marks and (event := marks[-1][2]) is not None:
+            event.synchronize()
+        return [
+            _step_time(resumed.get(index, before[:2]), before[2], after)
+            for index, (before, after) in enumerate(pairwise(marks))
+        ]
 
 
 def _event() -> torch.cuda.Event:
@@ -95,19 +90,17 @@ def _event() -> torch.cuda.Event:
     return event
 
 
-def _step_time(before: _Mark, after: _Mark) -> StepTime:
-    device_ns = 0
-    if before.event is not None and after.event is not None:
-        device_ns = _elapsed_ns(before.event, after.event)
+def _step_time(began: tuple[int, int], began_event: torch.cuda.Event | None, end: _Mark) -> StepTime:
+    wall_ns, cpu_ns, event, peak, phases, events = end
     device_phases: dict[str, int] = {}
-    for phase in after.events:
+    for phase in events:
         device_phases[phase.name] = device_phases.get(phase.name, 0) + _elapsed_ns(phase.began, phase.ended)
     return StepTime(
-        wall_ns=after.wall_ns - before.next_wall_ns,
-        cpu_ns=after.cpu_ns - before.next_cpu_ns,
-        device_ns=device_ns,
-        peak=after.peak,
-        phases=after.phases,
+        wall_ns=wall_ns - began[0],
+        cpu_ns=cpu_ns - began[1],
+        device_ns=0 if began_event is None or event is None else _elapsed_ns(began_event, event),
+        peak=peak,
+        phases=phases,
         device_phases=device_phases,
     )
 

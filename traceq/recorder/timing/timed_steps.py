@@ -109,9 +109,7 @@ def _warm_up(rank: Rank, stopwatch: Stopwatch) -> Generator[str, None, list[Line
     draws = count()
     for number in range(_num_warm_up_rounds(rank.plan)):
         order = _warm_up_round(rank.remaining.plan)
-        stopwatch.mark()
-        for arm in order:
-            yield from _run_half(rank, stopwatch, arm, next(draws))
+        yield from _run_halves(rank, stopwatch, [(arm, next(draws)) for arm in order])
         halves = zip(order, _take_halves(rank, stopwatch), strict=True)
         steps = [step for arm, half in halves for step in _excluded_lines(arm, half, WARM_UP)]
         lines += steps
@@ -188,14 +186,11 @@ def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt
     The first halves settle after gc.collect().
     """
     order = list(attempt.arms(block))
-    regular: list[Sequence[bool]] = []
     cores = CoreClocks(rank.workers.pids)
     if block.is_control:
         cores.start()
-    stopwatch.mark()
-    for arm, index in order:
-        draw = block.first_pair + (0 if index is None else 1 + index)
-        regular.append((yield from _run_half(rank, stopwatch, arm, draw)))
+    draws = [(arm, block.first_pair + (0 if index is None else 1 + index)) for arm, index in order]
+    regular = yield from _run_halves(rank, stopwatch, draws)
     lines: list[Line] = list(cores.lines(len(order) * rank.plan.steps_per_half)) if block.is_control else []
     regular = regular_on_all_ranks(rank, regular)
     halves = [
@@ -248,22 +243,29 @@ def regular_on_all_ranks(rank: Rank, halves: list[Sequence[bool]]) -> list[Seque
     return [[all(step) for step in zip(*half, strict=True)] for half in zip(*rank.world.gather(halves), strict=True)]
 
 
-def _run_half(rank: Rank, stopwatch: Stopwatch, arm: str, draw: int) -> Generator[str, None, list[bool]]:
-    """Run one half and return of each of its steps whether it was regular.
+def _run_halves(
+    rank: Rank, stopwatch: Stopwatch, halves: Sequence[tuple[str, int]]
+) -> Generator[str, None, list[Sequence[bool]]]:
+    """Run halves, each an arm and a draw, and return of each of their steps whether it was regular.
 
     Both halves of a pair draw the same random numbers.
     """
-    if rank.plan.reseeds:
-        rank.reseed(draw)
-    rank.control.set_arm(arm)
-    stopwatch.resume()
-    regular: list[bool] = []
-    last = rank.plan.steps_per_half - 1
-    for index in range(rank.plan.steps_per_half):
-        yield arm
-        stopwatch.mark(half_ended=index == last)
-        rank.progress.count_step()
-        regular.append(rank.control.is_regular())
+    regular: list[Sequence[bool]] = []
+    num_steps, reseeds = rank.plan.steps_per_half, rank.plan.reseeds
+    was_regular = rank.control.was_regular
+    stopwatch.mark()
+    for arm, draw in halves:
+        if reseeds:
+            rank.reseed(draw)
+        rank.control.set_arm(arm)
+        stopwatch.resume()
+        steps: list[bool] = []
+        for index in range(num_steps):
+            yield arm
+            stopwatch.mark(half_ended=index == num_steps - 1)
+            rank.progress.count_step()
+            steps.append(was_regular is None or was_regular())
+        regular.append(steps)
     return regular
 
 
