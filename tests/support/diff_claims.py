@@ -451,6 +451,8 @@ OF_COMPARISON = (
     r"CPU time of the main thread ",
     r"A step trains on ",
     r"The sides differ in what they compute: (dtype|shapes): ",
+    r"Host times are not comparable: ",
+    r"\S+ begins its first step ",
     r"Device: .*not recorded.*: it may be another one\.$",
 )
 OF_TRACED = (

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceq.facts.stalls.graph_capture_times import graph_capture_times
+from traceq.facts.stalls.graph_capture_times import capturing_ns
 from traceq.facts.stalls.one_time_syncs import captured_words, num_captured_graphs
-from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
-from traceq.intervals import intersect, measure_common, spans
 from traceq.model import Trace
 from traceq.units import Unit, format_value
 
@@ -29,9 +26,7 @@ class HostBoundCaptures:
 
 def host_bound_captures(trace: Trace) -> HostBoundCaptures:
     """Return the graphs that the counted steps capture, and how long the device waits for that."""
-    windows = steps(trace).window[steps(trace).counted]
-    waits = intersect(graph_capture_times(trace), activity(trace).when(TimeCategory.HOST_BOUND))
-    return HostBoundCaptures(num_captured_graphs(trace), measure_common(waits, spans(*windows.T)) / len(windows))
+    return HostBoundCaptures(num_captured_graphs(trace), capturing_ns(trace))
 
 
 def notable_capture_ns(ranks: Sequence[HostBoundCaptures], host_bound_ns: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import compress
+
 import numpy as np
 
 from traceq.errors import UsageFault
@@ -30,12 +32,14 @@ class JobGain:
     """What the mean step of all ranks gains by a change.
 
     `is_host_bound`: the hosts' own time is most of that step; `is_common_part`: the step is shorter than that of a
-    rank, as the first step that ranks count lasts from when the last of them begins it.
+    rank, as the first step that ranks count lasts from when the last of them begins it. `num_common`: steps that all
+    ranks count, where some count others as well; else 0.
     """
 
     change: Change
     is_host_bound: bool
     is_common_part: bool
+    num_common: int = 0
 
     @property
     def is_nothing(self) -> bool:
@@ -47,7 +51,8 @@ class JobGain:
         """What all ranks gain together: `930 us of the job's step of 13.3 ms`."""
         words = "nothing" if self.is_nothing else self.words
         since = ", counted from when the last rank begins" * self.is_common_part
-        return f"{words} of the job's step of {format_value(self.change.now_ns, Unit.NS)}{since}"
+        common = f", mean of the {self.num_common} steps that all ranks count" if self.num_common else ""
+        return f"{words} of the job's step of {format_value(self.change.now_ns, Unit.NS)}{since}{common}"
 
     @property
     def words(self) -> str:
@@ -66,7 +71,10 @@ def job_gain(job: Job, intervention: Intervention) -> JobGain | None:
     except UsageFault:
         return None
     longest_ns = max(float(np.diff(rank.steps.window[rank.steps.counted]).mean()) for rank in job.ranks)
-    return JobGain(change, 2 * replay.host_ns() >= change.now_ns, (1 - _GRAIN) * longest_ns > change.now_ns)
+    counted = [set(compress(rank.steps.names, rank.steps.counted)) for rank in job.ranks]
+    num_common = len(set.intersection(*counted)) if any(names != counted[0] for names in counted) else 0
+    is_common_part = (1 - _GRAIN) * longest_ns > change.now_ns
+    return JobGain(change, 2 * replay.host_ns() >= change.now_ns, is_common_part, num_common)
 
 
 def gained_words(saved: str, gain: JobGain | None) -> str:

@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import compress
 
-from traceq.compare.result import Comparable
+from traceq.compare.result import Comparable, Traced
 from traceq.compare.side import Side
+from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.steps import Steps
 from traceq.model import Run
+from traceq.units import Unit, format_value
 
 __all__ = [
     "UNKNOWN_SAMPLES",
@@ -19,10 +21,13 @@ __all__ = [
     "differences",
     "on_common_steps",
     "parameters_of",
+    "start_words",
     "uncommon_steps",
     "unrecorded_device",
 ]
 
+_MUCH_OF_DELTA = 0.3
+"""Part of the difference between two ranks from which it is said that one began earlier."""
 UNKNOWN_SAMPLES = "samples per step unknown"
 
 _AMD = re.compile("AMD|Instinct|Radeon")
@@ -89,6 +94,25 @@ def on_common_steps(a: Side, b: Side) -> tuple[Side, Side]:
         return a, b
     ours, theirs = ({name for rank in side.ranks.job.ranks for name in _counted(rank.steps)} for side in (a, b))
     return _without_steps(a, ours - theirs), _without_steps(b, theirs - ours)
+
+
+def start_words(a: Side, b: Side, names: tuple[str, str], traced: Traced) -> tuple[str, ...]:
+    """Return which of two ranks of a job began its first step earlier, where that makes up much of their difference.
+
+    It waits so much longer in its first collective: profilers start one after the other.
+    """
+    starts = [min(map(_first_start, side.ranks.job.ranks)) for side in (a, b)]
+    earlier_ns = starts[0] - starts[1]
+    if earlier_ns * traced.delta_ns <= 0 or abs(earlier_ns) < _MUCH_OF_DELTA * abs(traced.delta_ns) * traced.num_a:
+        return ()
+    first, other = reversed(names) if earlier_ns > 0 else names
+    time = format_value(abs(earlier_ns), Unit.NS)
+    return (f"{first} begins its first step {time} before {other}, and waits longer in its first collective for that.",)
+
+
+def _first_start(rank: Outline) -> int:
+    """Return when a rank begins its first counted step, ns on the clock of the job."""
+    return rank.base_time_ns + int(rank.steps.host[rank.steps.counted][0, 0])
 
 
 def _without_steps(side: Side, names: Collection[str]) -> Side:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+
 from traceq.compare.comparable import differences, parameters_of, unrecorded_device
 from traceq.compare.input_shapes import calls_difference, dtype_difference, shape_difference
 from traceq.compare.side import Side
+from traceq.facts.events.nesting import host_ops
 from traceq.facts.timeline.phases import phases
 from traceq.model import Caveat, Run, Trace
+from traceq.units import Unit, format_value
 
-__all__ = ["confounders", "device_words", "work_words"]
+__all__ = ["confounders", "device_words", "recording_words", "work_words"]
 
 _ENVIRONMENT_KEYS = {
     **dict.fromkeys(("host", "cpu", "device_name", "driver", "cuda", "nccl", "torch", "accelerate"), "unknown"),
@@ -21,6 +25,8 @@ _ENVIRONMENT_KEYS = {
 which can be the change itself."""
 
 _SAME_CLOCK = 0.02
+_MANY_REPEATED = 0.1
+"""Part of the ops inside an op of the same name from which each op is recorded twice; else at most 0.04 are."""
 
 
 def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
@@ -50,6 +56,28 @@ def work_words(a: Side, b: Side) -> tuple[str, ...]:
 def device_words(a: Side, b: Side) -> tuple[str, ...]:
     """Return `Device: not recorded against Tesla V100: it may be another one.`; nothing where both are recorded."""
     return tuple(f"D{text.removeprefix('d')}: it may be another one." for text in [unrecorded_device(a, b)] if text)
+
+
+def recording_words(a: Side, b: Side, names: tuple[str, str]) -> tuple[str, ...]:
+    """Return that one side records its ops twice, where that is so: each costs the host time on that side alone."""
+    if _is_one_recording(a, b) or not (a.run.traces and b.run.traces):
+        return ()
+    shares = [_repeated_share(side.first_trace()) for side in (a, b)]
+    if max(shares) < _MANY_REPEATED or min(shares) > _MANY_REPEATED / 2:
+        return ()
+    side, percent = names[shares.index(max(shares))], format_value(100 * max(shares), Unit.PERCENT)
+    why = f"{percent} of the ops of {side} lie in an op of the same name, as other versions of torch record them"
+    return (f"Host times are not comparable: {why}.",)
+
+
+def _repeated_share(trace: Trace) -> float:
+    """Return the part of the ops that lie directly in an op of the same name, as some versions record each twice."""
+    num, repeated = 0, 0
+    for ops in host_ops(trace).values():
+        inner = np.flatnonzero(ops.parent >= 0)
+        names = trace.events.name[ops.rows]
+        num, repeated = num + len(names), repeated + int((names[inner] == names[ops.parent[inner]]).sum())
+    return repeated / max(num, 1)
 
 
 def _work_differences(a: Side, b: Side) -> Iterator[str]:

@@ -20,8 +20,8 @@ from traceq.compare.caveats import (
     unrecorded_work,
 )
 from traceq.compare.collective_volumes import exchanges
-from traceq.compare.comparable import are_ranks_of_one_job, comparable, on_common_steps, uncommon_steps
-from traceq.compare.confounders import confounders, device_words, work_words
+from traceq.compare.comparable import are_ranks_of_one_job, comparable, on_common_steps, start_words, uncommon_steps
+from traceq.compare.confounders import confounders, device_words, recording_words, work_words
 from traceq.compare.disabled_change import added_ops_text
 from traceq.compare.explain import MAX_PEERS, explain
 from traceq.compare.exposed_cells import waits_apart
@@ -219,6 +219,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None) -> tupl
         lead,
         *captured,
         *device_words(a, b),
+        *recording_words(a, b, (diff.a_name, diff.b_name)),
         *work_words(a, b),
         *why,
         *cpu_words(cpu),
@@ -244,6 +245,7 @@ def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:
     is_seen = not no_difference_seen(diff.comparison) and not is_jitter(traced, causes)
     return (
         *rank_words(traced, diff.ranks, cells, waited_in),
+        *(start_words(a, b, names, traced) if same_code else ()),
         *(lateness_words(*names, traced, cells) if same_code else ()),
         *of_causes,
         *waiting_words(traced, cells, causes, num_ranks=len(diff.ranks)),

@@ -60,7 +60,7 @@ class SideReplay:
     """One side replayed alone: ns by which its mean step is shorter, at least and at most, without something.
 
     `syncs_ns` to `syncs_most_ns` without the `num_syncs` per step that the other side has not; `host_ns` to
-    `host_most_ns` with a host that takes no time.
+    `host_most_ns` with a host that takes no time, besides what it takes once to capture graphs.
     """
 
     num_syncs: float

@@ -9,10 +9,12 @@ from traceq.facts.events.graph_replays import capture_spans
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.one_time_syncs import FILLED, capturing_calls
-from traceq.intervals import Spans, sorted_unique, spans, union
+from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.intervals import Spans, intersect, measure_common, sorted_unique, spans, union
 from traceq.model import Trace
 
-__all__ = ["graph_capture_times"]
+__all__ = ["capturing_ns", "graph_capture_times"]
 
 
 @once_per_trace
@@ -39,3 +41,10 @@ def graph_capture_times(trace: Trace) -> Spans:
         until = np.minimum(np.r_[launch_ns, ops.end.max()][np.searchsorted(launch_ns, end)], ops.end[top])
         result = union(result, spans(since[top >= 0], until[top >= 0]))
     return result
+
+
+def capturing_ns(trace: Trace) -> float:
+    """Return ns of a mean counted step in which the device waits for a host that captures graphs."""
+    windows = steps(trace).window[steps(trace).counted]
+    waits = intersect(graph_capture_times(trace), activity(trace).when(TimeCategory.HOST_BOUND))
+    return measure_common(waits, spans(*windows.T)) / len(windows)
