@@ -6,6 +6,7 @@ Some of each kind by default, a thousand under `-m many`.
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -117,9 +118,16 @@ def test_a_straggler_is_named_with_what_keeps_it(seeds: range) -> None:
         on_host, on_device = ("cpu compute",) * 2 if meetings.backend == "gloo" else ("host-bound", "compute")
         assert finding.key == f"rank {late.rank}", seed
         expected = f"its {on_device if late.in_kernel else on_host} time in {meetings.phase_of(late.place)} is"
-        assert expected in finding.text, (seed, finding.text)
+        assert expected in finding.text or is_of_host(finding.text, late), (seed, finding.text)
         assert findings_of(run)[1] == [], seed
     assert len(missed) <= len(seeds) / 6, missed
+
+
+def is_of_host(text: str, late: Late) -> bool:
+    """Whether the reason is the host as a whole, all of its delay: most of that is behind a queue of device work."""
+    reason = re.search(r"its host takes ([\d.]+) (us|ms) longer than theirs in aten::prepare;", text)
+    ns = float(reason[1]) * {"us": US, "ms": 1_000 * US}[reason[2]] if reason else 0.0
+    return not late.in_kernel and ns == pytest.approx(late.ns, rel=0.05)
 
 
 def inject_fault(rng: random.Random, plan: list[tuple[str, int]], how: str) -> tuple[list[tuple[str, int]], int] | None:
