@@ -10,7 +10,6 @@ from itertools import compress
 from traceq.compare.result import Comparable, Traced
 from traceq.compare.side import Side
 from traceq.facts.ranks.rank_outline import Outline
-from traceq.facts.timeline.steps import Steps
 from traceq.model import Run
 from traceq.units import Unit, format_value
 
@@ -92,7 +91,7 @@ def on_common_steps(a: Side, b: Side) -> tuple[Side, Side]:
         return a, b
     if not all(len(trace.events) for side in (a, b) for trace in side.run.traces):
         return a, b
-    ours, theirs = ({name for rank in side.ranks.job.ranks for name in _counted(rank.steps)} for side in (a, b))
+    ours, theirs = _counted(a), _counted(b)
     return _without_steps(a, ours - theirs), _without_steps(b, theirs - ours)
 
 
@@ -122,13 +121,14 @@ def _without_steps(side: Side, names: Collection[str]) -> Side:
 
 def uncommon_steps(a: Side, b: Side) -> str:
     """Return `ProfilerStep#4 counts on one side only`, of sides with the same steps; "" where all count on both."""
-    ours, theirs = ({name for rank in side.ranks.job.ranks for name in _counted(rank.steps)} for side in (a, b))
+    ours, theirs = _counted(a), _counted(b)
     apart = sorted(ours ^ theirs)
     return f"{', '.join(apart)} count{'s' * (len(apart) == 1)} on one side only" if apart and ours & theirs else ""
 
 
-def _counted(steps: Steps) -> Iterator[str]:
-    return compress(steps.names, steps.counted)
+def _counted(side: Side) -> set[str]:
+    """Return the names of the steps that any rank of a side counts."""
+    return {name for rank in side.ranks.job.ranks for name in compress(rank.steps.names, rank.steps.counted)}
 
 
 def _device(run: Run, *, traced: bool) -> object:
