@@ -5,8 +5,12 @@
 A loop with a DataLoader, a model, gradient clipping and AdamW is recorded by `traceq.record`, in two arms. In both its
 steps are the same; in `on` the recorder of unedited jobs is attached in the same process and times the steps, too, with
 two values of a toggle; in `off` its functions are removed. Each step also spins for --step-ms of CPU time, so that the
-cost is that in a step of this length. On a busy machine the intervals are wide, also of CPU time, as caches are shared:
-printed first is the difference of the median CPU times of 1,800 steps that do not spin.
+cost is that in a step of this length. On a busy machine the intervals are wide, also of CPU time, as caches are shared.
+
+Printed first are medians of the CPU times of steps, with and without the recorder, and with functions in place of those
+of torch that do nothing but call them: what Python takes for that is the least that a recorder in Python can cost.
+These steps do not spin. Each of their parts follows a matrix product, which empties the caches as layers would, and
+whose own time does not count; or none (`warm`).
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from threading import get_ident
 
 import torch
 from rich.console import Console
@@ -33,7 +38,10 @@ from traceq.units import Unit, format_value
 
 CONSOLE = Console(highlight=False, soft_wrap=True)
 ENDLESS = 100_000
-PAIRS, SETTLING_STEPS, COUNTED_STEPS = 450, 2, 4
+ROUNDS, SETTLING_STEPS, COUNTED_STEPS = 200, 2, 4
+OFF, IDLE, ON = "off", "replaced functions alone", "recorder"
+WIDTH = 700
+"""Of a square matrix: three of them are larger than the caches of a core."""
 
 
 @dataclass
@@ -63,6 +71,11 @@ class Recorder:
         self._model = model
         self._is_on = True
 
+    def become(self, state: str) -> None:
+        """Be on, off, or idle: its functions are in place, and call the originals alone, as on another thread."""
+        self.is_on = state != OFF
+        self.process.thread = get_ident() if state == ON else -1
+
     @property
     def is_on(self) -> bool:
         """Whether the functions of torch are replaced."""
@@ -80,17 +93,24 @@ class Recorder:
 
 
 class Loop:
-    """A training loop of six phases."""
+    """A training loop of six phases; `product_ns`: CPU time of the products so far."""
 
     spin_ns = 0
+    has_products = False
+    product_ns = 0
 
     def __init__(self) -> None:
         self.model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)])
         self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self._a, self._b, self._product = torch.randn(3, WIDTH, WIDTH)
 
-    def step(self, batch: torch.Tensor) -> None:
+    def step(self, batches: Iterator[torch.Tensor]) -> None:
         """Train one step, then compute nothing for a while."""
-        self.model(batch).square().mean().backward()
+        self._multiply()
+        loss = self.model(next(batches)).square().mean()
+        self._multiply()
+        loss.backward()
+        self._multiply()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -98,24 +118,31 @@ class Loop:
         while time.thread_time_ns() < end_ns:
             pass
 
+    def _multiply(self) -> None:
+        if self.has_products:
+            began_ns = time.thread_time_ns()
+            torch.mm(self._a, self._b, out=self._product)
+            self.product_ns += time.thread_time_ns() - began_ns
 
-def median_cost_ns(recorder: Recorder, loop: Loop, batches: Iterator[torch.Tensor]) -> int:
-    """Return the difference of the median CPU times of steps that do not spin, with and without recorder.
 
-    A few steps of both in turns, in random order: what is slow for a while is slow for both.
+def median_costs_ns(recorder: Recorder, loop: Loop, batches: Iterator[torch.Tensor]) -> dict[str, int]:
+    """Return by state of the recorder by how much the median CPU time of a step exceeds that without it.
+
+    A few steps of all states in turns, in random order: what is slow for a while is slow for all.
     """
-    cpu_ns: dict[bool, list[int]] = {False: [], True: []}
+    cpu_ns: dict[str, list[int]] = {OFF: [], IDLE: [], ON: []}
     rng = random.Random(7)
-    for _ in range(PAIRS):
-        for is_on in rng.sample((False, True), 2):
-            recorder.is_on = is_on
+    for _ in range(ROUNDS):
+        for state in rng.sample(list(cpu_ns), len(cpu_ns)):
+            recorder.become(state)
             for number in range(SETTLING_STEPS + COUNTED_STEPS):
-                began_ns = time.thread_time_ns()
-                loop.step(next(batches))
+                began_ns = time.thread_time_ns() - loop.product_ns
+                loop.step(batches)
                 if number >= SETTLING_STEPS:
-                    cpu_ns[is_on].append(time.thread_time_ns() - began_ns)
-    recorder.is_on = True
-    return round(statistics.median(cpu_ns[True]) - statistics.median(cpu_ns[False]))
+                    cpu_ns[state].append(time.thread_time_ns() - loop.product_ns - began_ns)
+    recorder.become(ON)
+    without = statistics.median(cpu_ns[OFF])
+    return {state: round(statistics.median(cpu_ns[state]) - without) for state in (IDLE, ON)}
 
 
 def main() -> None:
@@ -131,10 +158,11 @@ def main() -> None:
         loader = torch.utils.data.DataLoader(torch.randn(ENDLESS, 64), batch_size=1)
         batches = iter(loader)
         for _ in range(40):  # until it times steps
-            loop.step(next(batches))
-        median_ns = median_cost_ns(recorder, loop, batches)
-        share = f"{100 * median_ns / (1e6 * options.step_ms):.3f} % of {options.step_ms:g} ms"
-        CONSOLE.print(f"median CPU time: {format_value(median_ns, Unit.DELTA_NS)} per step, {share}")
+            loop.step(batches)
+        for loop.has_products, caches in ((True, "cold"), (False, "warm")):
+            for state, cost_ns in median_costs_ns(recorder, loop, batches).items():
+                share = f"{100 * cost_ns / (1e6 * options.step_ms):.3f} % of {options.step_ms:g} ms"
+                CONSOLE.print(f"{caches} caches, {state}: {format_value(cost_ns, Unit.DELTA_NS)} per step, {share}")
         loop.spin_ns = round(1e6 * options.step_ms)
         out = Path(scratch) / "run"
         with traceq.record(out, arms=("off", "on"), steps=options.steps, trace_steps=0, device="cpu") as recording:
@@ -142,7 +170,7 @@ def main() -> None:
             for batch in recording.steps(batches):
                 if recording.rank.progress.is_done:
                     break
-                loop.step(batch)
+                loop.step(iter([batch]))
         recorder.is_on = True
         timed = (Path(scratch) / "job" / "steps" / "rank0.jsonl").read_bytes().count(b'"kind":"step"')
         (diff,) = traceq.diff(out).diffs

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -191,10 +192,15 @@ def start_rank(
         _restore(toggles)
         raise
 
+    changes = {
+        arm: [partial(toggle.apply, number) for toggle, number in zip(toggles, of_arm, strict=True)]
+        for arm, of_arm in values.items()
+    }
+
     def set_arm(arm: str) -> None:
         tracker.arm = arm
-        for toggle, number in zip(toggles, values[arm], strict=True):
-            toggle.apply(number)
+        for apply in changes[arm]:
+            apply()
 
     control = LoopControl(set_arm, tracker.was_regular)
     rank = replace(announced, control=control, workers=loader.workers)

@@ -34,17 +34,17 @@ class LoopArms:
             raise UsageFault(f"toggle {name!r}: found values for {', '.join(values)}; expected {', '.join(self.names)}")
         before = slot.get()
         try:
-            slot.set(before)
+            slot.write(before)()
         except (AttributeError, TypeError) as error:
             raise UsageFault(f"toggle {name!r}: cannot be changed: {error}") from error
         self._toggles.append((slot, before, values))
-        slot.set(values[self.current])
+        slot.write(values[self.current])()
 
     def set(self, arm: str) -> None:
         """Let the next steps run this arm."""
         self.current = arm
         for slot, _, values in self._toggles:
-            slot.set(values[arm])
+            slot.write(values[arm])()
 
     def exclude_step(self) -> None:
         """Let the step that runs not count."""
@@ -59,7 +59,7 @@ class LoopArms:
         """Restore what the toggles changed; the loop goes on with the baseline."""
         self.current = self.names[0]
         for slot, before, _ in reversed(self._toggles):
-            slot.set(before)
+            slot.write(before)()
         self._toggles.clear()
 
 

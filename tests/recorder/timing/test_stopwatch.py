@@ -64,6 +64,30 @@ def test_phases_have_the_time_between_their_events_and_add_up_over_a_step(device
     assert step.peak == Peak(7, 9)
 
 
+def test_of_phases_that_do_not_nest_one_event_ends_a_phase_and_begins_the_next(device: list[float]) -> None:
+    device += [0, 1, 3, 6, 10]
+    phases = Phases()
+    with Stopwatch(torch.device("cuda"), phases) as stopwatch:
+        stopwatch.mark()
+        for name in ("forward", "backward", ""):
+            phases.switch(name)
+        stopwatch.mark()
+        (step,) = stopwatch.take()
+    assert step.device_phases == {"forward": 2_000_000, "backward": 3_000_000}
+    assert list(step.phases) == ["forward", "backward"]
+
+
+def test_a_profiled_switch_is_a_range_of_the_profiler() -> None:
+    phases = Phases()
+    phases.profiling = True
+    with torch.profiler.profile() as profiler:
+        for name in ("forward", "backward", ""):
+            phases.switch(name)
+    names = [event.name for event in profiler.events() or []]
+    assert [name for name in names if name in ("forward", "backward")] == ["forward", "backward"]
+    assert list(phases.take()) == ["forward", "backward"]
+
+
 def test_profiled_and_untimed_phases_record_no_event(device: list[float]) -> None:
     device += [0, 1]
     phases = Phases(("forward",))
@@ -81,7 +105,7 @@ def test_profiled_and_untimed_phases_record_no_event(device: list[float]) -> Non
     assert phases.take_events() == []
 
 
-def test_without_a_device_there_is_no_time_of_one() -> None:
+def test_without_a_device_there_is_no_time_of_one_and_the_peak_is_that_of_the_process() -> None:
     phases = Phases(("forward",))
     with Stopwatch(torch.device("cpu"), phases) as stopwatch:
         stopwatch.mark()
@@ -90,6 +114,7 @@ def test_without_a_device_there_is_no_time_of_one() -> None:
         stopwatch.mark()
         (step,) = stopwatch.take()
     assert (step.device_ns, step.device_phases, list(step.phases)) == (0, {}, ["forward"])
+    assert step.peak.allocated > MEBIBYTES
 
 
 PEAKS = """

@@ -86,10 +86,10 @@ def test_a_path_names_all_places_that_it_fits(path: str, values: list[object]) -
     slots = find_slots(path, current)
     assert [slot.get() for slot in slots] == values
     for slot in slots:
-        slot.set(7)
+        slot.write(7)()
     assert [slot.get() for slot in find_slots(path, current)] == [7] * len(values)
     for slot, value in zip(slots, values, strict=True):
-        slot.set(value)
+        slot.write(value)()
 
 
 @pytest.mark.parametrize(

@@ -34,22 +34,21 @@ class PhaseStack:
         """Interrupt the current phase by this one; return the depth at which `end` ends it."""
         depth = len(self._open)
         self.counters.count_phase()
-        if depth and self.phases is not None:
-            self.phases.end()
         if event and not (depth and self._is_open(event)) and self._tracker.add(event):
+            if self.phases is not None:
+                self.phases.switch("")
             self._begin_step()  # what it does belongs to no phase
         self._open.append((name, event))
         if self.phases is not None:
-            self.phases.begin(name)
+            self.phases.switch(name)
         return depth
 
     def end(self, depth: int) -> None:
         """End the phase that began at this depth, and all inside it; the one around it continues."""
-        if self.phases is not None and depth < len(self._open):
-            self.phases.end()
-        del self._open[depth:]
-        if depth and self.phases is not None:
-            self.phases.begin(self._open[-1][0])
+        if depth < len(self._open):
+            del self._open[depth:]
+            if self.phases is not None:
+                self.phases.switch(self._open[-1][0] if depth else "")
 
     def _is_open(self, event: str) -> bool:
         return any(event == each for _, each in self._open)

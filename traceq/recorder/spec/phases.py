@@ -22,6 +22,7 @@ _RANGES = nvtx.get_domain()
 
 Without a tool that was injected to see ranges it is a dummy, which makes no attributes.
 """
+_HAS_TOOL = _RANGES.get_event_attributes(message="phase") is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,17 @@ class Phases:
     and ends, unless steps are profiled. A phase costs 1 us.
     """
 
-    __slots__ = ("_declared", "_elapsed_ns", "_events", "_on_enter", "_open", "_seen", "event", "profiling")
+    __slots__ = (
+        "_current",
+        "_declared",
+        "_elapsed_ns",
+        "_events",
+        "_on_enter",
+        "_open",
+        "_seen",
+        "event",
+        "profiling",
+    )
 
     def __init__(self, names: Sequence[str] = (), on_enter: Callable[[], None] | None = None) -> None:
         self.profiling = False
@@ -66,6 +77,7 @@ class Phases:
         self._elapsed_ns: dict[str, int] = {}
         self._events: list[PhaseEvents] = []
         self._open: list[tuple[str, int, torch.cuda.Event | None, AbstractContextManager[object] | None]] = []
+        self._current: tuple[str, int, torch.cuda.Event | None] = ("", 0, None)
 
     def __call__(self, name: str) -> AbstractContextManager[None]:
         """Assign everything in the block to the phase; UsageFault for a name that is not declared."""
@@ -104,6 +116,24 @@ class Phases:
             profiled.__exit__(None, None, None)
         if self._seen[name] is not None:
             _RANGES.pop_range()
+
+    def switch(self, name: str) -> None:
+        """End the phase that the last switch began, and begin this one unless it is "": of phases that do not nest."""
+        if self.profiling or _HAS_TOOL:
+            if self._open:
+                self.end()
+            if name:
+                self.begin(name)
+            return
+        now_ns, event = perf_counter_ns(), self.event() if self.event is not None else None
+        before, start_ns, began = self._current
+        if before:
+            self._elapsed_ns[before] = self._elapsed_ns.get(before, 0) + now_ns - start_ns
+            if began is not None and event is not None:
+                self._events.append(PhaseEvents(before, began, event))
+        if name and name not in self._seen:
+            self._add_name(name)
+        self._current = name, now_ns, event
 
     def take(self) -> dict[str, int]:
         """Return the time of each outermost phase since the last call, ns; phases that did not run are missing."""

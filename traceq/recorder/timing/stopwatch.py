@@ -30,7 +30,7 @@ class StepTime:
     device_phases: dict[str, int]
 
 
-_Mark = tuple[int, int, torch.cuda.Event | None, Peak, dict[str, int], Sequence[PhaseEvents]]
+_Mark = tuple[int, int, torch.cuda.Event | None, Peak | None, dict[str, int], Sequence[PhaseEvents]]
 """The end of a step: wall and CPU time, ns, its event, the peak, phases and their events. A plain tuple costs least."""
 
 
@@ -57,11 +57,13 @@ class Stopwatch:
         self._phases.event = None
 
     def mark(self, *, half_ended: bool = True) -> None:
-        """Mark the end of a step; peak memory is read only where a half ends, as that takes tens of us on CUDA."""
-        event = _event() if self._is_cuda else None
-        peak = read_peak(self.device) if half_ended else NO_PEAK
-        phases, events = self._phases.take(), self._phases.take_events() if self._is_cuda else ()
-        self._marks.append((perf_counter_ns(), thread_time_ns(), event, peak, phases, events))
+        """Mark the end of a step; the device's peak memory is read only where a half ends, as it takes tens of us."""
+        if self._is_cuda:
+            event, peak = _event(), read_peak(self.device) if half_ended else NO_PEAK
+            phases, events = self._phases.take(), self._phases.take_events()
+            self._marks.append((perf_counter_ns(), thread_time_ns(), event, peak, phases, events))
+        else:
+            self._marks.append((perf_counter_ns(), thread_time_ns(), None, None, self._phases.take(), ()))
 
     def resume(self) -> None:
         """Begin the next step now on the host: what happened since the last mark belongs to no step."""
@@ -71,14 +73,16 @@ class Stopwatch:
     def take(self) -> list[StepTime]:
         """Return the times between the marks so far, oldest first, and clear them.
 
-        Synchronizes with the device: call it only between blocks.
+        Synchronizes with the device: call it only between blocks. The peak of a process, which only grows, is read here
+        once for all of them.
         """
         marks, self._marks = self._marks, []
         resumed, self._resumed = self._resumed, {}
         if marks and (event := marks[-1][2]) is not None:
             event.synchronize()
+        of_process = NO_PEAK if self._is_cuda else read_peak(self.device)
         return [
-            _step_time(resumed.get(index, before[:2]), before[2], after)
+            _step_time(resumed.get(index, before[:2]), before[2], after, of_process)
             for index, (before, after) in enumerate(pairwise(marks))
         ]
 
@@ -90,7 +94,9 @@ def _event() -> torch.cuda.Event:
     return event
 
 
-def _step_time(began: tuple[int, int], began_event: torch.cuda.Event | None, end: _Mark) -> StepTime:
+def _step_time(
+    began: tuple[int, int], began_event: torch.cuda.Event | None, end: _Mark, peak_of_process: Peak
+) -> StepTime:
     wall_ns, cpu_ns, event, peak, phases, events = end
     device_phases: dict[str, int] = {}
     for phase in events:
@@ -99,7 +105,7 @@ def _step_time(began: tuple[int, int], began_event: torch.cuda.Event | None, end
         wall_ns=wall_ns - began[0],
         cpu_ns=cpu_ns - began[1],
         device_ns=0 if began_event is None or event is None else _elapsed_ns(began_event, event),
-        peak=peak,
+        peak=peak_of_process if peak is None else peak,
         phases=phases,
         device_phases=device_phases,
     )

@@ -21,17 +21,21 @@ _WORDS = {"on": True, "off": False, "true": True, "false": False, "none": None}
 
 @dataclass(frozen=True, slots=True)
 class AttributeToggle:
-    """Places that the path names, their values in the job, and those of the arms: one per place and arm."""
+    """Places that the path names, their values in the job, and those of the arms: one per place and arm.
+
+    `writes`: what writes them, by arm; it runs while steps are timed.
+    """
 
     slots: Sequence[Slot]
     before: Sequence[Any]
     values: Sequence[Sequence[Any]]
+    writes: Sequence[Sequence[Callable[[], object]]]
     changes_ops: bool = False
 
     def apply(self, number: int) -> None:
         """Write the n-th value into all places."""
-        for slot, value in zip(self.slots, self.values[number], strict=True):
-            slot.set(value)
+        for write in self.writes[number]:
+            write()
 
     def fault(self, number: int) -> str:
         """Return the first place that does not hold the n-th value; "" if all do."""
@@ -44,7 +48,7 @@ class AttributeToggle:
     def restore(self) -> None:
         """Write the job's own values back."""
         for slot, value in zip(self.slots, self.before, strict=True):
-            slot.set(value)
+            slot.write(value)()
 
 
 def create(path: str, values: Sequence[str], job: Job) -> AttributeToggle:
@@ -55,7 +59,8 @@ def create(path: str, values: Sequence[str], job: Job) -> AttributeToggle:
     slots = find_slots(path, job)
     before = [slot.get() for slot in slots]
     typed = [[_typed(path, text, current) for current in before] for text in values]
-    toggle = AttributeToggle(slots, before, typed)
+    writes = [[slot.write(value) for slot, value in zip(slots, each, strict=True)] for each in typed]
+    toggle = AttributeToggle(slots, before, typed, writes)
     try:
         toggle.restore()
     except (AttributeError, TypeError) as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import sys
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import setitem
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -33,14 +35,12 @@ class Slot:
         """Return its value."""
         return self.owner[self.key] if self.is_item else getattr(self.owner, self.key)
 
-    def set(self, value: Any) -> None:
-        """Replace its value, in a frozen dataclass, too."""
+    def write(self, value: Any) -> Callable[[], object]:
+        """Return what replaces its value, in a frozen dataclass, too."""
         if self.is_item:
-            self.owner[self.key] = value
-        elif getattr(getattr(type(self.owner), "__dataclass_params__", None), "frozen", False):
-            object.__setattr__(self.owner, self.key, value)
-        else:
-            setattr(self.owner, self.key, value)
+            return partial(setitem, self.owner, self.key, value)
+        is_frozen = getattr(getattr(type(self.owner), "__dataclass_params__", None), "frozen", False)
+        return partial(object.__setattr__ if is_frozen else setattr, self.owner, self.key, value)
 
 
 def find_slots(path: str, job: Job) -> list[Slot]:
