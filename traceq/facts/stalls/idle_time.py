@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.host_boundaries import host_boundaries
 from traceq.facts.events.nesting import tracks
+from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_labels import HostLabels
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.data_loading import loader_waits
@@ -74,6 +75,7 @@ class Idleness:
     gap: NDArray[np.int64]
 
 
+@once_per_trace
 def idleness(trace: Trace) -> Idleness:
     """Return all idle pieces, and those in which only spin waits run.
 
