@@ -34,6 +34,7 @@ def isolated_steps(rank: Rank) -> Generator[str, None, None]:
     """Yield the plan's only arm for each step to run; the results are on disk when the iterator ends."""
     arm = rank.plan.arms[0].arm
     rank.progress.plan_steps(num_isolated_steps(rank.plan))
+    rank.control.set_arm(arm.name)
     clocks = yield from _time_steps(rank, arm.name)
     device_facts = {key: value for key, value in clock_facts(rank.world.gather(clocks)).items() if value}
     rank.facts.update(wrapper_facts(rank.facts))
