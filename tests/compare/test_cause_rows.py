@@ -51,10 +51,10 @@ class Host:
         self.time += dur
         return self
 
-    def run(self, name: str, dur: float, stream: int = 7, launcher: str = "aten::mm") -> Host:
+    def run(self, name: str, dur: float, stream: int = 7, launcher: str = "aten::mm", **inputs: object) -> Host:
         self.number += 1
         begin = max(self.time + 13, self.free.get(stream, 0) + 1)
-        self.rows += [op(launcher, self.time, 10), launch(self.time + 3, 4, self.number)]
+        self.rows += [op(launcher, self.time, 10, **inputs), launch(self.time + 3, 4, self.number)]
         self.rows.append(kernel(name, begin, dur, self.number, stream=stream))
         self.free[stream] = begin + dur
         self.time += 10
@@ -340,6 +340,21 @@ def test_a_device_at_another_speed_is_one_row(factor: float, percent: str) -> No
     assert causes[paced].kind == "pace"
     assert deltas(causes)[paced] == pytest.approx(unchanged, abs=60)  # a part of softmax's time is pace as well
     assert deltas(causes)["aten::mm > softmax"] == pytest.approx(delta - unchanged, abs=60)
+
+
+@pytest.mark.parametrize(("rows", "dtype"), [(16, "float"), (8, "c10::BFloat16")])
+def test_kernels_of_other_shapes_or_dtypes_do_other_work_and_have_no_common_pace(rows: int, dtype: str) -> None:
+    def run(speed: float, rows: int, dtype: str) -> Trace:
+        host, inputs = Host(), {"Input Dims": [[rows, 64], [64, 64]], "Input type": [dtype, dtype]}
+        for number in range(30):
+            host.run(f"gemm{number}", (100 + 10 * number) * speed, **inputs)
+        return host.trace
+
+    delta, causes = causes_of(run(1, 8, "float"), run(2, rows, dtype))
+    assert delta == pytest.approx(7350)
+    assert {cause.kind for cause in causes.values()} == {"kernel", "jitter"}
+    _, causes = causes_of(run(1, 8, "float"), run(2, 8, "float"))
+    assert "pace" in {cause.kind for cause in causes.values()}
 
 
 def test_a_kernel_that_takes_most_of_the_time_is_not_all_kernels() -> None:

@@ -13,6 +13,7 @@ from traceq.causes.common_steps import CommonSteps
 from traceq.causes.edges import IN_BOTH
 from traceq.compare.contributions import Contributions, Part, contributions
 from traceq.compare.cost_centers import LAUNCHES
+from traceq.compare.input_shapes import dtype_difference, shape_difference
 from traceq.compare.labels import Label
 from traceq.compare.moved_collectives import join_moved
 from traceq.compare.replaced_host_ops import is_replacement, replaced_name, replaced_together
@@ -70,7 +71,8 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
     works = {work: number for number, work in enumerate(dict.fromkeys(_work(label)[1:] for label in parts.labels))}
     work = np.array([works[_work(label)[1:]] for label in parts.labels], np.int64)
     host_ratio, host_ns = pace(parts, work, alike & (parts.part == Part.HOST), _SHARE_OF_STEP * steps_ns)
-    device_ratio, device_ns = pace(parts, work, alike & (parts.part == Part.KERNEL), _SHARE_OF_STEP * steps_ns)
+    same_kernels = alike & (parts.part == Part.KERNEL) & _have_same_work(common)
+    device_ratio, device_ns = pace(parts, work, same_kernels, _SHARE_OF_STEP * steps_ns)
     paced = host_ns + device_ns
     table = _Table(parts, total - paced, jitter(parts, work, alike, paced), common.graph.num_steps)
     rows, minor, rest = table.rows(steps_ns)
@@ -94,6 +96,12 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
         phase = table.most_in(rest.labels)
         causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps, phase))
     return _whole(causes, sign, delta_ns, _common_phases(parts))
+
+
+def _have_same_work(common: CommonSteps) -> bool:
+    """Return whether kernels of both sides can be expected to take as long: no other shapes or dtypes are recorded."""
+    ours, theirs = common.a[0].trace, common.b[0].trace
+    return not (shape_difference(ours, theirs) or dtype_difference(ours, theirs))
 
 
 def _common_phases(parts: Contributions) -> set[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.timeline.steps import steps
-from traceq.intervals import span_index
+from traceq.intervals import sorted_unique, span_index
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
@@ -135,8 +135,9 @@ def _recorded(trace: Trace, column: NDArray[np.int32]) -> list[tuple[str, str]]:
     heavy = [number for number, text in enumerate(events.strings) if text in _HEAVY]
     rows = events.rows(Category.CPU_OP)
     rows = rows[np.isin(events.name[rows], heavy) & (column[rows] >= 0)]
-    pairs = np.unique(np.column_stack([events.name[rows], column[rows]]), axis=0).tolist()
-    return [(events.strings[name], events.strings[text]) for name, text in pairs]
+    num = len(events.strings)
+    pairs = sorted_unique(events.name[rows].astype(np.int64) * num + column[rows]).tolist()
+    return [(events.strings[pair // num], events.strings[pair % num]) for pair in pairs]
 
 
 def _first_dtype(text: str) -> str:
