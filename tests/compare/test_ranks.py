@@ -174,7 +174,7 @@ def traced(number: int) -> Traced:
 
 
 def rank(number: int, own_a: int, own_b: int) -> RankDelta:
-    return RankDelta(number, 1000, 1000 + max(0, own_b - own_a), own_a, own_b)
+    return RankDelta(number, 1000, 1000 + own_b - own_a, own_a, own_b)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,13 @@ def test_a_rank_changed_alone_if_no_other_did_a_quarter_as_much(
 ) -> None:
     result = only_changed_rank([rank(number, *pair) for number, pair in enumerate(local)])
     assert (result and result.rank) == expected
+
+
+def test_a_rank_that_waits_less_for_another_in_a_step_that_lasts_as_long_did_not_change_alone() -> None:
+    """It was ahead of the slowest rank by its waits, which became its own time."""
+    deltas = [RankDelta(0, 1000, 1030, 700, 930), RankDelta(1, 1000, 1030, 960, 990)]
+    assert only_changed_rank(deltas) is None
+    assert only_changed_rank([RankDelta(0, 1000, 1230, 700, 930), deltas[1]]) is not None
 
 
 def test_the_rank_with_the_most_own_time_on_both_sides_is_named() -> None:

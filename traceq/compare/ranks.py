@@ -13,7 +13,7 @@ from traceq.threshold import THRESHOLD_PCT
 
 __all__ = ["collective_waited_in", "explained_rank", "only_changed_rank", "rank_deltas"]
 
-_LITTLE = 0.25
+_LITTLE, _HALF = 0.25, 0.5
 
 
 def rank_deltas(a: RunRanks, b: RunRanks) -> tuple[RankDelta, ...]:
@@ -41,15 +41,16 @@ def explained_rank(a: Run, b: Run, deltas: Sequence[RankDelta]) -> int | None:
 def only_changed_rank(deltas: Sequence[RankDelta]) -> RankDelta | None:
     """Return the only rank whose time outside exposed communication changed; None if several did, or none.
 
-    It changed by more than the default threshold, in percent of its step, and every other by less than a quarter of
-    that.
+    It changed by more than the default threshold, in percent of its step, every other by less than a quarter of that,
+    and the step by at least half of it: else it only waits less for others, or more, in a step that lasts as long.
     """
     if len(deltas) < 2:
         return None
     first, *others = sorted(deltas, key=lambda rank: -abs(rank.own_delta_ns))
     is_material = abs(first.own_delta_ns) > THRESHOLD_PCT / 100 * max(first.a_ns, first.b_ns)
     is_alone = all(abs(rank.own_delta_ns) < _LITTLE * abs(first.own_delta_ns) for rank in others)
-    return first if is_material and is_alone else None
+    is_of_step = first.delta_ns * first.own_delta_ns > 0 and abs(first.delta_ns) >= _HALF * abs(first.own_delta_ns)
+    return first if is_material and is_alone and is_of_step else None
 
 
 def collective_waited_in(a: RunRanks, b: RunRanks, deltas: Sequence[RankDelta], rank: int) -> str:
