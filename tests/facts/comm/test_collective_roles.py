@@ -130,6 +130,16 @@ def test_of_few_elements_more_than_one_a_rank_are_fetched_and_one_a_rank_is_a_me
     assert roles(fetched, metric, **world(0, 2, "nccl")) == ["metric"]
 
 
+def test_without_a_marked_optimizer_what_ends_a_step_reduces_gradients_and_gathers_parameters() -> None:
+    """An optimizer of one's own: no annotation says that it runs."""
+    before, scatter = comms("_allgather_base", 80, 5, BIG), comms("_reduce_scatter_base", 90, 5, BIG)
+    after, backward = comms("_allgather_base", 100, 5, BIG), op(ENGINE + "MyBackward", 130, 20, tid=AUTOGRAD)
+    ended = roles(ACCUMULATES, before, scatter, after)
+    assert sorted(ended) == ["activation_exchange", "gradient_reduction", "parameter_gather_step"]
+    assert roles(ACCUMULATES, scatter, after, backward) == ["activation_exchange"] * 2
+    assert roles(ACCUMULATES, OPTIMIZER, comms("_reduce_scatter_base", 190, 5, BIG)) == ["activation_exchange"]
+
+
 def test_a_large_sum_in_forward_is_of_activations() -> None:
     late = comms("allreduce", 10, 5, BIG)
     assert roles(ACCUMULATES, OPTIMIZER, late) == ["activation_exchange"]

@@ -162,10 +162,12 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule
 def _by_position(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule]:
     """Return the rules for calls without annotations: by size and by position between backward and optimizer."""
     reduces, broadcasts = _is(calls, "all_reduce", "reduce_scatter", "reduce"), _is(calls, "broadcast")
-    is_small = (calls.size >= 0) & (calls.size <= _MAX_SMALL_BYTES)
+    is_small, ends_step = (calls.size >= 0) & (calls.size <= _MAX_SMALL_BYTES), _ends_step(trace, around)
     return [
         (Role.GRADIENT, reduces & ~_holds_few(calls) & (_after_backward(around) | _in_backward_phase(trace, calls))),
         (Role.METRIC, ~broadcasts & (_holds_few(calls) | is_small)),
+        (Role.GRADIENT, reduces & ends_step),
+        (Role.GATHER_STEP, _is(calls, "all_gather") & ends_step & _follows(around, reduces & ends_step)),
         (Role.STATE, broadcasts),
         (Role.ACTIVATIONS, _is(calls, "all_reduce", "all_gather", "reduce_scatter") & (calls.elements >= 0)),
     ]
@@ -218,6 +220,21 @@ def _after_backward(around: Surroundings) -> NDArray[np.bool_]:
     return (around.last_end_before(backward) > around.last_end_before(optimizer)) & (
         around.next_start_after(optimizer) < around.next_start_after(backward)
     )
+
+
+def _ends_step(trace: Trace, around: Surroundings) -> NDArray[np.bool_]:
+    """Return bool[C]: issued after the last backward pass of its step, in a trace in which no optimizer is marked."""
+    host, backward = steps(trace).host, around.named(_AUTOGRAD)
+    step = np.searchsorted(host[:, 0], around.start_ns, "right") - 1
+    since = around.last_end_before(backward) >= host[step, 0]
+    until = around.next_start_after(backward) >= host[step, 1]
+    return np.asarray(since & until & (step >= 0) & (steps(trace).marked and not len(around.named(_OPTIMIZER))))
+
+
+def _follows(around: Surroundings, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return bool[C]: issued after any of the chosen calls."""
+    first = around.start_ns[chosen].min(initial=np.iinfo(np.int64).max)
+    return np.asarray(around.start_ns > first)
 
 
 def _follows_norms(around: Surroundings) -> NDArray[np.bool_]:

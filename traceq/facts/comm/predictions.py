@@ -12,6 +12,7 @@ from traceq.facts.comm.collectives import collective_calls, collective_kernels
 from traceq.facts.comm.parallelism import IssuedCalls, PerStep, issued_calls, mark_times, marks_per_step, strategy_of
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.enclosing_rows import surroundings
+from traceq.facts.events.forward_ops import is_backward
 from traceq.facts.events.name_patterns import matching
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
@@ -59,7 +60,7 @@ def checks(trace: Trace) -> tuple[Check, ...]:
     if name in ("none", "one rank"):
         return ()
     parameters = _sharded(trace, issued) if issued.of(Role.GATHER_FORWARD).any() else _replicated(trace, issued)
-    all_checks = [*parameters, *_exchanges(issued), *_auxiliary(trace, issued), *_kernels(trace)]
+    all_checks = [*parameters, *_exchanges(trace, issued), *_auxiliary(trace, issued), *_kernels(trace)]
     return tuple(check for check in all_checks if check.num or check.expected_num)
 
 
@@ -259,10 +260,11 @@ def _buckets(trace: Trace, issued: IssuedCalls, is_gradient: NDArray[np.bool_]) 
     )
 
 
-def _exchanges(issued: IssuedCalls) -> list[Check]:
+def _exchanges(trace: Trace, issued: IssuedCalls) -> list[Check]:
     """Return the checks of tensor and expert parallelism, where backward mirrors each exchange, and of pipelines."""
-    exchanges, checked = issued.of(Role.ACTIVATIONS), _messages(issued)
-    passes = bool(issued.backward.any()) or bool(issued.of(Role.GRADIENT).any())
+    exchanges = issued.of(Role.ACTIVATIONS)
+    passes = bool((issued.backward | issued.of(Role.GRADIENT)).any() or is_backward(trace).any())
+    checked = _messages(issued, passes=passes)
     for name, mirror in _MIRRORS:
         forward = issued.per_step(exchanges & ~issued.backward & issued.named(name))
         backward = issued.per_step(exchanges & issued.backward & issued.named(mirror))
@@ -275,12 +277,12 @@ def _exchanges(issued: IssuedCalls) -> list[Check]:
     return checked
 
 
-def _messages(issued: IssuedCalls) -> list[Check]:
+def _messages(issued: IssuedCalls, *, passes: bool) -> list[Check]:
     """Return the checks of pipeline stages: for each activation sent, a gradient of the same size is received."""
     exchanges = issued.of(Role.ACTIVATIONS)
     sent, received = (issued.per_step(exchanges & issued.named(name)) for name in ("send", "recv"))
     if bool(sent) != bool(received):
-        note = "messages go one way: the trace has no backward pass"
+        note = f"messages go one way{'' if passes else ': the trace has no backward pass'}"
         return [_check(Role.ACTIVATIONS, sent or received, None, note=note)]
     sends = _check(Role.ACTIVATIONS, sent, _usual(sent.num), _usual(sent.elements))
     return [sends, _check(Role.ACTIVATIONS, received, sent.num, sent.elements)] if sent else []
