@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,8 @@ from traceq.model import Category, OneStep, Trace
 __all__ = ["WHOLE_TRACE", "Steps", "extent", "main_track", "steps"]
 
 WHOLE_TRACE = "whole trace"
+
+_ENGINE = re.compile(r"^autograd::engine::evaluate_function")
 
 _MAX_LAG_PARTS = 1000
 """A device lags if it ends later than the host by more than 1/1000 of the window."""
@@ -100,16 +103,25 @@ def extent(trace: Trace) -> tuple[int, int]:
 
 @once_per_trace
 def main_track(trace: Trace) -> int:
-    """Return the track of the thread that runs the steps; without steps, of the busiest host thread."""
+    """Return the track of the thread that runs the steps.
+
+    Without steps it is the host thread that is busiest outside of the autograd engine, which has a thread of its own.
+    """
     events, row_track = trace.events, tracks(trace)
     marks = _step_rows(trace)
     if len(marks):
         return _most_frequent(row_track[marks])
     rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME)
+    engine = rows[matching(events, rows, _ENGINE)]
     candidates = _by_first_occurrence(row_track[rows])
-    on_track = (rows[row_track[rows] == track] for track in candidates)
-    busy_ns = [measure(spans(events.ts[index], events.end[index])) for index in on_track]
-    return candidates[int(np.argmax(busy_ns))] if candidates else -1
+    busy_ns = []
+    for track in candidates:
+        all_ns, engine_ns = (
+            measure(spans(events.ts[index], events.end[index]))
+            for index in (rows[row_track[rows] == track], engine[row_track[engine] == track])
+        )
+        busy_ns.append((all_ns - engine_ns, all_ns))
+    return max(zip(busy_ns, candidates, strict=True), key=lambda each: each[0])[1] if candidates else -1
 
 
 @once_per_trace
