@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from traceq.compare.tables import causes_table, waterfall
 from traceq.compare.verdict_sentences import cpu_words, verdict_words
 from traceq.compare.where_sentences import elsewhere_words, phase_words, python_words
 from traceq.facts.ranks.run_ranks import ranks_in_memory
-from traceq.model import Run
+from traceq.model import Run, Trace
 from traceq.stats import Comparison, Verdict
 
 US = 1_000
@@ -125,6 +126,12 @@ def test_the_phase_with_most_of_a_difference_is_named() -> None:
     assert phase_words(traced, (*cells, CellDelta("bwd", "tail", 0, 30 * US))) == ()
 
 
+def elsewhere(traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]) -> tuple[str, ...]:
+    """The sentence where ops and allocations take as long on both sides."""
+    trace = build(step(0, 1000))
+    return elsewhere_words(trace, trace, traced, cells, causes)
+
+
 def test_host_bound_time_of_ops_that_take_as_long_as_before_is_not_their_own() -> None:
     traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=99.0)
     cells = (CellDelta("bwd", "host_bound", 0, 80 * US), CellDelta("fwd", "sync_wait", 0, 20 * US))
@@ -133,30 +140,45 @@ def test_host_bound_time_of_ops_that_take_as_long_as_before_is_not_their_own() -
         "It shows as +80.0 us of host-bound time in bwd, whose host ops take as long as before: they start later "
         "because of dtoh aten::item at train.py:7 step."
     )
-    assert elsewhere_words(traced, cells, (sync, cause("aten::mm", 5, phase="bwd"))) == (sentence,)
-    assert elsewhere_words(traced, cells, (sync, cause("aten::mm", 70, phase="bwd"))) == ()  # its own
+    assert elsewhere(traced, cells, (sync, cause("aten::mm", 5, phase="bwd"))) == (sentence,)
+    assert elsewhere(traced, cells, (sync, cause("aten::mm", 70, phase="bwd"))) == ()  # its own
     pace = no_change("pace", "pace of all host ops", 30)
-    assert elsewhere_words(traced, cells, (sync, pace)) == ()  # they take longer, each a little
-    assert elsewhere_words(traced, cells[1:], (sync,)) == ()
-    assert elsewhere_words(replace(traced, matched_pct=40.0), cells, (sync,)) == ()  # causes are accounts
+    assert elsewhere(traced, cells, (sync, pace)) == ()  # they take longer, each a little
+    assert elsewhere(traced, cells[1:], (sync,)) == ()
+    assert elsewhere(replace(traced, matched_pct=40.0), cells, (sync,)) == ()  # causes are accounts
     back = Traced(0, 1100 * US, 1000 * US, 3, 3, matched_pct=99.0)
     removed = (CellDelta("bwd", "host_bound", 80 * US, 0),)
-    (text,) = elsewhere_words(back, removed, (cause("dtoh aten::item", -95, -1, kind="sync"),))
+    (text,) = elsewhere(back, removed, (cause("dtoh aten::item", -95, -1, kind="sync"),))
     assert text.startswith("It shows as -80.0 us of host-bound time in bwd")
     assert "they start earlier because of dtoh aten::item" in text
+
+
+@pytest.mark.parametrize("category", ["host_bound", "alloc_wait"])
+def test_ops_and_allocations_that_take_longer_are_not_said_to_take_as_long(category: str) -> None:
+    """Where each call takes a little longer, no cause may hold it: the calls themselves are asked."""
+    traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=99.0)
+    cells, sync = (CellDelta("forward", category, 0, 80 * US),), cause("dtoh aten::item", 95, 1, kind="sync")
+
+    def called(dur: float) -> Trace:
+        in_op = [call("cudaMalloc", 110, dur - 20)] if category == "alloc_wait" else []
+        work = launch(10, 5, 1), kernel("gemm", 20, 5, 1)
+        return build(step(0, 1000), *work, op("aten::mm", 100, dur), *in_op)
+
+    assert elsewhere_words(called(300), called(300), traced, cells, (sync,))
+    assert elsewhere_words(called(300), called(380), traced, cells, (sync,)) == ()
 
 
 def test_allocator_waits_that_a_sync_uncovers_are_not_the_allocator_s() -> None:
     traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=99.0)
     cells = (CellDelta("fwd", "alloc_wait", 50 * US, 140 * US), CellDelta("fwd", "host_bound", 0, 10 * US))
     sync = cause("dtoh aten::item", 95, 2, kind="sync", line="train.py:7 step")
-    (text,) = elsewhere_words(traced, cells, (sync,))
+    (text,) = elsewhere(traced, cells, (sync,))
     assert text == (
         "It shows as +90.0 us of alloc wait in fwd, whose allocations take as long as before: they start later "
         "because of dtoh aten::item at train.py:7 step."
     )
     calls = cause("alloc cudaMalloc", 60, kind="sync")
-    assert elsewhere_words(traced, cells, (sync, calls)) == ()
+    assert elsewhere(traced, cells, (sync, calls)) == ()
 
 
 def test_profiled_steps_lead_with_what_is_known() -> None:

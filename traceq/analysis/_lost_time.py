@@ -58,7 +58,7 @@ _LOST = {
     _COPIES: (5.0, "copies run while nothing computes; overlap them, or copy less"),
     _SYNC: (2.0, "the host waits for the device, which then idles"),
     "spin_wait": (5.0, "kernels hold their stream and only wait, for a time or a flag"),
-    _ALLOC: (2.0, "the allocator asks the driver for memory"),
+    _ALLOC: (2.0, "the allocator asks the driver for memory, or gives it back"),
     _LOADER: (5.0, "the main thread waits for the data loader"),
 }
 """Category -> (percentage of the step from which it is a finding, what it means)."""

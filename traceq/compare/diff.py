@@ -250,7 +250,7 @@ def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:
         *of_causes,
         *waiting_words(traced, cells, causes, num_ranks=len(diff.ranks)),
         *work_split_words(traced, diff.work),
-        *elsewhere_words(traced, cells, causes),
+        *elsewhere_words(a.trace_or_first(traced.rank), b.trace_or_first(traced.rank), traced, cells, causes),
         *(phase_words(traced, cells) if is_seen else ()),
     )
 

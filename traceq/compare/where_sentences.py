@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from traceq.compare.cause_names import cause_name
 from traceq.compare.result import Cause, CellDelta, Traced
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
+from traceq.facts.stalls.called_time import allocations_ns, host_ops_ns
 from traceq.facts.timeline.phases import BEFORE_WINDOW
 from traceq.facts.timeline.time_partition import TimeCategory
+from traceq.model import Trace
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
@@ -23,8 +25,11 @@ _RUN_TO_RUN = ("pace", "jitter", "minor")
 _HOST_BOUND, _ALLOC_WAIT, _EXPOSED_COMM = (
     each.name.lower() for each in (TimeCategory.HOST_BOUND, TimeCategory.ALLOC_WAIT, TimeCategory.EXPOSED_COMM)
 )
-_OF_HOST = {_HOST_BOUND: ("host-bound time", "host ops"), _ALLOC_WAIT: ("alloc wait", "allocations")}
-"""Categories in which the host's work shows once the device has caught up: their words, and whose time it is."""
+_OF_HOST = {
+    _HOST_BOUND: ("host-bound time", "host ops", host_ops_ns),
+    _ALLOC_WAIT: ("alloc wait", "allocations", allocations_ns),
+}
+"""Categories in which the host's work shows once the device has caught up: their words, whose time it is, how long."""
 _LARGE_CELL, _SMALL_PART = 0.3, 0.1
 """The part of a delta from which it is named; part of it that its own ops may have become longer."""
 
@@ -76,11 +81,14 @@ def waiting_words(
     return (f"Of {what}, waiting for other ranks differs by {wait} and transfer by {transfer}.",)
 
 
-def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]) -> tuple[str, ...]:
+def elsewhere_words(
+    a: Trace, b: Trace, traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]
+) -> tuple[str, ...]:
     """Return that host-bound time of a phase is no work of its ops, where these take as long as before.
 
     Where the host runs ahead, a change acts at one place and shows at another: a sync drains the queue of launches, and
-    ops or allocations that took exactly as long become what the device waits for.
+    ops or allocations that took exactly as long become what the device waits for. `a`, `b`: traces of the rank that is
+    explained.
     """
     if not traced.is_matched or not traced.delta_ns:
         return ()
@@ -95,7 +103,9 @@ def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence
     if max(abs(own_ns), varies_ns) > _SMALL_PART * abs(bound.delta_ns) or not others:
         return ()
     cause = max(others, key=lambda each: sign * each.delta_ns)
-    what, calls = _OF_HOST[bound.category]
+    what, calls, taken_ns = _OF_HOST[bound.category]
+    if sign * (taken_ns(b, bound.phase) - taken_ns(a, bound.phase)) > _SMALL_PART * abs(bound.delta_ns):
+        return ()
     shown = f"It shows as {format_value(bound.delta_ns, Unit.DELTA_NS)} of {what} in {bound.phase}"
     reason = f"they start {'later' if sign > 0 else 'earlier'} because of {cause_name(cause)}"
     return (f"{shown}, whose {calls} take as long as before: {reason}.",)
