@@ -12,7 +12,7 @@ from simulator import US, run_of
 from simulator.meetings import Late, Meetings
 from simulator.program import Instruction, Launch, Synchronize, item
 
-from traceq.causes.host_line import KERNEL_LOADING
+from traceq.causes.host_line import FIRST_USE, KERNEL_LOADING
 from traceq.compare.account_causes import account_causes
 from traceq.compare.attribution import ledger
 from traceq.compare.diff import diff_runs
@@ -119,6 +119,23 @@ def test_a_kernel_that_is_loaded_first_is_the_cause_of_its_loading() -> None:
     a, b = (queued(60, 5).load("conv", dur).run("add", 5).trace for dur in (3, 4003))
     delta, causes = causes_of(a, b)
     assert (delta, deltas(causes)) == (4000, {KERNEL_LOADING: 4000})
+
+
+def test_what_a_process_does_once_is_a_cause_of_its_own_and_has_no_part_in_the_pace() -> None:
+    """Its first op starts the driver, 200 ms and then 300 ms; sixty others take 1.4 times as long."""
+
+    def started(first_ms: float, factor: float) -> Trace:
+        host = Host()
+        begin = first_ms * 1000
+        host.rows += [op("aten::empty", 0, begin), call("cudaMalloc", 5, 10)]
+        host.time = begin
+        for number in range(60):
+            host.work(f"aten::prepare{number % 9}", (2000 + 10 * number) * factor).run("add", 5)
+        return host.trace
+
+    delta, causes = causes_of(started(200, 1), started(300, 1.4))
+    assert causes[FIRST_USE].delta_ns == pytest.approx(100_000_000, rel=0.01)
+    assert deltas(causes)["pace of all host ops (+40.0 %)"] == pytest.approx(delta - 100_000, rel=0.05)
 
 
 def launched_by_threads(seed: int, *, slow: float = 0) -> Trace:

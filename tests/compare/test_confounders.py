@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builder import build, op
+from builder import build, call, kernel, launch, op
 from made_sides import H100, MANIFEST, PAIRS, codes, plain, rows, run_of
 
 from traceq.compare.diff import diff_runs
@@ -70,6 +70,18 @@ def test_matmuls_that_never_have_the_same_shapes_are_named_by_the_largest() -> N
         "possible confounder: shapes: the largest aten::mm is [[8, 64], [64, 64]] against [[16, 64], [64, 64]], "
         "and 1 more op differs"
     )
+
+
+def test_a_cold_start_in_what_is_compared_is_told_with_its_time_on_both_sides() -> None:
+    def started(first_ms: int) -> Run:
+        first = op("aten::empty", 0, 1000 * first_ms), call("cudaMalloc", 5, 10)
+        work = (launch(1000 * first_ms + 10, 5, 1), kernel("gemm", 1000 * first_ms + 20, 900, 1))
+        return Run("plain", (build(*first, *work, **H100),))
+
+    words = diff_runs(started(200), started(300)).words
+    took = "200 ms in A and 300 ms in B"
+    assert words[1] == f"What is compared holds a cold start, once per process: {took}; trace steps after a warm-up."
+    assert not [line for line in diff_runs(plain(20), plain(30)).words if "cold start" in line]
 
 
 def typed(*ops: tuple[str, list[object]]) -> Run:

@@ -445,6 +445,7 @@ OF_COMPARISON = (
     rf"No difference beyond jitter seen between .*: {DELTA} {PER} \(",
     rf"The step of .* is {TIME} (longer|shorter) than that of .*: they are ranks of one job, ",
     r"[AB] captures .* in what is compared: that, with its warm-up, is paid once\.$",
+    r"What is compared holds a cold start, once per process: .* and .*; trace steps after a warm-up\.$",
     r"Not comparable \(.*\): ",
     r"Nothing to compare: ",
     r"Why: ",

@@ -19,9 +19,9 @@ from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.once_per_process import calls_once_per_process
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.timeline.cold_start import cold_calls, cold_share
 from traceq.facts.timeline.line_parts import lines_of_work
 from traceq.facts.timeline.main_lines import main_lines
 from traceq.facts.timeline.phases import phases
@@ -89,7 +89,7 @@ def _rows(trace: Trace) -> list[LaunchRow]:
         np.add.at(sums, phase, values)
         return list(map(int, sums))
 
-    events, cold = trace.events, np.concatenate(_cold_calls(trace))
+    events, cold = trace.events, np.concatenate(cold_calls(trace))
     inside = span_index(steps(trace).window, partition.parts[:, 0]) >= 0
     inside &= partition.category != TimeCategory.UNRECORDED
     bound = inside & (partition.category == TimeCategory.HOST_BOUND)
@@ -234,9 +234,9 @@ def _cold_start(trace: Trace) -> Finding | None:
     """Return a finding where the counted steps hold a good deal of what a process does once."""
     events, all_steps = trace.events, steps(trace)
     window = all_steps.window[all_steps.counted]
-    first_use, libraries, loads = _cold_calls(trace)
+    first_use, libraries, loads = cold_calls(trace)
     took_ns = [int(events.dur[rows].sum()) for rows in (first_use, libraries, loads)]
-    if 100 * sum(took_ns) < _COLD_PCT * int((window[:, 1] - window[:, 0]).sum()):
+    if 100 * cold_share(trace) < _COLD_PCT:
         return None
     parts = []
     if len(first_use):
@@ -257,11 +257,3 @@ def _cold_start(trace: Trace) -> Finding | None:
     )
     instead_of = ("host_bound", "launch_bound", "host_round_trips", "long_backward")
     return Finding("cold_start", "high", text, sum(took_ns), instead_of=instead_of)
-
-
-def _cold_calls(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of counted steps with (the first use of the device, the start of libraries, loading launches)."""
-    counted, events = steps(trace).host[steps(trace).counted], trace.events
-    calls = calls_once_per_process(trace)
-    first_use, libraries, loads = (rows[span_index(counted, events.ts[rows]) >= 0] for rows in calls)
-    return first_use, libraries, loads

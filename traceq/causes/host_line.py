@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from traceq.causes.anchors import AnchorKind, Anchors, anchors
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.host_boundaries import host_boundaries
-from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.once_per_process import calls_once_per_process
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.launch_threads import ThreadChains, paired_chains
@@ -19,13 +19,15 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import count_before, sorted_unique, span_index, spans
+from traceq.intervals import Spans, count_before, sorted_unique, span_index
 from traceq.model import Trace
 
 __all__ = ["HostLine", "HostOwner", "host_lines"]
 
+FIRST_USE, LIBRARY_START = "first use of the device", "start of libraries"
 KERNEL_LOADING = "loading of kernels at their first launch"
-"""Name of host time in launch calls that load the kernel."""
+ONCE_PER_PROCESS = (FIRST_USE, LIBRARY_START, KERNEL_LOADING)
+"""Names of host time that a process takes once, in the order of `calls_once_per_process`."""
 
 
 @frozen
@@ -149,7 +151,8 @@ def mixed(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _pieces(line: Anchors) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], tuple[HostOwner, ...]]:
     """Return (segment, owner, ns, the owners) of the host's time between anchors."""
-    boundaries = sorted_unique(host_boundaries(line.trace), _loading(line.trace).ravel())
+    once, _ = _once(line.trace)
+    boundaries = sorted_unique(host_boundaries(line.trace), once.ravel())
     columns, owners, num_before = [], list[HostOwner](), 0
     for number, threads in enumerate(line.chains):
         time_ns = line.time_ns[line.chain == number]
@@ -179,17 +182,18 @@ def _owners(
         index = span_index(parts, time_ns[on_track])
         place[on_track[index >= 0]] = places.place[track][index[index >= 0]]
     is_op = active.op >= 0
-    is_loading = span_index(_loading(trace), time_ns) >= 0
+    once, kind_of_once = _once(trace)
+    kind = np.r_[kind_of_once, -1][span_index(once, time_ns)]
     columns = [np.where(is_op, origin.op, -1 - place), _outermost_names(trace, active), phase]
     columns += [column * is_op for column in (origin.line, origin.module) if column.any()]
-    columns.append(is_loading.astype(np.int64))
+    columns.append(kind)
     groups = group(columns)
     owners = []
     for first in groups.first.tolist():
         in_phase = names[phase[first]]
         if is_op[first]:
             op, line, module = (origin.texts[column[first]] for column in (origin.op, origin.line, origin.module))
-            name = KERNEL_LOADING if is_loading[first] else trace.events.strings[columns[1][first]]
+            name = ONCE_PER_PROCESS[kind[first]] if kind[first] >= 0 else trace.events.strings[columns[1][first]]
             owners.append(HostOwner(name, op, in_phase, line, module))
         else:
             between = places.places[place[first]]
@@ -197,10 +201,13 @@ def _owners(
     return groups.group_ids, tuple(owners)
 
 
-def _loading(trace: Trace) -> NDArray[np.int64]:
-    """Return int64[L, 2] ns: when launch calls load their kernel."""
-    events, calls = trace.events, kernel_loading_calls(trace)
-    return spans(events.ts[calls], events.end[calls])
+def _once(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
+    """Return (int64[L, 2] ns, int64[L] into ONCE_PER_PROCESS): when the process does what it does once."""
+    calls = calls_once_per_process(trace)
+    rows, kind = np.concatenate(calls), np.repeat(np.arange(len(calls)), [len(each) for each in calls])
+    order = np.argsort(trace.events.ts[rows], kind="stable")
+    rows, kind = rows[order], kind[order]
+    return np.column_stack([trace.events.ts[rows], trace.events.end[rows]]), kind
 
 
 def _outermost_names(trace: Trace, active: ActiveThread) -> NDArray[np.int64]:

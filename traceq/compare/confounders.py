@@ -10,11 +10,12 @@ from traceq.compare.comparable import differences, parameters_of, unrecorded_dev
 from traceq.compare.input_shapes import calls_difference, dtype_difference, shape_difference
 from traceq.compare.side import Side
 from traceq.facts.events.nesting import host_ops
+from traceq.facts.timeline.cold_start import cold_calls, cold_share
 from traceq.facts.timeline.phases import phases
 from traceq.model import Caveat, Run, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["confounders", "device_words", "recording_words", "work_words"]
+__all__ = ["cold_start_words", "confounders", "device_words", "recording_words", "work_words"]
 
 _ENVIRONMENT_KEYS = {
     **dict.fromkeys(("host", "cpu", "device_name", "driver", "cuda", "nccl", "torch", "accelerate"), "unknown"),
@@ -24,7 +25,7 @@ _ENVIRONMENT_KEYS = {
 """Keys of a manifest's environment that can change the step time, and what a missing key means. Without the commit,
 which can be the change itself."""
 
-_SAME_CLOCK = 0.02
+_SAME_CLOCK, _COLD = 0.02, 0.05
 _MANY_REPEATED = 0.1
 """Part of the ops inside an op of the same name from which each op is recorded twice; else at most 0.04 are."""
 
@@ -68,6 +69,20 @@ def recording_words(a: Side, b: Side, names: tuple[str, str]) -> tuple[str, ...]
     side, percent = names[shares.index(max(shares))], format_value(100 * max(shares), Unit.PERCENT)
     why = f"{percent} of the ops of {side} lie in an op of the same name, as other versions of torch record them"
     return (f"Host times are not comparable: {why}.",)
+
+
+def cold_start_words(a: Side, b: Side, names: tuple[str, str]) -> tuple[str, ...]:
+    """Return what each process does once in the steps that are compared, where that is much of them on a side."""
+    if not (a.run.traces and b.run.traces):
+        return ()
+    traces = [side.first_trace() for side in (a, b)]
+    if max(map(cold_share, traces)) < _COLD:
+        return ()
+    took = " and ".join(
+        f"{format_value(int(trace.events.dur[np.concatenate(cold_calls(trace))].sum()), Unit.NS)} in {name}"
+        for trace, name in zip(traces, names, strict=True)
+    )
+    return (f"What is compared holds a cold start, once per process: {took}; trace steps after a warm-up.",)
 
 
 def _repeated_share(trace: Trace) -> float:

@@ -21,7 +21,7 @@ from traceq.compare.caveats import (
 )
 from traceq.compare.collective_volumes import exchanges
 from traceq.compare.comparable import are_ranks_of_one_job, comparable, on_common_steps, start_words, uncommon_steps
-from traceq.compare.confounders import confounders, device_words, recording_words, work_words
+from traceq.compare.confounders import cold_start_words, confounders, device_words, recording_words, work_words
 from traceq.compare.disabled_change import added_ops_text
 from traceq.compare.explain import MAX_PEERS, explain
 from traceq.compare.exposed_cells import waits_apart
@@ -219,6 +219,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None) -> tupl
         lead,
         *captured,
         *device_words(a, b),
+        *cold_start_words(a, b, (diff.a_name, diff.b_name)),
         *recording_words(a, b, (diff.a_name, diff.b_name)),
         *work_words(a, b),
         *why,

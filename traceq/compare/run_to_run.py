@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.causes.host_line import ONCE_PER_PROCESS
 from traceq.compare.contributions import Contributions, Part
+from traceq.compare.labels import Label
 from traceq.compare.result import REPLACED_BY
 
 __all__ = ["comparable", "jitter", "pace"]
@@ -23,9 +25,14 @@ _POWERS, _LONG_POWER = 64, 13
 
 def comparable(parts: Contributions) -> NDArray[np.bool_]:
     """Return which contributions are work that both sides did alike: bool[C]."""
-    is_work = np.array([label.kind != "residual" and REPLACED_BY not in label.name for label in parts.labels], np.bool_)
+    is_work = np.array([_is_work(label) for label in parts.labels], np.bool_)
     long_enough = (parts.a_ns > _SHORTEST_NS) & (parts.b_ns > _SHORTEST_NS)
     return np.asarray(is_work[parts.label] & long_enough & (parts.part != Part.WAIT))
+
+
+def _is_work(label: Label) -> bool:
+    """Return whether what a label counts is work of each step, and the same on both sides."""
+    return label.kind != "residual" and label.name not in ONCE_PER_PROCESS and REPLACED_BY not in label.name
 
 
 def pace(
