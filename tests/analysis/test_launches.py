@@ -215,6 +215,17 @@ def test_starting_the_device_and_loading_kernels_is_a_cold_start() -> None:
     assert findings(cold(90, 80)) == [("cold_start", 80_000_000)]
 
 
+def test_a_cold_start_does_not_hide_that_the_rest_waits_for_the_host() -> None:
+    """Four kernels of 2,000 us after a start of 200 ms, each of them after 30 ms of preparation."""
+    rows = [op("aten::zeros", 1, 200_000), call("cudaMalloc", 199_000, 1)]
+    for n in range(4):
+        begin = 200_010 + 32_000 * n
+        rows += [op("aten::prepare", begin, 30_000), launch(begin + 29_000, 5, n + 1)]
+        rows += [kernel("gemm", begin + 30_000, 2_000, n + 1)]
+    (finding,) = analyze(Run("", (build(step(0, 330_000), *rows),)), "launches").findings
+    assert "; the rest is host-bound for 1" in finding.text
+
+
 def test_a_kernel_that_is_loaded_within_the_first_use_is_part_of_it() -> None:
     """Its time is not told twice: a cold start is no longer than the trace."""
     rows = [op("aten::add_", 1, 150_000), launch(50_000, 100_000, 1), kernel("add", 150_005, 2, 1)]

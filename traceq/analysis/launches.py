@@ -28,7 +28,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
-from traceq.intervals import Spans, intersect, measure_common, sorted_unique, span_index, spans
+from traceq.intervals import Spans, intersect, measure, measure_common, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -253,7 +253,19 @@ def _cold_start(trace: Trace) -> Finding | None:
     with_one = len(sorted_unique(span_index(all_steps.host[all_steps.counted], begins)))
     text = (
         f"cold start, {format_value(sum(took_ns), Unit.NS)} once per process{in_some_steps(with_one, len(window))}: "
-        f"{', '.join(parts)}; trace steps after a warm-up"
+        f"{', '.join(parts)}{_beyond_cold_start(trace)}; trace steps after a warm-up"
     )
     instead_of = ("host_bound", "launch_bound", "host_round_trips", "long_backward")
     return Finding("cold_start", "high", text, sum(took_ns), instead_of=instead_of)
+
+
+def _beyond_cold_start(trace: Trace) -> str:
+    """Return `; the rest is host-bound for 638 ms (63.2 %)`, where much of the rest is."""
+    events, rows = trace.events, np.concatenate(cold_calls(trace))
+    cold, windows = spans(events.ts[rows], events.end[rows]), spans(*steps(trace).window[steps(trace).counted].T)
+    bound = intersect(activity(trace).when(TimeCategory.HOST_BOUND), windows)
+    bound_ns, whole_ns = (measure(each) - measure_common(each, cold) for each in (bound, windows))
+    if 100 * bound_ns <= _BOUND_PCT * measure(windows):
+        return ""
+    share = format_value(100 * bound_ns / whole_ns, Unit.PERCENT)
+    return f"; the rest is host-bound for {format_value(bound_ns, Unit.NS)} ({share})"
