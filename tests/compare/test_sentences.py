@@ -181,6 +181,19 @@ def test_allocator_waits_that_a_sync_uncovers_are_not_the_allocator_s() -> None:
     assert elsewhere(traced, cells, (sync, calls)) == ()
 
 
+def test_profiled_steps_that_differ_as_much_by_themselves_are_told_with_their_ranges() -> None:
+    def of_steps(*lengths: int, name: str = "aten::mm") -> Run:
+        begins = [sum(lengths[:number]) for number in range(len(lengths))]
+        marks = [step(begin, dur, number) for number, (begin, dur) in enumerate(zip(begins, lengths, strict=True))]
+        return Run("arm", (build(*marks, *(op(name, begin + 10, 900) for begin in begins)),))
+
+    usual = of_steps(1000, 1040, 1010, 1000)
+    near = diff_runs(usual, of_steps(1030, 1010, 1050, 1000, name="aten::bmm")).words[0]
+    assert near.endswith("4 and 4 profiled steps of 1.00 ms to 1.04 ms and 1.00 ms to 1.05 ms, no interval.")
+    apart = diff_runs(usual, of_steps(1330, 1310, 1350, 1300, name="aten::bmm")).words[0]
+    assert apart.endswith("4 and 4 profiled steps, no interval.")
+
+
 def test_profiled_steps_lead_with_what_is_known() -> None:
     profiled = replace(comparison_of(459, "inconclusive", ci95_ns=None), unprofiled=False, num_a=3, num_b=4)
     assert verdict_words("off", "on", OK, profiled) == (

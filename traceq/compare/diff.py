@@ -32,7 +32,7 @@ from traceq.compare.rank_sentences import rank_words
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
 from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory, read_into_memory
-from traceq.compare.step_times import compare_cpu, compare_sides
+from traceq.compare.step_times import compare_cpu, compare_sides, ranges_of_steps
 from traceq.compare.unprofiled_sentences import unprofiled_phase_words
 from traceq.compare.verdict_sentences import cpu_words, no_difference_seen, sample_words, verdict_words
 from traceq.compare.where_sentences import elsewhere_words, lateness_words, phase_words, python_words, waiting_words
@@ -213,6 +213,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None) -> tupl
         is_one_job=is_one_job,
         uncommon=uncommon_steps(a, b) if is_one_job else "",
         is_jitter=diff.traced is not None and is_jitter(diff.traced, diff.causes),
+        ranges=ranges_of_steps(a, b),
     )
     captured = (f"{caveat.text}." for caveat in captured_graphs(a.ranks, b.ranks))
     return (

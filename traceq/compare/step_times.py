@@ -15,8 +15,12 @@ from traceq.compare.side import Side, of_one_run
 from traceq.model import Manifest, Pairs
 from traceq.stats import Comparison, Samples, answer_together, compare_pairs, compare_values, samples_apart
 from traceq.stats.sample_kinds import PROCESSES
+from traceq.units import Unit, format_value
 
-__all__ = ["compare_cpu", "compare_sides"]
+__all__ = ["compare_cpu", "compare_sides", "ranges_of_steps"]
+
+_FEWEST_STEPS, _ERRORS = 3, 2
+"""Traced steps from which they tell how much they differ by themselves, and standard errors that are no difference."""
 
 
 def compare_sides(
@@ -43,6 +47,21 @@ def compare_sides(
     else:
         return None
     return comparison if comparability.ok else _refused(comparison, comparability)
+
+
+def ranges_of_steps(a: Side, b: Side) -> str:
+    """Return `59.0 ms to 61.2 ms and 59.2 ms to 60.7 ms`, traced steps that differ as much as the sides do, else ""."""
+    if not (a.run.traces and b.run.traces) or any(side.ranks.job.ranks[0].steps.labels for side in (a, b)):
+        return ""  # steps of an inference engine are of several kinds
+    ranks = set(a.run.ranks) & set(b.run.ranks) or {*a.run.ranks, *b.run.ranks}
+    sides = [_job_steps(side, ranks) for side in (a, b)]
+    if min(map(len, sides)) < _FEWEST_STEPS:
+        return ""
+    error_ns = float(np.sqrt(sum(steps_ns.var(ddof=1) / len(steps_ns) for steps_ns in sides)))
+    if abs(sides[1].mean() - sides[0].mean()) >= _ERRORS * error_ns:
+        return ""
+    ends = ([format_value(int(ns), Unit.NS) for ns in (steps_ns.min(), steps_ns.max())] for steps_ns in sides)
+    return " and ".join(" to ".join(each) for each in ends)
 
 
 def compare_cpu(a: Side, b: Side, threshold_pct: float, samples: Samples | None) -> Comparison | None:

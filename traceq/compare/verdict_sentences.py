@@ -30,13 +30,15 @@ def verdict_words(
     is_one_job: bool = False,
     uncommon: str = "",
     is_jitter: bool = False,
+    ranges: str = "",
 ) -> tuple[str, ...]:
     """Return the cost of B against A with interval and verdict, and why; or what is missing for a comparison.
 
     A verdict that is open begins with that, and the interval: its estimate is neither a cost nor a saving.
     `control` is the arm of the A/A control, A unless named; `per` is the unit of the cost unless that is per sample.
     Profiled steps of several ranks are those of the job. Sides that are ranks of one job have no change between them,
-    but maybe `uncommon` steps; where all that differs `is_jitter`, profiled steps show no difference.
+    but maybe `uncommon` steps; where all that differs `is_jitter`, profiled steps show no difference. `ranges` of their
+    times are told where they differ as much within a side.
     """
     if not comparability.ok:
         reasons = "; ".join(comparability.reasons)
@@ -50,7 +52,9 @@ def verdict_words(
         steps = (
             f"{comparison.num_a:,} and {comparison.num_b:,} profiled steps" if per == "per step" else "one trace each"
         )
-        steps += ", each on its slowest rank" if num_ranks > 1 and per == "per step" else ""
+        of_ranges = f"{steps} of {ranges}" if ranges else steps
+        slowest = ", each on its slowest rank" if num_ranks > 1 and per == "per step" else ""
+        steps += slowest
         if no_difference_seen(comparison):
             return (f"No difference in time seen between {a_name} and {b_name}, from {steps}.",)
         if is_jitter:
@@ -62,7 +66,7 @@ def verdict_words(
             why = "they are ranks of one job, which wait for each other, and no change is between them"
             steps += f" ({uncommon})" * bool(uncommon)
             return (f"The step of {b_name} is {by} ({_estimate(comparison)}), from {steps}: {why}.",)
-        return (f"{b_name} {cost}, from {steps}, no interval.",)
+        return (f"{b_name} {cost}, from {of_ranges}{slowest}, no interval.",)
     threshold = format_value(verdict.threshold_pct, Unit.PERCENT)
     control = control or a_name
     noise = "" if floor is None else f" A/A noise floor: {format_value(floor, Unit.NS)} ({control} against itself)."
