@@ -22,7 +22,7 @@ from traceq.grouping import group
 from traceq.intervals import Spans, count_before, sorted_unique, span_index
 from traceq.model import Trace
 
-__all__ = ["HostLine", "HostOwner", "host_lines"]
+__all__ = ["ONCE_PER_PROCESS", "HostLine", "HostOwner", "host_lines"]
 
 FIRST_USE, LIBRARY_START = "first use of the device", "start of libraries"
 KERNEL_LOADING = "loading of kernels at their first launch"
