@@ -156,6 +156,42 @@ def test_a_job_as_it_is_ends_with_its_phases(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == f"traceq show {tmp_path}/run/run"
 
 
+AGENT = """
+import torch
+
+class Agent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = torch.nn.Linear(64, 8), torch.nn.Linear(64, 1)
+    def evaluate(self, batch):
+        return self.actor(batch), self.critic(batch)
+
+agent = Agent()
+weights = torch.nn.Parameter(torch.ones(64))
+optimizer = torch.optim.AdamW([weights, *agent.parameters()])
+for number in range(100_000):
+    if number % 8 == 0 and CALLS_MODULES:
+        with torch.no_grad():
+            for _ in range(16):
+                agent.evaluate(torch.randn(1, 64))
+    actions, values = agent.evaluate(torch.randn(8, 64)) if CALLS_MODULES else (torch.randn(8, 64) * weights, weights)
+    (actions.square().mean() + values.mean()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("calls_modules", "step"), [(True, "F F B O0"), (False, "B O0")])
+def test_a_loop_that_never_calls_a_model_s_forward_is_recorded(calls_modules: bool, step: str, tmp_path: Path) -> None:
+    """It calls methods, of which some call an actor and a critic, as agents do: and without gradients to act."""
+    (tmp_path / "agent.py").write_text(AGENT.replace("CALLS_MODULES", str(calls_modules)))
+    done = record(tmp_path, *QUICK, "--", sys.executable, "agent.py")
+    assert done.returncode == 0, done.stderr
+    assert f"traceq: step {step} (" in done.stderr
+    assert ("\nforward " in done.stderr) == calls_modules
+    assert "the recording is complete" in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("then", ["stop", "continue"])
 def test_the_fastest_of_all_that_was_tried_is_confirmed(then: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="models are torch's")
 
 import torch
 
-from traceq.recorder.jobs.root_models import find_roots
+from traceq.recorder.jobs.root_models import find_roots, with_forward
 from traceq.recorder.rank.wrappers import wrapper_facts
 
 pytestmark = pytest.mark.torch
@@ -62,3 +62,19 @@ def test_what_nobody_froze_is_not_frozen(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_model_without_shapes_yet_is_a_root() -> None:
     model = torch.nn.Sequential(torch.nn.LazyLinear(4))
     assert any(each is model for each in find_roots())
+
+
+class Agent(torch.nn.Module):
+    """A module without a forward: a loop calls methods of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+        self.critics = torch.nn.ModuleList([torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)])
+
+
+def test_of_a_model_without_a_forward_the_modules_that_its_methods_call_are_watched() -> None:
+    agent, plain = Agent(), torch.nn.Linear(4, 4)
+    assert with_forward([agent, plain]) == [agent.actor, *agent.critics, plain]
+    agent.forward = agent.actor.forward
+    assert with_forward([agent]) == [agent]

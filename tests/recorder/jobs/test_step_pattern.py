@@ -42,6 +42,10 @@ def split(*steps: str, num_events: int = 2_000) -> tuple[StepTracker, list[list[
         ("F B O0 f", "F", "O0"),
         ("L F B", "L", "B"),  # the optimizer is compiled, or not one of torch
         ("F B f", "F", "B"),
+        ("B O0", "B", "O0"),  # methods of the model are called, never its forward
+        ("B O0 f", "B", "O0"),
+        ("B B O0 B O1", "B", "O1"),
+        ("B", "B", "B"),
     ],
 )
 def test_every_step_begins_with_its_first_event(step: str, start: str, anchor: str) -> None:

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.recorder.jobs.framework_phases import ENGINE_METHODS, imported_functions, owners
+from traceq.recorder.jobs.root_models import with_forward
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD
 from traceq.recorder.rank.replaced_methods import ReplacedMethods
 from traceq.recorder.tracing.worker_samples import WorkerSamples
@@ -121,11 +122,11 @@ class LoopHooks:
         self._replace(torch.autocast, "__enter__", call)
 
     def hook_models(self, models: Sequence[torch.nn.Module]) -> None:
-        """Replace the forward of models.
+        """Replace the forward of models, of one without a forward that of the modules which its methods call.
 
         Frameworks put parts of the step into functions of theirs; those are phases, and no events.
         """
-        self._methods.append(ReplacedMethods(models, self._forward))
+        self._methods.append(ReplacedMethods(with_forward(models), self._forward))
         for base, method, phase in ENGINE_METHODS:
             replacement = functools.partial(self._phase, phase=phase)
             self._methods.append(ReplacedMethods(owners(models, base), replacement, method))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
 from traceq.garbage_collection import live_objects
 
-__all__ = ["find_roots"]
+__all__ = ["find_roots", "with_forward"]
 
 
 def find_roots() -> list[Module]:
@@ -20,6 +22,22 @@ def find_roots() -> list[Module]:
     sizes = {id(each): _num_parameters(each) for each in modules if id(each) not in children}
     roots = [module for module in modules if sizes.get(id(module))]
     return sorted(roots, key=lambda module: -sizes[id(module)])
+
+
+def with_forward(models: Sequence[Module]) -> list[Module]:
+    """Return the models; instead of one without a forward the outermost modules in it that have one.
+
+    An agent of reinforcement learning often has none: its loop calls methods that call an actor and a critic.
+    """
+    return [each for model in models for each in _outermost_with_forward(model)]
+
+
+def _outermost_with_forward(module: Module) -> Iterator[Module]:
+    if "forward" in vars(module) or type(module).forward is not Module.forward:
+        yield module
+        return
+    for child in module.children():
+        yield from _outermost_with_forward(child)
 
 
 def _num_parameters(module: Module) -> int:

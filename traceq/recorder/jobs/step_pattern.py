@@ -4,7 +4,8 @@ Events are those of any framework: L a batch is requested, F and f the forward o
 B a backward, O0, O1 ... the steps of optimizers, S a checkpoint is saved. The anchor is the optimizer that steps most
 rarely; a step begins with the first start event after it. The end of the optimizer's step would be too early: what
 many loops do behind it, such as gathering metrics, belongs to the same step. Where a loop prefetches, so that the batch
-requested in a step is that of the next one, the forward begins a step. Without an optimizer of torch, or with one that
+requested in a step is that of the next one, the forward begins a step; where neither is seen, as methods of a model are
+called instead of its forward, the backward does. Without an optimizer of torch, or with one that
 is compiled, the anchor is the backward; in a step that is compiled as a whole, the batch.
 """
 
@@ -108,8 +109,8 @@ class StepTracker:
 
     def _learn_before(self, event: str) -> StepPattern | None:
         """Learn the pattern if this event may begin a step; until then any optimizer is taken for the anchor."""
-        if event in (BATCH, FORWARD) and self._anchor_passed and not self.is_in_optimizer:
-            self.pattern = _learn(self._events)
+        if event in (BATCH, FORWARD, BACKWARD) and self._anchor_passed and not self.is_in_optimizer:
+            self.pattern = _learn(self._events, event)
         if self.pattern is not None:
             self._events = list(_split(self._events, self.pattern.start, self.pattern.anchor)[-1])
             self._anchor_passed = self.pattern.anchor in self._events
@@ -142,8 +143,11 @@ class StepTracker:
         return short_text(self._events[-3 * LEARNED_STEPS :])
 
 
-def _learn(events: Sequence[str]) -> StepPattern | None:
-    """Return the pattern of the events of at least eight steps, None if there are not enough of them."""
+def _learn(events: Sequence[str], event: str) -> StepPattern | None:
+    """Return the pattern of the events of at least eight steps, None if there are not enough of them.
+
+    Or if the next `event` cannot begin a step: a backward can where neither batches nor forwards are seen.
+    """
     counts = Counter(event for event in events if event.startswith("O"))
     if not counts and events.count(BACKWARD) >= _BACKWARDS_WITHOUT_OPTIMIZER:
         counts = Counter({BACKWARD: events.count(BACKWARD)})
@@ -152,7 +156,9 @@ def _learn(events: Sequence[str]) -> StepPattern | None:
     fewest = min(counts.values(), default=0)
     if fewest < LEARNED_STEPS:
         return None
-    start = BATCH if events.count(BATCH) >= fewest - 1 else FORWARD
+    start = BATCH if events.count(BATCH) >= fewest - 1 else FORWARD if FORWARD in events else BACKWARD
+    if (event == BACKWARD) != (start == BACKWARD):
+        return None
     pattern = _pattern(events, start, [event for event, num in counts.items() if num == fewest])
     return _pattern(events, FORWARD, [pattern.anchor]) if _prefetches(pattern) else pattern
 
