@@ -112,6 +112,13 @@ def test_a_thread_id_of_autograd_means_the_thread_whose_numbers_it_names() -> No
     assert {trace.events.text(row) for row in forward_op(trace) if row >= 0} == {"aten::addmm"}
 
 
+def test_backward_ops_of_a_forward_before_the_window_have_none() -> None:
+    """A window that begins with a backward: what is forward in it is of the next step."""
+    backward = op("AddmmBackward0", 10, 5, tid=9, **{"Sequence number": 3, "Fwd thread id": 1})
+    later = op("aten::addmm", 40, 5, **{"Sequence number": 8})
+    assert forward_op(build(step(0, 100), backward, later)).tolist() == [-1] * 3
+
+
 @needs_traces
 @pytest.mark.parametrize("name", ["ddp-a100/rank0", "gloo-cpu/rank34", "resnet-ddp-mi300/rank0"])
 def test_forward_ops_are_those_that_kineto_draws_arrows_from(name: str) -> None:

@@ -37,7 +37,9 @@ def forward_op(trace: Trace) -> NDArray[np.int64]:
         return forward_row
     for thread in sorted_unique(events.forward_thread[backward]).tolist():
         of_thread = backward[events.forward_thread[backward] == thread]
-        forward_row[of_thread] = _last_with_number(trace, _on_best_track(trace, forward, of_thread), of_thread)
+        on_track = _on_best_track(trace, forward, of_thread)
+        if len(on_track):  # none if all of its forward ops ran before the window
+            forward_row[of_thread] = _last_with_number(trace, on_track, of_thread)
     return forward_row
 
 
