@@ -38,7 +38,9 @@ class _Commands(TyperGroup):
             return None
         single, module = typer.Typer(**_SETTINGS), import_module(f"traceq.commands.{cmd_name}")
         kind = _command_with(getattr(module, "MAY_BE_BARE", ()))
-        single.command(cmd_name, cls=kind)(_declared_for_typer(module.command))
+        runs_command = any(each.is_command for each in declared_parameters(module.command))
+        settings = {**_SETTINGS["context_settings"], "allow_interspersed_args": not runs_command}
+        single.command(cmd_name, cls=kind, context_settings=settings)(_declared_for_typer(module.command))
         return typer.main.get_command(single)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -87,6 +87,18 @@ def test_common_words_are_plain(name: str) -> None:
     assert plain == taken_by_typer(name, PLAIN[name])
 
 
+@pytest.mark.parametrize("words", [["--steps", "64"], ["--hang-after", "1.5"]], ids=["plain", "by typer"])
+def test_options_behind_the_first_word_of_a_job_are_the_job_s(words: list[str]) -> None:
+    """Also without `--`: the job may have options of the same names."""
+    job = ["python", "train.py", "--steps", "5", "--dry-run", "--", "--lr"]
+    plain = plain_arguments(import_module("traceq.commands.record").command, [*words, *job])
+    taken = taken_by_typer("record", [*words, *job])
+    assert taken is not None
+    assert (taken["job"], taken["is_dry"]) == (job, False)
+    assert plain in (taken, None)
+    assert taken == taken_by_typer("record", [*words, "--", *job])
+
+
 @pytest.mark.parametrize("name", ["", *SUMMARIES])
 def test_stored_help_is_that_of_typer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = STORED / f"{name or 'traceq'}.txt"

@@ -45,12 +45,15 @@ def plain_arguments(command: Callable[..., None], words: Sequence[str]) -> dict[
 def _split(parameters: Sequence[Parameter], words: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
     """Return the values that each option is given, and the other words."""
     options = {name: (each, is_on) for each in parameters for name, is_on in each.names.items()}
+    takes_command = any(each.is_command for each in parameters)
     given: dict[str, list[Any]] = {}
     texts: list[str] = []
     rest = iter(words)
     for word in rest:
         if word == "--":
             texts += rest
+        elif not word.startswith("-") and takes_command:
+            texts += [word, *rest]
         elif not word.startswith("-"):
             texts.append(word)
         else:

@@ -39,6 +39,11 @@ class Parameter(NamedTuple):
     default: Any
 
     @property
+    def is_command(self) -> bool:
+        """Whether it is a command to run: at its first word options end, as those that follow are the command's."""
+        return str(self.declared.settings.get("metavar", "")).startswith("-- ")
+
+    @property
     def names(self) -> Mapping[str, bool]:
         """Words that name an option, and for a flag what each sets; none for an argument."""
         if self.declared.kind == "Argument":
