@@ -271,6 +271,13 @@ def test_on_a_cpu_the_same_line_of_code_is_a_scalar_read_at_no_cost() -> None:
     assert table(build(step(0, 100), read, launch(1, 1, 1), kernel("a", 5, 1, 1)), "syncs") == []
 
 
+@pytest.mark.parametrize(("around", "num"), [("std", 0), ("var", 0), ("_assert_async", 0), ("histc", 1)])
+def test_what_a_gpu_computes_or_checks_on_the_device_is_no_sync_there(around: str, num: int) -> None:
+    """On a CPU the deviation of all elements reads their mean; multinomial checks its probabilities."""
+    reads = op(f"aten::{around}", 10, 20), op("aten::item", 12, 5), op("aten::_local_scalar_dense", 13, 3)
+    assert len(table(build(step(0, 100), op("aten::multinomial", 5, 40), *reads), "syncs")) == num
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -10,6 +10,7 @@ from .reader import Event, Trace, integer
 from .spans import inside, union
 
 SLACK_NS = 50_000
+ON_DEVICE = ("aten::std", "aten::var", "aten::_assert_async")
 ALLOCATIONS = {
     prefix + name
     for prefix in ("cuda", "hip")
@@ -234,18 +235,20 @@ def threads(trace: Trace) -> list[list[Event]]:
 
 
 def scalars(trace: Trace) -> list[Sync]:
-    """`.item()` without a device; an optimizer's own step counters are left out."""
+    """`.item()` without a device; an optimizer's own step counters are left out, and what a GPU would not read."""
     optimizer: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for event in trace.events:
         if event.cat == "annotation" and event.name.startswith("Optimizer.step#"):
             optimizer.setdefault(event.thread, []).append((event.start, event.end))
     excluded = {thread: union(spans) for thread, spans in optimizer.items()}
+    on_device = [event for event in trace.events if event.cat == "cpu_op" and event.name in ON_DEVICE]
     return [
         Sync("scalar", event.start, event.end, event.thread, None)
         for event in trace.events
         if event.cat == "cpu_op"
         and event.name == "aten::_local_scalar_dense"
         and not inside(excluded.get(event.thread, []), event.start)
+        and not any(o.thread == event.thread and o.start <= event.start and event.end <= o.end for o in on_device)
     ]
 
 

@@ -17,7 +17,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent
 from traceq.facts.timeline.time_partition import HOST_CAUSED, IDLE, activity, unrecorded
 from traceq.frozen import frozen
-from traceq.intervals import contains, measure_within, sorted_unique, spans
+from traceq.intervals import contains, measure_within, spans
 from traceq.model import Category, Trace
 
 __all__ = ["SYNC_KINDS", "Syncs", "blocked_on_record", "syncs"]
@@ -26,6 +26,8 @@ SYNC_KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
 """Names of the kinds of sync, in the order of `Syncs.kind`."""
 
 _SCALAR = re.compile(r"^aten::_local_scalar_dense$")
+_READS_ON_CPU_ALONE = re.compile(r"^aten::(std|var|_assert_async)$")
+"""Ops that read a scalar to compute or to check on a CPU, and on a GPU do so on the device."""
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 
 
@@ -90,19 +92,7 @@ def _on_device(trace: Trace) -> Syncs:
 
 def _on_cpu(trace: Trace) -> Syncs:
     events, row_track = trace.events, tracks(trace)
-    rows = events.rows(Category.CPU_OP)
-    rows = rows[matching(events, rows, _SCALAR)]
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
-    marks = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    marks = marks[matching(events, marks, _OPTIMIZER)]
-    is_step_counter = np.zeros(len(rows), np.bool_)
-    for track in sorted_unique(row_track[marks]):
-        in_optimizer = spans(*(time[marks[row_track[marks] == track]] for time in (events.ts, events.end)))
-        is_step_counter |= (row_track[rows] == track) & contains(in_optimizer, events.ts[rows])
-    rows = rows[~is_step_counter]
-    op = np.full(len(rows), -1)  # by row: in traces of whole microseconds an op may take no time
-    for track, ops in host_ops(trace).items():
-        op[row_track[rows] == track] = ops.index_of(rows[row_track[rows] == track])
+    rows, op = _scalar_reads(trace)
     zeros = np.zeros(len(rows), np.int64)
     return Syncs(
         rows=rows,
@@ -117,6 +107,28 @@ def _on_cpu(trace: Trace) -> Syncs:
         cost=zeros,
         since=events.end[rows],
     )
+
+
+def _scalar_reads(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (row, index into the ops of its thread) of reads of a scalar that would sync on a GPU, by start.
+
+    Not of an optimizer's step counters, which are on the host, and not inside ops that read one on a CPU alone.
+    """
+    events, row_track = trace.events, tracks(trace)
+    rows = events.rows(Category.CPU_OP)
+    rows = rows[matching(events, rows, _SCALAR)]
+    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    marks = events.rows(Category.ANNOTATION, Category.CPU_OP)
+    marks = marks[matching(events, marks, _OPTIMIZER)]
+    is_local = np.zeros(len(rows), np.bool_)
+    op = np.full(len(rows), -1)  # by row: in traces of whole microseconds an op may take no time
+    for track, ops in host_ops(trace).items():
+        mark = marks[row_track[marks] == track]
+        on_track = row_track[rows] == track
+        op[on_track] = ops.index_of(rows[on_track])
+        is_local |= on_track & contains(spans(events.ts[mark], events.end[mark]), events.ts[rows])
+        is_local[on_track] |= ops.first_enclosing(op[on_track], matching(events, ops.rows, _READS_ON_CPU_ALONE)) >= 0
+    return rows[~is_local], op[~is_local]
 
 
 def _starved(
