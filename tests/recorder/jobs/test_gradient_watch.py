@@ -13,7 +13,7 @@ from traceq.recorder.jobs.gradient_watch import GradientWatch, gradient_lines
 
 pytestmark = pytest.mark.torch
 
-REFUSED = "without a gradient, which DDP refuses without find_unused_parameters: freeze or delete them"
+REFUSED = "without a gradient; where DDP wraps them, set find_unused_parameters, or freeze or delete them"
 
 
 class Heads(nn.Module):

@@ -130,3 +130,10 @@ def test_a_path_to_nothing_says_what_there_is(path: str, message: str) -> None:
     with pytest.raises(UsageFault) as refused:
         create(path, ("0", "1"), job())
     assert message in str(refused.value)
+
+
+def test_an_object_of_a_function_is_not_looked_for_in_the_script() -> None:
+    args = Config()
+    with pytest.raises(UsageFault, match=r"args is a variable of test_\w+\(\), .* --toggle args\.is_onn=\.\.\.$"):
+        create("main.args.is_onn", ("0", "1"), job())
+    assert create("args.is_on", ("0", "1"), job()).before == [args.is_on]

@@ -14,7 +14,7 @@ __all__ = ["FROZEN", "UNUSED", "USED", "ZERO", "GradientWatch", "gradient_lines"
 UNUSED, ZERO, FROZEN, USED = "unused", "zero", "frozen", "used"
 _MOST_MODULES = 6
 _ADVICE = {
-    UNUSED: "without a gradient, which DDP refuses without find_unused_parameters: freeze or delete them",
+    UNUSED: "without a gradient; where DDP wraps them, set find_unused_parameters, or freeze or delete them",
     ZERO: "with a gradient of zero in every step, which DDP reduces in vain",
     FROZEN: "frozen",
 }

@@ -59,7 +59,8 @@ def find_slots(path: str, job: Job) -> list[Slot]:
             problems.append("nothing has this name")
         except LookupError as error:
             problems.append(str(error))
-    raise UsageFault(f"--toggle {path}: {problems[0] if problems else _unknown_start(path)}")
+    problem = _local_object(path) or (problems[0] if problems else _unknown_start(path))
+    raise UsageFault(f"--toggle {path}: {problem}")
 
 
 def _starts(parts: Sequence[str], job: Job) -> Iterator[tuple[Any, Sequence[str]]]:
@@ -93,6 +94,16 @@ def _bare_variable(path: str) -> str:
         f"an object or the module in each step (args.{name}, main.{name}), or give it in the command and compare "
         f"processes: --arm 'NAME=--{name} VALUE'"
     )
+
+
+def _local_object(path: str) -> str:
+    """Return how to name an object of a function that was looked for in the script; "" for other paths."""
+    start, _, rest = path.partition(".")
+    name = rest.partition(".")[0]
+    if start != "main" or hasattr(sys.modules["__main__"], name):
+        return ""
+    functions = (frame.f_code.co_name for frame in _running_frames() if name in frame.f_locals)
+    return next((f"{name} is a variable of {each}(), not of the script: --toggle {rest}=..." for each in functions), "")
 
 
 def _running_frames() -> Iterator[FrameType]:
