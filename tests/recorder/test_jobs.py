@@ -192,6 +192,35 @@ def test_a_loop_that_never_calls_a_model_s_forward_is_recorded(calls_modules: bo
     assert "the recording is complete" in done.stderr
 
 
+APART = """
+import multiprocessing
+import torch
+
+def train(num_steps):
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(num_steps):
+        model(torch.randn(1, 64)).square().mean().backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=train, args=(2_000,)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+"""
+
+
+def test_a_process_that_trains_beside_the_recorded_one_says_that_it_trains_on(tmp_path: Path) -> None:
+    (tmp_path / "apart.py").write_text(APART)
+    done = record(tmp_path, *QUICK, "--", sys.executable, "apart.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("one of them is recorded, this one trains to its end") == 1
+    assert "the recording is complete" in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("then", ["stop", "continue"])
 def test_the_fastest_of_all_that_was_tried_is_confirmed(then: str, tmp_path: Path) -> None:

@@ -55,6 +55,10 @@ _BATCHES_OF_COMPILED_STEPS = 32
 _FIRST_NOTE_S = 10.0
 """Seconds of learning after which a line says what for; the next line comes after twice the time."""
 
+_NOT_RECORDED = (
+    "the job trains in several processes without a process group: one of them is recorded, this one trains to its end"
+)
+
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 
@@ -235,6 +239,8 @@ class JobProcess:
             if self._request.is_dry:
                 self._injection.note_reason(DRY_RUN)
                 self._stop(0)
+            else:
+                append_message("", f"traceq: note: {_NOT_RECORDED}")
             return
         self.is_learning = False
         self._stack.phases = self._rank.rank.phases
