@@ -23,7 +23,8 @@ from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.timed_steps import counted_steps, timed_steps
 from traceq.runs.step_log import StepLine, read_lines, read_pairs
-from traceq.runs.timings import timings_of
+from traceq.runs.timings import WARM_UP, timings_of
+from traceq.units import Unit, format_value
 
 pytestmark = pytest.mark.torch
 
@@ -38,16 +39,23 @@ class Clock:
     now_ns: int = 0
     before: str = ""
     is_regular: bool = True
+    irregular_ns: int = 1_000_000
 
     def run(self, arm: str, *, is_regular: bool) -> None:
         is_disturbed = not self.is_regular or arm != self.before
-        self.now_ns += (10_000 if is_disturbed else 1_000) if is_regular else 1_000_000
+        self.now_ns += (10_000 if is_disturbed else 1_000) if is_regular else self.irregular_ns
         self.before, self.is_regular = arm, is_regular
 
 
-def run_loop(plan: Plan, folder: Path, is_regular: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def run_loop(
+    plan: Plan,
+    folder: Path,
+    is_regular: Callable[[int], bool],
+    monkeypatch: pytest.MonkeyPatch,
+    irregular_ns: int = 1_000_000,
+) -> None:
     """Run the timed steps of a loop whose n-th step is regular or not."""
-    clock = Clock()
+    clock = Clock(irregular_ns=irregular_ns)
     monkeypatch.setattr("traceq.recorder.timing.stopwatch.perf_counter_ns", lambda: clock.now_ns)
     monkeypatch.setattr("traceq.recorder.timing.stopwatch.thread_time_ns", lambda: clock.now_ns)
     control = LoopControl(was_regular=lambda: clock.is_regular)
@@ -88,6 +96,26 @@ def test_halves_of_two_with_an_irregular_step_are_repeated(tmp_path: Path, monke
     for pairs in read_pairs(tmp_path / "steps"):
         assert pairs.first_ns.shape == (1, 16)
         assert set(pairs.first_ns.ravel()) == {1_000}
+
+
+def test_the_time_of_irregular_steps_is_said_where_it_is_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_loop(CUDA, tmp_path, lambda number: number % 8 > 0, monkeypatch)
+    lines = [line for line in read_lines(tmp_path / "steps" / "rank0.jsonl") if isinstance(line, StepLine)]
+    num_warm_up = sum(line.pair == WARM_UP for line in lines)
+    num_odd = sum(number % 8 == 0 for number in range(num_warm_up, len(lines)))
+    text = capfd.readouterr().err
+    assert f"note: {num_odd:,} of {len(lines) - num_warm_up:,} steps did more or less than the others" in text
+    assert f"they took {format_value(1_000_000 * num_odd, Unit.NS)} of " in text
+
+
+def test_irregular_steps_that_take_little_time_are_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A step that leaves something out, such as one that a GradScaler skips."""
+    run_loop(CUDA, tmp_path, lambda number: number % 8 > 0, monkeypatch, irregular_ns=100)
+    assert "more or less" not in capfd.readouterr().err
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12))

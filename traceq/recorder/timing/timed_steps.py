@@ -37,6 +37,8 @@ __all__ = ["counted_steps", "num_timed_steps", "regular_on_all_ranks", "step_lin
 
 _MAX_ATTEMPTS = 20
 _SHORT_NS = 2e9
+_LARGE_SHARE = 0.1
+"""Part of the time from which steps that do not count are named: the job spends it, whatever its usual step takes."""
 _BAR = 20
 """Characters of a progress bar."""
 
@@ -50,6 +52,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     pairs: list[PairLine] = []
     clocks: list[ClocksLine] = []
     cores: list[CoresLine] = []
+    attempts: list[_Attempt] = []
     stopwatch = Stopwatch(rank.world.device, rank.phases)
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), gc_frozen(), stopwatch:
         warm_up = yield from _warm_up(rank, stopwatch)
@@ -67,10 +70,27 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
                 journal.write(lines)
                 pairs += [line for line in lines if isinstance(line, PairLine)]
                 cores += [line for line in lines if isinstance(line, CoresLine)]
+                attempts.append(attempt)
             quarter = _announce_rest(rank, lines, quarter)
+    _announce_odd_steps(rank, attempts)
     rank.facts.update(clock_facts(rank.world.gather(clocks)))
     rank.facts.update(core_facts(rank.world.gather(cores), [peer.host for peer in rank.world.peers]))
     return pairs
+
+
+def _announce_odd_steps(rank: Rank, attempts: Sequence[_Attempt]) -> None:
+    """Print how long the steps took that did more or less than usual, where that is a large part of the time."""
+    odd_ns = [ns for attempt in attempts for ns in attempt.odd_ns]
+    usual_ns = [ns for attempt in attempts for ns in attempt.usual_ns]
+    total_ns = sum(odd_ns) + sum(usual_ns)
+    if not odd_ns or sum(odd_ns) < _LARGE_SHARE * total_ns:
+        return
+    share = format_value(100 * sum(odd_ns) / total_ns, Unit.PERCENT)
+    rank.say(
+        f"traceq: note: {len(odd_ns):,} of {len(odd_ns) + len(usual_ns):,} steps did more or less than the others, "
+        f"such as to evaluate, save or act, and do not count: they took {format_value(sum(odd_ns), Unit.NS)} of "
+        f"{format_value(total_ns, Unit.NS)} ({share})"
+    )
 
 
 def num_timed_steps(plan: Plan) -> int:
@@ -146,12 +166,14 @@ def _bar(share: float) -> str:
 class _Attempt:
     """One run of some pairs of a block, each after a number of halves that settle and do not count.
 
-    `irregular`: the pairs to run again, on all ranks.
+    `irregular`: the pairs to run again, on all ranks. `odd_ns`, `usual_ns`: times of its irregular and other steps.
     """
 
     indices: Sequence[int]
     num_settling: Sequence[int]
     irregular: Sequence[int] = ()
+    odd_ns: Sequence[int] = ()
+    usual_ns: Sequence[int] = ()
 
     def arms(self, block: Block) -> Iterator[tuple[str, int | None]]:
         """Yield the arm of each half in order, with the index of its pair, None for those that settle."""
@@ -198,6 +220,10 @@ def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt
         for (arm, index), times, is_regular in zip(order, _take_halves(rank, stopwatch), regular, strict=True)
     ]
     attempt.irregular = sorted({half.index for half in halves if half.index is not None and not half.counted})
+    all_ns = [time.wall_ns for half in halves for time in half.times]
+    is_usual = [each for half in regular for each in half]
+    attempt.odd_ns = [ns for ns, usual in zip(all_ns, is_usual, strict=True) if not usual]
+    attempt.usual_ns = [ns for ns, usual in zip(all_ns, is_usual, strict=True) if usual]
     of_pair: dict[int, list[_Half]] = {}
     for half in halves:
         if half.index is None or half.index in attempt.irregular:
