@@ -42,3 +42,10 @@ def test_a_verdict_without_a_difference_names_no_phase() -> None:
     alike = (paired("off", "on", 1000, 1000),)
     words = diff_runs(timed("off", 100, pairs=alike), timed("on", 200, pairs=alike)).words
     assert not any("unprofiled steps," in text for text in words)
+
+
+def test_means_that_differ_the_other_way_than_the_verdict_name_no_phase() -> None:
+    """As of a few very long steps on one side."""
+    words = diff_runs(timed("off", 200), timed("on", 100)).words
+    assert any("on costs" in text for text in words)
+    assert not any("unprofiled steps," in text for text in words)
