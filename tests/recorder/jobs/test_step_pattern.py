@@ -82,6 +82,22 @@ def test_an_arm_may_have_steps_with_other_events() -> None:
     assert all(regular[-150:])
 
 
+def test_steps_that_begin_in_the_closure_of_an_optimizer_are_learned() -> None:
+    """As those of LBFGS without a loader: all that is outside of its step is a forward without gradients."""
+    tracker, begins = StepTracker(), []
+    for number in range(60):
+        tracker.is_in_optimizer = True
+        begins += [(number, index) for index, event in enumerate(["F", "B"] * 20) if tracker.add(event)]
+        assert number or tracker.pattern is None
+        tracker.is_in_optimizer = False
+        tracker.add("O0")
+        tracker.add("f")
+    assert tracker.pattern is not None
+    assert short_text(tracker.pattern.events) == "(F B)x20 O0 f"
+    assert [index for _, index in begins] == [0] * len(begins)
+    assert len(begins) > 45
+
+
 def test_an_optimizer_that_steps_only_at_the_start_does_not_hold_up_the_others() -> None:
     tracker = StepTracker()
     tracker.add("O0")

@@ -109,12 +109,20 @@ class StepTracker:
 
     def _learn_before(self, event: str) -> StepPattern | None:
         """Learn the pattern if this event may begin a step; until then any optimizer is taken for the anchor."""
-        if event in (BATCH, FORWARD, BACKWARD) and self._anchor_passed and not self.is_in_optimizer:
+        may_begin = event in (BATCH, FORWARD, BACKWARD) and self._anchor_passed
+        if may_begin and not (self.is_in_optimizer and not self._has_stepped()):
             self.pattern = _learn(self._events, event)
         if self.pattern is not None:
             self._events = list(_split(self._events, self.pattern.start, self.pattern.anchor)[-1])
             self._anchor_passed = self.pattern.anchor in self._events
         return self.pattern
+
+    def _has_stepped(self) -> bool:
+        """Return whether an optimizer has ended a step: until then backwards of one closure would be taken for steps.
+
+        Where the closure has the only forward of the loop, its steps begin there.
+        """
+        return any(event.startswith("O") for event in self._events)
 
     def was_regular(self) -> bool:
         """Return whether the step before the last begin had the usual events of its arm; call it once per step."""
