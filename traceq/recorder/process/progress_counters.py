@@ -37,8 +37,10 @@ class ProgressCounters:
 
     @property
     def text(self) -> str:
-        """Progress as `40 of 111 steps`."""
-        return f"{self.num_ended} of {self.num_planned} steps"
+        """Progress as `40 of 111 steps`; more than planned have ended where irregular ones made others run again."""
+        if self.num_ended > self.num_planned:
+            return f"{self.num_ended:,} steps, not {self.num_planned:,}, as those beside irregular steps run again"
+        return f"{self.num_ended:,} of {self.num_planned:,} steps"
 
     @property
     def num_ended(self) -> int:
