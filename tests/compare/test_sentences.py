@@ -181,6 +181,16 @@ def test_allocator_waits_that_a_sync_uncovers_are_not_the_allocator_s() -> None:
     assert elsewhere(traced, cells, (sync, calls)) == ()
 
 
+def test_a_sync_in_one_of_several_steps_is_not_one_that_a_side_adds() -> None:
+    """As a loss that is read in every tenth step: it is in a window of three by chance."""
+    item = cause("dtoh aten::item", 30, 1 / 3, kind="sync", line="train.py:7 step")
+    text = " ".join(words_of(100, item, cause("aten::mm", 70)))
+    assert "adds" not in text
+    assert "+30.0 us" in text
+    in_all = " ".join(words_of(100, replace(item, delta_num=1.0), cause("aten::mm", 70)))
+    assert "on adds at train.py:7 step in fwd: 1 dtoh aten::item" in in_all
+
+
 def test_profiled_steps_that_differ_as_much_by_themselves_are_told_with_their_ranges() -> None:
     def of_steps(*lengths: int, name: str = "aten::mm") -> Run:
         begins = [sum(lengths[:number]) for number in range(len(lengths))]

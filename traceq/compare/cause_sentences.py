@@ -26,8 +26,8 @@ _MOST_CAUSES = 3
 _MAJORITY = 2
 _MOST_OF_DELTA = 1.5
 """Multiple of a delta up to which time is most of it; beyond, other changes cancel that time."""
-_ERRORS = 2
-"""Standard deviations within which a delta is run-to-run jitter."""
+_ERRORS, _SEVERAL = 2, 1.5
+"""Standard deviations within which a delta is run-to-run jitter; events from which an op is not there by chance."""
 
 
 def cause_words(
@@ -43,12 +43,15 @@ def cause_words(
     """Return the largest causes, largest first: lines whose ops were added or removed, other such syncs, the rest.
 
     Sides without `same_work`, like two devices, differ in much that no one changed: only large causes are listed. Those
-    with the `same_code`, as ranks of a job, have no op that was added, removed or replaced. With
-    a `doubt`, durations of traced steps are no evidence: what is left is which ops were added or removed, and the
-    doubt. What names no change is never listed as a cause, but named where it is most of the delta.
+    with the `same_code`, as ranks of a job, have no op that was added, removed or replaced; nor is one that a single
+    one of several steps has, as every tenth may have it. With a `doubt`, durations of traced steps are no evidence:
+    what is left is which ops were added or removed, and the doubt. What names no change is never listed as a cause, but
+    named where it is most of the delta.
     """
-    if same_code:
-        causes = [replace(cause, delta_num=0.0, delta_bytes=0) for cause in causes]
+    causes = [
+        replace(cause, delta_num=0.0, delta_bytes=0) if same_code or _is_single(cause, traced) else cause
+        for cause in causes
+    ]
     by_line = _changed_lines(causes, traced, same_work=same_work)
     listed = {cause.key for _, members in by_line for cause in members}
     changed = [cause for cause in causes if cause.kind == "sync" and cause.delta_num and cause.key not in listed]
@@ -180,6 +183,12 @@ def is_jitter(traced: Traced, causes: Sequence[Cause]) -> bool:
 
 def _is_within(traced: Traced, jitter: Cause) -> bool:
     return all(abs(ns) <= _ERRORS * jitter.sd_ns for ns in (traced.delta_ns, jitter.delta_ns))
+
+
+def _is_single(cause: Cause, traced: Traced) -> bool:
+    """Return whether one event in one of several steps is all that one side has more."""
+    num_steps = min(traced.num_a, traced.num_b)
+    return num_steps > 1 and 0 < abs(cause.delta_num) * num_steps < _SEVERAL
 
 
 def _changed_lines(causes: Sequence[Cause], traced: Traced, *, same_work: bool) -> list[tuple[str, list[Cause]]]:
