@@ -19,7 +19,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import Spans, count_before, sorted_unique, span_index
+from traceq.intervals import Spans, count_before, earliest_owner, sorted_unique, span_index
 from traceq.model import Trace
 
 __all__ = ["ONCE_PER_PROCESS", "HostLine", "HostOwner", "host_lines"]
@@ -206,8 +206,8 @@ def _once(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
     calls = calls_once_per_process(trace)
     rows, kind = np.concatenate(calls), np.repeat(np.arange(len(calls)), [len(each) for each in calls])
     order = np.argsort(trace.events.ts[rows], kind="stable")
-    rows, kind = rows[order], kind[order]
-    return np.column_stack([trace.events.ts[rows], trace.events.end[rows]]), kind
+    parts, owner = earliest_owner(trace.events.ts[rows[order]], trace.events.end[rows[order]])
+    return parts, kind[order[owner]]
 
 
 def _outermost_names(trace: Trace, active: ActiveThread) -> NDArray[np.int64]:
