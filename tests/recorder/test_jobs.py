@@ -553,6 +553,8 @@ def test_a_sitecustomize_of_the_user_is_loaded_too(tmp_path: Path) -> None:
         (["--until", "decided", "--", "true"], "there is only one arm"),
         (["--until", "decided", "--steps", "9", "--try", "--", "true"], "--steps 9: --until decided determines"),
         (["--", "no-such-program"], "no-such-program: no such command"),
+        (["outlier_ab"], "outlier_ab: no such command; the recipe is recorded by --recipe outlier_ab"),
+        (["--toggle", "--", "true"], "--toggle --: expected NAME=A,B"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_before_anything_starts(

@@ -18,6 +18,7 @@ from traceq.recorder.jobs.arm_files import OUTPUT_OPTION
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_request import JobRequest, ToggleRequest, job_arms, parse_toggle
 from traceq.recorder.jobs.run_injected import run_injected
+from traceq.recorder.spec.catalogue import recipe_names
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 from traceq.recorder.spec.prepare import (
     MAX_STEPS,
@@ -70,7 +71,9 @@ class JobOptions:
             raise UsageFault("--until decided: there is only one arm; --toggle NAME=A,B or --try adds one to compare")
         check_hang_s(self.hang_s)
         if shutil.which(self.command[0]) is None:
-            raise UsageFault(f"{self.command[0]}: no such command")
+            name = self.command[0]
+            hint = f"; the recipe is recorded by --recipe {name}" if name in recipe_names() else ""
+            raise UsageFault(f"{name}: no such command{hint}")
 
     @property
     def script(self) -> str:

@@ -201,6 +201,13 @@ def test_what_a_job_does_not_have_is_refused(name: str, values: Sequence[str], m
     assert message in str(refused.value)
 
 
+def test_the_optimizer_without_a_fused_implementation_is_named() -> None:
+    parameters = list(nn.Linear(2, 2).parameters())
+    job = Job([], [torch.optim.Adadelta(parameters), torch.optim.AdamW(parameters)])
+    with pytest.raises(UsageFault, match=r"no fused implementation: Adadelta$"):
+        create_toggle("@optimizer", ("foreach", "fused"), job)
+
+
 def test_every_file_is_a_toggle() -> None:
     job = Job([nn.Linear(2, 2)], [])
     for name in toggle_names():

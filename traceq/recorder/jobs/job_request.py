@@ -76,6 +76,8 @@ class JobArm(msgspec.Struct, frozen=True):
 
 def parse_toggle(text: str) -> ToggleRequest:
     """Return the toggle of `--toggle NAME=A,B`; UsageFault for fewer than two values."""
+    if "=" not in text:
+        raise UsageFault(f"--toggle {text}: expected NAME=A,B")
     name, joined = split_assignment(text, "--toggle")
     values = tuple(value.strip() for value in joined.split(","))
     if len(values) < 2 or not all(values):

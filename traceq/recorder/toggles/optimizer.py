@@ -68,8 +68,9 @@ def create(job: Job, values: Sequence[str]) -> OptimizerToggle:
     if not optimizers:
         names = ", ".join(type(each).__name__ for each in job.optimizers) or "none was found"
         raise UsageFault(f"no optimizer has several implementations: {names}")
-    if "fused" in values and not all("fused" in group for each in optimizers for group in each.param_groups):
-        raise UsageFault("an optimizer has no fused implementation")
+    unfused = [type(each).__name__ for each in optimizers if any("fused" not in group for group in each.param_groups)]
+    if "fused" in values and unfused:
+        raise UsageFault(f"no fused implementation: {', '.join(dict.fromkeys(unfused))}")
     return OptimizerToggle(optimizers, values)
 
 
