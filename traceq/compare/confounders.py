@@ -10,7 +10,7 @@ from traceq.compare.comparable import differences, parameters_of, unrecorded_dev
 from traceq.compare.input_shapes import calls_difference, dtype_difference, shape_difference
 from traceq.compare.side import Side
 from traceq.facts.events.nesting import host_ops
-from traceq.facts.timeline.cold_start import cold_calls, cold_share
+from traceq.facts.timeline.cold_start import cold_ns, cold_share
 from traceq.facts.timeline.phases import phases
 from traceq.model import Caveat, Run, Trace
 from traceq.units import Unit, format_value
@@ -79,8 +79,7 @@ def cold_start_words(a: Side, b: Side, names: tuple[str, str]) -> tuple[str, ...
     if max(map(cold_share, traces)) < _COLD:
         return ()
     took = " and ".join(
-        f"{format_value(int(trace.events.dur[np.concatenate(cold_calls(trace))].sum()), Unit.NS)} in {name}"
-        for trace, name in zip(traces, names, strict=True)
+        f"{format_value(cold_ns(trace), Unit.NS)} in {name}" for trace, name in zip(traces, names, strict=True)
     )
     return (f"What is compared holds a cold start, once per process: {took}; trace steps after a warm-up.",)
 

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import sorted_unique, span_index
 from traceq.model import Category, Trace
@@ -101,6 +102,7 @@ def calls_difference(a: Trace, b: Trace) -> str:
     return f"calls: {op} runs {counts[0]} times per step instead of {counts[1]}, and {len(ours) - 1} more likewise"
 
 
+@once_per_trace
 def _calls(trace: Trace) -> dict[str, float]:
     """Return how often each heavy op runs in a counted step."""
     events, counted = trace.events, steps(trace).host[steps(trace).counted]
@@ -111,6 +113,7 @@ def _calls(trace: Trace) -> dict[str, float]:
     return {events.strings[n]: each / len(counted) for n, each in zip(name.tolist(), num.tolist(), strict=True)}
 
 
+@once_per_trace
 def _inputs(trace: Trace) -> dict[str, set[tuple[int, str]]]:
     """Return the distinct (elements, shapes) of all inputs of each heavy op."""
     inputs: dict[str, set[tuple[int, str]]] = {}
@@ -120,6 +123,7 @@ def _inputs(trace: Trace) -> dict[str, set[tuple[int, str]]]:
     return inputs
 
 
+@once_per_trace
 def _dtypes(trace: Trace) -> dict[str, set[str]]:
     """Return the dtypes of the first input of each heavy op."""
     dtypes: dict[str, set[str]] = {}

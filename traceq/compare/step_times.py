@@ -41,8 +41,7 @@ def compare_sides(
         caveats = (*comparison.caveats, *not_paired(a, b), *not_interleaved(a, b))
         comparison = _with_advice(replace(comparison, caveats=caveats), a, b)
     elif a.run.traces and b.run.traces:
-        ranks = set(a.run.ranks) & set(b.run.ranks) or {*a.run.ranks, *b.run.ranks}
-        comparison = _compare_means(_job_steps(a, ranks), _job_steps(b, ranks), threshold_pct, samples)
+        comparison = _compare_means(*_traced_steps(a, b), threshold_pct, samples)
         comparison = replace(comparison, caveats=(*comparison.caveats, PROFILED_STEPS))
     else:
         return None
@@ -53,8 +52,7 @@ def ranges_of_steps(a: Side, b: Side) -> str:
     """Return `59.0 ms to 61.2 ms and 59.2 ms to 60.7 ms`, traced steps that differ as much as the sides do, else ""."""
     if not (a.run.traces and b.run.traces) or any(side.ranks.job.ranks[0].steps.labels for side in (a, b)):
         return ""  # steps of an inference engine are of several kinds
-    ranks = set(a.run.ranks) & set(b.run.ranks) or {*a.run.ranks, *b.run.ranks}
-    sides = [_job_steps(side, ranks) for side in (a, b)]
+    sides = _traced_steps(a, b)
     if min(map(len, sides)) < _FEWEST_STEPS:
         return ""
     error_ns = float(np.sqrt(sum(steps_ns.var(ddof=1) / len(steps_ns) for steps_ns in sides)))
@@ -152,6 +150,12 @@ def _pairs_of(a_side: Side, b_side: Side) -> tuple[Pairs | None, Pairs | None]:
         swapped = by_arms[b.arm, a.arm]
         return replace(swapped, a=swapped.b, b=swapped.a, b_second=~swapped.b_second), control
     return None, control
+
+
+def _traced_steps(a: Side, b: Side) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the traced steps of either side, of the ranks that both have, else of all: int64[K] ns."""
+    ranks = set(a.run.ranks) & set(b.run.ranks) or {*a.run.ranks, *b.run.ranks}
+    return _job_steps(a, ranks), _job_steps(b, ranks)
 
 
 def _job_steps(side: Side, ranks: set[int]) -> NDArray[np.int64]:

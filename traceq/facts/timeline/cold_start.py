@@ -10,7 +10,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.intervals import span_index
 from traceq.model import Trace
 
-__all__ = ["cold_calls", "cold_share"]
+__all__ = ["cold_calls", "cold_ns", "cold_share"]
 
 
 def cold_calls(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -21,7 +21,12 @@ def cold_calls(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDAr
     return first_use, libraries, loads
 
 
+def cold_ns(trace: Trace) -> int:
+    """Return the time that these calls take, ns in all counted steps."""
+    return int(trace.events.dur[np.concatenate(cold_calls(trace))].sum())
+
+
 def cold_share(trace: Trace) -> float:
     """Return the part of the counted steps that these calls take."""
     window = steps(trace).window[steps(trace).counted]
-    return int(trace.events.dur[np.concatenate(cold_calls(trace))].sum()) / max(int(np.diff(window).sum()), 1)
+    return cold_ns(trace) / max(int(np.diff(window).sum()), 1)
