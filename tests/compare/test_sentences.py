@@ -66,7 +66,7 @@ def test_cpu_time_of_several_ranks_is_that_of_the_rank_with_most_and_of_each() -
         (
             3,
             "detectable",
-            "on costs 3.00 us per step (+0.30 %, 95 % CI +2.00 us to +4.00 us): detectable, not material",
+            "on costs 3.00 us per step (+0.30 %, 95 % CI +2.00 us to +4.00 us): detectable, not surely material",
         ),
         (0, "in_the_noise", "on costs nothing per step (0.00 %, 95 % CI -1.00 us to +1.00 us): in the noise"),
     ],

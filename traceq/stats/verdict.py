@@ -25,7 +25,7 @@ VerdictName = Literal["in_the_noise", "material", "detectable", "inconclusive"]
 VERDICT_TEXTS: dict[VerdictName, str] = {
     "in_the_noise": "in the noise",
     "material": "material",
-    "detectable": "detectable, not material",
+    "detectable": "detectable, not surely material",
     "inconclusive": "inconclusive",
 }
 """Verdicts as people read them."""
