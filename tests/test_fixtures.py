@@ -99,7 +99,13 @@ def test_two_copied_files_give_the_verdict_of_the_run() -> None:
     assert of_files.num_pairs == 32
 
 
-@pytest.mark.parametrize("path", sorted(RUN.rglob("rank?.json.gz")), ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=f"{path.parent.name}-{path.stem}", marks=[pytest.mark.slow] * (number > 0))
+        for number, path in enumerate(sorted(RUN.rglob("rank?.json.gz")))
+    ],
+)
 def test_the_partition_agrees_with_the_slow_oracle(path: Path) -> None:
     shown = json.loads(CliRunner().invoke(app, ["show", "--json", str(path)]).stdout)
     expected = answer(path)

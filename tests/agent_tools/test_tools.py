@@ -28,7 +28,10 @@ JOB, ARMS, KINDS = "fixtures/example/job", "fixtures/outlier_ab", "fixtures/kind
 EVERY_PATH = [
     *(f"fixtures/{name}" for name in ("example/job", "example/uneven", "outlier_ab", "outlier_ab/on")),
     *sorted(str(path.relative_to(ROOT)) for path in (FIXTURES / "kinds").iterdir()),
-    *sorted(str(path.relative_to(ROOT)) for path in (FIXTURES / "strategies").iterdir()),
+    *(
+        pytest.param(str(path.relative_to(ROOT)), id=path.name, marks=pytest.mark.slow)
+        for path in sorted((FIXTURES / "strategies").iterdir())
+    ),
 ]
 REAL = [
     pytest.param(

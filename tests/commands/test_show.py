@@ -126,7 +126,9 @@ def test_two_forms_at_once_are_a_usage_fault(trace: str) -> None:
     assert traceq("show", "--json", "--markdown", trace).code == 2
 
 
-@pytest.mark.parametrize("options", ["", "--json", "--markdown"])
+@pytest.mark.parametrize(
+    "options", ["", *(pytest.param(name, marks=pytest.mark.slow) for name in ("--json", "--markdown"))]
+)
 def test_a_reader_that_leaves_early_sees_no_traceback(trace: str, options: str) -> None:
     done = shell(f"for i in 1 2 3 4 5 6 7 8; do set -- $@ {trace}; done; $TRACEQ show {options} $@ $@ $@ | head -1")
     assert done.err == ""
@@ -137,11 +139,11 @@ def test_a_reader_that_leaves_early_sees_no_traceback(trace: str, options: str) 
     "arguments",
     [
         "--help",
-        "--version",
-        "recipes",
+        pytest.param("--version", marks=pytest.mark.slow),
+        pytest.param("recipes", marks=pytest.mark.slow),
         "show FILE",
-        "show --json FILE",
-        "diff FILE FILE",
+        pytest.param("show --json FILE", marks=pytest.mark.slow),
+        pytest.param("diff FILE FILE", marks=pytest.mark.slow),
         "check FILE --rule kernels<0",
     ],
 )

@@ -42,6 +42,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEQ_CACHE", "0")
 
 
+@pytest.mark.slow
 def test_workers_say_to_the_byte_what_one_process_says(folder: Path, workers: Any) -> None:
     result, run = sheet_of(folder, start=lambda: Cluster(workers.scheduler_address), small=-1)
     assert run.traces == ()

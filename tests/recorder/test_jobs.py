@@ -129,7 +129,8 @@ UNUSED = SCRIPT.replace(
 )
 
 
-@pytest.mark.parametrize("num_ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_ranks", [1, 2])
 def test_parameters_without_a_gradient_are_named_before_ddp_refuses_them(num_ranks: int, tmp_path: Path) -> None:
     (tmp_path / "unused.py").write_text(UNUSED)
     job = [sys.executable, "unused.py", "100"] if num_ranks == 1 else torchrun(2, "unused.py", "100")

@@ -21,7 +21,7 @@ from traceq.report import Column, Sheet, Table
 from traceq.units import Unit
 
 OURS = [pytest.param(path, id=path.name) for path in (*sorted(FIXTURES.glob("example/*")), FIXTURES / "outlier_ab")]
-QUICK = 4
+QUICK = 1
 PAIRS = [
     ("ep-moe-b200-ab/ref.json.gz", "ep-moe-b200-ab/syncless.json.gz"),
     ("resnet50-2021/workers0.json.gz", "resnet50-2021/workers4.json.gz"),

@@ -293,7 +293,8 @@ def test_expert_parallel_without_syncs_has_none() -> None:
     assert result["collectives"]["calls"] == {"all_gather": 10}
 
 
-@pytest.mark.parametrize("name", [pytest.param("control-a100-rank3", marks=pytest.mark.slow), "test-v100-rank1"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["control-a100-rank3", "test-v100-rank1"])
 def test_the_wait_of_a_pageable_copy_is_inside_the_copy_call(name: str) -> None:
     path = real(f"hta-diff/{name}.json.gz")
     sync = answer(path)["syncs"]["dtoh"]

@@ -20,7 +20,7 @@ from traceq.whatif.predict import predict
 from traceq.whatif.weights import Weights
 
 PLAN = [("all_reduce", 4096), ("all_gather", 64), ("all_reduce", 512), ("reduce_scatter", 64)]
-QUICK = 3
+QUICK = 2
 SEEDS = [pytest.param(seed, marks=[] if seed < QUICK else [pytest.mark.slow]) for seed in range(8)]
 LAST = 2
 """Steps that are compared: those before them may begin in another state, or not be counted."""

@@ -44,7 +44,7 @@ def test_a_rank_that_ends_early_ends_the_command_is_named_and_what_was_measured_
 @pytest.mark.parametrize(
     ("number", "code", "status"),
     [
-        (signal.SIGINT, 130, "interrupted"),
+        pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, 143, "interrupted", marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, -9, "recording", marks=pytest.mark.slow),
     ],

@@ -31,7 +31,7 @@ NUM_STEPS = 8 + 2 + 8 + 3 + 4  # timed, a settling pair, warm-up, the window wit
 STAGES = {"warm-up": 3, "timing": 14, "stacks": NUM_STEPS - 4, "window": NUM_STEPS - 1, "after": NUM_STEPS + 3}
 AT_STAGES = pytest.mark.parametrize(
     "stage",
-    [stage if stage in ("stacks", "window") else pytest.param(stage, marks=pytest.mark.slow) for stage in STAGES],
+    [stage if stage == "stacks" else pytest.param(stage, marks=pytest.mark.slow) for stage in STAGES],
 )
 ENOUGH = NUM_STEPS + 9
 WAYS = ("break", "raise", "fewer")

@@ -35,8 +35,9 @@ def start(words: list[str], folder: Path, variables: dict[str, str], patience_s:
     return start_process([sys.executable, *words], folder, given)
 
 
-@pytest.mark.parametrize("words", [RECIPE, pytest.param(LOOP, marks=pytest.mark.slow)], ids=["recipe", "loop"])
-@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [RECIPE, LOOP], ids=["recipe", "loop"])
+@pytest.mark.parametrize("rank", [1, 0])
 def test_a_wait_for_nobody_is_told_within_ten_seconds_and_ctrl_c_ends_it_at_once(
     rank: int, words: list[str], tmp_path: Path
 ) -> None:

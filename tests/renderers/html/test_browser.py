@@ -84,7 +84,9 @@ def until(page: Any, condition: str) -> None:
     raise AssertionError(f"not within 5 s: {condition}")
 
 
-@pytest.mark.parametrize("name", ["arms", "jobs", "show", "nasty"])
+@pytest.mark.parametrize(
+    "name", ["arms", "jobs", *(pytest.param(name, marks=pytest.mark.slow) for name in ("show", "nasty"))]
+)
 def test_every_figure_is_drawn_and_the_answer_is_on_the_first_screen(show: Show, name: str) -> None:
     page = show(name)
     heading = page.locator("h1").bounding_box()
@@ -270,7 +272,7 @@ def test_costs_and_savings_are_told_without_colour(show: Show) -> None:
             assert text.startswith("▼ -")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("size", [PHONE, LAPTOP], ids=["phone", "laptop"])
 @pytest.mark.parametrize(
     "name", ["jobs", pytest.param("arms", marks=pytest.mark.slow), pytest.param("show", marks=pytest.mark.slow)]
