@@ -34,10 +34,14 @@ def location(path: str) -> Path:
     return TRACES / path.removeprefix("shared/") if path.startswith("shared/") else ROOT / path
 
 
+EVERY = 2
+"""Questions of which one is in the default suite."""
+
+
 def parameters() -> Iterator[Any]:
     for number, question in enumerate(QUESTIONS, 1):
         is_real, is_there = question["path"].startswith("shared/"), location(question["path"]).exists()
-        marks = [pytest.mark.slow] if is_real else []
+        marks = [pytest.mark.slow] if is_real or number % EVERY else []
         marks += [] if is_there else [pytest.mark.skip(reason=f"no real traces in {TRACES}")]
         yield pytest.param(question, id=f"{number:02}", marks=marks)
 

@@ -55,8 +55,6 @@ JOBS = {
 }
 """Traces and jobs, with their ranks."""
 
-QUICK = "cuda-sync/alexnet"
-
 NO_STRAGGLERS = {"get_potential_stragglers": "ValueError"}
 UNLINKED = {"get_frequent_cuda_kernel_sequences": "ValueError"}
 NO_PATH = dict.fromkeys(("critical_path_analysis", "overlay_critical_path_analysis"), "AssertionError")
@@ -74,7 +72,8 @@ FAILURES = {
 @needs_hta
 @needs_native
 @needs_traces
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != QUICK)) for name in JOBS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JOBS)
 def test_every_public_method_has_the_same_result_as_after_the_parse_of_hta(name: str, tmp_path: Path) -> None:
     files = {rank: TRACES / f"{name}/rank{rank}.json.gz" for rank in range(JOBS[name])}
     files = files if JOBS[name] > 1 else {0: TRACES / f"{name}.json.gz"}

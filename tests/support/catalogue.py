@@ -19,7 +19,8 @@ __all__ = ["FILES", "JOBS", "every_trace", "sheet_of"]
 
 
 REPRESENTED = re.compile(
-    r"/rank[1-7]\.|^(hta-diff|owlv2|sam-a100-ab|mtia|resnet50-2021|resnet-ddp-mi300|torchrec-v100-ab/b)/"
+    r"/rank[1-7]\.|^(hta-diff|owlv2|sam-a100-ab|mtia|resnet50-2021|resnet-ddp-mi300|torchrec-v100-ab/b|ddp-a100)/"
+    r"|^ep-moe-b200-ab/syncless\."
     r"|^inference/(sglang-prefill-decode-mi300|vllm-piecewise-mi300-capture)\."
 )
 """Further ranks of a job, and large traces: smaller ones are in every run, and these in `make slow`."""

@@ -33,9 +33,14 @@ PUBLIC = [
     "nanogpt-h100-8r", "torchrec-v100-straggler-4r", "dlrm-v100-8r/rank0.json.gz", "qwen-h100",
     "ddp-a100/rank0.json.gz", "ep-moe-b200-ab/ref.json.gz", "gloo-cpu", "resnet-ddp-mi300",
 ]  # fmt: skip
+QUICK = 3
 INPUTS = [
     *(pytest.param(FIXTURES / name, id=name) for name in OURS),
-    *(pytest.param(TRACES / name, id=name) for name in PUBLIC if (TRACES / name).exists()),
+    *(
+        pytest.param(TRACES / name, id=name, marks=[pytest.mark.slow] * (number >= QUICK))
+        for number, name in enumerate(PUBLIC)
+        if (TRACES / name).exists()
+    ),
 ]
 
 
