@@ -239,6 +239,36 @@ def test_a_new_exposed_kernel_is_a_change_in_number() -> None:
     assert (new.delta_num, new.count_ns, new.dur_ns) == (1, 41_000, 0)
 
 
+def replayed(*kernels: tuple[str, float]) -> Trace:
+    """One replay of a CUDA graph of these kernels, one after the other."""
+    rows, time = [op("aten::mm", 5, 60), call("cudaGraphLaunch", 10, 20, 1)], 40.0
+    for name, dur in kernels:
+        rows.append(kernel(name, time, dur, 1))
+        time += dur
+    return build(step(0, time + 5), *rows, call("cudaDeviceSynchronize", 35, time - 32))
+
+
+def test_a_kernel_that_runs_as_often_in_another_place_changes_by_its_duration_alone() -> None:
+    a = replayed(("fmha", 100), ("gemm", 50), ("norm", 100), ("norm", 100))
+    b = replayed(("norm", 100), ("gemm", 100), ("copy", 300), ("fmha", 300), ("norm", 50))
+    _, causes = causes_of(a, b)
+    by_count = {cause.name: cause.count_ns for cause in causes.values() if cause.kind == "kernel" and cause.delta_num}
+    assert by_count == {"aten::mm > copy": causes["aten::mm > copy"].delta_ns}
+    as_often = [cause for cause in causes.values() if cause.kind == "kernel" and not cause.delta_num]
+    assert "aten::mm > gemm" in {cause.name for cause in as_often}
+    assert all((cause.count_ns, cause.dur_ns) == (0, cause.delta_ns) for cause in as_often)
+
+
+def test_a_kernel_that_replaces_another_one_as_often_changes_by_duration() -> None:
+    a, b = (
+        replayed(("fmha", 50), ("sgemm", 100), ("sgemm", 100)),
+        replayed(("cutlass", 80), ("cutlass", 80), ("fmha", 50)),
+    )
+    _, causes = causes_of(a, b)
+    (row,) = (cause for cause in causes.values() if "replaced by" in cause.name)
+    assert (row.delta_num, row.count_ns, row.dur_ns) == (0, 0, -40_000)
+
+
 def test_a_renamed_kernel_is_one_row() -> None:
     a, b = (queued().run(name, dur).run("add", 5).trace for name, dur in (("ampere", 30), ("hopper", 20)))
     delta, causes = causes_of(a, b)
@@ -369,9 +399,25 @@ def test_kernels_of_other_shapes_or_dtypes_do_other_work_and_have_no_common_pace
 
     delta, causes = causes_of(run(1, 8, "float"), run(2, rows, dtype))
     assert delta == pytest.approx(7350)
-    assert {cause.kind for cause in causes.values()} == {"kernel", "jitter"}
+    assert {cause.kind for cause in causes.values()} == {"kernel"}
     _, causes = causes_of(run(1, 8, "float"), run(2, 8, "float"))
     assert "pace" in {cause.kind for cause in causes.values()}
+
+
+def test_kernels_of_other_shapes_that_each_change_in_their_own_way_are_no_jitter() -> None:
+    """Of a larger batch each kernel takes longer, by what its work is bound."""
+
+    def run(rows: int) -> Trace:
+        host, inputs = Host(), {"Input Dims": [[rows, 64], [64, 64]]}
+        for number in range(30):
+            host.run(f"gemm{number}", 100 * (1 + number % 5 * (rows - 8) / 8), **inputs)
+        return host.trace
+
+    delta, causes = causes_of(run(8), run(16))
+    assert delta == pytest.approx(6 * 100 * (1 + 2 + 3 + 4))
+    of_kernels = [cause.delta_ns for cause in causes.values() if cause.kind == "kernel"]
+    assert len(of_kernels) == 24
+    assert sum(of_kernels) / 1000 == pytest.approx(delta)
 
 
 def test_a_kernel_that_takes_most_of_the_time_is_not_all_kernels() -> None:

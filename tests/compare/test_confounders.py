@@ -72,6 +72,17 @@ def test_matmuls_that_never_have_the_same_shapes_are_named_by_the_largest() -> N
     )
 
 
+def test_without_a_product_in_common_the_op_with_the_largest_inputs_tells() -> None:
+    """Products in CUDA graphs are not recorded; a loss beside them is."""
+    ours, theirs = (
+        shaped(("aten::_log_softmax", [[rows, 64]]), ("aten::fill_", [[1]]), ("aten::add", [[4]]))
+        for rows in (128, 1024)
+    )
+    (text,) = (caveat.text for caveat in diff_runs(ours, theirs).caveats if caveat.code == "confounded")
+    assert text.endswith("shapes: the largest aten::_log_softmax is [[128, 64]] against [[1024, 64]]")
+    assert not [caveat for caveat in diff_runs(ours, ours).caveats if caveat.code == "confounded"]
+
+
 def test_a_cold_start_in_what_is_compared_is_told_with_its_time_on_both_sides() -> None:
     def started(first_ms: int) -> Run:
         first = op("aten::empty", 0, 1000 * first_ms), call("cudaMalloc", 5, 10)

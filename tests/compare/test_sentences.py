@@ -153,6 +153,30 @@ def test_host_bound_time_of_ops_that_take_as_long_as_before_is_not_their_own() -
     assert "they start earlier because of dtoh aten::item" in text
 
 
+def test_kernels_that_fill_the_time_in_which_the_device_waited_are_why_it_waits_less() -> None:
+    traced = Traced(0, 1000 * US, 990 * US, 3, 3, matched_pct=99.0)
+    cells = (CellDelta("fwd", "host_bound", 90 * US, 10 * US), CellDelta("fwd", "compute", 10 * US, 80 * US))
+    sync = cause("dtoh aten::item", -5, -1, kind="sync")
+    (more,) = elsewhere(traced, cells, (sync,))
+    assert more == (
+        "It shows as -80.0 us of host-bound time in fwd, where kernels take 70.0 us more: they fill time in which the "
+        "device waited."
+    )
+    back = Traced(0, 990 * US, 1000 * US, 3, 3, matched_pct=99.0)
+    turned = tuple(CellDelta(cell.phase, cell.category, cell.b_ns, cell.a_ns) for cell in cells)
+    assert elsewhere(back, turned, ()) == (
+        "It shows as +80.0 us of host-bound time in fwd, where kernels take 70.0 us less: the device waits instead.",
+    )
+    of_another = (cells[0], replace(cells[1], phase="bwd"))
+    assert "where kernels" not in "".join(elsewhere(traced, of_another, (sync,)))
+
+
+def test_a_pace_is_no_change_that_acts_elsewhere() -> None:
+    traced = Traced(0, 1000 * US, 990 * US, 3, 3, matched_pct=99.0)
+    cells = (CellDelta("fwd", "host_bound", 90 * US, 10 * US), CellDelta("fwd", "sync_wait", 0, 70 * US))
+    assert elsewhere(traced, cells, (no_change("pace", "pace of all host ops", -4),)) == ()
+
+
 @pytest.mark.parametrize("category", ["host_bound", "alloc_wait"])
 def test_ops_and_allocations_that_take_longer_are_not_said_to_take_as_long(category: str) -> None:
     """Where each call takes a little longer, no cause may hold it: the calls themselves are asked."""

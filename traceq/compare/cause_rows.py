@@ -71,10 +71,12 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
     works = {work: number for number, work in enumerate(dict.fromkeys(_work(label)[1:] for label in parts.labels))}
     work = np.array([works[_work(label)[1:]] for label in parts.labels], np.int64)
     host_ratio, host_ns = pace(parts, work, alike & (parts.part == Part.HOST), _SHARE_OF_STEP * steps_ns)
-    same_kernels = alike & (parts.part == Part.KERNEL) & _have_same_work(common)
+    has_same_work = _have_same_work(common)
+    same_kernels = alike & (parts.part == Part.KERNEL) & has_same_work
     device_ratio, device_ns = pace(parts, work, same_kernels, _SHARE_OF_STEP * steps_ns)
     paced = host_ns + device_ns
-    table = _Table(parts, total - paced, jitter(parts, work, alike, paced), common.graph.num_steps)
+    sigma = jitter(parts, work, alike, paced, same_work=has_same_work)
+    table = _Table(parts, total - paced, sigma, common.graph.num_steps)
     rows, minor, rest = table.rows(steps_ns)
     ranks = [line.trace.rank for line in common.a]
     causes = [_cause(parts, row, total - paced, num_steps, ranks) for row in rows]
@@ -291,7 +293,8 @@ def _cause(
     module = label.module if len({entry.module for entry in labels}) == 1 else ""
     is_more_syncs = label.kind == "sync" and bool(parts.num[index].any())
     counted = index[(parts.sides[index] != IN_BOTH) & (parts.part[index] != Part.HOST)]
-    count_ns = row.ns if is_more_syncs else float(ns[counted].sum())
+    is_as_often = not parts.num[index].sum()  # calls that were not paired: other sizes, or in another place
+    count_ns = row.ns if is_more_syncs else 0.0 if is_as_often else float(ns[counted].sum())
     copied, waited = (float(ns[index[mask[index]]].sum()) for mask in (parts.is_copied, parts.is_waited))
     cause = Cause(
         key=_key(label.kind, phase, name, label.inner, line_function(line), module),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import prod
 
 import msgspec
@@ -73,9 +73,11 @@ def shape_difference(a: Trace, b: Trace) -> str:
 
     Names the op with the largest inputs; "" where shapes agree or were not recorded. An op differs if both sides have
     it and never with the same shapes: another batch size or sequence length changes all of them, while a change of the
-    program may replace one.
+    program may replace one. Where the sides have no product in common, as in CUDA graphs, the largest of all ops tells.
     """
     ours, theirs = _inputs(a), _inputs(b)
+    if not ours.keys() & theirs.keys():
+        ours, theirs = _largest_common(_inputs_of_all(a), _inputs_of_all(b))
     apart = [op for op in ours if op in theirs and not ours[op] & theirs[op]]
     if not apart:
         return ""
@@ -113,11 +115,31 @@ def _calls(trace: Trace) -> dict[str, float]:
     return {events.strings[n]: each / len(counted) for n, each in zip(name.tolist(), num.tolist(), strict=True)}
 
 
+_Inputs = dict[str, set[tuple[int, str]]]
+"""Distinct (elements, shapes) of all inputs, by op."""
+
+
+def _largest_common(ours: _Inputs, theirs: _Inputs) -> tuple[_Inputs, _Inputs]:
+    """Return the op with the largest inputs of those that both sides have, alone."""
+    op = max(ours.keys() & theirs.keys(), key=lambda name: (max(ours[name] | theirs[name]), name), default=None)
+    return ({}, {}) if op is None else ({op: ours[op]}, {op: theirs[op]})
+
+
 @once_per_trace
-def _inputs(trace: Trace) -> dict[str, set[tuple[int, str]]]:
-    """Return the distinct (elements, shapes) of all inputs of each heavy op."""
-    inputs: dict[str, set[tuple[int, str]]] = {}
-    for op, text in _recorded(trace, trace.events.shapes):
+def _inputs(trace: Trace) -> _Inputs:
+    """Return the inputs of each heavy op."""
+    return _inputs_of(trace, _HEAVY)
+
+
+@once_per_trace
+def _inputs_of_all(trace: Trace) -> _Inputs:
+    """Return the inputs of each op."""
+    return _inputs_of(trace, trace.events.strings)
+
+
+def _inputs_of(trace: Trace, ops: Collection[str]) -> _Inputs:
+    inputs: _Inputs = {}
+    for op, text in _recorded(trace, trace.events.shapes, ops):
         if sized := _sized(text):
             inputs.setdefault(op, set()).add(sized)
     return inputs
@@ -127,18 +149,19 @@ def _inputs(trace: Trace) -> dict[str, set[tuple[int, str]]]:
 def _dtypes(trace: Trace) -> dict[str, set[str]]:
     """Return the dtypes of the first input of each heavy op."""
     dtypes: dict[str, set[str]] = {}
-    for op, text in _recorded(trace, trace.events.types):
+    for op, text in _recorded(trace, trace.events.types, _HEAVY):
         if dtype := _first_dtype(text):
             dtypes.setdefault(op, set()).add(dtype)
     return dtypes
 
 
-def _recorded(trace: Trace, column: NDArray[np.int32]) -> list[tuple[str, str]]:
-    """Return the distinct (op, text in the column) of the heavy ops."""
+def _recorded(trace: Trace, column: NDArray[np.int32], ops: Collection[str]) -> list[tuple[str, str]]:
+    """Return the distinct (op, text in the column) of some ops."""
     events = trace.events
-    heavy = [number for number, text in enumerate(events.strings) if text in _HEAVY]
+    wanted = set(ops)
+    names = [number for number, text in enumerate(events.strings) if text in wanted]
     rows = events.rows(Category.CPU_OP)
-    rows = rows[np.isin(events.name[rows], heavy) & (column[rows] >= 0)]
+    rows = rows[np.isin(events.name[rows], names) & (column[rows] >= 0)]
     num = len(events.strings)
     pairs = sorted_unique(events.name[rows].astype(np.int64) * num + column[rows]).tolist()
     return [(events.strings[pair // num], events.strings[pair % num]) for pair in pairs]

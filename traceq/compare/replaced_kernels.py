@@ -101,6 +101,8 @@ def _folded(
 def _replacement(key: str, removed: list[Cause], added: list[Cause], delta_ns: int) -> Cause:
     first, members = removed[0], (*removed, *added)
     total = sum(cause.delta_ns for cause in members)
+    num = round(sum(cause.delta_num for cause in members), 9) + 0.0  # thirds that cancel are no change
+    count_ns = total if num else 0
     has_bytes = all(cause.delta_bytes for cause in members)  # what one side does not record is no change
     return Cause(
         key=key,
@@ -108,10 +110,10 @@ def _replacement(key: str, removed: list[Cause], added: list[Cause], delta_ns: i
         phase=first.phase,
         name=_replacement_name(removed, added),
         line=min(cause.line for cause in members) if len({line_function(cause.line) for cause in members}) == 1 else "",
-        delta_num=round(sum(cause.delta_num for cause in members), 9) + 0.0,  # thirds that cancel are no change
+        delta_num=num,
         delta_ns=total,
-        count_ns=total,
-        dur_ns=0,
+        count_ns=count_ns,
+        dur_ns=total - count_ns,
         share_pct=share(total, delta_ns),
         delta_bytes=sum(cause.delta_bytes for cause in members) if has_bytes else 0,
         module=first.module if len({cause.module for cause in members}) == 1 else "",

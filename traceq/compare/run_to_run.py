@@ -90,14 +90,20 @@ def _is_common(
 
 
 def jitter(
-    parts: Contributions, work: NDArray[np.int64], chosen: NDArray[np.bool_], paced: NDArray[np.float64]
+    parts: Contributions,
+    work: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
+    paced: NDArray[np.float64],
+    *,
+    same_work: bool,
 ) -> NDArray[np.float64]:
     """Return float64[C] ns: the standard deviation of each contribution between two runs of the same code.
 
     Relative to its duration, by power of two, from the relative changes of all `chosen` work of that size: a high
     quantile over names (`work` int64[labels]), one vote each, as what did change is among them. Collectives vary with
     other ranks: they use that of kernels. Host time of a moment on one side may take as long on the
-    other as such parts change.
+    other as such parts change. Kernels without the `same_work`, on other shapes or dtypes, have none: they would not
+    take as long in another run.
     """
     both = np.bincount(parts.label, weights=chosen, minlength=len(parts.labels)) > 0
     is_moment = both[parts.label] & (parts.part == Part.HOST)
@@ -114,7 +120,8 @@ def jitter(
         rho = of_kernels if part == Part.COLLECTIVE else _relative_jitter(size, work[parts.label[index]], relative)
         if part == Part.KERNEL:
             of_kernels = rho
-        sigma[index] = np.maximum(rho[size] * least, 1)
+        if part != Part.KERNEL or same_work:
+            sigma[index] = np.maximum(rho[size] * least, 1)
     return sigma
 
 

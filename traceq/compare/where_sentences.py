@@ -22,16 +22,18 @@ _LITTLE = 0.05
 """Part of a step, or of a difference, that is next to nothing."""
 _RUN_TO_RUN = ("pace", "jitter", "minor")
 """Kinds of causes that hold the durations of host ops, too, which then do not take as long as before."""
-_HOST_BOUND, _ALLOC_WAIT, _EXPOSED_COMM = (
-    each.name.lower() for each in (TimeCategory.HOST_BOUND, TimeCategory.ALLOC_WAIT, TimeCategory.EXPOSED_COMM)
+_HOST_BOUND, _ALLOC_WAIT, _EXPOSED_COMM, _COMPUTE = (
+    each.name.lower()
+    for each in (TimeCategory.HOST_BOUND, TimeCategory.ALLOC_WAIT, TimeCategory.EXPOSED_COMM, TimeCategory.COMPUTE)
 )
 _OF_HOST = {
     _HOST_BOUND: ("host-bound time", "host ops", host_ops_ns),
     _ALLOC_WAIT: ("alloc wait", "allocations", allocations_ns),
 }
 """Categories in which the host's work shows once the device has caught up: their words, whose time it is, how long."""
-_LARGE_CELL, _SMALL_PART = 0.3, 0.1
-"""The part of a delta from which it is named; part of it that its own ops may have become longer."""
+_LARGE_CELL, _SMALL_PART, _MOST_OF_CELL = 0.3, 0.1, 0.5
+"""The part of a delta from which it is named; parts of it that its own ops may have become longer, and that kernels
+which change the other way explain."""
 
 
 def phase_words(traced: Traced, cells: Sequence[CellDelta]) -> tuple[str, ...]:
@@ -87,7 +89,8 @@ def elsewhere_words(
     """Return that host-bound time of a phase is no work of its ops, where these take as long as before.
 
     Where the host runs ahead, a change acts at one place and shows at another: a sync drains the queue of launches, and
-    ops or allocations that took exactly as long become what the device waits for. `a`, `b`: traces of the rank that is
+    ops or allocations that took exactly as long become what the device waits for. Or kernels take the time in which it
+    waited. `a`, `b`: traces of the rank that is
     explained.
     """
     if not traced.is_matched or not traced.delta_ns:
@@ -97,18 +100,32 @@ def elsewhere_words(
     bound = max(of_host, key=lambda cell: sign * cell.delta_ns, default=None)
     if bound is None or sign * bound.delta_ns < _LARGE_CELL * whole_ns:
         return ()
+    shown = (
+        f"It shows as {format_value(bound.delta_ns, Unit.DELTA_NS)} of {_OF_HOST[bound.category][0]} in {bound.phase}"
+    )
+    if filled := _filled_words(bound, cells):
+        return (f"{shown}, {filled}.",)
     own_ns = sum(cause.delta_ns for cause in causes if cause.phase == bound.phase and _is_of(bound.category, cause))
     varies_ns = sum(sign * cause.delta_ns for cause in causes if cause.kind in _RUN_TO_RUN)
-    others = [cause for cause in causes if cause.names_a_change and sign * cause.delta_ns > _LARGE_CELL * whole_ns]
+    named = [cause for cause in causes if cause.names_a_change and cause.kind not in _RUN_TO_RUN]
+    others = [cause for cause in named if sign * cause.delta_ns > _LARGE_CELL * whole_ns]
     if max(abs(own_ns), varies_ns) > _SMALL_PART * abs(bound.delta_ns) or not others:
         return ()
     cause = max(others, key=lambda each: sign * each.delta_ns)
-    what, calls, taken_ns = _OF_HOST[bound.category]
+    _, calls, taken_ns = _OF_HOST[bound.category]
     if sign * (taken_ns(b, bound.phase) - taken_ns(a, bound.phase)) > _SMALL_PART * abs(bound.delta_ns):
         return ()
-    shown = f"It shows as {format_value(bound.delta_ns, Unit.DELTA_NS)} of {what} in {bound.phase}"
     reason = f"they start {'later' if sign > 0 else 'earlier'} because of {cause_name(cause)}"
     return (f"{shown}, whose {calls} take as long as before: {reason}.",)
+
+
+def _filled_words(bound: CellDelta, cells: Sequence[CellDelta]) -> str:
+    """Return that kernels of a phase fill time in which the device waited, or leave it; "" if they change otherwise."""
+    computed_ns = sum(cell.delta_ns for cell in cells if (cell.phase, cell.category) == (bound.phase, _COMPUTE))
+    if computed_ns * bound.delta_ns >= 0 or abs(computed_ns) < _MOST_OF_CELL * abs(bound.delta_ns):
+        return ""
+    more = "more: they fill time in which the device waited" if computed_ns > 0 else "less: the device waits instead"
+    return f"where kernels take {format_value(abs(computed_ns), Unit.NS)} {more}"
 
 
 def _is_of(category: str, cause: Cause) -> bool:
