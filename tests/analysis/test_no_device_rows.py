@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builder import AUTOGRAD, Event, annotation, build, frame, kernel, launch, op, step, table, world, write
+from builder import AUTOGRAD, Event, annotation, build, call, frame, kernel, launch, op, step, table, world, write
 from typer.testing import CliRunner
 
 from traceq.analysis.registry import analyze
+from traceq.compare.diff import diff_runs
 from traceq.model import Run
 from traceq.typer_app import app
 
@@ -84,6 +85,41 @@ def test_a_job_without_a_device_is_no_such_job(tmp_path: Path) -> None:
     assert NOTE not in notes
     assert " · cpu · " in text.splitlines()[0]
     assert "on an accelerator each is a device-to-host sync" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "is_lost"),
+    [
+        ("cudaGetDeviceCount", False),
+        ("cudaStreamIsCapturing", False),
+        ("cudaMalloc", False),
+        ("cudaDeviceSynchronize", False),
+        ("cudaLaunchKernel", True),
+        ("cuLaunchKernelEx", True),
+        ("hipMemcpyWithStream", True),
+        ("cudaMemsetAsync", True),
+        ("hipGraphLaunch", True),
+        ("urEnqueueUSMMemcpy", True),
+        ("zeCommandListAppendLaunchKernel", True),
+        ("runFunction - job_prep_and_submit_for_execution", True),
+    ],
+)
+def test_only_calls_that_ask_a_device_for_work_tell_that_its_rows_are_missing(
+    name: str, is_lost: bool, tmp_path: Path
+) -> None:
+    """A model on a CPU queries the devices of its machine, too, and a profiler synchronises with them."""
+    text, notes = shown(tmp_path, call(name, 50, 4, 1))
+    assert (NOTE in notes) == is_lost
+    assert ("no device rows" in text.splitlines()[0]) == is_lost
+    assert (" · cpu · " in text.splitlines()[0]) != is_lost
+
+
+def test_a_diff_says_on_which_side_the_rows_of_the_device_are_missing() -> None:
+    of_cpu, lost = (Run("", (build(step(0, 100), *READS, *more),)) for more in ([], [launch(50, 4, 1)]))
+    notes = [each.text for each in diff_runs(of_cpu, lost).caveats if each.code == "no_device_work"]
+    (note,) = notes
+    assert note.startswith(f"B: {NOTE}")
+    assert not [each for each in diff_runs(of_cpu, of_cpu).caveats if each.code == "no_device_work"]
 
 
 def test_without_host_ops_phases_are_not_known() -> None:

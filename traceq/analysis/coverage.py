@@ -9,6 +9,7 @@ from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.graph_labels import ReplayTimes, replay_times
 from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.job import Job
+from traceq.facts.ranks.lost_device import lost_device_caveats
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_share
 from traceq.facts.stalls.one_time_syncs import captured_words, num_captured_graphs
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
@@ -96,7 +97,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     )
     of_ranks = tuple(caveat for part in parts for caveat in part.caveats)
     caveats = (
-        *_lost_device(job),
+        *lost_device_caveats(job.ranks),
         *_lost_host(job, parts),
         *_captured(max((part.num_captured for part in parts), default=0)),
         *of_ranks,
@@ -122,19 +123,6 @@ def _findings(job: Job, parts: Sequence[_Rank]) -> list[Finding]:
         "something may, so that idle and exposed times are not known"
     )
     return [Finding("missing_ops", "high", text)]
-
-
-def _lost_device(job: Job) -> list[Caveat]:
-    """Return a caveat for ranks of a job with devices whose traces have no device rows: they look like CPU traces."""
-    ranks = [rank.rank for rank in job.ranks if rank.lacks_device_rows]
-    if not ranks:
-        return []
-    where = "" if len(ranks) == len(job.ranks) else f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: "
-    text = (
-        f"{where}the profiler recorded no device activity (ProfilerActivity.CUDA is missing, CUPTI was busy, or the "
-        "file is cut short): times are the host's, and what a sync costs is not known"
-    )
-    return [Caveat("no_device_work", text)]
 
 
 def _captured(num: int) -> list[Caveat]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceq.compare.side import Side, of_one_run
+from traceq.facts.ranks.lost_device import lost_device_caveats
 from traceq.facts.ranks.run_ranks import RunRanks
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats
 from traceq.facts.stalls.one_time_syncs import captured_words
@@ -19,6 +20,7 @@ __all__ = [
     "PROFILED_STEPS",
     "arm_ended",
     "captured_graphs",
+    "lost_device",
     "not_interleaved",
     "not_paired",
     "other_loader",
@@ -132,6 +134,14 @@ def unrecorded_work(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
     for name, side in (("A", a), ("B", b)):
         of_side = unrecorded_caveats(side.job.ranks, [totals.unrecorded_share for totals in side.totals])
         caveats += [Caveat(each.code, f"{name}: {each.text}") for each in of_side]
+    return tuple(caveats)
+
+
+def lost_device(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
+    """Return a caveat for each side whose traces lack the rows of its device: its host waits there for unknown work."""
+    caveats = []
+    for name, side in (("A", a), ("B", b)):
+        caveats += [Caveat(each.code, f"{name}: {each.text}") for each in lost_device_caveats(side.job.ranks)]
     return tuple(caveats)
 
 

@@ -13,6 +13,7 @@ from traceq.compare.cause_sentences import cause_words, is_jitter
 from traceq.compare.caveats import (
     arm_ended,
     captured_graphs,
+    lost_device,
     other_loader,
     separate_builds,
     side_caveats,
@@ -173,7 +174,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     a_name, b_name = _names(a, b)
     cpu = compare_cpu(a, b, threshold_pct, samples)
     of_verdict = (*(comparison.caveats if comparison else ()), *separate_builds(a, b, comparison, cpu))
-    of_ranks = (*unrecorded_work(a.ranks, b.ranks), *captured_graphs(a.ranks, b.ranks))
+    of_ranks = (each for note in (lost_device, unrecorded_work, captured_graphs) for each in note(a.ranks, b.ranks))
     of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *confounders(a, b))
     diff = Diff(
         a=_source(a),

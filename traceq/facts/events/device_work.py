@@ -29,6 +29,9 @@ __all__ = [
 BACKEND_OF_DEVICES = re.compile(r"^([nhx]ccl|cuda)\b")
 """Backends, and their annotations, that move data of devices."""
 
+_ASKS_FOR_WORK = re.compile(r"launch|memcpy|memset|enqueue|append|submit", re.IGNORECASE)
+"""Runtime calls of CUDA, HIP, Level Zero, SYCL and MTIA that ask a device for work: others query, allocate or wait."""
+
 
 @frozen(eq=False)
 class DeviceWork:
@@ -79,13 +82,14 @@ def device_work(trace: Trace) -> DeviceWork:
 
 @once_per_trace
 def lacks_device_rows(trace: Trace) -> bool:
-    """Return whether the job has a device, by its calls to one or its collectives, but the trace no device work."""
+    """Return whether work was asked of a device, by calls or collectives, but the trace has none of it."""
     if len(device_work(trace)):
         return False
     events, marks = trace.events, trace.events.rows(Category.ANNOTATION)
-    calls = bool((events.correlation[events.rows(Category.RUNTIME)] > 0).any())
+    calls = events.rows(Category.RUNTIME)
+    calls = calls[events.correlation[calls] > 0]
     return (
-        calls
+        bool(matching(events, calls, _ASKS_FOR_WORK).any())
         or bool(BACKEND_OF_DEVICES.search(trace.backend))
         or bool(matching(events, marks, BACKEND_OF_DEVICES).any())
     )
