@@ -63,6 +63,41 @@ def test_a_step_that_waits_for_its_data_is_starved(name: str) -> None:
     assert [*table(build(*loading(name, 40)), "dataload")[1].values()] == [0, 1, 40_000, 40_000]
 
 
+OWN = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        (
+            OWN,
+            "the main thread makes each batch itself (num_workers=0); try num_workers > 0, or less work per sample",
+        ),
+        (WORKERS, "try less work per sample, or more workers"),
+    ],
+)
+def test_a_loader_without_workers_is_not_told_to_take_more_of_them(name: str, remedy: str) -> None:
+    (finding,) = report("dataload", *loading(name, 40)).findings
+    assert finding.text.endswith(f" (replay): {remedy} (in this one traced step)")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        (OWN, "the main thread makes each batch itself (num_workers=0); try num_workers > 0"),
+        (WORKERS, "the main thread waits for the data loader"),
+    ],
+)
+def test_a_main_thread_that_makes_its_batches_waits_for_no_loader(name: str, what: str) -> None:
+    """On a CPU, in a trace without steps; beside a device its time is host-bound."""
+    (lost,) = report("partition", annotation(name, 0, 40), op("aten::mm", 40, 60)).findings
+    assert lost.text == f"dataload wait, 40.0 us of the trace (40.0 %): {what}"
+    (host_bound,) = (each for each in report("partition", *loading(name, 40)).findings if each.code == "host_bound")
+    place = "the data loader (num_workers=0) in dataload" if name == OWN else "the data loader in dataload"
+    assert f"40.0 us in {place}" in host_bound.text
+
+
 def test_a_loader_that_is_quick_or_that_the_device_hides_starves_nobody() -> None:
     assert findings("dataload", *loading("enumerate(DataLoader)#x", 4)) == []
     assert findings("dataload", *loading("my own work", 40)) == []

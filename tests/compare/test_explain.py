@@ -185,7 +185,7 @@ def test_a_device_that_waits_for_data_shows_in_the_phase_of_the_loader() -> None
 
     delta, cells, causes = explained(loaded(8), loaded(50))
     assert (delta, cells) == (42, {("dataload", "host_bound"): 42})
-    assert effects(causes) == {"host|dataload|Python between ops|": (0, 0, 42)}
+    assert effects(causes) == {"host|dataload|data loader|": (0, 0, 42)}  # as `show` calls it
 
 
 def test_without_a_device_the_wait_for_data_is_the_data_loader() -> None:

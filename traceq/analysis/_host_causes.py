@@ -38,16 +38,18 @@ def host_causes(trace: Trace) -> HostCauses:
     }
 
 
-def host_words(ranks: Sequence[HostCauses], host_bound_ns: float) -> str:
+def host_words(ranks: Sequence[HostCauses], host_bound_ns: float, *, makes_own_batches: bool) -> str:
     """Return `106 ms at image.py:390 resize, 33.3 ms in aten::stack in forward, 27.0 ms elsewhere`, mean of ranks.
 
-    "" where none has much of the time, or nothing is known but that the host is not in a call.
+    A data loader whose batches the main thread makes itself is one with `num_workers=0`. "" where none has much of the
+    time, or nothing is known but that the host is not in a call.
     """
     sums: defaultdict[tuple[str, str], float] = defaultdict(float)
+    loader = "the data loader (num_workers=0)" if makes_own_batches else "the data loader"
     for rank in ranks:
         for (cause, op, line, phase), ns in rank.items():
             where = "" if line else f" {in_phase(phase)}"
-            sums[_place(cause, op, line), where] += ns / len(ranks)
+            sums[_place(cause, op, line, loader), where] += ns / len(ranks)
     largest = sorted((-ns, place, phase) for (place, phase), ns in sums.items() if ns >= _LEAST_SHARE * host_bound_ns)
     named = [each for each in largest if each[1]][:_MOST]
     rest_ns = host_bound_ns + sum(ns for ns, *_ in named)
@@ -56,13 +58,13 @@ def host_words(ranks: Sequence[HostCauses], host_bound_ns: float) -> str:
     return ", ".join([*words, *elsewhere]) if words else ""
 
 
-def _place(cause: IdleCause, op: str, line: str) -> str:
+def _place(cause: IdleCause, op: str, line: str, loader: str) -> str:
     """Return where the host is; "" where the trace has no host ops, so that it is not known."""
     if cause == IdleCause.HOST:
         return ""
     at_line = f"at {line}" if line else ""
     if cause == IdleCause.DATA_LOADER:
-        return f"in the data loader {at_line}".strip()
+        return f"in {loader} {at_line}".strip()
     if cause == IdleCause.PYTHON:
         return at_line or python_place(op)
     return f"in {op} {at_line}".strip()

@@ -62,6 +62,7 @@ _LOST = {
     _LOADER: (5.0, "the main thread waits for the data loader"),
 }
 """Category -> (percentage of the step from which it is a finding, what it means)."""
+_MAKES_OWN = "the main thread makes each batch itself (num_workers=0); try num_workers > 0"
 _DATA_WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 
 
@@ -72,7 +73,7 @@ class LostTime:
     `by_step` float64[K] ns, mean over ranks; `first_waits` float64[K] ns of it in first collectives. `saved` is what
     replay saves if the resource of a category were free, on the rank `last`, which waits least for others (they would
     only wait longer) and has `last_ns` of each category; with None on each. `device_copies`: ns by op of exposed copies
-    that no overlap can hide; `captures` and `host_causes` of each rank.
+    that no overlap can hide; `captures` and `host_causes` of each rank. `makes_own_batches`: the main thread does.
     """
 
     job: Job
@@ -84,6 +85,7 @@ class LostTime:
     device_copies: Mapping[str, float]
     captures: Sequence[HostBoundCaptures]
     host_causes: Sequence[HostCauses]
+    makes_own_batches: bool
 
     def findings(self) -> tuple[Finding, ...]:
         """Return the categories that take a large share of most counted steps, mean over ranks."""
@@ -137,7 +139,10 @@ class LostTime:
             meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
         if category == _COPIES and 2 * sum(self.device_copies.values()) >= mean_ns:
             meaning = copies_of_device_words(dict(self.device_copies))
-        if category == _HOST_BOUND and (places := host_words(self.host_causes, mean_ns)):
+        own, causes = self.makes_own_batches, self.host_causes
+        if category == _LOADER and own:
+            meaning = _MAKES_OWN
+        if category == _HOST_BOUND and (places := host_words(causes, mean_ns, makes_own_batches=own)):
             meaning = f"the device waits for the host: {places}"
         unrecorded = self._ns(TimeCategory.UNRECORDED.name.lower())
         is_unsure = category in (*_BESIDE_COMPUTE, _HOST_BOUND)

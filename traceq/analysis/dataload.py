@@ -23,7 +23,7 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.loading_workers import worker_line
-from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER, loader_waits
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER, loader_waits, makes_own_batches
 from traceq.facts.timeline.loading_line import LoadingLine, loading_line
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity
@@ -54,10 +54,14 @@ class DataloadRow:
 
 @frozen
 class _Rank:
-    """One rank's rows, the waits that hold up its steps, and the line that makes batches in the main thread."""
+    """One rank's rows, and the waits that hold up its steps.
+
+    `makes_own`: the main thread makes the batches itself, most of that time at `line`.
+    """
 
     rows: tuple[DataloadRow, ...]
     starved: _Starved | None
+    makes_own: bool
     line: LoadingLine | None
 
 
@@ -75,7 +79,7 @@ class _Starved:
 
 def summarize(trace: Trace) -> _Rank:
     """Return the waits for the data loader in each step, and whether they hold up the steps."""
-    return _Rank(tuple(_rows(trace)), _starved(trace), loading_line(trace))
+    return _Rank(tuple(_rows(trace)), _starved(trace), makes_own_batches(trace), loading_line(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -84,12 +88,10 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     share = unprofiled_share(job, _WAIT, _STARVED_PCT)
     if share is None:
         gain = job_gain(job, WithoutLoader()) if any(part.starved and part.starved.saving for part in parts) else None
-        of_ranks = [None if part.starved is None else _starved_traced(job, part.starved, gain) for part in parts]
+        of_ranks = [_starved_traced(job, part, gain) for part in parts]
         findings = on_the_worst_rank(job, of_ranks, slack_by_rank(job), is_of_job=gain is not None)
         return Report("dataload", (table,), findings=findings)
-    return Report(
-        "dataload", (table,), findings=(_starved_unprofiled(job, share, _where(job, parts)),) if share.exceeds else ()
-    )
+    return Report("dataload", (table,), findings=(_starved_unprofiled(job, share, parts),) if share.exceeds else ())
 
 
 @once_per_trace
@@ -145,19 +147,23 @@ def _starved(trace: Trace) -> _Starved | None:
     return _Starved(step_idle_ns, step_ns, saving)
 
 
-def _starved_traced(job: Job, starved: _Starved, gain: JobGain | None) -> Finding:
+def _starved_traced(job: Job, part: _Rank, gain: JobGain | None) -> Finding | None:
     """Return the finding on a rank; its time is what a step without these waits saves, or in which nothing runs.
 
     `gain`: what all ranks gain without theirs, None where that is not known.
     """
+    starved = part.starved
+    if starved is None:
+        return None
     share = format_value(100 * starved.idle_ns / starved.step_ns, Unit.PERCENT)
     waits = f"the step waits {format_value(starved.idle_ns, Unit.NS)} ({share}) for the data loader"
     saving = starved.saving
     if saving is None:
-        return _finding(waits, starved.idle_ns)
+        return _finding(waits, starved.idle_ns, makes_own=part.makes_own)
     saved = gained_words(saving_words(saving, starved.step_ns), gain)
     basis = f"{replay_term(job)}{and_followers(saving, starved.idle_ns)}"
-    finding = _finding(f"{waits}; removing this wait saves {saved} ({basis})", saving.least_ns)
+    text = f"{waits}; removing this wait saves {saved} ({basis})"
+    finding = _finding(text, saving.least_ns, makes_own=part.makes_own)
     return replace(finding, severity="low") if gain is not None and gain.is_nothing else finding
 
 
@@ -170,15 +176,23 @@ def _where(job: Job, parts: Sequence[_Rank]) -> str:
     return f"{format_value(longest.share_pct, Unit.PERCENT)} of its traced time is at {longest.line}"
 
 
-def _starved_unprofiled(job: Job, share: UnprofiledShare, where: str) -> Finding:
+def _starved_unprofiled(job: Job, share: UnprofiledShare, parts: Sequence[_Rank]) -> Finding:
     percent = format_value(share.pct, Unit.PERCENT)
     waits = f"an unprofiled step waits {format_value(share.ns, Unit.NS)} ({percent}) for the data loader"
-    return _finding(f"{waits} (mean of {share.num_steps:,} on rank {share.rank})", share.ns, where, is_contended(job))
+    text = f"{waits} (mean of {share.num_steps:,} on rank {share.rank})"
+    makes_own = any(part.makes_own for part in parts)
+    return _finding(text, share.ns, _where(job, parts), makes_own=makes_own, are_cores_taken=is_contended(job))
 
 
-def _finding(waits: str, ns: int, where: str = "", are_cores_taken: bool = False) -> Finding:
-    less, more = f"less work {'there' if where else 'per sample'}", "or more workers"
-    if are_cores_taken:
-        more = "as its workers find no free core"
-    text = f"starved: {waits}: {f'{where}; ' if where else ''}try {less}, {more}"
+def _finding(
+    waits: str, ns: int, where: str = "", *, makes_own: bool = False, are_cores_taken: bool = False
+) -> Finding:
+    """Return the finding with its remedy: more workers only where a core is free, and any where there are none."""
+    less = f"less work {'there' if where else 'per sample'}"
+    if makes_own:
+        remedy = f"the main thread makes each batch itself (num_workers=0); try num_workers > 0, or {less}"
+    else:
+        more = "as its workers find no free core" if are_cores_taken else "or more workers"
+        remedy = f"try {less}, {more}"
+    text = f"starved: {waits}: {f'{where}; ' if where else ''}{remedy}"
     return Finding("starved", "high", text, ns, instead_of=("host_bound", "dataload_wait"))

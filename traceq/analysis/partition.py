@@ -34,6 +34,7 @@ from traceq.facts.ranks.exposed_waits import (
 )
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
+from traceq.facts.timeline.data_loading import makes_own_batches
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
@@ -85,8 +86,9 @@ class _Rank:
     """One rank's rows, its phases in the main thread's order, and ns that replay saves without a resource.
 
     `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `captures` is what
-    of its host-bound time CUDA graphs take once; `host_causes` is where the host is in that time. Of a sample of its
-    events (`is_sample`) the trace does not tell when the device is idle, or what runs beside what.
+    of its host-bound time CUDA graphs take once; `host_causes` is where the host is in that time, and
+    `makes_own_batches` tells that its loader has no workers. Of a sample of its events (`is_sample`) the trace does not
+    tell when the device is idle, or what runs beside what.
     """
 
     rows: tuple[PartitionRow, ...]
@@ -96,6 +98,7 @@ class _Rank:
     device_copies: dict[str, float]
     captures: HostBoundCaptures
     host_causes: HostCauses
+    makes_own_batches: bool
     is_sample: bool
 
 
@@ -129,6 +132,7 @@ def summarize(trace: Trace) -> _Rank:
         device_copies=exposed_device_copies(trace),
         captures=host_bound_captures(trace),
         host_causes=host_causes(trace),
+        makes_own_batches=makes_own_batches(trace),
         is_sample=missing_ops_share(trace) > 0,
     )
 
@@ -172,6 +176,7 @@ def _lost_time(job: Job, rows: Sequence[PartitionRow], means: Sequence[_Mean], p
         device_copies=_device_copies(parts),
         captures=[part.captures for part in parts],
         host_causes=[part.host_causes for part in parts],
+        makes_own_batches=any(part.makes_own_batches for part in parts),
     )
 
 

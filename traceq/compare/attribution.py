@@ -1,7 +1,8 @@
 """Charge every nanosecond of a trace's steps to one cause: what one side of a diff spends its time on.
 
 Busy time is charged to the work that runs; idle time to the sync that starves the device, else to what the host did
-instead of launching the next piece of work. Accounts add up to the cells of the partition, and cells to the steps.
+instead of launching the next piece of work: `data loader` where it is in that, in no op and at no known line. Accounts
+add up to the cells of the partition, and cells to the steps.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.stalls.syncs import Syncs, blocked_on_record, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import line_function
+from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import BUSY, HOST_CAUSED, TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.grouping import Groups, group
-from traceq.intervals import Spans, advance, earliest_owner, sorted_unique, span_index
+from traceq.intervals import Spans, advance, contains, earliest_owner, sorted_unique, span_index
 from traceq.model import Trace
 
 __all__ = ["Account", "Ledger", "LedgerCell", "attributed_parts", "ledger", "whole_mean"]
@@ -116,6 +118,8 @@ def attributed_parts(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.
     places = {track: all_actors.first_place + place for track, place in between.place.items()}
     host = np.full(len(start_ns), all_actors.python)
     host = _host_actor(trace, between.parts, places, start_ns, owner, host)
+    is_loading = contains(loader_waits(trace), start_ns) & (all_actors.line[host] == 0)
+    host = np.where(is_loading, all_actors.loader, host)
     host = _host_actor(trace, op_parts, ops, start_ns, owner, host)
     starved_index = span_index(starved, start_ns)
     sync = np.where(starved_index >= 0, starving_sync[starved_index] if len(starving_sync) else 0, -1)

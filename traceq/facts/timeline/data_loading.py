@@ -1,4 +1,4 @@
-"""Time in which the main thread waits for the data loader."""
+"""Time in which the main thread fetches the next batch from the data loader."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
-from traceq.intervals import Spans, spans
+from traceq.intervals import Spans, measure, spans
 from traceq.model import Category, Trace
 
-__all__ = ["DATALOAD_WAIT", "LOADER", "LOADING", "loader_waits"]
+__all__ = ["DATALOAD_WAIT", "LOADER", "LOADING", "loader_waits", "makes_own_batches", "own_batches"]
 
 DATALOAD_WAIT = "dataload_wait"
 """Phase in which a recorded loop fetches its next batch."""
@@ -25,11 +25,29 @@ LOADER = r"enumerate\(DataLoader\)"
 _LOADER_START = re.compile(f"^{LOADER}")
 
 
+_WITHOUT_WORKERS = re.compile(rf"^{LOADER}#_SingleProcess")
+
+
 @once_per_trace
 def loader_waits(trace: Trace) -> Spans:
-    """Return the time in which the main thread waits for the data loader."""
+    """Return the time in which the main thread waits for the data loader, or makes the batches itself."""
+    return _ranges(trace, _LOADER_START)
+
+
+@once_per_trace
+def own_batches(trace: Trace) -> Spans:
+    """Return the part of `loader_waits` in which the main thread makes the batches itself, without workers."""
+    return _ranges(trace, _WITHOUT_WORKERS)
+
+
+def makes_own_batches(trace: Trace) -> bool:
+    """Return whether most of `loader_waits` is such a part: with `num_workers=0` there is nobody to wait for."""
+    return 2 * measure(own_batches(trace)) > measure(loader_waits(trace))
+
+
+def _ranges(trace: Trace, name: re.Pattern[str]) -> Spans:
     events = trace.events
     rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(events, rows, _LOADER_START)]
+    rows = rows[matching(events, rows, name)]
     rows = rows[tracks(trace)[rows] == main_track(trace)]
     return spans(events.ts[rows], events.end[rows])

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
-from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.nesting import host_ops
 from traceq.facts.timeline.call_sites import origins
+from traceq.facts.timeline.data_loading import own_batches
 from traceq.facts.timeline.lines_between_ops import lines_between_ops
 from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
-from traceq.intervals import Spans, measure, measure_within, spans
-from traceq.model import Category, Trace
+from traceq.intervals import measure, measure_within
+from traceq.model import Trace
 
 __all__ = ["LoadingLine", "loading_line"]
-
-
-_WITHOUT_WORKERS = re.compile(r"^enumerate\(DataLoader\)#_SingleProcess")
 
 
 @frozen
@@ -34,7 +29,7 @@ def loading_line(trace: Trace) -> LoadingLine | None:
 
     It counts outermost ops by their lines, and the time between ops by the table that a recording embeds.
     """
-    loading = _without_workers(trace)
+    loading = own_batches(trace)
     if not len(loading):
         return None
     main, between = main_track(trace), lines_between_ops(trace)
@@ -55,10 +50,3 @@ def loading_line(trace: Trace) -> LoadingLine | None:
     ns.pop("", None)
     most = max(ns, key=lambda line: ns[line], default="")
     return LoadingLine(most, 100 * ns[most] / measure(loading)) if most and ns[most] else None
-
-
-def _without_workers(trace: Trace) -> Spans:
-    events = trace.events
-    rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(events, rows, _WITHOUT_WORKERS) & (tracks(trace)[rows] == main_track(trace))]
-    return spans(events.ts[rows], events.end[rows])
