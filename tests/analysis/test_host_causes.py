@@ -36,7 +36,9 @@ def test_without_host_ops_it_is_not_known_where_the_host_is() -> None:
     assert "the device waits while the host prepares the next launch" in finding.text
 
 
-@pytest.mark.parametrize(("second", "ends"), [(900, " (200 us to 900 us by step)"), (300, "")])
+@pytest.mark.parametrize(
+    ("second", "ends"), [(900, " (200 us to 900 us by step)"), (300, ", beside 750 us (75.0 %) of kernel gemm")]
+)
 def test_a_mean_that_no_step_has_comes_with_those_of_the_steps(second: int, ends: str) -> None:
     """The device waits for 200 us in the first step of 1 ms, and for `second` in the next."""
     rows: list[Event] = [step(0, 1000), step(1000, 1000, 1)]
@@ -45,3 +47,28 @@ def test_a_mean_that_no_step_has_comes_with_those_of_the_steps(second: int, ends
     findings = analyze(Run("", (build(*rows),)), "partition").findings
     (finding,) = (each for each in findings if each.code == "host_bound")
     assert f" in these 2 traced steps{ends}: the device waits" in finding.text
+
+
+def waits_and_computes(*kernels: tuple[str, int]) -> str:
+    """The finding on a step of 200 us whose device waits for 80 us, and then runs these kernels."""
+    rows: list[Event] = [step(0, 200)]
+    start = 80
+    for number, (name, dur) in enumerate(kernels, 1):
+        rows += [launch(70 + number, 1, number), kernel(name, start, dur, number)]
+        start += dur
+    (finding,) = (each for each in analyze(Run("", (build(*rows),)), "partition").findings if each.code == "host_bound")
+    return finding.text
+
+
+def test_a_kernel_that_takes_longer_than_what_is_lost_is_named_beside_it() -> None:
+    """Then the host is not what takes most of the step."""
+    text = waits_and_computes(("void gemm<float>(int)", 90), ("add", 30))
+    assert ", 72.0 us per step (36.0 %) in this one traced step, beside 90.0 us (45.0 %) of kernel gemm" in text
+
+
+def test_kernels_that_only_together_take_longer_than_what_is_lost_are_not_named() -> None:
+    assert "beside" not in waits_and_computes(("gemm", 60), ("add", 60))
+
+
+def test_a_kernel_counts_with_all_its_runs() -> None:
+    assert "beside 120 us (60.0 %) of kernel gemm: " in waits_and_computes(("gemm", 60), ("gemm", 60))

@@ -12,6 +12,7 @@ from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_s
 from traceq.analysis._device_copies import copies_of_device_words
 from traceq.analysis._graph_captures import HostBoundCaptures, capture_words, notable_capture_ns
 from traceq.analysis._host_causes import HostCauses, host_words
+from traceq.analysis._largest_kernel import LargestKernel
 from traceq.analysis._wording import (
     and_followers,
     category_term,
@@ -74,6 +75,7 @@ class LostTime:
     replay saves if the resource of a category were free, on the rank `last`, which waits least for others (they would
     only wait longer) and has `last_ns` of each category; with None on each. `device_copies`: ns by op of exposed copies
     that no overlap can hide; `captures` and `host_causes` of each rank. `makes_own_batches`: the main thread does.
+    `largest_kernel` computes longest.
     """
 
     job: Job
@@ -86,10 +88,13 @@ class LostTime:
     captures: Sequence[HostBoundCaptures]
     host_causes: Sequence[HostCauses]
     makes_own_batches: bool
+    largest_kernel: LargestKernel | None
 
     def findings(self) -> tuple[Finding, ...]:
         """Return the categories that take a large share of most counted steps, mean over ranks."""
-        return tuple(self._finding(category) for category in _LOST if self._is_large(category))
+        large = [category for category in _LOST if self._is_large(category)]
+        most = max(large, key=lambda category: float(self._ns(category).sum()), default="")
+        return tuple(self._finding(category, self._beside(category) if category == most else "") for category in large)
 
     def _is_large(self, category: str) -> bool:
         ns, whole, least_pct = self._ns(category), self._whole, _LOST[category][0]
@@ -101,7 +106,7 @@ class LostTime:
         unprofiled = unprofiled_share(self.job, _DATA_WAIT, least_pct) if category == _LOADER else None
         return unprofiled is None or unprofiled.exceeds
 
-    def _finding(self, category: str) -> Finding:
+    def _finding(self, category: str, beside: str) -> Finding:
         ns = self._ns(category)
         mean_ns, once_ns = float(ns.mean()), self._once_ns(category)
         saving = self._saving(category)
@@ -115,9 +120,17 @@ class LostTime:
         time = f"{format_value(mean_ns, Unit.NS)} {per_step(self.job.ranks[0].steps)}"
         share = format_value(100 * float(ns.sum() / self._whole.sum()), Unit.PERCENT)
         basis = f" {in_traced_steps(self.job)}" if self.job.ranks[0].steps.marked else ""
-        where = f"{basis}{range_of_steps(ns)}{self._in_first(category)}"
+        where = f"{basis}{range_of_steps(ns)}{self._in_first(category)}{beside}"
         text = f"{category_term(category)}, {time} ({share}){where}{says}"
         return Finding(category, "low" if is_vain else "medium", text, round(mean_ns))
+
+    def _beside(self, category: str) -> str:
+        """Return `, beside 6.93 ms (59.8 %) of kernel gemm` where one kernel computes for longer than this; "" else."""
+        kernel, whole_ns = self.largest_kernel, float(self._whole.mean())
+        if kernel is None or kernel.ns <= self._ns(category).mean():
+            return ""
+        share = format_value(100 * kernel.ns / whole_ns, Unit.PERCENT)
+        return f", beside {format_value(kernel.ns, Unit.NS)} ({share}) of kernel {kernel.name}"
 
     def _ns(self, category: str) -> NDArray[np.float64]:
         return self.by_step.get(category, np.zeros_like(self._whole))
@@ -139,10 +152,11 @@ class LostTime:
             meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
         if category == _COPIES and 2 * sum(self.device_copies.values()) >= mean_ns:
             meaning = copies_of_device_words(dict(self.device_copies))
-        own, causes = self.makes_own_batches, self.host_causes
-        if category == _LOADER and own:
+        makes_own_batches = self.makes_own_batches
+        if category == _LOADER and makes_own_batches:
             meaning = _MAKES_OWN
-        if category == _HOST_BOUND and (places := host_words(causes, mean_ns, makes_own_batches=own)):
+        places = host_words(self.host_causes, mean_ns, makes_own_batches=makes_own_batches)
+        if category == _HOST_BOUND and places:
             meaning = f"the device waits for the host: {places}"
         unrecorded = self._ns(TimeCategory.UNRECORDED.name.lower())
         is_unsure = category in (*_BESIDE_COMPUTE, _HOST_BOUND)
