@@ -13,6 +13,7 @@ from traceq.analysis.duplicates import OTHERS
 from traceq.analysis.registry import analyze, sheet
 from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.kernels import launched_kernels
+from traceq.facts.events.library_loading import library_loading_calls
 from traceq.model import Run, Trace
 from traceq.runs.read import read
 
@@ -276,6 +277,45 @@ def test_a_library_that_starts_by_a_free_is_a_cold_start_and_no_allocation() -> 
     assert table(starts, "syncs") == []
     assert findings(waits) == []
     assert [(row["kind"], row["blocked_ns"]) for row in table(waits, "syncs")] == [("alloc", 400_000_000)]
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([("cudaFree", 12_000), ("cudaFree", 80_000), ("cudaDeviceGetAttribute", 1)], 92_000_000),
+        ([("cudaFree", 80_000), ("cudaMalloc", 1), ("cudaDeviceGetAttribute", 1)], 0),
+        ([("cudaFree", 900), ("cudaDeviceGetAttribute", 1)], 0),
+    ],
+)
+def test_a_short_free_starts_a_library_where_its_op_then_asks_what_the_device_can_do(
+    calls: list[tuple[str, int]], expected: int
+) -> None:
+    """An allocator that frees memory allocates next; after a free of less than 1 ms nothing was loaded."""
+
+    def freeing(op_us: int) -> Trace:
+        rows, now = [op("aten::add", 1, 30), launch(2, 3, 1), kernel("add", 6, 20, 1), op("aten::addmm", 100, op_us)], 110
+        for name, took in calls:
+            rows.append(call(name, now, took))
+            now += took + 5
+        return build(step(0, 100_000), *rows, launch(now, 5, 2), kernel("gemm", now + 10, 10, 2))
+
+    inside, before_the_op_ends = freeing(99_000), freeing(20)
+    assert int(inside.events.dur[library_loading_calls(inside)].sum()) == expected
+    assert len(library_loading_calls(before_the_op_ends)) == 0
+    frees = sum(name != "cudaDeviceGetAttribute" for name, _ in calls)
+    assert sum(row["num"] for row in table(inside, "syncs")) == (0 if expected else frees)
+
+
+@pytest.mark.parametrize(("took_us", "expected"), [(200_000, 500_000_000), (90_000, 300_000_000)])
+def test_a_library_that_starts_by_creating_a_stream_is_a_cold_start(took_us: int, expected: int) -> None:
+    """A stream is created in microseconds, unless the code of cuDNN is loaded first."""
+    rows = [op("aten::cudnn_convolution", 10, 600_000), call("cudaStreamCreateWithFlags", 20, took_us)]
+    rows += [call("cudaFree", 250_000, 300_000), launch(600_000, 5, 1), kernel("conv", 600_010, 10, 1)]
+    trace = build(step(0, 5), step(5, 700_000, 1), op("aten::empty", 6, 2), call("cudaDeviceGetAttribute", 7, 1), *rows)
+    (finding,) = (each for each in analyze(Run("", (trace,)), "launches").findings if each.code == "cold_start")
+    assert finding.ns == expected
+    named = "2 calls, the longest cudaFree" if expected > 400_000_000 else "cudaFree"
+    assert f"starting libraries ({named}) {expected // 1_000_000} ms" in finding.text
 
 
 def test_a_launch_that_takes_long_each_time_or_behind_a_full_queue_loads_nothing() -> None:

@@ -53,7 +53,7 @@ class LaunchRow:
     """Kernels of one phase over the whole trace, and over its windows the host-bound part of its time.
 
     `launch_bound_pct` is `host_bound_ns` in percent of `window_ns`; `cold_ns` the host's time in the counted steps for
-    what a process does once: it starts the device, it loads kernels.
+    what a process does once: it starts the device and libraries, and loads kernels.
     """
 
     rank: int = column("rank", Unit.COUNT)
@@ -243,9 +243,7 @@ def _cold_start(trace: Trace) -> Finding | None:
         name = events.strings[events.name[first_use[0]]]
         parts.append(f"the first use of the device ({name}) takes {format_value(took_ns[0], Unit.NS)}")
     if len(libraries):
-        name = events.strings[events.name[libraries[0]]]
-        num = name if len(libraries) == 1 else f"{len(libraries)} times {name}"
-        parts.append(f"starting libraries ({num}) {format_value(took_ns[1], Unit.NS)}")
+        parts.append(f"starting libraries ({_call_names(trace, libraries)}) {format_value(took_ns[1], Unit.NS)}")
     if len(loads):
         num = "1 kernel" if len(loads) == 1 else f"{len(loads)} kernels"
         parts.append(f"loading {num} at the first launch {format_value(took_ns[2], Unit.NS)}")
@@ -257,6 +255,16 @@ def _cold_start(trace: Trace) -> Finding | None:
     )
     instead_of = ("host_bound", "launch_bound", "host_round_trips", "long_backward")
     return Finding("cold_start", "high", text, sum(took_ns), instead_of=instead_of)
+
+
+def _call_names(trace: Trace, calls: NDArray[np.int64]) -> str:
+    """Return `cudaFree`, `3 times cudaFree`, or `5 calls, the longest cudaFree` where they differ."""
+    events = trace.events
+    name: str = events.strings[events.name[calls[np.argmax(events.dur[calls])]]]
+    if len(calls) == 1:
+        return name
+    is_one_name = len(events.names_among(calls)) == 1
+    return f"{len(calls)} times {name}" if is_one_name else f"{len(calls)} calls, the longest {name}"
 
 
 def _beyond_cold_start(trace: Trace) -> str:

@@ -125,8 +125,8 @@ def cold_start(trace: Trace, steps: list[dict[str, Any]]) -> int:
         seen.add(op.name)
         if is_first and took > max(1_000_000, 50 * median) and re.match(r"(cuda|hip|cu)(Ext|Module)?Launch", call.name):
             ns += took
-    frees = (event for event in trace.events if event.cat == "runtime" and starts_a_library(event, trace))
-    return ns + sum(free.end - free.start for free in frees if free.start >= begun)
+    starting = (event for event in trace.events if event.cat == "runtime" and starts_a_library(event, trace))
+    return ns + sum(each.end - each.start for each in starting if each.start >= begun)
 
 
 def long_backward(parts: list[Piece]) -> int:

@@ -6,9 +6,11 @@ import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 
+from .nested import Nested
 from .reader import Event, Trace, integer
 from .spans import inside, union
 
+FREE = "(cuda|hip)Free$|cuMemFree(_v2)?$"
 SLACK_NS = 50_000
 ON_DEVICE = ("aten::std", "aten::var", "aten::_assert_async")
 ALLOCATIONS = {
@@ -103,10 +105,25 @@ def find_syncs(trace: Trace) -> list[Sync]:
 
 
 def starts_a_library(call: Event, trace: Trace) -> bool:
-    """Whether a free takes 100 ms although nothing runs on the device meanwhile."""
-    if not re.match("(cuda|hip)Free$|cuMemFree(_v2)?$", call.name) or call.end - call.start < 100_000_000:
+    """Whether a free or a creation takes 100 ms, or a free 1 ms before its op asks for an attribute, with no work."""
+    took, is_free = call.end - call.start, re.match(FREE, call.name) is not None
+    if took < 1_000_000 or not (is_free or re.match("(cuda|hip|cu)(Stream|Event)Create", call.name)):
         return False
-    return not any(op.start < call.end and op.end > call.start for op in trace.device_ops)
+    if any(op.start < call.end and op.end > call.start for op in trace.device_ops):
+        return False
+    return took >= 100_000_000 or (is_free and asks_next(call, trace))
+
+
+def asks_next(call: Event, trace: Trace) -> bool:
+    """Whether the next call of the thread that frees nothing asks for an attribute, in the same innermost op."""
+    on_thread = [event for event in trace.events if event.thread == call.thread]
+    later = [each for each in on_thread if each.cat == "runtime" and each.start > call.start]
+    following = min((each for each in later if not re.match(FREE, each.name)), key=lambda each: each.start, default=None)
+    if following is None or not following.name.endswith("DeviceGetAttribute"):
+        return False
+    ops = Nested(event for event in on_thread if event.cat == "cpu_op")
+    op = ops.innermost(call.start)
+    return op is not None and op is ops.innermost(following.start)
 
 
 def read_call(
