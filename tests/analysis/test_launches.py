@@ -293,7 +293,8 @@ def test_a_short_free_starts_a_library_where_its_op_then_asks_what_the_device_ca
     """An allocator that frees memory allocates next; after a free of less than 1 ms nothing was loaded."""
 
     def freeing(op_us: int) -> Trace:
-        rows, now = [op("aten::add", 1, 30), launch(2, 3, 1), kernel("add", 6, 20, 1), op("aten::addmm", 100, op_us)], 110
+        rows = [op("aten::add", 1, 30), launch(2, 3, 1), kernel("add", 6, 20, 1), op("aten::addmm", 100, op_us)]
+        now = 110
         for name, took in calls:
             rows.append(call(name, now, took))
             now += took + 5

@@ -427,7 +427,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     **dict.fromkeys(("costly_sync", "free_sync"), by_sync),
     "joint_syncs": by_replay("all syncs", *(f"{kind} syncs" for kind in SYNC_KINDS)),  # one kind has no row of all
     "pageable_copies": at_most(by_replay("htod syncs")),
-    "allocator_retries": by_replay("alloc syncs"),
+    **dict.fromkeys(("allocator_retries", "uncached_allocations"), by_replay("alloc syncs")),
     "starved": by_loader,
     "outside_phases": by_other_phase,
     "small_ops": at_most(by_line),

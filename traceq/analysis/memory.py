@@ -17,6 +17,7 @@ from traceq.causes.replay import Saving
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.one_time_syncs import is_in_graph_capture, returns_memory
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.stalls.uncached_allocations import uncached_allocations
 from traceq.facts.timeline.allocations import MemoryUse, memory_use
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.call_sites import origins
@@ -35,6 +36,8 @@ POSITION = 75
 
 _LEAST_PCT = 0.1
 """Percentage of most steps that replay saves from which it is worth more than a remark."""
+
+_UNSET = "unset PYTORCH_NO_CUDA_MEMORY_CACHING (on ROCm PYTORCH_NO_HIP_MEMORY_CACHING)"
 
 
 @frozen
@@ -70,21 +73,23 @@ class PeakRow:
 
 @frozen
 class _Rank:
-    """One rank's phases and peaks on each device, and its allocator retries."""
+    """One rank's phases and peaks on each device, and what is wrong with its calls of the driver."""
 
     rows: tuple[MemoryRow, ...]
     peaks: tuple[PeakRow, ...]
-    retries: _Retries | None
+    driver_calls: _DriverCalls | None
 
 
 @frozen
-class _Retries:
-    """How often the allocator frees memory to the driver within steps, in words, and what a step of `step_ns` saves.
+class _DriverCalls:
+    """A finding on how steps allocate from the driver, in words, and what a step of `step_ns` saves.
 
     `saving` without any call of the allocator to the driver, None where that is not known; `recurs`: in most steps.
     """
 
-    often: str
+    code: str
+    what: str
+    remedy: str
     step_ns: float
     saving: Saving | None
     recurs: bool
@@ -94,7 +99,7 @@ def summarize(trace: Trace) -> _Rank:
     """Return peak and growth of each phase, the peak's place, from `[memory]` rows, and allocator calls in steps."""
     uses = memory_use(trace)
     rows = tuple(row for use in uses for row in _rows(trace, use))
-    return _Rank(rows, tuple(_peak(trace, use) for use in uses), _retries(trace))
+    return _Rank(rows, tuple(_peak(trace, use) for use in uses), _driver_calls(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -104,9 +109,9 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         Table.of("memory", "Memory", MemoryRow, of_all(parts)),
         Table.of("memory_peaks", "Peaks", PeakRow, peaks),
     )
-    has_retries = any(part.retries for part in parts)
-    gain = job_gain(job, WithoutSyncs(kind=SYNC_KINDS[SyncKind.ALLOC])) if has_retries else None
-    of_ranks = [None if part.retries is None else _finding(job, part.retries, gain) for part in parts]
+    has_calls = any(part.driver_calls for part in parts)
+    gain = job_gain(job, WithoutSyncs(kind=SYNC_KINDS[SyncKind.ALLOC])) if has_calls else None
+    of_ranks = [None if part.driver_calls is None else _finding(job, part.driver_calls, gain) for part in parts]
     findings = on_the_worst_rank(job, of_ranks, slack_by_rank(job), is_of_job=gain is not None)
     unknown = () if peaks else (Unknown("memory", "profile_memory=True"),)
     views = (_view(job, parts, peaks),) if peaks else ()
@@ -163,8 +168,35 @@ def _note(peak: PeakRow) -> str:
     return f"Peak {format_value(peak.peak_bytes, Unit.BYTES)}{reserved} in {peak.phase}{line}{op}.{levels}"
 
 
-def _retries(trace: Trace) -> _Retries | None:
-    """Return the allocator's retries if it freed memory to the driver within a step, but for the capture of a graph."""
+def _driver_calls(trace: Trace) -> _DriverCalls | None:
+    """Return that the driver allocates every tensor, else that an allocator returns memory to it; None for neither."""
+    if (what := _uncached(trace)) is not None:
+        code, remedy = "uncached_allocations", _UNSET
+    elif (what := _retries(trace)) is not None:
+        code, remedy = "allocator_retries", "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory"
+    else:
+        return None
+    saving = saved_without_syncs(trace, SyncKind.ALLOC) if is_replayed(trace) else None
+    does_recur = saving is not None and recurs(saving.steps_ns, steps(trace), _LEAST_PCT)
+    step_ns = float(np.diff(steps(trace).window[steps(trace).counted]).mean())
+    return _DriverCalls(code, what, remedy, step_ns, saving, does_recur)
+
+
+def _uncached(trace: Trace) -> str | None:
+    """Return how often the driver allocates and frees, as it does for every tensor; None where it does not."""
+    if (uncached := uncached_allocations(trace)) is None:
+        return None
+    trace_steps = steps(trace)
+    numbers = (uncached.num_allocated, uncached.num_freed, uncached.num_launches)
+    allocates, frees, launches = (format_value(each / int(trace_steps.counted.sum()), Unit.MEAN) for each in numbers)
+    return (
+        f"the driver allocates every tensor, as without a caching allocator: {allocates} allocations and {frees} frees "
+        f"beside {launches} launches {per_step(trace_steps)}"
+    )
+
+
+def _retries(trace: Trace) -> str | None:
+    """Return how often an allocator frees memory to the driver within steps, but for the capture of a graph."""
     waits, trace_steps = syncs(trace), steps(trace)
     if not trace_steps.marked:
         return None
@@ -177,24 +209,26 @@ def _retries(trace: Trace) -> _Retries | None:
     with_one = len(sorted_unique(span_index(host, waits.start[frees_memory])))
     frees = format_value(num_frees / num_steps, Unit.MEAN)
     often = f"{frees} times {per_step(trace_steps)}{in_some_steps(with_one, num_steps)}"
-    saving = saved_without_syncs(trace, SyncKind.ALLOC) if is_replayed(trace) else None
-    does_recur = saving is not None and recurs(saving.steps_ns, trace_steps, _LEAST_PCT)
-    return _Retries(often, float(np.diff(trace_steps.window).mean()), saving, does_recur)
+    return f"the allocator returns memory to the driver {often}"
 
 
-def _finding(job: Job, retries: _Retries, gain: JobGain | None) -> Finding:
-    """Return the finding on a rank's retries; its time is what the rank saves without any call to the driver.
+def _finding(job: Job, calls: _DriverCalls, gain: JobGain | None) -> Finding:
+    """Return the finding on a rank's calls; its time is what the rank saves without any call to the driver.
 
     `gain`: what all ranks do, None where that is not known.
     """
-    saves, saving = "", retries.saving
+    saves, saving = "", calls.saving
     if saving is not None:
-        saved = gained_words(saving_words(saving, retries.step_ns), gain)
+        saved = gained_words(saving_words(saving, calls.step_ns), gain)
         saves = f"; removing all allocation calls saves {saved} ({replay_term(job)})"
-    text = (
-        f"the allocator returns memory to the driver {retries.often}{saves}: "
-        "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory"
-    )
     saved_ns = saving.least_ns if saving else 0
-    is_gain = saved_ns > 0 and retries.recurs and not (gain and gain.is_nothing)
-    return Finding("allocator_retries", "high" if is_gain else "low", text, saved_ns, instead_of=("alloc_wait",))
+    is_gain = saved_ns > 0 and calls.recurs and not (gain and gain.is_nothing)
+    of_all_calls = calls.code == "uncached_allocations"
+    return Finding(
+        calls.code,
+        "high" if is_gain else "low",
+        f"{calls.what}{saves}: {calls.remedy}",
+        saved_ns,
+        instead_of=("alloc_wait", "joint_syncs") if of_all_calls else ("alloc_wait",),
+        instead_of_syncs=(SYNC_KINDS[SyncKind.ALLOC],) if of_all_calls else (),
+    )

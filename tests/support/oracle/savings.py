@@ -11,7 +11,8 @@ from .syncs import Sync
 
 __all__ = ["CODES", "Savings"]
 
-CODES = {"costly_sync", "free_sync", "joint_syncs", "pageable_copies", "allocator_retries"}
+OF_ALLOCATIONS = {"allocator_retries", "uncached_allocations"}
+CODES = {"costly_sync", "free_sync", "joint_syncs", "pageable_copies", *OF_ALLOCATIONS}
 
 
 class Savings:
@@ -32,7 +33,7 @@ class Savings:
             return False
         if code == "pageable_copies":
             return is_pageable(hold.sync)
-        if code == "allocator_retries":
+        if code in OF_ALLOCATIONS:
             return hold.sync.kind == "alloc"
         return code == "joint_syncs" or self.rows.key(hold.sync) == key
 

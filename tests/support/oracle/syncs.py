@@ -118,7 +118,9 @@ def asks_next(call: Event, trace: Trace) -> bool:
     """Whether the next call of the thread that frees nothing asks for an attribute, in the same innermost op."""
     on_thread = [event for event in trace.events if event.thread == call.thread]
     later = [each for each in on_thread if each.cat == "runtime" and each.start > call.start]
-    following = min((each for each in later if not re.match(FREE, each.name)), key=lambda each: each.start, default=None)
+    following = min(
+        (each for each in later if not re.match(FREE, each.name)), key=lambda each: each.start, default=None
+    )
     if following is None or not following.name.endswith("DeviceGetAttribute"):
         return False
     ops = Nested(event for event in on_thread if event.cat == "cpu_op")

@@ -28,7 +28,7 @@ _LEAST_NS = 100_000_000
 creates an event in microseconds.
 """
 _LEAST_NS_OF_ASKING = 1_000_000
-"""After a shorter free the library asks what the device can do, where an allocator allocates; below it loads nothing."""
+"""After a shorter free a library asks what the device can do, where an allocator allocates; below it loads nothing."""
 
 
 @once_per_trace
