@@ -121,14 +121,14 @@ def test_tensors_that_the_driver_allocates_one_by_one_have_no_caching_allocator(
 ) -> None:
     path = write(tmp_path / "rank0.json", *steps, *tensors(1))
     shown = sheet(read(path))
-    (found,) = (each for each in shown.findings if each.code == "uncached_allocations")
+    (uncached,) = (each for each in shown.findings if each.code == "uncached_allocations")
     often = (
         "30 allocations and 30 frees beside 30 launches per step" if steps else "60 allocations and 60 frees beside 60"
     )
-    assert f"as without a caching allocator: {often}" in found.text
-    assert found.text.partition(" (in")[0].endswith("(on ROCm PYTORCH_NO_HIP_MEMORY_CACHING)")
-    assert found.ns == pytest.approx(Savings(path).saved_ns(found.code), abs=1)
-    assert found.ns > 1_000_000
+    assert f"as without a caching allocator: {often}" in uncached.text
+    assert uncached.text.partition(" (in")[0].endswith("(on ROCm PYTORCH_NO_HIP_MEMORY_CACHING)")
+    assert uncached.ns == pytest.approx(Savings(path).saved_ns(uncached.code), abs=1)
+    assert uncached.ns > 1_000_000
     others = {each.code for each in shown.top_findings}
     assert not others & {"allocator_retries", "alloc_wait", "joint_syncs", "costly_sync"}
 
