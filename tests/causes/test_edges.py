@@ -6,7 +6,7 @@ import numpy as np
 from builder import build, call, kernel, launch, memcpy, op
 
 from traceq.causes.common_steps import CommonSteps, common_steps
-from traceq.causes.edges import IN_BOTH, EdgeKind
+from traceq.causes.edges import IN_A, IN_BOTH, EdgeKind
 from traceq.model import Trace
 
 
@@ -66,7 +66,7 @@ def test_a_copy_that_one_side_waits_for_is_waited_for_on_that_side() -> None:
     assert binds
 
 
-def full_queue(length: int = 950, blocked: int = 40) -> Trace:
+def full_queue(length: int = 950, blocked: int = 40, every_fourth: str = "gemm") -> Trace:
     """Kernels of 100 each; a launch returns 8 after the one that was launched `length` before it has ended.
 
     The host is that far ahead when 14 kernels have ended.
@@ -75,7 +75,8 @@ def full_queue(length: int = 950, blocked: int = 40) -> Trace:
     for number in range(length + 14 + blocked):
         start = 5 + 100 * number
         over = max(begin + 1, start - 100 * (length - 1) + 8)
-        rows += [launch(begin, over - begin, number + 1), kernel("gemm", start, 100, number + 1)]
+        name = "gemm" if number % 4 else every_fourth
+        rows += [launch(begin, over - begin, number + 1), kernel(name, start, 100, number + 1)]
         begin = over + 0.5
     return build(*rows)
 
@@ -84,3 +85,12 @@ def test_a_launch_into_a_full_queue_waits_for_the_work_that_left_it() -> None:
     trace = full_queue()
     result = edges_of(common_steps([trace], [trace]), EdgeKind.QUEUE)
     assert [edge for edge in result if edge[3]][1:] == [(8000, 8000, IN_BOTH, True)] * 39
+
+
+def test_a_full_queue_also_holds_work_that_only_one_side_runs() -> None:
+    """The other side, without every fourth kernel, waits for its host: its queue is never full."""
+    others = [row for n in range(750) for row in (launch(200 * n, 2, n + 1), kernel("gemm", 200 * n + 5, 100, n + 1))]
+    full, empty = full_queue(every_fourth="extra"), build(*others)
+    expected = [(8000, 8000, IN_A, True)] * 40
+    assert [edge for edge in edges_of(common_steps([full], [empty]), EdgeKind.QUEUE) if edge[3]] == expected
+    assert [edge for edge in edges_of(common_steps([empty], [full]), EdgeKind.QUEUE) if edge[3]] == expected

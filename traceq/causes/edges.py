@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.anchors import AnchorKind
 from traceq.causes.early_waits import early_waits
-from traceq.causes.holds import HoldKind
+from traceq.causes.holds import HoldKind, waits_for_queue
 from traceq.causes.rank_graph import RankGraph
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.stream_waits import stream_waits
@@ -91,7 +91,7 @@ def joined_edges(parts: Sequence[Edges]) -> Edges:
 
 def rank_edges(graph: RankGraph, queue_length: int) -> Edges:
     """Return the edges of one rank; those into the U places of the host come first."""
-    return joined_edges(_parts(graph, queue_length))
+    return joined_edges([*_parts(graph, queue_length), _full_queue_edges(graph)])
 
 
 def edges_of_one(graph: RankGraph, queue_length: int) -> Edges:
@@ -244,3 +244,25 @@ def _queue_edges(graph: RankGraph, queue_length: int) -> Edges:
     index = np.searchsorted(work.place[paired], ends, "left") - queue_length - 2
     ends, index = ends[index >= 0], index[index >= 0]
     return Edges.of(graph.start_node[paired[index]] + 1, graph.host_node[ends], EdgeKind.QUEUE)
+
+
+def _full_queue_edges(graph: RankGraph) -> Edges:
+    """Return the edges from the work that left the launch queue to the launch that waited, as either side shows them.
+
+    Work that only one side has fills its queue, too, so the queue's length in common work does not tell what left it.
+    """
+    size, keys = len(graph.work), []
+    for line, place_of, unit_of in (
+        (graph.a, graph.place_a, graph.work.unit_of_a),
+        (graph.b, graph.place_b, graph.work.unit_of_b),
+    ):
+        calls, left = waits_for_queue(line.trace)
+        queued, hold_of = np.flatnonzero(line.holds.kind == HoldKind.QUEUE), np.full(len(line.trace.events), -1)
+        hold_of[line.holds.row[queued]] = queued
+        hold = hold_of[calls]
+        place, unit = place_of[line.hold_ends[hold[hold >= 0]]], unit_of[left[hold >= 0]]
+        is_forward = (unit >= 0) & (graph.start_node[unit] + 1 < graph.host_node[place])
+        keys.append((place * size + unit)[is_forward])
+    key, sides = _with_sides(*keys)
+    place, unit = np.divmod(key, max(size, 1))
+    return Edges.of(graph.start_node[unit] + 1, graph.host_node[place], EdgeKind.QUEUE, sides)

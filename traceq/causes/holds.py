@@ -28,7 +28,7 @@ from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["HoldKind", "HostHolds", "holds", "launch_queue_length"]
+__all__ = ["HoldKind", "HostHolds", "holds", "launch_queue_length", "waits_for_queue"]
 
 _FREE = re.compile(r"Free")
 
@@ -122,6 +122,24 @@ def holds(trace: Trace, queue_length: int, *, with_silent: bool) -> HostHolds:
 @once_per_trace
 def launch_queue_length(trace: Trace) -> int:
     """Return how many launches were outstanding when launch calls blocked because the queue was full; 0 if none did."""
+    _, outstanding = _blocked_launches(trace)
+    return int(outstanding.max()) if len(outstanding) else 0
+
+
+def waits_for_queue(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (rows of the launch calls that blocked because the queue was full, the work that ended last before each).
+
+    That work left the queue: the call got its place.
+    """
+    work, (launched, _) = device_work(trace), _blocked_launches(trace)
+    calls, by_end = sorted_unique(work.call[launched]), np.argsort(work.end, kind="stable")
+    last = np.searchsorted(work.end[by_end], trace.events.end[calls], "right") - 1
+    return calls[last >= 0], by_end[last[last >= 0]]
+
+
+@once_per_trace
+def _blocked_launches(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (work whose launch call blocked because the queue was full, how many launches were outstanding then)."""
     events, work = trace.events, device_work(trace)
     linked = np.flatnonzero(work.linked)
     linked = linked[np.argsort(events.ts[work.call[linked]], kind="stable")]
@@ -133,8 +151,9 @@ def launch_queue_length(trace: Trace) -> int:
     num_early = np.searchsorted(begun[of_session], returned, "right")
     outstanding = num_early + np.arange(len(linked)) - np.searchsorted(ends, returned, "right")
     blocked = (events.dur[work.call[linked]] > _MIN_BLOCKED_NS) & (outstanding >= _MIN_OUTSTANDING)
-    num_calls = len(sorted_unique(work.call[linked[blocked]]))
-    return int(outstanding[blocked].max()) if num_calls >= _MIN_BLOCKED_CALLS else 0
+    if len(sorted_unique(work.call[linked[blocked]])) < _MIN_BLOCKED_CALLS:
+        return linked[:0], outstanding[:0]
+    return linked[blocked], outstanding[blocked]
 
 
 def _other_copies(
