@@ -84,3 +84,30 @@ def test_a_line_with_two_rows_of_syncs_says_that_whatif_removes_both() -> None:
     assert views["whatif"].title.endswith(" (sync:train.py:9 is 2 rows of syncs together)")
     (row,) = (row for row in views["whatif"].to_dicts() if row["option"] == "--without sync:train.py:9")
     assert all(row["saved_ns"] > ns > 0 for ns in saved)
+
+
+def modules_that_read(*numbers: int) -> Trace:
+    """A step in which blocks of these numbers read a scalar at one line of Python, for 200 us each."""
+    rows: list[Event] = [step(0, 10_000)]
+    for n, number in enumerate(numbers):
+        start, corr = 1_000 * n, 10 * n + 1
+        rows += [frame(f"nn.Module: Block_{number}", start, 900), frame("model.py(143): forward", start + 1, 890)]
+        rows += [launch(start + 5, 4, corr), kernel("gemm", start + 10, 200, corr)]
+        rows += [op("aten::_local_scalar_dense", start + 12, 230), call("cudaMemcpyAsync", start + 14, 4, corr + 1)]
+        rows += [memcpy("DtoH (Device -> Pinned)", start + 212, 2, corr + 1)]
+        rows += [call("cudaStreamSynchronize", start + 19, 205)]
+        rows += [launch(start + 300, 4, corr + 2), kernel("gemm", start + 310, 500, corr + 2)]
+    return build(*rows)
+
+
+def test_syncs_that_only_the_module_tells_apart_name_it() -> None:
+    several, one = (syncs_of(modules_that_read(*numbers)) for numbers in ((0, 1), (0, 0)))
+    names = [f"model.py:143 forward (aten::_local_scalar_dense) of Block_{number} in forward" for number in (0, 1)]
+    assert sorted(each.text.partition(" at ")[2].partition(" blocks")[0] for each in several.findings) == names
+    assert {each.text.partition(" at ")[2].partition(" blocks")[0] for each in one.findings} == {
+        "model.py:143 forward (aten::_local_scalar_dense) in forward"
+    }
+    assert ["module" in [column.key for column in report.views[0].columns] for report in (several, one)] == [
+        True,
+        False,
+    ]

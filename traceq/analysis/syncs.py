@@ -65,7 +65,7 @@ _ONCE = {
 }
 """What a finding adds about syncs that do not recur in every step."""
 _VIEW = (
-    *("kind", "line", "op", "phase", "num"),
+    *("kind", "line", "op", "module", "phase", "num"),
     *("step_blocked_ns", "step_unrecorded_ns", "replay_ns", "most_replay_ns", "label"),
 )
 
@@ -241,7 +241,16 @@ def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
     is_range = any((row.most_replay_ns or 0) - row.saved_ns >= _LONG * step_ns[row.rank] for row in shown)
     hidden = unknown if is_cpu_only else () if is_range else ("most_replay_ns",)
     recorded = () if any(row.step_unrecorded_ns for row in shown) else ("step_unrecorded_ns",)
-    return with_step_headings(view.without(*hidden, *recorded), job)
+    of_modules = () if _of_several_modules(shown) else ("module",)
+    return with_step_headings(view.without(*hidden, *recorded, *of_modules), job)
+
+
+def _of_several_modules(rows: Sequence[SyncRow]) -> set[str]:
+    """Return the keys of rows that only the module tells from another one."""
+    keys: dict[tuple[str, str, str, str, str], set[str]] = {}
+    for row in rows:
+        keys.setdefault((row.kind, row.line, row.op, row.call, row.phase), set()).add(row.key)
+    return {key for alike in keys.values() if len(alike) > 1 for key in alike}
 
 
 def _worst(rows: Iterable[SyncRow], slack_ns: Mapping[int, float] | None = None) -> list[SyncRow]:
@@ -298,6 +307,8 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Finding]:
     ]
     steady = (row for row in saving if recurs_in_steps(row, row.steps_saved_ns, _THRESHOLD))
     most = _worst(steady, slack_ns)[:_MOST_FINDINGS]
+    several = _of_several_modules(rows)
+    most, free = ([row if row.key in several else replace(row, module="") for row in each] for each in (most, free))
     costly = (_costly(job, row, step_ns[row.rank], slack_ns.get(row.rank, 0.0)) for row in most)
     return [*costly, *(_free(job, row, is_alone=len(blocking) == 1) for row in free[:1])]
 
@@ -337,8 +348,12 @@ def _free(job: Job, row: SyncRow, *, is_alone: bool) -> Finding:
 
 
 def _blocks(job: Job, row: SyncRow) -> str:
-    """Return `dtoh sync at train.py:41 step (aten::item) in forward on rank 3 blocks the host 1.20 ms per step`."""
+    """Return `dtoh sync at train.py:41 step (aten::item) in forward on rank 3 blocks the host 1.20 ms per step`.
+
+    With the module after the op, where the row has one: only it tells the row from another one.
+    """
     place = f"{row.line} ({row.op})" if row.line and row.op else row.line or row.op or row.call
+    place += f" of {row.module}" if row.module else ""
     on_rank = f" on rank {row.rank}" if len(job.ranks) > 1 else ""
     of_steps = range_of_steps(row.steps_blocked_ns) if all(row.steps_blocked_ns) else ""
     blocked = f"{format_value(row.step_blocked_ns, Unit.NS)} {per_step(job.ranks[0].steps)}{of_steps}"
