@@ -152,12 +152,11 @@ class LostTime:
             meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
         if category == _COPIES and 2 * sum(self.device_copies.values()) >= mean_ns:
             meaning = copies_of_device_words(dict(self.device_copies))
-        makes_own_batches = self.makes_own_batches
-        if category == _LOADER and makes_own_batches:
+        if category == _LOADER and self.makes_own_batches:
             meaning = _MAKES_OWN
-        places = host_words(self.host_causes, mean_ns, makes_own_batches=makes_own_batches)
-        if category == _HOST_BOUND and places:
-            meaning = f"the device waits for the host: {places}"
+        if category == _HOST_BOUND:
+            places = host_words(self.host_causes, mean_ns, makes_own_batches=self.makes_own_batches)
+            meaning = f"the device waits for the host: {places}" if places else meaning
         unrecorded = self._ns(TimeCategory.UNRECORDED.name.lower())
         is_unsure = category in (*_BESIDE_COMPUTE, _HOST_BOUND)
         if is_unsure and unrecorded.sum() > MOST_UNRECORDED * self._whole.sum():

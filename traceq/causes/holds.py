@@ -119,7 +119,6 @@ def holds(trace: Trace, queue_length: int, *, with_silent: bool) -> HostHolds:
     )
 
 
-@once_per_trace
 def launch_queue_length(trace: Trace) -> int:
     """Return how many launches were outstanding when launch calls blocked because the queue was full; 0 if none did."""
     _, outstanding = _blocked_launches(trace)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -132,8 +132,8 @@ def unrecorded_work(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
     """Return a caveat for each side whose traces wait for work that they do not show; no step begins before it."""
     caveats = []
     for name, side in (("A", a), ("B", b)):
-        of_side = unrecorded_caveats(side.job.ranks, [totals.unrecorded_share for totals in side.totals])
-        caveats += [Caveat(each.code, f"{name}: {each.text}") for each in of_side]
+        shares = [totals.unrecorded_share for totals in side.totals]
+        caveats += _of_side(name, unrecorded_caveats(side.job.ranks, shares))
     return tuple(caveats)
 
 
@@ -141,8 +141,12 @@ def lost_device(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
     """Return a caveat for each side whose traces lack the rows of its device: its host waits there for unknown work."""
     caveats = []
     for name, side in (("A", a), ("B", b)):
-        caveats += [Caveat(each.code, f"{name}: {each.text}") for each in lost_device_caveats(side.job.ranks)]
+        caveats += _of_side(name, lost_device_caveats(side.job.ranks))
     return tuple(caveats)
+
+
+def _of_side(name: str, caveats: Iterable[Caveat]) -> list[Caveat]:
+    return [Caveat(each.code, f"{name}: {each.text}") for each in caveats]
 
 
 def captured_graphs(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:

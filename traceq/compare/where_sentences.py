@@ -100,9 +100,8 @@ def elsewhere_words(
     bound = max(of_host, key=lambda cell: sign * cell.delta_ns, default=None)
     if bound is None or sign * bound.delta_ns < _LARGE_CELL * whole_ns:
         return ()
-    shown = (
-        f"It shows as {format_value(bound.delta_ns, Unit.DELTA_NS)} of {_OF_HOST[bound.category][0]} in {bound.phase}"
-    )
+    what, calls, taken_ns = _OF_HOST[bound.category]
+    shown = f"It shows as {format_value(bound.delta_ns, Unit.DELTA_NS)} of {what} in {bound.phase}"
     if filled := _filled_words(bound, cells):
         return (f"{shown}, {filled}.",)
     own_ns = sum(cause.delta_ns for cause in causes if cause.phase == bound.phase and _is_of(bound.category, cause))
@@ -112,7 +111,6 @@ def elsewhere_words(
     if max(abs(own_ns), varies_ns) > _SMALL_PART * abs(bound.delta_ns) or not others:
         return ()
     cause = max(others, key=lambda each: sign * each.delta_ns)
-    _, calls, taken_ns = _OF_HOST[bound.category]
     if sign * (taken_ns(b, bound.phase) - taken_ns(a, bound.phase)) > _SMALL_PART * abs(bound.delta_ns):
         return ()
     reason = f"they start {'later' if sign > 0 else 'earlier'} because of {cause_name(cause)}"
