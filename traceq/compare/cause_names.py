@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from traceq.compare.result import AND, REPLACED_BY, Cause
+from traceq.facts.events.kernel_names import cut_name, without_tuning
 from traceq.units import Unit, format_value
 
 __all__ = ["cause_name", "change_name", "number", "numbered", "phase_text", "short_name", "sync_name"]
@@ -17,8 +18,6 @@ _CALL = re.compile(r"Synchronize$|^(Malloc|Free|HostAlloc|HostMalloc|HostFree|Ex
 """Calls of the runtime by their names without the vendor, of syncs outside any op."""
 _LONGEST_NAME = 60
 _LONGEST_OF_TWO = 45
-_TENSILE = re.compile(r"\b(Cijk_[A-Z]\w{3}_[A-Z]\w{3})_\w*?_(MT\d+x\d+x\d+)_\w+")
-"""Names of ROCm's products of matrices: they begin alike, and their tiles tell them apart."""
 _AND_MORE = re.compile(r" \(and \d+ more\)$")
 _NAMESPACES = re.compile(r"\b(at::native::|autograd::engine::evaluate_function: )|\(anonymous namespace\)::")
 
@@ -77,7 +76,7 @@ def number(cause: Cause) -> str:
 
 def short_name(name: str, longest: int) -> str:
     """Return a name without common namespaces; both names of a replacement are cut to `longest` characters."""
-    parts = _TENSILE.sub(r"\1…\2", _NAMESPACES.sub("", name)).split(REPLACED_BY)
+    parts = without_tuning(_NAMESPACES.sub("", name)).split(REPLACED_BY)
     return REPLACED_BY.join(_cut(part, longest) for part in parts) if len(parts) > 1 else parts[0]
 
 
@@ -91,4 +90,4 @@ def _cut(name: str, longest: int = _LONGEST_NAME) -> str:
     more = _AND_MORE.search(name)
     rest = more[0] if more else ""
     head = name.removesuffix(rest)
-    return name if len(name) <= longest else f"{head[: longest - 1 - len(rest)]}…{rest}"
+    return cut_name(head, longest - len(rest)) + rest

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["kernel_family", "short_kernel"]
+__all__ = ["cut_name", "kernel_family", "short_kernel", "without_tuning"]
 
+_TENSILE = re.compile(r"\b(Cijk_[A-Z]\w{3}_[A-Z]\w{3})_\w*?_(MT\d+x\d+x\d+)_\w+")
+"""Names of ROCm's products of matrices: they begin alike, and their tiles tell them apart."""
 _NCCL = re.compile(r"^nccl(Dev|Sym|SymDev|Symk|SymkDev)?Kernel_(?P<name>[A-Za-z]+)")
 _MANGLED, _LENGTH = re.compile(r"^_ZN?K?(?=\d)"), re.compile(r"\d{1,3}")
 _NAMESPACES = re.compile(r"\b(at::native::|at_cuda_detail::|c10::|std::)|\(anonymous namespace\)::")
@@ -42,6 +44,16 @@ def short_kernel(name: str) -> str:
     words = _WORD.findall(_template_arguments(name[len(head) :]))
     operation = next((word for word in words if not _UNINFORMATIVE.match(word)), "")
     return f"{head}<{operation}>" if operation else head
+
+
+def without_tuning(name: str) -> str:
+    """Return `Cijk_Alik_Bljk…MT128x256x32` for the name of a product of ROCm, which lists its parameters; else it."""
+    return _TENSILE.sub(r"\1…\2", name)
+
+
+def cut_name(name: str, longest: int) -> str:
+    """Return a name of at most so many characters."""
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"
 
 
 def _template_arguments(text: str) -> str:

@@ -1,0 +1,71 @@
+"""What limits a step in which the device computes all the time: its kernels, by name."""
+
+from __future__ import annotations
+
+import pytest
+from builder import Event, build, kernel, launch, op, step
+
+from traceq.analysis.registry import analyze
+from traceq.model import Run
+from traceq.report import Finding
+
+SGEMM, TF32 = "ampere_sgemm_128x64_tn", "cutlass_80_tensorop_s1688gemm_128x128_16x4_tn_align4"
+MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int)"
+
+
+def findings(*kernels: tuple[str, str, int]) -> list[Finding]:
+    """Those of a step of 1,000 us in which kernels (name, op, us) run one after the other from 20 us."""
+    rows: list[Event] = [step(0, 1000)]
+    start = 20
+    for number, (name, around, us) in enumerate(kernels, 1):
+        rows += [op(around, 2 * number, 2), launch(2 * number, 1, number), kernel(name, start, us, number)]
+        start += us
+    return [each for each in analyze(Run("", (build(*rows),)), "partition").findings if each.code != "launch_latency"]
+
+
+def test_a_step_that_computes_all_the_time_says_in_what() -> None:
+    (finding,) = findings((SGEMM, "aten::mm", 300), (TF32, "aten::mm", 300), (MUL, "aten::mul", 330), ("tiny", "x", 20))
+    assert (finding.code, finding.ns) == ("device_bound", 950_000)
+    assert "device-bound, 950 us per step (95.0 %) in this one traced step: only less or faster work" in finding.text
+    named = f"vectorized_elementwise_kernel<MulFunctor> of aten::mul 33.0 %, {SGEMM} of aten::mm 30.0 %, cutlass_80_"
+    assert f"; longest: {named}" in finding.text
+    assert "tiny" not in finding.text
+
+
+def test_a_kernel_of_several_ops_has_none() -> None:
+    (finding,) = findings((SGEMM, "aten::mm", 450), (SGEMM, "aten::addmm", 450))
+    assert f"longest: {SGEMM} 90.0 %;" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("name", "is_float32"),
+    [
+        (SGEMM, True),
+        ("volta_scudnn_128x32_relu_interior_nn_v1", True),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_nt_align1>(int)", True),
+        ("maxwell_scudnn_winograd_128x128_ldg1_ldg4_tile148n_nt", False),  # for devices without Tensor Cores, too
+        (TF32, False),
+        ("ampere_fp16_s16816gemm_fp16_128x64_tn", False),
+    ],
+)
+def test_products_without_tensor_cores_are_told_by_their_names(name: str, is_float32: bool) -> None:
+    (finding,) = findings((name, "aten::mm", 200), ("other", "x", 700))
+    assert ("; 20.0 % is float32 products that use no Tensor Cores: try autocast" in finding.text) == is_float32
+
+
+def test_elementwise_kernels_are_told_from_a_fifth_of_the_compute_time() -> None:
+    (finding,) = findings((MUL, "aten::mul", 250), ("gemm", "aten::mm", 700))
+    assert "; 25.0 % is elementwise kernels, which torch.compile can fuse" in finding.text
+    (finding,) = findings((MUL, "aten::mul", 150), ("gemm", "aten::mm", 800))
+    assert "elementwise kernels" not in finding.text
+
+
+def test_many_short_kernels_are_not_named() -> None:
+    (finding,) = findings(*((f"kernel{number}", "x", 30) for number in range(30)))
+    assert finding.text.endswith("saves much")
+
+
+def test_a_step_that_loses_time_elsewhere_is_not_device_bound() -> None:
+    assert [each.code for each in findings(("gemm", "aten::mm", 800))] == []  # 80 %
+    rows = [step(0, 1000), launch(0, 1, 1), kernel("gemm", 2, 870, 1), launch(985, 1, 2), kernel("gemm", 990, 5, 2)]
+    assert "device_bound" not in [each.code for each in analyze(Run("", (build(*rows),)), "partition").findings]
