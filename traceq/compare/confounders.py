@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from traceq.compare.comparable import differences, parameters_of, unrecorded_device
-from traceq.compare.input_shapes import calls_difference, dtype_difference, shape_difference
+from traceq.compare.cost_centers import LAUNCHES
+from traceq.compare.input_shapes import calls_difference, dtype_difference, has_shapes, shape_difference
+from traceq.compare.result import Cause
 from traceq.compare.side import Side
 from traceq.facts.events.nesting import host_ops
 from traceq.facts.timeline.cold_start import cold_ns, cold_share
@@ -15,7 +17,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.model import Caveat, Run, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["cold_start_words", "confounders", "device_words", "recording_words", "work_words"]
+__all__ = ["cold_start_words", "confounders", "device_words", "recording_words", "unknown_size_words", "work_words"]
 
 _ENVIRONMENT_KEYS = {
     **dict.fromkeys(("host", "cpu", "device_name", "driver", "cuda", "nccl", "torch", "accelerate"), "unknown"),
@@ -26,6 +28,8 @@ _ENVIRONMENT_KEYS = {
 which can be the change itself."""
 
 _SAME_CLOCK, _COLD = 0.02, 0.05
+_MUCH_REPLACED = 0.1
+"""Part of the delta that replaced kernels make up from which it is said that their sizes are unknown."""
 _MANY_REPEATED = 0.1
 """Part of the ops inside an op of the same name from which each op is recorded twice; else at most 0.04 are."""
 
@@ -82,6 +86,22 @@ def cold_start_words(a: Side, b: Side, names: tuple[str, str]) -> tuple[str, ...
         f"{format_value(cold_ns(trace), Unit.NS)} in {name}" for trace, name in zip(traces, names, strict=True)
     )
     return (f"What is compared holds a cold start, once per process: {took}; trace steps after a warm-up.",)
+
+
+def unknown_size_words(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> tuple[str, ...]:
+    """Return that replaced kernels may compute on other sizes, where that is much of a delta and shapes are unknown.
+
+    Libraries choose a kernel by the size of its inputs: another kernel of the same op may be the same implementation.
+    """
+    replaced = (cause for cause in causes if cause.kind == "kernel" and cause.is_replacement and LAUNCHES in cause.name)
+    replaced_ns = sum(abs(cause.delta_ns) for cause in replaced)
+    if _is_one_recording(a, b) or not replaced_ns or replaced_ns < _MUCH_REPLACED * abs(delta_ns):
+        return ()
+    traces = [side.first_trace() for side in (a, b)]
+    if traces[0].device != traces[1].device or all(map(has_shapes, traces)):
+        return ()
+    may = "kernels that others replaced may have computed on inputs of another size"
+    return (f"Shapes are not recorded: {may} (record_shapes=True tells).",)
 
 
 def _repeated_share(trace: Trace) -> float:

@@ -22,7 +22,14 @@ from traceq.compare.caveats import (
 )
 from traceq.compare.collective_volumes import exchanges
 from traceq.compare.comparable import are_ranks_of_one_job, comparable, on_common_steps, start_words, uncommon_steps
-from traceq.compare.confounders import cold_start_words, confounders, device_words, recording_words, work_words
+from traceq.compare.confounders import (
+    cold_start_words,
+    confounders,
+    device_words,
+    recording_words,
+    unknown_size_words,
+    work_words,
+)
 from traceq.compare.disabled_change import added_ops_text
 from traceq.compare.explain import MAX_PEERS, explain
 from traceq.compare.exposed_cells import waits_apart
@@ -251,6 +258,7 @@ def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:
         *(start_words(a, b, names, traced) if same_code else ()),
         *(lateness_words(*names, traced, cells) if same_code else ()),
         *of_causes,
+        *unknown_size_words(a, b, causes, traced.delta_ns),
         *waiting_words(traced, cells, causes, num_ranks=len(diff.ranks)),
         *work_split_words(traced, diff.work),
         *elsewhere_words(a.trace_or_first(traced.rank), b.trace_or_first(traced.rank), traced, cells, causes),

@@ -15,7 +15,7 @@ from traceq.intervals import sorted_unique, span_index
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["calls_difference", "dtype_difference", "shape_difference"]
+__all__ = ["calls_difference", "dtype_difference", "has_shapes", "shape_difference"]
 
 _HEAVY = (
     "aten::mm",
@@ -85,6 +85,11 @@ def shape_difference(a: Trace, b: Trace) -> str:
     rest = len(apart) - 1
     more = f", and {rest} more {'op differs' if rest == 1 else 'ops differ'}" if rest else ""
     return f"shapes: the largest {op} is {max(ours[op])[1]} against {max(theirs[op])[1]}{more}"
+
+
+def has_shapes(trace: Trace) -> bool:
+    """Return whether the shapes of the inputs of any op were recorded."""
+    return bool((trace.events.shapes[trace.events.rows(Category.CPU_OP)] >= 0).any())
 
 
 def calls_difference(a: Trace, b: Trace) -> str:
