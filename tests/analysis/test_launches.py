@@ -74,6 +74,16 @@ def test_many_short_gaps_between_tiny_kernels_are_launch_bound() -> None:
     assert findings(build(*steady(20))) == [("launch_bound", 190_000)]
 
 
+def test_gaps_in_the_data_loader_are_not_for_launches() -> None:
+    """Ten of the gaps' 19 us are in the loader; of nine of them nearly all."""
+
+    def loads(first: float, us: float) -> list[Event]:
+        return [annotation("enumerate(DataLoader)#_Iter.__next__", 28 * n + first, us) for n in range(10)]
+
+    assert findings(build(*steady(20), *loads(2, 10))) == [("launch_bound", 90_000)]
+    assert findings(build(*steady(20), *loads(0.5, 17.5))) == []
+
+
 def test_the_line_of_a_launch_bound_step_is_that_of_the_launches_it_waits_for() -> None:
     """Most of the tiny kernels are of one line, and run back to back; the device waits for the three of another."""
     rows = [step(0, 280), frame("model.py(7): forward", 0, 150), frame("train.py(9): step", 150, 130)]

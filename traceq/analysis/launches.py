@@ -22,6 +22,7 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.cold_start import cold_calls, cold_share
+from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.line_parts import lines_of_work
 from traceq.facts.timeline.main_lines import main_lines
 from traceq.facts.timeline.phases import phases
@@ -126,7 +127,8 @@ def _waits_for_host(trace: Trace) -> Finding | None:
 class _ShortWaits:
     """Gaps of the counted steps that are short and follow no sync, in which the device waits for the host.
 
-    `gaps` int64[G, 2] ns; `ns` int64[P] that lie in each piece of the partition; `by_step` float64[K].
+    `gaps` int64[G, 2] ns, without what is in the data loader; `ns` int64[P] in each piece of the partition; `by_step`
+    float64[K].
     """
 
     gaps: Spans
@@ -137,7 +139,7 @@ class _ShortWaits:
 def _short_waits(trace: Trace) -> _ShortWaits | None:
     """Return the short waits for the host if they take a tenth of the counted steps, and of most of them.
 
-    Gaps that a sync causes are the sync's.
+    Gaps that a sync causes are the sync's, and what of them is in the data loader is the loader's.
     """
     steps_, partition = steps(trace), activity(trace)
     gaps = partition.when(TimeCategory.HOST_BOUND)
@@ -146,14 +148,15 @@ def _short_waits(trace: Trace) -> _ShortWaits | None:
     gaps = np.delete(gaps, after_sync[after_sync >= 0], axis=0)
     counted = steps_.window[steps_.counted]
     waited = np.where(span_index(gaps, partition.parts[:, 0]) >= 0, partition.ns, 0)
-    waited[~in_counted_steps(trace)] = 0
+    loads = [number for number, name in enumerate(phases(trace).names) if name in LOADING]
+    waited[~in_counted_steps(trace) | np.isin(partition.phase, loads)] = 0
     if 100 * int(waited.sum()) < _BOUND_PCT * int((counted[:, 1] - counted[:, 0]).sum()):
         return None
     step = span_index(steps_.window, partition.parts[:, 0])
     by_step = np.bincount(step[step >= 0], waited[step >= 0], len(steps_))[steps_.counted].astype(np.float64)
     if not holds_in_steps(by_step, np.diff(counted)[:, 0].astype(np.float64), _BOUND_PCT):
         return None
-    return _ShortWaits(intersect(gaps, spans(*counted.T)), waited, by_step)
+    return _ShortWaits(spans(*partition.parts[waited > 0].T), waited, by_step)
 
 
 def _round_trips(trace: Trace, waits: _ShortWaits) -> Finding | None:

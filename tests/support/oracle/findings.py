@@ -77,12 +77,17 @@ def starved(trace: Trace, parts: list[Piece]) -> int:
 
 
 def short_gaps(every: list[Piece], syncs: list[Sync], counted: list[Span]) -> list[Span]:
-    """Gaps of at most 1 ms in which the device waits for a launch, but for those in which a sync returns."""
-    gaps = union([(piece.start, piece.end) for piece in every if piece.category == "host_bound"])
+    """Gaps of at most 1 ms in which the device waits for a launch, but for those in which a sync returns.
+
+    What of them is in the data loader is not for a launch.
+    """
+    waits = [piece for piece in every if piece.category == "host_bound"]
+    launching = union([(piece.start, piece.end) for piece in waits if piece.phase not in ("dataload", "dataload_wait")])
     chosen = []
-    for start, end in gaps:
+    for start, end in union([(piece.start, piece.end) for piece in waits]):
         if end - start <= LONGEST_GAP_NS and not any(start <= sync.end < end for sync in syncs):
-            chosen += [(max(start, left), min(end, right)) for left, right in counted if start < right and end > left]
+            parts = clip(launching, start, end)
+            chosen += [clipped for left, right in counted for clipped in clip(parts, left, right)]
     return chosen
 
 
