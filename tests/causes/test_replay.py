@@ -199,6 +199,17 @@ def test_communication_costs_what_nothing_else_takes_and_host_time_what_the_devi
     assert results["host time"]["step_ns"] == 1000 * (begin + 9 - host_saves)
 
 
+def test_the_time_of_a_host_that_is_ahead_counts_where_the_host_spends_it() -> None:
+    """The device ends its first step at 215; its second needs what the host prepares from 100 to 250.
+
+    Without host time the second kernel starts 1.5 us after the first, not 5 us after its launch at 250.
+    """
+    prepares = op("aten::normal_", 100, 150), launch(250, 2, 2), kernel("b", 255, 100, 2)
+    trace = build(step(0, 100), launch(10, 2, 1), kernel("a", 15, 200, 1), step(100, 160, 1), *prepares)
+    assert steps(trace).window[1].tolist() == [215_000, 355_000]
+    assert replay_of(trace).without_host_time.least_ns == 255_000 - 215_000 - 1_500
+
+
 def test_what_waits_long_and_could_go_for_nothing_is_said_to_stay() -> None:
     busy = launch(1, 1, 1), kernel("a", 6, 500, 1), call("cudaEventSynchronize", 10, 40)
     trace = build(step(0, 80), *busy, launch(60, 1, 2), kernel("b", 507, 20, 2))

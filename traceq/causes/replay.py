@@ -180,8 +180,13 @@ class Replay:
 
     @cached_property
     def host_time(self) -> NDArray[np.int64]:
-        """int64[X]: the edges of the counted steps on which the host does not wait."""
-        return np.flatnonzero((self.graph.edges.kind == EdgeKind.HOST) & self.is_counted)
+        """int64[X]: the edges of the host's counted steps on which it does not wait.
+
+        A host that is ahead prepares what the device does in a step before the device begins that step.
+        """
+        edges, all_steps = self.graph.edges, steps(self.trace)
+        in_steps = contains(spans(*all_steps.host[all_steps.counted].T), self.time_ns[edges.source])
+        return np.flatnonzero((edges.kind == EdgeKind.HOST) & in_steps)
 
     def unexplained_ns(self) -> int:
         """Return ns by which the mean counted step becomes shorter if no dependency takes 30 us more than usual."""
