@@ -1,4 +1,4 @@
-"""What limits a step in which the device computes all the time: its kernels, by name."""
+"""What limits a step in which a device or a CPU computes all the time: its kernels or ops, by name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ SGEMM, TF32 = "ampere_sgemm_128x64_tn", "cutlass_80_tensorop_s1688gemm_128x128_1
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int)"
 
 
-def findings(*kernels: tuple[str, str, int]) -> list[Finding]:
+def findings(*kernels: tuple[str, str, int], device: str = "") -> list[Finding]:
     """Those of a step of 1,000 us in which kernels (name, op, us) run one after the other from 20 us."""
     rows: list[Event] = [step(0, 1000)]
     start = 20
     for number, (name, around, us) in enumerate(kernels, 1):
         rows += [op(around, 2 * number, 2), launch(2 * number, 1, number), kernel(name, start, us, number)]
         start += us
-    return [each for each in analyze(Run("", (build(*rows),)), "partition").findings if each.code != "launch_latency"]
+    properties = {"deviceProperties": [{"id": 0, "name": device}]} if device else {}
+    return list(analyze(Run("", (build(*rows, **properties),)), "partition").findings)
 
 
 def test_a_step_that_computes_all_the_time_says_in_what() -> None:
@@ -41,16 +42,35 @@ def test_a_kernel_of_several_ops_has_none() -> None:
     ("name", "is_float32"),
     [
         (SGEMM, True),
+        ("void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(int)", True),
+        ("void cudnn::cnn::wgrad_alg1_engine<float, 512, 6, 5, 3, 3, 3, false>(int)", True),
+        ("void cudnn::cnn::wgrad_alg1_engine<__half, 512, 6, 5, 3, 3, 3, false>(int)", False),
+        ("void explicit_convolve_sgemm<float, int, 1024, 6, 7, 3>(int)", True),
         ("volta_scudnn_128x32_relu_interior_nn_v1", True),
         ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_nt_align1>(int)", True),
-        ("maxwell_scudnn_winograd_128x128_ldg1_ldg4_tile148n_nt", False),  # for devices without Tensor Cores, too
+        ("maxwell_scudnn_winograd_128x128_ldg1_ldg4_tile148n_nt", True),
         (TF32, False),
         ("ampere_fp16_s16816gemm_fp16_128x64_tn", False),
     ],
 )
 def test_products_without_tensor_cores_are_told_by_their_names(name: str, is_float32: bool) -> None:
-    (finding,) = findings((name, "aten::mm", 200), ("other", "x", 700))
+    """The other kernel is one for devices that have Tensor Cores."""
+    (finding,) = findings((name, "aten::mm", 200), ("ampere_fp16_s16816gemm_fp16_128x64_tn", "x", 700))
     assert ("; 20.0 % is float32 products that use no Tensor Cores: try autocast" in finding.text) == is_float32
+
+
+@pytest.mark.parametrize(
+    ("device", "remedy"),
+    [
+        ("Tesla T4", "try autocast"),
+        ("NVIDIA A100-SXM4-40GB", "try autocast, or TF32"),
+        ("NVIDIA GeForce RTX 3060", ""),  # not known to have Tensor Cores, and this kernel runs on any device
+    ],
+)
+def test_a_remedy_is_one_that_the_device_has(device: str, remedy: str) -> None:
+    (finding,) = findings(("maxwell_scudnn_winograd", "aten::convolution", 900), device=device)
+    because = "; 90.0 % is float32 products that use no Tensor Cores: "
+    assert finding.text.endswith(f"{because}{remedy}" if remedy else " of aten::convolution 90.0 %")
 
 
 def test_elementwise_kernels_are_told_from_a_fifth_of_the_compute_time() -> None:
@@ -69,3 +89,18 @@ def test_a_step_that_loses_time_elsewhere_is_not_device_bound() -> None:
     assert [each.code for each in findings(("gemm", "aten::mm", 800))] == []  # 80 %
     rows = [step(0, 1000), launch(0, 1, 1), kernel("gemm", 2, 870, 1), launch(985, 1, 2), kernel("gemm", 990, 5, 2)]
     assert "device_bound" not in [each.code for each in analyze(Run("", (build(*rows),)), "partition").findings]
+
+
+def test_a_cpu_that_runs_ops_all_the_time_says_which() -> None:
+    ops = op("aten::conv2d", 0, 700), op("aten::_slow_conv2d_forward", 10, 600), op("aten::relu", 700, 250)
+    (finding,) = analyze(Run("", (build(step(0, 1000), *ops),)), "partition").findings
+    assert (finding.code, finding.ns) == ("cpu_bound", 950_000)
+    assert finding.text == (
+        "in ops on the CPU, 950 us per step (95.0 %) in this one traced step: only less or faster work there saves "
+        "much; longest: aten::_slow_conv2d_forward 60.0 %, aten::relu 25.0 %, aten::conv2d 10.0 %; 60.0 % is "
+        "convolutions as products of the unfolded input, as where oneDNN is missing or disabled"
+    )
+
+
+def test_a_cpu_that_mostly_runs_python_is_none_that_ops_limit() -> None:
+    assert not analyze(Run("", (build(step(0, 1000), op("aten::relu", 0, 800)),)), "partition").findings

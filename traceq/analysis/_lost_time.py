@@ -12,7 +12,7 @@ from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_s
 from traceq.analysis._device_copies import copies_of_device_words
 from traceq.analysis._graph_captures import HostBoundCaptures, capture_words, notable_capture_ns
 from traceq.analysis._host_causes import HostCauses, host_words
-from traceq.analysis._kernel_times import KernelTime, what_computes
+from traceq.analysis._longest_work import LongWork, what_computes
 from traceq.analysis._wording import (
     and_followers,
     category_term,
@@ -37,7 +37,6 @@ _EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
 _COPIES = TimeCategory.EXPOSED_MEMCPY.name.lower()
 _HOST_BOUND = TimeCategory.HOST_BOUND.name.lower()
 _LOADER = TimeCategory.DATALOAD_WAIT.name.lower()
-_COMPUTE = TimeCategory.COMPUTE.name.lower()
 _SYNC, _ALLOC = TimeCategory.SYNC_WAIT.name.lower(), TimeCategory.ALLOC_WAIT.name.lower()
 FREE = {
     _EXPOSED: "free communication",
@@ -64,8 +63,13 @@ _LOST = {
     _LOADER: (5.0, "the main thread waits for the data loader"),
 }
 """Category -> (percentage of the step from which it is a finding, what it means)."""
-_DEVICE_BOUND_PCT = 85.0
-"""Percentage of the step from which devices that compute are what limits it, where nothing else is notable."""
+_COMPUTING = {
+    TimeCategory.COMPUTE.name.lower(): ("device_bound", "device-bound", "on the device"),
+    TimeCategory.CPU_COMPUTE.name.lower(): ("cpu_bound", "in ops on the CPU", "there"),
+}
+"""Category -> (code of the finding that it is most of a step, its words)."""
+_COMPUTING_PCT = 85.0
+"""Percentage of the step from which what is computed is what limits it, where nothing else is notable."""
 _MAKES_OWN = "the main thread makes each batch itself (num_workers=0); try num_workers > 0"
 _DATA_WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 
@@ -78,7 +82,7 @@ class LostTime:
     replay saves if the resource of a category were free, on the rank `last`, which waits least for others (they would
     only wait longer) and has `last_ns` of each category; with None on each. `device_copies`: ns by op of exposed copies
     that no overlap can hide; `captures` and `host_causes` of each rank. `makes_own_batches`: the main thread does.
-    `kernels` in which devices compute, the longest first.
+    `work`: the kernels in which devices compute, or ops of CPUs, the longest first.
     """
 
     job: Job
@@ -91,16 +95,16 @@ class LostTime:
     captures: Sequence[HostBoundCaptures]
     host_causes: Sequence[HostCauses]
     makes_own_batches: bool
-    kernels: Sequence[KernelTime]
+    work: Sequence[LongWork]
 
     def findings(self) -> tuple[Finding, ...]:
         """Return the categories that take a large share of most counted steps, mean over ranks.
 
-        Where none does, and devices compute nearly all the time, that is the finding.
+        Where none does, and devices or CPUs compute nearly all the time, that is the finding.
         """
         large = [category for category in _LOST if self._is_large(category)]
-        if not large and holds_in_steps(self._ns(_COMPUTE), self._whole, _DEVICE_BOUND_PCT):
-            return (self._device_bound(),)
+        if not large and (bound := next((each for each in _COMPUTING if self._is_most(each)), "")):
+            return (self._computing(bound),)
         most = max(large, key=lambda category: float(self._ns(category).sum()), default="")
         return tuple(self._finding(category, self._beside(category) if category == most else "") for category in large)
 
@@ -132,20 +136,26 @@ class LostTime:
         text = f"{category_term(category)}, {time} ({share}){where}{says}"
         return Finding(category, "low" if is_vain else "medium", text, round(mean_ns))
 
-    def _device_bound(self) -> Finding:
-        """Return that nothing but devices limits the step, and what they compute longest."""
-        computes_ns, whole_ns = float(self._ns(_COMPUTE).mean()), float(self._whole.mean())
+    def _is_most(self, category: str) -> bool:
+        is_known = not any(rank.lacks_device_rows for rank in self.job.ranks)
+        return is_known and holds_in_steps(self._ns(category), self._whole, _COMPUTING_PCT)
+
+    def _computing(self, category: str) -> Finding:
+        """Return that nothing but what is computed limits the step, and what that is."""
+        code, bound, where = _COMPUTING[category]
+        computes_ns, whole_ns = float(self._ns(category).mean()), float(self._whole.mean())
         time = f"{format_value(computes_ns, Unit.NS)} {per_step(self.job.ranks[0].steps)}"
         share = format_value(100 * computes_ns / whole_ns, Unit.PERCENT)
         basis = f" {in_traced_steps(self.job)}" if self.job.ranks[0].steps.marked else ""
-        text = f"device-bound, {time} ({share}){basis}: only less or faster work on the device saves much"
-        text = "; ".join([text, *what_computes(self.kernels, whole_ns)])
-        return Finding("device_bound", "medium", text, round(computes_ns))
+        text = f"{bound}, {time} ({share}){basis}: only less or faster work {where} saves much"
+        text = "; ".join([text, *what_computes(self.work, whole_ns, self.job.ranks[0].device)])
+        return Finding(code, "low", text, round(computes_ns))
 
     def _beside(self, category: str) -> str:
         """Return `, beside 6.93 ms (59.8 %) of kernel gemm` where one kernel computes for longer than this; "" else."""
-        kernel, whole_ns = next(iter(self.kernels), None), float(self._whole.mean())
-        if kernel is None or kernel.ns <= self._ns(category).mean():
+        kernel, whole_ns = next(iter(self.work), None), float(self._whole.mean())
+        has_kernels = any(rank.has_device for rank in self.job.ranks)
+        if kernel is None or not has_kernels or kernel.ns <= self._ns(category).mean():
             return ""
         share = format_value(100 * kernel.ns / whole_ns, Unit.PERCENT)
         return f", beside {format_value(kernel.ns, Unit.NS)} ({share}) of kernel {kernel.name}"

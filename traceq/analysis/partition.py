@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceq.analysis._device_copies import exposed_device_copies
 from traceq.analysis._graph_captures import HostBoundCaptures, host_bound_captures
 from traceq.analysis._host_causes import HostCauses, host_causes
-from traceq.analysis._kernel_times import KernelTimes, kernel_times, longest_kernels
+from traceq.analysis._longest_work import WorkTimes, longest_work, work_times
 from traceq.analysis._lost_time import FREE, LostTime
 from traceq.analysis._slack import least_waiting_rank, slack_by_rank
 from traceq.analysis._wording import (
@@ -88,7 +88,7 @@ class _Rank:
 
     `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `captures` is what
     of its host-bound time CUDA graphs take once; `host_causes` is where the host is in that time; `makes_own_batches`:
-    its loader has no workers; `kernels` divide its compute. Of a sample of its events (`is_sample`) the trace does
+    its loader has no workers; `work` divides what it computes. Of a sample of its events (`is_sample`) the trace does
     not tell when the device is idle, or what runs beside what.
     """
 
@@ -100,7 +100,7 @@ class _Rank:
     captures: HostBoundCaptures
     host_causes: HostCauses
     makes_own_batches: bool
-    kernels: KernelTimes
+    work: WorkTimes
     is_sample: bool
 
 
@@ -135,7 +135,7 @@ def summarize(trace: Trace) -> _Rank:
         captures=host_bound_captures(trace),
         host_causes=host_causes(trace),
         makes_own_batches=makes_own_batches(trace),
-        kernels=kernel_times(trace),
+        work=work_times(trace),
         is_sample=missing_ops_share(trace) > 0,
     )
 
@@ -180,7 +180,7 @@ def _lost_time(job: Job, rows: Sequence[PartitionRow], means: Sequence[_Mean], p
         captures=[part.captures for part in parts],
         host_causes=[part.host_causes for part in parts],
         makes_own_batches=any(part.makes_own_batches for part in parts),
-        kernels=longest_kernels([part.kernels for part in parts]),
+        work=longest_work([part.work for part in parts]),
     )
 
 

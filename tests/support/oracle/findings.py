@@ -40,7 +40,8 @@ def finding_times(path: Path | str) -> dict[str, float]:
     every = list(pieces(trace, phases, syncs, hidden, steps[0]["start_ns"], steps[-1]["end_ns"]))
     parts = [piece for piece in every if any(start <= piece.start < end for start, end in counted)]
     times = {name: total(piece for piece in parts if piece.category == name) for name in CATEGORIES}
-    times["device_bound"] = total(piece for piece in parts if piece.category == "compute")
+    for code, category in (("device_bound", "compute"), ("cpu_bound", "cpu_compute")):
+        times[code] = total(piece for piece in parts if piece.category == category)
     times["starved"] = starved(trace, parts)
     short = short_gaps(every, syncs, counted)
     times["launch_bound"] = sum(end - start for start, end in short)

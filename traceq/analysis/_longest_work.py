@@ -1,0 +1,156 @@
+"""The kernels in which a device computes longest, or the ops of a CPU: to weigh losses against, and as what limits."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernel_names import cut_name, short_kernel, without_tuning
+from traceq.facts.events.kernels import launched_kernels
+from traceq.facts.events.self_time import self_times
+from traceq.facts.roofline.peaks import peaks_of
+from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
+from traceq.frozen import frozen
+from traceq.grouping import group
+from traceq.intervals import span_index
+from traceq.model import Trace
+from traceq.units import Unit, format_value
+
+__all__ = ["LongWork", "WorkTimes", "longest_work", "what_computes", "work_times"]
+
+WorkTimes = Mapping[tuple[str, str, str], float]
+"""(kernel or op, op that launched it or "", kind of which something can be said or "") -> ns of a mean counted step."""
+
+_NAMED, _LEAST_NAMED = 3, 0.05
+"""Kernels that are named at most, and the part of the compute time from which one is."""
+_OF_ONE_OP, _LONGEST_NAME = 0.9, 50
+"""Part of a kernel's time from which it is one op's, and the most characters of a name."""
+_LEAST_KIND = 0.2
+"""Part of the compute time from which a kind of kernels is told."""
+
+_FLOAT32, _ELEMENTWISE, _SLOW_CONVOLUTION = "float32", "elementwise", "slow convolution"
+_PATTERNS = {
+    _ELEMENTWISE: re.compile(r"elementwise_kernel"),
+    _FLOAT32: re.compile(
+        r"(?!.*(tf32|s1688|fp16|bf16)).*(sgemm|scudnn|(winograd\w*|[wd]grad\w*engine|convolve\w*)<float\b)"
+    ),
+    _SLOW_CONVOLUTION: re.compile(r"aten::(_slow_conv|slow_conv|thnn_conv)"),
+}
+"""What names tell: kernels of torch for one op on each element; products of cuBLAS, cuDNN and CUTLASS in float32 that
+use no Tensor Cores; convolutions that are a product of the unfolded input."""
+_HAS_TENSOR_CORES = re.compile(r"(volta|turing|ampere|sm[789]\d|sm1\d\d|cutlass_[789]\d)_")
+"""Kernels for devices that have Tensor Cores."""
+
+
+@frozen
+class LongWork:
+    """A kernel, or an op of a CPU, by its name for people; the op that launches it, if that is one.
+
+    `ns` of a step in which it computes, and `by_kind` how much of it is of a kind.
+    """
+
+    name: str
+    op: str
+    ns: float
+    by_kind: Mapping[str, float]
+
+    def words(self, whole_ns: float) -> str:
+        """Return `ampere_sgemm_128x64_tn of aten::mm 24.3 %`, of a step that takes `whole_ns`."""
+        of_op = f" of {self.op}" if self.op else ""
+        return f"{self.name}{of_op} {format_value(100 * self.ns / whole_ns, Unit.PERCENT)}"
+
+
+def work_times(trace: Trace) -> WorkTimes:
+    """Return in which kernels a device computes, or the self times of ops where there is none.
+
+    The times of kernels add up to `compute` of the partition.
+    """
+    return _kernel_times(trace) if len(device_work(trace)) else _op_times(trace)
+
+
+def _kernel_times(trace: Trace) -> WorkTimes:
+    done, kernels, names = activity(trace), launched_kernels(trace), trace.events.name
+    chosen = np.flatnonzero((done.category == TimeCategory.COMPUTE) & in_counted_steps(trace))
+    op = np.full(len(device_work(trace)), -1)
+    op[kernels.work] = np.where(kernels.op >= 0, names[kernels.op], -1)
+    owner = done.owner[chosen]
+    groups = group([names[device_work(trace).rows[owner]], op[owner]])
+    num_steps, strings = int(steps(trace).counted.sum()), [*trace.events.strings, ""]
+    has_tensor_cores = _has_tensor_cores(trace.device, {strings[name] for name, _ in groups.keys.tolist()})
+    times: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+    for (name, of_op), ns in zip(groups.keys.tolist(), groups.sum(done.ns[chosen]), strict=True):
+        kind = _kind(strings[name])
+        is_told = kind != _FLOAT32 or has_tensor_cores
+        times[short_kernel(strings[name]).strip(), strings[of_op], kind if is_told else ""] += ns / num_steps
+    return dict(times)
+
+
+def _op_times(trace: Trace) -> WorkTimes:
+    times, events, all_steps = self_times(trace), trace.events, steps(trace)
+    counted = all_steps.host[all_steps.counted]
+    chosen = np.flatnonzero(span_index(counted, events.ts[times.rows]) >= 0)
+    groups = group([events.name[times.rows[chosen]]])
+    names = [events.strings[name] for (name,) in groups.keys.tolist()]
+    return {
+        (name, "", _kind(name)): ns / len(counted) for name, ns in zip(names, groups.sum(times.ns[chosen]), strict=True)
+    }
+
+
+def _kind(name: str) -> str:
+    return next((kind for kind, pattern in _PATTERNS.items() if pattern.search(name)), "")
+
+
+def _has_tensor_cores(device: str, kernels: Iterable[str]) -> bool:
+    """Return whether a device is known to have Tensor Cores, by its peaks or by kernels that are for such devices."""
+    peaks = peaks_of(device)
+    if peaks is not None:
+        return peaks.rate("float16") > peaks.rate("float32")
+    return any(_HAS_TENSOR_CORES.search(name) for name in kernels)
+
+
+def longest_work(ranks: Sequence[WorkTimes]) -> tuple[LongWork, ...]:
+    """Return the kernels or ops, the longest first, mean of ranks."""
+    by_name: defaultdict[str, defaultdict[tuple[str, str], float]] = defaultdict(lambda: defaultdict(float))
+    for rank in ranks:
+        for (name, op, kind), ns in rank.items():
+            by_name[name][op, kind] += ns / len(ranks)
+    return tuple(sorted((_long_work(*each) for each in by_name.items()), key=lambda each: -each.ns))
+
+
+def _long_work(name: str, ns: Mapping[tuple[str, str], float]) -> LongWork:
+    by_op, by_kind = defaultdict[str, float](float), defaultdict[str, float](float)
+    for (op, kind), each in ns.items():
+        by_op[op] += each
+        by_kind[kind] += each
+    op, whole = max(by_op, key=by_op.__getitem__), sum(ns.values())
+    is_of_one = by_op[op] >= _OF_ONE_OP * whole
+    return LongWork(cut_name(without_tuning(name), _LONGEST_NAME), op if is_of_one else "", whole, by_kind)
+
+
+def what_computes(work: Sequence[LongWork], whole_ns: float, device: str) -> list[str]:
+    """Return the longest kernels or ops with their shares of a step, and what would make much of them shorter."""
+    computes_ns = sum(each.ns for each in work)
+    named = [each for each in work[:_NAMED] if each.ns >= _LEAST_NAMED * computes_ns]
+    words = [f"longest: {', '.join(each.words(whole_ns) for each in named)}"] if named else []
+    for kind, remedy in (
+        (_FLOAT32, f"float32 products that use no Tensor Cores: try autocast{_or_tf32(device)}"),
+        (_ELEMENTWISE, "elementwise kernels, which torch.compile can fuse"),
+        (_SLOW_CONVOLUTION, "convolutions as products of the unfolded input, as where oneDNN is missing or disabled"),
+    ):
+        ns = sum(each.by_kind.get(kind, 0.0) for each in work)
+        if ns >= _LEAST_KIND * computes_ns:
+            words.append(f"{format_value(100 * ns / whole_ns, Unit.PERCENT)} is {remedy}")
+    return words
+
+
+def _or_tf32(device: str) -> str:
+    """Return `, or TF32` where the device has it and it is faster, and that condition where this is not known."""
+    peaks = peaks_of(device)
+    if peaks is None:
+        return ", or TF32 where the device has it"
+    return ", or TF32" if peaks.rate("tf32") > peaks.rate("float32") else ""
