@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_share
 from traceq.analysis._device_copies import copies_of_device_words
-from traceq.analysis._graph_captures import HostBoundCaptures, capture_words, notable_capture_ns
 from traceq.analysis._host_causes import HostCauses, host_words
 from traceq.analysis._longest_work import LongWork, what_computes
+from traceq.analysis._once import HostBoundOnce, notable_once_ns, once_words
 from traceq.analysis._wording import (
     and_followers,
     category_term,
@@ -81,7 +81,7 @@ class LostTime:
     `by_step` float64[K] ns, mean over ranks; `first_waits` float64[K] ns of it in first collectives. `saved` is what
     replay saves if the resource of a category were free, on the rank `last`, which waits least for others (they would
     only wait longer) and has `last_ns` of each category; with None on each. `device_copies`: ns by op of exposed copies
-    that no overlap can hide; `captures` and `host_causes` of each rank. `makes_own_batches`: the main thread does.
+    that no overlap can hide; `once` and `host_causes` of each rank. `makes_own_batches`: the main thread does.
     `work`: the kernels in which devices compute, or ops of CPUs, the longest first.
     """
 
@@ -92,7 +92,7 @@ class LostTime:
     last: int | None
     last_ns: Mapping[str, float]
     device_copies: Mapping[str, float]
-    captures: Sequence[HostBoundCaptures]
+    once: Sequence[HostBoundOnce]
     host_causes: Sequence[HostCauses]
     makes_own_batches: bool
     work: Sequence[LongWork]
@@ -169,8 +169,8 @@ class LostTime:
         return np.sum(list(self.by_step.values()), axis=0) if self.by_step else np.zeros(0)
 
     def _once_ns(self, category: str) -> float:
-        """Return ns of a step that captures of graphs take once, where that is much of the category."""
-        return notable_capture_ns(self.captures, float(self._ns(category).mean())) if category == _HOST_BOUND else 0.0
+        """Return ns of a step that captures and first calls take once, where that is much of the category."""
+        return notable_once_ns(self.once, float(self._ns(category).mean())) if category == _HOST_BOUND else 0.0
 
     def _meaning(self, category: str) -> str:
         """Return what the category is time of, and what of it is none, or may not be."""
@@ -192,8 +192,8 @@ class LostTime:
             meaning = f"{meaning}; it may be less, as work that the trace does not show runs for {time}"
         if not once_ns:
             return meaning
-        captured = capture_words(self.captures, once_ns)
-        return captured if self._is_mostly_once(category) else f"{meaning}; {captured}"
+        once = once_words(self.once, mean_ns)
+        return once if self._is_mostly_once(category) else f"{meaning}; {once}"
 
     def _is_mostly_once(self, category: str) -> bool:
         return self._once_ns(category) > 0 and 2 * self._once_ns(category) >= self._ns(category).mean()

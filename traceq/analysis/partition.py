@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._device_copies import exposed_device_copies
-from traceq.analysis._graph_captures import HostBoundCaptures, host_bound_captures
 from traceq.analysis._host_causes import HostCauses, host_causes
 from traceq.analysis._longest_work import WorkTimes, longest_work, work_times
 from traceq.analysis._lost_time import FREE, LostTime
+from traceq.analysis._once import HostBoundOnce, host_bound_once
 from traceq.analysis._slack import least_waiting_rank, slack_by_rank
 from traceq.analysis._wording import (
     MOST_RANKS,
@@ -86,10 +86,10 @@ class _Mean:
 class _Rank:
     """One rank's rows, its phases in the main thread's order, and ns that replay saves without a resource.
 
-    `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `captures` is what
-    of its host-bound time CUDA graphs take once; `host_causes` is where the host is in that time; `makes_own_batches`:
-    its loader has no workers; `work` divides what it computes. Of a sample of its events (`is_sample`) the trace does
-    not tell when the device is idle, or what runs beside what.
+    `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `once` is what of its
+    host-bound time later steps do not have; `host_causes` is where the host is in that time; `makes_own_batches`: its
+    loader has no workers; `work` divides what it computes. Of a sample of its events (`is_sample`) the trace does not
+    tell when the device is idle, or what runs beside what.
     """
 
     rows: tuple[PartitionRow, ...]
@@ -97,7 +97,7 @@ class _Rank:
     exposed: ExposedPieces
     saved: dict[str, Saving]
     device_copies: dict[str, float]
-    captures: HostBoundCaptures
+    once: HostBoundOnce
     host_causes: HostCauses
     makes_own_batches: bool
     work: WorkTimes
@@ -132,7 +132,7 @@ def summarize(trace: Trace) -> _Rank:
         exposed=exposed_pieces(trace),
         saved=_saved(trace),
         device_copies=exposed_device_copies(trace),
-        captures=host_bound_captures(trace),
+        once=host_bound_once(trace),
         host_causes=host_causes(trace),
         makes_own_batches=makes_own_batches(trace),
         work=work_times(trace),
@@ -177,7 +177,7 @@ def _lost_time(job: Job, rows: Sequence[PartitionRow], means: Sequence[_Mean], p
         last=last,
         last_ns=last_ns,
         device_copies=_device_copies(parts),
-        captures=[part.captures for part in parts],
+        once=[part.once for part in parts],
         host_causes=[part.host_causes for part in parts],
         makes_own_batches=any(part.makes_own_batches for part in parts),
         work=longest_work([part.work for part in parts]),
