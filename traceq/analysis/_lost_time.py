@@ -47,6 +47,8 @@ FREE = {
 """Category -> what replay can take away of it."""
 _LEAST_SAVED = 0.005
 """Part of a step that taking a category away must save, or it is not what limits the step."""
+_LARGER = 1.25
+"""Multiple of a category's part of a step from which its part of what follows a cold start is told."""
 _NOTABLE_FIRST = 0.05
 """Part of the exposed waits from which those of first collectives are told."""
 _BESIDE_COMPUTE = (_EXPOSED, EXPOSED_WAIT, EXPOSED_TRANSFER)
@@ -81,7 +83,8 @@ class LostTime:
     `by_step` float64[K] ns, mean over ranks; `first_waits` float64[K] ns of it in first collectives. `saved` is what
     replay saves if the resource of a category were free, on the rank `last`, which waits least for others (they would
     only wait longer) and has `last_ns` of each category; with None on each. `device_copies`: ns by op of exposed copies
-    that no overlap can hide; `once` and `host_causes` of each rank. `makes_own_batches`: the main thread does.
+    that no overlap can hide; `once`, ns by category `after_cold_start` and `host_causes` of each
+    rank. `makes_own_batches`: the main thread does.
     `work`: the kernels in which devices compute, or ops of CPUs, the longest first.
     """
 
@@ -93,6 +96,7 @@ class LostTime:
     last_ns: Mapping[str, float]
     device_copies: Mapping[str, float]
     once: Sequence[HostBoundOnce]
+    after_cold_start: Sequence[Mapping[str, float]]
     host_causes: Sequence[HostCauses]
     makes_own_batches: bool
     work: Sequence[LongWork]
@@ -132,9 +136,18 @@ class LostTime:
         time = f"{format_value(mean_ns, Unit.NS)} {per_step(self.job.ranks[0].steps)}"
         share = format_value(100 * float(ns.sum() / self._whole.sum()), Unit.PERCENT)
         basis = f" {in_traced_steps(self.job)}" if self.job.ranks[0].steps.marked else ""
-        where = f"{basis}{range_of_steps(ns)}{self._in_first(category)}{beside}"
+        where = f"{basis}{range_of_steps(ns)}{self._in_first(category)}{self._after_cold_start(category)}{beside}"
         text = f"{category_term(category)}, {time} ({share}){where}{says}"
         return Finding(category, "low" if is_vain else "medium", text, round(mean_ns))
+
+    def _after_cold_start(self, category: str) -> str:
+        """Return `, 193 ms (81.1 %) of the 238 ms after the cold start`, where it is a much larger part of that."""
+        ns = sum(rank.get(category, 0.0) for rank in self.after_cold_start) / len(self.job.ranks)
+        whole_ns = sum(sum(rank.values()) for rank in self.after_cold_start) / len(self.job.ranks)
+        if not all(self.after_cold_start) or ns * self._whole.sum() < _LARGER * whole_ns * self._ns(category).sum():
+            return ""
+        share = format_value(100 * ns / whole_ns, Unit.PERCENT)
+        return f", {format_value(ns, Unit.NS)} ({share}) of the {format_value(whole_ns, Unit.NS)} after the cold start"
 
     def _is_most(self, category: str) -> bool:
         is_known = not any(rank.lacks_device_rows for rank in self.job.ranks)

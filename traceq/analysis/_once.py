@@ -1,4 +1,4 @@
-"""Host-bound time that later steps do not have: captures of CUDA graphs, and first calls of ops."""
+"""Time that later steps do not have: host-bound in captures of CUDA graphs and first calls of ops, a cold start."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from traceq.facts.events.slow_first_calls import slow_first_calls
 from traceq.facts.stalls.graph_capture_times import capturing_ns, graph_capture_times
 from traceq.facts.stalls.one_time_syncs import captured_words, num_captured_graphs
+from traceq.facts.timeline.cold_start import LEAST_COLD, cold_calls, cold_share
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
 from traceq.intervals import Spans, intersect, measure, measure_common, spans, subtract
 from traceq.model import Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["HostBoundOnce", "host_bound_once", "notable_once_ns", "once_words"]
+__all__ = ["HostBoundOnce", "host_bound_once", "notable_once_ns", "ns_after_cold_start", "once_words"]
 
 _NOTABLE, _NOTABLE_FIRST = 0.05, 0.25
 """Parts of the host-bound time from which that of captures, and that in first calls, is told."""
@@ -60,6 +61,16 @@ def _longest_op(trace: Trace, rows: NDArray[np.int64], bound: Spans) -> str:
     waits = [measure_common(bound, spans(events.ts[[row]], events.end[[row]])) for row in rows.tolist()]
     longest = [row for row, ns in zip(rows.tolist(), waits, strict=True) if ns >= _NEARLY_ALL * max(waits)]
     return events.strings[events.name[min(longest, key=lambda row: events.dur[row])]] if longest else ""
+
+
+def ns_after_cold_start(trace: Trace) -> dict[str, float]:
+    """Return ns by category after the cold start, where the only counted step holds one and goes on; else nothing."""
+    if int(steps(trace).counted.sum()) != 1 or cold_share(trace) < LEAST_COLD:
+        return {}
+    done, ends = activity(trace), trace.events.end[np.concatenate(cold_calls(trace))]
+    chosen = in_counted_steps(trace) & (done.parts[:, 0] >= ends.max())
+    ns = np.bincount(done.category[chosen], done.ns[chosen], len(TimeCategory))
+    return {category.name.lower(): float(ns[category]) for category in TimeCategory if ns.any()}
 
 
 def notable_once_ns(ranks: Sequence[HostBoundOnce], host_bound_ns: float) -> float:

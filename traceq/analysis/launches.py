@@ -21,7 +21,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
-from traceq.facts.timeline.cold_start import cold_calls, cold_share
+from traceq.facts.timeline.cold_start import LEAST_COLD, cold_calls, cold_share
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.line_parts import lines_of_work
 from traceq.facts.timeline.main_lines import main_lines
@@ -36,7 +36,7 @@ from traceq.units import Unit, format_value
 
 POSITION = 72
 
-_BOUND_PCT, _TINY_PCT, _COLD_PCT = 10.0, 25.0, 10.0
+_BOUND_PCT, _TINY_PCT = 10.0, 25.0
 _LONGEST_GAP_NS = 1_000_000
 """A longer gap is not caused by launch latency: the host does something else."""
 _MUCH_OF_WAITS = 0.25
@@ -239,7 +239,7 @@ def _cold_start(trace: Trace) -> Finding | None:
     window = all_steps.window[all_steps.counted]
     first_use, libraries, loads = cold_calls(trace)
     took_ns = [int(events.dur[rows].sum()) for rows in (first_use, libraries, loads)]
-    if 100 * cold_share(trace) < _COLD_PCT:
+    if cold_share(trace) < LEAST_COLD:
         return None
     parts = []
     if len(first_use):

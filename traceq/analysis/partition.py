@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from traceq.analysis._device_copies import exposed_device_copies
 from traceq.analysis._host_causes import HostCauses, host_causes
 from traceq.analysis._longest_work import WorkTimes, longest_work, work_times
 from traceq.analysis._lost_time import FREE, LostTime
-from traceq.analysis._once import HostBoundOnce, host_bound_once
+from traceq.analysis._once import HostBoundOnce, host_bound_once, ns_after_cold_start
 from traceq.analysis._slack import least_waiting_rank, slack_by_rank
 from traceq.analysis._wording import (
     MOST_RANKS,
@@ -87,9 +87,9 @@ class _Rank:
     """One rank's rows, its phases in the main thread's order, and ns that replay saves without a resource.
 
     `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `once` is what of its
-    host-bound time later steps do not have; `host_causes` is where the host is in that time; `makes_own_batches`: its
-    loader has no workers; `work` divides what it computes. Of a sample of its events (`is_sample`) the trace does not
-    tell when the device is idle, or what runs beside what.
+    host-bound time later steps do not have; `after_cold_start` is its time by category; `host_causes` is where the host
+    is in host-bound time; `makes_own_batches`: its loader has no workers; `work` divides what it computes. Of a sample
+    of its events (`is_sample`) the trace does not tell when the device is idle, or what runs beside what.
     """
 
     rows: tuple[PartitionRow, ...]
@@ -98,6 +98,7 @@ class _Rank:
     saved: dict[str, Saving]
     device_copies: dict[str, float]
     once: HostBoundOnce
+    after_cold_start: Mapping[str, float]
     host_causes: HostCauses
     makes_own_batches: bool
     work: WorkTimes
@@ -133,6 +134,7 @@ def summarize(trace: Trace) -> _Rank:
         saved=_saved(trace),
         device_copies=exposed_device_copies(trace),
         once=host_bound_once(trace),
+        after_cold_start=ns_after_cold_start(trace),
         host_causes=host_causes(trace),
         makes_own_batches=makes_own_batches(trace),
         work=work_times(trace),
@@ -178,6 +180,7 @@ def _lost_time(job: Job, rows: Sequence[PartitionRow], means: Sequence[_Mean], p
         last_ns=last_ns,
         device_copies=_device_copies(parts),
         once=[part.once for part in parts],
+        after_cold_start=[part.after_cold_start for part in parts],
         host_causes=[part.host_causes for part in parts],
         makes_own_batches=any(part.makes_own_batches for part in parts),
         work=longest_work([part.work for part in parts]),

@@ -10,7 +10,10 @@ from traceq.facts.timeline.steps import steps
 from traceq.intervals import span_index
 from traceq.model import Trace
 
-__all__ = ["cold_calls", "cold_ns", "cold_share"]
+__all__ = ["LEAST_COLD", "cold_calls", "cold_ns", "cold_share"]
+
+LEAST_COLD = 0.1
+"""Part of the counted steps from which they hold a cold start."""
 
 
 def cold_calls(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
