@@ -16,7 +16,7 @@ from traceq.grouping import group
 from traceq.model import Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["HostCauses", "host_causes", "host_words"]
+__all__ = ["HostCauses", "host_causes", "host_words", "lack_host_ops"]
 
 HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
 """(cause, op, line, phase) -> host-bound ns of a mean counted step, as the rows of `idle` have it."""
@@ -36,6 +36,11 @@ def host_causes(trace: Trace) -> HostCauses:
         (IdleCause(cause), idle.texts[op], idle.texts[line], names[phase]): ns / num_steps
         for (cause, op, line, phase), ns in zip(groups.keys.tolist(), sums, strict=True)
     }
+
+
+def lack_host_ops(ranks: Sequence[HostCauses]) -> bool:
+    """Return whether traces have no host ops, so that it is not known what the host does."""
+    return any(cause == IdleCause.HOST for rank in ranks for cause, *_ in rank)
 
 
 def host_words(ranks: Sequence[HostCauses], host_bound_ns: float, *, makes_own_batches: bool) -> str:

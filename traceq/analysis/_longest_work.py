@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_names import cut_name, short_kernel, without_tuning
 from traceq.facts.events.kernels import launched_kernels
@@ -81,12 +82,13 @@ def _kernel_times(trace: Trace) -> WorkTimes:
     owner = done.owner[chosen]
     groups = group([names[device_work(trace).rows[owner]], op[owner]])
     num_steps, strings = int(steps(trace).counted.sum()), [*trace.events.strings, ""]
-    has_tensor_cores = _has_tensor_cores(trace.device, {strings[name] for name, _ in groups.keys.tolist()})
+    said_of = {_FLOAT32: _has_tensor_cores(trace.device, {strings[name] for name, _ in groups.keys.tolist()})}
+    said_of[_ELEMENTWISE] = not runs_compiled(trace)
     times: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     for (name, of_op), ns in zip(groups.keys.tolist(), groups.sum(done.ns[chosen]), strict=True):
         kind = _kind(strings[name])
-        is_told = kind != _FLOAT32 or has_tensor_cores
-        times[short_kernel(strings[name]).strip(), strings[of_op], kind if is_told else ""] += ns / num_steps
+        key = short_kernel(strings[name]).strip(), strings[of_op], kind if said_of.get(kind, True) else ""
+        times[key] += ns / num_steps
     return dict(times)
 
 

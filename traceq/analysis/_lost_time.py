@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_share
 from traceq.analysis._device_copies import copies_of_device_words
-from traceq.analysis._host_causes import HostCauses, host_words
+from traceq.analysis._host_causes import HostCauses, host_words, lack_host_ops
 from traceq.analysis._longest_work import LongWork, what_computes
 from traceq.analysis._once import HostBoundOnce, notable_once_ns, once_words
 from traceq.analysis._wording import (
@@ -197,7 +197,8 @@ class LostTime:
             meaning = _MAKES_OWN
         if category == _HOST_BOUND:
             places = host_words(self.host_causes, mean_ns, makes_own_batches=self.makes_own_batches)
-            meaning = f"the device waits for the host: {places}" if places else meaning
+            unknown = " (its ops are not recorded)" if lack_host_ops(self.host_causes) else ""
+            meaning = f"the device waits for the host: {places}" if places else f"{meaning}{unknown}"
         unrecorded = self._ns(TimeCategory.UNRECORDED.name.lower())
         is_unsure = category in (*_BESIDE_COMPUTE, _HOST_BOUND)
         if is_unsure and unrecorded.sum() > MOST_UNRECORDED * self._whole.sum():
