@@ -20,6 +20,7 @@ from traceq.kineto.file_name import host_in_name, rank_in_name
 from traceq.kineto.other_formats import browser_trace
 from traceq.kineto.reader_choice import scan
 from traceq.kineto.scan_result import Scan
+from traceq.kineto.sequence_numbers import with_sequence_numbers
 from traceq.locations import Place
 from traceq.model import Category, Caveat, Events, Trace
 
@@ -68,7 +69,7 @@ def read_rank(path: Place) -> int:
 
 
 def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
-    events, metadata = result.events, result.metadata
+    events, metadata = with_sequence_numbers(result.events), result.metadata
     world = _decoded(metadata, "distributedInfo", dict)
     return Trace(
         path=str(path),
