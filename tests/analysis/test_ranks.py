@@ -513,6 +513,35 @@ def test_traces_without_steps_meet_where_all_that_both_hold_agrees() -> None:
     assert [(row["num"], row["wait_ns"]) for row in rows] == [(2, 50_000), (2, 0)]
 
 
+def test_calls_of_which_one_ends_before_another_starts_are_not_the_same_collective() -> None:
+    """Two ranks of one size that wait for each other in turn; one call further the ends differ by about as much."""
+    starts, ends = (0, 252, 2761, 2775, 7304, 7364, 11960, 16466), (208, 262, 2774, 4808, 7317, 11894, 16464, 16478)
+    others = (194, 252, 293, 4794, 4867, 9421, 13985, 14001), (206, 263, 4792, 4806, 9371, 9434, 13999, 18505)
+    first, second = met(*zip(starts, ends, strict=True)), met(*zip(*others, strict=True))
+    rows = ranks(build(*first, **world(0, 2)), build(*second, **world(1, 2)))
+    assert [(row["num"], row["wait_ns"]) for row in rows] == [(7, 11_028_000), (7, 13_470_000)]
+
+
+def test_windows_of_as_many_equal_calls_may_open_apart() -> None:
+    def window(first: int, late: int) -> list[Event]:
+        return met(*((5000 * n + 700 * (n % 3) + late, 5000 * n + 700 * (n % 3) + 90) for n in range(first, first + 6)))
+
+    rows = ranks(build(*window(0, 0), **world(0, 2)), build(*window(1, 25), **world(1, 2)))
+    assert [(row["num"], row["wait_ns"]) for row in rows] == [(4, 100_000), (4, 0)]
+
+
+def test_a_call_of_forward_is_none_of_backward() -> None:
+    """By clocks of which nothing is known, where ends one call apart are as constant as those of the same calls."""
+    phases = [annotation("forward", 0, 2500), annotation("backward", 2500, 4000)]
+
+    def window(first: int, *, at_us: int) -> Trace:
+        events = [*phases, *met(*((1000 * n + 400, 1000 * n + 490) for n in range(first, 6)))]
+        return build(*({**event, "ts": event["ts"] + at_us} for event in events), **world(first, 2))
+
+    job = job_of(Run("job", (window(0, at_us=0), window(1, at_us=123_456))))
+    assert [tuple(calls) for calls in job.instances.call.tolist()] == [(0, -1), *((n, n + 5) for n in range(1, 6))]
+
+
 def test_one_rank_alone_says_nothing() -> None:
     report = analyze(Run("job", (rank(0, *FIRST),)), "ranks")
     assert [table.rows for table in report.tables] == [(), (), ()]

@@ -29,7 +29,7 @@ from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = ["POINT_TO_POINT", "SAME_EVERYWHERE", "RankCalls", "first_work", "rank_calls"]
+__all__ = ["BARRIER_LIKE", "POINT_TO_POINT", "SAME_EVERYWHERE", "RankCalls", "first_work", "rank_calls"]
 
 POINT_TO_POINT = tuple(COLLECTIVE_NAMES.index(name) for name in ("send", "recv", "send_recv"))
 """Not compared across ranks: a send on one rank is a recv on another."""
@@ -38,6 +38,11 @@ SAME_EVERYWHERE = tuple(
     COLLECTIVE_NAMES.index(n) for n in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 )
 """Collectives whose larger side has the same size on all ranks; the parts of an all-to-all may differ."""
+
+BARRIER_LIKE = tuple(
+    COLLECTIVE_NAMES.index(name) for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+)
+"""Collectives that no rank finishes before the last rank has arrived."""
 
 
 @frozen(eq=False)

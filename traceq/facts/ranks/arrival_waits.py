@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.ranks.clock_offsets import BARRIER_LIKE, Clocks
+from traceq.facts.comm.rank_collectives import BARRIER_LIKE
+from traceq.facts.ranks.clock_offsets import Clocks
 from traceq.facts.ranks.collective_matching import Instances
 from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.frozen import frozen

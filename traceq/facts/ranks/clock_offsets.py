@@ -7,17 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.collectives import COLLECTIVE_NAMES
+from traceq.facts.comm.rank_collectives import BARRIER_LIKE
 from traceq.facts.ranks.collective_matching import Instances
 from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.frozen import frozen
 
-__all__ = ["BARRIER_LIKE", "Clocks", "clocks"]
-
-BARRIER_LIKE = tuple(
-    COLLECTIVE_NAMES.index(name) for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-)
-"""Collectives that no rank finishes before the last rank has arrived."""
+__all__ = ["Clocks", "clocks"]
 
 _MAX_RESIDUAL_SHARE = 0.25
 _MIN_INSTANCES = 3

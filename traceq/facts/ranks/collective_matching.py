@@ -2,7 +2,8 @@
 
 Calls match by (group, sequence number) where every call of the group has one. Else they match by order of issue within
 (group, step), counted from the start of a step, or from its end in the step that was running when a window opened.
-Traces without steps are shifted against each other until all calls that both contain agree.
+Traces without steps are shifted against each other until all calls that both contain agree, and none ends on one rank
+before it starts on another.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.comm.rank_collectives import BARRIER_LIKE
 from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.frozen import frozen
 from traceq.grouping import group
@@ -20,6 +22,7 @@ __all__ = ["Instances", "match_collectives"]
 
 _MAX_SHIFT = 300
 _TOLERANCE_NS = 50_000
+_LEAST, _MOST = -(2**62), 2**62
 
 
 @frozen(eq=False)
@@ -118,25 +121,66 @@ def _position_by_shift(issued: JobCollectives, mask: NDArray[np.bool_]) -> tuple
     return np.ones(len(place), np.bool_), place
 
 
+@frozen
+class _Fit:
+    """A shift at which all pairs agree: whether they can be the same collectives, and how constant their ends are.
+
+    `on_one_clock`: all pairs overlap by the clocks as they are; `possible`: by clocks that are some constant apart;
+    `in_phase`: no pair is in two phases; `deviation` ns of the distances between their ends.
+    """
+
+    shift: int
+    on_one_clock: bool
+    possible: bool
+    in_phase: bool
+    deviation: float
+
+
 def _shift(issued: JobCollectives, a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
     """Return how many calls after a's first b's first comes: at least half of b must overlap a, and all pairs agree.
 
-    Of several such shifts it is the one with the most constant distance between the ends of the pairs, whatever the
-    clock offset; 0 if that is about as good, or if none fits.
+    No rank leaves a collective before all have entered it: shifts at which all pairs overlap exclude others. If as many
+    calls are on both sides, and none is excluded at 0, it is 0. Of several other shifts it is the one with the most
+    constant distance between the ends of the pairs; the nearest to 0 that is about as good, 0 if none fits.
     """
-    least = max(1, (len(b) + 1) // 2)
-    deviations: dict[int, float] = {}
+    fits = _fits(issued, a, b)
+    for test in ("on_one_clock", "possible", "in_phase"):
+        fits = [fit for fit in fits if getattr(fit, test)] or fits
+    if len(a) == len(b) and any(fit.shift == 0 for fit in fits):
+        return 0
+    best = min((fit.deviation for fit in fits), default=0.0)
+    return next((fit.shift for fit in fits if fit.deviation <= 2 * best + _TOLERANCE_NS), 0)
+
+
+def _fits(issued: JobCollectives, a: NDArray[np.int64], b: NDArray[np.int64]) -> list[_Fit]:
+    """Return the shifts at which names, dtypes and elements of all pairs agree, those nearest to 0 first."""
+    least, fits = max(1, (len(b) + 1) // 2), list[_Fit]()
     shifts = range(max(least - len(b), -_MAX_SHIFT), min(len(a) - least, _MAX_SHIFT) + 1)
     for shift in sorted(shifts, key=lambda shift: (abs(shift), shift)):
-        a_calls, b_calls = a[max(shift, 0) : shift + len(b)], b[max(-shift, 0) : len(a) - shift]
-        columns = (issued.columns.name, issued.dtype, issued.columns.elements)
-        if all((column[a_calls] == column[b_calls]).all() for column in columns):
-            deviations[shift] = _median_deviation(issued.columns.end[a_calls] - issued.columns.end[b_calls])
-            if shift == 0 and deviations[shift] <= _TOLERANCE_NS:
+        pairs = a[max(shift, 0) : shift + len(b)], b[max(-shift, 0) : len(a) - shift]
+        if all((column[pairs[0]] == column[pairs[1]]).all() for column in _compared(issued)):
+            fits.append(_fit(issued, shift, *pairs))
+            if shift == 0 and fits[0].on_one_clock and fits[0].in_phase and fits[0].deviation <= _TOLERANCE_NS:
                 break
-    best = min(deviations.values(), default=0.0)
-    good_shifts = [shift for shift, deviation in deviations.items() if deviation <= 2 * best + _TOLERANCE_NS]
-    return next(iter(good_shifts), 0)
+    return fits
+
+
+def _compared(issued: JobCollectives) -> tuple[NDArray[np.int64], ...]:
+    return issued.columns.name, issued.dtype, issued.columns.elements
+
+
+def _fit(issued: JobCollectives, shift: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> _Fit:
+    """Return how well the pairs of calls (a, b) fit each other."""
+    start, end, phase = issued.columns.start, issued.columns.end, issued.phase
+    met = (start[a] >= 0) & (start[b] >= 0) & np.isin(issued.columns.name[a], BARRIER_LIKE)
+    ahead = (start[a] - end[b])[met].max(initial=_LEAST), (end[a] - start[b])[met].min(initial=_MOST)
+    return _Fit(
+        shift,
+        on_one_clock=bool(ahead[0] <= _TOLERANCE_NS and ahead[1] >= -_TOLERANCE_NS),
+        possible=bool(ahead[0] - _TOLERANCE_NS <= ahead[1]),
+        in_phase=bool(((phase[a] == phase[b]) | (phase[a] < 0) | (phase[b] < 0)).all()),
+        deviation=_median_deviation(end[a] - end[b]),
+    )
 
 
 def _median_deviation(values: NDArray[np.int64]) -> float:
