@@ -62,19 +62,19 @@ def _target(row: OpWork, peaks: Peaks) -> str:
 def _gain_ns(row: OpWork, peaks: Peaks) -> NDArray[np.float64]:
     """float64[K]: by how much the calls of each counted step exceed the time at what is reachable of the roof.
 
-    0 where those of all steps together do not.
+    0 where those of all steps together do not. Time for which the device did something else is none of theirs.
     """
-    in_dtype = partial(against_roofs, peaks, flops=row.step_flops, size_bytes=row.step_bytes, ns=row.step_ns)
+    in_dtype = partial(against_roofs, peaks, flops=row.step_flops, size_bytes=row.step_bytes, ns=row.own_step_ns)
     target = _target(row, peaks)
     roofed = in_dtype(dtype=target)
     reachable = peaks.reachable(roofed.roof)
-    if in_dtype(dtype=row.dtype).doubt or not roofed.roof or row.step_ns <= roofed.least_ns / reachable:
+    if in_dtype(dtype=row.dtype).doubt or not roofed.roof or row.own_step_ns <= roofed.least_ns / reachable:
         return np.zeros(len(row.steps_ns))
     least_ns = [
         against_roofs(peaks, flops=flops, size_bytes=moved, dtype=target, ns=ns).least_ns
-        for ns, flops, moved in zip(row.steps_ns, row.steps_flops, row.steps_bytes, strict=True)
+        for ns, flops, moved in zip(row.own_steps_ns, row.steps_flops, row.steps_bytes, strict=True)
     ]
-    gain_ns: NDArray[np.float64] = np.array(row.steps_ns) - np.array(least_ns) / reachable
+    gain_ns: NDArray[np.float64] = np.array(row.own_steps_ns) - np.array(least_ns) / reachable
     return gain_ns
 
 
@@ -83,7 +83,7 @@ def _sentence(
 ) -> str:
     """Return what an op reaches of its roof, and how long it would take at what is reachable of it."""
     op, phase, dtype = key
-    ns = sum(row.step_ns for row in rows)
+    ns = sum(row.own_step_ns for row in rows)
     flops, moved = sum(row.step_flops for row in rows), sum(row.step_bytes for row in rows)
     roofed = against_roofs(peaks, flops=flops, size_bytes=moved, dtype=dtype, ns=ns)
     share = format_value(100 * roofed.least_ns / ns, Unit.PERCENT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from traceq.analysis._below_roof import below_roof, counted_steps
-from traceq.analysis._op_sums import OpSum, against, op_sums, own_roofs, rate, without_rates
+from traceq.analysis._op_sums import OpSum, against, interrupted_runs, op_sums, own_roofs, rate, without_rates
 from traceq.analysis._rank_rows import each_of
 from traceq.analysis._unfused_attention import unfused_attention
 from traceq.analysis._wording import more_rows, over_ranks
@@ -231,6 +231,7 @@ def _views(
         _attention(ranks),
         own_roofs(shown, parts, peaks),
         without_rates(shown, parts),
+        interrupted_runs(shown, parts),
         more_rows(len(sums) - _TOP),
     ]
     return (Table.of("efficiency", title, OpSum, shown, note=" ".join(filter(None, notes))),)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
+from traceq.facts.roofline.interruptions import Interruption, interrupted_ns, interruptions
 from traceq.facts.roofline.modelled_ops import ModelledOps, TimeKind, modelled_ops
 from traceq.facts.roofline.work import Kind
 from traceq.facts.timeline.phases import phases
@@ -32,8 +33,8 @@ class OpWork:
     """Calls of one op with one set of shapes, in one phase of one rank, over the whole trace.
 
     `flops` as executed, without masked pairs of attention; `model_flops` without what is computed twice; `full_flops`
-    with masked pairs, as torch.utils.flop_counter counts. The last five are of the counted steps alone, three of them
-    of each.
+    with masked pairs, as torch.utils.flop_counter counts. The last six are of the counted steps alone, four of them
+    of each; `steps_interrupted_ns` is the part of `steps_ns` for which the device did something else.
     """
 
     rank: int
@@ -54,6 +55,7 @@ class OpWork:
     steps_ns: tuple[int, ...]
     steps_flops: tuple[int, ...]
     steps_bytes: tuple[int, ...]
+    steps_interrupted_ns: tuple[int, ...]
 
     @property
     def key(self) -> str:
@@ -64,6 +66,17 @@ class OpWork:
     def step_ns(self) -> int:
         """Time in all counted steps."""
         return sum(self.steps_ns)
+
+    @property
+    def own_steps_ns(self) -> tuple[int, ...]:
+        """Time in each counted step, without that for which the device did something else."""
+        pairs = zip(self.steps_ns, self.steps_interrupted_ns, strict=True)
+        return tuple(ns - interrupted_ns for ns, interrupted_ns in pairs)
+
+    @property
+    def own_step_ns(self) -> int:
+        """The same in all counted steps."""
+        return sum(self.own_steps_ns)
 
     @property
     def step_flops(self) -> int:
@@ -85,11 +98,12 @@ class OpWork:
 
 @frozen
 class RankWork:
-    """One rank's work, and ns by TimeKind."""
+    """One rank's work, ns by TimeKind, and runs of kernels that were interrupted, the longest first."""
 
     rank: int
     rows: tuple[OpWork, ...]
     ns_of_kind: tuple[int, ...]
+    interruptions: tuple[Interruption, ...]
 
 
 def rank_work(trace: Trace) -> RankWork:
@@ -97,7 +111,7 @@ def rank_work(trace: Trace) -> RankWork:
     ops = modelled_ops(trace)
     of_kind = np.zeros(len(TimeKind), np.int64)
     np.add.at(of_kind, ops.unit_kind, ops.unit_ns)
-    return RankWork(trace.rank, tuple(_op_rows(trace, ops)), tuple(of_kind.tolist()))
+    return RankWork(trace.rank, tuple(_op_rows(trace, ops)), tuple(of_kind.tolist()), interruptions(trace))
 
 
 def _op_rows(trace: Trace, ops: ModelledOps) -> list[OpWork]:
@@ -142,7 +156,14 @@ def _sums(trace: Trace, ops: ModelledOps, groups: Groups) -> dict[str, Sequence[
     )
     model[ops.repeats] = 0
     of_trace = {"flops": executed, "model_flops": model, "full_flops": full, "bytes": moved}
-    of_each_step = {"steps_ns": ops.ns, "steps_flops": executed, "steps_bytes": moved}
+    owned, interrupted = ops.unit_op >= 0, interrupted_ns(trace)
+    interrupted = np.bincount(ops.unit_op[owned], interrupted[owned], len(ops.row))
+    of_each_step = {
+        "steps_ns": ops.ns,
+        "steps_flops": executed,
+        "steps_bytes": moved,
+        "steps_interrupted_ns": interrupted,
+    }
     step, num_steps = _counted_step(trace, ops), int(steps(trace).counted.sum())
     inside = step >= 0
     cell = groups.group_ids[inside] * num_steps + step[inside]
