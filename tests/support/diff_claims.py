@@ -133,6 +133,11 @@ def of_words(diff: Diff) -> Iterator[str]:
     first, comparison = diff.words[0], diff.comparison
     if comparison is None:
         return
+    if other := re.match(rf"(.*?) takes ({TIME}) (more|less) (.* \(.*\)) but does other work(,|:)", first):
+        if not any(line.startswith("The sides differ in what they compute: ") for line in diff.words):
+            yield f"what other work: {first}"
+        verb = "costs" if other[3] == "more" else "saves"
+        first = f"{other[1]} {verb} {other[2]} {other[4]}{first[other.end(4) + len(' but does other work') :]}"
     if comparison.unprofiled and comparison.verdict.is_open and diff.comparable.ok:
         yield from of_open(diff, first)
         return
@@ -440,6 +445,7 @@ def of_json(diff: Diff, document: dict[str, Any]) -> Iterator[str]:
 OF_COMPARISON = (
     r".* (costs|saves) .*(, no interval|: .* at the .* threshold.*)\.$",
     r".* costs nothing per",
+    rf".* takes (as long|{TIME} (more|less)) {PER} \(.*\) but does other work(, .*no interval|: .* threshold.*)\.$",
     r"Not decided: .*: inconclusive at the .* threshold.*\.$",
     r"No difference in time seen between ",
     rf"No difference beyond jitter seen between .*: {DELTA} {PER} \(",
@@ -451,7 +457,7 @@ OF_COMPARISON = (
     r"Why: ",
     r"CPU time of the main thread ",
     r"A step trains on ",
-    r"The sides differ in what they compute: (dtype|shapes): ",
+    r"The sides differ in what they compute: (dtype|shapes|calls|layers|backward pass): ",
     r"Host times are not comparable: ",
     r"Shapes are not recorded: kernels that others replaced may have computed on inputs of another size ",
     r"\S+ begins its first step ",

@@ -9,6 +9,7 @@ import numpy as np
 from traceq.compare.comparable import differences, parameters_of, unrecorded_device
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import calls_difference, dtype_difference, has_shapes, shape_difference
+from traceq.compare.other_jobs import job_difference
 from traceq.compare.result import Cause
 from traceq.compare.side import Side
 from traceq.facts.events.nesting import host_ops
@@ -17,7 +18,15 @@ from traceq.facts.timeline.phases import phases
 from traceq.model import Caveat, Run, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["cold_start_words", "confounders", "device_words", "recording_words", "unknown_size_words", "work_words"]
+__all__ = [
+    "are_other_jobs",
+    "cold_start_words",
+    "confounders",
+    "device_words",
+    "recording_words",
+    "unknown_size_words",
+    "work_words",
+]
 
 _ENVIRONMENT_KEYS = {
     **dict.fromkeys(("host", "cpu", "device_name", "driver", "cuda", "nccl", "torch", "accelerate"), "unknown"),
@@ -56,6 +65,12 @@ def work_words(a: Side, b: Side) -> tuple[str, ...]:
     """Return `The sides differ in what they compute: dtype: ...`, where separate recordings multiply other tensors."""
     texts = [] if _is_one_recording(a, b) else list(_work_differences(a, b))
     return (f"The sides differ in what they compute: {'; '.join(texts)}.",) if texts else ()
+
+
+def are_other_jobs(a: Side, b: Side) -> bool:
+    """Return whether separate recordings are of different jobs, between which no change costs or saves anything."""
+    has_traces = bool(a.run.traces and b.run.traces)
+    return has_traces and not _is_one_recording(a, b) and bool(_job_difference(a, b))
 
 
 def device_words(a: Side, b: Side) -> tuple[str, ...]:
@@ -115,12 +130,18 @@ def _repeated_share(trace: Trace) -> float:
 
 
 def _work_differences(a: Side, b: Side) -> Iterator[str]:
-    """Yield the differences in dtypes, shapes and numbers of products between the traces."""
+    """Yield the differences in dtypes, shapes, numbers of products and layers, and passes between the traces."""
     if a.run.traces and b.run.traces:
         ours, theirs = a.first_trace(), b.first_trace()
         yield from filter(None, [dtype_difference(ours, theirs)])
         if a.samples == b.samples:
             yield from filter(None, [shape_difference(ours, theirs), calls_difference(ours, theirs)])
+            yield from filter(None, [_job_difference(a, b)])
+
+
+def _job_difference(a: Side, b: Side) -> str:
+    """Return in what two traces are of different jobs; "" where steps differ in samples, and with them in calls."""
+    return job_difference(a.first_trace(), b.first_trace()) if a.samples == b.samples else ""
 
 
 def _is_one_recording(a: Side, b: Side) -> bool:

@@ -23,6 +23,7 @@ from traceq.compare.caveats import (
 from traceq.compare.collective_volumes import exchanges
 from traceq.compare.comparable import are_ranks_of_one_job, comparable, on_common_steps, start_words, uncommon_steps
 from traceq.compare.confounders import (
+    are_other_jobs,
     cold_start_words,
     confounders,
     device_words,
@@ -176,7 +177,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     steps = compare_sides(a, b, comparability, threshold_pct, None) if samples else comparison
     ranks = rank_deltas(a.ranks, b.ranks)
     traced, cells, causes = _explained(a, b, ranks)
-    if not comparability.ok or are_ranks_of_one_job(a, b):
+    if not comparability.ok or are_ranks_of_one_job(a, b) or are_other_jobs(a, b):
         causes = tuple(map(_of_unlike_runs, causes))
     a_name, b_name = _names(a, b)
     cpu = compare_cpu(a, b, threshold_pct, samples)
@@ -222,6 +223,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None) -> tupl
         uncommon=uncommon_steps(a, b) if is_one_job else "",
         is_jitter=diff.traced is not None and is_jitter(diff.traced, diff.causes),
         ranges=ranges_of_steps(a, b),
+        does_other_work=are_other_jobs(a, b),
     )
     captured = (f"{caveat.text}." for caveat in captured_graphs(a.ranks, b.ranks))
     return (
@@ -242,8 +244,8 @@ def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:
     traced, cells, causes, names = diff.traced, diff.cells, diff.causes, (diff.a_name, diff.b_name)
     if traced is None:
         return ()
-    same_code = are_ranks_of_one_job(a, b)
-    of_causes = cause_words(*names, traced, causes, doubt=diff.doubt, same_work=diff.comparable.ok, same_code=same_code)
+    same_code, same_work = are_ranks_of_one_job(a, b), diff.comparable.ok and not are_other_jobs(a, b)
+    of_causes = cause_words(*names, traced, causes, doubt=diff.doubt, same_work=same_work, same_code=same_code)
     if diff.doubt:
         return (
             *unprofiled_phase_words(a, b, names, diff.steps),

@@ -31,6 +31,7 @@ def verdict_words(
     uncommon: str = "",
     is_jitter: bool = False,
     ranges: str = "",
+    does_other_work: bool = False,
 ) -> tuple[str, ...]:
     """Return the cost of B against A with interval and verdict, and why; or what is missing for a comparison.
 
@@ -38,7 +39,8 @@ def verdict_words(
     `control` is the arm of the A/A control, A unless named; `per` is the unit of the cost unless that is per sample.
     Profiled steps of several ranks are those of the job. Sides that are ranks of one job have no change between them,
     but maybe `uncommon` steps; where all that differs `is_jitter`, profiled steps show no difference. `ranges` of their
-    times are told where they differ as much within a side.
+    times are told where they differ as much within a side. Of another job, which `does_other_work`, nothing costs or
+    saves.
     """
     if not comparability.ok:
         reasons = "; ".join(comparability.reasons)
@@ -47,7 +49,8 @@ def verdict_words(
     if comparison is None:
         return (f"Nothing to compare: {missing}.",)
     verdict, floor = comparison.verdict, comparison.noise_floor_ns
-    cost = f"{_cost(comparison.each(comparison.delta_ns))} {_per(comparison, per)} ({_estimate(comparison)})"
+    amount, unit = comparison.each(comparison.delta_ns), f"{_per(comparison, per)} ({_estimate(comparison)})"
+    cost = f"{_taken(amount)} {unit} but does other work" if does_other_work else f"{_cost(amount)} {unit}"
     if not comparison.unprofiled:
         steps = (
             f"{comparison.num_a:,} and {comparison.num_b:,} profiled steps" if per == "per step" else "one trace each"
@@ -128,6 +131,11 @@ def cpu_words(comparison: Comparison | None) -> tuple[str, ...]:
 def _cost(delta_ns: float) -> str:
     amount = format_value(abs(delta_ns), Unit.NS)
     return f"costs {amount}" if delta_ns > 0 else f"saves {amount}" if delta_ns < 0 else "costs nothing"
+
+
+def _taken(delta_ns: float) -> str:
+    amount = format_value(abs(delta_ns), Unit.NS)
+    return f"takes {amount} {'more' if delta_ns > 0 else 'less'}" if delta_ns else "takes as long"
 
 
 def _open(a_name: str, b_name: str, comparison: Comparison, per: str) -> str:

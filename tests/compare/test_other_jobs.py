@@ -1,0 +1,110 @@
+"""Traces of different jobs are no change: none of them costs or saves anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from builder import AUTOGRAD, Event, annotation, build, call, kernel, op, row, step
+from made_sides import H100, codes
+
+from traceq.compare.diff import diff_runs
+from traceq.compare.other_jobs import job_difference
+from traceq.model import Run, Trace
+
+ENGINE = "autograd::engine::evaluate_function: "
+LAYER = ("aten::convolution", "aten::batch_norm")
+NODES = {"aten::convolution": "ConvolutionBackward0", "aten::batch_norm": "CudnnBatchNormBackward0"}
+ALL_NODES = {**NODES, "aten::addmm": "AddmmBackward0", "aten::layer_norm": "NativeLayerNormBackward0"}
+
+
+def events_of(
+    ops: Sequence[str], *, trains: bool = True, repeated: int = 0, frozen: int = 0, more: Sequence[Event] = ()
+) -> list[Event]:
+    """One step: ops, each with a kernel; a backward pass without the first `frozen`, with `repeated` ops again."""
+    events: list[Event] = []
+    names = [*ops, *([ENGINE + ALL_NODES[name] for name in ops[frozen:]] if trains else []), *ops[:repeated]]
+    for index, name in enumerate(names):
+        thread = {"tid": AUTOGRAD} if index >= len(ops) else {}
+        begin = 20 + 20 * index
+        events += [row("cpu_op", name, begin, 15, **thread), row("cuda_runtime", "cudaLaunchKernel", begin + 2, 3)]
+        events[-1] |= {"tid": events[-2]["tid"], "args": {"correlation": index + 1}}
+        events.append(kernel("k_" + name.rpartition(":")[2], begin + 8, 10, index + 1))
+    return [step(0, 40 + 20 * len(names)), *events, *more]
+
+
+def trace_of(ops: Sequence[str], **more: object) -> Trace:
+    return build(*events_of(ops, **more), **H100)  # type: ignore[arg-type]
+
+
+def difference(a: Trace, b: Trace) -> str:
+    """What job_difference says, which is the same in either direction but for its sides."""
+    assert bool(job_difference(a, b)) == bool(job_difference(b, a))
+    return job_difference(a, b)
+
+
+def test_a_model_of_other_layers_neither_costs_nor_saves() -> None:
+    nine, thirteen = (Run("side", (trace_of([*LAYER * number, "aten::addmm"]),)) for number in (9, 13))
+    result = diff_runs(nine, thirteen)
+    layers = "layers: 9 aten::convolution against 13, and 9 aten::batch_norm against 13"
+    assert result.words[0].endswith(" but does other work, from 1 and 1 profiled steps, no interval.")
+    assert result.words[0].startswith("B takes ")
+    assert " more per step (+" in result.words[0]
+    assert result.words[1] == f"The sides differ in what they compute: {layers}."
+    assert "confounded" in codes(result)
+    assert all(cause.kind != "jitter" for cause in result.causes)
+    assert " less per step (-" in diff_runs(thirteen, nine).words[0]
+
+
+def test_ops_that_one_model_lacks_are_no_replacement_where_little_is_there_instead() -> None:
+    residual, plain = [*LAYER * 9, "aten::addmm"], ["aten::convolution"] * 3 + ["aten::addmm"] * 3
+    text = "layers: 9 aten::batch_norm against 0, and 9 aten::convolution against 3"
+    assert difference(trace_of(residual), trace_of(plain)) == text
+
+
+def test_training_against_inference_is_another_job() -> None:
+    train, infer = trace_of(LAYER * 4), trace_of(LAYER * 4, trains=False)
+    assert difference(train, infer) == "backward pass: 8 nodes of autograd against none"
+    assert difference(infer, train) == "backward pass: none against 8 nodes of autograd"
+    lead, what, *_ = diff_runs(Run("a", (train,)), Run("b", (infer,))).words
+    assert " less per step " in lead
+    assert "saves" not in lead
+    assert what == "The sides differ in what they compute: backward pass: 8 nodes of autograd against none."
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        [annotation("Torch-Compiled Region: 0/0", 25, 5)],
+        [call("cudaGraphLaunch", 25, 5, 900), kernel("k", 31, 5, 900)],
+        [annotation("Optimizer.step#SGD.step", 25, 5)],
+    ],
+)
+def test_a_backward_pass_that_runs_without_its_ops_is_no_other_job(instead: list[Event]) -> None:
+    assert difference(trace_of(LAYER * 4), trace_of(LAYER * 4, trains=False, more=instead)) == ""
+
+
+SEVEN = [*LAYER * 7, "aten::addmm"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        trace_of(SEVEN, repeated=14),  # checkpointing, or an evaluation
+        trace_of(SEVEN, frozen=8),
+        trace_of([*LAYER * 7, *["aten::addmm"] * 3]),  # one product of q, k and v
+        trace_of(["aten::convolution"] * 7 + ["aten::addmm"]),  # norms folded into convolutions
+        trace_of([*LAYER * 2, "aten::addmm"], more=[annotation("Torch-Compiled Region: 0/0", 25, 5)]),
+        trace_of(["aten::addmm"], more=[call("cudaGraphLaunch", 25, 5, 900), kernel("k", 31, 5, 900)]),
+        trace_of([*LAYER * 2, "aten::addmm"], more=[op("mylib::conv_norm", 22 + 2 * n, 1) for n in range(5)]),
+        trace_of(SEVEN * 2),  # accumulates gradients
+        trace_of([*LAYER * 7, *LAYER[:1], "aten::addmm"]),  # an auxiliary head
+    ],
+)
+def test_what_a_change_replaces_repeats_or_leaves_out_is_no_other_job(changed: Trace) -> None:
+    assert difference(trace_of(SEVEN), changed) == ""
+
+
+def test_stages_of_a_pipeline_are_no_other_model() -> None:
+    half = trace_of([*LAYER * 3, "aten::addmm"], more=[op("c10d::send", 25, 2)])
+    assert difference(trace_of(SEVEN), half) == ""

@@ -1,0 +1,185 @@
+"""Whether two sides are different jobs: one trains and the other does not, or they run models of different layers.
+
+No single change of a program does that. What compiles, captures, fuses or replaces ops changes their numbers, too, and
+has something in their place; recomputation and evaluation repeat the forward pass alone, frozen layers leave out parts
+of the backward pass alone: neither is another job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from traceq.facts.events.compiled_code import runs_compiled
+from traceq.facts.events.graph_replays import graph_replays
+from traceq.facts.memo import once_per_trace
+from traceq.facts.timeline.steps import steps
+from traceq.intervals import span_index
+from traceq.model import Category, Trace
+from traceq.units import Unit, format_value
+
+__all__ = ["job_difference"]
+
+_KINDS = {
+    "convolution": ("aten::convolution",),
+    "product": ("aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm", "aten::_grouped_mm", "aten::_scaled_mm"),
+    "norm": ("aten::batch_norm", "aten::layer_norm", "aten::group_norm", "aten::instance_norm", "aten::rms_norm"),
+    "attention": ("aten::scaled_dot_product_attention",),
+}
+"""Heavy ops of the layers of a model, by kind."""
+_NODES = {
+    "convolution": re.compile(r"Convolution\w*Backward"),
+    "product": re.compile(r"(Linear|Add[bm]?mm|Ba?ddbmm|[MB]m+|GroupedMm)Backward", re.IGNORECASE),
+    "norm": re.compile(r"(Batch|Layer|Group|Instance|RMS)_?Norm\w*Backward", re.IGNORECASE),
+    "attention": re.compile(r"Attention\w*Backward"),
+}
+"""Nodes of autograd that are the backward pass of each kind."""
+_HEAVY = tuple(op for ops in _KINDS.values() for op in ops)
+_ENGINE, _NODE = "autograd::engine::evaluate_function: ", re.compile(r"^\w+Backward\d*$")
+_UPDATE = "Optimizer.step#"
+_VIEW = re.compile(
+    r"^(aten::)?(detach|alias|t|transpose|permute|_?(unsafe_)?view|_?reshape\w*|as_strided|expand|select|slice|narrow|"
+    r"(un)?squeeze|unbind|chunk|split\w*|flatten|contiguous)_?$"
+)
+"""Ops that compute nothing, and so take no other op's place."""
+_MESSAGE = re.compile(r"(c10d|nccl|gloo)::?(send|recv)", re.IGNORECASE)
+
+_APART, _SAME, _FEWEST_KINDS = 1.1, 0.01, 2
+"""Ratio of the numbers of a kind of op from which they differ, by how little several ratios differ, and kinds that
+change in one direction."""
+_REPLACES = 0.25
+"""Part of the ops that a side lacks that one of its own op, which the other never calls, is called as often as."""
+_MOST_NAMED = 2
+
+_Counts = Mapping[str, float]
+"""Calls per counted step, by name."""
+
+
+def job_difference(a: Trace, b: Trace) -> str:
+    """Return `layers: 36 aten::convolution against 52, and 36 aten::batch_norm against 52`, or what trains; else "".
+
+    `backward pass: 88 nodes of autograd against none` if one side alone trains.
+    """
+    ours, theirs = _op_counts(a), _op_counts(b)
+    if not (_by_kind(ours) and _by_kind(theirs)):
+        return ""
+    trained = _trained_difference(a, b)
+    if trained or bool(_nodes(ours)) != bool(_nodes(theirs)):
+        return trained
+    kinds = [] if _is_multiple(ours, theirs) else _kinds_apart(ours, theirs)
+    fewer = a if kinds and kinds[0] in _more(ours, theirs) else b
+    if len(kinds) < _FEWEST_KINDS or _is_replaced(fewer, *((ours, theirs) if fewer is a else (theirs, ours)), kinds):
+        return ""
+    if _sends(ours) != _sends(theirs):  # stages of a pipeline hold part of the layers
+        return ""
+    named = sorted(((op, *_pair(op, ours, theirs)) for kind in kinds for op in _KINDS[kind]), key=_by_difference)
+    texts = [
+        f"{_number(num_a)} {op} against {_number(num_b)}" for op, num_a, num_b in named[:_MOST_NAMED] if num_a != num_b
+    ]
+    return f"layers: {', and '.join(texts)}"
+
+
+def _trained_difference(a: Trace, b: Trace) -> str:
+    """Return that one side alone has a backward pass, which nothing on the other side takes the place of; else ""."""
+    nums = [sum(_nodes(_op_counts(trace)).values()) for trace in (a, b)]
+    if bool(nums[0]) == bool(nums[1]):
+        return ""
+    other = b if nums[0] else a
+    updates = any(text.startswith(_UPDATE) for text in other.events.strings)
+    if updates or _is_generated(other):
+        return ""
+    ours, theirs = (_number(num) if num else "none" for num in nums)
+    return f"backward pass: {ours}{' nodes of autograd' * bool(nums[0])} against {theirs}" + (
+        " nodes of autograd" * bool(nums[1])
+    )
+
+
+def _is_multiple(a: _Counts, b: _Counts) -> bool:
+    """Return whether all heavy ops run as many times as often: one side accumulates gradients, or has more passes."""
+    of_a, of_b = (dict(_nodes_by_kind(each)) | {op: each.get(op, 0.0) for op in _HEAVY} for each in (a, b))
+    ratios = [of_b.get(name, 0.0) / num if num else np.inf for name, num in of_a.items() if num or of_b.get(name)]
+    return bool(ratios) and of_a.keys() == of_b.keys() and max(ratios) <= (1 + _SAME) * min(ratios)
+
+
+def _kinds_apart(a: _Counts, b: _Counts) -> list[str]:
+    """Return the kinds of which one side runs more, forward and, of sides that train, backward; not all are new."""
+    of_ops, of_nodes = (_by_kind(a), _by_kind(b)), (_nodes_by_kind(a), _nodes_by_kind(b))
+    trains = any(of_nodes)
+    apart = {
+        sign: [
+            kind for kind in _KINDS if _is_more(of_ops, kind, sign) and (not trains or _is_more(of_nodes, kind, sign))
+        ]
+        for sign in (-1, 1)
+    }
+    kinds = max(apart.values(), key=len)
+    return kinds if any(kind in of_ops[0] and kind in of_ops[1] for kind in kinds) else []
+
+
+def _is_more(sides: tuple[_Counts, _Counts], kind: str, sign: int) -> bool:
+    """Return whether B (sign 1), or A, has more of a kind."""
+    less, more = (side.get(kind, 0.0) for side in sides[::sign])
+    return more > _APART * less
+
+
+def _more(a: _Counts, b: _Counts) -> list[str]:
+    """Return the kinds of which B has more ops."""
+    return [kind for kind in _KINDS if _by_kind(b).get(kind, 0) > _by_kind(a).get(kind, 0)]
+
+
+def _is_replaced(trace: Trace, fewer: _Counts, more: _Counts, kinds: list[str]) -> bool:
+    """Return whether something takes the place of what a trace has `fewer` of: compiled code, a graph, another op."""
+    ours, theirs = _by_kind(fewer), _by_kind(more)
+    missing = min(theirs[kind] - ours.get(kind, 0.0) for kind in kinds)
+    num_instead = max((num for name, num in fewer.items() if name not in more and not _VIEW.match(name)), default=0.0)
+    return num_instead >= _REPLACES * missing or _is_generated(trace)
+
+
+def _is_generated(trace: Trace) -> bool:
+    """Return whether work of a trace runs without its ops: compiled, or in a graph."""
+    return runs_compiled(trace) or bool(graph_replays(trace).replayed.any())
+
+
+def _by_kind(counts: _Counts) -> dict[str, float]:
+    """Return the calls of the heavy ops of each kind that is called."""
+    sums = {kind: sum(counts.get(op, 0.0) for op in ops) for kind, ops in _KINDS.items()}
+    return {kind: num for kind, num in sums.items() if num}
+
+
+def _nodes_by_kind(counts: _Counts) -> dict[str, float]:
+    nodes = _nodes(counts)
+    sums = {kind: sum(num for name, num in nodes.items() if of.search(name)) for kind, of in _NODES.items()}
+    return {kind: num for kind, num in sums.items() if num}
+
+
+def _nodes(counts: _Counts) -> dict[str, float]:
+    """Return the calls of autograd's nodes, by the engine where its calls are recorded."""
+    of_engine = {name: num for name, num in counts.items() if name.startswith(_ENGINE)}
+    return of_engine or {name: num for name, num in counts.items() if _NODE.match(name)}
+
+
+def _sends(counts: _Counts) -> bool:
+    return any(_MESSAGE.match(name) for name in counts)
+
+
+def _pair(op: str, a: _Counts, b: _Counts) -> tuple[float, float]:
+    return a.get(op, 0.0), b.get(op, 0.0)
+
+
+def _by_difference(named: tuple[str, float, float]) -> float:
+    return -abs(named[2] - named[1])
+
+
+def _number(num: float) -> str:
+    return format_value(num, Unit.MEAN)
+
+
+@once_per_trace
+def _op_counts(trace: Trace) -> _Counts:
+    """Return how often each op runs in a counted step."""
+    events, counted = trace.events, steps(trace).host[steps(trace).counted]
+    rows = events.rows(Category.CPU_OP)
+    rows = rows[span_index(counted, events.ts[rows]) >= 0]
+    name, num = np.unique(events.name[rows], return_counts=True)
+    return {events.strings[n]: each / len(counted) for n, each in zip(name.tolist(), num.tolist(), strict=True)}
