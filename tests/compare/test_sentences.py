@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step
 
+from traceq.compare.cause_names import jitter_name
 from traceq.compare.cause_sentences import cause_text, cause_words
 from traceq.compare.diff import diff_runs
 from traceq.compare.disabled_change import added_ops_text
@@ -392,6 +393,10 @@ def test_what_the_largest_causes_leave_over_is_named_where_it_is_much() -> None:
     jitter = replace(no_change("jitter", "346 kinds of work, each within jitter", 80), phase="dataload")
     (text,) = words_of(-106, *large, jitter, cause("aten::cat", 34))
     assert text.endswith("all else +114 us (+80.0 us 346 kinds of work, each within jitter, most in dataload).")
+    beyond = replace(jitter, name=jitter_name(346, 80 * US, 20 * US), sd_ns=20 * US)
+    (text,) = words_of(-106, *large, beyond, cause("aten::cat", 34))
+    what = "346 kinds of work, small each, together beyond their jitter of 20.0 us, most in dataload"
+    assert text.endswith(f"all else +114 us (+80.0 us {what}).")
 
 
 def test_occasional_allocations_on_a_rank_are_noise_as_well() -> None:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from traceq.compare.step_jitter import step_shift
+from traceq.compare.cause_names import jitter_name
+from traceq.compare.result import Cause
+from traceq.compare.step_jitter import StepShift, join_jitter, step_shift
 
 NUM_STEPS = (5, 8)
 
@@ -54,3 +56,27 @@ def test_a_wait_is_found_in_most_recordings_in_which_every_fifth_step_loses_its_
 
     is_found = [is_change(side(100_000).tolist(), side(1_100_000).tolist()) for _ in range(300)]
     assert sum(is_found) >= 220
+
+
+@pytest.mark.parametrize(
+    ("num", "ns", "sd_ns", "name"),
+    [
+        (83, 5_220_000, 2_700_000, "83 kinds of work, each within jitter"),
+        (83, -5_220_000, 1_420_000, "83 kinds of work, small each, together beyond their jitter"),
+        (1, 20, 15, "1 kind of work within jitter"),
+        (1, 40, 15, "1 kind of work, small, but beyond its jitter"),
+        (3, 2, 0, "3 kinds of work, each within jitter"),  # roundings
+    ],
+)
+def test_a_sum_beyond_its_jitter_is_not_called_within_it(num: int, ns: float, sd_ns: float, name: str) -> None:
+    assert jitter_name(num, ns, sd_ns) == name
+
+
+@pytest.mark.parametrize(("each_ns", "is_within"), [(100, True), (900, False)])
+def test_what_many_accounts_add_up_to_is_told_from_jitter(each_ns: int, is_within: bool) -> None:
+    """Sixteen accounts with an error of 1 us each: their sum jitters by 4 us."""
+    causes = [Cause(f"op {n}", "host", "", f"op {n}", "", 0, each_ns, 0, each_ns, None) for n in range(16)]
+    shifts = {cause.key: StepShift(each_ns, 1_000, is_change=False) for cause in causes}
+    (row,) = join_jitter(causes, shifts, 16 * each_ns)
+    assert (row.kind, row.delta_ns, row.sd_ns) == ("jitter", 16 * each_ns, 4_000)
+    assert row.name == f"16 kinds of work, {'each within' if is_within else 'small each, together beyond their'} jitter"

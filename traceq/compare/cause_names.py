@@ -8,7 +8,23 @@ from traceq.compare.result import AND, REPLACED_BY, Cause
 from traceq.facts.events.kernel_names import cut_name, without_tuning
 from traceq.units import Unit, format_value
 
-__all__ = ["cause_name", "change_name", "number", "numbered", "phase_text", "short_name", "sync_name"]
+__all__ = [
+    "BEYOND",
+    "cause_name",
+    "change_name",
+    "is_within_jitter",
+    "jitter_name",
+    "number",
+    "numbered",
+    "phase_text",
+    "short_name",
+    "sync_name",
+]
+
+BEYOND = "beyond their jitter"
+"""What small differences are together that are more than run-to-run jitter."""
+_ERRORS = 2
+"""Standard deviations of a sum within which it is jitter."""
 
 _SYNCHRONIZES = ("device", "stream", "event")
 """Kinds of sync that are calls of their own, not an effect of the op around them."""
@@ -61,6 +77,19 @@ def sync_name(cause: Cause) -> str:
     if kind == "alloc":
         return f"{ranks}{op} call{plural}" if is_call else f"{ranks}allocation{plural} in {_cut_name(op)}"
     return f"{ranks}{kind} synchronize{plural}" + ("" if is_call else f" in {_cut_name(op)}")
+
+
+def jitter_name(num: int, ns: float, sd_ns: float) -> str:
+    """Return `3 kinds of work, each within jitter`, or what they are if their sum `ns` is not."""
+    kinds = f"{num:,} {'kind' if num == 1 else 'kinds'} of work"
+    if not is_within_jitter(ns, sd_ns) and abs(ns) > num:  # more than roundings
+        return f"{kinds}, small each, together {BEYOND}" if num > 1 else f"{kinds}, small, but beyond its jitter"
+    return f"{kinds}{', each' if num > 1 else ''} within jitter"
+
+
+def is_within_jitter(ns: float, sd_ns: float) -> bool:
+    """Return whether a sum, or a delta, is within what two runs of the same code differ by."""
+    return abs(ns) <= _ERRORS * sd_ns
 
 
 def numbered(cause: Cause, text: str) -> str:

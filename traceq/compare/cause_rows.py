@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.common_steps import CommonSteps
 from traceq.causes.edges import IN_BOTH
+from traceq.compare.cause_names import jitter_name
 from traceq.compare.contributions import Contributions, Part, contributions
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import dtype_difference, shape_difference
@@ -93,8 +94,7 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
         name = f"{len(minor.labels):,} {changes}"
         causes.append(_other("minor", name, minor.ns / num_steps, phase=table.most_in(minor.labels)))
     if rest.labels:
-        nouns = "kind of work" if len(rest.labels) == 1 else "kinds of work, each"
-        text = f"{len(rest.labels):,} {nouns} within jitter"
+        text = jitter_name(len(rest.labels), rest.ns / num_steps, rest.sd_ns / num_steps)
         phase = table.most_in(rest.labels)
         causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps, phase))
     return _whole(causes, sign, delta_ns, _common_phases(parts))

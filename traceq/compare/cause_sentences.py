@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traceq.compare.cause_names import cause_name, change_name, number, numbered, phase_text, sync_name
+from traceq.compare.cause_names import (
+    BEYOND,
+    cause_name,
+    change_name,
+    is_within_jitter,
+    number,
+    numbered,
+    phase_text,
+    sync_name,
+)
 from traceq.compare.labels import LOADER, QUEUE, THREAD
 from traceq.compare.result import Cause, Traced
 from traceq.facts.timeline.call_sites import line_function
@@ -26,8 +35,8 @@ _MOST_CAUSES = 3
 _MAJORITY = 2
 _MOST_OF_DELTA = 1.5
 """Multiple of a delta up to which time is most of it; beyond, other changes cancel that time."""
-_ERRORS, _SEVERAL = 2, 1.5
-"""Standard deviations within which a delta is run-to-run jitter; events from which an op is not there by chance."""
+_SEVERAL = 1.5
+"""Events from which an op is not there by chance."""
 
 
 def cause_words(
@@ -139,10 +148,15 @@ def _rest_words(traced: Traced, large: Sequence[Cause], causes: Sequence[Cause])
     if abs(rest_ns) <= _REST_SHARE * abs(traced.delta_ns) and not is_hidden:
         return []
     is_all = [cause.delta_ns for cause in unnamed] == [rest_ns]
-    names = [f"{cause.name}{f', most in {cause.phase}' * bool(cause.phase)}" for cause in unnamed]
+    names = [f"{_unchanged_name(cause)}{f', most in {cause.phase}' * bool(cause.phase)}" for cause in unnamed]
     times = [_delta(cause.delta_ns) for cause in unnamed]
     parts = ", ".join(name if is_all else f"{ns} {name}" for ns, name in zip(times, names, strict=True))
     return [f"all else {_delta(rest_ns)}" + (f" ({parts})" if parts else "")]
+
+
+def _unchanged_name(cause: Cause) -> str:
+    """Return `83 kinds of work, small each, together beyond their jitter of 1.42 ms`: what names no change."""
+    return cause.name + (f" of {format_value(cause.sd_ns, Unit.NS)}" if cause.name.endswith(BEYOND) else "")
 
 
 def _unmatched_words(traced: Traced) -> list[str]:
@@ -182,7 +196,7 @@ def is_jitter(traced: Traced, causes: Sequence[Cause]) -> bool:
 
 
 def _is_within(traced: Traced, jitter: Cause) -> bool:
-    return all(abs(ns) <= _ERRORS * jitter.sd_ns for ns in (traced.delta_ns, jitter.delta_ns))
+    return all(is_within_jitter(ns, jitter.sd_ns) for ns in (traced.delta_ns, jitter.delta_ns))
 
 
 def _is_single(cause: Cause, traced: Traced) -> bool:

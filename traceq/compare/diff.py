@@ -272,8 +272,9 @@ def _of_unlike_runs(cause: Cause) -> Cause:
     """Return the row of jitter as one of single differences: two devices are not two runs of the same code."""
     if cause.kind != "jitter":
         return cause
-    kinds = cause.name.partition(" within jitter")[0].removesuffix(", each")
-    return replace(cause, kind="minor", name=f"{kinds} that so few steps do not tell apart")
+    kinds = re.match(r"[\d,]+ kinds? of work", cause.name)
+    what = kinds[0] if kinds else cause.name
+    return replace(cause, kind="minor", name=f"{what} that so few steps do not tell apart")
 
 
 def _feeding_diff(a: Side, b: Side, feeding: Feeding) -> Diff:

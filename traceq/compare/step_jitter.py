@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.compare.cause_names import jitter_name
 from traceq.compare.result import Cause, share
 from traceq.frozen import frozen
 from traceq.stats.hodges_lehmann import shift_between
@@ -90,7 +91,6 @@ def join_jitter(causes: Sequence[Cause], shifts: Mapping[str, StepShift], delta_
             replace(each, delta_ns=each.delta_ns + total, dur_ns=each.dur_ns + total) for each in changes[:1]
         ] + changes[1:]
     sd_ns = round(float(np.sqrt(sum(float(cause.sd_ns) ** 2 for cause in rest))))
-    kinds = f"{len(rest):,} {'kind of work' if len(rest) == 1 else 'kinds of work, each'} within jitter"
-    name = kinds if rest else "single long steps"
+    name = jitter_name(len(rest), total, sd_ns) if rest else "single long steps"
     jitter = Cause("jitter", "jitter", "", name, "", 0, total, 0, total, share(total, delta_ns), sd_ns=sd_ns)
     return [*changes, jitter]
