@@ -216,17 +216,37 @@ def test_a_sync_in_one_of_several_steps_is_not_one_that_a_side_adds() -> None:
     assert "on adds at train.py:7 step in fwd: 1 dtoh aten::item" in in_all
 
 
-def test_profiled_steps_that_differ_as_much_by_themselves_are_told_with_their_ranges() -> None:
-    def of_steps(*lengths: int, name: str = "aten::mm") -> Run:
-        begins = [sum(lengths[:number]) for number in range(len(lengths))]
-        marks = [step(begin, dur, number) for number, (begin, dur) in enumerate(zip(begins, lengths, strict=True))]
-        return Run("arm", (build(*marks, *(op(name, begin + 10, 900) for begin in begins)),))
+def of_steps(*lengths: int, name: str = "aten::mm") -> Run:
+    begins = [sum(lengths[:number]) for number in range(len(lengths))]
+    marks = [step(begin, dur, number) for number, (begin, dur) in enumerate(zip(begins, lengths, strict=True))]
+    return Run("arm", (build(*marks, *(op(name, begin + 10, 900) for begin in begins)),))
 
-    usual = of_steps(1000, 1040, 1010, 1000)
-    near = diff_runs(usual, of_steps(1030, 1010, 1050, 1000, name="aten::bmm")).words[0]
-    assert near.endswith("4 and 4 profiled steps of 1.00 ms to 1.04 ms and 1.00 ms to 1.05 ms, no interval.")
-    apart = diff_runs(usual, of_steps(1330, 1310, 1350, 1300, name="aten::bmm")).words[0]
-    assert apart.endswith("4 and 4 profiled steps, no interval.")
+
+def lead_of_steps(ours: Sequence[int], theirs: Sequence[int]) -> str:
+    return diff_runs(of_steps(*ours), of_steps(*theirs, name="aten::bmm")).words[0]
+
+
+def test_profiled_steps_that_differ_as_much_by_themselves_neither_cost_nor_save() -> None:
+    usual = [1000, 1040, 1010, 1000]
+    assert lead_of_steps(usual, [1030, 1010, 1050, 1000]) == (
+        "No difference beyond the scatter of steps seen between A and B: +10.0 us per step (+0.99 %), "
+        "from 4 and 4 profiled steps of 1.00 ms to 1.04 ms and 1.00 ms to 1.05 ms."
+    )
+    apart = lead_of_steps(usual, [1330, 1310, 1350, 1300])
+    assert apart == "B costs 310 us per step (+30.6 %), from 4 and 4 profiled steps, no interval."
+
+
+def test_of_few_profiled_steps_a_difference_is_told_where_their_ranges_are_apart() -> None:
+    assert lead_of_steps([1000, 1040], [1030, 1070]).endswith("of 1.00 ms to 1.04 ms and 1.03 ms to 1.07 ms.")
+    assert lead_of_steps([1000, 1040], [1041, 1070]).startswith("B costs 35.5 us per step")
+    assert lead_of_steps([1000], [1010]).startswith("B costs 10.0 us per step")
+
+
+def test_the_scatter_of_many_profiled_steps_is_that_of_students_t() -> None:
+    """Means 36 us apart with a standard error of 14.7 us: t = 2.44; by chance 2.57 is exceeded in 5 %."""
+    ours = [1000, 1040, 1010, 1030]
+    assert lead_of_steps(ours, [1040, 1085, 1035, 1064]).startswith("No difference beyond the scatter of steps seen")
+    assert lead_of_steps(ours, [1040, 1090, 1050, 1072]).startswith("B costs 43.0 us per step")
 
 
 def test_profiled_steps_lead_with_what_is_known() -> None:

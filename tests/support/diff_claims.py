@@ -150,9 +150,10 @@ def of_words(diff: Diff) -> Iterator[str]:
         longer = "longer" if comparison.delta_ns > 0 else "shorter"
         of_ranks = f"The step of {diff.b_name} is {format_value(abs(comparison.delta_ns), Unit.NS)} {longer} than that"
         of_jitter = f"{diff.a_name} and {diff.b_name}: {delta_text(comparison.each(comparison.delta_ns))} "
+        is_scatter = f"No difference beyond the scatter of steps seen between {of_jitter}" in first
         is_jitter = f"No difference beyond jitter seen between {of_jitter}" in first
         named = is_jitter and any(cause.names_a_change for cause in diff.causes)
-        if diff.comparable.ok and (named or not (is_none or is_jitter or first.startswith(of_ranks))):
+        if diff.comparable.ok and (named or not (is_none or is_jitter or is_scatter or first.startswith(of_ranks))):
             yield f"no size: {first}"
         return
     each_ns = comparison.each(comparison.delta_ns)
@@ -449,6 +450,7 @@ OF_COMPARISON = (
     r"Not decided: .*: inconclusive at the .* threshold.*\.$",
     r"No difference in time seen between ",
     rf"No difference beyond jitter seen between .*: {DELTA} {PER} \(",
+    rf"No difference beyond the scatter of steps seen between .*: {DELTA} {PER} \(.*\), from .* of .* to .* and .* to ",
     rf"The step of .* is {TIME} (longer|shorter) than that of .*: they are ranks of one job, ",
     r"[AB] captures .* in what is compared: that, with its warm-up, is paid once\.$",
     r"What is compared holds a cold start, once per process: .* and .*; trace steps after a warm-up\.$",

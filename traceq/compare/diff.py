@@ -254,7 +254,8 @@ def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:
             *of_causes,
         )
     waited_in = collective_waited_in(a.ranks, b.ranks, diff.ranks, traced.rank) if only_changed_rank(diff.ranks) else ""
-    is_seen = not no_difference_seen(diff.comparison) and not is_jitter(traced, causes)
+    is_scatter = diff.comparison is not None and not diff.comparison.unprofiled and ranges_of_steps(a, b)
+    is_seen = not (no_difference_seen(diff.comparison) or is_jitter(traced, causes) or is_scatter)
     return (
         *rank_words(traced, diff.ranks, cells, waited_in),
         *(start_words(a, b, names, traced) if same_code else ()),

@@ -14,13 +14,14 @@ from traceq.compare.result import Comparable
 from traceq.compare.side import Side, of_one_run
 from traceq.model import Manifest, Pairs
 from traceq.stats import Comparison, Samples, answer_together, compare_pairs, compare_values, samples_apart
+from traceq.stats.means import are_means_apart
 from traceq.stats.sample_kinds import PROCESSES
 from traceq.units import Unit, format_value
 
 __all__ = ["compare_cpu", "compare_sides", "ranges_of_steps"]
 
-_FEWEST_STEPS, _ERRORS = 3, 2
-"""Traced steps from which they tell how much they differ by themselves, and standard errors that are no difference."""
+_FEWEST_STEPS, _MANY_STEPS = 2, 4
+"""Traced steps from which they tell how much they differ by themselves, and from which their means are tested."""
 
 
 def compare_sides(
@@ -49,14 +50,20 @@ def compare_sides(
 
 
 def ranges_of_steps(a: Side, b: Side) -> str:
-    """Return `59.0 ms to 61.2 ms and 59.2 ms to 60.7 ms`, traced steps that differ as much as the sides do, else ""."""
+    """Return `59.0 ms to 61.2 ms and 59.2 ms to 60.7 ms`, traced steps that do not tell the sides apart, else "".
+
+    Few of them do where their ranges are apart, more where the interval of the difference of their means excludes 0.
+    """
     if not (a.run.traces and b.run.traces) or any(side.ranks.job.ranks[0].steps.labels for side in (a, b)):
         return ""  # steps of an inference engine are of several kinds
-    sides = _traced_steps(a, b)
-    if min(map(len, sides)) < _FEWEST_STEPS:
+    if samples_apart(a.samples, b.samples):
         return ""
-    error_ns = float(np.sqrt(sum(steps_ns.var(ddof=1) / len(steps_ns) for steps_ns in sides)))
-    if abs(sides[1].mean() - sides[0].mean()) >= _ERRORS * error_ns:
+    ours, theirs = sides = _traced_steps(a, b)
+    num = min(map(len, sides))
+    if num < _FEWEST_STEPS:
+        return ""
+    is_apart = ours.max() < theirs.min() or theirs.max() < ours.min()
+    if are_means_apart(ours.astype(np.float64), theirs.astype(np.float64)) if num >= _MANY_STEPS else is_apart:
         return ""
     ends = ([format_value(int(ns), Unit.NS) for ns in (steps_ns.min(), steps_ns.max())] for steps_ns in sides)
     return " and ".join(" to ".join(each) for each in ends)

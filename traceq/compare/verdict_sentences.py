@@ -39,7 +39,7 @@ def verdict_words(
     `control` is the arm of the A/A control, A unless named; `per` is the unit of the cost unless that is per sample.
     Profiled steps of several ranks are those of the job. Sides that are ranks of one job have no change between them,
     but maybe `uncommon` steps; where all that differs `is_jitter`, profiled steps show no difference. `ranges` of their
-    times are told where they differ as much within a side. Of another job, which `does_other_work`, nothing costs or
+    times are given where they do not tell the sides apart. Of another job, which `does_other_work`, nothing costs or
     saves.
     """
     if not comparability.ok:
@@ -55,13 +55,13 @@ def verdict_words(
         steps = (
             f"{comparison.num_a:,} and {comparison.num_b:,} profiled steps" if per == "per step" else "one trace each"
         )
-        of_ranges = f"{steps} of {ranges}" if ranges else steps
         slowest = ", each on its slowest rank" if num_ranks > 1 and per == "per step" else ""
+        of_ranges = f"{steps} of {ranges}{slowest}" if ranges else f"{steps}{slowest}"
         steps += slowest
         if no_difference_seen(comparison):
             return (f"No difference in time seen between {a_name} and {b_name}, from {steps}.",)
+        delta = f"{_delta(amount)} {unit}"
         if is_jitter:
-            delta = f"{_delta(comparison.each(comparison.delta_ns))} {_per(comparison, per)} ({_estimate(comparison)})"
             return (f"No difference beyond jitter seen between {a_name} and {b_name}: {delta}, from {steps}.",)
         if is_one_job:
             longer = "longer" if comparison.delta_ns > 0 else "shorter"
@@ -69,7 +69,10 @@ def verdict_words(
             why = "they are ranks of one job, which wait for each other, and no change is between them"
             steps += f" ({uncommon})" * bool(uncommon)
             return (f"The step of {b_name} is {by} ({_estimate(comparison)}), from {steps}: {why}.",)
-        return (f"{b_name} {cost}, from {of_ranges}{slowest}, no interval.",)
+        if ranges and not does_other_work:
+            scatter = f"the scatter of steps seen between {a_name} and {b_name}"
+            return (f"No difference beyond {scatter}: {delta}, from {of_ranges}.",)
+        return (f"{b_name} {cost}, from {of_ranges}, no interval.",)
     threshold = format_value(verdict.threshold_pct, Unit.PERCENT)
     control = control or a_name
     noise = "" if floor is None else f" A/A noise floor: {format_value(floor, Unit.NS)} ({control} against itself)."

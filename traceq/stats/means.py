@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BLOCK", "block_means", "chance_of_mean", "interval_of_mean", "lowest_mean"]
+__all__ = ["BLOCK", "are_means_apart", "block_means", "chance_of_mean", "interval_of_mean", "lowest_mean"]
 
 BLOCK = 16
 """Steps whose mean or median counts as one value: neighbouring steps are not independent."""
@@ -50,6 +50,16 @@ def interval_of_mean(values: Values) -> tuple[float, float]:
     """Return the ends of the 95 % interval of the mean of steps, which blocks of them decide."""
     blocks = block_means(values)
     return lowest_mean(blocks), -lowest_mean(-blocks)
+
+
+def are_means_apart(a: Values, b: Values) -> bool:
+    """Return whether the 95 % interval of the difference of two means excludes 0 (Welch's test); two values or more."""
+    parts = [float(values.var(ddof=1)) / len(values) for values in (a, b)]
+    delta, error = abs(float(b.mean()) - float(a.mean())), math.sqrt(sum(parts))
+    if error == 0:
+        return delta > 0
+    degrees = sum(parts) ** 2 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True))
+    return delta > _quantile(int(degrees)) * error
 
 
 @cache
