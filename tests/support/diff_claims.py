@@ -466,6 +466,7 @@ OF_COMPARISON = (
     r"Device: .*not recorded.*: it may be another one\.$",
 )
 OF_TRACED = (
+    rf".* replays CUDA graphs \([\d.,]+ {PER}, .* none\): [\d.,]+ kernel launches {PER} instead of [\d.,]+(,|\.)",
     r".* is later: its device waits ",
     r".* (adds|removes) ",
     r"(Causes of|Differences in) the traced ",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from traceq.analysis.facts import fact_tables
@@ -39,6 +40,7 @@ from traceq.compare.interaction import arm_interactions
 from traceq.compare.loader_starvation import feeding, feeding_words
 from traceq.compare.rank_sentences import rank_words
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
+from traceq.compare.replayed_graphs import replay_words
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
 from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory, read_into_memory
 from traceq.compare.step_times import compare_cpu, compare_sides, ranges_of_steps
@@ -246,8 +248,10 @@ def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:
         return ()
     same_code, same_work = are_ranks_of_one_job(a, b), diff.comparable.ok and not are_other_jobs(a, b)
     of_causes = cause_words(*names, traced, causes, doubt=diff.doubt, same_work=same_work, same_code=same_code)
+    graphs = partial(replay_words, *_traces_of(traced.rank, a, b), names, traced, cells)
     if diff.doubt:
         return (
+            *graphs(timed=False),
             *unprofiled_phase_words(a, b, names, diff.steps),
             *python_words(*names, causes, diff.steps),
             *work_split_words(traced, diff.work, timed=False),
@@ -257,6 +261,7 @@ def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:
     is_scatter = diff.comparison is not None and not diff.comparison.unprofiled and ranges_of_steps(a, b)
     is_seen = not (no_difference_seen(diff.comparison) or is_jitter(traced, causes) or is_scatter)
     return (
+        *graphs(is_seen=is_seen),
         *rank_words(traced, diff.ranks, cells, waited_in),
         *(start_words(a, b, names, traced) if same_code else ()),
         *(lateness_words(*names, traced, cells) if same_code else ()),

@@ -1,0 +1,63 @@
+"""CUDA graphs that one side alone replays are told, with the host's time, and whether that gains anything."""
+
+from __future__ import annotations
+
+from builder import Event, build, call, kernel, launch, step
+from made_sides import H100
+
+from traceq.compare.diff import diff_runs
+from traceq.model import Run
+
+NUM, US = 4, 100
+"""Kernels of a step, each so long: the device is the pace of a step of 400 us."""
+
+
+def side(*, replays: bool, gap: int = 0, sync: bool = False) -> Run:
+    """Four steps whose host takes 200 us for launches, or 50 us for a replay, and then waits where it syncs."""
+    events: list[Event] = []
+    host, whole = 50 if replays else 200, NUM * (US + gap) + 40 * sync
+    for number in range(4):
+        begin = whole * number
+        events.append(step(begin, whole - 5 if sync else host, number))
+        for index in range(NUM):
+            corr = 100 * number + 1 + (0 if replays else index)
+            if not replays:
+                events.append(launch(begin + 5 + 50 * index, 5, corr))
+            elif index == 0:
+                events.append(call("cudaGraphLaunch", begin + 5, 40, corr))
+            events.append(kernel("gemm", begin + 20 + (US + gap) * index, US, corr))
+        if sync:
+            events.append(call("cudaDeviceSynchronize", begin + host, whole - 10 - host))
+    return Run("side", (build(*events, **H100),))
+
+
+def graphs(a: Run, b: Run) -> list[str]:
+    return [line for line in diff_runs(a, b).words if "CUDA graphs" in line]
+
+
+def test_a_host_that_needs_less_by_graphs_gains_nothing_where_the_device_is_busy() -> None:
+    lead, what, *_ = diff_runs(side(replays=False), side(replays=True)).words
+    assert lead.startswith("No difference in time seen between A and B")
+    counts = "B replays CUDA graphs (1 per step, A none): 0 kernel launches per step instead of 4"
+    assert what.startswith(f"{counts}, and its host needs ")
+    assert "less per step, which gains nothing: the device of A computes for " in what
+
+
+def test_the_host_does_not_need_the_time_for_which_it_waits() -> None:
+    (text,) = graphs(side(replays=False, sync=True), side(replays=True, sync=True))
+    assert "its host needs 150 us less per step" in text
+    (back,) = graphs(side(replays=True, sync=True), side(replays=False, sync=True))
+    assert back.startswith(
+        "A replays CUDA graphs (1 per step, B none): 0 kernel launches per step instead of 4, and its"
+    )
+    assert "its host needs 150 us less per step" in back
+
+
+def test_what_a_difference_gains_is_not_denied() -> None:
+    (text,) = graphs(side(replays=False, gap=60), side(replays=True))
+    assert "gains nothing" not in text
+
+
+def test_graphs_on_both_sides_or_none_are_no_difference() -> None:
+    for replays in (False, True):
+        assert graphs(side(replays=replays), side(replays=replays)) == []
