@@ -6,7 +6,9 @@ import copy
 import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
+from weakref import ref
 
 import msgspec
 import pytest
@@ -47,6 +49,20 @@ class Span:
 @frozen(eq=False)
 class Columns:
     rows: tuple[int, ...]
+
+
+@frozen(eq=False, slots=False)
+class Line:
+    start: int
+
+    @cached_property
+    def end(self) -> list[int]:
+        return [self.start]
+
+
+@frozen(eq=False, weakref_slot=True)
+class Referred:
+    start: int
 
 
 @frozen
@@ -93,8 +109,16 @@ def test_each_instance_has_its_list() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"Span.__init__\(\) missing 1 required positional argument: 'start'"):
+    with pytest.raises(TypeError, match=r"Span.__init__\(\) misses 'start'"):
         Span()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Span.__init__\(\) misses 'start'"):
+        Span(begin=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Span.__init__\(\) does not take begin"):
+        Span(1, 2, begin=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Span.__init__\(\) does not take start"):
+        Span(1, start=1)  # type: ignore[misc]
+    with pytest.raises(TypeError, match=r"Span.__init__\(\) does not take 3 values"):
+        Span(1, 2, 3)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="ends before 8"):
         Span(8)
 
@@ -108,6 +132,19 @@ def test_columns_are_equal_only_to_themselves() -> None:
     assert columns == columns
     assert columns != Columns((1,))
     assert hash(columns) != hash(Columns((1,)))
+
+
+def test_without_slots_what_follows_from_the_fields_is_kept() -> None:
+    line = Line(3)
+    assert line.end is line.end
+    assert pickle.loads(pickle.dumps(line)).end == [3]
+    with pytest.raises(FrozenInstanceError, match="'start'"):
+        line.start = 4  # type: ignore[misc]
+
+
+def test_an_instance_can_be_referred_to_weakly() -> None:
+    instance = Referred(1)
+    assert ref(instance)() is instance
 
 
 def test_a_repr_of_the_class_itself_stays() -> None:

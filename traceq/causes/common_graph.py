@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -28,7 +28,7 @@ class RankClock:
     start_b: int = 0
 
 
-@dataclass(frozen=True, eq=False)  # no slots: what follows from the fields is kept
+@frozen(eq=False, slots=False)  # no slots: what follows from the fields is kept
 class CommonGraph:
     """N nodes and E edges that run forwards, sorted by target; node 0 is the origin.
 

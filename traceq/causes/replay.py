@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property, partial
 from weakref import ReferenceType, ref
 
@@ -65,7 +64,7 @@ class Play:
     on_path: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)  # no slots: what follows from the fields is kept
+@frozen(eq=False, slots=False)  # no slots: what follows from the fields is kept
 class Replay:
     """Graph of one recording whose longest paths are the observed times, and its K steps.
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import intersect, measure, spans
 from traceq.model import Category, Trace
@@ -46,7 +47,7 @@ QUANTITIES = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Classes:
     """Class of every piece of device work: `computes`, `communicates` bool[D]; copies and memsets are neither."""
 

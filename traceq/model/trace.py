@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
@@ -166,7 +165,7 @@ class Allocations:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False, slots=False)
 class Events:
     """Complete events of one trace as columns of equal length N, in file order. -1 = absent.
 
@@ -306,7 +305,7 @@ class OneStep:
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@frozen(eq=False, weakref_slot=True)
 class Trace:
     """One rank's profiled window, or `only` one step of it. `base_time_ns` + `events.ts` is absolute time.
 

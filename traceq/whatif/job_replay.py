@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 
@@ -16,6 +15,7 @@ from traceq.causes.stragglers import StragglerRanks, straggler_ranks
 from traceq.errors import TraceqError
 from traceq.facts.ranks.job import Job, job_of
 from traceq.facts.timeline.steps import Steps
+from traceq.frozen import frozen
 from traceq.grouping import ordinals
 from traceq.model import Run, Trace
 from traceq.units import format_ranks
@@ -39,7 +39,7 @@ class CannotReplay(TraceqError):
     """Recording that no counterfactual can be told from; the message says which part of it."""
 
 
-@dataclass(frozen=True, eq=False)  # no slots: what follows from the fields is kept
+@frozen(eq=False, slots=False)  # no slots: what follows from the fields is kept
 class JobReplay:
     """R ranks on one graph, and the K steps that all of them counted.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 from typing import Protocol, TypeVar
@@ -15,6 +14,7 @@ from traceq.facts.ranks.collective_matching import Instances, match_collectives
 from traceq.facts.ranks.job_collectives import JobCollectives, are_concurrent, issued_by_ranks
 from traceq.facts.ranks.message_matching import MessageTimes, match_messages
 from traceq.facts.ranks.rank_outline import Outline, outline
+from traceq.frozen import frozen
 from traceq.model import Caveat, Flight, Manifest, Pairs, Processes, Run, Timings, Trace
 
 __all__ = ["Job", "LazySequence", "RankQuery", "job_from_outlines", "job_of", "query_here"]
@@ -47,7 +47,7 @@ class LazySequence(Sequence[T_co]):
         return self._function(index)
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False, slots=False)
 class Job:
     """R ranks of one run, ascending, without their events; facts that compare ranks are computed once.
 

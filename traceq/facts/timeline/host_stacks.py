@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from traceq.facts.timeline.lines_between_ops import lines_between_ops
 from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track, steps
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, cut, sorted_unique
 from traceq.model import Category, Trace
@@ -33,7 +33,7 @@ Frame = tuple[str, str]
 """Kind of a frame (phase, annotation, module, line, op) and its name."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class HostPieces:
     """K pieces of time, sorted, in each of which the host's active thread stays at one place.
 
@@ -49,7 +49,7 @@ class HostPieces:
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class HostStacks:
     """S distinct stacks, outermost frame first, with their time int64[S] ns over `num_steps` counted steps."""
 

@@ -7,7 +7,6 @@ start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
@@ -87,7 +86,7 @@ HOST_CAUSED = (TimeCategory.SYNC_WAIT, TimeCategory.ALLOC_WAIT, TimeCategory.HOS
 """The device is idle because the host has not yet launched the next piece of work."""
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False, slots=False)
 class Activity:
     """M pieces of time, sorted and without gaps.
 

@@ -20,6 +20,7 @@ from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track
+from traceq.frozen import frozen
 from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Category, Trace
 from traceq.renderers.html.timeline.spans import Label, Labels, Lane, labelled
@@ -43,7 +44,7 @@ class Limits:
     num_rows: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class EventLanes:
     """Lanes, and what has none: streams or threads beyond the limit, and events of rows that are too deep."""
 

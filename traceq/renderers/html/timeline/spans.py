@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.frozen import frozen
 from traceq.grouping import group
 
 __all__ = ["BLOCK", "Label", "Labels", "Lane", "labelled"]
@@ -41,7 +42,7 @@ class Labels:
         return self.numbers.setdefault(label, len(self.numbers))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Lane:
     """N spans of one row of the timeline, by start.
 

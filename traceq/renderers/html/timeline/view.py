@@ -6,13 +6,14 @@ import json
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.escaping import visible
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.model import Run, Trace
 from traceq.renderers.html.markup import Json, figure
 from traceq.renderers.html.timeline.derived_lanes import SyncSavings, derived_lanes, place_lanes
@@ -33,7 +34,7 @@ _NEIGHBOURS = 1
 _OF_ONE, _OF_SEVERAL = Limits(num_streams=8, num_threads=4, num_rows=8), Limits(4, 2, 5)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class TraceLanes:
     """Lanes of one shown trace; `left_out` are (number, what) that have none."""
 
@@ -42,7 +43,7 @@ class TraceLanes:
     left_out: tuple[tuple[int, str], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Timeline:
     """Lanes of all shown traces, one group below the other; spans shorter than `finest_ns` are merged where they meet.
 
