@@ -75,8 +75,16 @@ def _quantile(degrees: int) -> float:
 def _tail(t: float, degrees: int) -> float:
     """Return the chance that Student's t exceeds `t`; with t = sqrt(degrees) tan(u) it has the density cos(u)^(d-1)."""
     angle = math.atan(abs(t) / math.sqrt(degrees))
-    inside, half = (
-        float(np.trapezoid(np.cos(_POINTS * end) ** (degrees - 1), _POINTS * end)) for end in (angle, math.pi / 2)
-    )
-    above = 0.5 * (1 - inside / half)
+    above = 0.5 * (1 - _area(angle, degrees) / _half(degrees))
     return above if t >= 0 else 1 - above
+
+
+@cache
+def _half(degrees: int) -> float:
+    """Return the area under half of the density."""
+    return _area(math.pi / 2, degrees)
+
+
+def _area(angle: float, degrees: int) -> float:
+    """Return the area under the density from 0 to an angle."""
+    return float(np.trapezoid(np.cos(_POINTS * angle) ** (degrees - 1), _POINTS * angle))
