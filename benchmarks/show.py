@@ -153,11 +153,11 @@ def child(path: str, events: int) -> None:
 def _causes_s(trace: Trace) -> float:
     """Return the CPU seconds of the common graph of a trace and a copy and of the integral, their facts computed."""
     from traceq.causes.common_steps import common_steps
-    from traceq.compare.attribution import ledger
+    from traceq.compare.attribution import step_time
 
     copy = replace(trace)
     for side in (trace, copy):
-        ledger(side)  # as `traceq diff` does before
+        step_time(side)  # as `traceq diff` does before
     start = time.process_time()
     common_steps([trace], [copy])
     return time.process_time() - start

@@ -22,13 +22,13 @@ from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.facts.timeline.steps import main_track, steps
-from traceq.facts.timeline.time_partition import BUSY, HOST_CAUSED, TimeCategory, activity
+from traceq.facts.timeline.time_partition import BUSY, HOST_CAUSED, TimeCategory, activity, ns_by_phase
 from traceq.frozen import frozen
 from traceq.grouping import Groups, group
 from traceq.intervals import Spans, advance, contains, earliest_owner, sorted_unique, span_index
 from traceq.model import Trace
 
-__all__ = ["Account", "Ledger", "LedgerCell", "attributed_parts", "ledger", "whole_mean"]
+__all__ = ["Account", "Ledger", "LedgerCell", "StepTime", "attributed_parts", "ledger", "step_time", "whole_mean"]
 
 
 @frozen
@@ -65,36 +65,42 @@ class LedgerCell:
 
 
 @frozen
-class Ledger:
-    """Accounts of one side: `num_steps` counted steps that take `total_ns` in total."""
+class StepTime:
+    """Time of one side: `num_steps` counted steps that take `total_ns` in total, to which the cells add up."""
 
     rank: int
     num_steps: int
     total_ns: int
     cells: tuple[LedgerCell, ...]
+
+
+@frozen
+class Ledger(StepTime):
+    """Accounts of one side, which add up to `total_ns`, too."""
+
     accounts: tuple[Account, ...]
 
 
-def ledger(trace: Trace) -> Ledger:
-    """Return cells and accounts of a trace's counted steps; each add up to `total_ns`."""
-    all_steps = steps(trace)
-    windows = all_steps.window[all_steps.counted]
-    parts, category, phase, actor = attributed_parts(trace)
-    step = span_index(windows, parts[:, 0])
-    inside = step >= 0
-    ns = (parts[:, 1] - parts[:, 0])[inside]
-    names = phases(trace).names
-    cells = group([phase[inside], category[inside]])
-    return Ledger(
+def step_time(trace: Trace) -> StepTime:
+    """Return the cells of a trace's counted steps: without its accounts, which take several times as long."""
+    windows, names, ns = steps(trace).window[steps(trace).counted], phases(trace).names, ns_by_phase(trace)
+    cells = zip(*np.nonzero(ns), strict=True)
+    return StepTime(
         rank=trace.rank,
         num_steps=len(windows),
         total_ns=int((windows[:, 1] - windows[:, 0]).sum()),
-        cells=tuple(
-            LedgerCell(names[p], TimeCategory(c).name.lower(), total)
-            for (p, c), total in zip(cells.keys.tolist(), cells.sum(ns), strict=True)
-        ),
-        accounts=_accounts(trace, phase[inside], actor[inside], parts[inside], category[inside], step[inside]),
+        cells=tuple(LedgerCell(names[p], TimeCategory(c).name.lower(), int(ns[p, c])) for p, c in cells),
     )
+
+
+def ledger(trace: Trace) -> Ledger:
+    """Return cells and accounts of a trace's counted steps."""
+    time = step_time(trace)
+    parts, category, phase, actor = attributed_parts(trace)
+    step = span_index(steps(trace).window[steps(trace).counted], parts[:, 0])
+    inside = step >= 0
+    accounts = _accounts(trace, phase[inside], actor[inside], parts[inside], category[inside], step[inside])
+    return Ledger(time.rank, time.num_steps, time.total_ns, time.cells, accounts)
 
 
 def whole_mean(total: int, num: int) -> int:
@@ -249,7 +255,7 @@ def _accounts(
     account_of = np.full(len(all_actors.kind), -1)
     account_of[members] = groups.group_ids
     by_step = np.zeros((len(totals), int(steps(trace).counted.sum())), np.int64)
-    np.add.at(by_step, (groups.group_ids[: len(actor)], step), ns)
+    np.add.at(by_step.reshape(-1), groups.group_ids[: len(actor)] * by_step.shape[1] + step, ns)
     inner = op_self_times(trace, all_actors, parts, actor, account_of)
     line = _account_lines(all_actors, members, groups, np.r_[ns, zeros])
     accounts = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from traceq.causes.common_steps import common_steps
 from traceq.compare.account_causes import account_causes, means_per_step
-from traceq.compare.attribution import Ledger, ledger, whole_mean
+from traceq.compare.attribution import StepTime, ledger, step_time, whole_mean
 from traceq.compare.cause_rows import cause_rows
 from traceq.compare.result import Cause, CellDelta, Traced
 from traceq.compare.side_replay import side_replays
@@ -33,7 +33,7 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
     that, they are the differences of the accounts to which each side's time is charged. `peers` are at most MAX_PEERS
     other ranks: a cause may be on one of them.
     """
-    of_a, of_b = ledger(a), ledger(b)
+    of_a, of_b = step_time(a), step_time(b)
     a_ns, b_ns = (whole_mean(side.total_ns, side.num_steps) for side in (of_a, of_b))
     marked = any(steps(trace).marked for trace in (a, b))
     traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps, marked, b_rank=of_b.rank)
@@ -48,10 +48,10 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
             return traced, cells, cause_rows(common, traced.delta_ns)
         traced = replace(traced, replays=side_replays(a, b))
     is_host_only = not len(device_work(a)) and not len(device_work(b))
-    return traced, cells, account_causes(of_a, of_b, traced.delta_ns, is_host_only=is_host_only)
+    return traced, cells, account_causes(ledger(a), ledger(b), traced.delta_ns, is_host_only=is_host_only)
 
 
-def _cells(a: Ledger, b: Ledger) -> tuple[CellDelta, ...]:
+def _cells(a: StepTime, b: StepTime) -> tuple[CellDelta, ...]:
     """Return every phase and category of either side, by name."""
     of_a, of_b = ({(cell.phase, cell.category): cell.ns for cell in side.cells} for side in (a, b))
     means = means_per_step(of_a, of_b, a.num_steps, b.num_steps)
