@@ -40,7 +40,7 @@ class Groups:
     def totals(self, values: NDArray[np.int64] | NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return the exact sum of the values of each group: int64[G]."""
         totals = np.zeros(len(self.keys), np.int64)
-        np.add.at(totals, self.group_ids, values)
+        np.add.at(totals, self.group_ids, np.asarray(values, np.int64))  # of bools it takes fifty times as long
         return totals
 
     def by_part(self, part: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[list[int], list[int]]:

@@ -144,9 +144,10 @@ class _Table:
         self.only_a, self.only_b = (
             np.bincount(parts.label, weights=side, minlength=num) == 0 for side in (parts.b_ns, parts.a_ns)
         )
-        self.by_step = np.zeros((num, max(num_steps, 1)))
-        inside = parts.step >= 0
-        np.add.at(self.by_step, (parts.label[inside], parts.step[inside]), (parts.b_ns - parts.a_ns)[inside])
+        inside, num_steps = parts.step >= 0, max(num_steps, 1)
+        cell = parts.label[inside] * num_steps + parts.step[inside]
+        longer_ns = (parts.b_ns - parts.a_ns)[inside]
+        self.by_step = np.bincount(cell, weights=longer_ns, minlength=num * num_steps).reshape(num, num_steps)
 
     @cached_property
     def is_more_syncs(self) -> NDArray[np.bool_]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +47,7 @@ class Part:
     HOST, KERNEL, COLLECTIVE, WAIT = range(4)
 
 
-@frozen(eq=False)
+@frozen(eq=False, slots=False)  # no slots: the sums are kept
 class Contributions:
     """C contributions: of device work, holds and waits one per edge, of the host one per edge and owner.
 
@@ -74,6 +76,14 @@ class Contributions:
     is_waited: NDArray[np.bool_]
     calls: NDArray[np.float64]
     is_swapped: bool
+
+    @cached_property
+    def ns_of_labels(self) -> NDArray[np.int64]:
+        """int64[2, labels]: ns of A and of B, in all steps."""
+        sums = np.zeros((2, len(self.labels)), np.int64)
+        for of_side, ns in zip(sums, (self.a_ns, self.b_ns), strict=True):
+            np.add.at(of_side, self.label, ns)
+        return sums
 
 
 @frozen(eq=False)
@@ -115,7 +125,7 @@ def contributions(common: CommonSteps) -> Contributions:
     names = [[label for of_rank in side for table in of_rank for label in table[0]] for side in tables]
     labels = LabelNumbers(names, is_swapped=common.is_swapped)
     ranks = [_of_rank(common, labels, index, (tables[0][index], tables[1][index])) for index in range(len(common.a))]
-    columns = {field.name: np.concatenate([getattr(rank, field.name) for rank in ranks]) for field in fields(_Columns)}
+    columns = {field.name: _joined([getattr(rank, field.name) for rank in ranks]) for field in fields(_Columns)}
     return Contributions(
         labels=labels.labels,
         lines=labels.lines,
@@ -125,6 +135,11 @@ def contributions(common: CommonSteps) -> Contributions:
         is_swapped=common.is_swapped,
         **columns,
     )
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return the parts of a column, without a copy of a single one."""
+    return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
 def _of_rank(

@@ -17,7 +17,7 @@ from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, co
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_names import kernel_family
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import matching, unique_names
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -26,6 +26,7 @@ from traceq.facts.timeline.call_sites import Origins, origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.frozen import frozen
+from traceq.grouping import group
 from traceq.model import Category, Trace
 
 __all__ = ["CAUSE_KINDS", "FOR", "LAUNCHES", "Actors", "actors"]
@@ -177,12 +178,12 @@ def _collective_names(
 ) -> NDArray[np.int64]:
     """Return indices of names such as `all_gather for parameter gather forward`, with the role where it is known."""
     roles = np.r_[collective_roles(trace), Role.UNKNOWN]
-    pairs, inverse = np.unique(np.column_stack([name, roles[call]]), axis=0, return_inverse=True)
+    pairs = group([name, roles[call]])
     names = (
         COLLECTIVE_NAMES[number] + ("" if role == Role.UNKNOWN else FOR + ROLES[role].replace("_", " "))
-        for number, role in pairs.tolist()
+        for number, role in pairs.keys.tolist()
     )
-    return _interned(names, texts)[inverse.reshape(-1)] if len(name) else np.empty(0, np.int64)
+    return _interned(names, texts)[pairs.group_ids]
 
 
 def _bytes_moved(trace: Trace) -> NDArray[np.int64]:
@@ -202,15 +203,14 @@ def _device_names(
     trace: Trace, op: NDArray[np.int64], ops: tuple[str, ...], texts: dict[str, int]
 ) -> NDArray[np.int64]:
     """Return indices of the names by which device work is matched: `aten::mm > gemm`, the launching op first."""
-    pairs = np.column_stack([op, trace.events.name[device_work(trace).rows]])
-    distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    pairs = group([op, trace.events.name[device_work(trace).rows]])
     names = (
         f"{ops[number]}{LAUNCHES}{_device_name(trace.events.strings[text])}"
         if number
         else _device_name(trace.events.strings[text])
-        for number, text in distinct.tolist()
+        for number, text in pairs.keys.tolist()
     )
-    return _interned(names, texts)[inverse.reshape(-1)] if len(pairs) else np.empty(0, np.int64)
+    return _interned(names, texts)[pairs.group_ids]
 
 
 def _device_name(name: str) -> str:
@@ -225,16 +225,15 @@ def _sync_section(trace: Trace, texts: dict[str, int]) -> _Section:
         return _Section(empty, empty, empty, empty, empty, empty, np.empty(0, np.bool_), empty)
     all_syncs = syncs(trace)
     origin, strings = all_syncs.origin, trace.events.strings
-    parts = np.column_stack([all_syncs.kind.astype(np.int64), origin.op, trace.events.name[all_syncs.rows]])
-    distinct, inverse = np.unique(parts, axis=0, return_inverse=True)
+    parts = group([all_syncs.kind, origin.op, trace.events.name[all_syncs.rows]])
     names = (
         f"{SYNC_KINDS[kind]} {origin.texts[op] or _VENDOR.sub('', strings[call])}"
-        for kind, op, call in distinct.tolist()
+        for kind, op, call in parts.keys.tolist()
     )
     line, module = _lines_and_modules(origin, texts)
     return _Section(
         kind=np.full(len(all_syncs), _SYNC),
-        name=_interned(names, texts)[inverse.reshape(-1)],
+        name=_interned(names, texts)[parts.group_ids],
         line=line,
         module=module,
         start=all_syncs.start,
@@ -254,7 +253,7 @@ def _op_section(trace: Trace, rows: NDArray[np.int64], texts: dict[str, int]) ->
     """Return the outermost host ops; without a device, an ATen op that reads a tensor's value counts as a sync."""
     events, track = trace.events, tracks(trace)[rows]
     origin: Origins = origins(trace, track, events.ts[rows], events.end[rows])
-    names, inverse = np.unique(events.name[rows], return_inverse=True)
+    names, index = unique_names(events, rows)
     numbers = _interned((events.strings[name] for name in names.tolist()), texts)
     kind = np.full(len(rows), _HOST)
     if len(device_work(trace)) == 0:
@@ -263,7 +262,7 @@ def _op_section(trace: Trace, rows: NDArray[np.int64], texts: dict[str, int]) ->
     line, module = _lines_and_modules(origin, texts)
     return _Section(
         kind=kind,
-        name=numbers[inverse] if len(rows) else np.empty(0, np.int64),
+        name=numbers[index],
         line=line,
         module=module,
         start=events.ts[rows],

@@ -76,17 +76,16 @@ def is_replacement(parts: Contributions, row: Sequence[int], least_ns: float) ->
     """
     if any(REPLACED_BY in parts.labels[number].name for number in row):
         return True
-    is_of_row = np.isin(parts.label, row)
-    takes_ns = max(int(parts.a_ns[is_of_row].sum()), int(parts.b_ns[is_of_row].sum()))
+    takes_ns = int(parts.ns_of_labels[:, list(row)].sum(axis=1).max())
     return takes_ns >= least_ns and bool(replaced_name(parts, row))
 
 
 def replaced_name(parts: Contributions, row: Sequence[int]) -> str:
     """Return `old replaced by new` of a row of host ops that took the place of others, "" for any other."""
     labels = [parts.labels[number] for number in row]
-    ns = [[int(side[parts.label == number].sum()) for number in row] for side in (parts.a_ns, parts.b_ns)]
+    ns = parts.ns_of_labels[:, list(row)]
     names = [(label.inner or label.name) for label in labels]
     if labels[0].kind != "host" or len({_COMPILED_REGION.sub("", name) for name in names}) == 1:
         return ""
-    old, new = (names[int(np.argmax(side))] for side in (reversed(ns) if parts.is_swapped else ns))
+    old, new = (names[int(np.argmax(side))] for side in (ns[::-1] if parts.is_swapped else ns))
     return f"{old}{REPLACED_BY}{new}"
