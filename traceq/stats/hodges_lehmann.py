@@ -14,7 +14,7 @@ __all__ = ["Interval", "Shift", "location_of_pairs", "rank_of_end", "shift_betwe
 
 Interval = tuple[int, int]
 
-_MOST_IN_MEMORY = 2**22
+_MOST_IN_MEMORY = 2**17
 """Differences that are sorted all at once, as that is faster; of more only those are found that are asked for."""
 
 

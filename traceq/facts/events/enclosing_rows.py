@@ -37,8 +37,12 @@ class Surroundings:
 
     def named(self, pattern: re.Pattern[str], *, ops_only: bool = False) -> NDArray[np.int64]:
         """Return the ops, annotations and Python frames whose name matches, or only the ops: rows of Events."""
-        hits = np.fromiter((bool(pattern.search(name)) for name in self.names), np.bool_, len(self.names))
-        rows = self.rows[np.flatnonzero(hits[self.name_index])] if hits.any() else self.rows[:0]
+        hits = [number for number, name in enumerate(self.names) if pattern.search(name)]
+        if not hits:
+            return self.rows[:0]
+        is_hit = np.zeros(len(self.names), np.bool_)
+        is_hit[hits] = True
+        rows = self.rows[np.flatnonzero(is_hit[self.name_index])]
         return rows[self.trace.events.category[rows] == Category.CPU_OP] if ops_only else rows
 
     def within(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
