@@ -10,7 +10,7 @@ from builder import Event, build, call, kernel, launch, op
 from simulator import a_job, run_of
 
 from traceq.causes.anchors import AnchorKind
-from traceq.causes.host_line import host_lines
+from traceq.causes.host_line import host_lines, host_pieces
 from traceq.causes.rank_graph import RankGraph, rank_graph
 from traceq.model import Trace
 
@@ -89,8 +89,9 @@ def test_shares_are_all_of_the_time_of_each_owner_on_either_side(seed: int) -> N
         result, expected = Counter[object](), Counter[object]()
         for owner, part in zip(graph.host.owner.tolist(), ns.tolist(), strict=True):
             result[graph.host.owners[owner]] += part
-        for owner, part in zip(line.owner.tolist(), line.ns.tolist(), strict=True):
-            expected[line.owners[owner]] += part
+        pieces = host_pieces(line)
+        for owner, part in zip(pieces.owner.tolist(), pieces.ns.tolist(), strict=True):
+            expected[pieces.owners[owner]] += part
         assert +result == +expected
         assert (np.diff(time_ns[graph.host_node]) >= 0).all()
 

@@ -32,7 +32,7 @@ class RankClock:
 class CommonGraph:
     """N nodes and E edges that run forwards, sorted by target; node 0 is the origin.
 
-    `time_a`, `time_b` int64[N] ns; `edges` of E; `rank` int64[E]: index of the rank that an edge is on; `host`: the
+    `time_a`, `time_b` int64[N] ns; `edges` of E; `rank` int32[E]: index of the rank that an edge is on; `host`: the
     shares of HOST and HOLD edges by owner. `windows` int64[W, 2]: the nodes at which runs of the explained rank's
     paired steps begin and end; `steps` int64[K, 2]: their index on either side; `step` int64[E]: in which of these the
     host of an edge's rank is at its end, or launched the work there, else -1. `num_anchors` (A's, B's, pairs) of
@@ -42,7 +42,7 @@ class CommonGraph:
     time_a: NDArray[np.int64]
     time_b: NDArray[np.int64]
     edges: Edges
-    rank: NDArray[np.int64]
+    rank: NDArray[np.int32]
     host: HostShares
     windows: NDArray[np.int64]
     steps: NDArray[np.int64]
@@ -104,7 +104,7 @@ def common_graph(
         )
     ]
     edges = joined_edges([_shifted(part, int(node)) for part, node in zip(parts, first_node, strict=False)])
-    rank_of_edge = np.repeat(np.arange(len(ranks)), [len(part) for part in parts])
+    rank_of_edge = np.repeat(np.arange(len(ranks), dtype=np.int32), [len(part) for part in parts])
     rank_windows = [step_windows(rank) for rank in ranks]
     windows = rank_windows[explained]
     extra: list[Edges] = []
@@ -118,7 +118,7 @@ def common_graph(
     extra.append(Edges.of(np.concatenate([first_node[:0], *sinks]), target, EdgeKind.SINK))
     times = [np.r_[time, *(time[incoming].max(keepdims=True) for incoming in sinks)] for time in times]
     edges = joined_edges([edges, *extra])
-    rank_of_edge = np.r_[rank_of_edge, np.full(sum(map(len, extra)), explained)]
+    rank_of_edge = np.r_[rank_of_edge, np.full(sum(map(len, extra)), explained, np.int32)]
     number = _numbers(edges, len(times[0])) if len(ranks) > 1 else np.arange(len(times[0]))
     order = np.argsort(number[edges.target], kind="stable")
     step = _renumbered(_steps_of_nodes(len(number), rank_windows, first_node, windows.steps[:, 0]), number)

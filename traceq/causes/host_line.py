@@ -1,4 +1,4 @@
-"""Host line of one rank: when the host launches, waits and marks steps, and what its threads do in between."""
+"""Host line of one rank: when the host launches, waits and marks steps; the pieces: what its threads do in between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from traceq.grouping import group
 from traceq.intervals import Spans, count_before, earliest_owner, sorted_unique, span_index
 from traceq.model import Trace
 
-__all__ = ["ONCE_PER_PROCESS", "HostLine", "HostOwner", "host_lines"]
+__all__ = ["ONCE_PER_PROCESS", "HostLine", "HostOwner", "HostPieces", "host_lines", "host_pieces"]
 
 FIRST_USE, LIBRARY_START = "first use of the device", "start of libraries"
 KERNEL_LOADING = "loading of kernels at their first launch"
@@ -43,20 +43,28 @@ class HostOwner:
 
 @frozen(eq=False)
 class HostLine(Anchors):
-    """Anchors of one rank with what tells them from others, and P pieces of host time between them.
+    """Anchors of one rank with what tells them from others.
 
     `keys` int64[N, 3]: an anchor of the other side with the same key may be the same one, from the strictest key to
-    the loosest. A piece: `segment` int64[P] (between s and s + 1 of the anchors `by_chain`), `owner` int64[P] into
-    `owners`, `ns` int64[P]; segments of one owner occur once. `names` int64[D] number of the name of each piece of
-    device work.
+    the loosest. `names` int64[D] number of the name of each piece of device work.
     """
 
     keys: NDArray[np.int64]
+    names: NDArray[np.int64]
+
+
+@frozen(eq=False)
+class HostPieces:
+    """P pieces of host time between the anchors of one rank.
+
+    `segment` int64[P] (between s and s + 1 of the anchors `by_chain`), `owner` int64[P] into `owners`, `ns` int64[P];
+    segments of one owner occur once.
+    """
+
     segment: NDArray[np.int64]
     owner: NDArray[np.int64]
     ns: NDArray[np.int64]
     owners: tuple[HostOwner, ...]
-    names: NDArray[np.int64]
 
 
 class _Numbers:
@@ -82,16 +90,8 @@ def host_lines(a: Trace, b: Trace, queue_length: int) -> tuple[HostLine, HostLin
 def _host_line(trace: Trace, numbers: _Numbers, queue_length: int, chains: ThreadChains) -> HostLine:
     events, work, line = trace.events, device_work(trace), anchors(trace, queue_length, chains)
     names = numbers.of_strings(events.strings, events.name[work.rows].astype(np.int64))[events.name[work.rows]]
-    segment, owner, ns, owners = _pieces(line)
-    return HostLine(
-        **{field.name: getattr(line, field.name) for field in fields(Anchors)},
-        keys=_keys(line, numbers, names),
-        segment=segment,
-        owner=owner,
-        ns=ns,
-        owners=owners,
-        names=names,
-    )
+    columns = {field.name: getattr(line, field.name) for field in fields(Anchors)}
+    return HostLine(**columns, keys=_keys(line, numbers, names), names=names)
 
 
 def _keys(line: Anchors, numbers: _Numbers, names: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -149,8 +149,8 @@ def mixed(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
     return total.view(np.int64)
 
 
-def _pieces(line: Anchors) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], tuple[HostOwner, ...]]:
-    """Return (segment, owner, ns, the owners) of the host's time between anchors."""
+def host_pieces(line: Anchors) -> HostPieces:
+    """Return the host's time between anchors."""
     once, _ = _once(line.trace)
     boundaries = sorted_unique(host_boundaries(line.trace), once.ravel())
     columns, owners, num_before = [], list[HostOwner](), 0
@@ -166,7 +166,7 @@ def _pieces(line: Anchors) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArra
         owners += of_chain
         num_before += len(time_ns)
     segment, owner, ns = map(np.concatenate, zip(*columns, strict=True))
-    return segment, owner, ns, tuple(owners)
+    return HostPieces(segment, owner, ns, tuple(owners))
 
 
 def _owners(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.host_line import HostLine, HostOwner
+from traceq.causes.host_line import HostLine, HostOwner, host_pieces
 from traceq.frozen import frozen
 from traceq.grouping import absent, group
 
@@ -26,6 +26,8 @@ class HostShares:
 
     def take(self, chosen: NDArray[np.bool_]) -> HostShares:
         """Return some of the shares."""
+        if chosen.all():
+            return self
         columns = {name: getattr(self, name)[chosen] for name in ("edge", "owner", "a_ns", "b_ns")}
         return replace(self, **columns)
 
@@ -61,33 +63,31 @@ def host_shares(
     numbers: dict[HostOwner, int] = {}
     sides = []
     for line, anchors in ((a, of_a), (b, of_b)):
-        number = np.array([numbers.setdefault(owner, len(numbers)) for owner in line.owners], np.int64)
-        places = np.flatnonzero(anchors >= 0)
-        first, last = places[line.segment] + 1, places[line.segment + 1]
-        pieces = _Pieces(last, number[line.owner], line.ns)
-        sides.append((pieces, first, places))
+        host, places = host_pieces(line), np.flatnonzero(anchors >= 0)
+        number = np.array([numbers.setdefault(owner, len(numbers)) for owner in host.owners], np.int64)
+        pieces = _Pieces(places[host.segment + 1], number[host.owner], host.ns)
+        sides.append((pieces, places[host.segment] + 1, places))
     direct = [pieces.take(first == pieces.place) for pieces, first, _ in sides]
     whole = [
         _joined(direct[side], _split(pieces, first, direct[1 - side], is_hold))
         for side, (pieces, first, _) in enumerate(sides)
     ]
     groups = group([np.r_[whole[0].place, whole[1].place], np.r_[whole[0].owner, whole[1].owner]])
-    zeros = [np.zeros(len(pieces.ns), np.int64) for pieces in whole]
     times = [
         _times(line, places, pieces, len(of_a))
         for line, (_, _, places), pieces in zip((a, b), sides, whole, strict=True)
     ]
-    shares = HostShares(
-        edge=groups.keys[:, 0],
-        owner=groups.keys[:, 1],
-        a_ns=groups.totals(np.r_[whole[0].ns, zeros[1]]),
-        b_ns=groups.totals(np.r_[zeros[0], whole[1].ns]),
-        owners=tuple(numbers),
-    )
-    return shares, times[0], times[1]
+    a_ns, b_ns = np.zeros((2, len(groups.keys)), np.int64)
+    ids_a, ids_b = np.split(groups.group_ids, [len(whole[0].ns)])
+    np.add.at(a_ns, ids_a, whole[0].ns)
+    np.add.at(b_ns, ids_b, whole[1].ns)
+    edge, owner = groups.keys.T
+    return HostShares(edge, owner, a_ns, b_ns, tuple(numbers)), times[0], times[1]
 
 
 def _joined(*parts: _Pieces) -> _Pieces:
+    if len(chosen := [part for part in parts if len(part.ns)]) == 1:
+        return chosen[0]
     return _Pieces(*(np.concatenate([getattr(part, field) for part in parts]) for field in ("place", "owner", "ns")))
 
 

@@ -75,20 +75,19 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
     has_same_work = _have_same_work(common)
     same_kernels = alike & (parts.part == Part.KERNEL) & has_same_work
     device_ratio, device_ns = pace(parts, work, same_kernels, _SHARE_OF_STEP * steps_ns)
-    paced = host_ns + device_ns
+    paces = (("host ops", host_ratio, float(host_ns.sum())), ("kernels", device_ratio, float(device_ns.sum())))
+    paced = np.add(host_ns, device_ns, out=host_ns)
     sigma = jitter(parts, work, alike, paced, same_work=has_same_work)
-    table = _Table(parts, total - paced, sigma, common.graph.num_steps)
+    total -= paced
+    table = _Table(parts, total, sigma, common.graph.num_steps)
     rows, minor, rest = table.rows(steps_ns)
     ranks = [line.trace.rank for line in common.a]
-    causes = [_cause(parts, row, total - paced, num_steps, ranks) for row in rows]
-    for name, ratio, ns in (
-        ("host ops", host_ratio, host_ns),
-        ("kernels", device_ratio, device_ns),
-    ):
+    causes = [_cause(parts, row, total, num_steps, ranks) for row in rows]
+    for name, ratio, ns in paces:
         if ratio != 1:
             percent = 100 * ((ratio if sign > 0 else 1 / ratio) - 1)
             text = f"pace of all {name} ({percent:+.1f} %)"
-            causes.append(_other("pace", text, float(ns.sum()) / num_steps))
+            causes.append(_other("pace", text, ns / num_steps))
     if minor.labels:
         changes = "smaller change" if len(minor.labels) == 1 else "smaller changes"
         name = f"{len(minor.labels):,} {changes}"

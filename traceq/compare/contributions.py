@@ -52,8 +52,8 @@ class Contributions:
     """C contributions: of device work, holds and waits one per edge, of the host one per edge and owner.
 
     `label` int64[C] into `labels`; `lines` are these labels' lines with numbers; `edge`, `step` int64[C] as of the
-    graph; `part` int64[C] of Part; `a_ns`, `b_ns` int64[C] on either side, in all steps; `share` float64[C]; `sides`
-    int64[C] as of edges; `num` int64[C]: B's events minus A's in the paired steps; `moved` int64[C]: bytes,
+    graph; `part` int8[C] of Part; `a_ns`, `b_ns` int64[C] on either side, in all steps; `share` float64[C]; `sides`
+    int8[C] as of edges; `num` int8[C]: B's events minus A's in the paired steps; `moved` int64[C]: bytes,
     likewise; `num_steps` int64[C]: of the paired steps, those that the rank counts, which may be fewer than the
     explained one's; `is_copied`, `is_waited` bool[C]: of a sync, its copy and its wait. `calls` float64[labels]: B's
     syncs per step minus A's, on all threads.
@@ -64,12 +64,12 @@ class Contributions:
     label: NDArray[np.int64]
     edge: NDArray[np.int64]
     step: NDArray[np.int64]
-    part: NDArray[np.int64]
+    part: NDArray[np.int8]
     a_ns: NDArray[np.int64]
     b_ns: NDArray[np.int64]
     share: NDArray[np.float64]
-    sides: NDArray[np.int64]
-    num: NDArray[np.int64]
+    sides: NDArray[np.int8]
+    num: NDArray[np.int8]
     moved: NDArray[np.int64]
     num_steps: NDArray[np.int64]
     is_copied: NDArray[np.bool_]
@@ -92,11 +92,11 @@ class _Columns:
 
     label: NDArray[np.int64]
     edge: NDArray[np.int64]
-    part: NDArray[np.int64]
+    part: NDArray[np.int8]
     a_ns: NDArray[np.int64]
     b_ns: NDArray[np.int64]
-    sides: NDArray[np.int64]
-    num: NDArray[np.int64]
+    sides: NDArray[np.int8]
+    num: NDArray[np.int8]
     moved: NDArray[np.int64]
     num_steps: NDArray[np.int64]
     is_copied: NDArray[np.bool_]
@@ -112,7 +112,7 @@ class _EdgeParts:
     b: NDArray[np.int64]
     a_ns: NDArray[np.int64]
     b_ns: NDArray[np.int64]
-    sides: NDArray[np.int64]
+    sides: NDArray[np.int8]
 
 
 _OF_WORK = (EdgeKind.DURATION, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.AWAIT)
@@ -166,23 +166,26 @@ def _of_rank(
     is_work, runs = np.isin(kind, _OF_WORK), kind == EdgeKind.DURATION
     is_copied = np.r_[copied[0], False][np.where(is_work, a, -1)] | np.r_[copied[1], False][np.where(is_work, b, -1)]
     num, moved = _events(lines, kind, a, b, is_copied)
-    num, moved = (np.where(graph.step[edges] >= 0, column, 0) for column in (num, moved))
-    zeros = np.zeros(len(host.edge), np.int64)
+    outside = np.flatnonzero(graph.step[edges] < 0)
+    num[outside] = moved[outside] = 0
+    not_host = np.zeros(len(host.edge), np.bool_)
     num_steps = max(len(sorted_unique(graph.step[on_rank & (graph.step >= 0)])), 1)
     of_loader = _loader_labels(graph, labels, sorted_unique(host.owner), rank, of_owner)
-    of_host = np.where(is_loader[host.edge], of_loader[host.owner], of_owner[host.owner])
+    of_host, loading = of_owner[host.owner], np.flatnonzero(is_loader[host.edge])
+    of_host[loading] = of_loader[host.owner[loading]]
+    of_one = np.where(host.a_ns == 0, np.int8(IN_B), np.where(host.b_ns == 0, np.int8(IN_A), np.int8(IN_BOTH)))
     return _Columns(
         label=np.r_[label, of_host],
         edge=np.r_[edges, host.edge],
-        part=np.r_[_parts(lines, kind, a, b), zeros + Part.HOST],
+        part=np.r_[_parts(lines, kind, a, b), np.full(len(host.edge), Part.HOST, np.int8)],
         a_ns=np.r_[parts.a_ns, host.a_ns],
         b_ns=np.r_[parts.b_ns, host.b_ns],
-        sides=np.r_[parts.sides, np.where(host.a_ns == 0, IN_B, np.where(host.b_ns == 0, IN_A, IN_BOTH))],
-        num=np.r_[num, zeros],
-        moved=np.r_[moved, zeros],
-        num_steps=np.full(len(label) + len(of_host), num_steps),
-        is_copied=np.r_[is_copied & runs, zeros > 0],
-        is_waited=np.r_[np.isin(kind, _OF_HOLD) | (is_copied & ~runs), zeros > 0],
+        sides=np.r_[parts.sides, of_one],
+        num=np.r_[num, not_host.view(np.int8)],
+        moved=np.r_[moved, not_host],
+        num_steps=np.broadcast_to(np.int64(num_steps), len(label) + len(of_host)),
+        is_copied=np.r_[is_copied & runs, not_host],
+        is_waited=np.r_[np.isin(kind, _OF_HOLD) | (is_copied & ~runs), not_host],
     )
 
 
@@ -201,18 +204,18 @@ def _parted(
         label_a[chosen], label_b[chosen] = (np.r_[of_side[n], -1][side[chosen]] for n, side in enumerate((a, b)))
     counts = np.isin(kind, (EdgeKind.DURATION, EdgeKind.HOLD)) & (graph.step[edges] >= 0)
     unlike = unlike_pairs(labels, label_a, label_b, counts)
-    rows = np.r_[np.arange(len(edges)), np.flatnonzero(unlike)]
-    only_b = np.arange(len(rows)) >= len(edges)
-    only_a = unlike[rows] & ~only_b
-    sides = graph.edges.sides[edges][rows]
-    return _EdgeParts(
-        edge=edges[rows],
-        a=np.where(only_b, -1, a[rows]),
-        b=np.where(only_a, -1, b[rows]),
-        a_ns=np.where(only_b, 0, weights.a[edges[rows]]),
-        b_ns=np.where(only_a, 0, weights.b[edges[rows]]),
-        sides=np.where(only_a, IN_A, np.where(only_b, IN_B, sides)),
+    only_a = np.flatnonzero(unlike)
+    none, b_ns, sides = np.full(len(only_a), -1), weights.b[edges], graph.edges.sides[edges]
+    parts = _EdgeParts(
+        edge=np.r_[edges, edges[only_a]],
+        a=np.r_[a, none],
+        b=np.r_[b, b[only_a]],
+        a_ns=np.r_[weights.a[edges], none * 0],
+        b_ns=np.r_[b_ns, b_ns[only_a]],
+        sides=np.r_[sides, np.full(len(only_a), IN_B, np.int8)],
     )
+    parts.b[only_a], parts.b_ns[only_a], parts.sides[only_a] = -1, 0, IN_A
+    return parts
 
 
 def _owner_labels(graph: CommonGraph, labels: LabelNumbers, used: NDArray[np.int64], rank: int) -> NDArray[np.int64]:
@@ -303,10 +306,10 @@ def _enclosing_ops(line: HostLine, hold: NDArray[np.int64], of_hold: NDArray[np.
 
 def _parts(
     lines: tuple[HostLine, HostLine], kind: NDArray[np.int8], a: NDArray[np.int64], b: NDArray[np.int64]
-) -> NDArray[np.int64]:
+) -> NDArray[np.int8]:
     """Return the Part of edges."""
     communicates = [np.r_[is_communication(line.trace), False] for line in lines]
-    part = np.full(len(kind), Part.WAIT)
+    part = np.full(len(kind), Part.WAIT, np.int8)
     part[kind == EdgeKind.HOLD] = Part.HOST
     runs = kind == EdgeKind.DURATION
     part[runs] = np.where(communicates[0][a[runs]] | communicates[1][b[runs]], Part.COLLECTIVE, Part.KERNEL)
@@ -319,7 +322,7 @@ def _events(
     a: NDArray[np.int64],
     b: NDArray[np.int64],
     is_copied: NDArray[np.bool_],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
     """Return (B's events minus A's, B's bytes minus A's) of edges: kernels, copies that no sync waits for, syncs."""
     is_hold, runs = kind == EdgeKind.HOLD, kind == EdgeKind.DURATION
     blocks = [
@@ -330,7 +333,7 @@ def _events(
     copies = [_copied_names(line)[np.where(is_hold, refs, -1)] for line, refs in zip(lines, (a, b), strict=True)]
     same = is_hold & (a >= 0) & (b >= 0) & (copies[0] == copies[1])  # blocked in one run, and not in the other
     blocks = [side & ~same for side in blocks]
-    num = (blocks[1] | (is_work & (b >= 0))).astype(np.int64) - (blocks[0] | (is_work & (a >= 0)))
+    num = (blocks[1] | (is_work & (b >= 0))).astype(np.int8) - (blocks[0] | (is_work & (a >= 0)))
     sizes = [np.r_[actors(line.trace).bytes[: len(device_work(line.trace))], 0] for line in lines]
     return num, sizes[1][np.where(runs, b, -1)] - sizes[0][np.where(runs, a, -1)]
 

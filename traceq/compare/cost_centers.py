@@ -61,18 +61,18 @@ class Actors:
     accounts, and places in Python where the host is in no op; `first_sync`, `first_op`, `first_call`, `first_residual`,
     `first_place` are their first indices.
 
-    `kind` int64[A] into CAUSE_KINDS; `name`, `line`, `module` int64[A] into `texts`; `start` int64[A] ns; `phase`
-    int64[A]; `happens` bool[A]: counts as an event; `bytes` int64[A] moved, 0 where not recorded. `op_rows` int64 are
+    `kind` int8[A] into CAUSE_KINDS; `name`, `line`, `module` int32[A] into `texts`; `start` int64[A] ns; `phase`
+    int32[A]; `happens` bool[A]: counts as an event; `bytes` int64[A] moved, 0 where not recorded. `op_rows` int64 are
     the Events rows of the host ops.
     """
 
     texts: tuple[str, ...]
-    kind: NDArray[np.int64]
-    name: NDArray[np.int64]
-    line: NDArray[np.int64]
-    module: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    name: NDArray[np.int32]
+    line: NDArray[np.int32]
+    module: NDArray[np.int32]
     start: NDArray[np.int64]
-    phase: NDArray[np.int64]
+    phase: NDArray[np.int32]
     happens: NDArray[np.bool_]
     bytes: NDArray[np.int64]
     first_sync: int
@@ -110,7 +110,7 @@ class Actors:
 
 @frozen(eq=False)
 class _Section:
-    """Actors of one section, with the columns of `Actors`."""
+    """Actors of one section, with the columns of `Actors`, which are narrower."""
 
     kind: NDArray[np.int64]
     name: NDArray[np.int64]
@@ -138,12 +138,12 @@ def actors(trace: Trace) -> Actors:
     first = np.cumsum([len(section.kind) for section in sections]).tolist()
     return Actors(
         texts=tuple(texts),
-        kind=np.concatenate([section.kind for section in sections]),
-        name=np.concatenate([section.name for section in sections]),
-        line=np.concatenate([section.line for section in sections]),
-        module=np.concatenate([section.module for section in sections]),
+        kind=np.concatenate([section.kind for section in sections], dtype=np.int8, casting="same_kind"),
+        name=_narrow([section.name for section in sections]),
+        line=_narrow([section.line for section in sections]),
+        module=_narrow([section.module for section in sections]),
         start=np.concatenate([section.start for section in sections]),
-        phase=np.concatenate([section.phase for section in sections]),
+        phase=_narrow([section.phase for section in sections]),
         happens=np.concatenate([section.happens for section in sections]),
         bytes=np.concatenate([section.bytes for section in sections]),
         first_sync=first[0],
@@ -153,6 +153,10 @@ def actors(trace: Trace) -> Actors:
         first_place=first[4],
         op_rows=ops,
     )
+
+
+def _narrow(numbers: list[NDArray[np.int64]]) -> NDArray[np.int32]:
+    return np.concatenate(numbers, dtype=np.int32, casting="same_kind")
 
 
 def _device_section(trace: Trace, texts: dict[str, int]) -> _Section:

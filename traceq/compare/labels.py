@@ -163,7 +163,7 @@ def device_labels(line: HostLine) -> Labelled:
     return [_label(all_actors, names, *key) for key in groups.keys.tolist()], groups.group_ids
 
 
-def _columns(all_actors: Actors) -> tuple[NDArray[np.int64], ...]:
+def _columns(all_actors: Actors) -> tuple[NDArray[np.int8] | NDArray[np.int32], ...]:
     return all_actors.kind, all_actors.name, all_actors.phase, all_actors.line, all_actors.module
 
 

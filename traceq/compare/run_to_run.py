@@ -105,11 +105,13 @@ def jitter(
     other as such parts change. Kernels without the `same_work`, on other shapes or dtypes, have none: they would not
     take as long in another run.
     """
-    both = np.bincount(parts.label, weights=chosen, minlength=len(parts.labels)) > 0
-    is_moment = both[parts.label] & (parts.part == Part.HOST)
-    change = np.abs(parts.b_ns - parts.a_ns).astype(np.float64)
-    usual = _MANY * np.median(change[chosen & is_moment]) if (chosen & is_moment).any() else 0.0
-    sigma = np.where(is_moment, np.minimum(change, usual), 0)
+    both = np.bincount(parts.label[chosen], minlength=len(parts.labels)) > 0
+    moments = np.flatnonzero(both[parts.label] & (parts.part == Part.HOST))
+    change = np.abs(parts.b_ns[moments] - parts.a_ns[moments]).astype(np.float64)
+    of_alike = change[chosen[moments]]
+    usual = _MANY * np.median(of_alike) if len(of_alike) else 0.0
+    sigma = np.zeros(len(chosen))
+    sigma[moments] = np.minimum(change, usual)
     of_kernels = np.zeros(_POWERS)
     for part in (Part.HOST, Part.KERNEL, Part.COLLECTIVE):
         index = np.flatnonzero(chosen & (parts.part == part))
