@@ -20,32 +20,35 @@ class JobGraph:
 
     Of these, `order` int64[E] are sorted by the target's number, `first` int64[N + 1] into them: those into each;
     `number` int64[N]: the moments' numbers, by which every edge runs forwards; `sources` int64[E]: those of the sources
-    of `order`.
+    of `order`. Without `order` and `number` edges and moments are in these orders already.
     """
 
     source: NDArray[np.int64]
     target: NDArray[np.int64]
-    order: NDArray[np.int64]
+    order: NDArray[np.int64] | None
     first: NDArray[np.int64]
-    number: NDArray[np.int64]
+    number: NDArray[np.int64] | None
     sources: NDArray[np.int64]
 
     def times(self, weight: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64[N]: when each moment is, given the `weight` int64[E] of edges; without a source it is at 0."""
-        return self._paths(weight)[0][self.number]
+        time, _ = self._paths(weight)
+        return time if self.number is None else time[self.number]
 
     def edges_on_paths(self, weight: NDArray[np.int64], moments: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return bool[E]: the edges that decide when some moments are."""
         time, choice = self._paths(weight)
         since = np.full(len(moments), np.iinfo(np.int64).min)
-        path = paths_to(self.number[moments], since, choice, self.sources, time)
-        on_path = np.zeros(len(self.order), np.bool_)
-        on_path[self.order[choice[(path >= 0) & (choice >= 0)]]] = True
+        numbers = moments if self.number is None else self.number[moments]
+        path = paths_to(numbers, since, choice, self.sources, time)
+        edges = choice[(path >= 0) & (choice >= 0)]
+        on_path = np.zeros(len(self.source), np.bool_)
+        on_path[edges if self.order is None else self.order[edges]] = True
         return on_path
 
     def _paths(self, weight: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (when each moment is, by number; the edge into it that decides it, in `order`, -1 without any)."""
-        return longest_paths(self.first, self.sources, weight[self.order])
+        return longest_paths(self.first, self.sources, weight if self.order is None else weight[self.order])
 
 
 def job_graph(
@@ -63,7 +66,7 @@ def job_graph(
     if not len(runs) and (source < target).all() and (target[:-1] <= target[1:]).all():  # of one rank, it is in order
         first = np.zeros(num + 1, np.int64)
         np.cumsum(np.bincount(target, minlength=num), out=first[1:])
-        return JobGraph(source, target, np.arange(len(source)), first, np.arange(num), source)
+        return JobGraph(source, target, None, first, None, source)
     num_meetings = int(meeting.max(initial=-1)) + 1
     comes = source[runs]
     source = source.copy()

@@ -69,8 +69,8 @@ class Replay:
     """Graph of one recording whose longest paths are the observed times, and its K steps.
 
     `work_node` int64[D]: the node at which device work starts; `chain` int64[N]: the chain of threads, of `chains`,
-    that a node of the host is on, 0 for others; `usual` int64 ns of each EdgeKind. `hold` int64[E]: the
-    host wait that an edge belongs to, -1 for none, and `without` int64[E] ns its weight once that is removed.
+    that a node of the host is on, 0 for others; `usual` int64 ns of each EdgeKind. `held` int64[X]:
+    the edges that belong to a host wait, `hold` int64[X]: to which, and `without` int64[X] ns once that is removed.
     `begins`, `ends` int64[K, S]: the nodes of which the latest is a step's begin or end, -1 for none; `host_begins`,
     `host_ends` likewise of the host alone. `first_ns`: the first anchor on the trace's clock.
 
@@ -86,6 +86,7 @@ class Replay:
     chains: ThreadChains
     chain: NDArray[np.int64]
     usual: NDArray[np.int64]
+    held: NDArray[np.int64]
     hold: NDArray[np.int64]
     without: NDArray[np.int64]
     begins: NDArray[np.int64]
@@ -210,10 +211,9 @@ class Replay:
 
     def _without(self, removed: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Yield (edges, their weights) of each case of waits that are removed."""
-        of_edge = np.flatnonzero(self.hold >= 0)
         for case in removed:
-            edges = of_edge[case[self.hold[of_edge]]]
-            yield edges, self.without[edges]
+            is_removed = case[self.hold]
+            yield self.held[is_removed], self.without[is_removed]
 
     def _savings(
         self, cases: list[tuple[NDArray[np.int64], NDArray[np.int64] | int]], *, speeds_device: bool = False
@@ -260,7 +260,7 @@ def replay_of(trace: Trace) -> Replay:
     play = partial(_play, graph, windows=(begins, ends), host=(host_begins, host_ends))
     observed = play(weight)
     loosest = _loosest(rank, graph, observed, usual)
-    hold, without = _removable(rank, graph)
+    held, hold, without = _removable(rank, graph)
     chain = np.zeros(len(graph.time_a), np.int64)
     chain[rank.host_node] = rank.a.chain
     return Replay(
@@ -270,6 +270,7 @@ def replay_of(trace: Trace) -> Replay:
         chains=rank.a.chains,
         chain=chain,
         usual=usual,
+        held=held,
         hold=hold,
         without=without,
         begins=begins,
@@ -360,8 +361,10 @@ def _time_of(nodes: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.in
     return np.where(nodes >= 0, time[nodes], _NEVER)
 
 
-def _removable(rank: RankGraph, graph: RecordingGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (int64[E] the host wait that each edge belongs to, -1 for none; int64[E] its weight once removed, ns).
+def _removable(
+    rank: RankGraph, graph: RecordingGraph
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return (the edges that belong to a host wait, which it is, their weight once it is removed, ns): int64[X] each.
 
     Host time within a wait goes with it; another wait within, and one for a place in the launch queue, stays.
     """
@@ -379,8 +382,9 @@ def _removable(rank: RankGraph, graph: RecordingGraph) -> tuple[NDArray[np.int64
     wait[(line.kind[by_chain] == AnchorKind.HOLD_END) & (is_end_of != wait)] = -1
     place = np.full(len(graph.time_a), -1)
     place[rank.host_node] = np.arange(len(line))
-    at_place = np.r_[wait[position], -1][place[edges.target]]
-    waits_for_work = (edges.kind == EdgeKind.SYNC) | (edges.kind == EdgeKind.QUEUE)
-    is_last = (edges.kind == EdgeKind.HOLD) & (at_place >= 0)
+    hold = np.r_[wait[position], -1][place[edges.target]]
+    held = np.flatnonzero(hold >= 0)
+    hold, kind = hold[held], edges.kind[held]
+    waits_for_work = (kind == EdgeKind.SYNC) | (kind == EdgeKind.QUEUE)
     stays = np.where(waits.call >= 0, waits.end - waits.start - waits.saves, 0)
-    return at_place, np.where(waits_for_work, _NEVER, np.where(is_last, np.r_[stays, 0][at_place], 0))
+    return held, hold, np.where(waits_for_work, _NEVER, np.where(kind == EdgeKind.HOLD, stays[hold], 0))

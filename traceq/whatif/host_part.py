@@ -23,8 +23,6 @@ _LEAST_WAIT_NS = 20_000
 _AT_ONCE_NS = 200_000
 """A collective that begins so soon after another one, and was issued before that ended, had to wait for it."""
 
-_NEVER = -(2**60)
-
 
 def host_part(trace: Trace, counted: NDArray[np.bool_]) -> RankPart:
     """Return the part of a rank: moments of the host, then start and end of each collective.
@@ -56,7 +54,7 @@ def host_part(trace: Trace, counted: NDArray[np.bool_]) -> RankPart:
     target = np.r_[place, start_of, start_of + 1, start_of[follows], return_of[waited]]
     weight = np.r_[host_ns, lag, end - start, gap, np.zeros(int(waited.sum()), np.int64)]
     time = np.r_[host_times[:1], host_times, np.column_stack([start, end]).ravel()]
-    none, call = np.full(len(source), -1), np.full(len(calls), -1)
+    none, call = np.empty(0, np.int64), np.full(len(calls), -1)
     call[ran] = num + len(ran) + np.arange(len(ran))
     begins, ends = (1 + np.searchsorted(host_times, all_steps.host[:, [side]]) for side in (0, 1))
     is_counted = contains(spans(*all_steps.host[counted].T), time[source])
@@ -71,10 +69,11 @@ def host_part(trace: Trace, counted: NDArray[np.bool_]) -> RankPart:
         host=np.arange(1, num),
         chain=np.zeros(num - 1, np.int64),
         waits=waits,
-        launch=np.empty(0, np.int64),
-        work=none,
+        launch=none,
+        work=np.full(len(source), -1),
+        held=none,
         hold=none,
-        without=np.full(len(source), _NEVER),
+        without=none,
         counted=is_counted,
         call=call,
         begins=begins,

@@ -124,7 +124,7 @@ class WithoutLoader(RankIntervention):
 
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         _remove_waits(part, weights, kinds_of_waits(part.trace) == LOADER)
-        if not (part.hold >= 0).any():
+        if not len(part.held):
             weights.scale_host([loader_waits(part.trace)], 0)
 
 
@@ -187,7 +187,7 @@ class ScaledLoader(RankIntervention):
 
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         waits, factors = np.array(self.waits), np.array(self.factors)
-        if (part.hold >= 0).any():
+        if len(part.held):
             _scale_waits(part, weights.edges, waits[:, 0], factors)
         else:
             weights.scale_host([waits], factors)
@@ -202,8 +202,9 @@ def _sync_lines(part: RankPart) -> tuple[tuple[str, ...], Ints]:
 def _remove_waits(part: RankPart, weights: RankWeights, removed: Mask) -> None:
     """Take time from the waits that begin in a counted step."""
     chosen = removed & _in_counted_step(part)
-    edges = np.flatnonzero((part.hold >= 0) & np.r_[chosen, False][part.hold])
-    weights.edges[edges] = np.minimum(weights.edges[edges], part.without[edges])
+    is_removed = chosen[part.hold]
+    edges = part.held[is_removed]
+    weights.edges[edges] = np.minimum(weights.edges[edges], part.without[is_removed])
 
 
 def _in_counted_step(part: RankPart) -> Mask:
@@ -213,12 +214,11 @@ def _in_counted_step(part: RankPart) -> Mask:
 
 def _scale_waits(part: RankPart, view: Ints, start: Ints, factor: NDArray[np.float64]) -> None:
     """Multiply the waits of a rank that begin at some times."""
-    of_wait = np.ones(len(host_waits(part.trace)) + 1)
     wait = np.searchsorted(start, host_waits(part.trace).start)
     is_one = np.r_[start, -1][wait] == host_waits(part.trace).start
-    of_wait[:-1] = np.where(is_one & (host_waits(part.trace).call < 0), np.r_[factor, 1.0][wait], 1.0)
-    edges = np.flatnonzero(part.hold >= 0)
-    view[edges] = np.rint(np.maximum(view[edges], 0) * of_wait[part.hold[edges]]) + np.minimum(view[edges], 0)
+    of_wait = np.where(is_one & (host_waits(part.trace).call < 0), np.r_[factor, 1.0][wait], 1.0)
+    edges = part.held
+    view[edges] = np.rint(np.maximum(view[edges], 0) * of_wait[part.hold]) + np.minimum(view[edges], 0)
 
 
 def loader_waits_by_step(part: RankPart) -> dict[int, tuple[int, int]]:

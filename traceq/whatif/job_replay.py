@@ -291,13 +291,17 @@ def _joined(
     latest = np.full(int(meeting.max(initial=-1)) + 1, _NEVER)
     np.maximum.at(latest, meeting, come)
     opens = [np.flatnonzero(part.source == 0) for part in parts]
-    weights: list[Ints] = []
-    for side in ("observed", "loosest"):
-        weight = np.concatenate([*(getattr(part, side) for part in parts), np.zeros(len(edge), np.int64)])
+
+    def of_job(sides: list[Ints]) -> Ints:
+        if len(sides) == 1:  # which starts at 0 and meets nobody
+            return sides[0]
+        weight = np.concatenate([*sides, np.zeros(len(edge), np.int64)])
         for first, of_rank, begin_ns in zip(first_edge, opens, begin, strict=False):
             weight[first + of_rank] += begin_ns
         weight[runs] = ends - latest[meeting]
-        weights.append(weight)
+        return weight
+
+    observed, loosest = (of_job([getattr(part, side) for part in parts]) for side in ("observed", "loosest"))
     (begins, ends_of_steps, host_begins, host_ends), column_rank = _steps(parts, first_node)
     of_ranks = [part.communication + int(first) for part, first in zip(parts, first_edge, strict=False)]
     return JobReplay(
@@ -315,8 +319,8 @@ def _joined(
         host_begins=host_begins,
         host_ends=host_ends,
         column_rank=column_rank,
-        observed=weights[0],
-        loosest=weights[0] if np.array_equal(weights[0], weights[1]) else weights[1],
+        observed=observed,
+        loosest=observed if np.array_equal(observed, loosest) else loosest,
         communication=np.concatenate(of_ranks),
         stragglers=stragglers,
     )

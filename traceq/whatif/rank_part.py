@@ -10,7 +10,6 @@ from traceq.causes.replay import replay_of
 from traceq.facts.comm.rank_collectives import first_work
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
-from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, unrecorded
 from traceq.frozen import frozen
@@ -48,8 +47,8 @@ class RankPart:
     int64[E] ns: weights that replay the recording; `loosest` int64[E] ns: without delays that nothing recorded
     explains, and waits that may not exist. `host` int64[X]: edges on which the host runs, `chain` int64[X] that of its
     threads; it waits for others in `waits`. `launch` int64[X]: from a launch to its work; `work` int64[E]: the device
-    work that an edge runs, -1 for none; `hold` int64[E]: the wait of the host that it is part of, -1 for none,
-    `without` int64[E] ns once that is removed. `call` int64[C]: the edge on which each collective runs, -1 without one.
+    work that an edge runs, -1 for none. `held` int64[Y]: edges that are part of a wait of the host, `hold` int64[Y]: of
+    which, `without` int64[Y] ns once that is removed. `call` int64[C]: the edge of each collective, -1 without one.
     `begins`, `ends` int64[K, S]: the moments of which the latest is a step's begin or end, -1 for none; `host_begins`,
     `host_ends` likewise of the host alone, where there is a device. `counted` bool[E]: begins within a counted step,
     `counted_steps` bool[K]: those that all ranks counted. `communication` int64[X]: edges of these on which a
@@ -68,6 +67,7 @@ class RankPart:
     waits: Spans
     launch: Ints
     work: Ints
+    held: Ints
     hold: Ints
     without: Ints
     counted: Mask
@@ -95,14 +95,14 @@ def device_part(trace: Trace, counted: Mask) -> RankPart:
 
     `counted` bool[K]: the steps that means are taken over.
     """
-    replay, waits = replay_of(trace), host_waits(trace)
+    replay = replay_of(trace)
     edges = replay.graph.edges
     runs = np.flatnonzero(edges.kind == EdgeKind.DURATION)
     work, edge_of_work = np.full(len(edges), -1), np.full(int(edges.a[runs].max(initial=-1)) + 2, -1)
     work[runs] = edges.a[runs]
     edge_of_work[edges.a[runs]] = runs
     call_work = first_work(trace)
-    time = replay.time_ns.copy()
+    time = replay.time_ns
     time[0] = replay.first_ns
     host = np.flatnonzero(edges.kind == EdgeKind.HOST)
     is_counted = replay.begin_within(counted)
@@ -120,7 +120,8 @@ def device_part(trace: Trace, counted: Mask) -> RankPart:
         waits=empty(),
         launch=np.flatnonzero(edges.kind == EdgeKind.LAUNCH),
         work=work,
-        hold=np.where(replay.hold < len(waits), replay.hold, -1),
+        held=replay.held,
+        hold=replay.hold,
         without=replay.without,
         counted=is_counted,
         call=np.where(call_work >= 0, edge_of_work[call_work], -1),
