@@ -47,6 +47,22 @@ def test_a_rank_that_left_is_not_waited_for() -> None:
     assert on_ranks(leave_or_gather) == ["rank 1: the loop ended", None, "rank 1: the loop ended"]
 
 
+def test_a_rank_may_leave_as_soon_as_its_value_is_there() -> None:
+    """Between two looks of another rank: no value yet, then both."""
+
+    class LateStore(HashStore):
+        def check(self, keys: list[str]) -> bool:
+            if keys == ["gather/0/1"] and not super().check(["left/1"]):
+                leaving = StoreExchange(self, 1, 2, timedelta(seconds=20))
+                assert not super().check(["gather/0/1"])
+                self.set("left/1", "complete")
+                assert leaving.gather("its value") == [0, "its value"]
+                return False
+            return super().check(keys)
+
+    assert StoreExchange(LateStore(), 0, 2, timedelta(seconds=20)).gather(0) == [0, "its value"]
+
+
 def test_a_rank_that_does_not_come_is_named() -> None:
     def gather(exchange: StoreExchange, rank: int) -> object:
         return None if rank == 2 else exchange.gather(rank)

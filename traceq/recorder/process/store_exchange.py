@@ -53,7 +53,7 @@ class StoreExchange:
         deadline = time.monotonic() + self._timeout_s
         for rank in range(self._size):
             while not self._store.check([f"{prefix}/{rank}"]):
-                self._check_present(rank, deadline)
+                self._check_present(rank, f"{prefix}/{rank}", deadline)
                 time.sleep(_POLL_S)
         if self._num_gathered > 1:  # all ranks are here, so all have read the values before these
             with suppress(RuntimeError):
@@ -71,8 +71,9 @@ class StoreExchange:
         while not self._store.check(others) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
-    def _check_present(self, rank: int, deadline: float) -> None:
-        if self._store.check([f"left/{rank}"]):
+    def _check_present(self, rank: int, key: str, deadline: float) -> None:
+        """Raise RecordingFailed if the rank has left without that value; it may set it just before."""
+        if self._store.check([f"left/{rank}"]) and not self._store.check([key]):
             raise RecordingFailed(f"rank {rank}: {self._store.get(f'left/{rank}').decode()}")
         if time.monotonic() >= deadline:
             raise RecordingFailed(f"rank {rank} did not reach this point of its loop within {self._timeout_s:.0f} s")
