@@ -37,9 +37,10 @@ from traceq.recorder.jobs.job_batches import JobBatches, JobLoader
 from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.jobs.job_traceback import without_own_frames
 from traceq.recorder.jobs.loop_hooks import LoopHooks
+from traceq.recorder.jobs.pattern_learning import LEARNED_STEPS
 from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.root_models import find_roots
-from traceq.recorder.jobs.step_pattern import LEARNED_STEPS, StepTracker
+from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.leave_process import leave_process
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.watched_rank import WatchedRank

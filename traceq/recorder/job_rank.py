@@ -23,7 +23,8 @@ from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_batches import JobLoader
 from traceq.recorder.jobs.job_request import LOSS, JobArm, JobRequest, ToggleRequest, job_arms
 from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
-from traceq.recorder.jobs.step_pattern import BATCH, StepTracker
+from traceq.recorder.jobs.step_pattern import BATCH
+from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.jobs.worker_arms import worker_arms_text
 from traceq.recorder.process.check_shared_file_system import check_shared
 from traceq.recorder.process.progress_counters import ProgressCounters

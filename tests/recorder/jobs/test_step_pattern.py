@@ -6,7 +6,8 @@ from itertools import cycle, islice
 
 import pytest
 
-from traceq.recorder.jobs.step_pattern import StepTracker, short_text
+from traceq.recorder.jobs.step_pattern import short_text
+from traceq.recorder.jobs.step_tracker import StepTracker
 
 
 def split(*steps: str, num_events: int = 2_000) -> tuple[StepTracker, list[list[str]]]:
@@ -108,9 +109,75 @@ def test_an_optimizer_that_steps_only_at_the_start_does_not_hold_up_the_others()
 
 
 def test_a_loop_whose_steps_differ_from_each_other_is_not_reliable() -> None:
-    tracker, _ = split("L F B O0", "L F B O0 f", "L F B O0 f f", "L F B O0 S")
+    tracker, _ = split("L F B O0", "L F B O0 f", "L F B O0 f f", "L F B O0 S", "L F B O0 S f")
     assert tracker.pattern is not None
     assert not tracker.pattern.is_reliable
+
+
+@pytest.mark.parametrize(
+    ("steps", "begins_with"),
+    [
+        (["F f F B O0 F f F B O0 F B O1", "F B O1"], 0),  # an agent that updates its actor twice in every second step
+        (["L F B O0", "L F F B O0"], 1),
+        (["L F B O0", "L F B O0 f f", "L F F B O0"], 1),
+    ],
+)
+def test_steps_that_differ_but_repeat_are_one_step(steps: list[str], begins_with: int) -> None:
+    tracker, seen = split(*steps)
+    assert tracker.pattern is not None
+    assert tracker.pattern.is_regular
+    assert len(seen) > 40
+    expected = " ".join(steps[begins_with:] + steps[:begins_with])
+    assert {" ".join(events) for events in seen} == {expected}
+    assert short_text(tracker.pattern.events) == short_text(expected.split())
+
+
+def test_a_step_of_parts_begins_with_the_first_of_them_again_after_one_was_skipped() -> None:
+    tracker, _ = split("L F B O0", "L F F B O0")
+    for event in ["L", "F", "F", "B", "O0"] * 2 + ["L", "F", "B", "O0", "L", "F", "F", "B", "O0"] * 9:
+        if tracker.add(event):
+            last = (tracker.was_regular(), event)
+    assert last == (True, "L")
+
+
+def with_lengths(step: str, event: str, lengths: list[int]) -> list[str]:
+    """Return a step per length, in which the first event is repeated so often."""
+    return [step.replace(event, " ".join([event] * length), 1) for length in lengths]
+
+
+@pytest.mark.parametrize(
+    ("step", "repeated", "pattern"),
+    [
+        ("F B O0", "F", "F* B O0"),  # an episode per step
+        ("F f F B O0", "F", "F* B O0"),  # an agent that explores at random
+        ("L F F B O0 O1", "F", "L F* B O0 O1"),  # a decoder that is called for each word
+    ],
+)
+def test_forwards_of_a_number_that_varies_count_as_one(step: str, repeated: str, pattern: str) -> None:
+    lengths = [3, 14, 15, 9, 2, 6, 5, 35, 8, 97, 93, 23, 84, 62, 64, 33, 83, 27, 95, 28, 41, 97, 16, 93]
+    tracker, seen = split(*with_lengths(step, repeated, lengths), num_events=8_000)
+    assert tracker.pattern is not None
+    assert short_text(tracker.pattern.events) == pattern
+    assert tracker.pattern.is_regular
+    assert all(events[0] == step[0] and events.count("B") == 1 for events in seen)
+    events = " ".join(with_lengths(step, "F", lengths)).split()
+    begins = [tracker.was_regular() for event in events if tracker.add(event)]
+    assert len(begins) > 20
+    assert all(begins[1:])
+
+
+def test_steps_of_many_lengths_are_joined_even_if_most_have_the_same() -> None:
+    """As those of an agent whose first episodes end soon: later ones are longer."""
+    tracker, _ = split(*with_lengths("F B O0", "F", [9, 9, 9, 10, 9, 8, 9, 9, 12]))
+    assert tracker.pattern is not None
+    assert tracker.pattern.text == "F* B O0 (6 of 6 alike)"
+
+
+def test_an_evaluation_is_no_step_with_more_forwards() -> None:
+    """It follows a step; its forwards are in another place than the step's."""
+    tracker, _ = split(*["F B O0"] * 4, "F B O0 f", "F B O0 f f", "F B O0")
+    assert tracker.pattern is not None
+    assert tracker.pattern.text == "F B O0 (4 of 6 alike)"
 
 
 def test_repeated_events_are_shown_once() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from traceq.recorder.jobs.step_pattern import StepTracker
+from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.spec.phases import Phases
 

@@ -1,0 +1,128 @@
+"""Where the steps of a training loop begin, learned from the events of its first steps.
+
+The anchor is the optimizer that steps most rarely; a step begins with the first start event after it. The end of the
+optimizer's step would be too early: what many loops do behind it, such as gathering metrics, belongs to the same step.
+Where a loop prefetches, so that the batch requested in a step is that of the next one, the forward begins a step; where
+neither is seen, as methods of a model are called instead of its forward, the backward does. Without an optimizer of
+torch, or with one that is compiled, the anchor is the backward; in a step that is compiled as a whole, the batch.
+
+Where steps differ but repeat, such as two that alternate, what repeats is the step: its parts end with an anchor each.
+Where numbers of forwards differ, as of an agent that acts or a decoder that is called for each word, forwards in a row
+count as one event, F*.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD, StepPattern, joined_forwards
+
+__all__ = ["LEARNED_STEPS", "learn_pattern", "split_steps"]
+
+LEARNED_STEPS = 8
+_SKIPPED_STEPS = 2  # they may initialize
+_MAX_OPTIMIZER_EVENTS = 40 * LEARNED_STEPS
+_BACKWARDS_WITHOUT_OPTIMIZER = 16  # then it is not torch's, or compiled
+_MAX_PARTS = 4
+_LEAST_REPEATS = 3
+_LEAST_KINDS = 3
+_LEARNED_IF_DIFFERENT = 2 * LEARNED_STEPS
+"""Steps that are seen of a loop in which hardly more than half of them are alike: what repeats may be longer."""
+
+
+def learn_pattern(events: Sequence[str], event: str) -> StepPattern | None:
+    """Return the pattern of the events of at least eight steps, None if there are not enough of them.
+
+    Or if the next `event` cannot begin a step: a backward can where neither batches nor forwards are seen.
+    """
+    counts = Counter(event for event in events if event.startswith("O"))
+    if not counts and events.count(BACKWARD) >= _BACKWARDS_WITHOUT_OPTIMIZER:
+        counts = Counter({BACKWARD: events.count(BACKWARD)})
+    if sum(counts.values()) >= _MAX_OPTIMIZER_EVENTS:  # optimizers that stepped only at the start
+        counts = Counter({event: num for event, num in counts.items() if num >= LEARNED_STEPS})
+    fewest = min(counts.values(), default=0)
+    if fewest < LEARNED_STEPS:
+        return None
+    start = BATCH if events.count(BATCH) >= fewest - 1 else FORWARD if FORWARD in events else BACKWARD
+    if (event == BACKWARD) != (start == BACKWARD):
+        return None
+    pattern = _pattern(events, start, [event for event, num in counts.items() if num == fewest])
+    pattern = _pattern(events, FORWARD, [pattern.anchor]) if _prefetches(pattern) else pattern
+    if not pattern.is_doubtful:
+        return _with_joined_forwards(events, pattern) if _varies(events, pattern) else pattern
+    if (repeated := _repeated_parts(events, pattern)) is not None:
+        return repeated
+    if fewest < _LEARNED_IF_DIFFERENT:
+        return None
+    return pattern if pattern.is_reliable else _with_joined_forwards(events, pattern)
+
+
+def _pattern(events: Sequence[str], start: str, anchors: Sequence[str]) -> StepPattern:
+    """Return the pattern with the anchor that a step's start follows most often."""
+    anchor = max(anchors, key=lambda optimizer: (_num_followed_by(start, optimizer, events), optimizer))
+    return _most_common(StepPattern((), anchor, start, 0, 0), events)
+
+
+def _most_common(pattern: StepPattern, events: Sequence[str]) -> StepPattern:
+    """Return the pattern with the events of most steps."""
+    steps = [tuple(pattern.joined(step)) for step in split_steps(events, pattern)[_SKIPPED_STEPS:]]
+    usual, num_alike = Counter(steps).most_common(1)[0]
+    return replace(pattern, events=usual, num_alike=num_alike, num_seen=len(steps))
+
+
+def _repeated_parts(events: Sequence[str], pattern: StepPattern) -> StepPattern | None:
+    """Return the pattern of which each step has the fewest parts that repeat, the longest of them first."""
+    parts = split_steps(events, pattern)[_SKIPPED_STEPS:]
+    for num in range(2, min(_MAX_PARTS, len(parts) // _LEAST_REPEATS) + 1):
+        if all(part == later for part, later in zip(parts, parts[num:], strict=False)):
+            first = max(range(num), key=lambda index: len(parts[index]))
+            step = tuple(parts[first : first + num])
+            num_seen = (len(parts) - first) // num
+            return replace(pattern, events=tuple(chain(*step)), parts=step, num_alike=num_seen, num_seen=num_seen)
+    return None
+
+
+def _varies(events: Sequence[str], pattern: StepPattern) -> bool:
+    """Return True for steps of several kinds that are all alike but for how many forwards they run in a row."""
+    kinds = set(split_steps(events, pattern)[_SKIPPED_STEPS:])
+    return len(kinds) >= _LEAST_KINDS and len({tuple(joined_forwards(kind)) for kind in kinds}) == 1
+
+
+def _with_joined_forwards(events: Sequence[str], pattern: StepPattern) -> StepPattern:
+    """Return the pattern with forwards in a row as one event if steps are alike then, else the pattern as it is."""
+    joined = _most_common(replace(pattern, joins_forwards=True), events)
+    return joined if joined.is_reliable else pattern
+
+
+def _prefetches(pattern: StepPattern) -> bool:
+    """Return True if the forward of a step comes before its batch, which is then that of the next step."""
+    if pattern.start != BATCH or pattern.anchor not in pattern.events:
+        return False
+    first = next(event for event in pattern.events if event in (FORWARD, BACKWARD, pattern.anchor))
+    return first != FORWARD and FORWARD in pattern.events[pattern.events.index(pattern.anchor) :]
+
+
+def _num_followed_by(start: str, optimizer: str, events: Sequence[str]) -> int:
+    """Return how often a step's start is the first start or optimizer event after this optimizer's."""
+    num, follows = 0, False
+    for event in events:
+        if event == start or event.startswith("O"):
+            num += follows and event == start
+            follows = event == optimizer
+    return num + follows
+
+
+def split_steps(events: Sequence[str], pattern: StepPattern) -> list[tuple[str, ...]]:
+    """Return the events of each step or part of one, the last one included: it has ended, too."""
+    steps: list[list[str]] = [[]]
+    anchor_passed = False
+    for event in events:
+        if anchor_passed and pattern.starts_with(event):
+            steps.append([])
+            anchor_passed = False
+        anchor_passed = anchor_passed or event == pattern.anchor
+        steps[-1].append(event)
+    return [tuple(step) for step in steps]

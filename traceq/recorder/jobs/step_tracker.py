@@ -1,0 +1,129 @@
+"""The step that a training loop is in, by its events: first learned, then compared with the usual one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from traceq.recorder.jobs.pattern_learning import LEARNED_STEPS, learn_pattern, split_steps
+from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD, StepPattern, short_text
+
+__all__ = ["StepTracker"]
+
+_LEAST_SHARE_OF_PATTERN = 0.25
+
+
+@dataclass(slots=True)
+class StepTracker:
+    """Events of a running loop: first collected until the pattern is known, then compared with it, step by step.
+
+    An arm may change the events of its steps, such as the number of batches that are accumulated: if hardly any of its
+    first steps has those of the pattern, its usual events are its own. Where a step begins remains the same.
+    `arm`: the one that the step runs which has begun. `is_in_optimizer`: an optimizer has begun its step, and not ended
+    it: one with closures runs many backwards before its event.
+    """
+
+    pattern: StepPattern | None = None
+    arm: str = ""
+    is_in_optimizer: bool = False
+    _events: list[str] = field(default_factory=list)
+    _anchor_passed: bool = False
+    _part_begin: int = 0  # index in `_events`
+    _num_parts: int = 0  # that have ended in this step
+    _last_step: list[str] = field(default_factory=list)
+    _steps_of_arms: dict[str, Counter[tuple[str, ...]]] = field(default_factory=dict)
+    _usual: dict[str, Sequence[str]] = field(default_factory=dict)
+
+    def add(self, event: str) -> bool:
+        """Add an event; return True if it begins a step of a known pattern."""
+        pattern = self.pattern or self._learn_before(event)
+        if pattern is None:
+            ends = event.startswith("O") or event == BACKWARD
+            self._anchor_passed = ends or (self._anchor_passed and event not in (BATCH, FORWARD))
+            self._events.append(event)
+            return False
+        begins = self._anchor_passed and pattern.starts_with(event) and self._ends_step(pattern)
+        if begins:
+            self._last_step, self._events = pattern.joined(self._events), []
+            self._part_begin = self._num_parts = 0
+        if event == pattern.anchor:
+            self._anchor_passed = True
+        self._events.append(event)
+        return begins
+
+    def _ends_step(self, pattern: StepPattern) -> bool:
+        """Note that a part of the step has ended, and return whether it was the last one.
+
+        Where the first part comes unexpectedly, as something was skipped before it, a step begins there.
+        """
+        self._anchor_passed = False
+        if pattern.parts:
+            part = tuple(self._events[self._part_begin :])
+            if part == pattern.parts[0] != pattern.parts[self._num_parts]:
+                self._num_parts = 0
+        self._num_parts += 1
+        self._part_begin = len(self._events)
+        return self._num_parts >= len(pattern.parts)
+
+    def assume_batches(self, num_seen: int) -> None:
+        """Let every batch begin a step: the whole step is compiled, and shows no other event."""
+        self.pattern = StepPattern((BATCH,), BATCH, BATCH, num_seen, num_seen)
+        self._anchor_passed = True
+
+    def _learn_before(self, event: str) -> StepPattern | None:
+        """Learn the pattern if this event may begin a step; until then any optimizer is taken for the anchor."""
+        may_begin = event in (BATCH, FORWARD, BACKWARD) and self._anchor_passed
+        if may_begin and not (self.is_in_optimizer and not self._has_stepped()):
+            self.pattern = learn_pattern(self._events, event)
+        if self.pattern is not None:
+            parts = split_steps(self._events, self.pattern)
+            self._anchor_passed = self.pattern.anchor in parts[-1]
+            self._num_parts = _place(parts, self.pattern.parts)
+            self._events = list(chain(*parts[len(parts) - 1 - self._num_parts :]))
+            self._part_begin = len(self._events) - len(parts[-1])
+        return self.pattern
+
+    def _has_stepped(self) -> bool:
+        """Return whether an optimizer has ended a step: until then backwards of one closure would be taken for steps.
+
+        Where the closure has the only forward of the loop, its steps begin there.
+        """
+        return any(event.startswith("O") for event in self._events)
+
+    def was_regular(self) -> bool:
+        """Return whether the step before the last begin had the usual events of its arm; call it once per step."""
+        usual = self._usual.get(self.arm)
+        return self._last_step == (self._learn_usual() if usual is None else usual)
+
+    def num_batches(self, arm: str) -> int:
+        """Return how many batches a usual step of an arm asks for."""
+        assert self.pattern is not None
+        return self._usual.get(arm, self.pattern.events).count(BATCH)
+
+    def _learn_usual(self) -> list[str]:
+        """Add the last step to those of its arm; return its usual events, which are final after some steps."""
+        steps = self._steps_of_arms.setdefault(self.arm, Counter())
+        steps[tuple(self._last_step)] += 1
+        usual, _ = steps.most_common(1)[0]
+        if self.pattern is not None and steps[self.pattern.events] >= _LEAST_SHARE_OF_PATTERN * steps.total():
+            usual = self.pattern.events
+        if steps.total() >= LEARNED_STEPS:
+            self._usual[self.arm] = list(usual)
+        return list(usual)
+
+    @property
+    def text(self) -> str:
+        """Events so far, while the pattern is not known."""
+        return short_text(self._events[-3 * LEARNED_STEPS :])
+
+
+def _place(parts: Sequence[tuple[str, ...]], expected: Sequence[tuple[str, ...]]) -> int:
+    """Return how many parts of the last step are before the last part seen, which may not have ended."""
+    for num in range(len(expected)):
+        if len(parts) > num and tuple(parts[len(parts) - 1 - num : -1]) == tuple(expected[:num]):
+            last = parts[-1]
+            if last == expected[num][: len(last)] and (num or len(parts) < 2 or parts[-2] == expected[-1]):
+                return num
+    return 0
