@@ -13,8 +13,8 @@ MAIN = 7
 STEP = TraceRow("ProfilerStep#2", "user_annotation", MAIN, 0, 100)
 
 
-def mark(text: str, ts: float) -> TraceRow:
-    return TraceRow(f"line:{text}", "cpu_op", MAIN, ts, 0.1)
+def mark(text: str, ts: float, depth: int = 0) -> TraceRow:
+    return TraceRow(f"line:{depth} {text}", "cpu_op", MAIN, ts, 0.1)
 
 
 def op(name: str, ts: float, dur: float, tid: int = MAIN) -> TraceRow:
@@ -87,6 +87,18 @@ def test_time_in_no_op_belongs_to_the_lines_that_run_then_without_the_cost_of_ma
     }
 
 
+def test_time_of_many_short_functions_belongs_to_the_line_that_calls_them() -> None:
+    """Not to that line of the largest of them which happens to take longest itself."""
+    step = TraceRow("ProfilerStep#2", "user_annotation", MAIN, 0, 2_000)
+    rows = [step, op("x", 0, 10), mark("train.py:12 main", 10), mark("train.py:13 main", 60)]
+    rows.append(mark("env.py:5 act", 61, 1))
+    for number in range(40):
+        rows.append(mark(f"env.py:{100 + number} rule_{number}", 70 + 40 * number, 2))
+        rows.append(mark("env.py:6 act", 105 + 40 * number, 1))
+    rows += [mark("train.py:13 main", 1_680), mark("train.py:14 main", 1_690), op("x", 2_000, 1)]
+    assert between(source_lines(rows, []))["other|x"] == [{"train.py:14 main": 19, "env.py:6 act": 81}]
+
+
 def test_the_order_of_rows_in_the_file_is_irrelevant() -> None:
     rows = [
         STEP,
@@ -115,7 +127,7 @@ def test_the_line_of_a_loops_body_is_marked_while_it_runs() -> None:
 
     marked: list[str] = []
     original = line_marks._mark
-    line_marks._mark = lambda code, line: marked.append(f"{code.co_name}+{line - code.co_firstlineno}")
+    line_marks._mark = lambda code, line, depth: marked.append(f"{code.co_name}+{line - code.co_firstlineno}")
     try:
         with line_marks.marked_lines():
             sorted([2, 1])

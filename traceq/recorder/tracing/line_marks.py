@@ -1,8 +1,8 @@
 """Marks in a profile for the running Python line: Kineto's Python frames hold only the first line of a function.
 
-In a block of `marked_lines` each new line of user code is an empty range `line:file.py:41 function`, of a method
-`Class.function`, on the main thread, by the profiler's clock. An op belongs to the last mark before it. Frames of torch
-and related libraries are skipped.
+In a block of `marked_lines` each new line of user code is an empty range `line:3 file.py:41 function`, of a method
+`Class.function`, on the main thread, by the profiler's clock; 3 frames of user code are around that of the function. An
+op belongs to the last mark before it. Frames of torch and related libraries are skipped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -20,7 +21,7 @@ import torch
 
 from traceq import recorder
 
-__all__ = ["PREFIX", "is_user_code", "mark_running_line", "marked_lines"]
+__all__ = ["PREFIX", "is_user_code", "mark_running_line", "marked_lines", "marked_place"]
 
 PREFIX = "line:"
 
@@ -40,17 +41,18 @@ def marked_lines() -> Iterator[None]:
     """Mark the lines that run in the block, on this thread; a tracer (debugger, coverage) is restored after it."""
     before = sys.gettrace()
     tracers: dict[int, Any] = {}  # by id: a frame would keep the loop's iterator, which is to end with the loop
-    for frame in _callers(sys._getframe()):
-        if is_user_code(frame.f_code.co_filename):
-            tracers[id(frame)] = frame.f_trace
-            frame.f_trace = _on_line  # a loop that already runs: otherwise only functions that it calls would be marked
+    running = [frame for frame in _callers(sys._getframe()) if is_user_code(frame.f_code.co_filename)]
+    for depth, frame in enumerate(reversed(running)):
+        tracers[id(frame)] = frame.f_trace
+        frame.f_trace = _LineTracer(depth)  # a loop that already runs: else only functions that it calls were marked
+    del running, frame
     sys.settrace(_on_call)
     try:
         yield
     finally:
         sys.settrace(before)
         for frame in _callers(sys._getframe()):
-            if frame.f_trace is _on_line:
+            if isinstance(frame.f_trace, _LineTracer):
                 frame.f_trace = tracers.get(id(frame))
 
 
@@ -59,22 +61,38 @@ def mark_running_line() -> None:
     _mark_nearest(sys._getframe())
 
 
+def marked_place(name: str) -> tuple[int, str]:
+    """Return the number of frames around, and `file.py:41 function`, of the name of a mark."""
+    depth, _, line = name.removeprefix(PREFIX).partition(" ")
+    return int(depth), line
+
+
+@dataclass(frozen=True, slots=True)
+class _LineTracer:
+    """Marks the lines of a frame that has `depth` frames of user code around it."""
+
+    depth: int
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "line":
+            _mark(frame.f_code, frame.f_lineno, self.depth)
+        elif event == "return":
+            _mark_nearest(frame)
+        return self
+
+
 def _on_call(frame: FrameType, event: str, arg: Any) -> Any:
-    return _on_line if is_user_code(frame.f_code.co_filename) else None
-
-
-def _on_line(frame: FrameType, event: str, arg: Any) -> Any:
-    if event == "line":
-        _mark(frame.f_code, frame.f_lineno)
-    elif event == "return":
-        _mark_nearest(frame)
-    return _on_line
+    if not is_user_code(frame.f_code.co_filename):
+        return None
+    around = (caller.f_trace for caller in _callers(frame))
+    return _LineTracer(next((tracer.depth + 1 for tracer in around if isinstance(tracer, _LineTracer)), 0))
 
 
 def _mark_nearest(frame: FrameType) -> None:
     caller = next((caller for caller in _callers(frame) if is_user_code(caller.f_code.co_filename)), None)
     if caller is not None:
-        _mark(caller.f_code, caller.f_lineno)
+        tracer = caller.f_trace
+        _mark(caller.f_code, caller.f_lineno, tracer.depth if isinstance(tracer, _LineTracer) else 0)
 
 
 def _callers(frame: FrameType) -> Iterator[FrameType]:
@@ -92,8 +110,8 @@ def is_user_code(filename: str) -> bool:
     return not filename.startswith(_STANDARD) or filename.startswith(_ROOTS)
 
 
-def _mark(code: CodeType, line: int) -> None:
-    with _range(code.co_filename, line, _function_name(code)):
+def _mark(code: CodeType, line: int, depth: int) -> None:
+    with _range(code.co_filename, line, _function_name(code), depth):
         pass
 
 
@@ -104,5 +122,5 @@ def _function_name(code: CodeType) -> str:
 
 
 @cache
-def _range(filename: str, line: int, function: str) -> Any:
-    return torch._C._profiler._RecordFunctionFast(f"{PREFIX}{Path(filename).name}:{line} {function}")
+def _range(filename: str, line: int, function: str, depth: int) -> Any:
+    return torch._C._profiler._RecordFunctionFast(f"{PREFIX}{depth} {Path(filename).name}:{line} {function}")

@@ -15,7 +15,7 @@ import msgspec
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.phases import OTHER
 from traceq.model import SourceLines
-from traceq.recorder.tracing.line_marks import PREFIX
+from traceq.recorder.tracing.line_marks import PREFIX, marked_place
 
 __all__ = ["TraceRow", "read_rows", "source_lines"]
 
@@ -23,6 +23,10 @@ _STEP = "ProfilerStep#"
 _LEAST_SPLIT_US = 20.0
 """Time between ops, with marks, from which it is split by function: less is that of one."""
 _LEAST_PERCENT = 5
+
+
+Calls = tuple[str, ...]
+"""Lines of which each calls the function of the next."""
 
 
 class TraceRow(msgspec.Struct, frozen=True):
@@ -57,6 +61,8 @@ class _Op:
 class _Edge(NamedTuple):
     """An instant of the main thread: a `line` begins, or no op runs from here on, `after` something, or one does.
 
+    `depth`: the number of frames around the line.
+
     Of edges at the same time those that end something come first.
     """
 
@@ -64,6 +70,7 @@ class _Edge(NamedTuple):
     order: int
     after: str = ""
     line: str | None = None
+    depth: int = 0
 
 
 def read_rows(path: Path) -> list[TraceRow]:
@@ -92,8 +99,8 @@ def source_lines(rows: Sequence[TraceRow], phases: Sequence[str]) -> SourceLines
     ops = list(_ops(main, frozenset(phases)))
     for op in ops:
         table[f"{op.phase}|{op.name}"].append(index.setdefault(op.line, len(index)))
-    for after, us_of_line in _times_between(_edges(step, main, ops, frozenset(phases))):
-        shares = _percentages(us_of_line)
+    for after, us_of_calls in _times_between(_edges(step, main, ops, frozenset(phases))):
+        shares = _percentages(us_of_calls)
         between[after].append(tuple((index.setdefault(line, len(index)), percent) for line, percent in shares))
     return SourceLines(
         tuple(index),
@@ -112,7 +119,7 @@ def _ops(rows: Iterable[TraceRow], phases: frozenset[str]) -> Iterator[_Op]:
         if row.cat == "user_annotation" and row.name in phases and phase == OTHER:
             phase, phase_end = row.name, row.end
         elif row.cat == "cpu_op" and row.name.startswith(PREFIX):
-            line = row.name.removeprefix(PREFIX)
+            _, line = marked_place(row.name)
         elif row.cat == "cpu_op" and row.ts >= op_end:
             op_end = row.end
             yield _Op(phase, row.name, line, row.ts, row.end)
@@ -127,52 +134,81 @@ def _edges(step: TraceRow, rows: Iterable[TraceRow], ops: Iterable[_Op], phases:
     phase_end = 0.0
     for row in rows:
         if row.cat == "cpu_op" and row.name.startswith(PREFIX):
-            edges.append(_Edge(row.ts, 1, line=row.name.removeprefix(PREFIX)))
+            depth, line = marked_place(row.name)
+            edges.append(_Edge(row.ts, 1, line=line, depth=depth))
         elif row.cat == "user_annotation" and row.name in phases and row.ts >= phase_end:
             phase_end = row.end
             edges += [_Edge(row.ts, 1, f"{row.name}|"), _Edge(row.end, 0, f"|{row.name}")]
     return sorted(edges, key=lambda edge: edge[:2])
 
 
-def _times_between(edges: Sequence[_Edge]) -> Iterator[tuple[str, Mapping[str, float]]]:
-    """Yield (what comes before, us by line) of each time in no op.
+def _times_between(edges: Sequence[_Edge]) -> Iterator[tuple[str, Mapping[Calls, float]]]:
+    """Yield (what comes before, us by lines that call each other) of each time in no op.
 
     What a mark itself costs, the shortest time between two of them, is left out: it would make many short lines look
     longer than one that waits.
     """
     marks = [edge.ts for edge in edges if edge.line is not None]
     mark_us = min((second - first for first, second in pairwise(marks)), default=0.0)
-    after, line = "", ""
-    us_of_line: dict[str, float] = {}
+    after, calls = "", Calls()
+    us_of_calls: dict[Calls, float] = {}
+    depths: list[int] = []
     for edge, following in pairwise(edges):
         if edge.line is not None:
-            line = edge.line
+            while depths and depths[-1] >= edge.depth:
+                depths.pop()
+            calls = (*calls[: len(depths)], edge.line)
+            depths.append(edge.depth)
         else:
             if after:
-                yield after, us_of_line
-            after, us_of_line = edge.after, {}
+                yield after, us_of_calls
+            after, us_of_calls = edge.after, {}
         if after:
             us = following.ts - edge.ts - (mark_us if edge.line is not None else 0.0)
-            us_of_line[line] = us_of_line.get(line, 0.0) + max(us, 0.0)
+            us_of_calls[calls] = us_of_calls.get(calls, 0.0) + max(us, 0.0)
     if after:
-        yield after, us_of_line
+        yield after, us_of_calls
 
 
-def _percentages(us_of_line: Mapping[str, float]) -> list[tuple[str, int]]:
-    """Return the share of each function in order, by its line with the most time; the largest alone of a short time."""
-    total = sum(us_of_line.values())
-    us_of_function: dict[str, float] = {}
-    line_of: dict[str, str] = {}
-    for line, us in us_of_line.items():
-        function = line_function(line)
-        us_of_function[function] = us_of_function.get(function, 0.0) + us
-        line_of[function] = max(line_of.get(function, line), line, key=lambda each: us_of_line[each])
+def _percentages(us_of_calls: Mapping[Calls, float]) -> list[tuple[str, int]]:
+    """Return the share of each function in order, by its line with the most time; the largest alone of a short time.
+
+    Functions with less than that are the time of the line that calls them.
+    """
+    total = sum(us_of_calls.values())
     if not total:
         return []
+    if total >= _LEAST_SPLIT_US:
+        us_of_calls = _without_short_functions(us_of_calls, total * _LEAST_PERCENT / 100)
+    us_of_line = _sums((calls[-1] if calls else "", us) for calls, us in us_of_calls.items())
+    us_of_function = _sums((line_function(line), us) for line, us in us_of_line.items())
+    line_of: dict[str, str] = {}
+    for line in us_of_line:
+        function = line_function(line)
+        line_of[function] = max(line_of.get(function, line), line, key=lambda each: us_of_line[each])
     largest = max(us_of_function, key=lambda function: us_of_function[function])
     if total < _LEAST_SPLIT_US:
         return [(line_of[largest], 100)]
     shares = {function: round(100 * us / total) for function, us in us_of_function.items()}
     shares = {function: percent for function, percent in shares.items() if percent >= _LEAST_PERCENT}
-    shares[largest] += 100 - sum(shares.values())
+    shares[largest] = shares.get(largest, 0) + 100 - sum(shares.values())
     return [(line_of[function], percent) for function, percent in shares.items()]
+
+
+def _without_short_functions(us_of_calls: Mapping[Calls, float], least_us: float) -> dict[Calls, float]:
+    """Return the times with those of functions that have less than `least_us` in the lines that call them."""
+    times = dict(us_of_calls)
+    for depth in range(max(map(len, times)), 1, -1):
+        us_of_function = _sums((line_function(calls[-1]), us) for calls, us in times.items() if calls)
+        for calls in [each for each in times if len(each) == depth]:
+            if us_of_function[line_function(calls[-1])] < least_us:
+                times[calls[:-1]] = times.get(calls[:-1], 0.0) + times.pop(calls)
+    return times
+
+
+def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the sum by name, in order of the first of each."""
+    sums: dict[str, float] = {}
+    for name, us in parts:
+        sums[name] = sums.get(name, 0.0) + us
+    return sums

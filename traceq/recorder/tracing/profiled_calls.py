@@ -19,7 +19,7 @@ from traceq.runs.read import read
 
 __all__ = ["profiled_calls"]
 
-_MARK = re.compile(rf"^{PREFIX}(?P<file>.*):(?P<line>\d+) (?P<function>.*)$")
+_MARK = re.compile(rf"^{PREFIX}\d+ (?P<file>.*):(?P<line>\d+) (?P<function>.*)$")
 
 
 def profiled_calls(function: Callable[[], object], num_calls: int, path: Path) -> Trace:
