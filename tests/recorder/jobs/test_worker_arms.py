@@ -27,6 +27,11 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
             "--arm 'w1=--workers 1'",
             "train.py --persistent-workers '{arm}'",
         ),
+        ("python train.py -b 2 -j 1 --lr 3", "--arm 'w1=-j 1' --arm 'w0=-j 0'", "train.py -b 2 '{arm}' --lr 3"),
+        ("python gan.py --n_cpu 1", "--arm 'w1=--n_cpu 1'", "gan.py '{arm}'"),
+        ("python train.py --threads 8", "--arm 'w1=--num-workers 1'", "train.py --threads 8 '{arm}'"),
+        ("python train.py data.num_workers=1 lr=3", "--arm w1=data.num_workers=1 --arm", "train.py '{arm}' lr=3"),
+        ("python workers/train.py", "--arm 'w1=--num-workers 1'", "workers/train.py '{arm}'"),
         ("python train.py --workers", "--arm 'w1=--num-workers 1'", "train.py --workers '{arm}'"),
     ],
 )

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 __all__ = ["worker_arms_text"]
 
-_OPTION = re.compile(r"^--?[\w-]*workers?[\w-]*$")
+_OPTION = re.compile(r"^(--?)?[\w.-]*workers?[\w-]*$")
+_OTHER_OPTION = re.compile(r"^(-j|-w|--?[\w-]*(cpus?|threads?|procs?|jobs))$")
 _GUESS = "--num-workers"
 _MOST_TRIED = 2
 
@@ -17,25 +18,36 @@ _MOST_TRIED = 2
 def worker_arms_text(command: Sequence[str], num_workers: int) -> str:
     """Return why no toggle changes `num_workers`, and the command with an arm of processes for it and for others.
 
-    The option is the one in the command with `workers` in its name; without one it is a guess, and says so.
+    The option is the one in the command with `workers` in its name, else one such as `-j` or `--n_cpu` with just that
+    number; without one it is a guess, and says so.
     """
-    option, rest = _without_option(command)
+    option, rest = _without_option(command, num_workers)
     tried = [num_workers, *(num for num in range(_MOST_TRIED + 1) if num != num_workers and num <= _num_cores())]
-    arms = [word for num in tried for word in ("--arm", f"w{num}={option or _GUESS} {num}")]
+    words_of_option = option if option.endswith("=") else f"{option or _GUESS} "
+    arms = [word for num in tried for word in ("--arm", f"w{num}={words_of_option}{num}")]
     words = shlex.join(["traceq", "record", *arms, "--replicates", "4", "--", *rest])
     guess = "" if option else f" (if the script calls the option {_GUESS})"
     why = "workers start with an epoch and keep what they were started with, so no toggle reaches them"
     return f"num_workers={num_workers}: {why}; to compare, in processes{guess}: {words}"
 
 
-def _without_option(command: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the option for the number of workers, "" without one, and the command with `{arm}` in its place."""
-    for index, word in enumerate(command):
-        name, joined, value = word.partition("=")
-        number = value if joined else "".join(command[index + 1 : index + 2])
-        if _OPTION.match(name) and "persistent" not in name and number.isdecimal():
-            after = index + (1 if joined else 2)
-            return name, [*command[:index], "{arm}", *command[after:]]
+def _without_option(command: Sequence[str], num_workers: int) -> tuple[str, list[str]]:
+    """Return the option for the number of workers, "" without one, and the command with `{arm}` in its place.
+
+    A setting without dashes, as of Hydra (`data.num_workers=2`), ends with `=`.
+    """
+    for option in (_OPTION, _OTHER_OPTION):
+        for index, word in enumerate(command):
+            name, joined, value = word.partition("=")
+            number = value if joined else "".join(command[index + 1 : index + 2])
+            is_setting = bool(joined) and not name.startswith("-")
+            if not option.match(name) or "persistent" in name or not number.isdecimal():
+                continue
+            if option is _OTHER_OPTION and int(number) != num_workers:
+                continue
+            if is_setting or name.startswith("-"):
+                rest = [*command[:index], "{arm}", *command[index + (1 if joined else 2) :]]
+                return f"{name}=" if is_setting else name, rest
     return "", [*command, "{arm}"]
 
 

@@ -9,15 +9,22 @@ __all__ = ["MessageReader", "append_message"]
 
 
 def append_message(path: str, text: str) -> None:
-    """Append a line to the file, or to stderr if `path` is "".
+    """Append a line to the file, or to stderr if `path` is "", there below a progress bar of the job.
 
     Do not call it while steps are timed: the line is written at once.
     """
     if not path:
-        sys.stderr.write(f"{text}\n")
+        begin = "\n" if _is_in_progress_bar() else ""
+        sys.stderr.write(f"{begin}{text}\n")
         return
     with Path(path).open("a", encoding="utf-8") as file:
         file.write(f"{text}\n")
+
+
+def _is_in_progress_bar() -> bool:
+    """Return whether tqdm shows a bar on stderr: then the cursor is at its end, and what is written would follow it."""
+    tqdm = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    return any(getattr(bar, "fp", None) is not None and not bar.disable for bar in getattr(tqdm, "_instances", ()))
 
 
 class MessageReader:
