@@ -33,9 +33,7 @@ def test_a_host_bound_finding_says_where_the_host_is(with_lines: bool, places: s
 def test_without_host_ops_it_is_not_known_where_the_host_is() -> None:
     trace = build(launch(0, 60, 1), kernel("gemm", 60, 40, 1), launch(160, 5, 2), kernel("gemm", 165, 40, 2))
     (finding,) = (each for each in analyze(Run("", (trace,)), "partition").findings if each.code == "host_bound")
-    says = (
-        ": the device waits while the host prepares the next launch (its ops are not recorded); a host that takes "
-    )
+    says = ": the device waits while the host prepares the next launch (its ops are not recorded); a host that takes "
     assert says in finding.text
 
 
