@@ -49,8 +49,13 @@ def of_finding(sheet: Sheet, finding: Finding) -> Iterator[str]:
         yield f"{finding.code}: {finding.ns} ns, its table {expected:.0f}: {finding.text}"
     if finding.ns and format_value(finding.ns, Unit.NS) not in finding.text:
         yield f"{finding.code}: {format_value(finding.ns, Unit.NS)} is not in its text: {finding.text}"
-    for time, share in re.findall(r"([\d.,]+ (?:ns|us|ms|s))(?: per step| of the trace)? \(([\d.]+) %\)", finding.text):
-        if finding.code == "starved" and "unprofiled" in finding.text:
+    shares = re.findall(
+        r"([\d.,]+ (?:ns|us|ms|s))(?: per step| of the trace)? \(([\d.]+) %\)(?: of the (\S+ \w+) after)?", finding.text
+    )
+    for time, share, rest in shares:
+        if rest:
+            step_ns = [in_ns(rest)]
+        elif finding.code == "starved" and "unprofiled" in finding.text:
             step_ns = [row["step_ns"] for row in step_profiles(sheet)]
         elif finding.code in ("busy_machine", "contended_cores"):
             (row,) = (row for row in rows_of(sheet, "core_use") if row["process"] == "training")
