@@ -132,9 +132,14 @@ def _relative_jitter(
 ) -> NDArray[np.float64]:
     """Return float64[64]: relative jitter by power of two of ns; with few names from that of smaller work."""
     rho = np.zeros(_POWERS)
-    usual = _quantile(work[size >= _LONG_POWER], relative[size >= _LONG_POWER]) or np.inf
+    is_long = size >= _LONG_POWER
+    usual = _quantile(work[is_long], relative[is_long]) or np.inf
+    order = np.argsort(size.astype(np.uint8), kind="stable")
+    work, relative = work[order], relative[order]
+    first = np.searchsorted(size[order], np.arange(_POWERS + 1))
     for power in range(_POWERS):
-        of_names = _quantile(work[size == power], relative[size == power])
+        of_power = slice(first[power], first[power + 1])
+        of_names = _quantile(work[of_power], relative[of_power])
         if of_names is not None:
             rho[power] = of_names
         elif power:
@@ -144,8 +149,9 @@ def _relative_jitter(
 
 def _quantile(work: NDArray[np.int64], relative: NDArray[np.float64]) -> float | None:
     """Return the relative jitter that fits a high quantile of the mean changes of names; None for too few names."""
-    _, name = np.unique(work, return_inverse=True)
-    if len(name) == 0 or name.max() + 1 < _FEWEST_NAMES:
+    num = np.bincount(work)
+    names = np.flatnonzero(num)
+    if len(names) < _FEWEST_NAMES:
         return None
-    means = np.bincount(name, weights=relative) / np.bincount(name)
+    means = np.bincount(work, weights=relative)[names] / num[names]
     return float(_SD_OF_QUANTILE * np.quantile(means, _QUANTILE, method="lower"))
