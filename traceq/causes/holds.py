@@ -25,7 +25,7 @@ from traceq.facts.timeline.blocking_copies_and_syncs import (
 )
 from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
-from traceq.intervals import sorted_unique
+from traceq.intervals import ascending, sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["HoldKind", "HostHolds", "holds", "launch_queue_length", "waits_for_queue"]
@@ -143,7 +143,7 @@ def _blocked_launches(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64
     linked = np.flatnonzero(work.linked)
     linked = linked[np.argsort(events.ts[work.call[linked]], kind="stable")]
     early = work.before_window
-    ends = np.sort(np.r_[work.end[linked], work.end[early]])
+    ends = ascending(np.r_[work.end[linked], work.end[early]])
     returned = events.end[work.call[linked]]
     begun = np.r_[np.iinfo(np.int64).min, session_gaps(trace)[:, 0]]  # early work was launched before its session
     of_session = np.searchsorted(session_gaps(trace)[:, 0], work.start[early], "right")

@@ -27,6 +27,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.frozen import frozen
 from traceq.grouping import group
+from traceq.intervals import ascending
 from traceq.model import Category, Trace
 
 __all__ = ["CAUSE_KINDS", "FOR", "LAUNCHES", "Actors", "actors"]
@@ -250,7 +251,7 @@ def _sync_section(trace: Trace, texts: dict[str, int]) -> _Section:
 def _outermost_ops(trace: Trace) -> NDArray[np.int64]:
     """Return the rows of the host ops that no other op encloses."""
     rows = [ops.rows[ops.parent < 0] for ops in host_ops(trace).values()]
-    return np.sort(np.concatenate(rows)) if rows else np.empty(0, np.int64)
+    return ascending(np.concatenate(rows)) if rows else np.empty(0, np.int64)
 
 
 def _op_section(trace: Trace, rows: NDArray[np.int64], texts: dict[str, int]) -> _Section:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.nesting import tracks
 from traceq.frozen import frozen
-from traceq.intervals import contains, sorted_unique, spans
+from traceq.intervals import ascending, contains, sorted_unique, spans
 from traceq.model import Category, Trace
 
 __all__ = ["Surroundings", "surroundings"]
@@ -65,12 +65,12 @@ class Surroundings:
 
     def last_end_before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the latest end of these rows up to each start, on any thread: int64[K] ns, else the minimum."""
-        ends = np.sort(self.trace.events.end[rows])
+        ends = ascending(self.trace.events.end[rows])
         return np.asarray(np.r_[np.iinfo(np.int64).min, ends][np.searchsorted(ends, self.start_ns, "right")])
 
     def next_start_after(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the earliest start of these rows from each start on, on any thread: int64[K] ns, else the maximum."""
-        starts = np.sort(self.trace.events.ts[rows])
+        starts = ascending(self.trace.events.ts[rows])
         return np.asarray(np.r_[starts, np.iinfo(np.int64).max][np.searchsorted(starts, self.start_ns, "left")])
 
 

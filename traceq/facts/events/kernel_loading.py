@@ -11,6 +11,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.grouping import group
+from traceq.intervals import ascending
 from traceq.model import Category, Trace
 
 __all__ = ["kernel_loading_calls"]
@@ -32,7 +33,7 @@ def kernel_loading_calls(trace: Trace) -> NDArray[np.int64]:
         return kernels
     kernels = kernels[np.argsort(events.ts[work.call[kernels]], kind="stable")]
     calls = work.call[kernels]
-    num_done = np.searchsorted(np.sort(work.end[kernels]), events.end[calls], "right")
+    num_done = np.searchsorted(ascending(work.end[kernels]), events.end[calls], "right")
     took = events.dur[calls]
     is_long = took > max(_LEAST_NS, _LEAST_MULTIPLE * float(np.median(took)))
     is_long &= np.arange(len(calls)) - num_done < _MOST_OUTSTANDING

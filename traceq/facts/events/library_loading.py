@@ -14,7 +14,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
-from traceq.intervals import sorted_unique
+from traceq.intervals import ascending, sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["library_loading_calls"]
@@ -45,7 +45,7 @@ def library_loading_calls(trace: Trace) -> NDArray[np.int64]:
     long = long[matching(events, long, _FREE) | matching(events, long, _CREATES)]
     start, end = events.ts[long], events.end[long]
     num_begun = np.searchsorted(work.start, end, "left")
-    num_ended = np.searchsorted(np.sort(work.end), start, "right")
+    num_ended = np.searchsorted(ascending(work.end), start, "right")
     long = long[num_begun == num_ended]
     return np.asarray(long[(events.dur[long] >= _LEAST_NS) | _is_free_before_asking(trace, calls, long)])
 

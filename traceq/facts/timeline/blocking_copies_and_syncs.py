@@ -20,7 +20,7 @@ from traceq.facts.events.sync_rows import recorded_events, synced_stream
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
-from traceq.intervals import contains, sorted_unique, spans
+from traceq.intervals import ascending, contains, sorted_unique, spans
 from traceq.model import Category, Trace
 
 __all__ = [
@@ -219,7 +219,7 @@ def _is_profilers(
     is_profilers, resumed = np.zeros(len(calls), np.bool_), session_gaps(trace)[:, 1]
     waits = np.flatnonzero(kind == SyncKind.DEVICE)
     waits = waits[np.argsort(trace.events.ts[calls[waits]], kind="stable")]
-    start, launched = trace.events.ts[calls[waits]], np.sort(trace.events.ts[work.call[work.linked]])
+    start, launched = trace.events.ts[calls[waits]], ascending(trace.events.ts[work.call[work.linked]])
     session = np.searchsorted(resumed, start, "right")
     until = np.r_[resumed, np.iinfo(np.int64).max][session]
     is_last = np.r_[session[1:] != session[:-1], np.ones(min(len(session), 1), np.bool_)]
@@ -244,7 +244,7 @@ def _awaited_ends(
     """
     if len(work) == 0:
         return start.copy()
-    ends = np.sort(work.end)
+    ends = ascending(work.end)
     num_done = np.searchsorted(ends, end, "right")
     awaited = np.where(num_done > 0, ends[num_done - 1], start)
     event_stream, recorded = recorded_events(trace, calls)
@@ -278,7 +278,7 @@ def _latest_end(
     launched = trace.events.ts[work.call[linked]]
     order = np.argsort(launched, kind="stable")
     reach = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(work.end[linked][order])]
-    ended = np.r_[np.iinfo(np.int64).min, np.sort(work.end[unlinked])]
+    ended = np.r_[np.iinfo(np.int64).min, ascending(work.end[unlinked])]
     latest = np.maximum(
         reach[np.searchsorted(launched[order], start, "left")], ended[np.searchsorted(ended[1:], returned, "right")]
     )

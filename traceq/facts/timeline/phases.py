@@ -26,6 +26,7 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
 from traceq.intervals import (
     Spans,
+    ascending,
     contains,
     earliest_owner,
     empty,
@@ -251,7 +252,7 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     is_other = row_track == main
     is_other[in_backward] = False
     on_main = rows[is_other[rows]]
-    backward = _without_idle_gaps(spans(events.ts[in_backward], events.end[in_backward]), np.sort(events.ts[on_main]))
+    backward = _without_idle_gaps(spans(events.ts[in_backward], events.end[in_backward]), ascending(events.ts[on_main]))
     main_marks = _layers(trace, marks, main)
     forward = empty() if lacks_host_ops(trace) else _forward(trace, backward, main_marks[0])
     main_layers = [*main_marks, backward, forward]
