@@ -79,7 +79,8 @@ class Edges:
         """Return edges of which some columns may be one value for all."""
         size = len(source)
         kinds, of_sides = np.full(size, kind, np.int8), np.full(size, sides, np.int8)
-        return cls(source, target, kinds, of_sides, np.full(size, a), np.full(size, b))
+        refs = [side if isinstance(side, np.ndarray) else np.full(size, side) for side in (a, b)]
+        return cls(source, target, kinds, of_sides, *refs)
 
 
 def joined_edges(parts: Sequence[Edges]) -> Edges:

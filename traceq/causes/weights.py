@@ -83,10 +83,12 @@ def measured_times(graph: RecordingGraph, latency_ns: int) -> NDArray[np.int64]:
     others = np.where(is_latest, np.iinfo(np.int64).min, begin)
     second = np.full(len(graph.time_a), np.iinfo(np.int64).min)
     second[has_edge] = np.maximum.reduceat(others, first[:-1][has_edge])
-    is_alone = is_latest & (second[edges.target] <= begin - latency_ns) & (np.diff(first)[edges.target] > 1)
-    took = graph.time_a[edges.target] - begin
     for kind in (EdgeKind.STREAM, EdgeKind.AWAIT, EdgeKind.SYNC):
-        chosen = took[is_alone & (edges.kind == kind) & (took >= 0)]  # not of calls that did not wait
+        of_kind = np.flatnonzero(is_latest & (edges.kind == kind))
+        target, since = edges.target[of_kind], begin[of_kind]
+        is_alone = (second[target] <= since - latency_ns) & (np.diff(first)[target] > 1)
+        took = graph.time_a[target] - since
+        chosen = took[is_alone & (took >= 0)]  # not of calls that did not wait
         if len(chosen):
             usual[kind] = min(int(np.median(chosen)), _MAX_LATENCY_NS)
         elif kind == EdgeKind.AWAIT:
