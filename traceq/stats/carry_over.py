@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from traceq.units import Unit, format_value
 
 __all__ = ["carried_over"]
 
-_RARE_IN_EITHER_ARM = replace(ONE_LOOK, z95=NormalDist().inv_cdf(1 - float(RARE) / 4))
 _SMALLEST_BLOCK = 8  # pairs that the recorder runs back to back, before gc.collect() and a settling pair
 
 
@@ -28,6 +26,9 @@ def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], thresho
     first half follows was drawn with the pair before, so pairs of the same order that differ in it differ by the
     carry-over of their first half. The first pair of a block follows the settling pair and is left out.
     """
+    from statistics import NormalDist  # for recordings with pairs alone
+
+    rare_in_either_arm = replace(ONE_LOOK, z95=NormalDist().inv_cdf(1 - float(RARE) / 4))
     is_inside = np.arange(1, len(b_second)) % _SMALLEST_BLOCK != 0
     before, order, changes = b_second[:-1][is_inside], b_second[1:][is_inside], change[1:][is_inside]
     caveats = []
@@ -35,7 +36,7 @@ def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], thresho
         after_self, after_other = (changes[(order == starts) & (before == last)] for last in (not starts, starts))
         if not (after_self.size and after_other.size):
             continue
-        carry_over = shift_between(after_self, after_other, level=_RARE_IN_EITHER_ARM)
+        carry_over = shift_between(after_self, after_other, level=rare_in_either_arm)
         low, high = carry_over.ci95 or (0, 0)
         if (low > 0 or high < 0) and abs(carry_over.delta) > threshold.ns:
             more = format_value(carry_over.delta, Unit.DELTA_NS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import ceil
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +53,8 @@ def _core(ascending: Times) -> tuple[float, float]:
     The spread is that of a normal distribution whose core is the narrowest half of the values, or the narrowest quarter
     of many values: outliers do not change it, and with two or four kinds of ranks it is that of one kind.
     """
+    from statistics import NormalDist  # for jobs of many ranks alone
+
     num = len(ascending)
     size = ceil(num / (4 if num >= _MANY else 2))
     widths = ascending[size - 1 :] - ascending[: num - size + 1]

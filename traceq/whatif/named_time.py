@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -69,6 +68,8 @@ def _matches(name: str, pattern: str, short: str = "") -> bool:
 
 def _nearest(pattern: str, names: list[str]) -> tuple[str, ...]:
     """Return the names that are most like a pattern: those that contain a part of it, then those spelt alike."""
+    from difflib import get_close_matches  # for a name that is not there alone
+
     plain = pattern.replace("?", "*").replace("*", "").casefold()
     begin = {name: name.casefold()[: len(plain)] for name in names}
     containing = [name for name in names if plain and plain in name.casefold()]
