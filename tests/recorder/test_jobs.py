@@ -193,6 +193,41 @@ def test_a_loop_that_never_calls_a_model_s_forward_is_recorded(calls_modules: bo
     assert "the recording is complete" in done.stderr
 
 
+OFF_POLICY = """
+import random
+import torch
+
+actor, critic = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+of_actor, of_critic = torch.optim.AdamW(actor.parameters()), torch.optim.AdamW(critic.parameters())
+
+def train(module, optimizer, num_forwards=1):
+    loss = sum(module(torch.randn(8, 64)).square().mean() for _ in range(num_forwards))
+    loss.backward()
+    optimizer.step()
+
+def delayed(number):
+    train(critic, of_critic)
+    if number % 2 == 0:
+        train(actor, of_actor)
+        train(actor, of_actor)
+
+def episode(number):
+    train(actor, of_actor, random.randint(1, 40))
+
+for number in range(100_000):
+    LOOP(number)
+"""
+
+
+@pytest.mark.parametrize(("loop", "step"), [("delayed", "F B O0 F B O0 F B O1 F B O1"), ("episode", "F* B O0")])
+def test_steps_that_alternate_or_vary_in_length_all_count(loop: str, step: str, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(OFF_POLICY.replace("LOOP", loop))
+    done = record(tmp_path, *QUICK, "--", sys.executable, "agent.py")
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"traceq: step {re.escape(step)} \((\d+) of \1 alike\)", done.stderr)
+    assert "do not count" not in done.stderr
+
+
 APART = """
 import multiprocessing
 import torch

@@ -6,7 +6,7 @@ Where a loop prefetches, so that the batch requested in a step is that of the ne
 neither is seen, as methods of a model are called instead of its forward, the backward does. Without an optimizer of
 torch, or with one that is compiled, the anchor is the backward; in a step that is compiled as a whole, the batch.
 
-Where steps differ but repeat, such as two that alternate, what repeats is the step: its parts end with an anchor each.
+Where two kinds of steps take turns, the two are one step, each with its anchor.
 Where numbers of forwards differ, as of an agent that acts or a decoder that is called for each word, forwards in a row
 count as one event, F*.
 """
@@ -26,11 +26,9 @@ LEARNED_STEPS = 8
 _SKIPPED_STEPS = 2  # they may initialize
 _MAX_OPTIMIZER_EVENTS = 40 * LEARNED_STEPS
 _BACKWARDS_WITHOUT_OPTIMIZER = 16  # then it is not torch's, or compiled
-_MAX_PARTS = 4
+_NUM_PARTS = 2
 _LEAST_REPEATS = 3
 _LEAST_KINDS = 3
-_LEARNED_IF_DIFFERENT = 2 * LEARNED_STEPS
-"""Steps that are seen of a loop in which hardly more than half of them are alike: what repeats may be longer."""
 
 
 def learn_pattern(events: Sequence[str], event: str) -> StepPattern | None:
@@ -53,10 +51,8 @@ def learn_pattern(events: Sequence[str], event: str) -> StepPattern | None:
     pattern = _pattern(events, FORWARD, [pattern.anchor]) if _prefetches(pattern) else pattern
     if not pattern.is_doubtful:
         return _with_joined_forwards(events, pattern) if _varies(events, pattern) else pattern
-    if (repeated := _repeated_parts(events, pattern)) is not None:
-        return repeated
-    if fewest < _LEARNED_IF_DIFFERENT:
-        return None
+    if (in_turns := _in_turns(events, pattern)) is not None:
+        return in_turns
     return pattern if pattern.is_reliable else _with_joined_forwards(events, pattern)
 
 
@@ -73,16 +69,15 @@ def _most_common(pattern: StepPattern, events: Sequence[str]) -> StepPattern:
     return replace(pattern, events=usual, num_alike=num_alike, num_seen=len(steps))
 
 
-def _repeated_parts(events: Sequence[str], pattern: StepPattern) -> StepPattern | None:
-    """Return the pattern of which each step has the fewest parts that repeat, the longest of them first."""
+def _in_turns(events: Sequence[str], pattern: StepPattern) -> StepPattern | None:
+    """Return the pattern of which each step has two parts, the longer one first, if two kinds of them take turns."""
     parts = split_steps(events, pattern)[_SKIPPED_STEPS:]
-    for num in range(2, min(_MAX_PARTS, len(parts) // _LEAST_REPEATS) + 1):
-        if all(part == later for part, later in zip(parts, parts[num:], strict=False)):
-            first = max(range(num), key=lambda index: len(parts[index]))
-            step = tuple(parts[first : first + num])
-            num_seen = (len(parts) - first) // num
-            return replace(pattern, events=tuple(chain(*step)), parts=step, num_alike=num_seen, num_seen=num_seen)
-    return None
+    if len(parts) < _NUM_PARTS * _LEAST_REPEATS or parts[_NUM_PARTS:] != parts[:-_NUM_PARTS]:
+        return None
+    first = max(range(_NUM_PARTS), key=lambda index: len(parts[index]))
+    step = tuple(parts[first : first + _NUM_PARTS])
+    num_seen = (len(parts) - first) // _NUM_PARTS
+    return replace(pattern, events=tuple(chain(*step)), parts=step, num_alike=num_seen, num_seen=num_seen)
 
 
 def _varies(events: Sequence[str], pattern: StepPattern) -> bool:

@@ -60,8 +60,8 @@ class StepPattern:
 
     @property
     def is_doubtful(self) -> bool:
-        """True if no more than half of the steps are alike: another pattern may explain all of them."""
-        return self.num_alike <= _MIN_ALIKE * self.num_seen
+        """True if hardly more than half of the steps are alike, as of two kinds that take turns."""
+        return 2 * self.num_alike <= self.num_seen + 1
 
 
 def short_text(events: Sequence[str]) -> str:
