@@ -69,3 +69,37 @@ def test_an_optimizer_whose_end_is_compiled_does_not_stay_in_its_step(tmp_path: 
         hooks._before_step(optimizer)
     assert len(left) == 5
     assert observer.open == []
+
+
+def test_a_gradient_in_the_middle_of_a_step_is_a_phase(tmp_path: Path) -> None:
+    """As that of a penalty, of an inner loop, or of torch.func."""
+    observer = Noting()
+    hooks = LoopHooks(observer, WorkerSamples(tmp_path))
+    weight = torch.ones(2, requires_grad=True)
+    hooks.install()
+    try:
+        (gradient,) = torch.autograd.grad(weight.square().sum(), weight, create_graph=True)
+        gradient.sum().backward()
+        torch.func.grad(lambda value: value.square().sum())(torch.ones(2))
+        assert observer.ended == ["autograd_grad", "backward", "autograd_grad"]
+    finally:
+        hooks.remove()
+
+
+def test_a_loop_without_a_backward_is_watched_from_its_first_gradient(tmp_path: Path) -> None:
+    observer = Noting()
+    hooks = LoopHooks(observer, WorkerSamples(tmp_path))
+    began: list[torch.Tensor] = []
+    observer.backward_began = began.append  # type: ignore[attr-defined]
+    weight = torch.ones(2, requires_grad=True)
+    hooks.install()
+    try:
+        loss = weight.sum()
+        torch.autograd.grad(loss, weight)
+        assert began == []
+        observer.thread = None  # type: ignore[assignment]
+        loss = weight.sum()
+        torch.autograd.grad(loss, weight)
+        assert began == [loss]
+    finally:
+        hooks.remove()

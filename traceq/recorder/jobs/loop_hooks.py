@@ -96,6 +96,7 @@ class LoopHooks:
         """Replace functions and methods of torch; models follow once they exist."""
         loader = torch.utils.data.dataloader._BaseDataLoaderIter
         self._replace(torch.autograd, "backward", self._backward(torch.autograd.backward))
+        self._replace(torch.autograd, "grad", self._gradient(torch.autograd.grad))
         self._replace(loader, "__init__", self._iterator(loader.__init__))
         forking = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
         self._replace(forking, "__init__", self.samples.of_forked(forking.__init__))
@@ -223,6 +224,18 @@ class LoopHooks:
                 return function(*args, **kwargs)
             finally:
                 end(depth)
+
+        return call
+
+    def _gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of gradients that is a phase; a loop that has no other backward is watched from here on."""
+        observer, phase = self._observer, self._phase(function, "autograd_grad")
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if observer.thread is None and not is_dynamo_compiling():
+                observer.backward_began(args[0] if args else kwargs.get("outputs"))
+            return phase(*args, **kwargs)
 
         return call
 
