@@ -72,6 +72,7 @@ def _most_common(pattern: StepPattern, events: Sequence[str]) -> StepPattern:
 def _in_turns(events: Sequence[str], pattern: StepPattern) -> StepPattern | None:
     """Return the pattern of which each step has two parts, the longer one first, if two kinds of them take turns."""
     parts = split_steps(events, pattern)[_SKIPPED_STEPS:]
+    parts = parts if pattern.anchor in parts[-1] else parts[:-1]  # which has begun
     if len(parts) < _NUM_PARTS * _LEAST_REPEATS or parts[_NUM_PARTS:] != parts[:-_NUM_PARTS]:
         return None
     first = max(range(_NUM_PARTS), key=lambda index: len(parts[index]))
