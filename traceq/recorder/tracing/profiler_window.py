@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,14 +49,21 @@ class Window:
         return WARMUP_STEPS + self.num_steps
 
 
-def profiled_steps(window: Window, device: torch.device, phases: Phases) -> Generator[int, None, None]:
+def _always() -> bool:
+    return True
+
+
+def profiled_steps(
+    window: Window, device: torch.device, phases: Phases, is_wanted: Callable[[], bool] = _always
+) -> Generator[int, None, None]:
     """Yield the index of each step to run, warm-up included; the trace is on disk when the iterator ends.
 
-    An iterator that is closed before stops the profiler, and writes nothing: its last step has no end.
+    `is_wanted` is asked once the steps have run: without it nothing is written, which takes minutes for a step that
+    evaluated. An iterator that is closed before stops the profiler, and writes nothing: its last step has no end.
     """
     if torch._C._autograd._profiler_enabled():
         raise RecordingFailed("another profiler is running, the loop's own? Disable it, or record without traces")
-    profiler = _profiler(window, device)
+    profiler = _profiler(window, device, is_wanted)
     phases.profiling = True
     try:
         with profiler, marked_lines() if window.marks else nullcontext():
@@ -89,11 +96,11 @@ class _SettledProfile(profile):
         super().stop_trace()
 
 
-def _profiler(window: Window, device: torch.device) -> profile:
+def _profiler(window: Window, device: torch.device, is_wanted: Callable[[], bool]) -> profile:
     profiler = _SettledProfile(
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])],
         schedule=schedule(wait=0, warmup=WARMUP_STEPS, active=window.num_steps, repeat=1),
-        on_trace_ready=lambda profiler: _export(profiler, window),
+        on_trace_ready=lambda profiler: _export(profiler, window) if is_wanted() else None,
         record_shapes=not window.stacks,
         with_stack=window.stacks,
         acc_events=False,

@@ -33,6 +33,18 @@ class _Traced:
     entries: list[Entry] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """A window that is being recorded; it is recorded again if one of its steps was irregular, unless it `is_last`."""
+
+    is_last: bool
+    is_regular: bool = True
+
+    def is_wanted(self) -> bool:
+        """Return whether the trace may be used."""
+        return self.is_regular or self.is_last
+
+
 def traced_steps(
     rank: Rank, manifest: Manifest, pairs: tuple[Pairs, ...] = (), processes: tuple[Processes, ...] = ()
 ) -> Iterator[str]:
@@ -94,20 +106,21 @@ def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
     A window with an irregular step on any rank is recorded again, a few times at most, and one more step later each
     time: a window may be as long as the period of the loop.
     """
-    for attempt in range(_MAX_ATTEMPTS):
-        for _ in range(attempt):
+    since_ns = 0
+    for number in range(_MAX_ATTEMPTS):
+        for _ in range(number):
             yield arm
             rank.progress.count_step()
             rank.control.is_regular()
-        since_ns, is_regular = 0, True
-        for index in profiled_steps(window, rank.world.device, rank.phases):
+        attempt = _Attempt(is_last=number == _MAX_ATTEMPTS - 1)
+        for index in profiled_steps(window, rank.world.device, rank.phases, attempt.is_wanted):
             if index == WARMUP_STEPS:
-                since_ns, is_regular = time.time_ns(), True
+                since_ns, attempt.is_regular = time.time_ns(), True
             yield arm
             rank.progress.count_step()
-            is_regular = rank.control.is_regular() and is_regular
+            attempt.is_regular = rank.control.is_regular() and attempt.is_regular
         rank.phases.take()
-        if rank.control.was_regular is None or all(rank.world.gather(is_regular)):
+        if rank.control.was_regular is None or all(rank.world.gather(attempt.is_regular)):
             return since_ns
     rank.note(arm, "irregular_window", "a profiled step did more than the others, such as an evaluation")
     return since_ns
