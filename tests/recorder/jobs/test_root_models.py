@@ -78,3 +78,9 @@ def test_of_a_model_without_a_forward_the_modules_that_its_methods_call_are_watc
     assert with_forward([agent, plain]) == [agent.actor, *agent.critics, plain]
     agent.forward = agent.actor.forward
     assert with_forward([agent]) == [agent]
+
+
+def test_the_module_that_ddp_wraps_is_called_alone_to_evaluate() -> None:
+    model = torch.nn.Linear(4, 4)
+    wrapped = torch.nn.DataParallel(model)
+    assert with_forward([wrapped]) == [wrapped, model]

@@ -73,7 +73,7 @@ def test_steps_with_more_or_less_than_the_usual_events_are_irregular(odd: str) -
 @pytest.mark.parametrize("num_first", range(8))
 def test_steps_that_take_turns_are_learned_wherever_the_loop_begins(num_first: int) -> None:
     tracker = StepTracker()
-    events = "F B O0 F B O0 F B O1 F B O1".split() * 40
+    events = ["F", "B", "O0", "F", "B", "O0", "F", "B", "O1", "F", "B", "O1"] * 40
     regular = [tracker.was_regular() for event in events[3 * num_first :] if tracker.add(event)]
     assert tracker.pattern is not None
     assert short_text(tracker.pattern.events) in ("F B O0 F B O0 F B O1 F B O1", "F B O1 F B O1 F B O0 F B O0")

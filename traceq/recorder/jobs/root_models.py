@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from torch.nn import Module
+from torch.nn import DataParallel, Module
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from traceq.garbage_collection import live_objects
@@ -27,7 +28,8 @@ def find_roots() -> list[Module]:
 def with_forward(models: Sequence[Module]) -> list[Module]:
     """Return the models; instead of one without a forward the outermost modules in it that have one.
 
-    An agent of reinforcement learning often has none: its loop calls methods that call an actor and a critic.
+    With one of DDP also the module that it wraps: evaluations often call that alone. An agent of reinforcement learning
+    often has no forward: its loop calls methods that call an actor and a critic.
     """
     return [each for model in models for each in _outermost_with_forward(model)]
 
@@ -35,6 +37,8 @@ def with_forward(models: Sequence[Module]) -> list[Module]:
 def _outermost_with_forward(module: Module) -> Iterator[Module]:
     if "forward" in vars(module) or type(module).forward is not Module.forward:
         yield module
+        if isinstance(module, DataParallel | DistributedDataParallel):
+            yield from _outermost_with_forward(module.module)
         return
     for child in module.children():
         yield from _outermost_with_forward(child)
