@@ -49,11 +49,11 @@ def learn_pattern(events: Sequence[str], event: str) -> StepPattern | None:
         return None
     pattern = _pattern(events, start, [event for event, num in counts.items() if num == fewest])
     pattern = _pattern(events, FORWARD, [pattern.anchor]) if _prefetches(pattern) else pattern
-    if not pattern.is_doubtful:
-        return _with_joined_forwards(events, pattern) if _varies(events, pattern) else pattern
-    if (in_turns := _in_turns(events, pattern)) is not None:
+    in_turns = _in_turns(events, pattern) if pattern.is_doubtful else None
+    if in_turns is not None:
         return in_turns
-    return pattern if pattern.is_reliable else _with_joined_forwards(events, pattern)
+    joins = _varies(events, pattern) or not pattern.is_reliable
+    return _with_joined_forwards(events, pattern) if joins else pattern
 
 
 def _pattern(events: Sequence[str], start: str, anchors: Sequence[str]) -> StepPattern:
