@@ -16,7 +16,7 @@ from catalogue import FILES, JOBS, sheet_of
 from claims import FOUND_IN
 from fleet import Fleet, play
 from oracle.core_use import core_times
-from oracle.efficiency import attention_ns, gain_ns
+from oracle.efficiency import attention_ns, saved_ns
 from oracle.exposed_waits import job_finding_times
 from oracle.findings import finding_times
 from oracle.memory import memory_of
@@ -133,7 +133,7 @@ def test_the_time_of_a_finding_on_ops_is_that_of_their_kernels(path: Path) -> No
     for finding in findings:
         if finding.code == "below_roof":
             op, phase = re.findall(r"^(\S+) in (.*?) reaches ", finding.text)[0]
-            ns = gain_ns(path, op, phase)
+            ns = saved_ns(path, op, phase)
         else:
             phase, *scores = re.findall(r"kernel in (.*?): .* of ([\d,]+) x ([\d,]+) x ([\d,]+) scores", finding.text)[
                 0

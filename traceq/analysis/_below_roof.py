@@ -1,4 +1,4 @@
-"""The op that would gain most if it came as close to its roof as well-tuned kernels do."""
+"""The op whose distance from its roof costs the step most, against what well-tuned kernels reach."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import holds_in_steps, step_lengths
-from traceq.analysis._roofs import against_roofs
-from traceq.analysis._wording import per_step
+from traceq.analysis._basis import holds_in_steps, recurs, step_lengths
+from traceq.analysis._faster_ops import FasterRow, saved_by_faster_ops
+from traceq.analysis._roofs import Roofed, against_roofs
+from traceq.analysis._slack import slack_by_rank
+from traceq.analysis._wording import per_step, replay_term, saving_words, the_step
 from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.causes.replay import Saving
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.op_work import OpWork, RankWork
 from traceq.facts.roofline.peaks import Peaks
+from traceq.frozen import frozen
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 
@@ -22,6 +26,38 @@ __all__ = ["below_roof", "counted_steps"]
 
 _LARGE = 0.1
 """Part of a step from which time above what well-tuned kernels reach is worth a finding."""
+_KERNEL_NS = 2_000
+"""Time that no kernel needs to do nothing, where all of a trace take longer."""
+_MOST_REPLAYS = 3
+"""Ops of a rank whose savings are replayed."""
+
+
+@frozen(eq=False)
+class _SlowOp:
+    """Calls of one op, phase and dtype on one rank, which could take less time.
+
+    `rows` by their index in RankWork; `target`: the dtype to multiply in; `least_ns`, `gain_ns` float64[K] of each
+    counted step: how long they would take, and by how much that is less. `is_roofed`: it is their roof that limits most
+    of `least_ns`, not that each of them launches a kernel.
+    """
+
+    rows: Mapping[int, OpWork]
+    peaks: Peaks
+    target: str
+    least_ns: NDArray[np.float64]
+    gain_ns: NDArray[np.float64]
+    faster: tuple[FasterRow, ...]
+    is_roofed: bool
+
+    @property
+    def first(self) -> OpWork:
+        """Any of its rows."""
+        return next(iter(self.rows.values()))
+
+    @property
+    def key(self) -> str:
+        """The key of the row that takes longest."""
+        return max(self.rows.values(), key=lambda row: row.step_ns).key
 
 
 def counted_steps(job: Job, index: int) -> tuple[int, int]:
@@ -31,61 +67,121 @@ def counted_steps(job: Job, index: int) -> tuple[int, int]:
 
 
 def below_roof(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | None]) -> tuple[Finding, ...]:
-    """Return the op that would gain most if it came as close to its roof as well-tuned kernels do, in most steps."""
-    worst: list[Finding | None] = []
-    for index, part in enumerate(parts):
-        findings: list[Finding] = []
-        step_ns = step_lengths(job.ranks[index].steps)
-        by_op: dict[tuple[str, str, str], list[OpWork]] = {}
-        for row in part.rows:
-            if not row.unsure and row.step_ns:
-                by_op.setdefault((row.op, row.phase, row.dtype), []).append(row)
-        for key, rows in by_op.items():
-            rank_peaks = peaks[part.rank]
-            if rank_peaks is None:
-                continue
-            gain_ns = np.sum([_gain_ns(row, rank_peaks) for row in rows], axis=0)
-            if gain_ns.sum() >= _LARGE * step_ns.sum() > 0 and holds_in_steps(gain_ns, step_ns, 100 * _LARGE):
-                text = _sentence(job, key, rows, rank_peaks, len(step_ns), float(gain_ns.sum()))
-                row_key = max(rows, key=lambda row: row.step_ns).key
-                findings.append(Finding("below_roof", "medium", text, round(float(gain_ns.mean())), row_key))
-        worst.append(max(findings, key=lambda finding: finding.ns, default=None))
-    return on_the_worst_rank(job, worst)
+    """Return the op whose distance from what well-tuned kernels reach costs the step most, in most steps.
 
-
-def _target(row: OpWork, peaks: Peaks) -> str:
-    """Return the dtype in which a call could multiply: TF32 instead of float32, where the device has it."""
-    is_slower = row.dtype == "float32" and row.step_flops and peaks.rate("tf32") > peaks.rate("float32")
-    return "tf32" if is_slower else row.dtype
-
-
-def _gain_ns(row: OpWork, peaks: Peaks) -> NDArray[np.float64]:
-    """float64[K]: by how much the calls of each counted step exceed the time at what is reachable of the roof.
-
-    0 where those of all steps together do not. Time for which the device did something else is none of theirs.
+    It is one of the rank on which the time of an op on the device would be less by most, more than that rank waits for
+    others; what the step saves is by a replay of that rank.
     """
+    slack_ns = slack_by_rank(job)
+    slow = [
+        [] if (of_rank := peaks[part.rank]) is None else _slow_ops(part, of_rank, step_lengths(rank.steps))
+        for part, rank in zip(parts, job.ranks, strict=True)
+    ]
+    most_ns = [
+        float(ops[0].gain_ns.mean()) - slack_ns.get(part.rank, 0.0) if ops else -np.inf
+        for ops, part in zip(slow, parts, strict=True)
+    ]
+    worst = int(np.argmax(most_ns)) if most_ns else 0
+    if not any(slow):
+        return ()
+    chosen, rank = slow[worst][:_MOST_REPLAYS], parts[worst].rank
+    (savings,) = job.query(saved_by_faster_ops, [(rank, tuple(op.faster for op in chosen))])
+    findings: list[Finding | None] = [None] * len(parts)
+    findings[worst] = _finding(job, worst, chosen, savings)
+    return on_the_worst_rank(job, findings, slack_ns)
+
+
+def _slow_ops(part: RankWork, peaks: Peaks, step_ns: NDArray[np.float64]) -> list[_SlowOp]:
+    """Return the ops of a rank that would take less time on the device by much of most steps, that with most first."""
+    by_op: dict[tuple[str, str, str], dict[int, OpWork]] = {}
+    for index, row in enumerate(part.rows):
+        if not row.unsure and row.step_ns:
+            by_op.setdefault((row.op, row.phase, row.dtype), {})[index] = row
+    slow = [_slow_op(rows, peaks, part.shortest_ns) for rows in by_op.values()]
+    large = [
+        op
+        for op in slow
+        if op.is_roofed
+        and op.gain_ns.sum() >= _LARGE * step_ns.sum() > 0
+        and holds_in_steps(op.gain_ns, step_ns, 100 * _LARGE)
+    ]
+    return sorted(large, key=lambda op: -float(op.gain_ns.sum()))
+
+
+def _slow_op(rows: Mapping[int, OpWork], peaks: Peaks, shortest_ns: int) -> _SlowOp:
+    """Return by how much calls exceed the time at what is reachable of their roof, in no less than a kernel each.
+
+    Calls of one set of shapes gain 0 where those of all steps together exceed nothing, or their roof is not known. Time
+    for which the device did something else is none of theirs.
+    """
+    first = next(iter(rows.values()))
+    num_steps = len(first.steps_ns)
+    target = _target(first.dtype, list(rows.values()), peaks)
+    least_ns, gain_ns, launched_ns = np.zeros(num_steps), np.zeros(num_steps), 0.0
+    faster = []
+    for index, row in rows.items():
+        ns, at_roof_ns = np.array(row.own_steps_ns, np.float64), _reachable_ns(row, target, peaks)
+        kernels_ns = min(shortest_ns, _KERNEL_NS) * np.array(row.steps_num, np.float64)
+        row_ns = ns if at_roof_ns is None else np.maximum(at_roof_ns, kernels_ns)
+        if row_ns.sum() >= ns.sum():
+            row_ns = ns
+        elif at_roof_ns is not None:
+            launched_ns += float(kernels_ns[kernels_ns > at_roof_ns].sum())
+            faster.append(FasterRow(index, tuple((row_ns / np.maximum(ns, 1)).tolist())))
+        least_ns, gain_ns = least_ns + row_ns, gain_ns + ns - row_ns
+    is_roofed = 2 * launched_ns <= least_ns.sum()
+    return _SlowOp(rows, peaks, target, least_ns, gain_ns, tuple(faster), is_roofed)
+
+
+def _target(dtype: str, rows: Sequence[OpWork], peaks: Peaks) -> str:
+    """Return the dtype to multiply in: TF32 where FLOPs in float32 bind the calls, and the device has it."""
+    is_slower = dtype == "float32" and peaks.rate("tf32") > peaks.rate("float32")
+    return "tf32" if is_slower and _together(rows, peaks).roof == "compute" else dtype
+
+
+def _together(rows: Sequence[OpWork], peaks: Peaks) -> Roofed:
+    """Return all calls of the counted steps against their roof."""
+    flops, moved = sum(row.step_flops for row in rows), sum(row.step_bytes for row in rows)
+    ns = sum(row.own_step_ns for row in rows)
+    return against_roofs(peaks, flops=flops, size_bytes=moved, dtype=rows[0].dtype, ns=ns)
+
+
+def _reachable_ns(row: OpWork, target: str, peaks: Peaks) -> NDArray[np.float64] | None:
+    """Return float64[K] ns: the calls of each counted step at what is reachable of the roof; None without a result."""
     in_dtype = partial(against_roofs, peaks, flops=row.step_flops, size_bytes=row.step_bytes, ns=row.own_step_ns)
-    target = _target(row, peaks)
     roofed = in_dtype(dtype=target)
-    reachable = peaks.reachable(roofed.roof)
-    if in_dtype(dtype=row.dtype).doubt or not roofed.roof or row.own_step_ns <= roofed.least_ns / reachable:
-        return np.zeros(len(row.steps_ns))
+    if in_dtype(dtype=row.dtype).doubt or not roofed.roof:
+        return None
+    of_steps = zip(row.own_steps_ns, row.steps_flops, row.steps_bytes, strict=True)
     least_ns = [
         against_roofs(peaks, flops=flops, size_bytes=moved, dtype=target, ns=ns).least_ns
-        for ns, flops, moved in zip(row.own_steps_ns, row.steps_flops, row.steps_bytes, strict=True)
+        for ns, flops, moved in of_steps
     ]
-    gain_ns: NDArray[np.float64] = np.array(row.own_steps_ns) - np.array(least_ns) / reachable
-    return gain_ns
+    return np.array(least_ns) / peaks.reachable(roofed.roof)
 
 
-def _sentence(
-    job: Job, key: tuple[str, str, str], rows: Sequence[OpWork], peaks: Peaks, num_steps: int, gain_ns: float
-) -> str:
-    """Return what an op reaches of its roof, and how long it would take at what is reachable of it."""
-    op, phase, dtype = key
-    ns = sum(row.own_step_ns for row in rows)
+def _finding(job: Job, index: int, slow: Sequence[_SlowOp], savings: Sequence[Saving]) -> Finding | None:
+    """Return the finding on the op without which most is saved; by its time on the device if no saving is known."""
+    steps = job.ranks[index].steps
+    if not savings:
+        gain_ns = round(float(slow[0].gain_ns.mean()))
+        gain = f"{format_value(gain_ns, Unit.NS)} less; what {the_step(steps)} gains is not known"
+        return Finding("below_roof", "medium", _sentence(job, slow[0], gain), gain_ns, slow[0].key)
+    step_ns = float(step_lengths(steps).mean())
+    op, saving = max(zip(slow, savings, strict=True), key=lambda pair: pair[1].least_ns)
+    if saving.least_ns < _LARGE * step_ns or not recurs(saving.steps_ns, steps, 100 * _LARGE):
+        return None
+    term = "replay of this rank alone" if len(job.ranks) > 1 else replay_term(job)
+    gain = f"which makes {the_step(steps)} {saving_words(saving, step_ns)} shorter by {term}"
+    return Finding("below_roof", "medium", _sentence(job, op, gain), saving.least_ns, op.key)
+
+
+def _sentence(job: Job, slow: _SlowOp, gain: str) -> str:
+    """Return what an op reaches of its roof, how long it would take at what is reachable of it, and what that gains."""
+    rows, peaks, dtype = list(slow.rows.values()), slow.peaks, slow.first.dtype
+    num_steps, ns = len(slow.gain_ns), sum(row.own_step_ns for row in rows)
     flops, moved = sum(row.step_flops for row in rows), sum(row.step_bytes for row in rows)
-    roofed = against_roofs(peaks, flops=flops, size_bytes=moved, dtype=dtype, ns=ns)
+    roofed = _together(rows, peaks)
     share = format_value(100 * roofed.least_ns / ns, Unit.PERCENT)
     if roofed.roof == "compute":
         rate, peak = flops / ns * 1e-3, peaks.rate(dtype) * 1e-12
@@ -93,15 +189,16 @@ def _sentence(
     else:
         rate, peak = moved / ns, peaks.bandwidth * 1e-9
         of_peak = f"{format_value(rate, Unit.NUMBER)} of {format_value(peak, Unit.NUMBER)} GB/s"
-    takes = format_value(ns / num_steps, Unit.NS)
-    text = f"{op} in {phase} reaches {share} of its {roofed.roof} roof ({of_peak})"
-    text = f"{text} and takes {takes} {per_step(job.ranks[0].steps)}"
-    least, gain = (format_value(each / num_steps, Unit.NS) for each in (ns - gain_ns, gain_ns))
-    if any(_target(row, peaks) != dtype for row in rows):
-        peak = peaks.rate("tf32") * 1e-12
+    takes = f"{format_value(ns / num_steps, Unit.NS)} {per_step(job.ranks[0].steps)}"
+    text = (
+        f"{slow.first.op} in {slow.first.phase} reaches {share} of its {roofed.roof} roof ({of_peak}) and takes {takes}"
+    )
+    least = format_value(float(slow.least_ns.mean()), Unit.NS)
+    if slow.target != dtype:
+        peak = peaks.rate(slow.target) * 1e-12
         return (
-            f"{text}; in TF32, which has {format_value(peak, Unit.NUMBER)} TFLOP/s, about {least}, {gain} less: "
+            f"{text}; in TF32, which has {format_value(peak, Unit.NUMBER)} TFLOP/s, about {least}, {gain}: "
             "torch.set_float32_matmul_precision('high'), if that precision is enough"
         )
     reachable = f"{100 * peaks.reachable(roofed.roof):.0f} %, which well-tuned kernels reach"
-    return f"{text}; at {reachable}, it would take {least}, {gain} less"
+    return f"{text}; at {reachable}, it would take {least}, {gain}"

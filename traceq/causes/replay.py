@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from weakref import ReferenceType, ref
 
@@ -166,6 +166,15 @@ class Replay:
         """What the mean counted step saves if its `host_time` takes no time."""
         return self._savings([(self.host_time, 0)])[0]
 
+    def with_shorter_work(self, cases: Sequence[NDArray[np.int64]]) -> list[Saving]:
+        """Return what the mean counted step saves if its device work takes no longer than `cases` int64[D] ns each."""
+        edges = self.graph.edges
+        runs = np.flatnonzero((edges.kind == EdgeKind.DURATION) & self.is_counted)
+        of_cases = [ns[edges.a[runs]] for ns in cases]
+        shorter = [ns < self.weight[runs] for ns in of_cases]
+        chosen = [(runs[is_shorter], ns[is_shorter]) for ns, is_shorter in zip(of_cases, shorter, strict=True)]
+        return self._savings(chosen, speeds_device=True)
+
     @property
     def is_a_range(self) -> bool:
         """Whether some waits may not exist, or are not explained."""
@@ -216,7 +225,7 @@ class Replay:
             yield self.held[is_removed], self.without[is_removed]
 
     def _savings(
-        self, cases: list[tuple[NDArray[np.int64], NDArray[np.int64] | int]], *, speeds_device: bool = False
+        self, cases: Sequence[tuple[NDArray[np.int64], NDArray[np.int64] | int]], *, speeds_device: bool = False
     ) -> list[Saving]:
         counted, play = steps(self.trace).counted, self.observed
         played = [(saved[counted], host_ns[counted]) for saved, host_ns in self._saved(cases, play)]

@@ -1,4 +1,4 @@
-"""Times of the ops that findings compare with a roof or with a fused kernel, from the events of one file."""
+"""Ops that findings compare with a roof or with a fused kernel, from the events of one file."""
 
 from __future__ import annotations
 
@@ -11,43 +11,57 @@ from pathlib import Path
 
 from .phases import Phases
 from .reader import Event, Trace, read
+from .replay import Replay
 from .steps import windows
 from .unrecorded import gaps, opening
 
-__all__ = ["attention_ns", "gain_ns"]
+__all__ = ["attention_ns", "saved_ns"]
 
 REACHED = 0.7
-DEVICES = {  # name -> (bytes per ns, FLOPs per ns with the precision that a finding compares with)
-    "NVIDIA B200": (8000, {}),
-    "NVIDIA H100 80GB HBM3": (3350, {}),
-    "NVIDIA A100-SXM4-40GB": (1555, {"float": 156_000}),  # in TF32
+DEVICES = {  # name -> (bytes per ns, FLOPs per ns, and those with a precision that a finding may compare with)
+    "NVIDIA B200": (8000, {}, {}),
+    "NVIDIA H100 80GB HBM3": (3350, {}, {}),
+    "NVIDIA A100-SXM4-40GB": (1555, {"float": 19_500}, {"float": 156_000}),  # in TF32
 }
+LEAST_NS = 2_000
 ITEM_BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2}
 PRODUCTS = ("aten::bmm", "aten::baddbmm")
 
 
-def gain_ns(path: Path, op: str, phase: str) -> float:
-    """By how much calls of an op exceed the time at 70 % of the roof: ns of a mean counted step, by their shapes."""
-    trace = read(path)
+def saved_ns(path: Path, op: str, phase: str) -> float:
+    """By how much the mean counted step is shorter if calls of an op take as long as at 70 % of their roof.
+
+    By replay of the file. In TF32 where FLOPs bind all calls together; no call takes less than the shortest kernel.
+    """
+    replay = Replay(path)
+    trace = replay.trace
     (device,) = {each["name"] for each in trace.meta["deviceProperties"]}
-    bandwidth, rates = DEVICES[device]
-    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    num_steps, calls = calls_of(trace, (op,), phase)
-    for call, ns in calls:
+    bandwidth, rates, faster = DEVICES[device]
+    shortest = min(min(e.end - e.start for e in trace.device_ops if e.cat == "kernel"), LEAST_NS)
+    kernels_of: dict[str, list[Event]] = defaultdict(list)
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0])
+    for call, kernels in calls_of(trace, (op,), phase)[1]:
         flops, moved = work(call)
-        rate = rates.get(call.args["input type"][1], 0)
-        least = max(moved / bandwidth, flops / rate if rate else 0.0)
-        of_shapes = sums[str(call.args["input dims"]) + str(call.args["input type"])]
-        of_shapes[0] += ns
-        of_shapes[1] += least / REACHED
-    return sum(ns - least for ns, least in sums.values() if ns > least) / num_steps
+        shapes = str(call.args["input dims"]) + str(call.args["input type"])
+        kernels_of[shapes] += kernels
+        dtype = call.args["input type"][1]
+        each = sum(kernel.end - kernel.start for kernel in kernels), flops / rates.get(dtype, 1e99), moved / bandwidth
+        sums[shapes] = [before + now for before, now in zip(sums[shapes], (*each, 1), strict=True)]
+        factor = rates[dtype] / faster[dtype] if dtype in faster else 1
+    by_flops = sum(of_flops for _, of_flops, _, _ in sums.values()) > sum(moved for *_, moved, _ in sums.values())
+    ns_of = {}
+    for shapes, (ns, of_flops, moved, num) in sums.items():
+        least = max(max(of_flops * factor if by_flops else of_flops, moved) / REACHED, num * shortest)
+        for kernel in kernels_of[shapes]:
+            ns_of[kernel.row] = round((kernel.end - kernel.start) * min(least / ns, 1))
+    return replay.saved_by_faster_work(ns_of)
 
 
 def attention_ns(path: Path, phase: str, scores: tuple[int, int, int]) -> float:
     """Time of softmaxes of such scores, of products that give them and that take them: ns of a mean counted step."""
     trace = read(path)
     num_steps, calls = calls_of(trace, ("aten::_softmax", "aten::_safe_softmax", *PRODUCTS), phase)
-    return sum(ns for call, ns in calls if has_scores(call, scores)) / num_steps
+    return sum(k.end - k.start for call, kernels in calls if has_scores(call, scores) for k in kernels) / num_steps
 
 
 def has_scores(call: Event, scores: tuple[int, int, int]) -> bool:
@@ -74,8 +88,8 @@ def work(call: Event) -> tuple[int, int]:
     return 0, 2 * sizes[0]
 
 
-def calls_of(trace: Trace, names: Iterable[str], phase: str) -> tuple[int, list[tuple[Event, int]]]:
-    """The number of counted steps, and the calls that begin on the device in one, in a phase, with their kernels' ns.
+def calls_of(trace: Trace, names: Iterable[str], phase: str) -> tuple[int, list[tuple[Event, list[Event]]]]:
+    """The number of counted steps, and the calls that begin on the device in one, in a phase, with their kernels.
 
     A kernel belongs to the outermost such op around its launch; of ops that only move bytes, to one that launches it
     itself.
@@ -106,12 +120,12 @@ def calls_of(trace: Trace, names: Iterable[str], phase: str) -> tuple[int, list[
             if multiplies(call) or innermost(inside[launch.thread], launch) is call:
                 kernels[call.row].append(kernel)
                 called[call.row] = call
-    chosen: list[tuple[Event, int]] = []
+    chosen: list[tuple[Event, list[Event]]] = []
     for row, work_of in kernels.items():
         first = min(work_of, key=lambda kernel: kernel.start)
         is_counted = any(step["start_ns"] <= first.start < step["end_ns"] for step in counted)
         if is_counted and phases.of_op[first.row] == phase:
-            chosen.append((called[row], sum(kernel.end - kernel.start for kernel in work_of)))
+            chosen.append((called[row], work_of))
     return len(counted), chosen
 
 

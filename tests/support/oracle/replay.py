@@ -226,23 +226,60 @@ class Replay:
 
     def play(self, instead: dict[int, int]) -> list[int]:
         """Ns of each step if some edges, by identity, take no longer than given."""
+        times = self._times(instead)
+        return [max(times[n] for n in ends) - max(times[n] for n in begins) for begins, ends in self.ends_of_steps]
+
+    def _times(self, instead: dict[int, int]) -> list[int]:
         times = [0] * len(self.into)
         for node, edges in enumerate(self.into):
             arrivals = [times[edge.source] + min(edge.weight, instead.get(id(edge), FAR)) for edge in edges]
             times[node] = max(arrivals, default=0)
-        return [max(times[n] for n in ends) - max(times[n] for n in begins) for begins, ends in self.ends_of_steps]
+        return times
+
+    def _host(self, instead: dict[int, int]) -> list[int]:
+        """Ns of the host in each step, from the end of the one before."""
+        times = self._times(instead)
+        if not self.is_marked:
+            begins, ends = [0], [self.node_of_point[-1]]
+        else:
+            begins, ends = ([node for _, node in sorted(self._by_step(f"step {side}"))] for side in ("begin", "end"))
+            begins = [begins[0], *ends[:-1]]
+        begun = [times[node] for node in begins]
+        if self.opens is not None:
+            starts = [op.start for op in self.device.ops]
+            begun[0] = max(begun[0], times[self.start_node[bisect_left(starts, self.opens)]])
+        return [times[end] - begin for begin, end in zip(begun, ends, strict=True)]
+
+    @property
+    def counted(self) -> list[int]:
+        """Indices of the counted steps."""
+        return [row["index"] for row in self.steps if not row["partial"]] or [row["index"] for row in self.steps]
+
+    def saved_by_faster_work(self, ns_of: dict[int, int]) -> float:
+        """By how much the mean counted step is shorter, for good, if some device work, by row, takes so many ns."""
+        index = self.device.index
+        instead = {
+            id(edge): ns
+            for row, ns in ns_of.items()
+            for edge in self.into[self.start_node[index[row]] + 1]
+            if edge.kind == "duration"
+        }
+        (lasts, then), (host, host_then) = (
+            [sum(of[number] for number in self.counted) for of in sides]
+            for sides in ((self.observed, self.play(instead)), (self._host({}), self._host(instead)))
+        )
+        return min(lasts - then, max(lasts, host) - max(then, host_then)) / len(self.counted)
 
     def saved_ns(self, is_removed: Callable[[Hold], bool]) -> float:
         """By how much the mean counted step is shorter without some holds that begin in counted steps."""
-        counted = [row["index"] for row in self.steps if not row["partial"]] or [row["index"] for row in self.steps]
-        host = [self.trace.host_steps[index][1:] for index in counted]
+        host = [self.trace.host_steps[index][1:] for index in self.counted]
         removed = {
             number
             for number, hold in enumerate(self.holds)
             if hold.is_removable and is_removed(hold) and any(a <= hold.start < b for a, b in host)
         }
         played = self.play(self._without(removed))
-        return sum(self.observed[index] - played[index] for index in counted) / len(counted)
+        return sum(self.observed[index] - played[index] for index in self.counted) / len(self.counted)
 
     def _without(self, removed: set[int]) -> dict[int, int]:
         """The edges of removed holds: nothing is waited for, and of the host's time a copy's call is left."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
+from traceq.facts.memo import once_per_trace
 from traceq.facts.roofline.interruptions import Interruption, interrupted_ns, interruptions
 from traceq.facts.roofline.modelled_ops import ModelledOps, TimeKind, modelled_ops
 from traceq.facts.roofline.work import Kind
@@ -18,9 +19,9 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.grouping import Groups, group
 from traceq.intervals import span_index
-from traceq.model import Trace
+from traceq.model import Category, Trace
 
-__all__ = ["OpWork", "RankWork", "rank_work"]
+__all__ = ["OpWork", "RankWork", "rank_work", "rows_of_pieces"]
 
 _KINDS = {Kind.CONTRACTION: "FLOPs", Kind.BYTES: "bytes", Kind.ARGUMENTS: "arguments"}
 """How tables call the kinds of models."""
@@ -33,7 +34,7 @@ class OpWork:
     """Calls of one op with one set of shapes, in one phase of one rank, over the whole trace.
 
     `flops` as executed, without masked pairs of attention; `model_flops` without what is computed twice; `full_flops`
-    with masked pairs, as torch.utils.flop_counter counts. The last six are of the counted steps alone, four of them
+    with masked pairs, as torch.utils.flop_counter counts. The last six are of the counted steps alone, five of them
     of each; `steps_interrupted_ns` is the part of `steps_ns` for which the device did something else.
     """
 
@@ -50,8 +51,8 @@ class OpWork:
     model_flops: int
     full_flops: int
     bytes: int
-    step_num: int
     step_model_flops: int
+    steps_num: tuple[int, ...]
     steps_ns: tuple[int, ...]
     steps_flops: tuple[int, ...]
     steps_bytes: tuple[int, ...]
@@ -61,6 +62,11 @@ class OpWork:
     def key(self) -> str:
         """What identifies it in the table of ops, and in findings."""
         return f"{self.phase}|{self.op}|{self.dtype}|{self.shapes}"
+
+    @property
+    def step_num(self) -> int:
+        """Calls in all counted steps."""
+        return sum(self.steps_num)
 
     @property
     def step_ns(self) -> int:
@@ -98,12 +104,16 @@ class OpWork:
 
 @frozen
 class RankWork:
-    """One rank's work, ns by TimeKind, and runs of kernels that were interrupted, the longest first."""
+    """One rank's work, ns by TimeKind, and runs of kernels that were interrupted, the longest first.
+
+    `shortest_ns`: the shortest kernel of the trace, which no call of an op undercuts; 0 without a device.
+    """
 
     rank: int
     rows: tuple[OpWork, ...]
     ns_of_kind: tuple[int, ...]
     interruptions: tuple[Interruption, ...]
+    shortest_ns: int
 
 
 def rank_work(trace: Trace) -> RankWork:
@@ -111,17 +121,21 @@ def rank_work(trace: Trace) -> RankWork:
     ops = modelled_ops(trace)
     of_kind = np.zeros(len(TimeKind), np.int64)
     np.add.at(of_kind, ops.unit_kind, ops.unit_ns)
-    return RankWork(trace.rank, tuple(_op_rows(trace, ops)), tuple(of_kind.tolist()), interruptions(trace))
+    kernel_ns = trace.events.dur[trace.events.rows(Category.KERNEL)]
+    return RankWork(
+        trace.rank,
+        tuple(_op_rows(trace, ops)),
+        tuple(of_kind.tolist()),
+        interruptions(trace),
+        shortest_ns=int(kernel_ns.min()) if len(kernel_ns) else 0,
+    )
 
 
 def _op_rows(trace: Trace, ops: ModelledOps) -> list[OpWork]:
     """Return the work by phase, op, shapes, dtype and model, what takes longest first."""
     if len(ops.row) == 0:
         return []
-    strings, (phase, phase_names), (dtype, dtypes) = ops.texts, _phase_of(trace, ops), _dtype_of(ops)
-    shapes = np.where(_is_small(ops), -1, ops.shapes)
-    kind, is_bound = (np.array([getattr(work, name) for work in ops.works], np.int64) for name in ("kind", "is_bound"))
-    groups = group([phase, ops.name, shapes, dtype, kind[ops.work], is_bound[ops.work]])
+    strings, phase_names, dtypes, groups = ops.texts, phases(trace).names, _dtype_of(ops)[1], _groups(trace)
     sums = _sums(trace, ops, groups)
     rows = [
         OpWork(
@@ -137,6 +151,28 @@ def _op_rows(trace: Trace, ops: ModelledOps) -> list[OpWork]:
         for index, (in_phase, name, text, of_dtype, of_kind, bound) in enumerate(groups.keys.tolist())
     ]
     return sorted(rows, key=lambda row: -row.ns)
+
+
+def rows_of_pieces(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (row, counted step) of each piece of device time: int64[U] each.
+
+    `row` into the rows of `rank_work`, -1 for a piece without a model; the step in which the piece's op begins, -1 for
+    none.
+    """
+    ops, groups = modelled_ops(trace), _groups(trace)
+    place = np.empty(len(groups.keys), np.int64)
+    place[np.argsort(-groups.totals(ops.ns), kind="stable")] = np.arange(len(place))
+    row, step = np.r_[place[groups.group_ids], -1], np.r_[_counted_step(trace, ops), -1]
+    return row[ops.unit_op], step[ops.unit_op]
+
+
+@once_per_trace
+def _groups(trace: Trace) -> Groups:
+    """Return the ops by phase, op, shapes, dtype, kind of model, and whether their work is a bound."""
+    ops = modelled_ops(trace)
+    shapes = np.where(_is_small(ops), -1, ops.shapes)
+    kind, is_bound = (np.array([getattr(work, name) for work in ops.works], np.int64) for name in ("kind", "is_bound"))
+    return group([_phase_of(trace, ops), ops.name, shapes, _dtype_of(ops)[0], kind[ops.work], is_bound[ops.work]])
 
 
 def _dtype_of(ops: ModelledOps) -> tuple[NDArray[np.int64], list[str]]:
@@ -159,6 +195,7 @@ def _sums(trace: Trace, ops: ModelledOps, groups: Groups) -> dict[str, Sequence[
     owned, interrupted = ops.unit_op >= 0, interrupted_ns(trace)
     interrupted = np.bincount(ops.unit_op[owned], interrupted[owned], len(ops.row))
     of_each_step = {
+        "steps_num": np.ones(len(ops.row), np.int64),
         "steps_ns": ops.ns,
         "steps_flops": executed,
         "steps_bytes": moved,
@@ -179,18 +216,17 @@ def _sums(trace: Trace, ops: ModelledOps, groups: Groups) -> dict[str, Sequence[
         "num": groups.count(),
         "ns": groups.sum(ops.ns),
         **{name: total(values) for name, values in of_trace.items()},
-        "step_num": groups.sum(inside),
         "step_model_flops": total(np.where(inside, model, 0)),
         **{name: by_step(values) for name, values in of_each_step.items()},
     }
 
 
-def _phase_of(trace: Trace, ops: ModelledOps) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return (phase of each op, names of the phases)."""
+def _phase_of(trace: Trace, ops: ModelledOps) -> NDArray[np.int64]:
+    """Return the phase of each op: int64[O]."""
     labels, events = phases(trace), trace.events
     if len(device_work(trace)):
-        return labels.work_phase[ops.first], labels.names
-    return labels.phase_at(tracks(trace)[ops.row], events.ts[ops.row]), labels.names
+        return labels.work_phase[ops.first]
+    return labels.phase_at(tracks(trace)[ops.row], events.ts[ops.row])
 
 
 def _counted_step(trace: Trace, ops: ModelledOps) -> NDArray[np.int64]:
