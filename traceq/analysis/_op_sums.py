@@ -9,15 +9,12 @@ from traceq.facts.roofline.op_work import OpWork, RankWork
 from traceq.facts.roofline.peaks import Peaks
 from traceq.frozen import frozen
 from traceq.report import column
-from traceq.units import Unit, format_value
+from traceq.units import Unit
 
-__all__ = ["OpSum", "against", "interrupted_runs", "op_sums", "own_roofs", "rate", "without_rates"]
+__all__ = ["OpSum", "against", "op_sums", "own_roofs", "rate", "without_rates"]
 
 _MIN_SHARE = 0.001
 """Part of the time of the ops shown from which calls above their roof are named."""
-
-_MUCH = 0.05
-"""Part of an op's time from which an interrupted run in it is named."""
 
 
 @frozen
@@ -117,23 +114,6 @@ def without_rates(shown: Sequence[OpSum], parts: Sequence[RankWork]) -> str:
     }
     either = " or ".join(reason for reason, is_one in reasons.items() if is_one)
     return f"No rate where the work is known only as {either}." if either else ""
-
-
-def interrupted_runs(shown: Sequence[OpSum], parts: Sequence[RankWork]) -> str:
-    """Return which runs of kernels are much of the time of an op shown, as the device did something else meanwhile."""
-    ns = {op: sum(each.ns for each in shown if each.op == op) for op in {each.op for each in shown}}
-    runs = [(run, part.rank) for part in parts for run in part.interruptions]
-    runs = [(run, rank) for run, rank in runs if run.ns >= _MUCH * ns.get(run.op, run.ns / _MUCH + 1)]
-    if not runs:
-        return ""
-    run, rank = max(runs, key=lambda pair: pair[0].ns)
-    others = f" {len(runs) - 1:,} more like it." if len(runs) > 1 else ""
-    of_rank = f" on rank {rank}" if len(parts) > 1 else ""
-    return (
-        f"One run of {run.kernel} in {run.op} takes {format_value(run.ns, Unit.NS)}{of_rank}, "
-        f"{round(run.ns / max(run.usual_ns, 1)):,} times as long as the others of its shapes: the device did something "
-        f"else meanwhile.{others}"
-    )
 
 
 def rate(amount: int, ns: int, per_ns: float) -> float | None:

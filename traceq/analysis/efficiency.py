@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from traceq.analysis._below_roof import below_roof, counted_steps
-from traceq.analysis._op_sums import OpSum, against, interrupted_runs, op_sums, own_roofs, rate, without_rates
+from traceq.analysis._interrupted_runs import interrupted_runs
+from traceq.analysis._op_sums import OpSum, against, op_sums, own_roofs, rate, without_rates
 from traceq.analysis._rank_rows import each_of
 from traceq.analysis._unfused_attention import unfused_attention
 from traceq.analysis._wording import more_rows, over_ranks
@@ -110,7 +111,7 @@ def merge(job: Job, parts: Sequence[RankWork]) -> Report:
         unsure = unsure_cpu_peaks(measured) if measured is not None else ""
         return Report("efficiency", tables, (_without_peaks(unsure),) if unsure else ())
     findings = _findings(job, parts, peaks) if has_device else ()
-    return Report("efficiency", tables, _views(job, parts, peaks, ranks), findings)
+    return Report("efficiency", tables, _views(job, parts, peaks, ranks), findings, interrupted_runs(job, parts))
 
 
 def _findings(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | None]) -> tuple[Finding, ...]:
@@ -231,7 +232,6 @@ def _views(
         _attention(ranks),
         own_roofs(shown, parts, peaks),
         without_rates(shown, parts),
-        interrupted_runs(shown, parts),
         more_rows(len(sums) - _TOP),
     ]
     return (Table.of("efficiency", title, OpSum, shown, note=" ".join(filter(None, notes))),)
