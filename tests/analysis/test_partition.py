@@ -387,3 +387,22 @@ def test_exposed_copies_within_the_device_are_told_from_those_that_can_overlap()
     assert finding("DtoD (Device -> Device)").endswith(f": {within}")
     assert "; overlap them, or copy less" in finding("DtoD (Device -> Device)", stream=9)
     assert "; overlap them, or copy less" in finding("HtoD (Pinned -> Device)")
+
+
+@pytest.mark.parametrize("first_us", [490, 90])
+def test_waits_in_a_first_collective_are_no_finding_but_said(first_us: int) -> None:
+    def rank(number: int, first_us: int) -> Trace:
+        meets = (500 - first_us, first_us + 10), (700, 10)
+        rows = [step(0, 1000), op("aten::mm", 0, 990)]
+        for corr, (start, us) in enumerate(meets, start=1):
+            rows += [comms("allreduce", start - 3, 2, (8, 8)), launch(start - 2, 1, corr)]
+            rows += [kernel(ALL_REDUCE, start, us, corr, stream=20)]
+        return build(*rows, launch(1, 1, 9), kernel("a", 990, 10, 9), **world(number, 2))
+
+    report = analyze(Run("job", (rank(0, first_us), rank(1, 0))), "partition")
+    assert [finding.code for finding in report.findings if "exposed" in finding.code] == []
+    note = (
+        "exposed waits of 245 us per step (24.5 %) are in a first collective, where profilers start apart: by these no "
+        "rank is late"
+    )
+    assert [caveat.text for caveat in report.caveats] == [note] * (first_us == 490)

@@ -28,6 +28,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
+from traceq.model import Caveat
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 
@@ -111,6 +112,16 @@ class LostTime:
             return (self._computing(bound),)
         most = max(large, key=lambda category: float(self._ns(category).sum()), default="")
         return tuple(self._finding(category, self._beside(category) if category == most else "") for category in large)
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Return a note on waits in first collectives where these are much of the steps, and others no finding."""
+        first_ns, whole_ns, least_pct = self.first_waits.sum(), self._whole.sum(), _LOST[EXPOSED_WAIT][0]
+        if 100 * first_ns < least_pct * whole_ns or not whole_ns or self._is_large(EXPOSED_WAIT):
+            return ()
+        time = f"{format_value(float(self.first_waits.mean()), Unit.NS)} {per_step(self.job.ranks[0].steps)}"
+        share = format_value(100 * float(first_ns / whole_ns), Unit.PERCENT)
+        text = f"exposed waits of {time} ({share}) are in a first collective, where profilers start apart"
+        return (Caveat("first_collective", f"{text}: by these no rank is late"),)
 
     def _is_large(self, category: str) -> bool:
         ns, whole, least_pct = self._ns(category), self._whole, _LOST[category][0]

@@ -158,8 +158,10 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     table = Table.of("partition", "Partition", PartitionRow, rows)
     order = list(dict.fromkeys(name for part in parts for name in part.in_order))
     views = (_by_phase(job, means, order), *_by_rank(job, means)) if rows else ()
-    findings = () if any(part.is_sample for part in parts) else _lost_time(job, rows, means, parts).findings()
-    return Report("partition", (table,), views, findings)
+    if any(part.is_sample for part in parts):
+        return Report("partition", (table,), views)
+    lost = _lost_time(job, rows, means, parts)
+    return Report("partition", (table,), views, lost.findings(), lost.caveats())
 
 
 def _lost_time(job: Job, rows: Sequence[PartitionRow], means: Sequence[_Mean], parts: Sequence[_Rank]) -> LostTime:
