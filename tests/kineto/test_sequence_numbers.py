@@ -30,6 +30,10 @@ def test_the_number_is_the_first_scalar_behind_the_tensors() -> None:
     assert numbers(*backward, recorded(0, 41), waited(12, 41), recorded(20, 42)) == [43, 44, 41, -1, 42]
 
 
+def test_a_wait_alone_has_none() -> None:
+    assert numbers(waited(12, 41)) == [-1]
+
+
 def test_a_barrier_has_no_tensors_and_counts() -> None:
     barrier = {"Concrete Inputs": ["42", "", "3"], "Input type": ["Scalar", "", "Scalar"]}
     assert numbers(recorded(0, 41), recorded(10, 0, "barrier", **barrier), recorded(20, 43)) == [41, 42, 43]

@@ -20,6 +20,7 @@ from traceq.model import Events
 
 __all__ = ["with_sequence_numbers"]
 
+_NAME = "record_param_comms"
 _decode_list = msgspec.json.Decoder(list[Any]).decode
 
 
@@ -30,12 +31,13 @@ def with_sequence_numbers(events: Events) -> Events:
     its ranks alone, and the numbers of its calls ascend by one: other backends pass a constant.
     """
     messages = events.messages
-    name = events.strings.index("record_param_comms") if "record_param_comms" in events.strings else -1
-    is_call = events.name[messages.row] == name
-    if (messages.sequence >= 0).any() or not is_call.any():
+    if not len(messages.row) or (messages.sequence >= 0).any() or _NAME not in events.strings:
         return events
+    is_call = events.name[messages.row] == events.strings.index(_NAME)
     kind = _kinds(events, messages.name)
     chosen = np.flatnonzero(is_call & (kind != "wait"))
+    if not len(chosen):
+        return events
     number = _numbers(events, messages.row[chosen])
     groups = group([messages.group[chosen].astype(np.int64), messages.ranks[chosen].astype(np.int64)])
     order = np.lexsort((events.ts[messages.row[chosen]], groups.group_ids))
