@@ -530,6 +530,13 @@ def test_windows_of_as_many_equal_calls_may_open_apart() -> None:
     assert [(row["num"], row["wait_ns"]) for row in rows] == [(4, 100_000), (4, 0)]
 
 
+def test_clocks_of_two_hosts_that_are_several_calls_apart_shift_no_call() -> None:
+    times = [(1000 * n, 1000 * n + 90 + 10 * (n % 3)) for n in range(8)]
+    apart = met(*((start + 3000 + 25, end + 3000) for start, end in times))
+    rows = ranks(build(*met(*times), **world(0, 2)), build(*apart, **world(1, 2)))
+    assert [(row["num"], row["wait_ns"]) for row in rows] == [(7, 175_000), (7, 0)]
+
+
 def test_a_call_of_forward_is_none_of_backward() -> None:
     """By clocks of which nothing is known, where ends one call apart are as constant as those of the same calls."""
     phases = [annotation("forward", 0, 2500), annotation("backward", 2500, 4000)]

@@ -139,17 +139,22 @@ class _Fit:
 def _shift(issued: JobCollectives, a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
     """Return how many calls after a's first b's first comes: at least half of b must overlap a, and all pairs agree.
 
-    No rank leaves a collective before all have entered it: shifts at which all pairs overlap exclude others. If as many
-    calls are on both sides, and none is excluded at 0, it is 0. Of several other shifts it is the one with the most
-    constant distance between the ends of the pairs; the nearest to 0 that is about as good, 0 if none fits.
+    No rank leaves a collective before all have entered it: shifts at which all pairs overlap, by clocks some constant
+    apart, exclude others. If as many calls are on both sides, and 0 is not excluded, it is 0. Of several other shifts
+    it is the one with the most constant distance between the ends of the pairs; of those that are about as good one by
+    which they overlap by the clocks as they are, then the nearest to 0; 0 if none fits.
     """
-    fits = _fits(issued, a, b)
-    for test in ("on_one_clock", "possible", "in_phase"):
-        fits = [fit for fit in fits if getattr(fit, test)] or fits
+    fits = _preferred(_preferred(_fits(issued, a, b), "possible"), "in_phase")
     if len(a) == len(b) and any(fit.shift == 0 for fit in fits):
         return 0
     best = min((fit.deviation for fit in fits), default=0.0)
-    return next((fit.shift for fit in fits if fit.deviation <= 2 * best + _TOLERANCE_NS), 0)
+    good = [fit for fit in fits if fit.deviation <= 2 * best + _TOLERANCE_NS]
+    return next((fit.shift for fit in _preferred(good, "on_one_clock")), 0)
+
+
+def _preferred(fits: list[_Fit], name: str) -> list[_Fit]:
+    """Return those for which that holds; all if it holds for none."""
+    return [fit for fit in fits if getattr(fit, name)] or fits
 
 
 def _fits(issued: JobCollectives, a: NDArray[np.int64], b: NDArray[np.int64]) -> list[_Fit]:
