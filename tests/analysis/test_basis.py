@@ -52,7 +52,8 @@ def codes(run: Run, *names: str) -> set[str]:
 )
 def test_starved_holds_in_most_steps_and_beyond_their_scatter(waits_us: Sequence[float], is_finding: bool) -> None:
     run = Run("trace", (steps_waiting(*waits_us),))
-    assert codes(run, "dataload", "partition") == ({"starved", "dataload_wait"} if is_finding else set())
+    about_loading = codes(run, "dataload", "partition") - {"cpu_bound"}
+    assert about_loading == ({"starved", "dataload_wait"} if is_finding else set())
 
 
 def test_a_finding_says_in_which_steps() -> None:

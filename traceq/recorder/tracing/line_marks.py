@@ -39,13 +39,7 @@ _ROOTS = tuple(f"{folder}/" for folder in _PACKAGES)
 @contextmanager
 def marked_lines() -> Iterator[None]:
     """Mark the lines that run in the block, on this thread; a tracer (debugger, coverage) is restored after it."""
-    before = sys.gettrace()
-    tracers: dict[int, Any] = {}  # by id: a frame would keep the loop's iterator, which is to end with the loop
-    running = [frame for frame in _callers(sys._getframe()) if is_user_code(frame.f_code.co_filename)]
-    for depth, frame in enumerate(reversed(running)):
-        tracers[id(frame)] = frame.f_trace
-        frame.f_trace = _LineTracer(depth)  # a loop that already runs: else only functions that it calls were marked
-    del running, frame
+    before, tracers = sys.gettrace(), _trace_running_frames()
     sys.settrace(_on_call)
     try:
         yield
@@ -54,6 +48,18 @@ def marked_lines() -> Iterator[None]:
         for frame in _callers(sys._getframe()):
             if isinstance(frame.f_trace, _LineTracer):
                 frame.f_trace = tracers.get(id(frame))
+
+
+def _trace_running_frames() -> dict[int, Any]:
+    """Mark the lines of functions that already run, as a loop does; return their tracers before, by the frame's id.
+
+    A frame itself would keep the loop's iterator, which is to end with the loop.
+    """
+    running = [frame for frame in _callers(sys._getframe()) if is_user_code(frame.f_code.co_filename)]
+    tracers = {id(frame): frame.f_trace for frame in running}
+    for depth, frame in enumerate(reversed(running)):
+        frame.f_trace = _LineTracer(depth)
+    return tracers
 
 
 def mark_running_line() -> None:
