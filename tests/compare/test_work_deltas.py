@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isclose, log
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from traceq.compare.diff import diff_runs
 from traceq.compare.result import Traced
 from traceq.compare.work_deltas import WorkDelta, log_mean, split, work_deltas
-from traceq.compare.work_sentences import work_split_words
+from traceq.compare.work_sentences import work_factor_words, work_split_words
 from traceq.model import Run, Trace
 
 POSITIVE = st.floats(1, 1e9)
@@ -157,3 +158,44 @@ def test_where_durations_are_no_evidence_only_other_work_is(timed: bool, text: s
     assert text in line
     assert ("copies" in line) == timed
     assert ("speed" in line) == timed
+
+
+def batch_of(num: int, dur: int) -> Trace:
+    """A step of twice so long and 40 us: a product and a batched one of `num` samples."""
+    shapes = {"Input Dims": [[num, 16, 8], [num, 8, 4]], "Input type": ["float", "float"]}
+    batched = [op("aten::bmm", 12, 5, **shapes), launch(13, 1, corr=2), kernel("second", 20 + dur, dur, corr=2)]
+    return build(step(0, 2 * dur + 40), *product(num, 0, dur, 1), *batched)
+
+
+def factor_words(a: Trace, b: Trace) -> list[str]:
+    return [line for line in diff_runs(Run("a", (a,)), Run("b", (b,))).words if "times the time" in line]
+
+
+def test_a_larger_batch_is_told_with_the_time_per_flop() -> None:
+    assert factor_words(batch_of(8, 100), batch_of(64, 740)) == [
+        "8.00 times the FLOPs in 6.33 times the time: 20.8 % less time per FLOP."
+    ]
+    assert factor_words(batch_of(64, 740), batch_of(8, 100)) == [
+        "0.12 times the FLOPs in 0.16 times the time: 26.3 % more time per FLOP."
+    ]
+    assert factor_words(batch_of(8, 100), batch_of(8, 140)) == []
+
+
+def test_where_ops_change_by_several_factors_none_is_told() -> None:
+    (of_products, of_batches) = work_deltas(batch_of(8, 100), batch_of(64, 740))
+    assert work_factor_words((of_products, of_batches), 1, 7)
+    assert work_factor_words((of_products, replace(of_batches, b_work=of_batches.a_work)), 1, 7) == ()
+    assert work_factor_words((of_products,), 1, 7) == ()  # a single op may be padded
+    relu = replace(of_products, role="aten::relu", is_flops=False, b_work=of_products.a_work)
+    assert work_factor_words((of_products, of_batches, relu), 1, 7)
+    assert work_factor_words((of_products, of_batches, *[relu] * 3), 1, 7) == ()
+
+
+def test_of_ops_without_flops_the_bytes_tell() -> None:
+    (of_products, of_batches) = work_deltas(batch_of(8, 100), batch_of(64, 740))
+    of_bytes = [replace(each, is_flops=False) for each in (of_products, of_batches)]
+    assert work_factor_words(of_bytes, 100, 740) == (
+        "8.00 times the bytes of ops with recorded shapes in 7.40 times the time: 7.5 % less time per byte.",
+    )
+    update = replace(of_bytes[0], phase="optimizer", b_work=of_bytes[0].a_work)
+    assert work_factor_words((*of_bytes, update), 100, 740)

@@ -46,7 +46,7 @@ PER = r"(?:per step|in the trace)"
 def contradictions_of_diffs(diffs: Diffs) -> Iterator[str]:
     """Every contradiction of a comparison, each with its two sides."""
     for diff in diffs.diffs:
-        for text in (*of_rows(diff), *of_tables(diff), *of_words(diff), *of_traced(diff)):
+        for text in (*of_rows(diff), *of_tables(diff), *of_words(diff), *of_factor(diff), *of_traced(diff)):
             yield f"{diff.b_name} against {diff.a_name}: {text}"
     yield from of_overview(diffs)
     yield from of_renderers(diffs)
@@ -172,6 +172,22 @@ def of_words(diff: Diff) -> Iterator[str]:
     is_one_rank = diff.traced is not None and not diff.ranks  # of several, the slowest decides
     if diff.traced and is_one_rank and not comparison.unprofiled and comparison.delta_ns != diff.traced.delta_ns:
         yield f"two sizes: {comparison.delta_ns}, traced {diff.traced.delta_ns}"
+
+
+def of_factor(diff: Diff) -> Iterator[str]:
+    """All work changes by one factor, and the step by that of the lead."""
+    for line in diff.words:
+        pattern = r"([\d.]+) times the (FLOPs|bytes).* in ([\d.]+) times the time: ([\d.,]+) % (less|more) time per"
+        if not (ratios := re.match(pattern, line)) or diff.steps is None:
+            continue
+        works = [row for row in diff.work if row.a_work and row.is_flops == (ratios[2] == "FLOPs")]
+        factors = [row.b_work / row.a_work for row in works if abs(row.b_work / row.a_work - float(ratios[1])) < 0.006]
+        slower = diff.steps.b_ns / diff.steps.a_ns
+        if abs(slower - float(ratios[3])) > 0.006:
+            yield f"steps of {diff.steps.a_ns} and {diff.steps.b_ns}: {line}"
+        percent = float(ratios[4].replace(",", "")) * (1 if ratios[5] == "more" else -1)
+        if not any(abs(100 * (slower / factor - 1) - percent) < 0.06 for factor in factors):
+            yield f"no work has this factor: {line}"
 
 
 def of_open(diff: Diff, first: str) -> Iterator[str]:
@@ -460,6 +476,7 @@ OF_COMPARISON = (
     r"CPU time of the main thread ",
     r"A step trains on ",
     r"The sides differ in what they compute: (dtype|shapes|calls|layers|backward pass): ",
+    r"[\d.]+ times the (FLOPs|bytes of ops with recorded shapes) in [\d.]+ times the time: ",
     r"Host times are not comparable: ",
     r"Shapes are not recorded: kernels that others replaced may have computed on inputs of another size ",
     r"\S+ begins its first step ",

@@ -48,7 +48,7 @@ from traceq.compare.unprofiled_sentences import unprofiled_phase_words
 from traceq.compare.verdict_sentences import cpu_words, no_difference_seen, sample_words, verdict_words
 from traceq.compare.where_sentences import elsewhere_words, lateness_words, phase_words, python_words, waiting_words
 from traceq.compare.work_deltas import work_deltas
-from traceq.compare.work_sentences import work_split_words
+from traceq.compare.work_sentences import work_factor_words, work_split_words
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.locations import Place, place
 from traceq.model import Manifest, Run, Trace
@@ -235,10 +235,20 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None) -> tupl
         *cold_start_words(a, b, (diff.a_name, diff.b_name)),
         *recording_words(a, b, (diff.a_name, diff.b_name)),
         *work_words(a, b),
+        *_factor_words(diff),
         *why,
         *cpu_words(cpu),
         *sample_words(diff.comparison, diff.steps),
     )
+
+
+def _factor_words(diff: Diff) -> tuple[str, ...]:
+    """Return by what the work of all ops changed, and the step: nothing where it is of samples, or not decided."""
+    steps = diff.steps
+    is_step = steps is not None and diff.comparison is not None and diff.comparison.samples is None
+    if steps is None or not is_step or not diff.comparable.ok or (steps.unprofiled and steps.verdict.is_open):
+        return ()
+    return work_factor_words(diff.work, steps.a_ns, steps.b_ns)
 
 
 def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:

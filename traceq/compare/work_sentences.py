@@ -1,4 +1,4 @@
-"""Sentence on ops that take longer or shorter: more calls, more work per call, or slower."""
+"""Sentences on work: of ops that take longer or shorter more calls, more per call or slower; of all a common factor."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from traceq.compare.result import Traced
 from traceq.compare.work_deltas import WorkDelta, log_mean
 from traceq.units import Unit, format_value
 
-__all__ = ["work_split_words"]
+__all__ = ["work_factor_words", "work_split_words"]
 
 _LARGE_SHARE, _SHARE_OF_STEP = 0.05, 0.01
 """Parts of the traced delta and of the step from which ops are named."""
 _SAME_WORK, _SAME_SPEED = 0.01, 0.02
 """Differences below which a ratio is no change: work is counted, times scatter."""
 _MOST = 3
+_COMMON, _MOST_OF_TIME, _SEVERAL, _OPTIMIZER = 0.95, 0.5, 2, "optimizer"
+"""Parts of the time of ops with FLOPs, and of all with a model, whose work changes by the common factor; ops that have
+to; the phase that no batch changes."""
 
 
 def work_split_words(traced: Traced, work: Sequence[WorkDelta], *, timed: bool = True) -> tuple[str, ...]:
@@ -36,6 +39,37 @@ def work_split_words(traced: Traced, work: Sequence[WorkDelta], *, timed: bool =
     more = f"; {len(roles) - _MOST} more" if len(roles) > _MOST else ""
     of_device = " (device time)" if timed and traced.matched_pct is not None else ""
     return (f"By recorded shapes{of_device}: {'; '.join(texts)}{more}.",)
+
+
+def work_factor_words(work: Sequence[WorkDelta], a_ns: float, b_ns: float) -> tuple[str, ...]:
+    """Return `8.00 times the FLOPs in 7.39 times the time: 7.6 % less time per FLOP.`, of ops that share one factor.
+
+    Without ops that have FLOPs, that is the factor of the bytes of all others but those of an optimizer, which a batch
+    does not change. `a_ns`, `b_ns`: the step of either side.
+    """
+    counted = [each for each in work if not each.is_bound and each.phase != _OPTIMIZER]
+    flops = [each for each in counted if each.is_flops]
+    factor = _common_factor(flops or counted, counted)
+    if not factor or not _is_changed(factor, _SAME_WORK) or not (a_ns and b_ns):
+        return ()
+    slower = b_ns / a_ns
+    percent = 100 * (slower / factor - 1)
+    more = f"{format_value(abs(percent), Unit.PERCENT)} {'more' if percent > 0 else 'less'} time"
+    what, unit = ("FLOPs", "FLOP") if flops else ("bytes of ops with recorded shapes", "byte")
+    return (f"{_times(factor)} the {what} in {_times(slower)} the time: {more} per {unit}.",)
+
+
+def _common_factor(work: Sequence[WorkDelta], others: Sequence[WorkDelta]) -> float:
+    """Return the ratio of B's work to A's at which nearly all time of several ops is, most of all; else 0."""
+    both = [each for each in work if each.a_work and each.b_work]
+    if not both:
+        return 0.0
+    most = max(both, key=lambda each: each.a_ns + each.b_ns)
+    factor = _ratio(most.a_work, most.b_work)
+    alike = [each for each in both if not _is_changed(_ratio(each.a_work, each.b_work) / factor, _SAME_WORK)]
+    alike_ns, work_ns, all_ns = (sum(each.a_ns + each.b_ns for each in chosen) for chosen in (alike, work, others))
+    is_common = alike_ns >= _COMMON * work_ns and alike_ns >= _MOST_OF_TIME * all_ns
+    return factor if is_common and len(alike) >= _SEVERAL else 0.0
 
 
 def _is_notable(role: Sequence[WorkDelta], traced: Traced) -> bool:
