@@ -8,16 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from builder import build, call, kernel, launch, op, world
 from simulator import US, run_of
 from simulator.meetings import Late, Meetings
 
 from traceq.compare.diff import diff_runs
-from traceq.compare.rank_sentences import rank_words
+from traceq.compare.rank_sentences import rank_words, slowest_words
 from traceq.compare.ranks import explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import CellDelta, Diff, Diffs, RankDelta, Traced
 from traceq.compare.tables import ranks_table, waterfall
 from traceq.facts.ranks.run_ranks import ranks_in_memory
-from traceq.model import Arm, Manifest, Pairs, Run
+from traceq.model import Arm, Manifest, Pairs, Run, Trace
 from traceq.renderers.diff_json import diffs_to_json
 from traceq.renderers.html.verdict_summary import compared
 
@@ -229,3 +230,36 @@ def test_of_traces_of_different_ranks_each_alone_that_of_a_is_explained() -> Non
     assert rank_deltas(ranks_in_memory(first), ranks_in_memory(second)) == ()
     assert explained_rank(first, second, ()) == 0
     assert explained_rank(first, replace(b, traces=b.traces[1:3]), ()) is None
+
+
+def of_process(rank: int, first_ms: int) -> Trace:
+    """A trace of one rank of two, whose device may be used for the first time, and which has a kernel of 1 ms."""
+    first = [op("aten::empty", 0, 1000 * first_ms), call("cudaMalloc", 5, 10)] if first_ms else []
+    begin = 1000 * first_ms + 10
+    work = op("aten::mm", begin, 20), launch(begin + 2, 5, 1), kernel("gemm", begin + 10, 1000, 1)
+    return build(*first, *work, **world(rank, 2))
+
+
+def test_where_each_side_has_another_slowest_rank_the_explained_one_is_named() -> None:
+    deltas = (RankDelta(0, 19, 20, 17, 5), RankDelta(1, 20, 18, 10, 1))
+    traced = Traced(0, 19, 20, 1, 1, marked=False)
+    comparison = diff_runs(*(Run(name, (of_process(0, 0),)) for name in "ab")).comparison
+    assert slowest_words("a", "b", traced, deltas, comparison) == (
+        "The slowest is rank 1 in a and rank 0 in b; rank 0, which is explained, differs by +1 ns in the trace.",
+    )
+    same = (RankDelta(0, 21, 20, 17, 5), deltas[1])
+    assert slowest_words("a", "b", traced, same, comparison) == ()
+    alike = Traced(0, 19, 19, 1, 1, marked=False)  # by as much as the slowest
+    assert slowest_words("a", "b", alike, deltas, comparison) == ()
+    assert slowest_words("a", "b", traced, deltas, None) == ()
+    assert slowest_words("a", "b", traced, deltas[:1], comparison) == ()
+
+
+def test_a_cold_start_is_that_of_the_rank_which_is_explained() -> None:
+    cold, warm = ([of_process(rank, first_ms) for rank, first_ms in enumerate(each)] for each in ((200, 300), (0, 0)))
+    result = diff_runs(Run("a", tuple(cold)), Run("b", tuple(warm)))
+    assert result.traced is not None
+    assert result.traced.rank == 1
+    assert result.words[0].endswith(", from one trace each, of its slowest rank, no interval.")
+    took = "300 ms in a and 0 in b"
+    assert result.words[1].startswith(f"What is compared of rank 1 holds a cold start, once per process: {took}; ")

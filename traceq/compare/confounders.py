@@ -10,7 +10,7 @@ from traceq.compare.comparable import differences, parameters_of, unrecorded_dev
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import calls_difference, dtype_difference, has_shapes, shape_difference
 from traceq.compare.other_jobs import job_difference
-from traceq.compare.result import Cause
+from traceq.compare.result import Cause, Traced
 from traceq.compare.side import Side
 from traceq.facts.events.nesting import host_ops
 from traceq.facts.timeline.cold_start import cold_ns, cold_share
@@ -90,17 +90,22 @@ def recording_words(a: Side, b: Side, names: tuple[str, str]) -> tuple[str, ...]
     return (f"Host times are not comparable: {why}.",)
 
 
-def cold_start_words(a: Side, b: Side, names: tuple[str, str]) -> tuple[str, ...]:
-    """Return what each process does once in the steps that are compared, where that is much of them on a side."""
+def cold_start_words(a: Side, b: Side, names: tuple[str, str], traced: Traced | None) -> tuple[str, ...]:
+    """Return what each process does once in the steps that are compared, where that is much of them on a side.
+
+    Of several ranks that is said of the one that is explained.
+    """
     if not (a.run.traces and b.run.traces):
         return ()
-    traces = [side.first_trace() for side in (a, b)]
+    traces = [side.first_trace() if traced is None else side.trace_or_first(traced.rank) for side in (a, b)]
     if max(map(cold_share, traces)) < _COLD:
         return ()
     took = " and ".join(
         f"{format_value(cold_ns(trace), Unit.NS)} in {name}" for trace, name in zip(traces, names, strict=True)
     )
-    return (f"What is compared holds a cold start, once per process: {took}; trace steps after a warm-up.",)
+    of_rank = f" of rank {traces[0].rank}" if min(len(side.run.ranks) for side in (a, b)) > 1 else ""
+    once = f"What is compared{of_rank} holds a cold start, once per process"
+    return (f"{once}: {took}; trace steps after a warm-up.",)
 
 
 def unknown_size_words(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> tuple[str, ...]:

@@ -38,11 +38,12 @@ from traceq.compare.exposed_cells import waits_apart
 from traceq.compare.inference import inference_deltas
 from traceq.compare.interaction import arm_interactions
 from traceq.compare.loader_starvation import feeding, feeding_words
-from traceq.compare.rank_sentences import rank_words
+from traceq.compare.rank_sentences import rank_words, slowest_words
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.replayed_graphs import replay_words
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
 from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory, read_into_memory
+from traceq.compare.side_names import side_names
 from traceq.compare.step_times import compare_cpu, compare_sides, ranges_of_steps
 from traceq.compare.unprofiled_sentences import unprofiled_phase_words
 from traceq.compare.verdict_sentences import cpu_words, no_difference_seen, sample_words, verdict_words
@@ -181,7 +182,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     traced, cells, causes = _explained(a, b, ranks)
     if not comparability.ok or are_ranks_of_one_job(a, b) or are_other_jobs(a, b):
         causes = tuple(map(_of_unlike_runs, causes))
-    a_name, b_name = _names(a, b)
+    a_name, b_name = side_names(a, b)
     cpu = compare_cpu(a, b, threshold_pct, samples)
     of_verdict = (*(comparison.caveats if comparison else ()), *separate_builds(a, b, comparison, cpu))
     of_ranks = (each for note in (lost_device, unrecorded_work, captured_graphs) for each in note(a.ranks, b.ranks))
@@ -232,7 +233,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None) -> tupl
         lead,
         *captured,
         *device_words(a, b),
-        *cold_start_words(a, b, (diff.a_name, diff.b_name)),
+        *cold_start_words(a, b, (diff.a_name, diff.b_name), diff.traced),
         *recording_words(a, b, (diff.a_name, diff.b_name)),
         *work_words(a, b),
         *_factor_words(diff),
@@ -273,6 +274,7 @@ def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:
     return (
         *graphs(is_seen=is_seen),
         *rank_words(traced, diff.ranks, cells, waited_in),
+        *slowest_words(*names, traced, diff.ranks, diff.comparison),
         *(start_words(a, b, names, traced) if same_code else ()),
         *(lateness_words(*names, traced, cells) if same_code else ()),
         *of_causes,
@@ -295,7 +297,7 @@ def _of_unlike_runs(cause: Cause) -> Cause:
 
 def _feeding_diff(a: Side, b: Side, feeding: Feeding) -> Diff:
     """Return the diff of a data loader alone and steps, which have no delta."""
-    a_name, b_name = _names(a, b)
+    a_name, b_name = side_names(a, b)
     return Diff(
         a=_source(a),
         b=_source(b),
@@ -347,7 +349,7 @@ def _is_outside(traced: Traced, steps: Comparison | None) -> bool:
 
 def _missing(a: Side, b: Side) -> str:
     """Return why there is no step to compare."""
-    empty = [name for name, side in zip(_names(a, b), (a, b), strict=True) if not side.run.traces]
+    empty = [name for name, side in zip(side_names(a, b), (a, b), strict=True) if not side.run.traces]
     return "no unprofiled pairs yet" + (f", and no trace of {' or '.join(empty)}" if empty else "")
 
 
@@ -375,25 +377,3 @@ def _changed_phase(causes: tuple[Cause, ...]) -> str:
         if cause.delta_num:
             changes[cause.phase] = changes.get(cause.phase, 0.0) + abs(cause.delta_num)
     return max(changes, key=lambda phase: changes[phase], default="")
-
-
-_TRACE_SUFFIX = re.compile(r"(\.\d{10,}|_\d+\.\d{10,})?(\.pt)?(\.trace)?\.json(\.gz|\.zst)?$")
-"""What a profiler adds to the name of a trace: its process, its time, and what it is."""
-
-
-def _names(a: Side, b: Side) -> tuple[str, str]:
-    """Return the names of the sides: their arms or files, else their folders, else A and B."""
-    for names in ([side.run.arm or _stem(Path(side.path)) for side in (a, b)], [_folder(side) for side in (a, b)]):
-        if names[0] != names[1]:
-            return names[0], names[1]
-    return "A", "B"
-
-
-def _folder(side: Side) -> str:
-    path = Path(side.path)
-    return _stem(path.parent if path.name == side.run.arm else path)
-
-
-def _stem(path: Path) -> str:
-    """Return a file's name without what says that it is a trace; dots in a name stay (`Qwen1.5-0.5B`)."""
-    return _TRACE_SUFFIX.sub("", path.name) or path.name

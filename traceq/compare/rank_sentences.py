@@ -7,11 +7,14 @@ from statistics import median
 
 from traceq.compare.ranks import only_changed_rank
 from traceq.compare.result import CellDelta, RankDelta, Traced
+from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = ["rank_words"]
+__all__ = ["rank_words", "slowest_words"]
 
 _STRAGGLES = 1.02
+_SAME_DELTA = 0.05
+"""Part of a delta by which that of another rank may differ: ranks that wait for each other take as long."""
 
 
 def rank_words(
@@ -39,6 +42,21 @@ def rank_words(
     lead = "The same rank has the most own time on both sides" if is_most else "Most own time of both sides together"
     most = f"rank {traced.rank}, whose {window} minus exposed communication is {times}"
     return (f"{lead}: {most}; the median of the others is {others_times}. The step of this rank is explained.",)
+
+
+def slowest_words(
+    a_name: str, b_name: str, traced: Traced, deltas: Sequence[RankDelta], comparison: Comparison | None
+) -> tuple[str, ...]:
+    """Return which rank is slowest on each side, as the lead has it, where another is explained by another delta."""
+    if len(deltas) < 2 or comparison is None or comparison.unprofiled:
+        return ()
+    apart_ns, most_ns = abs(comparison.delta_ns - traced.delta_ns), max(abs(comparison.delta_ns), abs(traced.delta_ns))
+    slowest = max(deltas, key=lambda rank: rank.a_ns).rank, max(deltas, key=lambda rank: rank.b_ns).rank
+    if slowest == (traced.rank, traced.rank) or apart_ns <= _SAME_DELTA * most_ns:
+        return ()
+    of_sides = " and ".join(f"rank {rank} in {name}" for rank, name in zip(slowest, (a_name, b_name), strict=True))
+    delta = format_value(traced.delta_ns, Unit.DELTA_NS)
+    return (f"The slowest is {of_sides}; rank {traced.rank}, which is explained, differs by {delta} {traced.per}.",)
 
 
 def _only_rank_text(delta: RankDelta, cells: Sequence[CellDelta], waited_in: str, per: str) -> str:

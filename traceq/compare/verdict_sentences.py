@@ -55,7 +55,7 @@ def verdict_words(
         steps = (
             f"{comparison.num_a:,} and {comparison.num_b:,} profiled steps" if per == "per step" else "one trace each"
         )
-        slowest = ", each on its slowest rank" if num_ranks > 1 and per == "per step" else ""
+        slowest = (", each on its slowest rank" if per == "per step" else ", of its slowest rank") * (num_ranks > 1)
         of_ranges = f"{steps} of {ranges}{slowest}" if ranges else f"{steps}{slowest}"
         steps += slowest
         if no_difference_seen(comparison):
