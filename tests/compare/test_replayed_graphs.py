@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builder import Event, build, call, kernel, launch, step
 from made_sides import H100
 
@@ -31,6 +33,12 @@ def side(*, replays: bool, gap: int = 0, sync: bool = False) -> Run:
     return Run("side", (build(*events, **H100),))
 
 
+def launched(num: int) -> list[Event]:
+    """A step with so many launches."""
+    each = [(launch(5 * index, 2, index + 1), kernel("gemm", 50, 9, index + 1)) for index in range(num)]
+    return [step(0, 90), *(event for pair in each for event in pair)]
+
+
 def graphs(a: Run, b: Run) -> list[str]:
     return [line for line in diff_runs(a, b).words if "CUDA graphs" in line]
 
@@ -56,6 +64,14 @@ def test_the_host_does_not_need_the_time_for_which_it_waits() -> None:
 def test_what_a_difference_gains_is_not_denied() -> None:
     (text,) = graphs(side(replays=False, gap=60), side(replays=True))
     assert "gains nothing" not in text
+
+
+def test_the_host_of_another_device_is_not_compared_nor_a_single_graph_among_launches_told() -> None:
+    ours, theirs = side(replays=False).traces[0], replace(side(replays=True).traces[0], device="Tesla V100")
+    (text,) = graphs(Run("a", (ours,)), Run("b", (theirs,)))
+    assert text.endswith(": 0 kernel launches per step instead of 4.")
+    replay = call("cudaGraphLaunch", 60, 5, 99), kernel("gemm", 70, 9, 99)
+    assert graphs(Run("a", (build(*launched(9)),)), Run("b", (build(*launched(8), *replay),))) == []
 
 
 def test_graphs_on_both_sides_or_none_are_no_difference() -> None:

@@ -272,7 +272,7 @@ def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:
     is_scatter = diff.comparison is not None and not diff.comparison.unprofiled and ranges_of_steps(a, b)
     is_seen = not (no_difference_seen(diff.comparison) or is_jitter(traced, causes) or is_scatter)
     return (
-        *graphs(is_seen=is_seen),
+        *graphs(is_seen=is_seen, timed=diff.comparable.ok),
         *rank_words(traced, diff.ranks, cells, waited_in),
         *slowest_words(*names, traced, diff.ranks, diff.comparison),
         *(start_words(a, b, names, traced) if same_code else ()),

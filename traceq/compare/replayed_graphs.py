@@ -19,8 +19,8 @@ __all__ = ["replay_words"]
 
 _REPLAY = re.compile(r"GraphLaunch")
 _LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch(Cooperative)?Kernel")
-_FEWEST = 0.75
-"""Replays per step from which a side runs by graphs."""
+_FEWEST, _FEWER = 0.75, 0.75
+"""Replays per step from which a side runs by graphs, and part of the other side's launches that it has left then."""
 _NOTABLE, _BUSY = 0.01, 0.9
 """Parts of a step: from which time of the host is told, and of the device's computing that leaves it nothing to do."""
 _COMPUTE = TimeCategory.COMPUTE.name.lower()
@@ -38,7 +38,7 @@ def replay_words(
 ) -> tuple[str, ...]:
     """Return `B replays CUDA graphs (2 per step, A none): 15 kernel launches per step instead of 202, and ...`.
 
-    That its host needs less time is said where durations are evidence (`timed`) and no graph is captured meanwhile;
+    That its host needs less time is said where durations are evidence (`timed`), and no graph is captured meanwhile;
     that this gains nothing, where no difference of the steps `is_seen` and the device of the other side computes all
     along.
     """
@@ -48,7 +48,10 @@ def replay_words(
         return ()
     replaying = nums.index(max(nums))
     other = 1 - replaying
-    launches = [format_value(_calls(trace, _LAUNCH), Unit.MEAN) for trace in traces]
+    num_launches = [_calls(trace, _LAUNCH) for trace in traces]
+    if num_launches[replaying] > _FEWER * num_launches[other]:
+        return ()
+    launches = [format_value(num, Unit.MEAN) for num in num_launches]
     per, num = traced.per, format_value(nums[replaying], Unit.MEAN)
     what = f"{names[replaying]} replays CUDA graphs ({num} {per}, {names[other]} none)"
     counts = f"{launches[replaying]} kernel launches {per} instead of {launches[other]}"
