@@ -78,6 +78,7 @@ def test_training_against_inference_is_another_job() -> None:
         [annotation("Torch-Compiled Region: 0/0", 25, 5)],
         [call("cudaGraphLaunch", 25, 5, 900), kernel("k", 31, 5, 900)],
         [annotation("Optimizer.step#SGD.step", 25, 5)],
+        [annotation("## backward ##", 25, 5)],
     ],
 )
 def test_a_backward_pass_that_runs_without_its_ops_is_no_other_job(instead: list[Event]) -> None:

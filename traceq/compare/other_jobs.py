@@ -14,6 +14,7 @@ import numpy as np
 
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.graph_replays import graph_replays
+from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import span_index
@@ -38,7 +39,8 @@ _NODES = {
 """Nodes of autograd that are the backward pass of each kind."""
 _HEAVY = tuple(op for ops in _KINDS.values() for op in ops)
 _ENGINE, _NODE = "autograd::engine::evaluate_function: ", re.compile(r"^\w+Backward\d*$")
-_UPDATE = "Optimizer.step#"
+_TRAINS = re.compile(r"^Optimizer\.step#|backward|\bbwd", re.IGNORECASE)
+"""Names of what only a job that trains does, whether or not the ops of its backward pass were recorded."""
 _VIEW = re.compile(
     r"^(aten::)?(detach|alias|t|transpose|permute|_?(unsafe_)?view|_?reshape\w*|as_strided|expand|select|slice|narrow|"
     r"(un)?squeeze|unbind|chunk|split\w*|flatten|contiguous)_?$"
@@ -87,8 +89,7 @@ def _trained_difference(a: Trace, b: Trace) -> str:
     if bool(nums[0]) == bool(nums[1]):
         return ""
     other = b if nums[0] else a
-    updates = any(text.startswith(_UPDATE) for text in other.events.strings)
-    if updates or _is_generated(other):
+    if _may_train(other) or _is_generated(other):
         return ""
     ours, theirs = (_number(num) if num else "none" for num in nums)
     return f"backward pass: {ours}{' nodes of autograd' * bool(nums[0])} against {theirs}" + (
@@ -134,6 +135,12 @@ def _is_replaced(trace: Trace, fewer: _Counts, more: _Counts, kinds: list[str]) 
     missing = min(theirs[kind] - ours.get(kind, 0.0) for kind in kinds)
     num_instead = max((num for name, num in fewer.items() if name not in more and not _VIEW.match(name)), default=0.0)
     return num_instead >= _REPLACES * missing or _is_generated(trace)
+
+
+def _may_train(trace: Trace) -> bool:
+    """Return whether anything but ops tells of a backward pass or an update, which a trace may lack the ops of."""
+    events = trace.events
+    return bool(matching(events, events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON), _TRAINS).any())
 
 
 def _is_generated(trace: Trace) -> bool:
