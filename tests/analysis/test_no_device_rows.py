@@ -25,7 +25,9 @@ def shown(folder: Path, *events: Event, ranks: int = 1) -> tuple[str, str]:
     return result.stdout, result.stderr
 
 
-@pytest.mark.parametrize("sign", [launch(50, 4, 1), annotation("nccl:all_reduce", 50, 4)])
+@pytest.mark.parametrize(
+    "sign", [launch(50, 4, 1), annotation("nccl:all_reduce", 50, 4), op("aten::cudnn_convolution", 50, 4)]
+)
 def test_it_is_said_once_for_all_ranks(sign: Event, tmp_path: Path) -> None:
     text, notes = shown(tmp_path, sign, ranks=3)
     assert notes.count(NOTE) == 1

@@ -11,6 +11,7 @@ import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.intervals import sorted_unique
+from traceq.kineto.autograd_profiler import with_ops_of_autograd
 from traceq.kineto.categories import RUNTIME_DEVICE, UNNAMED_DEVICES
 from traceq.kineto.columns import to_int
 from traceq.kineto.damage_report import damage_caveats
@@ -69,7 +70,8 @@ def read_rank(path: Place) -> int:
 
 
 def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
-    events, metadata = with_sequence_numbers(result.events), result.metadata
+    events, of_format = with_ops_of_autograd(result.events)
+    events, metadata = with_sequence_numbers(events), result.metadata
     world = _decoded(metadata, "distributedInfo", dict)
     return Trace(
         path=str(path),
@@ -84,7 +86,7 @@ def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
         embedded=_decoded(metadata, "traceq", str),
         num_dropped=result.damage.num_dropped,
         versions=_versions(metadata, world),
-        caveats=caveats,
+        caveats=(*caveats, *of_format),
         host=_host(metadata, path, events),
         group_size=_group_size(world),
     )

@@ -32,6 +32,12 @@ BACKEND_OF_DEVICES = re.compile(r"^([nhx]ccl|cuda)\b")
 _ASKS_FOR_WORK = re.compile(r"launch|memcpy|memset|enqueue|append|submit", re.IGNORECASE)
 """Runtime calls of CUDA, HIP, Level Zero, SYCL and MTIA that ask a device for work: others query, allocate or wait."""
 
+_ONLY_ON_DEVICES = re.compile(
+    r"^aten::(_?cudnn_(convolution|batch_norm|rnn|ctc)|miopen_(convolution|batch_norm|rnn)|_thnn_fused_|"
+    r"_(flash|efficient)_attention_(for|back)ward)"
+)
+"""Ops that no CPU runs: where the profiler records the CPU alone, there are no calls either."""
+
 
 @frozen(eq=False)
 class DeviceWork:
@@ -82,7 +88,7 @@ def device_work(trace: Trace) -> DeviceWork:
 
 @once_per_trace
 def lacks_device_rows(trace: Trace) -> bool:
-    """Return whether work was asked of a device, by calls or collectives, but the trace has none of it."""
+    """Return whether work was asked of a device, by calls, collectives or ops, but the trace has none of it."""
     if len(device_work(trace)):
         return False
     events, marks = trace.events, trace.events.rows(Category.ANNOTATION)
@@ -90,6 +96,7 @@ def lacks_device_rows(trace: Trace) -> bool:
     calls = calls[events.correlation[calls] > 0]
     return (
         bool(matching(events, calls, _ASKS_FOR_WORK).any())
+        or bool(matching(events, events.rows(Category.CPU_OP), _ONLY_ON_DEVICES).any())
         or bool(BACKEND_OF_DEVICES.search(trace.backend))
         or bool(matching(events, marks, BACKEND_OF_DEVICES).any())
     )
