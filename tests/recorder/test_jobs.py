@@ -82,13 +82,13 @@ def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Out
 
 
 def test_two_values_of_a_local_variable_are_compared_and_the_job_stops(tmp_path: Path) -> None:
-    done = record(tmp_path, *QUICK, "--toggle", "config.repeat=1,30", "--", sys.executable, "train.py", "100000")
+    done = record(tmp_path, *QUICK, "--toggle", "config.repeat=1,3000", "--", sys.executable, "train.py", "100000")
     assert (done.returncode, done.stdout) == (0, "")
     lines = done.stderr.splitlines()
     assert lines[0].startswith("traceq: recording this job into run; it stops when that is complete")
     assert lines[1] == "traceq: step L F B O0 (6 of 6 alike); models: Linear; optimizers: AdamW; 1 rank"
-    assert any(line.startswith("repeat=30 ") and " per step " in line for line in lines)
-    assert lines[-2:] == [f"traceq diff {tmp_path}/run", f"traceq show {tmp_path}/run/repeat=30"]
+    assert any(line.startswith("repeat=3000 ") and " per step " in line for line in lines)
+    assert lines[-2:] == [f"traceq diff {tmp_path}/run", f"traceq show {tmp_path}/run/repeat=3000"]
     (diff,) = traceq.diff(tmp_path / "run").diffs
     causes = [cause for cause in diff.causes if "aten::sin" in cause.name]
     assert causes
