@@ -130,3 +130,10 @@ def test_without_host_ops_phases_are_not_known() -> None:
     assert (caveat.code, caveat.text.partition(":")[2]) == ("no_host_ops", " phases, ops and lines are not known")
     assert {row["phase"] for row in table(build(*bare), "partition")} == {"other"}
     assert analyze(Run("", (build(op("aten::mm", 5, 20), *bare),)), "coverage").caveats == ()
+
+
+def test_a_trace_of_another_program_says_so() -> None:
+    other = {"ph": "X", "name": "cuMemAlloc_v2", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
+    (caveat,) = analyze(Run("", (build(other),)), "coverage").caveats
+    assert (caveat.code, "no event has a category of PyTorch's profiler" in caveat.text) == ("foreign_trace", True)
+    assert not analyze(Run("", (build(other, op("aten::mm", 10, 5)),)), "coverage").caveats

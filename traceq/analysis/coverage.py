@@ -16,7 +16,7 @@ from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.frozen import frozen
 from traceq.intervals import measure, sorted_unique
-from traceq.model import Caveat, Trace
+from traceq.model import Category, Caveat, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_ranks, format_value
 
@@ -74,7 +74,7 @@ def summarize(trace: Trace) -> _Rank:
     )
     return _Rank(
         row=row,
-        caveats=tuple(_several_devices(trace)),
+        caveats=(*_of_another_program(trace), *_several_devices(trace)),
         unrecorded=unrecorded_share(trace),
         num_captured=num_captured_graphs(trace),
         replays=replays,
@@ -156,6 +156,14 @@ def _uncaptured(ranks: Sequence[ReplayTimes]) -> list[Caveat]:
         return []
     text = in_graphs(total)
     return [Caveat("graph_replays", text.removesuffix("."))]
+
+
+def _of_another_program(trace: Trace) -> list[Caveat]:
+    """Return a caveat for a trace of which no event is one of PyTorch's profiler."""
+    if (trace.events.category != Category.OTHER).any():
+        return []
+    text = "no event has a category of PyTorch's profiler (`cpu_op`, `kernel`, ...): what takes its time is not known"
+    return [Caveat("foreign_trace", f"rank {trace.rank}: {text}")]
 
 
 def _several_devices(trace: Trace) -> list[Caveat]:
