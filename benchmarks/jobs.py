@@ -5,7 +5,8 @@
 In one arm of a `stall` recording the first layer of the largest model waits for a known time (`@stall`); of a `null`
 recording both arms are the job as it is. The scripts are those of public repositories: from FOLDER/<repository> if it
 has them, else cloned into it. A script that can neither be found nor fetched, or whose packages are missing, is
-skipped, and that is said.
+skipped, and that is said. What such a wait costs each script where nothing is recorded is measured besides
+(`stall_alone.py`): that is the known time, as a wait costs more than it lasts.
 
 Each recording is a folder under --out. Complete ones are read and not repeated, so that the benchmark can be stopped,
 and goes on where it was; with --minutes it begins no recording after that time. The scripts take turns. One table ends
@@ -17,6 +18,7 @@ causes, how many do both, by wall time, and how many of equal arms are material.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pickle
 import shutil
@@ -25,7 +27,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,10 +70,15 @@ class Script:
     ranks: int = 0
     prepare: Callable[[Path], None] = lambda _: None
 
-    @property
-    def command(self) -> list[str]:
+    def command(self, *before: str) -> list[str]:
+        """Return the words that start it, with others before the script's own."""
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
-        return [sys.executable, *(torchrun if self.ranks else []), *self.words]
+        return [sys.executable, *(torchrun if self.ranks else []), *before, *self.words]
+
+    @property
+    def wait_ns(self) -> int:
+        """How long a step waits in a `stall` recording."""
+        return 1_000 * STALL_US * self.calls
 
     @property
     def slug(self) -> str:
@@ -261,15 +268,19 @@ def main() -> None:
         else:
             scripts.append(script)
     answers: dict[tuple[str, str], list[Answer]] = {}
+    alone_ns: dict[str, int] = {}
     for script, kind, number in in_turns(scripts, {"stall": options.runs, "null": options.nulls}):
         out, folder = options.out / script.slug / f"{kind}-{number:02}", folder_of(script, options.scripts)
+        if script.name not in alone_ns and time.monotonic() < until:
+            alone_ns[script.name] = wait_alone_ns(script, folder, out.with_name("alone.json"))
         if not out.is_dir() and (time.monotonic() > until or not record(script, folder, kind, out)):
             continue
-        answer = answer_of(script, folder, kind, out)
+        truth_ns = alone_ns.get(script.name) or script.wait_ns if kind == "stall" else 0
+        answer = answer_of(script, folder, truth_ns, out)
         answers.setdefault((script.name, kind), []).append(answer)
         CONSOLE.print(f"{script.name:21} {kind:5} {number:2}  {answer.words}")
     console = Console(width=160)
-    console.print(table_of(scripts, answers))
+    console.print(table_of(scripts, answers, alone_ns))
 
 
 def _options() -> argparse.Namespace:
@@ -327,7 +338,27 @@ def record(script: Script, folder: Path, kind: str, out: Path) -> bool:
     stall_us = STALL_US if kind == "stall" else "0.0"  # equal, and not the same word
     sizes = ["--steps", str(STEPS), "--trace-steps", str(TRACE_STEPS)]
     toggle = ["--toggle", f"@stall=0,{stall_us}"]
-    command = [*TRACEQ, "record", *sizes, *toggle, "--out", str(partial), "--", *script.command]
+    if run(script, folder, [*TRACEQ, "record", *sizes, *toggle, "--out", str(partial), "--", *script.command()]):
+        partial.rename(out)
+        return True
+    return False
+
+
+def wait_alone_ns(script: Script, folder: Path, out: Path) -> int:
+    """Return what the wait costs a step where nothing is recorded; 0, which is said, where that cannot be measured."""
+    num = len({event for event in script.pattern.split() if event.startswith("O")})
+    measuring = str(Path(__file__).with_name("stall_alone.py")), "--out", str(out), "--us", str(STALL_US)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if not out.is_file() and not run(script, folder, script.command(*measuring, "--optimizers", str(num))):
+        return 0
+    cost = json.loads(out.read_text(encoding="utf-8"))
+    ends = " to ".join(format_value(end, Unit.DELTA_NS) for end in cost["ci95_ns"])
+    CONSOLE.print(f"{script.name:21} alone     {format_value(cost['delta_ns'], Unit.DELTA_NS)} ({ends})")
+    return int(cost["delta_ns"])
+
+
+def run(script: Script, folder: Path, command: Sequence[str]) -> bool:
+    """Run a command in the folder of a script; say so, and return False, if that fails."""
     paths = [str(Path(traceq.__file__).parents[1]), str(folder.parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = (
         {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -338,24 +369,21 @@ def record(script: Script, folder: Path, kind: str, out: Path) -> bool:
     if script.prepare in (write_tokens, write_text):
         shutil.rmtree(folder / "out", ignore_errors=True)
     if done.returncode:
-        CONSOLE.print(f"{script.name:21} {kind:5}     failed: {done.stderr.strip().splitlines()[-1:]}")
-        return False
-    partial.rename(out)
-    return True
+        CONSOLE.print(f"{script.name:21} failed: {done.stderr.strip().splitlines()[-1:]}")
+    return done.returncode == 0
 
 
-def answer_of(script: Script, folder: Path, kind: str, out: Path) -> Answer:
-    """Read a complete recording."""
+def answer_of(script: Script, folder: Path, truth_ns: int, out: Path) -> Answer:
+    """Read a complete recording, whose true difference is 0 where both arms are the same."""
     run = RunFolder(out)
     pattern = str(run.read_manifest().environment["step_pattern"]).partition(" (")[0]
     steps = [line for line in read_lines(run.samples(0)) if isinstance(line, StepLine) and line.pair >= 0]
     uncovered = 1 - sum(sum(step.phases.values()) for step in steps) / sum(step.wall_ns for step in steps)
     (diff,) = traceq.diff(out).diffs
     assert diff.comparison is not None
-    truth_ns = 1_000 * STALL_US * script.calls if kind == "stall" else 0
-    is_named = kind == "stall" and names(diff, script.places(folder), truth_ns)
+    is_named = bool(truth_ns) and names(diff, script.places(folder), script.wait_ns)
     words = [f"step {pattern}", _interval(diff.comparison), diff.verdict_name]
-    if kind == "stall":
+    if truth_ns:
         words += [f"expected {format_value(truth_ns, Unit.NS)}", "named" if is_named else "not named"]
     return Answer(
         pattern == script.pattern,
@@ -369,14 +397,14 @@ def answer_of(script: Script, folder: Path, kind: str, out: Path) -> Answer:
     )
 
 
-def names(diff: Diff, places: Sequence[str], truth_ns: int) -> bool:
-    """Return True if one of the causes that are listed is Python at one of the places, of at least half of the cost."""
+def names(diff: Diff, places: Sequence[str], wait_ns: int) -> bool:
+    """Return True if one of the causes that are listed is Python at one of the places, of at least half of the wait."""
     listed = [cause for cause in diff.causes if cause.names_a_change][:LISTED_CAUSES]
     return any(
         cause.is_python
         and cause.phase == "forward"
         and cause.line.partition(" ")[0] in places
-        and cause.delta_ns > truth_ns / 2
+        and cause.delta_ns > wait_ns / 2
         for cause in listed
     )
 
@@ -391,24 +419,39 @@ def _interval(comparison: Comparison) -> str:
     return f"{delta} ({' to '.join(interval)})"
 
 
-def table_of(scripts: Sequence[Script], answers: dict[tuple[str, str], list[Answer]]) -> Table:
+def table_of(
+    scripts: Sequence[Script], answers: dict[tuple[str, str], list[Answer]], alone_ns: Mapping[str, int]
+) -> Table:
     """Return one row per script, and their sum."""
     table = Table(title="public scripts, unedited", title_justify="left")
     for heading in ("script", "step"):
         table.add_column(heading)
-    for heading in ("right", "time", "in no phase", "inside", "by CPU time", "named", "inside, named", "null material"):
+    for heading in (
+        "right",
+        "time",
+        "in no phase",
+        "wait alone",
+        "inside",
+        "by CPU time",
+        "named",
+        "inside, named",
+        "null material",
+    ):
         table.add_column(heading, justify="right")
     for script in scripts:
         if of_script := [each for kind in ("stall", "null") for each in answers.get((script.name, kind), [])]:
             step = format_value(statistics.median(each.step_ns for each in of_script), Unit.NS)
-            table.add_row(script.name, script.pattern, *_counts(answers, [script], step))
+            alone = format_value(alone_ns[script.name], Unit.NS) if alone_ns.get(script.name) else ""
+            table.add_row(script.name, script.pattern, *_counts(answers, [script], step, alone))
     if any(answers.values()):
         table.add_section()
-        table.add_row("all", "", *_counts(answers, scripts, ""))
+        table.add_row("all", "", *_counts(answers, scripts, "", ""))
     return table
 
 
-def _counts(answers: dict[tuple[str, str], list[Answer]], scripts: Sequence[Script], step: str) -> list[str]:
+def _counts(
+    answers: dict[tuple[str, str], list[Answer]], scripts: Sequence[Script], step: str, alone: str
+) -> list[str]:
     stalls, nulls = (
         [each for script in scripts for each in answers.get((script.name, kind), [])] for kind in ("stall", "null")
     )
@@ -417,6 +460,7 @@ def _counts(answers: dict[tuple[str, str], list[Answer]], scripts: Sequence[Scri
         _count(each.is_step_right for each in (*stalls, *nulls)),
         step,
         f"{statistics.median(shares):.1f} % ({max(shares):.1f} %)",
+        alone,
         _count(each.is_inside for each in stalls),
         _count(each.is_inside_by_cpu for each in stalls),
         _count(each.is_named for each in stalls),
