@@ -180,7 +180,8 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     steps = compare_sides(a, b, comparability, threshold_pct, None) if samples else comparison
     ranks = rank_deltas(a.ranks, b.ranks)
     traced, cells, causes = _explained(a, b, ranks)
-    if not comparability.ok or are_ranks_of_one_job(a, b) or are_other_jobs(a, b):
+    is_other_job = are_other_jobs(a, b)
+    if not comparability.ok or are_ranks_of_one_job(a, b) or is_other_job:
         causes = tuple(map(_of_unlike_runs, causes))
     a_name, b_name = side_names(a, b)
     cpu = compare_cpu(a, b, threshold_pct, samples)
@@ -207,10 +208,11 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         work=work_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else (),
         caveats=tuple(dict.fromkeys((*of_sides, *of_verdict, *unmatched_ranks(a.run, b.run)))),
     )
-    return replace(diff, words=(*_verdict_words(a, b, diff, cpu), *_traced_words(a, b, diff)))
+    words = _verdict_words(a, b, diff, cpu, is_other_job=is_other_job)
+    return replace(diff, words=(*words, *_traced_words(a, b, diff, is_other_job=is_other_job)))
 
 
-def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None) -> tuple[str, ...]:
+def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_other_job: bool) -> tuple[str, ...]:
     """Return the verdict, what else is compared, and in what the sides differ; `cpu` may be of samples."""
     is_one_job = are_ranks_of_one_job(a, b)
     lead, *why = verdict_words(
@@ -226,7 +228,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None) -> tupl
         uncommon=uncommon_steps(a, b) if is_one_job else "",
         is_jitter=diff.traced is not None and is_jitter(diff.traced, diff.causes),
         ranges=ranges_of_steps(a, b),
-        does_other_work=are_other_jobs(a, b),
+        does_other_work=is_other_job,
     )
     captured = (f"{caveat.text}." for caveat in captured_graphs(a.ranks, b.ranks))
     return (
@@ -252,12 +254,12 @@ def _factor_words(diff: Diff) -> tuple[str, ...]:
     return work_factor_words(diff.work, steps.a_ns, steps.b_ns)
 
 
-def _traced_words(a: Side, b: Side, diff: Diff) -> tuple[str, ...]:
+def _traced_words(a: Side, b: Side, diff: Diff, *, is_other_job: bool) -> tuple[str, ...]:
     """Return the causes of the traced delta; with a doubt, only what does not rest on durations of traced steps."""
     traced, cells, causes, names = diff.traced, diff.cells, diff.causes, (diff.a_name, diff.b_name)
     if traced is None:
         return ()
-    same_code, same_work = are_ranks_of_one_job(a, b), diff.comparable.ok and not are_other_jobs(a, b)
+    same_code, same_work = are_ranks_of_one_job(a, b), diff.comparable.ok and not is_other_job
     of_causes = cause_words(*names, traced, causes, doubt=diff.doubt, same_work=same_work, same_code=same_code)
     graphs = partial(replay_words, *_traces_of(traced.rank, a, b), names, traced, cells)
     if diff.doubt:

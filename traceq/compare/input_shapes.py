@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.memo import once_per_trace
-from traceq.facts.timeline.steps import steps
-from traceq.intervals import sorted_unique, span_index
+from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
+from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
@@ -109,15 +109,9 @@ def calls_difference(a: Trace, b: Trace) -> str:
     return f"calls: {op} runs {counts[0]} times per step instead of {counts[1]}, and {len(ours) - 1} more likewise"
 
 
-@once_per_trace
 def _calls(trace: Trace) -> dict[str, float]:
     """Return how often each heavy op runs in a counted step."""
-    events, counted = trace.events, steps(trace).host[steps(trace).counted]
-    rows = events.rows(Category.CPU_OP)
-    rows = rows[span_index(counted, events.ts[rows]) >= 0]
-    heavy = [number for number, text in enumerate(events.strings) if text in _HEAVY]
-    name, num = np.unique(events.name[rows[np.isin(events.name[rows], heavy)]], return_counts=True)
-    return {events.strings[n]: each / len(counted) for n, each in zip(name.tolist(), num.tolist(), strict=True)}
+    return {op: num for op, num in op_calls_per_step(trace).items() if op in _HEAVY}
 
 
 _Inputs = dict[str, set[tuple[int, str]]]

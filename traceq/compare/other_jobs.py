@@ -15,9 +15,7 @@ import numpy as np
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.memo import once_per_trace
-from traceq.facts.timeline.steps import steps
-from traceq.intervals import span_index
+from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
@@ -64,37 +62,25 @@ def job_difference(a: Trace, b: Trace) -> str:
 
     `backward pass: 88 nodes of autograd against none` if one side alone trains.
     """
-    ours, theirs = _op_counts(a), _op_counts(b)
+    ours, theirs = op_calls_per_step(a), op_calls_per_step(b)
     if not (_by_kind(ours) and _by_kind(theirs)):
         return ""
-    trained = _trained_difference(a, b)
-    if trained or bool(_nodes(ours)) != bool(_nodes(theirs)):
-        return trained
-    kinds = [] if _is_multiple(ours, theirs) else _kinds_apart(ours, theirs)
-    fewer = a if kinds and kinds[0] in _more(ours, theirs) else b
-    if len(kinds) < _FEWEST_KINDS or _is_replaced(fewer, *((ours, theirs) if fewer is a else (theirs, ours)), kinds):
+    if bool(_nodes(ours)) != bool(_nodes(theirs)):
+        other = b if _nodes(ours) else a
+        words = f"backward pass: {_number_of_nodes(ours)} against {_number_of_nodes(theirs)}"
+        return "" if _may_train(other) or _is_generated(other) else words
+    if _is_multiple(ours, theirs) or _sends(ours) != _sends(theirs):  # stages of a pipeline hold part of the layers
         return ""
-    if _sends(ours) != _sends(theirs):  # stages of a pipeline hold part of the layers
+    b_has_more, kinds = _kinds_apart(ours, theirs)
+    fewer, more = (ours, theirs) if b_has_more else (theirs, ours)
+    if len(kinds) < _FEWEST_KINDS or _is_replaced(a if b_has_more else b, fewer, more, kinds):
         return ""
-    named = sorted(((op, *_pair(op, ours, theirs)) for kind in kinds for op in _KINDS[kind]), key=_by_difference)
+    nums = [(op, ours.get(op, 0.0), theirs.get(op, 0.0)) for kind in kinds for op in _KINDS[kind]]
+    nums.sort(key=lambda each: -abs(each[2] - each[1]))
     texts = [
-        f"{_number(num_a)} {op} against {_number(num_b)}" for op, num_a, num_b in named[:_MOST_NAMED] if num_a != num_b
+        f"{_number(num_a)} {op} against {_number(num_b)}" for op, num_a, num_b in nums[:_MOST_NAMED] if num_a != num_b
     ]
     return f"layers: {', and '.join(texts)}"
-
-
-def _trained_difference(a: Trace, b: Trace) -> str:
-    """Return that one side alone has a backward pass, which nothing on the other side takes the place of; else ""."""
-    nums = [sum(_nodes(_op_counts(trace)).values()) for trace in (a, b)]
-    if bool(nums[0]) == bool(nums[1]):
-        return ""
-    other = b if nums[0] else a
-    if _may_train(other) or _is_generated(other):
-        return ""
-    ours, theirs = (_number(num) if num else "none" for num in nums)
-    return f"backward pass: {ours}{' nodes of autograd' * bool(nums[0])} against {theirs}" + (
-        " nodes of autograd" * bool(nums[1])
-    )
 
 
 def _is_multiple(a: _Counts, b: _Counts) -> bool:
@@ -104,29 +90,29 @@ def _is_multiple(a: _Counts, b: _Counts) -> bool:
     return bool(ratios) and of_a.keys() == of_b.keys() and max(ratios) <= (1 + _SAME) * min(ratios)
 
 
-def _kinds_apart(a: _Counts, b: _Counts) -> list[str]:
-    """Return the kinds of which one side runs more, forward and, of sides that train, backward; not all are new."""
+def _kinds_apart(a: _Counts, b: _Counts) -> tuple[bool, list[str]]:
+    """Return (whether it is B that has more, the kinds of which it does), not only of kinds that the other lacks.
+
+    Of sides that train it has more of them forward and backward.
+    """
     of_ops, of_nodes = (_by_kind(a), _by_kind(b)), (_nodes_by_kind(a), _nodes_by_kind(b))
-    trains = any(of_nodes)
     apart = {
-        sign: [
-            kind for kind in _KINDS if _is_more(of_ops, kind, sign) and (not trains or _is_more(of_nodes, kind, sign))
+        b_has_more: [
+            kind
+            for kind in _KINDS
+            if _is_more(of_ops, kind, b_has_more) and (not any(of_nodes) or _is_more(of_nodes, kind, b_has_more))
         ]
-        for sign in (-1, 1)
+        for b_has_more in (False, True)
     }
-    kinds = max(apart.values(), key=len)
-    return kinds if any(kind in of_ops[0] and kind in of_ops[1] for kind in kinds) else []
+    b_has_more = max(apart, key=lambda side: len(apart[side]))
+    kinds = apart[b_has_more]
+    return b_has_more, kinds if any(kind in of_ops[0] and kind in of_ops[1] for kind in kinds) else []
 
 
-def _is_more(sides: tuple[_Counts, _Counts], kind: str, sign: int) -> bool:
-    """Return whether B (sign 1), or A, has more of a kind."""
-    less, more = (side.get(kind, 0.0) for side in sides[::sign])
+def _is_more(sides: tuple[_Counts, _Counts], kind: str, b_has_more: bool) -> bool:
+    """Return whether B, or A, has more of a kind."""
+    less, more = (side.get(kind, 0.0) for side in (sides if b_has_more else reversed(sides)))
     return more > _APART * less
-
-
-def _more(a: _Counts, b: _Counts) -> list[str]:
-    """Return the kinds of which B has more ops."""
-    return [kind for kind in _KINDS if _by_kind(b).get(kind, 0) > _by_kind(a).get(kind, 0)]
 
 
 def _is_replaced(trace: Trace, fewer: _Counts, more: _Counts, kinds: list[str]) -> bool:
@@ -170,23 +156,10 @@ def _sends(counts: _Counts) -> bool:
     return any(_MESSAGE.match(name) for name in counts)
 
 
-def _pair(op: str, a: _Counts, b: _Counts) -> tuple[float, float]:
-    return a.get(op, 0.0), b.get(op, 0.0)
-
-
-def _by_difference(named: tuple[str, float, float]) -> float:
-    return -abs(named[2] - named[1])
+def _number_of_nodes(counts: _Counts) -> str:
+    num = sum(_nodes(counts).values())
+    return f"{_number(num)} nodes of autograd" if num else "none"
 
 
 def _number(num: float) -> str:
     return format_value(num, Unit.MEAN)
-
-
-@once_per_trace
-def _op_counts(trace: Trace) -> _Counts:
-    """Return how often each op runs in a counted step."""
-    events, counted = trace.events, steps(trace).host[steps(trace).counted]
-    rows = events.rows(Category.CPU_OP)
-    rows = rows[span_index(counted, events.ts[rows]) >= 0]
-    name, num = np.unique(events.name[rows], return_counts=True)
-    return {events.strings[n]: each / len(counted) for n, each in zip(name.tolist(), num.tolist(), strict=True)}
