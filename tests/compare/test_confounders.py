@@ -158,3 +158,13 @@ def test_a_change_that_replaces_one_op_of_several_is_no_other_work() -> None:
     assert "confounded" not in codes(diff_runs(a, b))
     odd = shaped(("aten::mm", ["x"]), ("aten::mm", [[[8, 8]], [8]]), ("aten::bmm", [[], []]))
     assert "confounded" not in codes(diff_runs(a, odd))
+
+
+def test_a_host_without_recorded_ops_is_not_in_python() -> None:
+    def launches_at(us: int) -> Run:
+        first, second = (launch(0, 2, 1), kernel("a", 5, 20, 1)), (launch(us, 2, 2), kernel("b", us + 5, 20, 2))
+        return Run("plain", (build(*first, *second, **H100),))
+
+    text = " ".join(diff_runs(launches_at(100), launches_at(1_000)).words)
+    assert "+900 us unrecorded host ops in " in text
+    assert "Python" not in text

@@ -7,6 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.device_work import lacks_host_ops
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import Nest, nest, python_frames, tracks
 from traceq.facts.memo import once_per_trace
@@ -26,9 +27,9 @@ _STEP = re.compile(r"^ProfilerStep#\d+$")
 _STRUCTURE = re.compile(rf"^({LOADER}|Optimizer\.(step|zero_grad))#")
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 PYTHON = "Python "
-"""First word of the name of every place."""
-
-_BETWEEN = f"{PYTHON}between ops"
+"""First word of the name of every place, where host ops are recorded."""
+_BETWEEN, _UNRECORDED = f"{PYTHON}between ops", "unrecorded host ops"
+"""Places of the host in no op and no annotation; in a trace without any it may be in either."""
 
 
 @frozen
@@ -56,7 +57,7 @@ class PythonPlaces:
 @once_per_trace
 def python_places(trace: Trace) -> PythonPlaces:
     """Return the places of every thread with annotations, Python frames or embedded lines, cut where one ends."""
-    places = {PythonPlace(_BETWEEN, "", ""): 0}
+    places = {PythonPlace(_UNRECORDED if lacks_host_ops(trace) else _BETWEEN, "", ""): 0}
     parts, place = {}, {}
     marks, between = _annotations(trace), lines_between_ops(trace)
     of_main = {main_track(trace): between.parts} if len(between.parts) else {}
