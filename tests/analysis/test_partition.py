@@ -281,6 +281,11 @@ def test_shifting_all_times_changes_nothing(events: list[Event], origin: int) ->
     assert answers(read_text(text(*events, origin=origin))) == answers(build(*events))
 
 
+def test_a_step_of_which_nothing_is_left_on_the_device_has_answers() -> None:
+    """Its only kernel takes no time, after all steps: the replayed step takes none, of which syncs are any share."""
+    assert answers(build(step(1, 1), step(2, 20, 1), kernel("gemm", 23, 0, 0)))
+
+
 @pytest.mark.slow
 @up_to(100)
 @given(traces(), st.randoms(use_true_random=False))

@@ -226,6 +226,8 @@ def _findings(job: Job, rank: Outline, part: _Rank, slack_ns: Mapping[int, float
     """
     removed = [row for row in part.rows[1:] if row.removed.endswith("syncs")]  # of all, the last row
     together_ns = removed[-1].saved_ns if removed else 0
+    if not together_ns:
+        return []
     if together_ns < _LEAST_SHARE * part.rows[0].observed_ns or together_ns < _FAR_MORE * part.largest_alone_ns:
         return []
     if not recurs(removed[-1].steps_saved_ns, rank.steps, 100 * _LEAST_SHARE):
