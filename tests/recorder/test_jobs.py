@@ -585,6 +585,11 @@ def test_a_sitecustomize_of_the_user_is_loaded_too(tmp_path: Path) -> None:
         (["--toggle", "a.b=1", "--", "true"], "--toggle a.b=1: expected at least two values"),
         (["--toggle", "lr=1,2", "--", "true"], "expected a path such as main.lr"),
         (["--toggle", "@optimzer=loop,fused", "--", "true"], "no such toggle (did you mean optimizer?)"),
+        (
+            ["--toggle", "@optimizer=loop,fusde", "--", "true"],
+            "fusde: expected one of default, loop, foreach",
+        ),
+        (["--toggle", "@gc=off,no", "--", "true"], "@gc: no: expected one of default, off, on"),
         (["--steps", "-1", "--", "true"], "--steps -1: expected 0 to 100000"),
         (["--until", "decided", "--", "true"], "there is only one arm"),
         (["--until", "decided", "--steps", "9", "--try", "--", "true"], "--steps 9: --until decided determines"),

@@ -28,7 +28,7 @@ from traceq.recorder.spec.prepare import (
     create_run_folder,
     utc_now,
 )
-from traceq.recorder.toggles.toggle import check_toggle_names
+from traceq.recorder.toggles.toggle import check_toggles
 from traceq.runs.run_folder import RunFolder
 
 __all__ = ["JobOptions", "JobResult", "launch_job", "output_folders"]
@@ -101,7 +101,7 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     Its output, its signals and its exit code are its own. Raises UsageFault for options that no job could have.
     """
     toggles = tuple(parse_toggle(text) for text in options.toggles)
-    check_toggle_names(toggle.name for toggle in toggles)
+    check_toggles({toggle.name: toggle.values for toggle in toggles})
     job_arms(toggles)
     options.check()
     out = create_run_folder(options.out, options.script, overwrite=options.overwrite).absolute()

@@ -189,7 +189,7 @@ def test_what_a_job_does_not_use_is_not_worth_a_try() -> None:
     ("name", "values", "message"),
     [
         ("@optimizer", ("foreach", "fussed"), "fussed: expected one of default, loop, foreach, fused"),
-        ("@optimiser", ("foreach", "fused"), "no toggle @optimiser (did you mean optimizer?)"),
+        ("@optimiser", ("foreach", "fused"), "@optimiser: no such toggle (did you mean optimizer?)"),
         ("@compile", ("on", "off"), "the job compiles nothing"),
         ("@threads", ("1", "many"), "many: expected a number of threads"),
         ("@stall", ("0", "x"), "expected microseconds"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from traceq.recorder.toggles.toggle import DEFAULT, Job, check_values
+from traceq.recorder.toggles.toggle import DEFAULT, Job
 
 __all__ = ["CANDIDATES", "BackendToggle", "ImplementationToggle", "create", "is_used"]
 
@@ -86,7 +86,6 @@ def _calls_attention(kind: type) -> bool:
 
 def create(job: Job, values: Sequence[str]) -> BackendToggle | ImplementationToggle:
     """Return the toggle; UsageFault for an unknown backend."""
-    check_values(values, (*_BACKENDS, _ALL))
     modules = (module for model in job.models for module in model.modules())
     model = next((module for module in modules if hasattr(module, "set_attn_implementation")), None)
     if model is not None and set(values) <= {DEFAULT, "eager", _ALL}:

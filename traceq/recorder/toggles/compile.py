@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from traceq.errors import UsageFault
-from traceq.recorder.toggles.toggle import Job, check_values
+from traceq.recorder.toggles.toggle import Job
 
 __all__ = ["CANDIDATES", "CompileToggle", "create", "has_compiled"]
 
@@ -38,7 +38,6 @@ class CompileToggle:
 
 def create(job: Job, values: Sequence[str]) -> CompileToggle:
     """Return the toggle; UsageFault for a job that has compiled nothing yet."""
-    check_values(values, ("on", "off"))
     if not hasattr(torch.compiler, "set_stance"):
         raise UsageFault(f"torch {torch.__version__} cannot switch; 2.6 can")
     if not has_compiled():

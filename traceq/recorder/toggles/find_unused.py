@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch.nn.parallel import DistributedDataParallel
 
 from traceq.errors import UsageFault
-from traceq.recorder.toggles.toggle import DEFAULT, Job, check_values
+from traceq.recorder.toggles.toggle import DEFAULT, Job
 
 __all__ = ["CANDIDATES", "FindUnusedToggle", "create"]
 
@@ -56,7 +56,6 @@ class FindUnusedToggle:
 
 def create(job: Job, values: Sequence[str]) -> FindUnusedToggle:
     """Return the toggle; UsageFault for a job that is not wrapped in DDP, or whose wrapper cannot be built twice."""
-    check_values(values, ("off", "on"))
     wrapper = next((model for model in job.models if isinstance(model, DistributedDataParallel)), None)
     if wrapper is None:
         raise UsageFault("no model is wrapped in DistributedDataParallel")

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Sequence
 
 from traceq.recorder.toggles.setting import Setting
-from traceq.recorder.toggles.toggle import Job, check_values
+from traceq.recorder.toggles.toggle import Job
 
 __all__ = ["CANDIDATES", "create"]
 
@@ -15,7 +15,6 @@ CANDIDATES = ("on", "off")
 
 def create(job: Job, values: Sequence[str]) -> Setting:
     """Return the toggle; collections of the arm `on` visit the whole program, as they do without a recording."""
-    check_values(values, ("off", "on"))
     is_frozen_by_the_job = gc.get_freeze_count() > 0
 
     def set_collector(is_on: bool) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from traceq.errors import UsageFault
-from traceq.recorder.toggles.toggle import DEFAULT, Job, check_values
+from traceq.recorder.toggles.toggle import DEFAULT, Job
 
 __all__ = ["CANDIDATES", "OptimizerToggle", "create"]
 
@@ -63,7 +63,6 @@ class OptimizerToggle:
 
 def create(job: Job, values: Sequence[str]) -> OptimizerToggle:
     """Return the toggle; UsageFault if no optimizer has several implementations, or the device has no fused one."""
-    check_values(values, _FLAGS)
     optimizers = [each for each in job.optimizers if any("foreach" in group for group in each.param_groups)]
     if not optimizers:
         names = ", ".join(type(each).__name__ for each in job.optimizers) or "none was found"

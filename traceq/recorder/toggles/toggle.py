@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,14 +22,25 @@ __all__ = [
     "Toggle",
     "ToggleModule",
     "applicable_toggles",
-    "check_toggle_names",
-    "check_values",
+    "check_toggles",
     "create_toggle",
     "toggle_names",
 ]
 
 DEFAULT = "default"
 """Value of any built-in toggle: as the job has it."""
+
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    "attention": ("math", "eager", "flash", "efficient", "cudnn", "sdpa"),
+    "autocast": ("off", "on"),
+    "checkpointing": ("off", "on"),
+    "compile": ("off", "on"),
+    "find_unused": ("off", "on"),
+    "gc": ("off", "on"),
+    "matmul_precision": ("highest", "high", "medium"),
+    "optimizer": ("loop", "foreach", "fused"),
+}
+"""By name of a toggle of ours whose values are words, besides DEFAULT: checked before the job starts, without torch."""
 
 _NO_TOGGLES = ("toggle", "setting", "attribute", "attribute_path")
 
@@ -75,14 +86,6 @@ class ToggleModule(Protocol):
         ...
 
 
-def check_values(values: Sequence[str], accepted: Iterable[str]) -> None:
-    """Raise UsageFault for a value that is neither accepted nor DEFAULT."""
-    names = (DEFAULT, *accepted)
-    for value in values:
-        if value not in names:
-            raise UsageFault(f"{value}: expected one of {', '.join(names)}{did_you_mean(value, names)}")
-
-
 def toggle_names() -> tuple[str, ...]:
     """Return the names of all toggles but attributes: those of traceq, then those of plugins."""
     built_in = sorted(
@@ -91,12 +94,21 @@ def toggle_names() -> tuple[str, ...]:
     return (*built_in, *sorted(find_plugins(TOGGLES).keys() - set(built_in)))
 
 
-def check_toggle_names(names: Iterable[str]) -> None:
-    """Raise UsageFault for an `@name` that resembles one of a toggle; others may be those of plugins of the job."""
-    for name in names:
+def check_toggles(toggles: Mapping[str, Sequence[str]]) -> None:
+    """Raise UsageFault for a toggle, by `@name` with its values, that no job could have.
+
+    That is a name that resembles one of ours (others may be those of plugins of the job), or a value that ours has not.
+    """
+    for name, values in toggles.items():
+        if not name.startswith("@"):
+            continue
         known_names = toggle_names()
-        if name.startswith("@") and name[1:] not in known_names and (hint := did_you_mean(name[1:], known_names)):
+        if name[1:] not in known_names and (hint := did_you_mean(name[1:], known_names)):
             raise UsageFault(f"--toggle {name}: no such toggle{hint}; available: {', '.join(known_names)}")
+        accepted = (DEFAULT, *_VALUES[name[1:]]) if name[1:] in _VALUES else values
+        if wrong := [value for value in values if value not in accepted]:
+            hint = did_you_mean(wrong[0], accepted)
+            raise UsageFault(f"--toggle {name}: {wrong[0]}: expected one of {', '.join(accepted)}{hint}")
 
 
 def applicable_toggles(job: Job) -> dict[str, tuple[str, ...]]:
@@ -133,6 +145,7 @@ def create_toggle(name: str, values: Sequence[str], job: Job) -> Toggle:
     if not name.startswith("@"):
         attribute: Toggle = import_module("traceq.recorder.toggles.attribute").create(name, values, job)
         return attribute
+    check_toggles({name: values})
     module = _module(name.removeprefix("@"))
     try:
         return module.create(job, values)
