@@ -37,7 +37,8 @@ from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
 CONSOLE = Console(highlight=False, soft_wrap=True)
-ENDLESS = 100_000
+ENDLESS = 20_000
+"""Steps: more than are run. Far more would be a plan of so many blocks that collecting garbage shows."""
 ROUNDS, SETTLING_STEPS, COUNTED_STEPS = 200, 2, 4
 OFF, IDLE, ON = "off", "replaced functions alone", "recorder"
 WIDTH = 700

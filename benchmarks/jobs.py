@@ -5,8 +5,9 @@
 In one arm of a `stall` recording the first layer of the largest model waits for a known time (`@stall`); of a `null`
 recording both arms are the job as it is. The scripts are those of public repositories: from FOLDER/<repository> if it
 has them, else cloned into it. A script that can neither be found nor fetched, or whose packages are missing, is
-skipped, and that is said. What such a wait costs each script where nothing is recorded is measured besides
-(`stall_alone.py`): that is the known time, as a wait costs more than it lasts.
+skipped, and that is said. What such a wait costs each script where nothing is recorded is measured besides, in several
+processes, as it differs between these (`stall_alone.py`): their mean is the known time, as a wait costs more than it
+lasts.
 
 Each recording is a folder under --out. Complete ones are read and not repeated, so that the benchmark can be stopped,
 and goes on where it was; with --minutes it begins no recording after that time. The scripts take turns. One table ends
@@ -48,6 +49,8 @@ TRACEQ = [sys.executable, "-c", "from traceq.cli import main; main()"]
 LISTED_CAUSES = 5
 STALL_US = 1_000
 STEPS, TRACE_STEPS = 64, 5  # of each arm
+ALONE = "alone"
+"""The kind of recording that is none: `stall_alone.py` measures the wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,18 +270,20 @@ def main() -> None:
             CONSOLE.print(f"{script.name:21} skipped: {reason}")
         else:
             scripts.append(script)
+    complete: list[tuple[Script, str, Path]] = []
+    for script, kind, number in in_turns(scripts, {"stall": options.runs, "null": options.nulls, ALONE: options.alone}):
+        folder, out = folder_of(script, options.scripts), options.out / script.slug / f"{kind}-{number:02}"
+        if out.exists() or (time.monotonic() < until and record(script, folder, kind, out)):
+            complete.append((script, kind, out))
+            CONSOLE.print(f"{script.name:21} {kind:5} {number:2}")
+    alone_ns = costs_alone_ns(complete)
     answers: dict[tuple[str, str], list[Answer]] = {}
-    alone_ns: dict[str, int] = {}
-    for script, kind, number in in_turns(scripts, {"stall": options.runs, "null": options.nulls}):
-        out, folder = options.out / script.slug / f"{kind}-{number:02}", folder_of(script, options.scripts)
-        if script.name not in alone_ns and time.monotonic() < until:
-            alone_ns[script.name] = wait_alone_ns(script, folder, out.with_name("alone.json"))
-        if not out.is_dir() and (time.monotonic() > until or not record(script, folder, kind, out)):
-            continue
-        truth_ns = alone_ns.get(script.name) or script.wait_ns if kind == "stall" else 0
-        answer = answer_of(script, folder, truth_ns, out)
-        answers.setdefault((script.name, kind), []).append(answer)
-        CONSOLE.print(f"{script.name:21} {kind:5} {number:2}  {answer.words}")
+    for script, kind, out in complete:
+        if kind != ALONE:
+            truth_ns = alone_ns.get(script.name, script.wait_ns) if kind == "stall" else 0
+            answer = answer_of(script, folder_of(script, options.scripts), truth_ns, out)
+            answers.setdefault((script.name, kind), []).append(answer)
+            CONSOLE.print(f"{script.name:21} {out.name:8}  {answer.words}")
     console = Console(width=160)
     console.print(table_of(scripts, answers, alone_ns))
 
@@ -291,6 +296,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("build/jobs-recordings"))
     parser.add_argument("--runs", type=int, default=20, help="recordings with a stall of each script")
     parser.add_argument("--nulls", type=int, default=8, help="recordings of equal arms of each script")
+    parser.add_argument("--alone", type=int, default=5, help="measurements of the wait where nothing is recorded")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     options = parser.parse_args()
     options.names = options.names or names
@@ -331,30 +337,41 @@ def why_not(script: Script, scripts: Path) -> str:
 
 
 def record(script: Script, folder: Path, kind: str, out: Path) -> bool:
-    """Record into a folder that exists only once it is complete; say so, and return False, if that fails."""
+    """Record into a folder, or measure into a file, which is there once complete; say so, and return False, if not."""
     partial = out.with_name(f"{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
-    stall_us = STALL_US if kind == "stall" else "0.0"  # equal, and not the same word
-    sizes = ["--steps", str(STEPS), "--trace-steps", str(TRACE_STEPS)]
-    toggle = ["--toggle", f"@stall=0,{stall_us}"]
-    if run(script, folder, [*TRACEQ, "record", *sizes, *toggle, "--out", str(partial), "--", *script.command()]):
+    if run(script, folder, alone(script, partial) if kind == ALONE else recording(script, kind, partial)):
         partial.rename(out)
         return True
     return False
 
 
-def wait_alone_ns(script: Script, folder: Path, out: Path) -> int:
-    """Return what the wait costs a step where nothing is recorded; 0, which is said, where that cannot be measured."""
+def recording(script: Script, kind: str, out: Path) -> list[str]:
+    """Return the command that records a script with a wait or with equal arms."""
+    stall_us = STALL_US if kind == "stall" else "0.0"  # equal, and not the same word
+    sizes = ["--steps", str(STEPS), "--trace-steps", str(TRACE_STEPS)]
+    toggle = ["--toggle", f"@stall=0,{stall_us}"]
+    return [*TRACEQ, "record", *sizes, *toggle, "--out", str(out), "--", *script.command()]
+
+
+def alone(script: Script, out: Path) -> list[str]:
+    """Return the command that measures what the wait costs a step of a script where nothing is recorded."""
     num = len({event for event in script.pattern.split() if event.startswith("O")})
     measuring = str(Path(__file__).with_name("stall_alone.py")), "--out", str(out), "--us", str(STALL_US)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if not out.is_file() and not run(script, folder, script.command(*measuring, "--optimizers", str(num))):
-        return 0
-    cost = json.loads(out.read_text(encoding="utf-8"))
-    ends = " to ".join(format_value(end, Unit.DELTA_NS) for end in cost["ci95_ns"])
-    CONSOLE.print(f"{script.name:21} alone     {format_value(cost['delta_ns'], Unit.DELTA_NS)} ({ends})")
-    return int(cost["delta_ns"])
+    return script.command(*measuring, "--optimizers", str(num))
+
+
+def costs_alone_ns(complete: Sequence[tuple[Script, str, Path]]) -> dict[str, int]:
+    """Return by script the mean of what the wait cost each of its processes where nothing was recorded; say all."""
+    deltas_ns: dict[str, list[int]] = {}
+    for script, kind, out in complete:
+        if kind == ALONE:
+            deltas_ns.setdefault(script.name, []).append(json.loads(out.read_text(encoding="utf-8"))["delta_ns"])
+    for name, costs_ns in deltas_ns.items():
+        words = ", ".join(format_value(each, Unit.DELTA_NS) for each in costs_ns)
+        CONSOLE.print(f"{name:21} {ALONE}     {words}")
+    return {name: round(statistics.mean(costs_ns)) for name, costs_ns in deltas_ns.items()}
 
 
 def run(script: Script, folder: Path, command: Sequence[str]) -> bool:
