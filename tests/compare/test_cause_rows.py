@@ -138,6 +138,37 @@ def test_what_a_process_does_once_is_a_cause_of_its_own_and_has_no_part_in_the_p
     assert deltas(causes)["pace of all host ops (+40.0 %)"] == pytest.approx(delta - 100_000, rel=0.05)
 
 
+def test_a_device_that_starts_in_an_op_which_allocates_is_no_cost_of_the_allocation() -> None:
+    """The first op of one side starts the driver for 200 ms, then asks it for memory for 1 ms."""
+
+    def started(first_ms: float) -> Trace:
+        host, begin = Host(), first_ms * 1000
+        if first_ms:
+            host.rows += [op("aten::empty", 0, begin), call("cudaGetDeviceCount", 5, 10)]
+            host.rows.append(call("cudaMalloc", begin - 1500, 1000))
+        host.time = begin
+        for _ in range(60):
+            host.work("aten::prepare", 200).run("add", 5)
+        return host.trace
+
+    _, causes = causes_of(started(200), started(0))
+    assert deltas(causes) == {FIRST_USE: -199_000, "alloc aten::empty": -1000}
+
+
+def test_an_op_of_one_side_that_allocates_is_the_cause_of_its_own_time() -> None:
+    """It prepares for 450 us, and asks the driver for memory for 50."""
+
+    def prepared(*, twice: bool) -> Trace:
+        host = Host().run("gemm", 5)
+        if twice:
+            host.rows.append(call("cudaMalloc", host.time + 100, 50))
+            host.work("aten::prepare", 500)
+        return host.run("add", 5).trace
+
+    _, causes = causes_of(prepared(twice=False), prepared(twice=True))
+    assert deltas(causes) == {"aten::prepare": 450, "alloc aten::prepare": 50}
+
+
 def launched_by_threads(seed: int, *, slow: float = 0) -> Trace:
     """Four threads that launch side by side, each on a stream of its own; an op of the third one takes `slow` more."""
     rng, rows, number, end = random.Random(seed), [], 0, 0.0

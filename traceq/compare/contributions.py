@@ -13,7 +13,7 @@ from traceq.causes.common_graph import CommonGraph
 from traceq.causes.common_steps import CommonSteps
 from traceq.causes.edges import IN_A, IN_B, IN_BOTH, EdgeKind, Edges
 from traceq.causes.holds import HoldKind
-from traceq.causes.host_line import HostLine
+from traceq.causes.host_line import ONCE_PER_PROCESS, HostLine
 from traceq.compare.cost_centers import actors
 from traceq.compare.labels import (
     LOADER,
@@ -266,7 +266,9 @@ def _join_sync_parts(
     runs = on_rank & (graph.edges.kind == EdgeKind.DURATION)
     by_op: dict[tuple[str, str], list[int]] = {}
     for number in sorted_unique(host.owner[on_rank[host.edge]]).tolist():
-        by_op.setdefault((host.owners[number].phase, host.owners[number].inner), []).append(number)
+        owner = host.owners[number]
+        if owner.name not in ONCE_PER_PROCESS:  # the device starts inside an op, whether that op asks for a sync or not
+            by_op.setdefault((owner.phase, owner.inner), []).append(number)
     totals = [np.bincount(host.owner, weights=ns, minlength=len(host.owners)) for ns in (host.a_ns, host.b_ns)]
     for side, line, refs, other in (
         (0, common.a[index], graph.edges.a, graph.edges.b),
@@ -289,9 +291,9 @@ def _join_sync_parts(
 
 
 def _enclosing_ops(line: HostLine, hold: NDArray[np.int64], of_hold: NDArray[np.int64]) -> set[tuple[int, str]]:
-    """Return (label of the hold, name of an op around it) for some holds."""
+    """Return (label of the hold, name of an op around it) for some holds; an op that allocates does so on the side."""
     events, result = line.trace.events, set[tuple[int, str]]()
-    hold = hold[(line.holds.row[hold] >= 0) & (line.holds.kind[hold] < HoldKind.LOADER)]
+    hold = hold[(line.holds.row[hold] >= 0) & (line.holds.kind[hold] < HoldKind.ALLOC)]
     row_track = tracks(line.trace)[line.holds.row[hold]]
     for track, ops in host_ops(line.trace).items():
         on_track = hold[row_track == track]
