@@ -97,3 +97,9 @@ def test_people_see_host_ops_where_the_device_waits_for_them_only() -> None:
     assert [views(8), views(50)] == [0, 0]
     late = build(step(0, 100), launch(5, 2, 1), kernel("a", 8, 40, 1), launch(80, 2, 2), kernel("b", 83, 17, 2))
     assert len(analyze(Run("", (late,)), "host").views) == 1
+
+
+def test_ops_that_take_as_long_are_in_the_order_of_their_names() -> None:
+    """Not in that of the file, in which readers may number texts otherwise: one op has the name of a category."""
+    rows = table(build(step(0, 100), op("kernel", 10, 20), op("aten::mm", 40, 20), kernel("gemm", 70, 5)), "host")
+    assert [row["name"] for row in rows if row["self_ns"] == 20_000] == ["aten::mm", "kernel"]

@@ -73,11 +73,11 @@ def _rows(trace: Trace) -> list[HostRow]:
     times, events, labels = self_times(trace), trace.events, phases(trace)
     groups = group([labels.phase_at(times.track, events.ts[times.rows]), events.name[times.rows]])
     num, self_ns = groups.sum(times.is_call.astype(np.int64)), groups.sum(times.ns)
-    rows = []
-    for index in np.argsort(-np.array(self_ns, np.int64), kind="stable").tolist():
-        phase, name = labels.names[groups.keys[index, 0]], events.strings[groups.keys[index, 1]]
-        rows.append(HostRow(trace.rank, phase, name, num[index], self_ns[index]))
-    return rows
+    rows = [
+        HostRow(trace.rank, labels.names[phase], events.strings[name], *sums)
+        for (phase, name), *sums in zip(groups.keys.tolist(), num, self_ns, strict=True)
+    ]
+    return sorted(rows, key=lambda row: (-row.self_ns, row.phase, row.name))
 
 
 def _is_host_bound(trace: Trace) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.facts.events.device_work import device_work
@@ -72,12 +70,11 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 def _rows(trace: Trace) -> list[KernelRow]:
     kernels, events, labels = launched_kernels(trace), trace.events, phases(trace)
     groups = group([labels.work_phase[kernels.work], events.name[device_work(trace).rows[kernels.work]]])
-    gpu_ns, num = groups.sum(kernels.ns), groups.count()
     rows = []
-    for index in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist():
-        phase, name = labels.names[int(groups.keys[index, 0])], events.strings[int(groups.keys[index, 1])]
-        rows.append(KernelRow(f"{phase}|{name}", trace.rank, phase, name, num[index], gpu_ns[index]))
-    return rows
+    for (phase_number, text), *sums in zip(groups.keys.tolist(), groups.count(), groups.sum(kernels.ns), strict=True):
+        phase, name = labels.names[phase_number], events.strings[text]
+        rows.append(KernelRow(f"{phase}|{name}", trace.rank, phase, name, *sums))
+    return sorted(rows, key=lambda row: (-row.gpu_ns, row.phase, row.name))
 
 
 def _view(job: Job, rows: Sequence[KernelRow], parts: Sequence[_Rank]) -> Table:

@@ -179,12 +179,13 @@ def _kernel_rows(trace: Trace) -> list[ModuleKernelRow]:
     module = modules_of_work(trace)[kernels.work]
     name = events.name[device_work(trace).rows[kernels.work]]
     groups = group([phases(trace).work_phase[kernels.work], module, name])
-    num, gpu_ns = groups.count(), groups.sum(kernels.ns)
-    return [
-        ModuleKernelRow(trace.rank, names[phase], paths[module], events.strings[text], num[index], gpu_ns[index])
-        for index in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist()
-        for phase, module, text in (groups.keys[index].tolist(),)
+    rows = [
+        ModuleKernelRow(trace.rank, names[phase], paths[module], events.strings[text], *sums)
+        for (phase, module, text), *sums in zip(
+            groups.keys.tolist(), groups.count(), groups.sum(kernels.ns), strict=True
+        )
     ]
+    return sorted(rows, key=lambda row: (-row.gpu_ns, row.phase, row.module, row.name))
 
 
 def _tree_lines(trace: Trace) -> list[_TreeLine]:
