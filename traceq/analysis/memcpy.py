@@ -111,11 +111,10 @@ def _rows(trace: Trace) -> list[CopyRow]:
     work, events = device_work(trace), trace.events
     copies = np.flatnonzero(events.category[work.rows] == Category.MEMCPY)
     rows = work.rows[copies]
-    numbers: dict[str, int] = {}
     names, inverse = unique_names(events, rows)
-    of_name = [numbers.setdefault(_kind(events.strings[name]), len(numbers)) for name in names.tolist()]
-    groups = group([np.array(of_name, np.int64)[inverse]])
-    kinds = list(numbers)
+    of_name = [_kind(events.strings[name]) for name in names.tolist()]
+    kinds = sorted(set(of_name))
+    groups = group([np.array([kinds.index(kind) for kind in of_name], np.int64)[inverse]])
     sums = zip(
         groups.keys[:, 0].tolist(),
         groups.count(),
