@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from builder import Event, build, call, comms, kernel, launch, memcpy, op, step, table, world
@@ -169,3 +170,23 @@ def test_show_has_what_gains_most_of_a_job_by_the_numbers_of_whatif() -> None:
     assert list(rows) == ["--without loader", "--without-straggler=1", "--without sync:train.py:31"]
     sync = predict(job_replay(run), [WithoutSyncs("train.py:31")]).together
     assert rows["--without sync:train.py:31"] == sync.least_saved_ns
+
+
+@pytest.mark.parametrize(
+    ("late", "severity", "of_job"),
+    [(20, "medium", "30.0 us of the job's step of 120 us"), (90, "low", "nothing of the job's step of 120 us")],
+)
+def test_an_op_below_its_roof_says_what_its_rank_gains_alone_and_what_the_job_does(
+    late: int, severity: str, of_job: str
+) -> None:
+    """A product of 8 GFLOP takes 42 us on rank 0, at 70 % of the roof of 989 TFLOP/s 11.6 us."""
+    product = {"Input Dims": [[1000, 4000], [4000, 1000]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+    gemm = op("aten::mm", 1, 6, **product), launch(2, 2, 1), kernel("gemm", 7, 42, 1)
+    first, second = rank(0, 9, 50, *gemm), rank(1, 11, late, launch(2, 1, 1), kernel("long", 7, late - 7, 1))
+    h100 = Run("job", tuple(replace(each, device="NVIDIA H100 80GB HBM3") for each in (first, second)))
+    finding = finding_of(h100, "efficiency", "below_roof")
+    assert finding.severity == severity
+    saved = format_value(finding.ns, Unit.NS)
+    assert f"it would take 11.6 us, which saves {saved} on this rank alone, and on all ranks {of_job} (replay)" in (
+        finding.text
+    )

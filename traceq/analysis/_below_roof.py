@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, recurs, step_lengths
-from traceq.analysis._faster_ops import FasterRow, saved_by_faster_ops
+from traceq.analysis._faster_ops import FasterOps, FasterRow, saved_by_faster_ops
+from traceq.analysis._job_gain import JobGain, gained_words, job_gain
 from traceq.analysis._roofs import Roofed, against_roofs
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import per_step, replay_term, saving_words, the_step
@@ -30,6 +31,9 @@ _KERNEL_NS = 2_000
 """Time that no kernel needs to do nothing, where all of a trace take longer."""
 _MOST_REPLAYS = 3
 """Ops of a rank whose savings are replayed."""
+
+_Name = tuple[str, str, str]
+"""Op, phase and dtype."""
 
 
 @frozen(eq=False)
@@ -55,6 +59,11 @@ class _SlowOp:
         return next(iter(self.rows.values()))
 
     @property
+    def name(self) -> _Name:
+        """What it is called on every rank."""
+        return self.first.op, self.first.phase, self.first.dtype
+
+    @property
     def key(self) -> str:
         """The key of the row that takes longest."""
         return max(self.rows.values(), key=lambda row: row.step_ns).key
@@ -70,13 +79,12 @@ def below_roof(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | 
     """Return the op whose distance from what well-tuned kernels reach costs the step most, in most steps.
 
     It is one of the rank on which the time of an op on the device would be less by most, more than that rank waits for
-    others; what the step saves is by a replay of that rank.
+    others; what its step saves is by a replay of that rank, and what the job's does if the op is faster on all ranks by
+    that of all.
     """
     slack_ns = slack_by_rank(job)
-    slow = [
-        [] if (of_rank := peaks[part.rank]) is None else _slow_ops(part, of_rank, step_lengths(rank.steps))
-        for part, rank in zip(parts, job.ranks, strict=True)
-    ]
+    every = [{} if (of_rank := peaks[part.rank]) is None else _every_op(part, of_rank) for part in parts]
+    slow = [_slow_ops(ops, step_lengths(rank.steps)) for ops, rank in zip(every, job.ranks, strict=True)]
     most_ns = [
         float(ops[0].gain_ns.mean()) - slack_ns.get(part.rank, 0.0) if ops else -np.inf
         for ops, part in zip(slow, parts, strict=True)
@@ -86,21 +94,31 @@ def below_roof(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | 
         return ()
     chosen, rank = slow[worst][:_MOST_REPLAYS], parts[worst].rank
     (savings,) = job.query(saved_by_faster_ops, [(rank, tuple(op.faster for op in chosen))])
+    best = _best(job, worst, chosen, savings)
+    if savings and best is None:
+        return ()
+    op, saving = best or (chosen[0], None)
+    faster = {part.rank: ops[op.name].faster for ops, part in zip(every, parts, strict=True) if op.name in ops}
+    gain = job_gain(job, FasterOps(faster)) if saving is not None else None
     findings: list[Finding | None] = [None] * len(parts)
-    findings[worst] = _finding(job, worst, chosen, savings)
-    return on_the_worst_rank(job, findings, slack_ns)
+    findings[worst] = _finding(job, worst, op, saving, gain)
+    return on_the_worst_rank(job, findings, slack_ns, is_of_job=gain is not None)
 
 
-def _slow_ops(part: RankWork, peaks: Peaks, step_ns: NDArray[np.float64]) -> list[_SlowOp]:
-    """Return the ops of a rank that would take less time on the device by much of most steps, that with most first."""
-    by_op: dict[tuple[str, str, str], dict[int, OpWork]] = {}
+def _every_op(part: RankWork, peaks: Peaks) -> dict[_Name, _SlowOp]:
+    """Return the ops of a rank, whether or not they would take less time."""
+    by_op: dict[_Name, dict[int, OpWork]] = {}
     for index, row in enumerate(part.rows):
         if not row.unsure and row.step_ns:
             by_op.setdefault((row.op, row.phase, row.dtype), {})[index] = row
-    slow = [_slow_op(rows, peaks, part.shortest_ns) for rows in by_op.values()]
+    return {name: _slow_op(rows, peaks, part.shortest_ns) for name, rows in by_op.items()}
+
+
+def _slow_ops(ops: Mapping[_Name, _SlowOp], step_ns: NDArray[np.float64]) -> list[_SlowOp]:
+    """Return the ops of a rank that would take less time on the device by much of most steps, that with most first."""
     large = [
         op
-        for op in slow
+        for op in ops.values()
         if op.is_roofed
         and op.gain_ns.sum() >= _LARGE * step_ns.sum() > 0
         and holds_in_steps(op.gain_ns, step_ns, 100 * _LARGE)
@@ -160,20 +178,30 @@ def _reachable_ns(row: OpWork, target: str, peaks: Peaks) -> NDArray[np.float64]
     return np.array(least_ns) / peaks.reachable(roofed.roof)
 
 
-def _finding(job: Job, index: int, slow: Sequence[_SlowOp], savings: Sequence[Saving]) -> Finding | None:
-    """Return the finding on the op without which most is saved; by its time on the device if no saving is known."""
-    steps = job.ranks[index].steps
+def _best(job: Job, index: int, slow: Sequence[_SlowOp], savings: Sequence[Saving]) -> tuple[_SlowOp, Saving] | None:
+    """Return the op without which a rank's step is shorter by most; None if that is not much of most steps."""
     if not savings:
-        gain_ns = round(float(slow[0].gain_ns.mean()))
-        gain = f"{format_value(gain_ns, Unit.NS)} less; what {the_step(steps)} gains is not known"
-        return Finding("below_roof", "medium", _sentence(job, slow[0], gain), gain_ns, slow[0].key)
-    step_ns = float(step_lengths(steps).mean())
-    op, saving = max(zip(slow, savings, strict=True), key=lambda pair: pair[1].least_ns)
-    if saving.least_ns < _LARGE * step_ns or not recurs(saving.steps_ns, steps, 100 * _LARGE):
         return None
+    steps = job.ranks[index].steps
+    op, saving = max(zip(slow, savings, strict=True), key=lambda pair: pair[1].least_ns)
+    is_much = saving.least_ns >= _LARGE * float(step_lengths(steps).mean())
+    return (op, saving) if is_much and recurs(saving.steps_ns, steps, 100 * _LARGE) else None
+
+
+def _finding(job: Job, index: int, op: _SlowOp, saving: Saving | None, gain: JobGain | None) -> Finding:
+    """Return the finding on an op; by its time on the device if no saving is known."""
+    steps = job.ranks[index].steps
+    if saving is None:
+        gain_ns = round(float(op.gain_ns.mean()))
+        says = f"{format_value(gain_ns, Unit.NS)} less; what {the_step(steps)} gains is not known"
+        return Finding("below_roof", "medium", _sentence(job, op, says), gain_ns, op.key)
+    saved = saving_words(saving, float(step_lengths(steps).mean()))
+    if gain is not None:
+        says, severity = f"which saves {gained_words(saved, gain)} (replay)", "low" if gain.is_nothing else "medium"
+        return Finding("below_roof", severity, _sentence(job, op, says), saving.least_ns, op.key)
     term = "replay of this rank alone" if len(job.ranks) > 1 else replay_term(job)
-    gain = f"which makes {the_step(steps)} {saving_words(saving, step_ns)} shorter by {term}"
-    return Finding("below_roof", "medium", _sentence(job, op, gain), saving.least_ns, op.key)
+    says = f"which makes {the_step(steps)} {saved} shorter by {term}"
+    return Finding("below_roof", "medium", _sentence(job, op, says), saving.least_ns, op.key)
 
 
 def _sentence(job: Job, slow: _SlowOp, gain: str) -> str:

@@ -1,6 +1,8 @@
-"""What a step saves if the device work of some ops takes less time, by replay of their rank."""
+"""What a step saves if the device work of some ops takes less time, by replay of their rank or of all ranks."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +13,12 @@ from traceq.facts.roofline.interruptions import interrupted_ns
 from traceq.facts.roofline.op_work import rows_of_pieces
 from traceq.frozen import frozen
 from traceq.model import Trace
+from traceq.whatif.intervention import RankIntervention
+from traceq.whatif.rank_part import RankPart
 from traceq.whatif.unreplayed import is_replayed
+from traceq.whatif.weights import RankWeights
 
-__all__ = ["FasterRow", "saved_by_faster_ops"]
+__all__ = ["FasterOps", "FasterRow", "saved_by_faster_ops"]
 
 
 @frozen
@@ -22,6 +27,34 @@ class FasterRow:
 
     row: int
     factors: tuple[float, ...]
+
+
+@frozen
+class FasterOps(RankIntervention):
+    """The calls of some ops take less time on the device: rows of `rank_work` of each rank that has them."""
+
+    rows: Mapping[int, tuple[FasterRow, ...]]
+    held = "what else runs at the same time keeps its speed"
+    speeds_device = True
+
+    @property
+    def option(self) -> str:
+        return "faster ops"
+
+    @property
+    def words(self) -> str:
+        return "with faster ops"
+
+    def is_in(self, part: RankPart) -> bool:
+        return bool(self.rows.get(part.trace.rank))
+
+    def nothing(self, nearest: Sequence[str]) -> str:
+        return f"{self.option}: no rank has one"
+
+    def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
+        takes_ns = _work_ns(part.trace, self.rows.get(part.trace.rank, ()))
+        runs = np.flatnonzero((part.work >= 0) & part.counted)
+        weights.edges[runs] = np.minimum(weights.edges[runs], takes_ns[part.work[runs]])
 
 
 def saved_by_faster_ops(trace: Trace, cases: tuple[tuple[FasterRow, ...], ...]) -> tuple[Saving, ...]:
