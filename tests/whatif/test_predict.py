@@ -379,3 +379,12 @@ def test_show_has_what_gains_most_of_a_trace_that_can_be_replayed() -> None:
     )
     of_ranks = [view for view in analyze(JOB, "replay").views if view.key == "whatif"]
     assert [row["option"] for view in of_ranks for row in view.to_dicts()] == ["--hide-comm", "--no-launch-latency"]
+
+
+def test_launches_of_a_host_whose_ops_are_not_recorded_may_not_be_all_that_it_does() -> None:
+    events = launch(0, 5, 1), kernel("k", 10, 2, 1), launch(100, 5, 2), kernel("k", 110, 2, 2)
+    for ops, is_asked in ((), False), ([op("aten::mm", 0, 6)], True):
+        replay = job_replay(run_of(*ops, *events))
+        assert [each.together.option for each in best_changes(replay)] == ["--no-launch-latency"] * is_asked
+        (held, *_) = held_lines([predict(replay, [NoLaunchLatency()])])
+        assert ("takes no time; what the host does between its calls is not recorded" in held) != is_asked

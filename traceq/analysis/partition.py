@@ -23,7 +23,7 @@ from traceq.analysis._wording import (
 from traceq.analysis.perturbation import much_longer_words
 from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import Saving, replay_of
-from traceq.facts.events.device_work import device_work
+from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.exposed_waits import (
     EXPOSED_TRANSFER,
@@ -143,11 +143,15 @@ def summarize(trace: Trace) -> _Rank:
 
 
 def _saved(trace: Trace) -> dict[str, Saving]:
-    """Return by how much replay shortens a step without what `_FREE` names, as in the table `replay`."""
+    """Return by how much replay shortens a step without what `FREE` names, as in the table `replay`.
+
+    What a host does of which no op is recorded is not known, and so is what would be saved without it.
+    """
     if not len(device_work(trace)) or not is_replayed(trace):
         return {}
     replay = replay_of(trace)
-    saved = {_EXPOSED: replay.without_communication, _HOST_BOUND: replay.without_host_time}
+    saved = {_EXPOSED: replay.without_communication}
+    saved |= {} if lacks_host_ops(trace) else {_HOST_BOUND: replay.without_host_time}
     return saved | {_SYNC: saved_without_syncs(trace), _ALLOC: saved_without_syncs(trace, SyncKind.ALLOC)}
 
 
@@ -177,7 +181,7 @@ def _lost_time(job: Job, rows: Sequence[PartitionRow], means: Sequence[_Mean], p
         job=job,
         by_step=by_step,
         first_waits=np.zeros(max(map(len, by_step.values()), default=0)) if of_first is None else of_first,
-        saved={category: [part.saved[category] for part in chosen] for category in FREE},
+        saved={category: [part.saved[category] for part in chosen if category in part.saved] for category in FREE},
         last=last,
         last_ns=last_ns,
         device_copies=_device_copies(parts),

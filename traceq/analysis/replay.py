@@ -16,7 +16,7 @@ from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import a_step, in_traced_steps, replay_term, the_step, until_done
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
 from traceq.causes.replay import Saving, replay_of
-from traceq.facts.events.device_work import device_work
+from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.stalls.host_waits import host_waits
@@ -160,10 +160,10 @@ def _rows(trace: Trace) -> list[ReplayRow]:
             rows.append(_row(trace.rank, name, int(selected.sum()), blocked_ns, saving, step_ns))
     if not len(device_work(trace)):
         return rows
-    for name, edges, without in (
-        (_COMMUNICATION, replay.communication, replay.without_communication),
-        (_HOST_TIME, replay.host_time, replay.without_host_time),
-    ):
+    bounds = [(_COMMUNICATION, replay.communication, replay.without_communication)]
+    if not lacks_host_ops(trace):  # else what the host does between its calls is unknown
+        bounds.append((_HOST_TIME, replay.host_time, replay.without_host_time))
+    for name, edges, without in bounds:
         taken_ns = round(int(replay.weight[edges].sum()) / int(counted.sum()))
         if taken_ns:
             rows.append(_row(trace.rank, name, len(edges), taken_ns, without, step_ns))

@@ -329,9 +329,9 @@ def _replayed(name: str, verb: str, changed: Sequence[Cause], traced: Traced) ->
 
 def _host_words(a_name: str, b_name: str, traced: Traced) -> list[str]:
     """Return how far B waits for its host, by replay, if no causes can be told."""
-    if traced.replays is None or traced.replays[1].host_ns < _LARGE_SHARE * traced.b_ns:
+    if traced.replays is None or (traced.replays[1].host_ns or 0) < _LARGE_SHARE * traced.b_ns:
         return []
-    a, b = (_saved(replay.host_ns, replay.host_most_ns, traced) for replay in traced.replays)
+    a, b = (_saved(replay.host_ns or 0, replay.host_most_ns or 0, traced) for replay in traced.replays)
     return [f"With a host that takes no time, {b_name} would be {b} faster {traced.per} by replay, {a_name} {a}."]
 
 

@@ -60,14 +60,15 @@ class SideReplay:
     """One side replayed alone: ns by which its mean step is shorter, at least and at most, without something.
 
     `syncs_ns` to `syncs_most_ns` without the `num_syncs` per step that the other side has not; `host_ns` to
-    `host_most_ns` with a host that takes no time, besides what it takes once to capture graphs.
+    `host_most_ns` with a host that takes no time, besides what it takes once to capture graphs; None where a side has
+    no host ops, so that what its host does is not known.
     """
 
     num_syncs: float
     syncs_ns: int
     syncs_most_ns: int
-    host_ns: int
-    host_most_ns: int
+    host_ns: int | None
+    host_most_ns: int | None
 
 
 @frozen

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.replay import replay_of
 from traceq.compare.result import SideReplay
+from traceq.facts.events.device_work import lacks_host_ops
 from traceq.facts.stalls.graph_capture_times import capturing_ns
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -23,7 +26,11 @@ def side_replays(a: Trace, b: Trace) -> tuple[SideReplay, SideReplay]:
     """Return the replay of either side without its one-sided syncs, and with a host that takes no time."""
     kinds_a, of_a = _kinds(a)
     kinds_b, of_b = _kinds(b)
-    return _replayed(a, _is_missing(kinds_a, kinds_b)[of_a]), _replayed(b, _is_missing(kinds_b, kinds_a)[of_b])
+    one_sided = (a, _is_missing(kinds_a, kinds_b)[of_a]), (b, _is_missing(kinds_b, kinds_a)[of_b])
+    replay_a, replay_b = (_replayed(trace, is_missing) for trace, is_missing in one_sided)
+    if not (lacks_host_ops(a) or lacks_host_ops(b)):
+        return replay_a, replay_b
+    return replace(replay_a, host_ns=None, host_most_ns=None), replace(replay_b, host_ns=None, host_most_ns=None)
 
 
 def _kinds(trace: Trace) -> tuple[list[tuple[str, str, str]], NDArray[np.int64]]:

@@ -54,7 +54,7 @@ def rank_waits(trace: Trace) -> RankWaits:
 def candidates(replay: JobReplay, waits: Sequence[RankWaits]) -> list[Intervention]:
     """Return the interventions that are possible: lines of syncs, all syncs, the loader, the ranks, collectives.
 
-    `waits` of each rank.
+    `waits` of each rank. A host whose ops are not recorded may do anything between its launches.
     """
     saved = sum((Counter(of_rank.lines) for of_rank in waits), Counter[str]())
     chosen: list[Intervention] = [WithoutSyncs(line) for line, _ in saved.most_common(_MOST_LINES)]
@@ -63,8 +63,8 @@ def candidates(replay: JobReplay, waits: Sequence[RankWaits]) -> list[Interventi
     if len(replay.facts) > 1:
         chosen += [*([WithoutStraggler()] if replay.stragglers.ranks else []), BalancedLoader()]
     chosen += [HiddenComm()] if len(replay.communication) else []
-    has_device = all(facts.has_device for facts in replay.facts)
-    return [*chosen, NoLaunchLatency()] if has_device else chosen
+    is_launching = all(facts.has_device and not facts.lacks_host_ops for facts in replay.facts)
+    return [*chosen, NoLaunchLatency()] if is_launching else chosen
 
 
 def best_changes(replay: JobReplay, path: str = "") -> tuple[Prediction, ...]:

@@ -23,6 +23,10 @@ class Intervention(ABC):
     held: str = ""
     speeds_device: bool = False
 
+    def held_in(self, replay: JobReplay) -> str:
+        """Return what is held fixed in a job."""
+        return self.held
+
     @property
     @abstractmethod
     def option(self) -> str:
@@ -68,6 +72,11 @@ class RankIntervention(Intervention):
     def held_with(self, allocations: Mapping[str, int]) -> str:
         """Return what is held fixed where these allocations are among what is removed."""
         return self.held
+
+    def held_in(self, replay: JobReplay) -> str:
+        of_ranks = [each.allocations(self.option) for each in replay.contracted]
+        of_ranks += [self.allocations(part) for part in replay.parts]
+        return self.held_with(sum(of_ranks, Counter()))
 
     def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         if not any(map(self.is_in, replay.parts)):

@@ -186,6 +186,11 @@ class NoLaunchLatency(RankIntervention):
 
     held = "the host's waits stay, what a process does once takes as long, and launching the graph takes no time"
 
+    def held_in(self, replay: JobReplay) -> str:
+        if not any(facts.lacks_host_ops for facts in replay.facts):
+            return self.held
+        return f"{self.held}; what the host does between its calls is not recorded, and may be for no launch"
+
     @property
     def option(self) -> str:
         return "--no-launch-latency"

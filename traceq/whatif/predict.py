@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from math import hypot, sqrt
 
@@ -126,7 +125,7 @@ def _change(replay: JobReplay, interventions: Sequence[Intervention]) -> Change:
     return Change(
         option=" ".join(intervention.option for intervention in interventions),
         words=f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0],
-        held=tuple(_held(replay, intervention) for intervention in interventions),
+        held=tuple(intervention.held_in(replay) for intervention in interventions),
         now_ns=round(float(now.mean())),
         least_saved_ns=saving.least_ns,
         most_saved_ns=saving.most_ns,
@@ -157,15 +156,6 @@ def _changed(replay: JobReplay, before: Ints, interventions: Sequence[Interventi
         if not (replay.contracted and isinstance(intervention, RankIntervention)):
             intervention.apply(replay, weights, most=most)
     return weights.changed()
-
-
-def _held(replay: JobReplay, intervention: Intervention) -> str:
-    """Return what is held fixed in a job."""
-    if not isinstance(intervention, RankIntervention):
-        return intervention.held
-    of_ranks = [each.allocations(intervention.option) for each in replay.contracted]
-    of_ranks += [intervention.allocations(part) for part in replay.parts]
-    return intervention.held_with(sum(of_ranks, Counter()))
 
 
 def _noise_ns(of_steps: Ints) -> float:

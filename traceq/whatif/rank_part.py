@@ -9,7 +9,7 @@ from traceq.causes.edges import EdgeKind
 from traceq.causes.replay import replay_of
 from traceq.facts.comm.rank_collectives import first_work
 from traceq.facts.events.communication_kernels import is_communication
-from traceq.facts.events.device_work import device_work
+from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, unrecorded
 from traceq.frozen import frozen
@@ -28,12 +28,14 @@ class RankFacts:
 
     `shown_ns`: the step by its own begin and end; `unrecorded_ns`: in which unrecorded work runs; `lone_waits_ns`: in
     which a host communicates, but waits for no collective. `is_marked`: the steps have marks.
+    `lacks_host_ops`: what the host does between its calls is in no recorded op.
     """
 
     rank: int
     world_size: int
     is_marked: bool
     has_device: bool
+    lacks_host_ops: bool
     shown_ns: int
     unrecorded_ns: float
     lone_waits_ns: float
@@ -146,6 +148,7 @@ def rank_facts(trace: Trace, counted: Mask, waits: Spans) -> RankFacts:
         world_size=trace.world_size,
         is_marked=steps(trace).marked,
         has_device=has_device,
+        lacks_host_ops=lacks_host_ops(trace),
         shown_ns=round(float((windows[:, 1] - windows[:, 0]).mean())),
         unrecorded_ns=unrecorded_ns,
         lone_waits_ns=lone_waits_ns,
