@@ -388,3 +388,23 @@ def test_launches_of_a_host_whose_ops_are_not_recorded_may_not_be_all_that_it_do
         assert [each.together.option for each in best_changes(replay)] == ["--no-launch-latency"] * is_asked
         (held, *_) = held_lines([predict(replay, [NoLaunchLatency()])])
         assert ("takes no time; what the host does between its calls is not recorded" in held) != is_asked
+
+
+@pytest.mark.parametrize(
+    ("name", "took", "with_call", "stays"),
+    [
+        ("aten::randn", 500, False, True),
+        ("aten::randn", 50, False, False),  # no longer than what some launches need
+        ("aten::randn", 500, True, False),
+        ("aten::split_with_sizes", 500, False, False),
+        ("aten::empty_strided", 500, False, False),
+        ("Torch-Compiled Region: 0/0", 500, False, False),
+    ],
+)
+def test_launches_of_no_time_leave_what_computes_on_the_cpu(name: str, took: int, with_call: bool, stays: bool) -> None:
+    """The op runs between two launches, of kernels of 2 that the device waits for."""
+    events = [step(0, 1000), op(name, 100, took), *([call("cudaGetDevice", 200, 1)] * with_call)]
+    for number, start in enumerate((10, 700), 1):
+        events += [op("aten::add", start, 8), launch(start + 2, 5, number), kernel("k", start + 10, 2, number)]
+    _, most = saved_us(run_of(*events), NoLaunchLatency())
+    assert most == pytest.approx(995 - took * stays, abs=20)

@@ -15,6 +15,7 @@ import numpy as np
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.ops_on_cpu import VIEW
 from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
@@ -39,11 +40,6 @@ _HEAVY = tuple(op for ops in _KINDS.values() for op in ops)
 _ENGINE, _NODE = "autograd::engine::evaluate_function: ", re.compile(r"^\w+Backward\d*$")
 _TRAINS = re.compile(r"^Optimizer\.step#|backward|\bbwd", re.IGNORECASE)
 """Names of what only a job that trains does, whether or not the ops of its backward pass were recorded."""
-_VIEW = re.compile(
-    r"^(aten::)?(detach|alias|t|transpose|permute|_?(unsafe_)?view|_?reshape\w*|as_strided|expand|select|slice|narrow|"
-    r"(un)?squeeze|unbind|chunk|split\w*|flatten|contiguous)_?$"
-)
-"""Ops that compute nothing, and so take no other op's place."""
 _MESSAGE = re.compile(r"(c10d|nccl|gloo)::?(send|recv)", re.IGNORECASE)
 
 _APART, _SAME, _FEWEST_KINDS = 1.1, 0.01, 2
@@ -119,7 +115,7 @@ def _is_replaced(trace: Trace, fewer: _Counts, more: _Counts, kinds: list[str]) 
     """Return whether something takes the place of what a trace has `fewer` of: compiled code, a graph, another op."""
     ours, theirs = _by_kind(fewer), _by_kind(more)
     missing = min(theirs[kind] - ours.get(kind, 0.0) for kind in kinds)
-    num_instead = max((num for name, num in fewer.items() if name not in more and not _VIEW.match(name)), default=0.0)
+    num_instead = max((num for name, num in fewer.items() if name not in more and not VIEW.match(name)), default=0.0)
     return num_instead >= _REPLACES * missing or _is_generated(trace)
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from traceq.errors import UsageFault
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.once_per_process import calls_once_per_process
+from traceq.facts.events.ops_on_cpu import ops_on_cpu
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.frozen import frozen
 from traceq.intervals import intersect, sorted_unique, subtract
@@ -182,9 +183,15 @@ class WithoutStraggler(Intervention):
 
 @frozen
 class NoLaunchLatency(RankIntervention):
-    """As by CUDA graphs: at least launch calls and latency take no time, at most no host time but waits does."""
+    """As by CUDA graphs: at least launch calls and latency take no time, at most no host time that can be for them.
 
-    held = "the host's waits stay, what a process does once takes as long, and launching the graph takes no time"
+    Waits, ops that compute on the CPU and what a process does once are for no launch.
+    """
+
+    held = (
+        "the host's waits and ops that compute on the CPU stay, what a process does once takes as long, and launching "
+        "the graph takes no time"
+    )
 
     def held_in(self, replay: JobReplay) -> str:
         if not any(facts.lacks_host_ops for facts in replay.facts):
@@ -208,10 +215,11 @@ class NoLaunchLatency(RankIntervention):
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         launch, view = part.launch[part.counted[part.launch]], weights.edges
         view[launch] = np.minimum(view[launch], 0)
-        once = by_chain(part.trace, np.concatenate(calls_once_per_process(part.trace)))
-        times = [part.counted_windows] * len(once) if most else by_chain(part.trace, _launches(part.trace))
+        stays = np.concatenate([*calls_once_per_process(part.trace), ops_on_cpu(part.trace)])
+        kept = by_chain(part.trace, stays)
+        times = [part.counted_windows] * len(kept) if most else by_chain(part.trace, _launches(part.trace))
         weights.scale_host(
-            [intersect(subtract(*each), part.counted_windows) for each in zip(times, once, strict=True)], 0
+            [intersect(subtract(*each), part.counted_windows) for each in zip(times, kept, strict=True)], 0
         )
 
 
