@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step
 
-from traceq.compare.cause_names import jitter_name
+from traceq.compare.cause_names import jitter_name, short_name
 from traceq.compare.cause_sentences import cause_text, cause_words
 from traceq.compare.diff import diff_runs
 from traceq.compare.disabled_change import added_ops_text
@@ -705,3 +705,18 @@ def test_python_is_not_named_without_confirmation_or_a_line_or_if_it_is_not_most
         ([replace(python, name="aten::mm")], steps),
     ):
         assert python_words("off", "on", causes, compared) == ()
+
+
+@pytest.mark.parametrize("op", ["", "aten::mm > "])
+@pytest.mark.parametrize("more", ["", " (and 2 more)"])
+def test_a_replacement_shows_in_what_its_kernels_differ(op: str, more: str) -> None:
+    old, new = (f"cutlass3x_sm90_tensorop_s64x128x32gemm_{of}_f32_bf16_bf16_128x128x128" for of in ("e4m3", "e5m2"))
+    shown = short_name(f"{op}{old}{more} replaced by {new}{more}", 45)
+    assert shown.startswith(f"{op}cutla")
+    of_old, of_new = shown.split(" replaced by ")
+    for shown_kernel, number_format in ((of_old, "e4m3"), (of_new, "e5m2")):
+        assert number_format in shown_kernel
+        assert shown_kernel.endswith(more)
+        assert len(shown_kernel) <= 45
+    same = f"{op}ampere_sgemm_128x64_tn replaced by sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n"
+    assert short_name(same, 45) == same

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.kernel_names import cut_name, short_kernel, without_tuning
+from traceq.facts.events.kernel_names import cut_apart, short_kernel, without_tunings
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.self_time import self_times
 from traceq.facts.roofline.peaks import peaks_of
@@ -22,7 +22,7 @@ from traceq.intervals import span_index
 from traceq.model import Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["LongWork", "WorkTimes", "longest_work", "what_computes", "work_times"]
+__all__ = ["LongWork", "WorkTimes", "longest_work", "shown_names", "what_computes", "work_times"]
 
 WorkTimes = Mapping[tuple[str, str, str], float]
 """(kernel or op, op that launched it or "", kind of which something can be said or "") -> ns of a mean counted step."""
@@ -50,7 +50,7 @@ _HAS_TENSOR_CORES = re.compile(r"(volta|turing|ampere|sm[789]\d|sm1\d\d|cutlass_
 
 @frozen
 class LongWork:
-    """A kernel, or an op of a CPU, by its name for people; the op that launches it, if that is one.
+    """A kernel, or an op of a CPU; the op that launches it, if that is one.
 
     `ns` of a step in which it computes, and `by_kind` how much of it is of a kind.
     """
@@ -59,11 +59,6 @@ class LongWork:
     op: str
     ns: float
     by_kind: Mapping[str, float]
-
-    def words(self, whole_ns: float) -> str:
-        """Return `ampere_sgemm_128x64_tn of aten::mm 24.3 %`, of a step that takes `whole_ns`."""
-        of_op = f" of {self.op}" if self.op else ""
-        return f"{self.name}{of_op} {format_value(100 * self.ns / whole_ns, Unit.PERCENT)}"
 
 
 def work_times(trace: Trace) -> WorkTimes:
@@ -131,14 +126,14 @@ def _long_work(name: str, ns: Mapping[tuple[str, str], float]) -> LongWork:
         by_kind[kind] += each
     op, whole = max(by_op, key=by_op.__getitem__), sum(ns.values())
     is_of_one = by_op[op] >= _OF_ONE_OP * whole
-    return LongWork(cut_name(without_tuning(name), _LONGEST_NAME), op if is_of_one else "", whole, by_kind)
+    return LongWork(name, op if is_of_one else "", whole, by_kind)
 
 
 def what_computes(work: Sequence[LongWork], whole_ns: float, device: str) -> list[str]:
     """Return the longest kernels or ops with their shares of a step, and what would make much of them shorter."""
     computes_ns = sum(each.ns for each in work)
     named = [each for each in work[:_NAMED] if each.ns >= _LEAST_NAMED * computes_ns]
-    words = [f"longest: {', '.join(each.words(whole_ns) for each in named)}"] if named else []
+    words = [f"longest: {', '.join(_words(named, whole_ns))}"] if named else []
     for kind, remedy in (
         (_FLOAT32, f"float32 products that use no Tensor Cores: try autocast{_or_tf32(device)}"),
         (_ELEMENTWISE, "elementwise kernels, which torch.compile can fuse"),
@@ -148,6 +143,18 @@ def what_computes(work: Sequence[LongWork], whole_ns: float, device: str) -> lis
         if ns >= _LEAST_KIND * computes_ns:
             words.append(f"{format_value(100 * ns / whole_ns, Unit.PERCENT)} is {remedy}")
     return words
+
+
+def _words(work: Sequence[LongWork], whole_ns: float) -> Iterator[str]:
+    """Yield `ampere_sgemm_128x64_tn of aten::mm 24.3 %`, of a step that takes `whole_ns`."""
+    for each, name in zip(work, shown_names(work), strict=True):
+        of_op = f" of {each.op}" if each.op else ""
+        yield f"{name}{of_op} {format_value(100 * each.ns / whole_ns, Unit.PERCENT)}"
+
+
+def shown_names(work: Sequence[LongWork]) -> list[str]:
+    """Return the names as people see them beside each other."""
+    return cut_apart(without_tunings([each.name for each in work]), _LONGEST_NAME)
 
 
 def _or_tf32(device: str) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_share
 from traceq.analysis._device_copies import copies_of_device_words
 from traceq.analysis._host_causes import HostCauses, host_words, lack_host_ops
-from traceq.analysis._longest_work import LongWork, what_computes
+from traceq.analysis._longest_work import LongWork, shown_names, what_computes
 from traceq.analysis._once import HostBoundOnce, notable_once_ns, once_words
 from traceq.analysis._wording import (
     and_followers,
@@ -182,7 +182,7 @@ class LostTime:
         if kernel is None or not has_kernels or kernel.ns <= self._ns(category).mean():
             return ""
         share = format_value(100 * kernel.ns / whole_ns, Unit.PERCENT)
-        return f", beside {format_value(kernel.ns, Unit.NS)} ({share}) of kernel {kernel.name}"
+        return f", beside {format_value(kernel.ns, Unit.NS)} ({share}) of kernel {shown_names([kernel])[0]}"
 
     def _ns(self, category: str) -> NDArray[np.float64]:
         return self.by_step.get(category, np.zeros_like(self._whole))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.result import AND, REPLACED_BY, Cause
-from traceq.facts.events.kernel_names import cut_name, without_tuning
+from traceq.facts.events.kernel_names import cut_before, place_of_difference, without_tunings
 from traceq.units import Unit, format_value
 
 __all__ = [
@@ -34,6 +35,8 @@ _CALL = re.compile(r"Synchronize$|^(Malloc|Free|HostAlloc|HostMalloc|HostFree|Ex
 """Calls of the runtime by their names without the vendor, of syncs outside any op."""
 _LONGEST_NAME = 60
 _LONGEST_OF_TWO = 45
+_FEWEST = 12
+"""Characters from which a kernel's name that is cut can tell it from another one."""
 _AND_MORE = re.compile(r" \(and \d+ more\)$")
 _NAMESPACES = re.compile(r"\b(at::native::|autograd::engine::evaluate_function: )|\(anonymous namespace\)::")
 
@@ -105,8 +108,8 @@ def number(cause: Cause) -> str:
 
 def short_name(name: str, longest: int) -> str:
     """Return a name without common namespaces; both names of a replacement are cut to `longest` characters."""
-    parts = without_tuning(_NAMESPACES.sub("", name)).split(REPLACED_BY)
-    return REPLACED_BY.join(_cut(part, longest) for part in parts) if len(parts) > 1 else parts[0]
+    old, _, new = _NAMESPACES.sub("", name).partition(REPLACED_BY)
+    return REPLACED_BY.join(_cut_two(old, new, longest)) if new else without_tunings([old])[0]
 
 
 def _cut_name(name: str) -> str:
@@ -114,9 +117,29 @@ def _cut_name(name: str) -> str:
     return short if REPLACED_BY in short else _cut(short)
 
 
-def _cut(name: str, longest: int = _LONGEST_NAME) -> str:
-    """Return a name of at most so many characters; how many more there are is never cut."""
+def _cut_two(old: str, new: str, longest: int) -> tuple[str, str]:
+    """Cut both names of a replacement, before the first difference of their kernels where that would be cut off."""
+    op = old[: old.rindex(LAUNCHES) + len(LAUNCHES)] if LAUNCHES in old and LAUNCHES not in new else ""
+    kernels = without_tunings([old.removeprefix(op), new])
+    rooms = longest - len(op), longest
+    of_names = [room - len(_more(name)) for name, room in zip(kernels, rooms, strict=True)]
+    place = place_of_difference(kernels)
+    is_hidden = any(
+        len(name) > room and place + 1 >= of for name, room, of in zip(kernels, rooms, of_names, strict=True)
+    )
+    if min(of_names) < _FEWEST or not is_hidden:
+        return _cut(op + kernels[0], longest), _cut(kernels[1], longest)
+    return op + _cut(kernels[0], rooms[0], place), _cut(kernels[1], rooms[1], place)
+
+
+def _more(name: str) -> str:
+    """Return ` (and 2 more)`, how many more a name is of; "" else."""
     more = _AND_MORE.search(name)
-    rest = more[0] if more else ""
+    return more[0] if more else ""
+
+
+def _cut(name: str, longest: int = _LONGEST_NAME, place: int = 0) -> str:
+    """Return a name of at most so many characters, also those from a place on; how many more there are is never cut."""
+    rest = _more(name)
     head = name.removesuffix(rest)
-    return cut_name(head, longest - len(rest)) + rest
+    return cut_before(head, place, longest - len(rest)) + rest
