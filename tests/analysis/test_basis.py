@@ -65,7 +65,7 @@ def test_a_finding_says_in_which_steps() -> None:
 
 def test_unprofiled_steps_decide_whether_a_run_is_starved() -> None:
     """The traced steps of both runs wait for 44 %."""
-    assert codes(recorded(steps_waiting(440, 430, 450), (0.4, 9, 1)), "dataload", "partition") == set()
+    assert codes(recorded(steps_waiting(440, 430, 450), (0.4, 9, 1)), "dataload", "partition") == {"cpu_bound"}
     (finding,) = analyze(recorded(steps_waiting(440, 430, 450), (1.2, 9, 1)), "dataload").findings
     assert finding.text == (
         "starved: an unprofiled step waits 1.21 ms (10.8 %) for the data loader (mean of 320 on rank 0): try less "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builder import Event, build, kernel, launch, op, step
+from builder import Event, build, frame, kernel, launch, op, step
 
 from traceq.analysis.registry import analyze
 from traceq.model import Run
@@ -103,5 +103,32 @@ def test_a_cpu_that_runs_ops_all_the_time_says_which() -> None:
     )
 
 
-def test_a_cpu_that_mostly_runs_python_is_none_that_ops_limit() -> None:
-    assert not analyze(Run("", (build(step(0, 1000), op("aten::relu", 0, 800)),)), "partition").findings
+def on_a_cpu(*events: Event) -> list[str]:
+    return [each.text for each in analyze(Run("", (build(step(0, 1000), *events),)), "partition").findings]
+
+
+def test_one_op_that_takes_half_of_a_step_on_a_cpu_is_told_with_its_line() -> None:
+    assert on_a_cpu(op("aten::index_add_", 0, 600), op("aten::relu", 700, 100)) == [
+        (
+            "in ops on the CPU, 700 us per step (70.0 %) in this one traced step: longest: aten::index_add_ 60.0 %, "
+            "aten::relu 10.0 %"
+        )
+    ]
+    line = frame("gcn.py(6): propagate", 0, 650)
+    (text,) = on_a_cpu(line, op("aten::index_add_", 0, 600), op("aten::relu", 700, 100))
+    assert text.endswith(": longest: aten::index_add_ at gcn.py:6 propagate 60.0 %, aten::relu 10.0 %")
+    assert on_a_cpu(*(op(f"aten::op{number}", 100 * number, 100) for number in range(8))) == []
+
+
+def test_python_that_takes_half_of_a_step_on_a_cpu_is_told_with_its_lines() -> None:
+    frames = frame("train.py(9): step", 0, 1000), frame("train.py(3): count", 300, 500)
+    assert on_a_cpu(*frames, op("aten::relu", 0, 300)) == [
+        (
+            "Python between ops, 700 us per step (70.0 %) in this one traced step: 500 us at train.py:3 count, "
+            "200 us at train.py:9 step"
+        )
+    ]
+    assert on_a_cpu(op("aten::relu", 0, 300)) == [
+        "Python between ops, 700 us per step (70.0 %) in this one traced step: 700 us between ops in forward"
+    ]
+    assert on_a_cpu(*frames, *(op(f"aten::op{number}", 100 * number, 100) for number in range(6))) == []

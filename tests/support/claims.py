@@ -270,7 +270,9 @@ def in_ns(time: str) -> float:
 
 
 def by_category(sheet: Sheet, finding: Finding) -> float:
-    named = {"device_bound": "compute", "cpu_bound": "cpu_compute"}.get(finding.code, finding.code)
+    named = {"device_bound": "compute", "cpu_bound": "cpu_compute", "python_bound": "python"}.get(
+        finding.code, finding.code
+    )
     sums = sum(ns for (_, _, category), ns in cells(sheet).items() if category == named)
     return sums / len(step_means(sheet))
 
@@ -430,7 +432,7 @@ def no_time(sheet: Sheet, finding: Finding) -> float:
 FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     **dict.fromkeys(("host_bound", "exposed_comm", "exposed_wait", "exposed_transfer", "exposed_memcpy"), by_category),
     **dict.fromkeys(("sync_wait", "alloc_wait", "dataload_wait", "spin_wait"), by_category),
-    **dict.fromkeys(("device_bound", "cpu_bound"), by_category),
+    **dict.fromkeys(("device_bound", "cpu_bound", "python_bound"), by_category),
     **dict.fromkeys(("costly_sync", "free_sync"), by_sync),
     "joint_syncs": by_replay("all syncs", *(f"{kind} syncs" for kind in SYNC_KINDS)),  # one kind has no row of all
     "pageable_copies": at_most(by_replay("htod syncs")),

@@ -1,4 +1,4 @@
-"""Where the host is while the device waits for it, in words: the largest causes of host-bound time."""
+"""Where the host is while the device waits for it, or without a device between ops: the largest causes, in words."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from traceq.analysis._wording import in_phase, python_place
+from traceq.facts.events.device_work import device_work
 from traceq.facts.stalls.idle_time import IdleCause, idleness
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
@@ -19,16 +20,20 @@ from traceq.units import Unit, format_value
 __all__ = ["HostCauses", "host_causes", "host_words", "lack_host_ops"]
 
 HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
-"""(cause, op, line, phase) -> host-bound ns of a mean counted step, as the rows of `idle` have it."""
+"""(cause, op, line, phase) -> ns of a mean counted step, as the rows of `idle` have it."""
 
 _MOST, _LEAST_SHARE, _LEAST_REST = 2, 0.1, 0.01
 """Causes that are named at most, and the parts of the host-bound time from which one is, and what is left is told."""
 
 
 def host_causes(trace: Trace) -> HostCauses:
-    """Return what the host does in the counted steps while the device waits for the next launch."""
+    """Return what the host does in the counted steps while the device waits for the next launch.
+
+    Without a device: where the main thread is in Python between ops.
+    """
     idle, names = idleness(trace), phases(trace).names
-    chosen = np.flatnonzero(idle.category == TimeCategory.HOST_BOUND)
+    category = TimeCategory.HOST_BOUND if len(device_work(trace)) else TimeCategory.PYTHON
+    chosen = np.flatnonzero(idle.category == category)
     groups = group([each[chosen] for each in (idle.cause, idle.name, idle.line, idle.phase)])
     num_steps = int(steps(trace).counted.sum())
     sums = groups.sum((idle.parts[:, 1] - idle.parts[:, 0])[chosen])

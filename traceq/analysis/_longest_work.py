@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.device_work import device_work
@@ -14,6 +15,7 @@ from traceq.facts.events.kernel_names import cut_apart, short_kernel, without_tu
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.self_time import self_times
 from traceq.facts.roofline.peaks import peaks_of
+from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
@@ -25,12 +27,15 @@ from traceq.units import Unit, format_value
 __all__ = ["LongWork", "WorkTimes", "longest_work", "shown_names", "what_computes", "work_times"]
 
 WorkTimes = Mapping[tuple[str, str, str], float]
-"""(kernel or op, op that launched it or "", kind of which something can be said or "") -> ns of a mean counted step."""
+"""(kernel or op, its place, kind of which something can be said or "") -> ns of a mean counted step.
+
+The place is ` of ` the op that launched it, ` at ` its line, or "".
+"""
 
 _NAMED, _LEAST_NAMED = 3, 0.05
 """Kernels that are named at most, and the part of the compute time from which one is."""
-_OF_ONE_OP, _LONGEST_NAME = 0.9, 50
-"""Part of a kernel's time from which it is one op's, and the most characters of a name."""
+_OF_ONE_PLACE, _LONGEST_NAME = 0.9, 50
+"""Part of a kernel's time from which it is one op's, or an op's one line's; the most characters of a name."""
 _LEAST_KIND = 0.2
 """Part of the compute time from which a kind of kernels is told."""
 
@@ -50,13 +55,13 @@ _HAS_TENSOR_CORES = re.compile(r"(volta|turing|ampere|sm[789]\d|sm1\d\d|cutlass_
 
 @frozen
 class LongWork:
-    """A kernel, or an op of a CPU; the op that launches it, if that is one.
+    """A kernel, or an op of a CPU; where it is from, ` of aten::mm` or ` at train.py:6 step`, if that is one place.
 
     `ns` of a step in which it computes, and `by_kind` how much of it is of a kind.
     """
 
     name: str
-    op: str
+    place: str
     ns: float
     by_kind: Mapping[str, float]
 
@@ -82,7 +87,8 @@ def _kernel_times(trace: Trace) -> WorkTimes:
     times: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     for (name, of_op), ns in zip(groups.keys.tolist(), groups.sum(done.ns[chosen]), strict=True):
         kind = _kind(strings[name])
-        key = short_kernel(strings[name]).strip(), strings[of_op], kind if said_of.get(kind, True) else ""
+        place = f" of {strings[of_op]}" if strings[of_op] else ""
+        key = short_kernel(strings[name]).strip(), place, kind if said_of.get(kind, True) else ""
         times[key] += ns / num_steps
     return dict(times)
 
@@ -91,11 +97,29 @@ def _op_times(trace: Trace) -> WorkTimes:
     times, events, all_steps = self_times(trace), trace.events, steps(trace)
     counted = all_steps.host[all_steps.counted]
     chosen = np.flatnonzero(span_index(counted, events.ts[times.rows]) >= 0)
-    groups = group([events.name[times.rows[chosen]]])
-    names = [events.strings[name] for (name,) in groups.keys.tolist()]
+    rows, ns = times.rows[chosen], times.ns[chosen]
+    of_names = group([events.name[rows]])
+    is_long = np.zeros(len(of_names.keys), np.bool_)
+    is_long[np.argsort(-np.array(of_names.sum(ns), np.int64), kind="stable")[:_NAMED]] = True
+    placed = np.flatnonzero(is_long[of_names.group_ids])
+    lines, line = _lines(trace, rows[placed], times.track[chosen[placed]])
+    place = np.zeros(len(rows), np.int64)
+    place[placed] = line
+    groups = group([events.name[rows], place])
+    keys = [(events.strings[name], lines[number]) for name, number in groups.keys.tolist()]
     return {
-        (name, "", _kind(name)): ns / len(counted) for name, ns in zip(names, groups.sum(times.ns[chosen]), strict=True)
+        (name, f" at {line}" if line else "", _kind(name)): total / len(counted)
+        for (name, line), total in zip(keys, groups.sum(ns), strict=True)
     }
+
+
+def _lines(
+    trace: Trace, rows: NDArray[np.int64], track: NDArray[np.int64]
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return (lines, "" first; int64[K] that of each op, in a backward op that of its forward op)."""
+    start = trace.events.ts[rows]
+    differentiated, lines = differentiated_lines(trace, track, start), main_lines(trace)
+    return lines.texts, np.where(differentiated > 0, differentiated, lines.line_at(start))
 
 
 def _kind(name: str) -> str:
@@ -114,19 +138,18 @@ def longest_work(ranks: Sequence[WorkTimes]) -> tuple[LongWork, ...]:
     """Return the kernels or ops, the longest first, mean of ranks."""
     by_name: defaultdict[str, defaultdict[tuple[str, str], float]] = defaultdict(lambda: defaultdict(float))
     for rank in ranks:
-        for (name, op, kind), ns in rank.items():
-            by_name[name][op, kind] += ns / len(ranks)
+        for (name, place, kind), ns in rank.items():
+            by_name[name][place, kind] += ns / len(ranks)
     return tuple(sorted((_long_work(*each) for each in by_name.items()), key=lambda each: -each.ns))
 
 
 def _long_work(name: str, ns: Mapping[tuple[str, str], float]) -> LongWork:
-    by_op, by_kind = defaultdict[str, float](float), defaultdict[str, float](float)
-    for (op, kind), each in ns.items():
-        by_op[op] += each
+    by_place, by_kind = defaultdict[str, float](float), defaultdict[str, float](float)
+    for (place, kind), each in ns.items():
+        by_place[place] += each
         by_kind[kind] += each
-    op, whole = max(by_op, key=by_op.__getitem__), sum(ns.values())
-    is_of_one = by_op[op] >= _OF_ONE_OP * whole
-    return LongWork(name, op if is_of_one else "", whole, by_kind)
+    place, whole = max(by_place, key=by_place.__getitem__), sum(ns.values())
+    return LongWork(name, place if by_place[place] >= _OF_ONE_PLACE * whole else "", whole, by_kind)
 
 
 def what_computes(work: Sequence[LongWork], whole_ns: float, device: str) -> list[str]:
@@ -148,8 +171,7 @@ def what_computes(work: Sequence[LongWork], whole_ns: float, device: str) -> lis
 def _words(work: Sequence[LongWork], whole_ns: float) -> Iterator[str]:
     """Yield `ampere_sgemm_128x64_tn of aten::mm 24.3 %`, of a step that takes `whole_ns`."""
     for each, name in zip(work, shown_names(work), strict=True):
-        of_op = f" of {each.op}" if each.op else ""
-        yield f"{name}{of_op} {format_value(100 * each.ns / whole_ns, Unit.PERCENT)}"
+        yield f"{name}{each.place} {format_value(100 * each.ns / whole_ns, Unit.PERCENT)}"
 
 
 def shown_names(work: Sequence[LongWork]) -> list[str]:

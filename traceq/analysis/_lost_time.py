@@ -71,8 +71,10 @@ _COMPUTING = {
     TimeCategory.CPU_COMPUTE.name.lower(): ("cpu_bound", "in ops on the CPU", "there"),
 }
 """Category -> (code of the finding that it is most of a step, its words)."""
-_COMPUTING_PCT = 85.0
-"""Percentage of the step from which what is computed is what limits it, where nothing else is notable."""
+_PYTHON = TimeCategory.PYTHON.name.lower()
+_COMPUTING_PCT, _MOST_PCT = 85.0, 50.0
+"""Percentages of the step from which what is computed is what limits it, where nothing else is notable; and one op, or
+Python between ops, without a device."""
 _MAKES_OWN = "the main thread makes each batch itself (num_workers=0); try num_workers > 0"
 _DATA_WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 
@@ -105,11 +107,12 @@ class LostTime:
     def findings(self) -> tuple[Finding, ...]:
         """Return the categories that take a large share of most counted steps, mean over ranks.
 
-        Where none does, and devices or CPUs compute nearly all the time, that is the finding.
+        Where none does, and devices or CPUs compute nearly all the time, or one op or Python takes most of it on a CPU,
+        that is the finding.
         """
         large = [category for category in _LOST if self._is_large(category)]
-        if not large and (bound := next((each for each in _COMPUTING if self._is_most(each)), "")):
-            return (self._computing(bound),)
+        if not large:
+            return self._limits()
         most = max(large, key=lambda category: float(self._ns(category).sum()), default="")
         return tuple(self._finding(category, self._beside(category) if category == most else "") for category in large)
 
@@ -160,20 +163,37 @@ class LostTime:
         share = format_value(100 * ns / whole_ns, Unit.PERCENT)
         return f", {format_value(ns, Unit.NS)} ({share}) of the {format_value(whole_ns, Unit.NS)} after the cold start"
 
-    def _is_most(self, category: str) -> bool:
-        is_known = not any(rank.lacks_device_rows for rank in self.job.ranks)
-        return is_known and holds_in_steps(self._ns(category), self._whole, _COMPUTING_PCT)
+    def _limits(self) -> tuple[Finding, ...]:
+        """Return what takes most of the step, of which no part is a loss."""
+        if any(rank.lacks_device_rows for rank in self.job.ranks):
+            return ()
+        for category, (code, bound, where) in _COMPUTING.items():
+            if self._is_most(category, _COMPUTING_PCT):
+                only = f"only less or faster work {where} saves much"
+                return (self._most(category, code, bound, [only, *self._what_computes()]),)
+        in_ops = TimeCategory.CPU_COMPUTE.name.lower()
+        longest_ns = max((each.ns for each in self.work), default=0.0)
+        if self._is_most(in_ops, _MOST_PCT) and 100 * longest_ns >= _MOST_PCT * self._whole.mean():
+            return (self._most(in_ops, *_COMPUTING[in_ops][:2], self._what_computes()),)
+        if self._is_most(_PYTHON, _MOST_PCT):
+            ns = float(self._ns(_PYTHON).mean())
+            places = host_words(self.host_causes, ns, makes_own_batches=self.makes_own_batches)
+            return (self._most(_PYTHON, "python_bound", "Python between ops", [places or "in no op"]),)
+        return ()
 
-    def _computing(self, category: str) -> Finding:
-        """Return that nothing but what is computed limits the step, and what that is."""
-        code, bound, where = _COMPUTING[category]
-        computes_ns, whole_ns = float(self._ns(category).mean()), float(self._whole.mean())
-        time = f"{format_value(computes_ns, Unit.NS)} {per_step(self.job.ranks[0].steps)}"
-        share = format_value(100 * computes_ns / whole_ns, Unit.PERCENT)
+    def _is_most(self, category: str, least_pct: float) -> bool:
+        return holds_in_steps(self._ns(category), self._whole, least_pct)
+
+    def _what_computes(self) -> list[str]:
+        return what_computes(self.work, float(self._whole.mean()), self.job.ranks[0].device)
+
+    def _most(self, category: str, code: str, what: str, says: Sequence[str]) -> Finding:
+        """Return that a category takes most of the step, and what is known of it."""
+        ns = float(self._ns(category).mean())
+        time = f"{format_value(ns, Unit.NS)} {per_step(self.job.ranks[0].steps)}"
+        share = format_value(100 * ns / float(self._whole.mean()), Unit.PERCENT)
         basis = f" {in_traced_steps(self.job)}" if self.job.ranks[0].steps.marked else ""
-        text = f"{bound}, {time} ({share}){basis}: only less or faster work {where} saves much"
-        text = "; ".join([text, *what_computes(self.work, whole_ns, self.job.ranks[0].device)])
-        return Finding(code, "low", text, round(computes_ns))
+        return Finding(code, "low", f"{what}, {time} ({share}){basis}: {'; '.join(says)}", round(ns))
 
     def _beside(self, category: str) -> str:
         """Return `, beside 6.93 ms (59.8 %) of kernel gemm` where one kernel computes for longer than this; "" else."""

@@ -20,6 +20,7 @@ from .unrecorded import gaps, opening
 __all__ = ["finding_times"]
 
 CATEGORIES = ("host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait", "spin_wait")
+BOUND = {"device_bound": "compute", "cpu_bound": "cpu_compute", "python_bound": "python"}
 IDLE = ("host_bound", "sync_wait", "alloc_wait", "tail")
 LOADS = re.compile(r"^enumerate\(DataLoader\)|^(## )?data_?load", re.IGNORECASE)
 LONGEST_GAP_NS = 1_000_000
@@ -40,7 +41,7 @@ def finding_times(path: Path | str) -> dict[str, float]:
     every = list(pieces(trace, phases, syncs, hidden, steps[0]["start_ns"], steps[-1]["end_ns"]))
     parts = [piece for piece in every if any(start <= piece.start < end for start, end in counted)]
     times = {name: total(piece for piece in parts if piece.category == name) for name in CATEGORIES}
-    for code, category in (("device_bound", "compute"), ("cpu_bound", "cpu_compute")):
+    for code, category in BOUND.items():
         times[code] = total(piece for piece in parts if piece.category == category)
     times["starved"] = starved(trace, parts)
     short = short_gaps(every, syncs, counted)
