@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from builder import Event, annotation, build, call, kernel, launch, memcpy, op, read_text, step, table, text
+from builder import OTHER, Event, annotation, build, call, kernel, launch, memcpy, op, read_text, step, table, text
 from paths import TRACES
 from simulator import a_job, run_of
 
@@ -35,6 +35,20 @@ def test_a_host_that_keeps_its_device_waiting_is_the_path() -> None:
     assert path(*events, kernel("b", 33, 20, 2)) == [
         ("python", "", 10),
         ("host_op", "aten::mm", 18),
+        ("launch_latency", "", 5),
+        ("kernel", "b", 20),
+    ]
+
+
+def test_an_op_that_asks_the_driver_for_memory_is_on_the_path_by_its_own_time_alone() -> None:
+    """A call of another thread meanwhile is none of it."""
+    events = step(0, 32), launch(2, 1, 1), kernel("a", 7, 4, 1), op("aten::bmm", 10, 20), launch(28, 1, 2)
+    calls = call("cudaMalloc", 12, 6), call("cudaFree", 20, 5, tid=OTHER)
+    assert path(*events, *calls, kernel("b", 33, 20, 2)) == [
+        ("python", "", 10),
+        ("host_op", "aten::bmm", 2),
+        ("allocation", "aten::bmm", 6),
+        *(("host_op", "aten::bmm", us) for us in (2, 5, 3)),
         ("launch_latency", "", 5),
         ("kernel", "b", 20),
     ]

@@ -20,6 +20,7 @@ from traceq.facts.events.host_boundaries import host_boundaries
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.spin_kernels import is_spin_wait
 from traceq.facts.stalls.host_labels import HostLabels
+from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.launch_threads import active_in_chains
 from traceq.facts.timeline.phases import phases
@@ -27,7 +28,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.facts.timeline.unrecorded_backward import unrecorded_backward
 from traceq.frozen import frozen
-from traceq.intervals import Spans, contains, cut, sorted_unique
+from traceq.intervals import Spans, contains, cut, sorted_unique, spans
 from traceq.model import Category, Trace
 
 __all__ = ["CriticalPath", "PathKind", "critical_path", "path_through"]
@@ -48,6 +49,7 @@ class PathKind(IntEnum):
     BEFORE = 9
     UNRECORDED = 10
     SPIN_WAIT = 11
+    ALLOCATION = 12
 
 
 @frozen(eq=False)
@@ -133,6 +135,13 @@ def _tiles(
     return np.where(is_first, start[leg], np.r_[0, until][: len(leg)]), until
 
 
+def _allocations(trace: Trace) -> dict[int, Spans]:
+    """Return by thread when it asks the driver for memory, or returns some."""
+    calls = blocking_calls(trace)
+    start, end, track = (column[calls.is_alloc] for column in (calls.start, calls.end, calls.track))
+    return {number: spans(start[track == number], end[track == number]) for number in sorted_unique(track).tolist()}
+
+
 def _kinds(trace: Trace) -> NDArray[np.int64]:
     """Return int64[D] of PathKind: kernel, spin wait, collective or copy."""
     is_kernel = trace.events.category[device_work(trace).rows] == Category.KERNEL
@@ -154,7 +163,8 @@ def _with_names(
 ) -> CriticalPath:
     """Return the named segments; the host's are cut where an op, an annotation or a Python frame begins or ends."""
     events, work, labels = trace.events, device_work(trace), HostLabels(trace)
-    cuts, gaps = host_boundaries(trace), unrecorded(trace)
+    gaps, allocations = unrecorded(trace), _allocations(trace)
+    cuts = sorted_unique(host_boundaries(trace), *(times.ravel() for times in allocations.values()))
     cuts = sorted_unique(cuts[contains(whole[kind == PathKind.HOST_OP], cuts)], gaps.ravel())
     parts, segment = cut(whole, cuts)
     kind, work_index = kind[segment], work_index[segment]
@@ -177,4 +187,7 @@ def _with_names(
     is_unrecorded = contains(unrecorded_backward(trace), active.time_ns[without_op])
     kind[host[without_op]] = np.where(is_unrecorded, PathKind.UNRECORDED, PathKind.PYTHON)
     name[host[without_op]] = labels.around(active.track[without_op], active.time_ns[without_op])
+    for track, times in allocations.items():
+        allocates = (active.track == track) & contains(times, active.time_ns)
+        kind[host[allocates & np.isin(kind[host], (PathKind.HOST_OP, PathKind.PYTHON))]] = PathKind.ALLOCATION
     return CriticalPath(tuple(labels.texts), parts, kind, phase, name, line, segment)
