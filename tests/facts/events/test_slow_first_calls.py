@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from builder import Event, build, kernel, launch, op, step
+from builder import Event, annotation, build, kernel, launch, op, step
 
 from traceq.analysis.registry import analyze
 from traceq.facts.events.slow_first_calls import slow_first_calls
@@ -30,11 +32,19 @@ def names(trace: Trace) -> list[str]:
         ((5000, 90, 100, 110), False),  # three later calls do not tell
         ((5000, 600, 600, 600, 600), False),
         ((900, 10, 10, 10, 10), False),
-        ((100, 5000, 100, 100, 100), False),  # not the first
+        ((100, 5000, 100, 100, 100, 100), False),  # not the first, and not a hundred times
+        ((100, 15000, 100, 100, 100, 100), True),  # compiled for what the first call saw
+        ((100, 15000, 100, 100, 100), False),
+        ((100, 100, 15000, 100, 100, 100, 100), True),
+        ((100, 100, 100, 15000, 100, 100, 100, 100), False),
     ],
 )
 def test_a_first_call_is_slow_beside_the_median_of_later_ones(us: tuple[float, ...], is_slow: bool) -> None:
     assert names(build(*convolutions(*us))) == ["aten::conv2d", "aten::cudnn_convolution"] * is_slow
+
+
+def test_both_of_two_slow_calls_are_slow() -> None:
+    assert names(build(*convolutions(5000, 15000, *[100] * 9))) == ["aten::conv2d", "aten::cudnn_convolution"] * 2
 
 
 def host_bound(*us: float) -> str:
@@ -58,3 +68,14 @@ def test_host_bound_time_in_a_first_call_is_no_saving_of_later_steps() -> None:
     assert f"; for 1.35 ms of it {most}" in text
     assert "; beyond that a host that takes no time saves " in text
     assert "first calls" not in host_bound(1500, *[120] * 60)
+
+
+@pytest.mark.parametrize("make", [op, annotation])
+def test_host_bound_time_in_which_code_is_compiled_is_no_saving_of_later_steps(make: Callable[..., Event]) -> None:
+    """The device waits for 4,990 us from -2 on, of which all but 100 us are in the compiler."""
+    compiles = make("entire_frame_compile", 0, 4900), make("_compile.compile_inner (dynamo_timed)", 0, 4890)
+    launches = launch(-15, 2, 1), kernel("add", -12, 10, 1), launch(4980, 5, 2), kernel("triton_add", 4988, 5, 2)
+    trace = build(step(-20, 5020), *launches, *compiles)
+    (finding,) = (each for each in analyze(Run("", (trace,)), "partition").findings if each.code == "host_bound")
+    says = "for 4.89 ms of it the host compiles, most in _compile.compile_inner (dynamo_timed), once: trace later steps"
+    assert finding.text.endswith(f": {says}")
