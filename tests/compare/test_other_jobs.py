@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from builder import AUTOGRAD, Event, annotation, build, call, kernel, op, row, step
+from builder import AUTOGRAD, Event, annotation, build, call, kernel, launch, op, row, step
 from made_sides import H100, codes
 
 from traceq.compare.diff import diff_runs
@@ -109,3 +109,61 @@ def test_what_a_change_replaces_repeats_or_leaves_out_is_no_other_job(changed: T
 def test_stages_of_a_pipeline_are_no_other_model() -> None:
     half = trace_of([*LAYER * 3, "aten::addmm"], more=[op("c10d::send", 25, 2)])
     assert difference(trace_of(SEVEN), half) == ""
+
+
+NORM = "triton_per_fused_add_native_layer_norm_native_layer_norm_backward_{}"
+FORWARD = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128>>(P)"
+BACKWARD = "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Traits>(P)"
+GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
+
+
+def compiled(
+    layers: int, *, forward: int = 1, backward: int = 1, passes: int = 1, products: int = 8, gemm: str = GEMM
+) -> Trace:
+    """A step of a compiled transformer: of each layer a norm, attention and products; one product at the end."""
+    of_layer = [*[FORWARD] * forward, *[BACKWARD] * backward, *[gemm] * products]
+    names = [name for number in range(layers) for name in (NORM.format(number % 3), *of_layer)]
+    names = [*names, gemm] * passes
+    events = [
+        row
+        for number, name in enumerate(names)
+        for row in (launch(5 * number, 2, number + 1), kernel(name, 5 * number + 3, 2, number + 1))
+    ]
+    return build(step(0, 5 * len(names)), *events, **H100)
+
+
+def generating(tokens: int) -> Trace:
+    """A trace without steps, of an optimized model that generates so many tokens."""
+    names = [NORM.format(0), FORWARD, *[GEMM] * 8] * tokens
+    rows = [(launch(5 * n, 2, n + 1), kernel(name, 5 * n + 3, 2, n + 1)) for n, name in enumerate(names)]
+    return build(*(row for both in rows for row in both), **H100)
+
+
+def test_more_tokens_of_one_model_are_no_other_layers() -> None:
+    assert difference(generating(20), generating(27)) == ""
+
+
+def test_compiled_models_of_other_depth_are_told_by_their_kernels() -> None:
+    layers = "layers: 6 forward kernels of attention against 12, and 49 products against 97"
+    assert difference(compiled(6), compiled(12)) == layers
+    lead, what, *_ = diff_runs(Run("a", (compiled(6),)), Run("b", (compiled(12),))).words
+    assert "but does other work" in lead
+    assert what == f"The sides differ in what they compute: {layers}."
+    assert difference(compiled(60), compiled(80)) != ""  # hardly another ratio of products, but no whole one
+    inference = [compiled(layers, backward=0) for layers in (6, 12)]
+    assert difference(*inference).startswith("layers: ")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        compiled(6, forward=2, products=11),  # recomputes
+        compiled(6, passes=2),  # accumulates gradients
+        compiled(6, gemm="triton_tem_fused_addmm_3"),
+        compiled(6, products=6),  # one product of q, k and v
+        compiled(6, forward=0, backward=0, products=12),  # attention of products
+        compiled(12, backward=0),
+    ],
+)
+def test_what_a_change_of_a_compiled_model_does_is_no_other_job(changed: Trace) -> None:
+    assert difference(compiled(6), changed) == ""

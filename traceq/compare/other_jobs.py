@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from traceq.compare.layer_kernels import layer_difference
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.name_patterns import matching
@@ -56,9 +57,17 @@ _Counts = Mapping[str, float]
 def job_difference(a: Trace, b: Trace) -> str:
     """Return `layers: 36 aten::convolution against 52, and 36 aten::batch_norm against 52`, or what trains; else "".
 
-    `backward pass: 88 nodes of autograd against none` if one side alone trains.
+    `backward pass: 88 nodes of autograd against none` if one side alone trains. Where both sides have compiled code or
+    replay graphs, kernels tell the layers.
     """
     ours, theirs = op_calls_per_step(a), op_calls_per_step(b)
+    if (
+        _is_generated(a)
+        and _is_generated(b)
+        and _sends(ours) == _sends(theirs)
+        and (of_kernels := layer_difference(a, b))
+    ):
+        return of_kernels
     if not (_by_kind(ours) and _by_kind(theirs)):
         return ""
     if bool(_nodes(ours)) != bool(_nodes(theirs)):
