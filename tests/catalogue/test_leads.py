@@ -153,7 +153,7 @@ def test_twice_the_microbatches_are_other_work() -> None:
         slow(
             "owlv2/h100.json.gz",
             "owlv2/mi300.json.gz",
-            "all else +128 ms (+80.7 ms 346 kinds of work that so few steps do not tell apart, most in dataload).",
+            "all else +128 ms (+80.7 ms 347 kinds of work that so few steps do not tell apart, most in dataload).",
         ),
         (
             "ep-moe-b200-ab/ref.json.gz",

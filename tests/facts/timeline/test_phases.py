@@ -253,3 +253,13 @@ def test_a_step_without_a_backward_pass_is_forward_only_while_a_module_runs() ->
 def test_without_recorded_modules_such_a_step_is_forward() -> None:
     rows = {row["name"]: row for row in table(build(step(0, 100), op("aten::mm", 10, 20)), "phases")}
     assert rows["forward"]["cpu_ns"] == 100_000
+
+
+def test_the_start_of_workers_is_data_loading_and_no_forward() -> None:
+    created = frame("torch/utils/data/dataloader.py(433): _get_iterator", 5, 60)
+    inside = frame("multiprocessing/process.py(110): start", 10, 50)
+    fetch = annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 70, 10)
+    ops = op("aten::mm", 80, 5), op("autograd::engine::evaluate_function: MmBackward0", 90, 10, tid=AUTOGRAD)
+    trace = build(op("aten::empty", 0, 1), created, inside, fetch, *ops)
+    assert rule(trace) == "structure"
+    assert phases(trace, "cpu_ns") == {"forward": 20, "dataload": 70, "backward": 10}

@@ -20,6 +20,7 @@ STRUCTURE = (
     ("zero_grad", "Optimizer.zero_grad#"),
     ("dataload", "enumerate(DataLoader)#"),
 )
+WORKER_START = re.compile(r"torch/utils/data/dataloader\.py\(\d+\): _get_iterator")
 BACKWARD_OP = re.compile(r"Backward[0-9]*$")
 Thread = tuple[str, str]
 
@@ -75,6 +76,8 @@ class Phases:
         self.in_phase: dict[str, dict[Thread, list[Span]]] = {}
         for phase, prefix in STRUCTURE:
             rows = [e for e in self.trace.events if e.cat == "annotation" and e.name.startswith(prefix)]
+            if phase == "dataload":
+                rows += [e for e in self.trace.events if e.cat == "python_function" and WORKER_START.search(e.name)]
             self.in_phase[phase] = {thread: union(spans(result)) for thread, result in group(rows).items()}
         ops = by_thread(self.trace.events, "cpu_op")
         main = ops.pop(self.trace.main, [])

@@ -11,7 +11,7 @@ from traceq.facts.timeline.steps import main_track
 from traceq.intervals import Spans, measure, spans
 from traceq.model import Category, Trace
 
-__all__ = ["DATALOAD_WAIT", "LOADER", "LOADING", "loader_waits", "makes_own_batches", "own_batches"]
+__all__ = ["DATALOAD_WAIT", "LOADER", "LOADER_CREATION", "LOADING", "loader_waits", "makes_own_batches", "own_batches"]
 
 DATALOAD_WAIT = "dataload_wait"
 """Phase in which a recorded loop fetches its next batch."""
@@ -21,6 +21,9 @@ LOADING = ("dataload", DATALOAD_WAIT)
 
 LOADER = r"enumerate\(DataLoader\)"
 """Start of torch's name for the ranges in which a loop fetches its next batch; the iterator's class follows."""
+
+LOADER_CREATION = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _get_iterator$")
+"""Frame of Python in which a loop creates the iterator of its loader, which starts the workers."""
 
 _LOADER_START = re.compile(f"^{LOADER}")
 
