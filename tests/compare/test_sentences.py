@@ -720,3 +720,9 @@ def test_a_replacement_shows_in_what_its_kernels_differ(op: str, more: str) -> N
         assert len(shown_kernel) <= 45
     same = f"{op}ampere_sgemm_128x64_tn replaced by sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n"
     assert short_name(same, 45) == same
+
+
+def test_names_that_differ_in_how_many_more_there_are_are_cut_at_their_end() -> None:
+    kernel = "cutlass3x_sm90_tensorop_s64x128x32gemm_e4m3_e4m3_f32_bf16_bf16"
+    shown = short_name(f"{kernel} (and 2 more) replaced by {kernel} (and 3 more)", 45)
+    assert shown == " replaced by ".join(f"cutlass3x_sm90_tensorop_s64x128… (and {num} more)" for num in (2, 3))

@@ -123,7 +123,8 @@ def _cut_two(old: str, new: str, longest: int) -> tuple[str, str]:
     kernels = without_tunings([old.removeprefix(op), new])
     rooms = longest - len(op), longest
     of_names = [room - len(_more(name)) for name, room in zip(kernels, rooms, strict=True)]
-    place = place_of_difference(kernels)
+    heads = [name.removesuffix(_more(name)) for name in kernels]
+    place = place_of_difference(heads) if heads[0] != heads[1] else 0
     is_hidden = any(
         len(name) > room and place + 1 >= of for name, room, of in zip(kernels, rooms, of_names, strict=True)
     )
