@@ -62,13 +62,13 @@ def options_of(command: str) -> set[str]:
     return {option for parameter in parameters for option in parameter.opts}
 
 
-def on_terminal(*arguments: str, columns: int, **environment: str) -> str:
-    """What a command writes to a terminal of that width, stdout and stderr together."""
+def on_terminal(*arguments: str, columns: int, program: str = PROGRAM, **environment: str) -> str:
+    """What a command writes to a terminal of that width, stdout and stderr together; `program` is what starts it."""
     pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     settings = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")} | environment
-    command = [sys.executable, "-c", PROGRAM, *arguments]
+    command = [sys.executable, "-c", program, *arguments]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=settings) as process:
         os.close(theirs)
         screen = b"".join(iter(lambda: _read(ours), b""))

@@ -21,6 +21,7 @@ from traceq.facts.ranks.job import Job, job_of
 from traceq.facts.ranks.rank_outline import Outline, outline
 from traceq.model import SLOWED_BY_STACKS, Caveat, Run, Trace
 from traceq.report import Report, Sheet, Source
+from traceq.stages import counted
 
 __all__ = [
     "Analysis",
@@ -125,8 +126,10 @@ def reports_of(job: Job, traces: Sequence[Trace], only: Sequence[str] = ()) -> t
 
     They have no findings where durations are no evidence.
     """
+    modules = tuple(map(analysis, chosen(only)))
     reports = tuple(
-        module.merge(job, tuple(module.summarize(trace) for trace in traces)) for module in map(analysis, chosen(only))
+        module.merge(job, tuple(module.summarize(trace) for trace in traces))
+        for module in counted("analysing", modules)
     )
     if any(caveat.code == SLOWED_BY_STACKS for caveat in job.caveats):
         return tuple(replace(report, findings=()) for report in reports)

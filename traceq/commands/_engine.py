@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from traceq.engines.engine import Engine, Start
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
 
-__all__ = ["Reading", "engine_for", "parse_memory", "shown_ranks"]
+__all__ = ["Reading", "engine_for", "parse_memory"]
 
 _SHARE = 0.5
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -65,19 +64,3 @@ def parse_memory(text: str) -> int:
     if len(match[1]) > _MOST_DIGITS:
         raise UsageFault(f"--memory {text}: no machine has that much")
     return int(float(match[1]) * _UNITS[match[2]] * _BINARY**power)
-
-
-@contextmanager
-def shown_ranks() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows progress, on a terminal as a bar, from the first rank that an engine has read."""
-    from traceq.commands._progress import shown_progress
-
-    with ExitStack() as stack:
-        started: list[Callable[[int, int], None]] = []
-
-        def show(ended: int, planned: int) -> None:
-            if not started:
-                started.append(stack.enter_context(shown_progress("ranks", "starting processes"))[0])
-            started[0](ended, planned)
-
-        yield show

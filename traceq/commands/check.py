@@ -41,8 +41,9 @@ def command(
     collectives; kernels, gpu_ops. Times of a step: step, gpu_busy, sync_cost, and the parts of the step: exposed_comm,
     host_bound, ... (docs/check.md). Shares of the peak: mfu, hfu. One more rule: collectives identical across ranks.
     """
-    from traceq.commands._engine import engine_for, shown_ranks
+    from traceq.commands._engine import engine_for
     from traceq.commands._output import print_caveats
+    from traceq.commands._progress import shown_work
     from traceq.engines.analyze_path import analyze_path
     from traceq.facts.roofline.peaks import replaced_peaks
     from traceq.locations import place
@@ -57,7 +58,7 @@ def command(
         raise UsageFault("nothing to check; expected --rule 'dtoh in forward == 0' or --rules FILE.toml")
     names, engine, num_broken = analyses_for(checked), engine_for(memory, cluster), 0
     for path in map(engine.path, paths):
-        with shown_ranks() as on_progress, replaced_peaks(peak or ()):
+        with shown_work("checking") as on_progress, replaced_peaks(peak or ()):
             analyzed = analyze_path(
                 path, names, start=engine.start, small=engine.small, strict=True, on_progress=on_progress
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -59,6 +60,7 @@ def command(
     from traceq.commands._engine import engine_for
     from traceq.commands._file import refuse_input
     from traceq.commands._output import chosen_form, print_caveats, write_result, write_sheet
+    from traceq.commands._progress import shown_work
     from traceq.compare.diff import diff_arms, diff_sides
     from traceq.compare.result import Diffs
     from traceq.display import RenderOptions
@@ -74,12 +76,13 @@ def command(
 
         write_sheet(snapshot_diff(a, b), form, RenderOptions(width, full=full))
         return
-    sides = _read_sides(a, b, engine_for(memory, cluster))
-    if b is None:
-        diffs, by_name = diff_arms(a, sides, threshold_pct=percent), {side.run.arm: side for side in sides}
-    else:
-        pair = diff_sides(*sides, threshold_pct=percent)
-        diffs, by_name = Diffs(pair.a_name, (pair,)), dict(zip((pair.a_name, pair.b_name), sides, strict=True))
+    with shown_work("comparing") as on_progress:
+        sides = _read_sides(a, b, engine_for(memory, cluster), on_progress)
+        if b is None:
+            diffs, by_name = diff_arms(a, sides, threshold_pct=percent), {side.run.arm: side for side in sides}
+        else:
+            pair = diff_sides(*sides, threshold_pct=percent)
+            diffs, by_name = Diffs(pair.a_name, (pair,)), dict(zip((pair.a_name, pair.b_name), sides, strict=True))
 
     def explained_traces(diff: Diff) -> tuple[Trace, Trace]:
         rank = diff.traced.rank if diff.traced else -1
@@ -93,14 +96,13 @@ def command(
     _gate(diffs.diffs, verdicts)
 
 
-def _read_sides(a: str, b: str | None, engine: Reading) -> tuple[Side, ...]:
+def _read_sides(a: str, b: str | None, engine: Reading, on_progress: Callable[[int, int], None]) -> tuple[Side, ...]:
     """Return both sides, or the arms of the recorded run `a`; one engine reads the ranks of all."""
-    from traceq.commands._engine import shown_ranks
     from traceq.compare.diff import arms_of_run
     from traceq.compare.side import Side
     from traceq.engines.read_ranks import PathReader
 
-    with ExitStack() as stack, shown_ranks() as on_progress:
+    with ExitStack() as stack:
         reader = PathReader(cache(lambda: stack.enter_context(engine.start())), engine.small, on_progress)
         if b is None:
             return arms_of_run(engine.path(a), reader.arms)

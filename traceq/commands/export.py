@@ -88,14 +88,14 @@ def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, t
 
 
 def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path, engine: Reading) -> Iterable[Caveat]:
-    from traceq.commands._engine import shown_ranks
+    from traceq.commands._progress import shown_work
     from traceq.engines.read_tables import opened_tables
     from traceq.frames import NAMES
     from traceq.frames.column_table import concat_ranks
     from traceq.renderers import find_renderer
 
     with (
-        shown_ranks() as on_progress,
+        shown_work("writing") as on_progress,
         opened_tables(
             engine.path(path), start=engine.start, small=engine.small, ranks=ranks, on_progress=on_progress
         ) as (run, tables),

@@ -70,12 +70,13 @@ def command(
 
 def _notable_ranks(*paths: str | None) -> set[int] | None:
     """Return the ranks to show of large jobs, and print why; None where no job is large."""
-    from traceq.commands._engine import engine_for, shown_ranks
+    from traceq.commands._engine import engine_for
+    from traceq.commands._progress import shown_work
     from traceq.engines.notable_ranks import notable_ranks
 
     engine, chosen = engine_for(None, None), set[int]()
     for path in filter(None, paths):
-        with shown_ranks() as on_progress:
+        with shown_work("choosing ranks") as on_progress:
             notable = notable_ranks(path, start=engine.start, small=engine.small, on_progress=on_progress)
         if notable is not None:
             typer.echo(notable, err=True)

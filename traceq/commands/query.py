@@ -31,8 +31,9 @@ def command(
     cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:
     """Ask a run in SQL (DuckDB): `describe syncs` says what a table holds."""
-    from traceq.commands._engine import engine_for, shown_ranks
+    from traceq.commands._engine import engine_for
     from traceq.commands._output import print_caveats, print_table
+    from traceq.commands._progress import shown_work
     from traceq.engines.read_tables import opened_tables
     from traceq.escaping import escape_json
     from traceq.frames.column_table import concat_ranks
@@ -46,7 +47,7 @@ def command(
         typer.echo("traceq: note: --unsafe: the query may read and write any file, and use the network", err=True)
     engine = engine_for(memory, cluster)
     with (
-        shown_ranks() as on_progress,
+        shown_work("querying") as on_progress,
         opened_tables(
             engine.path(path),
             start=engine.start,

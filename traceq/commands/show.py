@@ -57,9 +57,10 @@ def command(
     from traceq.engines.process_tuning import tune_process
 
     tune_process(paths)
-    from traceq.commands._engine import engine_for, shown_ranks
+    from traceq.commands._engine import engine_for
     from traceq.commands._file import refuse_input
     from traceq.commands._output import chosen_form, write_sheet
+    from traceq.commands._progress import shown_work
     from traceq.display import RenderOptions
     from traceq.engines.analyze_path import sheet_of, with_ranks
     from traceq.facts.roofline.peaks import replaced_peaks
@@ -87,7 +88,7 @@ def command(
 
             write_sheet(snapshot_sheet(path, only or ()), form, RenderOptions(width, full=full or bool(only)))
             continue
-        with shown_ranks() as on_progress, replaced_peaks(peak or ()):
+        with shown_work("analysing") as on_progress, replaced_peaks(peak or ()):
             sheet, run = sheet_of(
                 path,
                 only or (),

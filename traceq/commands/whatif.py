@@ -60,8 +60,9 @@ def command(
     Changes can be combined. Without any, at most three that gain most. Of one rank, `saves` is what `show` says that
     removing it saves. Exit code 1 where more than 5 % of the step cannot be replayed.
     """
-    from traceq.commands._engine import engine_for, shown_ranks
+    from traceq.commands._engine import engine_for
     from traceq.commands._output import print_caveats
+    from traceq.commands._progress import shown_work
     from traceq.engines.played_ranks import answers
     from traceq.runs.rank_selection import parse_ranks
     from traceq.whatif import host_waits, interventions, parse
@@ -74,7 +75,7 @@ def command(
     chosen += [host_waits.BalancedLoader()] if balance_loader else []
     engine = engine_for(memory, cluster)
     with ExitStack() as stack:
-        on_progress = stack.enter_context(shown_ranks())
+        on_progress = stack.enter_context(shown_work("replaying"))
         answered = answers(
             engine.path(path),
             chosen,

@@ -17,6 +17,7 @@ from traceq.model import Run
 from traceq.report import Report, Sheet
 from traceq.runs.read import read
 from traceq.runs.single_step import only_step, with_step
+from traceq.stages import counted
 
 __all__ = ["SMALL", "AnalyzedPath", "analyze_path", "sheet_of", "with_ranks"]
 
@@ -61,7 +62,7 @@ def analyze_path(
             return AnalyzedPath(run, job, reports_of(job, run.traces, names), is_in_memory=True)
         run = run if step is None else with_step(run, step, reader.numbers(run))
         job = reader.job(run)
-        reports = tuple(analysis(name).merge(job, reader.parts(run, name)) for name in names)
+        reports = tuple(analysis(name).merge(job, reader.parts(run, name)) for name in counted("merging ranks", names))
         return AnalyzedPath(run, job, reports, is_in_memory=False)
 
 

@@ -129,6 +129,7 @@ class _Reader:
         results: list[Trace | UnreadableInput] = [
             UnreadableInput(str(file), "the process that read it died, possibly out of memory") for file in files
         ]
+        self._on_progress(0, len(files))
         played = self._tasks.run(_play, [(file, self._cases) for file in files], files)
         for done, (index, result) in enumerate(played, 1):
             self._on_progress(done, len(files))

@@ -111,6 +111,8 @@ class RankReader:
         missing = [index for index in range(len(files)) if index not in results]
         most_kept = _MOST_EVENTS // len(files) if any(isinstance(file, Remote) for file in files) else 0
         arguments = [(files[index], self._names, *self._how, most_kept) for index in missing]
+        if missing:
+            self._on_progress(len(results), len(files))
         for number, result in self._tasks.run(summarize, arguments, [files[index] for index in missing]):
             results[missing[number]] = self._stored(files[missing[number]], result)
             self._on_progress(len(results), len(files))

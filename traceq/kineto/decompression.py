@@ -56,6 +56,13 @@ class ByteSource:
         view = memoryview(self._buffer)[:size]
         return bytes(view[: self.readinto(view)])
 
+    def num_read(self) -> int:
+        """Return how many bytes of the file, as it is stored, were read; 0 once it is closed. Any thread may ask."""
+        try:
+            return int(self._file.raw.tell())  # of the raw file: a buffered one is not to be asked while it reads
+        except ValueError:
+            return 0
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

@@ -24,6 +24,7 @@ from traceq.kineto.scan_result import Scan
 from traceq.kineto.sequence_numbers import with_sequence_numbers
 from traceq.locations import Place
 from traceq.model import Category, Caveat, Events, Trace
+from traceq.stages import stage
 
 __all__ = ["read_rank", "read_trace"]
 
@@ -39,7 +40,8 @@ def read_trace(path: Place, *, strict: bool = False) -> Trace:
     """
     source = open_source(path)
     try:
-        result = scan(source)
+        with stage(f"reading {path.name}", source.num_read, source.size_bytes, are_bytes=True):
+            result = scan(source)
     finally:
         source.close()
     num_events = len(result.events)
