@@ -4,7 +4,7 @@
     PYTHONPATH=tests/support python benchmarks/scale.py --ranks 128
 
 The job is that of tests/support/fleet.py: FSDP on hosts of eight ranks, one host late by 41 ms in forward, one rank
-with a desync. Each row is `traceq show JOB --json` without a cache, except for the rows that name cached ranks.
+with a desync. Each row is `traceq show JOB --json --full` without a cache, except for the rows that name cached ranks.
 `merge s` is CPU time of the process that starts and merges; `CPU s` of all processes except a cluster's workers; memory
 is the peak of all together (proportional set size). `x` is wall time over (time of one rank x ranks / cores or
 workers), where the time of one rank is the median of reading and summarising one in a warm process on one core. On a
@@ -155,7 +155,7 @@ def _runs(folder: Path, num_ranks: int) -> Iterator[tuple[Key, Cost]]:
 
 def show(folder: Path, *words: str, keep: bool = False) -> Cost:
     """Return the cost of `traceq show --json`; `keep` caches summaries beside the traces."""
-    return cost_of("show", str(folder), "--json", *words, keep=keep)
+    return cost_of("show", str(folder), "--json", "--full", *words, keep=keep)
 
 
 def cost_of(*words: str, keep: bool = False) -> Cost:
@@ -303,7 +303,9 @@ def _print_findings(costs: dict[Key, Cost], console: Console) -> None:
     most = max(ranks for _, _, ranks in costs)
     whole = [cost for (_, _, ranks), cost in costs.items() if ranks == most]
     same = len({cost.digest for cost in whole}) == 1
-    console.print(f"{len(whole)} runs of all ranks, {'the same to the byte' if same else 'NOT the same'} in --json:")
+    console.print(
+        f"{len(whole)} runs of all ranks, {'the same to the byte' if same else 'NOT the same'} in --json --full:"
+    )
     for finding in whole[0].output["findings"]:
         if finding["code"] in ("late_ranks", "desync"):
             console.print(f"* {finding['text']}")

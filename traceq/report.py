@@ -260,7 +260,8 @@ class Report:
 class Source:
     """What was read; `device` and `torch` are "" where the trace does not say, `step` is set where it has only one.
 
-    `lacks_device_rows`: the job has a device, and a trace has none of its rows.
+    `lacks_device_rows`: the job has a device, and a trace has none of its rows. `rows_of`: the ranks whose rows tables
+    have, which stand for the others; empty where they have those of all.
     """
 
     path: str
@@ -272,6 +273,7 @@ class Source:
     arm: str = ""
     step: int | None = None
     lacks_device_rows: bool = False
+    rows_of: tuple[int, ...] = ()
 
 
 @frozen

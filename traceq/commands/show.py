@@ -36,7 +36,7 @@ def command(
     strict: Annotated[bool, typer.Option(help="Refuse a trace that is damaged in any way.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into an issue.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="All tables, not only one screen.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="All tables, not one screen; as JSON, all ranks.")] = False,
     width: Annotated[int | None, typer.Option(min=40, help="Columns of text; else those of the terminal.")] = None,
     memory: Annotated[str | None, MEMORY] = None,
     cluster: Annotated[str | None, CLUSTER] = None,
@@ -99,6 +99,10 @@ def command(
                 step=step,
                 on_progress=on_progress,
             )
+        if form.renderer == "json" and not (full or only):
+            from traceq.engines.like_ranks import without_like_ranks
+
+            sheet = without_like_ranks(sheet)
         traces = partial(with_ranks, run, path, strict=strict, step=step)
         write_sheet(sheet, form, RenderOptions(width, traces, full=full or bool(only)))
         for report in sheet.reports if only and not as_json else ():

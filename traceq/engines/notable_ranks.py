@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from traceq.engines.analyze_path import SMALL, analyze_path
 from traceq.engines.engine import Start
 from traceq.frozen import frozen
 from traceq.locations import place
+from traceq.report import Report
 from traceq.runs.read import trace_files
 
-__all__ = ["MOST_RANKS", "NotableRanks", "notable_ranks"]
+__all__ = ["MOST_RANKS", "NotableRanks", "notable_ranks", "reasons_to_look"]
 
 MOST_RANKS = 8
 """Ranks up to which a job is not large: all are worth looking at."""
@@ -44,8 +45,15 @@ def notable_ranks(
     analyzed = analyze_path(path, ("ranks", "desync"), start=start, small=small, on_progress=on_progress)
     if len(analyzed.job.ranks) <= MOST_RANKS:
         return None
-    reports = {report.name: report for report in analyzed.reports}
+    return NotableRanks(len(analyzed.job.ranks), reasons_to_look(analyzed.reports))
+
+
+def reasons_to_look(of_all: Sequence[Report]) -> dict[int, tuple[str, ...]]:
+    """Return the ranks that are worth looking at, each with why, by the reports of `ranks` and `desync`."""
+    reports = {report.name: report for report in of_all}
     rows: list[dict[str, Any]] = sorted(reports["ranks"].table("ranks").to_dicts(), key=_own_ns)
+    if not rows:
+        return {}
     why: dict[int, list[str]] = {}
     reasons: tuple[tuple[str, list[int]], ...] = (
         ("slowest", [rows[-1]["rank"]]),
@@ -57,7 +65,7 @@ def notable_ranks(
     for reason, ranks in reasons:
         for rank in ranks[:_MOST_OF_A_KIND]:
             why.setdefault(rank, []).append(reason)
-    return NotableRanks(len(rows), {rank: tuple(each) for rank, each in why.items()})
+    return {rank: tuple(each) for rank, each in why.items()}
 
 
 def _own_ns(row: dict[str, Any]) -> float:

@@ -44,6 +44,7 @@ def sheet_to_json_pieces(sheet: Sheet) -> Iterator[str]:
             "torch": source.torch or None,
             **({"arm": source.arm} if source.arm else {}),
             **({"step": source.step} if source.step is not None else {}),
+            **({"rows_of": source.rows_of} if source.rows_of else {}),
         },
         **{table.key: table for report in sheet.reports for table in report.tables},
         "findings": [_finding(finding) for finding in sheet.findings],
