@@ -44,6 +44,11 @@ def test_a_bar_says_what_is_done_and_how_far_it_is_and_is_gone_in_the_end(form: 
     assert drawn.rstrip().endswith(plain.strip())
 
 
+def test_a_file_that_is_written_has_a_bar(file: str, tmp_path: Path) -> None:
+    page = str(tmp_path / "page.html")
+    assert "writing" in on_terminal("show", "--html", page, file, columns=120, program=AT_ONCE, TERM="xterm")
+
+
 def test_what_takes_no_second_has_no_bar(file: str) -> None:
     assert "reading" not in on_terminal("show", file, columns=120, TERM="xterm")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -46,15 +47,17 @@ def write_result(kind: str, result: object, form: Form, options: RenderOptions) 
     `kind` is sheet or diffs. Raises UsageFault where no such renderer writes that kind, TraceqError where the file
     cannot be written.
     """
+    from traceq.commands._progress import shown_work
     from traceq.renderers import find_renderer
 
     write = find_renderer(form.renderer, kind)
     if form.file is None:
-        write(result, sys.stdout, options)
+        with nullcontext() if sys.stdout.isatty() else shown_work("writing"):  # a terminal shows what is written
+            write(result, sys.stdout, options)
         return
     from traceq.commands._file import open_replacing
 
-    with open_replacing(form.file) as file:
+    with shown_work("writing"), open_replacing(form.file) as file:
         text = TextIOWrapper(file, encoding="utf-8", newline="")
         write(result, text, options)
         text.detach()
