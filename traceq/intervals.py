@@ -112,7 +112,7 @@ def subtract(a: Spans, b: Spans) -> Spans:
 
 def contains(a: Spans, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return bool[K]: whether each instant is in a."""
-    return span_index(a, instants) >= 0
+    return span_index(a, instants) >= 0 if len(a) else np.zeros(len(instants), np.bool_)
 
 
 def measure_within(a: Spans, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -196,6 +196,8 @@ def _next_marked(marked: NDArray[np.int64], following: NDArray[np.int64]) -> NDA
 
     `following` int64[N]: the next position of the chain, -1 at its end.
     """
+    if (marked < 0).all():
+        return marked
     index = np.arange(len(following), dtype=np.int32)  # half as much to gather
     jump = np.where((marked >= 0) | (following < 0), index, following.astype(np.int32))
     for _ in range(len(index).bit_length()):

@@ -37,12 +37,7 @@ class Surroundings:
 
     def named(self, pattern: re.Pattern[str], *, ops_only: bool = False) -> NDArray[np.int64]:
         """Return the ops, annotations and Python frames whose name matches, or only the ops: rows of Events."""
-        hits = [number for number, name in enumerate(self.names) if pattern.search(name)]
-        if not hits:
-            return self.rows[:0]
-        is_hit = np.zeros(len(self.names), np.bool_)
-        is_hit[hits] = True
-        rows = self.rows[np.flatnonzero(is_hit[self.name_index])]
+        rows = self.rows[np.flatnonzero(self._are_named(pattern))]
         return rows[self.trace.events.category[rows] == Category.CPU_OP] if ops_only else rows
 
     def within(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
@@ -60,8 +55,17 @@ class Surroundings:
 
     def within_other_op(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
         """Return whether an op whose name does not match is open on the thread of each host row: bool[K]."""
-        ops = self.rows[self.trace.events.category[self.rows] == Category.CPU_OP]
-        return self.within_rows(np.setdiff1d(ops, self.named(pattern, ops_only=True), assume_unique=True))
+        is_op = self.trace.events.category[self.rows] == Category.CPU_OP
+        return self.within_rows(self.rows[np.flatnonzero(is_op & ~self._are_named(pattern))])
+
+    def _are_named(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+        """Return bool[len(rows)]: the name matches."""
+        hits = [number for number, name in enumerate(self.names) if pattern.search(name)]
+        if not hits:
+            return np.zeros(len(self.rows), np.bool_)
+        is_hit = np.zeros(len(self.names), np.bool_)
+        is_hit[hits] = True
+        return np.asarray(is_hit[self.name_index])
 
     def last_end_before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the latest end of these rows up to each start, on any thread: int64[K] ns, else the minimum."""

@@ -34,15 +34,18 @@ class Nest:
         """Return the index of the innermost interval open at each instant: int64[K], -1 if none is."""
         index = count_before(self.start, instants)
         index -= 1
-        pending = np.flatnonzero(index >= 0)
+        if len(self.start) == 0:
+            return index
+        pending = np.flatnonzero((index >= 0) & (self.end[index] <= instants))
         for _ in range(_FEW_LEVELS):
-            pending = pending.compress(self.end[index[pending]] <= instants[pending])
             if len(pending) == 0:
                 return index
             enclosing = self.parent[index[pending]]
             index[pending] = enclosing
             pending = pending.compress(enclosing >= 0)
-        index[pending] = self._innermost_after_an_end(instants[pending])
+            pending = pending.compress(self.end[index[pending]] <= instants[pending])
+        if len(pending):
+            index[pending] = self._innermost_after_an_end(instants[pending])
         return index
 
     def _innermost_after_an_end(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:

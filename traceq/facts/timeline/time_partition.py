@@ -173,6 +173,8 @@ def _device_activity(trace: Trace) -> Activity:
         (TimeCategory.EXPOSED_COMM, is_comm),
         (TimeCategory.COMPUTE, is_kernel & ~is_comm & ~spins),  # the highest priority comes last
     ):
+        if not mask.any():
+            continue
         running = _earliest_open(work.start, work.end, np.flatnonzero(mask), start)
         busy = np.flatnonzero(running >= 0)
         category[busy], owner[busy] = code, running[busy]
