@@ -51,6 +51,11 @@ class Columns:
     rows: tuple[int, ...]
 
 
+def test_no_signature_is_parsed_for_a_class_without_a_docstring() -> None:
+    assert Span.__doc__ == "Span"
+    assert (point(frozen).__doc__ or "").startswith("A class")
+
+
 @frozen(eq=False, slots=False)
 class Line:
     start: int

@@ -27,6 +27,8 @@ def frozen(cls: type[C] | None = None, /, *, eq: bool = True, slots: bool = True
     def made(cls: type[C]) -> type[C]:
         methods = _SHARED | (_COMPARING if eq else {}) | (_PICKLED if slots else {})
         written = [name for name in methods if name in vars(cls)]
+        if not cls.__doc__:
+            cls.__doc__ = cls.__name__  # else dataclass would parse a signature for one: 2 ms the first time
         cls = dataclass(init=False, repr=False, eq=False, slots=slots, weakref_slot=weakref_slot)(cls)
         for name, method in methods.items():
             if name not in written:

@@ -58,7 +58,6 @@ def command(
 
     tune_process(paths)
     from traceq.commands._engine import engine_for
-    from traceq.commands._file import refuse_input
     from traceq.commands._output import chosen_form, write_sheet
     from traceq.commands._progress import shown_work
     from traceq.display import RenderOptions
@@ -73,6 +72,8 @@ def command(
     if html is not None and len(paths) > 1:
         raise UsageFault(f"--html {html}: one file holds one path, and here are {len(paths)}")
     if html is not None:
+        from traceq.commands._file import refuse_input
+
         refuse_input(html, paths)
     chosen, engine = parse_ranks(ranks), engine_for(memory, cluster)
     for path in map(engine.path, paths):

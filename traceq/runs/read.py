@@ -14,7 +14,6 @@ from traceq.kineto.file_name import rank_in_name
 from traceq.kineto.read import read_trace
 from traceq.locations import Place, place
 from traceq.model import NO_EFFECT, SLOWED_BY_STACKS, Caveat, Flight, Manifest, Pairs, Processes, Run, Trace
-from traceq.runs.embedded_recording import decode
 from traceq.runs.flight_recorder import is_flight, read_flight, read_flights
 from traceq.runs.process_medians import read_processes
 from traceq.runs.processes import one_process, split_by_rank
@@ -354,6 +353,8 @@ def _with_embedded(trace: Trace) -> Trace:
         raise UnreadableInput(trace.path, "all its events last 0 ns together", "a step")
     if not trace.embedded:
         return trace
+    from traceq.runs.embedded_recording import decode  # for traces of recordings alone
+
     try:
         embedded = decode(trace.embedded, num_events=len(trace.events))
     except UnreadableInput as fault:

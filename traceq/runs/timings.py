@@ -47,6 +47,8 @@ def timings_of(ranks: Sequence[Sequence[StepLine]], arm: str, phases: Sequence[s
 
 @frozen
 class _Step:
+    """A step that counts, and how many steps of its half were before it."""
+
     line: StepLine
     since_pause: int
 
