@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builder import Event, build, frame, kernel, launch, op, step
+from builder import Event, build, call, frame, kernel, launch, op, step
 
 from traceq.analysis.registry import analyze
 from traceq.model import Run
@@ -132,3 +132,9 @@ def test_python_that_takes_half_of_a_step_on_a_cpu_is_told_with_its_lines() -> N
         "Python between ops, 700 us per step (70.0 %) in this one traced step: 700 us between ops in forward"
     ]
     assert on_a_cpu(*frames, *(op(f"aten::op{number}", 100 * number, 100) for number in range(6))) == []
+
+
+def test_a_trace_without_ops_tells_nothing_of_python() -> None:
+    """Of another program, or of calls alone: what takes its time is not known."""
+    assert on_a_cpu() == []
+    assert on_a_cpu(call("cudaGetDeviceCount", 10, 5)) == []

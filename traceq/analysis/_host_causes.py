@@ -14,7 +14,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.grouping import group
-from traceq.model import Trace
+from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
 __all__ = ["HostCauses", "host_causes", "host_words", "lack_host_ops"]
@@ -29,8 +29,11 @@ _MOST, _LEAST_SHARE, _LEAST_REST = 2, 0.1, 0.01
 def host_causes(trace: Trace) -> HostCauses:
     """Return what the host does in the counted steps while the device waits for the next launch.
 
-    Without a device: where the main thread is in Python between ops.
+    Without a device: where the main thread is in Python between ops; nothing if no op is recorded, as then it is not
+    known what is Python.
     """
+    if not len(device_work(trace)) and not len(trace.events.rows(Category.CPU_OP)):
+        return {}
     idle, names = idleness(trace), phases(trace).names
     category = TimeCategory.HOST_BOUND if len(device_work(trace)) else TimeCategory.PYTHON
     chosen = np.flatnonzero(idle.category == category)

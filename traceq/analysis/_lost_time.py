@@ -175,7 +175,7 @@ class LostTime:
         longest_ns = max((each.ns for each in self.work), default=0.0)
         if self._is_most(in_ops, _MOST_PCT) and 100 * longest_ns >= _MOST_PCT * self._whole.mean():
             return (self._most(in_ops, *_COMPUTING[in_ops][:2], self._what_computes()),)
-        if self._is_most(_PYTHON, _MOST_PCT):
+        if self._is_most(_PYTHON, _MOST_PCT) and all(self.host_causes):
             ns = float(self._ns(_PYTHON).mean())
             places = host_words(self.host_causes, ns, makes_own_batches=self.makes_own_batches)
             return (self._most(_PYTHON, "python_bound", "Python between ops", [places or "in no op"]),)
