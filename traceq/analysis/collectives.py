@@ -116,7 +116,7 @@ def _rows(trace: Trace) -> list[CollectiveRow]:
         groups.sum(np.r_[time_on_thread(trace, calls), no_kernel]),
         strict=True,
     )
-    return [_row(trace, identity, *values) for identity, *values in sums]
+    return sorted((_row(trace, identity, *values) for identity, *values in sums), key=lambda row: row.key)
 
 
 def _row(

@@ -141,7 +141,7 @@ def _peak(trace: Trace, use: MemoryUse) -> PeakRow:
         rank=trace.rank,
         device=use.name,
         absolute=use.is_absolute,
-        start_bytes=int(use.level[0] - use.change[0]),
+        start_bytes=int(use.level[0]) - int(use.change[0]),
         end_bytes=int(use.level[-1]),
         peak_bytes=int(use.peak_level.max()),
         reserved_bytes=reserved if reserved >= 0 else None,
