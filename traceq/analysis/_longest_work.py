@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.kernel_names import cut_apart, short_kernel, without_tunings
+from traceq.facts.events.kernel_names import short_kernel, without_tunings
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.self_time import self_times
 from traceq.facts.roofline.peaks import peaks_of
@@ -22,6 +22,7 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import span_index
 from traceq.model import Trace
+from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_value
 
 __all__ = ["LongWork", "WorkTimes", "longest_work", "shown_names", "what_computes", "work_times"]

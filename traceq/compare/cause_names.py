@@ -6,7 +6,8 @@ import re
 
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.result import AND, REPLACED_BY, Cause
-from traceq.facts.events.kernel_names import cut_before, place_of_difference, without_tunings
+from traceq.facts.events.kernel_names import without_tunings
+from traceq.short_texts import cut_before, place_of_difference
 from traceq.units import Unit, format_value
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from io import StringIO
 from shutil import get_terminal_size
@@ -20,6 +20,7 @@ from traceq.escaping import visible
 from traceq.frozen import frozen
 from traceq.model import Caveat
 from traceq.report import BECOMES, Column, Finding, Report, Sheet, Source, Table
+from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_value, ranks_of
 
 __all__ = [
@@ -263,35 +264,12 @@ def _rich_table(layout: _Layout) -> RichTable:
         justify: JustifyMethod = "left" if column.unit is Unit.TEXT else "right"
         rich_table.add_column(Text(heading, style="dim"), justify=justify, no_wrap=True, vertical="bottom")
     by_column = [
-        [_cut_line(text, width) for text in texts] if column.key == _LINE else _cut_apart(texts, width)
+        [_cut_line(text, width) for text in texts] if column.key == _LINE else cut_apart(texts, width, _cut)
         for texts, width, column in zip(zip(*layout.texts, strict=True), layout.widths, layout.columns, strict=False)
     ]
     for row, cells in zip(layout.texts, zip(*by_column, strict=True), strict=True):
         rich_table.add_row(*map(visible_text, cells), style="bold" if row and row[0] == "total" else "")
     return rich_table
-
-
-def _cut_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Cut texts to a width: at their end, or before their first difference where they would look the same."""
-    by_look: dict[str, set[str]] = {}
-    for text in texts:
-        by_look.setdefault(_cut(text, width), set()).add(text)
-    num_shared = {look: _num_shared(alike) for look, alike in by_look.items() if len(alike) > 1}
-    return [_cut_before(text, num_shared.get(_cut(text, width), 0), width) for text in texts]
-
-
-def _num_shared(texts: Collection[str]) -> int:
-    """Return with how many characters all of these texts begin."""
-    first, last = min(texts), max(texts)
-    return next((place for place, (x, y) in enumerate(zip(first, last, strict=False)) if x != y), len(first))
-
-
-def _cut_before(text: str, place: int, width: int) -> str:
-    """Cut a text to a width, leaving out what is before a place but for its beginning; at the end if that is 0."""
-    if len(text) <= width or not place:
-        return _cut(text, width)
-    head = max((width - 1) // 3, width - 1 - (len(text) - place))
-    return f"{text[:head]}…{_cut(text[place:], width - 1 - head)}"
 
 
 def _cut(text: str, width: int) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from traceq.facts.events.kernel_names import cut_apart, kernel_family, short_kernel, without_tunings
+from traceq.facts.events.kernel_names import kernel_family, short_kernel, without_tunings
+from traceq.short_texts import cut_apart
 
 ELEMENTWISE = (
     "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float, "

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 __all__ = [
-    "cut_apart",
-    "cut_before",
-    "cut_name",
     "kernel_family",
-    "place_of_difference",
     "short_kernel",
     "without_tunings",
 ]
@@ -19,7 +15,6 @@ _TENSILE = re.compile(r"\b(Cijk_[A-Z]\w{3}_[A-Z]\w{3})_\w*?_(MT\d+x\d+x\d+)_\w+"
 """Names of ROCm's products of matrices: they begin alike, and their tiles tell them apart."""
 _NCCL = re.compile(r"^nccl(Dev|Sym|SymDev|Symk|SymkDev)?Kernel_(?P<name>[A-Za-z]+)")
 _MANGLED, _LENGTH = re.compile(r"^_ZN?K?(?=\d)"), re.compile(r"\d{1,3}")
-_BEFORE_WORD = re.compile(r"[A-Za-z0-9]*$")
 _NAMESPACES = re.compile(r"\b(at::native::|at_cuda_detail::|c10::|std::)|\(anonymous namespace\)::")
 _WORD = re.compile(r"(?<!\w)[A-Za-z_]\w+\b(?!::)")
 _UNINFORMATIVE = re.compile(
@@ -86,35 +81,6 @@ def without_tunings(names: Sequence[str]) -> list[str]:
     for each, name in zip(short, names, strict=True):
         of_short.setdefault(each, set()).add(name)
     return [each if len(of_short[each]) == 1 else name for each, name in zip(short, names, strict=True)]
-
-
-def cut_name(name: str, longest: int) -> str:
-    """Return a name of at most so many characters."""
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"
-
-
-def cut_apart(names: Sequence[str], longest: int) -> list[str]:
-    """Return names of at most so many characters; those that would look the same are cut before their difference."""
-    by_look: dict[str, set[str]] = {}
-    for name in names:
-        by_look.setdefault(cut_name(name, longest), set()).add(name)
-    places = {look: place_of_difference(alike) for look, alike in by_look.items() if len(alike) > 1}
-    return [cut_before(name, places.get(cut_name(name, longest), 0), longest) for name in names]
-
-
-def place_of_difference(names: Collection[str]) -> int:
-    """Return the number of characters before the first word in which names differ."""
-    first, last = min(names), max(names)
-    differs = (place for place, (x, y) in enumerate(zip(first, last, strict=False)) if x != y)
-    return len(_BEFORE_WORD.sub("", first[: next(differs, len(first))]))
-
-
-def cut_before(name: str, place: int, longest: int) -> str:
-    """Return a name of at most so many characters, without what is before a place but for its beginning."""
-    if len(name) <= longest or not place:
-        return cut_name(name, longest)
-    head = max((longest - 1) // 3, longest - 1 - (len(name) - place))
-    return f"{name[:head]}…{cut_name(name[place:], longest - 1 - head)}"
 
 
 def _template_arguments(text: str) -> str:
