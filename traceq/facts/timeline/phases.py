@@ -244,9 +244,10 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     """Return timelines by marks of optimizers, data loaders and autograd: (main thread's, the others')."""
     events, row_track, main = trace.events, tracks(trace), main_track(trace)
     rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    marks = {phase: rows[matching(events, rows, pattern)] for phase, pattern in _NAMED.items()}
+    by_phase = {phase: rows[matching(events, rows, pattern)] for phase, pattern in _NAMED.items()}
     frames = events.rows(Category.PYTHON)
-    marks["dataload"] = np.r_[marks["dataload"], frames[matching(events, frames, LOADER_CREATION)]]
+    by_phase["dataload"] = np.r_[by_phase["dataload"], frames[matching(events, frames, LOADER_CREATION)]]
+    marks = [*by_phase.values()]
     backward_threads = _backward_threads(trace)
     ops = events.rows(Category.CPU_OP)
     engine = rows[matching(events, rows, _AUTOGRAD)]
@@ -255,16 +256,14 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     is_other[in_backward] = False
     on_main = rows[is_other[rows]]
     backward = _without_idle_gaps(spans(events.ts[in_backward], events.end[in_backward]), ascending(events.ts[on_main]))
-    main_marks = _layers(trace, [*marks.values()], main)
+    main_marks = _layers(trace, marks, main)
     forward = empty() if lacks_host_ops(trace) else _forward(trace, backward, main_marks[0])
     main_layers = [*main_marks, backward, forward]
     always = np.array([[np.iinfo(np.int64).min, np.iinfo(np.int64).max]])
     threads: dict[int, Timeline] = {}
-    for track in sorted_unique(
-        row_track[np.concatenate([*marks.values()])], np.array(backward_threads, np.int64)
-    ).tolist():
+    for track in sorted_unique(row_track[np.concatenate(marks)], np.array(backward_threads, np.int64)).tolist():
         if track != main:
-            layers = _layers(trace, [*marks.values()], track)
+            layers = _layers(trace, marks, track)
             threads[track] = _first_layer([*layers, always if track in backward_threads else empty()])
     return _first_layer(main_layers), threads
 
