@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from traceq.garbage_collection import gc_frozen
+from traceq.garbage_collection import collect_in_turn, gc_disabled, gc_frozen
 
 
 class Cycle:
@@ -51,3 +51,17 @@ def test_what_the_program_has_frozen_stays_frozen() -> None:
     with gc_frozen():
         assert gc.get_freeze_count() == count
     assert gc.get_freeze_count() == count
+
+
+@pytest.mark.slow
+def test_in_turn_new_garbage_goes_at_once_and_older_within_eight_turns() -> None:
+    with gc_disabled():
+        older = Cycle()
+        gc.collect()
+        reference = weakref.ref(older)
+        del older
+        for turn in range(1, 9):
+            new = weakref.ref(Cycle())
+            collect_in_turn(turn)
+            assert new() is None
+            assert (reference() is None) == (turn == 8)

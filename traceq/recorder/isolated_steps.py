@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
-from traceq.garbage_collection import gc_disabled, gc_frozen
+from traceq.garbage_collection import collect_in_turn, gc_disabled, gc_frozen
 from traceq.model import Arm, Manifest
 from traceq.recorder.rank.cpu_peaks import cpu_peak_facts
 from traceq.recorder.rank.environment_facts import environment_facts
@@ -67,8 +66,8 @@ def _time_steps(rank: Rank, arm: str) -> Generator[str, None, list[ClocksLine]]:
         if rank.plan.steps:
             journal.write((yield from _run(rank, stopwatch, arm, [WARM_UP] * rank.plan.warmup_steps)))
             reset_peak_memory(rank.world.device)
-        for block in _blocks(rank.plan):
-            gc.collect()
+        for turn, block in enumerate(_blocks(rank.plan)):
+            collect_in_turn(turn)
             rank.world.barrier()
             before = list(read_clocks(rank.world.device))
             lines = yield from _run(rank, stopwatch, arm, [*settling, *block])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.timed_steps import counted_steps, timed_steps
-from traceq.runs.step_log import StepLine, read_lines, read_pairs
+from traceq.runs.step_log import CoresLine, PairLine, StepLine, read_lines, read_pairs
 from traceq.runs.timings import WARM_UP, timings_of
 from traceq.units import Unit, format_value
 
@@ -96,6 +97,18 @@ def test_halves_of_two_with_an_irregular_step_are_repeated(tmp_path: Path, monke
     for pairs in read_pairs(tmp_path / "steps"):
         assert pairs.first_ns.shape == (1, 16)
         assert set(pairs.first_ns.ravel()) == {1_000}
+
+
+def test_clocks_of_cores_are_read_in_the_first_blocks_of_the_control_and_then_in_one_of_four(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_loop(replace(PLAN, steps=8 * PLAN.steps), tmp_path, lambda number: True, monkeypatch)
+    lines = list(read_lines(tmp_path / "steps" / "rank0.jsonl"))
+    blocks = sorted({line.pair // 16 for line in lines if isinstance(line, PairLine) and line.a == line.b})
+    num_read = sum(isinstance(line, CoresLine) for line in lines)
+    expected = sum(number < 4 or number % 4 == 0 for number in blocks)
+    assert num_read == (expected if sys.platform == "linux" else 0)
+    assert 4 < num_read < len(blocks)
 
 
 def test_the_time_of_irregular_steps_is_said_where_it_is_large(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import sys
 from collections.abc import Generator, Iterator, Sequence
@@ -10,11 +9,12 @@ from dataclasses import dataclass
 from itertools import count
 from statistics import median
 
-from traceq.garbage_collection import gc_disabled, gc_frozen
+from traceq.garbage_collection import collect_in_turn, gc_disabled, gc_frozen
 from traceq.model import MUCH_SLOWER
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.schedule import (
+    PAIRS_PER_BLOCK,
     SINGLE_ARM_STEPS_PER_BLOCK,
     Block,
     comparisons,
@@ -39,6 +39,8 @@ _MAX_ATTEMPTS = 20
 _SHORT_NS = 2e9
 _LARGE_SHARE = 0.1
 """Part of the time from which steps that do not count are named: the job spends it, whatever its usual step takes."""
+_FIRST_BLOCKS = 4
+"""Blocks of the A/A control in each of which clocks of cores are read; later in one of that many."""
 _BAR = 20
 """Characters of a progress bar."""
 
@@ -62,7 +64,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
         reset_peak_memory(rank.world.device)
         for block in blocks_until_decided(rank, warm_up, pairs) if rank.plan.max_minutes else _blocks(rank.plan):
             for attempt in _attempts(rank, block):
-                gc.collect()
+                collect_in_turn(len(attempts))
                 rank.world.barrier()
                 before = list(read_clocks(rank.world.device))
                 lines = [*before, *(yield from _run_pairs(rank, stopwatch, block, attempt))]
@@ -209,11 +211,13 @@ def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt
     """
     order = list(attempt.arms(block))
     cores = CoreClocks(rank.workers.pids)
-    if block.is_control:
+    number = block.first_pair // PAIRS_PER_BLOCK
+    reads_cores = block.is_control and (number < _FIRST_BLOCKS or number % _FIRST_BLOCKS == 0)
+    if reads_cores:
         cores.start()
     draws = [(arm, block.first_pair + (0 if index is None else 1 + index)) for arm, index in order]
     regular = yield from _run_halves(rank, stopwatch, draws)
-    lines: list[Line] = list(cores.lines(len(order) * rank.plan.steps_per_half)) if block.is_control else []
+    lines: list[Line] = list(cores.lines(len(order) * rank.plan.steps_per_half)) if reads_cores else []
     regular = regular_on_all_ranks(rank, regular)
     halves = [
         _Half(arm, index, times, counted_steps(is_regular))
