@@ -19,6 +19,7 @@ __all__ = [
     "Switch",
     "accumulation_with_a_tail",
     "evaluations_and_checkpoints",
+    "loss_of_a_method",
     "plain",
     "without_loader",
 ]
@@ -113,6 +114,29 @@ def called_by_method(notes: Notes, num_steps: int) -> None:
             model.forward(torch.ones(1, 4)).sum().backward()
         optimizer.step()
         notes.note()
+
+
+class Flow(Net):
+    """Trained by a method that does not call its forward."""
+
+    def loss(self, batch: torch.Tensor) -> torch.Tensor:
+        loss = self.layer(batch).square().sum()
+        self.notes.note()
+        return loss + self.layer(-batch).sum()
+
+
+def loss_of_a_method(notes: Notes, num_steps: int) -> None:
+    """The forward of the model samples from it, which no step does; the modules inside begin one."""
+    model = Flow(notes)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for number in range(num_steps):
+        notes.steps.append([])
+        model.loss(torch.ones(1, 4)).backward()
+        optimizer.step()
+        notes.note()
+        if number % 50 == 49:
+            with torch.no_grad():
+                model(torch.ones(1, 4))
 
 
 def next_batch_before_backward(notes: Notes, num_steps: int, *, is_before_backward: bool = True) -> None:
@@ -341,6 +365,7 @@ LOOPS: tuple[Loop, ...] = (
     plain,
     without_loader,
     called_by_method,
+    loss_of_a_method,
     next_batch_before_backward,
     next_batch_before_optimizer,
     metrics_behind_the_step,

@@ -39,7 +39,7 @@ from traceq.recorder.jobs.job_traceback import without_own_frames
 from traceq.recorder.jobs.loop_hooks import LoopHooks
 from traceq.recorder.jobs.pattern_learning import LEARNED_STEPS
 from traceq.recorder.jobs.phase_stack import PhaseStack
-from traceq.recorder.jobs.root_models import find_roots
+from traceq.recorder.jobs.root_models import find_roots, inner_with_forward
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.leave_process import leave_process
 from traceq.recorder.process.rank_messages import append_message
@@ -53,6 +53,8 @@ from traceq.recorder.tracing.worker_samples import WorkerSamples
 __all__ = ["JobProcess", "attach"]
 
 _BATCHES_OF_COMPILED_STEPS = 32
+_BACKWARDS_WITHOUT_FORWARD = 2
+"""Backward passes after the first one: if none followed a forward of a model, the loop calls other methods of it."""
 _FIRST_NOTE_S = 10.0
 """Seconds of learning after which a line says what for; the next line comes after twice the time."""
 
@@ -149,6 +151,8 @@ class JobProcess:
             self._num_backwards += 1
             if self._num_backwards == 1:  # what the loop reads has a name by now
                 self._guarded(lambda: check_paths(self._request.toggles, Job(self._models, self._optimizers)))
+            if self._num_backwards == _BACKWARDS_WITHOUT_FORWARD and not self._tracker.has_forward:
+                self._guarded(lambda: self.hooks.hook_forwards(inner_with_forward(self._models)))
             self._say_what_is_learned()
 
     def batch_requested(self) -> None:

@@ -24,6 +24,7 @@ from job_loops import (
     Switch,
     accumulation_with_a_tail,
     evaluations_and_checkpoints,
+    loss_of_a_method,
     plain,
     without_loader,
 )
@@ -126,6 +127,14 @@ def test_phases_and_what_was_found_are_in_the_manifest(tmp_path: Path) -> None:
     assert manifest.environment["optimizers"] == "AdamW"
     assert {arm.name for arm in manifest.arms if "sd" in str(manifest.fact("loss", arm))} == {"value=0", "value=1"}
     assert [(arm.name, arm.baseline) for arm in manifest.arms] == [("value=0", True), ("value=1", False)]
+
+
+@pytest.mark.slow
+def test_modules_that_a_method_of_the_model_calls_are_its_forward(tmp_path: Path) -> None:
+    recorded(tmp_path, loss_of_a_method)
+    manifest = manifest_of(tmp_path)
+    assert manifest.phases == ("forward", "backward", "optimizer", "no_grad_forward")
+    assert str(manifest.environment["step_pattern"]).startswith("F F B O0 (")
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="models are torch's")
 
 import torch
 
-from traceq.recorder.jobs.root_models import find_roots, with_forward
+from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, with_forward
 from traceq.recorder.rank.wrappers import wrapper_facts
 
 pytestmark = pytest.mark.torch
@@ -78,6 +78,13 @@ def test_of_a_model_without_a_forward_the_modules_that_its_methods_call_are_watc
     assert with_forward([agent, plain]) == [agent.actor, *agent.critics, plain]
     agent.forward = agent.actor.forward
     assert with_forward([agent]) == [agent]
+
+
+def test_inside_a_model_each_outermost_module_with_a_forward_is_found_once() -> None:
+    agent = Agent()
+    agent.forward = agent.actor.forward
+    shared = torch.nn.Sequential(agent.actor, torch.nn.ModuleList([agent.actor]))
+    assert inner_with_forward([agent, shared]) == [agent.actor, *agent.critics]
 
 
 def test_the_module_that_ddp_wraps_is_called_alone_to_evaluate() -> None:

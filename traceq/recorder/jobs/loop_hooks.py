@@ -127,12 +127,16 @@ class LoopHooks:
 
         Frameworks put parts of the step into functions of theirs; those are phases, and no events.
         """
-        self._methods.append(ReplacedMethods(with_forward(models), self._forward))
+        self.hook_forwards(with_forward(models))
         for base, method, phase in ENGINE_METHODS:
             replacement = functools.partial(self._phase, phase=phase)
             self._methods.append(ReplacedMethods(owners(models, base), replacement, method))
         for owner, name, phase in imported_functions():
             self._replace(owner, name, self._phase(getattr(owner, name), phase))
+
+    def hook_forwards(self, models: Sequence[torch.nn.Module]) -> None:
+        """Replace the forward of each of these models."""
+        self._methods.append(ReplacedMethods(models, self._forward))
 
     def worker_pids(self, loader: Callable[[], DataLoader[Any] | None]) -> list[int]:
         """Return the living workers of a loader's iterators."""

@@ -3,7 +3,7 @@
 The anchor is the optimizer that steps most rarely; a step begins with the first start event after it. The end of the
 optimizer's step would be too early: what many loops do behind it, such as gathering metrics, belongs to the same step.
 Where a loop prefetches, so that the batch requested in a step is that of the next one, the forward begins a step; where
-neither is seen, as methods of a model are called instead of its forward, the backward does. Without an optimizer of
+neither is seen, as the loop calls functions instead of modules, the backward does. Without an optimizer of
 torch, or with one that is compiled, the anchor is the backward; in a step that is compiled as a whole, the batch.
 
 Where two kinds of steps take turns, the two are one step, each with its anchor.

@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from traceq.garbage_collection import live_objects
 
-__all__ = ["find_roots", "with_forward"]
+__all__ = ["find_roots", "inner_with_forward", "with_forward"]
 
 
 def find_roots() -> list[Module]:
@@ -32,6 +32,15 @@ def with_forward(models: Sequence[Module]) -> list[Module]:
     often has no forward: its loop calls methods that call an actor and a critic.
     """
     return [each for model in models for each in _outermost_with_forward(model)]
+
+
+def inner_with_forward(models: Sequence[Module]) -> list[Module]:
+    """Return the outermost modules inside the models that have a forward, each once.
+
+    A loop may call other methods of a model than its forward (`model.loss(batch)`), which call these.
+    """
+    children = [child for model in models for child in model.children()]
+    return list(dict.fromkeys(with_forward(children)))
 
 
 def _outermost_with_forward(module: Module) -> Iterator[Module]:

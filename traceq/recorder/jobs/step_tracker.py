@@ -92,6 +92,11 @@ class StepTracker:
         """
         return any(event.startswith("O") for event in self._events)
 
+    @property
+    def has_forward(self) -> bool:
+        """Whether a forward with gradients was seen, while the pattern is not known."""
+        return FORWARD in self._events
+
     def was_regular(self) -> bool:
         """Return whether the step before the last begin had the usual events of its arm; call it once per step."""
         usual = self._usual.get(self.arm)
