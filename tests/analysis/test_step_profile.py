@@ -19,7 +19,7 @@ from terminal import traceq
 
 from traceq.analysis.registry import analyze
 from traceq.facts.roofline.peaks import replaced_peaks
-from traceq.model import Arm, Manifest, Pairs, Run, Trace
+from traceq.model import Arm, Manifest, OddSteps, Pairs, Run, Trace
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine
@@ -337,3 +337,20 @@ def test_the_profile_of_a_real_engine_has_the_time_and_tokens_of_its_marks(name:
 def test_a_trace_of_another_program_has_no_kinds_of_steps() -> None:
     report = analyze(Run("", (build(step(0, 50), op("aten::mm", 5, 5)),)), "step_profile")
     assert (report.tables[2].rows, report.views) == ((), ())
+
+
+@pytest.mark.parametrize(("odd_ns", "severity"), [(299, "medium"), (820, "high")])
+def test_steps_that_do_not_count_are_told_with_their_time(odd_ns: int, severity: str) -> None:
+    odd = OddSteps(odd_steps=27, all_steps=444, odd_steps_ns=odd_ns, all_steps_ns=1000)
+    (finding,) = analyze(recorded([line(100)], environment=odd.facts()), "step_profile").findings
+    assert (finding.code, finding.severity) == ("odd_steps", severity)
+    assert "27 of 444 steps did more or less than the others" in finding.text
+    assert f"they took {odd_ns} ns of 1.00 us ({odd_ns / 10:.1f} %)" in finding.text
+
+
+@pytest.mark.parametrize(
+    "damage", [{"odd_steps": "27"}, {"all_steps_ns": 0}, {"odd_steps_ns": -1}, {"all_steps": None}]
+)
+def test_damaged_facts_of_odd_steps_tell_nothing(damage: dict[str, Any]) -> None:
+    odd = OddSteps(odd_steps=27, all_steps=444, odd_steps_ns=820, all_steps_ns=1000)
+    assert analyze(recorded([line(100)], environment=odd.facts() | damage), "step_profile").findings == ()

@@ -65,9 +65,9 @@ BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores"}
 BY_BYTES = {"memory_peak", "out_of_memory", "memory_delta", "fragmentation"}
 """Codes whose bytes `oracle.memory` computes from a snapshot of the allocator."""
 
-BY_COUNTS = {"desync", "never_arrived", "strategy", "missing_ops"}
+BY_COUNTS = {"desync", "never_arrived", "strategy", "missing_ops", "odd_steps"}
 """Codes without a time, whose ranks, calls and elements `oracle.differences` and `oracle.strategies` count, and whose
-ops are counted here."""
+ops are counted here; odd steps in `tests/recorder/timing/test_timed_steps.py`."""
 
 LONGEST = ("mtia/rank0", "resnet50-2021/bare-array")
 """Traces that the oracle reads for seconds; others have findings of the same codes."""

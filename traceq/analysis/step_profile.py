@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.unprofiled_phases import UnprofiledPhase, pace_of, unprofiled_phases
 from traceq.frozen import frozen
-from traceq.model import Manifest, Timings, Trace
-from traceq.report import Column, Report, Table, column
+from traceq.model import Manifest, OddSteps, Timings, Trace
+from traceq.report import Column, Finding, Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 6
@@ -33,6 +33,8 @@ _MERGED_PHASES = (
     "unscale_clip and zero_grad_sched is in optim_step."
 )
 _OTHER = "`other` is the rest of the step, in none of these phases: ops, checks, metrics and logging of the script."
+_HIGH_PCT = 30.0
+"""Share of the time in steps that do not count, from which that is a finding of high severity."""
 _MUCH_PCT = 5.0
 """Share of a step from which the time outside all phases is explained."""
 _MOST_BESIDE_SPREAD = 4
@@ -120,7 +122,14 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     parts_ = _parts(times, timings.step_ns.mean(axis=1).tolist())
     profile = _profile((_figures(job, timings, manifest, distributed, mfu_pct),), parts_)
     views = () if is_loader_alone(manifest) else (_view(job, timings, distributed, times, mfu_pct),)
-    return Report("step_profile", (profile, _by_rank(rows), table_of(kinds)), views)
+    return Report("step_profile", (profile, _by_rank(rows), table_of(kinds)), views, tuple(_odd_steps(manifest)))
+
+
+def _odd_steps(manifest: Manifest) -> Iterator[Finding]:
+    """Yield that much of the time is in steps that do not count: what others would save is little beside it."""
+    odd = OddSteps.of(manifest.environment)
+    if odd is not None:
+        yield Finding("odd_steps", "high" if odd.share_pct >= _HIGH_PCT else "medium", odd.text)
 
 
 def _profile(rows: Sequence[_Profile], parts: tuple[Table, ...]) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceq.model.core_use import CoreUse
 from traceq.model.memory_snapshot import Action, Blocks, Frame, History, MemorySnapshot, Segments
+from traceq.model.odd_steps import OddSteps
 from traceq.model.recording import (
     BUILT_APART,
     MUCH_SLOWER,
@@ -60,6 +61,7 @@ __all__ = [
     "Manifest",
     "MemorySnapshot",
     "Messages",
+    "OddSteps",
     "OneStep",
     "Pairs",
     "Processes",

@@ -16,6 +16,7 @@ pytest.importorskip("torch", reason="recording needs torch")
 import torch
 from timed_plan import timed_plan
 
+from traceq.model import OddSteps
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
 from traceq.recorder.rank.loop_control import LoopControl
@@ -54,8 +55,8 @@ def run_loop(
     is_regular: Callable[[int], bool],
     monkeypatch: pytest.MonkeyPatch,
     irregular_ns: int = 1_000_000,
-) -> None:
-    """Run the timed steps of a loop whose n-th step is regular or not."""
+) -> dict[str, str | int | float]:
+    """Run the timed steps of a loop whose n-th step is regular or not, and return the facts of the recording."""
     clock = Clock(irregular_ns=irregular_ns)
     monkeypatch.setattr("traceq.recorder.timing.stopwatch.perf_counter_ns", lambda: clock.now_ns)
     monkeypatch.setattr("traceq.recorder.timing.stopwatch.thread_time_ns", lambda: clock.now_ns)
@@ -64,6 +65,7 @@ def run_loop(
     rank = Rank(replace(plan, out=str(folder)), world, Phases(), ProgressCounters("", 0), control=control)
     for number, arm in enumerate(timed_steps(rank)):
         clock.run(arm, is_regular=is_regular(number))
+    return rank.facts
 
 
 @pytest.mark.parametrize("plan", [CUDA, replace(PLAN, is_regular=False)], ids=["halves of 8", "halves of 4"])
@@ -114,21 +116,28 @@ def test_clocks_of_cores_are_read_in_the_first_blocks_of_the_control_and_then_in
 def test_the_time_of_irregular_steps_is_said_where_it_is_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run_loop(CUDA, tmp_path, lambda number: number % 8 > 0, monkeypatch)
+    facts = run_loop(CUDA, tmp_path, lambda number: number % 8 > 0, monkeypatch)
     lines = [line for line in read_lines(tmp_path / "steps" / "rank0.jsonl") if isinstance(line, StepLine)]
     num_warm_up = sum(line.pair == WARM_UP for line in lines)
     num_odd = sum(number % 8 == 0 for number in range(num_warm_up, len(lines)))
     text = capfd.readouterr().err
     assert f"note: {num_odd:,} of {len(lines) - num_warm_up:,} steps did more or less than the others" in text
     assert f"they took {format_value(1_000_000 * num_odd, Unit.NS)} of " in text
+    stored = OddSteps.of(facts)
+    assert stored is not None
+    assert (stored.odd_steps, stored.all_steps) == (num_odd, len(lines) - num_warm_up)
+    assert stored.odd_steps_ns == 1_000_000 * num_odd
+    assert stored.all_steps_ns == sum(line.wall_ns for line in lines if line.pair != WARM_UP)
+    assert f"note: {stored.text}\n" in text
 
 
 def test_irregular_steps_that_take_little_time_are_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A step that leaves something out, such as one that a GradScaler skips."""
-    run_loop(CUDA, tmp_path, lambda number: number % 8 > 0, monkeypatch, irregular_ns=100)
+    facts = run_loop(CUDA, tmp_path, lambda number: number % 8 > 0, monkeypatch, irregular_ns=100)
     assert "more or less" not in capfd.readouterr().err
+    assert OddSteps.of(facts) is None
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12))

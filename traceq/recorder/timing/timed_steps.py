@@ -10,7 +10,7 @@ from itertools import count
 from statistics import median
 
 from traceq.garbage_collection import collect_in_turn, gc_disabled, gc_frozen
-from traceq.model import MUCH_SLOWER
+from traceq.model import MUCH_SLOWER, OddSteps
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.schedule import (
@@ -74,25 +74,22 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
                 cores += [line for line in lines if isinstance(line, CoresLine)]
                 attempts.append(attempt)
             quarter = _announce_rest(rank, lines, quarter)
-    _announce_odd_steps(rank, attempts)
+    _note_odd_steps(rank, attempts)
     rank.facts.update(clock_facts(rank.world.gather(clocks)))
     rank.facts.update(core_facts(rank.world.gather(cores), [peer.host for peer in rank.world.peers]))
     return pairs
 
 
-def _announce_odd_steps(rank: Rank, attempts: Sequence[_Attempt]) -> None:
-    """Print how long the steps took that did more or less than usual, where that is a large part of the time."""
+def _note_odd_steps(rank: Rank, attempts: Sequence[_Attempt]) -> None:
+    """Print and store how long the steps took that did more or less than usual, where that is much of the time."""
     odd_ns = [ns for attempt in attempts for ns in attempt.odd_ns]
     usual_ns = [ns for attempt in attempts for ns in attempt.usual_ns]
     total_ns = sum(odd_ns) + sum(usual_ns)
     if not odd_ns or sum(odd_ns) < _LARGE_SHARE * total_ns:
         return
-    share = format_value(100 * sum(odd_ns) / total_ns, Unit.PERCENT)
-    rank.say(
-        f"traceq: note: {len(odd_ns):,} of {len(odd_ns) + len(usual_ns):,} steps did more or less than the others, "
-        f"such as to evaluate, save or act, and do not count: they took {format_value(sum(odd_ns), Unit.NS)} of "
-        f"{format_value(total_ns, Unit.NS)} ({share})"
-    )
+    odd = OddSteps(len(odd_ns), len(odd_ns) + len(usual_ns), sum(odd_ns), total_ns)
+    rank.facts.update(odd.facts())
+    rank.say(f"traceq: note: {odd.text}")
 
 
 def num_timed_steps(plan: Plan) -> int:
