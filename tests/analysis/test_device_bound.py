@@ -120,6 +120,40 @@ def test_one_op_that_takes_half_of_a_step_on_a_cpu_is_told_with_its_line() -> No
     assert on_a_cpu(*(op(f"aten::op{number}", 100 * number, 100) for number in range(8))) == []
 
 
+def test_a_line_whose_ops_take_half_of_a_step_on_a_cpu_is_told_with_them() -> None:
+    frames = frame("train.py(9): step", 0, 1000), frame("gcn.py(6): propagate", 0, 640)
+    ops = [op(name, 200 * number, 200) for number, name in enumerate(("aten::mm", "aten::mul", "aten::mm"))]
+    assert on_a_cpu(*frames, *ops, op("aten::relu", 700, 50)) == [
+        (
+            "in ops on the CPU, 650 us per step (65.0 %) in this one traced step: longest: aten::mm at gcn.py:6 "
+            "propagate 40.0 %, aten::mul at gcn.py:6 propagate 20.0 %, aten::relu at train.py:9 step 5.0 %; 60.0 % at "
+            "gcn.py:6 propagate (aten::mm 40.0 %, aten::mul 20.0 %)"
+        )
+    ]
+    assert on_a_cpu(*frames, *ops[:2], op("aten::relu", 700, 150)) == []  # 40 % of one line, of two 55 %
+
+
+def module(name: str, start: int, us: int) -> Event:
+    return frame(f"nn.Module: {name}", start, us)
+
+
+def test_a_part_of_a_model_whose_ops_take_half_of_a_step_on_a_cpu_is_told_with_them() -> None:
+    """Two blocks of an encoder of 300 us each, one forward op and its backward op in each, and a head of 100 us."""
+    rows: list[Event] = [module("Net_0", 0, 450), module("Encoder_0", 0, 400), module("Head_0", 400, 50)]
+    for number, start in enumerate((0, 200), 1):
+        rows += [module(f"Block_{number}", start, 200), op("aten::mm", start, 200, **{"Sequence number": number})]
+        numbers = {"Sequence number": number, "Fwd thread id": 1}
+        rows.append(op("MmBackward0", 700 - start, 100, **numbers))
+    texts = on_a_cpu(*rows, op("aten::add", 400, 50), op("aten::mul", 950, 50))
+    assert texts == [
+        (
+            "in ops on the CPU, 700 us per step (70.0 %) in this one traced step: longest: aten::mm 40.0 %, "
+            "MmBackward0 20.0 %, aten::add 5.0 %; 60.0 % in module Net.Encoder.Block (aten::mm "
+            "40.0 %, MmBackward0 20.0 %)"
+        )
+    ]
+
+
 def test_python_that_takes_half_of_a_step_on_a_cpu_is_told_with_its_lines() -> None:
     frames = frame("train.py(9): step", 0, 1000), frame("train.py(3): count", 300, 500)
     assert on_a_cpu(*frames, op("aten::relu", 0, 300)) == [

@@ -82,6 +82,36 @@ def cells(*events: Event) -> dict[str, int]:
     return sums
 
 
+def host_op(*events: Event) -> list[str]:
+    findings = analyze(Run("", (build(step(0, 100), ON_DEVICE, *events),)), "partition").findings
+    return [each.text for each in findings if each.code == "host_op"]
+
+
+def test_an_op_with_half_of_the_time_of_the_host_is_told_without_a_claim_on_the_device() -> None:
+    rest = (
+        " in this one traced step; how much of that waits for the device is not recorded, and neither is what the "
+        "device does"
+    )
+    line = frame("train.py(7): noise", 10, 80)
+    assert host_op(line, op("aten::randn", 10, 80), op("aten::normal_", 15, 30), op("aten::normal_", 50, 30)) == [
+        f"the host is longest in aten::normal_ at train.py:7 noise, 60.0 us per step (60.0 %){rest}"
+    ]
+    calls = [call("cudaStreamSynchronize", start, us) for start, us in ((10, 5), (20, 60))]
+    (text,) = host_op(op("aten::item", 10, 75), *calls)
+    assert "longest in cudaStreamSynchronize, 65.0 us per step (65.0 %) in this one traced step, 60.0 us of it" in text
+    assert "of it in one of 2 calls;" in text
+    assert host_op(op("aten::normal_", 10, 40), op("aten::mm", 50, 45)) == []
+
+
+def test_where_the_rows_of_one_rank_alone_are_missing_nothing_is_told_of_its_host() -> None:
+    lost = build(step(0, 100), ON_DEVICE, op("aten::normal_", 10, 80), recorded={"rank": 0})
+    whole = build(
+        step(0, 100), launch(5, 2, 1), kernel("gemm", 8, 50, 1), op("aten::normal_", 10, 80), recorded={"rank": 1}
+    )
+    codes = [each.code for each in analyze(Run("", (lost, whole)), "partition").findings]
+    assert "host_op" not in codes
+
+
 def test_a_job_without_a_device_is_no_such_job(tmp_path: Path) -> None:
     text, notes = shown(tmp_path, annotation("gloo:all_reduce", 50, 4))
     assert NOTE not in notes

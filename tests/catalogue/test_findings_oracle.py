@@ -43,7 +43,7 @@ MS = 1_000_000
 BY_EVENTS = {
     "host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait", "spin_wait",
     "starved", "launch_bound", "host_round_trips", "cold_start", "long_backward", "metric_gathers", "token_counts",
-    "unfused_optimizer", "device_bound", "cpu_bound", "python_bound",
+    "unfused_optimizer", "device_bound", "cpu_bound", "python_bound", "host_op",
 }  # fmt: skip
 """Codes whose time `oracle.findings` computes from one file."""
 
@@ -83,6 +83,9 @@ def expected_text(finding: Finding, times: dict[str, float]) -> float:
     """What the oracle says of a finding."""
     if finding.code == "unfused_optimizer":
         return next(ns for name, ns in times.items() if f": {name.rpartition(' ')[2]} takes" in finding.text)
+    if finding.code == "host_op":
+        name = finding.text.removeprefix("the host is longest in ").partition(", ")[0].partition(" at ")[0]
+        return times[f"host_op {name}"]
     return times[finding.code]
 
 

@@ -277,6 +277,13 @@ def by_category(sheet: Sheet, finding: Finding) -> float:
     return sums / len(step_means(sheet))
 
 
+def by_host_op(sheet: Sheet, finding: Finding) -> float:
+    """The self time of the op that the finding names, in all steps."""
+    name = finding.text.removeprefix("the host is longest in ").partition(", ")[0].partition(" at ")[0]
+    num_steps = max(map(len, counted(sheet).values()))
+    return sum(row["self_ns"] for row in rows_of(sheet, "host") if row["name"] == name) / num_steps
+
+
 def by_sync(sheet: Sheet, finding: Finding) -> float:
     rows = [row for row in rows_of(sheet, "syncs") if row["key"] == finding.key]
     return max(row["replay_ns"] for row in on_named_rank(rows, finding))
@@ -433,6 +440,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     **dict.fromkeys(("host_bound", "exposed_comm", "exposed_wait", "exposed_transfer", "exposed_memcpy"), by_category),
     **dict.fromkeys(("sync_wait", "alloc_wait", "dataload_wait", "spin_wait"), by_category),
     **dict.fromkeys(("device_bound", "cpu_bound", "python_bound"), by_category),
+    "host_op": at_most(by_host_op),
     **dict.fromkeys(("costly_sync", "free_sync"), by_sync),
     "joint_syncs": by_replay("all syncs", *(f"{kind} syncs" for kind in SYNC_KINDS)),  # one kind has no row of all
     "pageable_copies": at_most(by_replay("htod syncs")),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_share
 from traceq.analysis._device_copies import copies_of_device_words
 from traceq.analysis._host_causes import HostCauses, host_words, lack_host_ops
+from traceq.analysis._host_places import HostPlace, PlaceKind, place_words
 from traceq.analysis._longest_work import LongWork, shown_names, what_computes
 from traceq.analysis._once import HostBoundOnce, notable_once_ns, once_words
 from traceq.analysis._wording import (
@@ -75,6 +76,8 @@ _PYTHON = TimeCategory.PYTHON.name.lower()
 _COMPUTING_PCT, _MOST_PCT = 85.0, 50.0
 """Percentages of the step from which what is computed is what limits it, where nothing else is notable; and one op, or
 Python between ops, without a device."""
+_IN_ONE_CALL = 0.8
+"""Part of an op's time from which it is told that one call takes it."""
 _MAKES_OWN = "the main thread makes each batch itself (num_workers=0); try num_workers > 0"
 _DATA_WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 
@@ -88,7 +91,8 @@ class LostTime:
     only wait longer) and has `last_ns` of each category; with None on each. `device_copies`: ns by op of exposed copies
     that no overlap can hide; `once`, ns by category `after_cold_start` and `host_causes` of each
     rank. `makes_own_batches`: the main thread does.
-    `work`: the kernels in which devices compute, or ops of CPUs, the longest first.
+    `work`: the kernels in which devices compute, or ops of CPUs, the longest first; `places` of the host where no trace
+    has a device.
     """
 
     job: Job
@@ -103,6 +107,7 @@ class LostTime:
     host_causes: Sequence[HostCauses]
     makes_own_batches: bool
     work: Sequence[LongWork]
+    places: Sequence[HostPlace]
 
     def findings(self) -> tuple[Finding, ...]:
         """Return the categories that take a large share of most counted steps, mean over ranks.
@@ -166,20 +171,61 @@ class LostTime:
     def _limits(self) -> tuple[Finding, ...]:
         """Return what takes most of the step, of which no part is a loss."""
         if any(rank.lacks_device_rows for rank in self.job.ranks):
-            return ()
+            return self._most_of_host()
         for category, (code, bound, where) in _COMPUTING.items():
             if self._is_most(category, _COMPUTING_PCT):
                 only = f"only less or faster work {where} saves much"
-                return (self._most(category, code, bound, [only, *self._what_computes()]),)
+                return (self._most(category, code, bound, [only, *self._what_computes(), *self._most_at()]),)
         in_ops = TimeCategory.CPU_COMPUTE.name.lower()
-        longest_ns = max((each.ns for each in self.work), default=0.0)
-        if self._is_most(in_ops, _MOST_PCT) and 100 * longest_ns >= _MOST_PCT * self._whole.mean():
-            return (self._most(in_ops, *_COMPUTING[in_ops][:2], self._what_computes()),)
+        if self._is_most(in_ops, _MOST_PCT) and (self._longest_is_most() or self._most_at()):
+            return (self._most(in_ops, *_COMPUTING[in_ops][:2], [*self._what_computes(), *self._most_at()]),)
         if self._is_most(_PYTHON, _MOST_PCT) and all(self.host_causes):
             ns = float(self._ns(_PYTHON).mean())
             places = host_words(self.host_causes, ns, makes_own_batches=self.makes_own_batches)
             return (self._most(_PYTHON, "python_bound", "Python between ops", [places or "in no op"]),)
         return ()
+
+    def _longest_is_most(self) -> bool:
+        """Whether one op takes most of the step."""
+        longest_ns = max((each.ns for each in self.work), default=0.0)
+        return 100 * longest_ns >= _MOST_PCT * float(self._whole.mean())
+
+    def _most_at(self) -> list[str]:
+        """Return the smallest place, a line or a module, whose ops take most of the step, where no one op does."""
+        places = [*self._places_of_most("line"), *self._places_of_most("module")]
+        if not places or self._longest_is_most():
+            return []
+        return [
+            place_words(min(places, key=lambda place: (place.mean_ns, -len(place.name))), float(self._whole.mean()))
+        ]
+
+    def _most_of_host(self) -> tuple[Finding, ...]:
+        """Return the op with most of the host's time, where no trace has the rows of its device."""
+        ops = self._places_of_most("op")
+        if not ops or any(rank.has_device for rank in self.job.ranks):
+            return ()
+        op, whole_ns = ops[0], float(self._whole.mean())
+        time = f"{format_value(op.mean_ns, Unit.NS)} {per_step(self.job.ranks[0].steps)}"
+        share = format_value(100 * op.mean_ns / whole_ns, Unit.PERCENT)
+        basis = f" {in_traced_steps(self.job)}" if self.job.ranks[0].steps.marked else ""
+        place = next((each.place for each in self.work if each.name == op.name), "")
+        once = ""
+        if op.num > 1 and op.longest_ns >= _IN_ONE_CALL * op.total_ns:
+            once = f", {format_value(op.longest_ns, Unit.NS)} of it in one of {op.num:,} calls"
+        text = (
+            f"the host is longest in {op.name}{place}, {time} ({share}){basis}{once}; how much of that waits for the "
+            "device is not recorded, and neither is what the device does"
+        )
+        return (Finding("host_op", "low", text, round(op.mean_ns)),)
+
+    def _places_of_most(self, kind: PlaceKind) -> list[HostPlace]:
+        """Return the places of a kind that take most of the step, the longest first."""
+        return [
+            place
+            for place in self.places
+            if place.kind == kind and len(place.ns) and holds_in_steps(place.ns, self._whole, _MOST_PCT)
+            if 100 * place.mean_ns >= _MOST_PCT * float(self._whole.mean())
+        ]
 
     def _is_most(self, category: str, least_pct: float) -> bool:
         return holds_in_steps(self._ns(category), self._whole, least_pct)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.analysis._device_copies import exposed_device_copies
 from traceq.analysis._host_causes import HostCauses, host_causes
+from traceq.analysis._host_places import HostPlace, host_places, merged_places
 from traceq.analysis._longest_work import WorkTimes, longest_work, work_times
 from traceq.analysis._lost_time import FREE, LostTime
 from traceq.analysis._once import HostBoundOnce, host_bound_once, ns_after_cold_start
@@ -88,8 +89,9 @@ class _Rank:
 
     `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `once` is what of its
     host-bound time later steps do not have; `after_cold_start` is its time by category; `host_causes` is where the host
-    is in host-bound time; `makes_own_batches`: its loader has no workers; `work` divides what it computes. Of a sample
-    of its events (`is_sample`) the trace does not tell when the device is idle, or what runs beside what.
+    is in host-bound time; `makes_own_batches`: its loader has no workers; `work` divides what it computes, and `places`
+    are those of a host without a device. Of a sample of its events (`is_sample`) the trace does not tell when the
+    device is idle, or what runs beside what.
     """
 
     rows: tuple[PartitionRow, ...]
@@ -102,6 +104,7 @@ class _Rank:
     host_causes: HostCauses
     makes_own_batches: bool
     work: WorkTimes
+    places: tuple[HostPlace, ...]
     is_sample: bool
 
 
@@ -138,6 +141,7 @@ def summarize(trace: Trace) -> _Rank:
         host_causes=host_causes(trace),
         makes_own_batches=makes_own_batches(trace),
         work=work_times(trace),
+        places=host_places(trace),
         is_sample=missing_ops_share(trace) > 0,
     )
 
@@ -190,6 +194,7 @@ def _lost_time(job: Job, rows: Sequence[PartitionRow], means: Sequence[_Mean], p
         host_causes=[part.host_causes for part in parts],
         makes_own_batches=any(part.makes_own_batches for part in parts),
         work=longest_work([part.work for part in parts]),
+        places=merged_places([part.places for part in parts], max(map(len, by_step.values()), default=0)),
     )
 
 

@@ -31,7 +31,7 @@ def finding_times(path: Path | str) -> dict[str, float]:
     """Code of a finding -> its time in a counted step, ns, whether or not it is one.
 
     `starved` is the time in which nothing runs while the loader does; `unfused_optimizer` that of each optimizer, under
-    `unfused_optimizer AdamW`.
+    `unfused_optimizer AdamW`, and `host_op` that of each op or call without what is inside it.
     """
     trace = read(path)
     phases, syncs = Phases(trace), find_syncs(trace)
@@ -43,6 +43,7 @@ def finding_times(path: Path | str) -> dict[str, float]:
     times = {name: total(piece for piece in parts if piece.category == name) for name in CATEGORIES}
     for code, category in BOUND.items():
         times[code] = total(piece for piece in parts if piece.category == category)
+    times |= {f"host_op {name}": ns for name, ns in self_times(trace, counted).items()}
     times["starved"] = starved(trace, parts)
     short = short_gaps(every, syncs, counted)
     times["launch_bound"] = sum(end - start for start, end in short)
@@ -57,6 +58,20 @@ def finding_times(path: Path | str) -> dict[str, float]:
 
 def total(parts: Iterable[Piece]) -> int:
     return sum(piece.end - piece.start for piece in parts)
+
+
+def self_times(trace: Trace, counted: list[Span]) -> dict[str, int]:
+    """By name, the times of ops and calls that begin in counted windows without what is inside them."""
+    times: dict[str, int] = {}
+    for rows in nested(event for event in trace.events if event.cat in ("cpu_op", "runtime")).values():
+        self_ns = {row.row: row.end - row.start for row in rows.rows}
+        for row in rows.rows:
+            if outer := rows.parent(row):
+                self_ns[outer.row] -= row.end - row.start
+        for row in rows.rows:
+            if any(start <= row.start < end for start, end in counted):
+                times[row.name] = times.get(row.name, 0) + self_ns[row.row]
+    return times
 
 
 def counted_windows(steps: list[dict[str, Any]]) -> list[Span]:

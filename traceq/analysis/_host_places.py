@@ -1,0 +1,180 @@
+"""Ops, Python lines and modules in which the host spends much of a step where the trace has no device."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.analysis._longest_work import op_words
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.self_time import SelfTimes, self_times
+from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
+from traceq.facts.timeline.modules import modules, modules_at
+from traceq.facts.timeline.steps import main_track, steps
+from traceq.frozen import frozen
+from traceq.intervals import span_index
+from traceq.model import Trace
+from traceq.units import Unit, format_value
+
+__all__ = ["HostPlace", "PlaceKind", "host_places", "merged_places", "place_words"]
+
+PlaceKind = Literal["op", "line", "module"]
+
+_LEAST = 0.2
+"""Part of the step of a rank from which a place is kept: what has half of the mean step has that on some rank."""
+_NUMBER = re.compile(r"_\d+(?=\.|$)")
+
+
+@frozen(eq=False)
+class HostPlace:
+    """An op, a line or a module, with the self time of its ops: `ns` float64[K] of each counted step.
+
+    `ops`: ns of a mean counted step by op. `longest_ns`: self time of the longest of its `num` ops in all these steps,
+    which have `total_ns`.
+    """
+
+    kind: PlaceKind
+    name: str
+    ns: NDArray[np.float64]
+    ops: Mapping[str, float]
+    num: int
+    longest_ns: int
+    total_ns: int
+
+    @property
+    def mean_ns(self) -> float:
+        """Of a counted step."""
+        return float(self.ns.mean()) if len(self.ns) else 0.0
+
+
+@frozen(eq=False)
+class _Ops:
+    """The O ops and runtime calls that begin in counted steps.
+
+    int64[O]: `row` of Events, `track`, self time `ns`, `step` number among the `num_steps`.
+    """
+
+    row: NDArray[np.int64]
+    track: NDArray[np.int64]
+    ns: NDArray[np.int64]
+    step: NDArray[np.int64]
+    num_steps: int
+
+
+def host_places(trace: Trace) -> tuple[HostPlace, ...]:
+    """Return the places with a fifth of the counted steps; none where the trace has work of a device.
+
+    A line and a module have the ops of the main thread, a backward op those of its forward op; a module also the ops of
+    the modules inside it.
+    """
+    if len(device_work(trace)):
+        return ()
+    all_steps = steps(trace)
+    counted = all_steps.host[all_steps.counted]
+    ops = _ops(self_times(trace), trace, counted)
+    least_ns = _LEAST * int(np.diff(counted).sum())
+    if not least_ns or not len(ops.row):
+        return ()
+    of_main = ops.track == main_track(trace)
+    on_main = _Ops(ops.row[of_main], ops.track[of_main], ops.ns[of_main], ops.step[of_main], ops.num_steps)
+    return (
+        *_places(trace, "op", trace.events.strings, trace.events.name[ops.row].astype(np.int64), ops, least_ns),
+        *_lines(trace, on_main, least_ns),
+        *_modules(trace, on_main, least_ns),
+    )
+
+
+def _ops(times: SelfTimes, trace: Trace, counted: NDArray[np.int64]) -> _Ops:
+    step = span_index(counted, trace.events.ts[times.rows])
+    inside = step >= 0
+    return _Ops(times.rows[inside], times.track[inside], times.ns[inside], step[inside], len(counted))
+
+
+def _lines(trace: Trace, ops: _Ops, least_ns: float) -> Iterator[HostPlace]:
+    lines, start = main_lines(trace), trace.events.ts[ops.row]
+    if len(lines.texts) == 1:
+        return
+    differentiated = differentiated_lines(trace, ops.track, start)
+    line = np.where(differentiated > 0, differentiated, lines.line_at(start))
+    yield from (place for place in _places(trace, "line", lines.texts, line, ops, least_ns) if place.name)
+
+
+def _modules(trace: Trace, ops: _Ops, least_ns: float) -> Iterator[HostPlace]:
+    """Yield modules that are one of several inside another one, and so are not all of a model.
+
+    Modules of one class at one place of the model count together, as layers.
+    """
+    tree = modules(trace)
+    module = modules_at(trace, ops.track, trace.events.ts[ops.row])
+    if not len(tree) or not (module >= 0).any():
+        return
+    total = tree.with_inner(np.bincount(module[module >= 0], ops.ns[module >= 0], len(tree)))
+    kinds = [_NUMBER.sub("", path) for path in tree.paths]
+    sums, num_inner = defaultdict[str, float](float), np.bincount(tree.parent[tree.parent >= 0], minlength=len(tree))
+    is_part = np.zeros(len(tree), np.bool_)
+    for index, parent in enumerate(tree.parent.tolist()):
+        is_part[index] = parent >= 0 and (num_inner[parent] > 1 or is_part[parent])
+        sums[kinds[index]] += float(total[index]) if is_part[index] else 0.0
+    for kind in (kind for kind, ns in sums.items() if ns >= least_ns):
+        inside = np.array([each == kind or each.startswith(f"{kind}.") for each in kinds] + [False])[module]
+        yield from _places(trace, "module", (kind,), np.where(inside, 0, -1), ops, least_ns)
+
+
+def _places(
+    trace: Trace, kind: PlaceKind, names: Sequence[str], place: NDArray[np.int64], ops: _Ops, least_ns: float
+) -> Iterator[HostPlace]:
+    """Yield the places (int64[O] into `names`, -1 for none) with that much self time in all counted steps."""
+    selected = place >= 0
+    sums = np.bincount(place[selected], ops.ns[selected], len(names))
+    for number in np.flatnonzero(sums >= least_ns).tolist():
+        of_place = np.flatnonzero(place == number)
+        ns, op = ops.ns[of_place], trace.events.name[ops.row[of_place]]
+        by_op = np.bincount(op, ns) / ops.num_steps
+        yield HostPlace(
+            kind,
+            names[number],
+            ns=np.bincount(ops.step[of_place], ns, ops.num_steps).astype(np.float64),
+            ops={trace.events.strings[index]: float(by_op[index]) for index in np.flatnonzero(by_op).tolist()},
+            num=len(of_place),
+            longest_ns=int(ns.max()),
+            total_ns=int(ns.sum()),
+        )
+
+
+def merged_places(ranks: Sequence[Sequence[HostPlace]], num_steps: int) -> tuple[HostPlace, ...]:
+    """Return the places of all ranks, mean of ranks in each of the steps, the longest first."""
+    by_name: defaultdict[tuple[PlaceKind, str], list[HostPlace]] = defaultdict(list)
+    for place in (place for rank in ranks for place in rank):
+        by_name[place.kind, place.name].append(place)
+    merged = [_merged(places, len(ranks), num_steps) for places in by_name.values()]
+    return tuple(sorted(merged, key=lambda place: (-place.mean_ns, place.kind, place.name)))
+
+
+def _merged(places: Sequence[HostPlace], num_ranks: int, num_steps: int) -> HostPlace:
+    ns, ops = np.zeros(num_steps), defaultdict[str, float](float)
+    for place in places:
+        ns[: len(place.ns)] += place.ns / num_ranks
+        for op, each in place.ops.items():
+            ops[op] += each / num_ranks
+    return HostPlace(
+        places[0].kind,
+        places[0].name,
+        ns=ns,
+        ops=ops,
+        num=sum(place.num for place in places),
+        longest_ns=max(place.longest_ns for place in places),
+        total_ns=sum(place.total_ns for place in places),
+    )
+
+
+def place_words(place: HostPlace, whole_ns: float) -> str:
+    """Return `60.0 % at gcn.py:6 propagate (aten::mm 40.0 %, aten::relu 20.0 %)`, of a step that takes `whole_ns`."""
+    where = f"in module {place.name}" if place.kind == "module" else f"at {place.name}"
+    share = format_value(100 * place.mean_ns / whole_ns, Unit.PERCENT)
+    longest = op_words(place.ops, whole_ns)
+    return f"{share} {where} ({longest})" if longest else f"{share} {where}"
