@@ -10,7 +10,9 @@ from builder import build, op, step
 from made_sides import H100, MANIFEST, PAIRS, plain, rows, verdict
 
 from traceq.compare.diff import diff_runs
+from traceq.compare.tables import waterfall
 from traceq.model import Run
+from traceq.units import Unit, format_value
 
 
 def test_marked_steps_against_a_whole_trace_are_refused() -> None:
@@ -18,6 +20,22 @@ def test_marked_steps_against_a_whole_trace_are_refused() -> None:
     reason = "steps: one side has marked steps, the other is one whole trace"
     assert diff_runs(plain(20), unmarked).comparable.reasons == (reason,)
     assert diff_runs(unmarked, unmarked).comparable.ok
+
+
+def test_nothing_is_per_step_between_marked_steps_and_a_whole_trace() -> None:
+    """Of 100 us per step against twice 100 us in one trace."""
+    ops = [op("aten::item", 0, 60), op("aten::mm", 60, 30)]
+    marked = Run("a", (build(step(0, 100), *ops),))
+    later = [op("aten::item", 100, 60), op("aten::mm", 160, 30), op("aten::relu", 190, 10)]
+    unmarked = Run("b", (build(*ops, *later),))
+    for sides, change in (((marked, unmarked), "from step to trace"), ((unmarked, marked), "from trace to step")):
+        result = diff_runs(*sides)
+        text = "\n".join([*result.words, *(table.title + table.note for table in (waterfall(result),))])
+        assert result.traced is not None
+        assert f"{format_value(result.traced.delta_ns, Unit.DELTA_NS)} {change}" in text
+        assert "per step" not in text
+        counts = ["1 traced step", "1 whole trace"][:: 1 if sides[0] is marked else -1]
+        assert f"({' and '.join(counts)} of rank 0; profiled)" in text
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ __all__ = ["contradictions_of_diffs"]
 
 TIME = r"(?:[\d.,]+ (?:ns|us|ms|s))"
 DELTA = rf"(?:[+-]{TIME}|0)"
-PER = r"(?:per step|in the trace)"
+PER = r"(?:per step|in the trace|from trace to step|from step to trace)"
 
 
 def contradictions_of_diffs(diffs: Diffs) -> Iterator[str]:
@@ -251,7 +251,7 @@ def of_traced(diff: Diff) -> Iterator[str]:
                 remaining = remaining[len(text) :].removeprefix("; ")
             if not remaining and not line.startswith("Other") and abs(rest_ns) > 0.1 * abs(whole) + 1:
                 yield f"{rest_ns} of {whole} is left out: {line}"
-        for verb, number in re.findall(r"\b(adds|removes) ([\d.,]+) syncs? (?:per step|in the trace)", line):
+        for verb, number in re.findall(rf"\b(adds|removes) ([\d.,]+) syncs? {PER}", line):
             sign = 1 if verb == "adds" else -1
             nums = [cause.delta_num for cause in diff.causes if cause.kind == "sync" and sign * cause.delta_num > 0]
             if float(number.replace(",", "")) > sum(map(abs, nums)) + 0.01:

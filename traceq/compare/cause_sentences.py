@@ -315,16 +315,15 @@ def _replayed(name: str, verb: str, changed: Sequence[Cause], traced: Traced) ->
 
     `name`: that side.
     """
-    if traced.replays is None:
-        return ""
-    replay = traced.replays[0] if verb == "removes" else traced.replays[1]
-    if replay.num_syncs != abs(sum(cause.delta_num for cause in changed)):
+    side = 0 if verb == "removes" else 1
+    replay = traced.replays[side] if traced.replays else None
+    if replay is None or replay.num_syncs != abs(sum(cause.delta_num for cause in changed)):
         return ""
     together = f"all differences together make the traced {_delta(traced.delta_ns)}"
     if not replay.syncs_most_ns:
         return f"without them {name} would take as long by replay; {together}"
     saved = _saved(replay.syncs_ns, replay.syncs_most_ns, traced)
-    return f"without them {name} would be {saved} faster {traced.per} by replay; {together}"
+    return f"without them {name} would be {saved} faster {traced.of_sides[side]} by replay; {together}"
 
 
 def _host_words(a_name: str, b_name: str, traced: Traced) -> list[str]:
@@ -332,7 +331,9 @@ def _host_words(a_name: str, b_name: str, traced: Traced) -> list[str]:
     if traced.replays is None or (traced.replays[1].host_ns or 0) < _LARGE_SHARE * traced.b_ns:
         return []
     a, b = (_saved(replay.host_ns or 0, replay.host_most_ns or 0, traced) for replay in traced.replays)
-    return [f"With a host that takes no time, {b_name} would be {b} faster {traced.per} by replay, {a_name} {a}."]
+    of_a, of_b = traced.of_sides
+    a += f" {of_a}" * (of_a != of_b)
+    return [f"With a host that takes no time, {b_name} would be {b} faster {of_b} by replay, {a_name} {a}."]
 
 
 def _saved(least_ns: int, most_ns: int, traced: Traced) -> str:

@@ -35,8 +35,9 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
     """
     of_a, of_b = step_time(a), step_time(b)
     a_ns, b_ns = (whole_mean(side.total_ns, side.num_steps) for side in (of_a, of_b))
-    marked = any(steps(trace).marked for trace in (a, b))
-    traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps, marked, b_rank=of_b.rank)
+    marked = [steps(trace).marked for trace in (a, b)]
+    whole = None if marked[0] == marked[1] else marked.index(False)
+    traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps, any(marked), b_rank=of_b.rank, whole=whole)
     cells = _cells(of_a, of_b)
     if len(device_work(a)) and len(device_work(b)):
         ranks = sorted([(a, b), *peers], key=lambda sides: sides[0].rank)

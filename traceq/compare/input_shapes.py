@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
+from traceq.facts.timeline.steps import steps
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
@@ -96,10 +97,10 @@ def calls_difference(a: Trace, b: Trace) -> str:
     """Return `calls: aten::addmm runs 14 times per step instead of 7, and 2 more ops likewise`, or "".
 
     That is where one side runs each op of at least two much more often: it trains on more samples in a step, or
-    accumulates gradients. Recomputation repeats only the ops of the forward pass.
+    accumulates gradients. Recomputation repeats only the ops of the forward pass. A whole trace may hold several steps.
     """
     ours, theirs = _calls(a), _calls(b)
-    if len(ours) < 2 or ours.keys() != theirs.keys():
+    if steps(a).marked != steps(b).marked or len(ours) < 2 or ours.keys() != theirs.keys():
         return ""
     ratios = [theirs[op] / ours[op] for op in ours]
     if not (min(ratios) >= _MANY_MORE or max(ratios) <= 1 / _MANY_MORE):

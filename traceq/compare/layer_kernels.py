@@ -43,14 +43,15 @@ def layer_difference(a: Trace, b: Trace) -> str:
     """Return `layers: 12 forward kernels of attention against 24, and 147 products against 291` per step; else "".
 
     One side has more of each kind, of attention as many times forward and backward. Where all are twice as often, or
-    another whole number of times, one side accumulates gradients, or has more passes; inference may have any number of
-    passes, and only its marked steps can be compared.
+    another whole number of times, one side accumulates gradients, or has more passes, as has a whole trace
+    against steps; inference may have any number of passes, and only its marked steps can be compared.
     """
     ours, theirs = _per_step(a), _per_step(b)
     if not all(each[kind] for each in (ours, theirs) for kind in (_FORWARD, _PRODUCT)):
         return ""
     trains = ours[_BACKWARD] > 0
-    if trains != (theirs[_BACKWARD] > 0) or not (trains or (steps(a).marked and steps(b).marked)):
+    marked = [steps(trace).marked for trace in (a, b)]
+    if trains != (theirs[_BACKWARD] > 0) or marked[0] != marked[1] or not (trains or marked[0]):
         return ""
     ratios = {kind: theirs[kind] / num for kind, num in ours.items() if num}
     attention = [ratio for kind, ratio in ratios.items() if kind != _PRODUCT]

@@ -35,12 +35,11 @@ def rank_words(
         return ()
     pairs = ((explained.own_a_ns, explained.own_b_ns), (others_a, others_b))
     times, others_times = (" and ".join(_time(ns) for ns in pair) for pair in pairs)
-    window = "step" if traced.marked else "trace"
     is_most = explained.own_a_ns >= max(rank.own_a_ns for rank in others) and explained.own_b_ns >= max(
         rank.own_b_ns for rank in others
     )
     lead = "The same rank has the most own time on both sides" if is_most else "Most own time of both sides together"
-    most = f"rank {traced.rank}, whose {window} minus exposed communication is {times}"
+    most = f"rank {traced.rank}, whose {traced.window} minus exposed communication is {times}"
     return (f"{lead}: {most}; the median of the others is {others_times}. The step of this rank is explained.",)
 
 

@@ -44,7 +44,7 @@ def replay_words(
     """
     traces = (a, b)
     nums = [_calls(trace, _REPLAY) for trace in traces]
-    if min(nums) > 0 or max(nums) < _FEWEST:
+    if traced.whole is not None or min(nums) > 0 or max(nums) < _FEWEST:
         return ()
     replaying = nums.index(max(nums))
     other = 1 - replaying

@@ -77,7 +77,8 @@ class Traced:
 
     `b_rank` is B's rank, None if it is the same: another one where each side has a single trace, of different ranks.
 
-    Not `marked` where the traces have no steps and count as one each. `matched_pct` is the share of host calls that
+    Not `marked` where the traces have no steps and count as one each; `whole` is the side, 0 or 1, that has none where
+    the other has, None elsewhere. `matched_pct` is the share of host calls that
     both sides have, None without a device. `unclear`: what in a trace leaves open what caused the delta, "" for
     nothing. `replays` of A and B where that does, or too little in common.
     """
@@ -92,6 +93,7 @@ class Traced:
     unclear: str = ""
     replays: tuple[SideReplay, SideReplay] | None = None
     b_rank: int | None = None
+    whole: int | None = None
 
     @property
     def ranks_text(self) -> str:
@@ -115,8 +117,30 @@ class Traced:
 
     @property
     def per(self) -> str:
-        """Unit of times and counts, for sentences."""
-        return "per step" if self.marked else "in the trace"
+        """Unit of differences of times and counts, for sentences."""
+        if self.whole is not None:
+            return "from step to trace" if self.whole else "from trace to step"
+        return self.of_sides[0]
+
+    @property
+    def of_sides(self) -> tuple[str, str]:
+        """Units of times and counts of A and of B."""
+        a, b = ("per step" if self.marked and self.whole != side else "in the trace" for side in (0, 1))
+        return a, b
+
+    @property
+    def window(self) -> str:
+        """What times are of: `step`, `trace`, or either."""
+        return "step" if self.marked and self.whole is None else "step or trace" if self.marked else "trace"
+
+    @property
+    def windows_text(self) -> str:
+        """`3 and 3 traced steps`, `whole traces`, `1 whole trace and 3 traced steps`."""
+        if self.whole is None:
+            return f"{self.num_a} and {self.num_b} traced steps" if self.marked else "whole traces"
+        num = self.num_b if self.whole == 0 else self.num_a
+        sides = ["1 whole trace", f"{num} traced step{'s' * (num > 1)}"]
+        return " and ".join(sides if self.whole == 0 else sides[::-1])
 
 
 @frozen

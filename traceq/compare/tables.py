@@ -83,10 +83,8 @@ def waterfall(diff: Diff, *, top: int = _TOP) -> Table:
     )
     if _cancel(whole, [cell.delta_ns for cell in changed]):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    steps = f"{diff.traced.num_a} and {diff.traced.num_b} traced steps" if diff.traced.marked else "whole traces"
-    return Table(
-        "cells", f"Delta by phase and category ({steps} of {diff.traced.ranks_text}; profiled)", columns, tuple(rows)
-    )
+    windows = f"{diff.traced.windows_text} of {diff.traced.ranks_text}"
+    return Table("cells", f"Delta by phase and category ({windows}; profiled)", columns, tuple(rows))
 
 
 def _both_sides(diff: Diff, what: str, a_key: str, b_key: str, unit: Unit) -> tuple[Column, Column]:
@@ -122,7 +120,7 @@ def ranks_table(diff: Diff) -> Table:
     )
     rest = len(diff.ranks) - len(shown)
     more = f" {rest} more in --json." if rest else ""
-    window = "step" if diff.traced is None or diff.traced.marked else "trace"
+    window = "step" if diff.traced is None else diff.traced.window
     note = f"Own: {window} time minus exposed communication.{more}"
     return Table("ranks", "Step time by rank", columns, rows if len(diff.ranks) > 1 else (), note=note)
 
@@ -180,7 +178,7 @@ def causes_table(diff: Diff, *, width: int = _WIDE, top: int = _TOP) -> Table:
     if diff.traced is not None and _cancel(diff.traced.delta_ns, [cause.delta_ns for cause in diff.causes]):
         left_out.add("share_pct")
     columns = tuple(column for column in _CAUSES if column.key not in left_out)
-    if diff.traced is not None and not diff.traced.marked:
+    if diff.traced is not None and diff.traced.window != "step":
         columns = tuple(replace(column, title="more") if column.key == "delta_num" else column for column in columns)
     rows = tuple(tuple(_shown(cause, column.key) for column in columns) for cause in shown)
     net_ns = sum(cause.delta_ns for cause in rest)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.host_stacks import Frame, host_stacks
+from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
 from traceq.renderers.html.markup import Json, figure
 from traceq.units import Unit, format_value
@@ -43,7 +44,8 @@ def flame_figure(trace: Trace, title: str) -> str:
     host = host_stacks(trace)
     root = flame_of([dict(zip(host.stacks, host.ns.tolist(), strict=True))])
     step = format_value(root.ns[0] / host.num_steps, Unit.NS)
-    summary = f"{title}: {step} per step, mean of {host.num_steps:,}. {_top_words(root, host.num_steps)}"
+    of_steps = f"{step} per step, mean of {host.num_steps:,}" if steps(trace).marked else f"{step} of the trace"
+    summary = f"{title}: {of_steps}. {_top_words(root, host.num_steps)}"
     return figure("flame", _json(root, (host.num_steps,)), "Host time by module and line", summary, key="flame")
 
 
@@ -55,7 +57,7 @@ def flame_pair_figure(ours: Trace, theirs: Trace, names: tuple[str, str]) -> str
     nums = (a.num_steps, b.num_steps)
     a_ns, b_ns = (ns / num for ns, num in zip(root.ns, nums, strict=True))
     delta, of_a, of_b = format_value(b_ns - a_ns, Unit.DELTA_NS), *(format_value(ns, Unit.NS) for ns in (a_ns, b_ns))
-    summary = f"rank {theirs.rank}: {delta} per step from {names[0]} ({of_a}) to {names[1]} ({of_b})."
+    summary = f"rank {theirs.rank}: {delta} from {names[0]} ({of_a}) to {names[1]} ({of_b})."
     data = {**_json(root, nums), "names": list(names)}
     return figure("flame", data, "Host time by module and line, B against A", summary, key="flame")
 

@@ -60,7 +60,7 @@ def compared(diffs: Diffs) -> str:
     sides = list(dict.fromkeys(_ranks(side) for side in (first.a, first.b) if side.ranks))
     ranks = " and ".join(sides) + (f" of {source.world_size}" if sides and source.world_size > 1 else "")
     traced = first.traced
-    steps = f"{traced.num_a} and {traced.num_b} traced steps" if traced and traced.marked else ""
+    steps = traced.windows_text if traced and traced.marked else ""
     path = "" if source.path == first.a_name else source.path
     parts = (arms, ranks, source.device, f"torch {source.torch}" if source.torch else "", steps, path)
     return " · ".join(filter(None, parts))
@@ -81,7 +81,7 @@ def diff_numbers(diffs: Diffs) -> Iterator[tuple[str, str, str, str]]:
         steps = first.steps or comparison
         arms = f"{first.a_name} → {first.b_name}"
         yield (
-            f"{'Step' if _has_steps(first) else 'Trace'}, {arms}",
+            f"{_window(first).capitalize()}, {arms}",
             f"{_ns(steps.a_ns)} → {_ns(steps.b_ns)}",
             _clock(comparison),
             "",
@@ -100,13 +100,13 @@ def _change(diff: Diff, comparison: Comparison) -> tuple[str, str, str, str]:
     ends = map(_delta, map(comparison.each, comparison.ci95_ns)) if comparison.ci95_ns else ()
     percent = format_value(comparison.delta_pct, Unit.DELTA_PERCENT)
     detail = f"{percent}, 95 % CI {' to '.join(ends)}" if comparison.ci95_ns else f"{percent}, without an interval"
-    per = "per sample" if comparison.samples else "per step" if _has_steps(diff) else "in the trace"
+    per = "per sample" if comparison.samples else diff.traced.per if diff.traced else "per step"
     return f"Change {per}", f"{sign}{_delta(delta_ns)}", detail, direction(comparison)
 
 
-def _has_steps(diff: Diff) -> bool:
-    """Return whether times are of steps, not of whole traces."""
-    return diff.traced is None or diff.traced.marked
+def _window(diff: Diff) -> str:
+    """Return what times are of: `step`, `trace`, or either."""
+    return diff.traced.window if diff.traced else "step"
 
 
 def _clock(comparison: Comparison) -> str:
@@ -125,7 +125,7 @@ def _evidence(diff: Diff, comparison: Comparison, *, of_one: bool) -> tuple[str,
     if comparison.num_pairs:
         each = "" if of_one else " per arm"
         return "Evidence", f"{comparison.num_pairs:,} pairs{each}", detail, ""
-    what = "processes" if comparison.unprofiled else "steps" if _has_steps(diff) else "traces"
+    what = "processes" if comparison.unprofiled else " or ".join(f"{each}s" for each in _window(diff).split(" or "))
     return "Evidence", f"{comparison.num_a:,} and {comparison.num_b:,} {what}", detail, ""
 
 
