@@ -173,6 +173,20 @@ def test_show_has_what_gains_most_of_a_job_by_the_numbers_of_whatif() -> None:
 
 
 @pytest.mark.parametrize(
+    ("bound", "of_more"), [("_MOST_RANKS", "of more than 1 ranks"), ("_MOST_EVENTS", "of more than 1 events")]
+)
+def test_show_says_that_the_ranks_of_a_large_job_are_replayed_alone(
+    bound: str, of_more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"traceq.analysis._job_gain.{bound}", 1)
+    views = {each.key: each for each in analyze(read(ROOT / "fixtures" / "example" / "job"), "replay").views}
+    assert set(views) == {"replay"}
+    assert views["replay"].note.endswith(
+        f"What all 2 ranks gain together: traceq whatif; {of_more}, each is alone here."
+    )
+
+
+@pytest.mark.parametrize(
     ("late", "severity", "of_job"),
     [(20, "medium", "30.0 us of the job's step of 120 us"), (90, "low", "nothing of the job's step of 120 us")],
 )

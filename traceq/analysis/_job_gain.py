@@ -17,10 +17,13 @@ from traceq.whatif.job_replay import CannotReplay, JobReplay, replay_of_ranks
 from traceq.whatif.predict import Change, predict
 from traceq.whatif.unreplayed import refuse_unreplayed
 
-__all__ = ["JobGain", "gained_words", "is_too_large", "job_gain", "played_job"]
+__all__ = ["JobGain", "gained_words", "job_gain", "played_job", "unplayed_words"]
 
-_MOST_EVENTS = 500_000
-"""Events of all ranks up to which they are replayed together; `traceq whatif` has no such bound."""
+_MOST_EVENTS, _MOST_RANKS = 500_000, 64
+"""Events of all ranks, and ranks, up to which they are replayed together; `traceq whatif` has no such bounds.
+
+Here they are in the process that merges: to build the graph of a rank takes it 10 ms however small its trace is.
+"""
 _LEAST_SHARE = 0.001
 """Part of a step that a change has to gain at most, or it gains nothing."""
 _GRAIN = 0.01
@@ -84,15 +87,22 @@ def gained_words(saved: str, gain: JobGain | None) -> str:
     return gain.of_step if gain.words == saved else f"{saved} on this rank alone, and on all ranks {gain.of_step}"
 
 
-def is_too_large(job: Job) -> bool:
-    """Return whether a job has more events than are replayed unasked."""
-    return sum(rank.num_events for rank in job.ranks) > _MOST_EVENTS
+def unplayed_words(job: Job) -> str:
+    """Return that each rank is replayed alone, as the job is too large to be replayed unasked; "" where it is not."""
+    if len(job.ranks) < 2 or not _is_too_large(job):
+        return ""
+    bounds = f"{_MOST_RANKS} ranks" if len(job.ranks) > _MOST_RANKS else f"{_MOST_EVENTS:,} events"
+    return f"What all {len(job.ranks):,} ranks gain together: traceq whatif; of more than {bounds}, each is alone here."
+
+
+def _is_too_large(job: Job) -> bool:
+    return len(job.ranks) > _MOST_RANKS or sum(rank.num_events for rank in job.ranks) > _MOST_EVENTS
 
 
 @once_per_object
 def played_job(job: Job) -> JobReplay | None:
     """Return the replay of all ranks of a job of several; None where they are too many, or no change can be told."""
-    if len(job.ranks) < 2 or is_too_large(job):
+    if len(job.ranks) < 2 or _is_too_large(job):
         return None
     try:
         replay = replay_of_ranks(job, job.query(_whole, [(rank.rank, None) for rank in job.ranks]))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import is_too_large, job_gain, played_job
+from traceq.analysis._job_gain import job_gain, played_job, unplayed_words
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import a_step, in_traced_steps, replay_term, the_step, until_done
@@ -49,7 +49,6 @@ _UNEXPLAINED = 0.01
 _GRAIN_PCT = 0.1
 """Percentage of a step from which the ends of what cannot be replayed are told apart."""
 _RANGE = "At most: if streams waited only where that delayed them, unexplained delays shrink, and the host stays ahead."
-_OF_JOB = "What all ranks gain together: traceq whatif."
 _LEAST_SHARE, _FAR_MORE = 0.02, 1.5
 """Part of a step, and multiple of what any row of syncs saves alone, from which the sum of all is a finding."""
 
@@ -279,8 +278,7 @@ def _which(rank: Outline, slack_ns: Mapping[int, float]) -> str:
 def _view(job: Job, rank: Outline, rows: Sequence[ReplayRow], slack_ns: Mapping[int, float]) -> Table:
     on_rank = f" (rank {rank.rank}, {_which(rank, slack_ns)})" if len(job.ranks) > 1 else ""
     title = f"{a_step(rank.steps).capitalize()} without some of its time{on_rank}"
-    of_job = _OF_JOB if is_too_large(job) and len(job.ranks) > 1 else ""
-    note = " ".join(filter(None, (_note(rank, rows), of_job)))
+    note = " ".join(filter(None, (_note(rank, rows), unplayed_words(job))))
     view = Table.of("replay", title, ReplayRow, rows[1:], note=note).visible
     return view if _is_range(rows) else view.without("most_saved_ns")
 
