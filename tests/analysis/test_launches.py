@@ -15,6 +15,7 @@ from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.library_loading import library_loading_calls
 from traceq.model import Run, Trace
+from traceq.report import Finding
 from traceq.runs.read import read
 
 
@@ -137,11 +138,11 @@ def test_a_launch_bound_step_names_its_phase_and_the_gaps_that_count() -> None:
         return finding.text.partition("; try ")[0]
 
     assert wait(*steady(20)) == (
-        "launch-bound: the device waits 190 us per step for the host in gaps of up to 1 ms that follow no sync "
-        "in forward (100.0 % of the kernels are tiny)"
+        "launch-bound: the device waits 190 us per step (67.9 %) for the host in gaps of up to 1 ms that follow no "
+        "sync in forward (100.0 % of the kernels are tiny)"
     )
     rows = [step(0, 4_000), *steady(100)[1:], launch(3_000, 2, 11), kernel("add", 3_003, 900, 11)]
-    assert wait(*rows).startswith("launch-bound: the device waits 990 us per step, of 2.91 ms host-bound, for")
+    assert wait(*rows).startswith("launch-bound: the device waits 990 us per step (24.8 %), of 2.91 ms host-bound, for")
 
 
 def test_long_kernels_short_gaps_long_pauses_and_syncs_are_not_launch_bound() -> None:
@@ -177,8 +178,8 @@ def test_gaps_in_ops_that_copy_to_the_host_are_round_trips(linked: bool) -> None
     (finding,) = analyze(Run("", (trace,)), "launches").findings
     assert (finding.code, finding.severity, finding.ns) == ("host_round_trips", "high", 560_000)
     assert finding.text == (
-        "host round trips: the device waits 940 us per step for the host in gaps of up to 1 ms that follow no sync, "
-        "560 us of it in ops that copy to the host (most in aten::_copy_from); 20 copies between host and device "
+        "host round trips: the device waits 940 us per step (78.3 %) for the host in gaps of up to 1 ms that follow no "
+        "sync, 560 us of it in ops that copy to the host (most in aten::_copy_from); 20 copies between host and device "
         "(20 to the host) and 10 kernels per step: keep scalars and operands on the device (in this one traced step)"
     )
 
@@ -393,3 +394,21 @@ def test_launches_and_duplicates_of_a_real_trace_agree_with_its_kernels(name: st
     longest = {(row["phase"], row["name"]): row["num"] for row in kernels}
     large = [row for row in table(run, "duplicates") if row["name"] != OTHERS]
     assert all(row["num"] <= longest[row["phase"], row["name"]] for row in large)
+
+
+def captures(length: int, *more: Event) -> list[Finding]:
+    """Those of a step of 1,000 us with a kernel of 20, whose host then captures a graph for `length`."""
+    graph = call("cudaStreamBeginCapture", 100, 1), call("cudaStreamEndCapture", 100 + length, 1)
+    rows = [step(0, 1_000), launch(2, 2, 1), kernel("fill", 5, 20, 1), op("capture", 90, length + 20), *graph, *more]
+    return list(analyze(Run("", (build(*rows),)), "launches").findings)
+
+
+def test_a_step_that_is_the_capture_of_a_graph_says_so() -> None:
+    (finding,) = captures(800)
+    assert (finding.code, finding.ns) == ("graph_capture", 800_000)
+    assert finding.text == (
+        "the host captures a CUDA graph for 800 us per step (80.0 %), once: what is launched into a graph does not run "
+        "then; trace later steps (in this one traced step)"
+    )
+    assert captures(400) == []
+    assert captures(800, launch(950, 2, 2), kernel("fill", 960, 20, 2)) == []  # the device waits for the host

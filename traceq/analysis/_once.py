@@ -15,7 +15,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
 from traceq.intervals import Spans, intersect, measure, measure_common, spans, subtract
-from traceq.model import Trace
+from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
 __all__ = ["HostBoundOnce", "host_bound_once", "notable_once_ns", "ns_after_cold_start", "once_words"]
@@ -55,9 +55,15 @@ def host_bound_once(trace: Trace) -> HostBoundOnce:
 def _longest_op(trace: Trace, rows: NDArray[np.int64], bound: Spans) -> str:
     """Return the op of the call with most of some time: of those inside each other the innermost with nearly all of it.
 
-    "" without a call.
+    Where work of the profiler, or a load of kernels, is most of that, `NAME (profiler overhead)`. "" without a call.
     """
     events = trace.events
+    overhead = events.rows(Category.OVERHEAD)
+    within = intersect(bound, spans(events.ts[rows], events.end[rows]))
+    for name in events.names_among(overhead).tolist():
+        selected = overhead[events.name[overhead] == name]
+        if 2 * measure_common(within, spans(events.ts[selected], events.end[selected])) > measure(within):
+            return f"{events.strings[name]} (profiler overhead)"
     waits = [measure_common(bound, spans(events.ts[[row]], events.end[[row]])) for row in rows.tolist()]
     longest = [row for row, ns in zip(rows.tolist(), waits, strict=True) if ns >= _NEARLY_ALL * max(waits)]
     return events.strings[events.name[min(longest, key=lambda row: events.dur[row])]] if longest else ""

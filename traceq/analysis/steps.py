@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._rank_rows import of_all
-from traceq.analysis._wording import MOST_RANKS, more_rows
+from traceq.analysis._wording import MOST_RANKS, more_rows, per_step
 from traceq.analysis.perturbation import most_overhead_ns, perturbation_words, unlike_steps
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
@@ -176,7 +176,8 @@ def _note(job: Job) -> str:
 def _caveats(trace: Trace) -> list[Caveat]:
     trace_steps = steps(trace)
     if not trace_steps.marked:
-        return [Caveat("no_steps", "the trace has no ProfilerStep marks: it counts as one step, `whole trace`")]
+        no_steps = Caveat("no_steps", "the trace has no ProfilerStep marks: it counts as one step, `whole trace`")
+        return [no_steps, *_disturbed(trace), *_slowed(trace)]
     return [*_alone(trace), *_disturbed(trace), *_slowed(trace)]
 
 
@@ -207,7 +208,8 @@ def _disturbed(trace: Trace) -> list[Caveat]:
     if share[worst] < _OVERHEAD:
         return []
     overhead = format_value(int(_overhead(trace)[worst]), Unit.NS)
-    step = f"{format_value(100 * float(share[worst]), Unit.PERCENT)} of {trace_steps.names[worst]}"
+    whole = trace_steps.names[worst] if trace_steps.marked else "the trace"
+    step = f"{format_value(100 * float(share[worst]), Unit.PERCENT)} of {whole}"
     advice = ": discount that step" if trace_steps.counted.sum() > 1 else ""
     text = f"rank {trace.rank}: profiling itself or loading kernels takes {overhead} ({step}){advice}"
     return [Caveat("overhead", text)]
@@ -221,6 +223,6 @@ def _slowed(trace: Trace) -> list[Caveat]:
     host_ns = int((host[:, 1] - host[:, 0]).sum())
     if not num or host_ns > num * _PYTHON_CALL_NS:
         return []
-    calls = f"{num // len(host):,} calls per step, one per {format_value(host_ns / num, Unit.NS)}"
+    calls = f"{num // len(host):,} calls {per_step(steps(trace))}, one per {format_value(host_ns / num, Unit.NS)}"
     text = f"rank {trace.rank}: recorded Python stacks slow the host ({calls}): without them its times are shorter"
     return [Caveat("python_stacks", text)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from builder import Event, annotation, build, kernel, launch, op, step
+from builder import Event, annotation, build, kernel, launch, op, row, step
 
 from traceq.analysis.registry import analyze
 from traceq.facts.events.slow_first_calls import slow_first_calls
@@ -47,7 +47,7 @@ def test_both_of_two_slow_calls_are_slow() -> None:
     assert names(build(*convolutions(5000, 15000, *[100] * 9))) == ["aten::conv2d", "aten::cudnn_convolution"] * 2
 
 
-def host_bound(*us: float) -> str:
+def host_bound(*us: float, more: tuple[Event, ...] = ()) -> str:
     """The finding on steps whose device waits for these convolutions, of which the first step has none."""
     rows, start = [step(-20, 20, 0), launch(-15, 2, 99), kernel("add", -12, 5, 99), *convolutions(*us)], 0.0
     for number, each in enumerate(us, 1):
@@ -55,7 +55,7 @@ def host_bound(*us: float) -> str:
         start += each + 10
     (finding,) = (
         each
-        for each in analyze(Run("", (build(*rows, step(0, start, 1)),)), "partition").findings
+        for each in analyze(Run("", (build(*rows, step(0, start, 1), *more),)), "partition").findings
         if each.code == "host_bound"
     )
     return finding.text
@@ -68,6 +68,14 @@ def test_host_bound_time_in_a_first_call_is_no_saving_of_later_steps() -> None:
     assert f"; for 1.35 ms of it {most}" in text
     assert "; beyond that a host that takes no time saves " in text
     assert "first calls" not in host_bound(1500, *[120] * 60)
+
+
+@pytest.mark.parametrize(
+    ("us", "most"), [(3000, "Buffer Request (profiler overhead)"), (2000, "aten::cudnn_convolution")]
+)
+def test_a_first_call_in_which_the_profiler_works_is_slow_by_that(us: float, most: str) -> None:
+    text = host_bound(5000, 100, 100, 100, 100, more=(row("overhead", "Buffer Request", 1000, us, tid=7),))
+    assert f"in first calls of ops, most in {most}, once: " in text
 
 
 @pytest.mark.parametrize("make", [op, annotation])

@@ -44,6 +44,8 @@ def finding_times(path: Path | str) -> dict[str, float]:
     for code, category in BOUND.items():
         times[code] = total(piece for piece in parts if piece.category == category)
     times |= {f"host_op {name}": ns for name, ns in self_times(trace, counted).items()}
+    chosen = [index for index, step in enumerate(steps) if not step["partial"]] or range(len(steps))
+    times["graph_capture"] = capturing(trace, [trace.host_steps[index][1:] for index in chosen])
     times["starved"] = starved(trace, parts)
     short = short_gaps(every, syncs, counted)
     times["launch_bound"] = sum(end - start for start, end in short)
@@ -72,6 +74,17 @@ def self_times(trace: Trace, counted: list[Span]) -> dict[str, int]:
             if any(start <= row.start < end for start, end in counted):
                 times[row.name] = times.get(row.name, 0) + self_ns[row.row]
     return times
+
+
+def capturing(trace: Trace, within: list[Span]) -> int:
+    """The time from each call that begins to capture a graph to the next of its thread that ends that."""
+    calls = [event for event in trace.events if event.cat == "runtime"]
+    captures = []
+    for begin in (call for call in calls if "StreamBeginCapture" in call.name):
+        later = (call for call in calls if call.thread == begin.thread and call.start >= begin.start)
+        ends = [call.start for call in later if "StreamEndCapture" in call.name]
+        captures += [(begin.start, min(ends))] if ends else []
+    return sum(measure(clip(union(captures), start, end)) for start, end in within)
 
 
 def counted_windows(steps: list[dict[str, Any]]) -> list[Span]:
