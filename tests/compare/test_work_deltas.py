@@ -162,9 +162,12 @@ def test_where_durations_are_no_evidence_only_other_work_is(timed: bool, text: s
 
 def batch_of(num: int, dur: int) -> Trace:
     """A step of twice so long and 40 us: a product and a batched one of `num` samples."""
+    return build(step(0, 2 * dur + 40), *product(num, 0, dur, 1), *batched(num, dur))
+
+
+def batched(num: int, dur: int) -> list[Event]:
     shapes = {"Input Dims": [[num, 16, 8], [num, 8, 4]], "Input type": ["float", "float"]}
-    batched = [op("aten::bmm", 12, 5, **shapes), launch(13, 1, corr=2), kernel("second", 20 + dur, dur, corr=2)]
-    return build(step(0, 2 * dur + 40), *product(num, 0, dur, 1), *batched)
+    return [op("aten::bmm", 12, 5, **shapes), launch(13, 1, corr=2), kernel("second", 20 + dur, dur, corr=2)]
 
 
 def factor_words(a: Trace, b: Trace) -> list[str]:
@@ -179,6 +182,17 @@ def test_a_larger_batch_is_told_with_the_time_per_flop() -> None:
         "0.12 times the FLOPs in 0.16 times the time: 26.3 % more time per FLOP."
     ]
     assert factor_words(batch_of(8, 100), batch_of(8, 140)) == []
+
+
+@pytest.mark.parametrize(("us", "is_told"), [(15_000, True), (25_000, False)])
+def test_where_most_of_what_computes_has_no_model_no_factor_is_told(us: int, is_told: bool) -> None:
+    """As where graphs are replayed: two ops of 100 us each tell nothing of the rest."""
+    sides = [
+        build(step(0, 2 * dur + us + 90), *product(num, 0, dur, 1), *batched(num, dur), launch(30, 1, 3), unknown)
+        for num, dur in ((8, 100), (64, 740))
+        for unknown in (kernel("custom", 30 + 2 * dur, us, 3),)
+    ]
+    assert bool(factor_words(*sides)) == is_told
 
 
 def test_where_ops_change_by_several_factors_none_is_told() -> None:

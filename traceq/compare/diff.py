@@ -51,6 +51,7 @@ from traceq.compare.where_sentences import elsewhere_words, lateness_words, phas
 from traceq.compare.work_deltas import work_deltas
 from traceq.compare.work_sentences import work_factor_words, work_split_words
 from traceq.errors import UnreadableInput, UsageFault
+from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.locations import Place, place
 from traceq.model import Manifest, Run, Trace
 from traceq.report import Source
@@ -61,6 +62,8 @@ from traceq.threshold import THRESHOLD_PCT
 from traceq.units import Unit, format_value
 
 __all__ = ["arms_of_run", "diff", "diff_arms", "diff_run", "diff_runs", "diff_sides"]
+
+_COMPUTE, _CPU_COMPUTE = TimeCategory.COMPUTE.name.lower(), TimeCategory.CPU_COMPUTE.name.lower()
 
 
 def diff(
@@ -238,7 +241,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_o
         *cold_start_words(a, b, (diff.a_name, diff.b_name), diff.traced),
         *recording_words(a, b, (diff.a_name, diff.b_name)),
         *work_words(a, b),
-        *_factor_words(diff),
+        *(() if is_other_job else _factor_words(diff)),
         *why,
         *cpu_words(cpu),
         *sample_words(diff.comparison, diff.steps),
@@ -251,7 +254,9 @@ def _factor_words(diff: Diff) -> tuple[str, ...]:
     is_step = steps is not None and diff.comparison is not None and diff.comparison.samples is None
     if steps is None or not is_step or not diff.comparable.ok or (steps.unprofiled and steps.verdict.is_open):
         return ()
-    return work_factor_words(diff.work, steps.a_ns, steps.b_ns)
+    computing = [cell for cell in diff.cells if cell.category in (_COMPUTE, _CPU_COMPUTE)]
+    computing_ns = sum(cell.a_ns for cell in computing), sum(cell.b_ns for cell in computing)
+    return work_factor_words(diff.work, steps.a_ns, steps.b_ns, computing_ns)
 
 
 def _traced_words(a: Side, b: Side, diff: Diff, *, is_other_job: bool) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ _LARGE_SHARE, _SHARE_OF_STEP = 0.05, 0.01
 _SAME_WORK, _SAME_SPEED = 0.01, 0.02
 """Differences below which a ratio is no change: work is counted, times scatter."""
 _MOST = 3
+_LEAST_MODELLED = 0.01
+"""Part of what a side computes that ops with a model have, or they tell nothing of it."""
 _COMMON, _MOST_OF_TIME, _SEVERAL, _OPTIMIZER = 0.95, 0.5, 2, "optimizer"
 """Parts of the time of ops with FLOPs, and of all with a model, whose work changes by the common factor; ops that have
 to; the phase that no batch changes."""
@@ -41,12 +43,18 @@ def work_split_words(traced: Traced, work: Sequence[WorkDelta], *, timed: bool =
     return (f"By recorded shapes{of_device}: {'; '.join(texts)}{more}.",)
 
 
-def work_factor_words(work: Sequence[WorkDelta], a_ns: float, b_ns: float) -> tuple[str, ...]:
+def work_factor_words(
+    work: Sequence[WorkDelta], a_ns: float, b_ns: float, computing_ns: tuple[float, float] = (0.0, 0.0)
+) -> tuple[str, ...]:
     """Return `8.00 times the FLOPs in 7.39 times the time: 7.6 % less time per FLOP.`, of ops that share one factor.
 
     Without ops that have FLOPs, that is the factor of the bytes of all others but those of an optimizer, which a batch
-    does not change. `a_ns`, `b_ns`: the step of either side.
+    does not change. `a_ns`, `b_ns`: the step of either side, of which it computes for `computing_ns`: nothing is said
+    where ops with a model have less than a hundredth of that on a side, as where graphs are replayed.
     """
+    modelled = (sum(each.a_ns for each in work), sum(each.b_ns for each in work))
+    if any(ns < _LEAST_MODELLED * whole_ns for ns, whole_ns in zip(modelled, computing_ns, strict=True)):
+        return ()
     counted = [each for each in work if not each.is_bound and each.phase != _OPTIMIZER]
     flops = [each for each in counted if each.is_flops]
     factor = _common_factor(flops or counted, counted)
