@@ -20,6 +20,11 @@ SOUND = text(op("aten::add", 0, 1))
         (b" \n ", "the file contains only whitespace; expected a Kineto trace (JSON)"),
         (b"\x89PNG\r\n\x1a\n" + bytes(50), "a PNG image; expected a Kineto trace (JSON)"),
         (b"PK\x03\x04" + bytes(50), "a zip archive; expected a Kineto trace (JSON)"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:1d13\nsize 20480\n",
+            "a pointer of Git LFS instead of the file (git lfs pull); expected a Kineto trace (JSON)",
+        ),
+        (b"version,loss\n", "a file that starts with b'version,loss'; expected a Kineto trace (JSON)"),
         (b"step,loss\n0,1.2\n", "a file that starts with b'step,loss\\n0,'; expected a Kineto trace (JSON)"),
         (b"null", "a file that starts with b'null'; expected a Kineto trace (JSON)"),
         (b"{}", "a JSON object with the keys none; expected a list `traceEvents`"),

@@ -31,7 +31,14 @@ _MOST_CUTS = 20
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _MEMBER = re.compile(rb'"([^"\\]+)"\s*:\s*')
-_KINDS = {b"\x89PNG": "a PNG image", b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF", b"\x7fELF": "a program"}
+_KINDS = {
+    b"\x89PNG": "a PNG image",
+    b"PK\x03\x04": "a zip archive",
+    b"%PDF": "a PDF",
+    b"\x7fELF": "a program",
+    b"version https://git-lfs": "a pointer of Git LFS instead of the file (git lfs pull)",
+}
+"""What a file is, by how it starts."""
 
 _decode_events = msgspec.json.Decoder(list[RawEvent]).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -203,7 +210,8 @@ class Document:
         if not self._buffer.strip():
             return "the file contains only whitespace"
         other = describe_file(self.source.path.name, bytes(self._buffer[:16]))
-        return other or _KINDS.get(self._buffer[:4], f"a file that starts with {self._buffer[:12]!r}")
+        kinds = (kind for start, kind in _KINDS.items() if self._buffer.startswith(start))
+        return other or next(kinds, f"a file that starts with {self._buffer[:12]!r}")
 
     def _next_window(self) -> list[RawEvent] | None:
         """Return the events up to the last boundary in the buffer; None if more bytes are needed to find one."""
