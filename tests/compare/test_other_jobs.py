@@ -111,6 +111,43 @@ def test_stages_of_a_pipeline_are_no_other_model() -> None:
     assert difference(trace_of(SEVEN), half) == ""
 
 
+LINEAR, NORM_OP = "aten::linear", "aten::layer_norm"
+
+
+def with_weights(*ops: tuple[str, list[list[int]]], batch: int = 8) -> Trace:
+    """One step of ops whose weights, in the place where each op takes them, have these shapes."""
+    rows = [
+        op(name, 25 + 5 * index, 4, **{"Input Dims": [[batch, 64], *dims]}) for index, (name, dims) in enumerate(ops)
+    ]
+    return build(step(0, 100), *rows, **H100)
+
+
+WIDE = ((LINEAR, [[256, 64]]), (LINEAR, [[64, 256]]), (NORM_OP, [[], [64]]))
+
+
+def test_models_without_a_weight_of_the_same_shape_are_different_jobs() -> None:
+    wider = with_weights((LINEAR, [[512, 96]]), (LINEAR, [[96, 512]]), (NORM_OP, [[], [96]]))
+    text = "weights: of 2 shapes against 2, none is the same, such as [64, 256] against [96, 512]"
+    assert difference(with_weights(*WIDE), wider) == text
+    lead, what, *_ = diff_runs(Run("a", (with_weights(*WIDE),)), Run("b", (wider,))).words
+    assert "costs" not in lead
+    assert text in what
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        with_weights(*WIDE, batch=16),
+        with_weights((LINEAR, [[128, 64]]), (LINEAR, [[64, 128]]), (NORM_OP, [[], [64]])),  # sharded products
+        with_weights(("aten::addmm", [[8, 64], [64, 256]]), (LINEAR, [[9, 9]])),  # takes a weight transposed
+        with_weights((LINEAR, [[9, 9]])),  # a single shape tells little
+        with_weights((LINEAR, []), (LINEAR, [[9, 9]])),
+    ],
+)
+def test_a_batch_a_shard_or_little_that_was_recorded_is_no_other_model(changed: Trace) -> None:
+    assert difference(with_weights(*WIDE), changed) == ""
+
+
 NORM = "triton_per_fused_add_native_layer_norm_native_layer_norm_backward_{}"
 FORWARD = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128>>(P)"
 BACKWARD = "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Traits>(P)"

@@ -16,7 +16,7 @@ from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["calls_difference", "dtype_difference", "has_shapes", "shape_difference"]
+__all__ = ["calls_difference", "dtype_difference", "has_shapes", "shape_difference", "weight_difference"]
 
 _HEAVY = (
     "aten::mm",
@@ -36,6 +36,14 @@ _SCALED = (
     ("aten::_grouped_mm", ("aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")),
 )
 """A product and those of 8 bits or fewer that take its place, which have scales."""
+_WEIGHTS = {
+    **dict.fromkeys(("aten::linear", "aten::convolution", "aten::batch_norm", "aten::group_norm"), 1),
+    **dict.fromkeys(("aten::addmm", "aten::layer_norm", "aten::rms_norm"), 2),
+    "aten::embedding": 0,
+}
+"""Which input of an op is a weight of the model: its shape is the same for any batch."""
+_LEAST_WEIGHTS = 2
+"""Shapes of weights on each side below which a side may show only a part of its model."""
 _MANY_MORE = 1.5
 """Multiple of the calls of each such op from which a side does more of the same work."""
 _DTYPES = {"double": "float64", "float": "float32", "half": "float16"}
@@ -86,6 +94,30 @@ def shape_difference(a: Trace, b: Trace) -> str:
     rest = len(apart) - 1
     more = f", and {rest} more {'op differs' if rest == 1 else 'ops differ'}" if rest else ""
     return f"shapes: the largest {op} is {max(ours[op])[1]} against {max(theirs[op])[1]}{more}"
+
+
+def weight_difference(a: Trace, b: Trace) -> str:
+    """Return `weights: of 20 shapes against 6, none is the same, such as [64, 3, 7, 7] against [512, 512]`, or "".
+
+    Names the largest on each side. A change of a model leaves some of its weights as they are: norms, if all products
+    are sharded. "" where fewer than two were recorded on a side.
+    """
+    ours, theirs = _weights(a), _weights(b)
+    if min(len(ours), len(theirs)) < _LEAST_WEIGHTS or ours & theirs:
+        return ""
+    largest = [list(max(each, key=lambda shape: (prod(shape), shape))) for each in (ours, theirs)]
+    nums = f"{len(ours)} shapes against {len(theirs)}"
+    return f"weights: of {nums}, none is the same, such as {largest[0]} against {largest[1]}"
+
+
+@once_per_trace
+def _weights(trace: Trace) -> set[tuple[int, ...]]:
+    """Return the distinct shapes of weights; of a matrix sorted, as an op may take it transposed."""
+    shapes = set()
+    for op, text in _recorded(trace, trace.events.shapes, _WEIGHTS):
+        if (inputs := _shapes(text)) and len(inputs) > _WEIGHTS[op] and (shape := inputs[_WEIGHTS[op]]):
+            shapes.add(tuple(sorted(shape) if len(shape) == 2 else shape))
+    return shapes
 
 
 def has_shapes(trace: Trace) -> bool:
@@ -179,8 +211,13 @@ def _first_dtype(text: str) -> str:
 
 def _sized(text: str) -> tuple[int, str] | None:
     """Return (elements of all inputs, shapes of those that are tensors); None for unreadable text."""
-    try:
-        dims = [shape for shape in msgspec.json.decode(text, type=list[list[int]]) if shape]
-    except msgspec.MsgspecError:
-        return None
+    dims = [shape for shape in _shapes(text) if shape]
     return (sum(map(prod, dims)), str(dims)) if dims else None
+
+
+def _shapes(text: str) -> list[list[int]]:
+    """Return the shape of each input, [] of one that is no tensor; no input for unreadable text."""
+    try:
+        return msgspec.json.decode(text, type=list[list[int]])
+    except msgspec.MsgspecError:
+        return []

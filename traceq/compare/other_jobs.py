@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from traceq.compare.input_shapes import weight_difference
 from traceq.compare.layer_kernels import layer_difference
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.graph_replays import graph_replays
@@ -57,8 +58,8 @@ _Counts = Mapping[str, float]
 def job_difference(a: Trace, b: Trace) -> str:
     """Return `layers: 36 aten::convolution against 52, and 36 aten::batch_norm against 52`, or what trains; else "".
 
-    `backward pass: 88 nodes of autograd against none` if one side alone trains. Where both sides have compiled code or
-    replay graphs, kernels tell the layers.
+    `backward pass: 88 nodes of autograd against none` if one side alone trains; where shapes are recorded, and no
+    weight has the same, that. Where both sides have compiled code or replay graphs, kernels tell the layers.
     """
     ours, theirs = op_calls_per_step(a), op_calls_per_step(b)
     if (
@@ -74,7 +75,11 @@ def job_difference(a: Trace, b: Trace) -> str:
         other = b if _nodes(ours) else a
         words = f"backward pass: {_number_of_nodes(ours)} against {_number_of_nodes(theirs)}"
         return "" if _may_train(other) or _is_generated(other) else words
-    if _is_multiple(ours, theirs) or _sends(ours) != _sends(theirs):  # stages of a pipeline hold part of the layers
+    if _sends(ours) != _sends(theirs):  # stages of a pipeline hold part of the layers
+        return ""
+    if not (_is_generated(a) or _is_generated(b)) and (of_weights := weight_difference(a, b)):
+        return of_weights
+    if _is_multiple(ours, theirs):
         return ""
     b_has_more, kinds = _kinds_apart(ours, theirs)
     fewer, more = (ours, theirs) if b_has_more else (theirs, ours)
