@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from traceq.compare.cause_names import jitter_name
 from traceq.compare.result import Cause
-from traceq.compare.step_jitter import StepShift, join_jitter, step_shift
+from traceq.compare.step_jitter import StepShift, is_number_of_chance, join_jitter, step_shift
 
 NUM_STEPS = (5, 8)
 
@@ -32,6 +32,25 @@ def test_one_long_step_does_not_hide_what_all_others_agree_in() -> None:
 def test_one_long_step_is_no_change() -> None:
     assert not is_change([100, 101, 99, 100, 102], [101, 100, 4_000, 99, 102])
     assert not is_change([100, 3_000, 99, 100, 2_000], [101, 100, 4_000, 99, 102])
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "is_chance"),
+    [
+        ([10, 14, 12], [13, 11, 16], True),
+        ([10, 12, 11], [13, 14, 13], True),  # apart by less than the steps of one side
+        ([10, 12, 11], [20, 21, 20], False),
+        ([0, 0, 0], [0, 1, 0], False),  # every third step does what A never does
+        ([1, 1, 1], [0, 1, 0], False),
+        ([4], [5], False),
+        ([], [3, 4], False),
+    ],
+)
+def test_numbers_that_vary_on_both_sides_tell_a_change_only_far_apart(
+    of_a: list[int], of_b: list[int], is_chance: bool
+) -> None:
+    assert is_number_of_chance(of_a, of_b) == is_chance
+    assert is_number_of_chance(of_b, of_a) == is_chance
 
 
 @pytest.mark.parametrize("num_steps", NUM_STEPS)

@@ -17,7 +17,7 @@ from traceq.compare.attribution import Account, Ledger, whole_mean
 from traceq.compare.moved_collectives import join_moved
 from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import Cause, Chain, share, sorted_causes
-from traceq.compare.step_jitter import StepShift, join_jitter, step_shift
+from traceq.compare.step_jitter import StepShift, is_number_of_chance, join_jitter, step_shift
 
 __all__ = ["account_causes", "means_per_step"]
 
@@ -64,6 +64,8 @@ def account_causes(a: Ledger, b: Ledger, delta_ns: int, *, is_host_only: bool = 
         first, second = of_a.get(key), of_b.get(key)
         sides = ((first, a.num_steps), (second, b.num_steps))
         num_a, num_b = (side.num / num if side else 0.0 for side, num in sides)
+        if first and second and is_number_of_chance(first.num_by_step, second.num_by_step):
+            num_b = num_a
         bytes_a, bytes_b = (whole_mean(side.bytes if side else 0, num) for side, num in sides)
         if (a_ns, num_a, bytes_a) != (b_ns, num_b, bytes_b):
             cause = _cause(second or of_a[key], num_a, num_b, a_ns, b_ns, delta_ns)

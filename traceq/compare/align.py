@@ -95,5 +95,18 @@ def _merged(key: str, accounts: Sequence[Account]) -> Account:
     line = first.line if len({line_function(account.line) for account in accounts}) == 1 else ""
     module = first.module if len({account.module for account in accounts}) == 1 else ""
     inner = tuple(time for account in accounts for time in account.inner)
-    by_step = tuple(map(sum, zip(*(account.by_step for account in accounts), strict=True)))
-    return replace(first, key=key, name=name, line=line, module=module, inner=inner, by_step=by_step, **sums)
+    return replace(
+        first,
+        key=key,
+        name=name,
+        line=line,
+        module=module,
+        inner=inner,
+        by_step=_summed([account.by_step for account in accounts]),
+        num_by_step=_summed([account.num_by_step for account in accounts]),
+        **sums,
+    )
+
+
+def _summed(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip(*rows, strict=True)))

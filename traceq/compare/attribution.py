@@ -37,7 +37,7 @@ class Account:
 
     `key` is the same on both sides of a diff. `num` counts kernels, copies or calls, `bytes` is what they moved. Of a
     sync, `copied` ns are its copy and `waited` ns the blocking call while nothing ran. `inner` splits the time of a
-    host op by the innermost op, `by_step` int64[steps] by counted step.
+    host op by the innermost op; `by_step` and `num_by_step`, int64[steps], are `ns` and `num` by counted step.
     """
 
     key: str
@@ -53,6 +53,7 @@ class Account:
     waited: int = 0
     inner: tuple[OpSelfTime, ...] = ()
     by_step: tuple[int, ...] = ()
+    num_by_step: tuple[int, ...] = ()
 
 
 @frozen
@@ -241,7 +242,8 @@ def _accounts(
     All time of a cause counts in the phase of the cause, also the idle time of a sync that lasts into the next phase.
     """
     all_actors, names = actors(trace), phases(trace).names
-    events = np.flatnonzero(all_actors.happens & _in_counted_steps(trace, all_actors))
+    step_of = _counted_step(trace, all_actors)
+    events = np.flatnonzero(all_actors.happens & (step_of >= 0))
     members = np.r_[actor, events]
     groups, functions = _account_groups(all_actors, members, actor, phase)
     zeros = np.zeros(len(events), np.int64)
@@ -250,12 +252,13 @@ def _accounts(
     totals = groups.sum(np.r_[ns, zeros])
     copied = groups.sum(np.r_[np.where(category == TimeCategory.EXPOSED_MEMCPY, ns, 0), zeros])
     waited = groups.sum(np.r_[np.where(is_wait, ns, 0), zeros])
-    nums = groups.sum(np.arange(len(members)) >= len(actor))
     moved = groups.sum(np.r_[np.zeros(len(actor), np.int64), all_actors.bytes[events]])
     account_of = np.full(len(all_actors.kind), -1)
     account_of[members] = groups.group_ids
     by_step = np.zeros((len(totals), int(steps(trace).counted.sum())), np.int64)
-    np.add.at(by_step.reshape(-1), groups.group_ids[: len(actor)] * by_step.shape[1] + step, ns)
+    num_by_step = np.zeros_like(by_step)
+    np.add.at(by_step, (groups.group_ids[: len(actor)], step), ns)
+    np.add.at(num_by_step, (groups.group_ids[len(actor) :], step_of[events]), 1)
     inner = op_self_times(trace, all_actors, parts, actor, account_of)
     line = _account_lines(all_actors, members, groups, np.r_[ns, zeros])
     accounts = []
@@ -268,13 +271,14 @@ def _accounts(
                 *words,
                 line=all_actors.texts[line[number]],
                 module=within,
-                num=nums[number],
+                num=int(num_by_step[number].sum()),
                 ns=totals[number],
                 bytes=moved[number],
                 copied=copied[number],
                 waited=waited[number],
                 inner=inner.get(number, ()),
                 by_step=tuple(by_step[number].tolist()),
+                num_by_step=tuple(num_by_step[number].tolist()),
             )
         )
     return tuple(accounts)
@@ -312,10 +316,10 @@ def _account_lines(all_actors: Actors, members: NDArray[np.int64], groups: Group
     return lines
 
 
-def _in_counted_steps(trace: Trace, all_actors: Actors) -> NDArray[np.bool_]:
-    """bool[A]: device work that starts in a counted window, host actors that start in a counted host step."""
+def _counted_step(trace: Trace, all_actors: Actors) -> NDArray[np.int64]:
+    """int64[A]: the counted step in whose window device work starts, or in whose host step all else does; else -1."""
     all_steps = steps(trace)
-    window = span_index(all_steps.window[all_steps.counted], all_actors.start) >= 0
-    host = span_index(all_steps.host[all_steps.counted], all_actors.start) >= 0
+    window = span_index(all_steps.window[all_steps.counted], all_actors.start)
+    host = span_index(all_steps.host[all_steps.counted], all_actors.start)
     on_device = np.arange(len(window)) < all_actors.first_sync
     return np.where(on_device, window, host)

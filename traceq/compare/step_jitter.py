@@ -13,7 +13,7 @@ from traceq.compare.result import Cause, share
 from traceq.frozen import frozen
 from traceq.stats.hodges_lehmann import shift_between
 
-__all__ = ["StepShift", "join_jitter", "step_shift"]
+__all__ = ["StepShift", "is_number_of_chance", "join_jitter", "step_shift"]
 
 _FEWEST_STEPS, _ERRORS, _APART = 3, 2, 0.9
 """Steps of a side; standard errors, or part of all pairs of steps that differ in one direction, that show a change."""
@@ -31,6 +31,17 @@ class StepShift:
     ns: int
     sd_ns: int
     is_change: bool
+
+
+def is_number_of_chance(of_a: Sequence[int], of_b: Sequence[int]) -> bool:
+    """Return whether steps of each side differ in how often something happens, by as much as the sides are apart.
+
+    An augmentation that is drawn for each sample does. What a side never does, or as often in each step, is no chance.
+    """
+    if not (of_a and of_b) or min(of_a) == max(of_a) or min(of_b) == max(of_b):
+        return False
+    apart = max(min(of_b) - max(of_a), min(of_a) - max(of_b))
+    return apart <= max(max(of_a) - min(of_a), max(of_b) - min(of_b))
 
 
 def step_shift(of_a: Sequence[int], of_b: Sequence[int]) -> StepShift | None:
