@@ -23,7 +23,8 @@ from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
-from traceq.recorder.timing.timed_steps import counted_steps, timed_steps
+from traceq.recorder.spec.schedule import Block
+from traceq.recorder.timing.timed_steps import _missing_text, counted_steps, timed_steps
 from traceq.runs.step_log import CoresLine, PairLine, StepLine, read_lines, read_pairs
 from traceq.runs.timings import WARM_UP, timings_of
 from traceq.units import Unit, format_value
@@ -149,3 +150,9 @@ def test_the_first_step_of_a_half_and_those_after_an_irregular_one_do_not_count(
         assert 0 not in counted
     after_regular = [number for number in counted if number and is_regular[number - 1]]
     assert len(is_regular) == 1 or counted == after_regular or not after_regular
+
+
+def test_missing_pairs_of_the_control_are_of_one_arm_with_itself() -> None:
+    control, other = Block("off", "off", 0, (True,)), Block("off", "on", 0, (True,))
+    assert _missing_text(control, 3) == "3 pairs of off with itself are missing"
+    assert _missing_text(other, 1) == "1 pair of off and on is missing"

@@ -197,8 +197,14 @@ def _attempts(rank: Rank, block: Block) -> Iterator[_Attempt]:
             return
         gaps = [rng.randrange(3) for _ in attempt.irregular]
         attempt = _Attempt(attempt.irregular, [2 + gaps[0], *gaps[1:]])
-    missing = f"{len(attempt.indices)} pairs of {block.a} and {block.b} are missing"
+    missing = _missing_text(block, len(attempt.indices))
     rank.say(f"traceq: note: {missing}: in each of {_MAX_ATTEMPTS} runs a step did more or less than the others")
+
+
+def _missing_text(block: Block, num: int) -> str:
+    """Return how many pairs of a block are missing; those of the A/A control are pairs of one arm."""
+    arms = f"{block.a} with itself" if block.is_control else f"{block.a} and {block.b}"
+    return f"1 pair of {arms} is missing" if num == 1 else f"{num} pairs of {arms} are missing"
 
 
 def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt) -> Generator[str, None, list[Line]]:
