@@ -467,6 +467,21 @@ def test_a_kernel_that_takes_most_of_the_time_is_not_all_kernels() -> None:
     assert deltas(causes) == {"aten::mm > expert": 6000}
 
 
+def test_a_few_long_ops_say_nothing_about_the_pace_of_all() -> None:
+    """Three ops of most of the time take 3 to 4 times as long, a hundred short ones no longer than before."""
+
+    def run(*factors: float) -> Trace:
+        host = Host()
+        for number in range(100):
+            host.work(f"aten::short{number % 20}", 5).run("add", 2)
+        for name, factor in zip(("aten::randperm", "aten::sort", "aten::unique"), factors, strict=True):
+            host.work(name, 2000 * factor).run("add", 2)
+        return host.trace
+
+    _, causes = causes_of(run(1, 1, 1), run(3.2, 3.7, 4.2))
+    assert "pace" not in {cause.kind for cause in causes.values()}
+
+
 def test_kernels_of_which_some_became_slower_are_not_all_kernels() -> None:
     """Of thirty twelve take 1.3 times as long, six 1.08 times, which is the median, and twelve as long as before."""
 

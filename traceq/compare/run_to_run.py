@@ -13,7 +13,8 @@ from traceq.compare.result import REPLACED_BY
 __all__ = ["comparable", "jitter", "pace"]
 
 _SHORTEST_NS, _LONG_NS, _FEWEST_PARTS = 200, 10_000, 20
-"""Parts as short as this on a side say nothing about the pace; long ones say most, where there are enough."""
+"""Parts as short as this on a side say nothing about the pace; long ones say most, where there are enough: as many as
+this that weigh alike."""
 
 _ERRORS = 3
 _LEAST_OF_CHANGE, _COMMON = 1 / 3, 0.75
@@ -43,7 +44,8 @@ def pace(
     That is the median of the ratios, weighted by duration, if it differs from 1 by more than three standard errors,
     explains more than `least_ns` of the paired steps, and most names changed alike: those in which a single phase or
     thread became slower are not all. No name (`work` int64[labels]) weighs more than the 9th decile of names: where a
-    single kernel takes half of the time, its change is not that of all.
+    single kernel takes half of the time, its change is not that of all. Nor is that of a few long parts: what weighs
+    as much as fewer parts than that of equal weight has no pace.
     """
     explained, index = np.zeros(len(parts.label)), np.flatnonzero(chosen)
     if len(index) < _FEWEST_PARTS:
@@ -56,6 +58,8 @@ def pace(
     of_name = np.bincount(name, weights=weight)
     limit = np.quantile(of_name[of_name > 0], 0.9)
     weight *= limit / np.maximum(of_name, limit)[name]
+    if weight.sum() ** 2 < _FEWEST_PARTS * (weight**2).sum():
+        return 1.0, explained
     ratios = np.log(b_ns / a_ns)
     order = np.argsort(ratios, kind="stable")
     running = np.cumsum(weight[order])
