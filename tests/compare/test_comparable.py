@@ -38,6 +38,13 @@ def test_nothing_is_per_step_between_marked_steps_and_a_whole_trace() -> None:
         assert f"({' and '.join(counts)} of rank 0; profiled)" in text
 
 
+def test_calls_of_whole_traces_are_not_per_step() -> None:
+    ops = [op(name, 100 * number, 90) for number, name in enumerate(("aten::mm", "aten::addmm", "aten::relu") * 2)]
+    once, twice = Run("a", (build(*ops[:3]),)), Run("b", (build(*ops),))
+    calls = "calls: aten::addmm runs 2 times in the trace instead of 1, and 1 more likewise"
+    assert calls in " ".join(diff_runs(once, twice).words).replace("aten::mm runs", "aten::addmm runs")
+
+
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [

@@ -139,7 +139,8 @@ def calls_difference(a: Trace, b: Trace) -> str:
         return ""
     op = max(ours, key=lambda name: ours[name] + theirs[name])
     counts = [format_value(side[op], Unit.MEAN) for side in (theirs, ours)]
-    return f"calls: {op} runs {counts[0]} times per step instead of {counts[1]}, and {len(ours) - 1} more likewise"
+    per = "per step" if steps(a).marked else "in the trace"
+    return f"calls: {op} runs {counts[0]} times {per} instead of {counts[1]}, and {len(ours) - 1} more likewise"
 
 
 def _calls(trace: Trace) -> dict[str, float]:
