@@ -92,7 +92,7 @@ def test_a_loader_without_workers_is_not_told_to_take_more_of_them(name: str, re
 def test_a_main_thread_that_makes_its_batches_waits_for_no_loader(name: str, what: str) -> None:
     """On a CPU, in a trace without steps; beside a device its time is host-bound."""
     (lost,) = report("partition", annotation(name, 0, 40), op("aten::mm", 40, 60)).findings
-    assert lost.text == f"dataload wait, 40.0 us of the trace (40.0 %): {what}"
+    assert lost.text == f"dataload wait, 40.0 us of the trace (40.0 %), beside 60.0 us (60.0 %) in aten::mm: {what}"
     (host_bound,) = (each for each in report("partition", *loading(name, 40)).findings if each.code == "host_bound")
     place = "the data loader (num_workers=0) in dataload" if name == OWN else "the data loader in dataload"
     assert f"40.0 us in {place}" in host_bound.text

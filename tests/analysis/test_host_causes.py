@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builder import Event, build, frame, kernel, launch, op, step, table
+from builder import Event, annotation, build, frame, kernel, launch, op, step, table
 
 from traceq.analysis.registry import analyze
 from traceq.model import Run, Trace
@@ -78,6 +78,20 @@ def test_a_kernel_that_takes_longer_than_what_is_lost_is_named_beside_it() -> No
 
 def test_kernels_that_only_together_take_longer_than_what_is_lost_are_not_named() -> None:
     assert "beside" not in waits_and_computes(("gemm", 60), ("add", 60))
+
+
+@pytest.mark.parametrize(
+    ("name", "dur", "beside"),
+    [
+        ("aten::addmm", 45, ", beside 45.0 us (45.0 %) in aten::addmm"),
+        ("aten::addmm", 25, ""),
+    ],
+)
+def test_without_a_device_the_op_that_takes_longer_is_named_beside_the_loader(name: str, dur: int, beside: str) -> None:
+    loader = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 30)
+    trace = build(step(0, 100), loader, op(name, 40, dur))
+    (finding,) = (each for each in analyze(Run("", (trace,)), "partition").findings if each.code == "dataload_wait")
+    assert finding.text.startswith(f"dataload wait, 30.0 us per step (30.0 %) in this one traced step{beside}: ")
 
 
 def test_a_kernel_counts_with_all_its_runs() -> None:

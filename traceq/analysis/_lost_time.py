@@ -242,13 +242,18 @@ class LostTime:
         return Finding(code, "low", f"{what}, {time} ({share}){basis}: {'; '.join(says)}", round(ns))
 
     def _beside(self, category: str) -> str:
-        """Return `, beside 6.93 ms (59.8 %) of kernel gemm` where one kernel computes for longer than this; "" else."""
-        kernel, whole_ns = next(iter(self.work), None), float(self._whole.mean())
+        """Return `, beside 6.93 ms (59.8 %) of kernel gemm` where one kernel computes for longer than this; "" else.
+
+        Without a device an op of the CPU, beside the data loader: other waits can be part of an op.
+        """
+        longest, whole_ns = next(iter(self.work), None), float(self._whole.mean())
         has_kernels = any(rank.has_device for rank in self.job.ranks)
-        if kernel is None or not has_kernels or kernel.ns <= self._ns(category).mean():
+        is_told = has_kernels or (category == _LOADER and not any(rank.lacks_device_rows for rank in self.job.ranks))
+        if longest is None or not is_told or longest.ns <= self._ns(category).mean():
             return ""
-        share = format_value(100 * kernel.ns / whole_ns, Unit.PERCENT)
-        return f", beside {format_value(kernel.ns, Unit.NS)} ({share}) of kernel {shown_names([kernel])[0]}"
+        share = format_value(100 * longest.ns / whole_ns, Unit.PERCENT)
+        what = f"of kernel {shown_names([longest])[0]}" if has_kernels else f"in {longest.name}{longest.place}"
+        return f", beside {format_value(longest.ns, Unit.NS)} ({share}) {what}"
 
     def _ns(self, category: str) -> NDArray[np.float64]:
         return self.by_step.get(category, np.zeros_like(self._whole))
