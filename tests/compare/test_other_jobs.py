@@ -140,6 +140,7 @@ def test_models_without_a_weight_of_the_same_shape_are_different_jobs() -> None:
         with_weights(*WIDE, batch=16),
         with_weights((LINEAR, [[128, 64]]), (LINEAR, [[64, 128]]), (NORM_OP, [[], [64]])),  # sharded products
         with_weights(("aten::addmm", [[8, 64], [64, 256]]), (LINEAR, [[9, 9]])),  # takes a weight transposed
+        with_weights((LINEAR, [[9, 9]]), ("aten::group_norm", [[], [64]])),
         with_weights((LINEAR, [[9, 9]])),  # a single shape tells little
         with_weights((LINEAR, []), (LINEAR, [[9, 9]])),
     ],

@@ -37,8 +37,8 @@ _SCALED = (
 )
 """A product and those of 8 bits or fewer that take its place, which have scales."""
 _WEIGHTS = {
-    **dict.fromkeys(("aten::linear", "aten::convolution", "aten::batch_norm", "aten::group_norm"), 1),
-    **dict.fromkeys(("aten::addmm", "aten::layer_norm", "aten::rms_norm"), 2),
+    **dict.fromkeys(("aten::linear", "aten::convolution", "aten::batch_norm"), 1),
+    **dict.fromkeys(("aten::addmm", "aten::layer_norm", "aten::group_norm", "aten::rms_norm"), 2),
     "aten::embedding": 0,
 }
 """Which input of an op is a weight of the model: its shape is the same for any batch."""
