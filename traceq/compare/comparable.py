@@ -95,14 +95,17 @@ def on_common_steps(a: Side, b: Side) -> tuple[Side, Side]:
     return _without_steps(a, ours - theirs), _without_steps(b, theirs - ours)
 
 
-def start_words(a: Side, b: Side, names: tuple[str, str], traced: Traced) -> tuple[str, ...]:
+def start_words(a: Side, b: Side, names: tuple[str, str], traced: Traced, exposed_ns: int) -> tuple[str, ...]:
     """Return which of two ranks of a job began its first step earlier, where that makes up much of their difference.
 
-    It waits so much longer in its first collective: profilers start one after the other.
+    It waits so much longer in its first collective: profilers start one after the other. Not where the other one is in
+    collectives for longer, by `exposed_ns` (of B against A).
     """
     starts = [min(map(_first_start, side.ranks.job.ranks)) for side in (a, b)]
     earlier_ns = starts[0] - starts[1]
     if earlier_ns * traced.delta_ns <= 0 or abs(earlier_ns) < _MUCH_OF_DELTA * abs(traced.delta_ns) * traced.num_a:
+        return ()
+    if earlier_ns * exposed_ns <= 0:
         return ()
     first, other = reversed(names) if earlier_ns > 0 else names
     time = format_value(abs(earlier_ns), Unit.NS)

@@ -47,7 +47,14 @@ from traceq.compare.side_names import side_names
 from traceq.compare.step_times import compare_cpu, compare_sides, ranges_of_steps
 from traceq.compare.unprofiled_sentences import unprofiled_phase_words
 from traceq.compare.verdict_sentences import cpu_words, no_difference_seen, sample_words, verdict_words
-from traceq.compare.where_sentences import elsewhere_words, lateness_words, phase_words, python_words, waiting_words
+from traceq.compare.where_sentences import (
+    elsewhere_words,
+    exposed_delta_ns,
+    lateness_words,
+    phase_words,
+    python_words,
+    waiting_words,
+)
 from traceq.compare.work_deltas import work_deltas
 from traceq.compare.work_sentences import work_factor_words, work_split_words
 from traceq.errors import UnreadableInput, UsageFault
@@ -282,7 +289,7 @@ def _traced_words(a: Side, b: Side, diff: Diff, *, is_other_job: bool) -> tuple[
         *graphs(is_seen=is_seen, timed=diff.comparable.ok),
         *rank_words(traced, diff.ranks, cells, waited_in),
         *slowest_words(*names, traced, diff.ranks, diff.comparison),
-        *(start_words(a, b, names, traced) if same_code else ()),
+        *(start_words(a, b, names, traced, exposed_delta_ns(cells)) if same_code else ()),
         *(lateness_words(*names, traced, cells) if same_code else ()),
         *of_causes,
         *unknown_size_words(a, b, causes, traced.delta_ns),

@@ -14,7 +14,7 @@ from traceq.model import Trace
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = ["elsewhere_words", "lateness_words", "phase_words", "python_words", "waiting_words"]
+__all__ = ["elsewhere_words", "exposed_delta_ns", "lateness_words", "phase_words", "python_words", "waiting_words"]
 
 _MOST_PCT, _ALL_PCT = 50.0, 100.5
 """Percent of a difference from which a phase is named; beyond the second, others have the opposite sign."""
@@ -132,12 +132,15 @@ def _is_of(category: str, cause: Cause) -> bool:
     return is_alloc if category == _ALLOC_WAIT else cause.kind == "host"
 
 
+def exposed_delta_ns(cells: Sequence[CellDelta]) -> int:
+    """Return how much longer B is in collectives while nothing computes, ns per step."""
+    return sum(cell.delta_ns for cell in cells if cell.category in (_EXPOSED_COMM, EXPOSED_WAIT, EXPOSED_TRANSFER))
+
+
 def lateness_words(a_name: str, b_name: str, traced: Traced, cells: Sequence[CellDelta]) -> tuple[str, ...]:
     """Return, of two ranks of a job, that the device of one waits longer for its host, and less in collectives."""
-    host_ns, comm_ns = (
-        sum(cell.delta_ns for cell in cells if cell.category in categories)
-        for categories in ((_HOST_BOUND,), (_EXPOSED_COMM, EXPOSED_WAIT, EXPOSED_TRANSFER))
-    )
+    host_ns = sum(cell.delta_ns for cell in cells if cell.category == _HOST_BOUND)
+    comm_ns = exposed_delta_ns(cells)
     least_ns = max(abs(traced.delta_ns), _LITTLE * traced.a_ns)
     if min(abs(host_ns), abs(comm_ns)) < least_ns or host_ns * comm_ns > 0:
         return ()
