@@ -17,6 +17,7 @@ from traceq.analysis._once import HostBoundOnce, notable_once_ns, once_words
 from traceq.analysis._wording import (
     and_followers,
     category_term,
+    in_brackets,
     in_traced_steps,
     per_step,
     range_of_steps,
@@ -155,8 +156,8 @@ class LostTime:
         time = f"{format_value(mean_ns, Unit.NS)} {per_step(self.job.ranks[0].steps)}"
         share = format_value(100 * float(ns.sum() / self._whole.sum()), Unit.PERCENT)
         basis = f" {in_traced_steps(self.job)}" if self.job.ranks[0].steps.marked else ""
-        where = f"{basis}{range_of_steps(ns)}{self._in_first(category)}{self._after_cold_start(category)}{beside}"
-        text = f"{category_term(category)}, {time} ({share}){where}{says}"
+        where = f"{basis}{self._in_first(category)}{self._after_cold_start(category)}{beside}"
+        text = f"{category_term(category)}, {time}{in_brackets(share, range_of_steps(ns))}{where}{says}"
         return Finding(category, "low" if is_vain else "medium", text, round(mean_ns))
 
     def _after_cold_start(self, category: str) -> str:

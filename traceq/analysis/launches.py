@@ -12,7 +12,7 @@ from traceq.analysis._basis import holds_in_steps, step_lengths
 from traceq.analysis._captures import capture_finding
 from traceq.analysis._host_copies import copies_to_host, host_copies, ops_that_copy_to_host
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._wording import in_phase, in_some_steps, per_step, range_of_steps
+from traceq.analysis._wording import in_brackets, in_phase, in_some_steps, per_step, range_of_steps
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.device_work import device_work
@@ -179,7 +179,7 @@ def _round_trips(trace: Trace, waits: _ShortWaits) -> Finding | None:
     )
     time, copying = (format_value(ns / num, Unit.NS) for ns in (int(waits.ns.sum()), copying_ns))
     text = (
-        f"host round trips: the device waits {time} {each} ({_share(trace, waits)}){range_of_steps(waits.by_step)} for "
+        f"host round trips: the device waits {time} {each}{_share(trace, waits)} for "
         f"the host in gaps of up to 1 ms that follow no sync, {copying} of it in ops that copy to the host (most in "
         f"{most}); {copies} copies between host and device ({to_host} to the host) and {kernels} kernels {each}: keep "
         "scalars and operands on the device"
@@ -201,16 +201,16 @@ def _launch_bound(trace: Trace, waits: _ShortWaits, tiny_pct: float) -> Finding:
     tiny = f"{format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny"
     of_all = f", of {of_all} host-bound," if waited_ns < _NEARLY_ALL * int(partition.ns[host_bound].sum()) else ""
     which = f"for the host in gaps of up to 1 ms that follow no sync{where}{_awaited_line(trace, waits)}"
-    share = f"{per_step(steps_)} ({_share(trace, waits)})"
-    device_waits = f"the device waits {time} {share}{range_of_steps(waits.by_step)}{of_all} {which} ({tiny})"
+    device_waits = f"the device waits {time} {per_step(steps_)}{_share(trace, waits)}{of_all} {which} ({tiny})"
     text = f"launch-bound: {device_waits}; try {_remedies(trace, main)}"
     return Finding("launch_bound", "high", text, round(waited_ns / num), instead_of=("host_bound",))
 
 
 def _share(trace: Trace, waits: _ShortWaits) -> str:
-    """Return the share of the waits in the counted steps: `30.6 %`."""
+    """Return the share of the waits in the counted steps: ` (30.6 %)`, with their range where steps are unlike."""
     whole_ns = float(step_lengths(steps(trace)).sum())
-    return format_value(100 * float(waits.by_step.sum()) / whole_ns, Unit.PERCENT)
+    share = format_value(100 * float(waits.by_step.sum()) / whole_ns, Unit.PERCENT)
+    return in_brackets(share, range_of_steps(waits.by_step))
 
 
 def _awaited_line(trace: Trace, waits: _ShortWaits) -> str:

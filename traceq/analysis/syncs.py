@@ -14,6 +14,7 @@ from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import (
     and_followers,
+    in_brackets,
     in_phase,
     in_some_steps,
     in_traced_steps,
@@ -355,7 +356,7 @@ def _blocks(job: Job, row: SyncRow) -> str:
     place = f"{row.line} ({row.op})" if row.line and row.op else row.line or row.op or row.call
     place += f" of {row.module}" if row.module else ""
     on_rank = f" on rank {row.rank}" if len(job.ranks) > 1 else ""
-    of_steps = range_of_steps(row.steps_blocked_ns) if all(row.steps_blocked_ns) else ""
+    of_steps = in_brackets(range_of_steps(row.steps_blocked_ns)) if all(row.steps_blocked_ns) else ""
     blocked = f"{format_value(row.step_blocked_ns, Unit.NS)} {per_step(job.ranks[0].steps)}{of_steps}"
     unrecorded = format_value(row.step_unrecorded_ns, Unit.NS)
     hidden = f", of which {unrecorded} wait for work that the trace does not show" if row.step_unrecorded_ns else ""
