@@ -8,7 +8,7 @@ import pytest
 from builder import AUTOGRAD, Event, annotation, build, call, frame, kernel, launch, op, step, table, world, write
 from typer.testing import CliRunner
 
-from traceq.analysis.registry import analyze
+from traceq.analysis.registry import analyze, sheet
 from traceq.compare.diff import diff_runs
 from traceq.model import Run
 from traceq.typer_app import app
@@ -164,6 +164,13 @@ def test_without_host_ops_phases_are_not_known() -> None:
 
 def test_a_trace_of_another_program_says_so() -> None:
     other = {"ph": "X", "name": "cuMemAlloc_v2", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
-    (caveat,) = analyze(Run("", (build(other),)), "coverage").caveats
-    assert (caveat.code, "no event has a category of PyTorch's profiler" in caveat.text) == ("foreign_trace", True)
-    assert not analyze(Run("", (build(other, op("aten::mm", 10, 5)),)), "coverage").caveats
+    foreign, mixed = (Run("", (build(other, *more),)) for more in ([], [op("aten::mm", 10, 5)]))
+    found = sheet(foreign)
+    (lead,) = found.top_findings
+    assert (lead.code, "no event is of PyTorch's profiler" in lead.text) == ("foreign_trace", True)
+    assert not {"partition", "idle"} & {view.key for report in found.reports for view in report.views}
+    assert (found.source.device, found.unknown, found.all_caveats[1:]) == ("", (), ())
+    assert {row["phase"] for row in table(foreign.traces[0], "partition")} == {"other"}
+    assert not analyze(mixed, "coverage").findings
+    (reason,) = diff_runs(mixed, foreign).comparable.reasons
+    assert reason == "no event of B is of PyTorch's profiler"

@@ -16,7 +16,7 @@ from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.frozen import frozen
 from traceq.intervals import measure, sorted_unique
-from traceq.model import Category, Caveat, Trace
+from traceq.model import Caveat, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_ranks, format_value
 
@@ -74,7 +74,7 @@ def summarize(trace: Trace) -> _Rank:
     )
     return _Rank(
         row=row,
-        caveats=(*_of_another_program(trace), *_several_devices(trace)),
+        caveats=tuple(_several_devices(trace)),
         unrecorded=unrecorded_share(trace),
         num_captured=num_captured_graphs(trace),
         replays=replays,
@@ -108,10 +108,11 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     shown = (total.unattributed_ns, total.unrecorded_ns, total.uncaptured_ns, total.dropped_events)
     view = table if total.replay_ns else table.without("replay_ns", "uncaptured_ns")
     views = (view,) if any(shown) else ()  # `phases` has earlier work
-    return Report("coverage", (table,), views, tuple(_findings(job, parts)), caveats)
+    findings = (*_of_another_program(job), *_missing_ops(job, parts))
+    return Report("coverage", (table,), views, findings, caveats)
 
 
-def _findings(job: Job, parts: Sequence[_Rank]) -> list[Finding]:
+def _missing_ops(job: Job, parts: Sequence[_Rank]) -> list[Finding]:
     """Return that a trace is a sample, of the rank that lacks most of its ops, if any lacks ops everywhere."""
     shares = [(part.missing_ops, rank.rank) for part, rank in zip(parts, job.ranks, strict=True)]
     share, rank = max(shares, default=(0.0, 0))
@@ -139,10 +140,11 @@ def _captured(num: int) -> list[Caveat]:
 
 def _lost_host(job: Job, parts: Sequence[_Rank]) -> list[Caveat]:
     """Return a caveat for ranks whose traces have launches, but nothing that tells what they are part of."""
-    ranks = [rank.rank for rank, part in zip(job.ranks, parts, strict=True) if part.lacks_host_ops]
+    lacking = (part.lacks_host_ops and not rank.is_foreign for rank, part in zip(job.ranks, parts, strict=True))
+    ranks = [rank.rank for rank, is_lacking in zip(job.ranks, lacking, strict=True) if is_lacking]
     if not ranks:
         return []
-    where = "" if len(ranks) == len(job.ranks) else f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: "
+    where = "" if len(ranks) == len(job.ranks) else _of_ranks(ranks)
     text = "the profiler recorded no host ops (ProfilerActivity.CPU is missing): phases, ops and lines are not known"
     return [Caveat("no_host_ops", f"{where}{text}")]
 
@@ -158,12 +160,21 @@ def _uncaptured(ranks: Sequence[ReplayTimes]) -> list[Caveat]:
     return [Caveat("graph_replays", text.removesuffix("."))]
 
 
-def _of_another_program(trace: Trace) -> list[Caveat]:
-    """Return a caveat for a trace of which no event is one of PyTorch's profiler."""
-    if (trace.events.category != Category.OTHER).any():
+def _of_another_program(job: Job) -> list[Finding]:
+    """Return a finding for traces of which no event is one of PyTorch's profiler."""
+    ranks = [rank.rank for rank in job.ranks if rank.is_foreign]
+    if not ranks:
         return []
-    text = "no event has a category of PyTorch's profiler (`cpu_op`, `kernel`, ...): what takes its time is not known"
-    return [Caveat("foreign_trace", f"rank {trace.rank}: {text}")]
+    where = "" if len(ranks) == len(job.ranks) else _of_ranks(ranks)
+    text = (
+        f"{where}no event is of PyTorch's profiler (categories `cpu_op`, `kernel`, ...): what takes its time is not "
+        "known; `traceq query` reads its events"
+    )
+    return [Finding("foreign_trace", "high", text)]
+
+
+def _of_ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: "
 
 
 def _several_devices(trace: Trace) -> list[Caveat]:

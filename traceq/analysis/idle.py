@@ -82,7 +82,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     rows = of_all(parts)
     step_ns, idle_ns = sum(part.step_ns for part in parts), sum(row.step_ns for row in rows)
     is_lost = any(rank.lacks_device_rows for rank in job.ranks) and not any(rank.has_device for rank in job.ranks)
-    is_shown = rows and idle_ns >= _MIN_IDLE * step_ns and not is_lost
+    is_shown = rows and idle_ns >= _MIN_IDLE * step_ns and not is_lost and not job.is_foreign
     view = (_view(job, rows, idle_ns, step_ns),) if is_shown else ()
     return Report("idle", (Table.of("idle", "Idle time", IdleRow, rows),), view)
 

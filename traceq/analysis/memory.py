@@ -113,7 +113,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     gain = job_gain(job, WithoutSyncs(kind=SYNC_KINDS[SyncKind.ALLOC])) if has_calls else None
     of_ranks = [None if part.driver_calls is None else _finding(job, part.driver_calls, gain) for part in parts]
     findings = on_the_worst_rank(job, of_ranks, slack_by_rank(job), is_of_job=gain is not None)
-    unknown = () if peaks else (Unknown("memory", "profile_memory=True"),)
+    unknown = () if peaks or job.is_foreign else (Unknown("memory", "profile_memory=True"),)
     views = (_view(job, parts, peaks),) if peaks else ()
     return Report("memory", tables, views, findings, unknown=unknown)
 

@@ -122,7 +122,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     )
     has_lines = any(part.has_lines for part in parts)
     missing = Unknown("nn.Modules" if has_lines else "nn.Modules and Python lines", "with_stack=True")
-    unknown = () if any(part.has_frames for part in parts) or not parts else (missing,)
+    unknown = () if any(part.has_frames for part in parts) or not parts or job.is_foreign else (missing,)
     return Report("modules", tables, _views(job, parts), unknown=unknown)
 
 

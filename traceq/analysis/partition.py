@@ -165,7 +165,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     means = _means(job, rows)
     table = Table.of("partition", "Partition", PartitionRow, rows)
     order = list(dict.fromkeys(name for part in parts for name in part.in_order))
-    views = (_by_phase(job, means, order), *_by_rank(job, means)) if rows else ()
+    views = (_by_phase(job, means, order), *_by_rank(job, means)) if rows and not job.is_foreign else ()
     if any(part.is_sample for part in parts):
         return Report("partition", (table,), views)
     lost = _lost_time(job, rows, means, parts)

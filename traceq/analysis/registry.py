@@ -144,12 +144,13 @@ def describe(run: Run, ranks: Sequence[Outline] | None = None) -> Source:
     environment = run.manifest.environment if run.manifest is not None else {}
     first = run.traces[0] if run.traces else None
     ranks = tuple(map(outline, run.traces)) if ranks is None else ranks
+    names_no_device = not ranks or ranks[0].is_foreign or (ranks[0].device == "cpu" and ranks[0].lacks_device_rows)
     return Source(
         path=run.path,
         num_events=sum(rank.num_events for rank in ranks),
         ranks=run.ranks,
         world_size=first.world_size if first else run.manifest.num_ranks if run.manifest else 0,
-        device="" if not ranks or (ranks[0].device == "cpu" and ranks[0].lacks_device_rows) else ranks[0].device,
+        device="" if names_no_device else ranks[0].device,
         torch=str(environment.get("torch", "")),
         arm=run.arm,
         step=first.only.number if first and first.only else None,

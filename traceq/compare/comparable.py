@@ -37,11 +37,14 @@ _UNNAMED = ("cuda", "rocm")
 def comparable(a: Side, b: Side) -> Comparable:
     """Return whether a delta can be attributed to a change.
 
-    It cannot where the hardware differs, or where steps do different amounts of work and the samples are unknown.
+    It cannot where the hardware differs, or where steps do different amounts of work and the samples are unknown; nor
+    where what a trace shows is not known.
     """
     traced = bool(a.run.traces and b.run.traces)
     devices = ({"device": _device(side.run, traced=traced)} for side in (a, b))
-    reasons = [] if unrecorded_device(a, b) else list(differences(*devices))
+    foreign = [name for name, side in (("A", a), ("B", b)) if side.ranks.job.is_foreign]
+    reasons = [f"no event of {' or '.join(foreign)} is of PyTorch's profiler"] if foreign else []
+    reasons += [] if unrecorded_device(a, b) else list(differences(*devices))
     if not (a.samples and b.samples):
         ours, theirs = ({"ranks of the job": _num_ranks(side.run, traced=traced), **_batch(side)} for side in (a, b))
         unknown = f", {UNKNOWN_SAMPLES}" if a.run.manifest and b.run.manifest else ""

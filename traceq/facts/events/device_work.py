@@ -103,9 +103,8 @@ def lacks_device_rows(trace: Trace) -> bool:
 
 
 def lacks_host_ops(trace: Trace) -> bool:
-    """Return whether the trace has launches, but no op, annotation or Python that tells what they are part of."""
-    is_bare = not len(trace.events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON))
-    return is_bare and bool(device_work(trace).linked.any())
+    """Return whether the trace has no op, annotation or Python that tells what the host does."""
+    return not len(trace.events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON))
 
 
 @once_per_trace

@@ -66,6 +66,11 @@ class Job:
     timings: Timings | None = None
     processes: tuple[Processes, ...] = ()
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether no event of any rank is of PyTorch's profiler."""
+        return bool(self.ranks) and all(rank.is_foreign for rank in self.ranks)
+
     @cached_property
     def is_concurrent(self) -> bool:
         """Whether the ranks ran at the same time."""

@@ -11,7 +11,7 @@ from traceq.facts.events.device_work import device_work, lacks_device_rows
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import Steps, extent, steps
 from traceq.frozen import frozen
-from traceq.model import Allocations, CallStacks, Caveat, Events, EventWaits, GraphNodes, Messages, Trace
+from traceq.model import Allocations, CallStacks, Category, Caveat, Events, EventWaits, GraphNodes, Messages, Trace
 
 T = TypeVar("T", Messages, CallStacks, Allocations, EventWaits, GraphNodes)
 
@@ -23,7 +23,8 @@ class Outline:
     """One rank's trace without its events.
 
     `base_time_ns` + a time of the trace is absolute; `extent` (start, end) ns of all host and device events;
-    `has_device`: the trace has device work; `lacks_device_rows`: the job has a device, but the trace not.
+    `has_device`: the trace has device work; `lacks_device_rows`: the job has a device, but the trace not; `is_foreign`:
+    no event is of PyTorch's profiler.
     """
 
     path: str
@@ -36,6 +37,7 @@ class Outline:
     extent: tuple[int, int]
     has_device: bool
     lacks_device_rows: bool
+    is_foreign: bool
     steps: Steps
 
 
@@ -53,6 +55,7 @@ def outline(trace: Trace) -> Outline:
         extent=extent(trace),
         has_device=len(device_work(trace)) > 0,
         lacks_device_rows=lacks_device_rows(trace),
+        is_foreign=not (trace.events.category != Category.OTHER).any(),
         steps=steps(trace),
     )
 
