@@ -145,6 +145,19 @@ def test_a_launch_bound_step_names_its_phase_and_the_gaps_that_count() -> None:
     assert wait(*rows).startswith("launch-bound: the device waits 990 us per step (24.8 %), of 2.91 ms host-bound, for")
 
 
+def test_a_launch_bound_step_that_computes_for_longer_says_so() -> None:
+    """Ten gaps of 19 us each, beside ten tiny kernels and one long one: high from a fifth of the step."""
+
+    def waits(long_us: int) -> tuple[str, str]:
+        rows = [step(0, 283 + long_us), *steady(20)[1:], launch(277, 2, 11), kernel("gemm", 280, long_us, 11)]
+        (finding,) = analyze(Run("", (build(*rows),)), "launches").findings
+        return finding.severity, finding.text.partition(" per step ")[2].partition(" for the host")[0]
+
+    assert waits(20) == ("high", "(62.7 %)")
+    assert waits(500) == ("high", "(24.3 %; it computes 74.1 %)")
+    assert waits(1000) == ("medium", "(14.8 %; it computes 84.2 %)")
+
+
 def test_long_kernels_short_gaps_long_pauses_and_syncs_are_not_launch_bound() -> None:
     assert findings(build(*steady(20, dur=12))) == []
     assert findings(build(*steady(1))) == []

@@ -37,7 +37,7 @@ from traceq.units import Unit, format_value
 
 POSITION = 72
 
-_BOUND_PCT, _TINY_PCT = 10.0, 25.0
+_BOUND_PCT, _HIGH_PCT, _TINY_PCT = 10.0, 20.0, 25.0
 _LONGEST_GAP_NS = 1_000_000
 """A longer gap is not caused by launch latency: the host does something else."""
 _MUCH_OF_WAITS = 0.25
@@ -203,14 +203,26 @@ def _launch_bound(trace: Trace, waits: _ShortWaits, tiny_pct: float) -> Finding:
     which = f"for the host in gaps of up to 1 ms that follow no sync{where}{_awaited_line(trace, waits)}"
     device_waits = f"the device waits {time} {per_step(steps_)}{_share(trace, waits)}{of_all} {which} ({tiny})"
     text = f"launch-bound: {device_waits}; try {_remedies(trace, main)}"
-    return Finding("launch_bound", "high", text, round(waited_ns / num), instead_of=("host_bound",))
+    severity = "high" if 100 * waited_ns >= _HIGH_PCT * _whole_ns(trace) else "medium"
+    return Finding("launch_bound", severity, text, round(waited_ns / num), instead_of=("host_bound",))
 
 
 def _share(trace: Trace, waits: _ShortWaits) -> str:
-    """Return the share of the waits in the counted steps: ` (30.6 %)`, with their range where steps are unlike."""
-    whole_ns = float(step_lengths(steps(trace)).sum())
-    share = format_value(100 * float(waits.by_step.sum()) / whole_ns, Unit.PERCENT)
-    return in_brackets(share, range_of_steps(waits.by_step))
+    """Return ` (30.6 %; it computes 52.0 %)`: the shares of the counted steps that the device waits and computes.
+
+    The second where it is larger; with the range of the waits where steps are unlike.
+    """
+    partition, whole_ns, waited_ns = activity(trace), _whole_ns(trace), float(waits.by_step.sum())
+    computes = in_counted_steps(trace) & partition.among(TimeCategory.COMPUTE)
+    computing_ns = float(partition.ns[computes].sum())
+    share, computing = (format_value(100 * ns / whole_ns, Unit.PERCENT) for ns in (waited_ns, computing_ns))
+    beside = f"it computes {computing}" if computing_ns > waited_ns else ""
+    return in_brackets(share, beside, range_of_steps(waits.by_step))
+
+
+def _whole_ns(trace: Trace) -> float:
+    """Return the time of the counted steps."""
+    return float(step_lengths(steps(trace)).sum())
 
 
 def _awaited_line(trace: Trace, waits: _ShortWaits) -> str:
