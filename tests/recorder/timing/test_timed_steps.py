@@ -114,6 +114,16 @@ def test_clocks_of_cores_are_read_in_the_first_blocks_of_the_control_and_then_in
     assert 4 < num_read < len(blocks)
 
 
+@pytest.mark.parametrize(("irregular_ns", "counts"), [(1_000_000, False), (100, True)])
+def test_the_use_of_cores_is_that_of_steps_that_count(
+    irregular_ns: int, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where irregular steps, such as those of an evaluation, take a large part of each block."""
+    run_loop(CUDA, tmp_path, lambda number: number % 8 > 0, monkeypatch, irregular_ns=irregular_ns)
+    lines = read_lines(tmp_path / "steps" / "rank0.jsonl")
+    assert any(isinstance(line, CoresLine) for line in lines) == (counts and sys.platform == "linux")
+
+
 def test_the_time_of_irregular_steps_is_said_where_it_is_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -210,7 +210,7 @@ def _missing_text(block: Block, num: int) -> str:
 def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt) -> Generator[str, None, list[Line]]:
     """Run pairs of a block, note those in `attempt` of which a half has no step that counts, and return the lines.
 
-    The first halves settle after gc.collect().
+    The first halves settle after gc.collect(). The use of cores is that of usual steps: of blocks without much else.
     """
     order = list(attempt.arms(block))
     cores = CoreClocks(rank.workers.pids)
@@ -220,7 +220,7 @@ def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt
         cores.start()
     draws = [(arm, block.first_pair + (0 if index is None else 1 + index)) for arm, index in order]
     regular = yield from _run_halves(rank, stopwatch, draws)
-    lines: list[Line] = list(cores.lines(len(order) * rank.plan.steps_per_half)) if reads_cores else []
+    use_of_cores = list(cores.lines(len(order) * rank.plan.steps_per_half)) if reads_cores else []
     regular = regular_on_all_ranks(rank, regular)
     halves = [
         _Half(arm, index, times, counted_steps(is_regular))
@@ -231,6 +231,8 @@ def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt
     is_usual = [each for half in regular for each in half]
     attempt.odd_ns = [ns for ns, usual in zip(all_ns, is_usual, strict=True) if not usual]
     attempt.usual_ns = [ns for ns, usual in zip(all_ns, is_usual, strict=True) if usual]
+    is_usual_use = sum(attempt.odd_ns) < _LARGE_SHARE * sum(all_ns)
+    lines: list[Line] = [*use_of_cores] if is_usual_use else []
     of_pair: dict[int, list[_Half]] = {}
     for half in halves:
         if half.index is None or half.index in attempt.irregular:
