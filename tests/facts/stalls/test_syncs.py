@@ -265,7 +265,9 @@ def test_a_read_that_takes_less_than_a_microsecond_is_named_as_any_other() -> No
 
 def test_on_a_cpu_the_same_line_of_code_is_a_scalar_read_at_no_cost() -> None:
     read = op("aten::_local_scalar_dense", 12, 2)
-    local = (annotation("Optimizer.step#Adam.step", 50, 20), op("aten::_local_scalar_dense", 55, 2))
+    marks = "Optimizer.step#Adam.step", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "dataload_wait"
+    local = [annotation(mark, 50 + 10 * number, 9) for number, mark in enumerate(marks)]
+    local += [op("aten::_local_scalar_dense", 52 + 10 * number, 2) for number in range(len(marks))]
     (result,) = table(build(step(0, 100), op("aten::item", 10, 5), read, *local), "syncs")
     assert (result["kind"], result["num"], result["blocked_ns"], result["cost_ns"]) == ("scalar", 1, 2_000, 0)
     assert table(build(step(0, 100), read, launch(1, 1, 1), kernel("a", 5, 1, 1)), "syncs") == []

@@ -13,6 +13,7 @@ from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, SyncKind, blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent
 from traceq.facts.timeline.time_partition import HOST_CAUSED, IDLE, activity, unrecorded
@@ -28,7 +29,8 @@ SYNC_KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
 _SCALAR = re.compile(r"^aten::_local_scalar_dense$")
 _READS_ON_CPU_ALONE = re.compile(r"^aten::(std|var|_assert_async)$")
 """Ops that read a scalar to compute or to check on a CPU, and on a GPU do so on the device."""
-_OPTIMIZER = re.compile(r"^Optimizer\.step#")
+_OF_HOST_TENSORS = re.compile(rf"^(Optimizer\.step#|{LOADER}|{DATALOAD_WAIT}$)")
+"""Ranges that read scalars of tensors on the host: an optimizer its step counters, a loader samples and indices."""
 
 
 @frozen(eq=False)
@@ -112,14 +114,14 @@ def _on_cpu(trace: Trace) -> Syncs:
 def _scalar_reads(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (row, index into the ops of its thread) of reads of a scalar that would sync on a GPU, by start.
 
-    Not of an optimizer's step counters, which are on the host, and not inside ops that read one on a CPU alone.
+    Not of tensors that are on the host anyway, and not inside ops that read one on a CPU alone.
     """
     events, row_track = trace.events, tracks(trace)
     rows = events.rows(Category.CPU_OP)
     rows = rows[matching(events, rows, _SCALAR)]
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
     marks = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    marks = marks[matching(events, marks, _OPTIMIZER)]
+    marks = marks[matching(events, marks, _OF_HOST_TENSORS)]
     is_local = np.zeros(len(rows), np.bool_)
     op = np.full(len(rows), -1)  # by row: in traces of whole microseconds an op may take no time
     for track, ops in host_ops(trace).items():
