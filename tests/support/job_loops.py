@@ -190,6 +190,21 @@ def evaluations_of_the_model(notes: Notes, num_steps: int) -> None:
                     model(other)
 
 
+def teacher_after_a_warm_up(notes: Notes, num_steps: int) -> None:
+    """The steps of most of the loop are other ones than those of its begin."""
+    model, teacher = Net(notes), nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    for number, batch in enumerate(batches(notes, num_steps)):
+        target = batch
+        if number >= num_steps // 5:
+            with torch.no_grad():
+                target = teacher(batch)
+        (model(batch) - target).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        notes.note()
+
+
 def metrics_behind_the_step(notes: Notes, num_steps: int) -> None:
     model = Net(notes)
     optimizer = torch.optim.SGD(model.parameters())
@@ -368,6 +383,7 @@ LOOPS: tuple[Loop, ...] = (
     loss_of_a_method,
     next_batch_before_backward,
     next_batch_before_optimizer,
+    teacher_after_a_warm_up,
     metrics_behind_the_step,
     metrics_with_gradients,
     evaluations_of_the_model,

@@ -203,6 +203,7 @@ def start_rank(
         for apply in changes[arm]:
             apply()
 
+    tracker.say = announced.say
     control = LoopControl(set_arm, tracker.was_regular)
     rank = replace(announced, control=control, workers=loader.workers)
     rank.facts.update({**_job_facts(job, tracker), **loader.settings})

@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 from traceq.recorder.jobs.pattern_learning import LEARNED_STEPS, learn_pattern, split_steps
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD, StepPattern, short_text
+from traceq.recorder.jobs.usual_steps import UsualSteps
 
 __all__ = ["StepTracker"]
-
-_LEAST_SHARE_OF_PATTERN = 0.25
 
 
 @dataclass(slots=True)
 class StepTracker:
     """Events of a running loop: first collected until the pattern is known, then compared with it, step by step.
 
-    An arm may change the events of its steps, such as the number of batches that are accumulated: if hardly any of its
-    first steps has those of the pattern, its usual events are its own. Where a step begins remains the same.
+    Which events are usual may differ between arms, and change; where a step begins remains the same.
     `arm`: the one that the step runs which has begun. `is_in_optimizer`: an optimizer has begun its step, and not ended
-    it: one with closures runs many backwards before its event.
+    it: one with closures runs many backwards before its event. `say` is told of usual steps that become others.
     """
 
     pattern: StepPattern | None = None
     arm: str = ""
     is_in_optimizer: bool = False
+    say: Callable[[str], None] = lambda _: None
     _events: list[str] = field(default_factory=list)
     _anchor_passed: bool = False
     _part_begin: int = 0  # index in `_events`
     _num_parts: int = 0  # that have ended in this step
     _last_step: list[str] = field(default_factory=list)
-    _steps_of_arms: dict[str, Counter[tuple[str, ...]]] = field(default_factory=dict)
-    _usual: dict[str, Sequence[str]] = field(default_factory=dict)
+    _usual: dict[str, UsualSteps] = field(default_factory=dict)  # by arm
+    _changes: set[str] = field(default_factory=set)
 
     def add(self, event: str) -> bool:
         """Add an event; return True if it begins a step of a known pattern."""
@@ -99,24 +97,23 @@ class StepTracker:
 
     def was_regular(self) -> bool:
         """Return whether the step before the last begin had the usual events of its arm; call it once per step."""
-        usual = self._usual.get(self.arm)
-        return self._last_step == (self._learn_usual() if usual is None else usual)
+        return self._usual_of(self.arm).add(self._last_step)
 
     def num_batches(self, arm: str) -> int:
         """Return how many batches a usual step of an arm asks for."""
-        assert self.pattern is not None
-        return self._usual.get(arm, self.pattern.events).count(BATCH)
+        return self._usual_of(arm).events.count(BATCH)
 
-    def _learn_usual(self) -> list[str]:
-        """Add the last step to those of its arm; return its usual events, which are final after some steps."""
-        steps = self._steps_of_arms.setdefault(self.arm, Counter())
-        steps[tuple(self._last_step)] += 1
-        usual, _ = steps.most_common(1)[0]
-        if self.pattern is not None and steps[self.pattern.events] >= _LEAST_SHARE_OF_PATTERN * steps.total():
-            usual = self.pattern.events
-        if steps.total() >= LEARNED_STEPS:
-            self._usual[self.arm] = list(usual)
-        return list(usual)
+    def _usual_of(self, arm: str) -> UsualSteps:
+        assert self.pattern is not None
+        if arm not in self._usual:
+            self._usual[arm] = UsualSteps(self.pattern, self._say_change)
+        return self._usual[arm]
+
+    def _say_change(self, change: str) -> None:
+        """Say once what several arms have in common."""
+        if change not in self._changes:
+            self._changes.add(change)
+            self.say(f"traceq: note: the usual steps of the job are others now: {change}")
 
     @property
     def text(self) -> str:
