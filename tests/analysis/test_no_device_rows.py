@@ -165,11 +165,11 @@ def test_without_host_ops_phases_are_not_known() -> None:
 def test_a_trace_of_another_program_says_so() -> None:
     other = {"ph": "X", "name": "cuMemAlloc_v2", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
     foreign, mixed = (Run("", (build(other, *more),)) for more in ([], [op("aten::mm", 10, 5)]))
-    found = sheet(foreign)
-    (lead,) = found.top_findings
+    report = sheet(foreign)
+    (lead,) = report.top_findings
     assert (lead.code, "no event is of PyTorch's profiler" in lead.text) == ("foreign_trace", True)
-    assert not {"partition", "idle"} & {view.key for report in found.reports for view in report.views}
-    assert (found.source.device, found.unknown, found.all_caveats[1:]) == ("", (), ())
+    assert not {"partition", "idle"} & {view.key for each in report.reports for view in each.views}
+    assert (report.source.device, report.unknown, report.all_caveats[1:]) == ("", (), ())
     assert {row["phase"] for row in table(foreign.traces[0], "partition")} == {"other"}
     assert not analyze(mixed, "coverage").findings
     (reason,) = diff_runs(mixed, foreign).comparable.reasons
