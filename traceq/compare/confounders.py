@@ -29,8 +29,9 @@ __all__ = [
 ]
 
 _ENVIRONMENT_KEYS = {
-    **dict.fromkeys(("host", "cpu", "device_name", "driver", "cuda", "nccl", "torch", "accelerate"), "unknown"),
-    **dict.fromkeys(("python", "backend", "num_threads", "models", "wrapper"), "unknown"),
+    **dict.fromkeys(("host", "cpu", "device_name", "driver", "cuda", "hip", "nccl", "torch"), "unknown"),
+    **dict.fromkeys(("accelerate", "python", "backend", "num_threads", "models", "wrapper"), "unknown"),
+    "launch_blocking": "no",
     "throttled": "no",
 }
 """Keys of a manifest's environment that can change the step time, and what a missing key means. Without the commit,

@@ -34,6 +34,8 @@ def isolated_steps(rank: Rank) -> Generator[str, None, None]:
     arm = rank.plan.arms[0].arm
     rank.progress.plan_steps(num_isolated_steps(rank.plan))
     rank.control.set_arm(arm.name)
+    if rank.plan.process == 0:  # the others say the same
+        rank.warn_of_blocking()
     clocks = yield from _time_steps(rank, arm.name)
     device_facts = {key: value for key, value in clock_facts(rank.world.gather(clocks)).items() if value}
     rank.facts.update(wrapper_facts(rank.facts))

@@ -65,6 +65,7 @@ def recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None]
         rank.progress.plan_steps(num_steps(rank.plan))
     manifest = replace(manifest, hosts=tuple(peer.host for peer in rank.world.peers))
     rank.publish(manifest)
+    rank.warn_of_blocking()
     pairs = pairs_of(rank.world.gather((yield from timed_steps(rank))))
     rank = rank.remaining
     rank.facts.update(wrapper_facts(rank.facts))

@@ -7,6 +7,7 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,8 +17,9 @@ import torch
 from traceq import __version__
 from traceq.recorder.process.world import World
 
-__all__ = ["environment_facts"]
+__all__ = ["blocking_warning", "environment_facts"]
 
+_BLOCKING = "CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING"
 EnvironmentFacts = dict[str, str | int | float]
 
 
@@ -51,9 +53,25 @@ def _cuda(device: torch.device) -> EnvironmentFacts:
         "device_memory_bytes": properties.total_memory,
         "num_devices": torch.cuda.device_count(),
         "cuda": torch.version.cuda or "",
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
+        "hip": torch.version.hip or "",
+        "nccl": _nccl(),
+        "launch_blocking": ", ".join(key for key in _BLOCKING if os.environ.get(key, "0") not in ("", "0")),
         "driver": _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
     }
+
+
+def _nccl() -> str:
+    try:
+        return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    except AttributeError:  # torch was built without it, as on Windows
+        return ""
+
+
+def blocking_warning(facts: Mapping[str, str | int | float]) -> str:
+    """Return a warning if each launch waits for its kernel; "" if it does not."""
+    if not (names := facts.get("launch_blocking")):
+        return ""
+    return f"{names} is set: each launch waits for its kernel, so that the times are not those of the job without it"
 
 
 def _package(name: str) -> str:

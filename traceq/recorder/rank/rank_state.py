@@ -11,7 +11,7 @@ from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.world import World
 from traceq.recorder.rank.cpu_peaks import cpu_peak_facts
-from traceq.recorder.rank.environment_facts import environment_facts
+from traceq.recorder.rank.environment_facts import blocking_warning, environment_facts
 from traceq.recorder.rank.loader_workers import LoaderWorkers
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.spec.phases import Phases
@@ -55,6 +55,11 @@ class Rank:
         if self.world.rank == 0:
             self.plan.folder.write_manifest(current)
         return current
+
+    def warn_of_blocking(self) -> None:
+        """Print that launches wait for their kernels, if they do: it is another program that is timed then."""
+        if warning := blocking_warning(environment_facts(self.world)):
+            self.say(f"traceq: note: {warning}")
 
     def note(self, arm: str, key: str, value: str) -> None:
         """Store a fact about an arm, with the arm in the key if arms share a process."""

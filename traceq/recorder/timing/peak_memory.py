@@ -29,11 +29,17 @@ NO_PEAK = Peak(0, 0)
 
 
 def read_peak(device: torch.device) -> Peak:
-    """Return the peak of the CUDA device since the last call, else of the process since `reset_peak_memory`."""
+    """Return the peak of the CUDA device since the last call, else of the process since `reset_peak_memory`.
+
+    Of a device NO_PEAK where the allocator, one that is plugged in, keeps no account.
+    """
     if device.type == "cuda":
-        peak = Peak(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
-        torch.cuda.reset_peak_memory_stats(device)
-        return peak
+        try:
+            stats = torch.cuda.memory_stats_as_nested_dict(device)  # at once: flattened for each peak it takes 0.1 ms
+            torch.cuda.reset_peak_memory_stats(device)
+        except RuntimeError:
+            return NO_PEAK
+        return Peak(*(stats[key]["all"]["peak"] for key in ("allocated_bytes", "reserved_bytes")))
     # of this thread, but for the memory, which is the process's: for the times of all threads the kernel visits each
     who = getattr(resource, "RUSAGE_THREAD", getattr(resource, "RUSAGE_SELF", 0))
     kilobytes = resource.getrusage(who).ru_maxrss if resource is not None else 0
@@ -43,7 +49,8 @@ def read_peak(device: torch.device) -> Peak:
 def reset_peak_memory(device: torch.device) -> None:
     """Reset the peak of the device or, only on Linux, of the process."""
     if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+        with suppress(RuntimeError):  # see `read_peak`
+            torch.cuda.reset_peak_memory_stats(device)
     elif sys.platform == "linux":
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")

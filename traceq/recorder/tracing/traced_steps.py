@@ -22,6 +22,8 @@ from traceq.runs.embedded_recording import Embedded, encode
 __all__ = ["num_traced_steps", "traced_steps", "window_sizes"]
 
 _MAX_ATTEMPTS = 6
+_OF_DEVICES = {"kernel", "gpu_memcpy", "gpu_memset"}
+"""Kineto's categories of what ran on a device."""
 
 
 @dataclass(slots=True)
@@ -62,6 +64,8 @@ def traced_steps(
         rank.world.barrier()  # exporting stalls ranks unequally
         rows = read_rows(stacks)
         _report_size(rank, arm, rows)
+        if not traced:
+            _report_unseen_device(rank, rows)
         lines = source_lines(rows, rank.phases.names)
         traced[arm] = _Traced(encode(Embedded(complete, arm, pairs, lines, processes)))
     sizes = window_sizes(rank.plan)
@@ -132,6 +136,15 @@ def _report_size(rank: Rank, arm: str, rows: Sequence[TraceRow]) -> None:
     num_bytes = forecast_bytes(rows, num_steps)
     if is_large(num_bytes) or (rank.plan.recipe and arm == rank.plan.arms[0].arm.name):
         rank.say(forecast_text(num_bytes, num_steps))
+
+
+def _report_unseen_device(rank: Rank, rows: Sequence[TraceRow]) -> None:
+    """Print that traces will show the host alone, if the profiler saw nothing of the device that steps are timed on."""
+    if rank.world.device.type == "cuda" and not any(row.cat in _OF_DEVICES for row in rows):
+        rank.say(
+            "traceq: note: the profiler saw no work of the GPU, so traces show the host alone: another tool holds "
+            "CUPTI (nsys, ncu, DCGM), or this torch lacks it; steps are timed all the same"
+        )
 
 
 def _note_collectives(rank: Rank, arm: str, counts: Counter[str]) -> None:
