@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader
 from traceq.errors import RecordingFailed
 from traceq.model import Arm
 from traceq.recorder.failures.run_status import mark_ended
-from traceq.recorder.job_rank import claims, common_request, device_of, leave_in_order, plan_of, raise_first
+from traceq.recorder.job_rank import claims, common_request, leave_in_order, plan_of, raise_first
 from traceq.recorder.jobs.job_batches import JobBatches
+from traceq.recorder.jobs.job_device import device_of
 from traceq.recorder.jobs.job_request import JobArm, JobRequest
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import world_of_job

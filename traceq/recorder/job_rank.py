@@ -21,6 +21,7 @@ from traceq.recorder.jobs.effect_in_ops import arms_with_equal_ops
 from traceq.recorder.jobs.gradient_watch import gradient_lines
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_batches import JobLoader
+from traceq.recorder.jobs.job_device import device_note, device_of
 from traceq.recorder.jobs.job_request import LOSS, JobArm, JobRequest, ToggleRequest, job_arms
 from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
 from traceq.recorder.jobs.step_pattern import BATCH
@@ -37,7 +38,7 @@ from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import default_steps
 from traceq.recorder.toggles.toggle import Job, Toggle, applicable_toggles, create_toggle
 
-__all__ = ["JobRank", "claims", "common_request", "device_of", "leave_in_order", "plan_of", "raise_first", "start_rank"]
+__all__ = ["JobRank", "claims", "common_request", "leave_in_order", "plan_of", "raise_first", "start_rank"]
 
 _CLAIM = ".claim"
 _PEERS_WITHIN_S = 10.0
@@ -175,6 +176,8 @@ def start_rank(
     announced = Rank(plan, world, Phases(), progress)
     if request.process <= 0:  # the same in each process of an arm
         announced.say(f"traceq: {_found_text(job, tracker, world)}")
+        if note := device_note(job, world.device):
+            announced.say(f"traceq: note: {note}")
     if request.is_dry:
         announced.say(f"traceq: toggles that apply: {_toggles_text(request.toggles)}")
         for line in gradient_lines(world.gather(gradients)):
@@ -282,12 +285,6 @@ def leave_in_order(world: World) -> None:
             world.exchange.leave("complete")
         else:
             world.exchange.wait_until_left(_PEERS_WITHIN_S)
-
-
-def device_of(job: Job) -> torch.device:
-    """Return the device of the first parameter of the largest model."""
-    parameter = next((parameter for model in job.models for parameter in model.parameters()), None)
-    return parameter.device if parameter is not None and parameter.device.type == "cuda" else torch.device("cpu")
 
 
 def claims(out: Path) -> bool:

@@ -6,7 +6,7 @@ import gc
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 
 from traceq.errors import RecordingFailed
+from traceq.recorder.process.device_memory import device_with_memory
 from traceq.recorder.process.environment_variables import adopt_srun, number_in
 from traceq.recorder.process.rendezvous import meet
 from traceq.recorder.process.store_exchange import StoreExchange
@@ -75,6 +76,8 @@ class World:
         """Wait until every rank has reached this point."""
         if self.exchange is not None:
             self.exchange.gather(None)
+        elif self.device.type == "cuda":  # the barrier of NCCL may choose another GPU than that of this rank
+            self.gather(None)
         elif dist.is_initialized():
             dist.barrier()
 
@@ -89,7 +92,9 @@ class World:
         if not dist.is_initialized():
             return [value]
         values: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(values, value)
+        on_gpu = self.device.type == "cuda"  # NCCL takes the current one, which may be that of another rank
+        with torch.cuda.device(self.device) if on_gpu else nullcontext():
+            dist.all_gather_object(values, value)
         return values
 
 
@@ -112,9 +117,12 @@ def join_world(device: str) -> World:
 def running_world(device: str) -> Iterator[World]:
     """Yield the world of a running program: its process group, or a single rank.
 
-    Several ranks without a process group get one for the duration of the block.
+    `device`: cpu, cuda:N, or cuda for the one on which it holds memory, else the current one. Several ranks without a
+    process group get one for the duration of the block.
     """
-    rank_device = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device("cpu")
+    rank_device = torch.device(device)
+    if device == "cuda":
+        rank_device = device_with_memory() or torch.device("cuda", torch.cuda.current_device())
     if not dist.is_initialized():
         adopt_srun()
     local_rank = number_in("LOCAL_RANK", 0)

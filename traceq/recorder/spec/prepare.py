@@ -203,13 +203,13 @@ def create_run_folder(
 
 
 def resolve_device(device: str) -> str:
-    """Return cpu or cuda for auto, cpu or cuda; TraceqError if CUDA is requested but not available."""
+    """Return cpu or cuda for auto, else the device; TraceqError if CUDA is requested but not available."""
     import torch
 
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise TraceqError("--device cuda: torch finds no CUDA device; use --device cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise TraceqError(f"--device {device}: torch finds no CUDA device; use --device cpu")
     return device
 
 

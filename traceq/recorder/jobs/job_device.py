@@ -1,0 +1,41 @@
+"""The device that a job's steps are timed on, and what its time does not show."""
+
+from __future__ import annotations
+
+import torch
+
+from traceq.recorder.process.device_memory import device_with_memory
+from traceq.recorder.toggles.toggle import Job
+
+__all__ = ["device_note", "device_of"]
+
+
+def device_of(job: Job) -> torch.device:
+    """Return the CUDA device of the first parameter that is on one, of the largest model first.
+
+    Without one that on which this process holds memory: parameters may be offloaded to the host. Else the CPU.
+    """
+    on_gpu = next((device for device in _devices(job) if device.type == "cuda"), None)
+    return on_gpu or device_with_memory() or torch.device("cpu")
+
+
+def device_note(job: Job, device: torch.device) -> str:
+    """Return what the times of this device do not tell of the job; "" for a job that is on this device alone."""
+    devices = _devices(job)
+    on_gpus = [str(each) for each in devices if each.type == "cuda"]
+    others = [each.type for each in devices if each.type not in ("cuda", "cpu", "meta")]
+    if len(on_gpus) > 1:
+        return f"the models are on {', '.join(on_gpus)}: device times and memory are those of {device}"
+    if others and device.type == "cpu":
+        return (
+            f"the models are on {others[0]}: steps are timed on the host, which does not wait for that device; an arm "
+            "has its own time only where each step waits, as for loss.item()"
+        )
+    if device.type == "cuda" and not on_gpus:
+        return f"no parameter is on a GPU: timed on {device}, which holds memory of this process"
+    return ""
+
+
+def _devices(job: Job) -> list[torch.device]:
+    """Return the devices of all parameters in order, each once."""
+    return list(dict.fromkeys(parameter.device for model in job.models for parameter in model.parameters()))
