@@ -22,7 +22,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from traceq.errors import TraceqError
+from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.failures.cpp_terminate import TerminateHandler
 from traceq.recorder.failures.external_launcher import note_abort, note_end, sigterm_noted
 from traceq.recorder.failures.rank_errors import error_text, note_arm, write_error
@@ -46,6 +46,7 @@ from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.watched_rank import WatchedRank
 from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings
 from traceq.recorder.rank.rank_state import Rank
+from traceq.recorder.timing.graph_capture import CAPTURED_STEP, is_capturing
 from traceq.recorder.toggles.compile import has_compiled
 from traceq.recorder.toggles.toggle import Job
 from traceq.recorder.tracing.worker_samples import WorkerSamples
@@ -97,6 +98,7 @@ class JobProcess:
         self._first_backward_s = 0.0
         self._next_note_s = _FIRST_NOTE_S
         self._is_over = False
+        self._has_captured = False  # a CUDA graph of a backward
         self._watched: WatchedRank | None = None
         self._models: list[torch.nn.Module] = []
         self._optimizers: list[Optimizer] = []
@@ -139,8 +141,11 @@ class JobProcess:
 
     def backward_began(self, tensors: Any) -> None:
         """Begin to watch this thread, if no other is being watched; note the loss of a step that is recorded."""
+        if not self._has_captured and is_capturing():
+            self._has_captured = True
+            atexit.register(self._note_captured_step)
         if self._rank is not None:
-            if self.thread == get_ident():
+            if self.thread == get_ident() and not self._rank.rank.phases.profiling:  # a trace has the job's ops alone
                 self._rank.losses.note(tensors)
         elif self.thread is None and not self._is_over:
             self.thread = get_ident()
@@ -221,6 +226,8 @@ class JobProcess:
     def _begin_step(self) -> None:
         """End the step before, and begin the one whose first event this is; as `_guarded` does it, but in one call."""
         try:
+            if is_capturing():
+                raise RecordingFailed(CAPTURED_STEP)
             if self._rank is None:
                 self._start()
             else:
@@ -338,7 +345,13 @@ class JobProcess:
         with suppress(Exception):
             self._end()
         rank.leave(text)
-        mark_ended(rank.rank.plan.folder, "failed", f"{text}; let the job run longer, or record fewer steps (--steps)")
+        remedy = CAPTURED_STEP if self._has_captured else "let the job run longer, or record fewer steps (--steps)"
+        mark_ended(rank.rank.plan.folder, "failed", f"{text}; {remedy}")
+
+    def _note_captured_step(self) -> None:
+        """Note at the end of the job why no step of it was known."""
+        if self._rank is None and not self._is_over:
+            self._injection.note_reason(CAPTURED_STEP)
 
     def _note_end(self, rank: Rank, error: BaseException) -> None:
         if len(rank.plan.arms) > 1 and isinstance(error, Exception):  # memory may run out in one of them alone

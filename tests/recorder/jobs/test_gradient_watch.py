@@ -9,6 +9,7 @@ pytest.importorskip("torch", reason="gradients are torch's")
 import torch
 from torch import nn
 
+from traceq.recorder.jobs import gradient_watch
 from traceq.recorder.jobs.gradient_watch import GradientWatch, gradient_lines
 
 pytestmark = pytest.mark.torch
@@ -69,3 +70,14 @@ def test_many_modules_are_counted() -> None:
 
 def test_nothing_is_said_of_a_job_without_models() -> None:
     assert list(gradient_lines([{}, {}])) == []
+
+
+def test_no_gradient_is_read_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read one waits for the device, which ends the capture; what its replays compute is not known to be zero."""
+    model = nn.Linear(2, 2)
+    watch = GradientWatch([model])
+    monkeypatch.setattr(gradient_watch, "is_capturing", lambda: True)
+    monkeypatch.setattr(gradient_watch, "_values", None)
+    model(torch.ones(1, 2)).sum().backward()
+    assert watch.uses() == {"weight": "used", "bias": "used"}
+    watch.close()

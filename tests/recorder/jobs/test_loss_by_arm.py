@@ -8,6 +8,7 @@ pytest.importorskip("torch", reason="losses are tensors")
 
 import torch
 
+from traceq.recorder.jobs import loss_by_arm
 from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
 
 pytestmark = pytest.mark.torch
@@ -33,3 +34,20 @@ def test_a_backward_of_no_loss_is_none() -> None:
         losses.end_step("a")
     assert losses.moments() == {}
     assert loss_texts([{}, {}]) == {}
+
+
+class OnGpu(torch.Tensor):
+    """A loss on a device, here in memory of the host."""
+
+    is_cuda = property(lambda self: True)  # type: ignore[assignment]
+
+
+def test_a_loss_of_a_device_is_kept_before_a_graph_writes_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replay of a CUDA graph has the same output."""
+    output, losses = torch.ones(1).as_subclass(OnGpu), LossByArm()
+    for value, is_captured in ((1.0, False), (2.0, False), (4.0, True)):
+        output.fill_(value)
+        monkeypatch.setattr(loss_by_arm, "is_capturing", lambda is_captured=is_captured: is_captured)
+        losses.note(output)
+        losses.end_step("a")
+    assert losses.moments() == {"a": (2, 3.0, 5.0)}

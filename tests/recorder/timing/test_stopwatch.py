@@ -31,15 +31,13 @@ class Event:
     def elapsed_time(self, later: Event) -> float:
         return later.time_ms - self.time_ms
 
-    def synchronize(self) -> None:
-        pass
-
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     """Times, ms, at which the device reaches the next events; its peak memory is 7 bytes."""
     times_ms: list[float] = []
-    monkeypatch.setattr(module, "_event", lambda: Event(times_ms.pop(0)))
+    monkeypatch.setattr(module, "_event", lambda device: Event(times_ms.pop(0)))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(module, "read_peak", lambda device: Peak(7, 9))
     yield times_ms
     assert times_ms == [], "an event was not recorded"

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
+from traceq.recorder.timing.graph_capture import is_capturing
+
 __all__ = ["FROZEN", "UNUSED", "USED", "ZERO", "GradientWatch", "gradient_lines"]
 
 UNUSED, ZERO, FROZEN, USED = "unused", "zero", "frozen", "used"
@@ -53,8 +55,8 @@ class GradientWatch:
 
     def _note(self, parameter: Tensor) -> None:
         was_nonzero = self._nonzero.setdefault(id(parameter), False)
-        if not was_nonzero and parameter.grad is not None:
-            self._nonzero[id(parameter)] = bool(_values(parameter.grad).any())
+        if not was_nonzero and parameter.grad is not None:  # to read one that is captured would end the capture
+            self._nonzero[id(parameter)] = is_capturing() or bool(_values(parameter.grad).any())
 
     def _use(self, parameter: Tensor) -> str:
         if not parameter.requires_grad:

@@ -86,6 +86,7 @@ class LoopHooks:
         self._observer = observer
         self.samples = samples
         self.has_entered_autocast = False
+        self._is_graphing = False
         self._restore: list[Callable[[], None]] = []
         self._methods: list[ReplacedMethods] = []
         self._open_steps: list[tuple[int, int]] = []  # (the optimizer's id, the depth of its phase)
@@ -103,6 +104,7 @@ class LoopHooks:
         self._replace(loader, "__next__", self._batch(loader.__next__))
         self._replace(Optimizer, "zero_grad", self._phase(Optimizer.zero_grad, "zero_grad"))
         self._replace(torch.nn.Module, "zero_grad", self._phase(torch.nn.Module.zero_grad, "zero_grad"))
+        self._replace(torch.cuda, "make_graphed_callables", self._graphing(torch.cuda.make_graphed_callables))
         self._replace(torch, "save", self._phase(torch.save, "save", "S"))
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             clip = self._phase(getattr(torch.nn.utils, name), "clip_grad")
@@ -237,9 +239,22 @@ class LoopHooks:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if observer.thread is None and not is_dynamo_compiling():
+            if observer.thread is None and not (self._is_graphing or is_dynamo_compiling()):
                 observer.backward_began(args[0] if args else kwargs.get("outputs"))
             return phase(*args, **kwargs)
+
+        return call
+
+    def _graphing(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function whose gradients are no training: it captures parts of a model that may not exist yet."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._is_graphing = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._is_graphing = False
 
         return call
 

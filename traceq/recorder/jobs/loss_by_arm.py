@@ -7,11 +7,16 @@ from typing import Any
 
 import torch
 
+from traceq.recorder.timing.graph_capture import is_capturing
+
 __all__ = ["LossByArm", "loss_texts"]
 
 
 class LossByArm:
-    """The tensor of each step's last backward, kept on its device until the recording ends: reading it would wait."""
+    """The tensor of each step's last backward, kept on its device until the recording ends: reading it would wait.
+
+    Of a device it is a copy: the next replay of a CUDA graph, also one of torch.compile, writes over its outputs.
+    """
 
     __slots__ = ("_latest", "_losses")
 
@@ -23,7 +28,10 @@ class LossByArm:
         """Note what a backward is called with, a tensor or several of them; only one of a single value is a loss."""
         first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
         if isinstance(first, torch.Tensor) and first.numel() == 1:
-            self._latest = first.detach()
+            if not first.is_cuda:
+                self._latest = first.detach()
+            elif not is_capturing():
+                self._latest = first.detach().clone()
 
     def end_step(self, arm: str) -> None:
         """Add the last loss to those of the arm that the step ran."""

@@ -53,7 +53,8 @@ class Phases:
     """Factory of phases: `with phases("forward"):`. Ranges are closed in order, also after an exception.
 
     Without declared names every valid name is a phase. If `event` is set, it is called where an outermost phase begins
-    and ends, unless steps are profiled. A phase costs 1 us.
+    and ends, unless steps are profiled; if it returns None there, the phase has no time of the device. A phase costs
+    1 us.
     """
 
     __slots__ = (
@@ -70,7 +71,7 @@ class Phases:
 
     def __init__(self, names: Sequence[str] = (), on_enter: Callable[[], None] | None = None) -> None:
         self.profiling = False
-        self.event: Callable[[], torch.cuda.Event] | None = None
+        self.event: Callable[[], torch.cuda.Event | None] | None = None
         self._declared = tuple(names)
         self._seen = {name: _RANGES.get_event_attributes(message=name) for name in names}
         self._on_enter = on_enter
@@ -110,8 +111,8 @@ class Phases:
         name, start_ns, began, profiled = self._open.pop()
         if not self._open:
             self._elapsed_ns[name] = self._elapsed_ns.get(name, 0) + now_ns - start_ns
-        if began and self.event:
-            self._events.append(PhaseEvents(name, began, self.event()))
+        if began and self.event and (ended := self.event()):
+            self._events.append(PhaseEvents(name, began, ended))
         if profiled is not None:
             profiled.__exit__(None, None, None)
         if self._seen[name] is not None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from time import perf_counter_ns, thread_time_ns
 
 import torch
 
+from traceq.errors import RecordingFailed
 from traceq.recorder.spec.phases import PhaseEvents, Phases
+from traceq.recorder.timing.graph_capture import CAPTURED_STEP
 from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, read_peak
 
 __all__ = ["StepTime", "Stopwatch", "mean_cpu_ns", "mean_ns"]
@@ -50,16 +53,22 @@ class Stopwatch:
         self._resumed: dict[int, tuple[int, int]] = {}  # where the step after a mark began later: wall and CPU time
 
     def __enter__(self) -> Stopwatch:
-        self._phases.event = _event if self._is_cuda else None
+        self._phases.event = partial(_event, self.device) if self._is_cuda else None
         return self
 
     def __exit__(self, *_: object) -> None:
         self._phases.event = None
 
     def mark(self, *, half_ended: bool = True) -> None:
-        """Mark the end of a step; the device's peak memory is read only where a half ends, as it takes tens of us."""
+        """Mark the end of a step; the device's peak memory is read only where a half ends, as it takes tens of us.
+
+        Raises RecordingFailed if a CUDA graph is being captured.
+        """
         if self._is_cuda:
-            event, peak = _event(), read_peak(self.device) if half_ended else NO_PEAK
+            event = _event(self.device)
+            if event is None:
+                raise RecordingFailed(CAPTURED_STEP)
+            peak = read_peak(self.device) if half_ended else NO_PEAK
             phases, events = self._phases.take(), self._phases.take_events()
             self._marks.append((perf_counter_ns(), thread_time_ns(), event, peak, phases, events))
         else:
@@ -78,8 +87,8 @@ class Stopwatch:
         """
         marks, self._marks = self._marks, []
         resumed, self._resumed = self._resumed, {}
-        if marks and (event := marks[-1][2]) is not None:
-            event.synchronize()
+        if self._is_cuda:  # all of its streams: a phase may have run on another one than the last mark
+            torch.cuda.synchronize(self.device)
         of_process = NO_PEAK if self._is_cuda else read_peak(self.device)
         return [
             _step_time(resumed.get(index, before[:2]), before[2], after, of_process)
@@ -87,10 +96,16 @@ class Stopwatch:
         ]
 
 
-def _event() -> torch.cuda.Event:
-    """Return an event recorded on the current stream."""
+def _event(device: torch.device) -> torch.cuda.Event | None:
+    """Return an event recorded on the stream that is current on this device; None while a CUDA graph is captured.
+
+    The current device may be another one, which is idle: its events are those of the host. An event of a capture has no
+    time, and raises where it is read.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        return None
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
+    event.record(torch.cuda.current_stream(device))
     return event
 
 
