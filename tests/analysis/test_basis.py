@@ -30,7 +30,9 @@ def recorded(trace: Trace, phases_ms: tuple[float, float, float], num: int = 320
     phase_ns = (noise * np.array(phases_ms) * 1e6).astype(np.int64)
     none = np.zeros(1, np.int64)
     step_ns = phase_ns.sum(axis=2)
-    timings = Timings(PHASES, step_ns, phase_ns, phase_ns, np.arange(num), none, none, none, 0, by_device=False)
+    timings = Timings(
+        PHASES, step_ns, phase_ns, phase_ns, np.arange(num), none, none, none, 0, by_device=False, host_step_ns=step_ns
+    )
     return Run("run", (trace,), timings=timings)
 
 
@@ -120,7 +122,7 @@ def test_unprofiled_steps_decide_whether_backward_takes_long() -> None:
     def codes_with(backward_ms: float, *, by_device: bool = True) -> set[str]:
         phase_ns = np.tile(np.array([2e6, 1e6 * backward_ms]).astype(np.int64), (1, 64, 1))
         times = (phase_ns.sum(axis=2), phase_ns, phase_ns, np.arange(64), none, none, none)
-        timings = Timings(("forward", "backward"), *times, 0, by_device=by_device)
+        timings = Timings(("forward", "backward"), *times, 0, by_device=by_device, host_step_ns=times[0])
         return codes(Run("run", (trace,), timings=timings), "phases")
 
     assert codes_with(4) == set()

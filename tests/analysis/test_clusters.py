@@ -81,7 +81,9 @@ def test_unprofiled_steps_decide_which_clusters_are_late() -> None:
         phase_ns = (np.stack([forward, 1000 - forward], axis=2) * 1000).astype(np.int64)
         none = np.zeros(9, np.int64)
         times = (phase_ns.sum(axis=2), phase_ns, phase_ns, np.arange(num), none, none, none)
-        timings = Timings(("forward", "backward"), *times, num_warmup=0, by_device=False)
+        timings = Timings(
+            ("forward", "backward"), *times, num_warmup=0, by_device=False, host_step_ns=phase_ns.sum(axis=2)
+        )
         return analyze(Run("job", traces, timings=timings), "clusters").findings
 
     assert findings_of(0) == ()

@@ -362,6 +362,7 @@ def recorded(traces: tuple[Trace, ...], own_ms: tuple[float, float], num: int = 
         none,
         num_warmup=0,
         by_device=False,
+        host_step_ns=phase_ns.sum(axis=2),
     )
     return Run("job", traces, timings=timings)
 

@@ -20,7 +20,9 @@ def timed(arm: str, wait_us: float, *, pairs: tuple[Pairs, ...] = PAIRS, **facts
     phase_ns = np.tile(np.array([wait_us, 900]) * 1000, (1, 20, 1)).astype(np.int64)
     none = np.zeros(1, np.int64)
     times = phase_ns.sum(axis=2), phase_ns, phase_ns, np.arange(20)
-    timings = Timings(PHASES, *times, none, none, none, num_warmup=0, by_device=False)
+    timings = Timings(
+        PHASES, *times, none, none, none, num_warmup=0, by_device=False, host_step_ns=phase_ns.sum(axis=2)
+    )
     manifest = replace(MANIFEST, environment={**MANIFEST.environment, **facts})
     return replace(run_of(arm, manifest=manifest, pairs=pairs), timings=timings)
 

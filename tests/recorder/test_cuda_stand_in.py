@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 
 import traceq
 from traceq.facts.events.device_work import lacks_device_rows
+from traceq.facts.timeline.unprofiled_phases import unprofiled_phases
 from traceq.recorder.job_process import JobProcess
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
@@ -32,6 +33,7 @@ from traceq.recorder.timing.stopwatch import Stopwatch
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine, read_lines
+from traceq.runs.timings import timings_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(torch.cuda.is_available(), reason="stands in for a device")]
 CUDA = torch.device("cuda", 0)
@@ -96,6 +98,10 @@ def test_a_job_is_timed_by_its_device_in_halves_of_eight_of_which_seven_count(
     lines = lines_of(run)
     assert all(line.device_ns > 0 and line.device_phases.keys() == line.phases.keys() for line in lines)
     assert all((line.peak_bytes > 0) == (line.index == 7) for line in lines)
+    timings = timings_of([lines], "value=1", manifest.phases)
+    assert timings is not None
+    assert timings.by_device
+    assert unprofiled_phases(timings)[-1].host_ns.min() > 0
     halves = Counter((line.a, line.b, line.pair, line.half) for line in lines if line.pair >= 0)
     assert set(halves.values()) == {8}
     messages = capfd.readouterr().err

@@ -171,7 +171,8 @@ class Timings:
     """S unprofiled steps of one arm, the same ones on each of R ranks, without warm-up and settling steps.
 
     `phases`: P names. `step_ns` int64[R, S], `phase_ns` int64[R, S, P]: by the device where `by_device`, else by the
-    host; `host_phase_ns` likewise always by the host. `since_pause` int64[S]: steps since the recording last paused.
+    host; `host_phase_ns` and `host_step_ns` likewise always by the host. `since_pause` int64[S]: steps since the
+    recording last paused.
     `peak_allocated`, `peak_reserved` int64[R]: device bytes, 0 without a device; `peak_process` int64[R]: bytes of the
     whole process, 0 with a device. `num_warmup`: steps before the first counted one.
     """
@@ -186,6 +187,7 @@ class Timings:
     peak_process: NDArray[np.int64]
     num_warmup: int
     by_device: bool
+    host_step_ns: NDArray[np.int64]
 
 
 @frozen(eq=False)

@@ -42,6 +42,7 @@ def timings_of(ranks: Sequence[Sequence[StepLine]], arm: str, phases: Sequence[s
         peak_process=np.zeros_like(peak) if on_device else peak,
         num_warmup=_num_warmup(next(rank for rank in ranks if any(_counted(rank, arm))), arm),
         by_device=by_device,
+        host_step_ns=np.array([[line.wall_ns for line in rank] for rank in lines], np.int64),
     )
 
 

@@ -63,7 +63,8 @@ def unprofiled_phases(timings: Timings) -> tuple[UnprofiledPhase, ...]:
     index = [number for number, name in enumerate(timings.phases) if name != OTHER]
     named = [UnprofiledPhase(timings.phases[n], timings.phase_ns[..., n], timings.host_phase_ns[..., n]) for n in index]
     rest = timings.step_ns - timings.phase_ns[..., index].sum(axis=2)
-    return (*named, UnprofiledPhase(OTHER, rest, np.zeros_like(rest) if timings.by_device else rest))
+    host_rest = timings.host_step_ns - timings.host_phase_ns[..., index].sum(axis=2)
+    return (*named, UnprofiledPhase(OTHER, rest, host_rest))
 
 
 def pace_of(manifest: Manifest | None, arm_name: str, timings: Timings) -> Pace:
