@@ -69,8 +69,8 @@ class World:
 
     @property
     def shares_device(self) -> bool:
-        """True if this host runs more ranks than it has GPUs."""
-        return self.device.type == "cuda" and _num_local_ranks() > torch.cuda.device_count()
+        """True for ranks of which some compute on the same GPU, so that they communicate by gloo."""
+        return self.device.type == "cuda" and self.backend == "gloo"
 
     def barrier(self) -> None:
         """Wait until every rank has reached this point."""
@@ -197,16 +197,17 @@ def _temporary_group(device: torch.device) -> Iterator[None]:
 
 
 def _init_process_group(device: torch.device) -> None:
-    uses_nccl = device.type == "cuda" and _num_local_ranks() <= torch.cuda.device_count()  # nccl: one rank per GPU
-    backend: dict[str, Any] = {"backend": "nccl", "device_id": device} if uses_nccl else {"backend": "gloo"}
     is_alone = "RANK" not in os.environ or number_in("WORLD_SIZE", 1) == 1
     store: Store
     store, rank, size = (HashStore(), 0, 1) if is_alone else meet(TIMEOUT)
+    uses_nccl = device.type == "cuda" and _has_gpus_alone(store, rank, size, device)
+    backend: dict[str, Any] = {"backend": "nccl", "device_id": device} if uses_nccl else {"backend": "gloo"}
     dist.init_process_group(timeout=TIMEOUT, store=store, rank=rank, world_size=size, **backend)
 
 
-def _num_local_ranks() -> int:
-    """Return how many ranks of this host see the same GPUs as this one: srun may show each task different ones."""
-    if "SLURM_GPUS_PER_TASK" in os.environ:
-        return 1
-    return number_in("LOCAL_WORLD_SIZE", 1)
+def _has_gpus_alone(store: Store, rank: int, size: int, device: torch.device) -> bool:
+    """Return whether each rank has a GPU to itself, as nccl needs it; a launcher may show each rank another cuda:0."""
+    numbered = f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {device}"
+    gpu = getattr(torch.cuda.get_device_properties(device), "uuid", numbered)  # which torch 2.4 does not know
+    store.set(f"traceq/gpu/{rank}", f"{socket.gethostname()} {gpu}")
+    return len({store.get(f"traceq/gpu/{each}") for each in range(size)}) == size
