@@ -225,3 +225,15 @@ def test_a_toggle_of_another_package_is_found_by_its_name(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "find_plugins", lambda group: {"wait": plugin} if group == "traceq.toggles" else {})
     assert "wait" in toggle_names()
     create_toggle("@wait", ("0", "1"), Training().job).restore()
+
+
+@pytest.mark.parametrize("is_capturable", [False, True])
+def test_foreach_is_not_tried_with_a_learning_rate_that_it_refuses(is_capturable: bool) -> None:
+    """Each step of such an arm would raise, in the middle of the job."""
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([weight], lr=torch.tensor(0.1), capturable=is_capturable)
+    job = Job([nn.Linear(2, 2)], [optimizer])
+    assert ("foreach" in applicable_toggles(job)["@optimizer"]) is is_capturable
+    if not is_capturable:
+        with pytest.raises(UsageFault, match="learning rate that is a tensor"):
+            create_toggle("@optimizer", ("default", "foreach"), job)

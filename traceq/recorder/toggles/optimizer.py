@@ -62,7 +62,7 @@ class OptimizerToggle:
 
 
 def create(job: Job, values: Sequence[str]) -> OptimizerToggle:
-    """Return the toggle; UsageFault if no optimizer has several implementations, or the device has no fused one."""
+    """Return the toggle; UsageFault if no optimizer has several implementations, or not those that are asked for."""
     optimizers = [each for each in job.optimizers if any("foreach" in group for group in each.param_groups)]
     if not optimizers:
         names = ", ".join(type(each).__name__ for each in job.optimizers) or "none was found"
@@ -70,7 +70,14 @@ def create(job: Job, values: Sequence[str]) -> OptimizerToggle:
     unfused = [type(each).__name__ for each in optimizers if any("fused" not in group for group in each.param_groups)]
     if "fused" in values and unfused:
         raise UsageFault(f"no fused implementation: {', '.join(dict.fromkeys(unfused))}")
+    if "foreach" in values and any(_has_lr_of_host(group) for each in optimizers for group in each.param_groups):
+        raise UsageFault("foreach does not take a learning rate that is a tensor, unless capturable=True")
     return OptimizerToggle(optimizers, values)
+
+
+def _has_lr_of_host(group: dict[str, Any]) -> bool:
+    """Return whether the foreach implementation refuses a group: each step would raise."""
+    return isinstance(group.get("lr"), torch.Tensor) and not group.get("capturable")
 
 
 def _move_counters(optimizer: Optimizer) -> None:
