@@ -1,8 +1,8 @@
 """A stand-in for one CUDA device in a process whose tensors are on the CPU: `python cuda_stand_in.py SCRIPT ARGS`.
 
 Its events are instants of the host's clock, and refuse what those of torch refuse (c10/cuda/CUDAEvent.h): so the parts
-of the recorder that time a device run, and their errors show. Its profiler records the host alone, as where CUPTI is
-busy. It cannot show whether anything waits for a device.
+of the recorder that time a device run, and their errors show. This torch profiles the host alone, as one without CUPTI.
+It cannot show whether anything waits for a device.
 """
 
 from __future__ import annotations
@@ -95,12 +95,6 @@ def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     }
     for name, value in replaced.items():
         replace(torch.cuda, name, value)
-    begin = torch.autograd.profiler.profile.__init__
-
-    def without_device(self: Any, *args: Any, **options: Any) -> None:
-        begin(self, *args, **{**options, "use_device": None})
-
-    replace(torch.autograd.profiler.profile, "__init__", without_device)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,9 @@ from traceq.model import Arm
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.job_rank import claims, common_request, leave_in_order, plan_of, raise_first
 from traceq.recorder.jobs.job_batches import JobBatches
-from traceq.recorder.jobs.job_device import device_of
+from traceq.recorder.jobs.job_device import world_on_devices
 from traceq.recorder.jobs.job_request import JobArm, JobRequest
 from traceq.recorder.process.progress_counters import ProgressCounters
-from traceq.recorder.process.world import world_of_job
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank_recording import recorded_steps
@@ -40,7 +39,7 @@ def measure_loader(request: JobRequest, job: Job, batches: JobBatches) -> None:
     A second iterator of the loader makes them, with workers of its own; copies to the device are the job's, and not
     timed. Raises RecordingFailed, on every rank, for a loop without a DataLoader.
     """
-    world = world_of_job(device_of(job))
+    world = world_on_devices(job)
     request = common_request(request, world)
     loader = batches.loader
     raise_first(world.gather("" if loader is not None else "the loop takes its batches from no DataLoader of torch"))

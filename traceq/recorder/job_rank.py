@@ -21,7 +21,7 @@ from traceq.recorder.jobs.effect_in_ops import arms_with_equal_ops
 from traceq.recorder.jobs.gradient_watch import gradient_lines
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_batches import JobLoader
-from traceq.recorder.jobs.job_device import device_note, device_of
+from traceq.recorder.jobs.job_device import device_note, world_on_devices
 from traceq.recorder.jobs.job_request import LOSS, JobArm, JobRequest, ToggleRequest, job_arms
 from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
 from traceq.recorder.jobs.step_pattern import BATCH
@@ -29,7 +29,7 @@ from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.jobs.worker_arms import worker_arms_text
 from traceq.recorder.process.check_shared_file_system import check_shared
 from traceq.recorder.process.progress_counters import ProgressCounters
-from traceq.recorder.process.world import World, world_of_job
+from traceq.recorder.process.world import World
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank_recording import recorded_steps
@@ -92,7 +92,10 @@ class JobRank:
 
     def _note_losses(self) -> None:
         """Write the loss of each arm into the manifest: into its facts if it has processes of its own."""
-        texts = loss_texts(self.rank.world.gather(self.losses.moments()))
+        moments: dict[str, tuple[int, float, float]] = {}
+        with suppress(Exception):  # a loss that cannot be read is no reason to lose the recording
+            moments = self.losses.moments()
+        texts = loss_texts(self.rank.world.gather(moments))
         if self.rank.world.rank:
             return
         manifest, is_apart = self.rank.plan.folder.read_manifest(), self.rank.plan.process >= 0
@@ -159,7 +162,7 @@ def start_rank(
     toggle that the job does not have.
     """
     assert tracker.pattern is not None
-    world = world_of_job(device_of(job))
+    world = world_on_devices(job)
     request = common_request(request, world)
     differ = f"the steps of the loop differ: {tracker.pattern.text}; evaluate and save less often, or use traceq.record"
     raise_first(world.gather("" if tracker.pattern.is_reliable else differ))

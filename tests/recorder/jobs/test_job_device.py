@@ -11,8 +11,9 @@ pytest.importorskip("torch", reason="devices are torch's")
 
 import torch
 
-from traceq.recorder.jobs.job_device import device_note, device_of
-from traceq.recorder.process.world import running_world
+from traceq.errors import RecordingFailed
+from traceq.recorder.jobs.job_device import device_note, device_of, world_on_devices
+from traceq.recorder.process.world import World, running_world
 from traceq.recorder.toggles.toggle import Job
 
 pytestmark = pytest.mark.torch
@@ -90,3 +91,10 @@ def test_a_loop_of_a_process_that_never_called_set_device_is_timed_where_its_mem
     gpus.update(enumerate(held))
     with running_world(requested) as world:
         assert world.device == torch.device(expected)
+
+
+def test_ranks_on_devices_of_several_kinds_are_refused(gpus: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves of steps are longer on a GPU: ranks would wait for each other at different steps."""
+    monkeypatch.setattr(World, "gather", lambda self, kind: [kind, "cpu", "cuda"])
+    with pytest.raises(RecordingFailed, match="ranks 0, 2 compute on a GPU, the others on the host"):
+        world_on_devices(job("cuda:0"))

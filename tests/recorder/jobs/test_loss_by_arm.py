@@ -51,3 +51,23 @@ def test_a_loss_of_a_device_is_kept_before_a_graph_writes_over_it(monkeypatch: p
         losses.note(output)
         losses.end_step("a")
     assert losses.moments() == {"a": (2, 3.0, 5.0)}
+
+
+class Sharded(torch.Tensor):
+    """A loss of which this rank holds a part; other ops than these are refused."""
+
+    def to_local(self) -> torch.Tensor:
+        return torch.tensor(3.0)
+
+    def detach(self) -> Sharded:
+        return self
+
+    def reshape(self, *shape: object) -> torch.Tensor:
+        raise RuntimeError("sharding propagation failed")
+
+
+def test_of_a_sharded_loss_the_part_of_this_rank_counts() -> None:
+    losses = LossByArm()
+    losses.note(torch.ones(1).as_subclass(Sharded))
+    losses.end_step("a")
+    assert losses.moments() == {"a": (1, 3.0, 9.0)}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from traceq.errors import RecordingFailed
 from traceq.recorder.process.device_memory import device_with_memory
+from traceq.recorder.process.world import World, world_of_job
 from traceq.recorder.toggles.toggle import Job
 
-__all__ = ["device_note", "device_of"]
+__all__ = ["device_note", "device_of", "world_on_devices"]
 
 
 def device_of(job: Job) -> torch.device:
@@ -17,6 +19,19 @@ def device_of(job: Job) -> torch.device:
     """
     on_gpu = next((device for device in _devices(job) if device.type == "cuda"), None)
     return on_gpu or device_with_memory() or torch.device("cpu")
+
+
+def world_on_devices(job: Job) -> World:
+    """Return the world of a job with this rank's device.
+
+    Raises RecordingFailed, on every rank, if they compute on different kinds: halves have as many steps on all of them.
+    """
+    world = world_of_job(device_of(job))
+    kinds = world.gather(world.device.type)
+    if len(set(kinds)) > 1:
+        on_gpu = [str(rank) for rank, kind in enumerate(kinds) if kind == "cuda"]
+        raise RecordingFailed(f"ranks {', '.join(on_gpu)} compute on a GPU, the others on the host")
+    return world
 
 
 def device_note(job: Job, device: torch.device) -> str:

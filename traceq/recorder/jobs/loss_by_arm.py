@@ -40,10 +40,14 @@ class LossByArm:
             self._latest = None
 
     def moments(self) -> dict[str, tuple[int, float, float]]:
-        """Return (number, sum, sum of squares) of the losses that are finite, by arm; waits for the device."""
+        """Return (number, sum, sum of squares) of the losses that are finite, by arm; waits for the device.
+
+        Of a DTensor it is this rank's part.
+        """
         moments = {}
         for arm, losses in self._losses.items():
-            values = torch.stack([loss.reshape(()).to("cpu", torch.float64) for loss in losses])
+            local = [loss.to_local() if hasattr(loss, "to_local") else loss for loss in losses]
+            values = torch.stack([loss.reshape(()).to("cpu", torch.float64) for loss in local])
             finite = values[values.isfinite()]
             moments[arm] = (len(finite), float(finite.sum()), float(finite.square().sum()))
         self._losses.clear()

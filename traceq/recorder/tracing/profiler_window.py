@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerActivity, profile, schedule, supported_activities
 
 from traceq.errors import RecordingFailed
 from traceq.recorder.spec.phases import Phases
@@ -97,8 +97,10 @@ class _SettledProfile(profile):
 
 
 def _profiler(window: Window, device: torch.device, is_wanted: Callable[[], bool]) -> profile:
+    seen: set[ProfilerActivity] = supported_activities()  # type: ignore[no-untyped-call]
+    sees_device = device.type == "cuda" and ProfilerActivity.CUDA in seen  # else torch would record an event at each op
     profiler = _SettledProfile(
-        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])],
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if sees_device else [])],
         schedule=schedule(wait=0, warmup=WARMUP_STEPS, active=window.num_steps, repeat=1),
         on_trace_ready=lambda profiler: _export(profiler, window) if is_wanted() else None,
         record_shapes=not window.stacks,
