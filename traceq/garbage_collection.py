@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["collect_in_turn", "gc_disabled", "gc_frozen", "live_objects"]
+__all__ = ["collect_in_turn", "collect_new", "gc_disabled", "gc_frozen", "live_objects"]
 
 _TURNS_OF_NEW = 8
 """Of so many collections one visits all objects, the others what is new; of Python's own, one in a hundred at most."""
@@ -46,6 +46,11 @@ def gc_frozen() -> Iterator[None]:
 def collect_in_turn(turn: int) -> None:
     """Collect garbage where Python's collector is disabled, between blocks of steps: in most turns of what is new."""
     gc.collect(1 if turn % _TURNS_OF_NEW else 2)
+
+
+def collect_new() -> None:
+    """Collect garbage among what was made since the last collection."""
+    gc.collect(1)
 
 
 def live_objects() -> list[Any]:

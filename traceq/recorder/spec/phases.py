@@ -126,8 +126,8 @@ class Phases:
             if name:
                 self.begin(name)
             return
-        now_ns, event = perf_counter_ns(), self.event() if self.event is not None else None
         before, start_ns, began = self._current
+        now_ns, event = perf_counter_ns(), self.event() if self.event is not None and (before or name) else None
         if before:
             self._elapsed_ns[before] = self._elapsed_ns.get(before, 0) + now_ns - start_ns
             if began is not None and event is not None:

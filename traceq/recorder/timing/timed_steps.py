@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from statistics import median
 
-from traceq.garbage_collection import collect_in_turn, gc_disabled, gc_frozen
+from traceq.garbage_collection import collect_in_turn, collect_new, gc_disabled, gc_frozen
 from traceq.model import MUCH_SLOWER, OddSteps
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
@@ -283,13 +283,17 @@ def _run_halves(
 ) -> Generator[str, None, list[Sequence[bool]]]:
     """Run halves, each an arm and a draw, and return of each of their steps whether it was regular.
 
-    Both halves of a pair draw the same random numbers.
+    Both halves of a pair draw the same random numbers. On a device garbage is collected before each: what cycles of
+    objects hold of its memory would last for a block of hundreds of steps.
     """
     regular: list[Sequence[bool]] = []
     num_steps, reseeds = rank.plan.steps_per_half, rank.plan.reseeds
+    collects = rank.world.device.type == "cuda"
     was_regular = rank.control.was_regular
     stopwatch.mark()
     for arm, draw in halves:
+        if collects:
+            collect_new()
         if reseeds:
             rank.reseed(draw)
         rank.control.set_arm(arm)
