@@ -8,7 +8,8 @@ from importlib.util import find_spec
 import pytest
 from terminal import traceq
 
-from traceq.recorder.spec.prepare import default_steps
+from traceq.errors import TraceqError
+from traceq.recorder.spec.prepare import default_steps, resolve_device
 
 
 @pytest.mark.torch
@@ -33,3 +34,31 @@ def test_a_job_of_one_arm_is_timed_for_long_enough_to_tell_a_late_rank() -> None
     assert [default_steps("cpu", num_ranks, 1) for num_ranks in (1, 2, 8)] == [128, 200, 400]
     assert [default_steps("cuda", num_ranks, 1) for num_ranks in (2, 8)] == [256, 400]
     assert default_steps("cpu", 8, 2) == 128
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("device", "num_gpus", "expected"),
+    [
+        ("auto", 0, "cpu"),
+        ("auto", 2, "cuda"),
+        ("cpu", 2, "cpu"),
+        ("cuda:1", 2, "cuda:1"),
+        ("cuda:2", 2, "device cuda:2: torch finds no more than 2 of them"),
+        ("cuda", 0, "--device cuda: torch finds no CUDA device; use --device cpu"),
+        ("mps", 0, "device 'mps': expected auto, cpu, cuda or cuda:N"),
+        ("cuda:", 2, "device 'cuda:': expected auto, cpu, cuda or cuda:N"),
+        ("gpu", 2, "device 'gpu': expected auto, cpu, cuda or cuda:N"),
+    ],
+)
+def test_a_device_is_one_that_is_there(
+    device: str, num_gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = pytest.importorskip("torch", reason="devices are torch's").cuda
+    monkeypatch.setattr(cuda, "is_available", lambda: num_gpus > 0)
+    monkeypatch.setattr(cuda, "device_count", lambda: num_gpus)
+    try:
+        resolved = resolve_device(device)
+    except TraceqError as error:
+        resolved = str(error)
+    assert resolved == expected

@@ -203,13 +203,21 @@ def create_run_folder(
 
 
 def resolve_device(device: str) -> str:
-    """Return cpu or cuda for auto, else the device; TraceqError if CUDA is requested but not available."""
+    """Return cpu or cuda for auto, else the device: cpu, cuda or cuda:N.
+
+    TraceqError if that GPU is not available, UsageFault for any other name.
+    """
     import torch
 
+    kind, _, number = device.partition(":")
+    if device not in ("auto", "cpu") and (kind != "cuda" or not (number.isdecimal() or device == kind)):
+        raise UsageFault(f"device {device!r}: expected auto, cpu, cuda or cuda:N")
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
+    if kind == "cuda" and not torch.cuda.is_available():
         raise TraceqError(f"--device {device}: torch finds no CUDA device; use --device cpu")
+    if number and int(number) >= torch.cuda.device_count():
+        raise TraceqError(f"device {device}: torch finds no more than {torch.cuda.device_count()} of them")
     return device
 
 
