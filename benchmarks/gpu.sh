@@ -96,7 +96,7 @@ export out python device
 run() { stage "$1" "$2" bash -c '"$@"' _ "${@:3}"; }
 
 run machine 20 machine
-run tests 420 "$python" -m pytest -m cuda tests/recipes/test_cuda.py --deselect tests/recipes/test_cuda.py::test_every_recipe_runs_on_a_gpu
+run tests 420 "$python" -m pytest -m cuda tests/recipes/test_cuda.py tests/recorder/test_cuda_jobs.py --deselect tests/recipes/test_cuda.py::test_every_recipe_runs_on_a_gpu
 
 # the outlier check at full size
 run outlier_ab 430 answer outlier_ab outlier_ab --ranks 1 --set size=$full --set batch_size=$batch --steps $steps
