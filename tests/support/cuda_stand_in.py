@@ -10,6 +10,7 @@ from __future__ import annotations
 import runpy
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
@@ -82,6 +83,7 @@ def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
         "Event": Event,
         "current_device": lambda: state.current_device,
         "current_stream": current_stream,
+        "device": lambda _: nullcontext(),
         "default_generators": (torch.Generator(),),
         "device_count": lambda: 1,
         "get_device_properties": lambda _: properties,

@@ -143,7 +143,7 @@ def _report_unseen_device(rank: Rank, rows: Sequence[TraceRow]) -> None:
     if rank.world.device.type == "cuda" and not any(row.cat in _OF_DEVICES for row in rows):
         rank.say(
             "traceq: note: the profiler saw no work of the GPU, so traces show the host alone: another tool holds "
-            "CUPTI (nsys, ncu, DCGM), or this torch lacks it; steps are timed all the same"
+            "CUPTI (nsys, ncu, DCGM), this torch lacks it, or the steps use no GPU; they are timed all the same"
         )
 
 
