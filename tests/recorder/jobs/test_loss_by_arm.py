@@ -50,7 +50,10 @@ def test_a_loss_of_a_device_is_kept_before_a_graph_writes_over_it(monkeypatch: p
         monkeypatch.setattr(loss_by_arm, "is_capturing", lambda is_captured=is_captured: is_captured)
         losses.note(output)
         losses.end_step("a")
+    waits: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
     assert losses.moments() == {"a": (2, 3.0, 5.0)}
+    assert len(waits) == 1
 
 
 class Sharded(torch.Tensor):

@@ -45,6 +45,9 @@ class LossByArm:
         Of a DTensor it is this rank's part.
         """
         moments = {}
+        kept = [loss for losses in self._losses.values() for loss in losses if loss.is_cuda]
+        for device in {loss.device for loss in kept}:  # a copy may have run on another stream than this one
+            torch.cuda.synchronize(device)
         for arm, losses in self._losses.items():
             local = [loss.to_local() if hasattr(loss, "to_local") else loss for loss in losses]
             values = torch.stack([loss.reshape(()).to("cpu", torch.float64) for loss in local])
