@@ -22,6 +22,7 @@ from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.failures.watched_loop import watched_loop
 from traceq.recorder.loop_arms import LoopArms, check_arms
 from traceq.recorder.process.check_shared_file_system import check_shared
+from traceq.recorder.process.device_memory import host_note, other_accelerator
 from traceq.recorder.process.environment_variables import KINETO_IS_QUIET
 from traceq.recorder.process.world import World, running_world
 from traceq.recorder.rank.loader_workers import loader_settings
@@ -179,6 +180,8 @@ def record(
         counted = Phases(declared, progress.count_phase)
         rank = Rank(plan, world, counted, progress, control=control, workers=workers)
         rank.progress.plan_steps(num_steps(plan))
+        if world.device.type == "cpu" and (kind := other_accelerator()):
+            rank.say(f"traceq: note: {host_note(kind)}")
         rank.say(f"traceq: recording {num_steps(plan)} steps of this loop into {plan.out}; then it goes on unrecorded")
         reserve_descriptors()
         os.environ.setdefault("KINETO_LOG_LEVEL", KINETO_IS_QUIET)  # read by the first profiler of a process

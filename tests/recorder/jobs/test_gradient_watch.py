@@ -81,3 +81,15 @@ def test_no_gradient_is_read_while_a_graph_is_captured(monkeypatch: pytest.Monke
     model(torch.ones(1, 2)).sum().backward()
     assert watch.uses() == {"weight": "used", "bias": "used"}
     watch.close()
+
+
+def test_a_gradient_that_cannot_be_read_raises_nothing_into_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(gradient: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("called a synchronizing CUDA operation")
+
+    model = nn.Linear(2, 2)
+    watch = GradientWatch([model])
+    monkeypatch.setattr(gradient_watch, "_values", refuse)
+    model(torch.ones(1, 2)).sum().backward()
+    assert watch.uses() == {"weight": "used", "bias": "used"}
+    watch.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ pytest.importorskip("torch", reason="devices are torch's")
 
 import torch
 
+import traceq
 from traceq.errors import RecordingFailed
 from traceq.recorder.jobs.job_device import device_note, device_of, world_on_devices
 from traceq.recorder.process.world import World, running_world
@@ -98,3 +100,13 @@ def test_ranks_on_devices_of_several_kinds_are_refused(gpus: dict[int, int], mon
     monkeypatch.setattr(World, "gather", lambda self, kind: [kind, "cpu", "cuda"])
     with pytest.raises(RecordingFailed, match="ranks 0, 2 compute on a GPU, the others on the host"):
         world_on_devices(job("cuda:0"))
+
+
+def test_a_loop_on_another_accelerator_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 9)
+    with traceq.record(tmp_path / "run", device="cpu", steps=2, trace_steps=0) as rec:
+        list(rec.steps(range(20)))
+    assert "the models are on mps: steps are timed on the host" in capfd.readouterr().err

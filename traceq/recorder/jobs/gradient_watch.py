@@ -55,8 +55,8 @@ class GradientWatch:
 
     def _note(self, parameter: Tensor) -> None:
         was_nonzero = self._nonzero.setdefault(id(parameter), False)
-        if not was_nonzero and parameter.grad is not None:  # to read one that is captured would end the capture
-            self._nonzero[id(parameter)] = is_capturing() or bool(_values(parameter.grad).any())
+        if not was_nonzero and parameter.grad is not None:
+            self._nonzero[id(parameter)] = _has_values(parameter.grad)
 
     def _use(self, parameter: Tensor) -> str:
         if not parameter.requires_grad:
@@ -64,6 +64,20 @@ class GradientWatch:
         if id(parameter) not in self._nonzero:
             return UNUSED
         return USED if self._nonzero[id(parameter)] else ZERO
+
+
+def _has_values(gradient: Any) -> bool:
+    """Return whether a gradient has a value other than zero; True where none may be read.
+
+    That is while a CUDA graph is captured, which waiting would end; under `set_sync_debug_mode("error")`; and of a
+    dtype without comparisons.
+    """
+    if is_capturing():
+        return True
+    try:
+        return bool(_values(gradient).any())
+    except RuntimeError:
+        return True
 
 
 def _values(gradient: Any) -> Tensor:

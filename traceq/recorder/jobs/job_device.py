@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from traceq.errors import RecordingFailed
-from traceq.recorder.process.device_memory import device_with_memory
+from traceq.recorder.process.device_memory import device_with_memory, host_note
 from traceq.recorder.process.world import World, world_of_job
 from traceq.recorder.toggles.toggle import Job
 
@@ -42,10 +42,7 @@ def device_note(job: Job, device: torch.device) -> str:
     if len(on_gpus) > 1:
         return f"the models are on {', '.join(on_gpus)}: device times and memory are those of {device}"
     if others and device.type == "cpu":
-        return (
-            f"the models are on {others[0]}: steps are timed on the host, which does not wait for that device; an arm "
-            "has its own time only where each step waits, as for loss.item()"
-        )
+        return host_note(others[0])
     if device.type == "cuda" and not on_gpus:
         return f"no parameter is on a GPU: timed on {device}, which holds memory of this process"
     return ""

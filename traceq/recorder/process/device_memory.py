@@ -1,4 +1,4 @@
-"""The CUDA device that a process uses, by the memory that it holds there."""
+"""The device that a process uses, by the memory that it holds there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import torch
 
-__all__ = ["device_with_memory"]
+__all__ = ["device_with_memory", "host_note", "other_accelerator"]
 
 
 def device_with_memory() -> torch.device | None:
@@ -19,3 +19,19 @@ def device_with_memory() -> torch.device | None:
         return None
     current = torch.cuda.current_device()
     return torch.device("cuda", current if held[current] else max(held, key=lambda index: held[index]))
+
+
+def other_accelerator() -> str:
+    """Return mps or xpu if this process holds memory there, else ""."""
+    if torch.backends.mps.is_available() and torch.mps.current_allocated_memory():
+        return "mps"
+    reserved = getattr(torch.xpu, "memory_reserved", int)  # torch 2.4 has no such function
+    return "xpu" if torch.xpu.is_available() and reserved() else ""
+
+
+def host_note(kind: str) -> str:
+    """Return what times of the host do not tell of steps on a device that is no CUDA device."""
+    return (
+        f"the models are on {kind}: steps are timed on the host, which does not wait for that device; an arm has its "
+        "own time only where each step waits, as for loss.item()"
+    )
