@@ -325,8 +325,9 @@ class JobProcess:
         rank = self._rank
         with suppress(Exception):
             self._end()
-        number = int(os.environ.get("RANK", "0"))
-        append_message("", f"traceq: rank {number}: recording ended: {text}")
+        if not self._request.stops:  # else the launcher says so in a moment
+            number = int(os.environ.get("RANK", "0"))
+            append_message("", f"traceq: rank {number}: recording ended: {text}")
         self._injection.note_reason(text)
         if rank is not None:
             rank.leave(text)

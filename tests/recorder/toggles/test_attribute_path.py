@@ -121,6 +121,8 @@ def test_values_have_the_type_that_the_job_has_there(path: str, values: Sequence
     [
         (f"{MODULE}.config.inner.rat", "Inner has no 'rat' (did you mean rate?)"),
         (f"{MODULE}.config.by_name.click", "dict has no 'click' (did you mean clip?)"),
+        ("model.blocks.0.0.weigth", "Linear has no 'weigth' (did you mean weight?)"),
+        (f"{MODULE}.Config.labl", "type has no 'labl' (did you mean label?)"),
         ("model.blocks.*.1.q", "nothing has this name"),
         ("model.blocks.0.0.weight", "holds a Parameter; expected a plain value"),
         ("nobody.knows", "no model, imported module or variable is called 'nobody'"),
