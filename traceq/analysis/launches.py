@@ -217,7 +217,7 @@ def _share(trace: Trace, waits: _ShortWaits) -> str:
     computing_ns = float(partition.ns[computes].sum())
     share, computing = (format_value(100 * ns / whole_ns, Unit.PERCENT) for ns in (waited_ns, computing_ns))
     beside = f"it computes {computing}" if computing_ns > waited_ns else ""
-    return in_brackets(share, beside, range_of_steps(waits.by_step))
+    return in_brackets(share, range_of_steps(waits.by_step), beside)
 
 
 def _whole_ns(trace: Trace) -> float:
