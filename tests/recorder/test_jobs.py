@@ -336,6 +336,18 @@ def test_a_job_that_ends_too_early_says_how_many_steps_are_missing(tmp_path: Pat
         ([sys.executable, "no_such.py"], 2, "ended with exit code 2 before a training step ran"),
         ([sys.executable, "-c", "import torch, os; os.kill(os.getpid(), 9)"], 137, "before its steps were known"),
         ([sys.executable, "train.py", "3"], 1, "before its steps were known"),
+        ([sys.executable, "train.py", "many"], 1, "its steps were known: ValueError: invalid literal for int() with"),
+        (
+            [
+                sys.executable,
+                "-c",
+                "import torch, subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]], check=True)",
+                "train.py",
+                "many",
+            ],
+            1,
+            "its steps were known: ValueError: invalid literal for int() with",
+        ),
     ],
 )
 def test_a_job_that_cannot_be_recorded_keeps_its_exit_code(

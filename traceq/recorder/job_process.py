@@ -128,8 +128,10 @@ class JobProcess:
         before = sys.excepthook
 
         def note(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> object:
-            if not self._is_over and out_of_memory_line(error_text(error)):
-                self._injection.note_reason(error_text(error))
+            if not self._is_over and isinstance(error, Exception):
+                self._injection.note_error(error_text(error))
+                if out_of_memory_line(error_text(error)):
+                    self._injection.note_reason(error_text(error))
             if self._rank is None and self._gradients is not None:
                 for line in gradient_lines([self._gradients.uses()]):
                     append_message("", f"traceq: rank {os.environ.get('RANK', '0')}: {line}")

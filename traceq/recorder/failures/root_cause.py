@@ -9,7 +9,16 @@ from dataclasses import dataclass
 
 from traceq.recorder.failures.rank_errors import text_in_arm
 
-__all__ = ["ABORTED", "LaunchFailure", "RankFailure", "RootCause", "find_cause", "is_peer_error", "out_of_memory_line"]
+__all__ = [
+    "ABORTED",
+    "LaunchFailure",
+    "RankFailure",
+    "RootCause",
+    "find_cause",
+    "is_peer_error",
+    "last_line",
+    "out_of_memory_line",
+]
 
 ABORTED = "aborted by a C++ exception of a library"
 """Message of a rank that gloo or NCCL ended: it received what its peers sent for another collective, or lost them."""
@@ -60,8 +69,7 @@ class RankFailure:
     @property
     def text(self) -> str:
         """How it ended: the last line of its message, else its exit code or signal."""
-        last = next((line.strip() for line in reversed(self.message.splitlines()) if line.strip()), "")
-        if last:
+        if last := last_line(self.message):
             return last
         if self.exit_code is None:
             return "stopped responding; the other ranks waited for it until they gave up"
@@ -104,6 +112,11 @@ class LaunchFailure:
     text: str
     arm_status: tuple[str, str] = ("", "")
     arm: str = ""
+
+
+def last_line(message: str) -> str:
+    """Return the last line of a message that is not empty: what was raised, below the traceback of another process."""
+    return next((line.strip() for line in reversed(message.splitlines()) if line.strip()), "")
 
 
 def out_of_memory_line(message: str) -> str:

@@ -15,7 +15,7 @@ __all__ = ["DRY_RUN", "Injection"]
 
 DRY_RUN = "dry run"
 
-_REQUEST, _ATTACHED, _REASON, _ELSEWHERE = "job.json", "attached", "reason", "elsewhere"
+_REQUEST, _ATTACHED, _REASON, _ERROR, _ELSEWHERE = "job.json", "attached", "reason", "error", "elsewhere"
 _MODULE = "sitecustomize.py"
 _OF_RUN = ".inject"
 
@@ -60,6 +60,17 @@ class Injection:
         """Note why nothing is recorded; the first reason counts."""
         with suppress(OSError), (self.folder / _REASON).open("x", encoding="utf-8") as file:
             file.write(text)
+
+    def note_error(self, text: str) -> None:
+        """Note an exception that no one caught; the first one counts, as peers and launchers follow it."""
+        with suppress(OSError), (self.folder / _ERROR).open("x", encoding="utf-8") as file:
+            file.write(text)
+
+    @property
+    def error(self) -> str:
+        """The first exception that no one caught in a process of the job; else ""."""
+        path = self.folder / _ERROR
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
 
     def note_elsewhere(self, out: str) -> None:
         """Note that the ranks of this launcher are recorded into the run that another one made."""
