@@ -428,6 +428,8 @@ def test_the_line_of_what_is_in_no_phase_is_named_at_the_end(tmp_path: Path) -> 
     pattern = r"of an unprofiled step \([\d.]+ %\) is outside of .* and \w+: .* of that is at averaged.py:5 <listcomp>"
     (line,) = (line for line in done.stderr.splitlines() if "outside of" in line)
     assert re.search(pattern, line), line
+    first, *_ = traceq.analyze(tmp_path / "run").top_findings
+    assert f"traceq: {first.text}" in done.stderr.splitlines()
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ LOADER_RECIPE = "dataloader"
 
 _UNSTEADY = 1.1
 """Ratio of two measurements of the same step from which both are printed."""
+_MOST_LEADS = 3
 _REPLICATES = 4  # the fewest that give an interval
 
 
@@ -115,7 +116,7 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
         say(shlex.join(["traceq", "diff", str(folder.path), path]))
     else:
         _print_table(folder, "step_profile")
-        for line in (*_core_lines(folder), *_lines_outside_phases(folder)):
+        for line in dict.fromkeys((*_core_lines(folder), *_leads(folder))):
             say(line)
     arm = manifest.arms[-1].name
     if folder.trace(arm, 0).is_file():
@@ -211,13 +212,20 @@ def _core_lines(folder: RunFolder) -> Iterator[str]:
         yield from (f"traceq: note: {finding.text}" for finding in report.findings)
 
 
-def _lines_outside_phases(folder: RunFolder) -> Iterator[str]:
-    """Yield which line has most of what is in none of the phases of an unprofiled step, if that is much."""
-    from traceq.library import analyze
+def _leads(folder: RunFolder) -> Iterator[str]:
+    """Yield the findings that `traceq show` has first on the only arm, if steps were traced."""
+    from traceq.commands._engine import engine_for
+    from traceq.commands._progress import shown_work
+    from traceq.engines.analyze_path import sheet_of
 
     if not any(folder.path.glob("*/rank*.json.gz")):
-        return  # not traced
-    yield from (f"traceq: {finding.text}" for finding in analyze(str(folder.path), "lines").findings)
+        return
+    engine = engine_for(memory=None, cluster=None)
+    with shown_work("analysing") as on_progress:
+        sheet, _ = sheet_of(str(folder.path), start=engine.start, small=engine.small, on_progress=on_progress)
+    of_cores = {finding.code for report in sheet.reports if report.name == "loader" for finding in report.findings}
+    others = [finding for finding in sheet.top_findings if finding.code not in of_cores]
+    yield from (f"traceq: {finding.text}" for finding in others[:_MOST_LEADS])
 
 
 def _verdicts(diffs: Sequence[Diff]) -> Iterator[str]:
