@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -13,7 +14,7 @@ pytest.importorskip("torch", reason="toggles change torch")
 import torch
 from torch import nn
 
-from traceq.errors import UsageFault
+from traceq.errors import RecordingFailed, UsageFault
 from traceq.garbage_collection import gc_frozen
 from traceq.recorder.toggles import compile as compile_toggle
 from traceq.recorder.toggles.toggle import DEFAULT, Job, applicable_toggles, create_toggle, toggle_names
@@ -133,6 +134,48 @@ def test_training_with_a_toggle_that_changes_every_second_step_has_the_same_loss
         toggled.step()
     toggle.restore()
     assert toggled.losses == pytest.approx(alone.losses, rel=1e-5)
+
+
+class Averaged(torch.nn.Module):
+    """A model beside its moving average, which comes first and is not called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.average = torch.nn.Linear(2, 2).requires_grad_(requires_grad=False)
+        self.weights = torch.nn.ParameterList([torch.zeros(2)])
+        self.layer = torch.nn.Linear(2, 2)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.layer(batch) + self.weights[0]
+
+
+def waits_ms(model: torch.nn.Module) -> float:
+    begin = time.perf_counter()
+    model(torch.zeros(1, 2))
+    return 1e3 * (time.perf_counter() - begin)
+
+
+def test_a_stall_is_in_the_first_layer_that_is_called() -> None:
+    uncalled, model = torch.nn.Linear(64, 64), Averaged()
+    toggle = create_toggle("@stall", ("0", "50000"), Job([uncalled, model], []))
+    for number in (1, 0):  # each arm is tried before any step
+        toggle.apply(number)
+    model(torch.zeros(1, 2))
+    toggle.apply(1)
+    assert waits_ms(model) >= 50
+    toggle.apply(0)
+    assert waits_ms(model) < 50
+    toggle.apply(1)
+    toggle.restore()
+    assert waits_ms(model) < 50
+
+
+def test_a_stall_in_no_layer_is_a_fault() -> None:
+    toggle = create_toggle("@stall", ("0", "50000"), Job([torch.nn.Linear(2, 2)], []))
+    for number in range(32):
+        toggle.apply(number % 2)
+    with pytest.raises(RecordingFailed, match="the steps call the first layer of no model"):
+        toggle.apply(0)
 
 
 READ: dict[str, tuple[str, Callable[[], object], object]] = {

@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from traceq.garbage_collection import live_objects
+from traceq.recorder.rank.replaced_methods import has_forward
 
 __all__ = ["find_roots", "inner_with_forward", "with_forward"]
 
@@ -44,7 +45,7 @@ def inner_with_forward(models: Sequence[Module]) -> list[Module]:
 
 
 def _outermost_with_forward(module: Module) -> Iterator[Module]:
-    if "forward" in vars(module) or type(module).forward is not Module.forward:
+    if has_forward(module):
         yield module
         if isinstance(module, DataParallel | DistributedDataParallel):
             yield from _outermost_with_forward(module.module)

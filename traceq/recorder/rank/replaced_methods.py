@@ -10,10 +10,15 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-__all__ = ["ReplacedMethods"]
+__all__ = ["ReplacedMethods", "has_forward"]
 
 Replacement = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Returns the function to call instead of a method."""
+
+
+def has_forward(module: Module) -> bool:
+    """Return whether a module can be called; lists of modules and parameters cannot."""
+    return "forward" in vars(module) or type(module).forward is not Module.forward
 
 
 class ReplacedMethods:
