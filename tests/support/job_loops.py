@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -90,6 +91,37 @@ def plain(notes: Notes, num_steps: int) -> None:
         model(batch).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
+        notes.note()
+
+
+class FrameworkLoader:
+    """A loader that is none of torch's, as fastai has: torch's iterator reads some attributes of it."""
+
+    _dataset_kind = torch.utils.data.dataloader._DatasetKind.Iterable
+    _IterableDataset_len_called, _auto_collation, _index_sampler = None, False, itertools.count()
+    drop_last, persistent_workers, num_workers, prefetch_factor = False, False, 0, 2
+    pin_memory, pin_memory_device = False, ""
+    timeout, generator, multiprocessing_context, worker_init_fn, in_order = 0, None, None, None, True
+
+    def __init__(self, dataset: Batches) -> None:
+        self.dataset = (dataset[index] for index in range(len(dataset)))
+
+    def _get_shared_seed(self) -> int:
+        return 0
+
+    def collate_fn(self, sample: torch.Tensor) -> torch.Tensor:
+        return sample[None]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return torch.utils.data.dataloader._SingleProcessDataLoaderIter(self)  # type: ignore[arg-type]
+
+
+def loader_of_a_framework(notes: Notes, num_steps: int) -> None:
+    model = Net(notes)
+    optimizer = torch.optim.SGD(model.parameters())
+    for batch in FrameworkLoader(Batches(notes, num_steps)):
+        model(batch).sum().backward()
+        optimizer.step()
         notes.note()
 
 
@@ -378,6 +410,7 @@ def other_optimizer(notes: Notes, num_steps: int) -> None:
 
 LOOPS: tuple[Loop, ...] = (
     plain,
+    loader_of_a_framework,
     without_loader,
     called_by_method,
     loss_of_a_method,

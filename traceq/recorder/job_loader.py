@@ -17,6 +17,7 @@ from traceq.recorder.jobs.job_batches import JobBatches
 from traceq.recorder.jobs.job_device import world_on_devices
 from traceq.recorder.jobs.job_request import JobArm, JobRequest
 from traceq.recorder.process.progress_counters import ProgressCounters
+from traceq.recorder.rank.loader_workers import loader_settings
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank_recording import recorded_steps
@@ -42,7 +43,8 @@ def measure_loader(request: JobRequest, job: Job, batches: JobBatches) -> None:
     world = world_on_devices(job)
     request = common_request(request, world)
     loader = batches.loader
-    raise_first(world.gather("" if loader is not None else "the loop takes its batches from no DataLoader of torch"))
+    is_own = isinstance(loader, DataLoader)  # that of a framework has no second iterator
+    raise_first(world.gather("" if is_own else "the loop takes its batches from no DataLoader of torch"))
     assert loader is not None
     if world.size == 1 and not claims(Path(request.out)):
         return
@@ -55,8 +57,7 @@ def measure_loader(request: JobRequest, job: Job, batches: JobBatches) -> None:
         trace_steps=0,
         parameters={
             "batch_size": batches.samples_per_batch,
-            "num_workers": loader.num_workers,
-            "prefetch_factor": loader.prefetch_factor or 0,
+            **loader_settings(loader),
         },
     )
     source = _Endless(loader)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +12,7 @@ pytest.importorskip("torch", reason="loaders are torch's")
 import torch
 
 from traceq.recorder.jobs.job_batches import JobBatches
+from traceq.recorder.rank.loader_workers import loader_settings
 
 pytestmark = pytest.mark.torch
 
@@ -47,6 +49,15 @@ def test_samples_are_unknown_where_batches_are_not_what_their_loader_declares() 
     batches = JobBatches()
     batches.add(torch.utils.data.DataLoader(range(32), batch_sampler=sampler), torch.zeros(8))
     assert batches.samples_per_batch == 8
+
+
+def test_the_loader_of_a_framework_declares_no_size() -> None:
+    """Fastai gives torch's iterators a loader of its own, which has only what those read."""
+    framework_s = SimpleNamespace(num_workers=0, prefetch_factor=2)
+    batches = JobBatches()
+    batches.add(cast(Any, framework_s), torch.zeros(8))
+    assert (batches.loader, batches.samples_per_batch) == (framework_s, 0)
+    assert loader_settings(cast(Any, framework_s)) == {"num_workers": 0, "prefetch_factor": 0}
 
 
 def test_the_usual_batch_of_the_main_loader_counts() -> None:

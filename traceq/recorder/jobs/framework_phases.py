@@ -32,6 +32,13 @@ _FUNCTIONS = (
     ("transformers.trainer", "Trainer._prepare_inputs", "h2d"),
     ("transformers.trainer", "Trainer.floating_point_ops", "count_flops"),
     ("transformers.trainer", "Trainer._maybe_log_save_evaluate", "log"),
+    ("keras.src.optimizers.base_optimizer", "BaseOptimizer.apply", "optimizer"),
+    ("keras.src.trainers.trainer", "Trainer.compute_metrics", "log"),
+    ("keras.src.callbacks.callback_list", "CallbackList.on_train_batch_begin", "callbacks"),
+    ("keras.src.callbacks.callback_list", "CallbackList.on_train_batch_end", "callbacks"),
+    ("fastai.optimizer", "Optimizer.step", "optimizer"),
+    ("fastai.optimizer", "Optimizer.zero_grad", "zero_grad"),
+    ("fastai.learner", "Learner.__call__", "callbacks"),
     *((f"lightning.pytorch{module}", name, phase) for module, name, phase in _LIGHTNING),
     *((f"pytorch_lightning{module}", name, phase) for module, name, phase in _LIGHTNING),
 )

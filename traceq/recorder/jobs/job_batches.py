@@ -69,8 +69,11 @@ class JobBatches:
 
 
 def _declared_size(loader: DataLoader[Any]) -> int:
-    """Return the batch size that a loader was made with, or its batch sampler; 0 for none."""
-    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    """Return the batch size that a loader was made with, or its batch sampler; 0 for none.
+
+    Frameworks give torch's iterators loaders of their own, which have only what those read.
+    """
+    size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     return size if isinstance(size, int) else 0
 
 

@@ -31,7 +31,8 @@ class LoaderWorkers:
 
 def loader_settings(loader: DataLoader[Any]) -> dict[str, int]:
     """Return `num_workers` and `prefetch_factor` (0 without workers) of a loader, as facts for the manifest."""
-    return {"num_workers": loader.num_workers, "prefetch_factor": loader.prefetch_factor or 0}
+    num_workers = loader.num_workers
+    return {"num_workers": num_workers, "prefetch_factor": (loader.prefetch_factor or 0) if num_workers else 0}
 
 
 def worker_line_facts(ranks: Sequence[Mapping[str, int]]) -> dict[str, str | int | float]:
