@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -92,6 +93,21 @@ def test_much_time_in_no_phase_is_a_finding_with_the_line_that_has_most_of_it() 
         "that is at average.py:9 update (aten::mul, aten::add)"
     )
     assert [severity for severity, _ in texts(recorded(12))] == ["medium"]
+
+
+def test_time_in_no_phase_that_is_spread_over_many_lines_says_so() -> None:
+    run = recorded(25)
+    names = tuple(f"optimizer.py:{number} apply" for number in range(8))
+    lines = SourceLines(names, {"other|aten::mul": tuple(range(8))})
+    ops = [op("aten::mul", 2000 + 1000 * number, 1000) for number in range(8)]
+    trace = build(
+        step(0, 10_000),
+        annotation("forward", 0, 2000),
+        *ops,
+        recorded={"manifest": run.manifest, "lines": lines},
+    )
+    ((_, text),) = texts(dataclasses.replace(run, traces=(trace,)))
+    assert text.endswith("no line has more than 12.5 % of that (optimizer.py:0 apply (aten::mul))")
 
 
 def test_a_share_of_much_longer_traced_time_is_stated_with_that_time() -> None:

@@ -39,6 +39,8 @@ _LEAST_OTHER, _MUCH = 10.0, 20.0
 """Percentage of an unprofiled step from which what is in none of its phases is a finding, and from which a high one."""
 _UNLIKE = 2.0
 """Traced against unprofiled time from which the text says both: the share is then one of other steps."""
+_LEAST_PART = 0.2
+"""Part of it from which one line is said to have it; below it is spread over many."""
 _MOST_OPS = 2
 _ENGINE = "autograd::engine::evaluate_function: "
 
@@ -187,10 +189,12 @@ def _outside_phases(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
     on_rank = f" of rank {job.ranks[share.rank].rank}" if len(job.ranks) > 1 else ""
     ops = f" ({row.op})" if row.op else ""
     named = [name for name in job.timings.phases if name != OTHER]
+    place = f"{row.line or 'lines that are not known'}{ops}"
+    is_spread = bool(row.line) and times[largest] < _LEAST_PART * sum(times)
+    most = f"no line has more than {part} of that ({place})" if is_spread else f"{part} of that is at {place}"
     text = (
         f"{format_value(share.ns, Unit.NS)} of an unprofiled step{on_rank} ({format_value(share.pct, Unit.PERCENT)}) "
-        f"is outside of {', '.join(named[:-1])} and {named[-1]}: {in_traced_steps(job)}{there} {part} of that is at "
-        f"{row.line or 'lines that are not known'}{ops}"
+        f"is outside of {', '.join(named[:-1])} and {named[-1]}: {in_traced_steps(job)}{there} {most}"
     )
     severity = "high" if share.pct >= _MUCH else "medium"
     yield Finding("outside_phases", severity, text, share.ns)

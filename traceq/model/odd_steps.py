@@ -15,8 +15,8 @@ __all__ = ["OddSteps"]
 class OddSteps:
     """How many of the timed steps of rank 0 do not count, and their time; fields are keys of a manifest's environment.
 
-    Stored where they took a tenth of the time or more. Evaluations and checkpoints are such steps, and all that an
-    agent does between two updates.
+    Stored where they took a tenth of the time or more. The first step of an epoch, evaluations and checkpoints are
+    such steps, and all that an agent does between two updates.
     """
 
     odd_steps: int
@@ -45,7 +45,7 @@ class OddSteps:
     def text(self) -> str:
         """How many steps they are and what they take, in words."""
         return (
-            f"{self.odd_steps:,} of {self.all_steps:,} steps did more or less than the others, such as to evaluate, "
-            f"save or act, and do not count: they took {format_value(self.odd_steps_ns, Unit.NS)} of "
+            f"{self.odd_steps:,} of {self.all_steps:,} steps did more or less than the others, such as to begin an "
+            f"epoch, evaluate, save or act, and do not count: they took {format_value(self.odd_steps_ns, Unit.NS)} of "
             f"{format_value(self.all_steps_ns, Unit.NS)} ({format_value(self.share_pct, Unit.PERCENT)})"
         )
