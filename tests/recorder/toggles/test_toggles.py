@@ -211,6 +211,15 @@ def test_collections_of_the_arm_with_a_collector_visit_the_whole_program() -> No
     assert gc.isenabled()
 
 
+def test_lists_of_what_is_not_called_are_no_blocks() -> None:
+    """As in x-transformers: lists of a norm, which may be None, a block and what adds them."""
+    layers = nn.ModuleList(
+        [nn.ModuleList([None, nn.Linear(4, 4)]) for _ in range(4)]  # type: ignore[list-item]
+    )
+    with pytest.raises(UsageFault, match="no list of blocks of one class"):
+        create_toggle("@checkpointing", ("off", "on"), Job([nn.ModuleList([layers])], []))
+
+
 def test_what_applies_to_a_job_can_be_created_and_leaves_it_as_it_was() -> None:
     training = Training()
     before = training.step()

@@ -11,7 +11,7 @@ from torch.nn import Module, ModuleList, Sequential
 from torch.utils.checkpoint import checkpoint
 
 from traceq.errors import UsageFault
-from traceq.recorder.rank.replaced_methods import ReplacedMethods
+from traceq.recorder.rank.replaced_methods import ReplacedMethods, has_forward
 from traceq.recorder.toggles.toggle import DEFAULT, Job
 
 __all__ = ["CANDIDATES", "BlocksToggle", "MethodsToggle", "create"]
@@ -87,8 +87,10 @@ def create(job: Job, values: Sequence[str]) -> BlocksToggle | MethodsToggle:
     for module in modules:
         if hasattr(module, "gradient_checkpointing_enable"):
             return MethodsToggle(module, values)
-    lists = [list(module) for module in modules if isinstance(module, ModuleList | Sequential) and len(module) > 1]
-    repeated = [blocks for blocks in lists if len({type(block) for block in blocks}) == 1]
+    lists = [list(module.children()) for module in modules if isinstance(module, ModuleList | Sequential)]
+    repeated = [
+        blocks for blocks in lists if len(blocks) > 1 and len(set(map(type, blocks))) == 1 and has_forward(blocks[0])
+    ]
     blocks = max(repeated, key=lambda blocks: sum(map(_num_parameters, blocks)), default=[])
     if not any(map(_num_parameters, blocks)):
         raise UsageFault("the models have no list of blocks of one class")
