@@ -14,8 +14,10 @@ from paths import ROOT, TRACES
 from strategy_traces import with_one_call
 
 from traceq.analysis.registry import analyze
-from traceq.model import Run, Trace
+from traceq.model import Arm, Manifest, Run, Trace
 from traceq.runs.read import read
+from traceq.runs.step_log import StepLine
+from traceq.runs.timings import timings_of
 
 FIXTURES = ROOT / "fixtures" / "strategies"
 Row = dict[str, Any]
@@ -516,3 +518,29 @@ def test_a_fixture_is_what_torch_issues_today(tmp_path: Path) -> None:
     anew, kept = (report_of(read(folder / "fsdp2.json.gz")) for folder in (tmp_path, FIXTURES))
     assert anew[0]["verdict"] == "exact"
     assert of_roles(anew[1], steps=2) == of_roles(kept[1], steps=2)
+
+
+def recorded(*of_ranks: list[Event], phase: str = "backward") -> Run:
+    """A recording of these ranks, with one traced step of each and four unprofiled ones."""
+    steps = [[StepLine("run", "run", "run", n, 0, n, {phase: 1000}, 2000, 0, 0, 0) for n in range(4)] for _ in of_ranks]
+    num_ranks = len(of_ranks)
+    manifest = Manifest(
+        1, "id", "", "", {}, (Arm("run", "", baseline=True),), (phase,), num_ranks, 0, status="complete"
+    )
+    traces = tuple(
+        build(step(0, 100), op("aten::mul", 10, 20), *events, rank=rank) for rank, events in enumerate(of_ranks)
+    )
+    return Run("run", traces, manifest, "run", timings=timings_of(steps, "run"))
+
+
+def test_recorded_ranks_that_exchange_nothing_are_told() -> None:
+    """As of a script that wraps its model on a GPU only."""
+    (finding,) = analyze(recorded([], []), "strategy").findings
+    assert (finding.code, finding.severity, finding.ns) == ("ranks_alone", "high", 0)
+    assert finding.text.startswith("2 ranks exchange nothing in this one traced step: each trains alone;")
+
+
+def test_one_rank_ranks_that_do_not_train_or_one_that_issues_a_collective_are_not_alone() -> None:
+    reduces = [op("c10d::allreduce_", 40, 10)]
+    for run in (recorded([]), recorded([], [], phase="fetch"), recorded([], reduces)):
+        assert analyze(run, "strategy").findings == ()

@@ -66,10 +66,10 @@ BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores"}
 BY_BYTES = {"memory_peak", "out_of_memory", "memory_delta", "fragmentation"}
 """Codes whose bytes `oracle.memory` computes from a snapshot of the allocator."""
 
-BY_COUNTS = {"desync", "never_arrived", "strategy", "missing_ops", "foreign_trace", "odd_steps"}
+BY_COUNTS = {"desync", "never_arrived", "strategy", "ranks_alone", "missing_ops", "foreign_trace", "odd_steps"}
 """Codes without a time, whose ranks, calls and elements `oracle.differences` and `oracle.strategies` count, and whose
-ops are counted here; odd steps in `tests/recorder/timing/test_timed_steps.py`, and foreign traces in
-`tests/analysis/test_no_device_rows.py`."""
+ops are counted here; ranks alone in `tests/analysis/test_strategy.py`, odd steps in
+`tests/recorder/timing/test_timed_steps.py`, and foreign traces in `tests/analysis/test_no_device_rows.py`."""
 
 LONGEST = ("mtia/rank0", "resnet50-2021/bare-array")
 """Traces that the oracle reads for seconds; others have findings of the same codes."""

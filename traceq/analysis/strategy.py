@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from traceq.analysis._rank_rows import each_of
+from traceq.analysis._wording import in_traced_steps
 from traceq.facts.comm.collective_roles import Role
-from traceq.facts.comm.parallelism import issued_calls, strategy_of
+from traceq.facts.comm.parallelism import NO_COLLECTIVE, issued_calls, strategy_of
 from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, Check, checks, micro_batches, unit_forwards
 from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.job import Job
@@ -21,6 +22,8 @@ from traceq.units import Unit
 
 POSITION = 52
 
+_BACKWARD = "backward"
+_LEAST_RANKS = 2
 _BEST_FIRST = (EXACT, EXPLAINED, UNEXPLAINED)
 
 
@@ -119,7 +122,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         ),
     )
     checked = [part for part in parts if part.checks]
-    return Report("strategy", tables, (_view(checked),) if checked else (), tuple(_findings(checked)))
+    findings = (*_findings(checked), *_ranks_alone(job, parts))
+    return Report("strategy", tables, (_view(checked),) if checked else (), findings)
 
 
 def _parameters(trace: Trace) -> int | None:
@@ -162,6 +166,18 @@ def _findings(parts: Sequence[_Rank]) -> list[Finding]:
     lost = or_lost_events(unexplained[0].unrecorded_share)
     text = f"{ranks}: {first.strategy} predicts {'; '.join(wrong)}{lost}"
     return [Finding("strategy", "medium", text, 0, first.key)]
+
+
+def _ranks_alone(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
+    """Yield a finding on recorded ranks of a job that train, and exchange nothing in any traced step."""
+    if job.timings is None or _BACKWARD not in job.timings.phases or len(parts) < _LEAST_RANKS:
+        return
+    if all(part.row.rule == NO_COLLECTIVE and not part.is_sample for part in parts):
+        text = (
+            f"{len(parts)} ranks exchange nothing {in_traced_steps(job)}: each trains alone; if they should train one "
+            "model, nothing that exchanges gradients wraps it (DistributedDataParallel, FSDP, accelerator.prepare)"
+        )
+        yield Finding("ranks_alone", "high", text)
 
 
 def _wrong(check: Check, num_steps: int) -> str:

@@ -18,7 +18,10 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.model import Category, Trace
 
-__all__ = ["IssuedCalls", "PerStep", "issued_calls", "mark_times", "marks_per_step", "strategy_of"]
+__all__ = ["NO_COLLECTIVE", "IssuedCalls", "PerStep", "issued_calls", "mark_times", "marks_per_step", "strategy_of"]
+
+NO_COLLECTIVE = "no collective was issued"
+"""The rule of ranks that exchange nothing."""
 
 _MOST_GATHERED = 1.5
 """Elements gathered after the update for each reduced one, above which they are not the parameters."""
@@ -100,7 +103,7 @@ def strategy_of(trace: Trace) -> tuple[str, str]:
     """Return (name, the rule by which it was recognised); several strategies are joined by +."""
     issued = issued_calls(trace)
     if len(issued.calls) == 0:
-        return "none", "no collective was issued"
+        return "none", NO_COLLECTIVE
     if _largest_group(trace, issued.calls) == 1:  # a group is no larger than the world
         return "one rank", "all groups have one rank"
     parts = [part for part in (_of_parameters(trace, issued), _of_activations(trace, issued)) if part is not None]
