@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -325,6 +326,10 @@ def test_a_job_that_ends_too_early_says_how_many_steps_are_missing(tmp_path: Pat
     assert (done.returncode, done.stdout) == (1, "trained 40 steps\n")
     assert "the recording failed: the loop ended after " in done.stderr
     assert RunFolder(tmp_path / "run").read_manifest().status == "failed"
+    fewer = re.search(r"let the job run longer, or record fewer steps \(--steps (\d+)\)", done.stderr)
+    assert fewer, done.stderr
+    shutil.rmtree(tmp_path / "run")
+    assert record(tmp_path, "--steps", fewer[1], "--", sys.executable, "train.py", "40").returncode == 0
 
 
 @pytest.mark.slow

@@ -46,6 +46,7 @@ from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.watched_rank import WatchedRank
 from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings
 from traceq.recorder.rank.rank_state import Rank
+from traceq.recorder.rank_recording import fitting_steps
 from traceq.recorder.timing.graph_capture import CAPTURED_STEP, is_capturing
 from traceq.recorder.toggles.compile import has_compiled
 from traceq.recorder.toggles.toggle import Job
@@ -348,7 +349,9 @@ class JobProcess:
         with suppress(Exception):
             self._end()
         rank.leave(text)
-        remedy = CAPTURED_STEP if self._has_captured else "let the job run longer, or record fewer steps (--steps)"
+        steps = fitting_steps(rank.rank.plan, rank.rank.progress.num_ended)
+        fewer = f"record fewer steps (--steps{f' {steps}' if steps else ''})"
+        remedy = CAPTURED_STEP if self._has_captured else f"let the job run longer, or {fewer}"
         mark_ended(rank.rank.plan.folder, "failed", f"{text}; {remedy}")
 
     def _note_captured_step(self) -> None:

@@ -25,7 +25,11 @@ from traceq.recorder.timing.timed_steps import num_timed_steps, timed_steps
 from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
 from traceq.runs.step_log import pairs_of
 
-__all__ = ["num_steps", "recorded_steps", "run_rank"]
+__all__ = ["fitting_steps", "num_steps", "recorded_steps", "run_rank"]
+
+
+_USED = 0.9
+"""Part of a loop's steps that a recording counts on: irregular ones are run again."""
 
 
 def run_rank(plan: Plan, entry: Entry, world: World, progress: ProgressCounters) -> None:
@@ -84,6 +88,14 @@ def recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None]
 def num_steps(plan: Plan) -> int:
     """Return the number of steps of a recording without `--until`."""
     return num_timed_steps(plan) + num_traced_steps(plan)
+
+
+def fitting_steps(plan: Plan, num_ended: int) -> int:
+    """Return the largest number of measured steps whose recording fits into a loop of so many steps; 0 for none."""
+    if plan.max_minutes or plan.process >= 0:
+        return 0
+    numbers = range(plan.steps - 1, 0, -1)
+    return next((steps for steps in numbers if num_steps(replace(plan, steps=steps)) <= _USED * num_ended), 0)
 
 
 def _build_steps(plan: Plan, entry: Entry, context: Context) -> dict[str, Step]:
