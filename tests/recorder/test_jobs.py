@@ -342,6 +342,7 @@ def test_a_job_that_ends_too_early_says_how_many_steps_are_missing(tmp_path: Pat
         ([sys.executable, "-c", "import torch, os; os.kill(os.getpid(), 9)"], 137, "before its steps were known"),
         ([sys.executable, "train.py", "3"], 1, "before its steps were known"),
         ([sys.executable, "train.py", "many"], 1, "its steps were known: ValueError: invalid literal for int() with"),
+        (torchrun(2, "no_such.py"), 1, "the job ended with exit code 1 before its steps were known"),
         (
             [
                 sys.executable,
@@ -361,6 +362,7 @@ def test_a_job_that_cannot_be_recorded_keeps_its_exit_code(
     done = record(tmp_path, "--", *command)
     assert done.returncode == code
     assert reason in done.stderr.splitlines()[-1]
+    assert "===" not in done.stderr.splitlines()[-1]
     assert not (tmp_path / "run").exists()
 
 

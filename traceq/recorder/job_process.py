@@ -57,6 +57,8 @@ __all__ = ["JobProcess", "attach"]
 _BATCHES_OF_COMPILED_STEPS = 32
 _BACKWARDS_WITHOUT_FORWARD = 2
 """Backward passes after the first one: if none followed a forward of a model, the loop calls other methods of it."""
+_OF_LAUNCHERS = ("ChildFailedError",)
+"""Exceptions that tell nothing but exit codes of the processes that a launcher started."""
 _FIRST_NOTE_S = 10.0
 """Seconds of learning after which a line says what for; the next line comes after twice the time."""
 
@@ -129,7 +131,7 @@ class JobProcess:
         before = sys.excepthook
 
         def note(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> object:
-            if not self._is_over and isinstance(error, Exception):
+            if not self._is_over and isinstance(error, Exception) and kind.__name__ not in _OF_LAUNCHERS:
                 self._injection.note_error(error_text(error))
                 if out_of_memory_line(error_text(error)):
                     self._injection.note_reason(error_text(error))
@@ -349,10 +351,11 @@ class JobProcess:
         with suppress(Exception):
             self._end()
         rank.leave(text)
-        steps = fitting_steps(rank.rank.plan, rank.rank.progress.num_ended)
-        fewer = f"record fewer steps (--steps{f' {steps}' if steps else ''})"
-        remedy = CAPTURED_STEP if self._has_captured else f"let the job run longer, or {fewer}"
-        mark_ended(rank.rank.plan.folder, "failed", f"{text}; {remedy}")
+        plan = rank.rank.plan
+        steps = fitting_steps(plan, rank.rank.progress.num_ended)
+        fewer = f", or record fewer steps (--steps {steps})" if steps else ""
+        remedy = CAPTURED_STEP if self._has_captured else f"let the job run longer{fewer}"
+        mark_ended(plan.folder, "failed", f"{text}; {remedy}")
 
     def _note_captured_step(self) -> None:
         """Note at the end of the job why no step of it was known."""

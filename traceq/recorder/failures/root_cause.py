@@ -115,8 +115,8 @@ class LaunchFailure:
 
 
 def last_line(message: str) -> str:
-    """Return the last line of a message that is not empty: what was raised, below the traceback of another process."""
-    return next((line.strip() for line in reversed(message.splitlines()) if line.strip()), "")
+    """Return the last line of a message that has words: what was raised, below the traceback of another process."""
+    return next((line.strip() for line in reversed(message.splitlines()) if re.search(r"\w", line)), "")
 
 
 def out_of_memory_line(message: str) -> str:
