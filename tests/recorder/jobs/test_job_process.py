@@ -50,7 +50,7 @@ PATCHED = (torch.autograd.backward, torch.optim.Optimizer.zero_grad, torch.save,
 
 
 def recorded(
-    folder: Path, loop: Loop, toggles: Sequence[str] = (TOGGLE,), num_steps: int = 600, **options: int
+    folder: Path, loop: Loop, toggles: Sequence[str] = (TOGGLE,), num_steps: int = 600, **options: float | None
 ) -> Notes:
     """Run the loop in this process as a job with an injected recorder, which lets it train on."""
     request = JobRequest(
@@ -326,6 +326,13 @@ def test_a_loop_of_long_steps_says_while_it_is_learned(
     lines = [line for line in capsys.readouterr().err.splitlines() if "learning" in line]
     backwards = [re.findall(r"(\d+) backward passes in (\d+) s", line)[0] for line in lines]
     assert backwards == [("3", "12"), ("5", "24")]
+
+
+def test_every_line_among_those_of_the_job_says_whose_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(tmp_path, plain, num_steps=200, steps=None, max_minutes=0.01)
+    lines = capsys.readouterr().err.splitlines()
+    assert any("pairs per comparison" in line for line in lines)
+    assert [line for line in lines if not line.startswith("traceq")] == []
 
 
 def test_an_arm_that_changes_nothing_has_no_verdict(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from traceq.recorder.spec.plan import Plan
 
 __all__ = ["Rank"]
 
+_OURS = "traceq"
+
 
 @dataclass(frozen=True, slots=True)
 class Rank:
@@ -66,9 +68,13 @@ class Rank:
         self.facts[key if self.plan.process >= 0 else f"{key}.{arm}"] = value
 
     def say(self, text: str) -> None:
-        """Print a message for the user; rank 0 prints, other ranks do nothing."""
+        """Print a message for the user; rank 0 prints, other ranks do nothing.
+
+        Among the lines of a loop that is the user's, each of ours begins with `traceq`.
+        """
         if self.world.rank == 0:
-            append_message(self.plan.messages_path, text)
+            is_among_others = not self.plan.recipe and not text.startswith(_OURS)
+            append_message(self.plan.messages_path, f"{_OURS}: {text}" if is_among_others else text)
 
     def reseed(self, draw: int) -> None:
         """Reset the random seed in 2 us; torch.manual_seed visits every backend and takes 80 us."""
