@@ -333,6 +333,16 @@ def test_a_job_that_ends_too_early_says_how_many_steps_are_missing(tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_a_job_that_ends_before_its_recording_says_what_reads_the_measured_steps(tmp_path: Path) -> None:
+    done = record(tmp_path, "--toggle", "@gc=off,on", "--", sys.executable, "train.py", "500")
+    assert done.returncode == 1
+    *_, measured, reason = done.stderr.splitlines()
+    assert measured == f"traceq: what was measured before it ended: traceq diff {tmp_path / 'run'}"
+    assert "the recording failed: the loop ended after" in reason
+    assert run_here("diff", str(tmp_path / "run")).code == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code", "reason"),
     [

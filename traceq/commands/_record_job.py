@@ -71,6 +71,8 @@ def record_job(
 
         result = launch_job(options, say)
     if result.fault:
+        if not batch_arg and result.folder.manifest_path.exists():
+            _print_measured(result.folder, say)
         say(f"traceq: {result.folder.path}: {result.fault}")
         raise typer.Exit(result.exit_code or 1)
     if result.is_elsewhere:
@@ -121,6 +123,16 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
     arm = manifest.arms[-1].name
     if folder.trace(arm, 0).is_file():
         say(shlex.join(["traceq", "show", str(folder.path / arm)]))
+
+
+def _print_measured(folder: RunFolder, say: Callable[[str], None]) -> None:
+    """Print the command that reads what was measured before a recording ended early, if that is anything."""
+    from traceq.runs.step_log import read_pairs
+
+    has_arms = len(folder.read_manifest().arms) > 1
+    if any(not (has_arms and pairs.is_control) for pairs in read_pairs(folder.steps)):
+        command = "diff" if has_arms else "show"
+        say(f"traceq: what was measured before it ended: {shlex.join(['traceq', command, str(folder.path)])}")
 
 
 def _print_table(folder: RunFolder, analysis: str) -> None:
