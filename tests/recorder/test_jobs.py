@@ -376,6 +376,14 @@ def test_a_job_that_cannot_be_recorded_keeps_its_exit_code(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_job_without_a_recording_leaves_no_folder_behind(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [*MAIN[:-2], "--dry-run", "--", sys.executable, "-c", "import torch"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_a_job_that_aborts_after_its_recording_keeps_its_exit_code_and_the_recording(tmp_path: Path) -> None:
     """As gloo's threads may at interpreter exit: `terminate called without an active exception`."""

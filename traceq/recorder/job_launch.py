@@ -6,6 +6,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -125,6 +126,9 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
         (out / ".claim").unlink(missing_ok=True)
         if options.is_dry or not folder.manifest_path.exists():  # nothing was recorded, and it was empty before
             shutil.rmtree(out, ignore_errors=True)
+            if options.out is None:
+                with suppress(OSError):  # it holds other runs
+                    out.parent.rmdir()
 
 
 def _announcement(options: JobOptions, out: Path) -> str:
