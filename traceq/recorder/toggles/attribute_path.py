@@ -134,8 +134,8 @@ def _slots(owner: Any, part: str, *, has_glob: bool) -> list[Slot]:
         return [slot for name in _names(owner) if fnmatch.fnmatch(name, part) and (slot := slot_of(owner, name))]
     slot = slot_of(owner, part)
     if slot is None and not has_glob:
-        known = [*_names(owner), *(name for name in dir(owner) if not name.startswith("_"))]
-        raise LookupError(f"{type(owner).__name__} has no {part!r}{did_you_mean(part, known)}")
+        names = [*_names(owner), *(name for name in dir(owner) if not name.startswith("_"))]
+        raise LookupError(f"{type(owner).__name__} has no {part!r}{did_you_mean(part, names)}")
     return [] if slot is None else [slot]
 
 
