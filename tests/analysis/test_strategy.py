@@ -537,7 +537,7 @@ def test_recorded_ranks_that_exchange_nothing_are_told() -> None:
     """As of a script that wraps its model on a GPU only."""
     (finding,) = analyze(recorded([], []), "strategy").findings
     assert (finding.code, finding.severity, finding.ns) == ("ranks_alone", "high", 0)
-    assert finding.text.startswith("2 ranks exchange nothing in this one traced step: each trains alone;")
+    assert finding.text.startswith("2 ranks exchange nothing through torch.distributed in this one traced step: if")
 
 
 def test_one_rank_ranks_that_do_not_train_or_one_that_issues_a_collective_are_not_alone() -> None:

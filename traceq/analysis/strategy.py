@@ -174,8 +174,9 @@ def _ranks_alone(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
         return
     if all(part.row.rule == NO_COLLECTIVE and not part.is_sample for part in parts):
         text = (
-            f"{len(parts)} ranks exchange nothing {in_traced_steps(job)}: each trains alone; if they should train one "
-            "model, nothing that exchanges gradients wraps it (DistributedDataParallel, FSDP, accelerator.prepare)"
+            f"{len(parts)} ranks exchange nothing through torch.distributed {in_traced_steps(job)}: if they should "
+            "train one model, nothing that exchanges gradients wraps it (DistributedDataParallel, FSDP, "
+            "accelerator.prepare)"
         )
         yield Finding("ranks_alone", "high", text)
 
