@@ -220,6 +220,12 @@ def test_lists_of_what_is_not_called_are_no_blocks() -> None:
         create_toggle("@checkpointing", ("off", "on"), Job([nn.ModuleList([layers])], []))
 
 
+def test_a_list_of_norms_is_no_list_of_blocks() -> None:
+    norms = nn.ModuleList([nn.LayerNorm(64) for _ in range(2)])
+    with pytest.raises(UsageFault, match="no list of blocks of one class"):
+        create_toggle("@checkpointing", ("off", "on"), Job([nn.ModuleList([norms, nn.Linear(64, 512)])], []))
+
+
 def test_what_applies_to_a_job_can_be_created_and_leaves_it_as_it_was() -> None:
     training = Training()
     before = training.step()

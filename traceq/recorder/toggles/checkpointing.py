@@ -18,6 +18,9 @@ __all__ = ["CANDIDATES", "BlocksToggle", "MethodsToggle", "create"]
 
 CANDIDATES = ("on",)
 
+_LEAST_SHARE = 0.05
+"""Part of the parameters that blocks have more than: lists of norms or of heads save next to nothing."""
+
 
 class BlocksToggle:
     """Blocks of the largest list of modules, called under torch.utils.checkpoint while on."""
@@ -82,7 +85,7 @@ class MethodsToggle:
 
 
 def create(job: Job, values: Sequence[str]) -> BlocksToggle | MethodsToggle:
-    """Return the toggle; UsageFault for a job without repeated blocks."""
+    """Return the toggle; UsageFault for a job without repeated blocks that have a part of its parameters."""
     modules = [module for model in job.models for module in model.modules()]
     for module in modules:
         if hasattr(module, "gradient_checkpointing_enable"):
@@ -92,7 +95,8 @@ def create(job: Job, values: Sequence[str]) -> BlocksToggle | MethodsToggle:
         blocks for blocks in lists if len(blocks) > 1 and len(set(map(type, blocks))) == 1 and has_forward(blocks[0])
     ]
     blocks = max(repeated, key=lambda blocks: sum(map(_num_parameters, blocks)), default=[])
-    if not any(map(_num_parameters, blocks)):
+    num_parameters = sum(map(_num_parameters, job.models))
+    if not blocks or sum(map(_num_parameters, blocks)) <= _LEAST_SHARE * num_parameters:
         raise UsageFault("the models have no list of blocks of one class")
     return BlocksToggle(blocks, values)
 
