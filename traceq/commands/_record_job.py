@@ -24,6 +24,8 @@ LOADER_RECIPE = "dataloader"
 _UNSTEADY = 1.1
 """Ratio of two measurements of the same step from which both are printed."""
 _MOST_LEADS = 3
+_SAID_BY_RANKS = "odd_steps"
+"""Code of the finding that the job has printed as a note."""
 _REPLICATES = 4  # the fewest that give an interval
 
 
@@ -225,7 +227,7 @@ def _core_lines(folder: RunFolder) -> Iterator[str]:
 
 
 def _leads(folder: RunFolder) -> Iterator[str]:
-    """Yield the findings that `traceq show` has first on the only arm, if steps were traced."""
+    """Yield the findings that `traceq show` has first on the only arm, if steps were traced; without what was said."""
     from traceq.commands._engine import engine_for
     from traceq.commands._progress import shown_work
     from traceq.engines.analyze_path import sheet_of
@@ -235,8 +237,8 @@ def _leads(folder: RunFolder) -> Iterator[str]:
     engine = engine_for(memory=None, cluster=None)
     with shown_work("analysing") as on_progress:
         sheet, _ = sheet_of(str(folder.path), start=engine.start, small=engine.small, on_progress=on_progress)
-    of_cores = {finding.code for report in sheet.reports if report.name == "loader" for finding in report.findings}
-    others = [finding for finding in sheet.top_findings if finding.code not in of_cores]
+    said = {finding.code for report in sheet.reports if report.name == "loader" for finding in report.findings}
+    others = [finding for finding in sheet.top_findings if finding.code not in {*said, _SAID_BY_RANKS}]
     yield from (f"traceq: {finding.text}" for finding in others[:_MOST_LEADS])
 
 
