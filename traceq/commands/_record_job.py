@@ -237,8 +237,8 @@ def _leads(folder: RunFolder) -> Iterator[str]:
     engine = engine_for(memory=None, cluster=None)
     with shown_work("analysing") as on_progress:
         sheet, _ = sheet_of(str(folder.path), start=engine.start, small=engine.small, on_progress=on_progress)
-    said = {finding.code for report in sheet.reports if report.name == "loader" for finding in report.findings}
-    others = [finding for finding in sheet.top_findings if finding.code not in {*said, _SAID_BY_RANKS}]
+    printed = {finding.code for report in sheet.reports if report.name == "loader" for finding in report.findings}
+    others = [finding for finding in sheet.top_findings if finding.code not in {*printed, _SAID_BY_RANKS}]
     yield from (f"traceq: {finding.text}" for finding in others[:_MOST_LEADS])
 
 
