@@ -19,7 +19,7 @@ def were_usual(*steps: str, pattern: str = PLAIN) -> tuple[list[bool], list[str]
     """Return for each step whether it was usual, and what was said."""
     changes: list[str] = []
     usual = UsualSteps(StepPattern(tuple(pattern.split()), "O0", pattern[0], 6, 6), changes.append)
-    return [usual.add(step.split()) for step in steps], changes
+    return [usual.add("", step.split()) for step in steps], changes
 
 
 def test_after_many_other_steps_those_of_most_are_usual() -> None:
@@ -52,12 +52,37 @@ def test_steps_of_which_no_kind_is_that_of_most_stay_unusual() -> None:
     assert changes == []
 
 
+def in_turns(steps: list[str], num: int) -> tuple[list[bool], list[str]]:
+    """Return the same where two arms take turns, of `num` steps each."""
+    changes: list[str] = []
+    usual = UsualSteps(StepPattern(tuple(PLAIN.split()), "O0", "L", 6, 6), changes.append)
+    return [usual.add("ab"[number // num % 2], step.split()) for number, step in enumerate(steps)], changes
+
+
+def test_all_arms_go_over_to_other_steps_together() -> None:
+    usual, changes = in_turns([PLAIN] * 40 + [WITH_TEACHER] * 60, 2)
+    assert usual == [True] * 40 + [False] * 48 + [True] * 12
+    assert changes == [f"{WITH_TEACHER} instead of {PLAIN}"]
+
+
+def test_an_arm_that_had_no_step_meanwhile_learns_from_its_next_ones() -> None:
+    changes: list[str] = []
+    usual = UsualSteps(StepPattern(tuple(PLAIN.split()), "O0", "L", 6, 6), changes.append)
+    assert all(usual.add(arm, PLAIN.split()) for arm in "abc" for _ in range(10))
+    for number in range(48):
+        assert not usual.add("ab"[number % 2], WITH_TEACHER.split())
+    assert usual.add("a", WITH_TEACHER.split())
+    assert all(usual.add("c", WITH_TEACHER.split()) for _ in range(20))
+
+
 KINDS = st.sampled_from([PLAIN, WITH_TEACHER, WITH_EVALUATION])
 
 
-@given(st.lists(st.tuples(KINDS, st.integers(1, 40)), min_size=2, max_size=8))
-def test_steps_before_and_behind_a_change_are_further_apart_than_those_of_a_pair(runs: list[tuple[str, int]]) -> None:
-    steps = [PLAIN] * 8 + [step for kind, num in runs for step in [kind] * num]
-    usual, _ = were_usual(*steps)
+@given(st.lists(st.tuples(KINDS, st.integers(5, 80)), min_size=2, max_size=8), st.sampled_from([2, 4, 8]))
+def test_steps_before_and_behind_a_change_are_further_apart_than_those_of_a_pair(
+    runs: list[tuple[str, int]], num: int
+) -> None:
+    steps = [PLAIN] * 32 + [step for kind, num_steps in runs for step in [kind] * num_steps]
+    usual, _ = in_turns(steps, num)
     counted = [number for number, is_usual in enumerate(usual) if is_usual]
     assert all(b - a > STEPS_OF_A_PAIR for a, b in pairwise(counted) if steps[a] != steps[b])

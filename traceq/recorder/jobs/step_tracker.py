@@ -31,8 +31,7 @@ class StepTracker:
     _part_begin: int = 0  # index in `_events`
     _num_parts: int = 0  # that have ended in this step
     _last_step: list[str] = field(default_factory=list)
-    _usual: dict[str, UsualSteps] = field(default_factory=dict)  # by arm
-    _changes: set[str] = field(default_factory=set)
+    _usual: UsualSteps | None = None
 
     def add(self, event: str) -> bool:
         """Add an event; return True if it begins a step of a known pattern."""
@@ -97,23 +96,20 @@ class StepTracker:
 
     def was_regular(self) -> bool:
         """Return whether the step before the last begin had the usual events of its arm; call it once per step."""
-        return self._usual_of(self.arm).add(self._last_step)
+        return self._usual_steps().add(self.arm, self._last_step)
 
     def num_batches(self, arm: str) -> int:
         """Return how many batches a usual step of an arm asks for."""
-        return self._usual_of(arm).events.count(BATCH)
+        return self._usual_steps().events(arm).count(BATCH)
 
-    def _usual_of(self, arm: str) -> UsualSteps:
+    def _usual_steps(self) -> UsualSteps:
         assert self.pattern is not None
-        if arm not in self._usual:
-            self._usual[arm] = UsualSteps(self.pattern, self._say_change)
-        return self._usual[arm]
+        if self._usual is None:
+            self._usual = UsualSteps(self.pattern, self._say_change)
+        return self._usual
 
     def _say_change(self, change: str) -> None:
-        """Say once what several arms have in common."""
-        if change not in self._changes:
-            self._changes.add(change)
-            self.say(f"traceq: note: the usual steps of the job are others now: {change}")
+        self.say(f"traceq: note: the usual steps of the job are others now: {change}")
 
     @property
     def text(self) -> str:
