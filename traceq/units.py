@@ -6,7 +6,17 @@ import math
 from collections.abc import Sequence
 from enum import Enum
 
-__all__ = ["Unit", "bar", "format_range", "format_ranks", "format_value", "ranks_of", "shades", "sparkline"]
+__all__ = [
+    "Unit",
+    "bar",
+    "format_range",
+    "format_ranks",
+    "format_value",
+    "name_ranks",
+    "ranks_of",
+    "shades",
+    "sparkline",
+]
 
 
 class Unit(Enum):
@@ -72,7 +82,12 @@ _ROUNDS_UP = 0.9995  # 999.9 us reads as 1.00 ms, not as 1,000 us
 def ranks_of(ranks: Sequence[int], world_size: int) -> str:
     """Return `ranks 0-1 of 8`; of a world of one, which also traces have that do not record its size, `rank 0`."""
     of_world = f" of {world_size}" if world_size > 1 else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}{of_world}"
+    return f"{name_ranks(ranks)}{of_world}"
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return `rank 3`, or `ranks 0-2, 5`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
 
 
 def format_ranks(ranks: Sequence[int]) -> str:

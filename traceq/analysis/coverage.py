@@ -18,7 +18,7 @@ from traceq.frozen import frozen
 from traceq.intervals import measure, sorted_unique
 from traceq.model import Caveat, Trace
 from traceq.report import Finding, Report, Table, column
-from traceq.units import Unit, format_ranks, format_value
+from traceq.units import Unit, format_value, name_ranks
 
 POSITION = 80
 
@@ -144,7 +144,7 @@ def _lost_host(job: Job, parts: Sequence[_Rank]) -> list[Caveat]:
     ranks = [rank.rank for rank, is_lacking in zip(job.ranks, lacking, strict=True) if is_lacking]
     if not ranks:
         return []
-    where = "" if len(ranks) == len(job.ranks) else _of_ranks(ranks)
+    where = "" if len(ranks) == len(job.ranks) else f"{name_ranks(ranks)}: "
     text = "the profiler recorded no host ops (ProfilerActivity.CPU is missing): phases, ops and lines are not known"
     return [Caveat("no_host_ops", f"{where}{text}")]
 
@@ -165,16 +165,12 @@ def _of_another_program(job: Job) -> list[Finding]:
     ranks = [rank.rank for rank in job.ranks if rank.is_foreign]
     if not ranks:
         return []
-    where = "" if len(ranks) == len(job.ranks) else _of_ranks(ranks)
+    where = "" if len(ranks) == len(job.ranks) else f"{name_ranks(ranks)}: "
     text = (
         f"{where}no event is of PyTorch's profiler (categories `cpu_op`, `kernel`, ...): what takes its time is not "
         "known; `traceq query` reads its events"
     )
     return [Finding("foreign_trace", "high", text)]
-
-
-def _of_ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: "
 
 
 def _several_devices(trace: Trace) -> list[Caveat]:

@@ -21,7 +21,7 @@ from traceq.runs.run_folder import RUNS, STEPS, is_run, read_manifest
 from traceq.runs.step_log import PairLine, StepLine, pairs_of, rank_files, read_lines
 from traceq.runs.timings import timings_of
 from traceq.runs.windows import latest_windows
-from traceq.units import format_ranks
+from traceq.units import name_ranks
 
 __all__ = [
     "ReadTraces",
@@ -317,7 +317,7 @@ def _runs_in(folder: Place) -> str:
 
 def _no_such_ranks(path: Place, selected: Collection[int], present: Iterable[int]) -> UsageFault:
     """Return the error of a selection of which nothing is there."""
-    texts = [f"rank{'s' if len(each) > 1 else ''} {format_ranks(each)}" for each in (list(selected), list(present))]
+    texts = [name_ranks(list(each)) for each in (selected, present)]
     return UsageFault(f"{path}: no trace of {texts[0]}; expected {texts[1]}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.model import Caveat
-from traceq.units import format_ranks
+from traceq.units import name_ranks
 
 __all__ = ["lost_device_caveats"]
 
@@ -16,7 +16,7 @@ def lost_device_caveats(ranks: Sequence[Outline]) -> tuple[Caveat, ...]:
     lacking = [rank.rank for rank in ranks if rank.lacks_device_rows]
     if not lacking:
         return ()
-    where = "" if len(lacking) == len(ranks) else f"rank{'s' if len(lacking) > 1 else ''} {format_ranks(lacking)}: "
+    where = "" if len(lacking) == len(ranks) else f"{name_ranks(lacking)}: "
     text = (
         f"{where}the profiler recorded no device activity (ProfilerActivity.CUDA is missing, CUPTI was busy, or the "
         "file is cut short): times are the host's, and what a sync costs is not known"

@@ -11,7 +11,7 @@ from pathlib import Path
 from traceq.facts.timeline.call_sites import user_line
 from traceq.recorder.process.process_state import cpu_s, is_alive, stat_fields, state
 from traceq.recorder.process.watched_rank import SeenRank, read_stacks
-from traceq.units import format_ranks
+from traceq.units import name_ranks
 
 __all__ = ["RankStand", "describe_stands", "rank_stand", "rank_stands"]
 
@@ -78,7 +78,7 @@ def describe_stands(stands: Sequence[RankStand]) -> list[str]:
     lines = [", ".join(_sentence(ranks, text) for text, ranks in places) + _late_text(stands)]
     stacks = _grouped((each.stack, each.seen) for each in stands if each.stack)
     for stack, ranks in stacks[:_MAX_STACKS]:
-        lines += [f"{_named(ranks)}, most recent call first:", *stack.splitlines()[:_MAX_FRAMES]]
+        lines += [f"{name_ranks(ranks)}, most recent call first:", *stack.splitlines()[:_MAX_FRAMES]]
     if len(stacks) > _MAX_STACKS:
         lines.append(f"{len(stacks) - _MAX_STACKS} more stacks")
     return lines
@@ -90,16 +90,12 @@ def _late_text(stands: Sequence[RankStand]) -> str:
     if len(late) in (0, len(stands)):
         fewest = min(each.seen.num_events for each in stands)
         late = [each.seen.rank for each in stands if each.seen.num_events == fewest]
-    return "" if len(late) == len(stands) else f"; the others wait for {_named(late)}"
+    return "" if len(late) == len(stands) else f"; the others wait for {name_ranks(late)}"
 
 
 def _sentence(ranks: Sequence[int], text: str) -> str:
     verb, _, rest = text.partition(" ")
-    return f"{_named(ranks)} {verb if len(ranks) == 1 else _PLURAL[verb]} {rest}"
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+    return f"{name_ranks(ranks)} {verb if len(ranks) == 1 else _PLURAL[verb]} {rest}"
 
 
 def _grouped(of_ranks: Iterable[tuple[str, SeenRank]]) -> list[tuple[str, list[int]]]:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from traceq.compare.result import Diff, Diffs
 from traceq.renderers.html.diff_charts import direction
-from traceq.report import Source
 from traceq.stats import Comparison
-from traceq.units import Unit, format_ranks, format_value
+from traceq.units import Unit, format_value, name_ranks
 
 __all__ = ["answer", "compared", "diff_numbers"]
 
@@ -57,17 +56,13 @@ def compared(diffs: Diffs) -> str:
     first = diffs.diffs[0]
     source = first.a
     arms = f"{_listed([diff.b_name for diff in diffs.diffs])} against {first.a_name}"
-    sides = list(dict.fromkeys(_ranks(side) for side in (first.a, first.b) if side.ranks))
+    sides = list(dict.fromkeys(name_ranks(side.ranks) for side in (first.a, first.b) if side.ranks))
     ranks = " and ".join(sides) + (f" of {source.world_size}" if sides and source.world_size > 1 else "")
     traced = first.traced
     steps = traced.windows_text if traced and traced.marked else ""
     path = "" if source.path == first.a_name else source.path
     parts = (arms, ranks, source.device, f"torch {source.torch}" if source.torch else "", steps, path)
     return " · ".join(filter(None, parts))
-
-
-def _ranks(source: Source) -> str:
-    return f"rank{'s' if len(source.ranks) > 1 else ''} {format_ranks(source.ranks)}"
 
 
 def diff_numbers(diffs: Diffs) -> Iterator[tuple[str, str, str, str]]:
