@@ -128,11 +128,18 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
 
 
 def _print_measured(folder: RunFolder, say: Callable[[str], None]) -> None:
-    """Print the command that reads what was measured before a recording ended early, if that is anything."""
+    """Print the command that reads what was measured before a recording ended early, if that is anything.
+
+    Nothing can read a journal whose last line is cut short, as by a full disk.
+    """
     from traceq.runs.step_log import read_pairs
 
     has_arms = len(folder.read_manifest().arms) > 1
-    if any(not (has_arms and pairs.is_control) for pairs in read_pairs(folder.steps)):
+    try:
+        measured = read_pairs(folder.steps)
+    except TraceqError:
+        return
+    if any(not (has_arms and pairs.is_control) for pairs in measured):
         command = "diff" if has_arms else "show"
         say(f"traceq: what was measured before it ended: {shlex.join(['traceq', command, str(folder.path)])}")
 
