@@ -4,11 +4,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+OLDEST := $(VENV)-oldest
 
 # Tests start hundreds of processes; with this variable set each would compile traceq again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow lint fuzz recipes faults strategies bench causes jobs recordings whatif docs wheels clean
+.PHONY: demo test slow oldest lint fuzz recipes faults strategies bench causes jobs recordings whatif docs wheels clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record a check, and one of known cost, on two CPU ranks and say what each costs
@@ -23,6 +24,16 @@ test: lint ## lint, types, and every test but those of the targets below
 slow: $(VENV)/.test ## the slow tests, and the property tests with four times as many examples
 	$(BIN)/python -m pytest -n auto --hypothesis-profile all \
 	  -m "(slow or hypothesis) and not recipes and not many and not faults"
+
+# Of torch this is a build for CUDA, of 3 GB, unless TORCH_INDEX names another one. They deprecate parts of each other.
+oldest: $(OLDEST)/bin/python ## every test but those of the targets below, with the oldest packages that pyproject.toml allows
+	$(OLDEST)/bin/python packaging/oldest.py record cluster hta parquet query zstd > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install -q -c $(OLDEST)/constraints.txt \
+	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[record,dev,hta]'
+	$(OLDEST)/bin/python -m pytest -n auto -W ignore::DeprecationWarning -W ignore::FutureWarning
+
+$(OLDEST)/bin/python:
+	$(PYTHON) -m venv $(OLDEST)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -93,7 +104,7 @@ wheels: $(VENV)/.wheels ## the source distribution and all wheels but that of Wi
 	$(BIN)/python packaging/wheels.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # An importable torch, of whatever build, is used as it is; else the pinned one is installed. For a certain build install
 # torch first, or say TORCH_INDEX=https://download.pytorch.org/whl/cpu (or .../cu128).

@@ -51,12 +51,12 @@ def build(context: Context, parameters: Parameters) -> Step:
 
     from traceq.recipes.memory.limit import Capacity
     from traceq.recipes.sharding_backends.build import too_few_ranks
-    from traceq.recipes.sharding_backends.deepspeed import missing_engine
+    from traceq.recipes.sharding_backends.missing_backend import missing_backend
     from traceq.recipes.sharding_backends.training import ShardedTraining
     from traceq.recipes.workload.precision import note_state, sized
 
     strategy, precision = parameters.strategy, parameters.precision
-    if missing := missing_engine(strategy, precision) or too_few_ranks(context, strategy):
+    if missing := missing_backend(strategy, precision) or too_few_ranks(context, strategy):
         raise Skip(missing)
     context.facts["memory"] = context.device.type
     if parameters.expandable_segments:

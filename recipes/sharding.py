@@ -48,14 +48,14 @@ def build(context: Context, parameters: Parameters) -> Step:
 
     from traceq.recipes.memory.model_state import state_bytes
     from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_collectives
-    from traceq.recipes.sharding_backends.deepspeed import missing_engine
+    from traceq.recipes.sharding_backends.missing_backend import missing_backend
     from traceq.recipes.sharding_backends.training import ShardedTraining
     from traceq.recipes.workload.precision import note_state, sized
 
     strategy, seed = parameters.strategy, parameters.seed
     if context.world_size == 1:
         raise RecordingFailed("sharding needs at least two ranks; found one: --ranks 2")
-    if missing := missing_engine(strategy, parameters.precision):
+    if missing := missing_backend(strategy, parameters.precision):
         raise Skip(missing)
     training = ShardedTraining.build(context, parameters)
     size = sized(parameters.size, cameras=parameters.cameras, prompts=parameters.prompts)

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 __all__ = ["local_part", "state_bytes"]
 
 
 def local_part(tensor: Any) -> torch.Tensor:
     """Return the part of a parameter or of its state that the current rank holds."""
-    part: torch.Tensor = tensor.to_local() if isinstance(tensor, DTensor) else getattr(tensor, "ds_tensor", tensor)
-    return part  # `ds_tensor` is DeepSpeed's name of a shard
+    if hasattr(tensor, "to_local"):  # a DTensor, whose module has another name before torch 2.5
+        return tensor.to_local()  # type: ignore[no-any-return]
+    return getattr(tensor, "ds_tensor", tensor)  # type: ignore[no-any-return]  # DeepSpeed's name of a shard
 
 
 def state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:

@@ -10,13 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import (
-    FullyShardedDataParallel,
-    MixedPrecision,
-    MixedPrecisionPolicy,
-    ShardingStrategy,
-    fully_shard,
-)
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from traceq.errors import RecordingFailed
@@ -127,6 +121,8 @@ def _wrapped(context: Context, model: nn.Module, spec: ShardingSpec) -> nn.Modul
 
 
 def _fully_sharded(context: Context, model: nn.Module, spec: ShardingSpec) -> nn.Module:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # since torch 2.6
+
     world = dist.group.WORLD
     assert world is not None
     mesh = DeviceMesh.from_group(world, context.device.type)  # some versions would create an nccl group beside gloo

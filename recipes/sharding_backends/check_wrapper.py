@@ -8,8 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, ShardingStrategy
-from torch.distributed.tensor import DTensor
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 from traceq.errors import RecordingFailed
@@ -49,6 +48,9 @@ def _spans(model: Any, strategy: str) -> list[int]:
     if strategy == "ddp":
         return [model.process_group.size()] if isinstance(model, DistributedDataParallel) else []
     if strategy == "fsdp2":
+        from torch.distributed.fsdp import FSDPModule  # since torch 2.6
+        from torch.distributed.tensor import DTensor
+
         units = [module for module in model.modules() if isinstance(module, FSDPModule)]
         meshes = {each.device_mesh.size() for each in model.parameters() if isinstance(each, DTensor)}
         return len(units) * list(meshes) if len(meshes) == 1 else []

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import nn
 
-from traceq.recipes.workload.parameters import Precision
-
-__all__ = ["missing_engine", "zero_engine"]
+__all__ = ["zero_engine"]
 
 _SHM = "deepspeed_shm_comm"
-
-
-def missing_engine(strategy: str, precision: Precision) -> str:
-    """Return why a strategy cannot run here, "" if it can."""
-    if strategy.startswith("zero") and precision == "bfloat16":
-        return "DeepSpeed keeps float32 masters of bfloat16 weights: with precision=bfloat16 it is not alike"
-    if strategy.startswith("zero") and find_spec("deepspeed") is None:
-        return "needs DeepSpeed, which is not installed: pip install 'traceq-torch[deepspeed]'"
-    return ""
 
 
 def zero_engine(

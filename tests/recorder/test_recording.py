@@ -18,7 +18,7 @@ from traceq.runs.embedded_recording import decode
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine, read_lines, read_pairs
 
-pytest.importorskip("torch", reason="recording needs torch")
+distributed = pytest.importorskip("torch._C._distributed_c10d", reason="recording needs torch with its processes")
 pytest.importorskip("accelerate", reason="the outlier recipe gathers metrics through accelerate")
 pytestmark = pytest.mark.torch
 
@@ -87,7 +87,6 @@ def test_the_manifest_says_what_was_verified(folder: RunFolder) -> None:
     assert manifest.parameters["stall_us"] == 20000
     expected = {"backend": "gloo", "world_size": 2, "wrapper": "DistributedDataParallel", "accelerate_world_size": 2}
     assert {key: manifest.environment[key] for key in expected} == expected
-    assert "all_reduce" in str(manifest.environment["collectives.on"])
 
 
 def test_each_comparison_has_sixteen_pairs_on_both_ranks(folder: RunFolder) -> None:
@@ -174,7 +173,9 @@ def test_the_window_has_the_steps_asked_for(folder: RunFolder) -> None:
     assert sum(name.startswith("ProfilerStep#") for name in names) == 2
 
 
+@pytest.mark.skipif(not hasattr(distributed, "_dump_fr_trace_json"), reason="this torch records nothing of gloo")
 def test_the_flight_recorder_counts_what_the_window_reduced(folder: RunFolder) -> None:
+    assert "all_reduce" in str(folder.read_manifest().environment["collectives.on"])
     entries = json.loads(folder.flight("on", 0).read_text())["entries"]
     reduces = [entry for entry in entries if entry["profiling_name"] == "gloo:all_reduce"]
     rows = [row for row in trace(folder, "on")["traceEvents"] if row.get("name") == "gloo:all_reduce"]

@@ -87,4 +87,5 @@ def _half(degrees: int) -> float:
 
 def _area(angle: float, degrees: int) -> float:
     """Return the area under the density from 0 to an angle."""
-    return float(np.trapezoid(np.cos(_POINTS * angle) ** (degrees - 1), _POINTS * angle))
+    heights = np.cos(_POINTS * angle) ** (degrees - 1)
+    return angle * float(np.mean(heights[1:] + heights[:-1])) / 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
+from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
@@ -13,6 +15,8 @@ __all__ = ["CANDIDATES", "FindUnusedToggle", "create"]
 
 CANDIDATES = ("off", "on")
 _ATTRIBUTES = ("reducer", "logger", "find_unused_parameters")
+_UNSYNCED: dict[str, Any] = {"init_sync": False} if "init_sync" in signature(DistributedDataParallel).parameters else {}
+"""Torch 2.4 always broadcasts the weights again, which are equal on all ranks."""
 
 
 class FindUnusedToggle:
@@ -28,8 +32,8 @@ class FindUnusedToggle:
             wrapper.module,
             device_ids=wrapper.device_ids,
             process_group=wrapper.process_group,
-            init_sync=False,
             find_unused_parameters=not self._before,
+            **_UNSYNCED,
         )
         self._attributes = {
             self._before: {name: getattr(wrapper, name) for name in _ATTRIBUTES},

@@ -105,7 +105,6 @@ def _profiler(window: Window, device: torch.device, is_wanted: Callable[[], bool
         on_trace_ready=lambda profiler: _export(profiler, window) if is_wanted() else None,
         record_shapes=not window.stacks,
         with_stack=window.stacks,
-        acc_events=False,
         experimental_config=_experimental_config(device),
     )
     if window.embedded:
