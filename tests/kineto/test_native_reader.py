@@ -177,10 +177,14 @@ IDS += [
 
 @pytest.mark.parametrize("number", IDS)
 @pytest.mark.parametrize(
-    "key", ["External id", "correlation", "stream", "bytes", "Sequence number", "grid", "Call stack"]
+    "key", ["External id", "correlation", "stream", "bytes", "Sequence number", "grid", "Call stack", "CallFrom"]
 )
 def test_every_spelling_of_an_id_is_read_alike(key: str, number: str) -> None:
-    rows = (op("op", 0, 1, **{key: 123456, "external id": 5}), row("kernel", "k", 0, 1, **{key: 123456, "size": 3}))
+    rows = (
+        op("op", 0, 1, **{key: 123456, "external id": 5}),
+        row("kernel", "k", 0, 1, **{key: 123456, "size": 3}),
+        row("python_function", "a.py(3): f", 0, 1, **{key: 123456}),
+    )
     compare(text(*rows).replace(b"123456", number.encode()))
 
 

@@ -176,6 +176,13 @@ def test_metadata_behind_the_events_counts_as_much() -> None:
     assert (read_text(content).rank, read_text(content).world_size) == (3, 4)
 
 
+def test_a_python_frame_has_the_line_that_called_it_and_an_op_none() -> None:
+    frame = row("python_function", "b.py(3): g", 0, 9, CallFrom="a.py:7")
+    stacks = build(row("cpu_op", "aten::add", 1, 2, CallFrom="a.py:8"), frame).events.stacks
+    assert stacks.row.tolist() == [1]
+    assert build(frame).events.strings[build(frame).events.stacks.text[0]] == "a.py:7"
+
+
 def test_a_trace_of_2021_is_read_in_its_own_spelling() -> None:
     trace = build(
         row("Operator", "ProfilerStep#4", 0, 100),

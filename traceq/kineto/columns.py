@@ -146,7 +146,7 @@ class ColumnBuilder:
             [args[row] for row in rows.tolist()] for rows in (device, linked, host, ops)
         )
         self._note_messages(args, events, np.flatnonzero(_WITH_MESSAGES[category]), names)
-        self._note_stacks(host_args, host)
+        self._note_stacks(args, host, np.flatnonzero(category == Category.PYTHON))
         self._note_waits(args, np.flatnonzero(_SYNC[category]))
         self._note_nodes(device_args, device)
 
@@ -205,10 +205,10 @@ class ColumnBuilder:
             if flag or args[row].collective is not None:
                 self._messages.add(self.num_rows + row, _as_text(events[row].name), args[row], self.strings)
 
-    def _note_stacks(self, args: Sequence[RawArgs], rows: NDArray[np.int64]) -> None:
-        for index, stack in enumerate([a.call_stack for a in args]):
-            if stack:
-                self._stacks.append((self.num_rows + int(rows[index]), self.strings[_as_text(stack)]))
+    def _note_stacks(self, args: Sequence[RawArgs], host: NDArray[np.int64], python: NDArray[np.int64]) -> None:
+        noted = [(row, args[row].call_stack) for row in host.tolist()]
+        noted += [(row, args[row].call_from) for row in python.tolist()]
+        self._stacks += [(self.num_rows + row, self.strings[_as_text(stack)]) for row, stack in sorted(noted) if stack]
 
     def _note_waits(self, args: Sequence[RawArgs], rows: NDArray[np.int64]) -> None:
         """Record which event a sync row waits for, if it names both the stream and the recording call."""

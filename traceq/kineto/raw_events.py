@@ -30,6 +30,7 @@ class RawArgs(msgspec.Struct, gc=False):
     sequence: Any = msgspec.field(name="Sequence number", default=-1)
     forward_thread: Any = msgspec.field(name="Fwd thread id", default=-1)
     call_stack: Any = msgspec.field(name="Call stack", default=None)
+    call_from: Any = msgspec.field(name="CallFrom", default=None)  # of a Python frame
     collective: Any = msgspec.field(name="Collective name", default=None)
     elements_in: Any = msgspec.field(name="In msg nelems", default=-1)
     elements_out: Any = msgspec.field(name="Out msg nelems", default=-1)

@@ -85,7 +85,7 @@ class Messages:
 
 @frozen
 class CallStacks:
-    """Python stacks written into events (`Call stack`): `row` int64[M], `text` int32[M] string ids."""
+    """Stacks of ops (2021), callers of Python frames (torch 2.14): `row` int64[M], `text` int32[M] string ids."""
 
     row: NDArray[np.int64]
     text: NDArray[np.int32]

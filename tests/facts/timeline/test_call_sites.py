@@ -26,6 +26,19 @@ def test_the_line_is_that_of_the_innermost_user_frame() -> None:
     ) == ("", "Linear_3", "model.py:20 forward")
 
 
+def test_since_torch_2_14_the_line_is_the_one_that_makes_the_call() -> None:
+    main = frame("/repo/train.py(88): main", 0, 100, CallFrom="/repo/train.py:120")
+    loss = frame("/repo/loss.py(20): check", 10, 60, CallFrom="/repo/train.py:95")
+    item = frame("<built-in method item of Tensor object at 0x7f>", 28, 20, CallFrom="/repo/loss.py:24")
+    inside = frame("torch/_tensor.py(9): wrapped", 25, 30, CallFrom="/repo/loss.py:23")
+    assert origin(main)[2] == "train.py:88 main"  # what calls nothing is somewhere in the function
+    assert origin(main, loss)[2] == "loss.py:20 check"
+    assert origin(main, loss, item)[2] == "loss.py:24 check"
+    assert origin(main, loss, inside, item)[2] == "loss.py:23 check"
+    assert origin(main, item)[2] == "train.py:88 main"  # a line of another file is none of this function's
+    assert origin(main, loss, op("aten::item", 29, 15, **{"Call stack": "old.py(3): f"}), item)[2] == "loss.py:24 check"
+
+
 def test_the_module_is_the_path_to_the_innermost() -> None:
     frames = (
         frame("nn.Module: Net_0", 0, 100),

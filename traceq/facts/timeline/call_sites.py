@@ -1,7 +1,8 @@
 """Origin of a host call in the program: op, module and Python line.
 
 The line is that of the innermost frame outside libraries that only pass calls on, such as torch: from Python stacks in
-the trace, else from the `Call stack` of an op (2021), else from the table that a recording of traceq embeds.
+the trace, else from the `Call stack` of an op (2021), else from the table that a recording of traceq embeds. Python
+stacks tell where a function begins; which line of it made a call they tell since torch 2.14.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import OTHER, phases
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
-from traceq.grouping import ordinals
+from traceq.grouping import group, ordinals
 from traceq.intervals import sorted_unique
 from traceq.model import CallStacks, Category, Trace
 
@@ -199,12 +200,32 @@ def _op_names(trace: Trace, ops: Nest, index: NDArray[np.int64], texts: dict[str
 
 
 def _user_lines(trace: Trace, frames: Nest, time_ns: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
-    """Return the line of the innermost user frame at each time."""
-    events = trace.events
-    index = frames.first_enclosing(frames.innermost_at(time_ns), _is_user(trace, frames))
-    names, inverse = unique_names(events, frames.rows[index])
-    numbers = np.array([_number(texts, source_line(events.strings[name])) for name in names.tolist()], np.int64)
-    return np.where(index >= 0, numbers[inverse], 0)
+    """Return the line of the innermost user frame at each time: that of its call, if recorded, else its first."""
+    strings, name, is_user = trace.events.strings, trace.events.name, _is_user(trace, frames)
+    innermost = frames.innermost_at(time_ns)
+    index = frames.first_enclosing(innermost, is_user)
+    is_called = (frames.parent >= 0) & is_user[frames.parent]
+    called = frames.first_enclosing(innermost, is_user | is_called)
+    caller = np.where(called != index, _callers(trace)[frames.rows[called]], -1)
+    groups = group([name[frames.rows[index]], caller])
+    lines = [_called_line(strings[frame], strings[line] if line >= 0 else "") for frame, line in groups.keys.tolist()]
+    numbers = np.array([_number(texts, line) for line in lines], np.int64)
+    return np.where(index >= 0, numbers[groups.group_ids], 0)
+
+
+def _called_line(frame: str, caller: str) -> str:
+    """Return `file.py:45 check` for `path/file.py(41): check` and `path/file.py:45`, where it makes a call."""
+    match, (path, _, number) = _FRAME.match(frame), caller.rpartition(":")
+    return source_line(f"{path}({number}): {match['function']}" if match and match["path"] == path else frame)
+
+
+@once_per_trace
+def _callers(trace: Trace) -> NDArray[np.int64]:
+    """Return the string of the line that called each Python frame: int64[N], -1 where the trace does not tell."""
+    stacks, caller = trace.events.stacks, np.full(len(trace.events), -1)
+    is_frame = trace.events.category[stacks.row] == Category.PYTHON
+    caller[stacks.row[is_frame]] = stacks.text[is_frame]
+    return caller
 
 
 def _is_user(trace: Trace, frames: Nest) -> NDArray[np.bool_]:
@@ -237,10 +258,14 @@ def _stack_lines(
     trace: Trace, stacks: CallStacks, ops: Nest, index: NDArray[np.int64], texts: dict[str, int]
 ) -> NDArray[np.int64]:
     """Return the line of each op by its call stack or that of the nearest enclosing op that has one."""
-    stack_texts, inverse = np.unique(stacks.text, return_inverse=True)
+    is_of_op = trace.events.category[stacks.row] != Category.PYTHON
+    row, text = stacks.row[is_of_op], stacks.text[is_of_op]
+    if not len(row):
+        return np.zeros(len(index), np.int64)
+    stack_texts, inverse = np.unique(text, return_inverse=True)
     lines = [_number(texts, user_line(trace.events.strings[text].split(";"))) for text in stack_texts.tolist()]
     row_line = np.zeros(len(trace.events), np.int64)
-    row_line[stacks.row] = np.array(lines, np.int64)[inverse]
+    row_line[row] = np.array(lines, np.int64)[inverse]
     op_line = row_line[ops.rows]
     enclosing = ops.first_enclosing(index, op_line > 0)
     return np.where(enclosing >= 0, op_line[enclosing], 0)

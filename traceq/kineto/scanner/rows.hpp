@@ -13,7 +13,7 @@
 namespace {
 
 // Values of traceq.model.Category that decide which arguments a row has.
-enum Category : int { kByName = -2, kUnknown = -1, kCpuOp = 1, kAnnotation = 2, kRuntime = 4, kKernel = 5, kSync = 8 };
+enum Category : int { kByName = -2, kUnknown = -1, kCpuOp = 1, kAnnotation = 2, kRuntime = 4, kKernel = 5, kSync = 8, kPython = 9 };
 
 constexpr int64_t kLongestNs = 1000000000000000000;
 
@@ -40,7 +40,7 @@ public:
     Strings strings, messages;                       // a message: its arguments, NUL, the event's name
     std::vector<std::array<int64_t, 9>> allocations; // the columns of Allocations
     std::vector<std::array<int64_t, 3>> sent;        // row, number of the message, `Seq`
-    std::vector<std::array<int64_t, 2>> stacks;      // row, number of the string
+    std::vector<std::array<int64_t, 2>> stacks;      // row, number of the string; of a Python frame the line that called it
     std::vector<std::array<int64_t, 3>> waits;       // the columns of EventWaits
     std::vector<std::array<int64_t, 4>> nodes;       // the columns of GraphNodes
     std::vector<std::string> threads;                // metadata events that name one
@@ -148,8 +148,9 @@ private:
                 id_as_written(kInputs, cInputs);
             }
             return integer(kSequence, cell<int64_t>(cSequence)) && integer(kForwardThread, cell<int64_t>(cForwardThread)) &&
-                   (!event_.given(kCallStack) || (event_.value[kCallStack][0] == '"' && text_of(kCallStack, stack, stack_)));
+                   stack_of(kCallStack, stack);
         }
+        if (category == kPython) return stack_of(kCallFrom, stack);
         if (category < kKernel || category > kSync) return true;
         int64_t device = -1, stream = -1;
         const bool done = integer(kCorrelation, cell<int64_t>(cCorrelation)) && integer(kDevice, device) && integer(kStream, stream) &&
@@ -158,6 +159,8 @@ private:
         cell<int32_t>(cDevice) = int32_t(device), cell<int32_t>(cStream) = int32_t(stream);
         return done;
     }
+
+    bool stack_of(Field field, Text& stack) { return !event_.given(field) || (event_.value[field][0] == '"' && text_of(field, stack, stack_)); }
 
     bool read_node(int category, std::array<int64_t, 4>& node) {
         if (category < kKernel || category > kSync) return true;
