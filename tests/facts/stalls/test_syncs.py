@@ -265,12 +265,20 @@ def test_a_read_that_takes_less_than_a_microsecond_is_named_as_any_other() -> No
 
 def test_on_a_cpu_the_same_line_of_code_is_a_scalar_read_at_no_cost() -> None:
     read = op("aten::_local_scalar_dense", 12, 2)
-    marks = "Optimizer.step#Adam.step", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "dataload_wait"
-    local = [annotation(mark, 50 + 10 * number, 9) for number, mark in enumerate(marks)]
-    local += [op("aten::_local_scalar_dense", 52 + 10 * number, 2) for number in range(len(marks))]
-    (result,) = table(build(step(0, 100), op("aten::item", 10, 5), read, *local), "syncs")
-    assert (result["kind"], result["num"], result["blocked_ns"], result["cost_ns"]) == ("scalar", 1, 2_000, 0)
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    for marks in (("Optimizer.step#Adam.step", loader), ("dataload_wait",)):
+        local = [annotation(mark, 50 + 10 * number, 9) for number, mark in enumerate(marks)]
+        local += [op("aten::_local_scalar_dense", 52 + 10 * number, 2) for number in range(len(marks))]
+        (result,) = table(build(step(0, 100), op("aten::item", 10, 5), read, *local), "syncs")
+        assert (result["kind"], result["num"], result["blocked_ns"], result["cost_ns"]) == ("scalar", 1, 2_000, 0)
     assert table(build(step(0, 100), read, launch(1, 1, 1), kernel("a", 5, 1, 1)), "syncs") == []
+
+
+def test_a_batch_that_is_checked_behind_its_loader_is_read_from_the_device() -> None:
+    loading = annotation("dataload_wait", 5, 30), annotation("enumerate(DataLoader)#__next__", 6, 10)
+    reads = [op("aten::_local_scalar_dense", start, 2) for start in (8, 20)]
+    (result,) = table(build(step(0, 100), *loading, *reads), "syncs")
+    assert result["num"] == 1
 
 
 @pytest.mark.parametrize(("around", "num"), [("std", 0), ("var", 0), ("_assert_async", 0), ("histc", 1)])

@@ -256,9 +256,12 @@ def threads(trace: Trace) -> list[list[Event]]:
 def scalars(trace: Trace) -> list[Sync]:
     """`.item()` without a device; those of an optimizer and of a loader are left out, and what a GPU would not read."""
     on_host: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for event in trace.events:
-        of_loader = event.name.startswith("enumerate(DataLoader)") or event.name == "dataload_wait"
-        if event.cat in ("annotation", "cpu_op") and (of_loader or event.name.startswith("Optimizer.step#")):
+    ranges = [event for event in trace.events if event.cat in ("annotation", "cpu_op")]
+    loaders = [event for event in ranges if event.name.startswith("enumerate(DataLoader)")]
+    for event in loaders or [event for event in ranges if event.name == "dataload_wait"]:
+        on_host.setdefault(event.thread, []).append((event.start, event.end))
+    for event in ranges:
+        if event.name.startswith("Optimizer.step#"):
             on_host.setdefault(event.thread, []).append((event.start, event.end))
     excluded = {thread: union(spans) for thread, spans in on_host.items()}
     on_device = [event for event in trace.events if event.cat == "cpu_op" and event.name in ON_DEVICE]

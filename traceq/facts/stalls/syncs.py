@@ -29,8 +29,7 @@ SYNC_KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
 _SCALAR = re.compile(r"^aten::_local_scalar_dense$")
 _READS_ON_CPU_ALONE = re.compile(r"^aten::(std|var|_assert_async)$")
 """Ops that read a scalar to compute or to check on a CPU, and on a GPU do so on the device."""
-_OF_HOST_TENSORS = re.compile(rf"^(Optimizer\.step#|{LOADER}|{DATALOAD_WAIT}$)")
-"""Ranges that read scalars of tensors on the host: an optimizer its step counters, a loader samples and indices."""
+_OPTIMIZER, _LOADER, _LOADING = map(re.compile, (r"^Optimizer\.step#", f"^{LOADER}", f"^{DATALOAD_WAIT}$"))
 
 
 @frozen(eq=False)
@@ -114,14 +113,18 @@ def _on_cpu(trace: Trace) -> Syncs:
 def _scalar_reads(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (row, index into the ops of its thread) of reads of a scalar that would sync on a GPU, by start.
 
-    Not of tensors that are on the host anyway, and not inside ops that read one on a CPU alone.
+    Not of tensors that are on the host anyway (an optimizer reads its step counters, a loader samples and indices),
+    and not inside ops that read one on a CPU alone.
     """
     events, row_track = trace.events, tracks(trace)
     rows = events.rows(Category.CPU_OP)
     rows = rows[matching(events, rows, _SCALAR)]
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
     marks = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    marks = marks[matching(events, marks, _OF_HOST_TENSORS)]
+    loading = marks[matching(events, marks, _LOADER)]
+    if not len(loading):  # a loader that torch does not mark; else its phase may also copy batches, and check them
+        loading = marks[matching(events, marks, _LOADING)]
+    marks = np.concatenate([marks[matching(events, marks, _OPTIMIZER)], loading])
     is_local = np.zeros(len(rows), np.bool_)
     op = np.full(len(rows), -1)  # by row: in traces of whole microseconds an op may take no time
     for track, ops in host_ops(trace).items():
