@@ -30,8 +30,23 @@ ON_CPU = Plan("x", "id", "out", "cpu", 2, 16, 3, 7, {}, ARMS)
 def test_a_window_has_one_whole_step_where_arms_take_turns() -> None:
     on_cuda = replace(ON_CPU, device="cuda")
     assert (window_sizes(ON_CPU), window_sizes(on_cuda)) == ([1, 1, 1], [2, 2, 2])
-    assert (num_traced_steps(ON_CPU), num_traced_steps(on_cuda)) == (2 * (3 + 3 * 3), 2 * (3 + 3 * 4))
+    num_between = 1 + 3
+    assert num_traced_steps(ON_CPU) == 2 * (3 + 3 * 3) + num_between
+    assert num_traced_steps(on_cuda) == 2 * (3 + 3 * 4) + num_between
     assert window_sizes(replace(on_cuda, arms=ARMS[:1])) == [3]
+
+
+def test_what_every_second_step_does_is_in_traces_of_each_arm(tmp_path: Path) -> None:
+    with traceq.record(tmp_path / "run", arms=("off", "on"), steps=16, trace_steps=2) as rec:
+        for number in rec.steps(iter(range(1000))):
+            if rec.rank.progress.is_done:
+                break
+            with rec.phase("forward"):
+                torch.ones(8).sin() if number % 2 else torch.ones(8).cos()
+    for arm in ("off", "on"):
+        document = json.loads(gzip.decompress(RunFolder(tmp_path / "run").trace(arm, 0).read_bytes()))
+        names = [event["name"] for event in document["traceEvents"]]
+        assert (names.count("aten::sin"), names.count("aten::cos")) == (1, 1), arm
 
 
 @pytest.mark.slow

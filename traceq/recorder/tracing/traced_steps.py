@@ -69,7 +69,11 @@ def traced_steps(
         lines = source_lines(rows, rank.phases.names)
         traced[arm] = _Traced(encode(Embedded(complete, arm, pairs, lines, processes)))
     sizes = window_sizes(rank.plan)
-    for turn, num_steps in enumerate(sizes):
+    for turn, (num_steps, num_between) in enumerate(zip(sizes, _steps_between_turns(rank.plan), strict=True)):
+        between = list(traced)[turn % len(traced)]
+        if num_between:
+            rank.control.set_arm(between)
+        yield from _untraced(rank, between, num_between)
         for arm, of_arm in traced.items():
             if len(sizes) > 1:
                 window = Window(folder.window(arm, number, turn), num_steps, is_part=True)
@@ -89,8 +93,8 @@ def traced_steps(
 
 def num_traced_steps(plan: Plan) -> int:
     """Return the number of steps in the windows of all arms."""
-    sizes = [1, *window_sizes(plan)]
-    return (len(sizes) * WARMUP_STEPS + sum(sizes)) * len(plan.arms) if plan.trace_steps else 0
+    sizes, num_between = [1, *window_sizes(plan)], sum(_steps_between_turns(plan))
+    return (len(sizes) * WARMUP_STEPS + sum(sizes)) * len(plan.arms) + num_between if plan.trace_steps else 0
 
 
 def window_sizes(plan: Plan) -> list[int]:
@@ -104,6 +108,25 @@ def window_sizes(plan: Plan) -> list[int]:
     return [1 if plan.device == "cpu" else 2] * plan.trace_steps
 
 
+def _steps_between_turns(plan: Plan) -> list[int]:
+    """Return the steps before each turn of the arms, which make turns odd, and of two lengths.
+
+    What a job does in every second or fourth step would else be in all traced steps of one arm and in none of another.
+    """
+    sizes = window_sizes(plan)
+    if len(sizes) < 2:
+        return [0] * len(sizes)
+    num_in_turn = len(plan.arms) * (WARMUP_STEPS + sizes[0])
+    return [0, *(1 - num_in_turn % 2 + (0 if turn % 2 else 2) for turn in range(1, len(sizes)))]
+
+
+def _untraced(rank: Rank, arm: str, num_steps: int) -> Iterator[str]:
+    for _ in range(num_steps):
+        yield arm
+        rank.progress.count_step()
+        rank.control.is_regular()
+
+
 def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
     """Run the window's steps; return when its first recorded step began, ns since the epoch.
 
@@ -112,10 +135,7 @@ def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
     """
     since_ns = 0
     for number in range(_MAX_ATTEMPTS):
-        for _ in range(number):
-            yield arm
-            rank.progress.count_step()
-            rank.control.is_regular()
+        yield from _untraced(rank, arm, number)
         attempt = _Attempt(is_last=number == _MAX_ATTEMPTS - 1)
         for index in profiled_steps(window, rank.world.device, rank.phases, attempt.is_wanted):
             if index == WARMUP_STEPS:
