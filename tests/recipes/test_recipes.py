@@ -270,8 +270,9 @@ def test_a_step_of_four_batches_trains_on_four_times_the_samples_and_exchanges_g
     assert len(gzip.decompress((done.out / "run" / "rank0.json.gz").read_bytes())) == pytest.approx(expected, rel=0.3)
     lines = done.stdout.splitlines()
     assert lines[0].startswith("An unprofiled step, by phase (mean of 2 ranks, 8 steps)")
-    shares = [float(line.split()[-2]) for line in lines[2:] if line.rstrip().endswith("%")]
-    assert shares[-1] == 100.0
+    rows = [line.split() for line in lines[2 : lines.index("")]]
+    shares = [float(words[words.index("%") - 1]) for words in rows]
+    assert (rows[-1][0], shares[-1]) == ("total", 100.0)
     assert sum(shares[:-1]) == pytest.approx(100, abs=0.3)
     assert lines[-2:] == [f"traceq show {done.out}/run", f"traceq open {done.out}/run"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from patience import patient
-from recording import start
+from recording import INJECTED, start
 
 from traceq.runs.run_folder import RunFolder
 
@@ -61,6 +62,23 @@ def test_the_first_cause_is_told(end: str, fault: str, tmp_path: Path) -> None:
         assert "z" * 5_000_000 in (done.out / "logs/rank1.log").read_text()
     assert started.left_running() == []
     assert list(started.scratch.glob("traceq-*")) == []
+
+
+@pytest.mark.slow
+def test_ranks_that_wait_in_two_collectives_are_given_the_time_to_say_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(INJECTED), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("TRACEQ_TEST_PATIENCE", str(patient(15)))
+    done = start(tmp_path, *LONG, "--hang-after", "3", "--set", "end=desync").finish()
+    assert done.code == 1
+    assert re.search(
+        r"stalled: desync at collective \d+ of group 0: rank 0 issues all_reduce float32 x \d+; "
+        r"rank 1 issues all_gather float32 x 16; rank 0 waits at linear\.py:\d+ step; "
+        r"rank 1 waits at linear\.py:\d+ step$",
+        done.stderr,
+        re.MULTILINE,
+    )
 
 
 @pytest.mark.slow

@@ -19,13 +19,26 @@ from traceq.recorder import Arm, Context, Recipe, Step
 class Parameters:
     """Rank 1 ends as `end` says when it begins step `end_at`; `memory` at the first step of the arm slow after it.
 
-    `sleep_all`: every rank sleeps for good in that step. `child`: rank 1 starts a process that sleeps, and goes on.
+    `sleep_all`: every rank sleeps for good in that step. `desync`: rank 1 gathers what rank 0 does not. `child`: rank 1
+    starts a process that sleeps, and goes on.
     """
 
     width: int = 16
     sleep_ms: float = 1.0
     end: Literal[
-        "never", "kill", "raise", "exit", "memory", "sleep", "sleep_all", "stop", "files", "mismatch", "long", "child"
+        "never",
+        "kill",
+        "raise",
+        "exit",
+        "memory",
+        "sleep",
+        "sleep_all",
+        "stop",
+        "files",
+        "mismatch",
+        "long",
+        "child",
+        "desync",
     ] = "never"
     end_at: int = 60
     child_file: str = ""
@@ -44,6 +57,8 @@ def build(context: Context, parameters: Parameters) -> Step:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         if num_steps == parameters.end_at and parameters.end == "mismatch":
             torch.distributed.all_reduce(torch.ones(1000 if context.rank else 4))
+        if num_steps == parameters.end_at and parameters.end == "desync" and context.rank == 1:
+            torch.distributed.all_gather([torch.ones(8) for _ in range(context.world_size)], torch.ones(8))
         if num_steps == parameters.end_at and (context.rank == 1 or parameters.end == "sleep_all"):
             _end(parameters.end, parameters.child_file)
         with context.phase("forward"):

@@ -25,10 +25,12 @@ _TAIL_LINES = 15
 _STACK_HEADER = "(most recent call first):\n"  # of faulthandler
 _REPORT_WITHIN_S = 2.0  # for ranks that lost a peer to write their errors, and for that peer to exit
 _EXIT_WITHIN_S = 30.0  # for the other ranks to exit after the first one did
+_GIVE_UP_WITHIN_S = 100.0  # for ranks to end a collective by its timeout, `world.TIMEOUT`, and to write which it was
 _STACK_WITHIN_S = 0.5
 _POLL_S = 0.1
 _LINE_CHARACTERS = 200
 _WHAT = re.compile(r"^ *what\(\): *(.*)$", re.MULTILINE)
+_COMMUNICATES = re.compile(r'^\s*File ".*/torch/(distributed/|autograd/graph\.py)')
 _FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 
 
@@ -36,16 +38,21 @@ def wait_for_ranks(processes: Sequence[Popen[bytes]], plan: Plan) -> list[RankFa
     """Wait for all ranks and return those that failed, as soon as one of them did: others may still run.
 
     Once a rank has finished its results are safe, so the exit of its peers is awaited for 30 s at most. Returns a
-    failure of all ranks if none makes progress (`StallWatch`), or if the manifest is gone.
+    failure of all ranks if none makes progress (`StallWatch`), or if the manifest is gone. Ranks that all wait in a
+    collective are given the time to give it up, and to write which one it was.
     """
-    timeout_s = float("inf")
-    watch = StallWatch(processes, plan)
+    timeout_s = give_up_at = float("inf")
+    watch, stall = StallWatch(processes, plan), None
     while alive := [process for process in processes if process.poll() is None]:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and all(process.poll() is None for process in alive):
             time.sleep(_POLL_S)
-            if watch.has_stalled():
-                return _stall_failure(processes, plan)
+            if stall is None and watch.has_stalled():
+                stall, give_up_at = _stall_failure(processes, plan), time.monotonic() + _GIVE_UP_WITHIN_S
+                if not all(_communicates(plan, rank) for rank in range(len(processes))):
+                    return stall
+            if stall is not None and time.monotonic() >= give_up_at:
+                return stall
             if not plan.folder.manifest_path.is_file():
                 return _deleted(plan)
         if not plan.folder.manifest_path.is_file():
@@ -159,6 +166,11 @@ def _stall_failure(processes: Sequence[Popen[bytes]], plan: Plan) -> LaunchFailu
     stacks = [f"{plan.folder.log(rank)}:\n{read_log_tail(plan, rank)}" for rank in range(len(processes))]
     fault = f"no rank made progress for {plan.hang_s:g} s: {', '.join(places)}{waiting}"
     return LaunchFailure(fault, "\n".join([f"{plan.out}: {fault}", *stacks]))
+
+
+def _communicates(plan: Plan, rank: int) -> bool:
+    """Return whether the stack at the end of a rank's log is in a collective, or in backward, where DDP issues them."""
+    return any(map(_COMMUNICATES.search, read_log_tail(plan, rank).splitlines()))
 
 
 def _line_of_stack(plan: Plan, rank: int) -> str:
