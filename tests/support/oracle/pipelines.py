@@ -126,7 +126,7 @@ def computed(trace: Trace) -> list[Item]:
     for each in ops:
         if each.end > outer.get(each.thread, -1):
             outer[each.thread] = each.end
-            if not each.name.startswith("c10d::"):
+            if not each.name.startswith(("c10d::", "aten::empty")):
                 result.append((each.start, each.start, each.end, each))
     return result
 

@@ -42,6 +42,8 @@ _PHASES = (
     ("F", re.compile(r"forward|fwd", re.IGNORECASE)),
 )
 _BARRIER = re.compile(r"^(c10d::|gloo:|[nhx]ccl:)barrier$")
+_ALLOCATES = re.compile(r"^aten::empty(_|$)")
+"""Ops that compute nothing: since torch 2.15 schedules allocate what they receive before they wait for it."""
 _LEAST_PART = 0.25
 """Part of a usual pass from which a piece of a phase is one, and not an op of the loss or of the schedule itself."""
 
@@ -127,7 +129,7 @@ def _items(trace: Trace) -> _Items:
         issued = events.ts[work.call[chosen]]
     else:
         rows = np.concatenate([np.empty(0, np.int64), *(ops.rows[ops.parent < 0] for ops in host_ops(trace).values())])
-        rows = rows[~matching(events, rows, COMMUNICATION_OP)]
+        rows = rows[~matching(events, rows, COMMUNICATION_OP) & ~matching(events, rows, _ALLOCATES)]
         issued, start, end = events.ts[rows], events.ts[rows], events.end[rows]
         phase = phase_labels.phase_at(tracks(trace)[rows], start)
     order = np.argsort(issued, kind="stable")
