@@ -50,3 +50,8 @@ def test_defaults_of_the_job_change_nothing_and_stay(monkeypatch: pytest.MonkeyP
     finally:
         torch.set_default_dtype(torch.float32)
     assert seen == {(torch.float32, "cpu")}
+
+
+def test_without_memory_for_it_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceq.recorder.rank.cpu_peaks._COPIED", 1 << 50)
+    assert cpu_peak_facts({"cpu_peak_flops": 1}) == {}

@@ -21,11 +21,15 @@ def cpu_peak_facts(facts: Mapping[str, str | int | float]) -> dict[str, str | in
 
     Each is the best of a few runs now and of what `facts` has from before; the lowest of these bests is beside it, as
     `_least`: they differ where something else used the cores. With the threads that the rank has, while other ranks do
-    the same; by the job's default dtype, device and autocast nothing changes.
+    the same; by the job's default dtype, device and autocast nothing changes. Empty where memory is limited and the
+    job left none for it.
     """
-    a = torch.ones(_SIZE, _SIZE, dtype=torch.float32, device="cpu")
-    source = torch.ones(_COPIED // a.element_size(), dtype=torch.float32, device="cpu")
-    target = torch.empty_like(source)
+    try:
+        a = torch.ones(_SIZE, _SIZE, dtype=torch.float32, device="cpu")
+        source = torch.ones(_COPIED // a.element_size(), dtype=torch.float32, device="cpu")
+        target = torch.empty_like(source)
+    except RuntimeError:  # of torch's allocator
+        return {}
     with _without_autocast():
         rates = {
             "cpu_peak_flops": 2 * _SIZE**3 / _shortest_ns(lambda: torch.mm(a, a)),
