@@ -68,7 +68,10 @@ def build(context: Context, parameters: Parameters) -> Step:
     )
     set_options(training.model, attention=parameters.attention, checkpointing=parameters.checkpointing)
     note_state_after_step(context, training.optimizer, precision)
-    deferred = DeferredCheck(parameters.check_every, torch.zeros((), dtype=torch.bool, device=context.device))
+    deferred = {
+        arm: DeferredCheck(parameters.check_every, torch.zeros((), dtype=torch.bool, device=context.device))
+        for arm in ("deferred", f"deferred{ALONE}")
+    }
 
     def step(arm: str) -> None:
         check = arm.removesuffix(ALONE)
@@ -80,7 +83,7 @@ def build(context: Context, parameters: Parameters) -> Step:
             elif check == "on":
                 training.count_outlier(outlier_seen(batch.actions, batch.state, parameters.threshold))
             elif check == "deferred":
-                training.count_outlier(deferred.outlier_seen(batch.actions, batch.state, parameters.threshold))
+                training.count_outlier(deferred[arm].outlier_seen(batch.actions, batch.state, parameters.threshold))
             training.forward(batch)
             if check == "on":
                 _stall(parameters.stall_us)  # the loader's worker has finished here; beside it a stall is partly hidden
