@@ -479,7 +479,7 @@ def test_a_line_comes_with_its_ops_its_sync_first() -> None:
         cause("aten::abs", 5, 2, line="check.py:40 check"),
     )
     assert words[0] == (
-        "on adds at check.py:41 check in fwd: 1 dtoh aten::item (sync), 1 aten::any, 2 aten::abs: "
+        "on adds at check.py:40-41 check in fwd: 1 dtoh aten::item (sync) in line 41, 1 aten::any, 2 aten::abs: "
         "+95.0 us per step, 95.0 % of the traced +100 us."
     )
 

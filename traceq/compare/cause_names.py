@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.result import AND, REPLACED_BY, Cause
@@ -16,11 +17,14 @@ __all__ = [
     "change_name",
     "is_within_jitter",
     "jitter_name",
+    "line_number",
+    "lines_text",
     "number",
     "numbered",
     "phase_text",
     "short_name",
     "sync_name",
+    "unchanged_name",
 ]
 
 BEYOND = "beyond their jitter"
@@ -145,3 +149,22 @@ def _cut(name: str, longest: int = _LONGEST_NAME, place: int = 0) -> str:
     rest = _more(name)
     head = name.removesuffix(rest)
     return cut_before(head, place, longest - len(rest)) + rest
+
+
+def lines_text(causes: Sequence[Cause]) -> str:
+    """Return `check.py:41 check`, or `check.py:41-43 check` of several lines of one function."""
+    numbers, (place, _, function) = sorted(map(line_number, causes)), causes[0].line.partition(" ")
+    if numbers[0] == numbers[-1]:
+        return causes[0].line
+    return f"{place.rpartition(':')[0]}:{numbers[0]}-{numbers[-1]} {function}"
+
+
+def line_number(cause: Cause) -> int:
+    """Return 41 for a cause at `check.py:41 check`; 0 without a line."""
+    number = cause.line.partition(" ")[0].rpartition(":")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def unchanged_name(cause: Cause) -> str:
+    """Return `83 kinds of work, small each, together beyond their jitter of 1.42 ms`: what names no change."""
+    return cause.name + (f" of {format_value(cause.sd_ns, Unit.NS)}" if cause.name.endswith(BEYOND) else "")

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceq.compare.cause_names import (
-    BEYOND,
     cause_name,
     change_name,
     is_within_jitter,
+    line_number,
+    lines_text,
     number,
     numbered,
     phase_text,
     sync_name,
+    unchanged_name,
 )
 from traceq.compare.labels import LOADER, QUEUE, THREAD
 from traceq.compare.result import Cause, Traced
@@ -148,15 +150,10 @@ def _rest_words(traced: Traced, large: Sequence[Cause], causes: Sequence[Cause])
     if abs(rest_ns) <= _REST_SHARE * abs(traced.delta_ns) and not is_hidden:
         return []
     is_all = [cause.delta_ns for cause in unnamed] == [rest_ns]
-    names = [f"{_unchanged_name(cause)}{f', most in {cause.phase}' * bool(cause.phase)}" for cause in unnamed]
+    names = [f"{unchanged_name(cause)}{f', most in {cause.phase}' * bool(cause.phase)}" for cause in unnamed]
     times = [_delta(cause.delta_ns) for cause in unnamed]
     parts = ", ".join(name if is_all else f"{ns} {name}" for ns, name in zip(times, names, strict=True))
     return [f"all else {_delta(rest_ns)}" + (f" ({parts})" if parts else "")]
-
-
-def _unchanged_name(cause: Cause) -> str:
-    """Return `83 kinds of work, small each, together beyond their jitter of 1.42 ms`: what names no change."""
-    return cause.name + (f" of {format_value(cause.sd_ns, Unit.NS)}" if cause.name.endswith(BEYOND) else "")
 
 
 def _unmatched_words(traced: Traced) -> list[str]:
@@ -206,7 +203,7 @@ def _is_single(cause: Cause, traced: Traced) -> bool:
 
 
 def _changed_lines(causes: Sequence[Cause], traced: Traced, *, same_work: bool) -> list[tuple[str, list[Cause]]]:
-    """Return (line, causes) of the functions whose ops changed in number, largest delta first.
+    """Return (line or lines, causes) of the functions whose ops changed in number, largest delta first.
 
     The first if the sides do the `same_work`, and others that have a sync or a large delta.
     """
@@ -221,7 +218,7 @@ def _changed_lines(causes: Sequence[Cause], traced: Traced, *, same_work: bool) 
         for index, members in enumerate(groups)
         if (same_work and index == 0) or members[0].kind == "sync" or _is_large(_sum(members), traced)
     ]
-    return [(members[0].line, members) for members in listed[:_MOST_LINES]]
+    return [(lines_text(members), members) for members in listed[:_MOST_LINES]]
 
 
 def _line_words(
@@ -283,7 +280,11 @@ def _listed(causes: Sequence[Cause]) -> str:
     for cause in causes:
         other = named.get(cause.name)
         named[cause.name] = replace(cause, delta_num=cause.delta_num + other.delta_num) if other else cause
-    each = [numbered(c, change_name(c)) for c in [*named.values()][:_MOST_OPS]]
+    is_one_line = len({cause.line for cause in causes}) == 1
+    each = [
+        numbered(c, change_name(c)) + ("" if is_one_line or c.kind != "sync" else f" in line {line_number(c)}")
+        for c in [*named.values()][:_MOST_OPS]
+    ]
     rest = len(named) - _MOST_OPS
     return ", ".join(each) + (f" and {rest} more" if rest > 0 else "")
 
@@ -295,9 +296,7 @@ def _sync_words(a_name: str, b_name: str, traced: Traced, syncs: Sequence[Cause]
     if not timed:
         what = " and ".join(_counted(verb, changed, traced.per) for verb, changed in changes)
         return [f"{b_name} {what}."] if changes else []
-    if len(changes) == 2 and (
-        _sum(removed) > 0 or _sum(added) < 0
-    ):  # fewer that cost more: only the sum means something
+    if len(changes) == 2 and (_sum(removed) > 0 or _sum(added) < 0):  # fewer that cost more: only the sum says much
         what = " and ".join(_counted(verb, changed, traced.per) for verb, changed in changes)
         cost = _amount(_sum(syncs), traced, _chain(syncs, " including the idle time they cause"))
         return [f"{b_name} {what}: {cost}."]
