@@ -37,6 +37,8 @@ _CLOSED = {
 """Settings without which a query could read and write files, use the network, and load extensions."""
 
 _INT64 = 1 << 63
+_TEXTS = ("VARCHAR", "STRING", '"NULL"')
+"""Types of texts, in new and in older versions of DuckDB, and of columns without a value."""
 
 
 def ask(run: Run, sql: str, *, unsafe: bool = False, most_seconds: float | None = None) -> Answer:
@@ -80,7 +82,7 @@ def ask_tables(
         types = [str(type_) for _, type_, *_ in description]
         return Answer(
             _distinct([str(name) for name, *_ in description]),
-            tuple(type_ in ("VARCHAR", '"NULL"') for type_ in types),
+            tuple(type_ in _TEXTS for type_ in types),
             _rows(result, duckdb.Error, limit),
         )
     except duckdb.Error as fault:
