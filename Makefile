@@ -25,7 +25,8 @@ slow: $(VENV)/.test ## the slow tests, and the property tests with four times as
 	$(BIN)/python -m pytest -n auto --hypothesis-profile all \
 	  -m "(slow or hypothesis) and not recipes and not many and not faults"
 
-# Of torch this is a build for CUDA, of 3 GB, unless TORCH_INDEX names another one. They deprecate parts of each other.
+# The oldest torch is a build for CUDA, of 3 GB, unless TORCH_INDEX names an index with others. What these packages
+# deprecate in each other is ignored.
 oldest: $(OLDEST)/bin/python ## every test but those of the targets below, with the oldest packages that pyproject.toml allows
 	$(OLDEST)/bin/python packaging/oldest.py record cluster hta parquet query zstd > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install -q -c $(OLDEST)/constraints.txt \
