@@ -286,6 +286,10 @@ def test_a_step_of_which_nothing_is_left_on_the_device_has_answers() -> None:
     assert answers(build(step(1, 1), step(2, 20, 1), kernel("gemm", 23, 0, 0)))
 
 
+def test_a_trace_whose_work_takes_no_time_has_answers() -> None:
+    assert answers(build(step(1, 1), kernel("gemm", 0, 0, 1), launch(3, 0, 1)))
+
+
 @pytest.mark.slow
 @up_to(100)
 @given(traces(), st.randoms(use_true_random=False))

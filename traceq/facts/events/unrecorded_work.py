@@ -43,6 +43,8 @@ def unrecorded_work(trace: Trace) -> Spans:
     if not work.linked.any():
         return empty()
     idle = _idle(work)
+    if not len(idle):  # no work takes any time
+        return empty()
     ready, op = _earliest_ready(trace, work, idle[:, 1])
     since = np.maximum(idle[:, 0], ready)
     delay = np.where(op >= 0, idle[:, 1] - since, 0)
@@ -55,7 +57,7 @@ def unrecorded_work(trace: Trace) -> Spans:
 def _idle(work: DeviceWork) -> Spans:
     """Return the time before the first work, and between work; it begins with the least int64."""
     busy = spans(work.start, work.end)
-    return np.column_stack([np.r_[np.iinfo(np.int64).min, busy[:-1, 1]], busy[:, 0]])
+    return np.column_stack([np.r_[np.iinfo(np.int64).min, busy[:, 1]][: len(busy)], busy[:, 0]])
 
 
 def _earliest_ready(
