@@ -484,6 +484,12 @@ def test_a_line_comes_with_its_ops_its_sync_first() -> None:
     )
 
 
+def test_several_syncs_of_a_function_are_told_no_line_of_one() -> None:
+    syncs = cause("dtoh aten::item", 80, 2, kind="sync", line="check.py:41 check")
+    words = words_of(100, syncs, cause("aten::abs", 5, 2, line="check.py:40 check"))
+    assert words[0].startswith("on adds at check.py:40-41 check in fwd: 2 dtoh aten::item (syncs), 2 aten::abs: ")
+
+
 def test_what_reads_a_value_on_a_cpu_is_a_sync_on_a_gpu() -> None:
     line = "check.py:41 check"
     one = words_of(100, cause("aten::item", 80, 1, kind="sync", line=line))

@@ -17,12 +17,12 @@ __all__ = [
     "change_name",
     "is_within_jitter",
     "jitter_name",
-    "line_number",
     "lines_text",
     "number",
     "numbered",
     "phase_text",
     "short_name",
+    "sync_line",
     "sync_name",
     "unchanged_name",
 ]
@@ -153,14 +153,18 @@ def _cut(name: str, longest: int = _LONGEST_NAME, place: int = 0) -> str:
 
 def lines_text(causes: Sequence[Cause]) -> str:
     """Return `check.py:41 check`, or `check.py:41-43 check` of several lines of one function."""
-    numbers, (place, _, function) = sorted(map(line_number, causes)), causes[0].line.partition(" ")
+    numbers, (place, _, function) = sorted(map(_line_number, causes)), causes[0].line.partition(" ")
     if numbers[0] == numbers[-1]:
         return causes[0].line
     return f"{place.rpartition(':')[0]}:{numbers[0]}-{numbers[-1]} {function}"
 
 
-def line_number(cause: Cause) -> int:
-    """Return 41 for a cause at `check.py:41 check`; 0 without a line."""
+def sync_line(cause: Cause) -> str:
+    """Return ` in line 41` of one sync per step; "" of several, which may be at other lines, too, and of other work."""
+    return f" in line {_line_number(cause)}" if cause.kind == "sync" and abs(cause.delta_num) == 1 else ""
+
+
+def _line_number(cause: Cause) -> int:
     number = cause.line.partition(" ")[0].rpartition(":")[2]
     return int(number) if number.isdecimal() else 0
 

@@ -9,11 +9,11 @@ from traceq.compare.cause_names import (
     cause_name,
     change_name,
     is_within_jitter,
-    line_number,
     lines_text,
     number,
     numbered,
     phase_text,
+    sync_line,
     sync_name,
     unchanged_name,
 )
@@ -232,8 +232,9 @@ def _line_words(
         parts.sort(key=lambda part: -abs(sum(cause.delta_num for cause in part[1])))
         (verb, changed), *other = parts
         where = f"{line} in {' and '.join(dict.fromkeys(cause.phase for cause in members))}"
-        what = f"{verb} at {where}: {_listed(changed)}"
-        what += "".join(f"; {verb} {_listed(changed)}" for verb, changed in other)
+        names_lines = len({cause.line for cause in members}) > 1
+        what = f"{verb} at {where}: {_listed(changed, names_lines=names_lines)}"
+        what += "".join(f"; {verb} {_listed(changed, names_lines=names_lines)}" for verb, changed in other)
         words.append(f"{b_name} {what}: {_amount(_sum(members), traced)}." if timed else f"{b_name} {what}.")
     return words
 
@@ -274,17 +275,13 @@ def _by_sign(causes: Sequence[Cause]) -> tuple[list[Cause], list[Cause]]:
     return [cause for cause in causes if cause.delta_num < 0], [cause for cause in causes if cause.delta_num > 0]
 
 
-def _listed(causes: Sequence[Cause]) -> str:
+def _listed(causes: Sequence[Cause], *, names_lines: bool) -> str:
     """Return `10 dtoh aten::item (syncs), 1 aten::any and 3 more`; what has the same name is one."""
     named: dict[str, Cause] = {}
     for cause in causes:
         other = named.get(cause.name)
         named[cause.name] = replace(cause, delta_num=cause.delta_num + other.delta_num) if other else cause
-    is_one_line = len({cause.line for cause in causes}) == 1
-    each = [
-        numbered(c, change_name(c)) + ("" if is_one_line or c.kind != "sync" else f" in line {line_number(c)}")
-        for c in [*named.values()][:_MOST_OPS]
-    ]
+    each = [numbered(c, change_name(c)) + (sync_line(c) if names_lines else "") for c in [*named.values()][:_MOST_OPS]]
     rest = len(named) - _MOST_OPS
     return ", ".join(each) + (f" and {rest} more" if rest > 0 else "")
 
