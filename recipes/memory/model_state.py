@@ -12,9 +12,9 @@ __all__ = ["local_part", "state_bytes"]
 
 def local_part(tensor: Any) -> torch.Tensor:
     """Return the part of a parameter or of its state that the current rank holds."""
-    if hasattr(tensor, "to_local"):  # a DTensor, whose module has another name before torch 2.5
-        return tensor.to_local()  # type: ignore[no-any-return]
-    return getattr(tensor, "ds_tensor", tensor)  # type: ignore[no-any-return]  # DeepSpeed's name of a shard
+    is_sharded = hasattr(tensor, "to_local")  # a DTensor, which torch 2.4 has elsewhere
+    part: torch.Tensor = tensor.to_local() if is_sharded else getattr(tensor, "ds_tensor", tensor)
+    return part  # `ds_tensor` is DeepSpeed's name of a shard
 
 
 def state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
