@@ -90,7 +90,7 @@ def test_a_job_is_timed_by_its_device_in_halves_of_eight_of_which_seven_count(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def loop(step: Step) -> None:
-        for _ in range(600):
+        for _ in range(700):
             step()
 
     run = record(tmp_path, loop, f"{__name__}.switch.value=0,1")

@@ -156,7 +156,9 @@ def test_under_torchrun_the_surviving_ranks_name_the_one_that_failed(
     ((code, _, stderr),) = wait_for_all([process])
     assert code != 0
     manifest = RunFolder(tmp_path / "run").read_manifest()
-    assert (manifest.status, manifest.fault) == ("failed", message), stderr
+    fault, _, arm = manifest.fault.partition(" (in a step of arm ")
+    assert (manifest.status, fault) == ("failed", message), stderr
+    assert arm in (("fast)", "slow)") if what == "recipe" and how == "raise" else ("",))
     shown = start_process([sys.executable, "-m", "traceq", "show", "run"], tmp_path)
     ((_, stdout, stderr),) = wait_for_all([shown])
     assert f"the recording is incomplete (failed): {message}" in stdout + stderr

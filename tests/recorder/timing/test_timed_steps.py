@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ pytest.importorskip("torch", reason="recording needs torch")
 import torch
 from timed_plan import timed_plan
 
+import traceq
 from traceq.model import OddSteps
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
@@ -160,6 +162,20 @@ def test_the_first_step_of_a_half_and_those_after_an_irregular_one_do_not_count(
         assert 0 not in counted
     after_regular = [number for number in counted if number and is_regular[number - 1]]
     assert len(is_regular) == 1 or counted == after_regular or not after_regular
+
+
+def test_what_a_loop_does_in_every_second_step_is_in_half_of_the_steps_that_count(tmp_path: Path) -> None:
+    """Before pairs of two steps of each arm, all steps that count were odd ones of the loop."""
+    arms: list[str] = []
+    with traceq.record(tmp_path / "run", arms=("off", "on"), steps=64, trace_steps=0) as rec:
+        for _ in rec.steps(range(1000)):
+            if not rec.rank.progress.is_done:
+                arms.append(rec.arm)
+    assert len(arms) == rec.rank.progress.num_planned
+    last_of_halves = [number for number, (arm, after) in enumerate(pairwise(arms)) if arm != after]
+    for arm in ("off", "on"):
+        is_odd = [number % 2 for number in last_of_halves if arms[number] == arm]
+        assert 0.25 < sum(is_odd) / len(is_odd) < 0.75
 
 
 def test_missing_pairs_of_the_control_are_of_one_arm_with_itself() -> None:

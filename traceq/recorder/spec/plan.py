@@ -123,6 +123,11 @@ class Plan:
         return 2 if sum(planned.arm.timed for planned in self.arms) > 1 else 1
 
     @property
+    def most_lead_steps(self) -> int:
+        """The most steps before a pair that do not count; none of a recipe, whose halves get the same batches."""
+        return 0 if self.recipe else min(self.steps_per_half, 4) - 1
+
+    @property
     def warning(self) -> str:
         """Why the recording cannot have a verdict, as known before it starts; "" if it can."""
         varied = sorted({key for planned in self.arms for key in planned.arm.varied if "batch" in key})

@@ -6,7 +6,7 @@ import random
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from statistics import median
 
 from traceq.garbage_collection import collect_in_turn, collect_new, gc_disabled, gc_frozen
@@ -94,8 +94,9 @@ def _note_odd_steps(rank: Rank, attempts: Sequence[_Attempt]) -> None:
 
 def num_timed_steps(plan: Plan) -> int:
     """Return the number of steps that `timed_steps` yields without `--until`."""
-    warm_up = _num_warm_up_rounds(plan) * len(_warm_up_round(plan))
-    return (warm_up + sum(2 + 2 * len(block.b_second) for block in _blocks(plan))) * plan.steps_per_half
+    warm_up, blocks = _num_warm_up_rounds(plan) * len(_warm_up_round(plan)), _blocks(plan)
+    num_halves = warm_up + sum(2 + 2 * len(block.b_second) for block in blocks)
+    return num_halves * plan.steps_per_half + sum(sum(_leads(plan, block)) for block in blocks)
 
 
 def _blocks(plan: Plan) -> tuple[Block, ...]:
@@ -125,11 +126,11 @@ def _warm_up_round(plan: Plan) -> list[str]:
 def _warm_up(rank: Rank, stopwatch: Stopwatch) -> Generator[str, None, list[Line]]:
     """Run rounds of all arms, and return their steps; those that the first round shows to be slow are left out."""
     lines: list[Line] = []
-    draws = count()
+    draws, size = count(), rank.plan.steps_per_half
     for number in range(_num_warm_up_rounds(rank.plan)):
         order = _warm_up_round(rank.remaining.plan)
-        yield from _run_halves(rank, stopwatch, [(arm, next(draws)) for arm in order])
-        halves = zip(order, _take_halves(rank, stopwatch), strict=True)
+        regular = yield from _run_halves(rank, stopwatch, [(arm, next(draws), size) for arm in order])
+        halves = zip(order, _take_halves(stopwatch, regular), strict=True)
         steps = [step for arm, half in halves for step in _excluded_lines(arm, half, WARM_UP)]
         lines += steps
         if number == 0 and rank.plan.max_slowdown:
@@ -163,23 +164,35 @@ def _bar(share: float) -> str:
 
 @dataclass(slots=True)
 class _Attempt:
-    """One run of some pairs of a block, each after a number of halves that settle and do not count.
+    """One run of some pairs of a block, each after a number of halves, and of steps, that settle and do not count.
 
     `irregular`: the pairs to run again, on all ranks. `odd_ns`, `usual_ns`: times of its irregular and other steps.
     """
 
     indices: Sequence[int]
     num_settling: Sequence[int]
+    leads: Sequence[int]
     irregular: Sequence[int] = ()
     odd_ns: Sequence[int] = ()
     usual_ns: Sequence[int] = ()
 
-    def arms(self, block: Block) -> Iterator[tuple[str, int | None]]:
-        """Yield the arm of each half in order, with the index of its pair, None for those that settle."""
+    def arms(self, block: Block, per_half: int) -> Iterator[tuple[str, int | None, int]]:
+        """Yield the arm of each half in order, the index of its pair, None if it settles, and its number of steps."""
         for index, num_settling in zip(self.indices, self.num_settling, strict=True):
             halves = block.halves(index)
-            yield from ((halves[half % 2], None) for half in range(num_settling))
-            yield from ((arm, index) for arm in halves)
+            yield from ((halves[half % 2], None, per_half) for half in range(num_settling))
+            if self.leads[index]:
+                yield halves[0], None, self.leads[index]
+            yield from ((arm, index, per_half) for arm in halves)
+
+
+def _leads(plan: Plan, block: Block) -> list[int]:
+    """Return for each pair of a block how many steps of its first arm come before it, at random.
+
+    What a loop does in every second or fourth step would else be in all steps that count, or in none.
+    """
+    rng = random.Random(f"{plan.seed} {block.first_pair}")
+    return [rng.randint(0, plan.most_lead_steps) for _ in block.b_second]
 
 
 def _attempts(rank: Rank, block: Block) -> Iterator[_Attempt]:
@@ -190,13 +203,14 @@ def _attempts(rank: Rank, block: Block) -> Iterator[_Attempt]:
     """
     rng = random.Random(rank.plan.seed + block.first_pair)
     num_pairs = len(block.b_second)
-    attempt = _Attempt(range(num_pairs), [2] + [0] * (num_pairs - 1))
+    leads = _leads(rank.plan, block)
+    attempt = _Attempt(range(num_pairs), [2] + [0] * (num_pairs - 1), leads)
     for _ in range(_MAX_ATTEMPTS):
         yield attempt
         if not attempt.irregular:
             return
         gaps = [rng.randrange(3) for _ in attempt.irregular]
-        attempt = _Attempt(attempt.irregular, [2 + gaps[0], *gaps[1:]])
+        attempt = _Attempt(attempt.irregular, [2 + gaps[0], *gaps[1:]], leads)
     missing = _missing_text(block, len(attempt.indices))
     rank.say(f"traceq: note: {missing}: in each of {_MAX_ATTEMPTS} runs a step did more or less than the others")
 
@@ -212,19 +226,19 @@ def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt
 
     The first halves settle after gc.collect(). The use of cores is that of usual steps: of blocks without much else.
     """
-    order = list(attempt.arms(block))
+    order = list(attempt.arms(block, rank.plan.steps_per_half))
     cores = CoreClocks(rank.workers.pids)
     number = block.first_pair // PAIRS_PER_BLOCK
     reads_cores = block.is_control and (number < _FIRST_BLOCKS or number % _FIRST_BLOCKS == 0)
     if reads_cores:
         cores.start()
-    draws = [(arm, block.first_pair + (0 if index is None else 1 + index)) for arm, index in order]
+    draws = [(arm, block.first_pair + (0 if index is None else 1 + index), size) for arm, index, size in order]
     regular = yield from _run_halves(rank, stopwatch, draws)
-    use_of_cores = list(cores.lines(len(order) * rank.plan.steps_per_half)) if reads_cores else []
+    use_of_cores = list(cores.lines(sum(map(len, regular)))) if reads_cores else []
     regular = regular_on_all_ranks(rank, regular)
     halves = [
         _Half(arm, index, times, counted_steps(is_regular))
-        for (arm, index), times, is_regular in zip(order, _take_halves(rank, stopwatch), regular, strict=True)
+        for (arm, index, _), times, is_regular in zip(order, _take_halves(stopwatch, regular), regular, strict=True)
     ]
     attempt.irregular = sorted({half.index for half in halves if half.index is not None and not half.counted})
     all_ns = [time.wall_ns for half in halves for time in half.times]
@@ -279,19 +293,19 @@ def regular_on_all_ranks(rank: Rank, halves: list[Sequence[bool]]) -> list[Seque
 
 
 def _run_halves(
-    rank: Rank, stopwatch: Stopwatch, halves: Sequence[tuple[str, int]]
+    rank: Rank, stopwatch: Stopwatch, halves: Sequence[tuple[str, int, int]]
 ) -> Generator[str, None, list[Sequence[bool]]]:
-    """Run halves, each an arm and a draw, and return of each of their steps whether it was regular.
+    """Run halves, each an arm, a draw and a number of steps, and return of each of their steps whether it was regular.
 
     Both halves of a pair draw the same random numbers. On a device garbage is collected before each: what cycles of
     objects hold of its memory would last for a block of hundreds of steps.
     """
     regular: list[Sequence[bool]] = []
-    num_steps, reseeds = rank.plan.steps_per_half, rank.plan.reseeds
+    reseeds = rank.plan.reseeds
     collects = rank.world.device.type == "cuda"
     was_regular = rank.control.was_regular
     stopwatch.mark()
-    for arm, draw in halves:
+    for arm, draw, num_steps in halves:
         if collects:
             collect_new()
         if reseeds:
@@ -301,7 +315,7 @@ def _run_halves(
         steps: list[bool] = []
         for index in range(num_steps):
             yield arm
-            stopwatch.mark(half_ended=index == num_steps - 1)
+            stopwatch.mark(half_ended=index == rank.plan.steps_per_half - 1)
             rank.progress.count_step()
             steps.append(was_regular is None or was_regular())
         regular.append(steps)
@@ -358,6 +372,7 @@ def step_line(
     )
 
 
-def _take_halves(rank: Rank, stopwatch: Stopwatch) -> list[Sequence[StepTime]]:
-    times, size = stopwatch.take(), rank.plan.steps_per_half
-    return [times[first : first + size] for first in range(0, len(times), size)]
+def _take_halves(stopwatch: Stopwatch, regular: Sequence[Sequence[bool]]) -> list[Sequence[StepTime]]:
+    """Return the times of each half, which has as many steps as its entry of `regular`."""
+    times = iter(stopwatch.take())
+    return [list(islice(times, len(half))) for half in regular]

@@ -84,13 +84,15 @@ def _pair_seconds(rank: Rank, compared: Sequence[Compared], warm_up: Sequence[Li
         times_ns.setdefault(step.arm, []).append(step.device_ns or step.wall_ns)
     ranks: list[Mapping[str, float]] = rank.world.gather({arm: mean(times) for arm, times in times_ns.items()})
     step_ns = {arm: max(means[arm] for means in ranks) for arm in times_ns}
-    return rank.plan.steps_per_half * sum(step_ns[a] + step_ns[b] for a, b in compared) / 1e9
+    num_steps = rank.plan.steps_per_half + rank.plan.most_lead_steps / 4
+    return num_steps * sum(step_ns[a] + step_ns[b] for a, b in compared) / 1e9
 
 
 def _announce(rank: Rank, compared: Sequence[Compared], looks: Sequence[int]) -> None:
     """Report the largest number of pairs and looks, also to the progress bar."""
     sizes = block_sizes(looks)
     num_steps = 2 * len(compared) * (sum(sizes) + len(sizes)) * rank.plan.steps_per_half
+    num_steps += len(compared) * sum(sizes) * rank.plan.most_lead_steps
     rank.progress.plan_steps(num_steps + num_traced_steps(rank.plan))
     num_looks = "1 look" if len(looks) == 1 else f"{len(looks)} looks"
     rank.say(f"up to {looks[-1]} pairs per comparison, {num_looks}, at most {rank.plan.max_minutes:g} min")
