@@ -634,6 +634,7 @@ def test_a_sitecustomize_of_the_user_is_loaded_too(tmp_path: Path) -> None:
         (["--until", "decided", "--steps", "9", "--try", "--", "true"], "--steps 9: --until decided determines"),
         (["--", "no-such-program"], "no-such-program: no such command"),
         (["outlier_ab"], "outlier_ab: no such command; the recipe is recorded by --recipe outlier_ab"),
+        (["--", "train.py"], "train.py: no such command; a script needs its interpreter: -- python train.py ..."),
         (["--toggle", "--", "true"], "--toggle --: expected NAME=A,B"),
     ],
 )

@@ -73,9 +73,7 @@ class JobOptions:
             raise UsageFault("--until decided: there is only one arm; --toggle NAME=A,B or --try adds one to compare")
         check_hang_s(self.hang_s)
         if shutil.which(self.command[0]) is None:
-            name = self.command[0]
-            hint = f"; the recipe is recorded by --recipe {name}" if name in recipe_names() else ""
-            raise UsageFault(f"{name}: no such command{hint}")
+            raise UsageFault(f"{self.command[0]}: no such command{_hint(self.command[0])}")
 
     @property
     def script(self) -> str:
@@ -129,6 +127,13 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
             if options.out is None:
                 with suppress(OSError):  # it holds other runs
                     out.parent.rmdir()
+
+
+def _hint(name: str) -> str:
+    """Return what was meant by a command that cannot be started: a recipe, or a script without its interpreter."""
+    if name in recipe_names():
+        return f"; the recipe is recorded by --recipe {name}"
+    return f"; a script needs its interpreter: -- python {name} ..." if name.endswith(".py") else ""
 
 
 def _announcement(options: JobOptions, out: Path) -> str:
