@@ -21,7 +21,7 @@ def step_nodes(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     all_steps, (begin, end) = steps(rank.a.trace), _step_anchors(rank)
     on_device = last_ends(rank, end if all_steps.marked else end + 1)
     before = np.concatenate([np.full_like(on_device[:1], -1), on_device[:-1]])
-    by_host = np.ones(len(all_steps), np.bool_) & ~all_steps.by_device
+    by_host = np.full(len(all_steps), not all_steps.by_device)
     begin_node = np.where(by_host | all_steps.begins_session, rank.host_node[begin], -1)
     end_node = np.where(by_host | all_steps.is_only, rank.host_node[end], -1)
     return np.column_stack([_opening(rank), begin_node, before]), np.column_stack([end_node, on_device])
