@@ -133,11 +133,14 @@ def of_words(diff: Diff) -> Iterator[str]:
     first, comparison = diff.words[0], diff.comparison
     if comparison is None:
         return
-    if other := re.match(rf"(.*?) takes ({TIME}) (more|less) (.* \(.*\)) but does other work(,|:)", first):
-        if not any(line.startswith("The sides differ in what they compute: ") for line in diff.words):
+    if taken := re.match(rf"(.*?) takes ({TIME}) (more|less) (.*? \(.*?\))( but does other work)?(,|:)", first):
+        if taken[5] and not any(line.startswith("The sides differ in what they compute: ") for line in diff.words):
             yield f"what other work: {first}"
-        verb = "costs" if other[3] == "more" else "saves"
-        first = f"{other[1]} {verb} {other[2]} {other[4]}{first[other.end(4) + len(' but does other work') :]}"
+        paced = delta_text(sum(cause.delta_ns for cause in diff.causes if cause.kind == "pace"))
+        if not taken[5] and f", no interval: {paced} is the pace of " not in first:
+            yield f"the pace is {paced}: {first}"
+        verb = "costs" if taken[3] == "more" else "saves"
+        first = f"{taken[1]} {verb} {taken[2]} {taken[4]}{first[taken.end(6) - 1 :]}"
     if comparison.unprofiled and comparison.verdict.is_open and diff.comparable.ok:
         yield from of_open(diff, first)
         return
@@ -463,6 +466,7 @@ OF_COMPARISON = (
     r".* (costs|saves) .*(, no interval|: .* at the .* threshold.*)\.$",
     r".* costs nothing per",
     rf".* takes (as long|{TIME} (more|less)) {PER} \(.*\) but does other work(, .*no interval|: .* threshold.*)\.$",
+    rf".* takes {TIME} (more|less) {PER} \(.*\), .*no interval: {DELTA} is the pace of work that both sides do ",
     r"Not decided: .*: inconclusive at the .* threshold.*\.$",
     r"No difference in time seen between ",
     rf"No difference beyond jitter seen between .*: {DELTA} {PER} \(",

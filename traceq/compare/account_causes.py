@@ -12,8 +12,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from traceq.compare.account_pace import NO_PACE, pace_of_accounts
 from traceq.compare.align import align_accounts
 from traceq.compare.attribution import Account, Ledger, whole_mean
+from traceq.compare.cause_names import pace_name
 from traceq.compare.moved_collectives import join_moved
 from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import Cause, Chain, share, sorted_causes
@@ -50,15 +52,18 @@ def _per_step(totals: Sequence[int], num_steps: int) -> list[int]:
     return means
 
 
-def account_causes(a: Ledger, b: Ledger, delta_ns: int, *, is_host_only: bool = True) -> tuple[Cause, ...]:
+def account_causes(
+    a: Ledger, b: Ledger, delta_ns: int, *, is_host_only: bool = True, has_same_work: bool = True
+) -> tuple[Cause, ...]:
     """Return the differences of matched accounts, which add up to the traced delta, largest first.
 
     Of hosts alone, which wait for cores, those that steps of the same code have among themselves, too, are one row of
-    jitter, which comes last.
+    jitter, which comes last, and the common pace of all unchanged work is one row.
     """
     of_a, of_b = align_accounts(a, b)
     total_a, total_b = ({key: account.ns for key, account in side.items()} for side in (of_a, of_b))
-    causes = []
+    pace = pace_of_accounts(of_a, of_b, a.num_steps, b.num_steps) if is_host_only and has_same_work else NO_PACE
+    causes, paced_ns = [], 0
     shifts: dict[str, StepShift] = {}
     for key, (a_ns, b_ns) in means_per_step(total_a, total_b, a.num_steps, b.num_steps).items():
         first, second = of_a.get(key), of_b.get(key)
@@ -68,16 +73,23 @@ def account_causes(a: Ledger, b: Ledger, delta_ns: int, *, is_host_only: bool = 
             num_b = num_a
         bytes_a, bytes_b = (whole_mean(side.bytes if side else 0, num) for side, num in sides)
         if (a_ns, num_a, bytes_a) != (b_ns, num_b, bytes_b):
-            cause = _cause(second or of_a[key], num_a, num_b, a_ns, b_ns, delta_ns)
+            explained_ns = pace.explained_ns(key, a_ns, b_ns)
+            paced_ns += explained_ns
+            cause = _cause(second or of_a[key], num_a, num_b, a_ns, b_ns - explained_ns, delta_ns)
             self_op = _self_op(cause, first, second, a.num_steps, b.num_steps)
             chain = _chain(cause, sides)
             causes.append(replace(cause, self_op=self_op, delta_bytes=bytes_b - bytes_a, chain=chain))
-            shift = step_shift(*(side.by_step if side else (0,) * num for side, num in sides))
+            shift = step_shift(*pace.without(key, *(side.by_step if side else (0,) * num for side, num in sides)))
             if shift and is_host_only:
-                shifts[cause.key] = shift
+                is_change = shift.is_change and abs(shift.ns) > pace.scatter_ns.get(key, 0)
+                shifts[cause.key] = replace(shift, is_change=is_change)
     phases = {account.phase for account in of_a.values()} & {account.phase for account in of_b.values()}
     folded = fold_replacements(join_moved(causes, delta_ns, phases), of_a.keys(), of_b.keys(), delta_ns)
-    return sorted_causes(join_jitter(folded, shifts, delta_ns), delta_ns)
+    rows = join_jitter(folded, shifts, delta_ns)
+    if paced_ns:
+        name = pace_name("host ops", pace.ratio)
+        rows.append(Cause("pace", "pace", "", name, "", 0, paced_ns, 0, paced_ns, share(paced_ns, delta_ns)))
+    return sorted_causes(rows, delta_ns)
 
 
 def _self_op(cause: Cause, of_a: Account | None, of_b: Account | None, num_a: int, num_b: int) -> str:

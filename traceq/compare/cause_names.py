@@ -20,6 +20,7 @@ __all__ = [
     "lines_text",
     "number",
     "numbered",
+    "pace_name",
     "phase_text",
     "short_name",
     "sync_line",
@@ -93,6 +94,11 @@ def jitter_name(num: int, ns: float, sd_ns: float) -> str:
     if not is_within_jitter(ns, sd_ns) and abs(ns) > num:  # more than roundings
         return f"{kinds}, small each, together {BEYOND}" if num > 1 else f"{kinds}, small, but beyond its jitter"
     return f"{kinds}{', each' if num > 1 else ''} within jitter"
+
+
+def pace_name(what: str, ratio: float) -> str:
+    """Return `pace of all host ops (-31.0 %)`."""
+    return f"pace of all {what} ({100 * (ratio - 1):+.1f} %)"
 
 
 def is_within_jitter(ns: float, sd_ns: float) -> bool:

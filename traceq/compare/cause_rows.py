@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from traceq.causes.common_steps import CommonSteps
 from traceq.causes.edges import IN_BOTH
-from traceq.compare.cause_names import jitter_name
+from traceq.compare.cause_names import jitter_name, pace_name
 from traceq.compare.contributions import Contributions, Part, contributions
 from traceq.compare.cost_centers import LAUNCHES
-from traceq.compare.input_shapes import dtype_difference, shape_difference
+from traceq.compare.input_shapes import have_same_work
 from traceq.compare.labels import Label
 from traceq.compare.moved_collectives import join_moved
 from traceq.compare.replaced_host_ops import is_replacement, replaced_name, replaced_together
@@ -72,7 +72,7 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
     works = {work: number for number, work in enumerate(dict.fromkeys(_work(label)[1:] for label in parts.labels))}
     work = np.array([works[_work(label)[1:]] for label in parts.labels], np.int64)
     host_ratio, host_ns = pace(parts, work, alike & (parts.part == Part.HOST), _SHARE_OF_STEP * steps_ns)
-    has_same_work = _have_same_work(common)
+    has_same_work = have_same_work(common.a[0].trace, common.b[0].trace)
     same_kernels = alike & (parts.part == Part.KERNEL) & has_same_work
     device_ratio, device_ns = pace(parts, work, same_kernels, _SHARE_OF_STEP * steps_ns)
     paces = (("host ops", host_ratio, float(host_ns.sum())), ("kernels", device_ratio, float(device_ns.sum())))
@@ -85,9 +85,7 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
     causes = [_cause(parts, row, total, num_steps, ranks) for row in rows]
     for name, ratio, ns in paces:
         if ratio != 1:
-            percent = 100 * ((ratio if sign > 0 else 1 / ratio) - 1)
-            text = f"pace of all {name} ({percent:+.1f} %)"
-            causes.append(_other("pace", text, ns / num_steps))
+            causes.append(_other("pace", pace_name(name, ratio if sign > 0 else 1 / ratio), ns / num_steps))
     if minor.labels:
         changes = "smaller change" if len(minor.labels) == 1 else "smaller changes"
         name = f"{len(minor.labels):,} {changes}"
@@ -97,12 +95,6 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
         phase = table.most_in(rest.labels)
         causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps, phase))
     return _whole(causes, sign, delta_ns, _common_phases(parts))
-
-
-def _have_same_work(common: CommonSteps) -> bool:
-    """Return whether kernels of both sides can be expected to take as long: no other shapes or dtypes are recorded."""
-    ours, theirs = common.a[0].trace, common.b[0].trace
-    return not (shape_difference(ours, theirs) or dtype_difference(ours, theirs))
 
 
 def _common_phases(parts: Contributions) -> set[str]:

@@ -80,8 +80,10 @@ def cause_words(
     sized += [(max(abs(_sum(syncs)), replayed_ns), text) for text in of_syncs]
     listed |= {cause.key for cause in syncs}
     others = [cause for cause in causes if cause.key not in listed and cause.delta_ns and cause.names_a_change]
-    least_ns = _LARGE_SHARE * max(map(_size, causes), default=0)
-    large = sorted((c for c in others if _is_large(c.delta_ns, traced) and _size(c) >= least_ns), key=_size)
+    paced_ns = _sum([cause for cause in causes if cause.kind == "pace"])
+    sizes = [min(abs(traced.delta_ns), abs(traced.delta_ns - paced_ns))]  # of the delta what its pace leaves
+    sizes += [_size(cause) for cause in causes if cause.kind != "pace"]
+    large = sorted((cause for cause in others if _size(cause) >= _LARGE_SHARE * max(sizes)), key=_size)
     large = large[: -_MOST_CAUSES - 1 : -1]
     if large:
         size = abs(large[0].delta_ns)

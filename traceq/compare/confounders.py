@@ -12,6 +12,7 @@ from traceq.compare.input_shapes import calls_difference, dtype_difference, has_
 from traceq.compare.other_jobs import job_difference
 from traceq.compare.result import Cause, Traced
 from traceq.compare.side import Side
+from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops
 from traceq.facts.timeline.cold_start import cold_ns, cold_share
 from traceq.facts.timeline.phases import phases
@@ -23,6 +24,7 @@ __all__ = [
     "cold_start_words",
     "confounders",
     "device_words",
+    "pace_text",
     "recording_words",
     "unknown_size_words",
     "work_words",
@@ -107,6 +109,23 @@ def cold_start_words(a: Side, b: Side, names: tuple[str, str], traced: Traced | 
     of_rank = f" of rank {traces[0].rank}" if min(len(side.run.ranks) for side in (a, b)) > 1 else ""
     once = f"What is compared{of_rank} holds a cold start, once per process"
     return (f"{once}: {took}; trace steps after a warm-up.",)
+
+
+def pace_text(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> str:
+    """Return that most of a delta is the pace of what both sides do alike, and what gives it another one; else ""."""
+    paced_ns = sum(cause.delta_ns for cause in causes if cause.kind == "pace")
+    if not paced_ns or (paced_ns > 0) != (delta_ns > 0) or 2 * abs(paced_ns) < abs(delta_ns):
+        return ""
+    traces = [side.first_trace() for side in (a, b)]
+    reasons = [
+        "load",
+        "clock",
+        *(["number of threads"] if not any(len(device_work(trace)) for trace in traces) else []),
+    ]
+    *first, last = reasons
+    size = "" if all(map(has_shapes, traces)) else ", or inputs of another size, as no shapes are recorded"
+    ns, of = format_value(paced_ns, Unit.DELTA_NS), "of work that both sides do alike"
+    return f"{ns} is the pace {of}, as with another {', '.join(first)} or {last}{size}"
 
 
 def unknown_size_words(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from traceq.causes.common_steps import common_steps
 from traceq.compare.account_causes import account_causes, means_per_step
 from traceq.compare.attribution import StepTime, ledger, step_time, whole_mean
 from traceq.compare.cause_rows import cause_rows
+from traceq.compare.input_shapes import have_same_work
 from traceq.compare.result import Cause, CellDelta, Traced
 from traceq.compare.side_replay import side_replays
 from traceq.facts.events.device_work import device_work
@@ -49,7 +50,9 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
             return traced, cells, cause_rows(common, traced.delta_ns)
         traced = replace(traced, replays=side_replays(a, b))
     is_host_only = not len(device_work(a)) and not len(device_work(b))
-    return traced, cells, account_causes(ledger(a), ledger(b), traced.delta_ns, is_host_only=is_host_only)
+    paces = is_host_only and have_same_work(a, b)
+    causes = account_causes(ledger(a), ledger(b), traced.delta_ns, is_host_only=is_host_only, has_same_work=paces)
+    return traced, cells, causes
 
 
 def _cells(a: StepTime, b: StepTime) -> tuple[CellDelta, ...]:

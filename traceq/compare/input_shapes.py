@@ -16,7 +16,14 @@ from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["calls_difference", "dtype_difference", "has_shapes", "shape_difference", "weight_difference"]
+__all__ = [
+    "calls_difference",
+    "dtype_difference",
+    "has_shapes",
+    "have_same_work",
+    "shape_difference",
+    "weight_difference",
+]
 
 _HEAVY = (
     "aten::mm",
@@ -118,6 +125,11 @@ def _weights(trace: Trace) -> set[tuple[int, ...]]:
         if (inputs := _shapes(text)) and len(inputs) > _WEIGHTS[op] and (shape := inputs[_WEIGHTS[op]]):
             shapes.add(tuple(sorted(shape) if len(shape) == 2 else shape))
     return shapes
+
+
+def have_same_work(a: Trace, b: Trace) -> bool:
+    """Return whether calls of the same ops can be expected to take as long: no other shapes or dtypes are recorded."""
+    return not (shape_difference(a, b) or dtype_difference(a, b))
 
 
 def has_shapes(trace: Trace) -> bool:

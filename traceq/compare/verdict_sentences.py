@@ -32,6 +32,7 @@ def verdict_words(
     is_jitter: bool = False,
     ranges: str = "",
     does_other_work: bool = False,
+    pace: str = "",
 ) -> tuple[str, ...]:
     """Return the cost of B against A with interval and verdict, and why; or what is missing for a comparison.
 
@@ -40,7 +41,7 @@ def verdict_words(
     Profiled steps of several ranks are those of the job. Sides that are ranks of one job have no change between them,
     but maybe `uncommon` steps; where all that differs `is_jitter`, profiled steps show no difference. `ranges` of their
     times are given where they do not tell the sides apart. Of another job, which `does_other_work`, nothing costs or
-    saves.
+    saves, nor what only has another `pace`.
     """
     if not comparability.ok:
         reasons = "; ".join(comparability.reasons)
@@ -50,7 +51,9 @@ def verdict_words(
         return (f"Nothing to compare: {missing}.",)
     verdict, floor = comparison.verdict, comparison.noise_floor_ns
     amount, unit = comparison.each(comparison.delta_ns), f"{_per(comparison, per)} ({_estimate(comparison)})"
-    cost = f"{_taken(amount)} {unit} but does other work" if does_other_work else f"{_cost(amount)} {unit}"
+    cost = f"{_cost(amount)} {unit}"
+    if does_other_work or (pace and not comparison.unprofiled):
+        cost = f"{_taken(amount)} {unit}" + " but does other work" * does_other_work
     if not comparison.unprofiled:
         steps = (
             f"{comparison.num_a:,} and {comparison.num_b:,} profiled steps" if per == "per step" else "one trace each"
@@ -72,7 +75,8 @@ def verdict_words(
         if ranges and not does_other_work:
             scatter = f"the scatter of steps seen between {a_name} and {b_name}"
             return (f"No difference beyond {scatter}: {delta}, from {of_ranges}.",)
-        return (f"{b_name} {cost}, from {of_ranges}, no interval.",)
+        why = f": {pace}" if pace and not does_other_work else ""
+        return (f"{b_name} {cost}, from {of_ranges}, no interval{why}.",)
     threshold = format_value(verdict.threshold_pct, Unit.PERCENT)
     control = control or a_name
     noise = "" if floor is None else f" A/A noise floor: {format_value(floor, Unit.NS)} ({control} against itself)."

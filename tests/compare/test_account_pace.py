@@ -1,0 +1,93 @@
+"""What runs faster or slower as a whole, as on a busy machine, is told from a change of what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from builder import Event, build, op, step
+
+from traceq.compare.account_pace import NO_PACE, pace_of_accounts
+from traceq.compare.attribution import Account
+from traceq.compare.diff import diff_runs
+from traceq.model import Run, Trace
+
+NAMES = [f"aten::op{number}" for number in range(20)]
+
+
+def accounts(ns: Sequence[float], nums: Sequence[int] | None = None, kind: str = "host") -> dict[str, Account]:
+    nums = nums or [5] * len(ns)
+    return {
+        name: Account(name, kind, "forward", name, "", "", num, round(1000 * each))
+        for name, each, num in zip(NAMES, ns, nums, strict=False)
+    }
+
+
+def ratio(of_a: Mapping[str, Account], of_b: Mapping[str, Account]) -> float:
+    return pace_of_accounts(of_a, of_b, 5, 5).ratio
+
+
+def test_what_all_accounts_have_in_common_is_the_pace_and_the_rest_cancels() -> None:
+    a = accounts(range(10, 30))
+    b = accounts([1.4 * ns + noise for ns, noise in zip(range(10, 30), [1, -1] * 10, strict=True)])
+    pace = pace_of_accounts(a, b, 5, 5)
+    assert pace.ratio == pytest.approx(1.4)
+    assert ratio(b, a) == pytest.approx(1 / 1.4)
+    explained = sum(pace.explained_ns(key, a[key].ns, b[key].ns) for key in a)
+    assert explained == pytest.approx(sum(each.ns for each in b.values()) - sum(each.ns for each in a.values()), abs=20)
+    first, second = pace.without("aten::op0", [100, 200], [140, 280])
+    assert first == second
+    assert pace.without("another", [100], [140]) == ([100], [140])
+
+
+@pytest.mark.parametrize(
+    "b",
+    [
+        [400, *[10] * 19],  # one long account
+        [*[100] * 3, *[10] * 17],  # some long ones, half of the time of the step
+        [10 if number % 2 else 20 for number in range(20)],  # half of them
+        [10.05] * 20,  # too little
+    ],
+)
+def test_changes_of_some_accounts_are_no_pace(b: Sequence[float]) -> None:
+    a = [100, *[10] * 19] if b[0] == 400 else [50] * 3 + [10] * 17 if b[0] == 100 else [10] * 20
+    assert ratio(accounts(a), accounts(b)) == 1
+    assert ratio(accounts(b), accounts(a)) == 1
+
+
+def test_few_accounts_and_those_of_other_work_have_no_pace() -> None:
+    a, b = [10] * 20, [20] * 20
+    assert ratio(accounts(a), accounts(b)) == 2
+    assert pace_of_accounts(accounts(a[:9]), accounts(b[:9]), 5, 5) == NO_PACE
+    assert pace_of_accounts({}, accounts(b), 5, 5) == NO_PACE
+    assert pace_of_accounts(accounts(a), accounts(b, [10] * 20), 5, 5) == NO_PACE  # twice the calls
+    assert pace_of_accounts(accounts(a, kind="sync"), accounts(b, kind="sync"), 5, 5) == NO_PACE
+
+
+def steps_of_ops(slower: float, *, added: bool = False, shapes: str = "[[8, 8]]") -> Trace:
+    """Three steps of twenty ops of 10 to 29 us; `added` is one more, of 8 us."""
+    rows: list[Event] = []
+    for number in range(3):
+        start = end = 2000 * number
+        for name, dur in [*((name, slower * (10 + index)) for index, name in enumerate(NAMES)), ("aten::clone", 8)]:
+            if added or name != "aten::clone":
+                rows.append(op(name, end, dur, **({"Input Dims": shapes} if shapes else {})))
+                end += dur
+        rows.append(step(start, end - start, number))
+    return build(*rows)
+
+
+def words(a: Trace, b: Trace) -> tuple[str, ...]:
+    return diff_runs(Run("a", (a,)), Run("b", (b,))).words
+
+
+def test_a_step_that_is_shorter_by_the_pace_alone_saves_nothing() -> None:
+    lead, causes, *_ = words(steps_of_ops(1), steps_of_ops(0.7, added=True))
+    assert lead.startswith("b takes 109 us less per step (-27.9 %), from 3 and 3 profiled steps, no interval: -117 us")
+    assert lead.endswith("the pace of work that both sides do alike, as with another load, clock or number of threads.")
+    assert "-117 us pace of all host ops (-30.0 %); +8.00 us aten::clone" in causes
+
+
+def test_of_unknown_or_larger_inputs_more_time_is_no_matter_of_load_alone() -> None:
+    lead, *_ = words(steps_of_ops(1, shapes=""), steps_of_ops(2, shapes=""))
+    assert lead.endswith("number of threads, or inputs of another size, as no shapes are recorded.")
