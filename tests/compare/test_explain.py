@@ -204,6 +204,17 @@ def test_without_a_device_a_read_of_a_value_is_a_sync() -> None:
     assert (delta, effects(causes)) == (4, {"sync|forward|aten::item|": (1, 4, 0)})
 
 
+def test_time_of_a_node_of_autograd_itself_is_not_that_of_an_op_in_it() -> None:
+    def evaluated(dur: float) -> list[Event]:
+        names = ("autograd::engine::evaluate_function: NllLossBackward0", "NllLossBackward0", "aten::nll_loss_backward")
+        return [step(0, dur + 10), *(op(name, 0, dur if number < 2 else 20) for number, name in enumerate(names))]
+
+    _, _, causes = explained(evaluated(50), evaluated(90))
+    assert [(cause.path, cause.delta_ns) for cause in causes.values()] == [
+        ("autograd::engine::evaluate_function: NllLossBackward0", 40_000)
+    ]
+
+
 def test_without_a_device_an_op_of_the_program_is_no_sync_for_a_read_somewhere_in_it() -> None:
     def rows(dur: float) -> list[Event]:
         return [step(0, dur + 5), op("forward", 0, dur), op("aten::item", 8, 4), op("aten::_local_scalar_dense", 9, 2)]

@@ -14,6 +14,7 @@ from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import over_ranks, per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.recomputed_ops import recomputed_ops
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.steps import steps
@@ -126,9 +127,12 @@ def _long_backward(trace: Trace) -> Finding | None:
     if not holds_in_steps(excess_by_step, _by_step(trace, counted), 100 * _LEAST_SHARE):
         return None
     ratio = backward_computes_ns / forward_computes_ns
-    why = (
-        "recomputes (checkpointing), or its kernels are slow" if ratio > _RECOMPUTES else "has hooks or other host work"
-    )
+    if ratio <= _RECOMPUTES:
+        why = "has hooks or other host work"
+    elif recomputed_ops(trace).any():
+        why = "recomputes part of forward (activation checkpointing)"
+    else:
+        why = "recomputes (checkpointing), or its kernels are slow"
     step_ns = round(excess_ns / int(trace_steps.counted.sum()))
     excess = f"{format_value(step_ns, Unit.NS)} {per_step(trace_steps)}"
     text = (

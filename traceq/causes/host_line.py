@@ -12,6 +12,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.host_boundaries import host_boundaries
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.once_per_process import calls_once_per_process
+from traceq.facts.events.recomputed_ops import outermost_ops
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.launch_threads import ThreadChains, paired_chains
@@ -215,5 +216,5 @@ def _outermost_names(trace: Trace, active: ActiveThread) -> NDArray[np.int64]:
     names = np.zeros(len(active.op), np.int64)
     for track, ops in host_ops(trace).items():
         in_op = np.flatnonzero((active.track == track) & (active.op >= 0))
-        names[in_op] = trace.events.name[ops.rows[ops.outermost()[active.op[in_op]]]]
+        names[in_op] = trace.events.name[ops.rows[outermost_ops(trace, ops)[active.op[in_op]]]]
     return names

@@ -20,6 +20,7 @@ from traceq.compare.moved_collectives import join_moved
 from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import Cause, Chain, share, sorted_causes
 from traceq.compare.step_jitter import StepShift, is_number_of_chance, join_jitter, step_shift
+from traceq.facts.events.recomputed_ops import RECOMPUTED
 
 __all__ = ["account_causes", "means_per_step"]
 
@@ -93,14 +94,18 @@ def account_causes(
 
 
 def _self_op(cause: Cause, of_a: Account | None, of_b: Account | None, num_a: int, num_b: int) -> str:
-    """Return the op inside a host op whose self time is most of the difference; "" if that is the op itself."""
+    """Return the op inside a host op whose self time is most of the difference; "" if that is the op itself.
+
+    `autograd::engine::evaluate_function: NllLossBackward0` is its node of that name.
+    """
     sign = 1 if cause.delta_ns > 0 else -1
     more: dict[str, float] = {}
     for account, num in ((of_a, -num_a), (of_b, num_b)):
         for time in account.inner if account else ():
             more[time.name] = more.get(time.name, 0.0) + sign * time.ns / num
     most = max(sorted(more), key=lambda name: more[name], default="")
-    return most if most != cause.name and _MAJORITY * more.get(most, 0.0) > abs(cause.delta_ns) > 0 else ""
+    names = (cause.name.removesuffix(RECOMPUTED), cause.name.rpartition(": ")[2])
+    return most if most not in names and _MAJORITY * more.get(most, 0.0) > abs(cause.delta_ns) > 0 else ""
 
 
 def _chain(cause: Cause, sides: Sequence[tuple[Account | None, int]]) -> Chain | None:

@@ -176,15 +176,16 @@ def _already_charged(trace: Trace, all_syncs: Syncs) -> NDArray[np.int64]:
 
 
 def _host_accounts(trace: Trace, all_actors: Actors) -> tuple[dict[int, Spans], dict[int, NDArray[np.int64]]]:
-    """Return the outermost ops of each thread by track: (spans, actors)."""
+    """Return the ops of each thread that are actors by track: (spans, the actor of the innermost one in each)."""
     rows = all_actors.op_rows
     row_track = tracks(trace)[rows]
     parts, ops = {}, {}
     for track in sorted_unique(row_track).tolist():
-        selected = np.flatnonzero(row_track == track)
-        selected = selected[np.lexsort((selected, trace.events.ts[rows[selected]]))]
-        parts[track], owners = earliest_owner(trace.events.ts[rows[selected]], trace.events.end[rows[selected]])
-        ops[track] = all_actors.first_op + selected[owners]
+        of_thread = nest(trace.events, rows[row_track == track])
+        cuts = sorted_unique(of_thread.start, of_thread.end)
+        innermost = of_thread.innermost_at(cuts[:-1])
+        parts[track] = np.column_stack([cuts[:-1], cuts[1:]])[innermost >= 0]
+        ops[track] = all_actors.first_op + np.searchsorted(rows, of_thread.rows[innermost[innermost >= 0]])
     return parts, ops
 
 

@@ -17,8 +17,9 @@ from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, co
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_names import kernel_family
-from traceq.facts.events.name_patterns import matching, unique_names
+from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.recomputed_ops import RECOMPUTED, outermost_ops, recomputed_ops
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
@@ -249,8 +250,8 @@ def _sync_section(trace: Trace, texts: dict[str, int]) -> _Section:
 
 
 def _outermost_ops(trace: Trace) -> NDArray[np.int64]:
-    """Return the rows of the host ops that no other op encloses."""
-    rows = [ops.rows[ops.parent < 0] for ops in host_ops(trace).values()]
+    """Return the rows of the host ops that no other op encloses, and of those that a backward node recomputes."""
+    rows = [ops.rows[(ops.parent < 0) | recomputed_ops(trace)[ops.rows]] for ops in host_ops(trace).values()]
     return ascending(np.concatenate(rows)) if rows else np.empty(0, np.int64)
 
 
@@ -258,8 +259,9 @@ def _op_section(trace: Trace, rows: NDArray[np.int64], texts: dict[str, int]) ->
     """Return the outermost host ops; without a device, an ATen op that reads a tensor's value counts as a sync."""
     events, track = trace.events, tracks(trace)[rows]
     origin: Origins = origins(trace, track, events.ts[rows], events.end[rows])
-    names, index = unique_names(events, rows)
-    numbers = _interned((events.strings[name] for name in names.tolist()), texts)
+    names = group([events.name[rows], recomputed_ops(trace)[rows].astype(np.int8)])
+    texts_of = (f"{events.strings[name]}{RECOMPUTED * again}" for name, again in names.keys.tolist())
+    numbers = _interned(texts_of, texts)
     kind = np.full(len(rows), _HOST)
     if len(device_work(trace)) == 0:
         reads = np.isin(rows, _outermost_around(trace, syncs(trace).rows))
@@ -267,7 +269,7 @@ def _op_section(trace: Trace, rows: NDArray[np.int64], texts: dict[str, int]) ->
     line, module = _lines_and_modules(origin, texts)
     return _Section(
         kind=kind,
-        name=numbers[index],
+        name=numbers[names.group_ids],
         line=line,
         module=module,
         start=events.ts[rows],
@@ -283,7 +285,7 @@ def _outermost_around(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64
     outermost = []
     for track, ops in host_ops(trace).items():
         inside = np.isin(ops.rows, rows[row_track == track])
-        outermost.append(ops.rows[ops.outermost()[inside]])
+        outermost.append(ops.rows[outermost_ops(trace, ops)[inside]])
     return np.concatenate(outermost) if outermost else np.empty(0, np.int64)
 
 

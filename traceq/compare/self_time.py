@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from traceq.compare.cost_centers import Actors
 from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.recomputed_ops import outermost_ops
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, measure_within, spans
@@ -39,7 +40,7 @@ def op_self_times(
         self_ns = measure_within(charged, ops.start, ops.end)
         inner = np.flatnonzero(ops.parent >= 0)
         np.subtract.at(self_ns, ops.parent[inner], self_ns[inner])
-        top = np.searchsorted(all_actors.op_rows, ops.rows[ops.outermost()])
+        top = np.searchsorted(all_actors.op_rows, ops.rows[outermost_ops(trace, ops)])
         op_account = account[all_actors.first_op + top]
         sums = group([op_account, trace.events.name[ops.rows]])
         for (number, name), ns in zip(sums.keys.tolist(), sums.sum(self_ns), strict=True):

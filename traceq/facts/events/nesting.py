@@ -109,9 +109,13 @@ class Nest:
             enclosing[inner] = self.parent[enclosing[inner]]
         return depth
 
-    def outermost(self) -> NDArray[np.int64]:
-        """Return the index of the outermost interval around each one, or of itself at the top: int64[M]."""
-        top = np.where(self.parent >= 0, self.parent, np.arange(len(self.parent)))
+    def outermost(self, is_top: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """Return the index of the outermost interval around each one, or of itself at the top: int64[M].
+
+        What `is_top` (bool[M]) counts as one, too, whatever is around it.
+        """
+        is_inner = self.parent >= 0 if is_top is None else (self.parent >= 0) & ~is_top
+        top = np.where(is_inner, self.parent, np.arange(len(self.parent)))
         while (is_below := top[top] != top).any():
             top[is_below] = top[top[is_below]]
         return top

@@ -1,0 +1,75 @@
+"""Ops that a node of backward recomputes are told from its own, and from a backward that is differentiated again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from builder import Event, build, op, step
+
+from traceq.compare.diff import diff_runs
+from traceq.facts.events.recomputed_ops import recomputed_ops
+from traceq.kineto.read import read_trace
+from traceq.model import Run, Trace
+
+
+def names(trace: Trace) -> list[str]:
+    return [trace.events.strings[name] for name in trace.events.name[recomputed_ops(trace)].tolist()]
+
+
+def node(start: float, dur: float, number: int) -> Event:
+    args = {"Sequence number": number, "Fwd thread id": 1}
+    return op("NativeLayerNormBackward0", start, dur, **args)
+
+
+def numbered(name: str, start: float, dur: float, number: int) -> Event:
+    return op(name, start, dur, **{"Sequence number": number, "Fwd thread id": 0})
+
+
+def test_what_a_node_runs_before_its_own_op_with_numbers_is_recomputed() -> None:
+    last = op("aten::native_layer_norm_backward", 80, 10)
+    again = [numbered("aten::linear", 10, 40, 7), numbered("aten::addmm", 20, 20, 8), numbered("aten::gelu", 60, 10, 9)]
+    assert names(build(node(0, 100, 3), *again, last)) == ["aten::linear", "aten::gelu"]
+    assert names(build(node(0, 100, 3), last)) == []
+    differentiated = numbered("aten::native_layer_norm_backward", 80, 10, 10)
+    assert names(build(node(0, 100, 3), *again, differentiated)) == []
+    assert names(build(*again, last)) == []  # in no node
+
+
+def backward(dur: float, *again: Event) -> Trace:
+    rows = [node(100, dur - 100, 3), *again, op("aten::native_layer_norm_backward", dur - 10, 10)]
+    return build(step(0, dur), op("aten::linear", 0, 90, **{"Sequence number": 3, "Fwd thread id": 0}), *rows)
+
+
+def test_a_diff_names_the_ops_that_one_side_recomputes() -> None:
+    a, b = backward(150), backward(250, numbered("aten::linear", 105, 100, 7))
+    lead, causes, *_ = diff_runs(Run("a", (a,)), Run("b", (b,))).words
+    assert lead.startswith("b costs 100 us per step")
+    assert "+100 us aten::linear (recomputed)" in causes
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [("checkpoint", {"aten::linear", "aten::gelu"}), ("plain", set()), ("differentiated", set())],
+)
+def test_in_traces_of_torch_only_a_checkpoint_is_recomputed(runs: str, expected: set[str], tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="records a trace")
+    from torch.profiler import ProfilerActivity, profile
+    from torch.utils.checkpoint import checkpoint
+
+    block = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8), torch.nn.LayerNorm(8))
+    batch = torch.randn(4, 8, requires_grad=True)
+    forward: Callable[..., object] = block
+    if runs == "checkpoint":
+        forward = lambda x: checkpoint(block, x, use_reentrant=False)  # noqa: E731
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        loss = forward(batch).square().mean()  # type: ignore[attr-defined]
+        if runs == "differentiated":
+            (gradient,) = torch.autograd.grad(loss, batch, create_graph=True)
+            loss = loss + gradient.square().sum()
+        loss.backward()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    assert set(names(read_trace(tmp_path / "trace.json"))) >= expected
+    assert bool(names(read_trace(tmp_path / "trace.json"))) == bool(expected)
