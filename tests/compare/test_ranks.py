@@ -247,6 +247,8 @@ def test_where_each_side_has_another_slowest_rank_the_explained_one_is_named() -
     assert slowest_words("a", "b", traced, deltas, comparison) == (
         "The slowest is rank 1 in a and rank 0 in b; rank 0, which is explained, differs by +1 ns in the trace.",
     )
+    (both,) = slowest_words("a", "b", traced, (deltas[0], RankDelta(1, 20, 22, 10, 1)), comparison)
+    assert both.startswith("The slowest is rank 1 on both sides; rank 0, which is explained, ")
     same = (RankDelta(0, 21, 20, 17, 5), deltas[1])
     assert slowest_words("a", "b", traced, same, comparison) == ()
     alike = Traced(0, 19, 19, 1, 1, marked=False)  # by as much as the slowest

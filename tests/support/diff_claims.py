@@ -493,7 +493,7 @@ OF_TRACED = (
     r"(Causes of|Differences in) the traced ",
     r"Other (causes|differences): ",
     r"Only rank \d+ is ",
-    rf"The slowest is rank \d+ in .* and rank \d+ in .*; rank \d+, which is explained, differs by {DELTA} {PER}\.$",
+    rf"The slowest is rank \d+ (in .* and rank \d+ in|on both sides).*; rank \d+, which is explained, .* {PER}\.$",
     r"The same rank has the most own time on both sides: ",
     r"Most own time of both sides together: ",
     r"It shows as ",

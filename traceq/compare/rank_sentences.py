@@ -54,6 +54,8 @@ def slowest_words(
     if slowest == (traced.rank, traced.rank) or apart_ns <= _SAME_DELTA * most_ns:
         return ()
     of_sides = " and ".join(f"rank {rank} in {name}" for rank, name in zip(slowest, (a_name, b_name), strict=True))
+    if slowest[0] == slowest[1]:
+        of_sides = f"rank {slowest[0]} on both sides"
     delta = format_value(traced.delta_ns, Unit.DELTA_NS)
     return (f"The slowest is {of_sides}; rank {traced.rank}, which is explained, differs by {delta} {traced.per}.",)
 
