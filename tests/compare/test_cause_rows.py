@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -21,6 +22,7 @@ from traceq.compare.result import Cause, share
 from traceq.facts.timeline.active_thread import parallel_launches
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
+from traceq.units import Unit, format_value
 
 
 def causes_of(a: Trace | list[Event], b: Trace | list[Event]) -> tuple[float, dict[str, Cause]]:
@@ -410,7 +412,8 @@ def test_a_device_at_another_speed_is_one_row(factor: float, percent: str) -> No
             host.run(f"gemm{number}", (100 + 10 * number) * speed)
         return host.run("softmax", dur * speed).trace
 
-    delta, causes = causes_of(run(1, 100), run(factor, 400))
+    a, b = run(1, 100), run(factor, 400)
+    delta, causes = causes_of(a, b)
     paced = f"pace of all kernels ({percent} %)"
     assert delta == pytest.approx(7350 * (factor - 1) + 400 * factor - 100)
     assert set(deltas(causes)) == {paced, "aten::mm > softmax"}
@@ -418,6 +421,10 @@ def test_a_device_at_another_speed_is_one_row(factor: float, percent: str) -> No
     assert causes[paced].kind == "pace"
     assert deltas(causes)[paced] == pytest.approx(unchanged, abs=60)  # a part of softmax's time is pace as well
     assert deltas(causes)["aten::mm > softmax"] == pytest.approx(delta - unchanged, abs=60)
+    lead = diff_runs(Run("a", (a,)), Run("b", (b,))).words[0]
+    paced_text = format_value(causes[paced].delta_ns, Unit.DELTA_NS)
+    assert re.match(r"b takes \d+ us (more|less) per step", lead)
+    assert f", no interval: {paced_text} is the pace of work that both sides do alike, as with another load" in lead
 
 
 @pytest.mark.parametrize(("rows", "dtype"), [(16, "float"), (8, "c10::BFloat16")])
