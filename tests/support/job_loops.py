@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,8 +20,10 @@ __all__ = [
     "Notes",
     "Switch",
     "accumulation_with_a_tail",
+    "adjoint",
     "evaluations_and_checkpoints",
     "loss_of_a_method",
+    "loss_that_holds_the_model",
     "plain",
     "without_loader",
 ]
@@ -169,6 +172,72 @@ def loss_of_a_method(notes: Notes, num_steps: int) -> None:
         if number % 50 == 49:
             with torch.no_grad():
                 model(torch.ones(1, 4))
+
+
+class LossOfModel(nn.Module):
+    """Holds the model whose output it is given, as the marginal likelihood of a Gaussian process does."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, output: torch.Tensor) -> torch.Tensor:
+        return output.square().sum()
+
+
+def loss_that_holds_the_model(notes: Notes, num_steps: int) -> None:
+    """No module contains the loss, so it is the model; the loop calls the module in it first."""
+    model = Net(notes)
+    loss = LossOfModel(model)
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(num_steps):
+        notes.steps.append([])
+        loss(model(torch.ones(1, 4))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+class Solver(nn.Module):
+    """Made anew for each step around the model, as by the adjoint methods of solvers."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, state: torch.Tensor) -> torch.Tensor:
+        return self.model(state)
+
+
+class Adjoint(torch.autograd.Function):
+    """Runs the model without gradients, and again with them in its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, solver: nn.Module, num: int, state: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        ctx.solver = solver
+        ctx.save_for_backward(state, *parameters)
+        for _ in range(num):
+            state = solver(state)
+        return state
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        state, *parameters = ctx.saved_tensors
+        with torch.enable_grad():
+            output = ctx.solver(state)
+        return None, None, None, *torch.autograd.grad(output, parameters, *gradients)
+
+
+def adjoint(notes: Notes, num_steps: int) -> None:
+    """All that a step shows are forwards without gradients and a backward, which runs a forward of its own."""
+    model = Net(notes)
+    optimizer = torch.optim.SGD(model.parameters())
+    for number in range(num_steps):
+        state = Adjoint.apply(Solver(model), 1 + number % 3, torch.ones(1, 4), *model.parameters())
+        notes.steps.append([])
+        state.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        notes.note()
 
 
 def next_batch_before_backward(notes: Notes, num_steps: int, *, is_before_backward: bool = True) -> None:
@@ -414,6 +483,8 @@ LOOPS: tuple[Loop, ...] = (
     without_loader,
     called_by_method,
     loss_of_a_method,
+    loss_that_holds_the_model,
+    adjoint,
     next_batch_before_backward,
     next_batch_before_optimizer,
     teacher_after_a_warm_up,

@@ -39,7 +39,7 @@ from traceq.recorder.jobs.job_traceback import without_own_frames
 from traceq.recorder.jobs.loop_hooks import LoopHooks
 from traceq.recorder.jobs.pattern_learning import LEARNED_STEPS
 from traceq.recorder.jobs.phase_stack import PhaseStack
-from traceq.recorder.jobs.root_models import find_roots, inner_with_forward
+from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, living
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.leave_process import leave_process
 from traceq.recorder.process.rank_messages import append_message
@@ -92,7 +92,7 @@ class JobProcess:
         self.is_learning = True
         self._tracker = StepTracker()
         self._stack = PhaseStack(self._tracker, self._begin_step)
-        self.begin, self.end = self._stack.begin, self._stack.end
+        self.begin, self.end, self.is_inside_model = self._stack.begin, self._stack.end, self._stack.is_inside_model
         self.hooks = LoopHooks(self, WorkerSamples(injection.folder))
         self._request = request
         self._injection = injection
@@ -159,9 +159,11 @@ class JobProcess:
             self._guarded(self._find_models)
         elif self.thread == get_ident():
             self._num_backwards += 1
+            if self._gradients is not None:
+                self._guarded(self._gradients.watch)
             if self._num_backwards == 1:  # what the loop reads has a name by now
                 self._guarded(lambda: check_paths(self._request.toggles, Job(self._models, self._optimizers)))
-            if self._num_backwards == _BACKWARDS_WITHOUT_FORWARD and not self._tracker.has_forward:
+            if self._num_backwards == _BACKWARDS_WITHOUT_FORWARD and has_compiled() and not self._tracker.has_forward:
                 self._guarded(lambda: self.hooks.hook_forwards(inner_with_forward(self._models)))
             self._say_what_is_learned()
 
@@ -225,8 +227,20 @@ class JobProcess:
     def _find_models(self) -> None:
         self._models = find_roots()
         self.hooks.hook_models(self._models)
+        if not has_compiled():  # torch would compile once more for every class of which a method is replaced
+            self.hooks.watch_inner(self._models)
         if self._request.is_dry:
             self._gradients = GradientWatch(self._models)
+
+    def _settle_models(self) -> None:
+        """Keep the models that still exist: of one that the job makes anew in each step, the modules that it calls."""
+        called = self.hooks.take_inner()
+        references = [ref(model) for model in self._models]
+        self._models.clear()
+        self._models += living(references)
+        if len(self._models) < len(references):
+            contained = {id(module) for model in self._models for module in model.modules()}
+            self._models += [module for module in called if id(module) not in contained]
 
     def _begin_step(self) -> None:
         """End the step before, and begin the one whose first event this is; as `_guarded` does it, but in one call."""
@@ -244,6 +258,7 @@ class JobProcess:
 
     def _start(self) -> None:
         """Become a rank of the recording, once the loop's steps are known."""
+        self._settle_models()
         if self._request.of_loader:
             self._measure_loader()
             return

@@ -56,6 +56,21 @@ def test_every_parameter_is_what_its_gradients_are() -> None:
     ]
 
 
+def test_what_is_frozen_for_one_backward_of_each_step_is_used() -> None:
+    """As a discriminator is while its generator learns, also where that comes first."""
+    model = nn.Linear(2, 2)
+    batch = torch.ones(1, 2, requires_grad=True)
+    model.requires_grad_(False)
+    watch = GradientWatch([model])
+    model(batch).sum().backward()
+    model.requires_grad_(True)
+    watch.watch()
+    model(batch).sum().backward()
+    model.requires_grad_(False)
+    assert watch.uses() == {"weight": "used", "bias": "used"}
+    watch.close()
+
+
 def test_a_parameter_without_a_gradient_on_one_rank_is_unused() -> None:
     lines = list(gradient_lines([{"a.w": "used", "b": "zero"}, {"a.w": "unused", "b": "used"}]))
     assert lines[0] == "1 of 2 parameters get gradients"

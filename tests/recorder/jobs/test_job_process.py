@@ -23,8 +23,10 @@ from job_loops import (
     Notes,
     Switch,
     accumulation_with_a_tail,
+    adjoint,
     evaluations_and_checkpoints,
     loss_of_a_method,
+    loss_that_holds_the_model,
     plain,
     without_loader,
 )
@@ -135,6 +137,23 @@ def test_modules_that_a_method_of_the_model_calls_are_its_forward(tmp_path: Path
     manifest = manifest_of(tmp_path)
     assert manifest.phases == ("forward", "backward", "optimizer", "no_grad_forward")
     assert str(manifest.environment["step_pattern"]).startswith("F F B O0 (")
+
+
+def test_a_module_that_the_loop_calls_itself_is_forward(tmp_path: Path) -> None:
+    """The loss contains it, and is given its output."""
+    recorded(tmp_path, loss_that_holds_the_model)
+    environment = manifest_of(tmp_path).environment
+    assert environment["step_pattern"] == "F F B O0 (6 of 6 alike)"
+    assert "LossOfModel" in str(environment["models"])
+
+
+def test_a_model_that_is_wrapped_anew_in_each_step_is_found(tmp_path: Path) -> None:
+    """What its backward runs is backward, and begins no step."""
+    recorded(tmp_path, adjoint)
+    manifest = manifest_of(tmp_path)
+    assert str(manifest.environment["step_pattern"]).startswith("B O0 F* (")
+    assert "Solver" not in str(manifest.environment["models"])
+    assert manifest.phases == ("backward", "optimizer", "zero_grad", "no_grad_forward")
 
 
 @pytest.mark.slow

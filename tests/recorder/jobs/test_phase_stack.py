@@ -74,6 +74,22 @@ def test_an_event_inside_a_phase_of_the_same_event_is_none() -> None:
     assert tracker.events == ["F", "L", "F"]
 
 
+def test_what_a_backward_runs_is_part_of_it(now: list[int]) -> None:
+    """An adjoint method repeats the forward there; an optimizer in backward is a phase as ever."""
+    tracker, phases = Tracker(), Phases()
+    stack = stack_of(phases, tracker)
+    outer = stack.begin("backward", "B")
+    for name, event in (("forward", "F"), ("autograd_grad", ""), ("optimizer", "")):
+        now[0] += 10
+        inner = stack.begin(name, event)
+        now[0] += 10
+        stack.end(inner)
+    stack.end(outer)
+    assert phases.take() == {"backward": 50, "optimizer": 10}
+    assert tracker.events == ["B"]
+    assert not stack.is_inside_model()
+
+
 def test_the_end_of_a_phase_ends_those_that_an_exception_left_open(now: list[int]) -> None:
     tracker, phases = Tracker(), Phases()
     stack = stack_of(phases, tracker)

@@ -46,6 +46,7 @@ def split(*steps: str, num_events: int = 2_000) -> tuple[StepTracker, list[list[
         ("B O0", "B", "O0"),  # methods of the model are called, never its forward
         ("B O0 f", "B", "O0"),
         ("B B O0 B O1", "B", "O1"),
+        ("B O0 f f f", "B", "O0"),  # an adjoint method has no other forward
         ("B", "B", "B"),
     ],
 )
@@ -119,6 +120,14 @@ def test_an_optimizer_that_steps_only_at_the_start_does_not_hold_up_the_others()
     assert sum(begins) > 50
 
 
+def test_forwards_of_the_first_steps_alone_do_not_begin_the_others() -> None:
+    tracker = StepTracker()
+    begins = [tracker.add(event) for event in ["F", "B", "O0"] * 2 + ["B", "O0"] * 100]
+    assert tracker.pattern is not None
+    assert tracker.pattern.start == "B"
+    assert sum(begins) > 50
+
+
 def test_a_loop_whose_steps_differ_from_each_other_is_not_reliable() -> None:
     tracker, _ = split("L F B O0", "L F B B O0", "L F B O0 S", "L F B L F B O0", "L F B O0 f")
     assert tracker.pattern is not None
@@ -181,6 +190,13 @@ def test_forwards_of_a_number_that_varies_count_as_one(step: str, repeated: str,
 def test_steps_of_many_lengths_are_joined_even_if_most_have_the_same(lengths: list[int]) -> None:
     """As those of an agent whose first episodes end soon: later ones are longer."""
     tracker, _ = split(*with_lengths("F B O0", "F", lengths))
+    assert tracker.pattern is not None
+    assert tracker.pattern.text == "F* B O0 (6 of 6 alike)"
+
+
+def test_steps_of_two_lengths_without_order_are_joined() -> None:
+    """As those of a solver that chooses its steps."""
+    tracker, _ = split(*with_lengths("F B O0", "F", [20, 20, 20, 26, 26, 20, 26, 26, 20, 20]))
     assert tracker.pattern is not None
     assert tracker.pattern.text == "F* B O0 (6 of 6 alike)"
 

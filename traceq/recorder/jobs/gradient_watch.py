@@ -25,33 +25,41 @@ _ADVICE = {
 class GradientWatch:
     """Notes every gradient of some models from now on, until it is closed."""
 
-    __slots__ = ("_handles", "_models", "_nonzero")
+    __slots__ = ("_handles", "_nonzero", "_parameters", "_watched")
 
     def __init__(self, models: Sequence[Module]) -> None:
-        self._models = [each.module if isinstance(each, DistributedDataParallel) else each for each in models]
+        watched = [each.module if isinstance(each, DistributedDataParallel) else each for each in models]
+        # by name, of each model: no model is kept that the job makes anew in each step
+        self._parameters = [dict(each.named_parameters()) for each in watched]
         self._nonzero: dict[int, bool] = {}
-        self._handles = [
-            parameter.register_post_accumulate_grad_hook(self._note)
-            for model in self._models
-            for parameter in model.parameters()
-            if parameter.requires_grad and parameter.is_leaf  # views of a sharded model are none
-        ]
+        self._watched: set[int] = set()
+        self._handles: list[Any] = []
+        self.watch()
+
+    def watch(self) -> None:
+        """Watch what was frozen so far and no longer is: some jobs freeze a model for one backward of each step."""
+        for parameters in self._parameters:
+            for parameter in parameters.values():
+                learns = parameter.requires_grad and parameter.is_leaf  # views of a sharded model are no leaves
+                if learns and id(parameter) not in self._watched:
+                    self._watched.add(id(parameter))
+                    self._handles.append(parameter.register_post_accumulate_grad_hook(self._note))
 
     def uses(self) -> dict[str, str]:
         """Return what every parameter of the models that train is so far, by name."""
         return {
             name: self._use(parameter)
-            for model in self._models
-            if any(id(parameter) in self._nonzero for parameter in model.parameters())
-            for name, parameter in model.named_parameters()
+            for parameters in self._parameters
+            if any(id(parameter) in self._nonzero for parameter in parameters.values())
+            for name, parameter in parameters.items()
             if parameter.is_leaf
         }
 
     def close(self) -> None:
-        """Note no more, and forget the models."""
+        """Note no more, and forget the parameters."""
         while self._handles:
             self._handles.pop().remove()
-        self._models.clear()
+        self._parameters.clear()
 
     def _note(self, parameter: Tensor) -> None:
         was_nonzero = self._nonzero.setdefault(id(parameter), False)
@@ -59,10 +67,8 @@ class GradientWatch:
             self._nonzero[id(parameter)] = _has_values(parameter.grad)
 
     def _use(self, parameter: Tensor) -> str:
-        if not parameter.requires_grad:
-            return FROZEN
         if id(parameter) not in self._nonzero:
-            return UNUSED
+            return UNUSED if parameter.requires_grad else FROZEN
         return USED if self._nonzero[id(parameter)] else ZERO
 
 

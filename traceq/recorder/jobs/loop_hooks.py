@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.recorder.jobs.framework_phases import ENGINE_METHODS, imported_functions, owners
+from traceq.recorder.jobs.inner_calls import InnerCalls
 from traceq.recorder.jobs.root_models import with_forward
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD
 from traceq.recorder.rank.replaced_methods import ReplacedMethods
@@ -66,6 +67,10 @@ class Observer(Protocol):
         """Report that the phase ended."""
         ...
 
+    def is_inside_model(self) -> bool:
+        """Return whether a forward or a backward of the watched thread has begun."""
+        ...
+
     def optimizer_began(self) -> None:
         """Report that an optimizer begins its step, also before any backward: its closure may run the first."""
         ...
@@ -89,6 +94,7 @@ class LoopHooks:
         self._is_graphing = False
         self._restore: list[Callable[[], None]] = []
         self._methods: list[ReplacedMethods] = []
+        self._inner: InnerCalls | None = None
         self._open_steps: list[tuple[int, int]] = []  # (the optimizer's id, the depth of its phase)
         self._num_unended: dict[int, int] = {}  # steps in a row without an end, by the optimizer's id
         self._loaders: WeakKeyDictionary[Any, Callable[[], DataLoader[Any] | None]] = WeakKeyDictionary()
@@ -140,6 +146,25 @@ class LoopHooks:
         """Replace the forward of each of these models."""
         self._methods.append(ReplacedMethods(models, self._forward))
 
+    def watch_inner(self, models: Sequence[torch.nn.Module]) -> None:
+        """Take calls of the modules inside models for forwards, too, where they are outside of one, until `take_inner`.
+
+        To be called behind `hook_models`, whose replaced methods are below these.
+        """
+        observer = self._observer
+        self._inner = InnerCalls(
+            with_forward(models),
+            self._forward,
+            lambda: observer.thread != get_ident() or observer.is_inside_model(),
+        )
+
+    def take_inner(self) -> list[torch.nn.Module]:
+        """Watch these modules no more; return those that each step calls, and replace their forward for good."""
+        called = [] if self._inner is None else self._inner.take()
+        self._inner = None
+        self.hook_forwards(called)
+        return called
+
     def worker_pids(self, loader: Callable[[], DataLoader[Any] | None]) -> list[int]:
         """Return the living workers of a loader's iterators."""
         of_loader = loader()
@@ -149,6 +174,7 @@ class LoopHooks:
 
     def remove(self) -> None:
         """Restore everything that nobody else has replaced since."""
+        self.take_inner()
         while self._methods:
             self._methods.pop().restore()
         while self._restore:

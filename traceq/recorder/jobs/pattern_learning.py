@@ -44,7 +44,7 @@ def learn_pattern(events: Sequence[str], event: str) -> StepPattern | None:
     fewest = min(counts.values(), default=0)
     if fewest < LEARNED_STEPS:
         return None
-    start = BATCH if events.count(BATCH) >= fewest - 1 else FORWARD if FORWARD in events else BACKWARD
+    start = BATCH if events.count(BATCH) >= fewest - 1 else FORWARD if 2 * events.count(FORWARD) > fewest else BACKWARD
     if (event == BACKWARD) != (start == BACKWARD):
         return None
     pattern = _pattern(events, start, [event for event, num in counts.items() if num == fewest])
@@ -82,9 +82,14 @@ def _in_turns(events: Sequence[str], pattern: StepPattern) -> StepPattern | None
 
 
 def _varies(events: Sequence[str], pattern: StepPattern) -> bool:
-    """Return True for steps of several kinds that are all alike but for how many forwards they run in a row."""
+    """Return True for steps that are all alike but for how many forwards they run in a row.
+
+    They are of several kinds, or of two of which each is at least a third: a second one for a metric is rarer.
+    """
     kinds = set(split_steps(events, pattern)[_SKIPPED_STEPS:])
-    return len(kinds) >= _LEAST_KINDS and len({tuple(joined_forwards(kind)) for kind in kinds}) == 1
+    is_mixed = 3 * pattern.num_alike <= 2 * pattern.num_seen
+    is_varied = len(kinds) >= (2 if is_mixed else _LEAST_KINDS)
+    return is_varied and len({tuple(joined_forwards(kind)) for kind in kinds}) == 1
 
 
 def _with_joined_forwards(events: Sequence[str], pattern: StepPattern) -> StepPattern:

@@ -1,17 +1,23 @@
 """Phases of a loop that do not nest: one that begins inside another interrupts it.
 
-An optimizer may run the forward and the backward in its closure; each gets its time, and the optimizer the rest.
+An optimizer may run the forward and the backward in its closure; each gets its time, and the optimizer the rest. What
+autograd runs in a backward is part of it: the forward that an adjoint method or a reversible model repeats there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from traceq.recorder.jobs.step_pattern import FORWARDS
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.spec.phases import Phases
 
 __all__ = ["PhaseStack"]
+
+_BACKWARD = "backward"
+_OF_BACKWARD = ("forward", "no_grad_forward", "autograd_grad")
+"""Phases that are none inside a backward."""
 
 
 class PhaseStack:
@@ -34,6 +40,8 @@ class PhaseStack:
         """Interrupt the current phase by this one; return the depth at which `end` ends it."""
         depth = len(self._open)
         self.counters.count_phase()
+        if depth and name in _OF_BACKWARD and self._is_backward():
+            return depth
         if event and not (depth and self._is_open(event)) and self._tracker.add(event):
             if self.phases is not None:
                 self.phases.switch("")
@@ -49,6 +57,13 @@ class PhaseStack:
             del self._open[depth:]
             if self.phases is not None:
                 self.phases.switch(self._open[-1][0] if depth else "")
+
+    def is_inside_model(self) -> bool:
+        """Return whether a forward with an event of its own has begun, or a backward."""
+        return self._is_backward() or any(event in FORWARDS for _, event in self._open)
+
+    def _is_backward(self) -> bool:
+        return any(name == _BACKWARD for name, _ in self._open)
 
     def _is_open(self, event: str) -> bool:
         return any(event == each for _, each in self._open)

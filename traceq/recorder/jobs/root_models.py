@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from weakref import ReferenceType
 
 from torch.nn import DataParallel, Module
 from torch.nn.parallel import DistributedDataParallel
@@ -11,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from traceq.garbage_collection import live_objects
 from traceq.recorder.rank.replaced_methods import has_forward
 
-__all__ = ["find_roots", "inner_with_forward", "with_forward"]
+__all__ = ["find_roots", "inner_with_forward", "living", "with_forward"]
 
 
 def find_roots() -> list[Module]:
@@ -42,6 +43,11 @@ def inner_with_forward(models: Sequence[Module]) -> list[Module]:
     """
     children = [child for model in models for child in model.children()]
     return list(dict.fromkeys(with_forward(children)))
+
+
+def living(models: Sequence[ReferenceType[Module]]) -> list[Module]:
+    """Return those of some models that something else still refers to."""
+    return [model for each in models if (model := each()) is not None]
 
 
 def _outermost_with_forward(module: Module) -> Iterator[Module]:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-__all__ = ["BACKWARD", "BATCH", "FORWARD", "StepPattern", "joined_forwards", "short_text"]
+__all__ = ["BACKWARD", "BATCH", "FORWARD", "FORWARDS", "StepPattern", "joined_forwards", "short_text"]
 
 BACKWARD, BATCH, FORWARD = "B", "L", "F"
-_FORWARDS = (FORWARD, "f")
+FORWARDS = (FORWARD, "f")
 _ANY_FORWARDS = "F*"
 _MIN_ALIKE = 0.5
 
@@ -37,7 +37,7 @@ class StepPattern:
 
     def starts_with(self, event: str) -> bool:
         """Return whether a step, or a part of one, may start with this event."""
-        return event == self.start or (self.joins_forwards and self.start == FORWARD and event in _FORWARDS)
+        return event == self.start or (self.joins_forwards and self.start == FORWARD and event in FORWARDS)
 
     def joined(self, events: Sequence[str]) -> list[str]:
         """Return events of a step as those of the pattern are: with forwards in a row as one, if it joins them."""
@@ -76,5 +76,5 @@ def _repeated(match: re.Match[str]) -> str:
 
 def joined_forwards(events: Sequence[str]) -> list[str]:
     """Return events with one in the place of forwards in a row."""
-    runs = groupby(events, lambda event: _ANY_FORWARDS if event in _FORWARDS else event)
+    runs = groupby(events, lambda event: _ANY_FORWARDS if event in FORWARDS else event)
     return [each for event, run in runs for each in ([event] if event == _ANY_FORWARDS else run)]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-__all__ = ["ReplacedMethods", "has_forward"]
+__all__ = ["ReplacedMethods", "Replacement", "has_forward"]
 
 Replacement = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Returns the function to call instead of a method."""
