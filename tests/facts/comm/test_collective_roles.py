@@ -45,6 +45,7 @@ def roles(*events: Event, **metadata: Any) -> list[str]:
         (OPTIMIZER, comms("_reduce_scatter_base", 150, 5, BIG), ""),
         (OPTIMIZER, comms("allreduce", 150, 5, FEW), "clip_norm"),
         (annotation("DistributedDataParallel.forward", 10, 90), comms("broadcast", 20, 5, BIG), "buffer_broadcast"),
+        (annotation("DistributedDataParallel.forward", 10, 90), comms("allreduce", 20, 5, (1, 1)), "join_check"),
         (annotation("evaluation", 10, 90), comms("broadcast", 20, 5, BIG), "state_broadcast"),
         (annotation("## metrics compute ##", 10, 90), comms("allgather", 20, 5, BIG), "metric"),
         (annotation("evaluation", 10, 90), comms("allreduce", 20, 5, FEW), "metric"),
@@ -121,6 +122,14 @@ def test_an_integer_per_rank_before_forward_counts_tokens() -> None:
     assert named == ["token_count", "token_count"]
     several = comms("_allgather_base", 2, 5, (5, 10), **count)
     assert roles(several, op("aten::linear", 20, 10), **world(0, 2, "nccl")) == ["metric"]
+
+
+def test_one_value_in_the_forward_of_ddp_is_a_metric_once_the_model_has_computed() -> None:
+    forward, value = annotation("DistributedDataParallel.forward", 10, 90), comms("allreduce", 60, 5, (1, 1))
+    assert roles(forward, op("aten::linear", 20, 10), value) == ["metric"]
+    assert roles(op("aten::linear", 2, 5), forward, value) == ["join_check"]
+    several = comms("allreduce", 60, 5, FEW)
+    assert roles(forward, several) == ["metric"]
 
 
 def test_of_few_elements_more_than_one_a_rank_are_fetched_and_one_a_rank_is_a_metric() -> None:

@@ -38,6 +38,7 @@ ROLES = (
     "unknown",
     "token_count",
     "optimizer_state",
+    "join_check",
 )
 """Names of the roles, in the order of `Role`."""
 
@@ -60,6 +61,7 @@ class Role:
     UNKNOWN = ROLES.index("unknown")
     TOKENS = ROLES.index("token_count")
     OPTIMIZER = ROLES.index("optimizer_state")
+    JOIN = ROLES.index("join_check")
 
 
 _MAX_FEW_ELEMENTS = 16
@@ -140,6 +142,7 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule
         (Role.GATHER_BACKWARD, gathers & around.within(_GATHERS_BACKWARD)),
         (Role.GATHER_FORWARD, gathers & around.within(_GATHERS_FORWARD)),
         (Role.BUFFERS, broadcasts & around.within(_DDP_FORWARD)),
+        (Role.JOIN, summed & (calls.elements == 1) & _begins_forward_of_ddp(around)),
         (Role.UNUSED_MAP, summed & accumulates & integers),
         (Role.GRADIENT, reduces & accumulates),
         (Role.CLIP_NORM, summed & (around.within(_CLIPS) | (few & optimizer))),
@@ -206,6 +209,12 @@ def _after_update(trace: Trace, around: Surroundings) -> NDArray[np.bool_]:
     step = np.searchsorted(host[:, 0], around.start_ns, "right") - 1
     updated = around.last_end_before(around.named(_OPTIMIZER)) >= host[step, 0]
     return np.asarray(updated & (step >= 0) & steps(trace).marked)
+
+
+def _begins_forward_of_ddp(around: Surroundings) -> NDArray[np.bool_]:
+    """Return bool[C]: issued in the forward of DDP before the model in it computes."""
+    begins = around.last_start_before(around.named(_DDP_FORWARD))
+    return around.within(_DDP_FORWARD) & (around.last_end_before(around.named(_COMPUTES, ops_only=True)) <= begins)
 
 
 def _computed_since_update(around: Surroundings) -> NDArray[np.bool_]:

@@ -304,6 +304,7 @@ def _auxiliary(trace: Trace, issued: IssuedCalls) -> list[Check]:
     kinds = np.maximum(buffers.num.max(initial=0) // forwards, 1) * forwards
     notes = (
         (Role.CLIP_NORM, "the norm of all gradients is clipped"),
+        (Role.JOIN, "ranks with fewer batches: each forward asks whether one has joined"),
         (Role.METRIC, "metrics are reduced or gathered for logging"),
         (Role.TOKENS, "the tokens of the batch are counted over all ranks"),
         (Role.INDICES, "indices of the rows and tokens to exchange"),

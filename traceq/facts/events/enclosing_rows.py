@@ -72,6 +72,11 @@ class Surroundings:
         ends = ascending(self.trace.events.end[rows])
         return np.asarray(np.r_[np.iinfo(np.int64).min, ends][np.searchsorted(ends, self.start_ns, "right")])
 
+    def last_start_before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the latest start of these rows up to each start, on any thread: int64[K] ns, else the minimum."""
+        starts = ascending(self.trace.events.ts[rows])
+        return np.asarray(np.r_[np.iinfo(np.int64).min, starts][np.searchsorted(starts, self.start_ns, "right")])
+
     def next_start_after(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the earliest start of these rows from each start on, on any thread: int64[K] ns, else the maximum."""
         starts = ascending(self.trace.events.ts[rows])
