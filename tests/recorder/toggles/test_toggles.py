@@ -6,6 +6,7 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -173,11 +174,63 @@ def test_a_stall_is_in_the_first_layer_that_is_called() -> None:
     assert waits_ms(model) < 50
 
 
+class Shared(torch.nn.Module):
+    """An embedding that nobody calls, and layers in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = torch.nn.Embedding(4, 2)
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            batch = layer(batch)
+        return batch
+
+
+def test_a_stall_is_in_a_layer_of_a_list_behind_one_that_is_never_called() -> None:
+    """In none of the model's own, which begins before its forward does."""
+    model = Shared()
+    toggle = create_toggle("@stall", ("0", "50000"), Job([model], []))
+    toggle.apply(1)
+    model(torch.zeros(1, 2))
+    toggle.apply(1)
+    assert [bool(module._forward_pre_hooks) for module in (model, *model.layers)] == [False, True, False]
+    assert waits_ms(model) >= 50
+    toggle.restore()
+
+
+class CallsPastHooks(torch.nn.Linear):
+    """As the modules of GPyTorch."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+
+class CallsHooks(torch.nn.Linear):
+    """As those of Pyro."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+
+@pytest.mark.parametrize("layer", [CallsPastHooks, CallsHooks])
+def test_a_layer_with_a_call_of_its_own_waits_once(layer: type[torch.nn.Linear]) -> None:
+    model = torch.nn.Sequential(layer(2, 2), layer(2, 2))
+    toggle = create_toggle("@stall", ("0", "50000"), Job([model], []))
+    toggle.apply(1)
+    model(torch.zeros(1, 2))
+    toggle.apply(1)
+    assert 50 <= waits_ms(model) < 100
+    toggle.restore()
+    assert waits_ms(model) < 50
+
+
 def test_a_stall_in_no_layer_is_a_fault() -> None:
     toggle = create_toggle("@stall", ("0", "50000"), Job([torch.nn.Linear(2, 2)], []))
     for number in range(32):
         toggle.apply(number % 2)
-    with pytest.raises(RecordingFailed, match="the steps call the first layer of no model"):
+    with pytest.raises(RecordingFailed, match="the steps call the first layers of no model"):
         toggle.apply(0)
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
+from typing import Any
 
 from torch.nn import Module
 
 from traceq.errors import RecordingFailed, UsageFault
-from traceq.recorder.rank.replaced_methods import has_forward
+from traceq.recorder.rank.replaced_methods import ReplacedMethods, has_forward
 from traceq.recorder.toggles.toggle import Job
 
 __all__ = ["StallToggle", "create"]
 
 _MOST_CHANGES = 32
 """Changes of the value after which a layer should have been called, also where all arms are tried before any step."""
+_MOST_LAYERS = 8
+"""Layers of a model of which one should be called."""
 
 
 class StallToggle:
@@ -31,10 +34,12 @@ class StallToggle:
         self._num_changes = 0
         self._called: set[int] = set()
         self._chosen: int | None = None
+        self._hooked: set[int] = set()  # the layers that call torch's hooks
         self._handles = [
-            layer.register_forward_pre_hook(lambda *_, number=number: self._begin(number))
+            layer.register_forward_pre_hook(lambda *_, number=number: self._begin_hooked(number))
             for number, layer in enumerate(layers)
         ]
+        self._replaced = _replaced_forwards(layers, self._begin_forward)
 
     def apply(self, number: int) -> None:
         """Wait that long from now on. Raises RecordingFailed if the steps call none of the layers."""
@@ -50,6 +55,7 @@ class StallToggle:
         """Remove the wait."""
         for handle in self._handles:
             handle.remove()
+        self._replaced.restore()
 
     def _choose(self) -> None:
         """Let the first layer that was called wait, and forget the others."""
@@ -60,7 +66,15 @@ class StallToggle:
                 if number != self._chosen:
                     handle.remove()
         elif self._num_changes > _MOST_CHANGES:
-            raise RecordingFailed("@stall: the steps call the first layer of no model")
+            raise RecordingFailed("@stall: the steps call the first layers of no model")
+
+    def _begin_hooked(self, number: int) -> None:
+        self._hooked.add(number)
+        self._begin(number)
+
+    def _begin_forward(self, number: int) -> None:
+        if number not in self._hooked:
+            self._begin(number)
 
     def _begin(self, number: int) -> None:
         if self._chosen is None:
@@ -73,7 +87,7 @@ class StallToggle:
 
 def create(job: Job, values: Sequence[str]) -> StallToggle:
     """Return the toggle; UsageFault if there is no model, or for a value that is no number."""
-    layers = [layer for model in job.models if (layer := _first_layer(model)) is not None]
+    layers = [layer for model in job.models for layer in _first_layers(model)]
     if not layers:
         raise UsageFault("no model was found")
     try:
@@ -82,9 +96,27 @@ def create(job: Job, values: Sequence[str]) -> StallToggle:
         raise UsageFault(f"expected microseconds: {error}") from error
 
 
-def _first_layer(model: Module) -> Module | None:
-    """Return the first module with parameters that calls no other one: of those that learn, if there are any."""
+def _replaced_forwards(layers: Sequence[Module], begin: Callable[[int], None]) -> ReplacedMethods:
+    """Let forwards begin with `begin(number)`, of layers that may call them past hooks, as those of GPyTorch."""
+    numbers = {id(layer): number for number, layer in enumerate(layers)}
+    calling = [each for each in layers if type(each).__call__ is not Module.__call__ and "forward" not in vars(each)]
+
+    def beginning(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def call(layer: Module, *args: Any, **kwargs: Any) -> Any:
+            begin(numbers[id(layer)])
+            return forward(layer, *args, **kwargs)
+
+        return call
+
+    return ReplacedMethods(calling, beginning)
+
+
+def _first_layers(model: Module) -> list[Module]:
+    """Return the first modules with parameters that call no other one: of those that learn, if there are any.
+
+    The very first may be called by nobody, as an embedding that others hold a copy of.
+    """
     layers = [module for module in model.modules() if has_forward(module) and any(True for _ in module.parameters())]
-    layers = [layer for layer in layers if not any(has_forward(child) for child in layer.children())]
-    learning = (layer for layer in layers if any(parameter.requires_grad for parameter in layer.parameters()))
-    return next(learning, layers[0] if layers else None)
+    layers = [layer for layer in layers if not any(has_forward(inner) for inner in list(layer.modules())[1:])]
+    learning = [layer for layer in layers if any(parameter.requires_grad for parameter in layer.parameters())]
+    return (learning or layers)[:_MOST_LAYERS]
