@@ -42,6 +42,9 @@ def test_one_long_step_is_no_change() -> None:
         ([10, 12, 11], [20, 21, 20], False),
         ([0, 0, 0], [0, 1, 0], False),  # every third step does what A never does
         ([1, 1, 1], [0, 1, 0], False),
+        ([64, 512, 512], [512, 512, 512], True),  # the last batch of an epoch
+        ([0, 0, 0], [0, 0, 4], False),
+        ([2, 2], [2, 1], False),
         ([4], [5], False),
         ([], [3, 4], False),
     ],

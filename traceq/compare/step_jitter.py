@@ -36,12 +36,21 @@ class StepShift:
 def is_number_of_chance(of_a: Sequence[int], of_b: Sequence[int]) -> bool:
     """Return whether steps of each side differ in how often something happens, by as much as the sides are apart.
 
-    An augmentation that is drawn for each sample does. What a side never does, or as often in each step, is no chance.
+    An augmentation that is drawn for each sample does. What a side never does, or as often in each step, is no chance,
+    unless most steps of the other do it as often: one of them has the last and smaller batch of an epoch.
     """
-    if not (of_a and of_b) or min(of_a) == max(of_a) or min(of_b) == max(of_b):
+    if not (of_a and of_b):
         return False
+    if min(of_a) == max(of_a) or min(of_b) == max(of_b):
+        return _is_usual_number(of_a, of_b) or _is_usual_number(of_b, of_a)
     apart = max(min(of_b) - max(of_a), min(of_a) - max(of_b))
     return apart <= max(max(of_a) - min(of_a), max(of_b) - min(of_b))
+
+
+def _is_usual_number(constant: Sequence[int], of_other: Sequence[int]) -> bool:
+    """Return whether each step of one side has the number, other than 0, that most steps of the other have."""
+    number = constant[0]
+    return min(constant) == max(constant) > 0 and 2 * list(of_other).count(number) > len(of_other)
 
 
 def step_shift(of_a: Sequence[int], of_b: Sequence[int]) -> StepShift | None:
