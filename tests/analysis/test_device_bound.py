@@ -103,6 +103,14 @@ def test_a_cpu_that_runs_ops_all_the_time_says_which() -> None:
     )
 
 
+def test_what_an_autograd_function_runs_itself_is_python() -> None:
+    """The backward of an adjoint method is a solver in Python; a backward of torch's own has a number."""
+    forward, backward = op("OdeintAdjointMethod", 0, 300), op("OdeintAdjointMethodBackward", 300, 600)
+    text = on_a_cpu(forward, op("aten::mm", 10, 200), backward, op("MmBackward0", 310, 200))[0]
+    assert "; 50.0 % is own time of autograd functions in Python, between the ops that they call or in" in text
+    assert "autograd functions" not in "".join(on_a_cpu(op("CompiledFunction", 0, 300), op("MmBackward0", 300, 600)))
+
+
 def on_a_cpu(*events: Event) -> list[str]:
     return [each.text for each in analyze(Run("", (build(step(0, 1000), *events),)), "partition").findings]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ _LEAST_KIND = 0.2
 """Part of the compute time from which a kind of kernels is told."""
 
 _FLOAT32, _ELEMENTWISE, _SLOW_CONVOLUTION = "float32", "elementwise", "slow convolution"
+_IN_PYTHON = "autograd function"
 _PATTERNS = {
     _ELEMENTWISE: re.compile(r"elementwise_kernel"),
     _FLOAT32: re.compile(
@@ -50,6 +51,9 @@ _PATTERNS = {
 }
 """What names tell: kernels of torch for one op on each element; products of cuBLAS, cuDNN and CUTLASS in float32 that
 use no Tensor Cores; convolutions that are a product of the unfolded input."""
+_AUTOGRAD_FUNCTION = re.compile(r"(?!CompiledFunction)[A-Z]\w*[A-Za-z]")
+"""Classes of `torch.autograd.Function` are ops by their names, and those of their backward pass, which end in
+`Backward`; those of torch's own have a number behind it."""
 _HAS_TENSOR_CORES = re.compile(r"(volta|turing|ampere|sm[789]\d|sm1\d\d|cutlass_[789]\d)_")
 """Kernels for devices that have Tensor Cores."""
 
@@ -108,8 +112,9 @@ def _op_times(trace: Trace) -> WorkTimes:
     place[placed] = line
     groups = group([events.name[rows], place])
     keys = [(events.strings[name], lines[number]) for name, number in groups.keys.tolist()]
+    in_python = _autograd_functions({name for name, _ in keys})
     return {
-        (name, f" at {line}" if line else "", _kind(name)): total / len(counted)
+        (name, f" at {line}" if line else "", _IN_PYTHON if name in in_python else _kind(name)): total / len(counted)
         for (name, line), total in zip(keys, groups.sum(ns), strict=True)
     }
 
@@ -121,6 +126,12 @@ def _lines(
     start = trace.events.ts[rows]
     differentiated, lines = differentiated_lines(trace, track, start), main_lines(trace)
     return lines.texts, np.where(differentiated > 0, differentiated, lines.line_at(start))
+
+
+def _autograd_functions(names: Set[str]) -> set[str]:
+    """Return the names of autograd functions that are written in Python, forward and backward."""
+    backward = {f"{name}Backward": name for name in names if _AUTOGRAD_FUNCTION.fullmatch(name)}
+    return {each for name in backward.keys() & names for each in (name, backward[name])}
 
 
 def _kind(name: str) -> str:
@@ -161,6 +172,7 @@ def what_computes(work: Sequence[LongWork], whole_ns: float, device: str) -> lis
     for kind, remedy in (
         (_FLOAT32, f"float32 products that use no Tensor Cores: try autocast{_or_tf32(device)}"),
         (_ELEMENTWISE, "elementwise kernels, which torch.compile can fuse"),
+        (_IN_PYTHON, "own time of autograd functions in Python, between the ops that they call or in other code"),
         (_SLOW_CONVOLUTION, "convolutions as products of the unfolded input, as where oneDNN is missing or disabled"),
     ):
         ns = sum(each.by_kind.get(kind, 0.0) for each in work)
