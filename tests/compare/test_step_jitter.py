@@ -44,6 +44,7 @@ def test_one_long_step_is_no_change() -> None:
         ([1, 1, 1], [0, 1, 0], False),
         ([64, 512, 512], [512, 512, 512], True),  # the last batch of an epoch
         ([0, 0, 0], [0, 0, 4], False),
+        ([1, 1, 1, 1, 1], [1, 0, 1, 0, 1], False),  # every second step does without
         ([2, 2], [2, 1], False),
         ([4], [5], False),
         ([], [3, 4], False),

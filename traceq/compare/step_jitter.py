@@ -37,7 +37,7 @@ def is_number_of_chance(of_a: Sequence[int], of_b: Sequence[int]) -> bool:
     """Return whether steps of each side differ in how often something happens, by as much as the sides are apart.
 
     An augmentation that is drawn for each sample does. What a side never does, or as often in each step, is no chance,
-    unless most steps of the other do it as often: one of them has the last and smaller batch of an epoch.
+    unless most steps of the other do it as often, and each does it: one has the last, smaller batch of an epoch.
     """
     if not (of_a and of_b):
         return False
@@ -48,9 +48,10 @@ def is_number_of_chance(of_a: Sequence[int], of_b: Sequence[int]) -> bool:
 
 
 def _is_usual_number(constant: Sequence[int], of_other: Sequence[int]) -> bool:
-    """Return whether each step of one side has the number, other than 0, that most steps of the other have."""
+    """Return whether each step of one side has the number that most steps of the other have, and none of them 0."""
     number = constant[0]
-    return min(constant) == max(constant) > 0 and 2 * list(of_other).count(number) > len(of_other)
+    is_in_each = min(constant) == max(constant) and min(of_other) > 0
+    return is_in_each and 2 * list(of_other).count(number) > len(of_other)
 
 
 def step_shift(of_a: Sequence[int], of_b: Sequence[int]) -> StepShift | None:
