@@ -55,18 +55,15 @@ def pace_of_accounts(of_a: Mapping[str, Account], of_b: Mapping[str, Account], n
     that direction: not only that of a few long ones, nor of many short ones.
     """
     keys = [key for key in of_a if key in of_b and _are_alike(of_a[key], of_b[key], num_a, num_b)]
+    if len(keys) < _FEWEST:
+        return NO_PACE
     a_ns, b_ns = (np.array([side[key].ns / num for key in keys]) for side, num in ((of_a, num_a), (of_b, num_b)))
-    least = np.minimum(a_ns, b_ns)
-    if np.count_nonzero(least) < _FEWEST:
+    ratio, least = float(b_ns.sum() / a_ns.sum()), np.minimum(a_ns, b_ns)
+    if abs(log(ratio)) < _LEAST or not _is_common(np.log(b_ns / a_ns) / log(ratio), least):
         return NO_PACE
-    ratio = float(b_ns.sum() / a_ns.sum())
-    if abs(log(ratio)) < _LEAST or not _is_common(
-        np.log(b_ns[least > 0] / a_ns[least > 0]) / log(ratio), least[least > 0]
-    ):
-        return NO_PACE
-    left = np.abs(b_ns - a_ns - (a_ns + b_ns) * tanh(log(ratio) / 2))
-    relative = float(np.quantile(left[least > 0] / least[least > 0], _CAP)) * _SD_OF_QUANTILE
-    return AccountPace(ratio, dict(zip(keys, (_ERRORS * relative * least).tolist(), strict=True)))
+    left = np.abs(b_ns - a_ns - (a_ns + b_ns) * tanh(log(ratio) / 2)) / least
+    scatter = _ERRORS * _SD_OF_QUANTILE * float(np.quantile(left, _CAP)) * least
+    return AccountPace(ratio, dict(zip(keys, scatter.tolist(), strict=True)))
 
 
 def _is_common(change: NDArray[np.float64], ns: NDArray[np.float64]) -> bool:
@@ -79,4 +76,4 @@ def _is_common(change: NDArray[np.float64], ns: NDArray[np.float64]) -> bool:
 def _are_alike(of_a: Account, of_b: Account, num_a: int, num_b: int) -> bool:
     """Return whether both sides do the same in each step; what a process does once is not that."""
     is_work = of_a.kind == "host" and of_a.name not in ONCE_PER_PROCESS
-    return is_work and of_a.num * num_b == of_b.num * num_a
+    return is_work and of_a.num * num_b == of_b.num * num_a and of_a.ns > 0 < of_b.ns

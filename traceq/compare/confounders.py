@@ -117,15 +117,12 @@ def pace_text(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> str:
     if not paced_ns or (paced_ns > 0) != (delta_ns > 0) or 2 * abs(paced_ns) < abs(delta_ns):
         return ""
     traces = [side.first_trace() for side in (a, b)]
-    reasons = [
-        "load",
-        "clock",
-        *(["number of threads"] if not any(len(device_work(trace)) for trace in traces) else []),
-    ]
-    *first, last = reasons
+    reasons = (
+        "load or clock" if any(len(device_work(trace)) for trace in traces) else "load, clock or number of threads"
+    )
     size = "" if all(map(has_shapes, traces)) else ", or inputs of another size, as no shapes are recorded"
     ns, of = format_value(paced_ns, Unit.DELTA_NS), "of work that both sides do alike"
-    return f"{ns} is the pace {of}, as with another {', '.join(first)} or {last}{size}"
+    return f"{ns} is the pace {of}, as with another {reasons}{size}"
 
 
 def unknown_size_words(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> tuple[str, ...]:
