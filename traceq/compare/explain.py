@@ -50,8 +50,8 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
             return traced, cells, cause_rows(common, traced.delta_ns)
         traced = replace(traced, replays=side_replays(a, b))
     is_host_only = not len(device_work(a)) and not len(device_work(b))
-    paces = is_host_only and have_same_work(a, b)
-    causes = account_causes(ledger(a), ledger(b), traced.delta_ns, is_host_only=is_host_only, has_same_work=paces)
+    is_alike = have_same_work(a, b)
+    causes = account_causes(ledger(a), ledger(b), traced.delta_ns, is_host_only=is_host_only, has_same_work=is_alike)
     return traced, cells, causes
 
 
