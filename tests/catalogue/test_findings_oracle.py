@@ -60,6 +60,9 @@ BY_JOBS = {"expert_imbalance", "late_ranks", "pipeline_bubble"}
 BY_LINES = {"small_ops"}
 """Codes whose time `oracle.small_ops` computes from the frames and ops of one file."""
 
+BY_FRAMES = {"worker_restarts"}
+"""Codes whose time `tests/analysis/test_worker_restarts.py` computes from the frames of a loop that it records."""
+
 BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores"}
 """Codes whose time `oracle.unprofiled` and `oracle.core_use` compute from the journals of a run."""
 
@@ -342,7 +345,7 @@ def size(number: int | None) -> str:
 
 
 def test_every_finding_has_a_second_way() -> None:
-    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_LINES, BY_JOURNALS, BY_BYTES, BY_COUNTS, BY_REPLAY]
+    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_LINES, BY_FRAMES, BY_JOURNALS, BY_BYTES, BY_COUNTS, BY_REPLAY]
     assert sum(map(len, ways)) == len(set.union(*ways))
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \| ", (ROOT / "docs" / "method.md").read_text(), re.MULTILINE)
     assert set.union(*ways) >= set(FOUND_IN)

@@ -452,6 +452,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "pageable_copies": at_most(by_replay("htod syncs")),
     **dict.fromkeys(("allocator_retries", "uncached_allocations"), by_replay("alloc syncs")),
     "starved": by_loader,
+    "worker_restarts": at_most(by_loader),
     "outside_phases": by_other_phase,
     "small_ops": at_most(by_line),
     **dict.fromkeys(("busy_machine", "contended_cores"), by_core_use),

@@ -14,6 +14,7 @@ from traceq.analysis._job_gain import JobGain, gained_words, job_gain
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import and_followers, replay_term, saving_words
+from traceq.analysis._worker_restarts import Restarts, restart_finding, worker_restarts
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_loader
 from traceq.causes.replay import Saving
@@ -23,12 +24,18 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.loading_workers import worker_line
-from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER, loader_waits, makes_own_batches
+from traceq.facts.timeline.data_loading import (
+    DATALOAD_WAIT,
+    LOADER,
+    loader_waits,
+    makes_own_batches,
+    worker_starts,
+)
 from traceq.facts.timeline.loading_line import LoadingLine, loading_line
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity
 from traceq.frozen import frozen
-from traceq.intervals import Spans, intersect, measure_common, measure_within, spans
+from traceq.intervals import Spans, intersect, measure_common, measure_within, spans, union
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -56,13 +63,14 @@ class DataloadRow:
 class _Rank:
     """One rank's rows, and the waits that hold up its steps.
 
-    `makes_own`: the main thread makes the batches itself, most of that time at `line`.
+    `makes_own`: the main thread makes the batches itself, most of that time at `line`. `restarts` of workers.
     """
 
     rows: tuple[DataloadRow, ...]
     starved: _Starved | None
     makes_own: bool
     line: LoadingLine | None
+    restarts: Restarts
 
 
 @frozen
@@ -79,7 +87,8 @@ class _Starved:
 
 def summarize(trace: Trace) -> _Rank:
     """Return the waits for the data loader in each step, and whether they hold up the steps."""
-    return _Rank(tuple(_rows(trace)), _starved(trace), makes_own_batches(trace), loading_line(trace))
+    restarts = worker_restarts(trace, _idle(trace))
+    return _Rank(tuple(_rows(trace)), _starved(trace), makes_own_batches(trace), loading_line(trace), restarts)
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -89,8 +98,10 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     if share is None:
         gain = job_gain(job, WithoutLoader()) if any(part.starved and part.starved.saving for part in parts) else None
         of_ranks = [_starved_traced(job, part, gain) for part in parts]
-        findings = on_the_worst_rank(job, of_ranks, slack_by_rank(job), is_of_job=gain is not None)
-        return Report("dataload", (table,), findings=findings)
+        slack_ns = slack_by_rank(job)
+        findings = on_the_worst_rank(job, of_ranks, slack_ns, is_of_job=gain is not None)
+        of_restarts = on_the_worst_rank(job, [restart_finding(job, part.restarts) for part in parts], slack_ns)
+        return Report("dataload", (table,), findings=(*of_restarts, *findings))
     return Report("dataload", (table,), findings=(_starved_unprofiled(job, share, parts),) if share.exceeds else ())
 
 
@@ -100,7 +111,7 @@ def _loading(trace: Trace) -> Spans:
     events = trace.events
     rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
     rows = rows[matching(events, rows, _LOADS) & (tracks(trace)[rows] == main_track(trace))]
-    return spans(events.ts[rows], events.end[rows])
+    return union(spans(events.ts[rows], events.end[rows]), worker_starts(trace).made)
 
 
 def _idle(trace: Trace) -> Spans:

@@ -1,17 +1,30 @@
-"""Time in which the main thread fetches the next batch from the data loader."""
+"""Time in which the main thread fetches the next batch from the data loader, or starts the loader's workers."""
 
 from __future__ import annotations
 
 import re
 
+import numpy as np
+from numpy.typing import NDArray
+
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
-from traceq.intervals import Spans, measure, spans
+from traceq.frozen import frozen
+from traceq.intervals import Spans, contains, measure, spans
 from traceq.model import Category, Trace
 
-__all__ = ["DATALOAD_WAIT", "LOADER", "LOADER_CREATION", "LOADING", "loader_waits", "makes_own_batches", "own_batches"]
+__all__ = [
+    "DATALOAD_WAIT",
+    "LOADER",
+    "LOADING",
+    "WorkerStarts",
+    "loader_waits",
+    "makes_own_batches",
+    "own_batches",
+    "worker_starts",
+]
 
 DATALOAD_WAIT = "dataload_wait"
 """Phase in which a recorded loop fetches its next batch."""
@@ -22,25 +35,47 @@ LOADING = ("dataload", DATALOAD_WAIT)
 LOADER = r"enumerate\(DataLoader\)"
 """Start of torch's name for the ranges in which a loop fetches its next batch; the iterator's class follows."""
 
-LOADER_CREATION = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _get_iterator$")
-"""Frame of Python in which a loop creates the iterator of its loader, which starts the workers."""
-
 _LOADER_START = re.compile(f"^{LOADER}")
-
-
 _WITHOUT_WORKERS = re.compile(rf"^{LOADER}#_SingleProcess")
+_WITH_WORKERS = re.compile(rf"^{LOADER}#_MultiProcess")
+
+_CREATION = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _get_iterator$")
+"""Frame of Python in which a loop creates the iterator of its loader, which starts the workers."""
+_SEED, _IS_READ = re.compile(r"^aten::random_$"), re.compile(r"^aten::(item|_local_scalar_dense)$")
+"""The draw of a seed of the workers, with which every iterator begins, and its use."""
+_DRAWS = re.compile(r"^aten::(empty|random_|randperm|scalar_tensor|resize_|resolve_conj|resolve_neg)$")
+"""Other ops while an iterator is made: most samplers draw an order."""
+_SOONEST_NS = 1_000_000
+"""No process starts in less."""
+_NEVER = np.iinfo(np.int64).min
+
+
+@frozen(eq=False)
+class WorkerStarts:
+    """K starts of a loader's workers on the main thread, in order.
+
+    `made` int64[K, 2] ns: the iterator is made. `whole` int64[K, 2] ns: until the end of its first batch, and from that
+    of the workers before where nothing comes between. `is_again` bool[K]: not the first batch of the trace.
+    """
+
+    made: Spans
+    whole: NDArray[np.int64]
+    is_again: NDArray[np.bool_]
 
 
 @once_per_trace
 def loader_waits(trace: Trace) -> Spans:
-    """Return the time in which the main thread waits for the data loader, or makes the batches itself."""
-    return _ranges(trace, _LOADER_START)
+    """Return the time in which the main thread waits for the data loader, starts it, or makes the batches itself."""
+    made = worker_starts(trace).made
+    waits = _rows(trace, _LOADER_START)
+    return spans(np.r_[trace.events.ts[waits], made[:, 0]], np.r_[trace.events.end[waits], made[:, 1]])
 
 
 @once_per_trace
 def own_batches(trace: Trace) -> Spans:
     """Return the part of `loader_waits` in which the main thread makes the batches itself, without workers."""
-    return _ranges(trace, _WITHOUT_WORKERS)
+    rows = _rows(trace, _WITHOUT_WORKERS)
+    return spans(trace.events.ts[rows], trace.events.end[rows])
 
 
 def makes_own_batches(trace: Trace) -> bool:
@@ -48,9 +83,67 @@ def makes_own_batches(trace: Trace) -> bool:
     return 2 * measure(own_batches(trace)) > measure(loader_waits(trace))
 
 
-def _ranges(trace: Trace, name: re.Pattern[str]) -> Spans:
+@once_per_trace
+def worker_starts(trace: Trace) -> WorkerStarts:
+    """Return when a loop makes the iterator of a loader with workers, as in each epoch without persistent_workers=True.
+
+    That is a frame of Python before a first batch. Without recorded frames it is where the main thread draws the
+    seed of the workers, and is silent for as long as a process takes to start, before it does anything but draw an
+    order and ask for a batch.
+    """
     events = trace.events
-    rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(events, rows, name)]
+    asks = _rows(trace, _WITH_WORKERS)
+    start, end = events.ts[asks], events.end[asks]
+    before = np.r_[_NEVER, end][: len(asks)]
+    draws, others = _draws_and_others(trace, spans(start, end)) if len(asks) else (asks, start)
+    if len(frames := events.rows(Category.PYTHON)):
+        frames = _of_main(trace, frames, _CREATION)
+        begin = _first_between(events.ts[frames], before, start)
+        until = np.r_[events.end[frames], _NEVER][np.searchsorted(events.ts[frames], begin)]
+    else:
+        since = np.maximum(before, np.r_[others, _NEVER][np.searchsorted(others, start) - 1])
+        begin, until = _silent_since_seed(trace, draws, since, start), start
+    starts = np.flatnonzero(begin < start)
+    begin, is_again = begin[starts], starts > 0
+    follows = is_again & (_first_between(others, before[starts], begin) == begin)
+    since = np.where(follows, start[starts - 1], begin)
+    return WorkerStarts(np.column_stack([begin, until[starts]]), np.column_stack([since, end[starts]]), is_again)
+
+
+def _draws_and_others(trace: Trace, fetching: Spans) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (ops of the main thread as while an iterator is made, when its others begin), without those `fetching`."""
+    events = trace.events
+    ops = events.rows(Category.CPU_OP)
+    ops = ops[tracks(trace)[ops] == main_track(trace)]
+    ops = ops[~contains(fetching, events.ts[ops]) & ~matching(events, ops, _IS_READ)]
+    is_draw = matching(events, ops, _DRAWS)
+    return ops[is_draw], np.sort(events.ts[ops[~is_draw]])
+
+
+def _silent_since_seed(
+    trace: Trace, draws: NDArray[np.int64], since: NDArray[np.int64], start: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return int64[K] ns: the first of the `draws` from `since` on, where a silence follows their seed, else `start`."""
+    events = trace.events
+    times, seeds = (np.sort(events.ts[rows]) for rows in (draws, draws[matching(events, draws, _SEED)]))
+    seed = _first_between(seeds, since, start)
+    is_silent = _first_between(times, seed + 1, start) - seed >= _SOONEST_NS
+    return np.where(is_silent, _first_between(times, since, start), start)
+
+
+def _first_between(times: NDArray[np.int64], since: NDArray[np.int64], until: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first of some ascending times from each `since` on, but no later than `until`."""
+    first = np.r_[times, np.iinfo(np.int64).max][np.searchsorted(times, since, "left")]
+    return np.asarray(np.minimum(first, until))
+
+
+def _rows(trace: Trace, name: re.Pattern[str]) -> NDArray[np.int64]:
+    """Return the ranges of the main thread with such a name."""
+    return _of_main(trace, trace.events.rows(Category.ANNOTATION, Category.CPU_OP), name)
+
+
+def _of_main(trace: Trace, rows: NDArray[np.int64], name: re.Pattern[str]) -> NDArray[np.int64]:
+    """Return the rows of the main thread with such a name, by start."""
+    rows = rows[matching(trace.events, rows, name)]
     rows = rows[tracks(trace)[rows] == main_track(trace)]
-    return spans(events.ts[rows], events.end[rows])
+    return np.asarray(rows[np.argsort(trace.events.ts[rows], kind="stable")])
