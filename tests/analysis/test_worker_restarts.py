@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builder import Event, annotation, build, frame, op, step
+from builder import Event, annotation, build, frame, op, step, write
+from oracle.findings import finding_times
 
 from traceq.analysis.registry import analyze
-from traceq.facts.timeline.data_loading import loader_waits, worker_starts
+from traceq.facts.timeline.data_loading import loader_iterations, loader_waits
 from traceq.intervals import measure
 from traceq.kineto.read import read_trace
 from traceq.model import Run, Trace
@@ -90,18 +91,19 @@ def epochs(*begins: list[Event], num_steps: int = 6, every: int = 3) -> list[Eve
     return rows
 
 
-def findings(*events: Event) -> list[Finding]:
-    return list(analyze(Run("trace", (build(*events),)), "dataload").findings)
+def restarts_of(trace: Trace) -> list[Finding]:
+    findings = analyze(Run("trace", (trace,)), "dataload").findings
+    return [finding for finding in findings if finding.code == "worker_restarts"]
 
 
 def of_restarts(*events: Event) -> list[Finding]:
-    return [finding for finding in findings(*events) if finding.code == "worker_restarts"]
+    return restarts_of(build(*events))
 
 
 def test_workers_that_start_anew_for_each_epoch_are_told_with_the_end_of_the_others_and_the_first_batch() -> None:
     """Twice 4 ms until the workers ended, 5 ms until others started, 2 ms for a batch; 10 us of Python between."""
     trace = build(*epochs(restarting(20_000), restarting(80_000)))
-    starts = worker_starts(trace)
+    starts = loader_iterations(trace)
     assert (starts.made[:, 1] - starts.made[:, 0]).tolist() == [5_000_000] * 2
     assert (starts.whole[:, 1] - starts.whole[:, 0]).tolist() == [11_010_000] * 2
     assert starts.is_again.tolist() == [True, True]
@@ -122,7 +124,7 @@ def test_one_restart_does_not_say_how_often_they_recur() -> None:
 
 def test_the_first_epoch_starts_its_workers_and_is_no_restart() -> None:
     trace = build(step(0, 20_000), *restarting(0)[1:], op("aten::mm", 15_000, 2_000))
-    assert worker_starts(trace).is_again.tolist() == [False]
+    assert loader_iterations(trace).is_again.tolist() == [False]
     assert measure(loader_waits(trace)) == 7_000_000
     assert not of_restarts(step(0, 20_000), *restarting(0)[1:], op("aten::mm", 15_000, 2_000))
 
@@ -131,7 +133,8 @@ def test_persistent_workers_do_not_start_though_their_order_is_drawn_anew() -> N
     """Between the draw of an order and the first batch there may be a pause, too; there is none after the seed."""
     again = [annotation(NEXT, 20_000, 10), *draws(20_020, names=ORDER), annotation(NEXT, 25_000, 4_000)]
     assert not of_restarts(*epochs(again))
-    assert len(worker_starts(build(*epochs(again))).made) == 0
+    begins = loader_iterations(build(*epochs(again)))
+    assert (begins.made.tolist(), len(begins.with_new_workers)) == ([[20_020_000, 25_000_000]], 0)
 
 
 def test_a_seed_that_the_step_draws_itself_starts_nothing() -> None:
@@ -159,7 +162,7 @@ def test_frames_of_python_tell_starts_that_take_less_than_a_process_usually_does
     rows = restarting(20_000, starts_us=500)
     assert not of_restarts(*epochs(rows, restarting(80_000, starts_us=500)))
     framed = [*epochs(rows), frame(CREATION, 24_005, 500), frame("train.py(1): main", 0, 120_000)]
-    assert worker_starts(build(*framed)).made.tolist() == [[24_005_000, 24_505_000]]
+    assert loader_iterations(build(*framed)).made.tolist() == [[24_005_000, 24_505_000]]
 
 
 def test_a_loader_without_workers_starts_none() -> None:
@@ -182,6 +185,20 @@ def test_the_start_of_workers_is_time_of_the_loader_in_all_tables() -> None:
     assert {row["phase"] for row in waiting} == {"dataload"}
 
 
+@pytest.mark.parametrize(
+    "begins",
+    [
+        (restarting(20_000), restarting(80_000)),
+        (restarting(20_000),),
+        ([*restarting(20_000), op("aten::eval", 24_001, 3)], restarting(80_000)),
+    ],
+)
+def test_their_time_is_that_of_a_second_implementation(begins: tuple[list[Event], ...], tmp_path: Path) -> None:
+    rows = epochs(*begins)
+    (finding,) = of_restarts(*rows)
+    assert finding.ns == pytest.approx(finding_times(write(tmp_path / "trace.json", *rows))["worker_restarts"], abs=1)
+
+
 def recorded(path: Path, *, shuffles: bool, persists: bool) -> dict[str, Any]:
     command = [sys.executable, "-c", RECORDED, str(path), str(shuffles), str(persists)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
@@ -197,25 +214,24 @@ def test_the_seed_of_the_workers_tells_what_the_frames_of_a_recorded_loop_do(tmp
     rows = [event for event in document["traceEvents"] if event.get("ph") == "X"]
     frames = [event for event in rows if event["cat"] == "python_function" and "_get_iterator" in event["name"]]
     assert len(frames) == 2
-    with_frames = worker_starts(read_trace(tmp_path / "trace.json"))
+    with_frames = loader_iterations(read_trace(tmp_path / "trace.json"))
     document["traceEvents"] = [event for event in rows if event["cat"] != "python_function"]
     (tmp_path / "plain.json").write_text(json.dumps(document))
-    by_seed = worker_starts(read_trace(tmp_path / "plain.json"))
+    by_seed = loader_iterations(read_trace(tmp_path / "plain.json"))
     took = with_frames.made[:, 1] - with_frames.made[:, 0]
     assert took.tolist() == pytest.approx([1000 * event["dur"] for event in frames], abs=MS)
     assert by_seed.made.ravel().tolist() == pytest.approx(with_frames.made.ravel().tolist(), abs=MS)
     assert by_seed.whole.ravel().tolist() == pytest.approx(with_frames.whole.ravel().tolist(), abs=MS)
-    codes = {
-        finding.code for finding in analyze(Run("trace", (read_trace(tmp_path / "plain.json"),)), "dataload").findings
-    }
-    assert "worker_restarts" in codes
+    (finding,) = restarts_of(read_trace(tmp_path / "plain.json"))
+    assert finding.ns == pytest.approx(finding_times(tmp_path / "plain.json")["worker_restarts"], abs=1)
 
 
 @pytest.mark.slow
-def test_persistent_workers_of_a_recorded_loop_start_once(tmp_path: Path) -> None:
+def test_persistent_workers_of_a_recorded_loop_do_not_start_anew(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     document = recorded(tmp_path / "trace.json", shuffles=True, persists=True)
     document["traceEvents"] = [event for event in document["traceEvents"] if event.get("cat") != "python_function"]
     (tmp_path / "plain.json").write_text(json.dumps(document))
     for name in ("trace", "plain"):
-        assert len(worker_starts(read_trace(tmp_path / f"{name}.json")).made) == 0
+        begins = loader_iterations(read_trace(tmp_path / f"{name}.json"))
+        assert (len(begins.made), len(begins.with_new_workers)) == (2, 0)

@@ -44,7 +44,7 @@ BY_EVENTS = {
     "host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait", "spin_wait",
     "starved", "launch_bound", "host_round_trips", "cold_start", "long_backward", "metric_gathers", "token_counts",
     "unfused_optimizer", "device_bound", "cpu_bound", "python_bound", "host_op",
-    "graph_capture",
+    "graph_capture", "worker_restarts",
 }  # fmt: skip
 """Codes whose time `oracle.findings` computes from one file."""
 
@@ -59,9 +59,6 @@ BY_JOBS = {"expert_imbalance", "late_ranks", "pipeline_bubble"}
 
 BY_LINES = {"small_ops"}
 """Codes whose time `oracle.small_ops` computes from the frames and ops of one file."""
-
-BY_FRAMES = {"worker_restarts"}
-"""Codes whose time `tests/analysis/test_worker_restarts.py` computes from the frames of a loop that it records."""
 
 BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores"}
 """Codes whose time `oracle.unprofiled` and `oracle.core_use` compute from the journals of a run."""
@@ -345,7 +342,7 @@ def size(number: int | None) -> str:
 
 
 def test_every_finding_has_a_second_way() -> None:
-    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_LINES, BY_FRAMES, BY_JOURNALS, BY_BYTES, BY_COUNTS, BY_REPLAY]
+    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_LINES, BY_JOURNALS, BY_BYTES, BY_COUNTS, BY_REPLAY]
     assert sum(map(len, ways)) == len(set.union(*ways))
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \| ", (ROOT / "docs" / "method.md").read_text(), re.MULTILINE)
     assert set.union(*ways) >= set(FOUND_IN)

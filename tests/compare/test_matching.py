@@ -269,3 +269,20 @@ def test_an_op_that_is_added_is_a_cause_in_however_few_steps() -> None:
 def test_two_steps_do_not_tell_jitter_from_a_change() -> None:
     a, b = steps_of((100, 50), (100, 50)), steps_of((100, 50), (400, 50))
     assert "jitter" not in causes(a, b)
+
+
+def test_workers_that_start_in_some_steps_of_one_side_are_a_cause_and_no_jitter() -> None:
+    """Two of six steps begin an epoch: the others end in 100 us, new ones start in 6.3 ms, a first batch takes 3 ms."""
+    fetches = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+    def epochs(starts_us: float) -> list[Event]:
+        rows: list[Event] = []
+        for begin in range(0, 120_000, 20_000):
+            rows += [step(begin, 20_000, begin // 20_000), annotation(fetches, begin, 100)]
+            if begin % 60_000 == 0:
+                rows += [op("aten::random_", begin + 101, 1), annotation(fetches, begin + 102 + starts_us, 3_000)]
+            rows.append(op("aten::mm", begin + 15_000, 2_000))
+        return rows
+
+    starts = causes(epochs(6_300), epochs(200))["host|dataload|start of the loader's workers|"]
+    assert (starts.delta_num, starts.delta_ns) == (-2 / 6, round(-2 * (100 + 6_300 + 3_000) * 1000 / 6))

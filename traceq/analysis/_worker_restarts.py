@@ -6,7 +6,7 @@ import numpy as np
 
 from traceq.analysis._wording import in_traced_steps, per_step
 from traceq.facts.ranks.job import Job
-from traceq.facts.timeline.data_loading import worker_starts
+from traceq.facts.timeline.data_loading import loader_iterations
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import Spans, measure_common, spans
@@ -35,8 +35,8 @@ class Restarts:
 
 def worker_restarts(trace: Trace, idle: Spans) -> Restarts:
     """Return the restarts of a trace; `idle`: the time in which nothing runs because of the loader."""
-    starts, counted = worker_starts(trace), steps(trace).window[steps(trace).counted]
-    again = starts.whole[starts.is_again]
+    begins, counted = loader_iterations(trace), steps(trace).window[steps(trace).counted]
+    again = begins.whole[begins.is_again & begins.starts_workers]
     within = (again[:, :1] < counted[:, 1]) & (again[:, 1:] > counted[:, 0])
     in_steps = again[within.any(axis=1)]
     overlap = measure_common(spans(*in_steps.T), idle)

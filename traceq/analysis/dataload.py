@@ -27,9 +27,9 @@ from traceq.facts.ranks.loading_workers import worker_line
 from traceq.facts.timeline.data_loading import (
     DATALOAD_WAIT,
     LOADER,
+    loader_iterations,
     loader_waits,
     makes_own_batches,
-    worker_starts,
 )
 from traceq.facts.timeline.loading_line import LoadingLine, loading_line
 from traceq.facts.timeline.steps import main_track, steps
@@ -111,7 +111,7 @@ def _loading(trace: Trace) -> Spans:
     events = trace.events
     rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
     rows = rows[matching(events, rows, _LOADS) & (tracks(trace)[rows] == main_track(trace))]
-    return union(spans(events.ts[rows], events.end[rows]), worker_starts(trace).made)
+    return union(spans(events.ts[rows], events.end[rows]), loader_iterations(trace).made)
 
 
 def _idle(trace: Trace) -> Spans:

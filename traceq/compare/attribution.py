@@ -1,8 +1,8 @@
 """Charge every nanosecond of a trace's steps to one cause: what one side of a diff spends its time on.
 
 Busy time is charged to the work that runs; idle time to the sync that starves the device, else to what the host did
-instead of launching the next piece of work: `data loader` where it is in that, in no op and at no known line. Accounts
-add up to the cells of the partition, and cells to the steps.
+instead of launching the next piece of work: `data loader`, or `start of the loader's workers`, where it is in that, in
+no op and at no known line. Accounts add up to the cells of the partition, and cells to the steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.stalls.syncs import Syncs, blocked_on_record, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import line_function
-from traceq.facts.timeline.data_loading import loader_waits
+from traceq.facts.timeline.data_loading import loader_iterations, loader_waits
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.facts.timeline.steps import main_track, steps
@@ -126,7 +126,8 @@ def attributed_parts(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.
     host = np.full(len(start_ns), all_actors.python)
     host = _host_actor(trace, between.parts, places, start_ns, owner, host)
     is_loading = contains(loader_waits(trace), start_ns) & (all_actors.line[host] == 0)
-    host = np.where(is_loading, all_actors.loader, host)
+    loader = _loader(trace, all_actors, start_ns)
+    host = np.where(is_loading, loader, host)
     host = _host_actor(trace, op_parts, ops, start_ns, owner, host)
     starved_index = span_index(starved, start_ns)
     sync = np.where(starved_index >= 0, starving_sync[starved_index] if len(starving_sync) else 0, -1)
@@ -136,12 +137,19 @@ def attributed_parts(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.
     actor = np.where(call >= 0, all_actors.first_sync + call, actor)
     actor = np.where(category == TimeCategory.LAUNCH_LATENCY, all_actors.latency, actor)
     actor = np.where(category == TimeCategory.TAIL, all_actors.tail, actor)
-    actor = np.where(category == TimeCategory.DATALOAD_WAIT, all_actors.loader, actor)
+    actor = np.where(category == TimeCategory.DATALOAD_WAIT, loader, actor)
     actor = np.where(category == TimeCategory.UNRECORDED, all_actors.unrecorded, actor)
     is_call = (category == TimeCategory.EXPOSED_COMM) & (owner < 0)
     actor = np.where(is_call, _open_collective(trace, all_actors, start_ns), actor)
     actor = _copies_to_syncs(trace, all_actors, actor)
     return np.column_stack([start_ns, edges[1:]]), category, done.phase[piece], actor
+
+
+def _loader(trace: Trace, all_actors: Actors, instants: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the actor of the time in the loader at each instant: the start of its workers, or else the loader."""
+    whole, owners = earliest_owner(*loader_iterations(trace).with_new_workers.T)
+    index = span_index(whole, instants)
+    return np.where(index >= 0, all_actors.first_start + np.r_[owners, 0][index], all_actors.loader)
 
 
 def _starvation(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:

@@ -24,6 +24,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
+from traceq.facts.timeline.data_loading import loader_iterations
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.frozen import frozen
@@ -49,6 +50,7 @@ _RESIDUAL = (
     (_HOST, "data loader"),
     (_KERNEL, "work that the trace does not show"),
 )
+_START = "start of the loader's workers"
 _INSTANCE = re.compile(r"_\d+$")
 _ATEN = re.compile(r"^aten::")
 _VENDOR = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
@@ -59,9 +61,9 @@ _COPY = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 class Actors:
     """A actors by section.
 
-    The sections are device work, syncs, outermost host ops by row, collective calls (only without a device), residual
-    accounts, and places in Python where the host is in no op; `first_sync`, `first_op`, `first_call`, `first_residual`,
-    `first_place` are their first indices.
+    The sections are device work, syncs, outermost host ops by row, collective calls (only without a device), starts of
+    a loader's workers, residual accounts, and places in Python where the host is in no op; `first_sync`, `first_op`,
+    `first_call`, `first_start`, `first_residual`, `first_place` are their first indices.
 
     `kind` int8[A] into CAUSE_KINDS; `name`, `line`, `module` int32[A] into `texts`; `start` int64[A] ns; `phase`
     int32[A]; `happens` bool[A]: counts as an event; `bytes` int64[A] moved, 0 where not recorded. `op_rows` int64 are
@@ -80,6 +82,7 @@ class Actors:
     first_sync: int
     first_op: int
     first_call: int
+    first_start: int
     first_residual: int
     first_place: int
     op_rows: NDArray[np.int64]
@@ -134,6 +137,7 @@ def actors(trace: Trace) -> Actors:
         _sync_section(trace, texts),
         _op_section(trace, ops, texts),
         _call_section(trace, texts),
+        _start_section(trace, texts),
         _residual_section(texts),
         _place_section(trace, texts),
     )
@@ -151,8 +155,9 @@ def actors(trace: Trace) -> Actors:
         first_sync=first[0],
         first_op=first[1],
         first_call=first[2],
-        first_residual=first[3],
-        first_place=first[4],
+        first_start=first[3],
+        first_residual=first[4],
+        first_place=first[5],
         op_rows=ops,
     )
 
@@ -302,6 +307,22 @@ def _call_section(trace: Trace, texts: dict[str, int]) -> _Section:
         phase=calls.phase[chosen],
         happens=np.ones(len(chosen), np.bool_),
         bytes=np.maximum(calls.size[chosen], 0),
+    )
+
+
+def _start_section(trace: Trace, texts: dict[str, int]) -> _Section:
+    """Return the starts of a loader's workers."""
+    start = loader_iterations(trace).with_new_workers[:, 0]
+    zeros = np.zeros(len(start), np.int64)
+    return _Section(
+        kind=np.full(len(start), _HOST),
+        name=_interned([_START] * len(start), texts),
+        line=zeros,
+        module=zeros,
+        start=start,
+        phase=phases(trace).main_phase_at(start),
+        happens=np.ones(len(start), np.bool_),
+        bytes=zeros,
     )
 
 

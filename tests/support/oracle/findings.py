@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from .loading import iterations
 from .nested import nested
 from .partition import Piece, pieces
 from .phases import Phases
@@ -47,6 +49,7 @@ def finding_times(path: Path | str) -> dict[str, float]:
     chosen = [index for index, step in enumerate(steps) if not step["partial"]] or range(len(steps))
     times["graph_capture"] = capturing(trace, [trace.host_steps[index][1:] for index in chosen])
     times["starved"] = starved(trace, parts)
+    times["worker_restarts"] = worker_restarts(trace, parts, counted)
     short = short_gaps(every, syncs, counted)
     times["launch_bound"] = sum(end - start for start, end in short)
     times["host_round_trips"] = host_round_trips(trace, short)
@@ -101,9 +104,20 @@ def common(piece: Piece, spans: list[Span]) -> int:
 def starved(trace: Trace, parts: list[Piece]) -> int:
     """The main thread is in the loader, and the device idles; without a device, whatever else there is."""
     rows = [e for e in trace.events if e.cat in ("annotation", "cpu_op") and e.thread == trace.main]
-    loading = union([(e.start, e.end) for e in rows if LOADS.match(e.name)])
+    ranges = [(e.start, e.end) for e in rows if LOADS.match(e.name)]
+    loading = union([*ranges, *(iteration.made for iteration in iterations(trace))])
     idle = [piece for piece in parts if not trace.device_ops or piece.category in IDLE]
     return sum(common(piece, loading) for piece in idle)
+
+
+def worker_restarts(trace: Trace, parts: list[Piece], counted: list[Span]) -> int:
+    """The part of that in which workers end and others start, until these have a batch; not of the first ones."""
+    again = [each.whole for each in iterations(trace) if each.is_again and each.starts_workers]
+    within = union([whole for whole in again if any(clip([whole], *window) for window in counted)])
+    clipped = [
+        replace(piece, start=start, end=end) for piece in parts for start, end in clip(within, piece.start, piece.end)
+    ]
+    return starved(trace, clipped)
 
 
 def short_gaps(every: list[Piece], syncs: list[Sync], counted: list[Span]) -> list[Span]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .collectives import is_communication
+from .loading import iterations
 from .phases import BACKWARD_OP, Phases, spans
 from .reader import Event, Trace, integer
 from .spans import Span, clip, inside, union
@@ -142,10 +143,12 @@ def pieces_of_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Iterat
     main = [e for e in trace.events if e.thread == trace.main]
     comm = [event for event in trace.events if event.name.startswith("gloo:")]  # of nccl only the calls are there
     no_compute = re.compile(r"c10d::|record_param_comms|gloo:" if comm else r"$^")
+    loading = [*spans(e for e in main if e.name.startswith("enumerate(DataLoader)#"))]
+    loading += [iteration.made for iteration in iterations(trace)]
     layers = [
         ("cpu_compute", union(spans(e for e in main if e.cat == "cpu_op" and not no_compute.match(e.name)))),
         ("exposed_comm", union(spans(comm))),
-        ("dataload_wait", union(spans(e for e in main if e.name.startswith("enumerate(DataLoader)#")))),
+        ("dataload_wait", union(loading)),
         ("unrecorded", backward_without_ops(trace, phases)),
     ]
     edges = [edge for _, layer in layers for span in clip(layer, left, right) for edge in span] + phases.changes

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
+from .loading import iterations
 from .reader import ENGINE, Event, Trace, integer
 from .spans import Span, clip, inside, measure, union
 
@@ -20,7 +21,6 @@ STRUCTURE = (
     ("zero_grad", "Optimizer.zero_grad#"),
     ("dataload", "enumerate(DataLoader)#"),
 )
-WORKER_START = re.compile(r"torch/utils/data/dataloader\.py\(\d+\): _get_iterator")
 BACKWARD_OP = re.compile(r"Backward[0-9]*$")
 Thread = tuple[str, str]
 
@@ -76,9 +76,10 @@ class Phases:
         self.in_phase: dict[str, dict[Thread, list[Span]]] = {}
         for phase, prefix in STRUCTURE:
             rows = [e for e in self.trace.events if e.cat == "annotation" and e.name.startswith(prefix)]
-            if phase == "dataload":
-                rows += [e for e in self.trace.events if e.cat == "python_function" and WORKER_START.search(e.name)]
             self.in_phase[phase] = {thread: union(spans(result)) for thread, result in group(rows).items()}
+        made = [iteration.made for iteration in iterations(self.trace)]
+        loading = self.in_phase["dataload"]
+        loading[self.trace.main] = union([*loading.get(self.trace.main, []), *made])
         ops = by_thread(self.trace.events, "cpu_op")
         main = ops.pop(self.trace.main, [])
         self.engine = union(spans([op for op in main if op.name.startswith("autograd::engine::")]))

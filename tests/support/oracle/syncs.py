@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 
+from .loading import iterations
 from .nested import Nested
 from .reader import Event, Trace, integer
 from .spans import inside, union
@@ -263,6 +264,8 @@ def scalars(trace: Trace) -> list[Sync]:
     for event in ranges:
         if event.name.startswith("Optimizer.step#"):
             on_host.setdefault(event.thread, []).append((event.start, event.end))
+    for iteration in iterations(trace):
+        on_host.setdefault(trace.main, []).append(iteration.made)
     excluded = {thread: union(spans) for thread, spans in on_host.items()}
     on_device = [event for event in trace.events if event.cat == "cpu_op" and event.name in ON_DEVICE]
     return [

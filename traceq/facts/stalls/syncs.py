@@ -13,7 +13,7 @@ from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, SyncKind, blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
-from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER, worker_starts
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER, loader_iterations
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track
 from traceq.facts.timeline.time_partition import HOST_CAUSED, IDLE, activity, unrecorded
@@ -125,7 +125,7 @@ def _scalar_reads(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if not len(loading):  # a loader that torch does not mark; else its phase may also copy batches, and check them
         loading = marks[matching(events, marks, _LOADING)]
     marks = np.concatenate([marks[matching(events, marks, _OPTIMIZER)], loading])
-    is_local = (row_track[rows] == main_track(trace)) & contains(worker_starts(trace).made, events.ts[rows])
+    is_local = (row_track[rows] == main_track(trace)) & contains(loader_iterations(trace).made, events.ts[rows])
     op = np.full(len(rows), -1)  # by row: in traces of whole microseconds an op may take no time
     for track, ops in host_ops(trace).items():
         mark = marks[row_track[marks] == track]

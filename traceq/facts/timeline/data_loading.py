@@ -19,11 +19,11 @@ __all__ = [
     "DATALOAD_WAIT",
     "LOADER",
     "LOADING",
-    "WorkerStarts",
+    "Iterations",
+    "loader_iterations",
     "loader_waits",
     "makes_own_batches",
     "own_batches",
-    "worker_starts",
 ]
 
 DATALOAD_WAIT = "dataload_wait"
@@ -51,22 +51,29 @@ _NEVER = np.iinfo(np.int64).min
 
 
 @frozen(eq=False)
-class WorkerStarts:
-    """K starts of a loader's workers on the main thread, in order.
+class Iterations:
+    """K begins of an iteration of a data loader, as at the begin of each epoch, on the main thread in order.
 
-    `made` int64[K, 2] ns: the iterator is made. `whole` int64[K, 2] ns: until the end of its first batch, and from that
-    of the workers before where nothing comes between. `is_again` bool[K]: not the first batch of the trace.
+    `made` int64[K, 2] ns: the iterator is made, or begins anew. `whole` int64[K, 2] ns: until the end of its first
+    batch, and from the end of the iteration before where nothing comes between. `is_again` bool[K]: not the first batch
+    of the trace. `starts_workers` bool[K]: new processes are started, as without persistent_workers=True.
     """
 
     made: Spans
     whole: NDArray[np.int64]
     is_again: NDArray[np.bool_]
+    starts_workers: NDArray[np.bool_]
+
+    @property
+    def with_new_workers(self) -> NDArray[np.int64]:
+        """int64[W, 2] ns: `whole` of those that start workers."""
+        return self.whole[self.starts_workers]
 
 
 @once_per_trace
 def loader_waits(trace: Trace) -> Spans:
     """Return the time in which the main thread waits for the data loader, starts it, or makes the batches itself."""
-    made = worker_starts(trace).made
+    made = loader_iterations(trace).made
     waits = _rows(trace, _LOADER_START)
     return spans(np.r_[trace.events.ts[waits], made[:, 0]], np.r_[trace.events.end[waits], made[:, 1]])
 
@@ -84,30 +91,36 @@ def makes_own_batches(trace: Trace) -> bool:
 
 
 @once_per_trace
-def worker_starts(trace: Trace) -> WorkerStarts:
-    """Return when a loop makes the iterator of a loader with workers, as in each epoch without persistent_workers=True.
+def loader_iterations(trace: Trace) -> Iterations:
+    """Return when the main thread begins to iterate a data loader.
 
-    That is a frame of Python before a first batch. Without recorded frames it is where the main thread draws the
-    seed of the workers, and is silent for as long as a process takes to start, before it does anything but draw an
-    order and ask for a batch.
+    Before a first batch it does nothing but draw a seed and, mostly, an order. Workers are started in a frame of Python
+    or, where none are recorded, if it is silent after the seed for as long as a process takes to start.
     """
     events = trace.events
-    asks = _rows(trace, _WITH_WORKERS)
+    asks = _rows(trace, _LOADER_START)
     start, end = events.ts[asks], events.end[asks]
     before = np.r_[_NEVER, end][: len(asks)]
     draws, others = _draws_and_others(trace, spans(start, end)) if len(asks) else (asks, start)
+    since = np.maximum(before, np.r_[others, _NEVER][np.searchsorted(others, start) - 1])
+    begin, is_silent = _since_seed(trace, draws, since, start)
+    until = start.copy()
     if len(frames := events.rows(Category.PYTHON)):
         frames = _of_main(trace, frames, _CREATION)
-        begin = _first_between(events.ts[frames], before, start)
-        until = np.r_[events.end[frames], _NEVER][np.searchsorted(events.ts[frames], begin)]
-    else:
-        since = np.maximum(before, np.r_[others, _NEVER][np.searchsorted(others, start) - 1])
-        begin, until = _silent_since_seed(trace, draws, since, start), start
-    starts = np.flatnonzero(begin < start)
-    begin, is_again = begin[starts], starts > 0
-    follows = is_again & (_first_between(others, before[starts], begin) == begin)
-    since = np.where(follows, start[starts - 1], begin)
-    return WorkerStarts(np.column_stack([begin, until[starts]]), np.column_stack([since, end[starts]]), is_again)
+        created = _first_between(events.ts[frames], before, start)
+        is_silent = created < start
+        begin[is_silent] = created[is_silent]
+        until[is_silent] = events.end[frames][np.searchsorted(events.ts[frames], created[is_silent])]
+    chosen = np.flatnonzero(begin < start)
+    begin, is_again = begin[chosen], chosen > 0
+    follows = is_again & (_first_between(others, before[chosen], begin) == begin)
+    since = np.where(follows, start[chosen - 1], begin)
+    return Iterations(
+        made=np.column_stack([begin, until[chosen]]),
+        whole=np.column_stack([since, end[chosen]]),
+        is_again=is_again,
+        starts_workers=(is_silent & matching(events, asks, _WITH_WORKERS))[chosen],
+    )
 
 
 def _draws_and_others(trace: Trace, fetching: Spans) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -120,15 +133,15 @@ def _draws_and_others(trace: Trace, fetching: Spans) -> tuple[NDArray[np.int64],
     return ops[is_draw], np.sort(events.ts[ops[~is_draw]])
 
 
-def _silent_since_seed(
+def _since_seed(
     trace: Trace, draws: NDArray[np.int64], since: NDArray[np.int64], start: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return int64[K] ns: the first of the `draws` from `since` on, where a silence follows their seed, else `start`."""
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return (when the first draw since then is, if one is of a seed, else `start`; whether silence follows that)."""
     events = trace.events
     times, seeds = (np.sort(events.ts[rows]) for rows in (draws, draws[matching(events, draws, _SEED)]))
     seed = _first_between(seeds, since, start)
     is_silent = _first_between(times, seed + 1, start) - seed >= _SOONEST_NS
-    return np.where(is_silent, _first_between(times, since, start), start)
+    return np.where(seed < start, _first_between(times, since, start), start), is_silent
 
 
 def _first_between(times: NDArray[np.int64], since: NDArray[np.int64], until: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from traceq.facts.events.module_frames import module_frames
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
-from traceq.facts.timeline.data_loading import LOADER, worker_starts
+from traceq.facts.timeline.data_loading import LOADER, loader_iterations
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
 from traceq.facts.timeline.optimizer_updates import update_starts
 from traceq.facts.timeline.steps import main_track, steps
@@ -256,7 +256,7 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     backward = _without_idle_gaps(spans(events.ts[in_backward], events.end[in_backward]), ascending(events.ts[on_main]))
     main_marks = _layers(trace, marks, main)
     loading = _STRUCTURE.index("dataload")
-    main_marks[loading] = union(main_marks[loading], worker_starts(trace).made)
+    main_marks[loading] = union(main_marks[loading], loader_iterations(trace).made)
     forward = empty() if lacks_host_ops(trace) else _forward(trace, backward, main_marks[0])
     main_layers = [*main_marks, backward, forward]
     always = np.array([[np.iinfo(np.int64).min, np.iinfo(np.int64).max]])
