@@ -349,7 +349,11 @@ def test_steps_that_do_not_count_are_told_with_their_time(odd_ns: int, severity:
 
 
 @pytest.mark.parametrize(
-    "damage", [{"odd_steps": "27"}, {"all_steps_ns": 0}, {"odd_steps_ns": -1}, {"all_steps": None}]
+    "damage",
+    [
+        *({"odd_steps": "27"}, {"all_steps_ns": 0}, {"odd_steps_ns": -1}, {"all_steps": None}),
+        *({"odd_loading_ns": -1}, {"renewed_workers": "2"}),
+    ],
 )
 def test_damaged_facts_of_odd_steps_tell_nothing(damage: dict[str, Any]) -> None:
     odd = OddSteps(odd_steps=27, all_steps=444, odd_steps_ns=820, all_steps_ns=1000)

@@ -478,6 +478,31 @@ def test_the_workers_of_a_job_s_loader_are_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_workers_that_each_epoch_starts_anew_are_told_with_their_time(tmp_path: Path) -> None:
+    loop = """
+import torch
+
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters())
+loader = torch.utils.data.DataLoader(torch.randn(12, 64), num_workers=2, persistent_workers={persists})
+for _ in range(60):
+    for batch in loader:
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    notes = {}
+    for persists in (False, True):
+        folder = tmp_path / str(persists)
+        folder.mkdir()
+        (folder / "loop.py").write_text(loop.format(persists=persists))
+        result = record(folder, *QUICK, "--", sys.executable, "loop.py")
+        assert result.returncode == 0, result.stderr
+        notes[persists] = "which starts its 2 workers anew for each epoch: persistent_workers=True" in result.stderr
+    assert notes == {False: True, True: False}
+
+
 def test_arms_with_processes_of_their_own_get_their_words_and_variables(tmp_path: Path) -> None:
     """What a job reads only once, at the start."""
     program = "import os, sys; REPEAT = int(os.environ.get('REPEAT', '1')); open(sys.argv[2] + '/x', 'x')\n"

@@ -289,7 +289,8 @@ class JobProcess:
         if loader is None:
             return JobLoader(self._batches.samples_per_batch)
         pids = partial(self.hooks.worker_pids, ref(loader))  # the job may want to free it
-        workers = LoaderWorkers(pids, self.hooks.samples.start, self.hooks.samples.take)
+        num_renewed = 0 if getattr(loader, "persistent_workers", False) else loader.num_workers
+        workers = LoaderWorkers(pids, self.hooks.samples.start, self.hooks.samples.take, num_renewed)
         return JobLoader(self._batches.samples_per_batch, loader_settings(loader), workers)
 
     def _measure_loader(self) -> None:

@@ -18,9 +18,11 @@ import torch
 from timed_plan import timed_plan
 
 import traceq
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import OddSteps
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
+from traceq.recorder.rank.loader_workers import LoaderWorkers
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.phases import Phases
@@ -45,10 +47,17 @@ class Clock:
     before: str = ""
     is_regular: bool = True
     irregular_ns: int = 1_000_000
+    loading_ns: int = 0
+    """Time of an irregular step for its batch."""
 
-    def run(self, arm: str, *, is_regular: bool) -> None:
+    def run(self, arm: str, phases: Phases, *, is_regular: bool) -> None:
         is_disturbed = not self.is_regular or arm != self.before
-        self.now_ns += (10_000 if is_disturbed else 1_000) if is_regular else self.irregular_ns
+        takes_ns = (10_000 if is_disturbed else 1_000) if is_regular else self.irregular_ns
+        loading_ns = 0 if is_regular else self.loading_ns
+        if loading_ns:
+            with phases(DATALOAD_WAIT):
+                self.now_ns += loading_ns
+        self.now_ns += takes_ns - loading_ns
         self.before, self.is_regular = arm, is_regular
 
 
@@ -58,16 +67,21 @@ def run_loop(
     is_regular: Callable[[int], bool],
     monkeypatch: pytest.MonkeyPatch,
     irregular_ns: int = 1_000_000,
+    loading_ns: int = 0,
+    num_renewed: int = 0,
 ) -> dict[str, str | int | float]:
     """Run the timed steps of a loop whose n-th step is regular or not, and return the facts of the recording."""
-    clock = Clock(irregular_ns=irregular_ns)
+    clock = Clock(irregular_ns=irregular_ns, loading_ns=loading_ns)
+    monkeypatch.setattr("traceq.recorder.spec.phases.perf_counter_ns", lambda: clock.now_ns)
     monkeypatch.setattr("traceq.recorder.timing.stopwatch.perf_counter_ns", lambda: clock.now_ns)
     monkeypatch.setattr("traceq.recorder.timing.stopwatch.thread_time_ns", lambda: clock.now_ns)
     control = LoopControl(was_regular=lambda: clock.is_regular)
     world = World(0, 0, 1, torch.device("cpu"))
-    rank = Rank(replace(plan, out=str(folder)), world, Phases(), ProgressCounters("", 0), control=control)
+    workers = LoaderWorkers(num_renewed=num_renewed)
+    progress = ProgressCounters("", 0)
+    rank = Rank(replace(plan, out=str(folder)), world, Phases(), progress, control=control, workers=workers)
     for number, arm in enumerate(timed_steps(rank)):
-        clock.run(arm, is_regular=is_regular(number))
+        clock.run(arm, rank.phases, is_regular=is_regular(number))
     return rank.facts
 
 
@@ -142,6 +156,29 @@ def test_the_time_of_irregular_steps_is_said_where_it_is_large(
     assert stored.odd_steps_ns == 1_000_000 * num_odd
     assert stored.all_steps_ns == sum(line.wall_ns for line in lines if line.pair != WARM_UP)
     assert f"note: {stored.text}\n" in text
+    assert stored.text.endswith("%)")
+
+
+@pytest.mark.parametrize(
+    ("loading_ns", "num_renewed", "words"),
+    [
+        (900_000, 0, "of it for the data loader"),
+        (900_000, 1, "which starts its worker anew for each epoch: persistent_workers=True keeps them"),
+        (900_000, 2, "which starts its 2 workers anew for each epoch: persistent_workers=True keeps them"),
+        (400_000, 2, "%)"),
+    ],
+)
+def test_irregular_steps_that_mostly_wait_for_their_batch_say_so(
+    loading_ns: int, num_renewed: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = run_loop(
+        CUDA, tmp_path, lambda number: number % 8 > 0, monkeypatch, loading_ns=loading_ns, num_renewed=num_renewed
+    )
+    stored = OddSteps.of(facts)
+    assert stored is not None
+    assert (stored.odd_loading_ns, stored.renewed_workers) == (loading_ns * stored.odd_steps, num_renewed)
+    assert stored.text.endswith(words)
+    assert (f", {format_value(stored.odd_loading_ns, Unit.NS)} of it for the" in stored.text) == (loading_ns > 500_000)
 
 
 def test_irregular_steps_that_take_little_time_are_not_told(

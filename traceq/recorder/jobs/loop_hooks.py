@@ -108,6 +108,7 @@ class LoopHooks:
         forking = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
         self._replace(forking, "__init__", self.samples.of_forked(forking.__init__))
         self._replace(loader, "__next__", self._batch(loader.__next__))
+        self._replace(DataLoader, "__iter__", self._phase(DataLoader.__iter__, DATALOAD_WAIT))
         self._replace(Optimizer, "zero_grad", self._phase(Optimizer.zero_grad, "zero_grad"))
         self._replace(torch.nn.Module, "zero_grad", self._phase(torch.nn.Module.zero_grad, "zero_grad"))
         self._replace(torch.cuda, "make_graphed_callables", self._graphing(torch.cuda.make_graphed_callables))

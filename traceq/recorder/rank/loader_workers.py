@@ -21,12 +21,14 @@ _MOST_LINES = 30
 class LoaderWorkers:
     """`pids` of the living workers: the daemons that multiprocessing started, unless the loader is known.
 
-    `sample` lets them count which lines they run, for a few seconds; `lines` waits for it and returns the counts.
+    `sample` lets them count which lines they run, for a few seconds; `lines` waits for it and returns the counts. Each
+    epoch starts `num_renewed` of them anew.
     """
 
     pids: Callable[[], Sequence[int]] = daemonic_children
     sample: Callable[[], object] = tuple
     lines: Callable[[], Mapping[str, int]] = dict
+    num_renewed: int = 0
 
 
 def loader_settings(loader: DataLoader[Any]) -> dict[str, int]:

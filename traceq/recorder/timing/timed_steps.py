@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from statistics import median
 
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.garbage_collection import collect_in_turn, collect_new, gc_disabled, gc_frozen
 from traceq.model import MUCH_SLOWER, OddSteps
 from traceq.recorder.rank.rank_state import Rank
@@ -87,7 +88,14 @@ def _note_odd_steps(rank: Rank, attempts: Sequence[_Attempt]) -> None:
     total_ns = sum(odd_ns) + sum(usual_ns)
     if not odd_ns or sum(odd_ns) < _LARGE_SHARE * total_ns:
         return
-    odd = OddSteps(len(odd_ns), len(odd_ns) + len(usual_ns), sum(odd_ns), total_ns)
+    odd = OddSteps(
+        odd_steps=len(odd_ns),
+        all_steps=len(odd_ns) + len(usual_ns),
+        odd_steps_ns=sum(odd_ns),
+        all_steps_ns=total_ns,
+        odd_loading_ns=sum(attempt.odd_loading_ns for attempt in attempts),
+        renewed_workers=rank.workers.num_renewed,
+    )
     rank.facts.update(odd.facts())
     rank.say(f"traceq: note: {odd.text}")
 
@@ -166,7 +174,8 @@ def _bar(share: float) -> str:
 class _Attempt:
     """One run of some pairs of a block, each after a number of halves, and of steps, that settle and do not count.
 
-    `irregular`: the pairs to run again, on all ranks. `odd_ns`, `usual_ns`: times of its irregular and other steps.
+    `irregular`: the pairs to run again, on all ranks. `odd_ns`, `usual_ns`: times of its irregular and other steps,
+    `odd_loading_ns` of the former for batches.
     """
 
     indices: Sequence[int]
@@ -175,6 +184,7 @@ class _Attempt:
     irregular: Sequence[int] = ()
     odd_ns: Sequence[int] = ()
     usual_ns: Sequence[int] = ()
+    odd_loading_ns: int = 0
 
     def arms(self, block: Block, per_half: int) -> Iterator[tuple[str, int | None, int]]:
         """Yield the arm of each half in order, the index of its pair, None if it settles, and its number of steps."""
@@ -241,11 +251,13 @@ def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt
         for (arm, index, _), times, is_regular in zip(order, _take_halves(stopwatch, regular), regular, strict=True)
     ]
     attempt.irregular = sorted({half.index for half in halves if half.index is not None and not half.counted})
-    all_ns = [time.wall_ns for half in halves for time in half.times]
+    times = [time for half in halves for time in half.times]
     is_usual = [each for half in regular for each in half]
-    attempt.odd_ns = [ns for ns, usual in zip(all_ns, is_usual, strict=True) if not usual]
-    attempt.usual_ns = [ns for ns, usual in zip(all_ns, is_usual, strict=True) if usual]
-    is_usual_use = sum(attempt.odd_ns) < _LARGE_SHARE * sum(all_ns)
+    attempt.odd_ns = [time.wall_ns for time, usual in zip(times, is_usual, strict=True) if not usual]
+    attempt.usual_ns = [time.wall_ns for time, usual in zip(times, is_usual, strict=True) if usual]
+    loading_ns = [time.phases.get(DATALOAD_WAIT, 0) for time in times]
+    attempt.odd_loading_ns = sum(ns for ns, usual in zip(loading_ns, is_usual, strict=True) if not usual)
+    is_usual_use = sum(attempt.odd_ns) < _LARGE_SHARE * sum(time.wall_ns for time in times)
     lines: list[Line] = [*use_of_cores] if is_usual_use else []
     of_pair: dict[int, list[_Half]] = {}
     for half in halves:
