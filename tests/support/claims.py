@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from math import prod
+from statistics import median
 from typing import Any
 
 from traceq.facts.stalls.syncs import SYNC_KINDS
@@ -320,6 +321,12 @@ def by_loader(sheet: Sheet, finding: Finding) -> float:
     return max(sums.values())
 
 
+def by_long_steps(sheet: Sheet, finding: Finding) -> float:
+    rows = [row for row in on_named_rank(rows_of(sheet, "steps"), finding) if not row["partial"]]
+    usual_ns = median(row["window_ns"] for row in rows)
+    return sum(max(row["window_ns"] - usual_ns, 0) for row in rows if row["window_ns"] >= 2 * usual_ns) / len(rows)
+
+
 def by_other_phase(sheet: Sheet, finding: Finding) -> float:
     (row,) = (r for r in on_named_rank(rows_of(sheet, "step_phases"), finding) if r["phase"] == "other")
     return float(row["mean_ns"])
@@ -453,6 +460,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     **dict.fromkeys(("allocator_retries", "uncached_allocations"), by_replay("alloc syncs")),
     "starved": by_loader,
     "worker_restarts": at_most(by_loader),
+    "uneven_steps": by_long_steps,
     "outside_phases": by_other_phase,
     "small_ops": at_most(by_line),
     **dict.fromkeys(("busy_machine", "contended_cores"), by_core_use),

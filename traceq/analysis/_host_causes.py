@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceq.analysis._wording import in_phase, python_place
 from traceq.facts.events.device_work import device_work
@@ -14,10 +15,11 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.grouping import group
+from traceq.intervals import contains
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["HostCauses", "host_causes", "host_words", "lack_host_ops"]
+__all__ = ["HostCauses", "host_causes", "host_words", "lack_host_ops", "place_words"]
 
 HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
 """(cause, op, line, phase) -> ns of a mean counted step, as the rows of `idle` have it."""
@@ -26,20 +28,24 @@ _MOST, _LEAST_SHARE, _LEAST_REST = 2, 0.1, 0.01
 """Causes that are named at most, and the parts of the host-bound time from which one is, and what is left is told."""
 
 
-def host_causes(trace: Trace) -> HostCauses:
+def host_causes(trace: Trace, chosen: NDArray[np.bool_] | None = None) -> HostCauses:
     """Return what the host does in the counted steps while the device waits for the next launch.
 
-    Without a device: where the main thread is in Python between ops; nothing if no op is recorded, as then it is not
-    known what is Python.
+    With `chosen` (bool[K]) in the mean of these of them. Without a device: where the main thread is in Python between
+    ops; nothing if no op is recorded, as then it is not known what is Python.
     """
     if not len(device_work(trace)) and not len(trace.events.rows(Category.CPU_OP)):
         return {}
     idle, names = idleness(trace), phases(trace).names
     category = TimeCategory.HOST_BOUND if len(device_work(trace)) else TimeCategory.PYTHON
-    chosen = np.flatnonzero(idle.category == category)
-    groups = group([each[chosen] for each in (idle.cause, idle.name, idle.line, idle.phase)])
-    num_steps = int(steps(trace).counted.sum())
-    sums = groups.sum((idle.parts[:, 1] - idle.parts[:, 0])[chosen])
+    of_steps = steps(trace).counted if chosen is None else chosen
+    is_chosen = idle.category == category
+    if chosen is not None:
+        is_chosen &= contains(steps(trace).window[chosen], idle.parts[:, 0])
+    pieces = np.flatnonzero(is_chosen)
+    groups = group([each[pieces] for each in (idle.cause, idle.name, idle.line, idle.phase)])
+    num_steps = int(of_steps.sum())
+    sums = groups.sum((idle.parts[:, 1] - idle.parts[:, 0])[pieces])
     return {
         (IdleCause(cause), idle.texts[op], idle.texts[line], names[phase]): ns / num_steps
         for (cause, op, line, phase), ns in zip(groups.keys.tolist(), sums, strict=True)
@@ -57,22 +63,29 @@ def host_words(ranks: Sequence[HostCauses], host_bound_ns: float, *, makes_own_b
     A data loader whose batches the main thread makes itself is one with `num_workers=0`. "" where none has much of the
     time, or nothing is known but that the host is not in a call.
     """
-    sums: defaultdict[tuple[str, str], float] = defaultdict(float)
+    sums: defaultdict[str, float] = defaultdict(float)
     loader = "the data loader (num_workers=0)" if makes_own_batches else "the data loader"
     for rank in ranks:
         for (cause, op, line, phase), ns in rank.items():
-            where = "" if line else f" {in_phase(phase)}"
-            sums[_place(cause, op, line, loader), where] += ns / len(ranks)
-    largest = sorted((-ns, place, phase) for (place, phase), ns in sums.items() if ns >= _LEAST_SHARE * host_bound_ns)
+            sums[place_words(cause, op, line, phase, loader)] += ns / len(ranks)
+    largest = sorted((-ns, place) for place, ns in sums.items() if ns >= _LEAST_SHARE * host_bound_ns)
     named = [each for each in largest if each[1]][:_MOST]
-    rest_ns = host_bound_ns + sum(ns for ns, *_ in named)
-    words = [f"{format_value(-ns, Unit.NS)} {place}{phase}" for ns, place, phase in named]
+    rest_ns = host_bound_ns + sum(ns for ns, _ in named)
+    words = [f"{format_value(-ns, Unit.NS)} {place}" for ns, place in named]
     elsewhere = [f"{format_value(rest_ns, Unit.NS)} elsewhere"] if rest_ns >= _LEAST_REST * host_bound_ns else []
     return ", ".join([*words, *elsewhere]) if words else ""
 
 
+def place_words(cause: IdleCause, op: str, line: str, phase: str, loader: str) -> str:
+    """Return where the host is, with the phase of what has no line; "" in a trace without host ops, which cannot tell.
+
+    The `loader` is one whose batches the main thread makes itself, or not.
+    """
+    place = _place(cause, op, line, loader)
+    return place if line or not place else f"{place} {in_phase(phase)}"
+
+
 def _place(cause: IdleCause, op: str, line: str, loader: str) -> str:
-    """Return where the host is; "" where the trace has no host ops, so that it is not known."""
     if cause == IdleCause.HOST:
         return ""
     at_line = f"at {line}" if line else ""

@@ -17,6 +17,7 @@ from traceq.units import Unit, format_value
 __all__ = ["Restarts", "restart_finding", "worker_restarts"]
 
 _LEAST_PCT = 5.0
+_INSTEAD_OF = ("starved", "dataload_wait", "host_bound", "uneven_steps")
 _TIMES = {1: "once", 2: "twice"}
 
 
@@ -56,4 +57,4 @@ def restart_finding(job: Job, restarts: Restarts) -> Finding | None:
         "each epoch, which starts new workers and waits for a first batch; persistent_workers=True keeps the workers"
     )
     severity = "high" if restarts.num > 1 else "medium"
-    return Finding("worker_restarts", severity, text, step_ns, instead_of=("starved", "dataload_wait", "host_bound"))
+    return Finding("worker_restarts", severity, text, step_ns, instead_of=_INSTEAD_OF)

@@ -276,7 +276,7 @@ def _cold_start(trace: Trace) -> Finding | None:
         f"cold start, {format_value(sum(took_ns), Unit.NS)} once per process{in_some_steps(with_one, len(window))}: "
         f"{', '.join(parts)}{_beyond_cold_start(trace)}; trace steps after a warm-up"
     )
-    instead_of = ("host_bound", "launch_bound", "host_round_trips", "long_backward")
+    instead_of = ("host_bound", "launch_bound", "host_round_trips", "long_backward", "uneven_steps")
     return Finding("cold_start", "high", text, sum(took_ns), instead_of=instead_of)
 
 

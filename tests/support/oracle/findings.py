@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from .loading import iterations
@@ -49,6 +50,7 @@ def finding_times(path: Path | str) -> dict[str, float]:
     chosen = [index for index, step in enumerate(steps) if not step["partial"]] or range(len(steps))
     times["graph_capture"] = capturing(trace, [trace.host_steps[index][1:] for index in chosen])
     times["starved"] = starved(trace, parts)
+    times["uneven_steps"] = beyond_the_median(counted)
     times["worker_restarts"] = worker_restarts(trace, parts, counted)
     short = short_gaps(every, syncs, counted)
     times["launch_bound"] = sum(end - start for start, end in short)
@@ -99,6 +101,12 @@ def counted_windows(steps: list[dict[str, Any]]) -> list[Span]:
 def common(piece: Piece, spans: list[Span]) -> int:
     """The time of a piece within disjoint spans."""
     return sum(end - start for start, end in clip(spans, piece.start, piece.end))
+
+
+def beyond_the_median(windows: list[Span]) -> float:
+    """The time of steps of at least twice the median length, beyond that."""
+    lengths = [end - start for start, end in windows]
+    return sum(length - median(lengths) for length in lengths if length >= 2 * median(lengths))
 
 
 def starved(trace: Trace, parts: list[Piece]) -> int:
