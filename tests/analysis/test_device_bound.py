@@ -33,6 +33,13 @@ def test_a_step_that_computes_all_the_time_says_in_what() -> None:
     assert "tiny" not in finding.text
 
 
+def test_steps_of_very_unlike_length_give_their_range() -> None:
+    """Their mean, 1,900 us, is none of any step."""
+    rows: list[Event] = [step(0, 1000, 1), step(1000, 3000, 2), op("aten::mm", 0, 950), op("aten::mm", 1000, 2850)]
+    (finding,) = analyze(Run("", (build(*rows),)), "partition").findings
+    assert finding.text.startswith("in ops on the CPU, 1.90 ms per step (95.0 %; 950 us to 2.85 ms by step) in these 2")
+
+
 def test_a_kernel_of_several_ops_has_none() -> None:
     (finding,) = findings((SGEMM, "aten::mm", 450), (SGEMM, "aten::addmm", 450))
     assert f"longest: {SGEMM} 90.0 %;" in finding.text

@@ -241,10 +241,11 @@ class LostTime:
 
     def _most(self, category: str, code: str, what: str, says: Sequence[str]) -> Finding:
         """Return that a category takes most of the step, and what is known of it."""
-        ns = float(self._ns(category).mean())
+        by_step = self._ns(category)
+        ns = float(by_step.mean())
         time = f"{format_value(ns, Unit.NS)} {per_step(self.job.ranks[0].steps)}"
-        share = format_value(100 * ns / float(self._whole.mean()), Unit.PERCENT)
-        return Finding(code, "low", f"{what}, {time} ({share}){self._basis}: {'; '.join(says)}", round(ns))
+        share = in_brackets(format_value(100 * ns / float(self._whole.mean()), Unit.PERCENT), range_of_steps(by_step))
+        return Finding(code, "low", f"{what}, {time}{share}{self._basis}: {'; '.join(says)}", round(ns))
 
     def _beside(self, category: str) -> str:
         """Return `, beside 6.93 ms (59.8 %) of kernel gemm` where one kernel computes for longer than this; "" else.
