@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.result import AND, REPLACED_BY, Cause
@@ -15,6 +16,7 @@ __all__ = [
     "BEYOND",
     "cause_name",
     "change_name",
+    "counted_syncs",
     "is_within_jitter",
     "jitter_name",
     "lines_text",
@@ -22,6 +24,7 @@ __all__ = [
     "numbered",
     "pace_name",
     "phase_text",
+    "reads_on_cpu",
     "short_name",
     "sync_line",
     "sync_name",
@@ -39,6 +42,7 @@ _COPIES = ("dtoh", "htod")
 """Kinds of sync that are an effect of a copy; what has no kind ran on a CPU, where reading a value does not wait."""
 _CALL = re.compile(r"Synchronize$|^(Malloc|Free|HostAlloc|HostMalloc|HostFree|ExtMalloc|Mem)\w*$")
 """Calls of the runtime by their names without the vendor, of syncs outside any op."""
+_MOST_SYNCS = 6
 _LONGEST_NAME = 60
 _LONGEST_OF_TWO = 45
 _FEWEST = 12
@@ -68,12 +72,17 @@ def change_name(cause: Cause) -> str:
     """
     if cause.kind != "sync":
         return _cut_name(cause.name)
-    kind, is_one = cause.work.partition(" ")[0], abs(cause.delta_num) == 1
-    if kind in (*_SYNCHRONIZES, "alloc"):
-        return sync_name(cause)
-    if kind in _COPIES:
+    is_one = abs(cause.delta_num) == 1
+    if reads_on_cpu(cause):
+        return sync_name(cause) + (" (a sync on a GPU)" if is_one else " (syncs on a GPU)")
+    if cause.work.partition(" ")[0] in _COPIES:
         return sync_name(cause) + (" (sync)" if is_one else " (syncs)")
-    return sync_name(cause) + (" (a sync on a GPU)" if is_one else " (syncs on a GPU)")
+    return sync_name(cause)
+
+
+def reads_on_cpu(cause: Cause) -> bool:
+    """Return whether a sync is none where it ran: an op that reads a value on a CPU, and would wait on a GPU."""
+    return cause.work.partition(" ")[0] not in (*_SYNCHRONIZES, *_COPIES, "alloc")
 
 
 def sync_name(cause: Cause) -> str:
@@ -104,6 +113,24 @@ def pace_name(what: str, ratio: float) -> str:
 def is_within_jitter(ns: float, sd_ns: float) -> bool:
     """Return whether a sum, or a delta, is within what two runs of the same code differ by."""
     return abs(ns) <= _ERRORS * sd_ns
+
+
+def counted_syncs(verb: str, changed: Sequence[Cause], per: str) -> str:
+    """Return `removes 20 syncs per step (20 dtoh aten::item in forward)`; those of several lines are one.
+
+    On a CPU, where none waits: `removes 20 reads of a value per step, each a sync on a GPU (20 aten::item in forward)`.
+    """
+    named: dict[tuple[str, str], Cause] = {}
+    for cause in changed:
+        key = cause.name, cause.phase
+        named[key] = replace(cause, delta_num=cause.delta_num + named[key].delta_num) if key in named else cause
+    names = ", ".join(f"{numbered(each, sync_name(each))} in {each.phase}" for each in [*named.values()][:_MOST_SYNCS])
+    rest = f" and {len(named) - _MOST_SYNCS} more" if len(named) > _MOST_SYNCS else ""
+    num = format_value(abs(sum(cause.delta_num for cause in changed)), Unit.MEAN)
+    plural, each_is = ("", "") if num == "1" else ("s", "each ")
+    if all(map(reads_on_cpu, changed)):
+        return f"{verb} {num} read{plural} of a value {per}, {each_is}a sync on a GPU ({names}{rest})"
+    return f"{verb} {num} sync{plural} {per} ({names}{rest})"
 
 
 def numbered(cause: Cause, text: str) -> str:

@@ -8,13 +8,14 @@ from dataclasses import replace
 from traceq.compare.cause_names import (
     cause_name,
     change_name,
+    counted_syncs,
     is_within_jitter,
     lines_text,
     number,
     numbered,
     phase_text,
+    reads_on_cpu,
     sync_line,
-    sync_name,
     unchanged_name,
 )
 from traceq.compare.labels import LOADER, QUEUE, THREAD
@@ -293,18 +294,16 @@ def _sync_words(a_name: str, b_name: str, traced: Traced, syncs: Sequence[Cause]
     removed, added = _by_sign(syncs)
     changes = [(verb, changed) for verb, changed in (("removes", removed), ("adds", added)) if changed]
     if not timed:
-        what = " and ".join(_counted(verb, changed, traced.per) for verb, changed in changes)
+        what = " and ".join(counted_syncs(verb, changed, traced.per) for verb, changed in changes)
         return [f"{b_name} {what}."] if changes else []
     if len(changes) == 2 and (_sum(removed) > 0 or _sum(added) < 0):  # fewer that cost more: only the sum says much
-        what = " and ".join(_counted(verb, changed, traced.per) for verb, changed in changes)
-        cost = _amount(_sum(syncs), traced, _chain(syncs, " including the idle time they cause"))
-        return [f"{b_name} {what}: {cost}."]
+        what = " and ".join(counted_syncs(verb, changed, traced.per) for verb, changed in changes)
+        return [f"{b_name} {what}: {_amount(_sum(syncs), traced, _chain(syncs))}."]
     words = []
     for verb, changed in changes:
-        idle = "the idle time it causes" if _total(changed) == "1" else "the idle time they cause"
         replayed = _replayed(a_name if verb == "removes" else b_name, verb, changed, traced)
-        cost = replayed or _amount(_sum(changed), traced, _chain(changed, f" including {idle}"))
-        words.append(f"{b_name} {_counted(verb, changed, traced.per)}: {cost}.")
+        cost = replayed or _amount(_sum(changed), traced, _chain(changed))
+        words.append(f"{b_name} {counted_syncs(verb, changed, traced.per)}: {cost}.")
     return words
 
 
@@ -338,8 +337,12 @@ def _saved(least_ns: int, most_ns: int, traced: Traced) -> str:
     return format_range(least_ns, most_ns, Unit.NS, grain=_RANGE_SHARE * traced.a_ns)
 
 
-def _chain(syncs: Sequence[Cause], otherwise: str) -> str:
-    """Return ` (copy +2.00 us, waits +183 us, rest +5.00 us)`, without parts that do not differ."""
+def _chain(syncs: Sequence[Cause]) -> str:
+    """Return ` (copy +2.00 us, waits +183 us, rest +5.00 us)`, without parts that do not differ; else what counts."""
+    if all(map(reads_on_cpu, syncs)):
+        return ""
+    is_one = sum(abs(cause.delta_num) for cause in syncs) == 1
+    otherwise = f" including the idle time {'it causes' if is_one else 'they cause'}"
     chains = [cause.chain for cause in syncs if cause.chain]
     parts = (
         ("copy", sum(chain.copied_ns for chain in chains)),
@@ -348,22 +351,6 @@ def _chain(syncs: Sequence[Cause], otherwise: str) -> str:
     )
     texts = [f"{what} {_delta(ns)}" for what, ns in parts if ns]
     return f" ({', '.join(texts)})" if chains and texts else otherwise
-
-
-def _counted(verb: str, changed: Sequence[Cause], per: str) -> str:
-    """Return `removes 20 syncs per step (20 dtoh aten::item in forward)`; those of several lines are one."""
-    named: dict[tuple[str, str], Cause] = {}
-    for cause in changed:
-        key = cause.name, cause.phase
-        named[key] = replace(cause, delta_num=cause.delta_num + named[key].delta_num) if key in named else cause
-    each = ", ".join(f"{numbered(c, sync_name(c))} in {c.phase}" for c in [*named.values()][:_MOST_OPS])
-    rest = f" and {len(named) - _MOST_OPS} more" if len(named) > _MOST_OPS else ""
-    number = _total(changed)
-    return f"{verb} {number} {'sync' if number == '1' else 'syncs'} {per} ({each}{rest})"
-
-
-def _total(changed: Sequence[Cause]) -> str:
-    return format_value(abs(sum(cause.delta_num for cause in changed)), Unit.MEAN)
 
 
 def _size(cause: Cause) -> int:
