@@ -501,9 +501,9 @@ def test_what_reads_a_value_on_a_cpu_is_a_sync_on_a_gpu() -> None:
 def test_what_reads_a_value_on_a_cpu_causes_no_idle_time() -> None:
     """Without lines it is the same: a read, which takes time and waits for nothing."""
     (one,) = words_of(100, cause("aten::item", 80, 1, kind="sync"))
-    assert one.startswith("on adds 1 read of a value per step, a sync on a GPU (1 aten::item in fwd): +80.0 us per step,")
+    assert one.startswith("on adds 1 read of a value per step, a sync on a GPU (1 aten::item in fwd): +80.0 us per ")
     (two,) = words_of(100, cause("aten::item", 80, 2, kind="sync"))
-    assert two.startswith("on adds 2 reads of a value per step, each a sync on a GPU (2 aten::item in fwd): +80.0 us p")
+    assert two.startswith("on adds 2 reads of a value per step, each a sync on a GPU (2 aten::item in fwd): +80.0 us")
 
 
 def test_a_synchronize_is_not_named_as_the_op_around_it() -> None:

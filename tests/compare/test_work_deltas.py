@@ -213,3 +213,28 @@ def test_of_ops_without_flops_the_bytes_tell() -> None:
     )
     update = replace(of_bytes[0], phase="optimizer", b_work=of_bytes[0].a_work)
     assert work_factor_words((*of_bytes, update), 100, 740)
+
+
+def cpu_steps(rows: int, *durs: int) -> Run:
+    """Steps on a CPU with one product of so many rows, which takes so long in each."""
+    shapes = {"Input Dims": [[rows, 16], [16, 4]], "Input type": ["float", "float"]}
+    starts = [sum(durs[:number]) for number in range(len(durs))]
+    events = [
+        event
+        for number, (start, dur) in enumerate(zip(starts, durs, strict=True))
+        for event in (step(start, dur, number), op("aten::mm", start, dur, **shapes))
+    ]
+    return Run("", (build(*events),))
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [(8, []), (16, ["By recorded shapes: matrix products (mm), 2.00 times the FLOPs."])],
+)
+def test_no_op_is_slower_where_steps_do_not_tell_the_sides_apart(rows: int, words: list[str]) -> None:
+    """Two runs of the same code had a copy at "0.62 times the speed"; other work is a difference in any case."""
+    lead, *more = diff_runs(cpu_steps(8, 400, 800, 400, 800), cpu_steps(rows, 500, 900, 500, 900)).words
+    assert lead.startswith("No difference beyond the scatter of steps")
+    assert [text for text in more if text.startswith("By recorded")] == words
+    (slower,) = [text for text in diff_runs(cpu_steps(8, 400, 400), cpu_steps(8, 600, 600)).words if "speed" in text]
+    assert slower == "By recorded shapes: matrix products (mm) +200 us, the same FLOPs at 0.67 times the speed."

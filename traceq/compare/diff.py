@@ -296,7 +296,7 @@ def _traced_words(a: Side, b: Side, diff: Diff, *, is_other_job: bool) -> tuple[
         *of_causes,
         *unknown_size_words(a, b, causes, traced.delta_ns),
         *waiting_words(traced, cells, causes, num_ranks=len(diff.ranks)),
-        *work_split_words(traced, diff.work),
+        *work_split_words(traced, diff.work, timed=is_seen),
         *elsewhere_words(a.trace_or_first(traced.rank), b.trace_or_first(traced.rank), traced, cells, causes),
         *(phase_words(traced, cells) if is_seen else ()),
     )
