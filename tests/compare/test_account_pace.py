@@ -64,6 +64,14 @@ def test_few_accounts_and_those_of_other_work_have_no_pace() -> None:
     assert pace_of_accounts(accounts(a, kind="sync"), accounts(b, kind="sync"), 5, 5) == NO_PACE
 
 
+def test_accounts_that_are_little_of_both_sides_tell_nothing_of_their_pace() -> None:
+    """Of ops that a rewrite replaced, only what is around them is on both sides."""
+    a, b = accounts([10] * 20), accounts([20] * 20)
+    old, new = (Account(name, "host", "forward", name, "", "", 5, 700_000) for name in ("aten::old", "aten::new"))
+    assert pace_of_accounts({**a, "old": old}, {**b, "new": new}, 5, 5) == NO_PACE
+    assert ratio({**a, "old": old}, b) == 2  # one side has little else
+
+
 def steps_of_ops(slower: float, *, added: bool = False, shapes: str = "[[8, 8]]") -> Trace:
     """Three steps of twenty ops of 10 to 29 us; `added` is one more, of 8 us."""
     rows: list[Event] = []

@@ -19,6 +19,8 @@ _LEAST, _LEAST_OF_CHANGE = 0.01, 1 / 3
 _COMMON, _COMMON_CAPPED, _CAP = 0.75, 0.6, 0.9
 """Part of the time whose accounts changed alike; also if none weighs more than that quantile of them."""
 _FEWEST = 10
+_LEAST_COMPARED = 1 / 3
+"""Part of the shorter side's time that accounts of both have to take, or they tell nothing of its pace."""
 _ERRORS, _SD_OF_QUANTILE = 3, 0.76
 """Standard deviations by which an account differs from the pace, and that of a change at the quantile above."""
 
@@ -52,13 +54,17 @@ def pace_of_accounts(of_a: Mapping[str, Account], of_b: Mapping[str, Account], n
     """Return the common pace of the hosts' accounts, by key, of `num_a` and `num_b` steps; NO_PACE without one.
 
     It is that of the sums of all accounts with as many calls per step on both sides, if most of their time changed in
-    that direction: not only that of a few long ones, nor of many short ones.
+    that direction: not only that of a few long ones, nor of many short ones. Where they are little of the step, they
+    are what a rewrite left, such as the Python around a model whose layers are checkpointed now.
     """
     keys = [key for key in of_a if key in of_b and _are_alike(of_a[key], of_b[key], num_a, num_b)]
     if len(keys) < _FEWEST:
         return NO_PACE
     a_ns, b_ns = (np.array([side[key].ns / num for key in keys]) for side, num in ((of_a, num_a), (of_b, num_b)))
     ratio, least = float(b_ns.sum() / a_ns.sum()), np.minimum(a_ns, b_ns)
+    all_ns = [sum(each.ns for each in side.values()) / num for side, num in ((of_a, num_a), (of_b, num_b))]
+    if min(a_ns.sum(), b_ns.sum()) < _LEAST_COMPARED * min(all_ns):
+        return NO_PACE
     if abs(log(ratio)) < _LEAST or not _is_common(np.log(b_ns / a_ns) / log(ratio), least):
         return NO_PACE
     left = np.abs(b_ns - a_ns - (a_ns + b_ns) * tanh(log(ratio) / 2)) / least
