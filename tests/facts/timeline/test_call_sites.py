@@ -58,6 +58,10 @@ def test_the_module_is_the_path_to_the_innermost() -> None:
         "threading.py(9): run",
         "contextlib.py(7): inner",
         "typing.py(359): inner",
+        "random.py(385): sample",
+        "collections/__init__.py(599): __init__",
+        "numpy/lib/_shape_base_impl.py(1078): kron",
+        "/tmp/torchinductor_me/td/ctdohded2joxbr65dap4lhqshj4f44heltdwej7ddnuuwqec4cx4.py(1011): call",
         "/usr/lib/python3.12/json/decoder.py(5): decode",
     ],
 )
@@ -65,7 +69,14 @@ def test_a_library_frame_is_never_the_line(library: str) -> None:
     assert origin(frame("train.py(88): main", 0, 100), frame(library, 10, 60))[2] == "train.py:88 main"
 
 
-@pytest.mark.parametrize("name", ["profile.py(88): main", "/usr/lib/python3.12/site-packages/model/net.py(88): main"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "profile.py(88): main",
+        "data/random.py(88): main",
+        "/usr/lib/python3.12/site-packages/model/net.py(88): main",
+    ],
+)
 def test_a_user_frame_may_be_named_like_a_librarys_or_be_installed(name: str) -> None:
     assert origin(frame(name, 0, 100))[2] == f"{name.rpartition('/')[2].partition('(')[0]}:88 main"
 

@@ -44,10 +44,20 @@ _ALLOCATING_OP = re.compile(r"^aten::empty(_|$)")
 """Ops that never copy: a copy in one is that of the next op, where the clock of the runtime's calls is early."""
 _LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
 _FRAME = re.compile(r"^(?P<path>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$")
+_MODULES = (
+    "copyreg|operator|random|secrets|statistics|fractions|decimal|_pydecimal|numbers|heapq|bisect|os|posixpath|"
+    "genericpath|pathlib|glob|fnmatch|shutil|tempfile|subprocess|socket|selectors|pickle|struct|codecs|base64|hashlib|"
+    "uuid|gzip|zipfile|tarfile|csv|datetime|_pydatetime|_strptime|string|textwrap|pprint|reprlib|traceback|linecache|"
+    "argparse"
+)
+"""Modules of Python, which a trace names by file alone, without those whose names a script may well have."""
 _LIBRARY = re.compile(
-    r"(^|/)(torch|torch_xla|accelerate|tqdm|multiprocessing|concurrent|asyncio|importlib|traceq/recorder)/"
+    r"(^|/)(torch|torch_xla|accelerate|tqdm|numpy|multiprocessing|concurrent|asyncio|importlib|traceq/recorder)/"
+    r"|^(collections|json|re|logging|encodings|ctypes|urllib|http|email|pathlib)/"
     r"|(^|/)lib/python3\.\d+/(?!(site|dist)-packages/)"
     r"|(^|/)(threading|contextlib|functools|runpy|typing|weakref|warnings|inspect|abc|enum|dataclasses|copy)\.py\("
+    rf"|^({_MODULES})\.py\("
+    r"|(^|/)(?P<folder>[a-z2-7]{2})/c(?P=folder)[a-z2-7]{40,}\.py\("  # what Inductor compiled
 )
 
 
