@@ -149,6 +149,29 @@ def test_what_follows_backward_is_no_forward_and_its_gaps_are_its_own() -> None:
     assert phases(trace) == {"other": 3}
 
 
+COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+
+
+@pytest.mark.parametrize(
+    ("end", "backward"),
+    [
+        ([], 20),
+        ([annotation("gloo:all_reduce", 35, 35, tid=3)], 40),  # the main thread waits until 70 and copies from 72
+        ([annotation("gloo:all_reduce", 41, 45, tid=3), op("aten::mm", 60, 5)], 30),  # it goes on at 60
+        ([op("aten::as_strided", 72, 1), op(COPY, 73, 2), op(COPY, 75, 3)], 48),
+        ([annotation("log", 60, 5), op(COPY, 73, 2)], 20),
+        ([frame("<built-in method run_backward of torch._C._EngineBase object at 0x7f>", 28, 54)], 54),
+        ([frame("<built-in method run_backward of torch._C._EngineBase object at 0x7f>", 28, 54, tid=3)], 20),
+    ],
+    ids=["nothing", "collective", "goes on", "copies", "annotated", "frame", "other thread"],
+)
+def test_the_wait_for_the_gradients_of_other_ranks_is_the_end_of_the_pass(end: list[Event], backward: int) -> None:
+    """Ops of autograd take 30-40 and 45-50 on the main thread, the update begins at 90."""
+    engine = [op("autograd::engine::evaluate_function: MmBackward0", start, us) for start, us in ((30, 10), (45, 5))]
+    trace = build(step(0, 100), op("aten::mm", 2, 10), *engine, annotation("Optimizer.step#SGD.step", 90, 10), *end)
+    assert phases(trace, "cpu_ns")["backward"] == backward
+
+
 def test_what_follows_the_last_pass_of_a_trace_without_steps_may_be_the_next_forward() -> None:
     update = annotation("Optimizer.step#AdamW.step", 90, 10)
     trace = build(op("aten::mm", 0, 30), engine_op(40, 40), update, op("aten::mm", 105, 15))

@@ -21,6 +21,7 @@ STRUCTURE = (
     ("zero_grad", "Optimizer.zero_grad#"),
     ("dataload", "enumerate(DataLoader)#"),
 )
+COMMUNICATION = re.compile(r"(nccl|gloo|hccl|xccl):")
 BACKWARD_OP = re.compile(r"Backward[0-9]*$")
 Thread = tuple[str, str]
 
@@ -87,9 +88,13 @@ class Phases:
         self.backward = union([span for thread in self.backward_threads for span in spans(ops[thread])])
         others = [*main, *by_thread(self.trace.events, "annotation").get(self.trace.main, [])]
         begun = sorted(e.start for e in others if not e.name.startswith("autograd::engine::"))
-        passes = union([*self.engine, *self.backward])
+        frames = by_thread(self.trace.events, "python_function").get(self.trace.main, [])
+        runs = [frame for frame in frames if frame.name.startswith("<built-in method run_backward of ")]
+        passes = union([*self.engine, *self.backward, *spans(runs)])
         idle = [(a, b) for (_, a), (b, _) in pairwise(passes) if bisect_left(begun, a) == bisect_left(begun, b)]
-        self.passes = union([*passes, *idle])
+        passes = union([*passes, *idle])
+        passes = union([*passes, *self._ends_with_collectives(passes, begun)])
+        self.passes = union([*passes, *self._ends_with_copies(passes, main)])
         updates = self.in_phase["optimizer"].get(self.trace.main, [])
         self.next_marks = sorted(
             [(start, "pass") for start, _ in self.passes]
@@ -101,9 +106,30 @@ class Phases:
             for _, start, end in self.trace.host_steps
             if not any(start <= begin < end for begin, _ in self.passes)
         ]
-        frames = by_thread(self.trace.events, "python_function").get(self.trace.main, [])
         calls = union(spans([frame for frame in frames if frame.name.startswith("nn.Module: ")]))
         self.forwards_alone = [span for step in self.steps_without_passes for span in clip(calls, *step) or [step]]
+
+    def _ends_with_collectives(self, passes: list[Span], begun: list[int]) -> list[Span]:
+        """From the end of each pass until the collectives that began in it end, or the main thread begins something."""
+        marks = [e for e in self.trace.events if e.cat in ("annotation", "cpu_op") and COMMUNICATION.match(e.name)]
+        ends = []
+        for begin, end in passes:
+            next_begun = min((start for start in begun if start >= end), default=1 << 62)
+            following = min((start for start, _ in passes if start > begin), default=1 << 62)
+            until = min(next_begun, following)
+            of_pass = [e.end for e in marks if e.thread != self.trace.main and begin <= e.start < until]
+            ends += [(end, min(max(of_pass), next_begun))] if of_pass and max(of_pass) > end else []
+        return ends
+
+    def _ends_with_copies(self, passes: list[Span], main: list[Event]) -> list[Span]:
+        """From the end of a pass to that of the copies of gradients with which DDP ends it, if nothing is annotated."""
+        annotated = [e.start for e in by_thread(self.trace.events, "annotation").get(self.trace.main, [])]
+        ends = []
+        for copied in (op for op in main if op.name == "torch.distributed.ddp.reducer::copy_bucket_to_grad"):
+            before = [end for _, end in passes if end <= copied.start]
+            if before and not any(max(before) <= start < copied.start for start in annotated):
+                ends.append((max(before), copied.end))
+        return ends
 
     def _main_pieces(self) -> tuple[list[int], list[str]]:
         """Instants where the main thread's phase may change, and the phase from each on; the last is `other`."""

@@ -19,6 +19,7 @@ from traceq.facts.events.module_frames import module_frames
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
+from traceq.facts.timeline.backward_ends import backward_calls, with_ends
 from traceq.facts.timeline.data_loading import LOADER, loader_iterations
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
 from traceq.facts.timeline.optimizer_updates import update_starts
@@ -253,7 +254,8 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     is_other = row_track == main
     is_other[in_backward] = False
     on_main = rows[is_other[rows]]
-    backward = _without_idle_gaps(spans(events.ts[in_backward], events.end[in_backward]), ascending(events.ts[on_main]))
+    begun, passes = ascending(events.ts[on_main]), spans(events.ts[in_backward], events.end[in_backward])
+    backward = with_ends(trace, _without_idle_gaps(union(passes, backward_calls(trace)), begun), begun)
     main_marks = _layers(trace, marks, main)
     loading = _STRUCTURE.index("dataload")
     main_marks[loading] = union(main_marks[loading], loader_iterations(trace).made)
