@@ -214,6 +214,15 @@ def test_a_gloo_rank_on_a_cpu_computes_before_it_communicates_before_it_loads() 
     ) == {"cpu_compute": 20, "exposed_comm": 15, "dataload:exposed_comm": 5, "dataload:dataload_wait": 20, "python": 40}
 
 
+def test_a_node_of_autograd_computes_in_its_ops_and_its_hooks_may_wait_for_a_collective() -> None:
+    """FSDP gathers the weights of a layer in a hook of its node, from 25, and multiplies from 50."""
+    node = op("autograd::engine::evaluate_function: MmBackward0", 10, 60), op("MmBackward0", 12, 56)
+    ops = op("c10d::_allgather_base_", 25, 2), op("aten::mm", 50, 15)
+    assert cells(*node, *ops)["backward:cpu_compute"] == 60
+    waiting = cells(*node, *ops, annotation("gloo:all_gather", 26, 30, tid=9))
+    assert (waiting["backward:cpu_compute"], waiting["backward:exposed_comm"]) == (36, 24)
+
+
 def test_issuing_a_collective_is_not_computing() -> None:
     assert cells(op("c10d::allreduce_", 10, 20), op("record_param_comms", 12, 5)) == {"python": 100}
     assert cells(op("gloo:all_reduce", 10, 20)) == {"exposed_comm": 20, "python": 80}

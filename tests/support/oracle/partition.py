@@ -138,6 +138,9 @@ def explains(sync: Sync, op: Event, call: Event) -> bool:
     return sync.start < call.start and sync.end <= op.start
 
 
+AUTOGRAD_NODE = re.compile(r"^autograd::engine::|^torch::autograd::AccumulateGrad$|Backward[0-9]*$")
+
+
 def pieces_of_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Iterator[Piece]:
     """The same for a trace without device work: the main thread's time."""
     main = [e for e in trace.events if e.thread == trace.main]
@@ -145,9 +148,11 @@ def pieces_of_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Iterat
     no_compute = re.compile(r"c10d::|record_param_comms|gloo:" if comm else r"$^")
     loading = [*spans(e for e in main if e.name.startswith("enumerate(DataLoader)#"))]
     loading += [iteration.made for iteration in iterations(trace)]
+    ops = [e for e in main if e.cat == "cpu_op" and not no_compute.match(e.name)]
     layers = [
-        ("cpu_compute", union(spans(e for e in main if e.cat == "cpu_op" and not no_compute.match(e.name)))),
+        ("cpu_compute", union(spans(e for e in ops if not AUTOGRAD_NODE.search(e.name)))),
         ("exposed_comm", union(spans(comm))),
+        ("cpu_compute", union(spans(ops))),
         ("dataload_wait", union(loading)),
         ("unrecorded", backward_without_ops(trace, phases)),
     ]

@@ -7,6 +7,7 @@ start.
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from functools import cached_property
 
@@ -51,6 +52,8 @@ __all__ = [
     "ns_by_phase",
     "unrecorded",
 ]
+
+_NODE = re.compile(r"^autograd::engine::|^torch::autograd::AccumulateGrad$|Backward\d*$")
 
 
 class TimeCategory(IntEnum):
@@ -267,6 +270,7 @@ def _earliest_open(
 def _cpu_activity(trace: Trace) -> Activity:
     """Return the partition of a trace without a device: the main thread computes, waits or runs Python.
 
+    A node of autograd computes in its ops; around them hooks run, such as those of FSDP, which wait for collectives.
     Where only the device's rows are missing, a call that starts a collective of devices is an op like any other, and
     without the rows of the autograd thread the main one is not known to run Python in backward.
     """
@@ -278,11 +282,13 @@ def _cpu_activity(trace: Trace) -> Activity:
         comm = comm[~matching(events, comm, BACKEND_OF_DEVICES)]
         is_comm_op &= len(comm) > 0
     compute = ops[~is_comm_op & (tracks(trace)[ops] == main_track(trace))]
+    in_node = compute[~matching(events, compute, _NODE)]
     layers = (
         (TimeCategory.UNRECORDED, unrecorded_backward(trace)),
         (TimeCategory.DATALOAD_WAIT, loader_waits(trace)),
+        (TimeCategory.CPU_COMPUTE, spans(events.ts[compute], events.end[compute])),
         (TimeCategory.EXPOSED_COMM, spans(events.ts[comm], events.end[comm])),
-        (TimeCategory.CPU_COMPUTE, spans(events.ts[compute], events.end[compute])),  # the highest priority comes last
+        (TimeCategory.CPU_COMPUTE, spans(events.ts[in_node], events.end[in_node])),  # the highest priority comes last
     )
     pieces = _pieces(trace, phases(trace).main.parts.ravel(), *(layer.ravel() for _, layer in layers))
     start = pieces[:, 0].copy()
