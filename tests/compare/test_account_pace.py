@@ -99,3 +99,25 @@ def test_a_step_that_is_shorter_by_the_pace_alone_saves_nothing() -> None:
 def test_of_unknown_or_larger_inputs_more_time_is_no_matter_of_load_alone() -> None:
     lead, *_ = words(steps_of_ops(1, shapes=""), steps_of_ops(2, shapes=""))
     assert lead.endswith("number of threads, or inputs of another size, as no shapes are recorded.")
+
+
+def one_trace(*durs: float, python: int = 0) -> Trace:
+    """Ops of 10 us times a factor each, and a pause of Python in the middle."""
+    rows: list[Event] = []
+    end = 0.0
+    for name, dur in zip(NAMES, durs, strict=False):
+        rows.append(op(name, end, 10 * dur, **{"Input Dims": [[8, 8]]}))
+        end += 10 * dur + (python if len(rows) == 10 else 0)
+    return build(*rows)
+
+
+def test_the_same_ops_of_one_trace_each_neither_cost_nor_save() -> None:
+    """Half of them take twice as long: no common pace, and nothing that tells a change from a busy machine."""
+    slower = one_trace(*[1, 2] * 10)
+    lead, *_ = words(one_trace(*[1] * 20), slower)
+    assert lead == (
+        "b takes 100 us more in the trace (+50.0 %), from one trace each, no interval: both sides issue the same ops, "
+        "and one trace each does not tell a change from another load, clock or number of threads."
+    )
+    assert words(one_trace(*[1] * 20), one_trace(*[1, 2] * 9))[0].startswith("b costs ")  # two ops are gone
+    assert words(one_trace(*[1] * 20), one_trace(*[1] * 20, python=100))[0].startswith("b costs ")  # Python has a line

@@ -8,7 +8,14 @@ import numpy as np
 
 from traceq.compare.comparable import differences, parameters_of, unrecorded_device
 from traceq.compare.cost_centers import LAUNCHES
-from traceq.compare.input_shapes import calls_difference, dtype_difference, has_shapes, shape_difference
+from traceq.compare.input_shapes import (
+    calls_difference,
+    dtype_difference,
+    has_shapes,
+    have_same_work,
+    shape_difference,
+)
+from traceq.compare.labels import LOADER
 from traceq.compare.other_jobs import job_difference
 from traceq.compare.result import Cause, Traced
 from traceq.compare.side import Side
@@ -24,7 +31,7 @@ __all__ = [
     "cold_start_words",
     "confounders",
     "device_words",
-    "pace_text",
+    "no_change_text",
     "recording_words",
     "unknown_size_words",
     "work_words",
@@ -42,6 +49,8 @@ which can be the change itself."""
 _SAME_CLOCK, _COLD = 0.02, 0.05
 _MUCH_REPLACED = 0.1
 """Part of the delta that replaced kernels make up from which it is said that their sizes are unknown."""
+_NO_OP = ("Python", LOADER.name)
+"""How names of causes begin that are time of the host outside of ops."""
 _MANY_REPEATED = 0.1
 """Part of the ops inside an op of the same name from which each op is recorded twice; else at most 0.04 are."""
 
@@ -111,18 +120,45 @@ def cold_start_words(a: Side, b: Side, names: tuple[str, str], traced: Traced | 
     return (f"{once}: {took}; trace steps after a warm-up.",)
 
 
-def pace_text(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> str:
+def no_change_text(a: Side, b: Side, causes: Sequence[Cause], traced: Traced) -> str:
+    """Return what may give the same work another time, where that is most of the delta; else ""."""
+    return _pace_text(a, b, causes, traced.delta_ns) or _same_ops_text(a, b, causes, traced)
+
+
+def _pace_text(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> str:
     """Return that most of a delta is the pace of what both sides do alike, and what gives it another one; else ""."""
     paced_ns = sum(cause.delta_ns for cause in causes if cause.kind == "pace")
     if not paced_ns or (paced_ns > 0) != (delta_ns > 0) or 2 * abs(paced_ns) < abs(delta_ns):
         return ""
+    ns, of = format_value(paced_ns, Unit.DELTA_NS), "of work that both sides do alike"
+    return f"{ns} is the pace {of}, as with another {_other_pace(a, b)}"
+
+
+def _same_ops_text(a: Side, b: Side, causes: Sequence[Cause], traced: Traced) -> str:
+    """Return that most of a delta is ops of a CPU that both sides issue as often, each in a single step; else "".
+
+    A single step has no scatter that would tell other work from a busier machine.
+    """
+    traces = [side.first_trace() for side in (a, b)]
+    if max(traced.num_a, traced.num_b) > 1 or any(len(device_work(trace)) for trace in traces):
+        return ""
+    if any(cause.delta_num or cause.is_replacement for cause in causes) or not have_same_work(*traces):
+        return ""
+    in_ops = [cause.delta_ns for cause in causes if cause.kind == "host" and not cause.name.startswith(_NO_OP)]
+    if 2 * sum(in_ops) * np.sign(traced.delta_ns) < abs(traced.delta_ns):
+        return ""
+    one = "step" if traced.marked else "trace"
+    return f"both sides issue the same ops, and one {one} each does not tell a change from another {_other_pace(a, b)}"
+
+
+def _other_pace(a: Side, b: Side) -> str:
+    """Return what else gives the same work another pace: `load or clock, or inputs of another size, as ...`."""
     traces = [side.first_trace() for side in (a, b)]
     reasons = (
         "load or clock" if any(len(device_work(trace)) for trace in traces) else "load, clock or number of threads"
     )
     size = "" if all(map(has_shapes, traces)) else ", or inputs of another size, as no shapes are recorded"
-    ns, of = format_value(paced_ns, Unit.DELTA_NS), "of work that both sides do alike"
-    return f"{ns} is the pace {of}, as with another {reasons}{size}"
+    return f"{reasons}{size}"
 
 
 def unknown_size_words(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> tuple[str, ...]:

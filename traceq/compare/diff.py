@@ -28,7 +28,7 @@ from traceq.compare.confounders import (
     cold_start_words,
     confounders,
     device_words,
-    pace_text,
+    no_change_text,
     recording_words,
     unknown_size_words,
     work_words,
@@ -240,7 +240,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_o
         is_jitter=diff.traced is not None and is_jitter(diff.traced, diff.causes),
         ranges=ranges_of_steps(a, b),
         does_other_work=is_other_job,
-        pace=pace_text(a, b, diff.causes, diff.traced.delta_ns) if diff.traced else "",
+        pace=no_change_text(a, b, diff.causes, diff.traced) if diff.traced else "",
     )
     captured = (f"{caveat.text}." for caveat in captured_graphs(a.ranks, b.ranks))
     return (
