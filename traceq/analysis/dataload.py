@@ -27,7 +27,7 @@ from traceq.facts.ranks.loading_workers import worker_line
 from traceq.facts.timeline.data_loading import (
     DATALOAD_WAIT,
     LOADER,
-    loader_iterations,
+    around_iterations,
     loader_waits,
     makes_own_batches,
 )
@@ -111,7 +111,7 @@ def _loading(trace: Trace) -> Spans:
     events = trace.events
     rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
     rows = rows[matching(events, rows, _LOADS) & (tracks(trace)[rows] == main_track(trace))]
-    return union(spans(events.ts[rows], events.end[rows]), loader_iterations(trace).made)
+    return union(spans(events.ts[rows], events.end[rows]), around_iterations(trace))
 
 
 def _idle(trace: Trace) -> Spans:

@@ -286,3 +286,14 @@ def test_the_start_of_workers_is_data_loading_and_no_forward() -> None:
     trace = build(op("aten::empty", 0, 1), created, inside, fetch, *ops)
     assert rule(trace) == "structure"
     assert phases(trace, "cpu_ns") == {"forward": 20, "dataload": 70, "backward": 10}
+
+
+def test_the_end_of_workers_is_data_loading_and_no_forward() -> None:
+    """Another iterator takes the place of one, whose workers end; then comes the forward."""
+    ended = frame("torch/utils/data/dataloader.py(1606): _shutdown_workers", 5, 40)
+    ops = op("aten::mm", 60, 5), op("autograd::engine::evaluate_function: MmBackward0", 70, 10, tid=AUTOGRAD)
+    assert phases(build(op("aten::empty", 0, 1), ended, *ops), "cpu_ns") == {
+        "forward": 30,
+        "dataload": 40,
+        "backward": 10,
+    }

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .loading import iterations
+from .loading import around_iterations, iterations
 from .nested import nested
 from .partition import Piece, pieces
 from .phases import Phases
@@ -113,7 +113,7 @@ def starved(trace: Trace, parts: list[Piece]) -> int:
     """The main thread is in the loader, and the device idles; without a device, whatever else there is."""
     rows = [e for e in trace.events if e.cat in ("annotation", "cpu_op") and e.thread == trace.main]
     ranges = [(e.start, e.end) for e in rows if LOADS.match(e.name)]
-    loading = union([*ranges, *(iteration.made for iteration in iterations(trace))])
+    loading = union([*ranges, *around_iterations(trace)])
     idle = [piece for piece in parts if not trace.device_ops or piece.category in IDLE]
     return sum(common(piece, loading) for piece in idle)
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median
 
 from .collectives import is_communication
-from .loading import iterations
+from .loading import around_iterations
 from .reader import Trace
 from .spans import inside, union
 from .streams import Device
@@ -50,7 +50,7 @@ def holds(trace: Trace, device: Device, length: int) -> list[Hold]:
     result = sync_holds(trace, device)
     rows = [e for e in trace.events if e.thread == trace.main and e.name.startswith("enumerate(DataLoader)")]
     asks = [(e.start, e.end) for e in rows if e.cat in ("annotation", "cpu_op")]
-    loads = union([*asks, *(iteration.made for iteration in iterations(trace))])
+    loads = union([*asks, *around_iterations(trace)])
     result += [Hold(start, end, is_loader=True) for start, end in loads]
     rows_held = {hold.sync.call.row for hold in result if hold.sync and hold.sync.call}
     launching = {call.row: call for call in device.calls if call is not None}

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from .reader import Event, Trace
 from .spans import Span, inside, union
 
-__all__ = ["Iteration", "iterations"]
+__all__ = ["Iteration", "around_iterations", "iterations"]
 
 ASK = "enumerate(DataLoader)"
 CREATION = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _get_iterator$")
+END = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _shutdown_workers$")
 READS = ("aten::item", "aten::_local_scalar_dense")
 DRAWS = {f"aten::{name}" for name in ("empty", "random_", "randperm", "scalar_tensor", "resize_")}
 DRAWS |= {"aten::resolve_conj", "aten::resolve_neg"}
@@ -52,6 +53,13 @@ def iterations(trace: Trace) -> list[Iteration]:
         begin = last.start if last and follows else made[0]
         begins.append(Iteration(made, (begin, ask.end), bool(number), starts and "#_MultiProcess" in ask.name))
     return begins
+
+
+def around_iterations(trace: Trace) -> list[Span]:
+    """When iterators are made, and when the main thread waits for the end of workers."""
+    frames = [e for e in trace.events if e.cat == "python_function" and e.thread == trace.main]
+    ends = [(frame.start, frame.end) for frame in frames if END.search(frame.name)]
+    return [*(iteration.made for iteration in iterations(trace)), *ends]
 
 
 def from_draws(between: list[Event], ask: Event) -> tuple[Span | None, bool]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .collectives import is_communication
-from .loading import iterations
+from .loading import around_iterations
 from .phases import BACKWARD_OP, Phases, spans
 from .reader import Event, Trace, integer
 from .spans import Span, clip, inside, union
@@ -147,7 +147,7 @@ def pieces_of_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Iterat
     comm = [event for event in trace.events if event.name.startswith("gloo:")]  # of nccl only the calls are there
     no_compute = re.compile(r"c10d::|record_param_comms|gloo:" if comm else r"$^")
     loading = [*spans(e for e in main if e.name.startswith("enumerate(DataLoader)#"))]
-    loading += [iteration.made for iteration in iterations(trace)]
+    loading += around_iterations(trace)
     ops = [e for e in main if e.cat == "cpu_op" and not no_compute.match(e.name)]
     layers = [
         ("cpu_compute", union(spans(e for e in ops if not AUTOGRAD_NODE.search(e.name)))),

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-from .loading import iterations
+from .loading import around_iterations
 from .reader import ENGINE, Event, Trace, integer
 from .spans import Span, clip, inside, measure, union
 
@@ -78,9 +78,8 @@ class Phases:
         for phase, prefix in STRUCTURE:
             rows = [e for e in self.trace.events if e.cat == "annotation" and e.name.startswith(prefix)]
             self.in_phase[phase] = {thread: union(spans(result)) for thread, result in group(rows).items()}
-        made = [iteration.made for iteration in iterations(self.trace)]
         loading = self.in_phase["dataload"]
-        loading[self.trace.main] = union([*loading.get(self.trace.main, []), *made])
+        loading[self.trace.main] = union([*loading.get(self.trace.main, []), *around_iterations(self.trace)])
         ops = by_thread(self.trace.events, "cpu_op")
         main = ops.pop(self.trace.main, [])
         self.engine = union(spans([op for op in main if op.name.startswith("autograd::engine::")]))

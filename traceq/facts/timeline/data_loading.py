@@ -12,7 +12,7 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
-from traceq.intervals import Spans, contains, measure, spans
+from traceq.intervals import Spans, contains, measure, spans, union
 from traceq.model import Category, Trace
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "LOADER",
     "LOADING",
     "Iterations",
+    "around_iterations",
     "loader_iterations",
     "loader_waits",
     "makes_own_batches",
@@ -41,6 +42,8 @@ _WITH_WORKERS = re.compile(rf"^{LOADER}#_MultiProcess")
 
 _CREATION = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _get_iterator$")
 """Frame of Python in which a loop creates the iterator of its loader, which starts the workers."""
+_END = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _shutdown_workers$")
+"""Frame in which it waits for their end, also where another iterator takes its place."""
 _SEED, _IS_READ = re.compile(r"^aten::random_$"), re.compile(r"^aten::(item|_local_scalar_dense)$")
 """The draw of a seed of the workers, with which every iterator begins, and its use."""
 _DRAWS = re.compile(r"^aten::(empty|random_|randperm|scalar_tensor|resize_|resolve_conj|resolve_neg)$")
@@ -73,9 +76,15 @@ class Iterations:
 @once_per_trace
 def loader_waits(trace: Trace) -> Spans:
     """Return the time in which the main thread waits for the data loader, starts it, or makes the batches itself."""
-    made = loader_iterations(trace).made
     waits = _rows(trace, _LOADER_START)
-    return spans(np.r_[trace.events.ts[waits], made[:, 0]], np.r_[trace.events.end[waits], made[:, 1]])
+    return union(spans(trace.events.ts[waits], trace.events.end[waits]), around_iterations(trace))
+
+
+@once_per_trace
+def around_iterations(trace: Trace) -> Spans:
+    """Return the time in which the main thread begins to iterate a loader, or waits for the end of its workers."""
+    ends = _of_main(trace, trace.events.rows(Category.PYTHON), _END)
+    return union(loader_iterations(trace).made, spans(trace.events.ts[ends], trace.events.end[ends]))
 
 
 @once_per_trace

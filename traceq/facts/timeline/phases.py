@@ -20,7 +20,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.backward_ends import backward_calls, with_ends
-from traceq.facts.timeline.data_loading import LOADER, loader_iterations
+from traceq.facts.timeline.data_loading import LOADER, around_iterations
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
 from traceq.facts.timeline.optimizer_updates import update_starts
 from traceq.facts.timeline.steps import main_track, steps
@@ -258,7 +258,7 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     backward = with_ends(trace, _without_idle_gaps(union(passes, backward_calls(trace)), begun), begun)
     main_marks = _layers(trace, marks, main)
     loading = _STRUCTURE.index("dataload")
-    main_marks[loading] = union(main_marks[loading], loader_iterations(trace).made)
+    main_marks[loading] = union(main_marks[loading], around_iterations(trace))
     forward = empty() if lacks_host_ops(trace) else _forward(trace, backward, main_marks[0])
     main_layers = [*main_marks, backward, forward]
     always = np.array([[np.iinfo(np.int64).min, np.iinfo(np.int64).max]])
