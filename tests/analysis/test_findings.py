@@ -82,6 +82,14 @@ def test_a_loader_without_workers_is_not_told_to_take_more_of_them(name: str, re
     assert finding.text.endswith(f" (replay): {remedy} (in this one traced step)")
 
 
+def test_the_line_that_makes_the_batches_is_named_where_stacks_are_recorded() -> None:
+    rows = [step(0, 100), annotation(OWN, 0, 40), op("aten::mm", 50, 40), frame("train.py(60): main", 0, 100)]
+    rows += [frame("data.py(7): __getitem__", 2, 38), frame("random.py(385): sample", 5, 30), op("aten::cat", 36, 3)]
+    (finding,) = report("dataload", *rows).findings
+    assert ": 95.0 % of its traced time is at data.py:7 __getitem__; the main thread makes each batch" in finding.text
+    assert "try num_workers > 0, or less work there" in finding.text
+
+
 @pytest.mark.parametrize(
     ("name", "what"),
     [

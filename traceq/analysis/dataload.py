@@ -166,15 +166,15 @@ def _starved_traced(job: Job, part: _Rank, gain: JobGain | None) -> Finding | No
     starved = part.starved
     if starved is None:
         return None
-    share = format_value(100 * starved.idle_ns / starved.step_ns, Unit.PERCENT)
+    share, where = format_value(100 * starved.idle_ns / starved.step_ns, Unit.PERCENT), _where(job, [part])
     waits = f"the step waits {format_value(starved.idle_ns, Unit.NS)} ({share}) for the data loader"
     saving = starved.saving
     if saving is None:
-        return _finding(waits, starved.idle_ns, makes_own=part.makes_own)
+        return _finding(waits, starved.idle_ns, where, makes_own=part.makes_own)
     saved = gained_words(saving_words(saving, starved.step_ns), gain)
     basis = f"{replay_term(job)}{and_followers(saving, starved.idle_ns)}"
     text = f"{waits}; removing this wait saves {saved} ({basis})"
-    finding = _finding(text, saving.least_ns, makes_own=part.makes_own)
+    finding = _finding(text, saving.least_ns, where, makes_own=part.makes_own)
     return replace(finding, severity="low") if gain is not None and gain.is_nothing else finding
 
 
