@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,33 @@ def test_matmuls_that_never_have_the_same_shapes_are_named_by_the_largest() -> N
         "possible confounder: shapes: the largest aten::mm is [[8, 64], [64, 64]] against [[16, 64], [64, 64]], "
         "and 1 more op differs"
     )
+
+
+def confounded(a: Run, b: Run) -> list[str]:
+    return [caveat.text for caveat in diff_runs(a, b).caveats if caveat.code == "confounded"]
+
+
+def test_the_same_products_with_a_bias_or_without_are_the_same_work() -> None:
+    """As where torch.compile multiplies the matrices of a linear layer by itself: (8, 64, 32) and (32, 8, 16)."""
+    a = shaped(("aten::addmm", [[32], [8, 64], [64, 32]]), ("aten::mm", [[32, 8], [8, 16]]))
+    b = shaped(("aten::mm", [[8, 64], [64, 32]]), ("aten::addmm", [[16], [8, 32], [32, 16]]))
+    assert confounded(a, b) == []
+    larger = shaped(("aten::mm", [[16, 64], [64, 32]]), ("aten::addmm", [[16], [16, 32], [32, 16]]))
+    assert len(confounded(a, larger)) == 1
+
+
+@pytest.mark.parametrize(("sizes", "num"), [((90, 101, 95), 0), ((140, 151, 145), 1), ((64, 64, 64), 1)])
+def test_inputs_that_vary_from_step_to_step_differ_where_their_usual_size_does(sizes: Sequence[int], num: int) -> None:
+    """A sampled graph has other nodes in each step, and never twice as many."""
+
+    def sampled(*sizes: int) -> Run:
+        each = [
+            op("aten::mm", 100 * number, 90, **{"Input Dims": [[nodes, 64], [64, 32]]})
+            for number, nodes in enumerate(sizes)
+        ]
+        return Run("", (build(*(step(100 * number, 100, number) for number in range(len(sizes))), *each),))
+
+    assert len(confounded(sampled(92, 100, 96), sampled(*sizes))) == num
 
 
 def test_without_a_product_in_common_the_op_with_the_largest_inputs_tells() -> None:

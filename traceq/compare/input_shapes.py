@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
 from traceq.facts.timeline.steps import steps
-from traceq.intervals import sorted_unique
+from traceq.intervals import sorted_unique, span_index
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
@@ -38,6 +38,7 @@ _HEAVY = (
     "aten::convolution",
     "aten::scaled_dot_product_attention",
 )
+_PRODUCTS = ("aten::mm", "aten::addmm")
 _SCALED = (
     ("aten::mm", ("aten::_scaled_mm", "aten::_scaled_mm_v2")),
     ("aten::_grouped_mm", ("aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")),
@@ -89,12 +90,18 @@ def shape_difference(a: Trace, b: Trace) -> str:
 
     Names the op with the largest inputs; "" where shapes agree or were not recorded. An op differs if both sides have
     it and never with the same shapes: another batch size or sequence length changes all of them, while a change of the
-    program may replace one. Where the sides have no product in common, as in CUDA graphs, the largest of all ops tells.
+    program may replace one, or multiply by another op: matrices where half of the products of both sides are the same.
+    Where the sides have no product in common, as in CUDA graphs, the largest of all ops tells. Inputs that vary from
+    step to step, as of sampled graphs, differ where the usual size of a side is none of the other's.
     """
     ours, theirs = _inputs(a), _inputs(b)
     if not ours.keys() & theirs.keys():
         ours, theirs = _largest_common(_inputs_of_all(a), _inputs_of_all(b))
     apart = [op for op in ours if op in theirs and not ours[op] & theirs[op]]
+    products = _products(ours), _products(theirs)
+    if 2 * len(products[0] & products[1]) >= max(min(map(len, products)), 1):
+        apart = [op for op in apart if op not in _PRODUCTS]
+    apart = [op for op in apart if not _varies_alike(a, b, op)]
     if not apart:
         return ""
     op = max(apart, key=lambda name: max(ours[name] | theirs[name]))
@@ -160,6 +167,41 @@ def _calls(trace: Trace) -> dict[str, float]:
     return {op: num for op, num in op_calls_per_step(trace).items() if op in _HEAVY}
 
 
+def _products(inputs: _Inputs) -> set[tuple[int, ...]]:
+    """Return the products of two matrices, by rows, columns and what is summed in any order: with a bias or without."""
+    shapes = {text for op in _PRODUCTS for _, text in inputs.get(op, ())}
+    factors = [[shape for shape in _shapes(text) if len(shape) == 2][-2:] for text in shapes]
+    return {tuple(sorted((*first, second[-1]))) for first, second in (pair for pair in factors if len(pair) == 2)}
+
+
+def _varies_alike(a: Trace, b: Trace, op: str) -> bool:
+    """Return whether the inputs of an op vary over the steps of both sides, around sizes that both have."""
+    sizes = [_size_by_step(trace).get(op) for trace in (a, b)]
+    ours, theirs = sizes
+    if ours is None or theirs is None or ours.min() == ours.max() or theirs.min() == theirs.max():
+        return False
+    both = (ours, theirs), (theirs, ours)
+    return all(side.min() <= np.median(other) <= side.max() for side, other in both)
+
+
+@once_per_trace
+def _size_by_step(trace: Trace) -> dict[str, NDArray[np.int64]]:
+    """Return the elements of all inputs of each heavy op in each counted step: int64[K]."""
+    events, counted = trace.events, steps(trace).host[steps(trace).counted]
+    rows = _rows_of(trace, events.shapes, _HEAVY)
+    step = span_index(counted, events.ts[rows])
+    rows, step = rows[step >= 0], step[step >= 0]
+    texts = {number: _sized(events.strings[number]) for number in sorted_unique(events.shapes[rows]).tolist()}
+    elements = np.array([(texts[number] or (0, ""))[0] for number in events.shapes[rows].tolist()], np.int64)
+    sizes: dict[str, NDArray[np.int64]] = {}
+    for name in sorted_unique(events.name[rows]).tolist():
+        chosen = events.name[rows] == name
+        of_step = np.zeros(len(counted), np.int64)
+        np.add.at(of_step, step[chosen], elements[chosen])
+        sizes[events.strings[name]] = of_step
+    return sizes
+
+
 _Inputs = dict[str, set[tuple[int, str]]]
 """Distinct (elements, shapes) of all inputs, by op."""
 
@@ -202,14 +244,18 @@ def _dtypes(trace: Trace) -> dict[str, set[str]]:
 
 def _recorded(trace: Trace, column: NDArray[np.int32], ops: Collection[str]) -> list[tuple[str, str]]:
     """Return the distinct (op, text in the column) of some ops."""
-    events = trace.events
-    wanted = set(ops)
-    names = [number for number, text in enumerate(events.strings) if text in wanted]
-    rows = events.rows(Category.CPU_OP)
-    rows = rows[np.isin(events.name[rows], names) & (column[rows] >= 0)]
+    events, rows = trace.events, _rows_of(trace, column, ops)
     num = len(events.strings)
     pairs = sorted_unique(events.name[rows].astype(np.int64) * num + column[rows]).tolist()
     return [(events.strings[pair // num], events.strings[pair % num]) for pair in pairs]
+
+
+def _rows_of(trace: Trace, column: NDArray[np.int32], ops: Collection[str]) -> NDArray[np.int64]:
+    """Return the rows of some ops that have a text in the column."""
+    events, wanted = trace.events, set(ops)
+    names = [number for number, text in enumerate(events.strings) if text in wanted]
+    rows = events.rows(Category.CPU_OP)
+    return np.asarray(rows[np.isin(events.name[rows], names) & (column[rows] >= 0)])
 
 
 def _first_dtype(text: str) -> str:
