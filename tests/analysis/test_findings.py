@@ -83,11 +83,13 @@ def test_a_loader_without_workers_is_not_told_to_take_more_of_them(name: str, re
 
 
 def test_the_line_that_makes_the_batches_is_named_where_stacks_are_recorded() -> None:
-    rows = [step(0, 100), annotation(OWN, 0, 40), op("aten::mm", 50, 40), frame("train.py(60): main", 0, 100)]
-    rows += [frame("data.py(7): __getitem__", 2, 38), frame("random.py(385): sample", 5, 30), op("aten::cat", 36, 3)]
-    (finding,) = report("dataload", *rows).findings
+    rows = [step(0, 100), annotation(OWN, 0, 40), op("aten::mm", 50, 40)]
+    made = frame("data.py(7): __getitem__", 2, 38), frame("random.py(385): sample", 5, 30), op("aten::cat", 36, 3)
+    (finding,) = report("dataload", *rows, *made).findings
     assert ": 95.0 % of its traced time is at data.py:7 __getitem__; the main thread makes each batch" in finding.text
     assert "try num_workers > 0, or less work there" in finding.text
+    (finding,) = report("dataload", *rows[:3], frame("data.py(7): __getitem__", 2, 15)).findings
+    assert "data.py" not in finding.text  # less than half
 
 
 @pytest.mark.parametrize(

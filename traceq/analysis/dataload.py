@@ -44,7 +44,7 @@ from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 25
 
-_STARVED_PCT = 5.0
+_STARVED_PCT, _MOST_PCT = 5.0, 50.0
 _WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 _LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)
 
@@ -166,7 +166,8 @@ def _starved_traced(job: Job, part: _Rank, gain: JobGain | None) -> Finding | No
     starved = part.starved
     if starved is None:
         return None
-    share, where = format_value(100 * starved.idle_ns / starved.step_ns, Unit.PERCENT), _where(job, [part])
+    share = format_value(100 * starved.idle_ns / starved.step_ns, Unit.PERCENT)
+    where = _where(job, [part]) if part.line is not None and part.line.share_pct >= _MOST_PCT else ""
     waits = f"the step waits {format_value(starved.idle_ns, Unit.NS)} ({share}) for the data loader"
     saving = starved.saving
     if saving is None:
