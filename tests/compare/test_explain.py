@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builder import AUTOGRAD, Event, annotation, build, call, kernel, launch, memcpy, op, step
+from builder import AUTOGRAD, Event, annotation, build, call, frame, kernel, launch, memcpy, op, step
 from item_trace import with_item
 
 from traceq.compare.account_causes import account_causes
@@ -322,3 +322,20 @@ def test_kernels_of_one_op_that_others_replace_are_one_cause_of_that_op() -> Non
         0,
         -10_000,
     )
+
+
+def test_a_backward_op_is_at_the_line_of_its_forward_op() -> None:
+    """The line of all of them is `loss.backward()`, which tells none of them apart."""
+
+    def run(*, sums: bool) -> list[Event]:
+        of_sum = {"Sequence number": 3}
+        added = [
+            frame("loss.py(7): penalty", 10, 10),
+            op("aten::sum", 12, 5, **of_sum),
+            op("autograd::engine::evaluate_function: SumBackward0", 40, 20, **of_sum, **{"Fwd thread id": 1}),
+        ]
+        return [step(0, 100), frame("train.py(60): main", 0, 100), op("aten::mm", 2, 5), *added * sums]
+
+    _, _, causes = explained(run(sums=False), run(sums=True))
+    lines = {cause.name.rpartition(": ")[2]: cause.line for cause in causes.values() if cause.delta_num}
+    assert lines == {"aten::sum": "loss.py:7 penalty", "SumBackward0": "loss.py:7 penalty"}

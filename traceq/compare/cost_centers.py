@@ -25,6 +25,7 @@ from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
 from traceq.facts.timeline.data_loading import loader_iterations
+from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.frozen import frozen
@@ -272,6 +273,8 @@ def _op_section(trace: Trace, rows: NDArray[np.int64], texts: dict[str, int]) ->
         reads = np.isin(rows, _outermost_around(trace, syncs(trace).rows))
         kind[reads & matching(events, rows, _ATEN)] = _SYNC  # only ATen: a user's `forward` op does more than the read
     line, module = _lines_and_modules(origin, texts)
+    differentiated = differentiated_lines(trace, track, events.ts[rows])
+    line = np.where(differentiated > 0, _interned(main_lines(trace).texts, texts)[differentiated], line)
     return _Section(
         kind=kind,
         name=numbers[names.group_ids],
