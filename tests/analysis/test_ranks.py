@@ -298,6 +298,16 @@ def test_the_finding_says_what_keeps_the_straggler() -> None:
     assert finding.severity == "low"
 
 
+def test_a_wait_for_a_straggler_in_two_collectives_at_once_is_told_once() -> None:
+    """Rank 0 issues two collectives at 100 and 120, and rank 1 comes to them at 600 and 610: 510 us, not 990."""
+    early = met((1, 3), *thrice((100, 700), (120, 720)))
+    late = met((1, 3), *thrice((600, 700), (610, 720)))
+    report = analyze(Run("job", (three_steps(0, *early), three_steps(1, *late))), "ranks")
+    (finding,) = report.findings
+    assert "rank 1 is the straggler: in these 3 traced steps the others wait 510 us per step for it" in finding.text
+    assert report.table("caused_waits").to_dicts()[0]["caused_ns"] == 3 * 990_000
+
+
 def test_ranks_number_the_same_compiled_region_differently() -> None:
     """Each in the order in which it compiled: compared by number, all of the late rank's region would be its excess."""
     phases = *of_steps("load", 0, 500), *of_steps("forward", 500, 500)

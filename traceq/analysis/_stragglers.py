@@ -33,6 +33,8 @@ _EXPLAINS = 0.25
 class Straggler:
     """A late rank: the others wait `wait_ns` of a traced step for it, `exposed_ns` of it while nothing computes.
 
+    A rank that waits in several collectives at once waits once.
+
     `late_ns` of an unprofiled step that it works longer, None where only the trace says so.
     """
 
@@ -182,7 +184,7 @@ def _straggler(
 ) -> Straggler:
     index = ranks.index(rank)
     wait_ns, exposed_ns = (
-        round(float(waits.caused(values)[index]) / waits.num_steps) for values in (waits.ns, waits.exposed_ns)
+        round(float(waits.caused(values)[index]) / waits.num_steps) for values in (waits.once_ns, waits.exposed_ns)
     )
     return Straggler(rank, wait_ns, exposed_ns, late_ns, cause)
 

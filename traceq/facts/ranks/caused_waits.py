@@ -26,9 +26,9 @@ class CausedWaits:
     """W waits, one for each rank in each collective that counts, over R ranks and K steps that all of them count.
 
     `counted` bool[B]: the instances that count: those of these steps, without the first of each group. `cause`,
-    `waiter`, `instance` int64[W] into the job's ranks and instances; `step` int64[W] into K. `ns`, `exposed_ns`
-    int64[W]: the wait, and its part in which the waiting rank computes nothing, nor waits in a collective that it
-    issued before. `peers` bool[R, R]: share a group.
+    `waiter`, `instance` int64[W] into the job's ranks and instances; `step` int64[W] into K. `ns`, `once_ns`,
+    `exposed_ns` int64[W]: the wait, its part in which the rank does not wait in a collective that it issued before, and
+    the part of that in which it computes nothing. `peers` bool[R, R]: share a group.
     """
 
     counted: NDArray[np.bool_]
@@ -37,6 +37,7 @@ class CausedWaits:
     instance: NDArray[np.int64]
     step: NDArray[np.int64]
     ns: NDArray[np.int64]
+    once_ns: NDArray[np.int64]
     exposed_ns: NDArray[np.int64]
     peers: NDArray[np.bool_]
     num_steps: int
@@ -67,15 +68,18 @@ def caused_waits(job: Job, exposed: Mapping[int, Spans]) -> CausedWaits:
     instance, waiter = np.nonzero(counted[:, None] & (waits.wait >= 0))
     call = waits.instances.call[instance, waiter]
     start, ns = issued.columns.start[call], waits.wait[instance, waiter]
-    exposed_ns = np.zeros_like(ns)
+    once_ns, exposed_ns = np.zeros_like(ns), np.zeros_like(ns)
     for index, rank in enumerate(issued.ranks):
         selected = np.flatnonzero(waiter == index)
         selected = selected[np.argsort(start[selected], kind="stable")]
         ends = start[selected] + ns[selected]
         since = np.maximum(start[selected], np.r_[0, np.maximum.accumulate(ends)[:-1]]) if len(selected) else ends
-        exposed_ns[selected] = measure_within(exposed[rank], np.minimum(since, ends), ends)
+        since = np.minimum(since, ends)
+        once_ns[selected] = ends - since
+        exposed_ns[selected] = measure_within(exposed[rank], since, ends)
     cause = latest_rank(waits)[instance] if len(instance) else instance
-    return CausedWaits(counted, cause, waiter, instance, numbers[instance], ns, exposed_ns, _peers(job), num_steps)
+    step, peers = numbers[instance], _peers(job)
+    return CausedWaits(counted, cause, waiter, instance, step, ns, once_ns, exposed_ns, peers, num_steps)
 
 
 def _in_counted_steps(job: Job) -> tuple[NDArray[np.int64], int, NDArray[np.bool_]]:
