@@ -39,6 +39,12 @@ def test_time_in_ops_and_between_them_belongs_to_the_innermost_user_frame() -> N
     }
 
 
+def test_a_trace_without_steps_has_no_times_per_step() -> None:
+    events = frame("train.py(8): main", 0, 100), op("aten::linear", 22, 6)
+    titles = [analyze(Run("", (build(*rows),)), "lines").views[0].title for rows in (events, (step(0, 100), *events))]
+    assert titles == ["Time by line of Python (this trace)", "Time by line of Python, per step (this one traced step)"]
+
+
 def test_work_of_the_autograd_thread_is_launched_by_the_line_that_waits_for_it() -> None:
     engine = op("autograd::engine::evaluate_function: MmBackward0", 40, 20, tid=AUTOGRAD)
     launched = launch(45, 2, 1, tid=AUTOGRAD), kernel("gemm_dgrad", 50, 30, 1)

@@ -203,6 +203,9 @@ def test_where_ops_change_by_several_factors_none_is_told() -> None:
     relu = replace(of_products, role="aten::relu", is_flops=False, b_work=of_products.a_work)
     assert work_factor_words((of_products, of_batches, relu), 1, 7)
     assert work_factor_words((of_products, of_batches, *[relu] * 3), 1, 7) == ()
+    update = replace(relu, phase="optimizer")
+    assert work_factor_words((of_products, of_batches, update), 1, 7)
+    assert work_factor_words((of_products, of_batches, *[update] * 3), 1, 7) == ()  # most of the step has no FLOPs
 
 
 def test_of_ops_without_flops_the_bytes_tell() -> None:

@@ -167,7 +167,8 @@ def _view(job: Job, rows: Sequence[LineRow]) -> Table | None:
     shown = [row for row in listed if row.share >= _LEAST_SHARE][:_TOP]
     ranks = f", mean of {num} ranks" if num > 1 else ""
     basis = f"{in_traced_steps(job).removeprefix('in ')}{much_longer_words(job)}{ranks}"
-    title = f"Time by line of Python, per step ({basis})"
+    per = ", per step" if job.ranks[0].steps.marked else ""
+    title = f"Time by line of Python{per} ({basis})"
     view = Table.of("lines", title, _Line, shown, note=more_rows(len(listed) - len(shown)))
     return view if has_device else view.without("gpu_ns")
 

@@ -57,7 +57,8 @@ def work_factor_words(
         return ()
     counted = [each for each in work if not each.is_bound and each.phase != _OPTIMIZER]
     flops = [each for each in counted if each.is_flops]
-    factor = _common_factor(flops or counted, counted)
+    modelled_work = [each for each in work if not each.is_bound]  # an optimizer that takes most of it has no FLOPs
+    factor = _common_factor(flops, modelled_work) if flops else _common_factor(counted, counted)
     if not factor or not _is_changed(factor, _SAME_WORK) or not (a_ns and b_ns):
         return ()
     slower = b_ns / a_ns
