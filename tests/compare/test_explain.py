@@ -339,3 +339,11 @@ def test_a_backward_op_is_at_the_line_of_its_forward_op() -> None:
     _, _, causes = explained(run(sums=False), run(sums=True))
     lines = {cause.name.rpartition(": ")[2]: cause.line for cause in causes.values() if cause.delta_num}
     assert lines == {"aten::sum": "loss.py:7 penalty", "SumBackward0": "loss.py:7 penalty"}
+
+
+def test_the_time_in_a_barrier_is_no_python() -> None:
+    barrier = [op("c10d::barrier", 40, 2), annotation("gloo:barrier", 41, 50, tid=3)]
+    ops = [step(0, 100), op("aten::mm", 2, 5)]
+    _, _, causes = explained(ops, [*ops, *barrier])
+    (cause,) = (cause for cause in causes.values() if cause.kind == "collective")
+    assert (cause.name, cause.phase, cause.delta_ns) == ("barrier", "forward", 50_000)

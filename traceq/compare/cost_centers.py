@@ -50,6 +50,7 @@ _RESIDUAL = (
     (_HOST, "tail of the trace"),
     (_HOST, "data loader"),
     (_KERNEL, "work that the trace does not show"),
+    (_COLLECTIVE, "barrier"),
 )
 _START = "start of the loader's workers"
 _INSTANCE = re.compile(r"_\d+$")
@@ -107,6 +108,11 @@ class Actors:
     def unrecorded(self) -> int:
         """Actor of the time in which the device does work that the trace does not show."""
         return self.first_residual + 3
+
+    @property
+    def barrier(self) -> int:
+        """Actor of the time in a barrier, which moves no data and is no collective of the tables."""
+        return self.first_residual + 4
 
     @property
     def python(self) -> int:
