@@ -392,6 +392,28 @@ def test_on_a_cpu_no_transfer_is_advised_to_be_overlapped() -> None:
     assert finding.text.endswith(": ranks exchange data, which nothing hides on a CPU; exchange less")
 
 
+def test_a_barrier_on_a_cpu_is_a_wait_and_no_transfer() -> None:
+    """Two ranks of gloo leave a barrier at 90 us of each step, in which one is from 50, the other from 80 us."""
+
+    def rank(number: int, since: int) -> Trace:
+        rows: list[Event] = []
+        for start in (0, 100, 200):
+            shapes = {"Input Dims": [[64]], "Input type": ["float"]}
+            rows += [step(start, 100, start // 100), op("c10d::allreduce_", start + 5, 1, **shapes)]
+            rows.append(annotation("gloo:all_reduce", start + 10, 10, tid=9, **shapes))
+            rows += [op("c10d::barrier", start + since, 1)]
+            rows.append(annotation("gloo:barrier", start + since, 90 - since, tid=9))
+        return build(*rows, **world(number, 2, backend="gloo"))
+
+    cells = {
+        (row["rank"], row["category"]): row["ns"]
+        for row in table(Run("job", (rank(0, 50), rank(1, 80))), "partition")
+        if row["category"].startswith("exposed")
+    }
+    assert (cells[0, "exposed_wait"], cells[0, "exposed_transfer"]) == (40_000, 10_000)
+    assert (cells[1, "exposed_wait"], cells[1, "exposed_transfer"]) == (10_000, 10_000)
+
+
 def test_exposed_copies_within_the_device_are_told_from_those_that_can_overlap() -> None:
     """Of 40 us exposed, 30 us copy within the device: on the stream that computes nothing can run beside them."""
 

@@ -7,16 +7,14 @@ no op and at no known line. Accounts add up to the cells of the partition, and c
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.compare.cost_centers import CAUSE_KINDS, Actors, actors
 from traceq.compare.self_time import OpSelfTime, op_self_times
 from traceq.facts.comm.collectives import collective_calls
+from traceq.facts.comm.host_barriers import barriers
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.stalls.syncs import Syncs, blocked_on_record, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
@@ -28,12 +26,10 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import BUSY, HOST_CAUSED, TimeCategory, activity, ns_by_phase
 from traceq.frozen import frozen
 from traceq.grouping import Groups, group
-from traceq.intervals import Spans, advance, contains, earliest_owner, sorted_unique, span_index, spans
-from traceq.model import Category, Trace
+from traceq.intervals import Spans, advance, contains, earliest_owner, sorted_unique, span_index
+from traceq.model import Trace
 
 __all__ = ["Account", "Ledger", "LedgerCell", "StepTime", "attributed_parts", "ledger", "step_time", "whole_mean"]
-
-_BARRIER = re.compile(r"^(gloo|[nhx]ccl):(monitored_)?barrier")
 
 
 @frozen
@@ -229,10 +225,7 @@ def _open_collective(trace: Trace, all_actors: Actors, time_ns: NDArray[np.int64
     index = calls.innermost_at(time_ns)
     order = np.argsort(rows, kind="stable")
     call = np.r_[order[np.searchsorted(rows[order], calls.rows)], -1]
-    marks = trace.events.rows(Category.ANNOTATION, Category.CPU_OP)
-    marks = marks[matching(trace.events, marks, _BARRIER)]
-    in_barrier = contains(spans(trace.events.ts[marks], trace.events.end[marks]), time_ns)
-    without_call = np.where(in_barrier, all_actors.barrier, all_actors.python)
+    without_call = np.where(contains(barriers(trace), time_ns), all_actors.barrier, all_actors.python)
     return np.where(index >= 0, all_actors.first_call + call[index], without_call)
 
 

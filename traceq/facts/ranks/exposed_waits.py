@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.comm.host_barriers import barriers
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
@@ -36,16 +37,18 @@ class ExposedPieces:
     """Pieces of one rank's steps in which only collectives run.
 
     `parts` int64[M, 2] ns by the trace's clock; `step` int64[M] into its steps; `phase` int64[M] into `phases`.
+    `barriers`: when it is in one, which transfers nothing.
     """
 
     parts: Spans
     step: NDArray[np.int64]
     phase: NDArray[np.int64]
     phases: tuple[str, ...]
+    barriers: Spans
 
     def waits_by_step_and_phase(self, waiting: Spans) -> dict[tuple[int, str], int]:
-        """Return the part of the pieces, ns, in which this rank waits, by (step, phase)."""
-        ns = measure_within(waiting, self.parts[:, 0], self.parts[:, 1])
+        """Return the part of the pieces, ns, in which this rank waits, by (step, phase): in barriers all of it."""
+        ns = measure_within(union(waiting, self.barriers), self.parts[:, 0], self.parts[:, 1])
         sums: dict[tuple[int, str], int] = {}
         cells = np.unique(np.column_stack([self.step, self.phase]), axis=0)
         for step, phase in cells.tolist():
@@ -59,7 +62,8 @@ def exposed_pieces(trace: Trace) -> ExposedPieces:
     pieces = activity(trace)
     step = span_index(steps(trace).window, pieces.parts[:, 0])
     selected = pieces.among(TimeCategory.EXPOSED_COMM) & (step >= 0)
-    return ExposedPieces(pieces.parts[selected], step[selected], pieces.phase[selected], phases(trace).names)
+    names = phases(trace).names
+    return ExposedPieces(pieces.parts[selected], step[selected], pieces.phase[selected], names, barriers(trace))
 
 
 def waiting_times(job: Job, collectives: Literal["all", "first", "later"] = "all") -> dict[int, Spans]:
