@@ -22,7 +22,7 @@ class LoadingLine:
 
 
 def loading_line(trace: Trace) -> LoadingLine | None:
-    """Return the line of most of the time in loaders without workers; None where none is known.
+    """Return the line of most of the time in loaders without workers, inside of them; None where none is known.
 
     By Python's frames where these are recorded, else by the lines of outermost ops, and between them by the table
     that a recording embeds.
@@ -32,5 +32,6 @@ def loading_line(trace: Trace) -> LoadingLine | None:
         return None
     ns = np.bincount(lines.line, measure_within(loading, *lines.parts.T), len(lines.texts))
     ns[0] = 0  # no known line
+    ns[lines.line_at(loading[:, 0] - 1)] = 0  # that of the loop, which asks for the batch
     most = int(ns.argmax())
     return LoadingLine(lines.texts[most], 100 * float(ns[most]) / measure(loading)) if ns[most] else None
