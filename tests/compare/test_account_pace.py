@@ -111,13 +111,31 @@ def one_trace(*durs: float, python: int = 0) -> Trace:
     return build(*rows)
 
 
+def test_an_op_that_takes_longer_in_another_process_is_no_cost() -> None:
+    """One of twenty ops takes 14 us longer in each step: as where the memory that it fills is new to the process."""
+
+    def run(us: float) -> Run:
+        rows: list[Event] = []
+        for number in range(3):
+            for index, name in enumerate(NAMES):
+                dur = us if index == 7 else 10
+                rows.append(op(name, 1000 * number + 30 * index, dur, **{"Input Dims": [[8]]}))
+            rows.append(step(1000 * number, 600 + us, number))
+        return Run("", (build(*rows),))
+
+    lead, causes, *_ = diff_runs(run(10), run(24)).words
+    assert "more per step" in lead
+    assert "both sides issue the same ops, and one run each does not tell a change from another process" in lead
+    assert "aten::op7" in causes
+
+
 def test_the_same_ops_of_one_trace_each_neither_cost_nor_save() -> None:
     """Half of them take twice as long: no common pace, and nothing that tells a change from a busy machine."""
     slower = one_trace(*[1, 2] * 10)
     lead, *_ = words(one_trace(*[1] * 20), slower)
     assert lead == (
         "b takes 100 us more in the trace (+50.0 %), from one trace each, no interval: both sides issue the same ops, "
-        "and one trace each does not tell a change from another load, clock or number of threads."
+        "and one run each does not tell a change from another process, load, clock or number of threads."
     )
     assert words(one_trace(*[1] * 20), one_trace(*[1, 2] * 9))[0].startswith("b costs ")  # two ops are gone
     assert words(one_trace(*[1] * 20), one_trace(*[1] * 20, python=100))[0].startswith("b costs ")  # Python has a line

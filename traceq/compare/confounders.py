@@ -135,20 +135,23 @@ def _pace_text(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> str:
 
 
 def _same_ops_text(a: Side, b: Side, causes: Sequence[Cause], traced: Traced) -> str:
-    """Return that most of a delta is ops of a CPU that both sides issue as often, each in a single step; else "".
+    """Return that separate processes issue the same ops on a CPU, which differ by most of what changed; else "".
 
-    A single step has no scatter that would tell other work from a busier machine.
+    Steps of one process scatter less than processes do, in which memory lies elsewhere, and the machine has other work.
+    Most of the delta in Python or in the loader has a place in the program, and is none of that.
     """
     traces = [side.first_trace() for side in (a, b)]
-    if max(traced.num_a, traced.num_b) > 1 or any(len(device_work(trace)) for trace in traces):
+    if _is_one_recording(a, b) or any(len(device_work(trace)) for trace in traces):
         return ""
     if any(cause.delta_num or cause.is_replacement for cause in causes) or not have_same_work(*traces):
         return ""
-    in_ops = [cause.delta_ns for cause in causes if cause.kind == "host" and not cause.name.startswith(_NO_OP)]
-    if 2 * sum(in_ops) * np.sign(traced.delta_ns) < abs(traced.delta_ns):
+    sign = 1 if traced.delta_ns > 0 else -1
+    at_places = [cause for cause in causes if cause.kind == "host" and cause.name.startswith(_NO_OP)]
+    at_places_ns = sum(max(sign * cause.delta_ns, 0) for cause in at_places)
+    if 2 * at_places_ns >= max(abs(traced.delta_ns), sum(abs(cause.delta_ns) for cause in causes)):
         return ""
-    one = "step" if traced.marked else "trace"
-    return f"both sides issue the same ops, and one {one} each does not tell a change from another {_other_pace(a, b)}"
+    runs = "both sides issue the same ops, and one run each does not tell a change from another process"
+    return f"{runs}, {_other_pace(a, b)}"
 
 
 def _other_pace(a: Side, b: Side) -> str:
