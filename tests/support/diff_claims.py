@@ -511,14 +511,18 @@ OF_TRACED = (
 
 
 def sums(diff: Diff) -> list[int]:
-    """The sums of causes that a sentence may speak of: a line, the syncs without one, those of one direction."""
+    """The sums of causes that a sentence may speak of: a line, the syncs without one, those of one direction.
+
+    And what replaced other work, each by itself.
+    """
     by_function: dict[str, int] = {}
     for cause in diff.causes:
         if cause.line and cause.delta_num and not cause.is_replacement:
             function = line_function(cause.line)
             by_function[function] = by_function.get(function, 0) + cause.delta_ns
     syncs = [cause for cause in diff.causes if cause.kind == "sync" and cause.delta_num]
-    return [*by_function.values(), *(ns for some in _subsets(syncs) for ns in some)]
+    replaced = [cause.delta_ns for cause in diff.causes if cause.is_replacement]
+    return [*by_function.values(), *replaced, *(ns for some in _subsets(syncs) for ns in some)]
 
 
 def _subsets(syncs: list[Cause]) -> Iterator[list[int]]:

@@ -160,10 +160,11 @@ COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
         ([annotation("gloo:all_reduce", 41, 45, tid=3), op("aten::mm", 60, 5)], 30),  # it goes on at 60
         ([op("aten::as_strided", 72, 1), op(COPY, 73, 2), op(COPY, 75, 3)], 48),
         ([annotation("log", 60, 5), op(COPY, 73, 2)], 20),
+        ([annotation("FSDP::root_post_backward_callback", 52, 30)], 52),
         ([frame("<built-in method run_backward of torch._C._EngineBase object at 0x7f>", 28, 54)], 54),
         ([frame("<built-in method run_backward of torch._C._EngineBase object at 0x7f>", 28, 54, tid=3)], 20),
     ],
-    ids=["nothing", "collective", "goes on", "copies", "annotated", "frame", "other thread"],
+    ids=["nothing", "collective", "goes on", "copies", "annotated", "FSDP", "frame", "other thread"],
 )
 def test_the_wait_for_the_gradients_of_other_ranks_is_the_end_of_the_pass(end: list[Event], backward: int) -> None:
     """Ops of autograd take 30-40 and 45-50 on the main thread, the update begins at 90."""

@@ -22,6 +22,7 @@ STRUCTURE = (
     ("dataload", "enumerate(DataLoader)#"),
 )
 COMMUNICATION = re.compile(r"(nccl|gloo|hccl|xccl):")
+REDUCED = re.compile(r"torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$|FSDP::root_post_backward_callback$")
 BACKWARD_OP = re.compile(r"Backward[0-9]*$")
 Thread = tuple[str, str]
 
@@ -121,10 +122,11 @@ class Phases:
         return ends
 
     def _ends_with_copies(self, passes: list[Span], main: list[Event]) -> list[Span]:
-        """From the end of a pass to that of the copies of gradients with which DDP ends it, if nothing is annotated."""
-        annotated = [e.start for e in by_thread(self.trace.events, "annotation").get(self.trace.main, [])]
+        """From the end of a pass to that with which DDP or FSDP end it, if nothing is annotated before that."""
+        annotations = by_thread(self.trace.events, "annotation").get(self.trace.main, [])
+        annotated = [e.start for e in annotations]
         ends = []
-        for copied in (op for op in main if op.name == "torch.distributed.ddp.reducer::copy_bucket_to_grad"):
+        for copied in (e for e in [*main, *annotations] if REDUCED.match(e.name)):
             before = [end for _, end in passes if end <= copied.start]
             if before and not any(max(before) <= start < copied.start for start in annotated):
                 ends.append((max(before), copied.end))

@@ -17,8 +17,8 @@ from traceq.model import Category, Trace
 __all__ = ["backward_calls", "with_ends"]
 
 _CALL = re.compile(r"^<built-in method run_backward of ")
-_REDUCED = re.compile(r"^torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
-"""What DDP does last in a pass, before `backward()` returns: it has waited for the gradients of a bucket."""
+_REDUCED = re.compile(r"^(torch\.distributed\.ddp\.reducer::copy_bucket_to_grad|FSDP::root_post_backward_callback)$")
+"""What DDP and FSDP do last in a pass, before `backward()` returns: gradients of the last layers are reduced."""
 
 
 def backward_calls(trace: Trace) -> Spans:
@@ -31,7 +31,7 @@ def with_ends(trace: Trace, passes: Spans, begun: NDArray[np.int64]) -> Spans:
     """Return the backward passes with their ends: while a collective that began in one runs, and the main thread waits.
 
     `begun` int64[M]: starts of all else that the main thread does, ascending. DDP ends the pass with copies of the
-    gradients, where these are no views of its buckets.
+    gradients, where these are no views of its buckets, and FSDP with a callback.
     """
     if not len(passes):
         return passes
@@ -45,7 +45,7 @@ def with_ends(trace: Trace, passes: Spans, begun: NDArray[np.int64]) -> Spans:
     end = passes[:, 1].copy()
     np.maximum.at(end, index[is_of_pass], np.minimum(events.end[comm], goes_on[index])[is_of_pass])
     passes = spans(passes[:, 0], end)
-    copies = _on_main(trace, events.rows(Category.CPU_OP), _REDUCED)
+    copies = _on_main(trace, marks, _REDUCED)
     index = np.searchsorted(passes[:, 1], events.ts[copies], "right") - 1
     annotations = events.rows(Category.ANNOTATION)
     annotated = ascending(events.ts[annotations[tracks(trace)[annotations] == main_track(trace)]])
