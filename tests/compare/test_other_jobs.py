@@ -56,6 +56,27 @@ def test_a_model_of_other_layers_neither_costs_nor_saves() -> None:
     assert " less per step (-" in diff_runs(thirteen, nine).words[0]
 
 
+def test_second_derivatives_and_more_passes_of_the_same_layers_are_no_other_job() -> None:
+    """Two steps of an inner loop against three, and against two whose nodes convolve and multiply again."""
+
+    def inner_loop(num: int, *, again: int) -> Trace:
+        events: list[Event] = []
+        for name in ["aten::convolution", "aten::batch_norm", "aten::addmm"] * num:
+            events.append(op(name, 10 * len(events), 5))
+        for number in range(num):
+            for name in ("ConvolutionBackward0", "CudnnBatchNormBackward0", "AddmmBackward0"):
+                events.append(op(ENGINE + name, 10 * len(events), 8))
+                twice = ("aten::convolution", "aten::batch_norm")[number % 2], 10 * len(events) - 8, 2
+                events += [op(*twice)] * (again > number)
+        return build(step(0, 10 * len(events) + 10), *events)
+
+    first, second = inner_loop(2, again=0), inner_loop(2, again=2)
+    assert difference(first, second) == ""
+    assert difference(second, inner_loop(3, again=3)) == ""
+    deeper = trace_of([*LAYER * 4, "aten::addmm"]), trace_of([*LAYER * 6, "aten::addmm"])
+    assert difference(*deeper).startswith("layers: ")
+
+
 def test_ops_that_one_model_lacks_are_no_replacement_where_little_is_there_instead() -> None:
     residual, plain = [*LAYER * 9, "aten::addmm"], ["aten::convolution"] * 3 + ["aten::addmm"] * 3
     text = "layers: 9 aten::batch_norm against 0, and 9 aten::convolution against 3"

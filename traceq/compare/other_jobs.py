@@ -18,7 +18,7 @@ from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.ops_on_cpu import VIEW
-from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
+from traceq.facts.timeline.op_calls_per_step import forward_calls_per_step, op_calls_per_step
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
@@ -79,7 +79,7 @@ def job_difference(a: Trace, b: Trace) -> str:
         return ""
     if not (_is_generated(a) or _is_generated(b)) and (of_weights := weight_difference(a, b)):
         return of_weights
-    if _is_multiple(ours, theirs):
+    if _is_multiple(ours, theirs) or _has_other_passes(a, b):
         return ""
     b_has_more, kinds = _kinds_apart(ours, theirs)
     fewer, more = (ours, theirs) if b_has_more else (theirs, ours)
@@ -98,6 +98,17 @@ def _is_multiple(a: _Counts, b: _Counts) -> bool:
     of_a, of_b = (dict(_nodes_by_kind(each)) | {op: each.get(op, 0.0) for op in _HEAVY} for each in (a, b))
     ratios = [of_b.get(name, 0.0) / num if num else np.inf for name, num in of_a.items() if num or of_b.get(name)]
     return bool(ratios) and of_a.keys() == of_b.keys() and max(ratios) <= (1 + _SAME) * min(ratios)
+
+
+def _has_other_passes(a: Trace, b: Trace) -> bool:
+    """Return whether all heavy ops of forward passes run as many times as often: the same layers, with other passes.
+
+    As with more steps of an inner loop, or without its second derivatives, which run the same ops in backward.
+    """
+    of_a, of_b = (forward_calls_per_step(trace) for trace in (a, b))
+    names = [op for op in _HEAVY if of_a.get(op) or of_b.get(op)]
+    ratios = [of_b.get(op, 0.0) / of_a[op] if of_a.get(op) else np.inf for op in names]
+    return len(ratios) > 1 and max(ratios) <= (1 + _SAME) * min(ratios)
 
 
 def _kinds_apart(a: _Counts, b: _Counts) -> tuple[bool, list[str]]:
