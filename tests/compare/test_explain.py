@@ -347,3 +347,12 @@ def test_the_time_in_a_barrier_is_no_python() -> None:
     _, _, causes = explained(ops, [*ops, *barrier])
     (cause,) = (cause for cause in causes.values() if cause.kind == "collective")
     assert (cause.name, cause.phase, cause.delta_ns) == ("barrier", "forward", 50_000)
+
+
+def test_an_op_that_runs_a_layer_is_at_the_line_that_calls_it() -> None:
+    """As CheckpointFunction: in its middle the line is one of the layer inside."""
+    outer = [step(0, 100), frame("model.py(12): forward", 0, 100), op("aten::mm", 2, 5)]
+    added = [op("CheckpointFunction", 10, 80), frame("layer.py(7): forward", 20, 60), op("aten::relu", 40, 20)]
+    _, _, causes = explained(outer, [*outer, *added])
+    (cause,) = (cause for cause in causes.values() if cause.delta_num)
+    assert (cause.name, cause.line, cause.delta_num) == ("CheckpointFunction", "model.py:12 forward", 1)

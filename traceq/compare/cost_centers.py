@@ -270,7 +270,8 @@ def _outermost_ops(trace: Trace) -> NDArray[np.int64]:
 def _op_section(trace: Trace, rows: NDArray[np.int64], texts: dict[str, int]) -> _Section:
     """Return the outermost host ops; without a device, an ATen op that reads a tensor's value counts as a sync."""
     events, track = trace.events, tracks(trace)[rows]
-    origin: Origins = origins(trace, track, events.ts[rows], events.end[rows])
+    begin = events.ts[rows]  # in its middle an op such as CheckpointFunction runs the layers of a model
+    origin: Origins = origins(trace, track, begin, begin)
     names = group([events.name[rows], recomputed_ops(trace)[rows].astype(np.int8)])
     texts_of = (f"{events.strings[name]}{RECOMPUTED * again}" for name, again in names.keys.tolist())
     numbers = _interned(texts_of, texts)
@@ -279,7 +280,7 @@ def _op_section(trace: Trace, rows: NDArray[np.int64], texts: dict[str, int]) ->
         reads = np.isin(rows, _outermost_around(trace, syncs(trace).rows))
         kind[reads & matching(events, rows, _ATEN)] = _SYNC  # only ATen: a user's `forward` op does more than the read
     line, module = _lines_and_modules(origin, texts)
-    differentiated = differentiated_lines(trace, track, events.ts[rows])
+    differentiated = differentiated_lines(trace, track, begin)
     line = np.where(differentiated > 0, _interned(main_lines(trace).texts, texts)[differentiated], line)
     return _Section(
         kind=kind,
