@@ -139,3 +139,6 @@ def test_the_same_ops_of_one_trace_each_neither_cost_nor_save() -> None:
     )
     assert words(one_trace(*[1] * 20), one_trace(*[1, 2] * 9))[0].startswith("b costs ")  # two ops are gone
     assert words(one_trace(*[1] * 20), one_trace(*[1] * 20, python=100))[0].startswith("b costs ")  # Python has a line
+    nodes = [[op("aten::mm", 20 * number, 19), op("aten::ne", 20 * number + 1, 15)] for number in range(20)]
+    plain, checked = build(*(node[0] for node in nodes)), build(*(each for node in nodes for each in node))
+    assert "same ops" not in words(plain, checked)[0]  # those inside others are more, as in anomaly mode

@@ -22,6 +22,7 @@ from traceq.compare.side import Side
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops
 from traceq.facts.timeline.cold_start import cold_ns, cold_share
+from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
 from traceq.facts.timeline.phases import phases
 from traceq.model import Caveat, Run, Trace
 from traceq.units import Unit, format_value
@@ -49,6 +50,8 @@ which can be the change itself."""
 _SAME_CLOCK, _COLD = 0.02, 0.05
 _MUCH_REPLACED = 0.1
 """Part of the delta that replaced kernels make up from which it is said that their sizes are unknown."""
+_DRAWN = 0.002
+"""Part of the ops of a step by which two runs of one code may differ, as by what they draw at random."""
 _NO_OP = ("Python", LOADER.name)
 """How names of causes begin that are time of the host outside of ops."""
 _MANY_REPEATED = 0.1
@@ -143,7 +146,7 @@ def _same_ops_text(a: Side, b: Side, causes: Sequence[Cause], traced: Traced) ->
     traces = [side.first_trace() for side in (a, b)]
     if _is_one_recording(a, b) or any(len(device_work(trace)) for trace in traces):
         return ""
-    if any(cause.delta_num or cause.is_replacement for cause in causes) or not have_same_work(*traces):
+    if any(cause.delta_num or cause.is_replacement for cause in causes) or not _issue_same_ops(*traces):
         return ""
     sign = 1 if traced.delta_ns > 0 else -1
     at_places = [cause for cause in causes if cause.kind == "host" and cause.name.startswith(_NO_OP)]
@@ -152,6 +155,13 @@ def _same_ops_text(a: Side, b: Side, causes: Sequence[Cause], traced: Traced) ->
         return ""
     runs = "both sides issue the same ops, and one run each does not tell a change from another process"
     return f"{runs}, {_other_pace(a, b)}"
+
+
+def _issue_same_ops(a: Trace, b: Trace) -> bool:
+    """Return whether both sides run each op as often, also inside of others, up to what a draw changes, and alike."""
+    ours, theirs = op_calls_per_step(a), op_calls_per_step(b)
+    apart = sum(abs(ours.get(op, 0.0) - theirs.get(op, 0.0)) for op in ours.keys() | theirs.keys())
+    return apart <= _DRAWN * sum(ours.values()) and have_same_work(a, b)
 
 
 def _other_pace(a: Side, b: Side) -> str:
