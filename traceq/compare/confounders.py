@@ -52,6 +52,8 @@ _MUCH_REPLACED = 0.1
 """Part of the delta that replaced kernels make up from which it is said that their sizes are unknown."""
 _DRAWN = 0.002
 """Part of the ops of a step by which two runs of one code may differ, as by what they draw at random."""
+_INSIDE = 12
+"""Ops that one which a side alone runs may have inside, at most; or others have more inside."""
 _NO_OP = ("Python", LOADER.name)
 """How names of causes begin that are time of the host outside of ops."""
 _MANY_REPEATED = 0.1
@@ -138,30 +140,42 @@ def _pace_text(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> str:
 
 
 def _same_ops_text(a: Side, b: Side, causes: Sequence[Cause], traced: Traced) -> str:
-    """Return that separate processes issue the same ops on a CPU, which differ by most of what changed; else "".
+    """Return that most of what differs between separate processes on a CPU are durations of the same ops; else "".
 
     Steps of one process scatter less than processes do, in which memory lies elsewhere, and the machine has other work.
-    Most of the delta in Python or in the loader has a place in the program, and is none of that.
+    Python and the loader have a place in the program, as ops that one side alone has, and are none of that.
     """
     traces = [side.first_trace() for side in (a, b)]
-    if _is_one_recording(a, b) or any(len(device_work(trace)) for trace in traces):
-        return ""
-    if any(cause.delta_num or cause.is_replacement for cause in causes) or not _issue_same_ops(*traces):
+    if _is_one_recording(a, b) or any(len(device_work(trace)) for trace in traces) or not have_same_work(*traces):
         return ""
     sign = 1 if traced.delta_ns > 0 else -1
-    at_places = [cause for cause in causes if cause.kind == "host" and cause.name.startswith(_NO_OP)]
-    at_places_ns = sum(max(sign * cause.delta_ns, 0) for cause in at_places)
-    if 2 * at_places_ns >= max(abs(traced.delta_ns), sum(abs(cause.delta_ns) for cause in causes)):
+    changed = [cause for cause in causes if _has_place(cause)]
+    changed_ns = sum(max(sign * cause.delta_ns, 0) for cause in changed)
+    if 2 * changed_ns >= max(abs(traced.delta_ns), sum(abs(cause.delta_ns) for cause in causes)):
         return ""
-    runs = "both sides issue the same ops, and one run each does not tell a change from another process"
-    return f"{runs}, {_other_pace(a, b)}"
+    why = f"one run each does not tell a change from another process, {_other_pace(a, b)}"
+    num_changed = sum(abs(cause.delta_num) for cause in causes)
+    if _num_apart(*traces) > _INSIDE * num_changed:  # more ops inside of those that both run
+        return ""
+    if not (num_changed or any(cause.is_replacement for cause in causes)):
+        return f"both sides issue the same ops, and {why}"
+    same_ns = traced.delta_ns - sum(cause.delta_ns for cause in changed)
+    if 2 * sign * same_ns < abs(traced.delta_ns):
+        return ""
+    return f"{format_value(same_ns, Unit.DELTA_NS)} is in ops that both sides run as often, and {why}"
 
 
-def _issue_same_ops(a: Trace, b: Trace) -> bool:
-    """Return whether both sides run each op as often, also inside of others, up to what a draw changes, and alike."""
+def _has_place(cause: Cause) -> bool:
+    """Return whether a cause is work of one side alone, or time of the host outside of ops."""
+    outside = cause.kind == "host" and cause.name.startswith(_NO_OP)
+    return bool(cause.delta_num) or cause.is_replacement or bool(cause.moved) or outside
+
+
+def _num_apart(a: Trace, b: Trace) -> float:
+    """Return how many more or fewer ops B runs per step, also inside of others, beyond what a draw changes."""
     ours, theirs = op_calls_per_step(a), op_calls_per_step(b)
     apart = sum(abs(ours.get(op, 0.0) - theirs.get(op, 0.0)) for op in ours.keys() | theirs.keys())
-    return apart <= _DRAWN * sum(ours.values()) and have_same_work(a, b)
+    return max(apart - _DRAWN * sum(ours.values()), 0.0)
 
 
 def _other_pace(a: Side, b: Side) -> str:
