@@ -95,6 +95,16 @@ def test_a_sum_beyond_its_jitter_is_not_called_within_it(num: int, ns: float, sd
     assert jitter_name(num, ns, sd_ns) == name
 
 
+def test_what_a_few_steps_do_is_named_in_a_sum_beyond_its_jitter() -> None:
+    """A checkpoint in three of twelve steps: as a mean it is within its error, and most of the sum."""
+    saving = Cause("save", "host", "other", "Python between ops", "", 0, 50_000, 0, 50_000, None)
+    others = [Cause(f"op {n}", "host", "", f"op {n}", "", 0, 300, 0, 300, None) for n in range(17)]
+    shifts = {cause.key: StepShift(300, 100, is_change=False) for cause in others}
+    shifts["save"] = StepShift(0, 26_000, is_change=False)
+    (row,) = join_jitter([saving, *others], shifts, 55_100)
+    assert row.name == "18 kinds of work, most of it Python between ops in other, together beyond their jitter"
+
+
 @pytest.mark.parametrize(("each_ns", "is_within"), [(100, True), (900, False)])
 def test_what_many_accounts_add_up_to_is_told_from_jitter(each_ns: int, is_within: bool) -> None:
     """Sixteen accounts with an error of 1 us each: their sum jitters by 4 us."""

@@ -97,11 +97,12 @@ def sync_name(cause: Cause) -> str:
     return f"{ranks}{kind} synchronize{plural}" + ("" if is_call else f" in {_cut_name(op)}")
 
 
-def jitter_name(num: int, ns: float, sd_ns: float) -> str:
-    """Return `3 kinds of work, each within jitter`, or what they are if their sum `ns` is not."""
+def jitter_name(num: int, ns: float, sd_ns: float, most: str = "") -> str:
+    """Return `3 kinds of work, each within jitter`, or what they are if their sum `ns` is not: `most` of it, or small."""
     kinds = f"{num:,} {'kind' if num == 1 else 'kinds'} of work"
     if not is_within_jitter(ns, sd_ns) and abs(ns) > num:  # more than roundings
-        return f"{kinds}, small each, together {BEYOND}" if num > 1 else f"{kinds}, small, but beyond its jitter"
+        several = f"{kinds}, {f'most of it {most}' if most else 'small each'}, together {BEYOND}"
+        return several if num > 1 else f"{kinds}, small, but beyond its jitter"
     return f"{kinds}{', each' if num > 1 else ''} within jitter"
 
 

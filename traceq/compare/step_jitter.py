@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.compare.cause_names import jitter_name
+from traceq.compare.cause_names import cause_name, jitter_name, phase_text
 from traceq.compare.result import Cause, share
 from traceq.frozen import frozen
 from traceq.stats.hodges_lehmann import shift_between
@@ -89,6 +89,13 @@ def _deviation(values: NDArray[np.int64]) -> float:
     return float(np.median(np.abs(values - np.median(values))))
 
 
+def _most_of(causes: Sequence[Cause], total_ns: int) -> str:
+    """Return the cause with half or more of what some add up to, as in the few steps that a checkpoint is in; or ""."""
+    largest = max(causes, key=lambda cause: abs(cause.delta_ns))
+    has_most = 2 * abs(largest.delta_ns) >= abs(total_ns) and (largest.delta_ns > 0) == (total_ns > 0)
+    return " ".join(filter(None, (cause_name(largest), phase_text(largest)))) if has_most else ""
+
+
 def join_jitter(causes: Sequence[Cause], shifts: Mapping[str, StepShift], delta_ns: int) -> list[Cause]:
     """Return causes that add up to as much: what is done as often takes its shift longer, and one row has the rest.
 
@@ -112,6 +119,6 @@ def join_jitter(causes: Sequence[Cause], shifts: Mapping[str, StepShift], delta_
             replace(each, delta_ns=each.delta_ns + total, dur_ns=each.dur_ns + total) for each in changes[:1]
         ] + changes[1:]
     sd_ns = round(float(np.sqrt(sum(float(cause.sd_ns) ** 2 for cause in rest))))
-    name = jitter_name(len(rest), total, sd_ns) if rest else "single long steps"
+    name = jitter_name(len(rest), total, sd_ns, _most_of(rest, total)) if rest else "single long steps"
     jitter = Cause("jitter", "jitter", "", name, "", 0, total, 0, total, share(total, delta_ns), sd_ns=sd_ns)
     return [*changes, jitter]
