@@ -98,7 +98,7 @@ def sync_name(cause: Cause) -> str:
 
 
 def jitter_name(num: int, ns: float, sd_ns: float, most: str = "") -> str:
-    """Return `3 kinds of work, each within jitter`, or what they are if their sum `ns` is not: `most` of it, or small."""
+    """Return `3 kinds of work, each within jitter`; if their sum `ns` is not, what they are: `most` of it, or small."""
     kinds = f"{num:,} {'kind' if num == 1 else 'kinds'} of work"
     if not is_within_jitter(ns, sd_ns) and abs(ns) > num:  # more than roundings
         several = f"{kinds}, {f'most of it {most}' if most else 'small each'}, together {BEYOND}"
