@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
 from traceq.facts.timeline.steps import steps
@@ -191,15 +192,13 @@ def _size_by_step(trace: Trace) -> dict[str, NDArray[np.int64]]:
     rows = _rows_of(trace, events.shapes, _HEAVY)
     step = span_index(counted, events.ts[rows])
     rows, step = rows[step >= 0], step[step >= 0]
-    texts = {number: _sized(events.strings[number]) for number in sorted_unique(events.shapes[rows]).tolist()}
-    elements = np.array([(texts[number] or (0, ""))[0] for number in events.shapes[rows].tolist()], np.int64)
-    sizes: dict[str, NDArray[np.int64]] = {}
-    for name in sorted_unique(events.name[rows]).tolist():
-        chosen = events.name[rows] == name
-        of_step = np.zeros(len(counted), np.int64)
-        np.add.at(of_step, step[chosen], elements[chosen])
-        sizes[events.strings[name]] = of_step
-    return sizes
+    elements = np.zeros(len(events.strings), np.int64)
+    for text in sorted_unique(events.shapes[rows]).tolist():
+        elements[text] = (_sized(events.strings[text]) or (0, ""))[0]
+    names, op = unique_names(events, rows)
+    sizes = np.zeros((len(names), len(counted)), np.int64)
+    np.add.at(sizes, (op, step), elements[events.shapes[rows]])
+    return {events.strings[name]: of_step for name, of_step in zip(names.tolist(), sizes, strict=True)}
 
 
 _Inputs = dict[str, set[tuple[int, str]]]
