@@ -145,7 +145,8 @@ def test_a_line_whose_ops_take_half_of_a_step_on_a_cpu_is_told_with_them() -> No
             "gcn.py:6 propagate (aten::mm 40.0 %, aten::mul 20.0 %)"
         )
     ]
-    assert on_a_cpu(*frames, *ops[:2], op("aten::relu", 700, 150)) == []  # 40 % of one line, of two 55 %
+    (text,) = on_a_cpu(*frames, *ops[:2], op("aten::relu", 700, 150))  # 40 % of one line, of two 55 %
+    assert text.startswith("Python between ops, 450 us per step (45.0 %)")
 
 
 def module(name: str, start: int, us: int) -> Event:
@@ -180,7 +181,22 @@ def test_python_that_takes_half_of_a_step_on_a_cpu_is_told_with_its_lines() -> N
     assert on_a_cpu(op("aten::relu", 0, 300)) == [
         "Python between ops, 700 us per step (70.0 %) in this one traced step: 700 us between ops in forward"
     ]
-    assert on_a_cpu(*frames, *(op(f"aten::op{number}", 100 * number, 100) for number in range(6))) == []
+
+
+def test_python_that_takes_a_quarter_of_a_step_on_a_cpu_is_told_with_the_longest_ops_beside_it() -> None:
+    frames = frame("train.py(9): step", 0, 1000), frame("train.py(3): count", 300, 500)
+
+    def texts_of(num: int) -> list[str]:
+        return on_a_cpu(*frames, *(op(f"aten::op{number}", 100 * number, 100) for number in range(num)))
+
+    assert texts_of(6) == [
+        (
+            "Python between ops, 400 us per step (40.0 %) in this one traced step: 200 us at train.py:3 count, "
+            "200 us at train.py:9 step; its ops, longest: aten::op0 at train.py:9 step 10.0 %, aten::op1 at "
+            "train.py:9 step 10.0 %, aten::op2 at train.py:9 step 10.0 %"
+        )
+    ]
+    assert not any(text.startswith("Python") for text in texts_of(9))
 
 
 def test_a_trace_without_ops_tells_nothing_of_python() -> None:

@@ -75,9 +75,9 @@ _COMPUTING = {
 }
 """Category -> (code of the finding that it is most of a step, its words)."""
 _PYTHON = TimeCategory.PYTHON.name.lower()
-_COMPUTING_PCT, _MOST_PCT = 85.0, 50.0
-"""Percentages of the step from which what is computed is what limits it, where nothing else is notable; and one op, or
-Python between ops, without a device."""
+_COMPUTING_PCT, _MOST_PCT, _PYTHON_PCT = 85.0, 50.0, 25.0
+"""Percentages of the step from which what is computed is what limits it, where nothing else is notable; and without a
+device one op, and Python between ops, which a program can do without."""
 _IN_ONE_CALL = 0.8
 """Part of an op's time from which it is told that one call takes it."""
 _MAKES_OWN = "the main thread makes each batch itself (num_workers=0); try num_workers > 0"
@@ -180,10 +180,15 @@ class LostTime:
         in_ops = TimeCategory.CPU_COMPUTE.name.lower()
         if self._is_most(in_ops, _MOST_PCT) and (self._longest_is_most() or self._most_at()):
             return (self._most(in_ops, *_COMPUTING[in_ops][:2], [*self._what_computes(), *self._most_at()]),)
-        if self._is_most(_PYTHON, _MOST_PCT) and all(self.host_causes):
+        if self._is_most(_PYTHON, _PYTHON_PCT) and all(self.host_causes):
             ns = float(self._ns(_PYTHON).mean())
-            places = host_words(self.host_causes, ns, makes_own_batches=self.makes_own_batches)
-            return (self._most(_PYTHON, "python_bound", "Python between ops", [places or "in no op"]),)
+            places = host_words(self.host_causes, ns, makes_own_batches=self.makes_own_batches) or "in no op"
+            ops = (
+                []
+                if self._is_most(_PYTHON, _MOST_PCT)
+                else [f"its ops, {words}" for words in self._what_computes()[:1]]
+            )
+            return (self._most(_PYTHON, "python_bound", "Python between ops", [places, *ops]),)
         return ()
 
     def _longest_is_most(self) -> bool:
