@@ -236,6 +236,21 @@ def test_profiled_steps_that_differ_as_much_by_themselves_neither_cost_nor_save(
     assert apart == "B costs 310 us per step (+30.6 %), from 4 and 4 profiled steps, no interval."
 
 
+def test_what_few_steps_do_on_one_side_alone_is_told_however_these_scatter() -> None:
+    """An evaluation in two of six steps: a difference of the means that the scatter of steps hides."""
+    (usual,) = of_steps(*[1000] * 6).traces
+    marks = [(0, 1000), (1000, 9000), (10_000, 1000), (11_000, 1000), (12_000, 9000), (21_000, 1000)]
+    rows = [step(begin, dur, number) for number, (begin, dur) in enumerate(marks)]
+    rows += [op("aten::mm", begin + 10, 900) for begin, _ in marks]
+    rows += [op("aten::addmm", begin + 950, 8_000) for begin in (1000, 12_000)]
+    a, b = Run("A", (usual,)), Run("B", (build(*rows),))
+    assert diff_runs(a, b).words[0] == (
+        "B takes 2.67 ms more per step (+266.7 %), from 6 and 6 profiled steps of 1.00 ms to 1.00 ms and 1.00 ms to "
+        "9.00 ms, no interval: +2.67 ms is work that B does, and A less often or never."
+    )
+    assert diff_runs(b, a).words[0].endswith("no interval: -2.67 ms is work that B does, and A less often or never.")
+
+
 def test_of_few_profiled_steps_a_difference_is_told_where_their_ranges_are_apart() -> None:
     assert lead_of_steps([1000, 1040], [1030, 1070]).endswith("of 1.00 ms to 1.04 ms and 1.03 ms to 1.07 ms.")
     assert lead_of_steps([1000, 1040], [1041, 1070]).startswith("B costs 35.5 us per step")

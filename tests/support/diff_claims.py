@@ -137,7 +137,8 @@ def of_words(diff: Diff) -> Iterator[str]:
         if taken[5] and not any(line.startswith("The sides differ in what they compute: ") for line in diff.words):
             yield f"what other work: {first}"
         paced = delta_text(sum(cause.delta_ns for cause in diff.causes if cause.kind == "pace"))
-        if not taken[5] and f", no interval: {paced} is the pace of " not in first:
+        others = any(re.search(f", no interval: {pattern}", first) for pattern in NEITHER)
+        if not taken[5] and f", no interval: {paced} is the pace of " not in first and not others:
             yield f"the pace is {paced}: {first}"
         verb = "costs" if taken[3] == "more" else "saves"
         first = f"{taken[1]} {verb} {taken[2]} {taken[4]}{first[taken.end(6) - 1 :]}"
@@ -462,11 +463,19 @@ def of_json(diff: Diff, document: dict[str, Any]) -> Iterator[str]:
             yield "JSON: another number of questions"
 
 
+NEITHER = (
+    r"both sides issue the same ops, and one run each does not tell a change from another process, ",
+    rf"{DELTA} is in ops that both sides run as often, and one run each does not tell a change from another process, ",
+    rf"{DELTA} is work that .* does, and .* less often or never\.$",
+)
+"""Why a difference neither costs nor saves, besides a pace."""
+
 OF_COMPARISON = (
     r".* (costs|saves) .*(, no interval|: .* at the .* threshold.*)\.$",
     r".* costs nothing per",
     rf".* takes (as long|{TIME} (more|less)) {PER} \(.*\) but does other work(, .*no interval|: .* threshold.*)\.$",
     rf".* takes {TIME} (more|less) {PER} \(.*\), .*no interval: {DELTA} is the pace of work that both sides do ",
+    *(rf".* takes {TIME} (more|less) {PER} \(.*\), .*no interval: {pattern}" for pattern in NEITHER),
     r"Not decided: .*: inconclusive at the .* threshold.*\.$",
     r"No difference in time seen between ",
     rf"No difference beyond jitter seen between .*: {DELTA} {PER} \(",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import cosh, exp, log, tanh
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ _COMMON, _COMMON_CAPPED, _CAP = 0.75, 0.6, 0.9
 _FEWEST = 10
 _LEAST_COMPARED = 1 / 3
 """Part of the shorter side's time that accounts of both have to take, or they tell nothing of its pace."""
+_FEWEST_STEPS, _UNSTEADY = 5, 2
+"""Steps from which the median of an account tells, and multiple of it from which its mean is that of few steps."""
 _ERRORS, _SD_OF_QUANTILE = 3, 0.76
 """Standard deviations by which an account differs from the pace, and that of a change at the quantile above."""
 
@@ -80,6 +83,12 @@ def _is_common(change: NDArray[np.float64], ns: NDArray[np.float64]) -> bool:
 
 
 def _are_alike(of_a: Account, of_b: Account, num_a: int, num_b: int) -> bool:
-    """Return whether both sides do the same in each step; what a process does once is not that."""
-    is_work = of_a.kind == "host" and of_a.name not in ONCE_PER_PROCESS
+    """Return whether both sides do the same in each step; what a process does once, or in few of them, is not that."""
+    is_work = of_a.kind == "host" and of_a.name not in ONCE_PER_PROCESS and _is_steady(of_a) and _is_steady(of_b)
     return is_work and of_a.num * num_b == of_b.num * num_a and of_a.ns > 0 < of_b.ns
+
+
+def _is_steady(account: Account) -> bool:
+    """Return whether most of an account's time is in most of its steps: a checkpoint is in few."""
+    by_step = account.by_step
+    return len(by_step) < _FEWEST_STEPS or sum(by_step) <= _UNSTEADY * len(by_step) * median(by_step)

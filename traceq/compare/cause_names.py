@@ -14,6 +14,7 @@ from traceq.units import Unit, format_value
 
 __all__ = [
     "BEYOND",
+    "MOST",
     "cause_name",
     "change_name",
     "counted_syncs",
@@ -31,7 +32,7 @@ __all__ = [
     "unchanged_name",
 ]
 
-BEYOND = "beyond their jitter"
+BEYOND, MOST = "beyond their jitter", "most of it "
 """What small differences are together that are more than run-to-run jitter."""
 _ERRORS = 2
 """Standard deviations of a sum within which it is jitter."""
@@ -98,11 +99,13 @@ def sync_name(cause: Cause) -> str:
 
 
 def jitter_name(num: int, ns: float, sd_ns: float, most: str = "") -> str:
-    """Return `3 kinds of work, each within jitter`; if their sum `ns` is not, what they are: `most` of it, or small."""
+    """Return `3 kinds of work, each within jitter`, or what has `most` of it; or that their sum `ns` is beyond it."""
     kinds = f"{num:,} {'kind' if num == 1 else 'kinds'} of work"
     if not is_within_jitter(ns, sd_ns) and abs(ns) > num:  # more than roundings
-        several = f"{kinds}, {f'most of it {most}' if most else 'small each'}, together {BEYOND}"
+        several = f"{kinds}, {MOST + most if most else 'small each'}, together {BEYOND}"
         return several if num > 1 else f"{kinds}, small, but beyond its jitter"
+    if most and num > 1:
+        return f"{kinds}, {MOST}{most}, within jitter"
     return f"{kinds}{', each' if num > 1 else ''} within jitter"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceq.compare.cause_names import (
+    MOST,
     cause_name,
     change_name,
     counted_syncs,
@@ -23,9 +24,9 @@ from traceq.compare.result import Cause, Traced
 from traceq.facts.timeline.call_sites import line_function
 from traceq.units import Unit, format_range, format_value
 
-__all__ = ["cause_text", "cause_words", "is_jitter", "jitter_text"]
+__all__ = ["alone_text", "cause_text", "cause_words", "is_jitter", "jitter_text"]
 
-_LARGE_SHARE, _RANGE_SHARE = 0.05, 0.01
+_LARGE_SHARE, _RANGE_SHARE, _MUCH = 0.05, 0.01, 0.1
 _REST_SHARE = 0.1
 """Part of the delta from which what the largest causes leave over is named beside them."""
 _ON_DEVICE = ("kernel", "memcpy")
@@ -136,6 +137,16 @@ def cause_text(cause: Cause, per: str = "per step") -> str:
     return where + (f" ({', '.join(more)})" if more else "")
 
 
+def alone_text(names: tuple[str, str], causes: Sequence[Cause], traced: Traced) -> str:
+    """Return `+335 ms is work that b does, and a less often or never`, if that is most of a large delta; else ""."""
+    sign = 1 if traced.delta_ns > 0 else -1
+    alone = [cause for cause in causes if cause.names_a_change and sign * cause.delta_num > 0 and not cause.moved]
+    alone_ns = _sum(alone)
+    if 2 * sign * alone_ns < abs(traced.delta_ns) or abs(traced.delta_ns) < _MUCH * traced.a_ns:
+        return ""
+    return f"{_delta(alone_ns)} is work that {names[sign > 0]} does, and {names[sign < 0]} less often or never"
+
+
 def jitter_text(cause: Cause) -> str:
     """Return `+163 us ± 40.0 us`: run-to-run jitter with its standard deviation."""
     return f"{_delta(cause.delta_ns)} ± {format_value(cause.sd_ns, Unit.NS)}"
@@ -184,6 +195,8 @@ def _no_change_words(traced: Traced, causes: Sequence[Cause]) -> list[str]:
             return [f"Most of the traced {delta} is in {cause.name}: {_delta(cause.delta_ns)} in all."]
         if _is_within(traced, cause):
             return [f"The traced delta, {delta}, is within run-to-run jitter, which adds {jitter_text(cause)}."]
+        if MOST in cause.name:  # one kind, which is named
+            return []
         several = "many changes, each of which is within run-to-run jitter, but not all together"
         return [f"Most of the traced {delta} is in {several}: {jitter_text(cause)}."]
     return []

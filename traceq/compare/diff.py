@@ -10,7 +10,7 @@ from pathlib import Path
 
 from traceq.analysis.facts import fact_tables
 from traceq.analysis.registry import describe
-from traceq.compare.cause_sentences import cause_words, is_jitter
+from traceq.compare.cause_sentences import alone_text, cause_words, is_jitter
 from traceq.compare.caveats import (
     arm_ended,
     captured_graphs,
@@ -241,6 +241,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_o
         ranges=ranges_of_steps(a, b),
         does_other_work=is_other_job,
         pace=no_change_text(a, b, diff.causes, diff.traced) if diff.traced else "",
+        alone=alone_text((diff.a_name, diff.b_name), diff.causes, diff.traced) if diff.traced else "",
     )
     captured = (f"{caveat.text}." for caveat in captured_graphs(a.ranks, b.ranks))
     return (

@@ -33,6 +33,7 @@ def verdict_words(
     ranges: str = "",
     does_other_work: bool = False,
     pace: str = "",
+    alone: str = "",
 ) -> tuple[str, ...]:
     """Return the cost of B against A with interval and verdict, and why; or what is missing for a comparison.
 
@@ -40,8 +41,8 @@ def verdict_words(
     `control` is the arm of the A/A control, A unless named; `per` is the unit of the cost unless that is per sample.
     Profiled steps of several ranks are those of the job. Sides that are ranks of one job have no change between them,
     but maybe `uncommon` steps; where all that differs `is_jitter`, profiled steps show no difference. `ranges` of their
-    times are given where they do not tell the sides apart. Of another job, which `does_other_work`, nothing costs or
-    saves, nor what only has another `pace`.
+    times are given where they do not tell the sides apart: no difference, unless most is work that a side has `alone`.
+    Of another job, which `does_other_work`, nothing costs or saves, nor what only has another `pace`.
     """
     if not comparability.ok:
         reasons = "; ".join(comparability.reasons)
@@ -72,6 +73,8 @@ def verdict_words(
             why = "they are ranks of one job, which wait for each other, and no change is between them"
             steps += f" ({uncommon})" * bool(uncommon)
             return (f"The step of {b_name} is {by} ({_estimate(comparison)}), from {steps}: {why}.",)
+        if ranges and alone and not does_other_work:
+            return (f"{b_name} {_taken(amount)} {unit}, from {of_ranges}, no interval: {alone}.",)
         if ranges and not does_other_work:
             scatter = f"the scatter of steps seen between {a_name} and {b_name}"
             return (f"No difference beyond {scatter}: {delta}, from {of_ranges}.",)

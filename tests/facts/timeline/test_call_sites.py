@@ -16,6 +16,16 @@ def origin(*events: Event) -> tuple[str, str, str]:
     return row["op"], row["module"], row["line"]
 
 
+def test_a_function_that_runs_as_the_profiler_starts_has_no_line() -> None:
+    """Kineto has the line at which it stood then; functions called since have their first."""
+    loop = frame("train.py(90): <module>", 0, 100), frame("train.py(88): main", 1, 98)
+    starts = frame("torch/profiler/profiler.py(1227): step", 2, 5), frame("torch/autograd/profiler.py(4): start", 3, 2)
+    assert origin(*loop, *starts)[2] == "train.py main"
+    assert origin(*loop, *starts, frame("train.py(7): check", 30, 20))[2] == "train.py:7 check"
+    assert origin(*loop, frame("model.py(3): forward", 1.2, 0.5), *starts)[2] == "train.py:88 main"  # not the first
+    assert origin(*loop)[2] == "train.py:88 main"
+
+
 def test_the_line_is_that_of_the_innermost_user_frame() -> None:
     assert origin(
         frame("train.py(88): main", 0, 100),

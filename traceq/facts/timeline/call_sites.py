@@ -51,6 +51,8 @@ _MODULES = (
     "argparse"
 )
 """Modules of Python, which a trace names by file alone, without those whose names a script may well have."""
+_STARTS_PROFILER, _DEEPEST = re.compile(r"(^|/)torch/(profiler|autograd)/profiler\.py\(\d+\): "), 1_000
+"""Frames of torch's profiler, and how many frames are looked through for the one that starts it."""
 _LIBRARY = re.compile(
     r"(^|/)(torch|torch_xla|accelerate|tqdm|numpy|multiprocessing|concurrent|asyncio|importlib|traceq/recorder)/"
     r"|^(collections|json|re|logging|encodings|ctypes|urllib|http|email|pathlib)/"
@@ -217,10 +219,26 @@ def _user_lines(trace: Trace, frames: Nest, time_ns: NDArray[np.int64], texts: d
     is_called = (frames.parent >= 0) & is_user[frames.parent]
     called = frames.first_enclosing(innermost, is_user | is_called)
     caller = np.where(called != index, _callers(trace)[frames.rows[called]], -1)
-    groups = group([name[frames.rows[index]], caller])
-    lines = [_called_line(strings[frame], strings[line] if line >= 0 else "") for frame, line in groups.keys.tolist()]
+    is_open = (index < _num_open(trace, frames)) & (caller < 0)
+    groups = group([name[frames.rows[index]], caller, is_open.astype(np.int64)])
+    lines = [
+        line_function(source_line(strings[frame]))
+        if has_no_line
+        else _called_line(strings[frame], strings[line] if line >= 0 else "")
+        for frame, line, has_no_line in groups.keys.tolist()
+    ]
     numbers = np.array([_number(texts, line) for line in lines], np.int64)
     return np.where(index >= 0, numbers[groups.group_ids], 0)
+
+
+def _num_open(trace: Trace, frames: Nest) -> int:
+    """Return how many of a thread's first frames were open as the profiler was started in them; 0 in other threads.
+
+    Kineto has the line at which each of them stood then, which is not the one where the function begins.
+    """
+    starts = np.flatnonzero(matching(trace.events, frames.rows[:_DEEPEST], _STARTS_PROFILER))
+    first = int(starts[0]) if len(starts) else 0
+    return first if (frames.parent[: first + 1] == np.arange(-1, first)).all() else 0
 
 
 def _called_line(frame: str, caller: str) -> str:
