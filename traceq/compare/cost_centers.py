@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.communication_kernels import is_communication
-from traceq.facts.events.device_work import device_work
+from traceq.facts.events.device_work import device_work, lacks_device_rows
 from traceq.facts.events.kernel_names import kernel_family
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.nesting import host_ops, nests_by_track, tracks
 from traceq.facts.events.recomputed_ops import RECOMPUTED, outermost_ops, recomputed_ops
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -262,8 +262,13 @@ def _sync_section(trace: Trace, texts: dict[str, int]) -> _Section:
 
 
 def _outermost_ops(trace: Trace) -> NDArray[np.int64]:
-    """Return the rows of the host ops that no other op encloses, and of those that a backward node recomputes."""
-    rows = [ops.rows[(ops.parent < 0) | recomputed_ops(trace)[ops.rows]] for ops in host_ops(trace).values()]
+    """Return the rows of the host ops that no other op encloses, and of those that a backward node recomputes.
+
+    Where the device's rows are missing, calls of the runtime are ops like any other.
+    """
+    calls_too = trace.events.rows(Category.CPU_OP, Category.RUNTIME)
+    nests = nests_by_track(trace, calls_too) if lacks_device_rows(trace) else host_ops(trace)
+    rows = [ops.rows[(ops.parent < 0) | recomputed_ops(trace)[ops.rows]] for ops in nests.values()]
     return ascending(np.concatenate(rows)) if rows else np.empty(0, np.int64)
 
 

@@ -148,7 +148,8 @@ def pieces_of_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Iterat
     no_compute = re.compile(r"c10d::|record_param_comms|gloo:" if comm else r"$^")
     loading = [*spans(e for e in main if e.name.startswith("enumerate(DataLoader)#"))]
     loading += around_iterations(trace)
-    ops = [e for e in main if e.cat == "cpu_op" and not no_compute.match(e.name)]
+    calls = ("cpu_op", "runtime") if lacks_rows(trace) else ("cpu_op",)
+    ops = [e for e in main if e.cat in calls and not no_compute.match(e.name)]
     layers = [
         ("cpu_compute", union(spans(e for e in ops if not AUTOGRAD_NODE.search(e.name)))),
         ("exposed_comm", union(spans(comm))),
@@ -162,20 +163,27 @@ def pieces_of_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Iterat
         yield Piece(start, end, phases.main_at(start), category)
 
 
+def lacks_rows(trace: Trace) -> bool:
+    """Whether a device was asked for work, of which there is no row."""
+    on_device = re.compile(r"(nccl|hccl|xccl|cuda)\b")
+    return not trace.device_ops and bool(
+        on_device.match(str(trace.meta.get("distributedInfo", {}).get("backend")))
+        or any(
+            (event.cat == "runtime" and integer(event.args.get("correlation")) > 0)
+            or (event.cat == "annotation" and on_device.match(event.name))
+            for event in trace.events
+        )
+    )
+
+
 def backward_without_ops(trace: Trace, phases: Phases) -> list[Span]:
     """The main thread's time in backward, if a job with a device shows no rows of it, no backward ops and no stacks."""
-    on_device = re.compile(r"(nccl|hccl|xccl|cuda)\b")
-    has_device = on_device.match(str(trace.meta.get("distributedInfo", {}).get("backend"))) or any(
-        (event.cat == "runtime" and integer(event.args.get("correlation")) > 0)
-        or (event.cat == "annotation" and on_device.match(event.name))
-        for event in trace.events
-    )
     shown = any(
         event.cat == "python_function"
         or (event.cat == "cpu_op" and (BACKWARD_OP.search(event.name) or integer(event.args.get("fwd thread id")) > 0))
         for event in trace.events
     )
-    if shown or not has_device:
+    if shown or not lacks_rows(trace):
         return []
     names = enumerate(phases.values[:-1])
     return union([phases.piece(index) for index, name in names if "backward" in name and "forward" not in name])

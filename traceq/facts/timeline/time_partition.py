@@ -271,8 +271,8 @@ def _cpu_activity(trace: Trace) -> Activity:
     """Return the partition of a trace without a device: the main thread computes, waits or runs Python.
 
     A node of autograd computes in its ops; around them hooks run, such as those of FSDP, which wait for collectives.
-    Where only the device's rows are missing, a call that starts a collective of devices is an op like any other, and
-    without the rows of the autograd thread the main one is not known to run Python in backward.
+    Where only the device's rows are missing, calls of the runtime, and one that starts a collective of devices, are ops
+    like any other, and without the rows of the autograd thread the main one is not known to run Python in backward.
     """
     events = trace.events
     ops, marks = events.rows(Category.CPU_OP), events.rows(Category.ANNOTATION, Category.CPU_OP)
@@ -281,6 +281,8 @@ def _cpu_activity(trace: Trace) -> Activity:
     if lacks_device_rows(trace):
         comm = comm[~matching(events, comm, BACKEND_OF_DEVICES)]
         is_comm_op &= len(comm) > 0
+        calls = events.rows(Category.RUNTIME)
+        ops, is_comm_op = np.r_[ops, calls], np.r_[is_comm_op, np.zeros(len(calls), np.bool_)]
     compute = ops[~is_comm_op & (tracks(trace)[ops] == main_track(trace))]
     in_node = compute[~matching(events, compute, _NODE)]
     layers = (
