@@ -19,6 +19,9 @@ __all__ = ["SmallOps", "small_ops"]
 
 FRAME = re.compile(r"(.*\.py)\((\d+)\): (.*)")
 PASSES_ON = {"torch", "torch_xla", "accelerate", "tqdm", "multiprocessing", "concurrent", "asyncio", "importlib"}
+PASSES_ON |= {"numpy"}
+GENERATED = re.compile(r"c[a-z2-7]{42,}\.py")
+"""A file that Inductor wrote, in a folder of the two letters that follow the first."""
 OF_PYTHON = {"threading", "contextlib", "functools", "runpy", "typing", "weakref", "warnings", "inspect", "abc", "enum"}
 OF_PYTHON |= {"dataclasses", "copy"}
 Line = tuple[str, int, str]
@@ -115,7 +118,28 @@ def user_line(name: str) -> Line | None:
     *folders, file = match[1].split("/")
     is_passing = bool(PASSES_ON & set(folders)) or "traceq/recorder" in match[1] or file[:-3] in OF_PYTHON
     is_of_python = bool(re.search(r"(^|/)lib/python3\.\d+/(?!site-packages|dist-packages)", match[1]))
-    return None if is_passing or is_of_python else (file, int(match[2]), match[3])
+    is_generated = bool(folders and GENERATED.fullmatch(file) and file[1:3] == folders[-1])
+    return None if is_passing or is_of_python or is_generated else (file, int(match[2]), match[3])
+
+
+def open_frames(trace: Trace) -> set[int]:
+    """Rows of the frames in which the profiler was started, each inside the one before it."""
+    rows: dict[Any, list[Event]] = defaultdict(list)
+    for event in trace.events:
+        if event.cat == "python_function":
+            rows[event.thread].append(event)
+    rows_of_them = set()
+    for frames in rows.values():
+        frames.sort(key=lambda e: (e.start, -e.end, e.row))
+        outer: list[Event] = []
+        for frame in frames:
+            if outer and frame.end > outer[-1].end:
+                break
+            if re.match(r"(.*/)?torch/(profiler|autograd)/profiler\.py\(", frame.name):
+                rows_of_them |= {event.row for event in outer}
+                break
+            outer.append(frame)
+    return rows_of_them
 
 
 def is_backward(op: Event) -> bool:

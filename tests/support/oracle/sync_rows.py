@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from .nested import nested
 from .phases import Phases
 from .reader import Event, Trace, integer
-from .small_ops import forward_starts, user_line
+from .small_ops import forward_starts, open_frames, user_line
 from .spans import Span, clip, measure, union
 from .syncs import Sync
 
@@ -32,6 +32,7 @@ class SyncRows:
         self.frames = nested(e for e in trace.events if e.cat == "python_function" and user_line(e.name))
         self.modules = nested(e for e in trace.events if e.cat == "python_function" and e.name.startswith(MODULE))
         self.paths = self._module_paths()
+        self.open = open_frames(trace)
         self.forward = forward_starts(trace)
         self.by_id: dict[int, Event] = {}
         for event in reversed(trace.events):
@@ -77,7 +78,7 @@ class SyncRows:
         frames = self.frames.get(sync.thread)
         frame = frames.innermost(middle) if frames else None
         if frame is not None:
-            return text_of(frame.name)
+            return text_of(frame.name, has_line=frame.row not in self.open)
         for op in ops:
             for name in str(op.args.get("call stack", "")).split(";"):
                 if user_line(name):
@@ -125,6 +126,7 @@ class SyncRows:
         return measure([*hidden, *busy]) - measure(busy)
 
 
-def text_of(name: str) -> str:
+def text_of(name: str, *, has_line: bool = True) -> str:
     line = user_line(name)
-    return f"{line[0]}:{line[1]} {line[2]}" if line else ""
+    number = f":{line[1]}" if line and has_line else ""
+    return f"{line[0]}{number} {line[2]}" if line else ""
