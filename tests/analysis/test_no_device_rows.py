@@ -96,6 +96,11 @@ def test_an_op_with_half_of_the_time_of_the_host_is_told_without_a_claim_on_the_
     assert host_op(line, op("aten::randn", 10, 80), op("aten::normal_", 15, 30), op("aten::normal_", 50, 30)) == [
         f"the host is longest in aten::normal_ at train.py:7 noise, 60.0 us per step (60.0 %){rest}"
     ]
+    copied = op("aten::to", 92, 6), call("cudaMemcpyAsync", 93, 4, 7)
+    (text,) = host_op(op("aten::normal_", 10, 80), *copied)
+    assert text.endswith("; it calls nothing of the device, so the CPU computes it; try to do that on the device")
+    (text,) = host_op(op("aten::normal_", 10, 80), call("cudaLaunchKernel", 20, 5, 8), *copied)
+    assert text.endswith(rest)
     calls = [call("cudaStreamSynchronize", start, us) for start, us in ((10, 5), (20, 60))]
     (text,) = host_op(op("aten::item", 10, 75), *calls)
     assert "longest in cudaStreamSynchronize, 65.0 us per step (65.0 %) in this one traced step, 60.0 us of it" in text

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from traceq.analysis._longest_work import op_words
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.nesting import tracks
 from traceq.facts.events.self_time import SelfTimes, self_times
 from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
 from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
-from traceq.intervals import span_index
-from traceq.model import Trace
+from traceq.intervals import contains, sorted_unique, span_index, spans
+from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
 __all__ = ["HostPlace", "PlaceKind", "host_places", "merged_places", "place_words"]
@@ -35,7 +36,7 @@ class HostPlace:
     """An op, a line or a module, with the self time of its ops: `ns` float64[K] of each counted step.
 
     `ops`: ns of a mean counted step by op. `longest_ns`: self time of the longest of its `num` ops in all these steps,
-    which have `total_ns`.
+    which have `total_ns`. `asks_device`: these are, or may make, calls of a device's runtime.
     """
 
     kind: PlaceKind
@@ -45,6 +46,7 @@ class HostPlace:
     num: int
     longest_ns: int
     total_ns: int
+    asks_device: bool
 
     @property
     def mean_ns(self) -> float:
@@ -143,7 +145,21 @@ def _places(
             num=len(of_place),
             longest_ns=int(ns.max()),
             total_ns=int(ns.sum()),
+            asks_device=_ask_device(trace, ops.row[of_place]),
         )
+
+
+def _ask_device(trace: Trace, rows: NDArray[np.int64]) -> bool:
+    """Return whether some ops are, or make, calls of a device's runtime; they may where none is recorded."""
+    events, row_track = trace.events, tracks(trace)
+    calls = events.rows(Category.RUNTIME)
+    if not len(calls) or np.isin(rows, calls).any():
+        return True
+    by_track = {number: rows[row_track[rows] == number] for number in sorted_unique(row_track[rows]).tolist()}
+    return any(
+        contains(spans(events.ts[ops], events.end[ops]), events.ts[calls[row_track[calls] == number]]).any()
+        for number, ops in by_track.items()
+    )
 
 
 def merged_places(ranks: Sequence[Sequence[HostPlace]], num_steps: int) -> tuple[HostPlace, ...]:
@@ -169,6 +185,7 @@ def _merged(places: Sequence[HostPlace], num_ranks: int, num_steps: int) -> Host
         num=sum(place.num for place in places),
         longest_ns=max(place.longest_ns for place in places),
         total_ns=sum(place.total_ns for place in places),
+        asks_device=any(place.asks_device for place in places),
     )
 
 

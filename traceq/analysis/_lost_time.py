@@ -217,10 +217,10 @@ class LostTime:
         once = ""
         if op.num > 1 and op.longest_ns >= _IN_ONE_CALL * op.total_ns:
             once = f", {format_value(op.longest_ns, Unit.NS)} of it in one of {op.num:,} calls"
-        text = (
-            f"the host is longest in {op.name}{place}, {time} ({share}){self._basis}{once}; how much of that waits for "
-            "the device is not recorded, and neither is what the device does"
-        )
+        unknown = "how much of that waits for the device is not recorded, and neither is what the device does"
+        if not op.asks_device:
+            unknown = "it calls nothing of the device, so the CPU computes it; try to do that on the device"
+        text = f"the host is longest in {op.name}{place}, {time} ({share}){self._basis}{once}; {unknown}"
         return (Finding("host_op", "low", text, round(op.mean_ns)),)
 
     def _places_of_most(self, kind: PlaceKind) -> list[HostPlace]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceq.analysis._basis import UnprofiledShare, holds_in_steps, recurs, unprofiled_share
 from traceq.analysis._core_use import is_contended
@@ -28,6 +29,7 @@ from traceq.facts.timeline.data_loading import (
     DATALOAD_WAIT,
     LOADER,
     around_iterations,
+    loader_iterations,
     loader_waits,
     makes_own_batches,
 )
@@ -45,6 +47,9 @@ from traceq.whatif.unreplayed import is_replayed
 POSITION = 25
 
 _STARVED_PCT, _MOST_PCT = 5.0, 50.0
+_FIRST = 3
+"""Part of the waits, one over this, from which it is told that they are for the first batch of each epoch."""
+_INSTEAD_OF = ("host_bound", "dataload_wait")
 _WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 _LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)
 
@@ -77,12 +82,19 @@ class _Rank:
 class _Starved:
     """Waits for the loader that hold up the steps of a rank, `idle_ns` of a step of `step_ns`.
 
-    `saving` is what the rank saves without them, None where they are ranges of the program's own.
+    `saving` is what the rank saves without them, None where they are ranges of the program's own. Of `idle_ns`
+    `first_ns` are until the first batch of an epoch, whose workers were there before.
     """
 
     idle_ns: int
     step_ns: float
     saving: Saving | None
+    first_ns: int = 0
+
+    @property
+    def is_for_first(self) -> bool:
+        """Whether much of the waits is for the first batch of an epoch, however many workers make it."""
+        return _FIRST * self.first_ns >= self.idle_ns
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -155,7 +167,14 @@ def _starved(trace: Trace) -> _Starved | None:
         return None
     if not recurs(saving.steps_ns, steps_, _STARVED_PCT):
         return None
-    return _Starved(step_idle_ns, step_ns, saving)
+    return _Starved(step_idle_ns, step_ns, saving, round(_first_ns(trace, window) / len(window)))
+
+
+def _first_ns(trace: Trace, window: NDArray[np.int64]) -> int:
+    """Return the time in some steps in which nothing runs until the first batch of an epoch, with workers that stay."""
+    begins = loader_iterations(trace)
+    first = begins.whole[begins.is_again & ~begins.starts_workers]
+    return measure_common(intersect(_idle(trace), spans(*first.T)), spans(*window.T))
 
 
 def _starved_traced(job: Job, part: _Rank, gain: JobGain | None) -> Finding | None:
@@ -175,7 +194,18 @@ def _starved_traced(job: Job, part: _Rank, gain: JobGain | None) -> Finding | No
     saved = gained_words(saving_words(saving, starved.step_ns), gain)
     basis = f"{replay_term(job)}{and_followers(saving, starved.idle_ns)}"
     text = f"{waits}; removing this wait saves {saved} ({basis})"
-    finding = _finding(text, saving.least_ns, where, makes_own=part.makes_own)
+    if starved.is_for_first and not part.makes_own:
+        first = format_value(starved.first_ns, Unit.NS)
+        text = f"starved: {text}: {first} of it is for the first batch of each epoch, which workers begin only then"
+        finding = Finding(
+            "starved",
+            "high",
+            f"{text}; try longer epochs, or less work per sample",
+            saving.least_ns,
+            instead_of=_INSTEAD_OF,
+        )
+    else:
+        finding = _finding(text, saving.least_ns, where, makes_own=part.makes_own)
     return replace(finding, severity="low") if gain is not None and gain.is_nothing else finding
 
 
@@ -207,4 +237,4 @@ def _finding(
         more = "as its workers find no free core" if are_cores_taken else "or more workers"
         remedy = f"try {less}, {more}"
     text = f"starved: {waits}: {f'{where}; ' if where else ''}{remedy}"
-    return Finding("starved", "high", text, ns, instead_of=("host_bound", "dataload_wait"))
+    return Finding("starved", "high", text, ns, instead_of=_INSTEAD_OF)
