@@ -44,7 +44,7 @@ BY_EVENTS = {
     "host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait", "spin_wait",
     "starved", "launch_bound", "host_round_trips", "cold_start", "long_backward", "metric_gathers", "token_counts",
     "unfused_optimizer", "device_bound", "cpu_bound", "python_bound", "host_op",
-    "graph_capture", "worker_restarts", "uneven_steps",
+    "graph_capture", "worker_restarts", "uneven_steps", "buffer_broadcasts",
 }  # fmt: skip
 """Codes whose time `oracle.findings` computes from one file."""
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._buffer_broadcasts import buffer_broadcasts
 from traceq.analysis._collective_bandwidth import algbw_gbps, busbw_gbps
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import over_ranks
+from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
 from traceq.facts.comm.collectives import (
     COLLECTIVE_NAMES,
@@ -89,14 +91,15 @@ class _Sum:
 
 def summarize(trace: Trace) -> Part[CollectiveRow]:
     """Return calls and kernels of collectives over the whole trace; kernels without a call are rows with 0 calls."""
-    return Part(tuple(_rows(trace)))
+    return Part(tuple(_rows(trace)), buffer_broadcasts(trace))
 
 
 def merge(job: Job, parts: Sequence[Part[CollectiveRow]]) -> Report:
-    """Return the rows of all ranks; people see sums over them."""
+    """Return the rows of all ranks, of which people see sums, and the rank that waits longest for buffers."""
     rows = of_all(parts)
     table = Table.of("collectives", "Collectives", CollectiveRow, rows)
-    return Report("collectives", (table,), (_view(job, rows),) if rows else ())
+    findings = on_the_worst_rank(job, [part.finding for part in parts])
+    return Report("collectives", (table,), (_view(job, rows),) if rows else (), findings)
 
 
 def _rows(trace: Trace) -> list[CollectiveRow]:

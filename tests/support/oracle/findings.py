@@ -26,6 +26,11 @@ CATEGORIES = ("host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "allo
 BOUND = {"device_bound": "compute", "cpu_bound": "cpu_compute", "python_bound": "python"}
 IDLE = ("host_bound", "sync_wait", "alloc_wait", "tail")
 LOADS = re.compile(r"^enumerate\(DataLoader\)|^(## )?data_?load", re.IGNORECASE)
+SENDS = re.compile(
+    r"(c10d::|nccl:|gloo:|record_param_comms$|aten::(un)?flatten_dense_tensors$"
+    r"|aten::(cat|view|reshape|_reshape_alias|narrow|slice|as_strided|copy_|detach|to|_to_copy|select)$"
+    r"|aten::(empty|empty_like|empty_strided)$)"
+)
 LONGEST_GAP_NS = 1_000_000
 TO_HOST = re.compile("DtoH|DeviceToHost|DEVICE_TO_HOST")
 
@@ -51,6 +56,7 @@ def finding_times(path: Path | str) -> dict[str, float]:
     times["graph_capture"] = capturing(trace, [trace.host_steps[index][1:] for index in chosen])
     times["starved"] = starved(trace, parts)
     times["uneven_steps"] = beyond_the_median(counted)
+    times["buffer_broadcasts"] = buffer_broadcasts(trace, parts)
     times["worker_restarts"] = worker_restarts(trace, parts, counted)
     short = short_gaps(every, syncs, counted)
     times["launch_bound"] = sum(end - start for start, end in short)
@@ -101,6 +107,19 @@ def counted_windows(steps: list[dict[str, Any]]) -> list[Span]:
 def common(piece: Piece, spans: list[Span]) -> int:
     """The time of a piece within disjoint spans."""
     return sum(end - start for start, end in clip(spans, piece.start, piece.end))
+
+
+def buffer_broadcasts(trace: Trace, parts: list[Piece]) -> int:
+    """From each forward pass of DDP with a broadcast to the first op after it that sends nothing, without computing."""
+    main = sorted((e for e in trace.events if e.thread == trace.main), key=lambda e: e.start)
+    spans = []
+    for forward in (e for e in main if e.cat == "annotation" and e.name == "DistributedDataParallel.forward"):
+        inside_it = [e for e in main if e.cat == "cpu_op" and forward.start <= e.start < forward.end]
+        sent = [e.start for e in inside_it if "broadcast" in e.name]
+        if sent:
+            others = [e.start for e in inside_it if e.start >= sent[-1] and not SENDS.match(e.name)]
+            spans.append((forward.start, min([*others, forward.end])))
+    return sum(common(piece, union(spans)) for piece in parts if piece.category != "compute")
 
 
 def beyond_the_median(windows: list[Span]) -> float:

@@ -1,0 +1,62 @@
+"""DDP sends the buffers of a model before each forward pass: what that takes, and where it is little. Times in us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builder import Event, annotation, build, comms, frame, kernel, launch, op, step, write
+from oracle.findings import finding_times
+
+from traceq.analysis.registry import analyze
+from traceq.model import Run, Trace
+
+
+def forward(start: float, *, sends_us: float, corr: int, name: str = "DistributedDataParallel.forward") -> list[Event]:
+    """A step of 1,000 us: buffers are put together, sent and taken apart, then a product runs on the device."""
+    third = sends_us / 3
+    after = start + 20 + sends_us
+    return [
+        step(start, 1000, corr),
+        annotation(name, start + 10, 500),
+        *(op("aten::flatten_dense_tensors", start + 20, third), op("aten::view", start + 21, 1)),
+        op("c10d::broadcast_", start + 20 + third, 5),
+        comms("broadcast", start + 21 + third, 3),
+        *(op("aten::unflatten_dense_tensors", start + 30 + third, third), op("aten::copy_", after - third, third)),
+        *(op("aten::mm", after, 10), launch(after + 2, 3, corr), kernel("gemm", after + 6, 400, corr)),
+        op("autograd::engine::evaluate_function: MmBackward0", start + 600, 20),
+    ]
+
+
+def steps(num: int = 3, **how: float | str) -> list[Event]:
+    return [event for number in range(num) for event in forward(1000 * number, corr=number + 1, **how)]  # type: ignore[arg-type]
+
+
+def findings(trace: Trace) -> list[str]:
+    reported = analyze(Run("trace", (trace,)), "collectives").findings
+    return [finding.text for finding in reported if finding.code == "buffer_broadcasts"]
+
+
+def test_what_ddp_does_with_buffers_before_the_first_op_of_the_model_is_told() -> None:
+    """From 10 us of each step on until the product at 320 us."""
+    (text,) = findings(build(*steps(sends_us=300), distributedInfo={"backend": "nccl", "rank": 0, "world_size": 2}))
+    assert text.startswith("DDP sends the model's buffers before each forward pass, 31")
+    assert " in which nothing computes; with broadcast_buffers=False each rank keeps its own, " in text
+
+
+def test_little_time_and_other_modules_are_not() -> None:
+    world = {"backend": "nccl", "rank": 0, "world_size": 2}
+    assert findings(build(*steps(sends_us=30), distributedInfo=world)) == []
+    assert findings(build(*steps(sends_us=300, name="forward"), distributedInfo=world)) == []
+
+
+def test_the_time_is_that_of_a_second_implementation(tmp_path: Path) -> None:
+    world = {"backend": "nccl", "rank": 0, "world_size": 2}
+    rows = [*steps(sends_us=240), frame("train.py(3): main", 0, 3000)]
+    (finding,) = (
+        one
+        for one in analyze(Run("trace", (build(*rows, distributedInfo=world),)), "collectives").findings
+        if one.code == "buffer_broadcasts"
+    )
+    times = finding_times(write(tmp_path / "trace.json", *rows, distributedInfo=world))
+    assert finding.ns == pytest.approx(times["buffer_broadcasts"], abs=1)
