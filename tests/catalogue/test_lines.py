@@ -10,6 +10,7 @@ import pytest
 from builder import table
 from catalogue import FILES
 from oracle import reader
+from oracle.small_ops import open_frames
 from paths import ROOT
 
 from traceq.facts.timeline.main_lines import main_lines
@@ -27,13 +28,15 @@ NUM_INSTANTS = 60
 OURS = [ROOT / "fixtures" / "example" / "job" / "rank0.json"]
 
 
-def innermost(frames: list[reader.Event], instant: int) -> str:
-    """`model.py:20 forward` of the user frame that is open and began last."""
+def innermost(frames: list[reader.Event], instant: int, without_line: set[int]) -> str:
+    """`model.py:20 forward` of the user frame that is open and began last; no line if its row is `without_line`."""
     is_open = [frame for frame in frames if frame.start <= instant < frame.end]
     if not is_open:
         return ""
-    path, line, function = FRAME.match(max(is_open, key=lambda frame: (frame.start, -frame.end)).name).groups()  # type: ignore[union-attr]
-    return f"{path.rpartition('/')[2]}:{line} {function}"
+    last = max(is_open, key=lambda frame: (frame.start, -frame.end))
+    path, line, function = FRAME.match(last.name).groups()  # type: ignore[union-attr]
+    number = "" if last.row in without_line else f":{line}"
+    return f"{path.rpartition('/')[2]}{number} {function}"
 
 
 @pytest.mark.parametrize("path", [*(pytest.param(path, id=path.parent.name) for path in OURS), *FILES])
@@ -54,7 +57,8 @@ def test_a_moment_is_at_the_innermost_frame_and_all_of_them_are_the_step(path: P
     chosen = parts[:: max(len(parts) // NUM_INSTANTS, 1)]
     wanted = [(int(begin + end) // 2) for begin, end in chosen.tolist()]
     named = [lines.texts[number] for number in lines.line_at(np.array(wanted)).tolist()]
-    expected = [innermost(users, instant) for instant in wanted]
+    without_line = open_frames(read)
+    expected = [innermost(users, instant, without_line) for instant in wanted]
     assert [line for line, naive in zip(named, expected, strict=True) if naive] == list(filter(None, expected))
 
 
