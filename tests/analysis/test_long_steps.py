@@ -57,6 +57,26 @@ def test_its_line_is_named_where_stacks_are_recorded() -> None:
     assert "what it does more, 1.80 ms a step in aten::addmm at train.py:9 evaluate; " in finding.text
 
 
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [
+        ("torch/serialization.py(944): save", "serialization.py save"),
+        ("<built-in function sleep>", "sleep"),
+        ("<built-in method synchronize of X object at 0x7f>", "synchronize"),
+    ],
+)
+def test_what_the_loop_calls_for_that_is_named(name: str, called: str) -> None:
+    saving = [*USUAL, frame(name, 120, 700), op("aten::add", 1_000, 10)]
+    loop = frame("train.py(1): main", 0, 50_000)
+    finding = finding_of(*steps(USUAL, saving, USUAL, USUAL, USUAL), loop)
+    assert finding is not None
+    assert f"910 us a step at train.py:1 main, in {called}; " in finding.text
+    short = [*USUAL, frame(name, 120, 300), op("aten::add", 1_000, 10)]
+    finding = finding_of(*steps(USUAL, short, USUAL, USUAL, USUAL), loop)
+    assert finding is not None
+    assert "910 us a step at train.py:1 main; " in finding.text
+
+
 def test_python_between_ops_and_waits_for_a_batch_are_told_too() -> None:
     sleeping = [*USUAL, op("aten::add", 1_000, 10)]
     finding = finding_of(*steps(USUAL, sleeping, USUAL, USUAL, USUAL))

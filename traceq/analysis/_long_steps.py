@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -11,11 +12,14 @@ from numpy.typing import NDArray
 from traceq.analysis._host_causes import host_causes, place_words
 from traceq.analysis._longest_work import work_times
 from traceq.analysis._wording import category_term, in_phase
+from traceq.facts.events.name_patterns import unique_names
+from traceq.facts.timeline.call_sites import called_frames, line_function, source_line
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_steps
 from traceq.frozen import frozen
 from traceq.grouping import group
+from traceq.intervals import measure_within, spans
 from traceq.model import Trace
 from traceq.report import Finding
 from traceq.units import Unit, format_value
@@ -31,6 +35,7 @@ _LEAST_SHARE, _HIGH_SHARE = 0.1, 0.3
 _MOST_NUMBERS = 3
 _LEAST_PLACE = 0.2
 """Part of what a long step does more from which the largest place is named."""
+_BUILTIN = re.compile(r"<built-in (?:function|method) (\w+)")
 _BY_PLACE = (TimeCategory.COMPUTE, TimeCategory.CPU_COMPUTE, TimeCategory.HOST_BOUND, TimeCategory.PYTHON)
 
 
@@ -72,6 +77,8 @@ def long_steps(trace: Trace) -> LongSteps | None:
     place_ns, place = max(_places(trace, long, others))
     if place_ns * is_long.sum() < _LEAST_PLACE * more_ns:
         place, place_ns = "", 0.0
+    if place.startswith("at "):  # Python, which may be in a function of a library
+        place += _called(trace, long, others, place_ns)
     numbers = tuple(all_steps.number[long].tolist())
     return LongSteps(numbers, len(ns), total_ns, float(ns[is_long].mean()), usual_ns, place, place_ns)
 
@@ -106,6 +113,22 @@ def _places(trace: Trace, long: NDArray[np.bool_], others: NDArray[np.bool_]) ->
             more[words] += sign * ns
     yield 0.0, ""
     yield from ((ns, place) for place, ns in more.items() if place)
+
+
+def _called(trace: Trace, long: NDArray[np.bool_], others: NDArray[np.bool_], least_ns: float) -> str:
+    """Return `, in serialization.py save`: the call of the user's code with most of what `long` steps take more."""
+    frames, host = called_frames(trace), steps(trace).host
+    names, name = unique_names(trace.events, frames.rows)
+    more = np.zeros(len(names))
+    for chosen, sign in ((long, 1), (others, -1)):
+        ns = measure_within(spans(*host[chosen].T), frames.start, frames.end)
+        more += sign * np.bincount(name, ns, len(names)) / int(chosen.sum())
+    most = int(more.argmax()) if len(more) else -1
+    if most < 0 or 2 * more[most] < least_ns:
+        return ""
+    frame = trace.events.strings[names[most]]
+    builtin = _BUILTIN.match(frame)
+    return f", in {builtin[1] if builtin else line_function(source_line(frame)) or frame}"
 
 
 def _other_cells(trace: Trace, chosen: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:

@@ -28,6 +28,7 @@ from traceq.model import CallStacks, Category, Trace
 __all__ = [
     "CLOCK_SKEW_NS",
     "Origins",
+    "called_frames",
     "declared_phases",
     "is_at_line",
     "line_function",
@@ -143,6 +144,17 @@ def user_frames(trace: Trace) -> NDArray[np.int64]:
     """Return the rows of the main thread's frames of Python outside of libraries."""
     frames = python_frames(trace).get(main_track(trace))
     return np.empty(0, np.int64) if frames is None else frames.rows[_is_user(trace, frames)]
+
+
+def called_frames(trace: Trace) -> Nest:
+    """Return the main thread's frames of libraries, and of what is built in, that the user's code calls; no parents."""
+    frames = python_frames(trace).get(main_track(trace))
+    if frames is None:
+        none = np.empty(0, np.int64)
+        return Nest(none, none, none, none)
+    is_user = _is_user(trace, frames)
+    called = np.flatnonzero(~is_user & (frames.parent >= 0) & is_user[frames.parent])
+    return Nest(frames.rows[called], frames.start[called], frames.end[called], np.full(len(called), -1))
 
 
 def user_line(frames: Sequence[str]) -> str:
