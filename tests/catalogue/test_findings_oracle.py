@@ -45,6 +45,7 @@ BY_EVENTS = {
     "starved", "launch_bound", "host_round_trips", "cold_start", "long_backward", "metric_gathers", "token_counts",
     "unfused_optimizer", "device_bound", "cpu_bound", "python_bound", "host_op",
     "graph_capture", "worker_restarts", "uneven_steps", "buffer_broadcasts",
+    "host_alone",
 }  # fmt: skip
 """Codes whose time `oracle.findings` computes from one file."""
 

@@ -461,7 +461,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "starved": by_loader,
     "worker_restarts": at_most(by_loader),
     "uneven_steps": by_long_steps,
-    "buffer_broadcasts": at_most(by_window),
+    **dict.fromkeys(("buffer_broadcasts", "host_alone"), at_most(by_window)),
     "outside_phases": by_other_phase,
     "small_ops": at_most(by_line),
     **dict.fromkeys(("busy_machine", "contended_cores"), by_core_use),

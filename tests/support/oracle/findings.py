@@ -31,6 +31,7 @@ SENDS = re.compile(
     r"|aten::(cat|view|reshape|_reshape_alias|narrow|slice|as_strided|copy_|detach|to|_to_copy|select)$"
     r"|aten::(empty|empty_like|empty_strided)$)"
 )
+QUERIES = re.compile(r"Get|Query|Occupancy|Record|IsCapturing|PeekAtLastError|EventCreate|SetDevice")
 LONGEST_GAP_NS = 1_000_000
 TO_HOST = re.compile("DtoH|DeviceToHost|DEVICE_TO_HOST")
 
@@ -57,6 +58,7 @@ def finding_times(path: Path | str) -> dict[str, float]:
     times["starved"] = starved(trace, parts)
     times["uneven_steps"] = beyond_the_median(counted)
     times["buffer_broadcasts"] = buffer_broadcasts(trace, parts)
+    times["host_alone"] = host_alone(trace, [trace.host_steps[index][1:] for index in chosen])
     times["worker_restarts"] = worker_restarts(trace, parts, counted)
     short = short_gaps(every, syncs, counted)
     times["launch_bound"] = sum(end - start for start, end in short)
@@ -120,6 +122,14 @@ def buffer_broadcasts(trace: Trace, parts: list[Piece]) -> int:
             others = [e.start for e in inside_it if e.start >= sent[-1] and not SENDS.match(e.name)]
             spans.append((forward.start, min([*others, forward.end])))
     return sum(common(piece, union(spans)) for piece in parts if piece.category != "compute")
+
+
+def host_alone(trace: Trace, within: list[Span]) -> int:
+    """The time of steps without calls that may wait for a device: all but short launches and queries."""
+    calls = [event for event in trace.events if event.cat == "runtime"]
+    waits = [c for c in calls if not QUERIES.search(c.name) and ("Launch" not in c.name or c.end - c.start >= 100_000)]
+    waiting = union([(call.start, call.end) for call in waits])
+    return sum(end - start - measure(clip(waiting, start, end)) for start, end in within)
 
 
 def beyond_the_median(windows: list[Span]) -> float:
