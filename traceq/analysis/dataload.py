@@ -49,7 +49,6 @@ POSITION = 25
 _STARVED_PCT, _MOST_PCT = 5.0, 50.0
 _FIRST = 3
 """Part of the waits, one over this, from which it is told that they are for the first batch of each epoch."""
-_INSTEAD_OF = ("host_bound", "dataload_wait")
 _WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 _LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)
 
@@ -92,9 +91,9 @@ class _Starved:
     first_ns: int = 0
 
     @property
-    def is_for_first(self) -> bool:
-        """Whether much of the waits is for the first batch of an epoch, however many workers make it."""
-        return _FIRST * self.first_ns >= self.idle_ns
+    def told_first_ns(self) -> int:
+        """Ns of the waits for the first batch of an epoch, however many workers make it; 0 if they are not much."""
+        return self.first_ns if _FIRST * self.first_ns >= self.idle_ns else 0
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -190,22 +189,11 @@ def _starved_traced(job: Job, part: _Rank, gain: JobGain | None) -> Finding | No
     waits = f"the step waits {format_value(starved.idle_ns, Unit.NS)} ({share}) for the data loader"
     saving = starved.saving
     if saving is None:
-        return _finding(waits, starved.idle_ns, where, makes_own=part.makes_own)
+        return _finding(waits, starved.idle_ns, where, first_ns=starved.told_first_ns, makes_own=part.makes_own)
     saved = gained_words(saving_words(saving, starved.step_ns), gain)
     basis = f"{replay_term(job)}{and_followers(saving, starved.idle_ns)}"
     text = f"{waits}; removing this wait saves {saved} ({basis})"
-    if starved.is_for_first and not part.makes_own:
-        first = format_value(starved.first_ns, Unit.NS)
-        text = f"starved: {text}: {first} of it is for the first batch of each epoch, which workers begin only then"
-        finding = Finding(
-            "starved",
-            "high",
-            f"{text}; try longer epochs, or less work per sample",
-            saving.least_ns,
-            instead_of=_INSTEAD_OF,
-        )
-    else:
-        finding = _finding(text, saving.least_ns, where, makes_own=part.makes_own)
+    finding = _finding(text, saving.least_ns, where, first_ns=starved.told_first_ns, makes_own=part.makes_own)
     return replace(finding, severity="low") if gain is not None and gain.is_nothing else finding
 
 
@@ -227,14 +215,20 @@ def _starved_unprofiled(job: Job, share: UnprofiledShare, parts: Sequence[_Rank]
 
 
 def _finding(
-    waits: str, ns: int, where: str = "", *, makes_own: bool = False, are_cores_taken: bool = False
+    waits: str, ns: int, where: str = "", *, first_ns: int = 0, makes_own: bool = False, are_cores_taken: bool = False
 ) -> Finding:
-    """Return the finding with its remedy: more workers only where a core is free, and any where there are none."""
+    """Return the finding with its remedy: more workers only where a core is free, and any where there are none.
+
+    None of them helps where `first_ns` are for the first batch of an epoch.
+    """
     less = f"less work {'there' if where else 'per sample'}"
     if makes_own:
         remedy = f"the main thread makes each batch itself (num_workers=0); try num_workers > 0, or {less}"
+    elif first_ns:
+        first = f"{format_value(first_ns, Unit.NS)} of it is for the first batch of each epoch"
+        remedy = f"{first}, which workers begin only then; try longer epochs, or {less}"
     else:
         more = "as its workers find no free core" if are_cores_taken else "or more workers"
         remedy = f"try {less}, {more}"
     text = f"starved: {waits}: {f'{where}; ' if where else ''}{remedy}"
-    return Finding("starved", "high", text, ns, instead_of=_INSTEAD_OF)
+    return Finding("starved", "high", text, ns, instead_of=("host_bound", "dataload_wait"))
