@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from builder import Event, annotation, build, call, comms, frame, kernel, launch, op, step, table, world
+from builder import Event, annotation, build, call, comms, frame, kernel, launch, op, row, step, table, world
 from paths import ROOT, TRACES
 
 from traceq.analysis.registry import analyze
@@ -79,6 +79,18 @@ def test_launches_of_no_time_still_load_a_kernel_once() -> None:
     least, most = saved_us(run_of(*events), NoLaunchLatency())
     assert least == pytest.approx(45, abs=6)
     assert most == pytest.approx(180, abs=20)
+
+
+@pytest.mark.parametrize("name", ["Activity Buffer Request", "Lazy Function Loading", "Buffer Flush"])
+def test_launches_of_no_time_leave_what_the_profiler_holds_up_in_an_op(name: str) -> None:
+    """As above, but the first op takes 2,000 more, in which its thread is held up; a flush is on another thread."""
+    events = [step(0, 2200), op("aten::mm", 1, 2008), row("overhead", name, 3, 2000, tid=0)]
+    for number in range(10):
+        start = 20 * number + 2000
+        events += [launch(start + 5, 5, number + 1), kernel("k", start + 15, 2, number + 1)]
+    least, most = saved_us(run_of(*events), NoLaunchLatency())
+    assert least == pytest.approx(50, abs=6)
+    assert most == pytest.approx(2180 if name == "Buffer Flush" else 180, abs=20)
 
 
 def meeting(number: int, start: int, end: int) -> list[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,11 +10,12 @@ from numpy.typing import NDArray
 
 from traceq.errors import UsageFault
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.once_per_process import calls_once_per_process
 from traceq.facts.events.ops_on_cpu import ops_on_cpu
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.frozen import frozen
-from traceq.intervals import intersect, sorted_unique, subtract
+from traceq.intervals import Spans, intersect, sorted_unique, spans, subtract, union
 from traceq.model import Category, Trace
 from traceq.units import format_ranks
 from traceq.whatif.intervention import Intervention, RankIntervention
@@ -34,6 +36,7 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _NEVER = -(2**60)
+_SETUP = re.compile(r"^((Activity )?Buffer Request|Runtime Triggered Module Loading|Lazy Function Loading)$")
 _NO_COLLECTIVE = "no collective is recorded in these steps"
 
 
@@ -185,7 +188,7 @@ class WithoutStraggler(Intervention):
 class NoLaunchLatency(RankIntervention):
     """As by CUDA graphs: at least launch calls and latency take no time, at most no host time that can be for them.
 
-    Waits, ops that compute on the CPU and what a process does once are for no launch.
+    Waits, ops that compute on the CPU, what a process does once and the start of the profiler are for no launch.
     """
 
     held = (
@@ -216,11 +219,19 @@ class NoLaunchLatency(RankIntervention):
         launch, view = part.launch[part.counted[part.launch]], weights.edges
         view[launch] = np.minimum(view[launch], 0)
         stays = np.concatenate([*calls_once_per_process(part.trace), ops_on_cpu(part.trace)])
-        kept = by_chain(part.trace, stays)
+        kept = [union(each, _setup(part.trace)) for each in by_chain(part.trace, stays)]
         times = [part.counted_windows] * len(kept) if most else by_chain(part.trace, _launches(part.trace))
         weights.scale_host(
             [intersect(subtract(*each), part.counted_windows) for each in zip(times, kept, strict=True)], 0
         )
+
+
+def _setup(trace: Trace) -> Spans:
+    """Return when a call of the host waits for the profiler to begin, or for code to load; not whose call it is."""
+    events = trace.events
+    rows = events.rows(Category.OVERHEAD)
+    rows = rows[matching(events, rows, _SETUP)]
+    return spans(events.ts[rows], events.end[rows])
 
 
 def _launches(trace: Trace) -> Ints:
