@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ settings.load_profile("sample")
 os.environ["XDG_CACHE_HOME"] = mkdtemp(prefix="traceq-cache-")  # not the user's own
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 os.environ.pop("COLUMNS", None)  # pytest-xdist says how wide its terminal is; texts compared here are a pipe's
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a script's `make test &`, whose children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
