@@ -38,6 +38,7 @@ from traceq.compare.explain import MAX_PEERS, explain
 from traceq.compare.exposed_cells import waits_apart
 from traceq.compare.inference import inference_deltas
 from traceq.compare.interaction import arm_interactions
+from traceq.compare.loader_line import loading_worker_words
 from traceq.compare.loader_starvation import feeding, feeding_words
 from traceq.compare.rank_sentences import rank_words, slowest_words
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
@@ -46,6 +47,7 @@ from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Fee
 from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory, read_into_memory
 from traceq.compare.side_names import side_names
 from traceq.compare.step_times import compare_cpu, compare_sides, ranges_of_steps
+from traceq.compare.traced_doubt import doubt
 from traceq.compare.unprofiled_sentences import unprofiled_phase_words
 from traceq.compare.verdict_sentences import cpu_words, no_difference_seen, sample_words, verdict_words
 from traceq.compare.where_sentences import (
@@ -67,7 +69,6 @@ from traceq.runs.run_folder import is_run, read_manifest
 from traceq.runs.sides import recordings_in
 from traceq.stats import Comparison, samples_apart
 from traceq.threshold import THRESHOLD_PCT
-from traceq.units import Unit, format_value
 
 __all__ = ["arms_of_run", "diff", "diff_arms", "diff_run", "diff_runs", "diff_sides"]
 
@@ -213,7 +214,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         words=(),
         ranks=ranks,
         cpu=compare_cpu(a, b, threshold_pct, None),
-        doubt=_doubt(traced, comparison, steps) if traced else "",
+        doubt=doubt(traced, comparison, steps) if traced else "",
         free=added_ops_text(a.ranks, reference.ranks, _changed_phase(causes)) if traced and reference else "",
         inference=inference_deltas(a.ranks, b.ranks),
         work=work_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else (),
@@ -262,7 +263,9 @@ def _factor_words(diff: Diff) -> tuple[str, ...]:
     """Return by what the work of all ops changed, and the step: nothing where it is of samples, or not decided."""
     steps = diff.steps
     is_step = steps is not None and diff.comparison is not None and diff.comparison.samples is None
-    if steps is None or not is_step or not diff.comparable.ok or (steps.unprofiled and steps.verdict.is_open):
+    if steps is None or not is_step or not diff.comparable.ok:
+        return ()
+    if steps.unprofiled and steps.verdict.is_open and not steps.steps_apart:
         return ()
     computing = [cell for cell in diff.cells if cell.category in (_COMPUTE, _CPU_COMPUTE)]
     computing_ns = sum(cell.a_ns for cell in computing), sum(cell.b_ns for cell in computing)
@@ -295,6 +298,7 @@ def _traced_words(a: Side, b: Side, diff: Diff, *, is_other_job: bool) -> tuple[
         *(start_words(a, b, names, traced, exposed_delta_ns(cells)) if same_code else ()),
         *(lateness_words(*names, traced, cells) if same_code else ()),
         *of_causes,
+        *loading_worker_words(a, b, names, causes),
         *unknown_size_words(a, b, causes, traced.delta_ns),
         *waiting_words(traced, cells, causes, num_ranks=len(diff.ranks)),
         *work_split_words(traced, diff.work, timed=is_seen),
@@ -339,29 +343,6 @@ def _source(side: Side) -> Source:
 def _control(a: Side) -> str:
     """Return the arm of the A/A control; "" for a side that was not recorded."""
     return a.run.manifest.baseline if a.run.manifest else ""
-
-
-def _doubt(traced: Traced, comparison: Comparison | None, steps: Comparison | None) -> str:
-    """Return why durations of the traced steps are no evidence; "" where they are.
-
-    `comparison` is of samples where the sides differ in them, `steps` always of steps, as the traced delta is.
-    """
-    delta = format_value(traced.delta_ns, Unit.DELTA_NS)
-    left_out = "trust which ops were added or removed, not their durations (--full)."
-    if _is_outside(traced, steps):
-        return f"The traced delta, {delta}, is outside the unprofiled 95 % CI: {left_out}"
-    if comparison is not None and comparison.unprofiled and not comparison.verdict.is_difference:
-        if comparison.verdict.is_open:
-            return f"The unprofiled steps do not decide, and the traced {delta} is no evidence by itself: {left_out}"
-        return f"The unprofiled steps show no difference that the traced {delta} could explain: {left_out}"
-    return ""
-
-
-def _is_outside(traced: Traced, steps: Comparison | None) -> bool:
-    if steps is None or not steps.unprofiled or steps.ci95_ns is None:
-        return False
-    low, high = steps.ci95_ns
-    return not low <= traced.delta_ns <= high
 
 
 def _missing(a: Side, b: Side) -> str:

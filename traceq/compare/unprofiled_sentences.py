@@ -22,7 +22,7 @@ def unprofiled_phase_words(a: Side, b: Side, names: tuple[str, str], steps: Comp
     Times are means over ranks and steps. Nothing where no step is unprofiled, the verdict claims no difference, no
     phase has a notable part of it, or the means differ the other way: rare long steps, which the verdict is robust to.
     """
-    if steps is None or not steps.unprofiled or not steps.verdict.is_difference:
+    if steps is None or not steps.unprofiled or not steps.is_seen:
         return ()
     timings = [side.run.timings for side in (a, b)]
     of_a, of_b = ({phase.name: phase.mean for phase in unprofiled_phases(each)} if each else {} for each in timings)

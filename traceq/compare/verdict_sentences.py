@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceq.compare.comparable import UNKNOWN_SAMPLES
 from traceq.compare.result import Comparable, Diff
 from traceq.stats import Comparison, Interaction
+from traceq.stats.sample_kinds import PROCESSES
 from traceq.units import Unit, format_value
 
 __all__ = ["cpu_words", "interaction_words", "no_difference_seen", "sample_words", "verdict_words"]
@@ -83,7 +84,13 @@ def verdict_words(
     threshold = format_value(verdict.threshold_pct, Unit.PERCENT)
     control = control or a_name
     noise = "" if floor is None else f" A/A noise floor: {format_value(floor, Unit.NS)} ({control} against itself)."
-    lead = _open(a_name, b_name, comparison, _per(comparison, per)) if verdict.is_open else f"{b_name} {cost}"
+    lead = f"{b_name} {cost}"
+    if comparison.steps_apart:
+        nums = dict.fromkeys((comparison.num_a, comparison.num_b))
+        processes = PROCESSES.count(" and ".join(f"{num:,}" for num in nums))
+        lead = f"{b_name} {_taken(amount)} {unit}, from {processes}, no interval"
+    elif verdict.is_open:
+        lead = _open(a_name, b_name, comparison, _per(comparison, per))
     return (
         f"{lead}: {verdict.text} at the {threshold} threshold{_one_of(comparison)}.",
         f"Why: {verdict.reason}.{noise}",

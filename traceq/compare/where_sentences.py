@@ -155,7 +155,7 @@ def python_words(a_name: str, b_name: str, causes: Sequence[Cause], steps: Compa
 
     Only of Python that is as much as most of the difference of unprofiled steps, compared in `steps`.
     """
-    if steps is None or not steps.unprofiled or not steps.verdict.is_difference or not steps.delta_ns:
+    if steps is None or not steps.unprofiled or not steps.is_seen or not steps.delta_ns:
         return ()
     python = [cause for cause in causes if cause.is_python and cause.line]
     most = max(python, key=lambda cause: cause.delta_ns / steps.delta_ns, default=None)

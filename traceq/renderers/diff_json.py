@@ -187,6 +187,7 @@ def _verdict(diff: Diff) -> dict[str, object]:
             "pairs_needed": None,
             "num_questions": 0,
             "of": "step",
+            "steps_apart": False,
         }
     verdict = comparison.verdict
     return {
@@ -196,4 +197,5 @@ def _verdict(diff: Diff) -> dict[str, object]:
         "pairs_needed": verdict.pairs_needed,
         "num_questions": comparison.num_questions,
         "of": "step" if comparison.samples is None else "sample",
+        "steps_apart": comparison.steps_apart,
     }

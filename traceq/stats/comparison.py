@@ -47,7 +47,8 @@ class Comparison:
     `num_b` count the values of each side, paired or not. With `samples`, those per step of A and of B, all times are
     for as many samples as A's step has. `p_material` is the chance of an interval so far beyond the threshold if the
     difference is at most that, over all looks, `p_different` likewise beyond 0 if there is none; `num_questions`
-    comparisons of the run have their verdicts together.
+    comparisons of the run have their verdicts together. `steps_apart`: without an interval, whether the steps of
+    these processes are longer on one side.
     """
 
     a_ns: int
@@ -70,12 +71,18 @@ class Comparison:
     p_material: float = 1.0
     p_different: float = 1.0
     num_questions: int = 1
+    steps_apart: bool = False
     caveats: tuple[Caveat, ...] = ()
 
     @property
     def delta_pct(self) -> float:
         """`delta_ns` in percent of `a_ns`."""
         return 100 * self.delta_ns / self.a_ns if self.a_ns else 0.0
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether there is a difference by the verdict, or one between these processes that no interval vouches for."""
+        return self.verdict.is_difference or self.steps_apart
 
     def each(self, ns: int) -> float:
         """Return one of these times per step, or with `samples` per sample."""

@@ -1,0 +1,94 @@
+"""Two recordings of one process each: no interval, but steps that lie apart are a difference of these processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builder import annotation, build, frame, op, step
+from made_sides import MANIFEST, paired, run_of
+from numpy.typing import NDArray
+
+from traceq.compare.diff import diff_runs
+from traceq.compare.result import Diff
+from traceq.model import Run, Timings
+
+NUM = 40
+NOISE_US = np.random.default_rng(1).normal(0, 20, (2, NUM))
+LOADER_WAIT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def recorded(run_id: str, steps_us: NDArray[np.float64], *, gpu_us: float) -> Run:
+    """A recording with these unprofiled steps, and traced ones with a kernel of this length."""
+    step_ns = (1000 * steps_us).astype(np.int64)[None]
+    none = np.zeros(1, np.int64)
+    waits_ns = np.stack([step_ns - 600_000, np.full_like(step_ns, 600_000)], axis=2)
+    times = step_ns, waits_ns, waits_ns, np.arange(step_ns.size)
+    timings = Timings(
+        ("dataload_wait", "forward"), *times, none, none, none, num_warmup=0, by_device=False, host_step_ns=step_ns
+    )
+    median_us = float(np.median(steps_us))
+    pairs = (paired("off", "on", median_us, median_us),)
+    run = run_of("off", dur=gpu_us, manifest=replace(MANIFEST, run_id=run_id), pairs=pairs)
+    return replace(run, timings=timings)
+
+
+def compared(a_us: NDArray[np.float64], b_us: NDArray[np.float64], *, more_gpu_us: float = 100) -> Diff:
+    return diff_runs(recorded("r1", a_us, gpu_us=200), recorded("r2", b_us, gpu_us=200 + more_gpu_us))
+
+
+def is_apart(diff: Diff) -> bool:
+    assert diff.comparison is not None
+    assert diff.comparison.verdict.name == "inconclusive"
+    return diff.comparison.steps_apart
+
+
+def test_steps_that_lie_apart_are_told_with_phase_and_causes() -> None:
+    diff = compared(1000 + NOISE_US[0], 1100 + NOISE_US[1])
+    assert is_apart(diff)
+    assert diff.comparison is not None
+    assert diff.comparison.is_seen
+    assert " more per step (+" in diff.words[0]
+    assert diff.words[0].endswith(", from 1 process per side, no interval: inconclusive at the 0.50 % threshold.")
+    assert diff.words[1].startswith("Why: 1 process per side gives no confidence interval; record at least 4: ")
+    assert diff.doubt == ""
+    assert any(words.startswith("Causes of the traced +100 us per step: +100 us ") for words in diff.words)
+
+
+@pytest.mark.parametrize("more_gpu_us", [0, 30, 300, -100])
+def test_traced_steps_that_say_otherwise_are_no_evidence(more_gpu_us: float) -> None:
+    diff = compared(1000 + NOISE_US[0], 1100 + NOISE_US[1], more_gpu_us=more_gpu_us)
+    assert is_apart(diff)
+    assert "is not that of the unprofiled steps, +" in diff.doubt
+    assert any(words.startswith("In the unprofiled steps, dataload_wait takes ") for words in diff.words)
+
+
+def test_steps_that_overlap_decide_nothing() -> None:
+    diff = compared(1000 + NOISE_US[0], 1005 + NOISE_US[1])
+    assert not is_apart(diff)
+    assert diff.words[0].startswith("Not decided: ")
+    assert diff.doubt.startswith("The unprofiled steps do not decide")
+
+
+def test_steps_in_bursts_are_told_by_the_means_of_fifths() -> None:
+    """As of a loader whose workers fetch ahead: three steps of four have their batch."""
+    waits = np.tile([0, 0, 0, 400], NUM // 4)
+    assert is_apart(compared(1000 + waits + NOISE_US[0], 1010 + 3 * waits + NOISE_US[1]))
+
+
+def test_equal_steps_are_rarely_apart() -> None:
+    """Each fifth of one above each of the other has a chance of 2 in 252."""
+    rng = np.random.default_rng(2)
+    steps_us = rng.normal(1000, 20, (200, 2, NUM))
+    assert sum(is_apart(compared(*pair)) for pair in steps_us) <= 6
+
+
+def test_the_data_loader_has_the_line_that_makes_its_batches() -> None:
+    def loads(wait_us: float) -> Run:
+        frames = frame("train.py(20): main", 0, wait_us + 90), frame("data.py(14): decode", 12, wait_us - 4)
+        work = annotation(LOADER_WAIT, 10, wait_us), op("aten::mm", wait_us + 20, 40)
+        return Run("plain", (build(step(0, wait_us + 100), *frames, *work),))
+
+    (cause,) = (each for each in diff_runs(loads(100), loads(400)).causes if each.name == "data loader")
+    assert (cause.delta_ns, cause.line) == (pytest.approx(300_000, rel=0.05), "data.py:14 decode")
