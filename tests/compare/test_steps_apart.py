@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 
 from traceq.compare.diff import diff_runs
 from traceq.compare.result import Diff
-from traceq.model import Run, Timings
+from traceq.model import CoreUse, Run, Timings
 
 NUM = 40
 NOISE_US = np.random.default_rng(1).normal(0, 20, (2, NUM))
 LOADER_WAIT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-def recorded(run_id: str, steps_us: NDArray[np.float64], *, gpu_us: float) -> Run:
+def recorded(run_id: str, steps_us: NDArray[np.float64], *, gpu_us: float, core_use: CoreUse | None = None) -> Run:
     """A recording with these unprofiled steps, and traced ones with a kernel of this length."""
+    facts = core_use.facts() if core_use else {}
     step_ns = (1000 * steps_us).astype(np.int64)[None]
     none = np.zeros(1, np.int64)
     waits_ns = np.stack([step_ns - 600_000, np.full_like(step_ns, 600_000)], axis=2)
@@ -30,7 +31,8 @@ def recorded(run_id: str, steps_us: NDArray[np.float64], *, gpu_us: float) -> Ru
     )
     median_us = float(np.median(steps_us))
     pairs = (paired("off", "on", median_us, median_us),)
-    run = run_of("off", dur=gpu_us, manifest=replace(MANIFEST, run_id=run_id), pairs=pairs)
+    manifest = replace(MANIFEST, run_id=run_id, environment={**MANIFEST.environment, **facts})
+    run = run_of("off", dur=gpu_us, manifest=manifest, pairs=pairs)
     return replace(run, timings=timings)
 
 
@@ -82,6 +84,25 @@ def test_equal_steps_are_rarely_apart() -> None:
     rng = np.random.default_rng(2)
     steps_us = rng.normal(1000, 20, (200, 2, NUM))
     assert sum(is_apart(compared(*pair)) for pair in steps_us) <= 6
+
+
+@pytest.mark.parametrize(
+    ("b_waits_us", "others", "is_theirs"), [(80, 1.5, True), (30, 1.5, False), (80, 0.1, False), (0, 1.5, False)]
+)
+def test_waits_for_cores_that_other_processes_keep_are_no_difference(
+    b_waits_us: int, others: float, *, is_theirs: bool
+) -> None:
+    quiet = CoreUse(2, 1, 0, 1_000_000, 900_000, 0, 0, 0, 0, 0.0)
+    waits_ns = 1000 * b_waits_us
+    busy = replace(quiet, thread_core_wait_ns=waits_ns, step_core_wait_ns=waits_ns, other_busy_cores=others)
+    a = recorded("r1", 1000 + NOISE_US[0], gpu_us=200, core_use=quiet)
+    b = recorded("r2", 1100 + NOISE_US[1], gpu_us=300, core_use=busy)
+    diff = diff_runs(a, b)
+    assert is_apart(diff) is not is_theirs
+    waits = "The machine was busy with other processes: a thread waits 0 per step for a core in A, 80.0 us in B; "
+    assert any(words.startswith(waits) for words in diff.words) is is_theirs
+    swapped = diff_runs(b, a)
+    assert is_apart(swapped) is not is_theirs
 
 
 def test_the_data_loader_has_the_line_that_makes_its_batches() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from traceq.analysis.facts import fact_tables
 from traceq.analysis.registry import describe
+from traceq.compare.busy_machine import busy_machine_words
 from traceq.compare.cause_sentences import alone_text, cause_words, is_jitter
 from traceq.compare.caveats import (
     arm_ended,
@@ -254,6 +255,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_o
         *work_words(a, b),
         *(() if is_other_job else _factor_words(diff)),
         *why,
+        *(busy_machine_words(a, b, (diff.a_name, diff.b_name), diff.steps.delta_ns) if diff.steps else ()),
         *cpu_words(cpu),
         *sample_words(diff.comparison, diff.steps),
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.compare.busy_machine import is_by_other_processes
 from traceq.compare.caveats import PROFILED_STEPS, not_interleaved, not_paired
 from traceq.compare.result import Comparable
 from traceq.compare.side import Side, of_one_run
@@ -43,7 +44,8 @@ def compare_sides(
         comparison = compare_values(of_a, of_b, threshold_pct=threshold_pct, samples=samples)
         caveats = (*comparison.caveats, *not_paired(a, b), *not_interleaved(a, b))
         comparison = _with_advice(replace(comparison, caveats=caveats), a, b)
-        comparison = replace(comparison, steps_apart=not comparison.ci95_ns and _are_apart(a, b, samples))
+        if not comparison.ci95_ns and not is_by_other_processes(a, b, comparison.delta_ns):
+            comparison = replace(comparison, steps_apart=_are_apart(a, b, samples))
     elif a.run.traces and b.run.traces:
         comparison = _compare_means(*_traced_steps(a, b), threshold_pct, samples)
         comparison = replace(comparison, caveats=(*comparison.caveats, PROFILED_STEPS))

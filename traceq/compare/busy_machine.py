@@ -1,0 +1,42 @@
+"""Whether other processes on the machine made the steps of one of two recordings longer."""
+
+from __future__ import annotations
+
+from traceq.compare.side import Side, of_one_run
+from traceq.model import CoreUse
+from traceq.units import Unit, format_value
+
+__all__ = ["busy_machine_words", "is_by_other_processes"]
+
+_MIN_OTHERS = 0.2
+"""Share of the cores that processes outside the job keep busy."""
+_MIN_PART = 0.5
+"""Part of the difference by which a thread of one side waits longer for a core."""
+
+
+def is_by_other_processes(a: Side, b: Side, delta_ns: float) -> bool:
+    """Return whether half of a difference of separate recordings is waits for a core that others kept busy."""
+    waits = _waits(a, b)
+    if waits is None or not delta_ns:
+        return False
+    slower = waits[1] if delta_ns > 0 else waits[0]
+    more_ns = waits[1].thread_core_wait_ns - waits[0].thread_core_wait_ns
+    return more_ns / delta_ns >= _MIN_PART and slower.other_busy_cores >= _MIN_OTHERS * slower.cores_available
+
+
+def busy_machine_words(a: Side, b: Side, names: tuple[str, str], delta_ns: float) -> tuple[str, ...]:
+    """Return that the machine was busy, and for how long a step waited for a core on both sides."""
+    waits = _waits(a, b)
+    if waits is None or not is_by_other_processes(a, b, delta_ns):
+        return ()
+    of_a, of_b = (format_value(use.thread_core_wait_ns, Unit.NS) for use in waits)
+    waited = f"{of_a} per step for a core in {names[0]}, {of_b} in {names[1]}"
+    return (f"The machine was busy with other processes: a thread waits {waited}; record both on an idle one.",)
+
+
+def _waits(a: Side, b: Side) -> tuple[CoreUse, CoreUse] | None:
+    """Return the use of cores of both sides; None for arms that take turns, and where it was not measured."""
+    if of_one_run(a, b) and not (a.is_isolated and b.is_isolated):
+        return None
+    of_sides = [CoreUse.of(side.run.manifest.facts_for(side.run.arm)) if side.run.manifest else None for side in (a, b)]
+    return (of_sides[0], of_sides[1]) if of_sides[0] is not None and of_sides[1] is not None else None
