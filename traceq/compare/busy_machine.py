@@ -11,17 +11,16 @@ __all__ = ["busy_machine_words", "is_by_other_processes"]
 _MIN_OTHERS = 0.2
 """Share of the cores that processes outside the job keep busy."""
 _MIN_PART = 0.5
-"""Part of the difference by which a thread of one side waits longer for a core."""
+"""Part of the difference for which a thread waits for a core on one side."""
 
 
 def is_by_other_processes(a: Side, b: Side, delta_ns: float) -> bool:
-    """Return whether half of a difference of separate recordings is waits for a core that others kept busy."""
-    waits = _waits(a, b)
-    if waits is None or not delta_ns:
-        return False
-    slower = waits[1] if delta_ns > 0 else waits[0]
-    more_ns = waits[1].thread_core_wait_ns - waits[0].thread_core_wait_ns
-    return more_ns / delta_ns >= _MIN_PART and slower.other_busy_cores >= _MIN_OTHERS * slower.cores_available
+    """Return whether waits for a core that others kept busy may be half of a difference of separate recordings."""
+    return any(
+        use.thread_core_wait_ns >= _MIN_PART * abs(delta_ns)
+        for use in _waits(a, b) or ()
+        if use.other_busy_cores >= _MIN_OTHERS * use.cores_available
+    )
 
 
 def busy_machine_words(a: Side, b: Side, names: tuple[str, str], delta_ns: float) -> tuple[str, ...]:
