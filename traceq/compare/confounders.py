@@ -19,6 +19,7 @@ from traceq.compare.labels import LOADER
 from traceq.compare.other_jobs import job_difference
 from traceq.compare.result import Cause, Traced
 from traceq.compare.side import Side
+from traceq.compare.thread_blocks import block_difference
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops
 from traceq.facts.timeline.cold_start import cold_ns, cold_share
@@ -220,7 +221,8 @@ def _work_differences(a: Side, b: Side) -> Iterator[str]:
         ours, theirs = a.first_trace(), b.first_trace()
         yield from filter(None, [dtype_difference(ours, theirs)])
         if a.samples == b.samples:
-            yield from filter(None, [shape_difference(ours, theirs), calls_difference(ours, theirs)])
+            yield from filter(None, [shape_difference(ours, theirs), block_difference(ours, theirs)])
+            yield from filter(None, [calls_difference(ours, theirs)])
             yield from filter(None, [_job_difference(a, b)])
 
 
