@@ -16,6 +16,7 @@ from traceq.model import CoreUse, Run, Timings
 
 NUM = 40
 NOISE_US = np.random.default_rng(1).normal(0, 20, (2, NUM))
+QUIET = CoreUse(2, 1, 0, 1_000_000, 900_000, 0, 0, 0, 0, 0.0)
 LOADER_WAIT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
@@ -90,10 +91,9 @@ def test_equal_steps_are_rarely_apart() -> None:
 def test_waits_for_cores_that_other_processes_keep_are_no_difference(
     b_waits_us: int, others: float, *, is_theirs: bool
 ) -> None:
-    quiet = CoreUse(2, 1, 0, 1_000_000, 900_000, 0, 0, 0, 0, 0.0)
     waits_ns = 1000 * b_waits_us
-    busy = replace(quiet, thread_core_wait_ns=waits_ns, step_core_wait_ns=waits_ns, other_busy_cores=others)
-    a = recorded("r1", 1000 + NOISE_US[0], gpu_us=200, core_use=quiet)
+    busy = replace(QUIET, thread_core_wait_ns=waits_ns, step_core_wait_ns=waits_ns, other_busy_cores=others)
+    a = recorded("r1", 1000 + NOISE_US[0], gpu_us=200, core_use=QUIET)
     b = recorded("r2", 1100 + NOISE_US[1], gpu_us=300, core_use=busy)
     diff = diff_runs(a, b)
     assert is_apart(diff) is not is_theirs
@@ -101,6 +101,14 @@ def test_waits_for_cores_that_other_processes_keep_are_no_difference(
     assert any(words.startswith(waits) for words in diff.words) is is_theirs
     swapped = diff_runs(b, a)
     assert is_apart(swapped) is not is_theirs
+
+
+def test_a_busy_machine_makes_no_step_three_times_as_long() -> None:
+    """A third of it are waits for a core: that makes a step 2.25 times as long at most."""
+    busy = CoreUse(2, 1, 0, 3_000_000, 900_000, 0, 1_000_000, 1_000_000, 0, 1.5)
+    a = recorded("r1", 1000 + NOISE_US[0], gpu_us=200, core_use=QUIET)
+    assert is_apart(diff_runs(a, recorded("r2", 3000 + NOISE_US[1], gpu_us=2200, core_use=busy)))
+    assert not is_apart(diff_runs(a, recorded("r2", 2200 + NOISE_US[1], gpu_us=1400, core_use=busy)))
 
 
 def test_the_data_loader_has_the_line_that_makes_its_batches() -> None:

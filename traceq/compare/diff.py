@@ -255,7 +255,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_o
         *work_words(a, b),
         *(() if is_other_job else _factor_words(diff)),
         *why,
-        *(busy_machine_words(a, b, (diff.a_name, diff.b_name), diff.steps.delta_ns) if diff.steps else ()),
+        *busy_machine_words(a, b, (diff.a_name, diff.b_name), diff.steps),
         *cpu_words(cpu),
         *sample_words(diff.comparison, diff.steps),
     )
