@@ -31,13 +31,15 @@ def is_by_other_processes(a: Side, b: Side, steps: Comparison) -> bool:
 
 
 def busy_machine_words(a: Side, b: Side, names: tuple[str, str], steps: Comparison | None) -> tuple[str, ...]:
-    """Return that the machine was busy, and for how long a step waited for a core on both sides."""
+    """Return that the machine was busy, for how long a step waited for a core on both sides, and what it computed."""
     waits = _waits(a, b)
     if waits is None or steps is None or not steps.unprofiled or not is_by_other_processes(a, b, steps):
         return ()
     of_a, of_b = (format_value(use.thread_core_wait_ns, Unit.NS) for use in waits)
     waited = f"{of_a} per step for a core in {names[0]}, {of_b} in {names[1]}"
-    return (f"The machine was busy with other processes: a thread waits {waited}; record both on an idle one.",)
+    cpu = " and ".join(format_value(use.step_cpu_ns, Unit.NS) for use in waits)
+    busy = f"The machine was busy with other processes: a thread waits {waited} (CPU time of a step: {cpu})"
+    return (f"{busy}; record both on an idle one.",)
 
 
 def _waits(a: Side, b: Side) -> tuple[CoreUse, CoreUse] | None:
