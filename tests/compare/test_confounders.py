@@ -86,6 +86,15 @@ def test_the_same_products_with_a_bias_or_without_are_the_same_work() -> None:
     assert len(confounded(a, larger)) == 1
 
 
+def test_outputs_that_compiled_code_passes_and_a_bias_added_later_are_the_same_work() -> None:
+    image, weight = [16, 3, 32, 32], [32, 3, 3, 3]
+    a = shaped(("aten::addmm", [[9], [8, 64], [64, 9], [], []]), ("aten::convolution", [image, weight, [32], [], []]))
+    b = shaped(("aten::addmm", [[9], [8, 64], [64, 9], [], [], [8, 9]]), ("aten::convolution", [image, weight, [], []]))
+    assert confounded(a, b) == []
+    b = shaped(("aten::addmm", [[9], [4, 64], [64, 9], [], [], [4, 9]]), ("aten::convolution", [image, weight, [], []]))
+    assert len(confounded(a, b)) == 1
+
+
 @pytest.mark.parametrize(("sizes", "num"), [((90, 101, 95), 0), ((140, 151, 145), 1), ((64, 64, 64), 1)])
 def test_inputs_that_vary_from_step_to_step_differ_where_their_usual_size_does(sizes: Sequence[int], num: int) -> None:
     """A sampled graph has other nodes in each step, and never twice as many."""

@@ -45,6 +45,11 @@ _SCALED = (
     ("aten::_grouped_mm", ("aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")),
 )
 """A product and those of 8 bits or fewer that take its place, which have scales."""
+_FACTORS = {
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::convolution"), 2),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), 3),
+}
+"""Inputs of an op that say what it computes: compiled code passes its output as another one, and adds a bias later."""
 _WEIGHTS = {
     **dict.fromkeys(("aten::linear", "aten::convolution", "aten::batch_norm"), 1),
     **dict.fromkeys(("aten::addmm", "aten::layer_norm", "aten::group_norm", "aten::rms_norm"), 2),
@@ -226,7 +231,7 @@ def _inputs_of_all(trace: Trace) -> _Inputs:
 def _inputs_of(trace: Trace, ops: Collection[str]) -> _Inputs:
     inputs: _Inputs = {}
     for op, text in _recorded(trace, trace.events.shapes, ops):
-        if sized := _sized(text):
+        if sized := _sized(text, _FACTORS.get(op)):
             inputs.setdefault(op, set()).add(sized)
     return inputs
 
@@ -267,9 +272,9 @@ def _first_dtype(text: str) -> str:
     return _DTYPES.get(dtype, dtype)
 
 
-def _sized(text: str) -> tuple[int, str] | None:
-    """Return (elements of all inputs, shapes of those that are tensors); None for unreadable text."""
-    dims = [shape for shape in _shapes(text) if shape]
+def _sized(text: str, num: int | None = None) -> tuple[int, str] | None:
+    """Return (elements of the first `num` inputs, shapes of those that are tensors); None for unreadable text."""
+    dims = [shape for shape in _shapes(text)[:num] if shape]
     return (sum(map(prod, dims)), str(dims)) if dims else None
 
 
