@@ -179,6 +179,17 @@ def test_what_follows_the_last_pass_of_a_trace_without_steps_may_be_the_next_for
     assert phases(trace, "cpu_ns") == {"forward": 60, "backward": 40, "other": 10, "optimizer": 10}
 
 
+@pytest.mark.parametrize("last", [[], [op("aten::add_", 102, 2)]], ids=["nothing", "an op"])
+def test_the_end_of_a_trace_without_steps_is_no_forward_after_its_last_op(last: list[Event]) -> None:
+    """As where a loop ends with the end of its loader's workers: what an update, or a loader, runs is no forward."""
+    fetch = annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 110, 5)
+    update = annotation("Optimizer.step#AdamW.step", 90, 10), op("aten::_foreach_add_", 92, 4)
+    ends = *last, fetch, op("aten::stack", 111, 2), launch(150, 10, 1)
+    host = phases(build(op("aten::mm", 0, 30), engine_op(40, 40), *update, *ends), "cpu_ns")
+    more = 4 * len(last)
+    assert host == {"forward": 40 + more, "backward": 40, "other": 65 - more, "optimizer": 10, "dataload": 5}
+
+
 def test_a_step_without_a_backward_pass_is_all_forward_but_for_what_is_marked() -> None:
     evaluation = step(0, 100), op("aten::mm", 10, 80)
     training = step(100, 100, 1), engine_op(120, 60), annotation("Optimizer.step#AdamW.step", 185, 5)

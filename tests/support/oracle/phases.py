@@ -96,10 +96,15 @@ class Phases:
         passes = union([*passes, *self._ends_with_collectives(passes, begun)])
         self.passes = union([*passes, *self._ends_with_copies(passes, main)])
         updates = self.in_phase["optimizer"].get(self.trace.main, [])
+        last = max((start for start, _ in [*self.passes, *updates]), default=-(1 << 62))
+        layers = [phase.get(self.trace.main, []) for phase in self.in_phase.values()]
+        marked = union([*self.passes, *(span for layer in layers for span in layer)])
+        until = max((op.end for op in main if op.start >= last and not inside(marked, op.start)), default=None)
         self.next_marks = sorted(
             [(start, "pass") for start, _ in self.passes]
             + [(start, "update") for start, _ in updates]
-            + [(end, "pass" if name == "whole trace" else "end") for name, _, end in self.trace.host_steps]
+            + [(end, "end") for _, _, end in self.trace.host_steps]
+            + [(until, "pass") for name, *_ in self.trace.host_steps if name == "whole trace" and until is not None]
         )
         self.steps_without_passes = [
             (start, end)

@@ -259,7 +259,7 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     main_marks = _layers(trace, marks, main)
     loading = _STRUCTURE.index("dataload")
     main_marks[loading] = union(main_marks[loading], around_iterations(trace))
-    forward = empty() if lacks_host_ops(trace) else _forward(trace, backward, main_marks[0])
+    forward = empty() if lacks_host_ops(trace) else _forward(trace, backward, main_marks)
     main_layers = [*main_marks, backward, forward]
     always = np.array([[np.iinfo(np.int64).min, np.iinfo(np.int64).max]])
     threads: dict[int, Timeline] = {}
@@ -280,24 +280,33 @@ def _without_idle_gaps(backward: Spans, begun: NDArray[np.int64]) -> Spans:
     return spans(np.r_[backward[:, 0], start[is_idle]], np.r_[backward[:, 1], end[is_idle]])
 
 
-def _forward(trace: Trace, backward: Spans, updates: Spans) -> Spans:
+def _forward(trace: Trace, backward: Spans, marks: Sequence[Spans]) -> Spans:
     """Return the time in the steps that a backward pass follows, before an update or the step's end.
 
     Of a step without any it is the time in modules, without recorded ones all of it. What follows the last pass
     (clipping, reductions, logging) is no forward; where steps are not marked, the end of the trace may be within the
-    next one.
+    next one, until the last op that begins there. `marks`: the phases that are marked, updates first.
     """
     all_steps = steps(trace)
-    host = all_steps.host
+    host, updates = all_steps.host, marks[0]
     points = np.concatenate([backward[:, 0], updates[:, 0], host[:, 1]])
     order = np.argsort(points, kind="stable")
     since = np.r_[host[:1, 0], points[order][:-1]]
     num_before = np.searchsorted(backward[:, 0], host)
     is_alone = num_before[:, 0] == num_before[:, 1]
-    may_go_on = not all_steps.marked and not is_alone.any()
-    is_pass = (order < len(backward)) | ((order >= len(points) - len(host)) & may_go_on)
+    is_pass = order < len(backward)
     forward = spans(since[is_pass], points[order][is_pass])
+    if not all_steps.marked and not is_alone.any():
+        forward = union(forward, _next_forward(trace, int(since[-1]), [backward, *marks]))
     return union(intersect(forward, spans(*host.T)), _in_modules(trace, host[is_alone]))
+
+
+def _next_forward(trace: Trace, since_ns: int, layers: Sequence[Spans]) -> Spans:
+    """Return the time from an instant until the end of the main thread's last op that begins then in no other phase."""
+    events, ops = trace.events, trace.events.rows(Category.CPU_OP)
+    ops = ops[(tracks(trace)[ops] == main_track(trace)) & (events.ts[ops] >= since_ns)]
+    others = ops[~np.logical_or.reduce([contains(layer, events.ts[ops]) for layer in layers])]
+    return spans(np.full(len(others), since_ns), events.end[others])
 
 
 def _in_modules(trace: Trace, host: Spans) -> Spans:
