@@ -269,6 +269,16 @@ def test_an_mtia_copy_gets_the_name_that_other_devices_give_it() -> None:
     assert trace.device == "mtia"
 
 
+def test_a_stream_of_mtia_that_waits_for_another_does_no_work() -> None:
+    trace = build(
+        row("mtia_runtime", "launch", 0, 2, correlation=1),
+        row("mtia_ccp_events", "event_wait", 2, 8, tid=2, stream=2, wait_on_stream=1),
+        row("mtia_ccp_events", "event_record", 9, 1, tid=1, stream=1),
+        row("mtia_ccp_events", "fused_gemm", 12, 3, tid=2, stream=2, correlation=1),
+    )
+    assert [Category(kind).name for kind in trace.events.category.tolist()] == ["RUNTIME", "SYNC", "SYNC", "KERNEL"]
+
+
 def test_a_hip_trace_is_a_rocm_device() -> None:
     assert build(call("hipLaunchKernel", 0, 1, 1), row("kernel", "k", 2, 1, correlation=1)).device == "rocm"
 

@@ -38,9 +38,10 @@ def _of(*categories: Category) -> str:
 
 
 _MEMSET, _CALL = _of(Category.MEMSET), _of(Category.RUNTIME)
-_DEVICE = _of(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 _COPY = f"({_of(Category.MEMCPY)} or ({_of(Category.KERNEL)} and name = 'dma_request'))"  # MTIA
-_KERNEL = f"({_of(Category.KERNEL)} and not {_COPY})"
+_SYNC = f"({_of(Category.KERNEL)} and name in ('event_wait', 'event_record'))"  # MTIA
+_DEVICE = f"({_of(Category.KERNEL, Category.MEMCPY, Category.MEMSET)} and not {_SYNC})"
+_KERNEL = f"({_of(Category.KERNEL)} and not {_COPY} and not {_SYNC})"
 
 _COUNTS = f"""
 select ifnull(sum({_KERNEL}), 0) as kernels, ifnull(sum({_COPY}), 0) as copies,

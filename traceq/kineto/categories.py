@@ -51,14 +51,20 @@ BY_NAME = ("Operator", "mtia_ccp_events")
 """Categories whose meaning depends on the event's name."""
 
 
+_MTIA_BY_NAME = {
+    "dma_request": Category.MEMCPY,
+    "event_record": Category.SYNC,
+    "event_wait": Category.SYNC,
+}
+"""What rows of MTIA's processors are that are no kernels."""
+
+
 def categorise(cat: str, name: str) -> Category:
     """Return the Category of an event; in traces of 2021 annotations are operators with certain names."""
     category = _TABLE.get(cat.lower(), Category.OTHER)
     if category is Category.CPU_OP and cat[0] in "Oo" and name.startswith(_ANNOTATION_PREFIXES_2021):
         return Category.ANNOTATION
-    if name == "dma_request" and category is Category.KERNEL:
-        return Category.MEMCPY
-    return category
+    return _MTIA_BY_NAME.get(name, category) if category is Category.KERNEL else category
 
 
 def category_names(*categories: Category) -> list[str]:

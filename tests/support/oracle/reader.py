@@ -102,7 +102,7 @@ def category(cat: str, name: str) -> str:
     if cat == "operator" and name.startswith(ANNOTATIONS_OF_2021):
         return "annotation"
     if cat == "mtia_ccp_events":
-        return "memcpy" if name == "dma_request" else "kernel"
+        return {"dma_request": "memcpy", "event_wait": "cuda_sync", "event_record": "cuda_sync"}.get(name, "kernel")
     return CATEGORIES.get(cat, cat)
 
 
