@@ -240,6 +240,24 @@ def test_starting_the_device_and_loading_kernels_is_a_cold_start() -> None:
     assert findings(cold(90, 80)) == [("cold_start", 80_000_000)]
 
 
+@pytest.mark.parametrize(
+    "calls",
+    [
+        (call("cudaMemcpyAsync", 5, 20, 90), call("cudaStreamSynchronize", 30, 249_960)),
+        (call("cudaMemcpyAsync", 5, 249_980, 90),),
+        (call("cudaStreamIsCapturing", 3, 1), call("cudaMemcpyAsync", 5, 249_980, 90)),
+    ],
+    ids=["synchronize", "copy", "copy after a question"],
+)
+def test_a_trace_that_begins_while_its_device_is_behind_has_no_cold_start(calls: tuple[Event, ...]) -> None:
+    """Its first op waits 250 ms for work that was launched before, and copies a number to the host."""
+    rows = [op("aten::item", 1, 250_000), *calls, memcpy("DtoH (Device -> Pageable)", 249_900, 3, 90)]
+    for n in range(60):
+        begin = 250_020 + 10 * n
+        rows += [op("aten::mul", begin, 5), launch(begin + 1, 3, n + 2), kernel("mul", begin + 6, 2, n + 2)]
+    assert not [finding for finding in findings(build(*rows)) if finding[0] == "cold_start"]
+
+
 def test_a_cold_start_does_not_hide_that_the_rest_waits_for_the_host() -> None:
     """Four kernels of 2,000 us after a start of 200 ms, each of them after 30 ms of preparation."""
     rows = [op("aten::zeros", 1, 200_000), call("cudaMalloc", 199_000, 1)]

@@ -99,6 +99,15 @@ def test_steps_begin_after_the_unrecorded_work_with_which_a_trace_opens() -> Non
     assert [row["unrecorded_ns"] for row in table(trace, "coverage")] == [1_000_000]
 
 
+def test_a_process_that_starts_its_device_in_the_trace_has_launched_nothing_before() -> None:
+    """The first kernel starts 4 ms late, but there was no device before: the trace begins with its start of 200 ms."""
+    rows = run_of(4000, start=200_000)
+    trace = build(op("aten::rand", 0, 199_000), call("cudaDeviceGetStreamPriorityRange", 5, 190_000), *rows)
+    assert us(trace) == [[200_004, 204_000]]
+    assert steps(trace).window.tolist() == [[0, 204_398_000]]
+    assert steps(trace).opens_ns is None
+
+
 def test_a_single_step_of_a_device_that_is_behind_follows_the_device() -> None:
     trace = build(step(0, 250), *run_of(1000))
     assert steps(trace).window.tolist() == [[1_000_000, 1_398_000]]

@@ -18,7 +18,7 @@ from .reader import Event, Trace, read
 from .spans import Span, clip, inside, measure, union
 from .steps import windows
 from .syncs import Sync, find_syncs, starts_a_library
-from .unrecorded import gaps, opening
+from .unrecorded import first_use, gaps, opening
 
 __all__ = ["finding_times"]
 
@@ -194,15 +194,8 @@ def cold_start(trace: Trace, steps: list[dict[str, Any]]) -> int:
     durations = sorted(trace.launches[op.row].end - trace.launches[op.row].start for op in kernels)
     if not calls or not kernels:
         return 0
-    first = min((event for event in trace.events if event.cat == "runtime"), key=lambda event: event.start)
-    around = [
-        event
-        for event in trace.events
-        if event.cat == "cpu_op" and event.thread == first.thread and event.start <= first.start < event.end
-    ]
-    outer = min(around, key=lambda event: event.start, default=None)
     begun = ns = 0
-    if outer and outer.end - outer.start >= 100_000_000 and outer.start <= min(op.start for op in trace.device_ops):
+    if outer := first_use(trace, gaps(trace)):
         begun = outer.end
         ns += outer.end - outer.start
     median, seen = durations[len(durations) // 2], set[str]()

@@ -73,8 +73,25 @@ def same_stream(a: Event, b: Event) -> bool:
     return a.stream == b.stream
 
 
+def first_use(trace: Trace, hidden: list[Span]) -> Event | None:
+    """The outermost op around the first call of the runtime, if it takes 100 ms in which no hidden work is awaited."""
+    calls = [event for event in trace.events if event.cat == "runtime"]
+    if not calls or not trace.device_ops:
+        return None
+    first = min(calls, key=lambda event: event.start)
+    ops = [event for event in trace.events if event.cat == "cpu_op" and event.thread == first.thread]
+    around = [event for event in ops if event.start <= first.start < event.end]
+    if not around or "memcpy" in first.name.lower():
+        return None
+    outer = min(around, key=lambda event: event.start)
+    takes = outer.end - outer.start - measure(clip(hidden, outer.start, outer.end))
+    return outer if takes >= 100_000_000 and outer.start <= min(op.start for op in trace.device_ops) else None
+
+
 def opening(trace: Trace, hidden: list[Span]) -> int | None:
     """Start of the first work after the unrecorded work with which the first host step begins, if it does."""
+    if first_use(trace, hidden):
+        return None
     begin = trace.host_steps[0][1] if trace.host_steps else 0
     hidden = [span for span in hidden if span[1] > begin]
     ends = [

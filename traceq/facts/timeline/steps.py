@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.first_device_use import first_device_use
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.profiler_sessions import PROFILER_STEP
@@ -171,8 +172,11 @@ def _opens(trace: Trace, start: int) -> int | None:
     """Return when the first work begins after the unrecorded work with which the time from `start` on begins.
 
     None if it does not. Such work was launched before the trace, so the device was busy from the start: up to the first
-    recorded work, or to the last gap before which next to nothing is recorded.
+    recorded work, or to the last gap before which next to nothing is recorded. A process that begins to use the device
+    in the trace has launched none.
     """
+    if len(first_device_use(trace)):
+        return None
     gaps = unrecorded_work(trace)
     gaps = gaps[gaps[:, 1] > start]
     if len(gaps) == 0:
