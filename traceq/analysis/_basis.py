@@ -18,6 +18,7 @@ from traceq.stats.means import BLOCK, block_means, lowest_mean
 __all__ = [
     "MOST_UNRECORDED",
     "UnprofiledShare",
+    "exceeds_in_mean",
     "holds_in_steps",
     "other_share",
     "ranks_differ",
@@ -107,6 +108,14 @@ def holds_in_steps(ns: Times, step_ns: Times, least_pct: float) -> bool:
     """
     in_most = 2 * int(np.count_nonzero(100 * ns >= least_pct * step_ns)) > len(ns)
     return in_most and (len(ns) < _LEAST_STEPS or lowest_mean(ns / step_ns) > 0)
+
+
+def exceeds_in_mean(ns: Times, step_ns: Times, least_pct: float) -> bool:
+    """Return whether a time is at least this percentage of the mean step beyond its scatter, in however few of them.
+
+    As waits for a loader with several workers, which bring as many batches at once.
+    """
+    return len(ns) >= _LEAST_STEPS and 100 * lowest_mean(ns / step_ns) >= least_pct
 
 
 def recurs(steps_ns: Sequence[int], steps: Steps, least_pct: float) -> bool:

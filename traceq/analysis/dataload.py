@@ -9,7 +9,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import UnprofiledShare, holds_in_steps, recurs, unprofiled_share
+from traceq.analysis._basis import (
+    UnprofiledShare,
+    exceeds_in_mean,
+    holds_in_steps,
+    recurs,
+    step_lengths,
+    unprofiled_share,
+)
 from traceq.analysis._core_use import is_contended
 from traceq.analysis._job_gain import JobGain, gained_words, job_gain
 from traceq.analysis._rank_rows import of_all
@@ -37,7 +44,7 @@ from traceq.facts.timeline.loading_line import LoadingLine, loading_line
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity
 from traceq.frozen import frozen
-from traceq.intervals import Spans, intersect, measure_common, measure_within, spans, union
+from traceq.intervals import Spans, intersect, measure, measure_common, measure_within, spans, union
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -47,6 +54,8 @@ from traceq.whatif.unreplayed import is_replayed
 POSITION = 25
 
 _STARVED_PCT, _MOST_PCT = 5.0, 50.0
+_LEAST_BATCHES = 4
+"""Batches from which a loop is told without marks of steps: three times from one to the next."""
 _FIRST = 3
 """Part of the waits, one over this, from which it is told that they are for the first batch of each epoch."""
 _WAIT = re.compile(f"^{DATALOAD_WAIT}$")
@@ -82,13 +91,16 @@ class _Starved:
     """Waits for the loader that hold up the steps of a rank, `idle_ns` of a step of `step_ns`.
 
     `saving` is what the rank saves without them, None where they are ranges of the program's own. Of `idle_ns`
-    `first_ns` are until the first batch of an epoch, whose workers were there before.
+    `first_ns` are until the first batch of an epoch, whose workers were there before. Of a trace without steps it is
+    the time between the first and the last of `num_batches`; `is_most`: of all waits these are most.
     """
 
     idle_ns: int
     step_ns: float
     saving: Saving | None
     first_ns: int = 0
+    num_batches: int = 0
+    is_most: bool = True
 
     @property
     def told_first_ns(self) -> int:
@@ -107,7 +119,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     table = Table.of("dataload", "Data loader", DataloadRow, of_all(parts))
     share = unprofiled_share(job, _WAIT, _STARVED_PCT)
     if share is None:
-        gain = job_gain(job, WithoutLoader()) if any(part.starved and part.starved.saving for part in parts) else None
+        gains = any(part.starved and part.starved.saving and not part.starved.num_batches for part in parts)
+        gain = job_gain(job, WithoutLoader()) if gains else None
         of_ranks = [_starved_traced(job, part, gain) for part in parts]
         slack_ns = slack_by_rank(job)
         findings = on_the_worst_rank(job, of_ranks, slack_ns, is_of_job=gain is not None)
@@ -117,12 +130,18 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 
 
 @once_per_trace
-def _loading(trace: Trace) -> Spans:
-    """Return the times in which the main thread fetches the next batch."""
+def _fetches(trace: Trace) -> Spans:
+    """Return the ranges of the main thread in which it fetches the next batch."""
     events = trace.events
     rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
     rows = rows[matching(events, rows, _LOADS) & (tracks(trace)[rows] == main_track(trace))]
-    return union(spans(events.ts[rows], events.end[rows]), around_iterations(trace))
+    return spans(events.ts[rows], events.end[rows])
+
+
+@once_per_trace
+def _loading(trace: Trace) -> Spans:
+    """Return the times in which the main thread fetches the next batch, or starts or ends a loader's workers."""
+    return union(_fetches(trace), around_iterations(trace))
 
 
 def _idle(trace: Trace) -> Spans:
@@ -151,22 +170,54 @@ def _rows(trace: Trace) -> list[DataloadRow]:
 def _starved(trace: Trace) -> _Starved | None:
     """Return the waits where nothing runs for more than 5 % of the step because of the loader, and replay agrees."""
     steps_ = steps(trace)
+    if not steps_.marked:
+        return _starved_loop(trace)
     window = steps_.window[steps_.counted]
+    if not _waits_long(trace, window):
+        return None
     idle_ns, total_ns = measure_common(_idle(trace), spans(window[:, 0], window[:, 1])), int(np.diff(window).sum())
-    if not steps_.marked or 100 * idle_ns <= _STARVED_PCT * total_ns:
-        return None
-    by_step = measure_within(_idle(trace), window[:, 0], window[:, 1]).astype(np.float64)
-    if not holds_in_steps(by_step, np.diff(window)[:, 0].astype(np.float64), _STARVED_PCT):
-        return None
     step_idle_ns, step_ns = round(idle_ns / len(window)), total_ns / len(window)
     if not len(loader_waits(trace)) or not is_replayed(trace):  # ranges of the program's own, unknown to the replay
         return _Starved(step_idle_ns, step_ns, None)
     saving = saved_without_loader(trace)
     if 100 * saving.least_ns * len(window) <= _STARVED_PCT * total_ns:
         return None
-    if not recurs(saving.steps_ns, steps_, _STARVED_PCT):
+    saved_ns = np.array(saving.steps_ns, np.float64)
+    in_mean = exceeds_in_mean(saved_ns, step_lengths(steps_), _STARVED_PCT)
+    if not in_mean and not recurs(saving.steps_ns, steps_, _STARVED_PCT):
         return None
     return _Starved(step_idle_ns, step_ns, saving, round(_first_ns(trace, window) / len(window)))
+
+
+def _starved_loop(trace: Trace) -> _Starved | None:
+    """Return the waits of a trace without steps, likewise from each batch to the next.
+
+    The wait for the first one may be before the loop.
+    """
+    fetches = _fetches(trace)
+    between = np.column_stack([fetches[:-1, 1], fetches[1:, 1]])
+    if len(fetches) < _LEAST_BATCHES or not _waits_long(trace, between):
+        return None
+    loop = np.array([[between[0, 0], between[-1, 1]]])
+    idle_ns, loop_ns = measure_common(_idle(trace), loop), float(np.diff(loop)[0, 0])
+    if not len(loader_waits(trace)) or not is_replayed(trace):
+        return _Starved(idle_ns, loop_ns, None, num_batches=len(fetches))
+    saving = saved_without_loader(trace, int(between[0, 0]))
+    if 100 * saving.least_ns <= _STARVED_PCT * loop_ns:
+        return None
+    is_most = 2 * idle_ns >= measure(_idle(trace))
+    return _Starved(idle_ns, loop_ns, saving, _first_ns(trace, loop), len(fetches), is_most)
+
+
+def _waits_long(trace: Trace, window: NDArray[np.int64]) -> bool:
+    """Return whether nothing runs because of the loader for more than 5 % of some windows.
+
+    In most of them, or, as several workers bring as many batches at once, of their mean beyond its scatter.
+    """
+    lengths = np.diff(window)[:, 0].astype(np.float64)
+    by_window = measure_within(_idle(trace), window[:, 0], window[:, 1]).astype(np.float64)
+    recurring = holds_in_steps(by_window, lengths, _STARVED_PCT) or exceeds_in_mean(by_window, lengths, _STARVED_PCT)
+    return recurring and 100 * by_window.sum() > _STARVED_PCT * lengths.sum()
 
 
 def _first_ns(trace: Trace, window: NDArray[np.int64]) -> int:
@@ -186,7 +237,12 @@ def _starved_traced(job: Job, part: _Rank, gain: JobGain | None) -> Finding | No
         return None
     share = format_value(100 * starved.idle_ns / starved.step_ns, Unit.PERCENT)
     where = _where(job, [part]) if part.line is not None and part.line.share_pct >= _MOST_PCT else ""
-    waits = f"the step waits {format_value(starved.idle_ns, Unit.NS)} ({share}) for the data loader"
+    who = (
+        f"between the first and the last of {starved.num_batches:,} batches the loop"
+        if starved.num_batches
+        else "the step"
+    )
+    waits = f"{who} waits {format_value(starved.idle_ns, Unit.NS)} ({share}) for the data loader"
     saving = starved.saving
     if saving is None:
         return _finding(waits, starved.idle_ns, where, first_ns=starved.told_first_ns, makes_own=part.makes_own)
@@ -194,6 +250,7 @@ def _starved_traced(job: Job, part: _Rank, gain: JobGain | None) -> Finding | No
     basis = f"{replay_term(job)}{and_followers(saving, starved.idle_ns)}"
     text = f"{waits}; removing this wait saves {saved} ({basis})"
     finding = _finding(text, saving.least_ns, where, first_ns=starved.told_first_ns, makes_own=part.makes_own)
+    finding = finding if starved.is_most else replace(finding, instead_of=())
     return replace(finding, severity="low") if gain is not None and gain.is_nothing else finding
 
 

@@ -55,7 +55,9 @@ def finding_times(path: Path | str) -> dict[str, float]:
     times |= {f"host_op {name}": ns for name, ns in self_times(trace, counted).items()}
     chosen = [index for index, step in enumerate(steps) if not step["partial"]] or range(len(steps))
     times["graph_capture"] = capturing(trace, [trace.host_steps[index][1:] for index in chosen])
-    times["starved"] = starved(trace, parts)
+    times["starved"] = starved(
+        trace, parts if trace.host_steps[0][0] != "whole trace" else between_batches(trace, parts)
+    )
     times["uneven_steps"] = beyond_the_median(counted)
     times["buffer_broadcasts"] = buffer_broadcasts(trace, parts)
     times["host_alone"] = host_alone(trace, [trace.host_steps[index][1:] for index in chosen])
@@ -145,6 +147,15 @@ def starved(trace: Trace, parts: list[Piece]) -> int:
     loading = union([*ranges, *around_iterations(trace)])
     idle = [piece for piece in parts if not trace.device_ops or piece.category in IDLE]
     return sum(common(piece, loading) for piece in idle)
+
+
+def between_batches(trace: Trace, parts: list[Piece]) -> list[Piece]:
+    """The parts of pieces from the end of the first batch that the main thread fetches to that of the last."""
+    rows = [e for e in trace.events if e.cat in ("annotation", "cpu_op") and e.thread == trace.main]
+    ends = [end for _, end in union([(e.start, e.end) for e in rows if LOADS.match(e.name)])]
+    loop = [(ends[0], ends[-1])] if ends else []
+    clips = ((piece, span) for piece in parts for span in clip(loop, piece.start, piece.end))
+    return [replace(piece, start=start, end=end) for piece, (start, end) in clips]
 
 
 def worker_restarts(trace: Trace, parts: list[Piece], counted: list[Span]) -> int:
