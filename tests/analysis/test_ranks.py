@@ -146,6 +146,25 @@ def test_ends_that_scatter_as_much_as_starts_give_no_clock_and_waits_by_duration
     assert caveat.code == "clocks"
 
 
+def in_turns() -> tuple[Trace, Trace]:
+    """Two ranks of one size that wait for each other in turn, as their devices are suspended in turn."""
+    starts, ends = (0, 252, 2761, 2775, 7304, 7364, 11960, 16466), (208, 262, 2774, 4808, 7317, 11894, 16464, 16478)
+    others = (194, 252, 293, 4794, 4867, 9421, 13985, 14001), (206, 263, 4792, 4806, 9371, 9434, 13999, 18505)
+    first, second = met(*zip(starts, ends, strict=True)), met(*zip(*others, strict=True))
+    return build(*first, **world(0, 2)), build(*second, **world(1, 2))
+
+
+def test_collectives_that_are_longer_than_ranks_can_wait_tell_no_waits() -> None:
+    """By durations they would wait 11.0 and 13.5 ms for each other, of 18.5 ms."""
+    run = Run("job", in_turns())
+    (caveat,) = (each for each in analyze(run, "ranks").caveats if each.code == "clocks")
+    assert "these would be waits for more time than there is, and are not told: do others use" in caveat.text
+    assert [row["wait_ns"] for row in ranks(*run.traces)] == [None, None]
+    (lost,) = (finding for finding in analyze(run, "partition").findings if "exposed" in finding.code)
+    assert lost.code == "exposed_comm"
+    assert "their durations do not tell waiting from transfer" in lost.text
+
+
 def thrice(*times: tuple[float, float], jitter: Sequence[float] = (0, 0, 0)) -> list[tuple[float, float]]:
     """The same collectives in each of three steps of 1 ms; those of step k start `jitter[k]` later."""
     return [(1000 * k + start + jitter[k], 1000 * k + end) for k in range(3) for start, end in times]
@@ -525,12 +544,9 @@ def test_traces_without_steps_meet_where_all_that_both_hold_agrees() -> None:
 
 
 def test_calls_of_which_one_ends_before_another_starts_are_not_the_same_collective() -> None:
-    """Two ranks of one size that wait for each other in turn; one call further the ends differ by about as much."""
-    starts, ends = (0, 252, 2761, 2775, 7304, 7364, 11960, 16466), (208, 262, 2774, 4808, 7317, 11894, 16464, 16478)
-    others = (194, 252, 293, 4794, 4867, 9421, 13985, 14001), (206, 263, 4792, 4806, 9371, 9434, 13999, 18505)
-    first, second = met(*zip(starts, ends, strict=True)), met(*zip(*others, strict=True))
-    rows = ranks(build(*first, **world(0, 2)), build(*second, **world(1, 2)))
-    assert [(row["num"], row["wait_ns"]) for row in rows] == [(7, 11_028_000), (7, 13_470_000)]
+    """One call further the ends of two ranks that take turns differ by about as much."""
+    (row,) = skew(*in_turns())
+    assert (row["num"], row["shortest_ns"], row["skew_ns"]) == (8, 99_000, 24_694_000)
 
 
 def test_windows_of_as_many_equal_calls_may_open_apart() -> None:

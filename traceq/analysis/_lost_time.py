@@ -284,6 +284,9 @@ class LostTime:
         meaning = _LOST[category][1]
         if category == EXPOSED_TRANSFER and not any(rank.has_device for rank in self.job.ranks):
             meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
+        waits = self.job.waits
+        if category == _EXPOSED and (waits.complete & ~waits.possible).any():
+            meaning = "collectives run while nothing computes; their durations do not tell waiting from transfer"
         if category == _COPIES and 2 * sum(self.device_copies.values()) >= mean_ns:
             meaning = copies_of_device_words(dict(self.device_copies))
         if category == _LOADER and self.makes_own_batches:

@@ -241,9 +241,14 @@ def _caveats(job: Job) -> tuple[Caveat, ...]:
     if left_out := sorted({rank.rank for rank in job.ranks} - set(issued.ranks)):
         text = f"ranks {', '.join(map(str, left_out))}: left out of the comparison, other rows name their collectives"
         caveats.append(Caveat("ranks_left_out", text))
-    groups = sorted_unique(job.waits.instances.group).tolist()
-    if scattered := sorted({issued.groups[group] for group in groups if not clocks.is_known[group]}):
-        names = ", ".join(f"group {name}" if name else "all ranks" for name in scattered)
-        text = f"ends of collectives scatter too much to compare clocks ({names}): waits are estimated from durations"
-        caveats.append(Caveat("clocks", text))
+    waits = job.waits
+    for is_possible, what in (
+        (True, "waits are estimated from durations"),
+        (False, "these would be waits for more time than there is, and are not told: do others use the devices?"),
+    ):
+        groups = sorted_unique(waits.instances.group[waits.complete & (waits.possible == is_possible)]).tolist()
+        if scattered := sorted({issued.groups[group] for group in groups if not clocks.is_known[group]}):
+            names = ", ".join(f"group {name}" if name else "all ranks" for name in scattered)
+            text = f"ends of collectives scatter too much to compare clocks ({names}): {what}"
+            caveats.append(Caveat("clocks", text))
     return tuple(caveats)

@@ -10,6 +10,7 @@ from traceq.facts.ranks.clock_offsets import Clocks
 from traceq.facts.ranks.collective_matching import Instances
 from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.frozen import frozen
+from traceq.intervals import sorted_unique
 
 __all__ = ["ArrivalWaits", "arrival_waits", "latest_rank"]
 
@@ -18,13 +19,15 @@ __all__ = ["ArrivalWaits", "arrival_waits", "latest_rank"]
 class ArrivalWaits:
     """Waits in B collectives that need all ranks, among R ranks, each run by at least two of them.
 
-    `instances` of B; `complete` bool[B]: run by all ranks of the group, so that waits are comparable; `counted`
-    bool[B]: those but the first of each group, in which a rank is late if its profiler starts late; `duration`
-    int64[B, R] ns, -1 where a rank has none; `wait` int64[B, R] ns, at most the duration.
+    `instances` of B; `complete` bool[B]: run by all ranks of the group, so that waits are comparable; `possible`
+    bool[B]: those whose waits the group has time for; `counted` bool[B]: those but the first of each group, in which a
+    rank is late if its profiler starts late; `duration` int64[B, R] ns, -1 where a rank has none; `wait` int64[B, R]
+    ns, at most the duration.
     """
 
     instances: Instances
     complete: NDArray[np.bool_]
+    possible: NDArray[np.bool_]
     counted: NDArray[np.bool_]
     wait: NDArray[np.int64]
     duration: NDArray[np.int64]
@@ -62,7 +65,22 @@ def arrival_waits(issued: JobCollectives, instances: Instances, clocks: Clocks) 
     wait = np.where(clocks.is_known[instances.group][:, None], by_start, by_duration)
     wait = np.where(ran, np.clip(wait, 0, np.maximum(duration, 0)), -1)
     complete = np.asarray(ran.sum(axis=1) == issued.active.sum(axis=1)[instances.group])
-    return ArrivalWaits(instances, complete, complete & ~_is_first(instances, complete), wait, duration)
+    possible = complete.copy()
+    for group in sorted_unique(instances.group[complete & ~clocks.is_known[instances.group]]).tolist():
+        rows = complete & (instances.group == group)
+        ranks = ran[rows].any(axis=0)
+        possible[rows] = _is_possible(wait[rows][:, ranks], start[rows][:, ranks], duration[rows][:, ranks])
+    counted = possible & ~_is_first(instances, complete)
+    return ArrivalWaits(instances, complete, possible, counted, wait, duration)
+
+
+def _is_possible(wait: NDArray[np.int64], start: NDArray[np.int64], duration: NDArray[np.int64]) -> bool:
+    """Return whether some ranks have the time for waits int64[B, R]: one of them, the last to arrive, never waits.
+
+    A device that is suspended within collectives makes them longer, which no wait is.
+    """
+    longest_ns = int(((start + duration).max(axis=0) - start.min(axis=0)).max())
+    return bool(wait.sum() <= (wait.shape[1] - 1) * longest_ns)
 
 
 def latest_rank(waits: ArrivalWaits) -> NDArray[np.int64]:

@@ -69,11 +69,12 @@ def exposed_pieces(trace: Trace) -> ExposedPieces:
 def waiting_times(job: Job, collectives: Literal["all", "first", "later"] = "all") -> dict[int, Spans]:
     """Return, by rank, when it waits in collectives for the last rank to arrive, by the clock of its trace.
 
-    Without ranks that have no collective that all ranks of a group ran: of these it is not known. Waits in the `first`
+    Without ranks that have no collective that all ranks of a group ran, or for whose waits there is no time: of these
+    it is not known. Waits in the `first`
     collective of a group are no transfer, but no rank's lateness either, as profilers start one after the other.
     """
     issued, waits = job.issued, job.waits
-    chosen = {"all": waits.complete, "first": waits.complete & ~waits.counted, "later": waits.counted}[collectives]
+    chosen = {"all": waits.possible, "first": waits.possible & ~waits.counted, "later": waits.counted}[collectives]
     base_ns = {rank.rank: rank.base_time_ns for rank in job.ranks}
     result = {}
     for index, rank in enumerate(issued.ranks):
