@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builder import AUTOGRAD, Event, annotation, build, call, frame, kernel, launch, op, step, table, world, write
+from builder import AUTOGRAD, Event, annotation, build, call, frame, kernel, launch, op, row, step, table, world, write
 from typer.testing import CliRunner
 
 from traceq.analysis.registry import analyze, sheet
@@ -35,6 +35,12 @@ def test_it_is_said_once_for_all_ranks(sign: Event, tmp_path: Path) -> None:
     assert "without device rows it is not known what they cost" in text
     assert "harmless" not in text
     assert "saves" not in text
+
+
+def test_counters_of_kernels_are_told_from_a_profiler_that_missed_the_device(tmp_path: Path) -> None:
+    """CUPTI's range profiler runs each kernel by itself, in several passes: its launch takes as long."""
+    _, notes = shown(tmp_path, launch(50, 40, 1), row("cuda_profiler_range", "gemm", 50, 40, tid=7))
+    assert f"{NOTE} (it measured counters of kernels instead (`cuda_profiler_range`)): times are those of a" in notes
 
 
 def test_a_call_that_starts_a_collective_is_an_op_and_no_exposed_communication() -> None:
@@ -77,8 +83,8 @@ def test_a_thread_that_runs_backward_stacks_or_a_cpu_tell_what_the_main_thread_d
 def cells(*events: Event) -> dict[str, int]:
     """The step by category; the events take 20 us beside the 20 us of READS."""
     sums: dict[str, int] = {}
-    for row in table(build(step(0, 100), *READS, *events), "partition"):
-        sums[row["category"]] = sums.get(row["category"], 0) + row["ns"]
+    for cell in table(build(step(0, 100), *READS, *events), "partition"):
+        sums[cell["category"]] = sums.get(cell["category"], 0) + cell["ns"]
     return sums
 
 

@@ -17,8 +17,12 @@ def lost_device_caveats(ranks: Sequence[Outline]) -> tuple[Caveat, ...]:
     if not lacking:
         return ()
     where = "" if len(lacking) == len(ranks) else f"{name_ranks(lacking)}: "
+    why, times = "ProfilerActivity.CUDA is missing, CUPTI was busy, or the file is cut short", "the host's"
+    if all(rank.has_counters for rank in ranks if rank.lacks_device_rows):
+        why = "it measured counters of kernels instead (`cuda_profiler_range`)"
+        times = "those of a host that waits while each kernel runs by itself, and no job's"
     text = (
-        f"{where}the profiler recorded no device activity (ProfilerActivity.CUDA is missing, CUPTI was busy, or the "
-        "file is cut short): times are the host's, and what a sync costs is not known"
+        f"{where}the profiler recorded no device activity ({why}): times are {times}, and what a sync costs is not "
+        "known"
     )
     return (Caveat("no_device_work", text),)

@@ -17,14 +17,17 @@ T = TypeVar("T", Messages, CallStacks, Allocations, EventWaits, GraphNodes)
 
 __all__ = ["Outline", "head", "outline"]
 
+_COUNTERS = "cuda_profiler_range"
+"""Category of the rows in which CUPTI's range profiler gives the counters of a kernel."""
+
 
 @frozen(eq=False)
 class Outline:
     """One rank's trace without its events.
 
     `base_time_ns` + a time of the trace is absolute; `extent` (start, end) ns of all host and device events;
-    `has_device`: the trace has device work; `lacks_device_rows`: the job has a device, but the trace not; `is_foreign`:
-    no event is of PyTorch's profiler.
+    `has_device`: the trace has device work; `lacks_device_rows`: the job has a device, but the trace not;
+    `has_counters`: the profiler measured counters of the kernels; `is_foreign`: no event is of PyTorch's profiler.
     """
 
     path: str
@@ -37,6 +40,7 @@ class Outline:
     extent: tuple[int, int]
     has_device: bool
     lacks_device_rows: bool
+    has_counters: bool
     is_foreign: bool
     steps: Steps
 
@@ -55,6 +59,7 @@ def outline(trace: Trace) -> Outline:
         extent=extent(trace),
         has_device=len(device_work(trace)) > 0,
         lacks_device_rows=lacks_device_rows(trace),
+        has_counters=_COUNTERS in trace.events.strings,
         is_foreign=not (trace.events.category != Category.OTHER).any(),
         steps=steps(trace),
     )
