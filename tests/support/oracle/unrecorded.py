@@ -74,7 +74,7 @@ def same_stream(a: Event, b: Event) -> bool:
 
 
 def first_use(trace: Trace, hidden: list[Span]) -> Event | None:
-    """The outermost op around the first call of the runtime, if it takes 100 ms in which no hidden work is awaited."""
+    """The outermost op around the first call of the runtime, if it takes 100 ms in which it awaits no hidden work."""
     calls = [event for event in trace.events if event.cat == "runtime"]
     if not calls or not trace.device_ops:
         return None
@@ -84,7 +84,9 @@ def first_use(trace: Trace, hidden: list[Span]) -> Event | None:
     if not around or "memcpy" in first.name.lower():
         return None
     outer = min(around, key=lambda event: event.start)
-    takes = outer.end - outer.start - measure(clip(hidden, outer.start, outer.end))
+    waits = [call for call in calls if re.search("memcpy|synchronize", call.name.lower())]
+    awaited = union([span for wait in waits for span in clip(hidden, wait.start, wait.end)])
+    takes = outer.end - outer.start - measure(clip(awaited, outer.start, outer.end))
     return outer if takes >= 100_000_000 and outer.start <= min(op.start for op in trace.device_ops) else None
 
 
