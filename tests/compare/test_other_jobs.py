@@ -191,6 +191,29 @@ def compiled(
     return build(step(0, 5 * len(names)), *events, **H100)
 
 
+PAGED = (
+    "void paged_attention_ll4mi_QKV_mfma16_kernel<0, __hip_bfloat16>(P)",
+    "void paged_attention_ll4mi_reduce_kernel<P>",
+)
+UNIFIED = "kernel_unified_attention_3d", "reduce_segments"
+FLASHINFER = "void flashinfer::BatchDecodeWithPagedKVCacheKernel<2, 8>(P)", "void flashinfer::MergeStatesKernel<8>(P)"
+TRTLLM = ("fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext",)
+
+
+def serving(layers: int, attention: Sequence[str], products: int = 4) -> Trace:
+    """A marked step of an inference engine: of each layer a norm, attention in one or two kernels, and products."""
+    names = [name for number in range(layers) for name in (NORM.format(number % 3), *attention, *[GEMM] * products)]
+    rows = [(launch(5 * n, 2, n + 1), kernel(name, 5 * n + 3, 2, n + 1)) for n, name in enumerate(names)]
+    return build(step(0, 5 * len(names)), *(row for both in rows for row in both), **H100)
+
+
+@pytest.mark.parametrize("attention", [PAGED, UNIFIED, FLASHINFER, TRTLLM])
+def test_models_of_two_inference_engines_are_told_by_their_kernels(attention: Sequence[str]) -> None:
+    layers = "layers: 36 forward kernels of attention against 24, and 144 products against 72"
+    assert difference(serving(36, PAGED), serving(24, attention, 3)) == layers
+    assert difference(serving(36, PAGED), serving(36, attention)) == ""
+
+
 def generating(tokens: int) -> Trace:
     """A trace without steps, of an optimized model that generates so many tokens."""
     names = [NORM.format(0), FORWARD, *[GEMM] * 8] * tokens

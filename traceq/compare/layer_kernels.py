@@ -22,7 +22,9 @@ _FORWARD, _BACKWARD, _PRODUCT = "forward kernels of attention", "backward kernel
 _KERNELS = {
     _FORWARD: re.compile(
         r"flash_fwd_(?!\w*combine)\w*kernel|FlashAttnFwdSm|fmha_cutlassF|fmha_fwd|attn_fwd|sdpa\w*fprop|"
-        r"^triton_tem_\w*flex_attention(?!_backward)"
+        r"^triton_tem_\w*flex_attention(?!_backward)|"
+        r"paged_attention_(?!\w*reduce)\w*kernel|kernel_unified_attention|fmhaSm\d+\w*Kernel|"
+        r"Batch(Decode|Prefill)With(Paged|Ragged)KVCache\w*Kernel"
     ),
     _BACKWARD: re.compile(
         r"flash_bwd_dq_dk_dv\w*kernel|FlashAttnBwdSm|fmha_cutlassB|fmha_bwd|attn_bwd|sdpa\w*bprop|"
