@@ -214,6 +214,32 @@ def test_models_of_two_inference_engines_are_told_by_their_kernels(attention: Se
     assert difference(serving(36, PAGED), serving(36, attention)) == ""
 
 
+def steps_of_engine(*names: str) -> Trace:
+    """Steps of 100 us of an inference engine, each with one kernel."""
+    rows = [
+        row
+        for number, name in enumerate(names)
+        for row in (
+            annotation(name, 100 * number, 90),
+            op("aten::mm", 100 * number + 1, 9),
+            launch(100 * number + 5, 2, number + 1),
+            kernel(GEMM, 100 * number + 10, 60, number + 1),
+        )
+    ]
+    return build(*rows, **H100)
+
+
+def test_an_engine_that_only_decodes_does_other_work_than_one_that_never_does() -> None:
+    prompts, tokens = ["step[EXTEND bs=2 toks=900]"] * 3, ["step[DECODE bs=32]"] * 4
+    assert difference(steps_of_engine(*prompts), steps_of_engine(*tokens)) == "steps: 3 prefill against 4 decode"
+    assert difference(steps_of_engine(*tokens), steps_of_engine("execute_context_2(900)_generation_30(30)")) == (
+        "steps: 4 decode against 1 mixed"
+    )
+    assert difference(steps_of_engine(*prompts, *tokens), steps_of_engine(*tokens)) == ""
+    assert difference(steps_of_engine(*prompts), steps_of_engine("execute_context_2(900)_generation_30(30)")) == ""
+    assert difference(steps_of_engine(*tokens), compiled(6, backward=0)) == ""
+
+
 def generating(tokens: int) -> Trace:
     """A trace without steps, of an optimized model that generates so many tokens."""
     names = [NORM.format(0), FORWARD, *[GEMM] * 8] * tokens

@@ -1,13 +1,14 @@
 """Whether two sides are different jobs: one trains and the other does not, or they run models of different layers.
 
-No single change of a program does that. What compiles, captures, fuses or replaces ops changes their numbers, too, and
-has something in their place; recomputation and evaluation repeat the forward pass alone, frozen layers leave out parts
-of the backward pass alone: neither is another job.
+Or one only decodes, and the other never does. No single change of a program does that. What compiles, captures, fuses
+or replaces ops changes their numbers, too, and has something in their place; recomputation and evaluation repeat the
+forward pass alone, frozen layers leave out parts of the backward pass alone: neither is another job.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,6 +19,8 @@ from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.ops_on_cpu import VIEW
+from traceq.facts.timeline.inference_marks import STEP_KINDS
+from traceq.facts.timeline.inference_steps import inference_steps
 from traceq.facts.timeline.op_calls_per_step import forward_calls_per_step, op_calls_per_step
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
@@ -50,6 +53,7 @@ change in one direction."""
 _REPLACES = 0.25
 """Part of the ops that a side lacks that one of its own op, which the other never calls, is called as often as."""
 _MOST_NAMED = 2
+_DECODE, _UNKNOWN = STEP_KINDS[1], STEP_KINDS[3]
 
 _Counts = Mapping[str, float]
 """Calls per counted step, by name."""
@@ -59,8 +63,11 @@ def job_difference(a: Trace, b: Trace) -> str:
     """Return `layers: 36 aten::convolution against 52, and 36 aten::batch_norm against 52`, or what trains; else "".
 
     `backward pass: 88 nodes of autograd against none` if one side alone trains; where shapes are recorded, and no
-    weight has the same, that. Where both sides have compiled code or replay graphs, kernels tell the layers.
+    weight has the same, that. Where both sides have compiled code or replay graphs, kernels tell the layers. Of
+    inference engines `steps: 2 prefill against 40 decode`, if one side only decodes and the other never does.
     """
+    if of_steps := _other_steps(a, b):
+        return of_steps
     ours, theirs = op_calls_per_step(a), op_calls_per_step(b)
     if (
         _is_generated(a)
@@ -91,6 +98,17 @@ def job_difference(a: Trace, b: Trace) -> str:
         f"{_number(num_a)} {op} against {_number(num_b)}" for op, num_a, num_b in nums[:_MOST_NAMED] if num_a != num_b
     ]
     return f"layers: {', and '.join(texts)}"
+
+
+def _other_steps(a: Trace, b: Trace) -> str:
+    """Return the steps of two inference engines if one of them only decodes, and the other never does; else ""."""
+    sides = [inference_steps(trace) for trace in (a, b)]
+    kinds = [Counter(STEP_KINDS[kind] for kind in side.kind[side.counted].tolist()) for side in sides]
+    (decoding, *others) = sorted(map(set, kinds), key=lambda names: names != {_DECODE})
+    if decoding != {_DECODE} or not others[0] or others[0] & {_DECODE, _UNKNOWN}:
+        return ""
+    ours, theirs = (", ".join(f"{num:,} {kind}" for kind, num in side.most_common()) for side in kinds)
+    return f"steps: {ours} against {theirs}"
 
 
 def _is_multiple(a: _Counts, b: _Counts) -> bool:
