@@ -122,6 +122,25 @@ def test_a_share_of_much_longer_traced_time_is_stated_with_that_time() -> None:
     assert "in this one traced step, where it takes 8.00 ms, 87.5 % of that is at average.py:9 update" in text
 
 
+def test_the_line_outside_of_the_phases_is_that_of_most_steps_not_of_one_that_was_held_up() -> None:
+    run = recorded(25)
+    rows: list[Event] = []
+    for number, scale_us in enumerate((100, 20_000, 100)):
+        start, then = number * 40_000, number * 40_000 + 2000 + scale_us
+        rows += [
+            step(start, 6000 + scale_us, number),
+            annotation("forward", start, 2000),
+            op("aten::mul", start + 2000, scale_us),
+            op("aten::mul", then, 1000),
+            op("aten::add", then + 1000, 3000),
+        ]
+    texts_ = "average.py:9 update", "loss.py:3 scale"
+    lines = SourceLines(texts_, {"other|aten::mul": (1, 0) * 3, "other|aten::add": (0,) * 3})
+    trace = build(*rows, recorded={"manifest": run.manifest, "lines": lines})
+    ((_, text),) = texts(dataclasses.replace(run, traces=(trace,)))
+    assert "97.6 % of that is at average.py:9 update" in text
+
+
 @pytest.mark.parametrize("run", [recorded(9), recorded(25, num_steps=8), recorded(25, lines=None)])
 def test_little_time_few_steps_or_no_lines_are_no_finding(run: Run) -> None:
     assert texts(run) == []

@@ -78,10 +78,21 @@ class _Line:
 
 
 @frozen
+class _Outside:
+    """Time of one line in none of the phases: medians of the counted steps, so that one held up op decides nothing."""
+
+    line: str
+    op: str
+    host_ns: int
+    gpu_ns: int
+
+
+@frozen
 class _Rank:
     """One rank's rows, longest first, none without recorded lines; and the finding on its small ops."""
 
     rows: tuple[LineRow, ...]
+    outside: tuple[_Outside, ...]
     small_ops: Finding | None
 
 
@@ -89,8 +100,9 @@ def summarize(trace: Trace) -> _Rank:
     """Return the time of each line in each phase, which add up to the counted steps of the host."""
     lines = main_lines(trace)
     if len(lines.texts) == 1:
-        return _Rank((), None)
-    return _Rank(tuple(_rows(trace, lines)), small_ops(trace))
+        return _Rank((), (), None)
+    rows = tuple(_rows(trace, lines))
+    return _Rank(rows, tuple(_outside(trace, lines, rows)), small_ops(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -125,6 +137,33 @@ def _rows(trace: Trace, lines: MainLines) -> Iterator[LineRow]:
         yield LineRow(
             trace.rank, labels.names[number], lines.texts[text], names.get(index, ""), num_ops[index] / num, *per_step
         )
+
+
+def _outside(trace: Trace, lines: MainLines, rows: Sequence[LineRow]) -> Iterator[_Outside]:
+    """Yield the lines whose time is in none of the phases, with the median of the counted steps."""
+    parts, labels, work = line_parts(trace), phases(trace), device_work(trace)
+    other = [number for number, name in enumerate(labels.names) if name == OTHER]
+    of_host, of_work = np.isin(parts.phase, other), np.isin(labels.work_phase, other) & work.linked
+    launched = trace.events.ts[work.call[of_work]]
+    host_ns = _medians(trace, parts.start[of_host], parts.line[of_host], parts.ns[of_host])
+    gpu_ns = _medians(trace, launched, lines_of_work(trace)[of_work], (work.end - work.start)[of_work])
+    ops = {row.line: row.op for row in rows if row.phase == OTHER}
+    for line in sorted({*host_ns, *gpu_ns}):
+        text = lines.texts[line]
+        yield _Outside(text, ops.get(text, ""), host_ns.get(line, 0), gpu_ns.get(line, 0))
+
+
+def _medians(
+    trace: Trace, instants: NDArray[np.int64], line: NDArray[np.int64], ns: NDArray[np.int64]
+) -> dict[int, int]:
+    """Return {line: median over the counted steps of its time in them}."""
+    counted = steps(trace).host[steps(trace).counted]
+    inside = contains(spans(*counted.T), instants)
+    keys, index = np.unique(line[inside], return_inverse=True)
+    step = np.searchsorted(counted[:, 0], instants[inside], "right") - 1
+    sums = np.zeros((len(keys), len(counted)), np.int64)
+    np.add.at(sums, (index, step), ns[inside])
+    return {key: round(float(np.median(of_steps))) for key, of_steps in zip(keys.tolist(), sums, strict=True)}
 
 
 def _longest(
@@ -178,7 +217,7 @@ def _outside_phases(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
     share = other_share(job, _LEAST_OTHER)
     if share is None or not share.exceeds or job.timings is None:
         return
-    rows = [row for row in parts[share.rank].rows if row.phase == OTHER] if share.rank < len(parts) else []
+    rows = parts[share.rank].outside if share.rank < len(parts) else ()
     by_device = job.timings.by_device
     times = [row.gpu_ns if by_device else row.host_ns for row in rows]
     if not sum(times):
