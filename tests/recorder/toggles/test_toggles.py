@@ -226,6 +226,31 @@ def test_a_layer_with_a_call_of_its_own_waits_once(layer: type[torch.nn.Linear])
     assert waits_ms(model) < 50
 
 
+class Activated(torch.nn.Linear):
+    """A layer that is a model, with a module inside that has no parameters."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.activation = torch.nn.ReLU()
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.activation(super().forward(batch))
+
+
+def test_a_stall_is_in_a_layer_that_is_a_model_and_called_past_its_hooks() -> None:
+    model = Activated()
+    toggle = create_toggle("@stall", ("0", "50000"), Job([model], []))
+    toggle.apply(1)
+    model.forward(torch.zeros(1, 2))
+    toggle.apply(1)
+    assert 50 <= waits_ms(model) < 100
+    begin = time.perf_counter()
+    model.forward(torch.zeros(1, 2))
+    assert time.perf_counter() - begin >= 0.05
+    toggle.restore()
+    assert waits_ms(model) < 50
+
+
 def test_a_stall_in_no_layer_is_a_fault() -> None:
     toggle = create_toggle("@stall", ("0", "50000"), Job([torch.nn.Linear(2, 2)], []))
     for number in range(32):

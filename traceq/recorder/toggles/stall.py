@@ -28,18 +28,18 @@ class StallToggle:
 
     changes_ops = False
 
-    def __init__(self, layers: Sequence[Module], values: Sequence[float]) -> None:
+    def __init__(self, layers: Sequence[Module], models: Sequence[Module], values: Sequence[float]) -> None:
         self._values = values
         self._wait_ns = 0
         self._num_changes = 0
         self._called: set[int] = set()
         self._chosen: int | None = None
-        self._hooked: set[int] = set()  # the layers that call torch's hooks
+        self._hooked: set[int] = set()  # layers whose hook has begun the call that their forward begins next
         self._handles = [
             layer.register_forward_pre_hook(lambda *_, number=number: self._begin_hooked(number))
             for number, layer in enumerate(layers)
         ]
-        self._replaced = _replaced_forwards(layers, self._begin_forward)
+        self._replaced = _replaced_forwards(layers, models, self._begin_forward)
 
     def apply(self, number: int) -> None:
         """Wait that long from now on. Raises RecordingFailed if the steps call none of the layers."""
@@ -73,7 +73,9 @@ class StallToggle:
         self._begin(number)
 
     def _begin_forward(self, number: int) -> None:
-        if number not in self._hooked:
+        if number in self._hooked:
+            self._hooked.discard(number)
+        else:
             self._begin(number)
 
     def _begin(self, number: int) -> None:
@@ -89,17 +91,25 @@ def create(job: Job, values: Sequence[str]) -> StallToggle:
     """Return the toggle; UsageFault if there is no model, or for a value that is no number."""
     layers = [layer for model in job.models for layer in _first_layers(model)]
     if not layers:
-        raise UsageFault("no model was found")
+        raise UsageFault("no model with parameters was found" if job.models else "no model was found")
     try:
-        return StallToggle(layers, [float(value) for value in values])
+        return StallToggle(layers, job.models, [float(value) for value in values])
     except ValueError as error:
         raise UsageFault(f"expected microseconds: {error}") from error
 
 
-def _replaced_forwards(layers: Sequence[Module], begin: Callable[[int], None]) -> ReplacedMethods:
-    """Let forwards begin with `begin(number)`, of layers that may call them past hooks, as those of GPyTorch."""
+def _replaced_forwards(
+    layers: Sequence[Module], models: Sequence[Module], begin: Callable[[int], None]
+) -> ReplacedMethods:
+    """Let forwards begin with `begin(number)`, where they may be called past hooks.
+
+    Layers do so whose class has its own `__call__`, as those of GPyTorch; of a layer that is a model, the loop may.
+    """
     numbers = {id(layer): number for number, layer in enumerate(layers)}
-    calling = [each for each in layers if type(each).__call__ is not Module.__call__ and "forward" not in vars(each)]
+    past_hooks = {id(model) for model in models} | {
+        id(layer) for layer in layers if type(layer).__call__ is not Module.__call__
+    }
+    calling = [each for each in layers if id(each) in past_hooks and "forward" not in vars(each)]
 
     def beginning(forward: Callable[..., Any]) -> Callable[..., Any]:
         def call(layer: Module, *args: Any, **kwargs: Any) -> Any:
@@ -114,9 +124,11 @@ def _replaced_forwards(layers: Sequence[Module], begin: Callable[[int], None]) -
 def _first_layers(model: Module) -> list[Module]:
     """Return the first modules with parameters that call no other one: of those that learn, if there are any.
 
-    The very first may be called by nobody, as an embedding that others hold a copy of.
+    The very first may be called by nobody, as an embedding that others hold a copy of. Modules without parameters
+    inside of a layer, such as its activation, are a part of it.
     """
-    layers = [module for module in model.modules() if has_forward(module) and any(True for _ in module.parameters())]
-    layers = [layer for layer in layers if not any(has_forward(inner) for inner in list(layer.modules())[1:])]
+    modules = [module for module in model.modules() if has_forward(module) and any(True for _ in module.parameters())]
+    ids = {id(module) for module in modules}
+    layers = [each for each in modules if not any(id(inner) in ids for inner in list(each.modules())[1:])]
     learning = [layer for layer in layers if any(parameter.requires_grad for parameter in layer.parameters())]
     return (learning or layers)[:_MOST_LAYERS]
