@@ -14,7 +14,7 @@ from pathlib import Path
 from traceq.errors import UsageFault
 from traceq.recorder.failures.external_launcher import cause_by_ranks
 from traceq.recorder.failures.hang_watch import HangWatch, forget_hang
-from traceq.recorder.failures.root_cause import last_line
+from traceq.recorder.failures.root_cause import raised_line
 from traceq.recorder.failures.run_status import mark_ended, read_hang
 from traceq.recorder.jobs.arm_files import OUTPUT_OPTION
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
@@ -193,7 +193,7 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
     if injection.reason == DRY_RUN:
         return ""
     if injection.is_attached:
-        error = last_line(injection.error) if exit_code else ""
+        error = raised_line(injection.error) if exit_code else ""
         early = f"the job ended with exit code {exit_code} before its steps were known{error and f': {error}'}"
         return "; ".join(filter(None, (f"nothing was recorded: {injection.reason or early}", read_hang(folder))))
     if exit_code:

@@ -81,5 +81,23 @@ def test_an_end_without_a_message_is_described_by_its_exit_code(message: str) ->
     assert find_cause([RankFailure(2, 17, message)], {0: 1, 1: 1, 2: 1}).text == "exited with code 17"
 
 
-def test_of_a_traceback_the_last_line_is_reported() -> None:
-    assert RankFailure(0, 1, "Traceback:\n  File x\nKeyError: 'a'\n").text == "KeyError: 'a'"
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("Traceback:\n  File x\n    y = a['a']\n        ~^^^^^\nKeyError: 'a'\n", "KeyError: 'a'"),
+        (
+            "AttributeError: no `np.float`.\nThe aliases were deprecated:\n    https://numpy.org",
+            "AttributeError: no `np.float`.",
+        ),
+        (
+            "Raised:\n\n-- Process 1:\nTraceback:\n  File x\n    f()\nCudaError: assert\nCompile with",
+            "CudaError: assert",
+        ),
+        (
+            "RuntimeError: Error(s) in loading Net:\n\tMissing key(s): a\n\tb",
+            "RuntimeError: Error(s) in loading Net: Missing key(s): a",
+        ),
+    ],
+)
+def test_what_was_raised_is_reported_without_its_traceback_and_its_advice(message: str, text: str) -> None:
+    assert RankFailure(0, 1, message).text == text

@@ -16,8 +16,8 @@ __all__ = [
     "RootCause",
     "find_cause",
     "is_peer_error",
-    "last_line",
     "out_of_memory_line",
+    "raised_line",
 ]
 
 ABORTED = "aborted by a C++ exception of a library"
@@ -37,6 +37,7 @@ _TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(
     r"out of ?memory|MemoryError|can(no|')t allocate memory|bad_alloc|ALLOC_FAILED", re.IGNORECASE
 )
+_FRAME = re.compile(r"\s+File ")
 _SKIP = "Skip: "
 _SIGNAL_NAMES = {int(number): number.name for number in signal.Signals}
 _AMBIGUOUS_EXITS = {1, -signal.SIGABRT}
@@ -68,9 +69,9 @@ class RankFailure:
 
     @property
     def text(self) -> str:
-        """How it ended: the last line of its message, else its exit code or signal."""
-        if last := last_line(self.message):
-            return last
+        """How it ended: what it raised, else its exit code or signal."""
+        if raised := raised_line(self.message):
+            return raised
         if self.exit_code is None:
             return "stopped responding; the other ranks waited for it until they gave up"
         if self.exit_code < 0:
@@ -114,9 +115,17 @@ class LaunchFailure:
     arm: str = ""
 
 
-def last_line(message: str) -> str:
-    """Return the last line of a message that has words: what was raised, below the traceback of another process."""
-    return next((line.strip() for line in reversed(message.splitlines()) if re.search(r"\w", line)), "")
+def raised_line(message: str) -> str:
+    """Return the first line of what was raised, below the last traceback of another process; "" without words.
+
+    A line that ends in a colon is told with the next one. Later lines are advice, such as where to read on.
+    """
+    lines = message.splitlines()
+    below = max((number + 1 for number, line in enumerate(lines) if _FRAME.match(line)), default=0)
+    while below and below < len(lines) and lines[below].startswith(" "):  # its line of code, and marks below that
+        below += 1
+    words = [line.strip() for line in lines[below:] if re.search(r"\w", line)]
+    return " ".join(words[: 2 if words and words[0].endswith(":") else 1])
 
 
 def out_of_memory_line(message: str) -> str:
