@@ -342,6 +342,18 @@ def test_a_job_that_ends_before_its_recording_says_what_reads_the_measured_steps
     assert run_here("diff", str(tmp_path / "run")).code == 0
 
 
+def test_a_package_that_the_recorder_lacks_is_the_reason(tmp_path: Path) -> None:
+    """It was said that the job imported no torch."""
+    (tmp_path / "lacking").mkdir()
+    (tmp_path / "lacking" / "nvtx.py").write_text("raise ModuleNotFoundError(\"No module named 'nvtx'\")")
+    done = record(tmp_path, "--", sys.executable, "-c", "import torch", path=str(tmp_path / "lacking"))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"traceq: {tmp_path / 'run'}: nothing was recorded: the job's Python cannot load the recorder: "
+        "ModuleNotFoundError: No module named 'nvtx'; pip install 'traceq-torch[record]' for the job's Python"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code", "reason"),

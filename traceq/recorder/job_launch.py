@@ -196,6 +196,8 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
         error = raised_line(injection.error) if exit_code else ""
         early = f"the job ended with exit code {exit_code} before its steps were known{error and f': {error}'}"
         return "; ".join(filter(None, (f"nothing was recorded: {injection.reason or early}", read_hang(folder))))
+    if error := injection.load_error:
+        return f"nothing was recorded: the job's Python cannot load the recorder: {error}"
     if exit_code:
         return f"nothing was recorded: the command ended with exit code {exit_code} before a training step ran"
     return (

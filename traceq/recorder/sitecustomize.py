@@ -4,6 +4,7 @@ It does nothing until torch has been imported, and never breaks the process. A s
 one hides, is loaded after it. Not a part of the package that anything imports.
 """
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -48,7 +49,11 @@ def _attach() -> None:
 
         attach(FOLDER)
     except Exception as error:  # noqa: BLE001 (whatever happens, the user's process goes on)
-        sys.stderr.write(f"traceq: process {os.getpid()} is not recorded: {type(error).__name__}: {error}\n")
+        remedy = "; pip install 'traceq-torch[record]' for the job's Python" if isinstance(error, ImportError) else ""
+        text = f"{type(error).__name__}: {error}{remedy}"
+        sys.stderr.write(f"traceq: process {os.getpid()} is not recorded: {text}\n")
+        with contextlib.suppress(OSError), open(os.path.join(FOLDER, "load_error"), "x", encoding="utf-8") as file:
+            file.write(text)
 
 
 def _load_hidden() -> None:

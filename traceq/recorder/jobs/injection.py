@@ -16,6 +16,8 @@ __all__ = ["DRY_RUN", "Injection"]
 DRY_RUN = "dry run"
 
 _REQUEST, _ATTACHED, _REASON, _ERROR, _ELSEWHERE = "job.json", "attached", "reason", "error", "elsewhere"
+_LOAD_ERROR = "load_error"
+"""Written by the module that is injected, which imports nothing of the package before."""
 _MODULE = "sitecustomize.py"
 _OF_RUN = ".inject"
 
@@ -55,6 +57,12 @@ class Injection:
     def is_attached(self) -> bool:
         """True once a process of the job has loaded the recorder."""
         return (self.folder / _ATTACHED).exists()
+
+    @property
+    def load_error(self) -> str:
+        """Why a process of the job, which imported torch, could not load the recorder; else ""."""
+        path = self.folder / _LOAD_ERROR
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
 
     def note_reason(self, text: str) -> None:
         """Note why nothing is recorded; the first reason counts."""

@@ -44,7 +44,7 @@ def run_injected(
                 on_message(line)
             if time.monotonic() >= attached_until:
                 attached_until = math.inf
-                if not injection.is_attached:
+                if not injection.is_attached and not injection.load_error:
                     within = f"{_ATTACHED_WITHIN_S:.0f} s"
                     on_message(f"traceq: after {within} no Python process of the job has imported torch")
     return 128 - code if code < 0 else code
