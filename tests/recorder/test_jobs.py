@@ -258,6 +258,45 @@ def test_a_process_that_trains_beside_the_recorded_one_says_that_it_trains_on(tm
     assert "the recording is complete" in done.stderr
 
 
+STARTED = """
+import multiprocessing
+import sys
+import torch
+
+def train(rank, num_steps, fails_at):
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(num_steps):
+        if step == fails_at:
+            raise ValueError("a bad batch")
+        model(torch.randn(1, 64)).square().mean().backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    num_steps, fails_at = int(sys.argv[2]), int(sys.argv[3])
+    if sys.argv[1] == "torch":
+        torch.multiprocessing.spawn(train, (num_steps, fails_at))
+    else:
+        process = multiprocessing.get_context(sys.argv[1]).Process(target=train, args=(0, num_steps, fails_at))
+        process.start()
+        process.join()
+        sys.exit(process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("start", ["torch", "fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_the_end_of_a_process_that_multiprocessing_started_is_told(start: str, tmp_path: Path) -> None:
+    """One that torch spawned and that raised `ended its loop`, and of one that was forked nothing was known."""
+    (tmp_path / "started.py").write_text(STARTED)
+    command = [sys.executable, "started.py", start]
+    raised = record(tmp_path, "--", *command, "400", "40")
+    assert raised.returncode == 1
+    assert raised.stderr.splitlines()[-1].endswith("the recording failed: ValueError: a bad batch")
+    shutil.rmtree(tmp_path / "run")
+    ended = record(tmp_path, "--", *command, "40", "-1")
+    assert "let the job run longer, or record fewer steps (--steps " in ended.stderr.splitlines()[-1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("then", ["stop", "continue"])
 def test_the_fastest_of_all_that_was_tried_is_confirmed(then: str, tmp_path: Path) -> None:

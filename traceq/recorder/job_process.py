@@ -5,7 +5,6 @@ Nothing here raises into the job. A fault ends the recording, restores what was 
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -42,6 +41,7 @@ from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, living
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.leave_process import leave_process
+from traceq.recorder.process.process_exit import at_process_exit
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.watched_rank import WatchedRank
 from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings
@@ -148,7 +148,7 @@ class JobProcess:
         """Begin to watch this thread, if no other is being watched; note the loss of a step that is recorded."""
         if not self._has_captured and is_capturing():
             self._has_captured = True
-            atexit.register(self._note_captured_step)
+            at_process_exit(self._note_exit)
         if self._rank is not None:
             if self.thread == get_ident() and not self._rank.rank.phases.profiling:  # a trace has the job's ops alone
                 self._rank.losses.note(tensors)
@@ -277,7 +277,7 @@ class JobProcess:
         self.is_learning = False
         self._stack.phases = self._rank.rank.phases
         self._steps = self._rank.steps
-        atexit.register(self._note_exit, os.getpid())
+        at_process_exit(self._note_exit)
         rank = self._rank.rank
         if rank.world.size > 1:
             self._while_recording.callback(TerminateHandler(lambda: note_abort(rank.plan, rank.world)).restore)
@@ -357,11 +357,16 @@ class JobProcess:
             mark_ended(rank.rank.plan.folder, "failed", text)
         self._stop(0 if rank is None else 1)  # at the start all ranks end alike; later some may be waiting
 
-    def _note_exit(self, pid: int) -> None:
-        """Note a loop that ended before its recording was complete."""
-        if pid != os.getpid() or self._is_over or self._rank is None:
+    def _note_exit(self, error: BaseException | None) -> None:
+        """Note a loop that ended before its recording was complete, by itself or with an exception."""
+        if self._is_over:
             return
-        rank = self._rank
+        if (rank := self._rank) is None:  # no step was known
+            self._injection.note_reason(CAPTURED_STEP)
+            return
+        if error is not None:
+            self._note_raised(rank, error)
+            return
         where = f"rank {rank.rank.world.rank}: " if rank.rank.world.size > 1 else ""
         text = f"{where}the loop ended after {rank.rank.progress.text}"
         with suppress(Exception):
@@ -373,11 +378,6 @@ class JobProcess:
         remedy = CAPTURED_STEP if self._has_captured else f"let the job run longer{fewer}"
         mark_ended(plan.folder, "failed", f"{text}; {remedy}")
 
-    def _note_captured_step(self) -> None:
-        """Note at the end of the job why no step of it was known."""
-        if self._rank is None and not self._is_over:
-            self._injection.note_reason(CAPTURED_STEP)
-
     def _note_end(self, rank: Rank, error: BaseException) -> None:
         if len(rank.plan.arms) > 1 and isinstance(error, Exception):  # memory may run out in one of them alone
             note_arm(error, self._tracker.arm)
@@ -388,11 +388,13 @@ class JobProcess:
 
     def _note_error(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> object:
         """Note the job's own exception as the reason why the recording ended, then report it as ever."""
-        hook, rank = self._excepthook, self._rank
-        if not self._is_over and rank is not None:
-            rank.leave(error_text(error))
-            with suppress(Exception):
-                self._note_end(rank.rank, error)
-            with suppress(Exception):
-                self._end()
+        hook = self._excepthook
+        self._note_exit(error)
         return hook(kind, error, traceback)
+
+    def _note_raised(self, rank: JobRank, error: BaseException) -> None:
+        rank.leave(error_text(error))
+        with suppress(Exception):
+            self._note_end(rank.rank, error)
+        with suppress(Exception):
+            self._end()
