@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from builder import Event, annotation, build, kernel, launch, op, step
 
 from traceq.analysis.registry import analyze
-from traceq.model import Run, Timings, Trace
+from traceq.model import Arm, Manifest, Run, Timings, Trace
 
 LOADING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 PHASES = ("dataload_wait", "forward", "optimizer")
@@ -65,6 +66,18 @@ def test_a_finding_says_in_which_steps() -> None:
     assert lost.text.startswith(
         "dataload wait, 440 us per step (44.0 %) in these 3 traced steps, beside 560 us (56.0 %) in aten::mm: "
     )
+
+
+@pytest.mark.parametrize(("num", "waited", "code"), [(40, 4, "batch_transfer"), (40, 5, "starved"), (31, 0, "starved")])
+def test_batches_that_were_there_before_starve_no_step(num: int, waited: int, code: str) -> None:
+    facts = {"batches_received": num, "batches_waited_for": waited}
+    manifest = Manifest(1, "id", "", "", {}, (Arm("run", "", baseline=True),), PHASES, 1, 0, environment=facts)
+    run = dataclasses.replace(recorded(steps_waiting(440, 430, 450), (1.2, 9, 1)), manifest=manifest)
+    (finding,) = analyze(run, "dataload").findings
+    assert finding.code == code
+    if code == "batch_transfer":
+        assert "1.21 ms (10.8 %) to receive its batch from a worker" in finding.text
+        assert "which had made it before in 90.0 % of 40 cases: more workers shorten nothing" in finding.text
 
 
 def test_unprofiled_steps_decide_whether_a_run_is_starved() -> None:

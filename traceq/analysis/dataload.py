@@ -31,7 +31,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
-from traceq.facts.ranks.loading_workers import worker_line
+from traceq.facts.ranks.loading_workers import ready_batches, worker_line
 from traceq.facts.timeline.data_loading import (
     DATALOAD_WAIT,
     LOADER,
@@ -58,6 +58,8 @@ _LEAST_BATCHES = 4
 """Batches from which a loop is told without marks of steps: three times from one to the next."""
 _FIRST = 3
 """Part of the waits, one over this, from which it is told that they are for the first batch of each epoch."""
+_READY_PCT = 90.0
+"""Batches that workers had made before the loop asked, from which it waits for their transfer and not for workers."""
 _WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 _LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)
 
@@ -265,10 +267,23 @@ def _where(job: Job, parts: Sequence[_Rank]) -> str:
 
 def _starved_unprofiled(job: Job, share: UnprofiledShare, parts: Sequence[_Rank]) -> Finding:
     percent = format_value(share.pct, Unit.PERCENT)
+    ready = ready_batches(job)
+    if ready is not None and ready[0] >= _READY_PCT:
+        return _transferred(f"{format_value(share.ns, Unit.NS)} ({percent})", share, *ready)
     waits = f"an unprofiled step waits {format_value(share.ns, Unit.NS)} ({percent}) for the data loader"
     text = f"{waits} (mean of {share.num_steps:,} on rank {share.rank})"
     makes_own = any(part.makes_own for part in parts)
     return _finding(text, share.ns, _where(job, parts), makes_own=makes_own, are_cores_taken=is_contended(job))
+
+
+def _transferred(takes: str, share: UnprofiledShare, ready_pct: float, num: int) -> Finding:
+    ready = f"{format_value(ready_pct, Unit.PERCENT)} of {num:,} cases"
+    text = (
+        f"batch transfer: an unprofiled step takes {takes} to receive its batch from a worker (mean of "
+        f"{share.num_steps:,} on rank {share.rank}), which had made it before in {ready}: more workers shorten "
+        "nothing; try fewer tensors per batch, fewer and larger batches, or num_workers=0 if a sample is little work"
+    )
+    return Finding("batch_transfer", "medium", text, share.ns, instead_of=("host_bound", "dataload_wait"))
 
 
 def _finding(

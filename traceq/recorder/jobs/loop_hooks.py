@@ -24,6 +24,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import DataLoader
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
+from traceq.recorder.jobs.batch_waits import BatchWaits
 from traceq.recorder.jobs.framework_phases import ENGINE_METHODS, imported_functions, owners
 from traceq.recorder.jobs.inner_calls import InnerCalls
 from traceq.recorder.jobs.root_models import with_forward
@@ -90,6 +91,7 @@ class LoopHooks:
     def __init__(self, observer: Observer, samples: WorkerSamples) -> None:
         self._observer = observer
         self.samples = samples
+        self.waits = BatchWaits()
         self.has_entered_autocast = False
         self._is_graphing = False
         self._restore: list[Callable[[], None]] = []
@@ -108,6 +110,7 @@ class LoopHooks:
         forking = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
         self._replace(forking, "__init__", self.samples.of_forked(forking.__init__))
         self._replace(loader, "__next__", self._batch(loader.__next__))
+        self._replace(forking, "_try_get_data", self._reading(forking._try_get_data))
         self._replace(DataLoader, "__iter__", self._phase(DataLoader.__iter__, DATALOAD_WAIT))
         self._replace(Optimizer, "zero_grad", self._phase(Optimizer.zero_grad, "zero_grad"))
         self._replace(torch.nn.Module, "zero_grad", self._phase(torch.nn.Module.zero_grad, "zero_grad"))
@@ -219,8 +222,20 @@ class LoopHooks:
 
         return call
 
+    def _reading(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        observer, waits = self._observer, self.waits
+
+        @functools.wraps(function)
+        def call(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+            if observer.thread == get_ident():
+                waits.reads(iterator)
+            return function(iterator, *args, **kwargs)
+
+        return call
+
     def _batch(self, function: Callable[..., Any]) -> Callable[..., Any]:
         observer, begin, end, loaders = self._observer, self._observer.begin, self._observer.end, self._loaders
+        waits, forking = self.waits, torch.utils.data.dataloader._MultiProcessingDataLoaderIter
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -235,6 +250,8 @@ class LoopHooks:
                 batch = function(*args, **kwargs)
             finally:
                 end(depth)
+            if type(args[0]) is forking:
+                waits.received()
             if observer.is_learning:
                 loader = loaders.get(args[0])
                 observer.batch_delivered(None if loader is None else loader(), batch)
