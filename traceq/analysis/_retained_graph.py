@@ -1,0 +1,64 @@
+"""Backward ops that several steps run: of a graph that earlier code built, which `retain_graph=True` keeps."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from traceq.analysis._basis import holds_in_steps
+from traceq.analysis._wording import per_step
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.forward_ops import forward_op, is_backward
+from traceq.facts.events.name_patterns import matching
+from traceq.facts.timeline.steps import steps
+from traceq.grouping import group
+from traceq.intervals import contains, span_index, spans
+from traceq.model import Trace
+from traceq.report import Finding
+from traceq.units import Unit, format_value
+
+__all__ = ["retained_graph"]
+
+_ENGINE = "autograd::engine::evaluate_function: "
+_NODE = re.compile(f"^{_ENGINE}")
+_LEAST_PCT, _MUCH_PCT = 5.0, 20.0
+_MOST_NAMES = 3
+
+
+def retained_graph(trace: Trace) -> Finding | None:
+    """Return a finding on nodes of autograd, known by thread and sequence number, that run in more than one step.
+
+    Only without a device: there the host's time is the step's. Nodes that accumulate gradients have no number.
+    """
+    events, all_steps = trace.events, steps(trace)
+    counted = all_steps.host[all_steps.counted]
+    if len(device_work(trace)) or len(counted) < 2:
+        return None
+    rows = np.flatnonzero(is_backward(trace))
+    rows = rows[contains(spans(*counted.T), events.ts[rows])]
+    rows = rows[matching(events, rows, _NODE)]
+    step, forward = span_index(counted, events.ts[rows]), forward_op(trace)[rows]
+    is_older = (forward < 0) | (events.ts[forward] < counted[step, 0])
+    rows, step = rows[is_older], step[is_older]
+    node = group([events.forward_thread[rows], events.sequence[rows]]).group_ids
+    of_steps = group([node, step])
+    recurs = np.bincount(of_steps.keys[:, 0], minlength=len(rows) + 1) > 1
+    rows, step = rows[recurs[node]], step[recurs[node]]
+    ns = events.end[rows] - events.ts[rows]
+    by_step = np.bincount(step, ns, len(counted)).astype(np.float64)
+    step_ns = np.diff(counted)[:, 0].astype(np.float64)
+    if not len(rows) or not holds_in_steps(by_step, step_ns, _LEAST_PCT):
+        return None
+    of_names = group([events.name[rows]])
+    longest = np.argsort(-np.array(of_names.sum(ns), np.int64), kind="stable")[:_MOST_NAMES]
+    names = [events.strings[of_names.keys[index, 0]].removeprefix(_ENGINE) for index in longest]
+    mean_ns, pct = round(float(by_step.mean())), 100 * float(by_step.mean()) / float(step_ns.mean())
+    num, time = format_value(len(rows) / len(counted), Unit.MEAN), format_value(mean_ns, Unit.NS)
+    text = (
+        f"retained graph: the backward pass runs {num} ops {per_step(all_steps)}, {time} "
+        f"({format_value(pct, Unit.PERCENT)}), that it also runs in other steps, most of that {', '.join(names)}: "
+        "retain_graph=True keeps the graph of earlier code, such as a set-up or another step; compute it under "
+        "torch.no_grad(), or detach its result"
+    )
+    return Finding("retained_graph", "high" if pct >= _MUCH_PCT else "medium", text, mean_ns)
