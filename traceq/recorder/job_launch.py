@@ -15,7 +15,7 @@ from traceq.errors import UsageFault
 from traceq.recorder.failures.external_launcher import cause_by_ranks
 from traceq.recorder.failures.hang_watch import HangWatch, forget_hang
 from traceq.recorder.failures.root_cause import raised_line
-from traceq.recorder.failures.run_status import mark_ended, read_hang
+from traceq.recorder.failures.run_status import mark_ended, mark_interrupted, read_hang
 from traceq.recorder.jobs.arm_files import OUTPUT_OPTION
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_request import JobRequest, ToggleRequest, job_arms, parse_toggle
@@ -185,6 +185,8 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
         cause = cause_by_ranks(folder, folder.read_manifest().num_ranks)
         status = "interrupted" if exit_code in _INTERRUPTED or "ended by SIG" in cause else "failed"
         mark_ended(folder, status, cause or f"the job ended with exit code {exit_code}")
+        if (at_s := injection.interrupted_at_s) is not None:
+            mark_interrupted(folder, at_s)
         manifest = folder.read_manifest()
         if manifest.status == "complete":
             forget_hang(folder)

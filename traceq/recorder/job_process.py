@@ -26,7 +26,7 @@ from traceq.recorder.failures.cpp_terminate import TerminateHandler
 from traceq.recorder.failures.external_launcher import note_abort, note_end, sigterm_noted
 from traceq.recorder.failures.rank_errors import error_text, note_arm, write_error
 from traceq.recorder.failures.root_cause import is_peer_error, out_of_memory_line
-from traceq.recorder.failures.run_status import mark_ended
+from traceq.recorder.failures.run_status import LOOP_ENDED, mark_ended
 from traceq.recorder.job_loader import measure_loader
 from traceq.recorder.job_rank import JobRank, start_rank
 from traceq.recorder.jobs.check_paths import check_paths
@@ -368,7 +368,7 @@ class JobProcess:
             self._note_raised(rank, error)
             return
         where = f"rank {rank.rank.world.rank}: " if rank.rank.world.size > 1 else ""
-        text = f"{where}the loop ended after {rank.rank.progress.text}"
+        text = f"{where}{LOOP_ENDED} {rank.rank.progress.text}"
         with suppress(Exception):
             self._end()
         rank.leave(text)

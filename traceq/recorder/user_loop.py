@@ -18,7 +18,7 @@ from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import Arm
 from traceq.recorder.failures.external_launcher import note_end
 from traceq.recorder.failures.rank_errors import note_arm, reserve_descriptors
-from traceq.recorder.failures.run_status import mark_ended
+from traceq.recorder.failures.run_status import LOOP_ENDED, mark_ended
 from traceq.recorder.failures.watched_loop import watched_loop
 from traceq.recorder.loop_arms import LoopArms, check_arms
 from traceq.recorder.process.check_shared_file_system import check_shared
@@ -211,7 +211,7 @@ def _say_complete(rank: Rank) -> None:
 
 def _report_early_end(rank: Rank) -> None:
     """Write into the manifest, and on rank 0 to stderr, that the loop ended before the recording was complete."""
-    text = f"the loop ended after {rank.progress.text}"
+    text = f"{LOOP_ENDED} {rank.progress.text}"
     rank.say(
         f"traceq: {rank.plan.out}: the recording is incomplete: {text}; "
         "provide more batches, or record fewer steps: traceq.record(..., steps=)"

@@ -151,6 +151,35 @@ def test_signals_end_the_job_and_the_recording(number: signal.Signals, job: list
     assert manifest.fault in last
 
 
+SPAWNED = """
+import torch
+
+def train(rank):
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(100_000):
+        model(torch.randn(1, 64)).square().mean().backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train)
+"""
+
+
+def test_ctrl_c_is_no_end_of_the_loop_of_a_process_that_torch_spawned(tmp_path: Path) -> None:
+    """Torch ignores KeyboardInterrupt there, so that the process ends as if its loop had."""
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    process = start(tmp_path, [sys.executable, "spawned.py"], "--steps", "10000")
+    deadline = time.monotonic() + patient(60)
+    while not RunFolder(tmp_path / "run").manifest_path.is_file():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, last, manifest = finish(process, tmp_path)
+    assert (manifest.status, manifest.fault) == ("interrupted", "KeyboardInterrupt")
+    assert last.endswith("the recording was interrupted: KeyboardInterrupt")
+
+
 @pytest.mark.parametrize("job", [ALONE, RANKS], ids=["alone", "torchrun"])
 def test_a_full_disk_ends_the_recording_and_is_named(full_disk: Path, job: list[str], tmp_path: Path) -> None:
     code, last, manifest = finish(start(tmp_path, [*job, "none", "-1"], "--steps", "10000"), tmp_path)

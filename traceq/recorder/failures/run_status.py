@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from traceq.errors import TraceqError
 from traceq.recorder.process.signals import Stopped
 from traceq.runs.run_folder import RunFolder
 
-__all__ = ["mark_ended", "read_early_end", "read_hang", "status_for"]
+__all__ = ["LOOP_ENDED", "mark_ended", "mark_interrupted", "read_early_end", "read_hang", "status_for"]
+
+LOOP_ENDED = "the loop ended after"
+"""Begin of the fault of a recording whose loop was too short, behind the rank."""
+_TOGETHER_S = 1.0
+"""A terminal interrupts all processes at once, and a rank may be the first to act."""
 
 
 def mark_ended(folder: RunFolder, status: str, fault: str) -> None:
@@ -25,6 +31,18 @@ def mark_ended(folder: RunFolder, status: str, fault: str) -> None:
             folder.write_manifest(replace(manifest, status=status, fault=fault))
     except (TraceqError, OSError):
         return
+
+
+def mark_interrupted(folder: RunFolder, at_s: float) -> None:
+    """Write that Ctrl-C at a time, s since the epoch, ended a recording whose rank has since noted that its loop ended.
+
+    Processes that torch.multiprocessing.spawn started ignore the exception of Ctrl-C.
+    """
+    with suppress(TraceqError, OSError):
+        manifest = folder.read_manifest()
+        is_later = folder.manifest_path.stat().st_mtime >= at_s - _TOGETHER_S
+        if manifest.status == "failed" and LOOP_ENDED in manifest.fault and is_later:
+            folder.write_manifest(replace(manifest, status="interrupted", fault="KeyboardInterrupt"))
 
 
 def read_early_end(folder: RunFolder) -> tuple[str, str]:

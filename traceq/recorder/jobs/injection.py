@@ -16,6 +16,7 @@ __all__ = ["DRY_RUN", "Injection"]
 DRY_RUN = "dry run"
 
 _REQUEST, _ATTACHED, _REASON, _ERROR, _ELSEWHERE = "job.json", "attached", "reason", "error", "elsewhere"
+_INTERRUPTED = "interrupted"
 _LOAD_ERROR = "load_error"
 """Written by the module that is injected, which imports nothing of the package before."""
 _MODULE = "sitecustomize.py"
@@ -63,6 +64,18 @@ class Injection:
         """Why a process of the job, which imported torch, could not load the recorder; else ""."""
         path = self.folder / _LOAD_ERROR
         return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+    def note_interrupt(self) -> None:
+        """Note that the launcher was interrupted by Ctrl-C now."""
+        with suppress(OSError):
+            (self.folder / _INTERRUPTED).touch()
+
+    @property
+    def interrupted_at_s(self) -> float | None:
+        """When the launcher was interrupted by Ctrl-C, s since the epoch; None if it was not."""
+        with suppress(OSError):
+            return (self.folder / _INTERRUPTED).stat().st_mtime
+        return None
 
     def note_reason(self, text: str) -> None:
         """Note why nothing is recorded; the first reason counts."""

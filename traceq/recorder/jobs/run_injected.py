@@ -34,7 +34,10 @@ def run_injected(
     ended, and its `folders` are removed.
     """
     environment = {**os.environ, **(variables or {}), **injection.variables}
-    with _forwarded_signals() as forward_to, guarded_job(str(injection.folder), folders) as guard:
+    with (
+        _forwarded_signals(injection.note_interrupt) as forward_to,
+        guarded_job(str(injection.folder), folders) as guard,
+    ):
         job = subprocess.Popen(command, env=environment)
         forward_to(job)
         guard(job)
@@ -58,7 +61,7 @@ def _exit_code(job: subprocess.Popen[bytes]) -> int | None:
 
 
 @contextmanager
-def _forwarded_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+def _forwarded_signals(on_interrupt: Callable[[], None]) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     """Pass SIGTERM and SIGHUP on to the job, and leave Ctrl-C to it: a terminal sends that to both."""
     jobs: list[subprocess.Popen[bytes]] = []
 
@@ -67,7 +70,7 @@ def _forwarded_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
             job.send_signal(number)
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: on_interrupt())
     try:
         yield jobs.append
     finally:
