@@ -11,7 +11,7 @@ from traceq.model import Run
 ENGINE = "autograd::engine::evaluate_function: "
 
 
-def loop(*, is_retained: bool, old_us: int = 300, num_steps: int = 3, has_device: bool = False) -> Run:
+def loop(*, is_retained: bool, old_us: int = 300, num_steps: int = 3, gpu_us: int = 0) -> Run:
     """Steps of 1 ms: a forward op with its backward, and two nodes whose forward ran before all of them."""
     events: list[Event] = []
     for number in range(num_steps):
@@ -27,8 +27,9 @@ def loop(*, is_retained: bool, old_us: int = 300, num_steps: int = 3, has_device
             op("PowBackward0", start + 300, old_us, **olds[0]),
             op(f"{ENGINE}SubBackward0", start + 300 + old_us, 10, **olds[1]),
         ]
-        if has_device:
-            events += [launch(start + 10, 1, number + 1), kernel("mul", start + 20, 5, number + 1)]
+        if gpu_us:
+            events += [launch(start + 10, 1, 2 * number + 1), kernel("mul", start + 20, 5, 2 * number + 1)]
+            events += [launch(start + 310, 1, 2 * number + 2), kernel("pow", start + 320, gpu_us, 2 * number + 2)]
     return Run("run", (build(*events),))
 
 
@@ -52,8 +53,14 @@ def test_nodes_that_run_in_several_steps_are_a_retained_graph() -> None:
         loop(is_retained=False),
         loop(is_retained=True, old_us=20),
         loop(is_retained=True, num_steps=1),
-        loop(is_retained=True, has_device=True),
+        loop(is_retained=True, gpu_us=30),
+        loop(is_retained=False, gpu_us=600),
     ],
 )
-def test_nodes_of_one_step_little_time_one_step_or_a_device_are_none(run: Run) -> None:
+def test_nodes_of_one_step_little_time_or_one_step_are_none(run: Run) -> None:
     assert "retained_graph" not in codes(run)
+
+
+def test_on_a_device_the_time_is_that_of_the_kernels() -> None:
+    (finding,) = (each for each in analyze(loop(is_retained=True, gpu_us=600), "host").findings if "graph" in each.code)
+    assert "2 ops per step, 600 us of the device (61.6 %), that it also runs in other steps" in finding.text

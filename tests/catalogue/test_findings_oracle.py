@@ -22,10 +22,11 @@ from oracle.findings import finding_times
 from oracle.memory import memory_of
 from oracle.pipelines import bubble_ns
 from oracle.reader import Event, integer, read
+from oracle.retained import retained_ns
 from oracle.savings import CODES as BY_REPLAY
 from oracle.small_ops import small_ops
 from oracle.uneven import expert_excess_ns, late_ns
-from oracle.unprofiled import outside_phases_ns
+from oracle.unprofiled import loading_ns, outside_phases_ns
 from paths import FIXTURES, ROOT
 
 from traceq.analysis.registry import analyze
@@ -61,7 +62,10 @@ BY_JOBS = {"expert_imbalance", "late_ranks", "pipeline_bubble"}
 BY_LINES = {"small_ops"}
 """Codes whose time `oracle.small_ops` computes from the frames and ops of one file."""
 
-BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores"}
+BY_NODES = {"retained_graph"}
+"""Codes whose time `oracle.retained` computes from the nodes of autograd of one file."""
+
+BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores", "batch_transfer"}
 """Codes whose time `oracle.unprofiled` and `oracle.core_use` compute from the journals of a run."""
 
 BY_BYTES = {"memory_peak", "out_of_memory", "memory_delta", "fragmentation"}
@@ -186,6 +190,53 @@ def test_what_is_outside_of_phases_is_what_their_journals_leave(phase: str, tmp_
         journal.write_text(re.sub(rf'"{phase}":\d+,', "", journal.read_text()))
     finding = only(run / "off", "outside_phases")
     assert finding.ns == pytest.approx(outside_phases_ns(run, "off"), abs=1), finding.text
+
+
+@pytest.mark.slow
+def test_the_transfer_of_batches_is_the_time_in_the_loader_of_their_journals(tmp_path: Path) -> None:
+    """Each step waits 20 ms longer, though its batch was there."""
+    run = tmp_path / "run"
+    shutil.copytree(FIXTURES / "outlier_ab", run)
+    for journal in (run / "steps").iterdir():
+        lines = [json.loads(line) for line in journal.read_text().splitlines()]
+        for entry in (entry for entry in lines if entry["kind"] == "step"):
+            entry["wall_ns"] += 20 * MS
+            entry["phases"]["dataload_wait"] += 20 * MS
+        journal.write_text("".join(f"{json.dumps(entry)}\n" for entry in lines))
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["environment"] |= {"batches_received": 64, "batches_waited_for": 2}
+    (run / "run.json").write_text(json.dumps(manifest))
+    finding = only(run / "off", "batch_transfer")
+    assert finding.ns == pytest.approx(loading_ns(run, "off"), abs=1), finding.text
+    assert "which had made it before in 96.9 % of 64 cases" in finding.text
+
+
+def differentiated(seed: int, *, has_device: bool) -> Iterator[builder.Event]:
+    """Steps that differentiate some ops of their own, and in some of them others that ran before all of them."""
+    random, now, correlation = Random(seed), 1000, 0
+    for sequence in range(5):
+        yield builder.op("aten::sub", 10 * sequence, 5, **{"Sequence number": sequence})
+    for number in range(6):
+        begin, new = now, 10 + number
+        yield builder.op("aten::mul", now + 1, 5, **{"Sequence number": new})
+        now += 10
+        for sequence in [new, *random.sample(range(5), 3)]:
+            took, numbers = random.randint(20, 90), {"Sequence number": sequence, "Fwd thread id": 1}
+            yield builder.op("autograd::engine::evaluate_function: SubBackward0", now, took, **numbers)
+            if has_device:
+                correlation += 1
+                yield builder.launch(now + 2, 1, correlation)
+                yield builder.kernel("sub", now + 4, random.randint(3, took - 10), correlation)
+            now += took
+        now += random.randint(5, 50)
+        yield builder.step(begin, now - begin, number)
+
+
+@pytest.mark.parametrize("has_device", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_time_of_a_retained_graph_is_that_of_its_nodes(seed: int, has_device: bool, tmp_path: Path) -> None:
+    path = builder.write(tmp_path / "trace.json", *differentiated(seed, has_device=has_device))
+    assert only(path, "retained_graph").ns == pytest.approx(retained_ns(path), abs=1)
 
 
 def loops(seed: int) -> Iterator[builder.Event]:
@@ -343,7 +394,7 @@ def size(number: int | None) -> str:
 
 
 def test_every_finding_has_a_second_way() -> None:
-    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_LINES, BY_JOURNALS, BY_BYTES, BY_COUNTS, BY_REPLAY]
+    ways = [BY_EVENTS, BY_RANKS, BY_OPS, BY_JOBS, BY_LINES, BY_NODES, BY_JOURNALS, BY_BYTES, BY_COUNTS, BY_REPLAY]
     assert sum(map(len, ways)) == len(set.union(*ways))
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \| ", (ROOT / "docs" / "method.md").read_text(), re.MULTILINE)
     assert set.union(*ways) >= set(FOUND_IN)

@@ -56,7 +56,7 @@ def of_finding(sheet: Sheet, finding: Finding) -> Iterator[str]:
     for time, share, rest in shares:
         if rest:
             step_ns = [in_ns(rest)]
-        elif finding.code == "starved" and "unprofiled" in finding.text:
+        elif finding.code in ("starved", "batch_transfer") and "unprofiled" in finding.text:
             step_ns = [row["step_ns"] for row in step_profiles(sheet)]
         elif finding.code in ("busy_machine", "contended_cores"):
             (row,) = (row for row in rows_of(sheet, "core_use") if row["process"] == "training")
@@ -458,10 +458,10 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "joint_syncs": by_replay("all syncs", *(f"{kind} syncs" for kind in SYNC_KINDS)),  # one kind has no row of all
     "pageable_copies": at_most(by_replay("htod syncs")),
     **dict.fromkeys(("allocator_retries", "uncached_allocations"), by_replay("alloc syncs")),
-    "starved": by_loader,
+    **dict.fromkeys(("starved", "batch_transfer"), by_loader),
     "worker_restarts": at_most(by_loader),
     "uneven_steps": by_long_steps,
-    **dict.fromkeys(("buffer_broadcasts", "host_alone"), at_most(by_window)),
+    **dict.fromkeys(("buffer_broadcasts", "host_alone", "retained_graph"), at_most(by_window)),
     "outside_phases": by_other_phase,
     "small_ops": at_most(by_line),
     **dict.fromkeys(("busy_machine", "contended_cores"), by_core_use),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps
 from traceq.analysis._wording import per_step
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.forward_ops import forward_op, is_backward
 from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.nesting import tracks
 from traceq.facts.timeline.steps import steps
 from traceq.grouping import group
-from traceq.intervals import contains, span_index, spans
+from traceq.intervals import contains, sorted_unique, span_index, spans
 from traceq.model import Trace
 from traceq.report import Finding
 from traceq.units import Unit, format_value
@@ -29,11 +31,11 @@ _MOST_NAMES = 3
 def retained_graph(trace: Trace) -> Finding | None:
     """Return a finding on nodes of autograd, known by thread and sequence number, that run in more than one step.
 
-    Only without a device: there the host's time is the step's. Nodes that accumulate gradients have no number.
+    Their time is that of the device, where there is one. Nodes that accumulate gradients have no number.
     """
-    events, all_steps = trace.events, steps(trace)
+    events, all_steps, has_device = trace.events, steps(trace), len(device_work(trace)) > 0
     counted = all_steps.host[all_steps.counted]
-    if len(device_work(trace)) or len(counted) < 2:
+    if len(counted) < 2:
         return None
     rows = np.flatnonzero(is_backward(trace))
     rows = rows[contains(spans(*counted.T), events.ts[rows])]
@@ -45,9 +47,9 @@ def retained_graph(trace: Trace) -> Finding | None:
     of_steps = group([node, step])
     recurs = np.bincount(of_steps.keys[:, 0], minlength=len(rows) + 1) > 1
     rows, step = rows[recurs[node]], step[recurs[node]]
-    ns = events.end[rows] - events.ts[rows]
+    ns = _device_ns(trace, rows) if has_device else events.end[rows] - events.ts[rows]
     by_step = np.bincount(step, ns, len(counted)).astype(np.float64)
-    step_ns = np.diff(counted)[:, 0].astype(np.float64)
+    step_ns = np.diff(all_steps.window[all_steps.counted])[:, 0].astype(np.float64)
     if not len(rows) or not holds_in_steps(by_step, step_ns, _LEAST_PCT):
         return None
     of_names = group([events.name[rows]])
@@ -55,6 +57,7 @@ def retained_graph(trace: Trace) -> Finding | None:
     names = [events.strings[of_names.keys[index, 0]].removeprefix(_ENGINE) for index in longest]
     mean_ns, pct = round(float(by_step.mean())), 100 * float(by_step.mean()) / float(step_ns.mean())
     num, time = format_value(len(rows) / len(counted), Unit.MEAN), format_value(mean_ns, Unit.NS)
+    time += " of the device" * has_device
     text = (
         f"retained graph: the backward pass runs {num} ops {per_step(all_steps)}, {time} "
         f"({format_value(pct, Unit.PERCENT)}), that it also runs in other steps, most of that {', '.join(names)}: "
@@ -62,3 +65,19 @@ def retained_graph(trace: Trace) -> Finding | None:
         "torch.no_grad(), or detach its result"
     )
     return Finding("retained_graph", "high" if pct >= _MUCH_PCT else "medium", text, mean_ns)
+
+
+def _device_ns(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[R]: time of the device work that each node launches."""
+    events, work = trace.events, device_work(trace)
+    ns = np.zeros(len(rows), np.int64)
+    linked = np.flatnonzero(work.linked)
+    of_rows, of_calls = tracks(trace)[rows], tracks(trace)[work.call[linked]]
+    for track in sorted_unique(of_rows).tolist():
+        on_track = np.flatnonzero(of_rows == track)
+        on_track = on_track[np.argsort(events.ts[rows[on_track]], kind="stable")]
+        launched = linked[of_calls == track]
+        nodes = np.column_stack([events.ts[rows[on_track]], events.end[rows[on_track]]])
+        node = span_index(nodes, events.ts[work.call[launched]])
+        np.add.at(ns, on_track[node[node >= 0]], (work.end - work.start)[launched[node >= 0]])
+    return ns
