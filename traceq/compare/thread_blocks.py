@@ -12,7 +12,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
-from traceq.intervals import span_index
+from traceq.intervals import sorted_unique, span_index
 from traceq.model import Trace
 from traceq.units import Unit, format_value
 
@@ -75,13 +75,14 @@ def _launched(trace: Trace) -> Mapping[str, _Launched]:
     windows = counted.window[counted.counted]
     rows = work.rows[span_index(windows, work.start) >= 0]
     rows = rows[events.grid[rows] >= 0]
-    grids, grid = np.unique(events.grid[rows], return_inverse=True)
-    blocks = np.array([_blocks(events.strings[text]) for text in grids.tolist()], np.float64)[grid]
-    names, name = np.unique(events.name[rows], return_inverse=True)
-    num, of_blocks, ns = (np.bincount(name, values) for values in (None, blocks, events.dur[rows].astype(np.float64)))
+    blocks_of = np.zeros(len(events.strings))
+    for text in sorted_unique(events.grid[rows]).tolist():
+        blocks_of[text] = _blocks(events.strings[text])
+    name, blocks = events.name[rows], blocks_of[events.grid[rows]]
+    num, of_blocks, ns = (np.bincount(name, weights) for weights in (None, blocks, events.dur[rows]))
     return {
-        events.strings[text]: _Launched(float(num[i]) / len(windows), of_blocks[i] / num[i], ns[i] / len(windows))
-        for i, text in enumerate(names.tolist())
+        events.strings[text]: _Launched(num[text] / len(windows), of_blocks[text] / num[text], ns[text] / len(windows))
+        for text in np.flatnonzero(num).tolist()
     }
 
 
