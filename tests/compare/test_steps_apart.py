@@ -74,6 +74,11 @@ def test_steps_that_overlap_decide_nothing() -> None:
     assert diff.doubt.startswith("The unprofiled steps do not decide")
 
 
+def test_less_than_the_threshold_is_no_difference_however_regular_the_steps() -> None:
+    assert is_apart(compared(1000 + NOISE_US[0] / 100, 1006 + NOISE_US[1] / 100))
+    assert not is_apart(compared(1000 + NOISE_US[0] / 100, 1004 + NOISE_US[1] / 100))
+
+
 def test_steps_in_bursts_are_told_by_the_means_of_fifths() -> None:
     """As of a loader whose workers fetch ahead: three steps of four have their batch."""
     waits = np.tile([0, 0, 0, 400], NUM // 4)

@@ -44,8 +44,9 @@ def compare_sides(
         comparison = compare_values(of_a, of_b, threshold_pct=threshold_pct, samples=samples)
         caveats = (*comparison.caveats, *not_paired(a, b), *not_interleaved(a, b))
         comparison = _with_advice(replace(comparison, caveats=caveats), a, b)
-        if not comparison.ci95_ns and not is_by_other_processes(a, b, comparison):
-            comparison = replace(comparison, steps_apart=_are_apart(a, b, samples))
+        if not comparison.ci95_ns and abs(comparison.delta_pct) >= threshold_pct:
+            is_apart = _are_apart(a, b, samples) and not is_by_other_processes(a, b, comparison)
+            comparison = replace(comparison, steps_apart=is_apart)
     elif a.run.traces and b.run.traces:
         comparison = _compare_means(*_traced_steps(a, b), threshold_pct, samples)
         comparison = replace(comparison, caveats=(*comparison.caveats, PROFILED_STEPS))
