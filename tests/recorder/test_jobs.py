@@ -403,6 +403,7 @@ def test_a_package_that_the_recorder_lacks_is_the_reason(tmp_path: Path) -> None
         ([sys.executable, "-c", "import torch, os; os.kill(os.getpid(), 9)"], 137, "before its steps were known"),
         ([sys.executable, "train.py", "3"], 1, "before its steps were known"),
         ([sys.executable, "train.py", "many"], 1, "its steps were known: ValueError: invalid literal for int() with"),
+        ([sys.executable, "-c", "import torch; torch.func.grad(torch.sum)(torch.ones(2))"], 1, "marks them"),
         (torchrun(2, "no_such.py"), 1, "the job ended with exit code 1 before its steps were known"),
         (
             [

@@ -37,6 +37,9 @@ __all__ = ["JobOptions", "JobResult", "launch_job", "output_folders"]
 
 _INTERRUPTED = (130, 143)
 """Exit codes of a job that was ended by SIGINT or SIGTERM."""
+_UNKNOWN_STEPS = (
+    ": it takes eight with a backward pass; of a loop without one, as of torch.func, traceq.record in it marks them"
+)
 _SCRIPT_ENDINGS = (".py", ".sh")
 
 
@@ -196,7 +199,8 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
         return ""
     if injection.is_attached:
         error = raised_line(injection.error) if exit_code else ""
-        early = f"the job ended with exit code {exit_code} before its steps were known{error and f': {error}'}"
+        why = f": {error}" if error else "" if exit_code else _UNKNOWN_STEPS
+        early = f"the job ended with exit code {exit_code} before its steps were known{why}"
         return "; ".join(filter(None, (f"nothing was recorded: {injection.reason or early}", read_hang(folder))))
     if error := injection.load_error:
         return f"nothing was recorded: the job's Python cannot load the recorder: {error}"
