@@ -74,6 +74,20 @@ def test_steps_that_overlap_decide_nothing() -> None:
     assert diff.doubt.startswith("The unprofiled steps do not decide")
 
 
+def test_the_same_ops_at_another_pace_are_told_as_that() -> None:
+    def processed(run_id: str, pace: float, noise_us: NDArray[np.float64]) -> Run:
+        run = recorded(run_id, 1000 * pace + noise_us, gpu_us=200)
+        ops = [op(f"aten::op{number}", 10 + 80 * pace * number, 70 * pace) for number in range(12)]
+        steps = [step(1000 * pace * number, 1000 * pace, number) for number in range(3)]
+        each = [{**row, "ts": row["ts"] + of["ts"]} for of in steps for row in ops]
+        return replace(run, traces=(build(*steps, *each),))
+
+    diff = diff_runs(processed("r1", 1, NOISE_US[0]), processed("r2", 1.1, NOISE_US[1]))
+    assert is_apart(diff)
+    assert diff.words[2].startswith("+")
+    assert " is the pace of work that both sides do alike, as with another load, clock" in diff.words[2]
+
+
 def test_less_than_the_threshold_is_no_difference_however_regular_the_steps() -> None:
     assert is_apart(compared(1000 + NOISE_US[0] / 100, 1006 + NOISE_US[1] / 100))
     assert not is_apart(compared(1000 + NOISE_US[0] / 100, 1004 + NOISE_US[1] / 100))

@@ -43,7 +43,8 @@ def verdict_words(
     Profiled steps of several ranks are those of the job. Sides that are ranks of one job have no change between them,
     but maybe `uncommon` steps; where all that differs `is_jitter`, profiled steps show no difference. `ranges` of their
     times are given where they do not tell the sides apart: no difference, unless most is work that a side has `alone`.
-    Of another job, which `does_other_work`, nothing costs or saves, nor what only has another `pace`.
+    Of another job, which `does_other_work`, nothing costs or saves, nor what only has another `pace`; of one process
+    each whose steps lie apart nothing does, either.
     """
     if not comparability.ok:
         reasons = "; ".join(comparability.reasons)
@@ -88,12 +89,15 @@ def verdict_words(
     if comparison.steps_apart:
         nums = dict.fromkeys((comparison.num_a, comparison.num_b))
         processes = PROCESSES.count(" and ".join(f"{num:,}" for num in nums))
-        lead = f"{b_name} {_taken(amount)} {unit}, from {processes}, no interval"
+        other_work = " but does other work" * does_other_work
+        lead = f"{b_name} {_taken(amount)} {unit}{other_work}, from {processes}, no interval"
     elif verdict.is_open:
         lead = _open(a_name, b_name, comparison, _per(comparison, per))
+    same = f"{pace[0].upper()}{pace[1:]}." if pace and comparison.steps_apart and not does_other_work else ""
     return (
         f"{lead}: {verdict.text} at the {threshold} threshold{_one_of(comparison)}.",
         f"Why: {verdict.reason}.{noise}",
+        *filter(None, [same]),
     )
 
 
