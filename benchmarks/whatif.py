@@ -137,7 +137,7 @@ def of_pairs(traces: Path) -> list[Outcome]:
     for a, b, intervention in PAIRS:
         before, after = (job_replay(read(traces / f"{name}.json.gz")) for name in (a, b))
         change = predict(before, [intervention], a).together
-        then = after.step_ns(after.observed)
+        then = after.observed_ns
         noise = 2 * float(then.std(ddof=1)) / len(then) ** 0.5 if len(then) > 1 else 0.0
         least, most = change.now_ns - change.most_saved_ns, change.now_ns - change.least_saved_ns
         now, noises = change.now_ns, (change.again_ns or 0, change.noise_ns or 0)
