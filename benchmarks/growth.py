@@ -45,12 +45,12 @@ def recording(folder: Path, num_steps: int) -> Path:
     dice = random.Random(1)
     with (folder / "steps" / "rank0.jsonl").open("w") as file:
         for pair in range(num_steps // 2):
-            common = {"a": "off", "b": "on", "pair": pair}
+            common: dict[str, object] = {"a": "off", "b": "on", "pair": pair}
             times = [10**6 + dice.randrange(10**5) for _ in range(2)]
             for half, ns in enumerate(times):
-                line = {"kind": "step", "arm": ("off", "on")[half ^ pair % 2], "half": half, "index": 0, "wall_ns": ns}
-                line |= {"phases": {"forward": ns}, "cpu_ns": ns, "device_ns": 0, "peak_bytes": 1}
-                file.write(json.dumps(common | line) + "\n")
+                step = {"kind": "step", "arm": ("off", "on")[half ^ pair % 2], "half": half, "index": 0, "wall_ns": ns}
+                times_of = {"phases": {"forward": ns}, "cpu_ns": ns, "device_ns": 0, "peak_bytes": 1}
+                file.write(json.dumps({**common, **step, **times_of}) + "\n")
             line = {"kind": "pair", "b_second": pair % 2 == 0, "first_ns": times[0], "second_ns": times[1]}
             file.write(json.dumps(common | line) + "\n")
     return folder

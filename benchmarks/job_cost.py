@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import get_ident
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -156,8 +157,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="traceq-") as scratch:
         loop = Loop()
         recorder = Recorder(Path(scratch), loop.model)
-        loader = torch.utils.data.DataLoader(torch.randn(ENDLESS, 64), batch_size=1)
-        batches = iter(loader)
+        samples: Any = torch.randn(ENDLESS, 64)  # as a dataset: it has a length and items
+        batches = iter(torch.utils.data.DataLoader[torch.Tensor](samples, batch_size=1))
         for _ in range(40):  # until it times steps
             loop.step(batches)
         for loop.has_products, caches in ((True, "cold"), (False, "warm")):

@@ -79,7 +79,7 @@ def effects(times: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return float64[NUM], the percent by which each training is slower than the mean of all, by medians."""
     logs = np.log(times)
     effect: NDArray[np.float64] = np.median(logs - logs.mean(axis=1, keepdims=True), axis=0)
-    return 100 * (effect - effect.mean())
+    return np.asarray(100 * (effect - effect.mean()))
 
 
 def friedman(times: NDArray[np.int64]) -> float:

@@ -34,7 +34,8 @@ def make(folder: Path, size_mb: int) -> Path:
     """Return a trace of about that size with a few profiler steps, created if it does not exist."""
     path, number = folder / f"traceq-bench-hta-{size_mb}.json", NUMBERS["decimal"]
     if not path.exists():
-        parts, size = [], 0
+        parts: list[str] = []
+        size = 0
         while size < size_mb * 1e6:
             parts.append(",\n".join(step(len(parts), number)).replace("ProfilerStep#", "iteration "))
             size += len(parts[-1])

@@ -203,8 +203,8 @@ def read_with(reader: str, path: Path) -> None:
     elif reader == "DuckDB":
         import duckdb
 
-        source = f"select unnest(traceEvents) e from read_json('{path}', maximum_object_size={path.stat().st_size})"
-        duckdb.sql(f"select count(*), max(e.ts), max(e.dur), min(e.name) from ({source})").fetchall()
+        rows = f"select unnest(traceEvents) e from read_json('{path}', maximum_object_size={path.stat().st_size})"
+        duckdb.execute(f"select count(*), max(e.ts), max(e.dur), min(e.name) from ({rows})").fetchall()
     elif reader == "orjson":
         import orjson
 

@@ -235,11 +235,11 @@ def answer_of(kind: Kind, number: int, folder: Path) -> Answer:
     run = traceq.read(folder)
     assert run.timings is not None
     ranks, traced = stragglers_of(run), stragglers_of(replace(run, timings=None))
-    truth = (number % RANKS,) if kind.has_slow_rank else ()
+    slow = number % RANKS
     words = f"straggler: {_numbers(ranks)}; by the traced steps alone: {_numbers(traced)}"
     step_ns = int(np.median(run.timings.step_ns.max(axis=0)))
     if kind.has_slow_rank:
-        return Answer(ranks == truth, traced == truth, step_ns, f"rank {truth[0]} is slow; {words}")
+        return Answer(ranks == (slow,), traced == (slow,), step_ns, f"rank {slow} is slow; {words}")
     return Answer(bool(ranks), bool(traced), step_ns, words)
 
 

@@ -72,8 +72,10 @@ def main() -> None:
 def product_rate(ops: ModelledOps) -> float:
     """Return TFLOP/s of aten::mm over the time of its kernels; 0.0 without any."""
     is_product = np.array([ops.texts[name] == "aten::mm" for name in ops.name.tolist()], np.bool_)
-    flops = np.array([work.flops for work in ops.works], np.float64)[ops.work[is_product]] if len(ops.works) else []
-    return float(np.sum(flops) / max(int(ops.ns[is_product].sum()), 1) / 1e3)
+    if not len(ops.works):
+        return 0.0
+    flops = np.array([work.flops for work in ops.works], np.float64)[ops.work[is_product]]
+    return float(flops.sum() / max(int(ops.ns[is_product].sum()), 1) / 1e3)
 
 
 if __name__ == "__main__":

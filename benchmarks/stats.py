@@ -70,7 +70,7 @@ def switching(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.fl
 
 def max_of_8(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:
     """Return the noise of the slowest of eight heavy-tailed ranks."""
-    return np.max([heavy_tailed(rng, num, sigma) for _ in range(8)], axis=0)
+    return np.asarray(np.max([heavy_tailed(rng, num, sigma) for _ in range(8)], axis=0))
 
 
 NOISES: tuple[Noise, ...] = (autocorrelated, heavy_tailed, drifting, switching, max_of_8)
@@ -104,7 +104,7 @@ def simulate(
 
 def covers(interval: tuple[int, int] | None, delta_pct: float) -> bool:
     """Return whether the interval contains the true difference."""
-    return bool(interval) and interval[0] <= STEP_NS * delta_pct / 100 <= interval[1]
+    return interval is not None and interval[0] <= STEP_NS * delta_pct / 100 <= interval[1]
 
 
 def sequential_covers(rng: np.random.Generator, noise: Noise, *, sigma_pct: float, delta_pct: float) -> bool:
