@@ -43,8 +43,8 @@ def verdict_words(
     Profiled steps of several ranks are those of the job. Sides that are ranks of one job have no change between them,
     but maybe `uncommon` steps; where all that differs `is_jitter`, profiled steps show no difference. `ranges` of their
     times are given where they do not tell the sides apart: no difference, unless most is work that a side has `alone`.
-    Of another job, which `does_other_work`, nothing costs or saves, nor what only has another `pace`; of one process
-    each whose steps lie apart nothing does, either.
+    Of another job, which `does_other_work`, nothing costs or saves, nor what only has another `pace`, nor of one
+    process each whose steps lie apart.
     """
     if not comparability.ok:
         reasons = "; ".join(comparability.reasons)
@@ -54,9 +54,8 @@ def verdict_words(
         return (f"Nothing to compare: {missing}.",)
     verdict, floor = comparison.verdict, comparison.noise_floor_ns
     amount, unit = comparison.each(comparison.delta_ns), f"{_per(comparison, per)} ({_estimate(comparison)})"
-    cost = f"{_cost(amount)} {unit}"
-    if does_other_work or (pace and not comparison.unprofiled):
-        cost = f"{_taken(amount)} {unit}" + " but does other work" * does_other_work
+    is_observed = does_other_work or comparison.steps_apart or (pace and not comparison.unprofiled)
+    cost = f"{_taken(amount) if is_observed else _cost(amount)} {unit}{' but does other work' * does_other_work}"
     if not comparison.unprofiled:
         steps = (
             f"{comparison.num_a:,} and {comparison.num_b:,} profiled steps" if per == "per step" else "one trace each"
@@ -87,10 +86,7 @@ def verdict_words(
     noise = "" if floor is None else f" A/A noise floor: {format_value(floor, Unit.NS)} ({control} against itself)."
     lead = f"{b_name} {cost}"
     if comparison.steps_apart:
-        nums = dict.fromkeys((comparison.num_a, comparison.num_b))
-        processes = PROCESSES.count(" and ".join(f"{num:,}" for num in nums))
-        other_work = " but does other work" * does_other_work
-        lead = f"{b_name} {_taken(amount)} {unit}{other_work}, from {processes}, no interval"
+        lead = f"{lead}, from {_processes(comparison)}, no interval"
     elif verdict.is_open:
         lead = _open(a_name, b_name, comparison, _per(comparison, per))
     same = f"{pace[0].upper()}{pace[1:]}." if pace and comparison.steps_apart and not does_other_work else ""
@@ -157,6 +153,12 @@ def _cost(delta_ns: float) -> str:
 def _taken(delta_ns: float) -> str:
     amount = format_value(abs(delta_ns), Unit.NS)
     return f"takes {amount} {'more' if delta_ns > 0 else 'less'}" if delta_ns else "takes as long"
+
+
+def _processes(comparison: Comparison) -> str:
+    """Return `1 process per side`."""
+    nums = dict.fromkeys((comparison.num_a, comparison.num_b))
+    return PROCESSES.count(" and ".join(f"{num:,}" for num in nums))
 
 
 def _open(a_name: str, b_name: str, comparison: Comparison, per: str) -> str:

@@ -37,11 +37,11 @@ def first_device_use(trace: Trace) -> NDArray[np.int64]:
     nothing = calls[:0]
     if len(calls) == 0 or len(device_work(trace)) == 0:
         return nothing
-    call = calls[np.argmin(events.ts[calls])]
-    if matching(events, calls[calls == call], _COPY).any():
+    first = calls[[np.argmin(events.ts[calls])]]
+    if matching(events, first, _COPY).any():
         return nothing
-    ops = host_ops(trace).get(int(tracks(trace)[call]))
-    index = ops.innermost_at(events.ts[[call]]) if ops is not None else nothing
+    ops = host_ops(trace).get(int(tracks(trace)[first[0]]))
+    index = ops.innermost_at(events.ts[first]) if ops is not None else nothing
     if ops is None or index[0] < 0:
         return nothing
     row = ops.rows[ops.outermost()[index]]
