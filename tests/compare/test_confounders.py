@@ -146,6 +146,8 @@ def test_a_cold_start_in_what_is_compared_is_told_with_its_time_on_both_sides() 
         return Run("plain", (build(*first, *work, **H100),))
 
     words = diff_runs(started(200), started(300)).words
+    assert words[0].startswith("B takes 100 ms more in the trace (+")
+    assert words[0].endswith(", no interval: a cold start is a part of what is compared.")
     took = "200 ms in A and 300 ms in B"
     assert words[1] == f"What is compared holds a cold start, once per process: {took}; trace steps after a warm-up."
     assert not [line for line in diff_runs(plain(20), plain(30)).words if "cold start" in line]

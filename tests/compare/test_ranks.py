@@ -262,6 +262,7 @@ def test_a_cold_start_is_that_of_the_rank_which_is_explained() -> None:
     result = diff_runs(Run("a", tuple(cold)), Run("b", tuple(warm)))
     assert result.traced is not None
     assert result.traced.rank == 1
-    assert result.words[0].endswith(", from one trace each, of its slowest rank, no interval.")
+    cold_start = "a cold start is a part of what is compared"
+    assert result.words[0].endswith(f", from one trace each, of its slowest rank, no interval: {cold_start}.")
     took = "300 ms in a and 0 in b"
     assert result.words[1].startswith(f"What is compared of rank 1 holds a cold start, once per process: {took}; ")

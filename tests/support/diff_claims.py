@@ -467,6 +467,7 @@ NEITHER = (
     r"both sides issue the same ops, and one run each does not tell a change from another process, ",
     rf"{DELTA} is in ops that both sides run as often, and one run each does not tell a change from another process, ",
     rf"{DELTA} is work that .* does, and .* less often or never\.$",
+    r"a cold start is a part of what is compared\.$",
 )
 """Why a difference neither costs nor saves, besides a pace."""
 

@@ -73,6 +73,7 @@ from traceq.threshold import THRESHOLD_PCT
 
 __all__ = ["arms_of_run", "diff", "diff_arms", "diff_run", "diff_runs", "diff_sides"]
 
+_WITH_COLD_START = "a cold start is a part of what is compared"
 _COMPUTE, _CPU_COMPUTE = TimeCategory.COMPUTE.name.lower(), TimeCategory.CPU_COMPUTE.name.lower()
 
 
@@ -228,6 +229,9 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
 def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_other_job: bool) -> tuple[str, ...]:
     """Return the verdict, what else is compared, and in what the sides differ; `cpu` may be of samples."""
     is_one_job = are_ranks_of_one_job(a, b)
+    cold_start = cold_start_words(a, b, (diff.a_name, diff.b_name), diff.traced)
+    no_change = no_change_text(a, b, diff.causes, diff.traced) if diff.traced else ""
+    is_unprofiled = diff.comparison is not None and diff.comparison.unprofiled
     lead, *why = verdict_words(
         diff.a_name,
         diff.b_name,
@@ -242,7 +246,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_o
         is_jitter=diff.traced is not None and is_jitter(diff.traced, diff.causes),
         ranges=ranges_of_steps(a, b),
         does_other_work=is_other_job,
-        pace=no_change_text(a, b, diff.causes, diff.traced) if diff.traced else "",
+        pace=no_change or (_WITH_COLD_START if cold_start and not is_unprofiled else ""),
         alone=alone_text((diff.a_name, diff.b_name), diff.causes, diff.traced) if diff.traced else "",
     )
     captured = (f"{caveat.text}." for caveat in captured_graphs(a.ranks, b.ranks))
@@ -250,7 +254,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_o
         lead,
         *captured,
         *device_words(a, b),
-        *cold_start_words(a, b, (diff.a_name, diff.b_name), diff.traced),
+        *cold_start,
         *recording_words(a, b, (diff.a_name, diff.b_name)),
         *work_words(a, b),
         *(() if is_other_job else _factor_words(diff)),
