@@ -101,6 +101,7 @@ class JobProcess:
         self._first_backward_s = 0.0
         self._next_note_s = _FIRST_NOTE_S
         self._is_over = False
+        self._may_capture = True
         self._has_captured = False  # a CUDA graph of a backward
         self._watched: WatchedRank | None = None
         self._models: list[torch.nn.Module] = []
@@ -146,7 +147,7 @@ class JobProcess:
 
     def backward_began(self, tensors: Any) -> None:
         """Begin to watch this thread, if no other is being watched; note the loss of a step that is recorded."""
-        if not self._has_captured and is_capturing():
+        if self._may_capture and not self._has_captured and is_capturing():
             self._has_captured = True
             at_process_exit(self._note_exit)
         if self._rank is not None:
@@ -245,7 +246,7 @@ class JobProcess:
     def _begin_step(self) -> None:
         """End the step before, and begin the one whose first event this is; as `_guarded` does it, but in one call."""
         try:
-            if is_capturing():
+            if self._may_capture and is_capturing():
                 raise RecordingFailed(CAPTURED_STEP)
             if self._rank is None:
                 self._start()
@@ -275,7 +276,8 @@ class JobProcess:
                 append_message("", f"traceq: note: {_NOT_RECORDED}")
             return
         self.is_learning = False
-        self._stack.phases = self._rank.rank.phases
+        self._may_capture = self._rank.rank.world.device.type == "cuda"
+        self._stack.time(self._rank.rank.phases)
         self._steps = self._rank.steps
         at_process_exit(self._note_exit)
         rank = self._rank.rank
@@ -313,7 +315,7 @@ class JobProcess:
     def _end(self) -> None:
         """Restore everything that was changed; from here on the job runs as if it had never been watched."""
         self._is_over, self.thread, self.is_learning = True, None, False
-        self._stack.phases = None
+        self._stack.time(None)
         if self._watched is not None:
             self._watched.close()
         self._while_recording.close()
@@ -347,8 +349,7 @@ class JobProcess:
         with suppress(Exception):
             self._end()
         if not self._request.stops:  # else the launcher says so in a moment
-            number = int(os.environ.get("RANK", "0"))
-            append_message("", f"traceq: rank {number}: recording ended: {text}")
+            append_message("", f"traceq: rank {os.environ.get('RANK', '0')}: recording ended: {text}")
         self._injection.note_reason(text)
         if rank is not None:
             rank.leave(text)
@@ -372,11 +373,10 @@ class JobProcess:
         with suppress(Exception):
             self._end()
         rank.leave(text)
-        plan = rank.rank.plan
-        steps = fitting_steps(plan, rank.rank.progress.num_ended)
+        steps = fitting_steps(rank.rank.plan, rank.rank.progress.num_ended)
         fewer = f", or record fewer steps (--steps {steps})" if steps else ""
         remedy = CAPTURED_STEP if self._has_captured else f"let the job run longer{fewer}"
-        mark_ended(plan.folder, "failed", f"{text}; {remedy}")
+        mark_ended(rank.rank.plan.folder, "failed", f"{text}; {remedy}")
 
     def _note_end(self, rank: Rank, error: BaseException) -> None:
         if len(rank.plan.arms) > 1 and isinstance(error, Exception):  # memory may run out in one of them alone

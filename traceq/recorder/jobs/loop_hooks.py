@@ -339,8 +339,11 @@ class LoopHooks:
             return
         number = id(optimizer)
         self._num_unended.pop(number, None)
-        if self._open_steps and self._observer.thread == get_ident():
-            self._end_steps(number)
+        if (steps := self._open_steps) and self._observer.thread == get_ident():
+            if steps[-1][0] == number:
+                self._observer.end(steps.pop()[1])
+            else:
+                self._end_steps(number)
         self._observer.optimizer_stepped(optimizer)
 
     def _end_steps(self, number: int) -> None:

@@ -7,11 +7,12 @@ autograd runs in a backward is part of it: the forward that an adjoint method or
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter_ns
 
 from traceq.recorder.jobs.step_pattern import FORWARDS
 from traceq.recorder.jobs.step_tracker import StepTracker
-from traceq.recorder.process.progress_counters import ProgressCounters
-from traceq.recorder.spec.phases import Phases
+from traceq.recorder.process.progress_counters import PHASES_ENTERED, ProgressCounters
+from traceq.recorder.spec.phases import Phases, Switch
 
 __all__ = ["PhaseStack"]
 
@@ -21,42 +22,53 @@ _OF_BACKWARD = ("forward", "no_grad_forward", "autograd_grad")
 
 
 class PhaseStack:
-    """Phases that have begun, of which the last is open. Without `phases` it only keeps their names.
+    """Phases that have begun, of which the last is open. Until `time` is called it only keeps their names.
 
     A phase may begin with an event of the loop; `begin_step` is called before it if that event begins a step. Inside a
     phase of the same event it is none: a loader or a model that contains another.
     """
 
-    __slots__ = ("_begin_step", "_open", "_tracker", "counters", "phases")
+    __slots__ = ("_begin_step", "_log", "_open", "_phases", "_tracker", "counters")
 
     def __init__(self, tracker: StepTracker, begin_step: Callable[[], None]) -> None:
-        self.phases: Phases | None = None
         self.counters = ProgressCounters("", 0)
         self._tracker = tracker
         self._begin_step = begin_step
+        self._phases: Phases | None = None
+        self._log: Callable[[Switch], None] | None = None  # what this step calls in place of `self._phases.switch`
         self._open: list[tuple[str, str]] = []  # names and events
+
+    def time(self, phases: Phases | None) -> None:
+        """Time these phases from here on, or none. What they do with a switch is asked again where a step begins."""
+        self._phases, self._log = phases, None if phases is None else phases.log
 
     def begin(self, name: str, event: str = "") -> int:
         """Interrupt the current phase by this one; return the depth at which `end` ends it."""
         depth = len(self._open)
-        self.counters.count_phase()
+        self.counters.cells[PHASES_ENTERED] += 1
         if depth and name in _OF_BACKWARD and self._is_backward():
             return depth
         if event and not (depth and self._is_open(event)) and self._tracker.add(event):
-            if self.phases is not None:
-                self.phases.switch("")
+            if depth and self._phases is not None:
+                self._phases.switch("")
             self._begin_step()  # what it does belongs to no phase
+            self.time(self._phases)
         self._open.append((name, event))
-        if self.phases is not None:
-            self.phases.switch(name)
+        if self._log is not None:
+            self._log((name, perf_counter_ns(), None))
+        elif self._phases is not None:
+            self._phases.switch(name)
         return depth
 
     def end(self, depth: int) -> None:
         """End the phase that began at this depth, and all inside it; the one around it continues."""
         if depth < len(self._open):
             del self._open[depth:]
-            if self.phases is not None:
-                self.phases.switch(self._open[-1][0] if depth else "")
+            name = self._open[-1][0] if depth else ""
+            if self._log is not None:
+                self._log((name, perf_counter_ns(), None))
+            elif self._phases is not None:
+                self._phases.switch(name)
 
     def is_inside_model(self) -> bool:
         """Return whether a forward with an event of its own has begun, or a backward."""

@@ -41,9 +41,13 @@ class StepTracker:
             self._anchor_passed = ends or (self._anchor_passed and event not in (BATCH, FORWARD))
             self._events.append(event)
             return False
-        begins = self._anchor_passed and pattern.starts_with(event) and self._ends_step(pattern)
+        begins = (
+            self._anchor_passed
+            and (event == pattern.start or pattern.starts_with(event))  # the first alone costs no call
+            and self._ends_step(pattern)
+        )
         if begins:
-            self._last_step, self._events = pattern.joined(self._events), []
+            self._last_step, self._events = self._events, []
             self._part_begin = self._num_parts = 0
         if event == pattern.anchor:
             self._anchor_passed = True
@@ -96,7 +100,7 @@ class StepTracker:
 
     def was_regular(self) -> bool:
         """Return whether the step before the last begin had the usual events of its arm; call it once per step."""
-        return self._usual_steps().add(self.arm, self._last_step)
+        return (self._usual or self._usual_steps()).add(self.arm, self._last_step)
 
     def num_batches(self, arm: str) -> int:
         """Return how many batches a usual step of an arm asks for."""

@@ -40,6 +40,9 @@ class UsualSteps:
     _others: list[tuple[str, _Events]] = field(default_factory=list)  # since the last usual one
     _joins_forwards: bool = False
 
+    def __post_init__(self) -> None:
+        self._joins_forwards = self.pattern.joins_forwards
+
     def events(self, arm: str) -> _Events:
         """Return those of an arm, of the pattern until they are known."""
         return self._usual.get(arm, self.pattern.events)

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Progress", "ProgressCounters", "create_counters", "read_counters"]
+__all__ = ["PHASES_ENTERED", "Progress", "ProgressCounters", "create_counters", "read_counters"]
 
 _FIELDS = 4
+PHASES_ENTERED = 2
+"""The cell that `count_phase` counts in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +25,20 @@ class Progress:
 
 
 class ProgressCounters:
-    """Counters of one rank as it writes them; without a file only the rank itself sees them."""
+    """Counters of one rank as it writes them; without a file only the rank itself sees them.
 
-    __slots__ = ("_cells",)
+    `cells`: the fields of `Progress`, in order.
+    """
+
+    __slots__ = ("cells",)
 
     def __init__(self, path: str, rank: int) -> None:
         if path:
             with Path(path).open("r+b") as file:
                 cells = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
-            self._cells = cells[rank * _FIELDS : (rank + 1) * _FIELDS]
+            self.cells = cells[rank * _FIELDS : (rank + 1) * _FIELDS]
         else:
-            self._cells = memoryview(bytearray(8 * _FIELDS)).cast("q")
+            self.cells = memoryview(bytearray(8 * _FIELDS)).cast("q")
 
     @property
     def text(self) -> str:
@@ -45,12 +50,12 @@ class ProgressCounters:
     @property
     def num_ended(self) -> int:
         """Number of steps that have ended."""
-        return int(self._cells[0])
+        return int(self.cells[0])
 
     @property
     def num_planned(self) -> int:
         """Number of steps that are planned, with those that have ended."""
-        return int(self._cells[1])
+        return int(self.cells[1])
 
     @property
     def is_done(self) -> bool:
@@ -59,19 +64,19 @@ class ProgressCounters:
 
     def plan_steps(self, num_steps: int) -> None:
         """Set how many more steps are planned, for the progress bar."""
-        self._cells[1] = self._cells[0] + num_steps
+        self.cells[1] = self.cells[0] + num_steps
 
     def count_step(self) -> None:
         """Count a step that ended."""
-        self._cells[0] += 1
+        self.cells[0] += 1
 
     def count_phase(self) -> None:
         """Count a phase that began: of ranks that wait for each other, the one with the lowest count is late."""
-        self._cells[2] += 1
+        self.cells[PHASES_ENTERED] += 1
 
     def finish(self) -> None:
         """Record that everything is on disk."""
-        self._cells[3] = 1
+        self.cells[3] = 1
 
 
 def create_counters(path: Path, num_ranks: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
 from time import perf_counter_ns
 
 import nvtx
@@ -15,7 +16,7 @@ from traceq.errors import UsageFault
 from traceq.recorder.spec.names import check_phase
 from traceq.recorder.spec.parameters import did_you_mean
 
-__all__ = ["PhaseEvents", "Phases"]
+__all__ = ["PhaseEvents", "Phases", "Switch", "Taken"]
 
 _RANGES = nvtx.get_domain()
 """Domain in which nvtx.push_range pushes; with attributes made before, a range costs 0.1 us instead of 1 us.
@@ -32,6 +33,13 @@ class PhaseEvents:
     name: str
     began: torch.cuda.Event
     ended: torch.cuda.Event
+
+
+Switch = tuple[str, int, torch.cuda.Event | None]
+"""The name of a phase that began where the one before it ended, "" for none, the time, ns, and the device's event."""
+
+Taken = tuple[dict[str, int], list[PhaseEvents], list[Switch]]
+"""Times of outermost phases, ns, their events, and phases that do not nest."""
 
 
 class _Phase:
@@ -58,13 +66,13 @@ class Phases:
     """
 
     __slots__ = (
-        "_current",
         "_declared",
         "_elapsed_ns",
         "_events",
         "_on_enter",
         "_open",
         "_seen",
+        "_switches",
         "event",
         "profiling",
     )
@@ -78,7 +86,7 @@ class Phases:
         self._elapsed_ns: dict[str, int] = {}
         self._events: list[PhaseEvents] = []
         self._open: list[tuple[str, int, torch.cuda.Event | None, AbstractContextManager[object] | None]] = []
-        self._current: tuple[str, int, torch.cuda.Event | None] = ("", 0, None)
+        self._switches: list[Switch] = []
 
     def __call__(self, name: str) -> AbstractContextManager[None]:
         """Assign everything in the block to the phase; UsageFault for a name that is not declared."""
@@ -126,25 +134,30 @@ class Phases:
             if name:
                 self.begin(name)
             return
-        before, start_ns, began = self._current
-        now_ns, event = perf_counter_ns(), self.event() if self.event is not None and (before or name) else None
-        if before:
-            self._elapsed_ns[before] = self._elapsed_ns.get(before, 0) + now_ns - start_ns
-            if began is not None and event is not None:
-                self._events.append(PhaseEvents(before, began, event))
-        if name and name not in self._seen:
-            self._add_name(name)
-        self._current = name, now_ns, event
+        self._switches.append((name, perf_counter_ns(), None if self.event is None else self.event()))
 
-    def take(self) -> dict[str, int]:
-        """Return the time of each outermost phase since the last call, ns; phases that did not run are missing."""
-        elapsed_ns, self._elapsed_ns = self._elapsed_ns, {}
-        return elapsed_ns
+    @property
+    def log(self) -> Callable[[Switch], None] | None:
+        """What may be called in place of `switch` until the next `take`, at less cost; None if a switch does more."""
+        return None if self.profiling or _HAS_TOOL or self.event is not None else self._switches.append
 
-    def take_events(self) -> list[PhaseEvents]:
-        """Return the events of the outermost phases since the last call, in order; empty without a device."""
-        events, self._events = self._events, []
-        return events
+    def take(self) -> Taken:
+        """Return what `times` needs of the phases since the last call; in a step this costs less."""
+        taken = self._elapsed_ns, self._events, self._switches
+        self._elapsed_ns, self._events, self._switches = {}, [], self._switches[-1:]  # the last one has not ended
+        return taken
+
+    def times(self, taken: Taken) -> tuple[dict[str, int], Sequence[PhaseEvents]]:
+        """Return the time of each outermost phase, ns, and their events on a device; what did not run is missing."""
+        elapsed_ns, events, switches = taken
+        for (name, began_ns, began), (_, ended_ns, ended) in pairwise(switches):
+            if name:
+                if name not in self._seen:
+                    self._add_name(name)
+                elapsed_ns[name] = elapsed_ns.get(name, 0) + ended_ns - began_ns
+                if began is not None and ended is not None:
+                    events.append(PhaseEvents(name, began, ended))
+        return elapsed_ns, events
 
     @property
     def names(self) -> tuple[str, ...]:

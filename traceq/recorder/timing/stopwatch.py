@@ -11,7 +11,7 @@ from time import perf_counter_ns, thread_time_ns
 import torch
 
 from traceq.errors import RecordingFailed
-from traceq.recorder.spec.phases import PhaseEvents, Phases
+from traceq.recorder.spec.phases import PhaseEvents, Phases, Taken
 from traceq.recorder.timing.graph_capture import CAPTURED_STEP
 from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, read_peak
 
@@ -33,8 +33,8 @@ class StepTime:
     device_phases: dict[str, int]
 
 
-_Mark = tuple[int, int, torch.cuda.Event | None, Peak | None, dict[str, int], Sequence[PhaseEvents]]
-"""The end of a step: wall and CPU time, ns, its event, the peak, phases and their events. A plain tuple costs least."""
+_Mark = tuple[int, int, torch.cuda.Event | None, Peak | None, Taken]
+"""The end of a step: wall and CPU time, ns, its event, the peak, and its phases. A plain tuple costs least."""
 
 
 class Stopwatch:
@@ -69,10 +69,9 @@ class Stopwatch:
             if event is None:
                 raise RecordingFailed(CAPTURED_STEP)
             peak = read_peak(self.device) if half_ended else NO_PEAK
-            phases, events = self._phases.take(), self._phases.take_events()
-            self._marks.append((perf_counter_ns(), thread_time_ns(), event, peak, phases, events))
+            self._marks.append((perf_counter_ns(), thread_time_ns(), event, peak, self._phases.take()))
         else:
-            self._marks.append((perf_counter_ns(), thread_time_ns(), None, None, self._phases.take(), ()))
+            self._marks.append((perf_counter_ns(), thread_time_ns(), None, None, self._phases.take()))
 
     def resume(self) -> None:
         """Begin the next step now on the host: what happened since the last mark belongs to no step."""
@@ -91,7 +90,7 @@ class Stopwatch:
             torch.cuda.synchronize(self.device)
         of_process = NO_PEAK if self._is_cuda else read_peak(self.device)
         return [
-            _step_time(resumed.get(index, before[:2]), before[2], after, of_process)
+            _step_time(resumed.get(index, before[:2]), before[2], after, self._phases.times(after[4]), of_process)
             for index, (before, after) in enumerate(pairwise(marks))
         ]
 
@@ -110,9 +109,14 @@ def _event(device: torch.device) -> torch.cuda.Event | None:
 
 
 def _step_time(
-    began: tuple[int, int], began_event: torch.cuda.Event | None, end: _Mark, peak_of_process: Peak
+    began: tuple[int, int],
+    began_event: torch.cuda.Event | None,
+    end: _Mark,
+    of_phases: tuple[dict[str, int], Sequence[PhaseEvents]],
+    peak_of_process: Peak,
 ) -> StepTime:
-    wall_ns, cpu_ns, event, peak, phases, events = end
+    wall_ns, cpu_ns, event, peak, _ = end
+    phases, events = of_phases
     device_phases: dict[str, int] = {}
     for phase in events:
         device_phases[phase.name] = device_phases.get(phase.name, 0) + _elapsed_ns(phase.began, phase.ended)

@@ -315,7 +315,7 @@ def _run_halves(
     regular: list[Sequence[bool]] = []
     reseeds = rank.plan.reseeds
     collects = rank.world.device.type == "cuda"
-    was_regular = rank.control.was_regular
+    was_regular, last = rank.control.was_regular, rank.plan.steps_per_half - 1
     stopwatch.mark()
     for arm, draw, num_steps in halves:
         if collects:
@@ -327,7 +327,7 @@ def _run_halves(
         steps: list[bool] = []
         for index in range(num_steps):
             yield arm
-            stopwatch.mark(half_ended=index == rank.plan.steps_per_half - 1)
+            stopwatch.mark(half_ended=index == last)
             rank.progress.count_step()
             steps.append(was_regular is None or was_regular())
         regular.append(steps)
