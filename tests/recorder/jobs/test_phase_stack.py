@@ -123,3 +123,17 @@ def test_phases_that_are_timed_from_the_middle_of_one_have_an_end(now: list[int]
     now[0] += 5
     stack.end(outer)
     assert phases.times(phases.take())[0] == {"forward": 10, "optimizer": 5}
+
+
+def test_a_step_of_very_many_phases_holds_no_list_of_them(now: list[int]) -> None:
+    """A job that has trained, and infers from then on, never begins another step."""
+    phases = Phases()
+    stack = stack_of(phases, Tracker())
+    for _ in range(20_000):
+        depth = stack.begin("forward")
+        now[0] += 3
+        stack.end(depth)
+        now[0] += 4
+    _, _, switches = taken = phases.take()
+    assert len(switches) < 10_000
+    assert phases.times(taken)[0] == {"forward": 60_000}

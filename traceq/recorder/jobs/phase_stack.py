@@ -19,6 +19,8 @@ __all__ = ["PhaseStack"]
 _BACKWARD = "backward"
 _OF_BACKWARD = ("forward", "no_grad_forward", "autograd_grad")
 """Phases that are none inside a backward."""
+_ADDED_UP = 4096
+"""Phases that are listed before they are added up: a job may go over to inference, and never begin another step."""
 
 
 class PhaseStack:
@@ -45,7 +47,10 @@ class PhaseStack:
     def begin(self, name: str, event: str = "") -> int:
         """Interrupt the current phase by this one; return the depth at which `end` ends it."""
         depth = len(self._open)
-        self.counters.cells[PHASES_ENTERED] += 1
+        entered = self.counters.cells[PHASES_ENTERED] = self.counters.cells[PHASES_ENTERED] + 1
+        if entered % _ADDED_UP == 0 and self._phases is not None:
+            self._phases.add_up()
+            self.time(self._phases)
         if depth and name in _OF_BACKWARD and self._is_backward():
             return depth
         if event and not (depth and self._is_open(event)) and self._tracker.add(event):

@@ -147,7 +147,11 @@ class Phases:
         self._elapsed_ns, self._events, self._switches = {}, [], self._switches[-1:]  # the last one has not ended
         return taken
 
-    def times(self, taken: Taken) -> tuple[dict[str, int], Sequence[PhaseEvents]]:
+    def add_up(self) -> None:
+        """Add up the phases since the last `take`, so that a step of very many holds no list of them."""
+        self._elapsed_ns, self._events = self.times(self.take())
+
+    def times(self, taken: Taken) -> tuple[dict[str, int], list[PhaseEvents]]:
         """Return the time of each outermost phase, ns, and their events on a device; what did not run is missing."""
         elapsed_ns, events, switches = taken
         for (name, began_ns, began), (_, ended_ns, ended) in pairwise(switches):
