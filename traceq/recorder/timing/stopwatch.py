@@ -11,7 +11,7 @@ from time import perf_counter_ns, thread_time_ns
 import torch
 
 from traceq.errors import RecordingFailed
-from traceq.recorder.spec.phases import PhaseEvents, Phases, Taken
+from traceq.recorder.spec.phases import Phases, Taken
 from traceq.recorder.timing.graph_capture import CAPTURED_STEP
 from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, read_peak
 
@@ -90,7 +90,7 @@ class Stopwatch:
             torch.cuda.synchronize(self.device)
         of_process = NO_PEAK if self._is_cuda else read_peak(self.device)
         return [
-            _step_time(resumed.get(index, before[:2]), before[2], after, self._phases.times(after[4]), of_process)
+            _step_time(resumed.get(index, before[:2]), before[2], after, self._phases, of_process)
             for index, (before, after) in enumerate(pairwise(marks))
         ]
 
@@ -112,11 +112,11 @@ def _step_time(
     began: tuple[int, int],
     began_event: torch.cuda.Event | None,
     end: _Mark,
-    of_phases: tuple[dict[str, int], Sequence[PhaseEvents]],
+    of_marks: Phases,
     peak_of_process: Peak,
 ) -> StepTime:
-    wall_ns, cpu_ns, event, peak, _ = end
-    phases, events = of_phases
+    wall_ns, cpu_ns, event, peak, taken = end
+    phases, events = of_marks.times(taken)
     device_phases: dict[str, int] = {}
     for phase in events:
         device_phases[phase.name] = device_phases.get(phase.name, 0) + _elapsed_ns(phase.began, phase.ended)
