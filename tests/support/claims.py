@@ -439,9 +439,9 @@ def by_attention(sheet: Sheet, finding: Finding) -> float:
 
 
 def by_core_use(sheet: Sheet, finding: Finding) -> float:
-    """The waits for a core of the training process, by its threads."""
+    """The waits for a core of the threads of the training process, of which a finding has the longest."""
     row = next(row for row in rows_of(sheet, "core_use") if row["process"] == "training")
-    return float(row["core_wait_ns"]) / row["threads"]
+    return float(row["core_wait_ns"])
 
 
 def no_time(sheet: Sheet, finding: Finding) -> float:
@@ -464,7 +464,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     **dict.fromkeys(("buffer_broadcasts", "host_alone", "retained_graph"), at_most(by_window)),
     "outside_phases": by_other_phase,
     "small_ops": at_most(by_line),
-    **dict.fromkeys(("busy_machine", "contended_cores"), by_core_use),
+    **dict.fromkeys(("busy_machine", "contended_cores"), at_most(by_core_use)),
     **dict.fromkeys(("launch_bound", "host_round_trips"), at_most(by_launches)),
     "cold_start": by_cold_calls,
     "expert_imbalance": by_experts,

@@ -17,6 +17,8 @@ _TRAINING, _WORKER, _OTHERS = "training", "loader worker", "outside the job"
 _MIN_WAIT, _MIN_WORKER_CORES, _MIN_OTHERS = 0.05, 0.1, 0.2
 """Share of the step for which a thread waits for a core, cores that workers keep busy, and share of the cores that
 others do, from which it is a finding."""
+_MIN_WORKER_SHARE = 0.25
+"""Workers are the reason if theirs is at least this share of what the job ran beside the thread that waits."""
 
 
 @frozen
@@ -56,9 +58,22 @@ class _Basis:
         return self.use.ranks_per_host * self.use.loader_workers * self.use.worker_runnable
 
     @property
-    def demand(self) -> float:
-        """Cores that the job would keep busy if it had them."""
-        return self.use.ranks_per_host * self.num_threads + self.worker_cores
+    def is_of_workers(self) -> bool:
+        """Return whether the job has more threads than cores, and its workers are a good part of what runs on these."""
+        use = self.use
+        workers_ns = use.ranks_per_host * use.worker_cpu_ns
+        thread_ns = min(use.step_cpu_ns, use.timed_step_ns - use.thread_core_wait_ns)
+        beside_thread_ns = use.ranks_per_host * use.step_cpu_ns + workers_ns - thread_ns
+        return (
+            self.worker_cores >= max(_MIN_WORKER_CORES, self.other_cores)
+            and use.ranks_per_host * self.num_threads + self.worker_cores > use.cores_available
+            and workers_ns >= _MIN_WORKER_SHARE * beside_thread_ns
+        )
+
+    @property
+    def training_cores(self) -> float:
+        """Cores that all threads of a host's ranks would keep busy if they had them."""
+        return self.use.ranks_per_host * (self.use.step_cpu_ns + self.use.step_core_wait_ns) / self.use.timed_step_ns
 
     @property
     def other_cores(self) -> float:
@@ -129,20 +144,22 @@ def core_findings(job: Job) -> Iterator[Finding]:
     if basis is None or basis.wait_share < _MIN_WAIT:
         return
     cores = format_value(basis.use.cores_available, Unit.COUNT)
-    others = basis.other_cores
-    if others >= _MIN_OTHERS * basis.use.cores_available:
+    is_busy = basis.other_cores >= _MIN_OTHERS * basis.use.cores_available
+    if is_busy:
         yield Finding(
             "busy_machine",
             "medium",
-            f"busy machine: processes outside the job keep {_cores(others)} of {cores} cores busy; a thread of the "
-            f"step waits {basis.wait_words} for a core: compare only arms in turns",
+            f"busy machine: processes outside the job keep {_cores(basis.other_cores)} of {cores} cores busy; a thread "
+            f"of the step waits {basis.wait_words} for a core: compare only arms in turns",
             basis.wait_ns,
         )
-    if basis.worker_cores >= max(_MIN_WORKER_CORES, others) and basis.demand > basis.use.cores_available:
-        yield _contended(basis, cores, worker_line(job))
+    if basis.is_of_workers:
+        yield _contended_by_workers(basis, cores, worker_line(job))
+    elif basis.training_cores > basis.use.cores_available and not is_busy:
+        yield _contended_by_ranks(basis, cores)
 
 
-def _contended(basis: _Basis, cores: str, line: str) -> Finding:
+def _contended_by_workers(basis: _Basis, cores: str, line: str) -> Finding:
     """Return what shares the cores, how long a thread waits for one, and what to try."""
     use = basis.use
     busy, runnable = (format_value(100 * share, Unit.PERCENT) for share in (use.worker_busy, use.worker_runnable))
@@ -156,6 +173,19 @@ def _contended(basis: _Basis, cores: str, line: str) -> Finding:
         f"steps): try less work per sample{f' ({line})' if line else ''}, num_workers=0{fewer}"
     )
     return Finding("contended_cores", "high", text, basis.wait_ns)
+
+
+def _contended_by_ranks(basis: _Basis, cores: str) -> Finding:
+    """Return what the training processes alone would use, how long a thread waits for a core, and what to try."""
+    ranks = _counted(basis.use.ranks_per_host, "rank")
+    workers = f" (their loader workers {_cores(basis.worker_cores)})" if basis.use.loader_workers else ""
+    fewer = "fewer torch threads (--toggle @threads=default,1), or " if basis.num_threads > 1 else ""
+    text = (
+        f"cores contended: all threads of {ranks} would keep {_cores(basis.training_cores)} cores busy{workers}, and "
+        f"share {cores}: a thread of the step waits {basis.wait_words} for a core (by the CPU clocks of unprofiled "
+        f"steps): try {fewer}more cores per rank"
+    )
+    return Finding("contended_cores", "medium", text, basis.wait_ns)
 
 
 def _counted(num: int, noun: str) -> str:
