@@ -85,9 +85,10 @@ causes: $(VENV)/.test ## are the causes of a diff true? Ten minutes the first ti
 # Resumable: JOBS_MINUTES=10 for a slice.
 SCRIPTS ?= build/jobs
 JOBS_MINUTES ?= inf
-jobs: $(VENV)/.test ## does an A/B on public scripts, unedited, find a cost that is known? What does the recorder cost?
+jobs: $(VENV)/.test ## does an A/B on public scripts, unedited, find a cost that is known? What does a trainer's owner learn?
 	$(BIN)/python benchmarks/job_cost.py
 	$(BIN)/python benchmarks/jobs.py --scripts $(SCRIPTS) --minutes $(JOBS_MINUTES)
+	$(BIN)/python benchmarks/trainer.py --minutes $(JOBS_MINUTES)
 
 # Real recordings of two CPU ranks, resumable: ONLY="symmetric slow", RECORD_MINUTES=10 for a slice.
 RECORD_MINUTES ?= inf

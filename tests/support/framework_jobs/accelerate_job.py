@@ -1,5 +1,9 @@
-"""A policy trained with accelerate: frames as uint8, ragged prompts, clipping, a scheduler, and gathered metrics."""
+"""A policy trained with accelerate: frames as uint8, ragged prompts, clipping, a scheduler, and gathered metrics.
 
+`python accelerate_job.py [WIDTH]`: the width of its tokens.
+"""
+
+import sys
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +72,7 @@ def collate(episodes: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 
 def train(config: TrainConfig) -> None:
     accelerator = Accelerator(cpu=True)
-    policy: Any = Policy(PolicyConfig())
+    policy: Any = Policy(PolicyConfig(width=int(sys.argv[1]) if len(sys.argv) > 1 else PolicyConfig.width))
     optimizer: Any = torch.optim.AdamW(policy.parameters(), lr=1e-4)
     loader: Any = torch.utils.data.DataLoader(Episodes(), batch_size=4, num_workers=1, collate_fn=collate)
     scheduler: Any = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.999**step)
