@@ -92,10 +92,11 @@ class JobRank:
 
     def _note_losses(self) -> None:
         """Write the loss of each arm into the manifest: into its facts if it has processes of its own."""
-        moments: dict[str, tuple[int, float, float]] = {}
+        moments: dict[str, tuple[float, ...]] = {}
+        baseline = self.arms[0].arm.name
         with suppress(Exception):  # a loss that cannot be read is no reason to lose the recording
-            moments = self.losses.moments()
-        texts = loss_texts(self.rank.world.gather(moments))
+            moments = self.losses.moments(baseline)
+        texts = loss_texts(self.rank.world.gather(moments), baseline)
         if self.rank.world.rank:
             return
         manifest, is_apart = self.rank.plan.folder.read_manifest(), self.rank.plan.process >= 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import re
+
 import pytest
 
 pytest.importorskip("torch", reason="losses are tensors")
@@ -22,9 +25,32 @@ def test_losses_of_both_arms_are_averaged_over_steps_and_ranks() -> None:
             losses.note([torch.tensor(value)])
             losses.end_step(arm)
     losses.end_step("a")  # a step without a backward
-    moments = losses.moments()
-    assert moments == {"a": (3, 12.0, 74.0), "b": (1, 5.0, 25.0)}
-    assert loss_texts([moments, {"a": (1, 4.0, 16.0)}]) == {"a": "4, sd 2.5", "b": "5, sd 0"}
+    moments = losses.moments("a")
+    assert moments["a"] == (3, 12.0, 74.0, 0, 0, 0)
+    assert moments["b"] == pytest.approx((1, 5.0, 25.0, 1, 1 / 3, 1 / 9))  # a has 3 before it, 8 two steps after it
+    texts = loss_texts([moments, {"a": (1, 4.0, 16.0, 0, 0, 0)}], "a")
+    assert texts == {"a": "4, sd 2.5", "b": "5, sd 0"}  # one difference has no error
+
+
+def test_a_loss_that_falls_is_compared_at_the_same_time() -> None:
+    """Arm b runs later than a in the mean, so its mean loss is lower, whatever it does: it is 2 higher."""
+    losses, rng = LossByArm(), random.Random(0)
+    arms = [*"aaaa", *"cc", *"aa", *"bb", *(arm for _ in range(100) for arm in rng.sample("ab", 2)), *"bb"]
+    for step, arm in enumerate(arms):
+        losses.note(torch.tensor(1_000.0 - 4 * step + 2 * (arm == "b") + rng.gauss(0, 0.1)))
+        losses.end_step(arm)
+    text = loss_texts([losses.moments("a")], "a")["b"]
+    delta, error = (float(number) for number in re.findall(r"; \+([\d.]+) ± ([\d.]+) from a in the steps", text)[0])
+    assert delta == pytest.approx(2, abs=0.05)
+    assert 0.1 / 100**0.5 < error < 0.3 / 100**0.5
+
+
+def test_without_a_baseline_nothing_is_compared() -> None:
+    losses = LossByArm()
+    for value in (1.0, 2.0):
+        losses.note(torch.tensor(value))
+        losses.end_step("b")
+    assert loss_texts([losses.moments("a")], "a") == {"b": "1.5, sd 0.5"}
 
 
 def test_a_backward_of_no_loss_is_none() -> None:
@@ -32,8 +58,8 @@ def test_a_backward_of_no_loss_is_none() -> None:
     for tensors in (torch.ones(2), [], None, (torch.ones(3), torch.ones(1))):
         losses.note(tensors)
         losses.end_step("a")
-    assert losses.moments() == {}
-    assert loss_texts([{}, {}]) == {}
+    assert losses.moments("a") == {}
+    assert loss_texts([{}, {}], "a") == {}
 
 
 class OnGpu(torch.Tensor):
@@ -52,7 +78,7 @@ def test_a_loss_of_a_device_is_kept_before_a_graph_writes_over_it(monkeypatch: p
         losses.end_step("a")
     waits: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
-    assert losses.moments() == {"a": (2, 3.0, 5.0)}
+    assert losses.moments("a") == {"a": (2, 3.0, 5.0, 0, 0, 0)}
     assert len(waits) == 1
 
 
@@ -73,4 +99,4 @@ def test_of_a_sharded_loss_the_part_of_this_rank_counts() -> None:
     losses = LossByArm()
     losses.note(torch.ones(1).as_subclass(Sharded))
     losses.end_step("a")
-    assert losses.moments() == {"a": (1, 3.0, 9.0)}
+    assert losses.moments("a") == {"a": (1, 3.0, 9.0, 0, 0, 0)}

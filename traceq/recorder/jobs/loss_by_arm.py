@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from traceq.recorder.timing.graph_capture import is_capturing
 
@@ -22,7 +24,7 @@ class LossByArm:
 
     def __init__(self) -> None:
         self._latest: torch.Tensor | None = None
-        self._losses: dict[str, list[torch.Tensor]] = {}
+        self._losses: list[tuple[str, torch.Tensor]] = []
 
     def note(self, tensors: Any) -> None:
         """Note what a backward is called with, a tensor or several of them; only one of a single value is a loss."""
@@ -36,35 +38,72 @@ class LossByArm:
     def end_step(self, arm: str) -> None:
         """Add the last loss to those of the arm that the step ran."""
         if self._latest is not None:
-            self._losses.setdefault(arm, []).append(self._latest)
+            self._losses.append((arm, self._latest))
             self._latest = None
 
-    def moments(self) -> dict[str, tuple[int, float, float]]:
-        """Return (number, sum, sum of squares) of the losses that are finite, by arm; waits for the device.
+    def moments(self, baseline: str) -> dict[str, tuple[float, ...]]:
+        """Return by arm what its finite losses add up to; waits for the device.
 
-        Of a DTensor it is this rank's part.
+        These are (number, sum, sum of squares) of the losses, and of their differences from those of the baseline, a
+        difference for each stretch of steps between two of the baseline: a loss that falls does so in all arms, and
+        arms do not run at the same steps. Of a DTensor it is this rank's part.
         """
-        moments = {}
-        kept = [loss for losses in self._losses.values() for loss in losses if loss.is_cuda]
-        for device in {loss.device for loss in kept}:  # a copy may have run on another stream than this one
+        for device in {loss.device for _, loss in self._losses if loss.is_cuda}:  # copied on another stream than this
             torch.cuda.synchronize(device)
-        for arm, losses in self._losses.items():
-            local = [loss.to_local() if hasattr(loss, "to_local") else loss for loss in losses]
-            values = torch.stack([loss.reshape(()).to("cpu", torch.float64) for loss in local])
-            finite = values[values.isfinite()]
-            moments[arm] = (len(finite), float(finite.sum()), float(finite.square().sum()))
+        local = [loss.to_local() if hasattr(loss, "to_local") else loss for _, loss in self._losses]
+        values = np.array([float(loss.reshape(()).to("cpu", torch.float64)) for loss in local])
+        arms = [arm for arm, _ in self._losses]
+        steps = {
+            arm: np.flatnonzero([each == arm for each in arms] & np.isfinite(values)) for arm in dict.fromkeys(arms)
+        }
         self._losses.clear()
-        return moments
+        of_baseline = steps.get(baseline, np.zeros(0, np.int64))
+        others = {arm: of_arm for arm, of_arm in steps.items() if arm != baseline}
+        differences = {arm: _differences(values, of_arm, of_baseline) for arm, of_arm in others.items()}
+        return {
+            arm: (*_sums(values[of_arm]), *_sums(differences.get(arm, np.zeros(0)))) for arm, of_arm in steps.items()
+        }
 
 
-def loss_texts(of_ranks: Sequence[Mapping[str, tuple[int, float, float]]]) -> dict[str, str]:
-    """Return `4.02, sd 0.031` by arm, over the steps of all ranks."""
+def _sums(values: NDArray[np.float64]) -> tuple[int, float, float]:
+    return len(values), float(values.sum()), float(np.square(values).sum())
+
+
+def _differences(
+    values: NDArray[np.float64], of_arm: NDArray[np.int64], of_baseline: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the mean difference of each stretch of an arm's steps between two of the baseline, from what these have.
+
+    `values` float64[N] by step; `of_arm` int64[K] and `of_baseline` int64[M] are steps in order.
+    """
+    gaps = np.searchsorted(of_baseline, of_arm)
+    is_between = (gaps > 0) & (gaps < len(of_baseline))
+    if not is_between.any():
+        return np.zeros(0)
+    between = of_arm[is_between]
+    _, stretches = np.unique(gaps[is_between], return_inverse=True)
+    deltas = values[between] - np.interp(between, of_baseline, values[of_baseline])
+    return np.bincount(stretches, deltas) / np.bincount(stretches)
+
+
+def loss_texts(of_ranks: Sequence[Mapping[str, tuple[float, ...]]], baseline: str) -> dict[str, str]:
+    """Return by arm, over the steps of all ranks, `4.02, sd 0.031; -0.002 ± 0.004 from off in the steps beside them`.
+
+    ± is the standard error of the difference.
+    """
     texts = {}
     for arm in dict.fromkeys(arm for each in of_ranks for arm in each):
-        num, total, squares = (
-            sum(column) for column in zip(*(each[arm] for each in of_ranks if arm in each), strict=True)
-        )
-        if num:
-            mean = total / num
-            texts[arm] = f"{mean:.5g}, sd {max(squares / num - mean**2, 0.0) ** 0.5:.2g}"
+        sums = [sum(column) for column in zip(*(each[arm] for each in of_ranks if arm in each), strict=True)]
+        of_losses, of_differences = sums[:3], sums[3:]
+        if of_losses[0]:
+            texts[arm] = "{:.5g}, sd {:.2g}".format(*_mean_and_sd(*of_losses))
+        if of_differences[0] > 1:
+            delta, sd = _mean_and_sd(*of_differences)
+            error = sd / (of_differences[0] - 1) ** 0.5
+            texts[arm] += f"; {delta:+.2g} ± {error:.2g} from {baseline} in the steps beside them"
     return texts
+
+
+def _mean_and_sd(num: float, total: float, squares: float) -> tuple[float, float]:
+    mean = total / num
+    return mean, max(squares / num - mean**2, 0.0) ** 0.5
