@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,6 +27,7 @@ from traceq.recorder.spec.prepare import (
     MAX_STEPS,
     MAX_TRACE_STEPS,
     check_hang_s,
+    check_installed,
     check_range,
     create_run_folder,
     utc_now,
@@ -61,7 +63,7 @@ class JobOptions:
     overwrite: bool = False
 
     def check(self) -> None:
-        """Raise UsageFault for options that no job could have."""
+        """Raise UsageFault for options that no job could have, TraceqError without the packages of the recorder."""
         check_range("--steps", self.steps, 0, MAX_STEPS)
         check_range("--trace-steps", self.trace_steps, 0, MAX_TRACE_STEPS)
         if self.steps == 0 and self.trace_steps == 0:
@@ -75,8 +77,13 @@ class JobOptions:
         if self.max_minutes and not (self.toggles or self.tries_all):
             raise UsageFault("--until decided: there is only one arm; --toggle NAME=A,B or --try adds one to compare")
         check_hang_s(self.hang_s)
-        if shutil.which(self.command[0]) is None:
+        program = shutil.which(self.command[0])
+        if program is None:
             raise UsageFault(f"{self.command[0]}: no such command{_hint(self.command[0])}")
+        if (
+            Path(program).absolute().parent == Path(sys.executable).parent
+        ):  # else the job may run another Python than this one
+            check_installed("torch", "nvtx")
 
     @property
     def script(self) -> str:
@@ -101,7 +108,7 @@ class JobResult:
 def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobResult:
     """Run the command to its end and return how it ended.
 
-    Its output, its signals and its exit code are its own. Raises UsageFault for options that no job could have.
+    Its output, its signals and its exit code are its own. Raises what `JobOptions.check` does.
     """
     toggles = tuple(parse_toggle(text) for text in options.toggles)
     check_toggles({toggle.name: toggle.values for toggle in toggles})

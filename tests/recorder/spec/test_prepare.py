@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.util import find_spec
 
 import pytest
 from terminal import traceq
 
 from traceq.errors import TraceqError
+from traceq.recorder.spec import prepare
 from traceq.recorder.spec.prepare import default_steps, resolve_device
 
 
@@ -28,6 +30,21 @@ def test_too_many_ranks_are_refused_with_the_bound_and_its_reason(
     monkeypatch.setattr(os, "cpu_count", lambda: num_cores)
     outcome = traceq("record", "--recipe", "outlier_ab", "--device", "cpu", "--ranks", "65")
     assert (outcome.code, outcome.err) == (2, f"traceq: --ranks 65: expected {expected}\n")
+
+
+@pytest.mark.parametrize(
+    "words", [("--recipe", "outlier_ab"), ("--", sys.executable, "train.py")], ids=["recipe", "job"]
+)
+def test_a_package_that_recording_needs_is_named_before_anything_runs(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recipe ended with the traceback of a rank, and a job trained on to its end, unrecorded."""
+    monkeypatch.setattr(prepare, "find_spec", lambda name: None if name == "nvtx" else object())
+    outcome = traceq("record", *words)
+    assert (outcome.code, outcome.err) == (
+        1,
+        "traceq: recording needs nvtx: pip install 'traceq-torch[record]'\n",
+    )
 
 
 def test_a_job_of_one_arm_is_timed_for_long_enough_to_tell_a_late_rank() -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "MAX_TRACE_STEPS",
     "Request",
     "check_hang_s",
+    "check_installed",
     "check_range",
     "create_run_folder",
     "default_steps",
@@ -71,8 +72,7 @@ class Request:
 
     def check(self) -> tuple[Entry, object, tuple[PlannedArm, ...]]:
         """Return the recipe, its parameters and its arms; UsageFault for unknown names and values out of range."""
-        if find_spec("torch") is None:
-            raise TraceqError("recording needs torch: pip install 'traceq-torch[record]'")
+        check_installed("torch", "accelerate", "nvtx")
         entry = find_recipe(self.recipe)
         parameters = with_changes(entry.recipe.parameters, overrides(self.changes))
         arms = planned_arms(entry.recipe, parameters, self.vary)
@@ -249,6 +249,12 @@ def check_hang_s(seconds: float) -> None:
     """Raise UsageFault for what is no time to wait."""
     if not 0 <= seconds < math.inf:
         raise UsageFault(f"--hang-after {seconds:g}: expected seconds, or 0 to wait forever")
+
+
+def check_installed(*packages: str) -> None:
+    """Raise TraceqError if this Python lacks one of the packages."""
+    if missing := [name for name in packages if find_spec(name) is None]:
+        raise TraceqError(f"recording needs {' and '.join(missing)}: pip install 'traceq-torch[record]'")
 
 
 def check_range(option: str, value: int | None, least: int, most: int, why: str = "") -> None:
