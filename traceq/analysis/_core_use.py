@@ -178,11 +178,11 @@ def _contended_by_workers(basis: _Basis, cores: str, line: str) -> Finding:
 def _contended_by_ranks(basis: _Basis, cores: str) -> Finding:
     """Return what the training processes alone would use, how long a thread waits for a core, and what to try."""
     ranks = _counted(basis.use.ranks_per_host, "rank")
-    workers = f" (their loader workers {_cores(basis.worker_cores)})" if basis.use.loader_workers else ""
+    workers = f", their loader workers {_cores(basis.worker_cores)} more" if basis.use.loader_workers else ""
     fewer = "fewer torch threads (--toggle @threads=default,1), or " if basis.num_threads > 1 else ""
     text = (
         f"cores contended: all threads of {ranks} would keep {_cores(basis.training_cores)} cores busy{workers}, and "
-        f"share {cores}: a thread of the step waits {basis.wait_words} for a core (by the CPU clocks of unprofiled "
+        f"there are {cores}: a thread of the step waits {basis.wait_words} for a core (by the CPU clocks of unprofiled "
         f"steps): try {fewer}more cores per rank"
     )
     return Finding("contended_cores", "medium", text, basis.wait_ns)

@@ -87,20 +87,20 @@ def _differences(
 
 
 def loss_texts(of_ranks: Sequence[Mapping[str, tuple[float, ...]]], baseline: str) -> dict[str, str]:
-    """Return by arm, over the steps of all ranks, `4.02, sd 0.031; -0.002 ± 0.004 from off in the steps beside them`.
+    """Return by arm, over the steps of all ranks, how its loss differs from the baseline's, or its mean.
 
-    ± is the standard error of the difference.
+    A mean is no comparison while the loss falls, as arms do not run at the same steps.
     """
     texts = {}
     for arm in dict.fromkeys(arm for each in of_ranks for arm in each):
         sums = [sum(column) for column in zip(*(each[arm] for each in of_ranks if arm in each), strict=True)]
         of_losses, of_differences = sums[:3], sums[3:]
-        if of_losses[0]:
-            texts[arm] = "{:.5g}, sd {:.2g}".format(*_mean_and_sd(*of_losses))
         if of_differences[0] > 1:
             delta, sd = _mean_and_sd(*of_differences)
             error = sd / (of_differences[0] - 1) ** 0.5
-            texts[arm] += f"; {delta:+.2g} ± {error:.2g} from {baseline} in the steps beside them"
+            texts[arm] = f"{delta:+.2g} (standard error {error:.2g}) from {baseline} in the steps beside them"
+        elif of_losses[0]:
+            texts[arm] = "{:.5g}, sd {:.2g}".format(*_mean_and_sd(*of_losses))
     return texts
 
 
