@@ -45,8 +45,11 @@ def test_a_job_has_the_time_and_the_kernels_of_its_device(how: str, tmp_path: Pa
     assert "saw no work of the GPU" not in done.stderr
     manifest = RunFolder(tmp_path / "run").read_manifest()
     assert (manifest.status, manifest.environment["device"]) == ("complete", "cuda")
-    losses = [str(manifest.fact("loss", arm)) for arm in manifest.arms]
-    assert all("sd" in text and not text.endswith("sd 0") for text in losses), losses
+    of_baseline, of_fused = (str(manifest.fact("loss", arm)) for arm in manifest.arms)
+    assert ", sd " in of_baseline
+    assert not of_baseline.endswith(", sd 0")
+    assert "(standard error " in of_fused
+    assert "(standard error 0)" not in of_fused
     lines = [line for line in read_lines(tmp_path / "run" / "steps" / "rank0.jsonl") if isinstance(line, StepLine)]
     assert all(line.device_ns > 0 for line in lines)
     forward = [line.device_phases["forward"] for line in lines if how != "offloaded" and line.index]
