@@ -115,7 +115,7 @@ def test_a_job_is_timed_by_its_device_in_halves_of_eight_of_which_seven_count(
 def test_pairs_are_means_of_the_device_without_the_step_that_settles(tmp_path: Path) -> None:
     """A loop of the user, timed by events: of each half seven steps count."""
     with traceq.record(tmp_path / "run", arms=("a", "b"), steps=16, trace_steps=0) as rec:
-        for _ in rec.steps(range(600)):
+        for _ in rec.steps(range(1_000)):
             with rec.phase("forward"):
                 torch.ones(4).sum()
     lines = lines_of(tmp_path / "run")
