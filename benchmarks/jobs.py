@@ -399,7 +399,7 @@ def answer_of(script: Script, folder: Path, truth_ns: int, out: Path) -> Answer:
     (diff,) = traceq.diff(out).diffs
     assert diff.comparison is not None
     is_named = bool(truth_ns) and names(diff, script.places(folder), script.wait_ns)
-    words = [f"step {pattern}", _interval(diff.comparison), diff.verdict_name]
+    words = [f"step {pattern}", interval_of(diff.comparison), diff.verdict_name]
     if truth_ns:
         words += [f"expected {format_value(truth_ns, Unit.NS)}", "named" if is_named else "not named"]
     return Answer(
@@ -430,7 +430,8 @@ def _holds(comparison: Comparison, truth_ns: int) -> bool:
     return comparison.ci95_ns is not None and comparison.ci95_ns[0] <= truth_ns <= comparison.ci95_ns[1]
 
 
-def _interval(comparison: Comparison) -> str:
+def interval_of(comparison: Comparison) -> str:
+    """Return `+2.04 ms (+1.84 ms to +2.22 ms)`."""
     ends = [comparison.delta_ns, *(comparison.ci95_ns or ())]
     delta, *interval = (format_value(end, Unit.DELTA_NS) for end in ends)
     return f"{delta} ({' to '.join(interval)})"

@@ -25,15 +25,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
+from jobs import CONSOLE, TRACEQ, interval_of
 
 import traceq
 from traceq.stats import Comparison
-from traceq.units import Unit, format_value
 
-CONSOLE = Console(highlight=False, soft_wrap=True)
 ROOT = Path(__file__).resolve().parents[1]
-TRACEQ = [sys.executable, "-c", "from traceq.cli import main; main()"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 ACCELERATE = ["-m", "accelerate.commands.launch", "--config_file", str(ROOT / "tests/support/launchers/ddp.yaml")]
 LAUNCHERS = ("accelerate launch", "torchrun")
@@ -128,17 +125,14 @@ def answer_of(out: Path) -> str:
     """Return the answer by wall time and, where that decides nothing, by the CPU time of the main thread."""
     (diff,) = traceq.diff(out).diffs
     assert diff.comparison is not None
-    words = f"{_interval(diff.comparison)}: {diff.verdict_name}"
+    words = f"{_share_and_interval(diff.comparison)}: {diff.verdict_name}"
     if diff.verdict_name == "inconclusive" and diff.cpu is not None:
-        words += f"; CPU time {_interval(diff.cpu)}"
+        words += f"; CPU time {_share_and_interval(diff.cpu)}"
     return words
 
 
-def _interval(comparison: Comparison) -> str:
-    ends = [comparison.delta_ns, *(comparison.ci95_ns or ())]
-    delta, *interval = (format_value(end, Unit.DELTA_NS) for end in ends)
-    share = 100 * comparison.delta_ns / comparison.a_ns
-    return f"{delta} ({share:+.1f} %, {' to '.join(interval)})"
+def _share_and_interval(comparison: Comparison) -> str:
+    return f"{100 * comparison.delta_ns / comparison.a_ns:+.1f} %, {interval_of(comparison)}"
 
 
 if __name__ == "__main__":

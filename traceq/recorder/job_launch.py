@@ -80,9 +80,8 @@ class JobOptions:
         program = shutil.which(self.command[0])
         if program is None:
             raise UsageFault(f"{self.command[0]}: no such command{_hint(self.command[0])}")
-        if (
-            Path(program).absolute().parent == Path(sys.executable).parent
-        ):  # else the job may run another Python than this one
+        is_of_this_python = Path(program).absolute().parent == Path(sys.executable).parent
+        if is_of_this_python:  # another one may have what this one lacks
             check_installed("torch", "nvtx")
 
     @property

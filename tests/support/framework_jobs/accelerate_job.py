@@ -72,7 +72,7 @@ def collate(episodes: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 
 def train(config: TrainConfig) -> None:
     accelerator = Accelerator(cpu=True)
-    policy: Any = Policy(PolicyConfig(width=int(sys.argv[1]) if len(sys.argv) > 1 else PolicyConfig.width))
+    policy: Any = Policy(PolicyConfig(*map(int, sys.argv[1:])))
     optimizer: Any = torch.optim.AdamW(policy.parameters(), lr=1e-4)
     loader: Any = torch.utils.data.DataLoader(Episodes(), batch_size=4, num_workers=1, collate_fn=collate)
     scheduler: Any = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.999**step)

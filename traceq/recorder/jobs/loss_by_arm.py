@@ -57,12 +57,13 @@ class LossByArm:
             arm: np.flatnonzero([each == arm for each in arms] & np.isfinite(values)) for arm in dict.fromkeys(arms)
         }
         self._losses.clear()
-        of_baseline = steps.get(baseline, np.zeros(0, np.int64))
-        others = {arm: of_arm for arm, of_arm in steps.items() if arm != baseline}
-        differences = {arm: _differences(values, of_arm, of_baseline) for arm, of_arm in others.items()}
-        return {
-            arm: (*_sums(values[of_arm]), *_sums(differences.get(arm, np.zeros(0)))) for arm, of_arm in steps.items()
-        }
+        nothing = np.zeros(0, np.int64)
+        of_baseline = steps.get(baseline, nothing)
+        moments: dict[str, tuple[float, ...]] = {}
+        for arm, of_arm in steps.items():
+            differences = _differences(values, nothing if arm == baseline else of_arm, of_baseline)
+            moments[arm] = (*_sums(values[of_arm]), *_sums(differences))
+        return moments
 
 
 def _sums(values: NDArray[np.float64]) -> tuple[int, float, float]:
