@@ -21,7 +21,7 @@ from zipfile import ZipFile
 
 ROOT = Path(__file__).parents[1]
 ELF, MACH_O = b"\x7fELF\x02", b"\xcf\xfa\xed\xfe"
-EXTENSIONS = ("traceq/kineto/_scan.abi3.so", "traceq/causes/_paths.abi3.so")
+EXTENSIONS = ("traceq/_merges.abi3.so", "traceq/kineto/_scan.abi3.so", "traceq/causes/_paths.abi3.so")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Interval algebra on int64[N, 2] nanoseconds: half-open, sorted, disjoint."""
+"""Interval algebra on int64[N, 2] nanoseconds: half-open, sorted, disjoint.
+
+Where the extension `_merges` was built, instants are looked up in one pass over both; in numpy elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,15 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+try:
+    from traceq import _merges
+except ImportError:
+    IS_NATIVE = False
+else:
+    IS_NATIVE = True
+
 __all__ = [
+    "TOO_DEEP",
     "Spans",
     "advance",
     "ascending",
@@ -18,6 +29,7 @@ __all__ = [
     "earliest_owner",
     "empty",
     "intersect",
+    "last_open",
     "measure",
     "measure_common",
     "measure_within",
@@ -30,6 +42,9 @@ __all__ = [
 
 _LONG_RUN = 6
 """Binary logarithm of the mean length from which runs are merged rather than sorted."""
+
+TOO_DEEP = -2
+"""Answer of `last_open` where it is further up."""
 
 Number = TypeVar("Number", np.int64, np.int32)
 
@@ -146,23 +161,66 @@ def earliest_owner(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[
     return np.column_stack([clipped[owners], ends[owners]]), owners
 
 
-def span_index(parts: Spans, instants: NDArray[np.int64]) -> NDArray[np.int64]:
+def span_index(parts: Spans, instants: NDArray[np.int64], *, native: bool = IS_NATIVE) -> NDArray[np.int64]:
     """Return int64[K]: index of the disjoint, sorted part that contains each instant, -1 outside all."""
     if len(parts) == 0:
         return np.full(len(instants), -1)
-    index = count_before(parts[:, 0], instants)
+    if native:
+        index = np.empty(len(instants), np.int64)
+        _merges.span_index(np.ascontiguousarray(parts), np.ascontiguousarray(instants), index)
+        return index
+    index = count_before(parts[:, 0], instants, native=False)
     index -= 1
     index[np.flatnonzero(instants >= parts[:, 1][index])] = -1  # several times as fast as a mask, or parts[index, 1]
     return index
 
 
-def count_before(starts: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
+def count_before(
+    starts: NDArray[np.int64], instants: NDArray[np.int64], *, native: bool = IS_NATIVE
+) -> NDArray[np.int64]:
     """Return int64[K]: the number of sorted starts at or before each instant."""
+    if native:
+        num = np.empty(len(instants), np.int64)
+        _merges.count_before(np.ascontiguousarray(starts), np.ascontiguousarray(instants), num)
+        return num
     if len(instants) <= len(starts) or (instants[1:] < instants[:-1]).any():
         return np.searchsorted(starts, instants, "right")
     num = np.zeros(len(instants) + 1, np.int64)
     np.add.at(num, np.searchsorted(instants, starts, "left"), 1)  # fewer searches, as the instants are sorted, too
     return np.cumsum(num[:-1], out=num[:-1])
+
+
+def last_open(
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    instants: NDArray[np.int64],
+    levels: int,
+    *,
+    native: bool = IS_NATIVE,
+) -> NDArray[np.int64]:
+    """Return int64[K]: of nested intervals, sorted by `start`, the innermost one open at each instant; -1 for none.
+
+    `parent`: the interval that encloses each, -1 at the top. TOO_DEEP where it is more than `levels` above the last one
+    that began.
+    """
+    if native:
+        index = np.empty(len(instants), np.int64)
+        start, end, parent, instants = map(np.ascontiguousarray, (start, end, parent, instants))
+        _merges.last_open(start, end, parent, instants, levels, index)
+        return index
+    index = count_before(start, instants, native=False)
+    index -= 1
+    pending = np.flatnonzero(index >= 0)
+    pending = pending.compress(end[index[pending]] <= instants[pending])
+    for _ in range(levels):
+        if len(pending) == 0:
+            return index
+        index[pending] = enclosing = parent[index[pending]]
+        pending = pending.compress(enclosing >= 0)
+        pending = pending.compress(end[index[pending]] <= instants[pending])
+    index[pending] = TOO_DEEP
+    return index
 
 
 def cut(whole: Spans, cuts: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:

@@ -10,7 +10,15 @@ from examples import up_to
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceq.causes.longest_path import IS_NATIVE, longest_paths, paths_to, topological_order, trace_back
+from traceq.causes.longest_path import (
+    IS_NATIVE,
+    least_into_each,
+    longest_paths,
+    next_marked,
+    paths_to,
+    topological_order,
+    trace_back,
+)
 
 BOTH = [
     False,
@@ -107,3 +115,36 @@ def test_edges_run_forwards_in_topological_order(native: bool, size: int, data: 
     assert sorted(order) == list(range(size))
     assert all(order.index(x) < order.index(y) for x, y in edges)
     assert order == topological_order(source, target, size, native=False).tolist()
+
+
+@pytest.mark.parametrize("native", BOTH)
+@up_to(400)
+@given(forward_graphs())
+def test_the_edge_with_the_least_slack_leads_into_each_node(native: bool, graph: tuple[int, list[Edge]]) -> None:
+    size, edges = graph
+    first, _, slack = columns(size, edges)
+    into = [[index for index, edge in enumerate(edges) if edge[1] == node] for node in range(size)]
+    least = [min(indices, key=lambda index: edges[index][2]) for indices in into if indices]
+    assert least_into_each(first, slack, native=native).tolist() == least
+
+
+@pytest.mark.parametrize("native", BOTH)
+@up_to(400)
+@given(st.permutations(range(8)), st.lists(st.integers(-1, 7), min_size=8, max_size=8), st.data())
+def test_the_first_mark_on_a_chain_is_that_of_a_walk_along_it(
+    native: bool, order: list[int], position: list[int], data: st.DataObject
+) -> None:
+    """The chains lead to a place before, in some order."""
+    following = [-1] * len(order)
+    for place, node in enumerate(order):
+        before = min(position[node], place - 1)
+        following[node] = order[before] if before >= 0 else -1
+    marked = data.draw(st.lists(st.integers(-1, 2), min_size=8, max_size=8))
+
+    def walked(node: int) -> int:
+        while marked[node] < 0 and following[node] >= 0:
+            node = following[node]
+        return marked[node]
+
+    nearest = next_marked(np.array(marked), np.array(following), native=native)
+    assert nearest.tolist() == [walked(node) for node in range(len(order))]

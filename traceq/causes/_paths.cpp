@@ -1,35 +1,10 @@
 // Longest paths through a graph whose edges run forwards: the loops that cannot be written in columns.
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "../int64_columns.hpp"
 
-#include <cstdint>
 #include <limits>
 
 namespace {
-
-// Contiguous int64 buffers of the arguments, released at the end.
-template <int kNum>
-class Columns {
-public:
-    ~Columns() {
-        while (held_ > 0) PyBuffer_Release(&views_[--held_]);
-    }
-    bool hold(PyObject* const (&owners)[kNum], int num_written) {
-        for (int index = 0; index < kNum; ++index) {
-            const int flags = index >= kNum - num_written ? PyBUF_WRITABLE : PyBUF_SIMPLE;
-            if (PyObject_GetBuffer(owners[index], &views_[index], flags) < 0) return false;
-            ++held_;
-        }
-        return true;
-    }
-    int64_t* operator[](int index) const { return static_cast<int64_t*>(views_[index].buf); }
-    Py_ssize_t size(int index) const { return views_[index].len / Py_ssize_t(sizeof(int64_t)); }
-
-private:
-    Py_buffer views_[kNum];
-    int held_ = 0;
-};
 
 PyObject* longest_paths(PyObject*, PyObject* args) {
     PyObject* owners[5];
@@ -39,10 +14,7 @@ PyObject* longest_paths(PyObject*, PyObject* args) {
     const int64_t *first = columns[0], *source = columns[1], *weight = columns[2];
     int64_t *time = columns[3], *choice = columns[4];
     const Py_ssize_t num = columns.size(3), edges = columns.size(1);
-    if (columns.size(0) != num + 1 || columns.size(2) != edges || columns.size(4) != num || first[num] != edges) {
-        PyErr_SetString(PyExc_ValueError, "columns of unequal length");
-        return nullptr;
-    }
+    if (columns.size(0) != num + 1 || columns.size(2) != edges || columns.size(4) != num || first[num] != edges) return unequal_lengths();
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t node = 0; node < num; ++node) {
         int64_t latest = std::numeric_limits<int64_t>::min(), chosen = -1;
@@ -102,10 +74,60 @@ PyObject* topological_order(PyObject*, PyObject* args) {
     return PyLong_FromSsize_t(last);
 }
 
+// The first edge with the least slack into each node that has any.
+PyObject* least_into_each(PyObject*, PyObject* args) {
+    PyObject* owners[3];
+    if (!PyArg_ParseTuple(args, "OOO", &owners[0], &owners[1], &owners[2])) return nullptr;
+    Columns<3> columns;
+    if (!columns.hold(owners, 1)) return nullptr;
+    const int64_t *first = columns[0], *slack = columns[1];
+    int64_t* chosen = columns[2];
+    const Py_ssize_t num = columns.size(0) - 1;
+    if (columns.size(2) != num || first[num] != columns.size(1)) return unequal_lengths();
+    Py_ssize_t num_chosen = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t node = 0; node < num; ++node) {
+        if (first[node] == first[node + 1]) continue;
+        int64_t least = first[node];
+        for (int64_t edge = least + 1; edge < first[node + 1]; ++edge)
+            if (slack[edge] < slack[least]) least = edge;
+        chosen[num_chosen++] = least;
+    }
+    Py_END_ALLOW_THREADS
+    return PyLong_FromSsize_t(num_chosen);
+}
+
+// Follows each chain up to a mark, to its end, or to a position of which the mark is already clear.
+PyObject* next_marked(PyObject*, PyObject* args) {
+    PyObject* owners[3];
+    if (!PyArg_ParseTuple(args, "OOO", &owners[0], &owners[1], &owners[2])) return nullptr;
+    Columns<3> columns;
+    if (!columns.hold(owners, 1)) return nullptr;
+    const int64_t *marked = columns[0], *following = columns[1];
+    int64_t* nearest = columns[2];
+    const Py_ssize_t num = columns.size(2);
+    if (columns.size(0) != num || columns.size(1) != num) return unequal_lengths();
+    constexpr int64_t kOpen = std::numeric_limits<int64_t>::min();
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t index = 0; index < num; ++index) {
+        const bool ends = marked[index] >= 0 || following[index] < 0;
+        nearest[index] = ends ? marked[index] : kOpen;
+    }
+    for (Py_ssize_t index = 0; index < num; ++index) {
+        int64_t end = index;
+        while (nearest[end] == kOpen) end = following[end];
+        for (int64_t open = index; nearest[open] == kOpen; open = following[open]) nearest[open] = nearest[end];
+    }
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
     {"longest_paths", longest_paths, METH_VARARGS, "longest_paths(first, source, weight, time, choice) -> None"},
     {"trace_back", trace_back, METH_VARARGS, "trace_back(node, choice, source, path) -> number of edges"},
     {"paths_to", paths_to, METH_VARARGS, "paths_to(since, choice, source, time, path) -> None"},
+    {"least_into_each", least_into_each, METH_VARARGS, "least_into_each(first, slack, chosen) -> number of edges"},
+    {"next_marked", next_marked, METH_VARARGS, "next_marked(marked, following, nearest) -> None"},
     {"topological_order", topological_order, METH_VARARGS, "topological_order(first, target, ready, degree, queue) -> number of nodes"},
     {nullptr, nullptr, 0, nullptr},
 };

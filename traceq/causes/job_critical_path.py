@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.critical_path import CriticalPath, path_through
+from traceq.causes.longest_path import next_marked
 from traceq.causes.replay import replay_of
 from traceq.facts.comm.rank_collectives import first_work
 from traceq.facts.events.device_work import device_work
@@ -98,7 +99,7 @@ def path_summary(trace: Trace) -> PathSummary:
     calls = np.flatnonzero(call_work >= 0)
     nodes, marked = replay.work_node[call_work[calls]], np.full(len(before), -1)
     marked[nodes] = calls
-    next_call = np.r_[_next_marked(marked, before), -1]
+    next_call = np.r_[next_marked(marked, before), -1]
     following, start, end = np.full((3, len(call_work)), -1)
     following[calls] = next_call[before[nodes]]
     start[calls], end[calls] = work.start[call_work[calls]], work.end[call_work[calls]]
@@ -191,20 +192,6 @@ def _shared_collectives(job: Job, summaries: Sequence[PathSummary]) -> _SharedCo
     return _SharedCollectives(call, np.where(is_certain, waits.wait, 0), latest)
 
 
-def _next_marked(marked: NDArray[np.int64], following: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64[N]: the first mark (not -1) on the chain from each of N positions, itself included; -1 without one.
-
-    `following` int64[N]: the next position of the chain, -1 at its end.
-    """
-    if (marked < 0).all():
-        return marked
-    index = np.arange(len(following), dtype=np.int32)  # half as much to gather
-    jump = np.where((marked >= 0) | (following < 0), index, following.astype(np.int32))
-    for _ in range(len(index).bit_length()):
-        jump = jump[jump]
-    return marked[jump]
-
-
 def _next_wait(summary: PathSummary, wait: NDArray[np.int64], call: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return int64[C]: the first collective in which this rank waits, on the path back from each call; -1 for none.
 
@@ -212,7 +199,7 @@ def _next_wait(summary: PathSummary, wait: NDArray[np.int64], call: NDArray[np.i
     """
     collective = np.full(len(summary.work), -1)
     collective[call[wait > 0]] = np.flatnonzero(wait > 0)
-    return _next_marked(collective, summary.next_call)
+    return next_marked(collective, summary.next_call)
 
 
 def _legs(

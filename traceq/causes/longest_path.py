@@ -14,7 +14,7 @@ except ImportError:
 else:
     IS_NATIVE = True
 
-__all__ = ["longest_paths", "paths_to", "topological_order", "trace_back"]
+__all__ = ["least_into_each", "longest_paths", "next_marked", "paths_to", "topological_order", "trace_back"]
 
 
 def longest_paths(
@@ -107,3 +107,38 @@ def topological_order(
     if num < num_nodes:
         raise ValueError(f"{num_nodes - num} nodes depend on each other")
     return queue
+
+
+def least_into_each(
+    first: NDArray[np.int64], slack: NDArray[np.int64], *, native: bool = IS_NATIVE
+) -> NDArray[np.int64]:
+    """Return the edge with the least `slack` int64[E] into each node that has any, of several the first; ascending.
+
+    `first` as in `longest_paths`.
+    """
+    if native:
+        chosen = np.empty(len(first) - 1, np.int64)
+        return chosen[: _paths.least_into_each(first, np.ascontiguousarray(slack), chosen)]
+    node = np.repeat(np.arange(len(first) - 1), np.diff(first))
+    order = np.lexsort((slack, node))  # of equal slacks the first stays first
+    return order[np.flatnonzero(np.diff(node, prepend=-1))]
+
+
+def next_marked(
+    marked: NDArray[np.int64], following: NDArray[np.int64], *, native: bool = IS_NATIVE
+) -> NDArray[np.int64]:
+    """Return int64[N]: the first mark (not -1) on the chain from each of N positions, itself included; -1 without one.
+
+    `following` int64[N]: the next position of the chain, -1 at its end.
+    """
+    if (marked < 0).all():
+        return marked
+    if native:
+        nearest = np.empty(len(marked), np.int64)
+        _paths.next_marked(np.ascontiguousarray(marked), np.ascontiguousarray(following), nearest)
+        return nearest
+    index = np.arange(len(following), dtype=np.int32)  # half as much to gather
+    jump = np.where((marked >= 0) | (following < 0), index, following.astype(np.int32))
+    for _ in range(len(index).bit_length()):
+        jump = jump[jump]
+    return marked[jump]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.common_graph import CommonGraph, RecordingGraph
 from traceq.causes.edges import IN_A, IN_B, IN_BOTH, EdgeKind
+from traceq.causes.longest_path import least_into_each
 from traceq.facts.events.device_work import device_work
 from traceq.frozen import frozen
 from traceq.model import Trace
@@ -123,7 +124,7 @@ def weights_of_one(graph: RecordingGraph, usual_ns: NDArray[np.int64]) -> NDArra
     is_sync = (kind_backwards == EdgeKind.SYNC) | (kind_backwards == EdgeKind.QUEUE)
     in_vain = backwards[is_sync & (ns < -_EARLY_NS)]
     slack[in_vain] = _FAR
-    binds = _least_of_each(slack, graph)
+    binds = least_into_each(graph.first_edge, slack)
     weight: NDArray[np.int64] = np.minimum(upper, nominal)
     weight[binds], weight[in_vain] = upper[binds], upper[in_vain]
     return weight
@@ -172,16 +173,5 @@ def _binding(
     slack = np.where(~present & ((kind == EdgeKind.STREAM) | (kind == EdgeKind.HOLD)), -1, slack)
     slack = np.where(~present & (kind == EdgeKind.LAUNCH), _FAR // 2, slack)
     binds = np.zeros(len(slack), np.bool_)
-    binds[_least_of_each(slack, graph)] = True
+    binds[least_into_each(graph.first_edge, slack)] = True
     return binds
-
-
-def _least_of_each(slack: NDArray[np.int64], graph: CommonGraph | RecordingGraph) -> NDArray[np.int64]:
-    """Return the edge with the least slack into each node that has any, of several the first; ascending."""
-    num_into = np.diff(graph.first_edge)
-    num_into = num_into[num_into > 0]
-    first = np.cumsum(num_into) - num_into
-    least = np.minimum.reduceat(slack, first)
-    is_least = np.flatnonzero(slack == np.repeat(least, num_into))
-    target = graph.edges.target[is_least]
-    return is_least[np.r_[True, target[1:] != target[:-1]]]

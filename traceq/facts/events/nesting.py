@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
-from traceq.intervals import count_before, sorted_unique
+from traceq.intervals import TOO_DEEP, count_before, last_open, sorted_unique
 from traceq.model import Category, Events, Trace
 
 __all__ = ["Nest", "host_ops", "nest", "nests_by_track", "python_frames", "tracks"]
@@ -32,20 +32,10 @@ class Nest:
 
     def innermost_at(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the index of the innermost interval open at each instant: int64[K], -1 if none is."""
-        index = count_before(self.start, instants)
-        index -= 1
-        if len(self.start) == 0:
-            return index
-        pending = np.flatnonzero((index >= 0) & (self.end[index] <= instants))
-        for _ in range(_FEW_LEVELS):
-            if len(pending) == 0:
-                return index
-            enclosing = self.parent[index[pending]]
-            index[pending] = enclosing
-            pending = pending.compress(enclosing >= 0)
-            pending = pending.compress(self.end[index[pending]] <= instants[pending])
-        if len(pending):
-            index[pending] = self._innermost_after_an_end(instants[pending])
+        index = last_open(self.start, self.end, self.parent, instants, _FEW_LEVELS)
+        deeper = np.flatnonzero(index == TOO_DEEP)
+        if len(deeper):
+            index[deeper] = self._innermost_after_an_end(instants[deeper])
         return index
 
     def _innermost_after_an_end(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:
