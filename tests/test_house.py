@@ -27,7 +27,7 @@ MODULES = sorted(path for path in TRACEQ.rglob("*.py") if "recipes" not in path.
 
 LAYERS = (
     {"frozen"},
-    {"errors", "escaping", "units", "threshold", "garbage_collection", "stages", "short_texts"},
+    {"cores", "errors", "escaping", "units", "threshold", "garbage_collection", "stages", "short_texts"},
     {"escaped_console", "model", "intervals", "locations", "grouping", "entry_points", "optional_packages"},
     {"display"},
     {"kineto", "facts", "stats", "report"},

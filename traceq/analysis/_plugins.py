@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, wraps
@@ -49,15 +48,21 @@ def plugin_analyses() -> PluginAnalyses:
     """Return the analyses that installed packages add."""
     analyses: dict[str, PluginAnalysis] = {}
     faults: dict[str, TraceqError] = {}
-    digest = hashlib.sha256()
+    sources: list[bytes] = []
     for name, plugin in find_plugins(ANALYSES).items():
         try:
             target = plugin.load()
             analyses[name] = _checked(name, plugin, target)
-            digest.update(f"{name} {plugin.package} ".encode() + _source(target))
+            sources.append(f"{name} {plugin.package} ".encode() + _source(target))
         except TraceqError as fault:
             faults[name] = fault
-    return PluginAnalyses(analyses, faults, digest.hexdigest()[:12] if analyses else "")
+    return PluginAnalyses(analyses, faults, _digest(sources) if analyses else "")
+
+
+def _digest(sources: list[bytes]) -> str:
+    from hashlib import sha256  # OpenSSL takes 2 ms to load, and most have no plugins
+
+    return sha256(b"".join(sources)).hexdigest()[:12]
 
 
 def _checked(name: str, plugin: Plugin, target: Any) -> PluginAnalysis:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from traceq import analysis as package
 from traceq.analysis._plugins import PluginAnalysis, plugin_analyses
+from traceq.analysis._summaries import summaries
 from traceq.errors import UsageFault
 from traceq.facts.ranks.job import Job, job_of
 from traceq.facts.ranks.rank_outline import Outline, outline
@@ -127,10 +128,8 @@ def reports_of(job: Job, traces: Sequence[Trace], only: Sequence[str] = ()) -> t
     They have no findings where durations are no evidence.
     """
     modules = tuple(map(analysis, chosen(only)))
-    reports = tuple(
-        module.merge(job, tuple(module.summarize(trace) for trace in traces))
-        for module in counted("analysing", modules)
-    )
+    parts = summaries(modules, traces)
+    reports = tuple(module.merge(job, next(parts)) for module in counted("analysing", modules))
     if any(caveat.code == SLOWED_BY_STACKS for caveat in job.caveats):
         return tuple(replace(report, findings=()) for report in reports)
     return reports

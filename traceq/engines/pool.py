@@ -14,6 +14,7 @@ from multiprocessing.connection import wait as wait_for
 from types import TracebackType
 from typing import Any
 
+from traceq.cores import num_cores
 from traceq.engines.engine import Lost, Result
 from traceq.engines.process_tuning import keep_freed_memory
 
@@ -99,11 +100,6 @@ class Pool:
     def _kill(self) -> None:
         for child in set(active_children()) - self._other_children:
             child.kill()
-
-
-def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 __all__ = ["collect_rarely", "keep_freed_memory", "raise_mmap_threshold", "tune_process"]
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST_ARENAS = -1, -3, -8  # of mallopt(3)
 _GARBAGE = 100_000  # objects: a process that soon ends would look for cycles a hundred times and find next to none
 _LARGEST_COLUMN, _MOST_KEPT = 1 << 30, (1 << 31) - 1
 _LARGE_BLOCK = (32 << 20) - 4096  # the largest that moves glibc's threshold
@@ -44,7 +44,8 @@ def keep_freed_memory(most_bytes: int = _MOST_KEPT) -> None:
     Where more than `most_bytes` are free, they are given back.
 
     An analysis makes and drops hundreds of columns of a few MB. glibc gives each back and has all its pages zeroed
-    anew, which takes a tenth of the time of all analyses together; keeping them adds next to nothing to the peak.
+    anew, which takes a tenth of the time of all analyses together; keeping them adds next to nothing to the peak. What
+    one thread freed, another uses.
     """
     import ctypes  # the commands that do not read traces start without it
 
@@ -54,3 +55,4 @@ def keep_freed_memory(most_bytes: int = _MOST_KEPT) -> None:
         return
     if mallopt(_MMAP_THRESHOLD, _LARGEST_COLUMN):  # the second without the first would be far worse than neither
         mallopt(_TRIM_THRESHOLD, most_bytes)
+        mallopt(_MOST_ARENAS, 1)

@@ -1,9 +1,13 @@
-"""Memoization of facts that several analyses need: one computation per trace or job, dropped with it."""
+"""Memoization of facts that several analyses need: one computation per trace or job, dropped with it.
+
+A thread that needs a fact which another is computing waits for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from threading import RLock
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -18,11 +22,14 @@ T = TypeVar("T")
 def once_per_object(function: Callable[[K], T]) -> Callable[[K], T]:
     """Return the same function, computed once for each object, as a trace or job is."""
     cache: WeakKeyDictionary[K, T] = WeakKeyDictionary()
+    locks: WeakKeyDictionary[K, RLock] = WeakKeyDictionary()
 
     @wraps(function)
     def memoized(subject: K) -> T:
         if subject not in cache:
-            cache[subject] = function(subject)
+            with locks.setdefault(subject, RLock()):  # one lock for all subjects might wait for itself
+                if subject not in cache:
+                    cache[subject] = function(subject)
         return cache[subject]
 
     return memoized

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns, process_time_ns
 
+from traceq.cores import num_cores
 from traceq.model import CoreUse
 from traceq.runs.step_log import CoresLine
 
@@ -118,16 +119,12 @@ def _waits(before: Threads, after: Threads) -> list[int]:
 
 def _machine_ns() -> int:
     """Return for how long the cores of the machine were busy, added up; 0 where the job may use only some of them."""
-    num_cores, tick_ns = os.cpu_count() or 0, 10**9 // os.sysconf("SC_CLK_TCK")
+    every, tick_ns = os.cpu_count() or 0, 10**9 // os.sysconf("SC_CLK_TCK")
     lines = (_PROC / "stat").read_text().splitlines()
-    if num_cores != _cores_available() or sum(line.startswith("cpu") for line in lines) != 1 + num_cores:
+    if every != num_cores() or sum(line.startswith("cpu") for line in lines) != 1 + every:
         return 0
     user, nice, system, _, _, irq, softirq, *stolen = (int(field) for field in lines[0].split()[1:])
     return (user + nice + system + irq + softirq + sum(stolen[:1])) * tick_ns
-
-
-def _cores_available() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0
 
 
 def core_facts(ranks: Sequence[Sequence[CoresLine]], hosts: Sequence[str]) -> dict[str, str | int | float]:
@@ -144,7 +141,7 @@ def core_facts(ranks: Sequence[Sequence[CoresLine]], hosts: Sequence[str]) -> di
         return round(sum(value(line) for lines in ranks for line in lines) / num_steps)
 
     use = CoreUse(
-        cores_available=_cores_available(),
+        cores_available=num_cores(),
         ranks_per_host=max(Counter(hosts).values(), default=1),
         loader_workers=max(line.num_workers for lines in ranks for line in lines),
         timed_step_ns=per_step(lambda line: line.wall_ns),
