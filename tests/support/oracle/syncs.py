@@ -268,6 +268,12 @@ def scalars(trace: Trace) -> list[Sync]:
         on_host.setdefault(trace.main, []).append(iteration.made)
     excluded = {thread: union(spans) for thread, spans in on_host.items()}
     on_device = [event for event in trace.events if event.cat == "cpu_op" and event.name in ON_DEVICE]
+
+    def is_of_ddp(read: Event) -> bool:
+        """Whether the next op of its thread that is not inside it copies a gradient out of a bucket."""
+        later = [e for e in trace.events if e.cat == "cpu_op" and e.thread == read.thread and e.start >= read.end]
+        return min(later, key=lambda e: e.start).name.endswith("reducer::copy_bucket_to_grad") if later else False
+
     return [
         Sync("scalar", event.start, event.end, event.thread, None)
         for event in trace.events
@@ -275,6 +281,7 @@ def scalars(trace: Trace) -> list[Sync]:
         and event.name == "aten::_local_scalar_dense"
         and not inside(excluded.get(event.thread, []), event.start)
         and not any(o.thread == event.thread and o.start <= event.start and event.end <= o.end for o in on_device)
+        and not is_of_ddp(event)
     ]
 
 

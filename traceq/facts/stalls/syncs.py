@@ -29,6 +29,8 @@ SYNC_KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
 _SCALAR = re.compile(r"^aten::_local_scalar_dense$")
 _READS_ON_CPU_ALONE = re.compile(r"^aten::(std|var|_assert_async)$")
 """Ops that read a scalar to compute or to check on a CPU, and on a GPU do so on the device."""
+_DDP_COPIES = re.compile(r"^torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
+"""What DDP with find_unused_parameters does after each read of its map of used parameters, which is on the host."""
 _OPTIMIZER, _LOADER, _LOADING = map(re.compile, (r"^Optimizer\.step#", f"^{LOADER}", f"^{DATALOAD_WAIT}$"))
 
 
@@ -113,8 +115,8 @@ def _on_cpu(trace: Trace) -> Syncs:
 def _scalar_reads(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (row, index into the ops of its thread) of reads of a scalar that would sync on a GPU, by start.
 
-    Not of tensors that are on the host anyway (an optimizer reads its step counters, a loader samples and indices),
-    and not inside ops that read one on a CPU alone.
+    Not of tensors that are on the host anyway (an optimizer reads its step counters, a loader samples and indices, DDP
+    which parameters were used), and not inside ops that read one on a CPU alone.
     """
     events, row_track = trace.events, tracks(trace)
     rows = events.rows(Category.CPU_OP)
@@ -133,6 +135,8 @@ def _scalar_reads(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         op[on_track] = ops.index_of(rows[on_track])
         is_local |= on_track & contains(spans(events.ts[mark], events.end[mark]), events.ts[rows])
         is_local[on_track] |= ops.first_enclosing(op[on_track], matching(events, ops.rows, _READS_ON_CPU_ALONE)) >= 0
+        is_copy = np.r_[matching(events, ops.rows, _DDP_COPIES), False]
+        is_local[on_track] |= is_copy[ops.next_outside()[op[on_track]]]
     return rows[~is_local], op[~is_local]
 
 
