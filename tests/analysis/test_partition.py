@@ -371,8 +371,8 @@ def test_the_share_of_what_follows_a_cold_start_is_told_besides(start_ms: int, f
     assert ("cold start" in text) == bool(follows)
 
 
-def test_on_a_cpu_no_transfer_is_advised_to_be_overlapped() -> None:
-    """Two ranks of gloo, whose transfers take 90 us of each step of 300: what computes there is the host."""
+def test_on_a_cpu_transfers_of_gloo_could_overlap_with_compute() -> None:
+    """Two ranks, whose transfers take 90 us of each step of 300, in threads of gloo."""
 
     def rank(number: int) -> Trace:
         rows: list[Event] = []
@@ -389,7 +389,7 @@ def test_on_a_cpu_no_transfer_is_advised_to_be_overlapped() -> None:
         each for each in analyze(Run("job", (rank(0), rank(1))), "partition").findings if "exposed" in each.code
     )
     assert (finding.code, finding.ns) == ("exposed_transfer", 90_000)
-    assert finding.text.endswith(": ranks exchange data, which nothing hides on a CPU; exchange less")
+    assert finding.text.endswith(": ranks exchange data while nothing computes; overlap it, or exchange less")
 
 
 def test_a_barrier_on_a_cpu_is_a_wait_and_no_transfer() -> None:

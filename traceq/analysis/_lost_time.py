@@ -282,8 +282,6 @@ class LostTime:
         """Return what the category is time of, and what of it is none, or may not be."""
         mean_ns, once_ns = float(self._ns(category).mean()), self._once_ns(category)
         meaning = _LOST[category][1]
-        if category == EXPOSED_TRANSFER and not any(rank.has_device for rank in self.job.ranks):
-            meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
         waits = self.job.waits
         if category == _EXPOSED and (waits.complete & ~waits.possible).any():
             meaning = "collectives run while nothing computes; their durations do not tell waiting from transfer"
