@@ -88,7 +88,7 @@ def test_the_matrix_says_which_deltas_are_of_a_sample() -> None:
     assert (baseline["step"], baseline["delta"], baseline["verdict"]) == (20 * MS, None, "baseline")
     assert (row["step"], row["delta"], row["pct"], row["low"]) == (36 * MS, -0.5 * MS, -10.0, -0.5 * MS)
     per_sample = "Arms that train on a different number of samples per step: delta per sample."
-    estimates = "step, delta: Hodges-Lehmann."
+    estimates = "step, delta: Hodges-Lehmann, each of its own pairs."
     assert table.note == f"{per_sample} {estimates}"
     assert matrix(Diffs("small", (compared(manifest(8, 8)),))).note == estimates
     narrow = matrix(Diffs("small", (result,)), narrow=True)

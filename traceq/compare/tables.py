@@ -243,7 +243,7 @@ def _other_work(deltas: Sequence[WorkDelta]) -> str:
     return f"The sides do not do the same work: {' against '.join(texts)} {prefix}FLOP."
 
 
-_ESTIMATES = "step, delta: Hodges-Lehmann."
+_ESTIMATES = "step, delta: Hodges-Lehmann, each of its own pairs."
 
 
 def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from io import StringIO
+from itertools import repeat
+from operator import add
 from shutil import get_terminal_size
 from typing import TextIO
 
@@ -258,17 +260,22 @@ def _tells_apart(table: Table, shown: Sequence[int], index: int) -> bool:
 
 
 def _rich_table(layout: _Layout) -> RichTable:
-    """Return a table with a line per row and numbers aligned right."""
-    rich_table = RichTable(box=None, padding=(0, _GAP, 0, 0))
-    for column, heading in zip(layout.columns, layout.headings, strict=True):
+    """Return a table with a line per row and numbers aligned right.
+
+    The gap before a column is a part of its texts: rich takes a third less time than to pad cells.
+    """
+    rich_table = RichTable(box=None, padding=0)
+    gaps = ("", *repeat(" " * _GAP, len(layout.columns)))
+    for column, heading, gap in zip(layout.columns, layout.headings, gaps, strict=False):
         justify: JustifyMethod = "left" if column.unit is Unit.TEXT else "right"
-        rich_table.add_column(Text(heading, style="dim"), justify=justify, no_wrap=True, vertical="bottom")
+        text = Text(gap + heading.replace("\n", f"\n{gap}"), style="dim")
+        rich_table.add_column(text, justify=justify, no_wrap=True, vertical="bottom")
     by_column = [
         [_cut_line(text, width) for text in texts] if column.key == _LINE else cut_apart(texts, width, _cut)
         for texts, width, column in zip(zip(*layout.texts, strict=True), layout.widths, layout.columns, strict=False)
     ]
     for row, cells in zip(layout.texts, zip(*by_column, strict=True), strict=True):
-        rich_table.add_row(*map(visible_text, cells), style="bold" if row and row[0] == "total" else "")
+        rich_table.add_row(*map(visible_text, map(add, gaps, cells)), style="bold" if row and row[0] == "total" else "")
     return rich_table
 
 
