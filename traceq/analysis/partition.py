@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -42,7 +42,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import span_index
+from traceq.intervals import Spans, span_index
 from traceq.model import Trace
 from traceq.report import Cell, Column, Report, Table, column
 from traceq.units import Unit, bar
@@ -84,8 +84,8 @@ class _Mean:
 
 
 @frozen
-class _Rank:
-    """One rank's rows, its phases in the main thread's order, and ns that replay saves without a resource.
+class _Loss:
+    """What is lost on one rank: its phases in the main thread's order, and ns that replay saves without a resource.
 
     `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `once` is what of its
     host-bound time later steps do not have; `after_cold_start` is its time by category; `host_causes` is where the host
@@ -94,9 +94,7 @@ class _Rank:
     device is idle, or what runs beside what.
     """
 
-    rows: tuple[PartitionRow, ...]
     in_order: tuple[str, ...]
-    exposed: ExposedPieces
     saved: dict[str, Saving]
     device_copies: dict[str, float]
     once: HostBoundOnce
@@ -106,6 +104,15 @@ class _Rank:
     work: WorkTimes
     places: tuple[HostPlace, ...]
     is_sample: bool
+
+
+@frozen
+class _Rank:
+    """One rank's rows, its exposed communication and its loss."""
+
+    rows: tuple[PartitionRow, ...]
+    exposed: ExposedPieces
+    loss: _Loss
 
 
 @frozen(eq=False)
@@ -130,10 +137,8 @@ class _Matrix:
 
 def summarize(trace: Trace) -> _Rank:
     """Return the exact partition of every window by phase and category."""
-    return _Rank(
-        rows=tuple(_rows(trace)),
+    loss = _Loss(
         in_order=phases(trace).in_order,
-        exposed=exposed_pieces(trace),
         saved=_saved(trace),
         device_copies=exposed_device_copies(trace),
         once=host_bound_once(trace),
@@ -144,6 +149,7 @@ def summarize(trace: Trace) -> _Rank:
         places=host_places(trace),
         is_sample=missing_ops_share(trace) > 0,
     )
+    return _Rank(tuple(_rows(trace)), exposed_pieces(trace), loss)
 
 
 def _saved(trace: Trace) -> dict[str, Saving]:
@@ -161,23 +167,36 @@ def _saved(trace: Trace) -> dict[str, Saving]:
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks; people see means over them, and ranks that differ."""
-    rows = _waits_apart(job, parts)
+    waiting, waiting_first = exposed_waiting_times(job), waiting_times(job, "first")
+    rows: list[PartitionRow] = []
+    first_waits: list[PartitionRow] = []
+    losses = []
+    for rank, part in zip(job.ranks, parts, strict=True):
+        rows += _waits_apart(part, waiting.get(rank.rank))
+        first_waits += _first_waits(rank.rank, part, waiting_first.get(rank.rank))
+        losses.append(part.loss)
     means = _means(job, rows)
-    table = Table.of("partition", "Partition", PartitionRow, rows)
-    order = list(dict.fromkeys(name for part in parts for name in part.in_order))
+    table = Table.of("partition", "Partition", PartitionRow, tuple(rows))
+    order = list(dict.fromkeys(name for loss in losses for name in loss.in_order))
     views = (_by_phase(job, means, order), *_by_rank(job, means)) if rows and not job.is_foreign else ()
-    if any(part.is_sample for part in parts):
+    if any(loss.is_sample for loss in losses):
         return Report("partition", (table,), views)
-    lost = _lost_time(job, rows, means, parts)
+    lost = _lost_time(job, rows, first_waits, means, losses)
     return Report("partition", (table,), views, lost.findings(), lost.caveats())
 
 
-def _lost_time(job: Job, rows: Sequence[PartitionRow], means: Sequence[_Mean], parts: Sequence[_Rank]) -> LostTime:
+def _lost_time(
+    job: Job,
+    rows: Sequence[PartitionRow],
+    first_waits: Sequence[PartitionRow],
+    means: Sequence[_Mean],
+    losses: Sequence[_Loss],
+) -> LostTime:
     """Return the time by category, of which findings tell what is lost."""
     by_step = _by_step(job, rows)
-    of_first = _by_step(job, _first_waits(job, parts)).get(EXPOSED_WAIT)
-    last, by_rank = least_waiting_rank(slack_by_rank(job)), zip(job.ranks, parts, strict=True)
-    chosen = [part for rank, part in by_rank if part.saved and last in (None, rank.rank)]
+    of_first = _by_step(job, first_waits).get(EXPOSED_WAIT)
+    last, by_rank = least_waiting_rank(slack_by_rank(job)), zip(job.ranks, losses, strict=True)
+    chosen = [loss for rank, loss in by_rank if loss.saved and last in (None, rank.rank)]
     last_ns: dict[str, float] = defaultdict(float)
     for mean in means:
         last_ns[mean.category] += mean.ns if mean.rank == last else 0.0
@@ -185,43 +204,41 @@ def _lost_time(job: Job, rows: Sequence[PartitionRow], means: Sequence[_Mean], p
         job=job,
         by_step=by_step,
         first_waits=np.zeros(max(map(len, by_step.values()), default=0)) if of_first is None else of_first,
-        saved={category: [part.saved[category] for part in chosen if category in part.saved] for category in FREE},
+        saved={category: [loss.saved[category] for loss in chosen if category in loss.saved] for category in FREE},
         last=last,
         last_ns=last_ns,
-        device_copies=_device_copies(parts),
-        once=[part.once for part in parts],
-        after_cold_start=[part.after_cold_start for part in parts],
-        host_causes=[part.host_causes for part in parts],
-        makes_own_batches=any(part.makes_own_batches for part in parts),
-        work=longest_work([part.work for part in parts]),
-        places=merged_places([part.places for part in parts], max(map(len, by_step.values()), default=0)),
+        device_copies=_device_copies(losses),
+        once=[loss.once for loss in losses],
+        after_cold_start=[loss.after_cold_start for loss in losses],
+        host_causes=[loss.host_causes for loss in losses],
+        makes_own_batches=any(loss.makes_own_batches for loss in losses),
+        work=longest_work([loss.work for loss in losses]),
+        places=merged_places([loss.places for loss in losses], max(map(len, by_step.values()), default=0)),
     )
 
 
-def _device_copies(parts: Sequence[_Rank]) -> dict[str, float]:
+def _device_copies(losses: Sequence[_Loss]) -> dict[str, float]:
     """Return by op the ns per step of exposed copies that no overlap can hide, mean over ranks."""
     sums: dict[str, float] = defaultdict(float)
-    for part in parts:
-        for op, ns in part.device_copies.items():
-            sums[op] += ns / len(parts)
+    for loss in losses:
+        for op, ns in loss.device_copies.items():
+            sums[op] += ns / len(losses)
     return sums
 
 
-def _waits_apart(job: Job, parts: Sequence[_Rank]) -> tuple[PartitionRow, ...]:
-    """Return the rows of all ranks, exposed communication as waiting and transfer where the waits are known."""
-    waiting = exposed_waiting_times(job)
-    rows: list[PartitionRow] = []
-    for rank, part in zip(job.ranks, parts, strict=True):
-        if rank.rank not in waiting:
-            rows += part.rows
-            continue
-        waits = part.exposed.waits_by_step_and_phase(waiting[rank.rank])
-        for row in part.rows:
-            wait_ns = waits.get((row.step, row.phase), 0) if row.category == _EXPOSED else 0
+def _waits_apart(part: _Rank, waiting: Spans | None) -> Iterator[PartitionRow]:
+    """Yield a rank's rows, exposed communication as waiting and transfer where it is known when it is `waiting`."""
+    if waiting is None:
+        yield from part.rows
+        return
+    waits = part.exposed.waits_by_step_and_phase(waiting)
+    for row in part.rows:
+        if row.category == _EXPOSED:
+            wait_ns = waits.get((row.step, row.phase), 0)
             split = ((EXPOSED_WAIT, wait_ns), (EXPOSED_TRANSFER, row.ns - wait_ns))
-            each = split if row.category == _EXPOSED else ((row.category, row.ns),)
-            rows += [replace(row, category=category, ns=ns) for category, ns in each if ns]
-    return tuple(rows)
+            yield from (replace(row, category=category, ns=ns) for category, ns in split if ns)
+        else:
+            yield row
 
 
 def _rows(trace: Trace) -> list[PartitionRow]:
@@ -245,15 +262,10 @@ def _means(job: Job, rows: Sequence[PartitionRow]) -> list[_Mean]:
     return [_Mean(rank, phase, category, ns / len(counted[rank])) for (rank, phase, category), ns in sums.items()]
 
 
-def _first_waits(job: Job, parts: Sequence[_Rank]) -> list[PartitionRow]:
-    """Return what of the exposed waits is in the first collective of each group."""
-    waiting = waiting_times(job, "first")
-    return [
-        PartitionRow(rank.rank, step, phase, EXPOSED_WAIT, ns)
-        for rank, part in zip(job.ranks, parts, strict=True)
-        if rank.rank in waiting
-        for (step, phase), ns in part.exposed.waits_by_step_and_phase(waiting[rank.rank]).items()
-    ]
+def _first_waits(rank: int, part: _Rank, waiting: Spans | None) -> list[PartitionRow]:
+    """Return what of a rank's exposed waits is in the first collective of each group."""
+    waits = {} if waiting is None else part.exposed.waits_by_step_and_phase(waiting)
+    return [PartitionRow(rank, step, phase, EXPOSED_WAIT, ns) for (step, phase), ns in waits.items()]
 
 
 def _by_step(job: Job, rows: Sequence[PartitionRow]) -> dict[str, NDArray[np.float64]]:

@@ -16,6 +16,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
+from traceq.grouping import group
 from traceq.intervals import Spans, empty, measure_within, span_index, spans, union
 from traceq.model import Trace
 
@@ -49,12 +50,9 @@ class ExposedPieces:
     def waits_by_step_and_phase(self, waiting: Spans) -> dict[tuple[int, str], int]:
         """Return the part of the pieces, ns, in which this rank waits, by (step, phase): in barriers all of it."""
         ns = measure_within(union(waiting, self.barriers), self.parts[:, 0], self.parts[:, 1])
-        sums: dict[tuple[int, str], int] = {}
-        cells = np.unique(np.column_stack([self.step, self.phase]), axis=0)
-        for step, phase in cells.tolist():
-            selected = (self.step == step) & (self.phase == phase)
-            sums[step, self.phases[phase]] = int(ns[selected].sum())
-        return sums
+        cells = group([self.step, self.phase])
+        keyed = zip(cells.keys.tolist(), cells.sum(ns), strict=True)
+        return {(step, self.phases[phase]): total_ns for (step, phase), total_ns in keyed}
 
 
 def exposed_pieces(trace: Trace) -> ExposedPieces:
