@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -148,6 +147,8 @@ def _entry_of(file: Place, how: How) -> _Entry | None:
         now, place = file.stat(), str(file.resolve())
     except OSError:
         return None
+    from hashlib import sha256  # OpenSSL takes 2 ms to load, which no single file needs
+
     name = sha256(f"{place}\0{how.step}".encode(errors="surrogateescape")).hexdigest()[:32]
     facts = f"{place}\0{sources()} {plugins_version()} {now.st_size} {now.st_mtime_ns} {now.st_ino} {how}"
     return _Entry(cache_folder() / f"{name}{_SUFFIX}", sha256(facts.encode(errors="surrogateescape")).digest())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +13,9 @@ __all__ = ["sources"]
 @cache
 def sources() -> str:
     """Return the version with a digest of the sources: `0.1.0 (5d9e6be41c2a)`."""
-    digest, root = hashlib.sha256(), Path(traceq.__file__).parent
+    from hashlib import sha256  # OpenSSL takes 2 ms to load
+
+    digest, root = sha256(), Path(traceq.__file__).parent
     for file in sorted(root.rglob("*.py")):
         digest.update(file.read_bytes())
     return f"{traceq.__version__} ({digest.hexdigest()[:12]})"

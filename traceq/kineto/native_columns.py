@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from hashlib import sha256
 from mmap import mmap
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -32,8 +32,8 @@ def _sources() -> list[Path]:
 
 def _is_built_from(sources: Sequence[Path]) -> bool:
     """Return whether the extension was built from these files, which may have changed in a checkout since."""
-    digest = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-    return not sources or getattr(_scan, "SOURCES", "") == digest
+    digest = crc32(b"".join(source.read_bytes() for source in sources))
+    return not sources or getattr(_scan, "SOURCES", "") == f"{digest:08x}"
 
 
 MISSING = ""
