@@ -167,7 +167,7 @@ def span_index(parts: Spans, instants: NDArray[np.int64], *, native: bool = IS_N
         return np.full(len(instants), -1)
     if native:
         index = np.empty(len(instants), np.int64)
-        _merges.span_index(np.ascontiguousarray(parts), np.ascontiguousarray(instants), index)
+        _merges.span_index(_column(parts), _column(instants), index)
         return index
     index = count_before(parts[:, 0], instants, native=False)
     index -= 1
@@ -181,7 +181,7 @@ def count_before(
     """Return int64[K]: the number of sorted starts at or before each instant."""
     if native:
         num = np.empty(len(instants), np.int64)
-        _merges.count_before(np.ascontiguousarray(starts), np.ascontiguousarray(instants), num)
+        _merges.count_before(_column(starts), _column(instants), num)
         return num
     if len(instants) <= len(starts) or (instants[1:] < instants[:-1]).any():
         return np.searchsorted(starts, instants, "right")
@@ -206,8 +206,7 @@ def last_open(
     """
     if native:
         index = np.empty(len(instants), np.int64)
-        start, end, parent, instants = map(np.ascontiguousarray, (start, end, parent, instants))
-        _merges.last_open(start, end, parent, instants, levels, index)
+        _merges.last_open(_column(start), _column(end), _column(parent), _column(instants), levels, index)
         return index
     index = count_before(start, instants, native=False)
     index -= 1
@@ -221,6 +220,11 @@ def last_open(
         pending = pending.compress(end[index[pending]] <= instants[pending])
     index[pending] = TOO_DEEP
     return index
+
+
+def _column(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers as the loops in C++ take them: contiguous, of eight bytes each."""
+    return np.ascontiguousarray(numbers, np.int64)
 
 
 def cut(whole: Spans, cuts: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:

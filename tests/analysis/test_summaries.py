@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
 from threading import current_thread, main_thread
 from types import ModuleType
 
@@ -12,7 +15,7 @@ from traceq.analysis import _summaries, registry
 from traceq.analysis._plugins import PluginAnalysis
 from traceq.analysis.registry import analysis, analyze_all, names
 from traceq.facts.ranks.job import Job
-from traceq.model import Run, Trace
+from traceq.model import Category, Run, Trace
 from traceq.report import Report
 from traceq.runs.read import read
 
@@ -50,7 +53,7 @@ def test_analyses_run_beside_the_caller_but_those_of_other_packages(run: Run, mo
     plugin = PluginAnalysis(1, "?", summarize, merge)
     modules: list[ModuleType | PluginAnalysis] = [plugin, analysis("idle"), analysis("phases")]
     assert len(list(_summaries.summaries(modules, run.traces))) == 3
-    assert threads == {"plugin": True, "idle": False}
+    assert list(threads.items()) == [("plugin", True), ("idle", False)]
 
 
 def test_what_an_analysis_raises_reaches_the_caller(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +63,21 @@ def test_what_an_analysis_raises_reaches_the_caller(run: Run, monkeypatch: pytes
     monkeypatch.setattr(analysis("phases"), "summarize", fail)
     with pytest.raises(MemoryError):
         registry.analyze_all(run)
+
+
+def test_names_of_rows_are_looked_up_while_another_thread_adds_rows(run: Run) -> None:
+    events, interval = run.traces[0].events, sys.getswitchinterval()
+    kinds = [some for size in range(len(Category)) for some in combinations(Category, size)][:2_000]
+    names = events.names_among(events.rows(Category.CPU_OP)).tolist()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            adding = pool.submit(lambda: [events.rows(*some) for some in kinds])
+            while not adding.done():
+                assert events.names_among(events.rows(Category.CPU_OP)).tolist() == names
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(adding.result()) == len(kinds)
 
 
 def test_the_analyses_that_begin_first_exist() -> None:

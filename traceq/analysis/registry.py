@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -128,8 +129,8 @@ def reports_of(job: Job, traces: Sequence[Trace], only: Sequence[str] = ()) -> t
     They have no findings where durations are no evidence.
     """
     modules = tuple(map(analysis, chosen(only)))
-    parts = summaries(modules, traces)
-    reports = tuple(module.merge(job, next(parts)) for module in counted("analysing", modules))
+    with closing(summaries(modules, traces)) as parts:
+        reports = tuple(module.merge(job, next(parts)) for module in counted("analysing", modules))
     if any(caveat.code == SLOWED_BY_STACKS for caveat in job.caveats):
         return tuple(replace(report, findings=()) for report in reports)
     return reports

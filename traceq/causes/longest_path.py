@@ -12,7 +12,7 @@ try:
 except ImportError:
     IS_NATIVE = False
 else:
-    IS_NATIVE = True
+    IS_NATIVE = hasattr(_paths, "next_marked")  # a checkout may have been built before
 
 __all__ = ["least_into_each", "longest_paths", "next_marked", "paths_to", "topological_order", "trace_back"]
 

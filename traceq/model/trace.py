@@ -228,20 +228,20 @@ class Events:
         return {}
 
     def names_among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the distinct names of some rows, ascending ids into `strings`; those of `rows()` are kept."""
-        key = next((key for key, result in self._rows_of.items() if result is rows), None)
-        if key is not None and key in self._names_of:
-            return self._names_of[key]
+        """Return the distinct names of some rows, ascending ids into `strings`; of those that are read-only once."""
+        of_rows, names = self._names_of.get(id(rows), (None, rows))
+        if of_rows is rows:
+            return names
         is_used = np.zeros(len(self.strings), np.bool_)
         is_used[self.name[rows]] = True
         names = np.flatnonzero(is_used)
-        if key is not None:
-            self._names_of[key] = names
+        if not rows.flags.writeable:
+            self._names_of[id(rows)] = rows, names
         return names
 
     @cached_property
-    def _names_of(self) -> dict[frozenset[Category], NDArray[np.int64]]:
-        """Results of `names_among`, as `_rows_of`."""
+    def _names_of(self) -> dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Rows and their names, by the id of the rows."""
         return {}
 
     def text(self, row: int) -> str:

@@ -290,7 +290,9 @@ def test_what_a_gpu_computes_or_checks_on_the_device_is_no_sync_there(around: st
 
 def test_what_ddp_reads_of_its_map_of_used_parameters_is_on_the_host() -> None:
     """With find_unused_parameters one read per parameter comes before its gradient is copied out of the bucket."""
-    copies = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+    search, copies = map(
+        "torch.distributed.ddp.reducer::{}".format, ("search_unused_parameters", "copy_bucket_to_grad")
+    )
     of_ddp = [op("aten::item", 10, 5), op("aten::_local_scalar_dense", 11, 3), op(copies, 16, 4)]
     of_loop = [
         op("aten::item", 30, 5),
@@ -298,8 +300,10 @@ def test_what_ddp_reads_of_its_map_of_used_parameters_is_on_the_host() -> None:
         op("aten::add", 36, 2),
         op(copies, 40, 4),
     ]
-    (result,) = table(build(step(0, 100), *of_ddp, *of_loop), "syncs")
+    (result,) = table(build(step(0, 100), op(search, 5, 2), *of_ddp, *of_loop), "syncs")
     assert result["num"] == 1
+    (result,) = table(build(step(0, 100), *of_ddp, *of_loop), "syncs")
+    assert result["num"] == 2  # nothing was searched: a hook read it
 
 
 @pytest.mark.parametrize(

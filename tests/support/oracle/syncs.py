@@ -269,6 +269,8 @@ def scalars(trace: Trace) -> list[Sync]:
     excluded = {thread: union(spans) for thread, spans in on_host.items()}
     on_device = [event for event in trace.events if event.cat == "cpu_op" and event.name in ON_DEVICE]
 
+    searches = any(event.name.endswith("reducer::search_unused_parameters") for event in ranges)
+
     def is_of_ddp(read: Event) -> bool:
         """Whether the next op of its thread that is not inside it copies a gradient out of a bucket."""
         later = [e for e in trace.events if e.cat == "cpu_op" and e.thread == read.thread and e.start >= read.end]
@@ -281,7 +283,7 @@ def scalars(trace: Trace) -> list[Sync]:
         and event.name == "aten::_local_scalar_dense"
         and not inside(excluded.get(event.thread, []), event.start)
         and not any(o.thread == event.thread and o.start <= event.start and event.end <= o.end for o in on_device)
-        and not is_of_ddp(event)
+        and not (searches and is_of_ddp(event))
     ]
 
 

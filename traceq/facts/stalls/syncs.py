@@ -29,8 +29,11 @@ SYNC_KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
 _SCALAR = re.compile(r"^aten::_local_scalar_dense$")
 _READS_ON_CPU_ALONE = re.compile(r"^aten::(std|var|_assert_async)$")
 """Ops that read a scalar to compute or to check on a CPU, and on a GPU do so on the device."""
-_DDP_COPIES = re.compile(r"^torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
-"""What DDP with find_unused_parameters does after each read of its map of used parameters, which is on the host."""
+_DDP_SEARCH, _DDP_COPIES = (
+    re.compile(rf"^torch\.distributed\.ddp\.reducer::{name}$")
+    for name in ("search_unused_parameters", "copy_bucket_to_grad")
+)
+"""DDP that searches unused parameters reads its map of them, which is on the host, before each copy."""
 _OPTIMIZER, _LOADER, _LOADING = map(re.compile, (r"^Optimizer\.step#", f"^{LOADER}", f"^{DATALOAD_WAIT}$"))
 
 
@@ -123,6 +126,7 @@ def _scalar_reads(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     rows = rows[matching(events, rows, _SCALAR)]
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
     marks = events.rows(Category.ANNOTATION, Category.CPU_OP)
+    searches = bool(matching(events, marks, _DDP_SEARCH).any())
     loading = marks[matching(events, marks, _LOADER)]
     if not len(loading):  # a loader that torch does not mark; else its phase may also copy batches, and check them
         loading = marks[matching(events, marks, _LOADING)]
@@ -135,8 +139,9 @@ def _scalar_reads(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         op[on_track] = ops.index_of(rows[on_track])
         is_local |= on_track & contains(spans(events.ts[mark], events.end[mark]), events.ts[rows])
         is_local[on_track] |= ops.first_enclosing(op[on_track], matching(events, ops.rows, _READS_ON_CPU_ALONE)) >= 0
-        is_copy = np.r_[matching(events, ops.rows, _DDP_COPIES), False]
-        is_local[on_track] |= is_copy[ops.next_outside()[op[on_track]]]
+        if searches:
+            is_copy = np.r_[matching(events, ops.rows, _DDP_COPIES), False]
+            is_local[on_track] |= is_copy[ops.next_outside()[op[on_track]]]
     return rows[~is_local], op[~is_local]
 
 
