@@ -27,7 +27,7 @@ setup(
             Extension(
                 name,
                 [f"{name.replace('.', '/')}.cpp"],
-                depends=["traceq/int64_columns.hpp"],
+                depends=["traceq/columns.hpp"],
                 define_macros=[("Py_LIMITED_API", "0x030B0000")],
                 extra_compile_args=["-std=c++17", "-O3", "-g0"],
                 language="c++",

@@ -1,6 +1,6 @@
 // Positions of instants among sorted intervals: one pass over both, where searches in columns take several.
 
-#include "int64_columns.hpp"
+#include "columns.hpp"
 
 namespace {
 
@@ -96,7 +96,7 @@ PyObject* last_open(PyObject*, PyObject* args) {
     for (Py_ssize_t index = 0; index < columns.size(4); ++index) {
         int64_t interval = cursor.count_before(instants[index]) - 1;
         Py_ssize_t level = 0;
-        while (interval >= 0 && end[interval] <= instants[index]) interval = level++ < levels ? parent[interval] : -2;
+        while (interval >= 0 && end[interval] <= instants[index]) interval = level++ < levels || parent[interval] < 0 ? parent[interval] : -2;
         innermost[index] = interval;
     }
     Py_END_ALLOW_THREADS

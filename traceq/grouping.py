@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.frozen import frozen
 
-__all__ = ["Groups", "absent", "group", "inverse", "ordinals"]
+__all__ = ["Groups", "Numbers", "absent", "group", "inverse", "ordinals"]
 
 _WIDEST, _MOST = 2**31, 2**62
 """Ranges of one column, and of all columns combined, up to which values are used as numbers without sorting."""
+
+
+Numbers: TypeAlias = NDArray[np.signedinteger[Any]]
+"""Indices, labels or nodes; what is kept as long as its trace is int32, and arithmetic with it needs care."""
 
 
 @frozen(eq=False)
@@ -43,10 +48,10 @@ class Groups:
         np.add.at(totals, self.group_ids, np.asarray(values, np.int64))  # of bools it takes fifty times as long
         return totals
 
-    def by_part(self, part: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+    def by_part(self, part: Numbers, values: NDArray[np.int64]) -> tuple[list[int], list[int]]:
         """Return, per group, (number of parts in which it has rows, largest sum of its values in one part).
 
-        `part` int64[N] ascends; `values` int64[N] are not negative.
+        `part` [N] ascends; `values` int64[N] are not negative.
         """
         narrow = self.group_ids.astype(np.min_scalar_type(len(self.keys)))
         order = np.argsort(narrow, kind="stable")  # numpy sorts numbers of at most two bytes by radix
@@ -59,7 +64,7 @@ class Groups:
         return num_parts, sums
 
 
-def group(columns: Sequence[NDArray[np.int64] | NDArray[np.int32] | NDArray[np.int8]]) -> Groups:
+def group(columns: Sequence[Numbers]) -> Groups:
     """Return the groups of rows that agree in all columns, in ascending order of the columns."""
     number, size = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:

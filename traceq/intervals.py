@@ -5,7 +5,7 @@ Where the extension `_merges` was built, instants are looked up in one pass over
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ _LONG_RUN = 6
 TOO_DEEP = -2
 """Answer of `last_open` where it is further up."""
 
-Number = TypeVar("Number", np.int64, np.int32)
+Number = TypeVar("Number", bound=np.signedinteger[Any])
 
 Spans = NDArray[np.int64]
 """int64[N, 2]: half-open [start, end) in ns, sorted by start, disjoint and not touching."""
@@ -218,7 +218,7 @@ def last_open(
         index[pending] = enclosing = parent[index[pending]]
         pending = pending.compress(enclosing >= 0)
         pending = pending.compress(end[index[pending]] <= instants[pending])
-    index[pending] = TOO_DEEP
+    index[pending] = np.where(parent[index[pending]] < 0, -1, TOO_DEEP)
     return index
 
 

@@ -15,7 +15,7 @@ from traceq.analysis._roofs import Roofed, against_roofs
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import per_step, replay_term, saving_words, the_step
 from traceq.analysis._worst_rank import on_the_worst_rank
-from traceq.causes.replay import Saving
+from traceq.causes.savings import Saving
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.op_work import OpWork, RankWork
 from traceq.facts.roofline.peaks import Peaks

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.replay import Saving, replay_of
+from traceq.causes.replay import replay_of
+from traceq.causes.savings import Saving
 from traceq.facts.events.device_work import device_work
 from traceq.facts.roofline.interruptions import interrupted_ns
 from traceq.facts.roofline.op_work import rows_of_pieces

@@ -25,7 +25,7 @@ from traceq.analysis._wording import (
     saving_words,
 )
 from traceq.analysis.perturbation import much_longer_words
-from traceq.causes.replay import Saving
+from traceq.causes.savings import Saving
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT

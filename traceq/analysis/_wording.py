@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.replay import Saving
+from traceq.causes.savings import Saving
 from traceq.facts.events.graph_labels import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline

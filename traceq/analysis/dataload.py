@@ -25,7 +25,7 @@ from traceq.analysis._wording import and_followers, replay_term, saving_words
 from traceq.analysis._worker_restarts import Restarts, restart_finding, worker_restarts
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_loader
-from traceq.causes.replay import Saving
+from traceq.causes.savings import Saving
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks

@@ -30,6 +30,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
+from traceq.grouping import Numbers
 from traceq.intervals import Spans, intersect, measure, measure_common, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
@@ -86,7 +87,7 @@ def _rows(trace: Trace) -> list[LaunchRow]:
         return []
     of_kernel, size = labels.work_phase[kernels.work], len(labels.names)
 
-    def total(phase: NDArray[np.int64], values: NDArray[np.int64]) -> list[int]:
+    def total(phase: Numbers, values: NDArray[np.int64]) -> list[int]:
         sums = np.zeros(size, np.int64)
         np.add.at(sums, phase, values)
         return list(map(int, sums))

@@ -16,7 +16,7 @@ from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import over_ranks, per_step, replay_term, saving_words
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import copies_pageable_memory, saved_without_pageable_copies
-from traceq.causes.replay import Saving
+from traceq.causes.savings import Saving
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.ranks.job import Job

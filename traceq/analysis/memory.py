@@ -13,7 +13,7 @@ from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import in_some_steps, per_step, replay_term, saving_words, scope
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_syncs
-from traceq.causes.replay import Saving
+from traceq.causes.savings import Saving
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.one_time_syncs import is_in_graph_capture, returns_memory
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs

@@ -23,7 +23,8 @@ from traceq.analysis._wording import (
 )
 from traceq.analysis.perturbation import much_longer_words
 from traceq.causes.removed_waits import saved_without_syncs
-from traceq.causes.replay import Saving, replay_of
+from traceq.causes.replay import replay_of
+from traceq.causes.savings import Saving
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.exposed_waits import (

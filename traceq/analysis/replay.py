@@ -15,7 +15,8 @@ from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import a_step, in_traced_steps, replay_term, the_step, until_done
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
-from traceq.causes.replay import Saving, replay_of
+from traceq.causes.replay import replay_of
+from traceq.causes.savings import Saving
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline

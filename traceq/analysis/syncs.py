@@ -27,7 +27,7 @@ from traceq.analysis._wording import (
     with_step_headings,
 )
 from traceq.causes.removed_waits import alike_syncs, is_of_measurement, saved_without_alike, sync_keys
-from traceq.causes.replay import Saving
+from traceq.causes.savings import Saving
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.one_time_syncs import allocates_once, is_in_graph_capture, num_returned_before

@@ -1,24 +1,30 @@
 // Longest paths through a graph whose edges run forwards: the loops that cannot be written in columns.
+// Numbers of nodes and edges are int32, times and weights int64.
 
-#include "../int64_columns.hpp"
+#include "../columns.hpp"
 
 #include <limits>
 
 namespace {
+
+using Number = int32_t;
 
 PyObject* longest_paths(PyObject*, PyObject* args) {
     PyObject* owners[5];
     if (!PyArg_ParseTuple(args, "OOOOO", &owners[0], &owners[1], &owners[2], &owners[3], &owners[4])) return nullptr;
     Columns<5> columns;
     if (!columns.hold(owners, 2)) return nullptr;
-    const int64_t *first = columns[0], *source = columns[1], *weight = columns[2];
-    int64_t *time = columns[3], *choice = columns[4];
-    const Py_ssize_t num = columns.size(3), edges = columns.size(1);
-    if (columns.size(0) != num + 1 || columns.size(2) != edges || columns.size(4) != num || first[num] != edges) return unequal_lengths();
+    const Number *first = columns.of<Number>(0), *source = columns.of<Number>(1);
+    const int64_t* weight = columns[2];
+    int64_t* time = columns[3];
+    Number* choice = columns.of<Number>(4);
+    const Py_ssize_t num = columns.size(3), edges = columns.size_of<Number>(1);
+    if (columns.size_of<Number>(0) != num + 1 || columns.size(2) != edges || columns.size_of<Number>(4) != num || first[num] != edges) return unequal_lengths();
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t node = 0; node < num; ++node) {
-        int64_t latest = std::numeric_limits<int64_t>::min(), chosen = -1;
-        for (int64_t edge = first[node]; edge < first[node + 1]; ++edge) {
+        int64_t latest = std::numeric_limits<int64_t>::min();
+        Number chosen = -1;
+        for (Number edge = first[node]; edge < first[node + 1]; ++edge) {
             const int64_t arrival = time[source[edge]] + weight[edge];
             if (arrival > latest) latest = arrival, chosen = edge;
         }
@@ -35,10 +41,10 @@ PyObject* trace_back(PyObject*, PyObject* args) {
     if (!PyArg_ParseTuple(args, "nOOO", &node, &owners[0], &owners[1], &owners[2])) return nullptr;
     Columns<3> columns;
     if (!columns.hold(owners, 1)) return nullptr;
-    const int64_t *choice = columns[0], *source = columns[1];
-    int64_t* path = columns[2];
+    const Number *choice = columns.of<Number>(0), *source = columns.of<Number>(1);
+    Number* path = columns.of<Number>(2);
     Py_ssize_t num = 0;
-    for (; choice[node] >= 0; node = Py_ssize_t(source[choice[node]])) path[num++] = choice[node];
+    for (; choice[node] >= 0; node = source[choice[node]]) path[num++] = choice[node];
     return PyLong_FromSsize_t(num);
 }
 
@@ -48,11 +54,12 @@ PyObject* paths_to(PyObject*, PyObject* args) {
     if (!PyArg_ParseTuple(args, "OOOOO", &owners[0], &owners[1], &owners[2], &owners[3], &owners[4])) return nullptr;
     Columns<5> columns;
     if (!columns.hold(owners, 1)) return nullptr;
-    const int64_t *since = columns[0], *choice = columns[1], *source = columns[2], *time = columns[3];
-    int64_t* path = columns[4];
-    for (Py_ssize_t node = columns.size(4); node-- > 0;) {
+    const int64_t *since = columns[0], *time = columns[3];
+    const Number *choice = columns.of<Number>(1), *source = columns.of<Number>(2);
+    Number* path = columns.of<Number>(4);
+    for (Py_ssize_t node = columns.size_of<Number>(4); node-- > 0;) {
         if (path[node] < 0 || choice[node] < 0) continue;
-        const int64_t before = source[choice[node]];
+        const Number before = source[choice[node]];
         if (time[before] > since[path[node]]) path[before] = path[node];
     }
     Py_RETURN_NONE;
@@ -64,12 +71,12 @@ PyObject* topological_order(PyObject*, PyObject* args) {
     if (!PyArg_ParseTuple(args, "OOOOO", &owners[0], &owners[1], &owners[2], &owners[3], &owners[4])) return nullptr;
     Columns<5> columns;
     if (!columns.hold(owners, 2)) return nullptr;
-    const int64_t *first = columns[0], *target = columns[1], *ready = columns[2];
-    int64_t *degree = columns[3], *queue = columns[4];
-    Py_ssize_t last = columns.size(2);
+    const Number *first = columns.of<Number>(0), *target = columns.of<Number>(1), *ready = columns.of<Number>(2);
+    Number *degree = columns.of<Number>(3), *queue = columns.of<Number>(4);
+    Py_ssize_t last = columns.size_of<Number>(2);
     for (Py_ssize_t index = 0; index < last; ++index) queue[index] = ready[index];
     for (Py_ssize_t index = 0; index < last; ++index)
-        for (int64_t edge = first[queue[index]]; edge < first[queue[index] + 1]; ++edge)
+        for (Number edge = first[queue[index]]; edge < first[queue[index] + 1]; ++edge)
             if (--degree[target[edge]] == 0) queue[last++] = target[edge];
     return PyLong_FromSsize_t(last);
 }
@@ -80,16 +87,17 @@ PyObject* least_into_each(PyObject*, PyObject* args) {
     if (!PyArg_ParseTuple(args, "OOO", &owners[0], &owners[1], &owners[2])) return nullptr;
     Columns<3> columns;
     if (!columns.hold(owners, 1)) return nullptr;
-    const int64_t *first = columns[0], *slack = columns[1];
-    int64_t* chosen = columns[2];
-    const Py_ssize_t num = columns.size(0) - 1;
-    if (columns.size(2) != num || first[num] != columns.size(1)) return unequal_lengths();
+    const Number* first = columns.of<Number>(0);
+    const int64_t* slack = columns[1];
+    Number* chosen = columns.of<Number>(2);
+    const Py_ssize_t num = columns.size_of<Number>(0) - 1;
+    if (columns.size_of<Number>(2) != num || first[num] != columns.size(1)) return unequal_lengths();
     Py_ssize_t num_chosen = 0;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t node = 0; node < num; ++node) {
         if (first[node] == first[node + 1]) continue;
-        int64_t least = first[node];
-        for (int64_t edge = least + 1; edge < first[node + 1]; ++edge)
+        Number least = first[node];
+        for (Number edge = least + 1; edge < first[node + 1]; ++edge)
             if (slack[edge] < slack[least]) least = edge;
         chosen[num_chosen++] = least;
     }
@@ -103,20 +111,20 @@ PyObject* next_marked(PyObject*, PyObject* args) {
     if (!PyArg_ParseTuple(args, "OOO", &owners[0], &owners[1], &owners[2])) return nullptr;
     Columns<3> columns;
     if (!columns.hold(owners, 1)) return nullptr;
-    const int64_t *marked = columns[0], *following = columns[1];
-    int64_t* nearest = columns[2];
-    const Py_ssize_t num = columns.size(2);
-    if (columns.size(0) != num || columns.size(1) != num) return unequal_lengths();
-    constexpr int64_t kOpen = std::numeric_limits<int64_t>::min();
+    const Number *marked = columns.of<Number>(0), *following = columns.of<Number>(1);
+    Number* nearest = columns.of<Number>(2);
+    const Py_ssize_t num = columns.size_of<Number>(2);
+    if (columns.size_of<Number>(0) != num || columns.size_of<Number>(1) != num) return unequal_lengths();
+    constexpr Number kOpen = std::numeric_limits<Number>::min();
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t index = 0; index < num; ++index) {
         const bool ends = marked[index] >= 0 || following[index] < 0;
         nearest[index] = ends ? marked[index] : kOpen;
     }
     for (Py_ssize_t index = 0; index < num; ++index) {
-        int64_t end = index;
+        Py_ssize_t end = index;
         while (nearest[end] == kOpen) end = following[end];
-        for (int64_t open = index; nearest[open] == kOpen; open = following[open]) nearest[open] = nearest[end];
+        for (Py_ssize_t open = index; nearest[open] == kOpen; open = following[open]) nearest[open] = nearest[end];
     }
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
@@ -135,4 +143,8 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "_paths", "Longest paths.", -1, fun
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__paths() { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__paths() {
+    PyObject* created = PyModule_Create(&module);
+    if (created && PyModule_AddIntConstant(created, "NUMBER_BYTES", sizeof(Number)) < 0) Py_CLEAR(created);
+    return created;
+}

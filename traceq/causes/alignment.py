@@ -109,7 +109,7 @@ def _refined(pairs: Pairs, keys_a: NDArray[np.int64], keys_b: NDArray[np.int64])
     return _sorted(in_a, in_b) if gaps else pairs
 
 
-def _by_position(pairs: Pairs, kind_a: NDArray[np.int64], kind_b: NDArray[np.int64]) -> Pairs:
+def _by_position(pairs: Pairs, kind_a: NDArray[np.int8], kind_b: NDArray[np.int8]) -> Pairs:
     """Return the pairs with those of gaps that hold equally many launches and nothing else."""
     gaps, in_a, in_b = _gaps(pairs, len(kind_a), len(kind_b)), [pairs[0]], [pairs[1]]
     for a_from, a_to, b_from, b_to in gaps:

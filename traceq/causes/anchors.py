@@ -38,7 +38,7 @@ class Anchors:
     """N anchors of one rank by time, and the holds they belong to.
 
     `chains` are the threads of each chain of host work, `chain` int64[N] the chain of an anchor; each starts with one.
-    `time_ns` int64[N]; `kind` int64[N] of AnchorKind; `ref` int64[N]: row of the launching call, hold, step or chain;
+    `time_ns` int64[N]; `kind` int8[N] of AnchorKind; `ref` int64[N]: row of the launching call, hold, step or chain;
     `launch` int64[D]: the anchor with which each piece of device work enters the graph, -1 for work from before the
     window. The holds at which a chain waits for another one are the last; `giver` int64[] is the last anchor before
     their end of the chain that each waits for.
@@ -47,7 +47,7 @@ class Anchors:
     trace: Trace
     chains: ThreadChains
     time_ns: NDArray[np.int64]
-    kind: NDArray[np.int64]
+    kind: NDArray[np.int8]
     ref: NDArray[np.int64]
     chain: NDArray[np.int64]
     holds: HostHolds
@@ -100,7 +100,7 @@ def anchors(trace: Trace, queue_length: int, chains: ThreadChains, *, with_silen
         (AnchorKind.END, np.array([last]), np.zeros(1, np.int64)),
     )
     time_ns = np.clip(np.concatenate([section[1] for section in sections]), first, None)
-    kind = np.concatenate([np.full(len(section[1]), int(section[0])) for section in sections])
+    kind = np.concatenate([np.full(len(section[1]), section[0], np.int8) for section in sections])
     ref = np.concatenate([section[2] for section in sections])
     order = np.lexsort((ref, kind, time_ns))
     time_ns, kind, ref = time_ns[order], kind[order], ref[order]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.edges import IN_BOTH, EdgeKind, Edges, edges_of_one, joined_edges, rank_edges
 from traceq.causes.host_shares import HostShares
-from traceq.causes.longest_path import topological_order
+from traceq.causes.longest_path import first_edges, topological_order
 from traceq.causes.rank_graph import RankGraph
 from traceq.causes.windows import StepWindows, step_windows
 from traceq.frozen import frozen
@@ -33,8 +33,8 @@ class CommonGraph:
     """N nodes and E edges that run forwards, sorted by target; node 0 is the origin.
 
     `time_a`, `time_b` int64[N] ns; `edges` of E; `rank` int32[E]: index of the rank that an edge is on; `host`: the
-    shares of HOST and HOLD edges by owner. `windows` int64[W, 2]: the nodes at which runs of the explained rank's
-    paired steps begin and end; `steps` int64[K, 2]: their index on either side; `step` int64[E]: in which of these the
+    shares of HOST and HOLD edges by owner. `windows` int32[W, 2]: the nodes at which runs of the explained rank's
+    paired steps begin and end; `steps` int64[K, 2]: their index on either side; `step` int32[E]: in which of these the
     host of an edge's rank is at its end, or launched the work there, else -1. `num_anchors` (A's, B's, pairs) of
     aligned steps.
     """
@@ -44,9 +44,9 @@ class CommonGraph:
     edges: Edges
     rank: NDArray[np.int32]
     host: HostShares
-    windows: NDArray[np.int64]
+    windows: NDArray[np.int32]
     steps: NDArray[np.int64]
-    step: NDArray[np.int64]
+    step: NDArray[np.int32]
     num_anchors: tuple[int, int, int]
 
     @property
@@ -55,9 +55,9 @@ class CommonGraph:
         return len(self.steps)
 
     @cached_property
-    def first_edge(self) -> NDArray[np.int64]:
-        """int64[N + 1]: the first edge into each node."""
-        return _first_edges(self.edges, len(self.time_a))
+    def first_edge(self) -> NDArray[np.int32]:
+        """int32[N + 1]: the first edge into each node."""
+        return first_edges(self.edges.target, len(self.time_a))
 
 
 @frozen(eq=False)
@@ -66,19 +66,13 @@ class RecordingGraph:
 
     time_a: NDArray[np.int64]
     edges: Edges
-    first_edge: NDArray[np.int64]
+    first_edge: NDArray[np.int32]
 
 
 def recording_graph(rank: RankGraph, queue_length: int) -> RecordingGraph:
     """Return the graph of one rank of a single recording."""
     edges = edges_of_one(rank, queue_length)
-    return RecordingGraph(rank.time_a, edges, _first_edges(edges, len(rank.time_a)))
-
-
-def _first_edges(edges: Edges, num_nodes: int) -> NDArray[np.int64]:
-    first = np.zeros(num_nodes + 1, np.int64)
-    np.cumsum(np.bincount(edges.target, minlength=num_nodes), out=first[1:])
-    return first
+    return RecordingGraph(rank.time_a, edges, first_edges(edges.target, len(rank.time_a)))
 
 
 def common_graph(
@@ -119,7 +113,7 @@ def common_graph(
     times = [np.r_[time, *(time[incoming].max(keepdims=True) for incoming in sinks)] for time in times]
     edges = joined_edges([edges, *extra])
     rank_of_edge = np.r_[rank_of_edge, np.full(sum(map(len, extra)), explained, np.int32)]
-    number = _numbers(edges, len(times[0])) if len(ranks) > 1 else np.arange(len(times[0]))
+    number = _numbers(edges, len(times[0])) if len(ranks) > 1 else np.arange(len(times[0]), dtype=np.int32)
     order = np.argsort(number[edges.target], kind="stable")
     step = _renumbered(_steps_of_nodes(len(number), rank_windows, first_node, windows.steps[:, 0]), number)
     of_edge = np.empty(len(order), np.int64)
@@ -134,7 +128,7 @@ def common_graph(
         host=_joined_shares([rank.host for rank in ranks], [of_edge[first:] for first in num_edges.tolist()]),
         windows=number[size + np.arange(len(sinks))].reshape(-1, 2),
         steps=windows.steps,
-        step=step[edges.target],
+        step=step[edges.target].astype(np.int32),
         num_anchors=_num_anchors(ranks),
     )
 
@@ -160,7 +154,7 @@ def _shifted(edges: Edges, num_nodes: int) -> Edges:
     return replace(edges, source=edges.source + num_nodes, target=edges.target + num_nodes)
 
 
-def _renumbered(of_node: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.int64]:
+def _renumbered(of_node: NDArray[np.int64], number: NDArray[np.int32]) -> NDArray[np.int64]:
     renumbered = np.empty_like(of_node)
     renumbered[number] = of_node
     return renumbered
@@ -193,10 +187,10 @@ def _with_meetings(
     return replace(edges, source=source), Edges.of(start, size + instance, EdgeKind.MEET, IN_BOTH), met
 
 
-def _numbers(edges: Edges, size: int) -> NDArray[np.int64]:
-    """Return int64[N]: numbers of the nodes by which every edge runs forwards."""
+def _numbers(edges: Edges, size: int) -> NDArray[np.int32]:
+    """Return int32[N]: numbers of the nodes by which every edge runs forwards."""
     order = topological_order(edges.source, edges.target, size)
-    number = np.empty(size, np.int64)
+    number = np.empty(size, np.int32)
     number[order] = np.arange(size)
     return number
 

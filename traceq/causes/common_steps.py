@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.common_graph import CommonGraph, RankClock, common_graph
 from traceq.causes.holds import launch_queue_length
-from traceq.causes.host_line import HostLine, host_lines
+from traceq.causes.host_line import HostLine, host_lines, without_keys
 from traceq.causes.integral import path_shares
 from traceq.causes.meetings import job_clocks, meetings
 from traceq.causes.rank_graph import rank_graph
@@ -82,7 +82,7 @@ def _on_one_graph(
     met, clocks = meetings(ranks, *compared) if compared else (None, [RankClock()])
     graph = common_graph(ranks, clocks, explained, queue_length, met)
     weights = edge_weights(graph, usual_times(min(map(idle_device_latency, (*a, *b)))))
-    lines_a, lines_b = zip(*lines, strict=True)
+    lines_a, lines_b = (tuple(map(without_keys, of_side)) for of_side in zip(*lines, strict=True))
     return CommonSteps(
         a=lines_a,
         b=lines_b,

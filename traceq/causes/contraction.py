@@ -44,7 +44,7 @@ def contract(source: Ints, target: Ints, weight: Ints, kept: Mask) -> tuple[Ints
 
 def _forwards(source: Ints, target: Ints, num: int) -> Ints | None:
     """Return the moments so that every edge runs forwards; None if all do."""
-    return None if (source < target).all() else topological_order(source, target, num)
+    return None if (source < target).all() else topological_order(source, target, num).astype(np.int64)
 
 
 def _without_single(source: Ints, target: Ints, weight: Ints, kept: Mask) -> tuple[Ints, Ints, Ints]:
@@ -58,9 +58,10 @@ def _without_single(source: Ints, target: Ints, weight: Ints, kept: Mask) -> tup
     into = np.empty(len(kept), np.int64)
     into[target[replaced]] = np.flatnonzero(replaced)
     into = into[is_single]
-    first, before = np.r_[0, np.cumsum(is_single)], source[into]
+    before = source[into]
+    first, source_number = np.r_[0, np.cumsum(is_single)].astype(np.int32), before.astype(np.int32)
     back, *passed = (
-        longest_paths(first, before, column)[0]
+        longest_paths(first, source_number, column)[0]
         for column in (target[into] - before, *np.ascontiguousarray(weight[into].T))
     )
     left = np.flatnonzero(~replaced)

@@ -56,22 +56,22 @@ class PathKind(IntEnum):
 class CriticalPath:
     """P pieces in order, which tile the counted steps.
 
-    `parts` int64[P, 2] ns; `kind` int64[P] of PathKind; `phase` int64[P]; `name`, `line` int64[P] into `texts`;
+    `parts` int64[P, 2] ns; `kind` int8[P] of PathKind; `phase` int32[P]; `name`, `line` int32[P] into `texts`;
     `segment` int64[P]: pieces of one edge or node of the path share a number.
     """
 
     texts: tuple[str, ...]
     parts: Spans
-    kind: NDArray[np.int64]
-    phase: NDArray[np.int64]
-    name: NDArray[np.int64]
-    line: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    phase: NDArray[np.int32]
+    name: NDArray[np.int32]
+    line: NDArray[np.int32]
     segment: NDArray[np.int64]
 
 
 _ON_DEVICE = (PathKind.KERNEL, PathKind.SPIN_WAIT, PathKind.COLLECTIVE, PathKind.COPY)
 
-_KIND_OF_EDGE = np.full(len(EdgeKind), PathKind.BEFORE)
+_KIND_OF_EDGE = np.full(len(EdgeKind), PathKind.BEFORE, np.int8)
 for _edge_kind, _path_kind in {
     EdgeKind.HOST: PathKind.HOST_OP,
     EdgeKind.HOLD: PathKind.HOST_OP,
@@ -103,6 +103,13 @@ def path_through(
 
     `last` int64[K]: the nodes of the replayed graph at which they end. All legs are walked at once.
     """
+    return _with_names(trace, *_segments(trace, start, end, last))  # what finds these is freed before they get names
+
+
+def _segments(
+    trace: Trace, start: NDArray[np.int64], end: NDArray[np.int64], last: NDArray[np.int64]
+) -> tuple[Spans, NDArray[np.int8], NDArray[np.int32], NDArray[np.int32]]:
+    """Return the segments of all legs: (int64[X, 2] ns, PathKind, the work or -1 on the host, the chain of threads)."""
     replay = replay_of(trace)
     edges = replay.graph.edges
     leg_of_node = paths_to(last, start, replay.choice, edges.source, replay.time_ns)
@@ -116,16 +123,16 @@ def path_through(
     work_index[_is_host(kind)] = -1
     rows = np.flatnonzero(until > begin)
     is_host = kind[rows] == PathKind.HOST_OP  # between two waits the host's time is one segment
-    part = leg * len(replay.chains) + replay.chain[node]
+    part = leg.astype(np.int64) * len(replay.chains) + replay.chain[node]
     continues = np.r_[False, is_host[1:] & is_host[:-1] & (part[rows[1:]] == part[rows[:-1]])][: len(rows)]
     ends = rows[~np.r_[continues[1:], False][: len(rows)]]
     rows = rows[~continues]
-    whole, chain = np.column_stack([begin[rows], until[ends]]), replay.chain[node[rows]]
-    return _with_names(trace, whole, kind[rows], work_index[rows], chain)
+    whole = np.column_stack([begin[rows], until[ends]])
+    return whole, kind[rows], work_index[rows], replay.chain[node[rows]]
 
 
 def _tiles(
-    time_ns: NDArray[np.int64], leg: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]
+    time_ns: NDArray[np.int64], leg: NDArray[np.int32], start: NDArray[np.int64], end: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (begin, end) int64[X] ns of segments that tile their legs, given when each ends; sorted by leg."""
     is_first = np.r_[True, leg[1:] != leg[:-1]][: len(leg)]
@@ -142,24 +149,25 @@ def _allocations(trace: Trace) -> dict[int, Spans]:
     return {number: spans(start[track == number], end[track == number]) for number in sorted_unique(track).tolist()}
 
 
-def _kinds(trace: Trace) -> NDArray[np.int64]:
-    """Return int64[D] of PathKind: kernel, spin wait, collective or copy."""
+def _kinds(trace: Trace) -> NDArray[np.int8]:
+    """Return int8[D] of PathKind: kernel, spin wait, collective or copy."""
     is_kernel = trace.events.category[device_work(trace).rows] == Category.KERNEL
-    kind = np.where(is_kernel, PathKind.KERNEL, PathKind.COPY)
+    kind = np.where(is_kernel, PathKind.KERNEL, PathKind.COPY).astype(np.int8)
     kind[is_spin_wait(trace)] = PathKind.SPIN_WAIT
-    return np.where(is_communication(trace), PathKind.COLLECTIVE, kind)
+    kind[is_communication(trace)] = PathKind.COLLECTIVE
+    return kind
 
 
-def _is_host(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _is_host(kind: NDArray[np.int8]) -> NDArray[np.bool_]:
     return np.asarray((kind == PathKind.HOST_OP) | (kind == PathKind.SYNC_RETURN))
 
 
 def _with_names(
     trace: Trace,
     whole: Spans,
-    kind: NDArray[np.int64],
-    work_index: NDArray[np.int64],
-    chain: NDArray[np.int64],
+    kind: NDArray[np.int8],
+    work_index: NDArray[np.int32],
+    chain: NDArray[np.int32],
 ) -> CriticalPath:
     """Return the named segments; the host's are cut where an op, an annotation or a Python frame begins or ends."""
     events, work, labels = trace.events, device_work(trace), HostLabels(trace)
@@ -169,8 +177,8 @@ def _with_names(
     parts, segment = cut(whole, cuts)
     kind, work_index = kind[segment], work_index[segment]
     kind[np.isin(kind, _WAITS_FOR_THE_DEVICE) & contains(gaps, parts[:, 0])] = PathKind.UNRECORDED
-    name, line = np.zeros(len(kind), np.int64), np.zeros(len(kind), np.int64)
-    phase = phases(trace).main_phase_at(parts[:, 0])
+    name, line = np.zeros(len(kind), np.int32), np.zeros(len(kind), np.int32)
+    phase = phases(trace).main_phase_at(parts[:, 0]).astype(np.int32)
     is_host = _is_host(kind)
     if len(work):
         by_work = np.flatnonzero((work_index >= 0) & ~is_host)
@@ -180,7 +188,7 @@ def _with_names(
         name[on_device] = labels.numbered(tuple(events.strings[text] for text in ids.tolist()))[inverse]
     host = np.flatnonzero(is_host)
     active = active_in_chains(trace, parts[host, 0], chain[segment[host]], replay_of(trace).chains)
-    name[host], line[host] = labels.on_host(active, np.arange(len(host)))
+    name[host], line[host] = labels.on_host(active)
     loads = host[contains(loader_waits(trace), active.time_ns) & (kind[host] == PathKind.HOST_OP)]
     kind[loads], name[loads], line[loads] = PathKind.DATA_LOADER, 0, 0
     without_op = np.flatnonzero((kind[host] == PathKind.HOST_OP) & (name[host] == 0))

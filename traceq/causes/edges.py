@@ -46,18 +46,18 @@ class EdgeKind(IntEnum):
 
 @frozen(eq=False)
 class Edges:
-    """E edges: `source`, `target` int64[E] nodes; `kind` int8[E] of EdgeKind; `sides` int8[E] of IN_A, IN_B, IN_BOTH.
+    """E edges: `source`, `target` int32[E] nodes; `kind` int8[E] of EdgeKind; `sides` int8[E] of IN_A, IN_B, IN_BOTH.
 
-    `a`, `b` int64[E]: the work (LAUNCH, STREAM, AWAIT, DURATION) or the hold (HOLD, SYNC) on either side, -1 where
+    `a`, `b` int32[E]: the work (LAUNCH, STREAM, AWAIT, DURATION) or the hold (HOLD, SYNC) on either side, -1 where
     absent.
     """
 
-    source: NDArray[np.int64]
-    target: NDArray[np.int64]
+    source: NDArray[np.int32]
+    target: NDArray[np.int32]
     kind: NDArray[np.int8]
     sides: NDArray[np.int8]
-    a: NDArray[np.int64]
-    b: NDArray[np.int64]
+    a: NDArray[np.int32]
+    b: NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.source)
@@ -79,8 +79,8 @@ class Edges:
         """Return edges of which some columns may be one value for all."""
         size = len(source)
         kinds, of_sides = np.full(size, kind, np.int8), np.full(size, sides, np.int8)
-        refs = [side if isinstance(side, np.ndarray) else np.full(size, side) for side in (a, b)]
-        return cls(source, target, kinds, of_sides, *refs)
+        refs = [np.full(size, side, np.int32) for side in (a, b)]
+        return cls(source.astype(np.int32), target.astype(np.int32), kinds, of_sides, *refs)
 
 
 def joined_edges(parts: Sequence[Edges]) -> Edges:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,11 @@ from traceq.facts.timeline.launch_threads import ThreadChains, paired_chains
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.frozen import frozen
-from traceq.grouping import group
+from traceq.grouping import Numbers, group
 from traceq.intervals import Spans, count_before, earliest_owner, sorted_unique, span_index
 from traceq.model import Trace
 
-__all__ = ["ONCE_PER_PROCESS", "HostLine", "HostOwner", "HostPieces", "host_lines", "host_pieces"]
+__all__ = ["ONCE_PER_PROCESS", "HostLine", "HostOwner", "HostPieces", "host_lines", "host_pieces", "without_keys"]
 
 FIRST_USE, LIBRARY_START = "first use of the device", "start of libraries"
 KERNEL_LOADING = "loading of kernels at their first launch"
@@ -88,6 +88,11 @@ def host_lines(a: Trace, b: Trace, queue_length: int) -> tuple[HostLine, HostLin
     return _host_line(a, numbers, queue_length, of_a), _host_line(b, numbers, queue_length, of_b)
 
 
+def without_keys(line: HostLine) -> HostLine:
+    """Return a line that is aligned already: its keys take as much memory as the rest of it."""
+    return replace(line, keys=np.empty((0, 3), np.int64))
+
+
 def _host_line(trace: Trace, numbers: _Numbers, queue_length: int, chains: ThreadChains) -> HostLine:
     events, work, line = trace.events, device_work(trace), anchors(trace, queue_length, chains)
     names = numbers.of_strings(events.strings, events.name[work.rows].astype(np.int64))[events.name[work.rows]]
@@ -140,7 +145,7 @@ def _sequences(group_ids: NDArray[np.int64], values: NDArray[np.int64], num_grou
     return total.view(np.int64)
 
 
-def mixed(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
+def mixed(*columns: Numbers) -> NDArray[np.int64]:
     """Return int64[N]: a hash of each row of the columns."""
     total = np.full(len(columns[0]), 0x9E3779B97F4A7C15, np.uint64)
     for column in columns:

@@ -29,7 +29,7 @@ def path_shares(graph: CommonGraph, weights: Weights) -> NDArray[np.float64]:
     share = np.zeros(len(change))
     sinks = np.r_[graph.windows[:, 1], graph.windows[:, 0]]
     signs = np.repeat([1.0, -1.0], len(graph.windows))
-    reached: dict[int, tuple[int, int, NDArray[np.int64], float]] = {}
+    reached: dict[int, tuple[int, int, NDArray[np.int32], float]] = {}
     weight = _POINTS * weights.a
     for _ in range(_POINTS + 1):
         time, choice = longest_paths(first, graph.edges.source, weight)

@@ -192,8 +192,8 @@ def _shared_collectives(job: Job, summaries: Sequence[PathSummary]) -> _SharedCo
     return _SharedCollectives(call, np.where(is_certain, waits.wait, 0), latest)
 
 
-def _next_wait(summary: PathSummary, wait: NDArray[np.int64], call: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64[C]: the first collective in which this rank waits, on the path back from each call; -1 for none.
+def _next_wait(summary: PathSummary, wait: NDArray[np.int64], call: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return int32[C]: the first collective in which this rank waits, on the path back from each call; -1 for none.
 
     The call's own collective is included; `wait`, `call` int64[B] are those of this rank.
     """
@@ -205,7 +205,7 @@ def _next_wait(summary: PathSummary, wait: NDArray[np.int64], call: NDArray[np.i
 def _legs(
     summaries: Sequence[PathSummary],
     shared: _SharedCollectives,
-    waits: Sequence[NDArray[np.int64]],
+    waits: Sequence[NDArray[np.int32]],
     ahead: NDArray[np.int64],
     step: _Leg,
 ) -> list[_Leg]:

@@ -8,27 +8,28 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.longest_path import longest_paths, paths_to, topological_order
+from traceq.causes.longest_path import first_edges, longest_paths, paths_to, topological_order
 from traceq.frozen import frozen
+from traceq.grouping import Numbers
 
 __all__ = ["JobGraph", "TaskGraph", "job_graph", "task_graph"]
 
 
 @frozen(eq=False)
 class JobGraph:
-    """N moments and E edges between them: `source`, `target` int64[E], a moment is not before any of its sources.
+    """N moments and E edges between them: `source`, `target` [E], a moment is not before any of its sources.
 
-    Of these, `order` int64[E] are sorted by the target's number, `first` int64[N + 1] into them: those into each;
-    `number` int64[N]: the moments' numbers, by which every edge runs forwards; `sources` int64[E]: those of the sources
+    Of these, `order` int64[E] are sorted by the target's number, `first` int32[N + 1] into them: those into each;
+    `number` int64[N]: the moments' numbers, by which every edge runs forwards; `sources` int32[E]: those of the sources
     of `order`. Without `order` and `number` edges and moments are in these orders already.
     """
 
-    source: NDArray[np.int64]
-    target: NDArray[np.int64]
+    source: Numbers
+    target: Numbers
     order: NDArray[np.int64] | None
-    first: NDArray[np.int64]
+    first: NDArray[np.int32]
     number: NDArray[np.int64] | None
-    sources: NDArray[np.int64]
+    sources: NDArray[np.int32]
 
     def times(self, weight: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64[N]: when each moment is, given the `weight` int64[E] of edges; without a source it is at 0."""
@@ -46,15 +47,15 @@ class JobGraph:
         on_path[edges if self.order is None else self.order[edges]] = True
         return on_path
 
-    def _paths(self, weight: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _paths(self, weight: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Return (when each moment is, by number; the edge into it that decides it, in `order`, -1 without any)."""
         return longest_paths(self.first, self.sources, weight if self.order is None else weight[self.order])
 
 
 def job_graph(
     num: int,
-    source: NDArray[np.int64],
-    target: NDArray[np.int64],
+    source: Numbers,
+    target: Numbers,
     runs: NDArray[np.int64],
     meeting: NDArray[np.int64],
 ) -> JobGraph:
@@ -64,9 +65,7 @@ def job_graph(
     sources of all of its meeting. Their weights count from there. Raises ValueError if moments wait for each other.
     """
     if not len(runs) and (source < target).all() and (target[:-1] <= target[1:]).all():  # of one rank, it is in order
-        first = np.zeros(num + 1, np.int64)
-        np.cumsum(np.bincount(target, minlength=num), out=first[1:])
-        return JobGraph(source, target, None, first, None, source)
+        return JobGraph(source, target, None, first_edges(target, num), None, source.astype(np.int32))
     num_meetings = int(meeting.max(initial=-1)) + 1
     comes = source[runs]
     source = source.copy()
@@ -76,8 +75,8 @@ def job_graph(
     if not (source < target).all():  # else they run forwards already
         number[topological_order(source, target, len(number))] = number.copy()
     order = np.argsort(number[target], kind="stable")
-    first = np.concatenate([[0], np.cumsum(np.bincount(number[target], minlength=len(number)))])
-    return JobGraph(source, target, order, first, number, number[source[order]])
+    first, sources = first_edges(number[target], len(number)), number[source[order]]
+    return JobGraph(source, target, order, first, number, sources.astype(np.int32))
 
 
 @frozen(eq=False)

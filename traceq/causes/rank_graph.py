@@ -29,7 +29,7 @@ __all__ = ["RankGraph", "graph_of_one", "rank_graph"]
 class RankGraph:
     """U places of the host, with the anchors of lines `a` and `b`, and W units of work.
 
-    `anchor_a`, `anchor_b` int64[U], -1 where absent; `kind` int64[U] of AnchorKind; `before` int64[U]: the place before
+    `anchor_a`, `anchor_b` int64[U], -1 where absent; `kind` int8[U] of AnchorKind; `before` int64[U]: the place before
     it in its chain, -1 for the first of all; `place_a`, `place_b`: the place of each anchor of a side; `host_node`
     int64[U]; `start_node` int64[W], the end of a unit is the next node; `time_a`, `time_b` int64[N] ns of all nodes
     since the first anchor, 0 for the origin.
@@ -40,7 +40,7 @@ class RankGraph:
     alignment: Alignment
     anchor_a: NDArray[np.int64]
     anchor_b: NDArray[np.int64]
-    kind: NDArray[np.int64]
+    kind: NDArray[np.int8]
     before: NDArray[np.int64]
     place_a: NDArray[np.int64]
     place_b: NDArray[np.int64]
@@ -73,7 +73,7 @@ def rank_graph(a: HostLine, b: HostLine) -> RankGraph:
     order = _in_time(a, b, anchor_a, anchor_b, chain)
     place = inverse(order, len(order))
     host, before = replace(host, edge=place[host.edge]), _before(place, chain)[order]
-    anchor_a, anchor_b, kind, host_a, host_b = (column[order] for column in (anchor_a, anchor_b, kind, host_a, host_b))
+    anchor_a, anchor_b, host_a, host_b = (column[order] for column in (anchor_a, anchor_b, host_a, host_b))
     place_a, place_b = _places(anchor_a), _places(anchor_b)
     work = work_pairs(a, b, alignment, place_a, place_b)
     host_node, start_node = _nodes(len(kind), work)
@@ -85,7 +85,7 @@ def rank_graph(a: HostLine, b: HostLine) -> RankGraph:
         alignment=alignment,
         anchor_a=anchor_a,
         anchor_b=anchor_b,
-        kind=kind,
+        kind=kind[order],
         before=before,
         place_a=place_a,
         place_b=place_b,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.replay import Saving, replay_of
+from traceq.causes.replay import replay_of
+from traceq.causes.savings import Saving
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -15,6 +15,7 @@ from traceq.causes.edges import EdgeKind
 from traceq.causes.holds import launch_queue_length
 from traceq.causes.longest_path import longest_paths, paths_to
 from traceq.causes.rank_graph import RankGraph, graph_of_one
+from traceq.causes.savings import Saving, lasting
 from traceq.causes.step_nodes import host_nodes, step_nodes
 from traceq.causes.weights import idle_device_latency, measured_times, weights_of_one
 from traceq.facts.events.communication_kernels import is_communication
@@ -28,7 +29,7 @@ from traceq.grouping import inverse
 from traceq.intervals import contains, span_index, spans
 from traceq.model import Trace
 
-__all__ = ["Play", "Replay", "Saving", "lasting", "replay_of"]
+__all__ = ["Play", "Replay", "replay_of"]
 
 _NEVER = -(2**60)
 """Weight of an edge that delays nothing, ns."""
@@ -37,28 +38,16 @@ _EXPLAINED_NS = 30_000
 """Delay beyond what is usual after a dependency that launch latency and clock skew explain."""
 
 
-@frozen
-class Saving:
-    """Ns by which the mean counted step becomes shorter, at least and at most; `steps_ns` each, at least."""
-
-    least_ns: int
-    most_ns: int
-    steps_ns: tuple[int, ...] = ()
-
-
 @frozen(eq=False)
 class Play:
-    """The graph with some weights: `weight` int64[E] ns.
+    """The graph with some weights: `ns` int64[X] of the edges `changed` int64[X], of all others as in the recording.
 
-    `time` int64[N] ns since the first anchor: when each node is; `choice` int64[N]: the edge on the longest path into
-    each node, -1 for none. `step_ns` int64[K] ns: the steps; one whose window ends with the host lasts until its work
-    is done. `host_ns` int64[K] ns: the host in each of them. `on_path` bool[E]: edges on a longest path to the begin or
-    end of a step.
+    `step_ns` int64[K] ns: the steps; one whose window ends with the host lasts until its work is done. `host_ns`
+    int64[K] ns: the host in each of them. `on_path` bool[E]: edges on a longest path to the begin or end of a step.
     """
 
-    weight: NDArray[np.int64]
-    time: NDArray[np.int64]
-    choice: NDArray[np.int64]
+    changed: NDArray[np.int64]
+    ns: NDArray[np.int64]
     step_ns: NDArray[np.int64]
     host_ns: NDArray[np.int64]
     on_path: NDArray[np.bool_]
@@ -68,11 +57,12 @@ class Play:
 class Replay:
     """Graph of one recording whose longest paths are the observed times, and its K steps.
 
-    `work_node` int64[D]: the node at which device work starts; `chain` int64[N]: the chain of threads, of `chains`,
-    that a node of the host is on, 0 for others; `usual` int64 ns of each EdgeKind. `held` int64[X]:
-    the edges that belong to a host wait, `hold` int64[X]: to which, and `without` int64[X] ns once that is removed.
-    `begins`, `ends` int64[K, S]: the nodes of which the latest is a step's begin or end, -1 for none; `host_begins`,
-    `host_ends` likewise of the host alone. `first_ns`: the first anchor on the trace's clock.
+    `weight` int64[E] ns replays the recording; `choice` int32[N]: the edge on the longest path into each node, -1 for
+    none; `work_node` int64[D]: the node at which device work starts; `chain` int32[N]: the chain of threads, of
+    `chains`, that a node of the host is on, 0 for others; `usual` int64 ns of each EdgeKind. `held` int64[X]: the edges
+    that belong to a host wait, `hold` int64[X]: to which, and `without` int64[X] ns once that is removed. `begins`,
+    `ends` int64[K, S]: the nodes of which the latest is a step's begin or end, -1 for none; `host_begins`, `host_ends`
+    likewise of the host alone. `first_ns`: the first anchor on the trace's clock.
 
     What a change saves is known within a range. At least: all that is not removed delays others as it did, and so does
     what may have been waited for (`observed`). At most: waits between streams that are inferred, and delayed nothing in
@@ -82,9 +72,11 @@ class Replay:
 
     trace_reference: ReferenceType[Trace]  # a fact that holds its trace would be kept with it for ever
     graph: RecordingGraph
+    weight: NDArray[np.int64]
+    choice: NDArray[np.int32]
     work_node: NDArray[np.int64]
     chains: ThreadChains
-    chain: NDArray[np.int64]
+    chain: NDArray[np.int32]
     usual: NDArray[np.int64]
     held: NDArray[np.int64]
     hold: NDArray[np.int64]
@@ -104,20 +96,16 @@ class Replay:
         assert trace is not None
         return trace
 
-    @property
-    def weight(self) -> NDArray[np.int64]:
-        """int64[E] ns: the weights that replay the recording."""
-        return self.observed.weight
-
-    @property
-    def choice(self) -> NDArray[np.int64]:
-        """int64[N]: the edge on the longest path into each node, -1 for none."""
-        return self.observed.choice
+    def weight_in(self, play: Play) -> NDArray[np.int64]:
+        """Return int64[E] ns: the weights of a play, as a copy."""
+        weight = self.weight.copy()
+        weight[play.changed] = play.ns
+        return weight
 
     @property
     def time_ns(self) -> NDArray[np.int64]:
         """int64[N] ns: when each node is, on the trace's clock."""
-        return self.observed.time + self.first_ns
+        return self.graph.time_a + self.first_ns
 
     @property
     def step_ns(self) -> NDArray[np.int64]:
@@ -127,7 +115,7 @@ class Replay:
     @property
     def last_nodes(self) -> NDArray[np.int64]:
         """int64[K]: the node at which each step ends."""
-        return _latest_node(self.ends, self.observed.time)
+        return _latest_node(self.ends, self.graph.time_a)
 
     def without_waits(self, removed: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return int64[R, K] ns by which each step becomes shorter at least in R cases.
@@ -249,7 +237,7 @@ class Replay:
             if not play.on_path[edges].any():  # every longest path is as long as it was
                 yield np.zeros_like(play.step_ns), play.host_ns
                 continue
-            weight = play.weight.copy()
+            weight = self.weight_in(play)
             weight[edges] = np.minimum(weight[edges], other)
             time, _ = longest_paths(first, self.graph.edges.source, weight)
             saved = play.step_ns - (_latest_time(self.ends, time) - _latest_time(self.begins, time))
@@ -264,17 +252,19 @@ def replay_of(trace: Trace) -> Replay:
     graph = recording_graph(rank, queue_length)
     usual = measured_times(graph, idle_device_latency(trace))
     weight = weights_of_one(graph, usual)
-    begins, ends = step_nodes(rank)
-    host_begins, host_ends = host_nodes(rank)
-    play = partial(_play, graph, windows=(begins, ends), host=(host_begins, host_ends))
-    observed = play(weight)
-    loosest = _loosest(rank, graph, observed, usual)
+    begins, ends = windows = step_nodes(rank)
+    host_begins, host_ends = host = host_nodes(rank)
+    observed, choice = _play(graph, weight, np.empty(0, np.int64), windows, host)
+    loosest_weight = _loosest_weight(rank, graph, weight, choice, usual)
+    changed = np.flatnonzero(loosest_weight != weight)
     held, hold, without = _removable(rank, graph)
-    chain = np.zeros(len(graph.time_a), np.int64)
+    chain = np.zeros(len(graph.time_a), np.int32)
     chain[rank.host_node] = rank.a.chain
     return Replay(
         trace_reference=ref(trace),
         graph=graph,
+        weight=weight,
+        choice=choice,
         work_node=rank.start_node[rank.work.unit_of_a],
         chains=rank.a.chains,
         chain=chain,
@@ -288,49 +278,43 @@ def replay_of(trace: Trace) -> Replay:
         host_ends=host_ends,
         first_ns=int(rank.a.time_ns[0]),
         observed=observed,
-        loosest=observed if np.array_equal(loosest, weight) else play(loosest),
+        loosest=_play(graph, loosest_weight, changed, windows, host)[0] if len(changed) else observed,
     )
-
-
-def lasting(
-    saved: NDArray[np.int64], lasts_ns: NDArray[np.int64], host_ns: NDArray[np.int64], host_after: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return int64[K] ns: what steps save in a job that goes on, of what they save as the last ones of a job.
-
-    Work that the host launched ahead, and that a faster device catches up with, is saved once: in the long run steps
-    are no shorter than the host in them, which may be slower than usual as it is profiled. Steps last `lasts_ns`, the
-    host in them `host_ns`, and `host_after` with the change.
-    """
-    gained = int(saved.sum())
-    if gained <= 0:
-        return saved
-    lasts = int(lasts_ns.sum())
-    stays = max(lasts, int(host_ns.sum())) - max(lasts - gained, int(host_after.sum()))
-    return saved if stays >= gained else np.rint(saved * (max(stays, 0) / gained)).astype(np.int64)
 
 
 def _play(
     graph: RecordingGraph,
     weight: NDArray[np.int64],
+    changed: NDArray[np.int64],
     windows: tuple[NDArray[np.int64], NDArray[np.int64]],
     host: tuple[NDArray[np.int64], NDArray[np.int64]],
-) -> Play:
-    """Return the longest paths with some weights; `windows` and `host`: begins and ends of the steps, of the host."""
+) -> tuple[Play, NDArray[np.int32]]:
+    """Return (the graph with some weights, int32[N] the edge on the longest path into each node).
+
+    Of the edges `changed` int64[X] they are others than those that replay the recording. `windows` and `host`: begins
+    and ends of the steps, and of the host in them.
+    """
     time, choice = longest_paths(graph.first_edge, graph.edges.source, weight)
     nodes = np.concatenate([_latest_node(side, time) for side in windows])
     step_ns, host_ns = (_latest_time(ends, time) - _latest_time(begins, time) for begins, ends in (windows, host))
-    return Play(weight, time, choice, step_ns, host_ns, _edges_on_paths(nodes, choice, graph))
+    return Play(changed, weight[changed], step_ns, host_ns, _edges_on_paths(nodes, choice, graph)), choice
 
 
-def _loosest(rank: RankGraph, graph: RecordingGraph, observed: Play, usual: NDArray[np.int64]) -> NDArray[np.int64]:
+def _loosest_weight(
+    rank: RankGraph,
+    graph: RecordingGraph,
+    weight: NDArray[np.int64],
+    choice: NDArray[np.int32],
+    usual: NDArray[np.int64],
+) -> NDArray[np.int64]:
     """Return int64[E] ns: the weights without waits that may not exist, and delays that nothing recorded explains."""
     kind = graph.edges.kind
     to_start = (kind == EdgeKind.LAUNCH) | (kind == EdgeKind.STREAM) | (kind == EdgeKind.AWAIT)
-    weight = np.where(to_start, np.minimum(observed.weight, usual[kind] + _EXPLAINED_NS), observed.weight)
+    loosest = np.where(to_start, np.minimum(weight, usual[kind] + _EXPLAINED_NS), weight)
     may_not_exist = _is_inferred(rank, graph)
-    may_not_exist[observed.choice[observed.choice >= 0]] = False
-    weight[may_not_exist] = _NEVER
-    return weight
+    may_not_exist[choice[choice >= 0]] = False
+    loosest[may_not_exist] = _NEVER
+    return loosest
 
 
 def _is_inferred(rank: RankGraph, graph: RecordingGraph) -> NDArray[np.bool_]:
@@ -340,11 +324,11 @@ def _is_inferred(rank: RankGraph, graph: RecordingGraph) -> NDArray[np.bool_]:
     awaits = np.flatnonzero(graph.edges.kind == EdgeKind.AWAIT)
     unit = np.searchsorted(rank.start_node, graph.edges.source[awaits] - 1)
     recorded = waits.work[waits.is_recorded] * size + waits.on[waits.is_recorded]
-    is_inferred[awaits] = ~np.isin(graph.edges.a[awaits] * size + rank.work.a[unit], recorded)
+    is_inferred[awaits] = ~np.isin(graph.edges.a[awaits].astype(np.int64) * size + rank.work.a[unit], recorded)
     return is_inferred
 
 
-def _edges_on_paths(nodes: NDArray[np.int64], choice: NDArray[np.int64], graph: RecordingGraph) -> NDArray[np.bool_]:
+def _edges_on_paths(nodes: NDArray[np.int64], choice: NDArray[np.int32], graph: RecordingGraph) -> NDArray[np.bool_]:
     """Return bool[E]: edges on the longest paths to some nodes."""
     since = np.full(len(nodes), np.iinfo(np.int64).min)
     is_reached = paths_to(nodes, since, choice, graph.edges.source, graph.time_a) >= 0

@@ -25,7 +25,7 @@ from traceq.facts.timeline.python_places import python_places
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import BUSY, HOST_CAUSED, TimeCategory, activity, ns_by_phase
 from traceq.frozen import frozen
-from traceq.grouping import Groups, group
+from traceq.grouping import Groups, Numbers, group
 from traceq.intervals import Spans, advance, contains, earliest_owner, sorted_unique, span_index
 from traceq.model import Trace
 
@@ -110,11 +110,11 @@ def whole_mean(total: int, num: int) -> int:
     return (total + num // 2) // num
 
 
-def attributed_parts(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
+def attributed_parts(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.int32], NDArray[np.int64]]:
     """Return the activity of a trace, cut where the actor changes: (parts, category, phase, actor)."""
     done, all_actors = activity(trace), actors(trace)
     if len(done.parts) == 0:
-        return done.parts, done.category, done.phase, done.phase
+        return done.parts, done.category, done.phase, np.empty(0, np.int64)
     starved, starving_sync = _starvation(trace)
     op_parts, ops = _host_accounts(trace, all_actors)
     between = python_places(trace)
@@ -203,7 +203,7 @@ def _host_actor(
     parts: dict[int, Spans],
     actors_of: dict[int, NDArray[np.int64]],
     start_ns: NDArray[np.int64],
-    owner: NDArray[np.int64],
+    owner: Numbers,
     otherwise: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """Return the actor on the thread that launches the next work, else the main thread's; `otherwise` if in neither."""
@@ -242,7 +242,7 @@ def _copies_to_syncs(trace: Trace, all_actors: Actors, actor: NDArray[np.int64])
 
 def _accounts(
     trace: Trace,
-    phase: NDArray[np.int64],
+    phase: NDArray[np.int32],
     actor: NDArray[np.int64],
     parts: Spans,
     category: NDArray[np.int8],
@@ -296,7 +296,7 @@ def _accounts(
 
 
 def _account_groups(
-    all_actors: Actors, members: NDArray[np.int64], actor: NDArray[np.int64], phase: NDArray[np.int64]
+    all_actors: Actors, members: NDArray[np.int64], actor: NDArray[np.int64], phase: NDArray[np.int32]
 ) -> tuple[Groups, list[str]]:
     """Return (`members` grouped by account; the functions that the keys' fourth column indexes)."""
     phase_of = all_actors.phase[members]

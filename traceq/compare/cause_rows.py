@@ -70,22 +70,22 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
     alike = comparable(parts)
     steps_ns = _step_ns(common)
     works = {work: number for number, work in enumerate(dict.fromkeys(_work(label)[1:] for label in parts.labels))}
-    work = np.array([works[_work(label)[1:]] for label in parts.labels], np.int64)
-    host_ratio, host_ns = pace(parts, work, alike & (parts.part == Part.HOST), _SHARE_OF_STEP * steps_ns)
+    work = np.array([works[_work(label)[1:]] for label in parts.labels], np.int32)
     has_same_work = have_same_work(common.a[0].trace, common.b[0].trace)
-    same_kernels = alike & (parts.part == Part.KERNEL) & has_same_work
-    device_ratio, device_ns = pace(parts, work, same_kernels, _SHARE_OF_STEP * steps_ns)
-    paces = (("host ops", host_ratio, float(host_ns.sum())), ("kernels", device_ratio, float(device_ns.sum())))
-    paced = np.add(host_ns, device_ns, out=host_ns)
+    paced, paces = np.zeros(len(alike)), []
+    for name, part in (("host ops", Part.HOST), *([("kernels", Part.KERNEL)] if has_same_work else [])):
+        chosen = np.flatnonzero(alike & (parts.part == part))
+        ratio, paced[chosen] = pace(parts, work, chosen, _SHARE_OF_STEP * steps_ns)
+        paces.append((name, ratio, float(paced[chosen].sum())))
     sigma = jitter(parts, work, alike, paced, same_work=has_same_work)
     total -= paced
     table = _Table(parts, total, sigma, common.graph.num_steps)
     rows, minor, rest = table.rows(steps_ns)
     ranks = [line.trace.rank for line in common.a]
     causes = [_cause(parts, row, total, num_steps, ranks) for row in rows]
-    for name, ratio, ns in paces:
+    for name, ratio, paced_ns in paces:
         if ratio != 1:
-            causes.append(_other("pace", pace_name(name, ratio if sign > 0 else 1 / ratio), ns / num_steps))
+            causes.append(_other("pace", pace_name(name, ratio if sign > 0 else 1 / ratio), paced_ns / num_steps))
     if minor.labels:
         changes = "smaller change" if len(minor.labels) == 1 else "smaller changes"
         name = f"{len(minor.labels):,} {changes}"
@@ -136,7 +136,7 @@ class _Table:
             np.bincount(parts.label, weights=side, minlength=num) == 0 for side in (parts.b_ns, parts.a_ns)
         )
         inside, num_steps = parts.step >= 0, max(num_steps, 1)
-        cell = parts.label[inside] * num_steps + parts.step[inside]
+        cell = parts.label[inside].astype(np.int64) * num_steps + parts.step[inside]
         longer_ns = (parts.b_ns - parts.a_ns)[inside]
         self.by_step = np.bincount(cell, weights=longer_ns, minlength=num * num_steps).reshape(num, num_steps)
 

@@ -33,7 +33,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
-from traceq.grouping import group
+from traceq.grouping import Numbers, group
 from traceq.intervals import sorted_unique
 
 __all__ = ["Contributions", "Part", "contributions"]
@@ -51,7 +51,7 @@ class Part:
 class Contributions:
     """C contributions: of device work, holds and waits one per edge, of the host one per edge and owner.
 
-    `label` int64[C] into `labels`; `lines` are these labels' lines with numbers; `edge`, `step` int64[C] as of the
+    `label` int32[C] into `labels`; `lines` are these labels' lines with numbers; `edge`, `step` int32[C] as of the
     graph; `part` int8[C] of Part; `a_ns`, `b_ns` int64[C] on either side, in all steps; `share` float64[C]; `sides`
     int8[C] as of edges; `num` int8[C]: B's events minus A's in the paired steps; `moved` int64[C]: bytes,
     likewise; `num_steps` int64[C]: of the paired steps, those that the rank counts, which may be fewer than the
@@ -61,9 +61,9 @@ class Contributions:
 
     labels: tuple[Label, ...]
     lines: tuple[str, ...]
-    label: NDArray[np.int64]
-    edge: NDArray[np.int64]
-    step: NDArray[np.int64]
+    label: NDArray[np.int32]
+    edge: NDArray[np.int32]
+    step: NDArray[np.int32]
     part: NDArray[np.int8]
     a_ns: NDArray[np.int64]
     b_ns: NDArray[np.int64]
@@ -90,8 +90,8 @@ class Contributions:
 class _Columns:
     """The columns of Contributions that every rank has."""
 
-    label: NDArray[np.int64]
-    edge: NDArray[np.int64]
+    label: NDArray[np.int32]
+    edge: NDArray[np.int32]
     part: NDArray[np.int8]
     a_ns: NDArray[np.int64]
     b_ns: NDArray[np.int64]
@@ -142,6 +142,10 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
+def _as_int32(*parts: NDArray[np.int64]) -> NDArray[np.int32]:
+    return np.concatenate(parts, dtype=np.int32, casting="same_kind")
+
+
 def _of_rank(
     common: CommonSteps, labels: LabelNumbers, index: int, tables: tuple[tuple[Labelled, Labelled], ...]
 ) -> _Columns:
@@ -175,8 +179,8 @@ def _of_rank(
     of_host[loading] = of_loader[host.owner[loading]]
     of_one = np.where(host.a_ns == 0, np.int8(IN_B), np.where(host.b_ns == 0, np.int8(IN_A), np.int8(IN_BOTH)))
     return _Columns(
-        label=np.r_[label, of_host],
-        edge=np.r_[edges, host.edge],
+        label=_as_int32(label, of_host),
+        edge=_as_int32(edges, host.edge),
         part=np.r_[_parts(lines, kind, a, b), np.full(len(host.edge), Part.HOST, np.int8)],
         a_ns=np.r_[parts.a_ns, host.a_ns],
         b_ns=np.r_[parts.b_ns, host.b_ns],
@@ -290,7 +294,7 @@ def _join_sync_parts(
     return copied
 
 
-def _enclosing_ops(line: HostLine, hold: NDArray[np.int64], of_hold: NDArray[np.int64]) -> set[tuple[int, str]]:
+def _enclosing_ops(line: HostLine, hold: Numbers, of_hold: NDArray[np.int64]) -> set[tuple[int, str]]:
     """Return (label of the hold, name of an op around it) for some holds; an op that allocates does so on the side."""
     events, result = line.trace.events, set[tuple[int, str]]()
     hold = hold[(line.holds.row[hold] >= 0) & (line.holds.kind[hold] < HoldKind.ALLOC)]

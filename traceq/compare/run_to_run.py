@@ -9,6 +9,7 @@ from traceq.causes.host_line import ONCE_PER_PROCESS
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.labels import Label
 from traceq.compare.result import REPLACED_BY
+from traceq.grouping import Numbers
 
 __all__ = ["comparable", "jitter", "pace"]
 
@@ -37,9 +38,9 @@ def _is_work(label: Label) -> bool:
 
 
 def pace(
-    parts: Contributions, work: NDArray[np.int64], chosen: NDArray[np.bool_], least_ns: float
-) -> tuple[float, NDArray[np.float64]]:
-    """Return (B's time by A's of all `chosen` work alike, float64[C] ns of each contribution that it explains).
+    parts: Contributions, work: Numbers, chosen: NDArray[np.int64], least_ns: float
+) -> tuple[float, NDArray[np.float64] | float]:
+    """Return (B's time by A's of the contributions `chosen` int64[X], all work alike; float64[X] ns that it explains).
 
     That is the median of the ratios, weighted by duration, if it differs from 1 by more than three standard errors,
     explains more than `least_ns` of the paired steps, and most names changed alike: those in which a single phase or
@@ -47,30 +48,28 @@ def pace(
     single kernel takes half of the time, its change is not that of all. Nor is that of a few long parts: what weighs
     as much as fewer parts than that of equal weight has no pace.
     """
-    explained, index = np.zeros(len(parts.label)), np.flatnonzero(chosen)
-    if len(index) < _FEWEST_PARTS:
-        return 1.0, explained
-    a_ns, b_ns = parts.a_ns[index].astype(np.float64), parts.b_ns[index].astype(np.float64)
+    unchanged = 1.0, 0.0
+    if len(chosen) < _FEWEST_PARTS:
+        return unchanged
+    a_ns, b_ns = parts.a_ns[chosen].astype(np.float64), parts.b_ns[chosen].astype(np.float64)
     weight = np.minimum(a_ns, b_ns)
     if (weight >= _LONG_NS).sum() >= _FEWEST_PARTS:
         weight = np.where(weight >= _LONG_NS, weight, 0.0)
-    name = work[parts.label[index]]
+    name = work[parts.label[chosen]]
     of_name = np.bincount(name, weights=weight)
     limit = np.quantile(of_name[of_name > 0], 0.9)
     weight *= limit / np.maximum(of_name, limit)[name]
     if weight.sum() ** 2 < _FEWEST_PARTS * (weight**2).sum():
-        return 1.0, explained
+        return unchanged
     ratios = np.log(b_ns / a_ns)
     order = np.argsort(ratios, kind="stable")
     running = np.cumsum(weight[order])
     low, median, high = (ratios[order][np.searchsorted(running, running[-1] * part)] for part in (0.25, 0.5, 0.75))
     error = 1.25 * (high - low) / 1.35 * np.sqrt((weight**2).sum()) / weight.sum()  # of a normal distribution's median
-    if abs(median) <= _ERRORS * error or not _is_common(median, a_ns, b_ns, weight, name, parts.step[index] + 1):
-        return 1.0, explained
-    explained[index] = parts.share[index] * (a_ns + b_ns) * np.tanh(median / 2)
-    if abs(explained.sum()) <= least_ns:
-        return 1.0, np.zeros(len(parts.label))
-    return float(np.exp(median)), explained
+    if abs(median) <= _ERRORS * error or not _is_common(median, a_ns, b_ns, weight, name, parts.step[chosen] + 1):
+        return unchanged
+    explained = parts.share[chosen] * (a_ns + b_ns) * np.tanh(median / 2)
+    return (float(np.exp(median)), explained) if abs(explained.sum()) > least_ns else unchanged
 
 
 def _is_common(
@@ -78,11 +77,11 @@ def _is_common(
     a_ns: NDArray[np.float64],
     b_ns: NDArray[np.float64],
     weight: NDArray[np.float64],
-    name: NDArray[np.int64],
-    step: NDArray[np.int64],
+    name: Numbers,
+    step: Numbers,
 ) -> bool:
     """Return whether names with most of the weight changed as all work did, each in the median of the steps."""
-    cell, (num, num_steps) = name * (step.max() + 1) + step, (name.max() + 1, step.max() + 1)
+    cell, (num, num_steps) = name.astype(np.int64) * (step.max() + 1) + step, (name.max() + 1, step.max() + 1)
     of_a, of_b = (
         np.bincount(cell, weights=ns * (weight > 0), minlength=num * num_steps).reshape(num, num_steps)
         for ns in (a_ns, b_ns)
@@ -95,7 +94,7 @@ def _is_common(
 
 def jitter(
     parts: Contributions,
-    work: NDArray[np.int64],
+    work: Numbers,
     chosen: NDArray[np.bool_],
     paced: NDArray[np.float64],
     *,
@@ -109,20 +108,12 @@ def jitter(
     other as such parts change. Kernels without the `same_work`, on other shapes or dtypes, have none: they would not
     take as long in another run.
     """
-    both = np.bincount(parts.label[chosen], minlength=len(parts.labels)) > 0
-    moments = np.flatnonzero(both[parts.label] & (parts.part == Part.HOST))
-    change = np.abs(parts.b_ns[moments] - parts.a_ns[moments]).astype(np.float64)
-    of_alike = change[chosen[moments]]
-    usual = _MANY * np.median(of_alike) if len(of_alike) else 0.0
-    sigma = np.zeros(len(chosen))
-    sigma[moments] = np.minimum(change, usual)
+    sigma = _jitter_of_moments(parts, chosen)
     of_kernels = np.zeros(_POWERS)
     for part in (Part.HOST, Part.KERNEL, Part.COLLECTIVE):
         index = np.flatnonzero(chosen & (parts.part == part))
-        least = np.minimum(parts.a_ns[index], parts.b_ns[index]).astype(np.float64)
-        paced_ns = np.divide(paced[index], parts.share[index], out=np.zeros(len(index)), where=parts.share[index] != 0)
-        relative = np.abs(parts.b_ns[index] - parts.a_ns[index] - paced_ns) / least
-        size = np.log2(least).astype(np.int64)
+        least, relative = _relative_change(parts, paced, index)
+        size = np.log2(least).astype(np.uint8)
         rho = of_kernels if part == Part.COLLECTIVE else _relative_jitter(size, work[parts.label[index]], relative)
         if part == Part.KERNEL:
             of_kernels = rho
@@ -131,14 +122,34 @@ def jitter(
     return sigma
 
 
-def _relative_jitter(
-    size: NDArray[np.int64], work: NDArray[np.int64], relative: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _jitter_of_moments(parts: Contributions, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return float64[C] ns: by how much host time of labels of `chosen` work changed, at most what is usual; else 0."""
+    both = np.bincount(parts.label[chosen], minlength=len(parts.labels)) > 0
+    moments = np.flatnonzero(both[parts.label] & (parts.part == Part.HOST))
+    change = np.abs(parts.b_ns[moments] - parts.a_ns[moments]).astype(np.float64)
+    of_alike = change[chosen[moments]]
+    usual = _MANY * np.median(of_alike) if len(of_alike) else 0.0
+    sigma = np.zeros(len(chosen))
+    sigma[moments] = np.minimum(change, usual)
+    return sigma
+
+
+def _relative_change(
+    parts: Contributions, paced: NDArray[np.float64], index: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (the shorter duration of some contributions, ns; the change in it that no pace explains): float64[]."""
+    share, least = parts.share[index], np.minimum(parts.a_ns[index], parts.b_ns[index]).astype(np.float64)
+    change = np.divide(-paced[index], share, out=np.zeros(len(index)), where=share != 0)
+    change += parts.b_ns[index] - parts.a_ns[index]
+    return least, np.abs(change) / least
+
+
+def _relative_jitter(size: NDArray[np.uint8], work: Numbers, relative: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return float64[64]: relative jitter by power of two of ns; with few names from that of smaller work."""
     rho = np.zeros(_POWERS)
     is_long = size >= _LONG_POWER
     usual = _quantile(work[is_long], relative[is_long]) or np.inf
-    order = np.argsort(size.astype(np.uint8), kind="stable")
+    order = np.argsort(size, kind="stable")  # of numbers of one byte by radix
     work, relative = work[order], relative[order]
     first = np.searchsorted(size[order], np.arange(_POWERS + 1))
     for power in range(_POWERS):
@@ -151,7 +162,7 @@ def _relative_jitter(
     return rho
 
 
-def _quantile(work: NDArray[np.int64], relative: NDArray[np.float64]) -> float | None:
+def _quantile(work: Numbers, relative: NDArray[np.float64]) -> float | None:
     """Return the relative jitter that fits a high quantile of the mean changes of names; None for too few names."""
     num = np.bincount(work)
     names = np.flatnonzero(num)

@@ -20,6 +20,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frames.column_table import ColumnValues, Frame, Texts, concat_frames
+from traceq.grouping import Numbers
 from traceq.intervals import span_index
 from traceq.model import Category, Run, Trace
 
@@ -136,7 +137,7 @@ def _collectives(trace: Trace) -> _Columns:
     messages = events.messages
     has_message = calls.message >= 0
 
-    def of_message(column: NDArray[np.int64] | NDArray[np.int32]) -> NDArray[np.int64]:
+    def of_message(column: Numbers) -> NDArray[np.int64]:
         values = np.full(len(calls), -1)
         values[has_message] = column[calls.message[has_message]]
         return values
@@ -173,7 +174,7 @@ def _partition(trace: Trace) -> _Columns:
     pieces = activity(trace)
     return {
         "category": Texts(pieces.category.astype(np.int64), _TIME_CATEGORIES),
-        "phase": _phase(trace, pieces.phase),
+        "phase": _phase(trace, pieces.phase.astype(np.int64)),
         "step": _step(trace, pieces.parts[:, 0]),
         "start_ns": pieces.parts[:, 0],
         "dur_ns": pieces.ns,

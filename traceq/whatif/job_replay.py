@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.job_graph import JobGraph, job_graph
-from traceq.causes.replay import lasting
+from traceq.causes.savings import lasting
 from traceq.causes.stragglers import StragglerRanks, straggler_ranks
 from traceq.errors import TraceqError
 from traceq.facts.ranks.job import Job, job_of

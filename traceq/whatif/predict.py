@@ -8,7 +8,7 @@ from math import hypot, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.replay import Saving
+from traceq.causes.savings import Saving
 from traceq.frozen import frozen
 from traceq.whatif.intervention import Intervention, RankIntervention
 from traceq.whatif.interventions import WithoutStraggler

@@ -40,7 +40,8 @@ def contracted_part(part: RankPart, cases: Sequence[Case]) -> ContractedRank:
     weight = np.column_stack([part.observed, part.loosest, *_changed(part, cases)])
     between = np.ones(len(part.source), np.bool_)
     between[stays] = False
-    source, target, between_ns = contract(part.source[between], part.target[between], weight[between], kept)
+    source, target = (side[between].astype(np.int64) for side in (part.source, part.target))
+    source, target, between_ns = contract(source, target, weight[between], kept)
     source, target = np.r_[part.source[stays], source], np.r_[part.target[stays], target]
     weight = np.concatenate([weight[stays], between_ns])
     kept[source] = kept[target] = True

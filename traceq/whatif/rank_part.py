@@ -13,6 +13,7 @@ from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, unrecorded
 from traceq.frozen import frozen
+from traceq.grouping import Numbers
 from traceq.intervals import Spans, empty, intersect, measure, spans, subtract
 from traceq.model import Trace
 
@@ -45,10 +46,10 @@ class RankFacts:
 class RankPart:
     """N moments and E edges of one rank, and its K steps.
 
-    `time` int64[N] ns by the trace's clock; `source`, `target` int64[E]; edges from moment 0 start the rank. `observed`
+    `time` int64[N] ns by the trace's clock; `source`, `target` [E]; edges from moment 0 start the rank. `observed`
     int64[E] ns: weights that replay the recording; `loosest` int64[E] ns: without delays that nothing recorded
-    explains, and waits that may not exist. `host` int64[X]: edges on which the host runs, `chain` int64[X] that of its
-    threads; it waits for others in `waits`. `launch` int64[X]: from a launch to its work; `work` int64[E]: the device
+    explains, and waits that may not exist. `host` int64[X]: edges on which the host runs, `chain` [X] that of its
+    threads; it waits for others in `waits`. `launch` int64[X]: from a launch to its work; `work` [E]: the device
     work that an edge runs, -1 for none. `held` int64[Y]: edges that are part of a wait of the host, `hold` int64[Y]: of
     which, `without` int64[Y] ns once that is removed. `call` int64[C]: the edge of each collective, -1 without one.
     `begins`, `ends` int64[K, S]: the moments of which the latest is a step's begin or end, -1 for none; `host_begins`,
@@ -60,15 +61,15 @@ class RankPart:
     trace: Trace
     facts: RankFacts
     time: Ints
-    source: Ints
-    target: Ints
+    source: Numbers
+    target: Numbers
     observed: Ints
     loosest: Ints
     host: Ints
-    chain: Ints
+    chain: Numbers
     waits: Spans
     launch: Ints
-    work: Ints
+    work: Numbers
     held: Ints
     hold: Ints
     without: Ints
@@ -100,7 +101,7 @@ def device_part(trace: Trace, counted: Mask) -> RankPart:
     replay = replay_of(trace)
     edges = replay.graph.edges
     runs = np.flatnonzero(edges.kind == EdgeKind.DURATION)
-    work, edge_of_work = np.full(len(edges), -1), np.full(int(edges.a[runs].max(initial=-1)) + 2, -1)
+    work, edge_of_work = np.full(len(edges), -1, np.int32), np.full(int(edges.a[runs].max(initial=-1)) + 2, -1)
     work[runs] = edges.a[runs]
     edge_of_work[edges.a[runs]] = runs
     call_work = first_work(trace)
@@ -115,8 +116,8 @@ def device_part(trace: Trace, counted: Mask) -> RankPart:
         time=time,
         source=edges.source,
         target=edges.target,
-        observed=replay.observed.weight,
-        loosest=replay.loosest.weight,
+        observed=replay.weight,
+        loosest=replay.weight_in(replay.loosest) if replay.is_a_range else replay.weight,
         host=host,
         chain=replay.chain[edges.target[host]],
         waits=empty(),

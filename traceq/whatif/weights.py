@@ -65,15 +65,18 @@ class Weights:
 
 def _change_ns(part: RankPart, edges: Ints, scaled: Sequence[tuple[Spans, Floats]]) -> Ints:
     """Return by how many ns some edges of the host change."""
+    origin = int(part.time[0])
+    moments, changed = _changed_by(part, scaled, origin)
+    begin, end = (np.interp(part.time[of[edges]] - origin, moments, changed) for of in (part.source, part.target))
+    end -= begin
+    return np.rint(end).astype(np.int64)
+
+
+def _changed_by(part: RankPart, scaled: Sequence[tuple[Spans, Floats]], origin: int) -> tuple[Ints, Floats]:
+    """Return (moments, ns since `origin`; by how many ns the host's time up to each of them changes)."""
     moments = sorted_unique(part.waits.ravel(), *(parts.ravel() for parts, _ in scaled))
     factor = np.where(span_index(part.waits, moments) >= 0, np.nan, 1.0)
     for parts, factors in scaled:
         factor *= np.r_[factors, 1.0][span_index(parts, moments)]
     rate = np.where(np.isnan(factor), 0.0, factor - 1.0)[:-1]
-    origin = int(part.time[0])
-    changed = np.concatenate([[0.0], np.cumsum(rate * np.diff(moments))])
-    begin, end = (
-        np.interp(part.time[of[edges]] - origin, moments - origin, changed) for of in (part.source, part.target)
-    )
-    rounded: Ints = np.rint(end - begin).astype(np.int64)
-    return rounded
+    return moments - origin, np.concatenate([[0.0], np.cumsum(rate * np.diff(moments))])

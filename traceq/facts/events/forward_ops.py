@@ -22,14 +22,14 @@ def is_backward(trace: Trace) -> NDArray[np.bool_]:
 
 
 @once_per_trace
-def forward_op(trace: Trace) -> NDArray[np.int64]:
-    """Return the row of the forward op of each backward op: int64[N], -1 for other rows and if the trace has none.
+def forward_op(trace: Trace) -> NDArray[np.int32]:
+    """Return the row of the forward op of each backward op: int32[N], -1 for other rows and if the trace has none.
 
     Of several forward ops with one number the last is the right one: an op shows the number that the next autograd node
     will get, and the innermost op creates the node.
     """
     events = trace.events
-    forward_row = np.full(len(events), -1)
+    forward_row = np.full(len(events), -1, np.int32)
     backward = np.flatnonzero(is_backward(trace))
     ops = events.rows(Category.CPU_OP)
     forward = ops[(events.sequence[ops] >= 0) & (events.forward_thread[ops] <= 0)]

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.grouping import inverse
+from traceq.grouping import Numbers, inverse
 from traceq.model import Events
 
 __all__ = ["matching", "unique_inverse", "unique_names"]
@@ -30,9 +30,7 @@ def unique_names(events: Events, rows: NDArray[np.int64]) -> tuple[NDArray[np.in
     return names, inverse(names, len(events.strings))[events.name[rows]]
 
 
-def unique_inverse(
-    numbers: NDArray[np.int64] | NDArray[np.int32], size: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def unique_inverse(numbers: Numbers, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (ascending distinct values, index of each number among them) for numbers below `size`.
 
     Like np.unique(return_inverse=True) in linear time; -1 counts as `size` - 1.

@@ -37,13 +37,13 @@ EXPOSED_WAIT, EXPOSED_TRANSFER = "exposed_wait", "exposed_transfer"
 class ExposedPieces:
     """Pieces of one rank's steps in which only collectives run.
 
-    `parts` int64[M, 2] ns by the trace's clock; `step` int64[M] into its steps; `phase` int64[M] into `phases`.
+    `parts` int64[M, 2] ns by the trace's clock; `step` int64[M] into its steps; `phase` int32[M] into `phases`.
     `barriers`: when it is in one, which transfers nothing.
     """
 
     parts: Spans
     step: NDArray[np.int64]
-    phase: NDArray[np.int64]
+    phase: NDArray[np.int32]
     phases: tuple[str, ...]
     barriers: Spans
 

@@ -54,11 +54,11 @@ class ModelledOps:
     """O ops with a model, each with all the work that it or ops inside it did, in U pieces of time.
 
     A piece is an operation of the device, in the order of DeviceWork; in a trace without device work it is the self
-    time of a CPU op. `unit_row` int64[U] into Events; `unit_ns`, `unit_op`, `unit_kind` int64[U]: its duration, the op
-    (into O) that it belongs to, -1 without a model, and its TimeKind. `row` int64[O] into Events, -1 where another
-    window captured the op; `name`, `shapes` int64[O] into `texts`; `work` int64[O] into `works`, the distinct models;
-    `ns` int64[O]; `first` int64[O] the op's first piece; `repeats` bool[O]: a forward op that the backward pass runs
-    again; `tf32` bool[O].
+    time of a CPU op. `unit_row` int64[U] into Events; `unit_ns` int64[U]: its duration; `unit_op` int32[U]: the op
+    (into O) that it belongs to, -1 without a model; `unit_kind` int8[U] of TimeKind. `row` int64[O] into Events, -1
+    where another window captured the op; `name`, `shapes` int64[O] into `texts`; `work` int64[O] into `works`, the
+    distinct models; `ns` int64[O]; `first` int64[O] the op's first piece; `repeats` bool[O]: a forward op that the
+    backward pass runs again; `tf32` bool[O].
     """
 
     row: NDArray[np.int64]
@@ -73,8 +73,8 @@ class ModelledOps:
     works: tuple[Work, ...]
     unit_row: NDArray[np.int64]
     unit_ns: NDArray[np.int64]
-    unit_op: NDArray[np.int64]
-    unit_kind: NDArray[np.int64]
+    unit_op: NDArray[np.int32]
+    unit_kind: NDArray[np.int8]
 
 
 @once_per_trace
@@ -98,7 +98,7 @@ def modelled_ops(trace: Trace) -> ModelledOps:
     captured = np.where(row < 0, ops.of_unit[first], -1)
     work = np.where(row >= 0, owning.work[row], len(owning.works) + ops.work[captured])
     works = (*owning.works, *ops.works)
-    tf32, unit_op = np.zeros(len(row), np.bool_), np.full(len(units.op), -1)
+    tf32, unit_op = np.zeros(len(row), np.bool_), np.full(len(units.op), -1, np.int32)
     np.logical_or.at(tf32, groups.group_ids, matching(trace.events, units.row[owned], _TF32))
     unit_op[owned] = groups.group_ids
     is_arguments = np.array([each.kind == Kind.ARGUMENTS for each in works], np.bool_)
@@ -116,7 +116,7 @@ def modelled_ops(trace: Trace) -> ModelledOps:
         unit_row=units.row,
         unit_ns=units.ns,
         unit_op=unit_op,
-        unit_kind=_kinds(trace, units, ops, unit_op, is_arguments[work]),
+        unit_kind=_kinds(trace, units, ops, unit_op, is_arguments[work]).astype(np.int8),
     )
 
 
@@ -157,7 +157,7 @@ def _ops_of_kernels(trace: Trace) -> NDArray[np.int64]:
 
 
 def _kinds(
-    trace: Trace, units: Units, ops: CapturedOps, unit_op: NDArray[np.int64], is_arguments: NDArray[np.bool_]
+    trace: Trace, units: Units, ops: CapturedOps, unit_op: NDArray[np.int32], is_arguments: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """Return the TimeKind of all pieces of time, int64[U]; bool[O] are the ops of which only arguments are known."""
     has_op = (units.op >= 0) | (ops.of_unit >= 0)

@@ -16,6 +16,7 @@ from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.lines_between_ops import lines_between_ops
 from traceq.facts.timeline.phases import phases
+from traceq.grouping import Numbers
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
@@ -31,10 +32,9 @@ class HostLabels:
         self.trace = trace
         self.texts: dict[str, int] = {"": 0}
 
-    def on_host(self, active: ActiveThread, index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (innermost op, line) of the active thread at some of its times, given by `index`."""
-        time_ns = active.time_ns[index]
-        origin = origins(self.trace, active.track[index], time_ns, time_ns, innermost=active.op[index])
+    def on_host(self, active: ActiveThread) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return (innermost op, line) of the active thread at each of its times."""
+        origin = origins(self.trace, active.track, active.time_ns, active.time_ns, innermost=active.op)
         return self.numbered(origin.texts)[origin.op], self.numbered(origin.texts)[origin.line]
 
     def between_ops(self, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -42,7 +42,7 @@ class HostLabels:
         between = lines_between_ops(self.trace)
         return np.append(self.numbered(between.lines), 0)[between.line_at(time_ns)]
 
-    def of_syncs(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def of_syncs(self, call: Numbers) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return (op or else the call itself, line) of some blocking calls."""
         all_syncs = syncs(self.trace)
         events, origin = self.trace.events, all_syncs.origin
@@ -50,7 +50,7 @@ class HostLabels:
         calls = self._numbers_of_names(events.name[all_syncs.rows[call]])
         return np.where(origin.op[call] > 0, numbers[origin.op[call]], calls), numbers[origin.line[call]]
 
-    def of_launches(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def of_launches(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return (op, line) that launched some work, given the rows of the launching calls."""
         events = self.trace.events
         rows, inverse = unique_inverse(call, len(events))
@@ -58,10 +58,10 @@ class HostLabels:
         numbers = self.numbered(origin.texts)
         return numbers[origin.op][inverse], numbers[origin.line][inverse]
 
-    def of_kernels(self, work: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def of_kernels(self, work: Numbers) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return (op that launched it or else its own name, line) of some device work."""
         events, all_work = self.trace.events, device_work(self.trace)
-        names, line = self._numbers_of_names(events.name[all_work.rows[work]]), np.zeros(len(work), np.int64)
+        names, line = self._numbers_of_names(events.name[all_work.rows[work]]), np.zeros(len(work), np.int32)
         linked = np.flatnonzero(all_work.linked[work])
         op, line[linked] = self.of_launches(all_work.call[work[linked]])
         names[linked] = np.where(op > 0, op, names[linked])
@@ -86,15 +86,15 @@ class HostLabels:
             names[on_track[annotated]] = self._numbers_of_names(events.name[annotations.rows[index[annotated]]])
         return names
 
-    def _numbers_of_names(self, names: NDArray[np.int32]) -> NDArray[np.int64]:
+    def _numbers_of_names(self, names: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the numbers of some names of events."""
         strings = self.trace.events.strings
-        is_used, numbers = np.zeros(len(strings), np.bool_), np.zeros(len(strings), np.int64)
+        is_used, numbers = np.zeros(len(strings), np.bool_), np.zeros(len(strings), np.int32)
         is_used[names] = True
         for name in np.flatnonzero(is_used).tolist():
             numbers[name] = self.texts.setdefault(strings[name], len(self.texts))
         return numbers[names]
 
-    def numbered(self, texts: tuple[str, ...]) -> NDArray[np.int64]:
+    def numbered(self, texts: tuple[str, ...]) -> NDArray[np.int32]:
         """Return the numbers of some texts, new ones included."""
-        return np.array([self.texts.setdefault(text, len(self.texts)) for text in texts], np.int64)
+        return np.array([self.texts.setdefault(text, len(self.texts)) for text in texts], np.int32)

@@ -61,7 +61,7 @@ class Idleness:
     """P pieces of idle time in the counted steps, sorted by time.
 
     `parts` int64[P, 2] ns; `category` int8[P], the category of the partition; `cause` int8[P] of IdleCause; `phase`
-    int64[P]; `name`, `line` int32[P] into `texts`: the op, or for Python the annotation around it; `gap` int64[P]:
+    int32[P]; `name`, `line` int32[P] into `texts`: the op, or for Python the annotation around it; `gap` int32[P]:
     pieces of one gap of one step share a number.
     """
 
@@ -69,10 +69,10 @@ class Idleness:
     parts: Spans
     category: NDArray[np.int8]
     cause: NDArray[np.int8]
-    phase: NDArray[np.int64]
+    phase: NDArray[np.int32]
     name: NDArray[np.int32]
     line: NDArray[np.int32]
-    gap: NDArray[np.int64]
+    gap: NDArray[np.int32]
 
 
 @once_per_trace
@@ -90,12 +90,12 @@ def idleness(trace: Trace) -> Idleness:
     labels = HostLabels(trace)
     name, line = np.zeros(len(parts), np.int32), np.zeros(len(parts), np.int32)
     host = np.flatnonzero((cause == IdleCause.HOST_OP) | (cause == IdleCause.PYTHON))
-    name[host], line[host] = labels.on_host(active, host)
+    name[host], line[host] = labels.on_host(active.take(host))
     without_op = host[name[host] == 0]
     cause[without_op] = IdleCause.HOST if lacks_host_ops(trace) else IdleCause.PYTHON
     name[without_op] = labels.around(active.track[without_op], time_ns[without_op])
     loading = np.flatnonzero(cause == IdleCause.DATA_LOADER)
-    _, line[loading] = labels.on_host(active, loading)
+    _, line[loading] = labels.on_host(active.take(loading))
     line[loading] = np.where(line[loading] > 0, line[loading], labels.between_ops(time_ns[loading]))
     waits = np.flatnonzero(partition.call[piece] >= 0)
     name[waits], line[waits] = labels.of_syncs(partition.call[piece[waits]])
@@ -106,7 +106,8 @@ def idleness(trace: Trace) -> Idleness:
     name[spins], line[spins] = labels.of_kernels(partition.owner[piece[spins]])
     step = count_before(steps(trace).window[:, 0], time_ns)
     begins = np.r_[True, (parts[1:, 0] != parts[:-1, 1]) | (step[1:] != step[:-1])][: len(parts)]
-    return Idleness(tuple(labels.texts), parts, category, cause, partition.phase[piece], name, line, np.cumsum(begins))
+    gap = np.cumsum(begins, dtype=np.int32)
+    return Idleness(tuple(labels.texts), parts, category, cause, partition.phase[piece], name, line, gap)
 
 
 def _idle_pieces(trace: Trace) -> NDArray[np.int64]:

@@ -20,13 +20,17 @@ __all__ = ["ActiveThread", "active_thread", "launching_threads", "parallel_launc
 class ActiveThread:
     """Active thread and its innermost op at K instants.
 
-    `time_ns` int64[K]; `track` int64[K], the active thread; `op` int64[K] into the nest of its ops (host_ops), -1
+    `time_ns` int64[K]; `track` int64[K], the active thread; `op` int32[K] into the nest of its ops (host_ops), -1
     outside all ops.
     """
 
     time_ns: NDArray[np.int64]
     track: NDArray[np.int64]
-    op: NDArray[np.int64]
+    op: NDArray[np.int32]
+
+    def take(self, index: NDArray[np.int64]) -> ActiveThread:
+        """Return the same at some of the instants."""
+        return ActiveThread(self.time_ns[index], self.track[index], self.op[index])
 
     def assign(self, trace: Trace, track: int, index: NDArray[np.int64]) -> None:
         """Make a thread the active one at those of the instants `index` (int64[]) at which it is in an op."""
@@ -66,6 +70,6 @@ def parallel_launches(trace: Trace) -> float:
     return float((active_thread(trace, trace.events.ts[calls]).track != tracks(trace)[calls]).mean())
 
 
-def _innermost_op(trace: Trace, track: int, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+def _innermost_op(trace: Trace, track: int, time_ns: NDArray[np.int64]) -> NDArray[np.int32]:
     ops = host_ops(trace).get(track)
-    return ops.innermost_at(time_ns) if ops is not None else np.full(len(time_ns), -1)
+    return np.full(len(time_ns), -1, np.int32) if ops is None else ops.innermost_at(time_ns).astype(np.int32)

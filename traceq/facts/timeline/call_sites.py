@@ -21,7 +21,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import OTHER, phases
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
-from traceq.grouping import group, ordinals
+from traceq.grouping import Numbers, group, ordinals
 from traceq.intervals import sorted_unique
 from traceq.model import CallStacks, Category, Trace
 
@@ -73,12 +73,12 @@ def is_at_line(recorded: str, given: str) -> bool:
 
 @frozen(eq=False)
 class Origins:
-    """Origins of K calls: `op`, `module`, `line` int64[K] into `texts`; "" if the trace does not record it."""
+    """Origins of K calls: `op`, `module`, `line` int32[K] into `texts`; "" if the trace does not record it."""
 
     texts: tuple[str, ...]
-    op: NDArray[np.int64]
-    module: NDArray[np.int64]
-    line: NDArray[np.int64]
+    op: NDArray[np.int32]
+    module: NDArray[np.int32]
+    line: NDArray[np.int32]
 
 
 def origins(
@@ -88,17 +88,17 @@ def origins(
     end: NDArray[np.int64],
     rows: NDArray[np.int64] | None = None,
     copies: NDArray[np.bool_] | None = None,
-    innermost: NDArray[np.int64] | None = None,
+    innermost: Numbers | None = None,
 ) -> Origins:
     """Return op, module and line of host calls [start, end) ns on their threads.
 
     `rows` int64[K] are the calls' rows of Events: an op of the same external id close by made the call (in 2023 those
-    ids of ops and of calls are not the same). Otherwise the op is found by time, or is `innermost` (int64[K], an index
+    ids of ops and of calls are not the same). Otherwise the op is found by time, or is `innermost` ([K], an index
     into the thread's nest of host_ops); that of a call that `copies` (bool[K]) also shortly before or after it.
     """
     op_by_id = None if rows is None else _ops_with_same_id(trace, rows)
     texts: dict[str, int] = {"": 0}
-    op, module, line = (np.zeros(len(track), np.int64) for _ in range(3))
+    op, module, line = (np.zeros(len(track), np.int32) for _ in range(3))
     has_lines = len(trace.events.stacks.row) > 0 or trace.lines is not None
     for number in sorted_unique(track).tolist():
         calls = np.flatnonzero(track == number)
@@ -163,7 +163,7 @@ def user_line(frames: Sequence[str]) -> str:
     return source_line(next(user_frames, ""))
 
 
-def _first_known(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
+def _first_known(first: Numbers, second: Numbers) -> Numbers:
     return np.where(first > 0, first, second)
 
 
@@ -218,7 +218,7 @@ def _op_names(trace: Trace, ops: Nest, index: NDArray[np.int64], texts: dict[str
     """Return the text number of the name of each op; 0 for index -1."""
     by_op = len(index) > len(ops.rows)  # then it is cheaper to number the names of all ops once
     names, inverse = unique_names(trace.events, ops.rows if by_op else ops.rows[index])
-    numbers = np.array([_number(texts, trace.events.strings[name]) for name in names.tolist()], np.int64)
+    numbers = np.array([_number(texts, trace.events.strings[name]) for name in names.tolist()], np.int32)
     op_name = numbers[inverse][index] if by_op else numbers[inverse]
     return np.where(index >= 0, op_name, 0)
 
@@ -282,11 +282,9 @@ def _modules(trace: Trace, frames: Nest, time_ns: NDArray[np.int64], texts: dict
     return np.where(index >= 0, np.array(numbers, np.int64)[inverse], 0)
 
 
-def _lines_of_ops(
-    trace: Trace, track: int, ops: Nest, index: NDArray[np.int64], texts: dict[str, int]
-) -> NDArray[np.int64]:
+def _lines_of_ops(trace: Trace, track: int, ops: Nest, index: NDArray[np.int64], texts: dict[str, int]) -> Numbers:
     """Return the line of each op by the call stack of the op or an enclosing one, else by the embedded table."""
-    line = np.zeros(len(index), np.int64)
+    line: Numbers = np.zeros(len(index), np.int32)
     if len(trace.events.stacks.row):
         line = _stack_lines(trace, trace.events.stacks, ops, index, texts)
     if trace.lines is not None and track == main_track(trace):

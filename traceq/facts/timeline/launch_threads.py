@@ -12,6 +12,7 @@ from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread, launching_threads, parallel_launches
 from traceq.frozen import frozen
+from traceq.grouping import Numbers
 from traceq.intervals import Spans, complement, empty, sorted_unique, spans
 from traceq.model import Category, Trace
 
@@ -86,11 +87,9 @@ def chain_of(track: NDArray[np.int64], chains: ThreadChains) -> NDArray[np.int64
     return chain
 
 
-def active_in_chains(
-    trace: Trace, time_ns: NDArray[np.int64], chain: NDArray[np.int64], chains: ThreadChains
-) -> ActiveThread:
-    """Return the active thread at each time among those of the chain int64[K] that is asked for there."""
-    active = ActiveThread(time_ns, np.zeros(len(time_ns), np.int64), np.full(len(time_ns), -1))
+def active_in_chains(trace: Trace, time_ns: NDArray[np.int64], chain: Numbers, chains: ThreadChains) -> ActiveThread:
+    """Return the active thread at each time among those of the chain [K] that is asked for there."""
+    active = ActiveThread(time_ns, np.full(len(time_ns), -1), np.full(len(time_ns), -1, np.int32))
     for number, threads in enumerate(chains):
         chosen = np.flatnonzero(chain == number)
         of_chain = active_thread(trace, time_ns[chosen], threads)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
-from functools import cached_property
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from traceq.facts.events.communication_kernels import COMMUNICATION_OP, COMMUNICATION_ROW, is_communication
@@ -90,22 +90,22 @@ HOST_CAUSED = (TimeCategory.SYNC_WAIT, TimeCategory.ALLOC_WAIT, TimeCategory.HOS
 """The device is idle because the host has not yet launched the next piece of work."""
 
 
-@frozen(eq=False, slots=False)
+@frozen(eq=False)
 class Activity:
     """M pieces of time, sorted and without gaps.
 
-    `parts` int64[M, 2] ns; `category` int8[M]; `phase` int64[M]; `owner` int64[M] into DeviceWork, the op that runs on
-    the device or else the next one, -1 without one; `call` int64[M] into BlockingCalls during a sync_wait or
+    `parts` int64[M, 2] ns; `category` int8[M]; `phase` int32[M]; `owner` int32[M] into DeviceWork, the op that runs on
+    the device or else the next one, -1 without one; `call` int32[M] into BlockingCalls during a sync_wait or
     alloc_wait, else -1.
     """
 
     parts: Spans
     category: NDArray[np.int8]
-    phase: NDArray[np.int64]
-    owner: NDArray[np.int64]
-    call: NDArray[np.int64]
+    phase: NDArray[np.int32]
+    owner: NDArray[np.int32]
+    call: NDArray[np.int32]
 
-    @cached_property
+    @property
     def ns(self) -> NDArray[np.int64]:
         """int64[M]: length of each piece."""
         return self.parts[:, 1] - self.parts[:, 0]
@@ -171,8 +171,9 @@ def _device_activity(trace: Trace) -> Activity:
     opening = _opening(trace, work)
     ends = calls.start, calls.end, labels.main.parts.ravel(), unrecorded(trace).ravel(), opening.since
     pieces = _pieces(trace, work.start, work.end, launch_ends, *ends)
-    start = pieces[:, 0].copy()
-    category, owner, call = np.full(len(start), -1, np.int8), np.full(len(start), -1), np.full(len(start), -1)
+    start = pieces[:, 0]
+    category, owner = np.full(len(start), -1, np.int8), np.full(len(start), -1, np.int32)
+    call = owner.copy()
     is_kernel, is_comm = trace.events.category[work.rows] == Category.KERNEL, is_communication(trace)
     spins = is_spin_wait(trace)
     for code, mask in (
@@ -191,7 +192,7 @@ def _device_activity(trace: Trace) -> Activity:
     hidden = idle[contains(unrecorded(trace), start[idle])]
     category[hidden], call[hidden] = TimeCategory.UNRECORDED, -1
     by_work = np.isin(category, (*BUSY, TimeCategory.SPIN_WAIT, TimeCategory.LAUNCH_LATENCY))
-    phase = np.where(by_work, labels.work_phase[owner], labels.main_phase_at(start))
+    phase = np.where(by_work, labels.work_phase[owner], labels.main_phase_at(start)).astype(np.int32)
     phase[hidden] = labels.unattributed
     return Activity(pieces, category, phase, owner, call)
 
@@ -293,17 +294,20 @@ def _cpu_activity(trace: Trace) -> Activity:
         (TimeCategory.CPU_COMPUTE, spans(events.ts[in_node], events.end[in_node])),  # the highest priority comes last
     )
     pieces = _pieces(trace, phases(trace).main.parts.ravel(), *(layer.ravel() for _, layer in layers))
-    start = pieces[:, 0].copy()
+    start = pieces[:, 0]
     category = np.full(len(start), TimeCategory.PYTHON, np.int8)
     for code, layer in layers:
         category[contains(layer, start)] = code
-    none = np.full(len(start), -1)
-    return Activity(pieces, category, phases(trace).main_phase_at(start), none, none)
+    none = np.full(len(start), -1, np.int32)
+    return Activity(pieces, category, phases(trace).main_phase_at(start).astype(np.int32), none, none)
 
 
 def _pieces(trace: Trace, *boundaries: NDArray[np.int64]) -> Spans:
-    """Return the trace's time, from its start to its end, cut at all boundaries and step windows: int64[M, 2] ns."""
+    """Return the trace's time, from its start to its end, cut at all boundaries and step windows: int64[M, 2] ns.
+
+    A view of the M + 1 edges, each of which ends one piece and begins the next.
+    """
     start, end = extent(trace)
     edges = sorted_unique(np.array([start, end]), steps(trace).window.ravel(), *boundaries)
     edges = edges[(edges >= start) & (edges <= end)]
-    return np.column_stack([edges[:-1], edges[1:]])
+    return sliding_window_view(edges, 2)

@@ -96,7 +96,7 @@ def _partition(trace: Trace) -> DerivedTrack:
     last = np.r_[first[1:] - 1, len(partition.category) - 1]
     spans = np.column_stack([partition.parts[first, 0], partition.parts[last, 1]])
     names = [category.name.lower() for category in TimeCategory]
-    phase = Argument("phase", partition.phase[first], phases(trace).names)
+    phase = Argument("phase", partition.phase[first].astype(np.int64), phases(trace).names)
     return DerivedTrack("where the time goes", spans, partition.category[first].astype(np.int64), names, (phase,))
 
 
@@ -124,9 +124,9 @@ def _syncs(trace: Trace) -> DerivedTrack:
     return DerivedTrack("syncs", spans, name.reshape(-1), names, arguments)
 
 
-def _absent_if_empty(text: NDArray[np.int64]) -> NDArray[np.int64]:
+def _absent_if_empty(text: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return the indices with -1 for the first text of Origins, which is empty."""
-    return np.where(text > 0, text, -1)
+    return np.where(text > 0, text, -1).astype(np.int64)
 
 
 def _collectives(trace: Trace, waits: NDArray[np.int64]) -> DerivedTrack:

@@ -15,6 +15,7 @@ from traceq.facts.timeline.host_stacks import host_pieces
 from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.grouping import Numbers
 from traceq.intervals import Spans
 from traceq.model import Trace
 from traceq.renderers.html.timeline.spans import Label, Labels, Lane, labelled
@@ -77,11 +78,11 @@ def _syncs(trace: Trace, window: tuple[int, int], labels: Labels, savings: SyncS
     texts, strings = waits.origin.texts, trace.events.strings
     names, paths = phases(trace).names, (*modules(trace).paths, "")
     module = modules_at(trace, tracks(trace)[waits.rows[index]], waits.start[index] + waits.blocked[index] // 2)
-    columns = [
-        waits.kind[index].astype(np.int64),
+    columns: list[Numbers] = [
+        waits.kind[index],
         waits.origin.op[index],
         waits.origin.line[index],
-        trace.events.name[waits.rows[index]].astype(np.int64),
+        trace.events.name[waits.rows[index]],
         module,
         waits.phase[index],
     ]

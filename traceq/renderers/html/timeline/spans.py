@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.frozen import frozen
-from traceq.grouping import group
+from traceq.grouping import Numbers, group
 
 __all__ = ["BLOCK", "Label", "Labels", "Lane", "labelled"]
 
@@ -83,7 +83,7 @@ class Lane:
         return len(self.start)
 
 
-def labelled(labels: Labels, columns: Sequence[NDArray[np.int64]], label_of: Callable[..., Label]) -> NDArray[np.int64]:
+def labelled(labels: Labels, columns: Sequence[Numbers], label_of: Callable[..., Label]) -> NDArray[np.int64]:
     """Return the label of each row: int64[N]; `label_of` is called with the values of each distinct combination."""
     if len(columns[0]) == 0:
         return np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-// Columns of int64 that Python functions hand to loops in C++.
+// Columns that Python functions hand to loops in C++: int64 where nothing else is said.
 
 #pragma once
 
@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-// Contiguous int64 buffers of the arguments, the last of which are written to; released at the end.
+// Contiguous buffers of the arguments, the last of which are written to; released at the end.
 template <int kNum>
 class Columns {
 public:
@@ -22,8 +22,17 @@ public:
         }
         return true;
     }
-    int64_t* operator[](int index) const { return static_cast<int64_t*>(views_[index].buf); }
-    Py_ssize_t size(int index) const { return views_[index].len / Py_ssize_t(sizeof(int64_t)); }
+    int64_t* operator[](int index) const { return of<int64_t>(index); }
+    Py_ssize_t size(int index) const { return size_of<int64_t>(index); }
+
+    template <typename Number>
+    Number* of(int index) const {
+        return static_cast<Number*>(views_[index].buf);
+    }
+    template <typename Number>
+    Py_ssize_t size_of(int index) const {
+        return views_[index].len / Py_ssize_t(sizeof(Number));
+    }
 
 private:
     Py_buffer views_[kNum];
