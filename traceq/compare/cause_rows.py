@@ -22,6 +22,7 @@ from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import REPLACED_BY, Cause, Chain, share, sorted_causes
 from traceq.compare.run_to_run import comparable, jitter, pace
 from traceq.facts.timeline.call_sites import line_function
+from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 
 __all__ = ["cause_rows"]
@@ -94,7 +95,9 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
         text = jitter_name(len(rest.labels), rest.ns / num_steps, rest.sd_ns / num_steps)
         phase = table.most_in(rest.labels)
         causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps, phase))
-    return _whole(causes, sign, delta_ns, _common_phases(parts))
+    ends = [steps(side[0].trace).by_device for side in (common.a, common.b)]
+    residual = "steps that only one side has" if ends[0] == ends[1] else "steps that do not both end with the device"
+    return _whole(causes, sign, delta_ns, _common_phases(parts), residual)
 
 
 def _common_phases(parts: Contributions) -> set[str]:
@@ -322,8 +325,10 @@ def _other(kind: str, name: str, ns: float, sd_ns: float = 0, phase: str = "") -
     return _Unrounded(cause, ns, 0)
 
 
-def _whole(causes: Sequence[_Unrounded], sign: int, delta_ns: int, phases: Collection[str]) -> tuple[Cause, ...]:
-    """Return the causes in whole ns that add up to the delta, those of steps that only one side has included."""
+def _whole(
+    causes: Sequence[_Unrounded], sign: int, delta_ns: int, phases: Collection[str], residual: str
+) -> tuple[Cause, ...]:
+    """Return the causes in whole ns that add up to the delta, what paired steps do not have as the `residual`."""
     ordered = sorted(causes, key=lambda row: (row.cause.kind == "jitter", -abs(row.ns), row.cause.key))
     running = np.rint(np.cumsum([0.0, *(row.ns for row in ordered)])).astype(np.int64)
     result = []
@@ -341,8 +346,8 @@ def _whole(causes: Sequence[_Unrounded], sign: int, delta_ns: int, phases: Colle
         return *result, _signed(last, 1, last.delta_ns + rest_ns, last.count_ns, delta_ns)
     if not rest_ns:
         return tuple(result)
-    steps = _other("residual", "steps that only one side has", rest_ns).cause
-    return *result, _signed(steps, 1, rest_ns, 0, delta_ns)
+    rest = _other("residual", residual, rest_ns).cause
+    return *result, _signed(rest, 1, rest_ns, 0, delta_ns)
 
 
 def _signed(cause: Cause, sign: int, ns: int, count_ns: int, delta_ns: int) -> Cause:

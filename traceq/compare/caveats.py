@@ -24,6 +24,7 @@ __all__ = [
     "not_interleaved",
     "not_paired",
     "other_loader",
+    "other_step_ends",
     "separate_builds",
     "side_caveats",
     "unmatched_ranks",
@@ -158,6 +159,16 @@ def captured_graphs(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
             text = f"{name} captures {captured_words(num)} in what is compared: that, with its warm-up, is paid once"
             caveats.append(Caveat("graph_capture", text))
     return tuple(caveats)
+
+
+def other_step_ends(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
+    """Return a caveat where steps end with the device's work on one side alone, as traces of few steps may show it."""
+    ends = [side.job.ranks[0].steps for side in (a, b) if side.job.ranks]
+    if len(ends) < 2 or not all(each.marked for each in ends) or ends[0].by_device == ends[1].by_device:
+        return ()
+    by_device, by_host = "AB" if ends[0].by_device else "BA"
+    text = f"Steps of {by_device} end with their work on the device, those of {by_host} with the host"
+    return (Caveat("other_step_ends", f"{text}: part of their difference is how they are measured"),)
 
 
 def unmatched_ranks(a: Run, b: Run) -> tuple[Caveat, ...]:

@@ -17,6 +17,7 @@ from traceq.compare.caveats import (
     captured_graphs,
     lost_device,
     other_loader,
+    other_step_ends,
     separate_builds,
     side_caveats,
     unmatched_ranks,
@@ -201,7 +202,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     cpu = compare_cpu(a, b, threshold_pct, samples)
     of_verdict = (*(comparison.caveats if comparison else ()), *separate_builds(a, b, comparison, cpu))
     of_ranks = (each for note in (lost_device, unrecorded_work, captured_graphs) for each in note(a.ranks, b.ranks))
-    of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *confounders(a, b))
+    of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *other_step_ends(a.ranks, b.ranks), *confounders(a, b))
     diff = Diff(
         a=_source(a),
         b=_source(b),
@@ -249,10 +250,10 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_o
         pace=no_change or (_WITH_COLD_START if cold_start and not is_unprofiled else ""),
         alone=alone_text((diff.a_name, diff.b_name), diff.causes, diff.traced) if diff.traced else "",
     )
-    captured = (f"{caveat.text}." for caveat in captured_graphs(a.ranks, b.ranks))
+    limits = (f"{each.text}." for note in (captured_graphs, other_step_ends) for each in note(a.ranks, b.ranks))
     return (
         lead,
-        *captured,
+        *limits,
         *device_words(a, b),
         *cold_start,
         *recording_words(a, b, (diff.a_name, diff.b_name)),
