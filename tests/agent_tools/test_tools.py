@@ -267,7 +267,7 @@ FAULTS = [
     ("findings", {"path": JOB, "ranks": "7"}, "rank 7.*ranks 0-1"),
     ("findings", {"path": JOB, "ranks": "x"}, "--ranks x: 'x' is not a rank"),
     ("query", {"path": JOB, "sql": "from sync"}, 'Did you mean "syncs".*the tables are events, device_ops, .* steps'),
-    ("query", {"path": JOB, "sql": "select lin from syncs"}, 'Candidate bindings: .*"line"'),
+    ("query", {"path": JOB, "sql": "select lin from syncs"}, 'Candidate bindings: .*line"'),
     ("query", {"path": JOB, "sql": "garbage"}, "Parser Error.*the tables are"),
     ("query", {"path": JOB, "sql": ""}, "no statement"),
     ("query", {"path": JOB, "sql": "from read_csv('/etc/passwd')"}, "Permission Error"),

@@ -14,6 +14,7 @@ from terminal import PROGRAM, traceq
 from traceq.commands import SUMMARIES
 
 
+@pytest.mark.pinned
 def test_help_of_every_command_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = [(words, traceq(*words)) for words in (["--help"], *([name, "--help"] for name in SUMMARIES))]
@@ -27,6 +28,7 @@ def test_without_words_there_is_help_and_no_success() -> None:
     assert outcome.err.startswith("Usage: traceq [OPTIONS] COMMAND")
 
 
+@pytest.mark.pinned
 @pytest.mark.parametrize(
     ("words", "error"),
     [

@@ -99,6 +99,7 @@ def test_options_behind_the_first_word_of_a_job_are_the_job_s(words: list[str]) 
     assert taken == taken_by_typer("record", [*words, "--", *job])
 
 
+@pytest.mark.pinned
 @pytest.mark.parametrize("name", ["", *SUMMARIES])
 def test_stored_help_is_that_of_typer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = STORED / f"{name or 'traceq'}.txt"
@@ -123,6 +124,7 @@ def test_help_of_a_narrow_terminal_is_narrow() -> None:
     assert max(map(len, narrow.out.splitlines())) <= 60 < max(map(len, shell("$TRACEQ show --help").out.splitlines()))
 
 
+@pytest.mark.pinned
 def test_shells_that_ask_for_completions_are_answered_by_typer() -> None:
     answer = shell("_TRACEQ_COMPLETE=complete_bash COMP_WORDS='traceq sh' COMP_CWORD=1 $TRACEQ")
     assert answer.err == "Shell bash not supported.\n"

@@ -241,7 +241,7 @@ def test_unsafe_opens_files_and_settings_and_says_so(tmp_path: Path) -> None:
 def test_an_unknown_name_lists_the_tables_and_a_close_column() -> None:
     with pytest.raises(UsageFault, match=f"the tables are {', '.join(NAMES)} "):
         rows(RUN, "from sync")
-    with pytest.raises(UsageFault, match=f'Candidate bindings: .*"blocked_ns".*the tables are {", ".join(NAMES)} '):
+    with pytest.raises(UsageFault, match=f'Candidate bindings: .*blocked_ns".*the tables are {", ".join(NAMES)} '):
         rows(RUN, "select blocked from syncs")
 
 
