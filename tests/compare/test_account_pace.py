@@ -161,3 +161,9 @@ def test_the_same_ops_of_one_trace_each_neither_cost_nor_save() -> None:
     nodes = [[op("aten::mm", 20 * number, 19), op("aten::ne", 20 * number + 1, 15)] for number in range(20)]
     plain, checked = build(*(node[0] for node in nodes)), build(*(each for node in nodes for each in node))
     assert "same ops" not in words(plain, checked)[0]  # those inside others are more, as in anomaly mode
+    names = {"resize_": True, "view": True, "ne": False}
+    for name, is_same in names.items():
+        other = build(
+            *(each for at in range(0, 800, 40) for each in (op("aten::mm", at, 39), op(f"aten::{name}", at + 1, 15)))
+        )
+        assert ("same ops" in words(plain, other)[0]) == is_same  # what other versions of torch run inside of others

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from traceq.analysis._wording import in_phase, python_place
 from traceq.facts.events.device_work import device_work
 from traceq.facts.stalls.idle_time import IdleCause, idleness
+from traceq.facts.timeline.data_loading import loader_iterations
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.grouping import group
-from traceq.intervals import contains
+from traceq.intervals import contains, spans
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
@@ -23,6 +24,9 @@ __all__ = ["HostCauses", "host_causes", "host_words", "lack_host_ops", "place_wo
 
 HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
 """(cause, op, line, phase) -> ns of a mean counted step, as the rows of `idle` have it."""
+
+_FIRST_BATCH = "until its first batch"
+"""In place of the op: what the loader does once, its workers' start included."""
 
 _MOST, _LEAST_SHARE, _LEAST_REST = 2, 0.1, 0.01
 """Causes that are named at most, and the parts of the host-bound time from which one is, and what is left is told."""
@@ -42,13 +46,15 @@ def host_causes(trace: Trace, chosen: NDArray[np.bool_] | None = None) -> HostCa
     is_chosen = idle.category == category
     if chosen is not None:
         is_chosen &= contains(steps(trace).window[chosen], idle.parts[:, 0])
-    pieces = np.flatnonzero(is_chosen)
-    groups = group([each[pieces] for each in (idle.cause, idle.name, idle.line, idle.phase)])
+    pieces, begins = np.flatnonzero(is_chosen), loader_iterations(trace)
+    starts = contains(spans(*begins.whole[~begins.is_again].T), idle.parts[pieces, 0])
+    starts &= idle.cause[pieces] == IdleCause.DATA_LOADER
+    groups = group([*(each[pieces] for each in (idle.cause, idle.name, idle.line, idle.phase)), starts.view(np.int8)])
     num_steps = int(of_steps.sum())
     sums = groups.sum((idle.parts[:, 1] - idle.parts[:, 0])[pieces])
     return {
-        (IdleCause(cause), idle.texts[op], idle.texts[line], names[phase]): ns / num_steps
-        for (cause, op, line, phase), ns in zip(groups.keys.tolist(), sums, strict=True)
+        (IdleCause(cause), _FIRST_BATCH if is_start else idle.texts[op], idle.texts[line], names[phase]): ns / num_steps
+        for (cause, op, line, phase, is_start), ns in zip(groups.keys.tolist(), sums, strict=True)
     }
 
 
@@ -90,7 +96,7 @@ def _place(cause: IdleCause, op: str, line: str, loader: str) -> str:
         return ""
     at_line = f"at {line}" if line else ""
     if cause == IdleCause.DATA_LOADER:
-        return f"in {loader} {at_line}".strip()
+        return " ".join(filter(None, ("in", loader, op, at_line)))
     if cause == IdleCause.PYTHON:
         return at_line or python_place(op)
     return f"in {op} {at_line}".strip()

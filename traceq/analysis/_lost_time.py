@@ -322,9 +322,16 @@ class LostTime:
         least, most = (round(max(float(np.mean(ns)) - self._once_ns(category), 0.0)) for ns in ends)
         return Saving(least, most)
 
+    def _of_ranks(self, category: str) -> str:
+        """Return `, mean of ranks`, or of which part of them it is known; "" for a single rank."""
+        num, num_ranks = len(self.saved[category]), len(self.job.ranks)
+        if num < num_ranks:
+            return f", {'mean ' * (num > 1)}of {num} of {num_ranks} ranks, not known of the others"
+        return ", mean of ranks" * (num_ranks > 1)
+
     def _saves(self, category: str, saving: Saving) -> str:
         once_ns, own_ns = self._once_ns(category), float(self._ns(category).mean())
-        on_rank, of_ranks = "", ", mean of ranks" if len(self.job.ranks) > 1 else ""
+        on_rank, of_ranks = "", self._of_ranks(category)
         if self.last is not None:
             own_ns, of_ranks = self.last_ns.get(category, 0.0), ""
             rank = f"on rank {self.last}, which waits least for others, the first collective aside,"

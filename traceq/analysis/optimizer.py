@@ -139,8 +139,9 @@ def _unfused(trace: Trace) -> Finding | None:
     step_ns, name = round(slowest.window_ns / len(window)), slowest.name
     time = f"{format_value(step_ns, Unit.NS)} {per_step(trace_steps)}"
     share = format_value(100 * slowest.window_ns / whole_ns, Unit.PERCENT)
+    since = "" if len(device_work(trace)) else ", on a CPU from torch 2.4 on,"
     text = (
         f"unfused optimizer: {name} takes {time} ({share}) and runs as {slowest.implementation}: "
-        f"{name}(..., fused=True) can save at most part of this"
+        f"{name}(..., fused=True){since} can save at most part of this"
     )
     return Finding("unfused_optimizer", "medium", text, step_ns)

@@ -22,6 +22,7 @@ from traceq.compare.side import Side
 from traceq.compare.thread_blocks import block_difference
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops
+from traceq.facts.events.ops_on_cpu import ALLOCATES, VIEW
 from traceq.facts.timeline.cold_start import cold_ns, cold_share
 from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
 from traceq.facts.timeline.phases import phases
@@ -173,9 +174,13 @@ def _has_place(cause: Cause) -> bool:
 
 
 def _num_apart(a: Trace, b: Trace) -> float:
-    """Return how many more or fewer ops B runs per step, also inside of others, beyond what a draw changes."""
+    """Return how many more or fewer ops B runs per step, also inside of others, beyond what a draw changes.
+
+    Views and allocations compute nothing, and other versions of torch run others.
+    """
     ours, theirs = op_calls_per_step(a), op_calls_per_step(b)
-    apart = sum(abs(ours.get(op, 0.0) - theirs.get(op, 0.0)) for op in ours.keys() | theirs.keys())
+    computing = [op for op in ours.keys() | theirs.keys() if not (VIEW.match(op) or ALLOCATES.match(op))]
+    apart = sum(abs(ours.get(op, 0.0) - theirs.get(op, 0.0)) for op in computing)
     return max(apart - _DRAWN * sum(ours.values()), 0.0)
 
 

@@ -15,7 +15,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.intervals import ascending, sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["VIEW", "ops_on_cpu"]
+__all__ = ["ALLOCATES", "VIEW", "ops_on_cpu"]
 
 VIEW = re.compile(
     r"^(aten::)?(detach|alias|t|transpose|permute|_?(unsafe_)?view|_?reshape\w*|as_strided|expand|select|slice|narrow|"
@@ -23,7 +23,7 @@ VIEW = re.compile(
 )
 """Ops that compute nothing."""
 _COMPUTES = re.compile(r"^(?!autograd::|c10d::)\w+::\w+$")
-_ALLOCATES = re.compile(r"^aten::(new_)?(empty|resize|set)")
+ALLOCATES = re.compile(r"^aten::(new_)?(empty|resize|set)")
 _LEAST_NS = 100_000
 """Self time from which an op that launches nothing computes: what is shorter may be what a launch needs."""
 
@@ -37,7 +37,7 @@ def ops_on_cpu(trace: Trace) -> NDArray[np.int64]:
     events, rows = trace.events, trace.events.rows(Category.CPU_OP)
     rows = rows[events.dur[rows] >= _LEAST_NS]
     computes = matching(events, rows, _COMPUTES) if len(device_work(trace)) else np.zeros(len(rows), np.bool_)
-    for others in (VIEW, _ALLOCATES):
+    for others in (VIEW, ALLOCATES):
         computes &= ~matching(events, rows, others)
     rows = rows[computes]
     rows = rows[~_has_call(trace, rows)]
