@@ -319,7 +319,7 @@ def test_exposed_communication_of_several_ranks_is_waiting_and_transfer() -> Non
             for index, (from_us, to_us) in enumerate(((20 + start, 30 + start), (start + 600 + late, start + 900))):
                 corr = 10 * k + 2 + index
                 events += [
-                    comms("allreduce", from_us - 5, 2, (100, 100)),
+                    comms("allreduce", from_us - 5, 2, (100 + index, 100 + index)),
                     launch(from_us - 4, 1, corr),
                     kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", from_us, to_us - from_us, corr, stream=20),
                 ]
@@ -340,6 +340,31 @@ def test_exposed_communication_of_several_ranks_is_waiting_and_transfer() -> Non
     alone = analyze(Run("one", (rank(0, 0),)), "partition")
     (lost,) = (finding.text for finding in alone.findings if "exposed" in finding.code)
     assert "collectives run while nothing computes; traces of all ranks tell waiting from transfer; " in lost
+
+
+MOSTLY_WAIT = (
+    ", and mostly wait: as long as the shortest of each size, they transfer for at most about 40.0 us of it; "
+    "traces of all ranks tell which is late; "
+)
+UNKNOWN = "; traces of all ranks tell waiting from transfer; "
+
+
+@pytest.mark.parametrize(
+    ("has_sizes", "num_late", "says"), [(True, 1, MOSTLY_WAIT), (False, 1, UNKNOWN), (True, 4, UNKNOWN)]
+)
+def test_calls_of_one_size_tell_that_the_long_ones_wait(has_sizes: bool, num_late: int, says: str) -> None:
+    """One step, which reduces as much four times, in 10 us, or in 90 us where another rank is late."""
+    events = [step(0, 100), op("aten::mm", 0, 1), launch(1, 1, 1), kernel("gemm", 5, 495, 1)]
+    start = 500
+    for index in range(4):
+        ns = 90 if index < num_late else 10
+        events += [comms("allreduce", 10 * index + 10, 8, (100, 100))] if has_sizes else []
+        events += [launch(10 * index + 12, 2, 2 + index)]
+        events += [kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", start, ns, 2 + index)]
+        start += ns
+    trace = build(*events, **world(0, 2))
+    (lost,) = (each.text for each in analyze(Run("", (trace,)), "partition").findings if each.code == "exposed_comm")
+    assert f"collectives run while nothing computes{says}" in lost
 
 
 @pytest.mark.parametrize(("start", "lacks_work"), [(3_010, False), (4_000, True)])

@@ -164,6 +164,6 @@ def test_the_same_ops_of_one_trace_each_neither_cost_nor_save() -> None:
     names = {"resize_": True, "view": True, "ne": False}
     for name, is_same in names.items():
         other = build(
-            *(each for at in range(0, 800, 40) for each in (op("aten::mm", at, 39), op(f"aten::{name}", at + 1, 15)))
+            *(each for us in range(0, 800, 40) for each in (op("aten::mm", us, 39), op(f"aten::{name}", us + 1, 15)))
         )
         assert ("same ops" in words(plain, other)[0]) == is_same  # what other versions of torch run inside of others

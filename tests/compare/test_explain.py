@@ -10,10 +10,11 @@ from item_trace import with_item
 
 from traceq.compare.account_causes import account_causes
 from traceq.compare.attribution import ledger
+from traceq.compare.diff import diff_runs
 from traceq.compare.explain import explain
 from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import Cause, CellDelta, Chain
-from traceq.model import Trace
+from traceq.model import Run, Trace
 
 Deltas = dict[tuple[str, str], int]
 Answer = tuple[int, Deltas, dict[str, Cause]]
@@ -356,3 +357,27 @@ def test_an_op_that_runs_a_layer_is_at_the_line_that_calls_it() -> None:
     _, _, causes = explained(outer, [*outer, *added])
     (cause,) = (cause for cause in causes.values() if cause.delta_num)
     assert (cause.name, cause.line, cause.delta_num) == ("CheckpointFunction", "model.py:12 forward", 1)
+
+
+@pytest.mark.parametrize("with_device", [False, True])
+@pytest.mark.parametrize(("evaluates", "in_steps"), [((1, 2), "2 of 3"), ((1,), "1 of 3"), ((1, 2, 3), "")])
+def test_what_only_some_traced_steps_have_says_so(with_device: bool, evaluates: tuple[int, ...], in_steps: str) -> None:
+    """As of an evaluation that began at the end of a step, which no arm adds or removes."""
+
+    def steps(reading: tuple[int, ...]) -> Trace:
+        rows: list[Event] = []
+        for number in range(1, 4):
+            start = 1000 * number
+            rows += [step(start, 1000, number), op("aten::mm", start + 2, 20)]
+            rows += [launch(start + 5, 5, number + 1), kernel("gemm", start + 15, 500, number + 1)] * with_device
+            if number in reading:
+                rows.append(op("aten::item", start + 30, 600))
+                copy = (
+                    call("cudaMemcpyAsync", start + 35, 590, number + 11),
+                    memcpy("DtoH", start + 520, 2, number + 11),
+                )
+                rows += copy * with_device
+        return build(*rows)
+
+    causes = diff_runs(Run("a", (steps(evaluates),)), Run("b", (steps(()),))).causes
+    assert [cause.in_steps for cause in causes if "aten::item" in cause.name and cause.delta_num] == [in_steps]

@@ -9,7 +9,7 @@ import numpy as np
 from made_sides import MANIFEST, PAIRS, paired, run_of
 
 from traceq.compare.diff import diff_runs
-from traceq.model import Pairs, Run, Timings
+from traceq.model import PairedSteps, Pairs, Run, Timings
 
 PHASES = ("dataload_wait", "forward")
 SAMPLED = {"worker_samples": 50, "worker_lines": json.dumps([["augment.py:42 collate", 40], ["io.py:7 read", 10]])}
@@ -51,3 +51,22 @@ def test_means_that_differ_the_other_way_than_the_verdict_name_no_phase() -> Non
     words = diff_runs(timed("off", 200), timed("on", 100)).words
     assert any("on costs" in text for text in words)
     assert not any("unprofiled steps," in text for text in words)
+
+
+def test_phases_are_those_of_the_pairs_that_decided_and_robust_to_a_long_step() -> None:
+    """Two arms beside one baseline, whose other steps ran while the machine was busy; one step of B evaluates."""
+
+    def of_arm(arm: str, forward_us: list[int], partners: list[str]) -> Run:
+        phase_ns = np.array([[[100, us] for us in forward_us]]) * 1000
+        run, num = timed(arm, 0), len(forward_us)
+        assert run.timings is not None
+        times = phase_ns.sum(axis=2)
+        steps = PairedSteps(np.arange(num) % 20, np.arange(num) % 2 ^ (arm == "on"), tuple(partners))
+        timings = replace(
+            run.timings, step_ns=times, phase_ns=phase_ns, host_phase_ns=phase_ns, host_step_ns=times, of_pairs=steps
+        )
+        return replace(run, timings=timings)
+
+    off = of_arm("off", [900] * 20 + [5000] * 20, ["on"] * 20 + ["other"] * 20)
+    on = of_arm("on", [1000] * 19 + [90_000], ["off"] * 20)
+    assert "In the unprofiled steps, forward takes 1.00 ms instead of 900 us." in diff_runs(off, on).words

@@ -91,10 +91,9 @@ class LostTime:
     `by_step` float64[K] ns, mean over ranks; `first_waits` float64[K] ns of it in first collectives. `saved` is what
     replay saves if the resource of a category were free, on the rank `last`, which waits least for others (they would
     only wait longer) and has `last_ns` of each category; with None on each. `device_copies`: ns by op of exposed copies
-    that no overlap can hide; `once`, ns by category `after_cold_start` and `host_causes` of each
-    rank. `makes_own_batches`: the main thread does.
-    `work`: the kernels in which devices compute, or ops of CPUs, the longest first; `places` of the host where no trace
-    has a device.
+    that no overlap can hide; `most_transfer_ns` of exposed communication at most; `once`, ns by category
+    `after_cold_start` and `host_causes` of each rank. `makes_own_batches`: the main thread does. `work`: the kernels in
+    which devices compute, or ops of CPUs, the longest first; `places` of the host where no trace has a device.
     """
 
     job: Job
@@ -104,6 +103,7 @@ class LostTime:
     last: int | None
     last_ns: Mapping[str, float]
     device_copies: Mapping[str, float]
+    most_transfer_ns: float
     once: Sequence[HostBoundOnce]
     after_cold_start: Sequence[Mapping[str, float]]
     host_causes: Sequence[HostCauses]
@@ -278,6 +278,14 @@ class LostTime:
         """Return ns of a step that captures and first calls take once, where that is much of the category."""
         return notable_once_ns(self.once, float(self._ns(category).mean())) if category == _HOST_BOUND else 0.0
 
+    def _mostly_waits(self, then: str) -> str:
+        """Return that collectives mostly wait, if those of a size need no longer than the shortest of them; else ""."""
+        if 2 * self.most_transfer_ns > self._ns(_EXPOSED).mean() or not any(rank.has_device for rank in self.job.ranks):
+            return ""
+        time = format_value(self.most_transfer_ns, Unit.NS)
+        bound = f"as long as the shortest of each size, they transfer for at most about {time} of it"
+        return f"collectives run while nothing computes, and mostly wait: {bound}{then}"
+
     def _meaning(self, category: str) -> str:
         """Return what the category is time of, and what of it is none, or may not be."""
         mean_ns, once_ns = float(self._ns(category).mean()), self._once_ns(category)
@@ -285,6 +293,9 @@ class LostTime:
         waits = self.job.waits
         if category == _EXPOSED and (waits.complete & ~waits.possible).any():
             meaning = "collectives run while nothing computes; their durations do not tell waiting from transfer"
+            meaning = self._mostly_waits("") or meaning
+        elif category == _EXPOSED:
+            meaning = self._mostly_waits("; traces of all ranks tell which is late") or meaning
         if category == _COPIES and 2 * sum(self.device_copies.values()) >= mean_ns:
             meaning = copies_of_device_words(dict(self.device_copies))
         if category == _LOADER and self.makes_own_batches:

@@ -16,6 +16,7 @@ from traceq.analysis._longest_work import WorkTimes, longest_work, work_times
 from traceq.analysis._lost_time import FREE, LostTime
 from traceq.analysis._once import HostBoundOnce, host_bound_once, ns_after_cold_start
 from traceq.analysis._slack import least_waiting_rank, slack_by_rank
+from traceq.analysis._transfer_bound import most_transfer_ns
 from traceq.analysis._wording import (
     MOST_RANKS,
     a_step,
@@ -88,16 +89,18 @@ class _Mean:
 class _Loss:
     """What is lost on one rank: its phases in the main thread's order, and ns that replay saves without a resource.
 
-    `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `once` is what of its
-    host-bound time later steps do not have; `after_cold_start` is its time by category; `host_causes` is where the host
-    is in host-bound time; `makes_own_batches`: its loader has no workers; `work` divides what it computes, and `places`
-    are those of a host without a device. Of a sample of its events (`is_sample`) the trace does not tell when the
-    device is idle, or what runs beside what.
+    `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `most_transfer_ns` is what
+    exposed collectives can transfer at most; `once` is what of its host-bound time later steps do not have;
+    `after_cold_start` is its time by category; `host_causes` is where the host is in host-bound time;
+    `makes_own_batches`: its loader has no workers; `work` divides what it computes, and `places` are those of a host
+    without a device. Of a sample of its events (`is_sample`) the trace does not tell when the device is idle, or what
+    runs beside what.
     """
 
     in_order: tuple[str, ...]
     saved: dict[str, Saving]
     device_copies: dict[str, float]
+    most_transfer_ns: float
     once: HostBoundOnce
     after_cold_start: Mapping[str, float]
     host_causes: HostCauses
@@ -142,6 +145,7 @@ def summarize(trace: Trace) -> _Rank:
         in_order=phases(trace).in_order,
         saved=_saved(trace),
         device_copies=exposed_device_copies(trace),
+        most_transfer_ns=most_transfer_ns(trace),
         once=host_bound_once(trace),
         after_cold_start=ns_after_cold_start(trace),
         host_causes=host_causes(trace),
@@ -209,6 +213,7 @@ def _lost_time(
         last=last,
         last_ns=last_ns,
         device_copies=_device_copies(losses),
+        most_transfer_ns=sum(loss.most_transfer_ns for loss in losses) / max(len(losses), 1),
         once=[loss.once for loss in losses],
         after_cold_start=[loss.after_cold_start for loss in losses],
         host_causes=[loss.host_causes for loss in losses],

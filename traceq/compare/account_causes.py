@@ -79,7 +79,10 @@ def account_causes(
             cause = _cause(second or of_a[key], num_a, num_b, a_ns, b_ns - explained_ns, delta_ns)
             self_op = _self_op(cause, first, second, a.num_steps, b.num_steps)
             chain = _chain(cause, sides)
-            causes.append(replace(cause, self_op=self_op, delta_bytes=bytes_b - bytes_a, chain=chain))
+            in_steps = _in_steps(first, second)
+            causes.append(
+                replace(cause, self_op=self_op, delta_bytes=bytes_b - bytes_a, chain=chain, in_steps=in_steps)
+            )
             shift = step_shift(*pace.without(key, *(side.by_step if side else (0,) * num for side, num in sides)))
             if shift and is_host_only:
                 is_change = shift.is_change and abs(shift.ns) > pace.scatter_ns.get(key, 0)
@@ -91,6 +94,13 @@ def account_causes(
         name = pace_name("host ops", pace.ratio)
         rows.append(Cause("pace", "pace", "", name, "", 0, paced_ns, 0, paced_ns, share(paced_ns, delta_ns)))
     return sorted_causes(rows, delta_ns)
+
+
+def _in_steps(of_a: Account | None, of_b: Account | None) -> str:
+    """Return `1 of 3`: in how many of its steps the only side that has an account has its events; "" if in each."""
+    only = of_b if of_a is None else of_a if of_b is None else None
+    num_with = sum(num > 0 for num in only.num_by_step) if only else 0
+    return f"{num_with} of {len(only.num_by_step)}" if only and 0 < num_with < len(only.num_by_step) else ""
 
 
 def _self_op(cause: Cause, of_a: Account | None, of_b: Account | None, num_a: int, num_b: int) -> str:

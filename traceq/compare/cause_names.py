@@ -18,6 +18,7 @@ __all__ = [
     "cause_name",
     "change_name",
     "counted_syncs",
+    "in_some_steps",
     "is_within_jitter",
     "jitter_name",
     "lines_text",
@@ -128,7 +129,10 @@ def counted_syncs(verb: str, changed: Sequence[Cause], per: str) -> str:
     for cause in changed:
         key = cause.name, cause.phase
         named[key] = replace(cause, delta_num=cause.delta_num + named[key].delta_num) if key in named else cause
-    names = ", ".join(f"{numbered(each, sync_name(each))} in {each.phase}" for each in [*named.values()][:_MOST_SYNCS])
+    names = ", ".join(
+        f"{numbered(each, sync_name(each))} in {each.phase}{in_some_steps(each)}"
+        for each in [*named.values()][:_MOST_SYNCS]
+    )
     rest = f" and {len(named) - _MOST_SYNCS} more" if len(named) > _MOST_SYNCS else ""
     num = format_value(abs(sum(cause.delta_num for cause in changed)), Unit.MEAN)
     plural, each_is = ("", "") if num == "1" else ("s", "each ")
@@ -141,6 +145,11 @@ def numbered(cause: Cause, text: str) -> str:
     """Return `2 aten::any`, `rank 3: 2 dtoh aten::item`."""
     ranks = cause.name.removesuffix(cause.work)
     return f"{ranks}{number(cause)} {text.removeprefix(ranks)}"
+
+
+def in_some_steps(cause: Cause) -> str:
+    """Return `, all in 1 of 3 traced steps` of what only some steps have, as an evaluation; "" of others."""
+    return f", all in {cause.in_steps} traced steps" if cause.in_steps else ""
 
 
 def number(cause: Cause) -> str:

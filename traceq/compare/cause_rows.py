@@ -24,6 +24,7 @@ from traceq.compare.run_to_run import comparable, jitter, pace
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
+from traceq.intervals import sorted_unique
 
 __all__ = ["cause_rows"]
 
@@ -291,6 +292,7 @@ def _cause(
     is_as_often = not parts.num[index].sum()  # calls that were not paired: other sizes, or in another place
     count_ns = row.ns if is_more_syncs else 0.0 if is_as_often else float(ns[counted].sum())
     copied, waited = (float(ns[index[mask[index]]].sum()) for mask in (parts.is_copied, parts.is_waited))
+    changed = sorted_unique(parts.step[index[(parts.num[index] != 0) & (parts.step[index] >= 0)]])
     cause = Cause(
         key=_key(label.kind, phase, name, label.inner, line_function(line), module),
         kind=label.kind,
@@ -307,6 +309,7 @@ def _cause(
         delta_bytes=round(float((parts.moved[index] / parts.num_steps[index]).sum())),
         chain=Chain(round(copied / num_steps), round(waited / num_steps), 0) if is_more_syncs else None,
         sd_ns=round(row.sd_ns / num_steps),
+        in_steps=f"{len(changed)} of {num_steps}" if 0 < len(changed) < num_steps and not is_as_often else "",
     )
     return _Unrounded(cause, row.ns / num_steps, count_ns / num_steps)
 

@@ -10,6 +10,7 @@ from traceq.compare.cause_names import (
     cause_name,
     change_name,
     counted_syncs,
+    in_some_steps,
     is_within_jitter,
     lines_text,
     number,
@@ -297,7 +298,8 @@ def _listed(causes: Sequence[Cause], *, names_lines: bool) -> str:
     for cause in causes:
         other = named.get(cause.name)
         named[cause.name] = replace(cause, delta_num=cause.delta_num + other.delta_num) if other else cause
-    each = [numbered(c, change_name(c)) + (sync_line(c) if names_lines else "") for c in [*named.values()][:_MOST_OPS]]
+    shown = [*named.values()][:_MOST_OPS]
+    each = [numbered(c, change_name(c)) + sync_line(c) * names_lines + in_some_steps(c) for c in shown]
     rest = len(named) - _MOST_OPS
     return ", ".join(each) + (f" and {rest} more" if rest > 0 else "")
 

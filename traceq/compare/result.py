@@ -199,7 +199,8 @@ class Cause:
     self time is most of the delta, "" where that is the op itself. `delta_bytes` is the change in bytes moved by copies
     and collectives. `chain` splits the delta of a sync on a device. `sd_ns` is the standard deviation of the delta
     between two runs of the same code, 0 if unknown. `moved` is `from optimizer to backward` for a collective that both
-    sides issue as often, in other phases.
+    sides issue as often, in other phases. `in_steps` is `1 of 3`: the traced steps that have what is more or fewer, ""
+    where that is all of them.
     """
 
     key: str
@@ -218,6 +219,7 @@ class Cause:
     chain: Chain | None = None
     sd_ns: int = 0
     moved: str = ""
+    in_steps: str = ""
 
     @property
     def names_a_change(self) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from traceq.compare.side import Side
 from traceq.facts.ranks.loading_workers import worker_line
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.unprofiled_phases import unprofiled_phases
+from traceq.frozen import frozen
+from traceq.model import Run, Timings
 from traceq.stats import Comparison
+from traceq.stats.hodges_lehmann import location_of_pairs, shift_of_pairs
 from traceq.units import Unit, format_value
 
 __all__ = ["unprofiled_phase_words"]
@@ -19,13 +24,13 @@ _MOST_PHASES = 3
 def unprofiled_phase_words(a: Side, b: Side, names: tuple[str, str], steps: Comparison | None) -> tuple[str, ...]:
     """Return `In the unprofiled steps, dataload_wait takes 1.20 ms instead of 71.4 ms.`, with the loader's line.
 
-    Times are means over ranks and steps. Nothing where no step is unprofiled, the verdict claims no difference, no
-    phase has a notable part of it, or the means differ the other way: rare long steps, which the verdict is robust to.
+    Times are means over ranks, and of the halves of the pairs that decided by their estimator; of separate recordings
+    means of all steps. Nothing where no step is unprofiled, the verdict claims no difference, no phase has a notable
+    part of it, or the phases differ the other way: rare long steps, which the verdict is robust to.
     """
     if steps is None or not steps.unprofiled or not steps.is_seen:
         return ()
-    timings = [side.run.timings for side in (a, b)]
-    of_a, of_b = ({phase.name: phase.mean for phase in unprofiled_phases(each)} if each else {} for each in timings)
+    of_a, of_b = _in_pairs(a.run, b.run) or _means(a.run, b.run)
     deltas = {name: of_b[name] - of_a[name] for name in of_a if name in of_b}
     least = _NOTABLE * abs(steps.delta_ns)
     notable = [name for name in sorted(deltas, key=lambda name: -abs(deltas[name])) if abs(deltas[name]) >= least]
@@ -39,3 +44,53 @@ def unprofiled_phase_words(a: Side, b: Side, names: tuple[str, str], steps: Comp
     line = worker_line(slower.ranks.job) if notable[0] == DATALOAD_WAIT else ""
     where = f" (in {name}, {line})" if line else ""
     return (f"In the unprofiled steps, {', '.join(parts)}{where}.",)
+
+
+def _means(a: Run, b: Run) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the mean ns of each phase on either side, over ranks and steps."""
+    timings = [run.timings for run in (a, b)]
+    of_a, of_b = ({phase.name: phase.mean for phase in unprofiled_phases(each)} if each else {} for each in timings)
+    return of_a, of_b
+
+
+def _in_pairs(a: Run, b: Run) -> tuple[dict[str, float], dict[str, float]] | None:
+    """Return ns of each phase of A's half of the pairs of both, and that with the shift to B; None without such pairs.
+
+    Other steps of A were beside other arms, at other times, and the machine may have been busier then.
+    """
+    if a.timings is None or b.timings is None or a.manifest is None or a.manifest != b.manifest or a.arm == b.arm:
+        return None
+    of_a, of_b = _halves(a.timings, b.arm), _halves(b.timings, a.arm)
+    pairs = sorted(of_a.keys() & of_b.keys())
+    if not pairs:
+        return None
+    b_second = np.array([of_b[pair].half == 1 for pair in pairs])
+    means: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    for phase in of_a[pairs[0]].ns.keys() & of_b[pairs[0]].ns.keys():
+        ours, theirs = (np.array([side[pair].ns[phase] for pair in pairs], np.int64) for side in (of_a, of_b))
+        shift = shift_of_pairs(np.where(b_second, theirs - ours, ours - theirs), b_second)
+        means[0][phase] = location_of_pairs(ours, b_second)
+        means[1][phase] = means[0][phase] + shift.delta
+    return means
+
+
+@frozen
+class _Half:
+    """One half of a pair: 0 or 1, and the mean ns of its steps by phase."""
+
+    half: int
+    ns: dict[str, int]
+
+
+def _halves(timings: Timings, partner: str) -> dict[int, _Half]:
+    """Return the halves of an arm in pairs with another one, by the number of the pair."""
+    steps, phases = timings.of_pairs, unprofiled_phases(timings)
+    if steps is None:
+        return {}
+    chosen = np.array([each == partner for each in steps.partners], np.bool_)
+    halves = {}
+    for pair in np.unique(steps.pair[chosen]).tolist():
+        of_pair = np.flatnonzero(chosen & (steps.pair == pair))
+        ns = {phase.name: round(float(phase.ns[:, of_pair].mean())) for phase in phases}
+        halves[pair] = _Half(int(steps.half[of_pair[0]]), ns)
+    return halves

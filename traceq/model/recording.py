@@ -18,6 +18,7 @@ __all__ = [
     "Arm",
     "Fact",
     "Manifest",
+    "PairedSteps",
     "Pairs",
     "Processes",
     "SourceLines",
@@ -167,6 +168,15 @@ class Pairs:
 
 
 @frozen(eq=False)
+class PairedSteps:
+    """Pairs of S steps: `pair`, `half` int64[S], its number and 0 or 1; `partners`: the arms of the other halves."""
+
+    pair: NDArray[np.int64]
+    half: NDArray[np.int64]
+    partners: tuple[str, ...]
+
+
+@frozen(eq=False)
 class Timings:
     """S unprofiled steps of one arm, the same ones on each of R ranks, without warm-up and settling steps.
 
@@ -174,7 +184,7 @@ class Timings:
     host; `host_phase_ns` and `host_step_ns` likewise always by the host. `since_pause` int64[S]: steps since the
     recording last paused.
     `peak_allocated`, `peak_reserved` int64[R]: device bytes, 0 without a device; `peak_process` int64[R]: bytes of the
-    whole process, 0 with a device. `num_warmup`: steps before the first counted one.
+    whole process, 0 with a device. `num_warmup`: steps before the first counted one. `of_pairs`: of steps in pairs.
     """
 
     phases: tuple[str, ...]
@@ -188,6 +198,7 @@ class Timings:
     num_warmup: int
     by_device: bool
     host_step_ns: NDArray[np.int64]
+    of_pairs: PairedSteps | None = None
 
 
 @frozen(eq=False)

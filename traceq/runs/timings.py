@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.frozen import frozen
-from traceq.model import Timings
+from traceq.model import PairedSteps, Timings
 from traceq.runs.step_log import StepLine
 
 __all__ = ["SETTLING", "WARM_UP", "timings_of"]
@@ -43,7 +43,13 @@ def timings_of(ranks: Sequence[Sequence[StepLine]], arm: str, phases: Sequence[s
         num_warmup=_num_warmup(next(rank for rank in ranks if any(_counted(rank, arm))), arm),
         by_device=by_device,
         host_step_ns=np.array([[line.wall_ns for line in rank] for rank in lines], np.int64),
+        of_pairs=_of_pairs(lines[0]),
     )
+
+
+def _of_pairs(lines: Sequence[StepLine]) -> PairedSteps:
+    pair, half = (np.array([getattr(line, name) for line in lines], np.int64) for name in ("pair", "half"))
+    return PairedSteps(pair, half, tuple(line.a if line.arm == line.b else line.b for line in lines))
 
 
 @frozen

@@ -1,0 +1,45 @@
+"""How much of a rank's exposed communication can be transfer, by the shortest collective of each size."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.facts.comm.collectives import collective_calls, collective_kernels
+from traceq.facts.events.device_work import device_work
+from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
+from traceq.grouping import Groups, group
+from traceq.model import Trace
+
+__all__ = ["most_transfer_ns"]
+
+_FEWEST = 3
+"""Calls of one size from which the shortest says how long a transfer takes."""
+
+
+def most_transfer_ns(trace: Trace) -> float:
+    """Return the ns of a mean counted step in which exposed collectives transfer, if all of a size take as long.
+
+    Those of the same group, operation, dtype and size in the trace; of one that has few alike all may be transfer.
+    """
+    work, pieces = device_work(trace), activity(trace)
+    most_ns = np.zeros(len(work), np.int64)
+    exposed = pieces.among(TimeCategory.EXPOSED_COMM) & in_counted_steps(trace) & (pieces.owner >= 0)
+    np.add.at(most_ns, pieces.owner[exposed], pieces.ns[exposed])
+    index, alike = _of_known_size(trace)
+    ns, shortest_ns = work.end[index] - work.start[index], np.full(len(alike.keys), np.iinfo(np.int64).max)
+    np.minimum.at(shortest_ns, alike.group_ids, ns)
+    has_alike = np.array(alike.count(), np.int64)[alike.group_ids] >= _FEWEST
+    most_ns[index] = np.minimum(most_ns[index], np.where(has_alike, shortest_ns[alike.group_ids], ns))
+    return float(most_ns.sum()) / int(steps(trace).counted.sum())
+
+
+def _of_known_size(trace: Trace) -> tuple[NDArray[np.int64], Groups]:
+    """Return (the device work of collectives whose size is recorded, those that are alike)."""
+    kernels, calls, messages = collective_kernels(trace), collective_calls(trace), trace.events.messages
+    linked = np.flatnonzero(kernels.call >= 0)
+    sized = linked[(calls.size[kernels.call[linked]] > 0) & (calls.message[kernels.call[linked]] >= 0)]
+    call = kernels.call[sized]
+    of_message = (column[calls.message[call]] for column in (messages.group, messages.dtype))
+    return kernels.work[sized], group([kernels.name[sized], calls.size[call], *of_message])
