@@ -394,6 +394,22 @@ def test_a_package_that_the_recorder_lacks_is_the_reason(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("options", "code"), [((), 143), (("--dry-run",), 143), (("--then", "continue"), 1)])
+def test_a_job_whose_python_cannot_load_the_recorder_is_ended(
+    tmp_path: Path, options: tuple[str, ...], code: int
+) -> None:
+    """It trained to its end for nothing; a job that is to train on does."""
+    (tmp_path / "lacking").mkdir()
+    (tmp_path / "lacking" / "nvtx.py").write_text("raise ModuleNotFoundError(\"No module named 'nvtx'\")")
+    job = "import time, torch; time.sleep(8); open('trained', 'x')"
+    done = record(tmp_path, *options, "--", sys.executable, "-c", job, path=str(tmp_path / "lacking"))
+    assert done.returncode == code
+    assert (tmp_path / "trained").exists() == (code == 1)
+    ended = "traceq: the job is ended, as nothing is recorded (--then continue: it trains on)"
+    assert (ended in done.stderr) == (code != 1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code", "reason"),
     [

@@ -123,7 +123,10 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
         with tempfile.TemporaryDirectory(prefix="traceq-") as watched:
             injection.write(_request(options, toggles, out, watched))
             watch = HangWatch(Path(watched), folder, options.hang_s)
-            exit_code = run_injected(options.command, injection, on_message, watch, folders=[watched])
+            ends = options.stops or options.is_dry
+            exit_code = run_injected(
+                options.command, injection, on_message, watch, folders=[watched], ends_unloaded=ends
+            )
         elsewhere = injection.elsewhere
         if elsewhere:
             return JobResult(exit_code, RunFolder(Path(elsewhere)), "", is_elsewhere=True)

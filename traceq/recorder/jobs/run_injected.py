@@ -17,6 +17,8 @@ from traceq.recorder.process.child_processes import guarded_job
 __all__ = ["run_injected"]
 
 _ATTACHED_WITHIN_S = 60.0
+_LOADED_WITHIN_S = 3.0
+"""After a process that could not load the recorder another one may: a helper's Python need not be that which trains."""
 _POLL_S = 0.5
 
 
@@ -27,11 +29,14 @@ def run_injected(
     watch: HangWatch,
     variables: Mapping[str, str] | None = None,
     folders: Sequence[str] = (),
+    *,
+    ends_unloaded: bool = False,
 ) -> int:
     """Return the exit code of the command, 128 + the number of a signal; signals to this process reach it.
 
     It has this process's terminal and environment, extended by `variables`. If this process is killed, the job is
-    ended, and its `folders` are removed.
+    ended, and its `folders` are removed. With `ends_unloaded` it is also ended if its Python cannot load the recorder:
+    it would train to its end for nothing.
     """
     environment = {**os.environ, **(variables or {}), **injection.variables}
     with (
@@ -41,16 +46,34 @@ def run_injected(
         job = subprocess.Popen(command, env=environment)
         forward_to(job)
         guard(job)
-        attached_until = time.monotonic() + _ATTACHED_WITHIN_S
+        attached_until, load = time.monotonic() + _ATTACHED_WITHIN_S, _Load(injection)
         while (code := _exit_code(job)) is None:
             for line in watch.look():
                 on_message(line)
+            if ends_unloaded and load.has_failed():
+                ends_unloaded = False
+                on_message("traceq: the job is ended, as nothing is recorded (--then continue: it trains on)")
+                job.terminate()
             if time.monotonic() >= attached_until:
                 attached_until = math.inf
                 if not injection.is_attached and not injection.load_error:
                     within = f"{_ATTACHED_WITHIN_S:.0f} s"
                     on_message(f"traceq: after {within} no Python process of the job has imported torch")
     return 128 - code if code < 0 else code
+
+
+class _Load:
+    """Watches whether the processes of a job load the recorder."""
+
+    def __init__(self, injection: Injection) -> None:
+        self._injection, self._since = injection, math.inf
+
+    def has_failed(self) -> bool:
+        """Return whether a process could not, a while ago, and no other one did."""
+        if not self._injection.load_error or self._injection.is_attached:
+            return False
+        self._since = min(self._since, time.monotonic())
+        return time.monotonic() - self._since >= _LOADED_WITHIN_S
 
 
 def _exit_code(job: subprocess.Popen[bytes]) -> int | None:
