@@ -343,8 +343,8 @@ def test_exposed_communication_of_several_ranks_is_waiting_and_transfer() -> Non
 
 
 MOSTLY_WAIT = (
-    ", and mostly wait: as long as the shortest of each size, they transfer for at most about 40.0 us of it; "
-    "traces of all ranks tell which is late; "
+    "; if each transfers as long as the shortest of its size, that is at most about 40.0 us of it, "
+    "and traces of all ranks tell which is late; "
 )
 UNKNOWN = "; traces of all ranks tell waiting from transfer; "
 

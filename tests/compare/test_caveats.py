@@ -79,6 +79,6 @@ def test_a_step_that_ends_with_the_host_is_told_from_one_that_ends_with_the_devi
     result = diff_runs(*sides)
     claim = "Steps of A end with their work on the device, those of B with the host"
     assert [each.text for each in result.caveats if each.code == "other_step_ends"] == [
-        f"{claim}: part of their difference is how they are measured"
+        f"{claim}: part of their traced difference is how they are measured"
     ]
     assert result.words[1].startswith(claim)

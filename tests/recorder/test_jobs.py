@@ -410,6 +410,24 @@ def test_a_job_whose_python_cannot_load_the_recorder_is_ended(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("starts", ["bash -c", "python launcher"])
+def test_a_command_that_starts_another_process_is_not_ended(tmp_path: Path, starts: str) -> None:
+    """What it started may have another Python, and would train on alone."""
+    (tmp_path / "lacking").mkdir()
+    (tmp_path / "lacking" / "nvtx.py").write_text("raise ModuleNotFoundError(\"No module named 'nvtx'\")")
+    trains = "import time, torch; time.sleep(6); open('trained', 'x')"
+    launcher = f"import subprocess, sys, torch; subprocess.run([sys.executable, '-c', {trains!r}])"
+    words = (
+        ["bash", "-c", f'{sys.executable} -c "{trains}"; true']
+        if starts == "bash -c"
+        else [sys.executable, "-c", launcher]
+    )
+    done = record(tmp_path, "--", *words, path=str(tmp_path / "lacking"))
+    assert (done.returncode, (tmp_path / "trained").exists()) == (1, True)
+    assert "the job is ended" not in done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code", "reason"),
     [

@@ -278,13 +278,16 @@ class LostTime:
         """Return ns of a step that captures and first calls take once, where that is much of the category."""
         return notable_once_ns(self.once, float(self._ns(category).mean())) if category == _HOST_BOUND else 0.0
 
-    def _mostly_waits(self, then: str) -> str:
-        """Return that collectives mostly wait, if those of a size need no longer than the shortest of them; else ""."""
+    def _transfer_bound(self) -> str:
+        """Return how little of exposed communication is transfer, if all of a size take as long as the shortest.
+
+        "" where that may be most of it.
+        """
         if 2 * self.most_transfer_ns > self._ns(_EXPOSED).mean() or not any(rank.has_device for rank in self.job.ranks):
             return ""
         time = format_value(self.most_transfer_ns, Unit.NS)
-        bound = f"as long as the shortest of each size, they transfer for at most about {time} of it"
-        return f"collectives run while nothing computes, and mostly wait: {bound}{then}"
+        of_size = f"if each transfers as long as the shortest of its size, that is at most about {time} of it"
+        return f"collectives run while nothing computes; {of_size}, and traces of all ranks tell which is late"
 
     def _meaning(self, category: str) -> str:
         """Return what the category is time of, and what of it is none, or may not be."""
@@ -293,9 +296,8 @@ class LostTime:
         waits = self.job.waits
         if category == _EXPOSED and (waits.complete & ~waits.possible).any():
             meaning = "collectives run while nothing computes; their durations do not tell waiting from transfer"
-            meaning = self._mostly_waits("") or meaning
         elif category == _EXPOSED:
-            meaning = self._mostly_waits("; traces of all ranks tell which is late") or meaning
+            meaning = self._transfer_bound() or meaning
         if category == _COPIES and 2 * sum(self.device_copies.values()) >= mean_ns:
             meaning = copies_of_device_words(dict(self.device_copies))
         if category == _LOADER and self.makes_own_batches:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.collectives import collective_calls, collective_kernels
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.device_work import device_work
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
@@ -16,6 +16,7 @@ __all__ = ["most_transfer_ns"]
 
 _FEWEST = 3
 """Calls of one size from which the shortest says how long a transfer takes."""
+_MESSAGES = [COLLECTIVE_NAMES.index(name) for name in ("send", "recv", "send_recv")]
 
 
 def most_transfer_ns(trace: Trace) -> float:
@@ -36,10 +37,16 @@ def most_transfer_ns(trace: Trace) -> float:
 
 
 def _of_known_size(trace: Trace) -> tuple[NDArray[np.int64], Groups]:
-    """Return (the device work of collectives whose size is recorded, those that are alike)."""
-    kernels, calls, messages = collective_kernels(trace), collective_calls(trace), trace.events.messages
-    linked = np.flatnonzero(kernels.call >= 0)
-    sized = linked[(calls.size[kernels.call[linked]] > 0) & (calls.message[kernels.call[linked]] >= 0)]
-    call = kernels.call[sized]
-    of_message = (column[calls.message[call]] for column in (messages.group, messages.dtype))
-    return kernels.work[sized], group([kernels.name[sized], calls.size[call], *of_message])
+    """Return (the device work of collectives whose size is recorded, those that are alike).
+
+    Not that of messages, whose peers may be on another machine, nor of coalesced calls, which one kernel runs together.
+    """
+    work, events, calls, messages = device_work(trace), trace.events, collective_calls(trace), trace.events.messages
+    kernels = collective_kernels(trace)
+    linked = np.flatnonzero((kernels.call >= 0) & ~np.isin(kernels.name, _MESSAGES) & work.linked[kernels.work])
+    call, launched = kernels.call[linked], events.ts[work.call[kernels.work[linked]]]
+    begin, end = events.ts[calls.rows[call]], events.end[calls.rows[call]]
+    sized = linked[(calls.size[call] > 0) & (calls.message[call] >= 0) & (begin <= launched) & (launched <= end)]
+    message = calls.message[kernels.call[sized]]
+    columns = messages.group, messages.dtype, messages.elements_in, messages.elements_out
+    return kernels.work[sized], group([kernels.name[sized], *(column[message] for column in columns)])

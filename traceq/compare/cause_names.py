@@ -21,6 +21,7 @@ __all__ = [
     "in_some_steps",
     "is_within_jitter",
     "jitter_name",
+    "joined",
     "lines_text",
     "number",
     "numbered",
@@ -128,7 +129,7 @@ def counted_syncs(verb: str, changed: Sequence[Cause], per: str) -> str:
     named: dict[tuple[str, str], Cause] = {}
     for cause in changed:
         key = cause.name, cause.phase
-        named[key] = replace(cause, delta_num=cause.delta_num + named[key].delta_num) if key in named else cause
+        named[key] = joined(cause, named[key]) if key in named else cause
     names = ", ".join(
         f"{numbered(each, sync_name(each))} in {each.phase}{in_some_steps(each)}"
         for each in [*named.values()][:_MOST_SYNCS]
@@ -139,6 +140,11 @@ def counted_syncs(verb: str, changed: Sequence[Cause], per: str) -> str:
     if all(map(reads_on_cpu, changed)):
         return f"{verb} {num} read{plural} of a value {per}, {each_is}a sync on a GPU ({names}{rest})"
     return f"{verb} {num} sync{plural} {per} ({names}{rest})"
+
+
+def joined(cause: Cause, other: Cause) -> Cause:
+    """Return causes of one name as one; which steps have all of it is known of each alone."""
+    return replace(cause, delta_num=cause.delta_num + other.delta_num, in_steps="")
 
 
 def numbered(cause: Cause, text: str) -> str:

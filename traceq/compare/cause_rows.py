@@ -292,7 +292,9 @@ def _cause(
     is_as_often = not parts.num[index].sum()  # calls that were not paired: other sizes, or in another place
     count_ns = row.ns if is_more_syncs else 0.0 if is_as_often else float(ns[counted].sum())
     copied, waited = (float(ns[index[mask[index]]].sum()) for mask in (parts.is_copied, parts.is_waited))
-    changed = sorted_unique(parts.step[index[(parts.num[index] != 0) & (parts.step[index] >= 0)]])
+    num = parts.num[index]
+    changed, steps_of_rank = len(sorted_unique(parts.step[index[num != 0]])), int(parts.num_steps[index].max(initial=0))
+    is_in_some = 0 < changed < steps_of_rank and (num >= 0).all() != (num <= 0).all()
     cause = Cause(
         key=_key(label.kind, phase, name, label.inner, line_function(line), module),
         kind=label.kind,
@@ -309,7 +311,7 @@ def _cause(
         delta_bytes=round(float((parts.moved[index] / parts.num_steps[index]).sum())),
         chain=Chain(round(copied / num_steps), round(waited / num_steps), 0) if is_more_syncs else None,
         sd_ns=round(row.sd_ns / num_steps),
-        in_steps=f"{len(changed)} of {num_steps}" if 0 < len(changed) < num_steps and not is_as_often else "",
+        in_steps=f"{changed} of {steps_of_rank}" if is_in_some else "",
     )
     return _Unrounded(cause, row.ns / num_steps, count_ns / num_steps)
 

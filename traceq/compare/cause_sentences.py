@@ -12,6 +12,7 @@ from traceq.compare.cause_names import (
     counted_syncs,
     in_some_steps,
     is_within_jitter,
+    joined,
     lines_text,
     number,
     numbered,
@@ -296,8 +297,7 @@ def _listed(causes: Sequence[Cause], *, names_lines: bool) -> str:
     """Return `10 dtoh aten::item (syncs), 1 aten::any and 3 more`; what has the same name is one."""
     named: dict[str, Cause] = {}
     for cause in causes:
-        other = named.get(cause.name)
-        named[cause.name] = replace(cause, delta_num=cause.delta_num + other.delta_num) if other else cause
+        named[cause.name] = joined(cause, named[cause.name]) if cause.name in named else cause
     shown = [*named.values()][:_MOST_OPS]
     each = [numbered(c, change_name(c)) + sync_line(c) * names_lines + in_some_steps(c) for c in shown]
     rest = len(named) - _MOST_OPS

@@ -163,12 +163,13 @@ def captured_graphs(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
 
 def other_step_ends(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
     """Return a caveat where steps end with the device's work on one side alone, as traces of few steps may show it."""
-    ends = [side.job.ranks[0].steps for side in (a, b) if side.job.ranks]
-    if len(ends) < 2 or not all(each.marked for each in ends) or ends[0].by_device == ends[1].by_device:
+    ranks = [side.job.ranks[0] for side in (a, b) if side.job.ranks]
+    ends = [rank.steps for rank in ranks if rank.has_device and rank.steps.marked]
+    if len(ends) < 2 or ends[0].by_device == ends[1].by_device:
         return ()
     by_device, by_host = "AB" if ends[0].by_device else "BA"
     text = f"Steps of {by_device} end with their work on the device, those of {by_host} with the host"
-    return (Caveat("other_step_ends", f"{text}: part of their difference is how they are measured"),)
+    return (Caveat("other_step_ends", f"{text}: part of their traced difference is how they are measured"),)
 
 
 def unmatched_ranks(a: Run, b: Run) -> tuple[Caveat, ...]:

@@ -250,7 +250,8 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_o
         pace=no_change or (_WITH_COLD_START if cold_start and not is_unprofiled else ""),
         alone=alone_text((diff.a_name, diff.b_name), diff.causes, diff.traced) if diff.traced else "",
     )
-    limits = (f"{each.text}." for note in (captured_graphs, other_step_ends) for each in note(a.ranks, b.ranks))
+    notes = (captured_graphs,) if is_unprofiled else (captured_graphs, other_step_ends)
+    limits = (f"{each.text}." for note in notes for each in note(a.ranks, b.ranks))
     return (
         lead,
         *limits,

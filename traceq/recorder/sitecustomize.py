@@ -53,7 +53,7 @@ def _attach() -> None:
         text = f"{type(error).__name__}: {error}{remedy}"
         sys.stderr.write(f"traceq: process {os.getpid()} is not recorded: {text}\n")
         with contextlib.suppress(OSError), open(os.path.join(FOLDER, "load_error"), "x", encoding="utf-8") as file:
-            file.write(text)
+            file.write(f"{os.getpid()}\n{text}")
 
 
 def _load_hidden() -> None:

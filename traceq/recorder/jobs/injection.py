@@ -62,8 +62,17 @@ class Injection:
     @property
     def load_error(self) -> str:
         """Why a process of the job, which imported torch, could not load the recorder; else ""."""
+        return self._load_failure()[1]
+
+    @property
+    def unloaded_pid(self) -> int:
+        """The process of the job that could not load the recorder, the first of them; 0 without one."""
+        return int(self._load_failure()[0] or 0)
+
+    def _load_failure(self) -> tuple[str, str]:
         path = self.folder / _LOAD_ERROR
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        pid, _, text = path.read_text(encoding="utf-8").partition("\n") if path.is_file() else ("", "", "")
+        return pid, text
 
     def note_interrupt(self) -> None:
         """Note that the launcher was interrupted by Ctrl-C now."""

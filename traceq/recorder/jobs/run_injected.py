@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from traceq.recorder.failures.hang_watch import HangWatch
 from traceq.recorder.jobs.injection import Injection
@@ -17,8 +18,8 @@ from traceq.recorder.process.child_processes import guarded_job
 __all__ = ["run_injected"]
 
 _ATTACHED_WITHIN_S = 60.0
-_LOADED_WITHIN_S = 3.0
-"""After a process that could not load the recorder another one may: a helper's Python need not be that which trains."""
+_ALONE_FOR_S = 3.0
+"""Time for which the command has started no other process, from which it is taken to be what trains."""
 _POLL_S = 0.5
 
 
@@ -35,8 +36,8 @@ def run_injected(
     """Return the exit code of the command, 128 + the number of a signal; signals to this process reach it.
 
     It has this process's terminal and environment, extended by `variables`. If this process is killed, the job is
-    ended, and its `folders` are removed. With `ends_unloaded` it is also ended if its Python cannot load the recorder:
-    it would train to its end for nothing.
+    ended, and its `folders` are removed. With `ends_unloaded` it is also ended if the command is a Python that
+    cannot load the recorder, and starts no process: it would train to its end for nothing.
     """
     environment = {**os.environ, **(variables or {}), **injection.variables}
     with (
@@ -50,7 +51,7 @@ def run_injected(
         while (code := _exit_code(job)) is None:
             for line in watch.look():
                 on_message(line)
-            if ends_unloaded and load.has_failed():
+            if ends_unloaded and load.has_failed(job):
                 ends_unloaded = False
                 on_message("traceq: the job is ended, as nothing is recorded (--then continue: it trains on)")
                 job.terminate()
@@ -63,17 +64,27 @@ def run_injected(
 
 
 class _Load:
-    """Watches whether the processes of a job load the recorder."""
+    """Watches whether the command itself, a process of Python, loads the recorder."""
 
     def __init__(self, injection: Injection) -> None:
         self._injection, self._since = injection, math.inf
 
-    def has_failed(self) -> bool:
-        """Return whether a process could not, a while ago, and no other one did."""
-        if not self._injection.load_error or self._injection.is_attached:
+    def has_failed(self, job: subprocess.Popen[bytes]) -> bool:
+        """Return whether it could not, a while ago, and trains alone: what it started may have another Python."""
+        if self._injection.unloaded_pid != job.pid or self._injection.is_attached or _num_children(job.pid) != 0:
+            self._since = math.inf
             return False
         self._since = min(self._since, time.monotonic())
-        return time.monotonic() - self._since >= _LOADED_WITHIN_S
+        return time.monotonic() - self._since >= _ALONE_FOR_S
+
+
+def _num_children(pid: int) -> int:
+    """Return how many processes a process has started that still run; -1 where the system does not say."""
+    children = list(Path(f"/proc/{pid}/task").glob("*/children"))
+    try:
+        return sum(len(of_thread.read_text().split()) for of_thread in children) if children else -1
+    except OSError:
+        return -1
 
 
 def _exit_code(job: subprocess.Popen[bytes]) -> int | None:
