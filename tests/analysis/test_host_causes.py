@@ -102,12 +102,22 @@ def test_a_kernel_counts_with_all_its_runs() -> None:
     assert "beside 120 us (60.0 %) of kernel gemm: " in waits_and_computes(("gemm", 60), ("gemm", 60))
 
 
-def test_what_a_loader_does_until_its_first_batch_is_apart_from_the_waits_that_recur() -> None:
+@pytest.mark.parametrize(
+    ("loader", "places"),
+    [
+        (
+            "_MultiProcessing",
+            "8.00 ms in the data loader until its first batch in dataload, 2.00 ms in the data loader",
+        ),
+        ("_SingleProcess", "10.0 ms in the data loader in dataload"),  # as any other batch
+    ],
+)
+def test_what_a_loader_does_until_its_first_batch_is_apart_from_the_waits_that_recur(loader: str, places: str) -> None:
     """A window without steps: a seed, 6 ms until workers were started, 2 ms for a batch, then 1 ms for each of two."""
-    batch = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    batch = f"enumerate(DataLoader)#{loader}DataLoaderIter.__next__"
     rows: list[Event] = [op("aten::random_", 0, 2), op("aten::item", 2, 2), annotation(batch, 6_000, 2_000)]
     for number, start in enumerate((8_000, 9_100, 10_200)):
         rows += [launch(start, 10, number + 1), kernel("gemm", start + 10, 90, number + 1)]
         rows += [annotation(batch, start + 100, 1_000)] if number < 2 else []
     (finding,) = (each for each in analyze(Run("", (build(*rows),)), "partition").findings if each.code == "host_bound")
-    assert "8.00 ms in the data loader until its first batch in dataload, 2.00 ms in the data loader in" in finding.text
+    assert places in finding.text

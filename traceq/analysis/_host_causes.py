@@ -47,7 +47,7 @@ def host_causes(trace: Trace, chosen: NDArray[np.bool_] | None = None) -> HostCa
     if chosen is not None:
         is_chosen &= contains(steps(trace).window[chosen], idle.parts[:, 0])
     pieces, begins = np.flatnonzero(is_chosen), loader_iterations(trace)
-    starts = contains(spans(*begins.whole[~begins.is_again].T), idle.parts[pieces, 0])
+    starts = contains(spans(*begins.whole[~begins.is_again & begins.starts_workers].T), idle.parts[pieces, 0])
     starts &= idle.cause[pieces] == IdleCause.DATA_LOADER
     groups = group([*(each[pieces] for each in (idle.cause, idle.name, idle.line, idle.phase)), starts.view(np.int8)])
     num_steps = int(of_steps.sum())
