@@ -25,9 +25,7 @@ def most_transfer_ns(trace: Trace) -> float:
     Those of the same group, operation, dtype and size in the trace; of one that has few alike all may be transfer.
     """
     work, pieces = device_work(trace), activity(trace)
-    most_ns = np.zeros(len(work), np.int64)
-    exposed = pieces.among(TimeCategory.EXPOSED_COMM) & in_counted_steps(trace) & (pieces.owner >= 0)
-    np.add.at(most_ns, pieces.owner[exposed], pieces.ns[exposed])
+    most_ns = pieces.ns_of_work(pieces.among(TimeCategory.EXPOSED_COMM) & in_counted_steps(trace), len(work))
     index, alike = _of_known_size(trace)
     ns, shortest_ns = work.end[index] - work.start[index], np.full(len(alike.keys), np.iinfo(np.int64).max)
     np.minimum.at(shortest_ns, alike.group_ids, ns)

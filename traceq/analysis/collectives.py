@@ -197,11 +197,7 @@ def _identities(trace: Trace, calls: Calls, kernels: Kernels) -> NDArray[np.int6
 def _exposed(trace: Trace, num_work: int) -> NDArray[np.int64]:
     """Return int64[D] ns: the time that each piece of device work runs exposed, as a collective or a copy."""
     partition = activity(trace)
-    total = np.zeros(num_work, np.int64)
-    exposed = partition.among(TimeCategory.EXPOSED_COMM, TimeCategory.EXPOSED_MEMCPY)
-    if num_work:
-        np.add.at(total, partition.owner[exposed], partition.ns[exposed])
-    return total
+    return partition.ns_of_work(partition.among(TimeCategory.EXPOSED_COMM, TimeCategory.EXPOSED_MEMCPY), num_work)
 
 
 def _exposed_on_cpu(trace: Trace, calls: Calls) -> NDArray[np.int64]:

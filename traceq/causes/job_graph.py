@@ -65,7 +65,7 @@ def job_graph(
     sources of all of its meeting. Their weights count from there. Raises ValueError if moments wait for each other.
     """
     if not len(runs) and (source < target).all() and (target[:-1] <= target[1:]).all():  # of one rank, it is in order
-        return JobGraph(source, target, None, first_edges(target, num), None, source.astype(np.int32))
+        return JobGraph(source, target, None, first_edges(target, num), None, source.astype(np.int32, copy=False))
     num_meetings = int(meeting.max(initial=-1)) + 1
     comes = source[runs]
     source = source.copy()

@@ -18,7 +18,6 @@ __all__ = [
     "cause_name",
     "change_name",
     "counted_syncs",
-    "in_some_steps",
     "is_within_jitter",
     "jitter_name",
     "joined",
@@ -29,6 +28,7 @@ __all__ = [
     "phase_text",
     "reads_on_cpu",
     "short_name",
+    "steps_text",
     "sync_line",
     "sync_name",
     "unchanged_name",
@@ -131,7 +131,7 @@ def counted_syncs(verb: str, changed: Sequence[Cause], per: str) -> str:
         key = cause.name, cause.phase
         named[key] = joined(cause, named[key]) if key in named else cause
     names = ", ".join(
-        f"{numbered(each, sync_name(each))} in {each.phase}{in_some_steps(each)}"
+        f"{numbered(each, sync_name(each))} in {each.phase}{steps_text(each)}"
         for each in [*named.values()][:_MOST_SYNCS]
     )
     rest = f" and {len(named) - _MOST_SYNCS} more" if len(named) > _MOST_SYNCS else ""
@@ -153,7 +153,7 @@ def numbered(cause: Cause, text: str) -> str:
     return f"{ranks}{number(cause)} {text.removeprefix(ranks)}"
 
 
-def in_some_steps(cause: Cause) -> str:
+def steps_text(cause: Cause) -> str:
     """Return `, all in 1 of 3 traced steps` of what only some steps have, as an evaluation; "" of others."""
     return f", all in {cause.in_steps} traced steps" if cause.in_steps else ""
 

@@ -10,7 +10,6 @@ from traceq.compare.cause_names import (
     cause_name,
     change_name,
     counted_syncs,
-    in_some_steps,
     is_within_jitter,
     joined,
     lines_text,
@@ -18,6 +17,7 @@ from traceq.compare.cause_names import (
     numbered,
     phase_text,
     reads_on_cpu,
+    steps_text,
     sync_line,
     unchanged_name,
 )
@@ -299,7 +299,7 @@ def _listed(causes: Sequence[Cause], *, names_lines: bool) -> str:
     for cause in causes:
         named[cause.name] = joined(cause, named[cause.name]) if cause.name in named else cause
     shown = [*named.values()][:_MOST_OPS]
-    each = [numbered(c, change_name(c)) + sync_line(c) * names_lines + in_some_steps(c) for c in shown]
+    each = [numbered(c, change_name(c)) + sync_line(c) * names_lines + steps_text(c) for c in shown]
     rest = len(named) - _MOST_OPS
     return ", ".join(each) + (f" and {rest} more" if rest > 0 else "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceq.compare.side import Side
 from traceq.facts.ranks.loading_workers import worker_line
@@ -60,37 +61,41 @@ def _in_pairs(a: Run, b: Run) -> tuple[dict[str, float], dict[str, float]] | Non
     """
     if a.timings is None or b.timings is None or a.manifest is None or a.manifest != b.manifest or a.arm == b.arm:
         return None
-    of_a, of_b = _halves(a.timings, b.arm), _halves(b.timings, a.arm)
-    pairs = sorted(of_a.keys() & of_b.keys())
-    if not pairs:
+    ours, theirs = _halves(a.timings, b.arm), _halves(b.timings, a.arm)
+    pairs, of_a, of_b = np.intersect1d(ours.pair, theirs.pair, assume_unique=True, return_indices=True)
+    if not len(pairs):
         return None
-    b_second = np.array([of_b[pair].half == 1 for pair in pairs])
+    b_second = theirs.half[of_b] == 1
     means: tuple[dict[str, float], dict[str, float]] = ({}, {})
-    for phase in of_a[pairs[0]].ns.keys() & of_b[pairs[0]].ns.keys():
-        ours, theirs = (np.array([side[pair].ns[phase] for pair in pairs], np.int64) for side in (of_a, of_b))
-        shift = shift_of_pairs(np.where(b_second, theirs - ours, ours - theirs), b_second)
-        means[0][phase] = location_of_pairs(ours, b_second)
+    for phase in ours.ns.keys() & theirs.ns.keys():
+        a_ns, b_ns = ours.ns[phase][of_a], theirs.ns[phase][of_b]
+        shift = shift_of_pairs(np.where(b_second, b_ns - a_ns, a_ns - b_ns), b_second)
+        means[0][phase] = location_of_pairs(a_ns, b_second)
         means[1][phase] = means[0][phase] + shift.delta
     return means
 
 
-@frozen
-class _Half:
-    """One half of a pair: 0 or 1, and the mean ns of its steps by phase."""
+@frozen(eq=False)
+class _Halves:
+    """Halves of P pairs: `pair`, `half` int64[P], number and 0 or 1; `ns` int64[P] of each phase, mean of the steps."""
 
-    half: int
-    ns: dict[str, int]
+    pair: NDArray[np.int64]
+    half: NDArray[np.int64]
+    ns: dict[str, NDArray[np.int64]]
 
 
-def _halves(timings: Timings, partner: str) -> dict[int, _Half]:
+def _halves(timings: Timings, partner: str) -> _Halves:
     """Return the halves of an arm in pairs with another one, by the number of the pair."""
-    steps, phases = timings.of_pairs, unprofiled_phases(timings)
+    steps, none = timings.of_pairs, np.empty(0, np.int64)
     if steps is None:
-        return {}
-    chosen = np.array([each == partner for each in steps.partners], np.bool_)
-    halves = {}
-    for pair in np.unique(steps.pair[chosen]).tolist():
-        of_pair = np.flatnonzero(chosen & (steps.pair == pair))
-        ns = {phase.name: round(float(phase.ns[:, of_pair].mean())) for phase in phases}
-        halves[pair] = _Half(int(steps.half[of_pair[0]]), ns)
-    return halves
+        return _Halves(none, none, {})
+    chosen = np.flatnonzero(np.array([each == partner for each in steps.partners], np.bool_))
+    pair, first, of_step = np.unique(steps.pair[chosen], return_index=True, return_inverse=True)
+    num = np.bincount(of_step, minlength=len(pair))
+    ns = {
+        phase.name: np.rint(
+            np.bincount(of_step, weights=phase.ns[:, chosen].mean(axis=0), minlength=len(pair)) / num
+        ).astype(np.int64)
+        for phase in unprofiled_phases(timings)
+    }
+    return _Halves(pair, steps.half[chosen[first]], ns)

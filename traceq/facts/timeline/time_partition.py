@@ -117,6 +117,12 @@ class Activity:
             mask |= self.category == int(code)
         return mask
 
+    def ns_of_work(self, chosen: NDArray[np.bool_], num_work: int) -> NDArray[np.int64]:
+        """Return int64[D] ns: the time of some pieces, bool[M], by the device work that runs in them."""
+        total, owned = np.zeros(num_work, np.int64), chosen & (self.owner >= 0)
+        np.add.at(total, self.owner[owned], self.ns[owned])
+        return total
+
     def when(self, *categories: TimeCategory) -> Spans:
         """Return the time of these categories."""
         mask = np.r_[False, self.among(*categories), False]
