@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 from weakref import ref
 
 import msgspec
@@ -154,3 +154,35 @@ def test_an_instance_can_be_referred_to_weakly() -> None:
 
 def test_a_repr_of_the_class_itself_stays() -> None:
     assert repr(Shown("x")) == "<x>"
+
+
+@frozen
+class Labelled(Span):
+    UNIT: ClassVar[str] = "us"
+
+    label: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.label} {self.start} {self.UNIT}"
+
+
+def test_a_base_and_what_belongs_to_the_class_are_kept() -> None:
+    assert [each.name for each in fields(Labelled)] == ["start", "end", "label"]
+    assert Labelled.__slots__ == ("label",)
+    assert Labelled(1, label="step").title == "step 1 us"
+    assert replace(Labelled(1), label="b") == Labelled(1, 7, "b") != Span(1)
+
+
+def test_a_standard_dataclass_can_be_derived() -> None:
+    @dataclass
+    class Named(Line):
+        name: str = ""
+
+    assert [each.name for each in fields(Named)] == ["start", "name"]
+
+
+def test_a_mutable_default_is_refused() -> None:
+    for decorator in (frozen, standard):
+        with pytest.raises(ValueError, match="list"):
+            decorator(type("Shared", (), {"__annotations__": {"rows": "list"}, "rows": []}))

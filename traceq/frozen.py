@@ -1,13 +1,15 @@
 """Frozen dataclasses that cost little to import, as a report needs three hundred of them.
 
-`dataclasses.dataclass` compiles six methods of a frozen class, which takes 0.5 ms; `frozen` compiles none. Whatever
-works with dataclasses works with these: `fields`, `replace`, `asdict`, `match`, msgspec.
+`dataclasses.dataclass` compiles six methods of a frozen class and makes one with slots twice, which takes 0.3 ms;
+`frozen` compiles none and takes a twentieth. Whatever works with dataclasses works with these: `fields`, `replace`,
+`asdict`, `match`, msgspec.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields, replace
 from typing import Any, TypeVar, dataclass_transform, overload
 
 __all__ = ["frozen"]
@@ -24,19 +26,41 @@ def frozen(*, eq: bool = True, slots: bool = True, weakref_slot: bool = False) -
 def frozen(cls: type[C] | None = None, /, *, eq: bool = True, slots: bool = True, weakref_slot: bool = False) -> Any:
     """Make a class what `dataclass(frozen=True, slots=True, ...)` makes of it; all of its fields are parameters."""
 
-    def made(cls: type[C]) -> type[C]:
-        methods = _SHARED | (_COMPARING if eq else {}) | (_PICKLED if slots else {})
-        written = [name for name in methods if name in vars(cls)]
-        if not cls.__doc__:
-            cls.__doc__ = cls.__name__  # else dataclass would parse a signature for one: 2 ms the first time
-        cls = dataclass(init=False, repr=False, eq=False, slots=slots, weakref_slot=weakref_slot)(cls)
-        for name, method in methods.items():
-            if name not in written:
-                setattr(cls, name, method)
-        cls.__init__ = _init(cls)  # type: ignore[method-assign]
+    def made(cls: Any) -> Any:
+        by_name = _fields(cls)
+        body = _SHARED | (_COMPARING if eq else {}) | (_PICKLED if slots else {}) | vars(cls)
+        for name in (*by_name, "__dict__", "__weakref__"):
+            body.pop(name, None)
+        body |= {"__dataclass_fields__": by_name, "__dataclass_params__": _PARAMS, "__match_args__": tuple(by_name)}
+        body["__doc__"] = cls.__doc__ or cls.__name__
+        if slots:
+            inherited = {name for base in cls.__mro__[1:] for name in vars(base).get("__slots__", ())}
+            body["__slots__"] = (*(name for name in by_name if name not in inherited), *["__weakref__"] * weakref_slot)
+        else:
+            body |= {name: each.default for name, each in by_name.items() if each.default is not MISSING}
+        cls = type(cls)(cls.__name__, cls.__bases__, body)
+        cls.__init__ = _init(cls)
         return cls
 
     return made if cls is None else made(cls)
+
+
+def _fields(cls: type[Any]) -> dict[str, Field[Any]]:
+    """Return the fields of a class by name, those of its bases first. Raises ValueError for a mutable default."""
+    by_name: dict[str, Field[Any]] = {}
+    for base in reversed(cls.__mro__[1:]):
+        by_name |= vars(base).get("__dataclass_fields__", {})
+    for name, annotation in vars(cls).get("__annotations__", {}).items():
+        if "ClassVar" in str(annotation):
+            continue
+        default = vars(cls).get(name, MISSING)
+        each: Field[Any] = default if isinstance(default, Field) else field(default=default)
+        if type(each.default).__hash__ is None:
+            raise ValueError(f"{cls.__qualname__}.{name}: a default that is a {type(each.default).__name__} is shared")
+        each.name, each.type, each.kw_only = name, annotation, False
+        each._field_type = dataclasses._FIELD  # type: ignore[attr-defined]
+        by_name[name] = each
+    return by_name
 
 
 def _init(cls: type[Any]) -> Callable[..., None]:
@@ -101,6 +125,7 @@ def _hash(self: Any) -> int:
     return hash(_values(self))
 
 
-_SHARED = {"__repr__": _repr, "__setattr__": _setattr, "__delattr__": _delattr}
+_PARAMS = dataclass(init=False, repr=False, eq=False)(type("_", (), {"__doc__": "None."})).__dataclass_params__  # type: ignore[attr-defined]
+_SHARED = {"__repr__": _repr, "__setattr__": _setattr, "__delattr__": _delattr, "__replace__": replace}
 _PICKLED = {"__getstate__": _values, "__setstate__": _setstate}
 _COMPARING = {"__eq__": _eq, "__hash__": _hash}
