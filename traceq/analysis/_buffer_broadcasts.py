@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from traceq.analysis._basis import holds_in_steps, step_lengths
@@ -16,14 +14,15 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.intervals import Spans, measure_within, spans, subtract
 from traceq.model import Category, Trace
+from traceq.regexes import regex
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 
 __all__ = ["buffer_broadcast_spans", "buffer_broadcasts"]
 
 _LEAST_PCT = 5.0
-_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
-_SENDS = re.compile(
+_FORWARD = regex(r"^DistributedDataParallel\.forward$")
+_SENDS = regex(
     r"^(c10d::|nccl:|gloo:|record_param_comms$"
     r"|aten::(flatten_dense_tensors|unflatten_dense_tensors|cat|view|reshape|_reshape_alias|narrow|slice|as_strided|copy_"
     r"|empty|empty_like|empty_strided|detach|to|_to_copy|select)$)"

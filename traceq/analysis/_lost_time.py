@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -32,6 +31,7 @@ from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
 from traceq.model import Caveat
+from traceq.regexes import regex
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 
@@ -81,7 +81,7 @@ device one op, and Python between ops, which a program can do without."""
 _IN_ONE_CALL = 0.8
 """Part of an op's time from which it is told that one call takes it."""
 _MAKES_OWN = "the main thread makes each batch itself (num_workers=0); try num_workers > 0"
-_DATA_WAIT = re.compile(f"^{DATALOAD_WAIT}$")
+_DATA_WAIT = regex(f"^{DATALOAD_WAIT}$")
 
 
 @frozen(eq=False)

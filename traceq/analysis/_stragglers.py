@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,13 +16,14 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.lateness import HOST, Lateness, PhaseCategory, lateness
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.frozen import frozen
+from traceq.regexes import regex
 from traceq.report import Finding
 from traceq.units import Unit, format_range, format_ranks, format_value
 from traceq.whatif.interventions import WithoutStraggler
 
 __all__ = ["Straggler", "Stragglers", "find_stragglers", "late_unprofiled", "straggler_finding"]
 
-_LOADS = re.compile(f"^Python in {LOADER}")
+_LOADS = regex(f"^Python in {LOADER}")
 _MOST_NAMED = 2
 _EXPLAINS = 0.25
 """Part of the waits for a rank from which its largest excess is given as their reason."""

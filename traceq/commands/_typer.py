@@ -6,16 +6,17 @@ and `traceq.typer_app` makes typer's of it for whatever is not plain.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from inspect import signature
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
+from traceq.regexes import regex
+
 __all__ = ["Argument", "Declared", "Exit", "Option", "Parameter", "declared_parameters", "echo"]
 
-_COLOURS = re.compile(r"\x1b\[[;?0-9]*[a-zA-Z]")
+_COLOURS = regex(r"\x1b\[[;?0-9]*[a-zA-Z]")
 
 
 class Declared:

@@ -6,7 +6,6 @@ that of the collective, a sync that of the op that caused it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -32,6 +31,7 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import ascending
 from traceq.model import Category, Trace
+from traceq.regexes import regex
 
 __all__ = ["CAUSE_KINDS", "FOR", "LAUNCHES", "Actors", "actors"]
 
@@ -53,10 +53,10 @@ _RESIDUAL = (
     (_COLLECTIVE, "barrier"),
 )
 _START = "start of the loader's workers"
-_INSTANCE = re.compile(r"_\d+$")
-_ATEN = re.compile(r"^aten::")
-_VENDOR = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
-_COPY = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
+_INSTANCE = regex(r"_\d+$")
+_ATEN = regex(r"^aten::")
+_VENDOR = regex(r"^(cuda|hip|cu)(?=[A-Z])")
+_COPY = regex(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
 
 @frozen(eq=False)

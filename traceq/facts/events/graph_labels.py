@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,10 +11,11 @@ from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
+from traceq.regexes import regex
 
 __all__ = ["GraphLabels", "ReplayTimes", "captured_nodes", "graph_labels", "is_capture_known", "replay_times"]
 
-_INDEX = re.compile(r"\.(\d+)(?=\.|$)")
+_INDEX = regex(r"\.(\d+)(?=\.|$)")
 
 
 @frozen(eq=False)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.name_patterns import matching
 from traceq.model import Category, Trace
+from traceq.regexes import regex
 
 __all__ = ["MODULE", "module_frames"]
 
-MODULE = re.compile(r"^nn\.Module: ")
+MODULE = regex(r"^nn\.Module: ")
 """Names of such frames: `nn.Module: Linear_3`."""
 
 

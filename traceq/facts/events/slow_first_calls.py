@@ -6,8 +6,6 @@ calls `(dynamo_timed)`.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,10 +14,11 @@ from traceq.facts.memo import once_per_trace
 from traceq.grouping import group
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
+from traceq.regexes import regex
 
 __all__ = ["COMPILES", "slow_first_calls"]
 
-COMPILES = re.compile(r" \(dynamo_timed\)$")
+COMPILES = regex(r" \(dynamo_timed\)$")
 """Names of the ranges in which torch.compile works."""
 _LEAST_NS, _FEWEST = 1_000_000, 4
 """A first call that is noted takes so long, and several times the median of at least so many later calls."""

@@ -7,7 +7,6 @@ start.
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
 
 import numpy as np
@@ -39,6 +38,7 @@ from traceq.intervals import (
     union,
 )
 from traceq.model import Category, Trace
+from traceq.regexes import regex
 
 __all__ = [
     "BUSY",
@@ -53,7 +53,7 @@ __all__ = [
     "unrecorded",
 ]
 
-_NODE = re.compile(r"^autograd::engine::|^torch::autograd::AccumulateGrad$|Backward\d*$")
+_NODE = regex(r"^autograd::engine::|^torch::autograd::AccumulateGrad$|Backward\d*$")
 
 
 class TimeCategory(IntEnum):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TextIO
 
 from traceq.display import RenderOptions
 from traceq.model import Run
+from traceq.regexes import regex
 from traceq.renderers.html.bar_ranking import partition_chart, ranking_chart
 from traceq.renderers.html.drawn_sections import drawn_sections
 from traceq.renderers.html.flame import flame_figure
@@ -29,10 +29,10 @@ __all__ = ["sheet_to_html", "write_sheet"]
 _DRAWN = ("bar", "curve")
 """Columns of small drawings for terminals, which the page has as charts."""
 
-_CLAUSE = re.compile(r"; (?![^(]*\))")
+_CLAUSE = regex(r"; (?![^(]*\))")
 """Where a finding goes on with its remedy: a semicolon outside parentheses."""
 
-_LONG_ASIDE = re.compile(r" \(([^()]{40,})\)$")
+_LONG_ASIDE = regex(r" \(([^()]{40,})\)$")
 """What a headline ends with that is too long for one."""
 
 
