@@ -33,7 +33,7 @@ from rich.table import Table
 from traceq.commands import SUMMARIES
 from traceq.frozen import frozen
 
-PROGRAM = "from traceq.cli import main; main()"
+PROGRAM = "from traceq.__main__ import console; console()"
 PACKAGES = ("click", "typer", "pydantic.type_adapter", "numpy", "msgspec", "rich.console")
 """What `show` imports, and what it did before; those that are installed."""
 BARE_MS = 25.0

@@ -28,6 +28,7 @@ def point(decorator: Callable[[type[Any]], type[Any]]) -> type[Any]:
         name: str = "origin"
         seen: list[int] = field(default_factory=list)
         unit: str = field(default="m", metadata={"title": "unit"})
+        note: str = field(default="", compare=False)
 
         @property
         def double(self) -> int:
@@ -87,8 +88,8 @@ class Shown:
         lambda cls: replace(cls(1), x=5, seen=[6]).double,
         lambda cls: [(each.name, each.default, dict(each.metadata)) for each in fields(cls)],
         lambda cls: (cls.__slots__, cls.__match_args__, cls.__doc__, hasattr(cls(1), "__dict__")),
-        lambda cls: (cls(1) == cls(1), cls(1) == cls(2), cls(1) == 1, cls(1) != cls(1)),
-        lambda cls: hash(cls(1, seen=())) == hash(cls(1, seen=())),
+        lambda cls: (cls(1) == cls(1), cls(1) == cls(2), cls(1) == 1, cls(1) != cls(1), cls(1) == cls(1, note="a")),
+        lambda cls: hash(cls(1, seen=())) == hash(cls(1, seen=(), note="a")),
         lambda cls: copy.deepcopy(cls(1, seen=[2])) == cls(1, seen=[2]),
         lambda cls: msgspec.json.encode(cls(1)),
         lambda cls: msgspec.json.decode(b'{"x": 3}', type=cls).seen,

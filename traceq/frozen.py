@@ -117,12 +117,16 @@ def _setstate(self: Any, state: tuple[Any, ...]) -> None:
         object.__setattr__(self, name, value)
 
 
+def _compared(instance: Any) -> tuple[Any, ...]:
+    return tuple([getattr(instance, name) for name, each in instance.__dataclass_fields__.items() if each.compare])
+
+
 def _eq(self: Any, other: object) -> bool:
-    return _values(self) == _values(other) if type(self) is type(other) else NotImplemented
+    return _compared(self) == _compared(other) if type(self) is type(other) else NotImplemented
 
 
 def _hash(self: Any) -> int:
-    return hash(_values(self))
+    return hash(_compared(self))
 
 
 _PARAMS = dataclass(init=False, repr=False, eq=False)(type("_", (), {"__doc__": "None."})).__dataclass_params__  # type: ignore[attr-defined]

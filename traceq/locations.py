@@ -5,21 +5,22 @@ A `Remote` has the few methods of a path that reading needs, so that readers nee
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from traceq.errors import TraceqError, UnreadableInput
+from traceq.frozen import frozen
+from traceq.regexes import regex
 
 __all__ = ["Place", "Remote", "open_binary", "place", "read_errors"]
 
-_URL = re.compile(r"^[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://")
+_URL = regex(r"^[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://")
 _BLOCK, _BUFFER = 16 << 20, 1 << 20
 _SECONDS = 60
 _SUFFIXES = (".json", ".jsonl", ".gz", ".zst", ".pkl", ".pickle", ".bin")
@@ -38,7 +39,7 @@ _BACKEND_ERRORS = (
 """(module, name) of errors that backends raise and that are no OSError; considered if the module is loaded."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@frozen
 class Remote:
     """URL with the methods of a path that reading needs.
 
@@ -52,6 +53,9 @@ class Remote:
 
     def __str__(self) -> str:
         return self.url
+
+    def __lt__(self, other: Remote) -> bool:
+        return self.url < other.url
 
     def __truediv__(self, name: str) -> Remote:
         return Remote(f"{self._bare}/{name}")

@@ -58,3 +58,28 @@ def test_an_interrupt_is_exit_code_130_without_a_message(tmp_path: Path) -> None
         check=False,
     )
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
+
+
+ENDINGS = (
+    (["--help"], 0, "Usage"),
+    (["show", "no such trace"], 1, "no such file"),
+    (["shw"], 2, "Did you mean 'show'?"),
+)
+
+
+@pytest.mark.parametrize(("words", "code", "text"), ENDINGS)
+def test_a_process_ends_with_the_code_of_its_command_and_calls_what_is_registered(
+    words: list[str], code: int, text: str
+) -> None:
+    program = f"import atexit; atexit.register(print, 'at the end', flush=True); {PROGRAM}"
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, text in done.stdout + done.stderr) == (code, True)
+    assert done.stdout.endswith("at the end\n")
+
+
+def test_what_measures_a_process_writes_its_result(tmp_path: Path) -> None:
+    program, result = tmp_path / "program.py", tmp_path / "result"
+    program.write_text(PROGRAM)
+    measured = [sys.executable, "-m", "cProfile", "-o", str(result), str(program), "--help"]
+    assert subprocess.run(measured, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert result.stat().st_size > 0

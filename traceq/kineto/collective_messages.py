@@ -39,7 +39,7 @@ _DTYPES = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class MessageRows:
     """Builder of the rows of Messages."""
 

@@ -63,7 +63,7 @@ def _ints(values: Sequence[Any]) -> NDArray[np.int64]:
         return np.fromiter(map(to_int, values), np.int64, len(values))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ColumnBuilder:
     """Builder of Events from windows of raw events. `dropped` counts complete events without a usable time."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -10,19 +9,20 @@ import msgspec
 
 from traceq.kineto.json_values import end_of_value, replace_unpaired
 from traceq.kineto.raw_events import RawEvent
+from traceq.regexes import regex
 
 __all__ = ["Salvaged", "salvage"]
 
 _PLAUSIBLE = 1 << 20  # longest valid event assumed after a broken one
-_BETWEEN = re.compile(rb"(?<=\})\s*,\s*(?=\{)")
-_CLOSE = re.compile(rb"\]\s*(?=,\s*\"|\}\s*\Z|\Z)")
-_SEPARATOR = re.compile(rb"[\s,]*")
+_BETWEEN = regex(rb"(?<=\})\s*,\s*(?=\{)")
+_CLOSE = regex(rb"\]\s*(?=,\s*\"|\}\s*\Z|\Z)")
+_SEPARATOR = regex(rb"[\s,]*")
 _NOT_JSON = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 _decode_event = msgspec.json.Decoder(RawEvent).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Salvaged:
     """Events read up to index `stop` of a text, where their list closes or an event is incomplete.
 

@@ -58,7 +58,7 @@ def read_memory_snapshots(path: Place) -> tuple[MemorySnapshot, ...]:
         raise UnreadableInput(str(path), "a part of it is not what torch writes", _EXPECTED) from fault
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Texts:
     """Stacks and categories, numbered as they come; each list of frames and each frame is converted once."""
 
