@@ -42,7 +42,7 @@ class Connection:
 def server(cwd: Path, *options: str) -> StdioServerParameters:
     """How a client starts the server; it passes on few variables of its environment, as clients do."""
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"]}
-    program = PROGRAM.replace("main()", f"import sys; sys.argv[1:] = {['mcp', *options]!r}; main()")
+    program = f"import sys; sys.argv[1:] = {['mcp', *options]!r}; {PROGRAM}"
     return StdioServerParameters(command=sys.executable, args=["-c", program], env=environment, cwd=cwd)
 
 
