@@ -410,6 +410,19 @@ def test_a_job_whose_python_cannot_load_the_recorder_is_ended(
 
 
 @pytest.mark.slow
+def test_an_arm_whose_python_cannot_load_the_recorder_ends_its_job(tmp_path: Path) -> None:
+    (tmp_path / "lacking").mkdir()
+    (tmp_path / "lacking" / "nvtx.py").write_text("raise ModuleNotFoundError(\"No module named 'nvtx'\")")
+    job = "import sys, time; sys.path.insert(0, 'lacking'); import torch; time.sleep(8); open('trained', 'x')"
+    arms = ("--arm", "a=1", "--arm", "b=2")
+    done = record(tmp_path, *arms, "--", sys.executable, "-c", job, "{arm}")
+    assert (done.returncode, (tmp_path / "trained").exists()) == (1, False)
+    assert "traceq: this process of the job is ended, as nothing is recorded" in done.stderr
+    reason = done.stderr.splitlines()[-1]
+    assert "arm a: the job's Python cannot load the recorder: ModuleNotFoundError: No module named 'nvtx'" in reason
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("starts", ["bash -c", "python launcher"])
 def test_a_command_that_starts_another_process_is_not_ended(tmp_path: Path, starts: str) -> None:
     """What it started may have another Python, and would train on alone."""

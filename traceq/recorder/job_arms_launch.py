@@ -38,6 +38,7 @@ __all__ = ["launch_job_arms", "launch_job_batches"]
 _INTERRUPTED = {130: KeyboardInterrupt(), 143: SystemExit(143)}
 """What ends all arms, by the exit code of a job that was ended by SIGINT or SIGTERM."""
 _ARM, _OUT, _VARIABLE = "{arm}", "{out}", "env:"
+_ENDED = "traceq: this process of the job is ended, as nothing is recorded"
 _BATCH = "{}"
 _FIRST_BATCH, _LARGEST_BATCH = 8, 65_536
 _STEPS_OF_BATCH = 32
@@ -65,12 +66,15 @@ class _JobArms:
             words, variables = self._command(planned.arm, output)
             watch = HangWatch(Path(watched), plan.folder, plan.hang_s)
             try:
-                exit_code = run_injected(words, injection, self.on_message, watch, variables, [output, watched])
-                reason, recorded = injection.reason, injection.elsewhere
+                exit_code = run_injected(
+                    words, injection, self.on_message, watch, variables, [output, watched], if_unloaded=_ENDED
+                )
+                unloaded, recorded = injection.load_error, injection.elsewhere
+                reason = injection.reason or unloaded
             finally:
                 shutil.rmtree(injection.folder, ignore_errors=True)
                 (plan.folder.path / ".claim").unlink(missing_ok=True)
-        if exit_code in _INTERRUPTED:
+        if exit_code in _INTERRUPTED and not unloaded:
             raise _INTERRUPTED[exit_code]
         if recorded:
             self.elsewhere.add(recorded)

@@ -42,6 +42,7 @@ _INTERRUPTED = (130, 143)
 _UNKNOWN_STEPS = (
     ": it takes eight with a backward pass; of a loop without one, as of torch.func, traceq.record in it marks them"
 )
+_ENDED = "traceq: the job is ended, as nothing is recorded (--then continue: it trains on)"
 _SCRIPT_ENDINGS = (".py", ".sh")
 
 
@@ -125,7 +126,7 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
             watch = HangWatch(Path(watched), folder, options.hang_s)
             ends = options.stops or options.is_dry
             exit_code = run_injected(
-                options.command, injection, on_message, watch, folders=[watched], ends_unloaded=ends
+                options.command, injection, on_message, watch, folders=[watched], if_unloaded=_ENDED if ends else ""
             )
         elsewhere = injection.elsewhere
         if elsewhere:
@@ -212,7 +213,7 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
         early = f"the job ended with exit code {exit_code} before its steps were known{why}"
         return "; ".join(filter(None, (f"nothing was recorded: {injection.reason or early}", read_hang(folder))))
     if error := injection.load_error:
-        return f"nothing was recorded: the job's Python cannot load the recorder: {error}"
+        return f"nothing was recorded: {error}"
     if exit_code:
         return f"nothing was recorded: the command ended with exit code {exit_code} before a training step ran"
     return (

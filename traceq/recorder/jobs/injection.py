@@ -61,8 +61,9 @@ class Injection:
 
     @property
     def load_error(self) -> str:
-        """Why a process of the job, which imported torch, could not load the recorder; else ""."""
-        return self._load_failure()[1]
+        """That a process of the job, which imported torch, could not load the recorder, and why; else ""."""
+        text = self._load_failure()[1]
+        return f"the job's Python cannot load the recorder: {text}" if text else ""
 
     @property
     def unloaded_pid(self) -> int:

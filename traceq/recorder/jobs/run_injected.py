@@ -31,12 +31,12 @@ def run_injected(
     variables: Mapping[str, str] | None = None,
     folders: Sequence[str] = (),
     *,
-    ends_unloaded: bool = False,
+    if_unloaded: str = "",
 ) -> int:
     """Return the exit code of the command, 128 + the number of a signal; signals to this process reach it.
 
     It has this process's terminal and environment, extended by `variables`. If this process is killed, the job is
-    ended, and its `folders` are removed. With `ends_unloaded` it is also ended if the command is a Python that
+    ended, and its `folders` are removed. With a message `if_unloaded` it is also ended if the command is a Python that
     cannot load the recorder, and starts no process: it would train to its end for nothing.
     """
     environment = {**os.environ, **(variables or {}), **injection.variables}
@@ -51,9 +51,9 @@ def run_injected(
         while (code := _exit_code(job)) is None:
             for line in watch.look():
                 on_message(line)
-            if ends_unloaded and load.has_failed(job):
-                ends_unloaded = False
-                on_message("traceq: the job is ended, as nothing is recorded (--then continue: it trains on)")
+            if if_unloaded and load.has_failed(job):
+                on_message(if_unloaded)
+                if_unloaded = ""
                 job.terminate()
             if time.monotonic() >= attached_until:
                 attached_until = math.inf
