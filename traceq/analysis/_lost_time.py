@@ -69,8 +69,9 @@ _LOST = {
     _LOADER: (5.0, "the main thread waits for the data loader"),
 }
 """Category -> (percentage of the step from which it is a finding, what it means)."""
+_COMPUTE = TimeCategory.COMPUTE.name.lower()
 _COMPUTING = {
-    TimeCategory.COMPUTE.name.lower(): ("device_bound", "device-bound", "on the device"),
+    _COMPUTE: ("device_bound", "device-bound", "on the device"),
     TimeCategory.CPU_COMPUTE.name.lower(): ("cpu_bound", "in ops on the CPU", "there"),
 }
 """Category -> (code of the finding that it is most of a step, its words)."""
@@ -78,6 +79,8 @@ _PYTHON = TimeCategory.PYTHON.name.lower()
 _COMPUTING_PCT, _MOST_PCT, _PYTHON_PCT = 85.0, 50.0, 25.0
 """Percentages of the step from which what is computed is what limits it, where nothing else is notable; and without a
 device one op, and Python between ops, which a program can do without."""
+_NEARLY_ALL = 0.95
+"""Part of the time of all kernels from which the longest is told alone."""
 _IN_ONE_CALL = 0.8
 """Part of an op's time from which it is told that one call takes it."""
 _MAKES_OWN = "the main thread makes each batch itself (num_workers=0); try num_workers > 0"
@@ -253,18 +256,25 @@ class LostTime:
         return Finding(code, "low", f"{what}, {time}{share}{self._basis}: {'; '.join(says)}", round(ns))
 
     def _beside(self, category: str) -> str:
-        """Return `, beside 6.93 ms (59.8 %) of kernel gemm` where one kernel computes for longer than this; "" else.
+        """Return `, beside 39 ms (81 %) of kernels, longest gemm 15 %` where these take longer than this; "" else.
 
-        Without a device an op of the CPU, beside the data loader: other waits can be part of an op.
+        Without a device the longest op of the CPU, beside the data loader: other waits can be part of an op.
         """
         longest, whole_ns = next(iter(self.work), None), float(self._whole.mean())
         has_kernels = any(rank.has_device for rank in self.job.ranks)
         is_told = has_kernels or (category == _LOADER and not any(rank.lacks_device_rows for rank in self.job.ranks))
-        if longest is None or not is_told or longest.ns <= self._ns(category).mean():
+        if longest is None or not is_told:
             return ""
-        share = format_value(100 * longest.ns / whole_ns, Unit.PERCENT)
-        what = f"of kernel {shown_names([longest])[0]}" if has_kernels else f"in {longest.name}{longest.place}"
-        return f", beside {format_value(longest.ns, Unit.NS)} ({share}) {what}"
+        ns = float(self._ns(_COMPUTE).mean()) if has_kernels else longest.ns
+        if ns <= self._ns(category).mean():
+            return ""
+        beside = f", beside {format_value(ns, Unit.NS)} ({format_value(100 * ns / whole_ns, Unit.PERCENT)})"
+        if not has_kernels:
+            return f"{beside} in {longest.name}{longest.place}"
+        (name,) = shown_names([longest])
+        if longest.ns > _NEARLY_ALL * ns:
+            return f"{beside} of kernel {name}"
+        return f"{beside} of kernels, longest {name} {format_value(100 * longest.ns / whole_ns, Unit.PERCENT)}"
 
     def _ns(self, category: str) -> NDArray[np.float64]:
         return self.by_step.get(category, np.zeros_like(self._whole))
