@@ -352,6 +352,33 @@ def test_time_between_ops_is_python_in_the_innermost_annotation() -> None:
     assert "is 460 us longer than theirs, 350 us of it Python in # rows #, before record_param_comms;" in finding.text
 
 
+@pytest.mark.parametrize(("late_us", "reason"), [(0, ""), (300, "300 us of it autograd::engine::ConvBackward0")])
+def test_a_host_that_works_no_longer_is_no_reason(late_us: int, reason: str) -> None:
+    """Both ranks are as long in ops of the autograd thread, which the first one's device spends in a collective.
+
+    It was `460 us of it Python`: the main thread waits for the backward pass, and the device of one rank idles.
+    """
+
+    def rank(number: int, us: int, *meetings: tuple[float, float]) -> Trace:
+        backward = [
+            event
+            for k in range(3)
+            for event in (
+                op("autograd::engine::ConvBackward0", 1000 * k + 15, us, tid=2),
+                launch(1000 * k + 16, 1, 900 + k, tid=2),
+                kernel("conv", 1000 * k + 18, 1, 900 + k, stream=99),
+            )
+        ]
+        return three_steps(number, *of_steps("load", 0, 500), *backward, *met((1, 3), *thrice(*meetings)))
+
+    first = rank(0, 440 - late_us, (10, 480), (510, 600), (700, 720))
+    second = rank(1, 440, (470, 480), (512, 600), (701, 720))
+    (finding,) = analyze(Run("job", (first, second)), "ranks").findings
+    assert finding.text.startswith("rank 1 is the straggler")
+    assert ("longer than theirs" in finding.text) == bool(reason)
+    assert reason in finding.text
+
+
 @pytest.mark.parametrize(("late_us", "is_reason"), [(450, True), (100, False)])
 def test_a_host_that_is_late_behind_a_queue_of_work_is_the_reason(late_us: int, is_reason: bool) -> None:
     """Both devices compute for all of `load`; one host sits in Python, and launches the first collective late."""

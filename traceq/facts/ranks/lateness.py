@@ -17,6 +17,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import Nest, host_ops, nest, tracks
 from traceq.facts.ranks.job import RankQuery
+from traceq.facts.timeline.active_thread import launching_threads
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
@@ -24,7 +25,7 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import Activity, TimeCategory, activity, in_counted_steps, ns_by_phase
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import Spans, intersect, measure, measure_within, sorted_unique, spans, subtract
+from traceq.intervals import Spans, empty, intersect, measure, measure_within, sorted_unique, spans, subtract
 from traceq.model import Category, Trace
 from traceq.regexes import regex
 
@@ -44,6 +45,9 @@ _NUMBERED_REGION = regex(rf"(?<=^Torch-Compiled Region){_NUMBERED}")
 
 _MUCH_MORE = 2
 """Times the largest cell's excess from which an excess of the host is the cause."""
+
+_EXPLAINED = 0.5
+"""Part of a cell's excess from which its host's excess explains it: less is the cell of ranks that wait meanwhile."""
 
 _MAX_COMPARED = 16
 """Limit on ranks compared with the late one in detail; of more ranks, as many are spread from first to last."""
@@ -93,7 +97,13 @@ def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]
         return Lateness("", HOST, round(host_ns), host, round(host_ns), line, before)
     if cell is None or not cell_ns:
         return None
-    what, what_ns = _largest_excess(query(_contents, [(rank, cell) for rank in compared]))
+    contents = query(_contents, [(rank, cell) for rank in compared])
+    what, what_ns = _largest_excess(contents)
+    host_ns = max(_host_excess(contents), what_ns)
+    if not _is_in_calls(cell) and host_ns < _EXPLAINED * cell_ns:
+        cell_ns = host_ns
+    if not cell_ns:
+        return None
     line, before = query(_line_and_next_op, [(late, (cell, what))])[0]
     phase, category = cell[0], TimeCategory(cell[1]).name.lower()
     return Lateness(phase, category, round(cell_ns), what, round(what_ns), line, before)
@@ -113,6 +123,17 @@ def _largest_excess(contents: Sequence[Mapping[str, float]]) -> tuple[str, float
     return max(more.items(), key=lambda item: item[1], default=("", 0.0))
 
 
+def _host_excess(contents: Sequence[Mapping[str, float]]) -> float:
+    """Return ns that the host of the first rank works longer than the median of the others.
+
+    Of Python outside of annotations only what is more: the host of a rank that waits may be there for it.
+    """
+    late, *others = ({name: ns for name, ns in of_rank.items() if name != PYTHON} for of_rank in contents)
+    python_ns, *of_others = (of_rank.get(PYTHON, 0.0) for of_rank in contents)
+    named_ns = sum(late.values()) - _median([sum(of_rank.values()) for of_rank in others])
+    return named_ns + max(python_ns - _median(of_others), 0.0)
+
+
 def _median(values: Sequence[float]) -> float:
     return float(np.median(values)) if values else 0.0
 
@@ -127,14 +148,20 @@ def _pieces(trace: Trace, cell: PhaseCategory) -> tuple[NDArray[np.int64], int]:
 
 
 def _contents(trace: Trace, cell: PhaseCategory) -> dict[str, float]:
-    """Return ns of a counted step by what a cell contains: kernels, calls, or host ops and Python."""
+    """Return ns of a counted step by what a cell contains: kernels, calls, or host ops and Python.
+
+    Of the host what its phase contains, if that is known: while others wait for a rank, their devices are in another
+    cell, whatever their hosts do.
+    """
     partition, (pieces, num) = activity(trace), _pieces(trace, cell)
     if cell[1] in _ON_DEVICE:
         rows = device_work(trace).rows[partition.owner[pieces]]
     elif cell[1] in _IN_A_CALL:
         rows = blocking_calls(trace).rows[partition.call[pieces]]
     else:
-        return {name: ns / num for name, ns in _host_op_ns(trace, _cell_spans(partition, pieces)).items()}
+        of_host = _host_phase(trace, cell[0]) if len(device_work(trace)) else empty()
+        of_host = of_host if len(of_host) else _cell_spans(partition, pieces)
+        return {name: ns / num for name, ns in _host_op_ns(trace, of_host).items()}
     sums = group([trace.events.name[rows]])
     totals = zip(sums.keys[:, 0].tolist(), sums.sum(partition.ns[pieces]), strict=True)
     return {trace.events.strings[name]: ns / num for name, ns in totals}
@@ -149,6 +176,18 @@ def _named_host_contents(trace: Trace, _: None) -> dict[str, float]:
     return {name: ns / len(host) for name, ns in all_ns.items() if name != PYTHON}
 
 
+def _is_in_calls(cell: PhaseCategory) -> bool:
+    """Return whether a cell contains device work or calls that wait, not what the host does."""
+    return cell[1] in _ON_DEVICE or cell[1] in _IN_A_CALL
+
+
+def _host_phase(trace: Trace, phase: str) -> Spans:
+    """Return where the main thread is in a phase of the counted steps, and waits in no call."""
+    labels, calls = phases(trace), blocking_calls(trace)
+    parts = labels.main.parts[labels.main.label == labels.names.index(phase)] if phase in labels.names else empty()
+    return subtract(intersect(parts, _host_spans(trace)), spans(calls.start, calls.end))
+
+
 def _host_spans(trace: Trace) -> Spans:
     return steps(trace).host[steps(trace).counted]
 
@@ -158,20 +197,24 @@ def _cell_spans(partition: Activity, pieces: NDArray[np.int64]) -> Spans:
 
 
 def _host_op_ns(trace: Trace, cell_spans: Spans) -> dict[str, int]:
-    """Return ns of the main thread by outermost op within the spans, and of Python between them.
+    """Return ns of the host by outermost op within the spans, and of Python between them.
 
-    Python is split by the innermost annotation around it.
+    Between the ops of the main thread, which may wait for a backward pass, those of the other threads that launch
+    count. Python is split by the innermost annotation around it.
     """
-    top = _outermost(trace)
-    between = subtract(cell_spans, spans(trace.events.ts[top], trace.events.end[top]))
+    ns_of, between = Counter[str](), cell_spans
+    for track in launching_threads(trace):
+        top = _outermost(trace, track)
+        ns_of.update(_ns_by_name(trace, top, measure_within(between, trace.events.ts[top], trace.events.end[top])))
+        between = subtract(between, spans(trace.events.ts[top], trace.events.end[top]))
     annotations = _annotations(trace)
     python_ns = measure_within(between, annotations.start, annotations.end)
     inner = np.flatnonzero(annotations.parent >= 0)
     innermost_ns = python_ns.copy()
     np.subtract.at(innermost_ns, annotations.parent[inner], python_ns[inner])
-    ns_of = _ns_by_name(trace, top, measure_within(cell_spans, trace.events.ts[top], trace.events.end[top]))
-    ns_of |= {_IN_ANNOTATION + name: ns for name, ns in _ns_by_name(trace, annotations.rows, innermost_ns).items()}
-    return ns_of | {PYTHON: measure(cell_spans) - sum(ns_of.values())}
+    in_annotation = _ns_by_name(trace, annotations.rows, innermost_ns)
+    ns_of.update({_IN_ANNOTATION + name: ns for name, ns in in_annotation.items()})
+    return ns_of | {PYTHON: measure(cell_spans) - ns_of.total()}
 
 
 def _ns_by_name(trace: Trace, rows: NDArray[np.int64], ns: NDArray[np.int64]) -> dict[str, int]:
@@ -187,9 +230,9 @@ def _rows_of(trace: Trace, candidates: NDArray[np.int64], what: str) -> NDArray[
     return candidates[matching(trace.events, candidates, re.compile(f"^{name}$|^{name}{_NUMBERED}"))]
 
 
-def _outermost(trace: Trace) -> NDArray[np.int64]:
-    """Return the rows of the main thread's outermost ops."""
-    ops = host_ops(trace).get(main_track(trace))
+def _outermost(trace: Trace, track: int | None = None) -> NDArray[np.int64]:
+    """Return the rows of a thread's outermost ops, without a track of the main thread's."""
+    ops = host_ops(trace).get(main_track(trace) if track is None else track)
     return ops.rows[ops.parent < 0] if ops is not None else np.empty(0, np.int64)
 
 
