@@ -11,7 +11,7 @@ from made_sides import H100, MANIFEST, PAIRS, plain, rows, verdict
 
 from traceq.compare.diff import diff_runs
 from traceq.compare.tables import waterfall
-from traceq.model import Run
+from traceq.model import OPTIMIZER_STEPS, Arm, Run
 from traceq.units import Unit, format_value
 
 
@@ -70,6 +70,25 @@ def test_runs_without_a_trace_are_compared_by_what_they_say_of_themselves() -> N
         "not comparable: ranks of the job: 1 against 4, samples per step unknown",
     )
     assert (result.traced, result.cells, result.causes) == (None, (), ())
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "ok"),
+    [
+        ({"O0": 2, "O1": 1}, {"O0": 1, "O1": 1}, False),
+        ({"O0": 1}, {"O0": 1, "O1": 1}, True),  # an optimizer that one arm alone has is its change
+        ({}, {"O0": 1}, True),
+    ],
+)
+def test_steps_that_hold_other_numbers_of_iterations_are_refused(
+    ours: dict[str, int], theirs: dict[str, int], ok: bool
+) -> None:
+    facts = ({f"{OPTIMIZER_STEPS}{name}": num for name, num in of_arm.items()} for of_arm in (ours, theirs))
+    arms = tuple(
+        Arm(name, "", baseline=name == "off", facts=of_arm) for name, of_arm in zip(("off", "on"), facts, strict=True)
+    )
+    off, on = (Run("run", (), replace(MANIFEST, arms=arms), name, PAIRS) for name in ("off", "on"))
+    assert diff_runs(off, on).comparable.ok == ok
 
 
 UNNAMED: dict[str, Any] = {"deviceProperties": []}

@@ -9,7 +9,7 @@ from itertools import compress
 from traceq.compare.result import Comparable, Traced
 from traceq.compare.side import Side
 from traceq.facts.ranks.rank_outline import Outline
-from traceq.model import Run
+from traceq.model import OPTIMIZER_STEPS, Run
 from traceq.regexes import regex
 from traceq.units import Unit, format_value
 
@@ -46,7 +46,9 @@ def comparable(a: Side, b: Side) -> Comparable:
     reasons = [f"no event of {' or '.join(foreign)} is of PyTorch's profiler"] if foreign else []
     reasons += [] if unrecorded_device(a, b) else list(differences(*devices))
     if not (a.samples and b.samples):
-        ours, theirs = ({"ranks of the job": _num_ranks(side.run, traced=traced), **_batch(side)} for side in (a, b))
+        ours, theirs = (
+            {"ranks of the job": _num_ranks(side.run, traced=traced), **_work_of_step(side)} for side in (a, b)
+        )
         unknown = f", {UNKNOWN_SAMPLES}" if a.run.manifest and b.run.manifest else ""
         reasons += [f"{reason}{unknown}" for reason in differences(ours, theirs)]
     marked = [any(rank.steps.marked for rank in side.ranks.job.ranks) for side in (a, b)]
@@ -146,9 +148,13 @@ def _num_ranks(run: Run, *, traced: bool) -> object:
     return run.traces[0].world_size if traced else run.manifest.num_ranks_of(run.arm) if run.manifest else None
 
 
-def _batch(side: Side) -> dict[str, object]:
-    """Return the parameters that set the amount of work per step."""
-    return {key: value for key, value in parameters_of(side.run).items() if "batch" in key}
+def _work_of_step(side: Side) -> dict[str, object]:
+    """Return what tells the amount of work of a step: parameters, and how many iterations of a loop it holds."""
+    batch = {key: value for key, value in parameters_of(side.run).items() if "batch" in key}
+    arm = side.run.manifest.arm(side.run.arm) if side.run.manifest else None
+    facts = {} if arm is None else arm.facts
+    optimizers = {name: num for name, num in facts.items() if name.startswith(OPTIMIZER_STEPS)}
+    return batch | {f"steps of {name.removeprefix(OPTIMIZER_STEPS)} in a step": n for name, n in optimizers.items()}
 
 
 def parameters_of(run: Run) -> dict[str, object]:

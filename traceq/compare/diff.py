@@ -199,7 +199,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     if not comparability.ok or are_ranks_of_one_job(a, b) or is_other_job:
         causes = tuple(map(_of_unlike_runs, causes))
     a_name, b_name = side_names(a, b)
-    cpu = compare_cpu(a, b, threshold_pct, samples)
+    cpu = compare_cpu(a, b, comparability, threshold_pct, samples)
     of_verdict = (*(comparison.caveats if comparison else ()), *separate_builds(a, b, comparison, cpu))
     of_ranks = (each for note in (lost_device, unrecorded_work, captured_graphs) for each in note(a.ranks, b.ranks))
     of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *other_step_ends(a.ranks, b.ranks), *confounders(a, b))
@@ -216,7 +216,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         causes=causes,
         words=(),
         ranks=ranks,
-        cpu=compare_cpu(a, b, threshold_pct, None),
+        cpu=compare_cpu(a, b, comparability, threshold_pct, None),
         doubt=doubt(traced, comparison, steps) if traced else "",
         free=added_ops_text(a.ranks, reference.ranks, _changed_phase(causes)) if traced and reference else "",
         inference=inference_deltas(a.ranks, b.ranks),
@@ -262,7 +262,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_o
         *(() if is_other_job else _factor_words(diff)),
         *why,
         *busy_machine_words(a, b, (diff.a_name, diff.b_name), diff.steps),
-        *cpu_words(cpu),
+        *(cpu_words(cpu) if diff.comparable.ok else ()),
         *sample_words(diff.comparison, diff.steps),
     )
 

@@ -75,13 +75,17 @@ def ranges_of_steps(a: Side, b: Side) -> str:
     return " and ".join(" to ".join(each) for each in ends)
 
 
-def compare_cpu(a: Side, b: Side, threshold_pct: float, samples: Samples | None) -> Comparison | None:
+def compare_cpu(
+    a: Side, b: Side, comparability: Comparable, threshold_pct: float, samples: Samples | None
+) -> Comparison | None:
     """Return the comparison of the main thread's CPU time, which excludes blocked time; None without recorded pairs."""
     pairs, control = (_on_cpu(pairs) for pairs in _pairs_of(a, b))
     if pairs is None:
         return None
     comparison = compare_pairs(pairs, control=control, threshold_pct=threshold_pct, samples=samples)
-    return _as_one_question(comparison, pairs, [each for each in map(_on_cpu, a.run.pairs) if each], a.run.manifest)
+    of_cpu = [each for each in map(_on_cpu, a.run.pairs) if each]
+    comparison = _as_one_question(comparison, pairs, of_cpu, a.run.manifest)
+    return comparison if comparability.ok else _refused(comparison, comparability)
 
 
 def _as_one_question(

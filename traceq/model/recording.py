@@ -15,6 +15,7 @@ __all__ = [
     "BUILT_APART",
     "MUCH_SLOWER",
     "NO_EFFECT",
+    "OPTIMIZER_STEPS",
     "Arm",
     "Fact",
     "Manifest",
@@ -36,6 +37,9 @@ NO_EFFECT = "no effect"
 MUCH_SLOWER = "much slower"
 """Status of an arm that was left out after its first steps, as they took many times those of the baseline."""
 
+OPTIMIZER_STEPS = "optimizer_steps."
+"""Before the name of an optimizer, O0 or O1: the fact of an arm how often it steps in a usual step."""
+
 
 @frozen
 class Arm:
@@ -47,8 +51,8 @@ class Arm:
     parameters that differ in this arm. `needs`: the device without which it would equal another arm, and is left out;
     "" for any. `num_ranks`: number of ranks if it runs in separate processes, 0 for all ranks of the run.
     A recording fills in the rest: `samples_per_step`, on which one step of all ranks together trains, 0 if unknown;
-    `facts` from building and running an arm in separate processes; `status`, "skipped" or "out of memory" if it did not
-    complete, MUCH_SLOWER or NO_EFFECT, for the reason in `fault`.
+    `facts` from building and running an arm in separate processes, and OPTIMIZER_STEPS of an unedited job; `status`,
+    "skipped" or "out of memory" if it did not complete, MUCH_SLOWER or NO_EFFECT, for the reason in `fault`.
     """
 
     name: str

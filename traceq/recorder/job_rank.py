@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from traceq.errors import RecordingFailed, TraceqError
-from traceq.model import NO_EFFECT, Arm
+from traceq.model import NO_EFFECT, OPTIMIZER_STEPS, Arm
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.jobs.effect_in_ops import arms_with_equal_ops
 from traceq.recorder.jobs.gradient_watch import gradient_lines
@@ -78,7 +78,10 @@ class JobRank:
             self.rank.say(f"traceq: the recording is complete, after {self.rank.progress.num_ended:,} steps")
 
     def _note_samples(self) -> None:
-        """Write into the manifest on how many samples the arms train: they may differ in how many batches they take."""
+        """Write into the manifest on how many samples the arms train, and how often their optimizers step.
+
+        They may differ in how many batches they take, or in how many iterations of the loop are one step.
+        """
         num = {
             each.arm.name: self.tracker.num_batches(each.arm.name) * self.loader.samples_per_batch for each in self.arms
         }
@@ -86,7 +89,12 @@ class JobRank:
         if self.rank.world.rank == 0 and len(self.arms) > 1:
             manifest = self.rank.plan.folder.read_manifest()
             arms = tuple(
-                replace(arm, samples_per_step=sum(each.get(arm.name, 0) for each in of_ranks)) for arm in manifest.arms
+                replace(
+                    arm,
+                    samples_per_step=sum(each.get(arm.name, 0) for each in of_ranks),
+                    facts={**arm.facts, **_optimizer_steps(self.tracker, arm.name)},
+                )
+                for arm in manifest.arms
             )
             self.rank.plan.folder.write_manifest(replace(manifest, arms=arms))
 
@@ -174,7 +182,8 @@ def start_rank(
     arms = (JobArm(request.arm, ()),) if request.arm else job_arms(request.toggles)
     samples = sum(world.gather(loader.samples_per_batch * tracker.pattern.events.count(BATCH)))
     if len(arms) == 1:  # others may change how many batches a step has
-        arms = (msgspec.structs.replace(arms[0], arm=replace(arms[0].arm, samples_per_step=samples)),)
+        arm = replace(arms[0].arm, samples_per_step=samples)
+        arms = (msgspec.structs.replace(arms[0], arm=replace(arm, facts=_optimizer_steps(tracker, arm.name))),)
     is_regular = all(world.gather(tracker.pattern.is_regular))
     plan = replace(plan_of(request, arms, world), is_regular=is_regular)
     announced = Rank(plan, world, Phases(), progress)
@@ -241,6 +250,10 @@ def common_request(request: JobRequest, world: World) -> JobRequest:
     return msgspec.structs.replace(first, watch=request.watch, hang_s=request.hang_s)
 
 
+def _optimizer_steps(tracker: StepTracker, arm: str) -> dict[str, int]:
+    return {f"{OPTIMIZER_STEPS}{name}": num for name, num in tracker.optimizer_steps(arm).items()}
+
+
 def _note_arm(plan: Plan, arm: Arm, world: World) -> None:
     """Write into the manifest how many ranks and samples this arm has: the job alone knows."""
     if world.rank == 0:
@@ -249,7 +262,14 @@ def _note_arm(plan: Plan, arm: Arm, world: World) -> None:
             manifest = replace(manifest, num_ranks=world.size)
         num_ranks = world.size if world.size != manifest.num_ranks else 0
         arms = tuple(
-            replace(each, num_ranks=num_ranks, samples_per_step=arm.samples_per_step) if each.name == arm.name else each
+            replace(
+                each,
+                num_ranks=num_ranks,
+                samples_per_step=arm.samples_per_step,
+                facts={**each.facts, **arm.facts},
+            )
+            if each.name == arm.name
+            else each
             for each in manifest.arms
         )
         plan.folder.write_manifest(replace(manifest, arms=arms))

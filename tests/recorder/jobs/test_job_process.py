@@ -198,6 +198,30 @@ def accumulation(notes: Notes, num_steps: int) -> None:
 
 
 @pytest.mark.slow
+def test_arms_whose_steps_hold_other_numbers_of_iterations_are_not_compared(tmp_path: Path) -> None:
+    """Where one optimizer steps in every second iteration, that is a step, and twice as long as an iteration."""
+    toggle = f"{__name__}.accumulated.value=2,1"
+    recorded(tmp_path, two_optimizers, toggles=(toggle,), num_steps=600)
+    (diff,) = traceq.diff(tmp_path / "run").diffs
+    assert diff.words[0].startswith("Not comparable (steps of O0 in a step: 2 against 1, samples per step unknown): ")
+    assert not any("material" in sentence for sentence in diff.words)
+
+
+def two_optimizers(notes: Notes, num_steps: int) -> None:
+    """One of them steps in each iteration, the other one in some."""
+    models = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    often, seldom = (torch.optim.SGD(model.parameters()) for model in models)
+    for number in range(4 * num_steps):
+        models[0](torch.ones(4)).sum().backward()
+        often.step()
+        often.zero_grad()
+        if number % accumulated.value == 0:
+            models[1](torch.ones(4)).sum().backward()
+            seldom.step()
+            seldom.zero_grad()
+
+
+@pytest.mark.slow
 def test_the_loader_of_a_job_is_measured_alone(tmp_path: Path) -> None:
     notes = recorded(tmp_path, plain, toggles=(), num_steps=40, of_loader=True)
     assert len(notes.steps) > 16 + 40  # batches of a second iterator, and those of the loop, which trains on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -105,6 +106,10 @@ class StepTracker:
     def num_batches(self, arm: str) -> int:
         """Return how many batches a usual step of an arm asks for."""
         return self._usual_steps().events(arm).count(BATCH)
+
+    def optimizer_steps(self, arm: str) -> dict[str, int]:
+        """Return how often each optimizer, `O0` or `O1`, steps in a usual step of an arm."""
+        return Counter(event for event in self._usual_steps().events(arm) if event.startswith("O"))
 
     def _usual_steps(self) -> UsualSteps:
         assert self.pattern is not None
