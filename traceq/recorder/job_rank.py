@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from traceq.recorder.jobs.gradient_watch import gradient_lines
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_batches import JobLoader
 from traceq.recorder.jobs.job_device import device_note, world_on_devices
+from traceq.recorder.jobs.job_facts import found_text, job_facts
 from traceq.recorder.jobs.job_request import LOSS, JobArm, JobRequest, ToggleRequest, job_arms
 from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
 from traceq.recorder.jobs.step_pattern import BATCH
@@ -188,7 +188,7 @@ def start_rank(
     plan = replace(plan_of(request, arms, world), is_regular=is_regular)
     announced = Rank(plan, world, Phases(), progress)
     if request.process <= 0:  # the same in each process of an arm
-        announced.say(f"traceq: {_found_text(job, tracker, world)}")
+        announced.say(f"traceq: {found_text(job, tracker, world)}")
         if note := device_note(job, world.device):
             announced.say(f"traceq: note: {note}")
     if request.is_dry:
@@ -222,7 +222,7 @@ def start_rank(
     tracker.say = announced.say
     control = LoopControl(set_arm, tracker.was_regular)
     rank = replace(announced, control=control, workers=loader.workers)
-    rank.facts.update({**_job_facts(job, tracker), **loader.settings})
+    rank.facts.update({**job_facts(job, tracker), **loader.settings})
     if request.arm:
         _note_arm(plan, arms[0].arm, world)
         return JobRank(rank, toggles, arms, isolated_steps(rank), tracker, loader)
@@ -384,31 +384,3 @@ def raise_first(faults: Sequence[str]) -> None:
     for rank, fault in enumerate(faults):
         if fault:
             raise RecordingFailed(fault if len(set(faults)) == 1 else f"rank {rank}: {fault}")
-
-
-def _job_facts(job: Job, tracker: StepTracker) -> dict[str, str]:
-    """Return what was found in the job, for the manifest."""
-    return {
-        "step_pattern": tracker.pattern.text if tracker.pattern else "",
-        "models": _names(job.models),
-        "optimizers": _names(job.optimizers),
-    }
-
-
-def _found_text(job: Job, tracker: StepTracker, world: World) -> str:
-    """Return `step L F B O0 (6 of 6 alike), models: GPT, optimizers: AdamW, 2 ranks`."""
-    facts = _job_facts(job, tracker)
-    ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
-    return f"step {facts['step_pattern']}; models: {facts['models']}; optimizers: {facts['optimizers']}; {ranks}"
-
-
-def _names(objects: Sequence[object]) -> str:
-    """Return the classes of objects in order, as `Linear, 3 GPT`, or `DistributedDataParallel(GPT)`."""
-    counts = Counter(map(_name, objects))
-    return ", ".join(f"{num} {name}" if num > 1 else name for name, num in counts.items()) or "none"
-
-
-def _name(each: object) -> str:
-    """Return the class, with that of what it wraps: `module` of DDP, FSDP, DeepSpeed; `_orig_mod` of torch.compile."""
-    name, wrapped = type(each).__name__, getattr(each, "_orig_mod", getattr(each, "module", None))
-    return f"{name}({_name(wrapped)})" if isinstance(wrapped, torch.nn.Module) else name
