@@ -150,13 +150,20 @@ def core_findings(job: Job) -> Iterator[Finding]:
             "busy_machine",
             "medium",
             f"busy machine: processes outside the job keep {_cores(basis.other_cores)} of {cores} cores busy; a thread "
-            f"of the step waits {basis.wait_words} for a core: compare only arms in turns",
+            f"of the step waits {basis.wait_words} for a core: compare only arms in turns{_fewer_threads(basis)}",
             basis.wait_ns,
         )
     if basis.is_of_workers:
         yield _contended_by_workers(basis, cores, worker_line(job))
     elif basis.training_cores > basis.use.cores_available and not is_busy:
         yield _contended_by_ranks(basis, cores)
+
+
+def _fewer_threads(basis: _Basis) -> str:
+    """Return what to compare where the torch threads are more than the cores that others leave: ops wait for each."""
+    num = basis.use.ranks_per_host * basis.num_threads
+    is_too_many = basis.num_threads > 1 and num > basis.use.cores_available - basis.other_cores
+    return " (fewer torch threads: --toggle @threads=default,1)" if is_too_many else ""
 
 
 def _contended_by_workers(basis: _Basis, cores: str, line: str) -> Finding:

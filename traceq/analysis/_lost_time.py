@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_share
+from traceq.analysis._core_use import core_findings
 from traceq.analysis._device_copies import copies_of_device_words
 from traceq.analysis._host_causes import HostCauses, host_words, lack_host_ops
 from traceq.analysis._host_places import HostPlace, PlaceKind, place_words
@@ -178,8 +179,8 @@ class LostTime:
             return self._most_of_host()
         for category, (code, bound, where) in _COMPUTING.items():
             if self._is_most(category, _COMPUTING_PCT):
-                only = f"only less or faster work {where} saves much"
-                return (self._most(category, code, bound, [only, *self._what_computes(), *self._most_at()]),)
+                only = [] if self._waits_untraced() else [f"only less or faster work {where} saves much"]
+                return (self._most(category, code, bound, [*only, *self._what_computes(), *self._most_at()]),)
         in_ops = TimeCategory.CPU_COMPUTE.name.lower()
         if self._is_most(in_ops, _MOST_PCT) and (self._longest_is_most() or self._most_at()):
             return (self._most(in_ops, *_COMPUTING[in_ops][:2], [*self._what_computes(), *self._most_at()]),)
@@ -193,6 +194,11 @@ class LostTime:
             )
             return (self._most(_PYTHON, "python_bound", "Python between ops", [places, *ops]),)
         return ()
+
+    def _waits_untraced(self) -> bool:
+        """Whether unprofiled steps lose what traced ones need not show: waits for the loader, or for cores."""
+        loading = unprofiled_share(self.job, _DATA_WAIT, _LOST[_LOADER][0])
+        return (loading is not None and loading.exceeds) or any(core_findings(self.job))
 
     def _longest_is_most(self) -> bool:
         """Whether one op takes most of the step."""
