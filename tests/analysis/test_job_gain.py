@@ -102,7 +102,8 @@ def test_pageable_copies_say_what_their_rank_gains_alone_and_what_the_job_does(
     run = Run("job", (rank(0, 55, 60, *copy), others))
     finding = finding_of(run, "memcpy", "pageable_copies")
     assert (finding.severity, finding.ns) == (severity, 40_000)
-    assert f"saves 40.0 us on this rank alone, and on all ranks {of_job} (replay): copy batches" in finding.text
+    saves = f"saves 40.0 us on this rank alone, and on all ranks {of_job} (replay; from pinned memory"
+    assert f"{saves} the copies take less, too): copy batches" in finding.text
     change = predict(job_replay(run), [WithoutSyncs(is_pageable=True)]).together
     assert change.least_saved_ns == (30_000 if severity == "medium" else 0)
     assert saving_of(job_replay(Run("rank", run.traces[:1])), [WithoutSyncs(is_pageable=True)]).least_ns == 40_000

@@ -492,6 +492,7 @@ OF_COMPARISON = (
     r"The sides differ in what they compute: (dtype|shapes|calls|layers|backward pass): ",
     r"[\d.]+ times the (FLOPs|bytes of ops with recorded shapes) in [\d.]+ times the time: ",
     r"Host times are not comparable: ",
+    r"Steps that do more or less than the others, [\d.]+ %( of .*)? by time, do not count: nothing is said of these\.$",
     r"Shapes are not recorded: kernels that others replaced may have computed on inputs of another size ",
     r"\S+ begins its first step ",
     r"Device: .*not recorded.*: it may be another one\.$",

@@ -164,9 +164,9 @@ def _finding(job: Job, copies: _PageableCopies, gain: JobGain | None) -> Finding
     """Return the finding on a rank's pageable copies; `gain`: what all ranks gain, None where that is not known."""
     saved = gained_words(saving_words(copies.saving, copies.step_ns), gain)
     text = (
-        f"{copies.blocks}; removing these waits saves {saved} ({replay_term(job)}): copy batches ahead from pinned "
-        "memory (pin_memory=True, non_blocking=True), and keep tensors that stay the same, such as indices, on the "
-        "device"
+        f"{copies.blocks}; removing these waits saves {saved} ({replay_term(job)}; from pinned memory the copies take "
+        "less, too): copy batches ahead from it (pin_memory=True, non_blocking=True), and keep tensors that stay the "
+        "same, such as indices, on the device"
     )
     severity, kinds = "low" if gain and gain.is_nothing else "medium", (SYNC_KINDS[SyncKind.HTOD],)
     return Finding("pageable_copies", severity, text, copies.saving.least_ns, instead_of_syncs=kinds)

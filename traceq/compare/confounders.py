@@ -26,7 +26,7 @@ from traceq.facts.events.ops_on_cpu import ALLOCATES, VIEW
 from traceq.facts.timeline.cold_start import cold_ns, cold_share
 from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
 from traceq.facts.timeline.phases import phases
-from traceq.model import Caveat, Run, Trace
+from traceq.model import Caveat, OddSteps, Run, Trace
 from traceq.units import Unit, format_value
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "device_words",
     "no_change_text",
     "recording_words",
+    "uncounted_words",
     "unknown_size_words",
     "work_words",
 ]
@@ -60,6 +61,8 @@ _NO_OP = ("Python", LOADER.name)
 """How names of causes begin that are time of the host outside of ops."""
 _MANY_REPEATED = 0.1
 """Part of the ops inside an op of the same name from which each op is recorded twice; else at most 0.04 are."""
+_MUCH_UNCOUNTED_PCT = 25.0
+"""Part of the time of a side's steps from which it is said that those which take it do not count."""
 
 
 def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
@@ -107,6 +110,22 @@ def recording_words(a: Side, b: Side, names: tuple[str, str]) -> tuple[str, ...]
     side, percent = names[shares.index(max(shares))], format_value(100 * max(shares), Unit.PERCENT)
     why = f"{percent} of the ops of {side} lie in an op of the same name, as other versions of torch record them"
     return (f"Host times are not comparable: {why}.",)
+
+
+def uncounted_words(a: Side, b: Side, names: tuple[str, str]) -> tuple[str, ...]:
+    """Return how much of the time is in steps that do not count, where that is much: a change may be in those."""
+    shares = [_uncounted_pct(side) for side in (a, b)]
+    if max(shares) < _MUCH_UNCOUNTED_PCT:
+        return ()
+    of_sides = [f"{format_value(share, Unit.PERCENT)} of {name}" for share, name in zip(shares, names, strict=True)]
+    of_time = format_value(shares[0], Unit.PERCENT) if _is_one_recording(a, b) else " and ".join(of_sides)
+    return (f"Steps that do more or less than the others, {of_time} by time, do not count: nothing is said of these.",)
+
+
+def _uncounted_pct(side: Side) -> float:
+    """Return the part of the timed steps of a recording, by time, that does not count, in percent; 0 if hardly any."""
+    odd = OddSteps.of(side.run.manifest.facts_for(side.run.arm)) if side.run.manifest else None
+    return odd.share_pct if odd else 0.0
 
 
 def cold_start_words(a: Side, b: Side, names: tuple[str, str], traced: Traced | None) -> tuple[str, ...]:

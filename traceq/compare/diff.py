@@ -32,6 +32,7 @@ from traceq.compare.confounders import (
     device_words,
     no_change_text,
     recording_words,
+    uncounted_words,
     unknown_size_words,
     work_words,
 )
@@ -258,6 +259,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_o
         *device_words(a, b),
         *cold_start,
         *recording_words(a, b, (diff.a_name, diff.b_name)),
+        *(uncounted_words(a, b, (diff.a_name, diff.b_name)) if is_unprofiled else ()),
         *work_words(a, b),
         *(() if is_other_job else _factor_words(diff)),
         *why,

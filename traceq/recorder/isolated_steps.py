@@ -15,6 +15,7 @@ from traceq.recorder.rank.wrappers import wrapper_facts
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.core_clocks import CoreClocks, core_facts
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
+from traceq.recorder.timing.odd_steps import TimeOfSteps
 from traceq.recorder.timing.peak_memory import reset_peak_memory
 from traceq.recorder.timing.step_log_writer import Journal
 from traceq.recorder.timing.stopwatch import Stopwatch
@@ -62,25 +63,29 @@ def _time_steps(rank: Rank, arm: str) -> Generator[str, None, list[ClocksLine]]:
     """Run the warm-up, then blocks of steps; the first steps of a block settle after gc.collect() and do not count."""
     clocks: list[ClocksLine] = []
     cores: list[CoresLine] = []
+    time_of_steps = TimeOfSteps()
     settling = [SETTLING] * rank.plan.steps_per_half
     stopwatch = Stopwatch(rank.world.device, rank.phases)
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), gc_frozen(), stopwatch:
         if rank.plan.steps:
-            journal.write((yield from _run(rank, stopwatch, arm, [WARM_UP] * rank.plan.warmup_steps)))
+            journal.write((yield from _run(rank, stopwatch, arm, [WARM_UP] * rank.plan.warmup_steps, TimeOfSteps())))
             reset_peak_memory(rank.world.device)
         for turn, block in enumerate(_blocks(rank.plan)):
             collect_in_turn(turn)
             rank.world.barrier()
             before = list(read_clocks(rank.world.device))
-            lines = yield from _run(rank, stopwatch, arm, [*settling, *block])
+            lines = yield from _run(rank, stopwatch, arm, [*settling, *block], time_of_steps)
             journal.write([*before, *lines])
             clocks += before
             cores += [line for line in lines if isinstance(line, CoresLine)]
+    time_of_steps.note(rank)
     rank.facts.update(core_facts(rank.world.gather(cores), [peer.host for peer in rank.world.peers]))
     return clocks
 
 
-def _run(rank: Rank, stopwatch: Stopwatch, arm: str, numbers: Sequence[int]) -> Generator[str, None, list[Line]]:
+def _run(
+    rank: Rank, stopwatch: Stopwatch, arm: str, numbers: Sequence[int], time_of_steps: TimeOfSteps
+) -> Generator[str, None, list[Line]]:
     """Run steps with these numbers and return their lines; those that were irregular on any rank do not count."""
     regular: list[bool] = []
     cores = CoreClocks(rank.workers.pids)
@@ -95,8 +100,10 @@ def _run(rank: Rank, stopwatch: Stopwatch, arm: str, numbers: Sequence[int]) -> 
     use = cores.lines(len(numbers))
     (on_all_ranks,) = regular_on_all_ranks(rank, [regular])
     counted = [number if is_regular else SETTLING for number, is_regular in zip(numbers, on_all_ranks, strict=True)]
-    times = zip(counted, stopwatch.take(), strict=True)
-    return [*use, *(step_line(arm, time, pair=number, process=rank.plan.process) for number, time in times)]
+    times = stopwatch.take()
+    time_of_steps.add(times, on_all_ranks)
+    lines = zip(counted, times, strict=True)
+    return [*use, *(step_line(arm, time, pair=number, process=rank.plan.process) for number, time in lines)]
 
 
 def _publish(rank: Rank, arm: Arm, device_facts: dict[str, str | int | float]) -> Manifest:

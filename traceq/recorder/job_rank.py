@@ -224,6 +224,7 @@ def start_rank(
     rank = replace(announced, control=control, workers=loader.workers)
     rank.facts.update({**job_facts(job, tracker), **loader.settings})
     if request.arm:
+        rank.facts.update(arms[0].arm.facts)
         _note_arm(plan, arms[0].arm, world)
         return JobRank(rank, toggles, arms, isolated_steps(rank), tracker, loader)
     manifest = plan.manifest("", "", facts=(LOSS,))
@@ -262,14 +263,7 @@ def _note_arm(plan: Plan, arm: Arm, world: World) -> None:
             manifest = replace(manifest, num_ranks=world.size)
         num_ranks = world.size if world.size != manifest.num_ranks else 0
         arms = tuple(
-            replace(
-                each,
-                num_ranks=num_ranks,
-                samples_per_step=arm.samples_per_step,
-                facts={**each.facts, **arm.facts},
-            )
-            if each.name == arm.name
-            else each
+            replace(each, num_ranks=num_ranks, samples_per_step=arm.samples_per_step) if each.name == arm.name else each
             for each in manifest.arms
         )
         plan.folder.write_manifest(replace(manifest, arms=arms))

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from itertools import count, islice
 from statistics import median
 
-from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.garbage_collection import collect_in_turn, collect_new, gc_disabled, gc_frozen
-from traceq.model import MUCH_SLOWER, OddSteps
+from traceq.model import MUCH_SLOWER
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.schedule import (
@@ -25,6 +24,7 @@ from traceq.recorder.spec.schedule import (
 )
 from traceq.recorder.timing.core_clocks import CoreClocks, core_facts
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
+from traceq.recorder.timing.odd_steps import TimeOfSteps
 from traceq.recorder.timing.peak_memory import reset_peak_memory
 from traceq.recorder.timing.slow_arms import slow_arms
 from traceq.recorder.timing.step_log_writer import Journal
@@ -38,8 +38,6 @@ __all__ = ["counted_steps", "num_timed_steps", "regular_on_all_ranks", "step_lin
 
 _MAX_ATTEMPTS = 20
 _SHORT_NS = 2e9
-_LARGE_SHARE = 0.1
-"""Part of the time from which steps that do not count are named: the job spends it, whatever its usual step takes."""
 _FIRST_BLOCKS = 4
 """Blocks of the A/A control in each of which clocks of cores are read; later in one of that many."""
 _BAR = 20
@@ -55,7 +53,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     pairs: list[PairLine] = []
     clocks: list[ClocksLine] = []
     cores: list[CoresLine] = []
-    attempts: list[_Attempt] = []
+    num_attempts, time_of_steps = 0, TimeOfSteps()
     stopwatch = Stopwatch(rank.world.device, rank.phases)
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), gc_frozen(), stopwatch:
         warm_up = yield from _warm_up(rank, stopwatch)
@@ -65,39 +63,20 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
         reset_peak_memory(rank.world.device)
         for block in blocks_until_decided(rank, warm_up, pairs) if rank.plan.max_minutes else _blocks(rank.plan):
             for attempt in _attempts(rank, block):
-                collect_in_turn(len(attempts))
+                collect_in_turn(num_attempts)
                 rank.world.barrier()
                 before = list(read_clocks(rank.world.device))
-                lines = [*before, *(yield from _run_pairs(rank, stopwatch, block, attempt))]
+                lines = [*before, *(yield from _run_pairs(rank, stopwatch, block, attempt, time_of_steps))]
                 clocks += before
                 journal.write(lines)
                 pairs += [line for line in lines if isinstance(line, PairLine)]
                 cores += [line for line in lines if isinstance(line, CoresLine)]
-                attempts.append(attempt)
+                num_attempts += 1
             quarter = _announce_rest(rank, lines, quarter)
-    _note_odd_steps(rank, attempts)
+    time_of_steps.note(rank)
     rank.facts.update(clock_facts(rank.world.gather(clocks)))
     rank.facts.update(core_facts(rank.world.gather(cores), [peer.host for peer in rank.world.peers]))
     return pairs
-
-
-def _note_odd_steps(rank: Rank, attempts: Sequence[_Attempt]) -> None:
-    """Print and store how long the steps took that did more or less than usual, where that is much of the time."""
-    odd_ns = [ns for attempt in attempts for ns in attempt.odd_ns]
-    usual_ns = [ns for attempt in attempts for ns in attempt.usual_ns]
-    total_ns = sum(odd_ns) + sum(usual_ns)
-    if not odd_ns or sum(odd_ns) < _LARGE_SHARE * total_ns:
-        return
-    odd = OddSteps(
-        odd_steps=len(odd_ns),
-        all_steps=len(odd_ns) + len(usual_ns),
-        odd_steps_ns=sum(odd_ns),
-        all_steps_ns=total_ns,
-        odd_loading_ns=sum(attempt.odd_loading_ns for attempt in attempts),
-        renewed_workers=rank.workers.num_renewed,
-    )
-    rank.facts.update(odd.facts())
-    rank.say(f"traceq: note: {odd.text}")
 
 
 def num_timed_steps(plan: Plan) -> int:
@@ -174,17 +153,13 @@ def _bar(share: float) -> str:
 class _Attempt:
     """One run of some pairs of a block, each after a number of halves, and of steps, that settle and do not count.
 
-    `irregular`: the pairs to run again, on all ranks. `odd_ns`, `usual_ns`: times of its irregular and other steps,
-    `odd_loading_ns` of the former for batches.
+    `irregular`: the pairs to run again, on all ranks.
     """
 
     indices: Sequence[int]
     num_settling: Sequence[int]
     leads: Sequence[int]
     irregular: Sequence[int] = ()
-    odd_ns: Sequence[int] = ()
-    usual_ns: Sequence[int] = ()
-    odd_loading_ns: int = 0
 
     def arms(self, block: Block, per_half: int) -> Iterator[tuple[str, int | None, int]]:
         """Yield the arm of each half in order, the index of its pair, None if it settles, and its number of steps."""
@@ -231,7 +206,9 @@ def _missing_text(block: Block, num: int) -> str:
     return f"1 pair of {arms} is missing" if num == 1 else f"{num} pairs of {arms} are missing"
 
 
-def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt) -> Generator[str, None, list[Line]]:
+def _run_pairs(
+    rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt, time_of_steps: TimeOfSteps
+) -> Generator[str, None, list[Line]]:
     """Run pairs of a block, note those in `attempt` of which a half has no step that counts, and return the lines.
 
     The first halves settle after gc.collect(). The use of cores is that of usual steps: of blocks without much else.
@@ -253,12 +230,10 @@ def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt
     attempt.irregular = sorted({half.index for half in halves if half.index is not None and not half.counted})
     times = [time for half in halves for time in half.times]
     is_usual = [each for half in regular for each in half]
-    attempt.odd_ns = [time.wall_ns for time, usual in zip(times, is_usual, strict=True) if not usual]
-    attempt.usual_ns = [time.wall_ns for time, usual in zip(times, is_usual, strict=True) if usual]
-    loading_ns = [time.phases.get(DATALOAD_WAIT, 0) for time in times]
-    attempt.odd_loading_ns = sum(ns for ns, usual in zip(loading_ns, is_usual, strict=True) if not usual)
-    is_usual_use = sum(attempt.odd_ns) < _LARGE_SHARE * sum(time.wall_ns for time in times)
-    lines: list[Line] = [*use_of_cores] if is_usual_use else []
+    of_attempt = TimeOfSteps()
+    for each in (of_attempt, time_of_steps):
+        each.add(times, is_usual)
+    lines: list[Line] = [] if of_attempt.is_mostly_odd else [*use_of_cores]
     of_pair: dict[int, list[_Half]] = {}
     for half in halves:
         if half.index is None or half.index in attempt.irregular:
