@@ -10,7 +10,7 @@ from builder import build, call, kernel, launch, op, step
 from made_sides import H100, MANIFEST, PAIRS, codes, plain, rows, run_of
 
 from traceq.compare.diff import diff_runs
-from traceq.model import Arm, Manifest, Run
+from traceq.model import Arm, Manifest, OddSteps, Run
 
 
 def test_other_parameters_and_versions_are_named() -> None:
@@ -209,3 +209,22 @@ def test_a_host_without_recorded_ops_is_not_in_python() -> None:
     assert "+900 us unrecorded host ops in " in text
     assert "Python" not in text
     assert "host that takes no time" not in text
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        (51, 83, ["51.0 % of off and 83.0 % of on by time"]),
+        (51, 51, ["51.0 % by time"]),
+        (20, 24, []),
+    ],
+)
+def test_that_much_of_the_time_is_in_steps_that_do_not_count_is_told(ours: int, theirs: int, words: list[str]) -> None:
+    """A change may be in those: of a GAN, whose generator trained in every other block of steps."""
+    facts = (OddSteps(5, 10, percent, 100).facts() for percent in (ours, theirs))
+    named = zip(("off", "on"), facts, strict=True)
+    arms = tuple(Arm(name, "", baseline=name == "off", facts=of_arm) for name, of_arm in named)
+    off, on = (Run("run", (), replace(MANIFEST, arms=arms), name, PAIRS) for name in ("off", "on"))
+    texts = [text for text in diff_runs(off, on).words if text.startswith("Steps that do more or less")]
+    assert [text for text in texts if text.endswith("do not count: nothing is said of these.")] == texts
+    assert [text.partition("others, ")[2].partition(", do")[0] for text in texts] == words

@@ -118,7 +118,7 @@ def uncounted_words(a: Side, b: Side, names: tuple[str, str]) -> tuple[str, ...]
     if max(shares) < _MUCH_UNCOUNTED_PCT:
         return ()
     of_sides = [f"{format_value(share, Unit.PERCENT)} of {name}" for share, name in zip(shares, names, strict=True)]
-    of_time = format_value(shares[0], Unit.PERCENT) if _is_one_recording(a, b) else " and ".join(of_sides)
+    of_time = format_value(shares[0], Unit.PERCENT) if shares[0] == shares[1] else " and ".join(of_sides)
     return (f"Steps that do more or less than the others, {of_time} by time, do not count: nothing is said of these.",)
 
 
