@@ -50,6 +50,20 @@ def test_little_time_and_other_modules_are_not() -> None:
     assert findings(build(*steps(sends_us=300, name="forward"), distributedInfo=world)) == []
 
 
+@pytest.mark.parametrize(
+    ("least_us", "starts"), [(300, ["DDP sends the model's buffers before each forward pass, 31"]), (30, [])]
+)
+def test_what_others_wait_for_a_late_rank_is_no_cost_of_the_broadcast(least_us: float, starts: list[str]) -> None:
+    """Rank 0 waits in its broadcast for rank 1, which comes late: without the broadcast it would wait elsewhere."""
+    worlds = ({"backend": "nccl", "rank": rank, "world_size": 2} for rank in range(2))
+    sends = zip((450, least_us), worlds, strict=True)
+    traces = tuple(build(*steps(sends_us=us), distributedInfo=world) for us, world in sends)
+    reported = analyze(Run("job", traces), "collectives").findings
+    texts = [finding.text for finding in reported if finding.code == "buffer_broadcasts"]
+    assert [text[: len(start)] for text, start in zip(texts, starts, strict=True)] == starts
+    assert all("rank 1)" in text for text in texts)
+
+
 def test_the_time_is_that_of_a_second_implementation(tmp_path: Path) -> None:
     world = {"backend": "nccl", "rank": 0, "world_size": 2}
     rows = [*steps(sends_us=240), frame("train.py(3): main", 0, 3000)]

@@ -95,11 +95,19 @@ def summarize(trace: Trace) -> Part[CollectiveRow]:
 
 
 def merge(job: Job, parts: Sequence[Part[CollectiveRow]]) -> Report:
-    """Return the rows of all ranks, of which people see sums, and the rank that waits longest for buffers."""
+    """Return the rows of all ranks, of which people see sums, and what they lose to buffers that DDP sends.
+
+    Of all ranks of a job that is what the rank loses which loses least: the others wait for that one beyond it, and
+    would without these broadcasts.
+    """
     rows = of_all(parts)
     table = Table.of("collectives", "Collectives", CollectiveRow, rows)
-    findings = on_the_worst_rank(job, [part.finding for part in parts])
-    return Report("collectives", (table,), (_view(job, rows),) if rows else (), findings)
+    findings = [part.finding for part in parts]
+    if len(parts) == job.ranks[0].world_size:
+        least = min((each for each in findings if each), key=lambda each: each.ns) if all(findings) else None
+        findings = [each if each is least else None for each in findings]
+    views = (_view(job, rows),) if rows else ()
+    return Report("collectives", (table,), views, on_the_worst_rank(job, findings))
 
 
 def _rows(trace: Trace) -> list[CollectiveRow]:
