@@ -106,7 +106,7 @@ def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]
         return None
     line, before = query(_line_and_next_op, [(late, (cell, what))])[0]
     phase, category = cell[0], TimeCategory(cell[1]).name.lower()
-    return Lateness(phase, category, round(cell_ns), what, round(what_ns), line, before)
+    return Lateness(phase, category, round(cell_ns), what, round(min(what_ns, cell_ns)), line, before)
 
 
 def cells_of(trace: Trace) -> dict[PhaseCategory, float]:
