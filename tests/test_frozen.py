@@ -183,6 +183,16 @@ def test_a_standard_dataclass_can_be_derived() -> None:
     assert [each.name for each in fields(Named)] == ["start", "name"]
 
 
+def test_a_class_within_another_keeps_its_name() -> None:
+    class Outer:
+        @frozen
+        class Inner:
+            start: int
+
+    assert Outer.Inner.__qualname__.endswith("Outer.Inner")
+    assert repr(Outer.Inner(1)).endswith("Outer.Inner(start=1)")
+
+
 def test_a_mutable_default_is_refused() -> None:
     for decorator in (frozen, standard):
         with pytest.raises(ValueError, match="list"):

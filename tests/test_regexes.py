@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from itertools import chain
@@ -33,6 +35,11 @@ def test_it_is_compiled_once_and_not_before_it_is_used(monkeypatch: pytest.Monke
     assert compiled == []
     assert [bool(name.search(text)) for text in ("a", "b")] == [True, False]
     assert compiled == ["a+"]
+
+
+@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_it_can_be_copied(twin: Callable[[re.Pattern[str]], re.Pattern[str]]) -> None:
+    assert twin(regex("a+", re.IGNORECASE)).fullmatch("AA")
 
 
 def test_every_one_can_be_compiled() -> None:

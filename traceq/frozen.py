@@ -38,6 +38,7 @@ def frozen(cls: type[C] | None = None, /, *, eq: bool = True, slots: bool = True
             body["__slots__"] = (*(name for name in by_name if name not in inherited), *["__weakref__"] * weakref_slot)
         else:
             body |= {name: each.default for name, each in by_name.items() if each.default is not MISSING}
+        body["__qualname__"] = cls.__qualname__
         cls = type(cls)(cls.__name__, cls.__bases__, body)
         cls.__init__ = _init(cls)
         return cls

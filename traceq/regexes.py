@@ -17,6 +17,9 @@ class _Uncompiled:
     def __init__(self, expression: Any, flags: int) -> None:
         self._source = expression, flags
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return regex, self._source
+
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the compiled one, which this instance has from then on."""
         value = getattr(re.compile(*self._source), name)

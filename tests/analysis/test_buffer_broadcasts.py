@@ -64,6 +64,15 @@ def test_what_others_wait_for_a_late_rank_is_no_cost_of_the_broadcast(least_us: 
     assert all("rank 1)" in text for text in texts)
 
 
+def test_ranks_that_send_no_buffers_are_left_out() -> None:
+    """As those of a stage of a pipeline without batch norm."""
+    worlds = [{"backend": "nccl", "rank": rank, "world_size": 2} for rank in range(2)]
+    sends = build(*steps(sends_us=300), distributedInfo=worlds[0])
+    sends_none = build(*steps(sends_us=300, name="forward"), distributedInfo=worlds[1])
+    codes = [finding.code for finding in analyze(Run("job", (sends, sends_none)), "collectives").findings]
+    assert "buffer_broadcasts" in codes
+
+
 def test_the_time_is_that_of_a_second_implementation(tmp_path: Path) -> None:
     world = {"backend": "nccl", "rank": 0, "world_size": 2}
     rows = [*steps(sends_us=240), frame("train.py(3): main", 0, 3000)]

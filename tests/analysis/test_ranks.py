@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builder import Event, annotation, build, comms, kernel, launch, op, step, table, world
+from builder import Event, annotation, build, comms, frame, kernel, launch, op, step, table, world
 
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._worst_rank import on_the_worst_rank
@@ -377,6 +377,43 @@ def test_a_host_that_works_no_longer_is_no_reason(late_us: int, reason: str) -> 
     assert finding.text.startswith("rank 1 is the straggler")
     assert ("longer than theirs" in finding.text) == bool(reason)
     assert reason in finding.text
+
+
+def test_the_reason_is_the_cell_that_is_explained_and_its_line_that_of_the_op() -> None:
+    """The host of both is as long in `load`, where one device waits; the other one's kernel takes 190 us longer."""
+
+    def rank(number: int, us: int, start: float, end: float) -> Trace:
+        phases = *of_steps("load", 0, 300), *of_steps("forward", 300, 650)
+        busy = [op("aten::sort", 1000 * k + 5, 290) for k in range(3)]
+        computing = [
+            event
+            for k in range(3)
+            for event in (launch(1000 * k + 301, 1, 900 + k), kernel("gemm", 1000 * k + 303, us, 900 + k, stream=9))
+        ]
+        meetings = [(start, end), (600, 700), (720, 740)] if number else [(start, end), (510, 700), (720, 740)]
+        return three_steps(number, *phases, *busy, *computing, *met((1, 3), *thrice(*meetings)))
+
+    (finding,) = analyze(Run("job", (rank(0, 10, 6, 299), rank(1, 200, 297, 299))), "ranks").findings
+    assert "its compute time in forward is 190 us longer than theirs, 190 us of it gemm" in finding.text
+
+
+def test_the_line_is_that_of_the_thread_whose_op_is_longer() -> None:
+    """The main thread waits in another line meanwhile, and is in a third for longer."""
+
+    def rank(number: int, us: int, start: float) -> Trace:
+        rows: list[Event] = []
+        for begin in (0, 1000, 2000):
+            rows += [frame("train.py(1): main", begin, 990), frame("train.py(30): backward", begin + 10, 210)]
+            rows += [frame("<built-in method run_backward of torch._C._EngineBase object>", begin + 11, 205)]
+            rows += [frame("train.py(40): log", begin + 222, 260), kernel("gemm", begin + 217, 3, 900 + begin)]
+            rows += [op("autograd::engine::MulBackward0", begin + 14, us, tid=2)]
+            rows += [launch(begin + 16, 1, 900 + begin, tid=2)]
+        phases = *of_steps("fwd", 0, 9), *of_steps("bwd", 9, 485), *of_steps("rest", 495, 490)
+        return three_steps(number, *phases, *rows, *met((1, 3), *thrice((start, 600), (700 + number, 720))))
+
+    (finding,) = analyze(Run("job", (rank(0, 10, 60), rank(1, 190, 478))), "ranks").findings
+    assert "180 us of it autograd::engine::MulBackward0" in finding.text
+    assert "log" not in finding.text
 
 
 @pytest.mark.parametrize(("late_us", "is_reason"), [(450, True), (100, False)])

@@ -423,6 +423,20 @@ def test_an_arm_whose_python_cannot_load_the_recorder_ends_its_job(tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_an_arm_is_recorded_whose_helper_cannot_load_the_recorder(tmp_path: Path) -> None:
+    (tmp_path / "lacking").mkdir()
+    (tmp_path / "lacking" / "nvtx.py").write_text("raise ModuleNotFoundError(\"No module named 'nvtx'\")")
+    helper = "import sys; sys.path.insert(0, 'lacking'); import torch"
+    (tmp_path / "with_helper.py").write_text(
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {helper!r}])\n" + SCRIPT
+    )
+    arms = ("--arm", "a=100000", "--arm", "b=200000", "--replicates", "1")
+    done = record(tmp_path, *QUICK, *arms, "--", sys.executable, "with_helper.py", "{arm}")
+    assert done.returncode == 0, done.stderr
+    assert "is not recorded: ModuleNotFoundError" in done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("starts", ["bash -c", "python launcher"])
 def test_a_command_that_starts_another_process_is_not_ended(tmp_path: Path, starts: str) -> None:
     """What it started may have another Python, and would train on alone."""

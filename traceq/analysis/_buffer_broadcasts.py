@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from traceq.analysis._basis import holds_in_steps, step_lengths
@@ -10,15 +12,17 @@ from traceq.facts.comm.collective_roles import Role, collective_roles
 from traceq.facts.comm.collectives import collective_calls
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
+from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.frozen import frozen
 from traceq.intervals import Spans, measure_within, spans, subtract
 from traceq.model import Category, Trace
 from traceq.regexes import regex
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 
-__all__ = ["buffer_broadcast_spans", "buffer_broadcasts"]
+__all__ = ["BufferBroadcasts", "buffer_broadcast_spans", "buffer_broadcasts", "least_of_job"]
 
 _LEAST_PCT = 5.0
 _FORWARD = regex(r"^DistributedDataParallel\.forward$")
@@ -47,20 +51,41 @@ def buffer_broadcast_spans(trace: Trace) -> Spans:
     return spans(start, np.minimum(others[np.searchsorted(others, sent[last])], end))
 
 
-def buffer_broadcasts(trace: Trace) -> Finding | None:
-    """Return a finding where these broadcasts take 5 % of most steps, in which the device computes nothing."""
+@frozen
+class BufferBroadcasts:
+    """Whether a rank broadcasts buffers, and the finding where that takes 5 % of most of its steps."""
+
+    is_done: bool = False
+    finding: Finding | None = None
+
+
+def buffer_broadcasts(trace: Trace) -> BufferBroadcasts:
+    """Return what these broadcasts take of steps, in which the device computes nothing."""
     sends = buffer_broadcast_spans(trace)
     all_steps = steps(trace)
     if not len(sends) or not all_steps.marked:
-        return None
+        return BufferBroadcasts()
     window = all_steps.window[all_steps.counted]
     lost = measure_within(subtract(sends, activity(trace).when(TimeCategory.COMPUTE)), *window.T).astype(np.float64)
     if not holds_in_steps(lost, step_lengths(all_steps), _LEAST_PCT):
-        return None
+        return BufferBroadcasts(is_done=True)
     share = format_value(100 * float(lost.sum()) / float(step_lengths(all_steps).sum()), Unit.PERCENT)
     text = (
         f"DDP sends the model's buffers before each forward pass, {format_value(lost.mean(), Unit.NS)} "
         f"{per_step(all_steps)} ({share}) in which nothing computes; with broadcast_buffers=False each rank keeps its "
         "own, as statistics of batch norm may be"
     )
-    return Finding("buffer_broadcasts", "medium", text, round(float(lost.mean())))
+    return BufferBroadcasts(True, Finding("buffer_broadcasts", "medium", text, round(float(lost.mean()))))
+
+
+def least_of_job(job: Job, of_ranks: Sequence[BufferBroadcasts]) -> list[Finding | None]:
+    """Return by rank the finding that counts: of all ranks of a job that of the rank with the least of this time.
+
+    The others wait for that one beyond it, and would without these broadcasts.
+    """
+    findings = [each.finding for each in of_ranks]
+    if not job.ranks or len(of_ranks) < job.ranks[0].world_size:
+        return findings
+    is_little = any(each.is_done and each.finding is None for each in of_ranks)
+    least = None if is_little else min(filter(None, findings), key=lambda each: each.ns, default=None)
+    return [each if each is least else None for each in findings]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._buffer_broadcasts import buffer_broadcasts
+from traceq.analysis._buffer_broadcasts import BufferBroadcasts, buffer_broadcasts, least_of_job
 from traceq.analysis._collective_bandwidth import algbw_gbps, busbw_gbps
-from traceq.analysis._rank_rows import Part, of_all
+from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import over_ranks
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
@@ -89,25 +89,23 @@ class _Sum:
         self.host_ns += row.host_ns
 
 
-def summarize(trace: Trace) -> Part[CollectiveRow]:
+@frozen
+class _Rank:
+    rows: tuple[CollectiveRow, ...]
+    buffers: BufferBroadcasts
+
+
+def summarize(trace: Trace) -> _Rank:
     """Return calls and kernels of collectives over the whole trace; kernels without a call are rows with 0 calls."""
-    return Part(tuple(_rows(trace)), buffer_broadcasts(trace))
+    return _Rank(tuple(_rows(trace)), buffer_broadcasts(trace))
 
 
-def merge(job: Job, parts: Sequence[Part[CollectiveRow]]) -> Report:
-    """Return the rows of all ranks, of which people see sums, and what they lose to buffers that DDP sends.
-
-    Of all ranks of a job that is what the rank loses which loses least: the others wait for that one beyond it, and
-    would without these broadcasts.
-    """
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """Return the rows of all ranks, of which people see sums, and what they lose to buffers that DDP sends."""
     rows = of_all(parts)
     table = Table.of("collectives", "Collectives", CollectiveRow, rows)
-    findings = [part.finding for part in parts]
-    if len(parts) == job.ranks[0].world_size:
-        least = min((each for each in findings if each), key=lambda each: each.ns) if all(findings) else None
-        findings = [each if each is least else None for each in findings]
-    views = (_view(job, rows),) if rows else ()
-    return Report("collectives", (table,), views, on_the_worst_rank(job, findings))
+    findings = on_the_worst_rank(job, least_of_job(job, [part.buffers for part in parts]))
+    return Report("collectives", (table,), (_view(job, rows),) if rows else (), findings)
 
 
 def _rows(trace: Trace) -> list[CollectiveRow]:

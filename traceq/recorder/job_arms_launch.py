@@ -69,7 +69,8 @@ class _JobArms:
                 exit_code = run_injected(
                     words, injection, self.on_message, watch, variables, [output, watched], if_unloaded=_ENDED
                 )
-                unloaded, recorded = injection.load_error, injection.elsewhere
+                unloaded = "" if injection.is_attached else injection.load_error
+                recorded = injection.elsewhere
                 reason = injection.reason or unloaded
             finally:
                 shutil.rmtree(injection.folder, ignore_errors=True)

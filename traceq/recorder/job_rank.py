@@ -65,8 +65,8 @@ class JobRank:
         _restore(self.toggles)
 
     def finish(self) -> None:
-        """Note samples and arms without an effect, on rank 0, and print that the job's part is done."""
-        self._note_samples()
+        """Note the work of arms, and those without an effect, on rank 0, and print that the job's part is done."""
+        self._note_work()
         self._note_losses()
         if self.rank.world.rank == 0 and any(toggle.changes_ops for toggle in self.toggles):
             if self.rank.plan.trace_steps:
@@ -77,26 +77,26 @@ class JobRank:
         if self.rank.plan.process < 0:  # else the launcher counts the processes
             self.rank.say(f"traceq: the recording is complete, after {self.rank.progress.num_ended:,} steps")
 
-    def _note_samples(self) -> None:
-        """Write into the manifest on how many samples the arms train, and how often their optimizers step.
+    def _note_work(self) -> None:
+        """Write into the manifest how often the optimizers of each arm step, and on how many samples arms train.
 
-        They may differ in how many batches they take, or in how many iterations of the loop are one step.
+        These may differ in how many batches they take, or in how many iterations of the loop are one step; what is
+        usual may have changed since the first steps.
         """
-        num = {
-            each.arm.name: self.tracker.num_batches(each.arm.name) * self.loader.samples_per_batch for each in self.arms
-        }
+        names = [each.arm.name for each in self.arms]
+        num = {name: self.tracker.num_batches(name) * self.loader.samples_per_batch for name in names}
         of_ranks = self.rank.world.gather(num)
-        if self.rank.world.rank == 0 and len(self.arms) > 1:
-            manifest = self.rank.plan.folder.read_manifest()
-            arms = tuple(
-                replace(
-                    arm,
-                    samples_per_step=sum(each.get(arm.name, 0) for each in of_ranks),
-                    facts={**arm.facts, **_optimizer_steps(self.tracker, arm.name)},
-                )
-                for arm in manifest.arms
-            )
-            self.rank.plan.folder.write_manifest(replace(manifest, arms=arms))
+        if self.rank.world.rank:
+            return
+        manifest = self.rank.plan.folder.read_manifest()
+        arms = []
+        for arm in manifest.arms:
+            if arm.name in names:
+                steps = {f"{OPTIMIZER_STEPS}{name}": n for name, n in self.tracker.optimizer_steps(arm.name).items()}
+                samples = sum(each[arm.name] for each in of_ranks) if len(names) > 1 else arm.samples_per_step
+                arm = replace(arm, samples_per_step=samples, facts={**arm.facts, **steps})
+            arms.append(arm)
+        self.rank.plan.folder.write_manifest(replace(manifest, arms=tuple(arms)))
 
     def _note_losses(self) -> None:
         """Write the loss of each arm into the manifest: into its facts if it has processes of its own."""
@@ -182,8 +182,7 @@ def start_rank(
     arms = (JobArm(request.arm, ()),) if request.arm else job_arms(request.toggles)
     samples = sum(world.gather(loader.samples_per_batch * tracker.pattern.events.count(BATCH)))
     if len(arms) == 1:  # others may change how many batches a step has
-        arm = replace(arms[0].arm, samples_per_step=samples)
-        arms = (msgspec.structs.replace(arms[0], arm=replace(arm, facts=_optimizer_steps(tracker, arm.name))),)
+        arms = (msgspec.structs.replace(arms[0], arm=replace(arms[0].arm, samples_per_step=samples)),)
     is_regular = all(world.gather(tracker.pattern.is_regular))
     plan = replace(plan_of(request, arms, world), is_regular=is_regular)
     announced = Rank(plan, world, Phases(), progress)
@@ -224,7 +223,6 @@ def start_rank(
     rank = replace(announced, control=control, workers=loader.workers)
     rank.facts.update({**job_facts(job, tracker), **loader.settings})
     if request.arm:
-        rank.facts.update(arms[0].arm.facts)
         _note_arm(plan, arms[0].arm, world)
         return JobRank(rank, toggles, arms, isolated_steps(rank), tracker, loader)
     manifest = plan.manifest("", "", facts=(LOSS,))
@@ -249,10 +247,6 @@ def common_request(request: JobRequest, world: World) -> JobRequest:
     if first.out != request.out:
         Injection.of_run(request.out).note_elsewhere(first.out)
     return msgspec.structs.replace(first, watch=request.watch, hang_s=request.hang_s)
-
-
-def _optimizer_steps(tracker: StepTracker, arm: str) -> dict[str, int]:
-    return {f"{OPTIMIZER_STEPS}{name}": num for name, num in tracker.optimizer_steps(arm).items()}
 
 
 def _note_arm(plan: Plan, arm: Arm, world: World) -> None:

@@ -22,10 +22,10 @@ from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track, steps
-from traceq.facts.timeline.time_partition import Activity, TimeCategory, activity, in_counted_steps, ns_by_phase
+from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps, ns_by_phase
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import Spans, empty, intersect, measure, measure_within, sorted_unique, spans, subtract
+from traceq.intervals import Spans, intersect, measure, measure_within, sorted_unique, spans, subtract
 from traceq.model import Category, Trace
 from traceq.regexes import regex
 
@@ -48,6 +48,9 @@ _MUCH_MORE = 2
 
 _EXPLAINED = 0.5
 """Part of a cell's excess from which its host's excess explains it: less is the cell of ranks that wait meanwhile."""
+
+_MOST_CELLS = 3
+"""Cells of the largest excess of which one that is explained is sought."""
 
 _MAX_COMPARED = 16
 """Limit on ranks compared with the late one in detail; of more ranks, as many are spread from first to last."""
@@ -86,23 +89,27 @@ def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]
     """
     late_cells, other_cells = cells[late], [times for rank, times in cells.items() if rank != late]
     excess = {cell: ns - _median([times.get(cell, 0.0) for times in other_cells]) for cell, ns in late_cells.items()}
-    cell = max((cell for cell in excess if cell[1] not in _NO_CAUSE), key=lambda cell: excess[cell], default=None)
-    cell_ns = 0.0 if cell is None else max(excess[cell], 0.0)
+    more = sorted(
+        (cell for cell in excess if cell[1] not in _NO_CAUSE and excess[cell] > 0), key=lambda cell: -excess[cell]
+    )
     others = [rank for rank in cells if rank != late]
     chosen = sorted_unique(np.linspace(0, len(others) - 1, min(len(others), _MAX_COMPARED)).round().astype(np.int64))
     compared = (late, *(others[index] for index in chosen.tolist()))
     host, host_ns = _largest_excess(query(_named_host_contents, [(rank, None) for rank in compared]))
-    if host_ns > _MUCH_MORE * cell_ns:
+    if host_ns > _MUCH_MORE * max(map(excess.__getitem__, more), default=0.0):
         line, before = query(_line_and_next_op, [(late, (None, host))])[0]
         return Lateness("", HOST, round(host_ns), host, round(host_ns), line, before)
-    if cell is None or not cell_ns:
-        return None
-    contents = query(_contents, [(rank, cell) for rank in compared])
-    what, what_ns = _largest_excess(contents)
-    host_ns = max(_host_excess(contents), what_ns)
-    if not _is_in_calls(cell) and host_ns < _EXPLAINED * cell_ns:
-        cell_ns = host_ns
-    if not cell_ns:
+    causes: list[tuple[float, PhaseCategory, str, float]] = []
+    for cell in more[:_MOST_CELLS]:
+        contents = query(_contents, [(rank, cell) for rank in compared])
+        what, what_ns = _largest_excess(contents)
+        explained_ns = max(_host_excess(contents), what_ns)
+        is_explained = _is_in_calls(cell) or explained_ns >= _EXPLAINED * excess[cell]
+        causes.append((excess[cell] if is_explained else explained_ns, cell, what, what_ns))
+        if is_explained:
+            break
+    cell_ns, cell, what, what_ns = max(causes, key=lambda cause: cause[0], default=(0.0, ("", 0), "", 0.0))
+    if cell_ns <= 0:
         return None
     line, before = query(_line_and_next_op, [(late, (cell, what))])[0]
     phase, category = cell[0], TimeCategory(cell[1]).name.lower()
@@ -148,20 +155,14 @@ def _pieces(trace: Trace, cell: PhaseCategory) -> tuple[NDArray[np.int64], int]:
 
 
 def _contents(trace: Trace, cell: PhaseCategory) -> dict[str, float]:
-    """Return ns of a counted step by what a cell contains: kernels, calls, or host ops and Python.
-
-    Of the host what its phase contains, if that is known: while others wait for a rank, their devices are in another
-    cell, whatever their hosts do.
-    """
+    """Return ns of a counted step by what a cell contains: kernels, calls, or host ops and Python."""
     partition, (pieces, num) = activity(trace), _pieces(trace, cell)
     if cell[1] in _ON_DEVICE:
         rows = device_work(trace).rows[partition.owner[pieces]]
     elif cell[1] in _IN_A_CALL:
         rows = blocking_calls(trace).rows[partition.call[pieces]]
     else:
-        of_host = _host_phase(trace, cell[0]) if len(device_work(trace)) else empty()
-        of_host = of_host if len(of_host) else _cell_spans(partition, pieces)
-        return {name: ns / num for name, ns in _host_op_ns(trace, of_host).items()}
+        return {name: ns / num for name, ns in _host_op_ns(trace, _spans_of_host(trace, cell)).items()}
     sums = group([trace.events.name[rows]])
     totals = zip(sums.keys[:, 0].tolist(), sums.sum(partition.ns[pieces]), strict=True)
     return {trace.events.strings[name]: ns / num for name, ns in totals}
@@ -181,19 +182,23 @@ def _is_in_calls(cell: PhaseCategory) -> bool:
     return cell[1] in _ON_DEVICE or cell[1] in _IN_A_CALL
 
 
-def _host_phase(trace: Trace, phase: str) -> Spans:
-    """Return where the main thread is in a phase of the counted steps, and waits in no call."""
+def _spans_of_host(trace: Trace, cell: PhaseCategory) -> Spans:
+    """Return where the host is compared for a cell in which the device waits for it: in its phase, if that is known.
+
+    While others wait for a rank, their devices are in another cell, whatever their hosts do. No waiting call.
+    """
     labels, calls = phases(trace), blocking_calls(trace)
-    parts = labels.main.parts[labels.main.label == labels.names.index(phase)] if phase in labels.names else empty()
-    return subtract(intersect(parts, _host_spans(trace)), spans(calls.start, calls.end))
+    if len(device_work(trace)) and cell[0] in labels.names:
+        of_phase = labels.main.parts[labels.main.label == labels.names.index(cell[0])]
+        working = subtract(intersect(of_phase, _host_spans(trace)), spans(calls.start, calls.end))
+        if len(working):
+            return working
+    partition, pieces = activity(trace), _pieces(trace, cell)[0]
+    return spans(partition.parts[pieces, 0], partition.parts[pieces, 1])
 
 
 def _host_spans(trace: Trace) -> Spans:
     return steps(trace).host[steps(trace).counted]
-
-
-def _cell_spans(partition: Activity, pieces: NDArray[np.int64]) -> Spans:
-    return spans(partition.parts[pieces, 0], partition.parts[pieces, 1])
 
 
 def _host_op_ns(trace: Trace, cell_spans: Spans) -> dict[str, int]:
@@ -255,9 +260,9 @@ def _line_and_next_op(trace: Trace, cause: tuple[PhaseCategory | None, str]) -> 
         calls = blocking_calls(trace)
         longest = int(partition.call[pieces[np.argmax(partition.ns[pieces])]])
         return _line_of(trace, int(calls.track[longest]), int(calls.start[longest]), int(calls.end[longest])), ""
-    of_host = _host_spans(trace) if cell is None else _cell_spans(partition, pieces)
-    line = _line_of(trace, main_track(trace), *_longest_interval(trace, of_host, what))
-    return line, _op_after_python(trace, of_host, what)
+    of_host = _host_spans(trace) if cell is None else _spans_of_host(trace, cell)
+    longest_of_host = _longest_interval(trace, of_host, what)
+    return _line_of(trace, *longest_of_host) if longest_of_host else "", _op_after_python(trace, of_host, what)
 
 
 def _line_of(trace: Trace, track: int, start: int, end: int) -> str:
@@ -266,16 +271,31 @@ def _line_of(trace: Trace, track: int, start: int, end: int) -> str:
     return origin.texts[int(origin.line[0])]
 
 
-def _longest_interval(trace: Trace, cell_spans: Spans, what: str) -> tuple[int, int]:
-    """Return (start, end) ns of the op or annotation `what` that covers most of the spans, else of the longest span."""
-    candidates = _annotations(trace).rows if what.startswith(_IN_ANNOTATION) else _outermost(trace)
+def _longest_interval(trace: Trace, of_host: Spans, what: str) -> tuple[int, int, int] | None:
+    """Return (track, start, end) of the op or annotation `what` that covers most of the spans, or of Python's longest.
+
+    None where none is in them.
+    """
+    if what == PYTHON:
+        between = _between_ops(trace, of_host)
+        longest = int(np.argmax(between[:, 1] - between[:, 0])) if len(between) else -1
+        return (main_track(trace), *between[longest].tolist()) if longest >= 0 else None
+    of_threads = [_outermost(trace, track) for track in launching_threads(trace)]
+    candidates = _annotations(trace).rows if what.startswith(_IN_ANNOTATION) else np.concatenate(of_threads)
     rows = _rows_of(trace, candidates, what)
-    if len(rows) == 0:
-        longest = int(np.argmax(cell_spans[:, 1] - cell_spans[:, 0]))
-        return int(cell_spans[longest, 0]), int(cell_spans[longest, 1])
-    within = measure_within(cell_spans, trace.events.ts[rows], trace.events.end[rows])
+    within = measure_within(of_host, trace.events.ts[rows], trace.events.end[rows])
+    if not within.any():
+        return None
     row = int(rows[np.argmax(within)])
-    return int(trace.events.ts[row]), int(trace.events.end[row])
+    return int(tracks(trace)[row]), int(trace.events.ts[row]), int(trace.events.end[row])
+
+
+def _between_ops(trace: Trace, of_host: Spans) -> Spans:
+    """Return where no thread that launches is in an op."""
+    for track in launching_threads(trace):
+        top = _outermost(trace, track)
+        of_host = subtract(of_host, spans(trace.events.ts[top], trace.events.end[top]))
+    return of_host
 
 
 def _op_after_python(trace: Trace, of_host: Spans, what: str) -> str:
@@ -283,7 +303,7 @@ def _op_after_python(trace: Trace, of_host: Spans, what: str) -> str:
     if not what.startswith(PYTHON):
         return ""
     top, annotations = _outermost(trace), _annotations(trace).rows
-    between = subtract(of_host, spans(trace.events.ts[top], trace.events.end[top]))
+    between = _between_ops(trace, of_host)
     if what.startswith(_IN_ANNOTATION):
         named = _rows_of(trace, annotations, what)
         between = intersect(between, spans(trace.events.ts[named], trace.events.end[named]))
