@@ -9,7 +9,7 @@ OLDEST := $(VENV)-oldest
 # Tests start hundreds of processes; with this variable set each would compile traceq again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow oldest lint fuzz recipes faults strategies bench causes jobs recordings whatif docs wheels clean
+.PHONY: demo test slow answers oldest lint fuzz recipes faults strategies bench causes jobs recordings whatif docs wheels clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record a check, and one of known cost, on two CPU ranks and say what each costs
@@ -24,6 +24,9 @@ test: lint ## lint, types, and every test but those of the targets below
 slow: $(VENV)/.test ## the slow tests, and the property tests with four times as many examples
 	$(BIN)/python -m pytest -n auto --hypothesis-profile all \
 	  -m "(slow or hypothesis) and not recipes and not many and not faults"
+
+answers: $(VENV)/.test ## what is answered otherwise than recorded, on every trace and pair at hand? WRITE=--write renews the record
+	$(BIN)/python tests/answers/answers.py $(WRITE)
 
 # The oldest torch is a build for CUDA, of 3 GB, unless TORCH_INDEX names an index with others. What these packages
 # deprecate in each other is ignored.
