@@ -9,6 +9,11 @@ OLDEST := $(VENV)-oldest
 # Tests start hundreds of processes; with this variable set each would compile traceq again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Plugins that lie in the Python below .venv, as with a torch that is installed there, stay out of the suite.
+PLUGINS := xdist.plugin xdist.looponfail pytest_rerunfailures _hypothesis_pytestplugin
+PYTEST_OPTIONS := -m pytest $(PLUGINS:%=-p %)
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD := 1
+
 .PHONY: demo test slow answers oldest lint fuzz recipes faults strategies bench causes jobs recordings whatif docs wheels clean
 .DEFAULT_GOAL := demo
 
@@ -19,10 +24,10 @@ demo: $(VENV)/.demo ## record a check, and one of known cost, on two CPU ranks a
 	$(BIN)/traceq diff $$run
 
 test: lint ## lint, types, and every test but those of the targets below
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python $(PYTEST_OPTIONS) -n auto
 
 slow: $(VENV)/.test ## the slow tests, and the property tests with four times as many examples
-	$(BIN)/python -m pytest -n auto --hypothesis-profile all \
+	$(BIN)/python $(PYTEST_OPTIONS) -n auto --hypothesis-profile all \
 	  -m "(slow or hypothesis) and not recipes and not many and not faults"
 
 answers: $(VENV)/.test ## what is answered otherwise than recorded, on every trace and pair at hand? WRITE=--write renews the record
@@ -34,7 +39,7 @@ oldest: $(OLDEST)/bin/python ## every test but those of the targets below, with 
 	$(OLDEST)/bin/python packaging/oldest.py record cluster hta parquet query zstd > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install -q -c $(OLDEST)/constraints.txt \
 	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[record,dev,hta]'
-	$(OLDEST)/bin/python -m pytest -n auto -m 'not pinned and not slow and not recipes and not many and not faults' \
+	$(OLDEST)/bin/python $(PYTEST_OPTIONS) -n auto -m 'not pinned and not slow and not recipes and not many and not faults' \
 	  $(patsubst %,-W ignore::%,DeprecationWarning FutureWarning ResourceWarning pytest.PytestUnraisableExceptionWarning)
 
 $(OLDEST)/bin/python:
@@ -59,13 +64,13 @@ fuzz: $(VENV)/.test
 	  --library build/asan/traceq/kineto/_scan.abi3.so
 
 recipes: $(VENV)/.test ## does each recipe show what it says it shows?
-	$(BIN)/python -m pytest -m "recipes or not recipes" tests/recipes/test_recipes.py
+	$(BIN)/python $(PYTEST_OPTIONS) -m "recipes or not recipes" tests/recipes/test_recipes.py
 
 faults: $(VENV)/.test ## does a recording end well whatever happens to it, and whoever started it?
-	$(BIN)/python -m pytest -m "faults or not faults" tests/recorder/failures/test_loops_end.py tests/recorder/failures/test_first_cause.py tests/recorder/failures/test_ranks_that_hang.py tests/recorder/failures/test_random_ends.py tests/recorder/failures/test_ended_from_outside.py tests/recorder/failures/test_every_recipe_fails.py tests/recorder/failures/test_random_kills.py tests/recorder/failures/test_jobs_fail.py tests/recorder/test_launchers.py
+	$(BIN)/python $(PYTEST_OPTIONS) -m "faults or not faults" tests/recorder/failures/test_loops_end.py tests/recorder/failures/test_first_cause.py tests/recorder/failures/test_ranks_that_hang.py tests/recorder/failures/test_random_ends.py tests/recorder/failures/test_ended_from_outside.py tests/recorder/failures/test_every_recipe_fails.py tests/recorder/failures/test_random_kills.py tests/recorder/failures/test_jobs_fail.py tests/recorder/test_launchers.py
 
 strategies: $(VENV)/.test ## does this torch issue what the recorded strategies hold, and dump what is read?
-	TRACEQ_RECORD=1 $(BIN)/python -m pytest -m "slow or not slow" tests/analysis/test_strategy.py tests/runs/test_flight_recorder.py
+	TRACEQ_RECORD=1 $(BIN)/python $(PYTEST_OPTIONS) -m "slow or not slow" tests/analysis/test_strategy.py tests/runs/test_flight_recorder.py
 
 bench: $(VENV)/.test ## the figures that the docs quote
 	PYTHONPATH=tests/support $(BIN)/python benchmarks/bars.py --ranks 10240

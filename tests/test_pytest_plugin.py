@@ -36,7 +36,8 @@ def step():
 def run(pytester: pytest.Pytester, source: str) -> pytest.RunResult:
     """Run a test file in this process, on a CPU, with warnings as errors."""
     pytester.makepyfile(test_step=source)
-    return pytester.runpytest_inprocess("-q", "-W", "error", "-p", "no:cacheprovider")
+    warnings = ("-W", "error", "-W", "ignore::pytest.PytestAssertRewriteWarning")  # traceq is imported here already
+    return pytester.runpytest_inprocess("-p", "traceq", "-q", *warnings, "-p", "no:cacheprovider")
 
 
 @pytest.fixture(autouse=True)
