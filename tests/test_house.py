@@ -206,11 +206,8 @@ def test_the_launcher_of_a_job_does_not_wait_for_torch(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == "False"
 
 
-def test_modules_open_with_a_docstring_and_fit_on_a_few_screens() -> None:
-    sizes = {dotted(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES + RECIPES}
+def test_modules_open_with_a_docstring() -> None:
     assert [dotted(path) for path in MODULES + RECIPES if not ast.get_docstring(tree(path))] == []
-    assert {name: size for name, size in sizes.items() if size > 400} == {}
-    assert sorted(sizes[name] for name in NAMES)[len(NAMES) // 2] <= 120
 
 
 @cache
