@@ -254,7 +254,7 @@ def test_a_process_that_trains_beside_the_recorded_one_says_that_it_trains_on(tm
     (tmp_path / "apart.py").write_text(APART)
     done = record(tmp_path, *QUICK, "--", sys.executable, "apart.py")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("one of them is recorded, this one trains to its end") == 1
+    assert done.stderr.count("one of them is recorded, this one trains on") == 1
     assert "the recording is complete" in done.stderr
 
 

@@ -79,7 +79,16 @@ def command(
         False, "--try", help="Make an arm of every built-in toggle that applies to a job: which would make it faster?"
     ),
     is_dry: bool = typer.Option(False, "--dry-run", help="Say what is found in a job, and stop it after ten steps."),
-    then: Then = typer.Option(Then.stop, "--then", help="What a job does when its recording is complete."),
+    then: Then = typer.Option(
+        Then.stop, "--then", help="What a job does when its recording is complete: stop as by Ctrl-C, or train on."
+    ),
+    grace_s: float | None = typer.Option(
+        None,
+        "--grace",
+        metavar="SECONDS",
+        help="How long a job that stops may take to end before its processes are killed; 0: kill at once.",
+        show_default="30",
+    ),
     ranks: int | None = typer.Option(None, "--ranks", help="Number of ranks.", show_default="all GPUs, or 2 on a CPU"),
     steps: int | None = typer.Option(
         None,
@@ -132,6 +141,7 @@ def command(
     if job:
         from traceq.commands._record_job import check_job_options, record_job
         from traceq.recorder.job_launch import JobOptions
+        from traceq.recorder.jobs.job_request import DEFAULT_GRACE_S
         from traceq.recorder.spec.plan import DEFAULT_HANG_S
         from traceq.recorder.spec.prepare import DEFAULT_MINUTES, DEFAULT_TRACE_STEPS, DEFAULT_TRY_MINUTES
 
@@ -153,6 +163,7 @@ def command(
             max_minutes=max_minutes or default_minutes,
             trace_steps=(0 if batch_arg else DEFAULT_TRACE_STEPS) if trace_steps is None else trace_steps,
             stops=then is Then.stop,
+            grace_s=DEFAULT_GRACE_S if grace_s is None else grace_s,
             tries_all=tries_all,
             is_dry=is_dry,
             of_loader=bool(recipe),

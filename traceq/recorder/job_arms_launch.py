@@ -62,12 +62,19 @@ class _JobArms:
             tempfile.TemporaryDirectory(prefix="traceq-out-") as output,
             tempfile.TemporaryDirectory(prefix="traceq-") as watched,
         ):
-            injection.write(_request(plan, planned.arm, watched))
+            injection.write(_request(plan, planned.arm, watched, self.options.grace_s))
             words, variables = self._command(planned.arm, output)
             watch = HangWatch(Path(watched), plan.folder, plan.hang_s)
             try:
                 exit_code = run_injected(
-                    words, injection, self.on_message, watch, variables, [output, watched], if_unloaded=_ENDED
+                    words,
+                    injection,
+                    self.on_message,
+                    watch,
+                    variables,
+                    [output, watched],
+                    grace_s=self.options.grace_s,
+                    if_unloaded=_ENDED,
                 )
                 unloaded = "" if injection.is_attached else injection.load_error
                 recorded = injection.elsewhere
@@ -214,7 +221,7 @@ def _planned(arm: Arm) -> PlannedArm:
     return PlannedArm(arm, arm.name, {})
 
 
-def _request(plan: Plan, arm: Arm, watched: str) -> JobRequest:
+def _request(plan: Plan, arm: Arm, watched: str, grace_s: float) -> JobRequest:
     return JobRequest(
         out=plan.out,
         run_id=plan.run_id,
@@ -223,6 +230,7 @@ def _request(plan: Plan, arm: Arm, watched: str) -> JobRequest:
         script="",
         steps=plan.steps or None,
         trace_steps=plan.trace_steps,
+        grace_s=grace_s,
         arm=arm,
         process=plan.process,
         replicates=plan.replicates,

@@ -16,19 +16,19 @@ from traceq.errors import UsageFault
 from traceq.recorder.failures.external_launcher import cause_by_ranks
 from traceq.recorder.failures.hang_watch import HangWatch, forget_hang
 from traceq.recorder.failures.root_cause import raised_line
-from traceq.recorder.failures.run_status import mark_ended, mark_interrupted, read_hang
+from traceq.recorder.failures.run_status import mark_ended, mark_exit, mark_interrupted, read_hang
 from traceq.recorder.jobs.arm_files import OUTPUT_OPTION
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
-from traceq.recorder.jobs.job_request import JobRequest, ToggleRequest, job_arms, parse_toggle
+from traceq.recorder.jobs.job_request import DEFAULT_GRACE_S, JobRequest, ToggleRequest, job_arms, parse_toggle
 from traceq.recorder.jobs.run_injected import run_injected
 from traceq.recorder.spec.catalogue import recipe_names
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 from traceq.recorder.spec.prepare import (
     MAX_STEPS,
     MAX_TRACE_STEPS,
-    check_hang_s,
     check_installed,
     check_range,
+    check_seconds,
     create_run_folder,
     utc_now,
 )
@@ -56,6 +56,7 @@ class JobOptions:
     max_minutes: float = 0.0
     trace_steps: int = 3
     stops: bool = True
+    grace_s: float = DEFAULT_GRACE_S
     tries_all: bool = False
     is_dry: bool = False
     of_loader: bool = False
@@ -77,7 +78,8 @@ class JobOptions:
             raise UsageFault("--recipe dataloader: a job's loader alone has no arms: without --toggle, --try, --until")
         if self.max_minutes and not (self.toggles or self.tries_all):
             raise UsageFault("--until decided: there is only one arm; --toggle NAME=A,B or --try adds one to compare")
-        check_hang_s(self.hang_s)
+        check_seconds("--hang-after", self.hang_s)
+        check_seconds("--grace", self.grace_s)
         program = shutil.which(self.command[0])
         if program is None:
             raise UsageFault(f"{self.command[0]}: no such command{_hint(self.command[0])}")
@@ -126,7 +128,13 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
             watch = HangWatch(Path(watched), folder, options.hang_s)
             ends = options.stops or options.is_dry
             exit_code = run_injected(
-                options.command, injection, on_message, watch, folders=[watched], if_unloaded=_ENDED if ends else ""
+                options.command,
+                injection,
+                on_message,
+                watch,
+                folders=[watched],
+                grace_s=options.grace_s,
+                if_unloaded=_ENDED if ends else "",
             )
         elsewhere = injection.elsewhere
         if elsewhere:
@@ -152,7 +160,8 @@ def _hint(name: str) -> str:
 def _announcement(options: JobOptions, out: Path) -> str:
     if options.is_dry:
         return "traceq: this job stops after its first steps; nothing is recorded"
-    ends = "it stops when that is complete (--then continue: it trains on)" if options.stops else "then it trains on"
+    stops = "it stops when that is complete, as by Ctrl-C (--then continue: it trains on)"
+    ends = stops if options.stops else "then it trains on"
     return f"traceq: recording this job into {_shown(out)}; {ends}"
 
 
@@ -183,6 +192,7 @@ def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path,
         max_minutes=options.max_minutes,
         trace_steps=options.trace_steps,
         stops=options.stops or options.is_dry,
+        grace_s=options.grace_s,
         tries_all=options.tries_all,
         is_dry=options.is_dry,
         of_loader=options.of_loader,
@@ -200,6 +210,8 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
         mark_ended(folder, status, cause or f"the job ended with exit code {exit_code}")
         if (at_s := injection.interrupted_at_s) is not None:
             mark_interrupted(folder, at_s)
+        if exit_code:
+            mark_exit(folder, exit_code)
         manifest = folder.read_manifest()
         if manifest.status == "complete":
             forget_hang(folder)

@@ -5,6 +5,7 @@ Nothing here raises into the job. A fault ends the recording, restores what was 
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from traceq.recorder.failures.cpp_terminate import TerminateHandler
 from traceq.recorder.failures.external_launcher import note_abort, note_end, sigterm_noted
 from traceq.recorder.failures.rank_errors import error_text, note_arm, write_error
 from traceq.recorder.failures.root_cause import is_peer_error, out_of_memory_line
-from traceq.recorder.failures.run_status import LOOP_ENDED, mark_ended
+from traceq.recorder.failures.run_status import LOOP_ENDED, RUN_LONGER, mark_ended
 from traceq.recorder.job_loader import measure_loader
 from traceq.recorder.job_rank import JobRank, start_rank
 from traceq.recorder.jobs.check_paths import check_paths
@@ -40,10 +41,11 @@ from traceq.recorder.jobs.pattern_learning import LEARNED_STEPS
 from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, living
 from traceq.recorder.jobs.step_tracker import StepTracker
-from traceq.recorder.process.leave_process import leave_process
+from traceq.recorder.process.leave_process import interrupt_process
 from traceq.recorder.process.process_exit import at_process_exit
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.watched_rank import WatchedRank
+from traceq.recorder.process.world import leave_world
 from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank_recording import fitting_steps
@@ -63,7 +65,7 @@ _FIRST_NOTE_S = 10.0
 """Seconds of learning after which a line says what for; the next line comes after twice the time."""
 
 _NOT_RECORDED = (
-    "the job trains in several processes without a process group: one of them is recorded, this one trains to its end"
+    "the job trains in several processes without a process group: one of them is recorded, this one trains on"
 )
 
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
@@ -77,6 +79,7 @@ def attach(folder: str) -> None:
     if process.tries_all:
         process.hooks.watch_autocast()
     process.note_early_errors()
+    atexit.register(process.leave_group)  # behind all that the job registers
     os.register_at_fork(after_in_child=process.forget)
 
 
@@ -101,6 +104,7 @@ class JobProcess:
         self._first_backward_s = 0.0
         self._next_note_s = _FIRST_NOTE_S
         self._is_over = False
+        self._exit_code: int | None = None  # of the process, once it is to end
         self._may_capture = True
         self._has_captured = False  # a CUDA graph of a backward
         self._watched: WatchedRank | None = None
@@ -139,6 +143,8 @@ class JobProcess:
             if self._rank is None and self._gradients is not None:
                 for line in gradient_lines([self._gradients.uses()]):
                     append_message("", f"traceq: rank {os.environ.get('RANK', '0')}: {line}")
+            if isinstance(error, KeyboardInterrupt) and self._exit_code is not None:
+                raise SystemExit(self._exit_code)
             if isinstance(error, KeyboardInterrupt):  # of any other kind, frames of traceq may tell of its fault
                 error.__traceback__ = traceback = without_own_frames(traceback)
             return before(kind, error, traceback)
@@ -331,9 +337,16 @@ class JobProcess:
             sys.excepthook = self._excepthook
 
     def _stop(self, code: int) -> None:
-        """End the process, if the job ends with its recording."""
+        """End the process as Ctrl-C does, if the job ends with its recording."""
         if self._request.stops:
-            leave_process(code)
+            self._exit_code = code
+            self._injection.note_stop()
+            interrupt_process(code, self._request.grace_s)
+
+    def leave_group(self) -> None:
+        """Destroy the process group of a job that was interrupted: else its threads may abort the process."""
+        if self._exit_code is not None:
+            leave_world()
 
     def _guarded(self, function: Callable[[], None]) -> None:
         """Call a function of the recording; any fault of it ends the recording, and not the job."""
@@ -375,8 +388,8 @@ class JobProcess:
         rank.leave(text)
         steps = fitting_steps(rank.rank.plan, rank.rank.progress.num_ended)
         fewer = f", or record fewer steps (--steps {steps})" if steps else ""
-        remedy = CAPTURED_STEP if self._has_captured else f"let the job run longer{fewer}"
-        mark_ended(rank.rank.plan.folder, "failed", f"{text}; {remedy}")
+        remedy = f"; {CAPTURED_STEP}" if self._has_captured else f"{RUN_LONGER}{fewer}"
+        mark_ended(rank.rank.plan.folder, "failed", f"{text}{remedy}")
 
     def _note_end(self, rank: Rank, error: BaseException) -> None:
         if len(rank.plan.arms) > 1 and isinstance(error, Exception):  # memory may run out in one of them alone

@@ -31,7 +31,7 @@ from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank_recording import num_steps, recorded_steps
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, check_samples
-from traceq.recorder.spec.prepare import check_hang_s, create_run_folder, default_steps, resolve_device, utc_now
+from traceq.recorder.spec.prepare import check_seconds, create_run_folder, default_steps, resolve_device, utc_now
 from traceq.recorder.tracing.worker_samples import forked_workers
 from traceq.recorder.trainer_callbacks import Stepper
 
@@ -163,7 +163,7 @@ def record(
     check_arms(names)
     if samples_per_rank is not None:
         check_samples(samples_per_rank, "record(samples_per_rank=)")
-    check_hang_s(hang_after)
+    check_seconds("hang_after", hang_after)
     with running_world(resolve_device(device)) as world, ExitStack() as watching:
         samples = sum(world.gather(samples_per_rank or 0))
         variants = tuple(

@@ -9,10 +9,21 @@ from traceq.errors import TraceqError
 from traceq.recorder.process.signals import Stopped
 from traceq.runs.run_folder import RunFolder
 
-__all__ = ["LOOP_ENDED", "mark_ended", "mark_interrupted", "read_early_end", "read_hang", "status_for"]
+__all__ = [
+    "LOOP_ENDED",
+    "RUN_LONGER",
+    "mark_ended",
+    "mark_exit",
+    "mark_interrupted",
+    "read_early_end",
+    "read_hang",
+    "status_for",
+]
 
 LOOP_ENDED = "the loop ended after"
 """Begin of the fault of a recording whose loop was too short, behind the rank."""
+RUN_LONGER = "; let the job run longer"
+"""Advice behind that fault, to a job that did not fail."""
 _TOGETHER_S = 1.0
 """A terminal interrupts all processes at once, and a rank may be the first to act."""
 
@@ -43,6 +54,21 @@ def mark_interrupted(folder: RunFolder, at_s: float) -> None:
         is_later = folder.manifest_path.stat().st_mtime >= at_s - _TOGETHER_S
         if manifest.status == "failed" and LOOP_ENDED in manifest.fault and is_later:
             folder.write_manifest(replace(manifest, status="interrupted", fault="KeyboardInterrupt"))
+
+
+def mark_exit(folder: RunFolder, code: int) -> None:
+    """Write the exit code of a job that failed in place of the advice that its rank has noted, which does not know it.
+
+    With several ranks it is the launcher's code.
+    """
+    with suppress(TraceqError, OSError):
+        manifest = folder.read_manifest()
+        ended, advice, _ = manifest.fault.partition(RUN_LONGER)
+        if manifest.status == "failed" and advice:
+            exited = f"the job exited with {code}"
+            is_alone = ended.startswith(LOOP_ENDED)
+            fault = ended.replace(LOOP_ENDED, f"{exited} after") if is_alone else f"{ended}; {exited}"
+            folder.write_manifest(replace(manifest, fault=fault))
 
 
 def read_early_end(folder: RunFolder) -> tuple[str, str]:

@@ -16,7 +16,7 @@ __all__ = ["DRY_RUN", "Injection"]
 DRY_RUN = "dry run"
 
 _REQUEST, _ATTACHED, _REASON, _ERROR, _ELSEWHERE = "job.json", "attached", "reason", "error", "elsewhere"
-_INTERRUPTED = "interrupted"
+_INTERRUPTED, _STOPPED = "interrupted", "stopped"
 _LOAD_ERROR = "load_error"
 """Written by the module that is injected, which imports nothing of the package before."""
 _MODULE = "sitecustomize.py"
@@ -85,6 +85,18 @@ class Injection:
         """When the launcher was interrupted by Ctrl-C, s since the epoch; None if it was not."""
         with suppress(OSError):
             return (self.folder / _INTERRUPTED).stat().st_mtime
+        return None
+
+    def note_stop(self) -> None:
+        """Note that a process of the job is told to end now."""
+        with suppress(OSError), (self.folder / _STOPPED).open("x"):
+            pass
+
+    @property
+    def stopped_at_s(self) -> float | None:
+        """When the first process of the job was told to end, s since the epoch; None if none was."""
+        with suppress(OSError):
+            return (self.folder / _STOPPED).stat().st_mtime
         return None
 
     def note_reason(self, text: str) -> None:

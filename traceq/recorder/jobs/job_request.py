@@ -13,9 +13,9 @@ from traceq.recorder.spec.names import check_arm
 from traceq.recorder.spec.parameters import split_assignment
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 
-__all__ = ["LOSS", "JobArm", "JobRequest", "ToggleRequest", "job_arms", "parse_toggle"]
+__all__ = ["DEFAULT_GRACE_S", "LOSS", "JobArm", "JobRequest", "ToggleRequest", "job_arms", "parse_toggle"]
 
-
+DEFAULT_GRACE_S = 30.0
 LOSS = Fact("loss", "loss, mean over recorded steps")
 """What is noted of the arms of every job, besides their time."""
 
@@ -30,11 +30,11 @@ class ToggleRequest(msgspec.Struct, frozen=True):
 class JobRequest(msgspec.Struct, frozen=True):
     """Options of `traceq record -- COMMAND`; `steps` None is the default of the device.
 
-    `stops`: the job ends when the recording is complete. `tries_all`: every toggle that the job has is an arm;
-    `is_dry`: nothing is recorded, the job ends once it is known what could be; `of_loader`: its loader alone. If
-    arms have processes of their own, this one runs `arm`, and is the `process`-th of all. `watch`: the folder through
-    which the launcher watches the ranks of its own host, for progress within `hang_s`. `command`
-    as it was typed.
+    `stops`: the job ends when the recording is complete, within `grace_s` seconds. `tries_all`: every toggle that the
+    job has is an arm; `is_dry`: nothing is recorded, the job ends once it is known what could be; `of_loader`: its
+    loader alone. If arms have processes of their own, this one runs `arm`, and is the `process`-th of all. `watch`: the
+    folder through which the launcher watches the ranks of its own host, for progress within `hang_s`. `command` as it
+    was typed.
     """
 
     out: str
@@ -47,6 +47,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     max_minutes: float = 0.0
     trace_steps: int = 3
     stops: bool = True
+    grace_s: float = DEFAULT_GRACE_S
     tries_all: bool = False
     is_dry: bool = False
     of_loader: bool = False

@@ -14,6 +14,7 @@ from pathlib import Path
 from traceq.recorder.failures.hang_watch import HangWatch
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.process.child_processes import guarded_job
+from traceq.recorder.process.job_guard import end_job, running_processes
 
 __all__ = ["run_injected"]
 
@@ -21,6 +22,10 @@ _ATTACHED_WITHIN_S = 60.0
 _ALONE_FOR_S = 3.0
 """Time for which the command has started no other process, from which it is taken to be what trains."""
 _POLL_S = 0.5
+_LEAVE_WITHIN_S = 5.0
+"""Time from the end of the grace in which processes leave by themselves."""
+_LEFT_FOR_S = 1.0
+"""Time for which a process of the job may outlive its command: what it watches has just ended."""
 
 
 def run_injected(
@@ -31,13 +36,16 @@ def run_injected(
     variables: Mapping[str, str] | None = None,
     folders: Sequence[str] = (),
     *,
+    grace_s: float,
     if_unloaded: str = "",
 ) -> int:
     """Return the exit code of the command, 128 + the number of a signal; signals to this process reach it.
 
     It has this process's terminal and environment, extended by `variables`. If this process is killed, the job is
-    ended, and its `folders` are removed. With a message `if_unloaded` it is also ended if the command is a Python that
-    cannot load the recorder, and starts no process: it would train to its end for nothing.
+    ended, and its `folders` are removed. A job that ends with its recording has `grace_s` seconds for that and leaves
+    no process behind; its code is 0, as what it makes of an interrupt is no failure. With a message `if_unloaded` it is
+    also ended if the command is a Python that cannot load the recorder, and starts no process: it would train to its
+    end for nothing.
     """
     environment = {**os.environ, **(variables or {}), **injection.variables}
     with (
@@ -47,10 +55,14 @@ def run_injected(
         job = subprocess.Popen(command, env=environment)
         forward_to(job)
         guard(job)
+        folder = os.fsencode(injection.folder)
         attached_until, load = time.monotonic() + _ATTACHED_WITHIN_S, _Load(injection)
         while (code := _exit_code(job)) is None:
             for line in watch.look():
                 on_message(line)
+            if (stopped_at_s := injection.stopped_at_s) and time.time() > stopped_at_s + grace_s + _LEAVE_WITHIN_S:
+                on_message(f"traceq: the job has not ended within {grace_s:g} s (--grace): its processes are killed")
+                end_job({job.pid}, folder)
             if if_unloaded and load.has_failed(job):
                 on_message(if_unloaded)
                 if_unloaded = ""
@@ -60,7 +72,23 @@ def run_injected(
                 if not injection.is_attached and not injection.load_error:
                     within = f"{_ATTACHED_WITHIN_S:.0f} s"
                     on_message(f"traceq: after {within} no Python process of the job has imported torch")
-    return 128 - code if code < 0 else code
+        code = 128 - code if code < 0 else code
+        if injection.stopped_at_s is None or injection.interrupted_at_s is not None:
+            return code
+        _end_left(folder)
+        if code:
+            on_message(f"traceq: note: the job exited with {code} when its recording ended it")
+        return 0
+
+
+def _end_left(folder: bytes) -> None:
+    """End the processes that a job left, if they do not end by themselves in a moment."""
+    deadline = time.monotonic() + _LEFT_FOR_S
+    while left := running_processes(set(), folder):
+        if time.monotonic() > deadline:
+            return end_job(left, folder)
+        time.sleep(_LEFT_FOR_S / 20)
+    return None
 
 
 class _Load:

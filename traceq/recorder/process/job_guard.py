@@ -1,8 +1,6 @@
-"""Program that ends a job once the process that named its pid on stdin has ended: `job_guard.py FOLDER FOLDERS`.
+"""End of all processes of a job; a program that ends them once the process that named the job on stdin has ended.
 
-Every process that has the first folder on its PYTHONPATH is ended, as what a job starts inherits its environment, also
-what outlives its parent or leads a session; where the system has no /proc, only the job's own process. Then all folders
-are removed.
+`job_guard.py FOLDER FOLDERS` removes all folders behind that. It imports nothing of the package.
 """
 
 import os
@@ -12,13 +10,17 @@ import sys
 import time
 from contextlib import suppress
 
-__all__ = ()
+__all__ = ["end_job", "running_processes"]
 
 _TERM_WITHIN_S, _KILL_WITHIN_S = 10, 5
 
 
-def _running(jobs: set[int], folder: bytes) -> set[int]:
-    """Return the pids of the job that still run."""
+def running_processes(jobs: set[int], folder: bytes) -> set[int]:
+    """Return the pids of a job that still run: those of all processes that have the folder on their PYTHONPATH.
+
+    What a job starts inherits its environment, also what outlives its parent or leads a session. Where the system has
+    no /proc, only the job's own processes, `jobs`, are known.
+    """
     has_proc = os.path.isdir("/proc/self")
     pids = set()
     for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()] if has_proc else jobs:
@@ -36,11 +38,17 @@ def _python_path(pid: int) -> list[bytes]:
     return [path for each in paths for path in each.partition(b"=")[2].split(os.pathsep.encode())]
 
 
+def end_job(jobs: set[int], folder: bytes) -> None:
+    """Send SIGTERM to all processes of the job, and SIGKILL to those that still run after 10 s."""
+    _end(jobs, folder, signal.SIGTERM, _TERM_WITHIN_S)
+    _end(jobs, folder, signal.SIGKILL, _KILL_WITHIN_S)
+
+
 def _end(jobs: set[int], folder: bytes, number: int, within_s: float) -> None:
     """Send each process of the job the signal once, until none runs or the time is over."""
     deadline = time.monotonic() + within_s
     signalled: set[int] = set()
-    while (pids := _running(jobs, folder)) and time.monotonic() < deadline:
+    while (pids := running_processes(jobs, folder)) and time.monotonic() < deadline:
         for pid in pids - signalled:
             with suppress(OSError):
                 os.kill(pid, number)
@@ -49,8 +57,6 @@ def _end(jobs: set[int], folder: bytes, number: int, within_s: float) -> None:
 
 
 if __name__ == "__main__":
-    _jobs, _folder = {int(word) for word in sys.stdin.read().split()}, os.fsencode(sys.argv[1])
-    _end(_jobs, _folder, signal.SIGTERM, _TERM_WITHIN_S)
-    _end(_jobs, _folder, signal.SIGKILL, _KILL_WITHIN_S)
+    end_job({int(word) for word in sys.stdin.read().split()}, os.fsencode(sys.argv[1]))
     for _path in sys.argv[1:]:
         shutil.rmtree(_path, ignore_errors=True)

@@ -28,9 +28,9 @@ __all__ = [
     "MAX_STEPS",
     "MAX_TRACE_STEPS",
     "Request",
-    "check_hang_s",
     "check_installed",
     "check_range",
+    "check_seconds",
     "create_run_folder",
     "default_steps",
     "prepare",
@@ -83,7 +83,7 @@ class Request:
                 f"--replicates {self.replicates}: arms of {self.recipe} share a process; use --steps to time more steps"
             )
         check_range("--replicates", self.replicates, 1, MAX_REPLICATES)
-        check_hang_s(self.hang_s or 0)
+        check_seconds("--hang-after", self.hang_s or 0)
         check_range("--steps", self.steps, 0, MAX_STEPS)
         check_range("--trace-steps", self.trace_steps, 0, MAX_TRACE_STEPS)
         if self.num_traced(entry) == 0 and self.steps == 0:
@@ -245,10 +245,10 @@ def _check_ranks(arms: Sequence[PlannedArm], num_ranks: int) -> None:
             )
 
 
-def check_hang_s(seconds: float) -> None:
+def check_seconds(option: str, seconds: float) -> None:
     """Raise UsageFault for what is no time to wait."""
     if not 0 <= seconds < math.inf:
-        raise UsageFault(f"--hang-after {seconds:g}: expected seconds, or 0 to wait forever")
+        raise UsageFault(f"{option} {seconds:g}: expected seconds, 0 or more")
 
 
 def check_installed(*packages: str) -> None:
