@@ -140,6 +140,11 @@ def test_a_machine_that_others_use_is_called_busy_and_the_workers_are_not_blamed
     assert "processes outside the job keep 1.60 of 2 cores busy" in codes["busy_machine"]
 
 
+def test_that_a_machine_is_busy_comes_after_what_the_job_could_do() -> None:
+    (finding,) = analyze(recorded(replace(USE, other_busy_cores=1.6, worker_cpu_ns=10 * MS)), "loader").findings
+    assert finding.severity == "low"
+
+
 def test_that_a_machine_is_busy_is_one_short_sentence() -> None:
     busy = replace(
         USE, cores_available=1024, other_busy_cores=1023.45, timed_step_ns=10**12, thread_core_wait_ns=10**12

@@ -1,10 +1,15 @@
-"""What `traceq record -- COMMAND` advises at its end."""
+"""What `traceq record -- COMMAND` says and advises at its end."""
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from traceq.commands._record_job import _with_replicates
+import pytest
+from made_pairs import MS, recording
+from made_sides import run_of
+
+from traceq.commands._record_job import _verdicts, _with_replicates
+from traceq.compare.diff import diff_runs
 
 
 @pytest.mark.parametrize("given", [["--replicates", "1"], ["--replicates=2"]])
@@ -12,3 +17,18 @@ def test_the_command_with_enough_replicates_is_the_same_otherwise(given: list[st
     job = ["--", "torchrun", "train.py", "--replicates", "9", "{arm}"]
     words = _with_replicates(["record", "--arm", "a=", *given, "--steps", "32", *job])
     assert words == ["record", "--arm", "a=", "--replicates=4", "--steps", "32", *job]
+
+
+@pytest.mark.parametrize(
+    ("jitter_ns", "cpu_jitter_ns", "num_lines"),
+    [(5 * MS, MS // 100, 2), (5 * MS, 5 * MS, 1), (MS // 100, MS // 100, 1)],
+)
+def test_cpu_time_is_told_where_it_decides_what_step_times_do_not(
+    jitter_ns: int, cpu_jitter_ns: int, num_lines: int
+) -> None:
+    steps, cpu = (recording(10 * MS, 11 * MS, jitter_ns=each) for each in (jitter_ns, cpu_jitter_ns))
+    pairs = (replace(steps, first_cpu_ns=cpu.first_ns, second_cpu_ns=cpu.second_ns),)
+    lead, *more = _verdicts([diff_runs(run_of("off", pairs=pairs), run_of("on", pairs=pairs))])
+    assert lead.startswith("Not decided") == (jitter_ns > MS)
+    assert len(more) == num_lines - 1
+    assert all("CPU time of the main thread" in each and each.endswith(": material.") for each in more)

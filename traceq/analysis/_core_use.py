@@ -148,7 +148,7 @@ def core_findings(job: Job) -> Iterator[Finding]:
     if is_busy:
         yield Finding(
             "busy_machine",
-            "medium",
+            "low",  # of the recording, not of the job: below whatever the job could do
             f"busy machine: processes outside the job keep {_cores(basis.other_cores)} of {cores} cores busy; a thread "
             f"of the step waits {basis.wait_words} for a core: compare only arms in turns{_fewer_threads(basis)}",
             basis.wait_ns,

@@ -14,6 +14,7 @@ from traceq.errors import TraceqError, UsageFault
 if TYPE_CHECKING:
     from traceq.compare.result import Diff
     from traceq.recorder.job_launch import JobOptions
+    from traceq.report import Finding
     from traceq.runs.run_folder import RunFolder
 
 __all__ = ["LOADER_RECIPE", "check_job_options", "record_job"]
@@ -26,6 +27,7 @@ _UNSTEADY = 1.1
 _MOST_LEADS = 3
 _SAID_BY_RANKS = "odd_steps"
 """Code of the finding that the job has printed as a note."""
+_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _REPLICATES = 4  # the fewest that give an interval
 
 
@@ -108,7 +110,7 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
     manifest = folder.read_manifest()
     if len(manifest.arms) > 1:
         diffs = _ranked_diffs(folder, say)
-        for line in (*_baseline_step(diffs), *_verdicts(diffs), *_core_lines(folder)):
+        for line in (*_baseline_step(diffs), *_verdicts(diffs), *_core_lines(_core_findings(folder))):
             say(line)
         if options.tries_all:
             _confirm_fastest(options, folder, diffs, say)
@@ -120,7 +122,10 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
         say(shlex.join(["traceq", "diff", str(folder.path), path]))
     else:
         _print_table(folder, "step_profile")
-        for line in dict.fromkeys((*_core_lines(folder), *_leads(folder))):
+        notes = _core_findings(folder)
+        of_machine = [note for note in notes if note.severity == "low"]
+        of_job = [note for note in notes if note not in of_machine]
+        for line in dict.fromkeys((*_core_lines(of_job), *_leads(folder), *_core_lines(of_machine))):
             say(line)
     arm = manifest.arms[-1].name
     if folder.trace(arm, 0).is_file():
@@ -191,7 +196,7 @@ def _confirm_fastest(options: JobOptions, folder: RunFolder, diffs: Sequence[Dif
     for diff in _ranked_diffs(result.folder, say):
         is_faster = diff.verdict_name == "material" and diff.comparison is not None and diff.comparison.delta_ns < 0
         say(f"traceq: {arm.name} is {'confirmed' if is_faster else 'not confirmed'}: {diff.words[0]}")
-    for line in _core_lines(result.folder):
+    for line in _core_lines(_core_findings(result.folder)):
         say(line)
     say(shlex.join(["traceq", "diff", str(result.folder.path)]))
 
@@ -222,15 +227,23 @@ def _baseline_step(diffs: Sequence[Diff]) -> Iterator[str]:
     yield f"traceq: {step}; steps and deltas are Hodges-Lehmann estimates of halves in turns, % is of that step"
 
 
-def _core_lines(folder: RunFolder) -> Iterator[str]:
-    """Yield what kept threads of the baseline's step waiting for a core: workers of its loader, or other processes."""
+def _core_findings(folder: RunFolder) -> Sequence[Finding]:
+    """Return what kept threads of the baseline's step waiting for a core: workers of its loader, or other processes."""
     from traceq.analysis.registry import analyze_all
     from traceq.runs.read import read_timing
 
     if not any(path.stat().st_size for path in folder.steps.glob("rank*.jsonl")):
-        return
-    for report in analyze_all(read_timing(str(folder.path)), ("loader",)):
-        yield from (f"traceq: note: {finding.text}" for finding in report.findings)
+        return ()
+    return [
+        finding for report in analyze_all(read_timing(str(folder.path)), ("loader",)) for finding in report.findings
+    ]
+
+
+def _core_lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield a note for each; one of low severity is dim."""
+    for finding in findings:
+        note = f"traceq: note: {finding.text}"
+        yield f"{_DIM}{note}{_PLAIN}" if finding.severity == "low" else note
 
 
 def _leads(folder: RunFolder) -> Iterator[str]:
@@ -250,8 +263,13 @@ def _leads(folder: RunFolder) -> Iterator[str]:
 
 
 def _verdicts(diffs: Sequence[Diff]) -> Iterator[str]:
-    """Yield one line per arm, and why arms have no verdict."""
-    yield from (each.words[0] for each in diffs)
+    """Yield a line per arm, what CPU time decides where step times do not, and why arms have no verdict."""
+    from traceq.compare.verdict_sentences import cpu_words
+
+    for each in diffs:
+        yield each.words[0]
+        if each.comparison and each.comparison.verdict.is_open and each.cpu and not each.cpu.verdict.is_open:
+            yield from (f"  {sentence}" for sentence in cpu_words(each.cpu))
     yield from dict.fromkeys(
         f"traceq: note: {caveat.text}" for each in diffs for caveat in each.caveats if caveat.code == "arm_ended"
     )
