@@ -5,7 +5,6 @@ Nothing here raises into the job. A fault ends the recording, restores what was 
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -41,11 +40,10 @@ from traceq.recorder.jobs.pattern_learning import LEARNED_STEPS
 from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, living
 from traceq.recorder.jobs.step_tracker import StepTracker
-from traceq.recorder.process.leave_process import interrupt_process
+from traceq.recorder.process.process_end import ProcessEnd
 from traceq.recorder.process.process_exit import at_process_exit
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.watched_rank import WatchedRank
-from traceq.recorder.process.world import leave_world
 from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank_recording import fitting_steps
@@ -64,9 +62,7 @@ _OF_LAUNCHERS = ("ChildFailedError",)
 _FIRST_NOTE_S = 10.0
 """Seconds of learning after which a line says what for; the next line comes after twice the time."""
 
-_NOT_RECORDED = (
-    "the job trains in several processes without a process group: one of them is recorded, this one trains on"
-)
+_NOT_RECORDED = "the job trains in several processes without a group: one of them is recorded, this one trains on"
 
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -79,7 +75,6 @@ def attach(folder: str) -> None:
     if process.tries_all:
         process.hooks.watch_autocast()
     process.note_early_errors()
-    atexit.register(process.leave_group)  # behind all that the job registers
     os.register_at_fork(after_in_child=process.forget)
 
 
@@ -99,12 +94,12 @@ class JobProcess:
         self.hooks = LoopHooks(self, WorkerSamples(injection.folder))
         self._request = request
         self._injection = injection
+        self._process_end = ProcessEnd(request.grace_s)
         self._num_batches = 0
         self._num_backwards = 0
         self._first_backward_s = 0.0
         self._next_note_s = _FIRST_NOTE_S
         self._is_over = False
-        self._exit_code: int | None = None  # of the process, once it is to end
         self._may_capture = True
         self._has_captured = False  # a CUDA graph of a backward
         self._watched: WatchedRank | None = None
@@ -143,8 +138,6 @@ class JobProcess:
             if self._rank is None and self._gradients is not None:
                 for line in gradient_lines([self._gradients.uses()]):
                     append_message("", f"traceq: rank {os.environ.get('RANK', '0')}: {line}")
-            if isinstance(error, KeyboardInterrupt) and self._exit_code is not None:
-                raise SystemExit(self._exit_code)
             if isinstance(error, KeyboardInterrupt):  # of any other kind, frames of traceq may tell of its fault
                 error.__traceback__ = traceback = without_own_frames(traceback)
             return before(kind, error, traceback)
@@ -339,14 +332,8 @@ class JobProcess:
     def _stop(self, code: int) -> None:
         """End the process as Ctrl-C does, if the job ends with its recording."""
         if self._request.stops:
-            self._exit_code = code
             self._injection.note_stop()
-            interrupt_process(code, self._request.grace_s)
-
-    def leave_group(self) -> None:
-        """Destroy the process group of a job that was interrupted: else its threads may abort the process."""
-        if self._exit_code is not None:
-            leave_world()
+            self._process_end.interrupt(code)
 
     def _guarded(self, function: Callable[[], None]) -> None:
         """Call a function of the recording; any fault of it ends the recording, and not the job."""
