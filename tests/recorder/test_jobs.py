@@ -229,6 +229,19 @@ def test_steps_that_alternate_or_vary_in_length_all_count(loop: str, step: str, 
     assert "do not count" not in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "program", [SCRIPT, AGENT.replace("CALLS_MODULES", "True"), OFF_POLICY.replace("LOOP", "delayed")]
+)
+def test_a_dry_run_says_the_step_that_is_recorded(program: str, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(program)
+    job = ["--", sys.executable, "job.py", "100000"]
+    done = [record(tmp_path, *options, *job) for options in (("--dry-run",), QUICK)]
+    assert [each.returncode for each in done] == [0, 0]
+    dry, recorded = ([line for line in each.stderr.splitlines() if "traceq: step " in line] for each in done)
+    assert dry == recorded != []
+
+
 APART = """
 import multiprocessing
 import torch
