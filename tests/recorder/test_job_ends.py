@@ -80,14 +80,14 @@ def run():
     try:
         list(train())
     finally:
-        print("end of the thread", flush=True)
+        print("end of the thread\\n", end="", flush=True)  # in one write, as threads share it
 
 thread = threading.Thread(target=run)
 thread.start()
 try:
     thread.join()
 finally:
-    print("end of the main thread")
+    print("end of the main thread\\n", end="")
 """
 CHILD = """
 process = multiprocessing.get_context("fork").Process(target=lambda: list(train()))

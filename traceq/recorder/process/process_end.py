@@ -109,5 +109,6 @@ def _interrupt_main_thread(code: int) -> None:
         before(kind, error, traceback)
 
     sys.excepthook = exit_quietly
-    if main_thread().is_alive() and main_thread().ident is not None:
-        signal.pthread_kill(main_thread().ident, signal.SIGINT)
+    ident = main_thread().ident
+    if main_thread().is_alive() and ident is not None:
+        signal.pthread_kill(ident, signal.SIGINT)
