@@ -397,12 +397,12 @@ def test_a_job_that_ends_before_its_recording_says_what_reads_the_measured_steps
 def test_a_package_that_the_recorder_lacks_is_the_reason(tmp_path: Path) -> None:
     """It was said that the job imported no torch."""
     (tmp_path / "lacking").mkdir()
-    (tmp_path / "lacking" / "nvtx.py").write_text("raise ModuleNotFoundError(\"No module named 'nvtx'\")")
+    (tmp_path / "lacking" / "statistics.py").write_text("raise ModuleNotFoundError(\"No module named 'statistics'\")")
     done = record(tmp_path, "--", sys.executable, "-c", "import torch", path=str(tmp_path / "lacking"))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         f"traceq: {tmp_path / 'run'}: nothing was recorded: the job's Python cannot load the recorder: "
-        "ModuleNotFoundError: No module named 'nvtx'; pip install 'traceq-torch[record]' for the job's Python"
+        "ModuleNotFoundError: No module named 'statistics'; pip install 'traceq-torch[record]' for the job's Python"
     )
 
 
@@ -413,7 +413,7 @@ def test_a_job_whose_python_cannot_load_the_recorder_is_ended(
 ) -> None:
     """It trained to its end for nothing; a job that is to train on does."""
     (tmp_path / "lacking").mkdir()
-    (tmp_path / "lacking" / "nvtx.py").write_text("raise ModuleNotFoundError(\"No module named 'nvtx'\")")
+    (tmp_path / "lacking" / "statistics.py").write_text("raise ModuleNotFoundError(\"No module named 'statistics'\")")
     job = "import time, torch; time.sleep(8); open('trained', 'x')"
     done = record(tmp_path, *options, "--", sys.executable, "-c", job, path=str(tmp_path / "lacking"))
     assert done.returncode == code
@@ -425,20 +425,22 @@ def test_a_job_whose_python_cannot_load_the_recorder_is_ended(
 @pytest.mark.slow
 def test_an_arm_whose_python_cannot_load_the_recorder_ends_its_job(tmp_path: Path) -> None:
     (tmp_path / "lacking").mkdir()
-    (tmp_path / "lacking" / "nvtx.py").write_text("raise ModuleNotFoundError(\"No module named 'nvtx'\")")
+    (tmp_path / "lacking" / "statistics.py").write_text("raise ModuleNotFoundError(\"No module named 'statistics'\")")
     job = "import sys, time; sys.path.insert(0, 'lacking'); import torch; time.sleep(8); open('trained', 'x')"
     arms = ("--arm", "a=1", "--arm", "b=2")
     done = record(tmp_path, *arms, "--", sys.executable, "-c", job, "{arm}")
     assert (done.returncode, (tmp_path / "trained").exists()) == (1, False)
     assert "traceq: this process of the job is ended, as nothing is recorded" in done.stderr
     reason = done.stderr.splitlines()[-1]
-    assert "arm a: the job's Python cannot load the recorder: ModuleNotFoundError: No module named 'nvtx'" in reason
+    assert (
+        "arm a: the job's Python cannot load the recorder: ModuleNotFoundError: No module named 'statistics'" in reason
+    )
 
 
 @pytest.mark.slow
 def test_an_arm_is_recorded_whose_helper_cannot_load_the_recorder(tmp_path: Path) -> None:
     (tmp_path / "lacking").mkdir()
-    (tmp_path / "lacking" / "nvtx.py").write_text("raise ModuleNotFoundError(\"No module named 'nvtx'\")")
+    (tmp_path / "lacking" / "statistics.py").write_text("raise ModuleNotFoundError(\"No module named 'statistics'\")")
     helper = "import sys; sys.path.insert(0, 'lacking'); import torch"
     (tmp_path / "with_helper.py").write_text(
         f"import subprocess, sys; subprocess.run([sys.executable, '-c', {helper!r}])\n" + SCRIPT
@@ -454,7 +456,7 @@ def test_an_arm_is_recorded_whose_helper_cannot_load_the_recorder(tmp_path: Path
 def test_a_command_that_starts_another_process_is_not_ended(tmp_path: Path, starts: str) -> None:
     """What it started may have another Python, and would train on alone."""
     (tmp_path / "lacking").mkdir()
-    (tmp_path / "lacking" / "nvtx.py").write_text("raise ModuleNotFoundError(\"No module named 'nvtx'\")")
+    (tmp_path / "lacking" / "statistics.py").write_text("raise ModuleNotFoundError(\"No module named 'statistics'\")")
     trains = "import time, torch; time.sleep(6); open('trained', 'x')"
     launcher = f"import subprocess, sys, torch; subprocess.run([sys.executable, '-c', {trains!r}])"
     words = (

@@ -85,7 +85,7 @@ class JobOptions:
             raise UsageFault(f"{self.command[0]}: no such command{_hint(self.command[0])}")
         is_of_this_python = Path(program).absolute().parent == Path(sys.executable).parent
         if is_of_this_python:  # another one may have what this one lacks
-            check_installed("torch", "nvtx")
+            check_installed("torch")
 
     @property
     def script(self) -> str:

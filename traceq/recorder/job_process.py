@@ -30,6 +30,7 @@ from traceq.recorder.failures.run_status import LOOP_ENDED, RUN_LONGER, mark_end
 from traceq.recorder.job_loader import measure_loader
 from traceq.recorder.job_rank import JobRank, start_rank
 from traceq.recorder.jobs.check_paths import check_paths
+from traceq.recorder.jobs.compiled_models import replaceable
 from traceq.recorder.jobs.gradient_watch import GradientWatch, gradient_lines
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_batches import JobBatches, JobLoader
@@ -100,6 +101,8 @@ class JobProcess:
         self._first_backward_s = 0.0
         self._next_note_s = _FIRST_NOTE_S
         self._is_over = False
+        self._other_threads: set[int] = set()  # that train models of their own
+        self._have_models_compiled = False  # since they were hooked
         self._may_capture = True
         self._has_captured = False  # a CUDA graph of a backward
         self._watched: WatchedRank | None = None
@@ -149,22 +152,29 @@ class JobProcess:
         if self._may_capture and not self._has_captured and is_capturing():
             self._has_captured = True
             at_process_exit(self._note_exit)
-        if self._rank is not None:
-            if self.thread == get_ident() and not self._rank.rank.phases.profiling:  # a trace has the job's ops alone
-                self._rank.losses.note(tensors)
-        elif self.thread is None and not self._is_over:
+        if self.thread is None and not self._is_over:
             self.thread = get_ident()
             self._first_backward_s = monotonic()
             self._be_watched()
-            self._guarded(self._find_models)
-        elif self.thread == get_ident():
+            self._find_models()
+        elif self.thread != get_ident():
+            self._other_threads.add(get_ident())
+        elif self._rank is not None:
+            if self._have_models_compiled:
+                self._have_models_compiled = False
+                self.hooks.hook_models(find_roots())
+            if not self._rank.rank.phases.profiling:  # a trace has the job's ops alone
+                self._rank.losses.note(tensors)
+        else:
+            if self._have_models_compiled:
+                self._find_models()
             self._num_backwards += 1
             if self._gradients is not None:
-                self._guarded(self._gradients.watch)
+                self._gradients.watch()
             if self._num_backwards == 1:  # what the loop reads has a name by now
-                self._guarded(lambda: check_paths(self._request.toggles, Job(self._models, self._optimizers)))
+                check_paths(self._request.toggles, Job(self._models, self._optimizers))
             if self._num_backwards == _BACKWARDS_WITHOUT_FORWARD and has_compiled() and not self._tracker.has_forward:
-                self._guarded(lambda: self.hooks.hook_forwards(inner_with_forward(self._models)))
+                self.hooks.hook_forwards(replaceable(inner_with_forward(self._models)))
             self._say_what_is_learned()
 
     def batch_requested(self) -> None:
@@ -175,7 +185,7 @@ class JobProcess:
         if self._num_batches >= _BATCHES_OF_COMPILED_STEPS and has_compiled():
             self.thread = get_ident()
             self._be_watched()
-            self._guarded(self._find_roots)
+            self._models = find_roots()
             self._tracker.assume_batches(self._num_batches)
 
     def batch_delivered(self, loader: DataLoader[Any] | None, batch: Any) -> None:
@@ -183,8 +193,14 @@ class JobProcess:
         if torch.is_grad_enabled():
             self._batches.add(loader, batch)
 
+    def models_compiled(self) -> None:
+        """Note that models are to be hooked again, as torch compiles the first of them."""
+        self._have_models_compiled = self.thread is not None
+
     def optimizer_began(self) -> None:
         """Note that nothing can be learned before the optimizer has ended its step."""
+        if get_ident() in self._other_threads:
+            return
         self._tracker.is_in_optimizer = True
 
     def optimizer_left(self) -> None:
@@ -193,9 +209,9 @@ class JobProcess:
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Add the event of the optimizer; in backward it may step on another thread than the loop's."""
-        self._tracker.is_in_optimizer = False
-        if self.thread is None:
+        if self.thread is None or get_ident() in self._other_threads:
             return
+        self._tracker.is_in_optimizer = False
         if id(optimizer) not in self._optimizer_events:
             self._optimizer_events[id(optimizer)] = f"O{len(self._optimizers)}"
             self._optimizers.append(optimizer)
@@ -221,15 +237,12 @@ class JobProcess:
             "", f"traceq: learning where the steps of this loop begin, from about {LEARNED_STEPS}: {backwards}"
         )
 
-    def _find_roots(self) -> None:
-        self._models = find_roots()
-
     def _find_models(self) -> None:
+        self._have_models_compiled = False
         self._models = find_roots()
         self.hooks.hook_models(self._models)
-        if not has_compiled():  # torch would compile once more for every class of which a method is replaced
-            self.hooks.watch_inner(self._models)
-        if self._request.is_dry:
+        self.hooks.watch_inner(self._models)
+        if self._request.is_dry and self._gradients is None:
             self._gradients = GradientWatch(self._models)
 
     def _settle_models(self) -> None:
@@ -243,18 +256,15 @@ class JobProcess:
             self._models += [module for module in called if id(module) not in contained]
 
     def _begin_step(self) -> None:
-        """End the step before, and begin the one whose first event this is; as `_guarded` does it, but in one call."""
-        try:
-            if self._may_capture and is_capturing():
-                raise RecordingFailed(CAPTURED_STEP)
-            if self._rank is None:
-                self._start()
-            else:
-                self._rank.losses.end_step(self._tracker.arm)
-            if not self._is_over and next(self._steps, None) is None:
-                self._finish()
-        except Exception as error:  # noqa: BLE001 (see `_guarded`)
-            self._give_up(error)
+        """End the step before, and begin the one whose first event this is."""
+        if self._may_capture and is_capturing():
+            raise RecordingFailed(CAPTURED_STEP)
+        if self._rank is None:
+            self._start()
+        else:
+            self._rank.losses.end_step(self._tracker.arm)
+        if not self._is_over and next(self._steps, None) is None:
+            self._finish()
 
     def _start(self) -> None:
         """Become a rank of the recording, once the loop's steps are known."""
@@ -335,28 +345,25 @@ class JobProcess:
             self._injection.note_stop()
             self._process_end.interrupt(code)
 
-    def _guarded(self, function: Callable[[], None]) -> None:
-        """Call a function of the recording; any fault of it ends the recording, and not the job."""
-        try:
-            function()
-        except Exception as error:  # noqa: BLE001 (see above)
-            self._give_up(error)
-
-    def _give_up(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """End the recording, and the job with it if it would end with the recording."""
         text = str(error) if isinstance(error, TraceqError) else f"{type(error).__name__}: {error}"
         rank = self._rank
         with suppress(Exception):
             self._end()
+        with suppress(Exception):
+            self._note_failure(error, text)
+        self._stop(0 if rank is None else 1)  # at the start all ranks end alike; later some may be waiting
+
+    def _note_failure(self, error: Exception, text: str) -> None:
         if not self._request.stops:  # else the launcher says so in a moment
             append_message("", f"traceq: rank {os.environ.get('RANK', '0')}: recording ended: {text}")
         self._injection.note_reason(text)
-        if rank is not None:
+        if (rank := self._rank) is not None:
             rank.leave(text)
             if is_peer_error(text):  # that rank waits for a collective which this one has not issued
                 note_end(rank.rank.plan, rank.rank.world, error)
             mark_ended(rank.rank.plan.folder, "failed", text)
-        self._stop(0 if rank is None else 1)  # at the start all ranks end alike; later some may be waiting
 
     def _note_exit(self, error: BaseException | None) -> None:
         """Note a loop that ended before its recording was complete, by itself or with an exception."""

@@ -143,7 +143,8 @@ def test_modules_that_a_method_of_the_model_calls_are_its_forward(tmp_path: Path
 
 def test_a_module_that_the_loop_calls_itself_is_forward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss contains it, and is given its output. Another test may have compiled something in this process."""
-    monkeypatch.setattr("traceq.recorder.job_process.has_compiled", lambda: False)
+    for module in ("loop_hooks", "compiled_models"):
+        monkeypatch.setattr(f"traceq.recorder.jobs.{module}.has_compiled", lambda: False)
     recorded(tmp_path, loss_that_holds_the_model)
     environment = manifest_of(tmp_path).environment
     assert environment["step_pattern"] == "F F B O0 (6 of 6 alike)"

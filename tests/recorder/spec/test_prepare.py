@@ -39,11 +39,11 @@ def test_a_package_that_recording_needs_is_named_before_anything_runs(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recipe ended with the traceback of a rank, and a job trained on to its end, unrecorded."""
-    monkeypatch.setattr(prepare, "find_spec", lambda name: None if name == "nvtx" else object())
+    monkeypatch.setattr(prepare, "find_spec", lambda name: None if name == "torch" else object())
     outcome = traceq("record", *words)
     assert (outcome.code, outcome.err) == (
         1,
-        "traceq: recording needs nvtx: pip install 'traceq-torch[record]'\n",
+        "traceq: recording needs torch: pip install 'traceq-torch[record]'\n",
     )
 
 

@@ -1,8 +1,7 @@
 """Functions of torch that a training loop calls, replaced so that they report events and phases.
 
 The replaced functions call the original alone while torch compiles, on other threads, and once the observer has stopped
-watching. They repeat some lines, as each Python call less saves about 1 us: where a step has emptied the caches, what
-counts is how much code runs.
+watching.
 """
 
 from __future__ import annotations
@@ -25,11 +24,13 @@ from torch.utils.data import DataLoader
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.recorder.jobs.batch_waits import BatchWaits
+from traceq.recorder.jobs.compiled_models import compiled_modules, is_compiling, replaceable
 from traceq.recorder.jobs.framework_phases import ENGINE_METHODS, imported_functions, owners
 from traceq.recorder.jobs.inner_calls import InnerCalls
 from traceq.recorder.jobs.root_models import with_forward
-from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD
+from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, COMPILE, FORWARD
 from traceq.recorder.rank.replaced_methods import ReplacedMethods
+from traceq.recorder.toggles.compile import has_compiled
 from traceq.recorder.tracing.worker_samples import WorkerSamples
 
 __all__ = ["LoopHooks", "Observer"]
@@ -39,7 +40,7 @@ _COMPILED_END = 3
 
 
 class Observer(Protocol):
-    """What the replaced functions report to; none of its methods raises.
+    """What the replaced functions report to.
 
     `thread`: that of the loop while it is learned or recorded; only what runs on it is a phase. `is_learning`: the
     steps are not known yet.
@@ -47,6 +48,14 @@ class Observer(Protocol):
 
     thread: int | None
     is_learning: bool
+
+    def fail(self, error: Exception) -> None:
+        """End the recording, as the recorder raised this; must not raise."""
+        ...
+
+    def models_compiled(self) -> None:
+        """Report that torch begins to compile, and that models are to be hooked again once it has."""
+        ...
 
     def batch_requested(self) -> None:
         """Report a batch while no thread is watched: there may never be a backward in a compiled step."""
@@ -94,6 +103,10 @@ class LoopHooks:
         self.waits = BatchWaits()
         self.has_entered_autocast = False
         self._is_graphing = False
+        self._assumes_eager = False  # models were replaced before anything was compiled
+        self._compilers: list[Callable[..., None]] = []
+        self._compile_depth: int | None = None
+        self._optimizer_hooks: list[Any] = []
         self._restore: list[Callable[[], None]] = []
         self._methods: list[ReplacedMethods] = []
         self._inner: InnerCalls | None = None
@@ -120,26 +133,27 @@ class LoopHooks:
             clip = self._phase(getattr(torch.nn.utils, name), "clip_grad")
             self._replace(torch.nn.utils, name, clip)
             self._replace(torch.nn.utils.clip_grad, name, clip)
-        self._restore.append(register_optimizer_step_pre_hook(self._before_step).remove)
-        self._restore.append(register_optimizer_step_post_hook(self._after_step).remove)
+        self._replace(torch, "compile", self._compiler(torch.compile))
+        self._optimizer_hooks = [
+            register_optimizer_step_pre_hook(self._guarded(self._before_step)),
+            register_optimizer_step_post_hook(self._guarded(self._after_step)),
+        ]
 
     def watch_autocast(self) -> None:
         """Note from here on whether the job enters a region of torch.autocast."""
-        enter: Callable[[Any], Any] = torch.autocast.__enter__
 
-        @functools.wraps(enter)
-        def call(region: Any) -> Any:
+        def before(_: Any) -> None:
             self.has_entered_autocast = True
-            return enter(region)
 
-        self._replace(torch.autocast, "__enter__", call)
+        self._replace(torch.autocast, "__enter__", self._around(torch.autocast.__enter__, before, self._end))
 
     def hook_models(self, models: Sequence[torch.nn.Module]) -> None:
         """Replace the forward of models, of one without a forward that of the modules which its methods call.
 
         Frameworks put parts of the step into functions of theirs; those are phases, and no events.
         """
-        self.hook_forwards(with_forward(models))
+        self._assumes_eager = not has_compiled() and not compiled_modules(models)
+        self.hook_forwards(replaceable(with_forward(models)))
         for base, method, phase in ENGINE_METHODS:
             replacement = functools.partial(self._phase, phase=phase)
             self._methods.append(ReplacedMethods(owners(models, base), replacement, method))
@@ -153,8 +167,11 @@ class LoopHooks:
     def watch_inner(self, models: Sequence[torch.nn.Module]) -> None:
         """Take calls of the modules inside models for forwards, too, where they are outside of one, until `take_inner`.
 
-        To be called behind `hook_models`, whose replaced methods are below these.
+        To be called behind `hook_models`, whose replaced methods are below these. Not where torch compiles: it would
+        compile once more for every class of which a method is replaced.
         """
+        if not self._assumes_eager:
+            return
         observer = self._observer
         self._inner = InnerCalls(
             with_forward(models),
@@ -166,7 +183,7 @@ class LoopHooks:
         """Watch these modules no more; return those that each step calls, and replace their forward for good."""
         called = [] if self._inner is None else self._inner.take()
         self._inner = None
-        self.hook_forwards(called)
+        self.hook_forwards(replaceable(called))
         return called
 
     def worker_pids(self, loader: Callable[[], DataLoader[Any] | None]) -> list[int]:
@@ -177,13 +194,24 @@ class LoopHooks:
         return [worker.pid for worker in workers if worker.pid is not None and worker.is_alive()]
 
     def remove(self) -> None:
-        """Restore everything that nobody else has replaced since."""
-        self.take_inner()
-        while self._methods:
-            self._methods.pop().restore()
-        while self._restore:
+        """Restore everything that nobody else has replaced since.
+
+        Where torch has compiled, its own functions stay replaced, and do nothing: it would compile those of them anew.
+        """
+        self._restore_models()
+        self._compile_ended()
+        for handle in self._optimizer_hooks:
+            handle.remove()
+        while self._restore and not has_compiled():
             self._restore.pop()()
         self._loaders.clear()
+
+    def _restore_models(self) -> None:
+        if self._inner is not None:
+            self._inner.take()
+            self._inner = None
+        while self._methods:
+            self._methods.pop().restore()
 
     def _replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
         original = getattr(owner, name)
@@ -195,132 +223,183 @@ class LoopHooks:
 
         self._restore.append(restore)
 
-    def _phase(self, function: Callable[..., Any], phase: str, event: str = "") -> Callable[..., Any]:
-        observer, begin, end = self._observer, self._observer.begin, self._observer.end
+    def _around(
+        self,
+        function: Callable[..., Any],
+        before: Callable[..., int | None],
+        after: Callable[[int, tuple[Any, ...], Any], None],
+    ) -> Callable[..., Any]:
+        """Return the function between calls of `before`, of its arguments, and `after`, of that one's result.
+
+        `after` gets the arguments and the result as well, None if the function raised; it is not called if `before`
+        returned None. The recorder runs inside calls of the job here and in `_guarded` alone, and raises into neither.
+        """
+        fail = self._observer.fail
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling() or observer.thread != get_ident():
+            if is_compiling():
                 return function(*args, **kwargs)
-            depth = begin(phase, event)
+            depth = None
             try:
+                depth = before(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 (any fault of the recorder ends the recording, not the job)
+                fail(error)
+            if depth is None:
                 return function(*args, **kwargs)
+            result = None
+            try:
+                result = function(*args, **kwargs)
             finally:
-                end(depth)
-
-        return call
-
-    def _iterator(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        loaders = self._loaders
-
-        @functools.wraps(function)
-        def call(iterator: Any, loader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
-            result = function(iterator, loader, *args, **kwargs)
-            # an iterator may outlive its loader; but one with persistent workers is held by it, and would never go
-            loaders[iterator] = ref(loader) if loader.persistent_workers else lambda: loader
+                try:
+                    after(depth, args, result)
+                except Exception as error:  # noqa: BLE001 (see above)
+                    fail(error)
             return result
 
         return call
 
-    def _reading(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        observer, waits = self._observer, self.waits
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Return a callback of torch that does nothing while torch compiles, and never raises."""
+        fail = self._observer.fail
 
-        @functools.wraps(function)
-        def call(iterator: Any, *args: Any, **kwargs: Any) -> Any:
-            if observer.thread == get_ident():
-                waits.reads(iterator)
-            return function(iterator, *args, **kwargs)
+        def call(*args: Any) -> None:
+            if is_dynamo_compiling():
+                return
+            try:
+                function(*args)
+            except Exception as error:  # noqa: BLE001 (see `_around`)
+                fail(error)
 
         return call
 
+    def _end(self, depth: int, *_: object) -> None:
+        self._observer.end(depth)
+
+    def _phase(self, function: Callable[..., Any], phase: str, event: str = "") -> Callable[..., Any]:
+        observer, begin = self._observer, self._observer.begin
+
+        def before(*_: Any, **__: Any) -> int | None:
+            return begin(phase, event) if observer.thread == get_ident() else None
+
+        return self._around(function, before, self._end)
+
+    def _iterator(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        loaders = self._loaders
+
+        def after(_: int, args: tuple[Any, ...], __: Any) -> None:
+            iterator, loader = args[:2]
+            # an iterator may outlive its loader; but one with persistent workers is held by it, and would never go
+            loaders[iterator] = ref(loader) if loader.persistent_workers else lambda: loader
+
+        return self._around(function, lambda *args, **_: 0 if len(args) > 1 else None, after)
+
+    def _reading(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        observer, waits = self._observer, self.waits
+
+        def before(iterator: Any, *_: Any, **__: Any) -> None:
+            if observer.thread == get_ident():
+                waits.reads(iterator)
+
+        return self._around(function, before, self._end)
+
     def _batch(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        observer, begin, end, loaders = self._observer, self._observer.begin, self._observer.end, self._loaders
+        observer, begin, loaders = self._observer, self._observer.begin, self._loaders
         waits, forking = self.waits, torch.utils.data.dataloader._MultiProcessingDataLoaderIter
 
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling():
-                return function(*args, **kwargs)
+        def before(*_: Any) -> int | None:
             if observer.thread is None:
                 observer.batch_requested()
-            if observer.thread != get_ident():
-                return function(*args, **kwargs)
-            depth = begin(DATALOAD_WAIT, BATCH)
-            try:
-                batch = function(*args, **kwargs)
-            finally:
-                end(depth)
+            return begin(DATALOAD_WAIT, BATCH) if observer.thread == get_ident() else None
+
+        def after(depth: int, args: tuple[Any, ...], batch: Any) -> None:
+            observer.end(depth)
+            if batch is None:  # the loader is at its end, or raised
+                return
             if type(args[0]) is forking:
                 waits.received()
             if observer.is_learning:
                 loader = loaders.get(args[0])
                 observer.batch_delivered(None if loader is None else loader(), batch)
-            return batch
 
-        return call
+        return self._around(function, before, after)
 
     def _backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        observer, begin, end = self._observer, self._observer.begin, self._observer.end
+        observer, begin = self._observer, self._observer.begin
 
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling():
-                return function(*args, **kwargs)
-            observer.backward_began(args[0] if args else kwargs.get("tensors"))
-            if observer.thread != get_ident():
-                return function(*args, **kwargs)
-            depth = begin("backward", BACKWARD)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                end(depth)
+        def before(tensors: Any = None, *_: Any, **__: Any) -> int | None:
+            observer.backward_began(tensors)
+            return begin("backward", BACKWARD) if observer.thread == get_ident() else None
 
-        return call
+        return self._around(function, before, self._end)
 
     def _gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of gradients that is a phase; a loop that has no other backward is watched from here on."""
-        observer, phase = self._observer, self._phase(function, "autograd_grad")
+        observer, begin = self._observer, self._observer.begin
 
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if observer.thread is None and not (self._is_graphing or is_dynamo_compiling()):
-                observer.backward_began(args[0] if args else kwargs.get("outputs"))
-            return phase(*args, **kwargs)
+        def before(outputs: Any = None, *_: Any, **__: Any) -> int | None:
+            if observer.thread is None and not self._is_graphing:
+                observer.backward_began(outputs)
+            return begin("autograd_grad", "") if observer.thread == get_ident() else None
 
-        return call
+        return self._around(function, before, self._end)
 
     def _graphing(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function whose gradients are no training: it captures parts of a model that may not exist yet."""
 
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def before(*_: Any, **__: Any) -> int:
             self._is_graphing = True
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._is_graphing = False
+            return 0
 
-        return call
+        def after(*_: object) -> None:
+            self._is_graphing = False
+
+        return self._around(function, before, after)
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a forward that is training if gradients are enabled: not all wrappers are in training mode."""
-        observer, begin, end = self._observer, self._observer.begin, self._observer.end
+        observer, begin = self._observer, self._observer.begin
 
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling() or observer.thread != get_ident():
-                return function(*args, **kwargs)
-            depth = begin("forward", FORWARD) if torch.is_grad_enabled() else begin("no_grad_forward", "f")
-            try:
-                return function(*args, **kwargs)
-            finally:
-                end(depth)
+        def before(*_: Any, **__: Any) -> int | None:
+            if observer.thread != get_ident():
+                return None
+            return begin("forward", FORWARD) if torch.is_grad_enabled() else begin("no_grad_forward", "f")
 
-        return call
+        return self._around(function, before, self._end)
+
+    def _compiler(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return torch.compile that lets what it compiles be watched, from its first call on."""
+
+        def before(model: Any = None, *_: Any, **__: Any) -> None:
+            if isinstance(getattr(model, "__self__", model), torch.nn.Module):
+                self._restore_eager()  # of which Dynamo would compile the replaced forward
+            if not self._compilers:
+                from torch._dynamo.callback import callback_handler  # torch.compile loads it now; nobody else needs it
+
+                began, ended = self._guarded(self._compile_began), self._guarded(self._compile_ended)
+                self._compilers += [callback_handler.register_start_callback(began)]
+                self._compilers += [callback_handler.register_end_callback(ended)]
+
+        return self._around(function, before, self._end)
+
+    def _restore_eager(self) -> None:
+        """Restore what Dynamo would trace, if it was replaced while nothing was compiled."""
+        if self._assumes_eager:
+            self._assumes_eager = False
+            self._restore_models()
+            self._observer.models_compiled()
+
+    def _compile_began(self, *_: object) -> None:
+        self._restore_eager()
+        if self._observer.thread == get_ident():
+            self._compile_depth = self._observer.begin("compiling", COMPILE)
+
+    def _compile_ended(self, *_: object) -> None:
+        if self._compile_depth is not None:
+            self._observer.end(self._compile_depth)
+            self._compile_depth = None
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if is_dynamo_compiling():
-            return
         number, is_watched = id(optimizer), self._observer.thread == get_ident()
         if is_watched and self._open_steps:
             self._end_steps(number)  # of one that raised, and has no other end
@@ -335,8 +414,6 @@ class LoopHooks:
             self._open_steps.append((number, self._observer.begin("optimizer", "")))
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if is_dynamo_compiling():
-            return
         number = id(optimizer)
         self._num_unended.pop(number, None)
         if (steps := self._open_steps) and self._observer.thread == get_ident():

@@ -1,7 +1,8 @@
 """The events of a usual step of a training loop.
 
 Events are those of any framework: L a batch is requested, F and f the forward of a model with and without gradients,
-B a backward, O0, O1 ... the steps of optimizers, S a checkpoint is saved; F* forwards in a row, of either kind.
+B a backward, O0, O1 ... the steps of optimizers, S a checkpoint is saved, C torch compiles; F* forwards in a row, of
+either kind.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-__all__ = ["BACKWARD", "BATCH", "FORWARD", "FORWARDS", "StepPattern", "joined_forwards", "short_text"]
+__all__ = ["BACKWARD", "BATCH", "COMPILE", "FORWARD", "FORWARDS", "StepPattern", "joined_forwards", "short_text"]
 
-BACKWARD, BATCH, FORWARD = "B", "L", "F"
+BACKWARD, BATCH, COMPILE, FORWARD = "B", "L", "C", "F"
 FORWARDS = (FORWARD, "f")
 _ANY_FORWARDS = "F*"
 _MIN_ALIKE = 0.5

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter_ns
 
-import nvtx
 import torch
 from torch.profiler import record_function
 
@@ -16,14 +15,22 @@ from traceq.errors import UsageFault
 from traceq.recorder.spec.names import check_phase
 from traceq.recorder.spec.parameters import did_you_mean
 
+try:
+    import nvtx
+except ImportError:  # the job's Python may lack it: nothing but the ranges that its tools show
+    _RANGES = None
+else:
+    _RANGES = nvtx.get_domain()
+
 __all__ = ["PhaseEvents", "Phases", "Switch", "Taken"]
 
-_RANGES = nvtx.get_domain()
-"""Domain in which nvtx.push_range pushes; with attributes made before, a range costs 0.1 us instead of 1 us.
 
-Without a tool that was injected to see ranges it is a dummy, which makes no attributes.
-"""
-_HAS_TOOL = _RANGES.get_event_attributes(message="phase") is not None
+def _range_attributes(name: str) -> object | None:
+    """Return what makes a range of nvtx cost 0.1 us instead of 1 us; None without a tool to see it, or without nvtx."""
+    return None if _RANGES is None else _RANGES.get_event_attributes(message=name)
+
+
+_HAS_TOOL = _range_attributes("phase") is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ class Phases:
         self.profiling = False
         self.event: Callable[[], torch.cuda.Event | None] | None = None
         self._declared = tuple(names)
-        self._seen = {name: _RANGES.get_event_attributes(message=name) for name in names}
+        self._seen = {name: _range_attributes(name) for name in names}
         self._on_enter = on_enter
         self._elapsed_ns: dict[str, int] = {}
         self._events: list[PhaseEvents] = []
@@ -173,4 +180,4 @@ class Phases:
             hint, declared = did_you_mean(name, self._declared), ", ".join(self._declared)
             raise UsageFault(f"phase {name!r} is not declared{hint}; declared: {declared}")
         check_phase(name)
-        self._seen[name] = _RANGES.get_event_attributes(message=name)
+        self._seen[name] = _range_attributes(name)

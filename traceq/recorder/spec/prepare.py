@@ -72,7 +72,7 @@ class Request:
 
     def check(self) -> tuple[Entry, object, tuple[PlannedArm, ...]]:
         """Return the recipe, its parameters and its arms; UsageFault for unknown names and values out of range."""
-        check_installed("torch", "accelerate", "nvtx")
+        check_installed("torch", "accelerate")
         entry = find_recipe(self.recipe)
         parameters = with_changes(entry.recipe.parameters, overrides(self.changes))
         arms = planned_arms(entry.recipe, parameters, self.vary)

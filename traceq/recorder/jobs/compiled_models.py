@@ -1,0 +1,51 @@
+"""What torch.compile has made of the models of a job: a function that it has traced must not be replaced.
+
+Dynamo guards on the functions that it inlined, with their defaults: another one in their place compiles the job anew,
+or ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch._guards import TracingContext
+from torch.compiler import is_dynamo_compiling
+from torch.nn import Module
+
+from traceq.recorder.toggles.compile import has_compiled
+
+__all__ = ["compiled_modules", "is_compiling", "replaceable"]
+
+
+def is_compiling() -> bool:
+    """Return whether this thread compiles; Dynamo traces no further than the first half of the answer.
+
+    AOTAutograd computes gradients while it compiles, in which `is_dynamo_compiling` is False.
+    """
+    return is_dynamo_compiling() or TracingContext.try_get() is not None
+
+
+def _is_compiled(module: Module) -> bool:
+    """Return whether calls of this module run compiled: by `torch.compile(module)` or `module.compile()`.
+
+    Also one whose own `forward` was compiled. What such an instance holds is called around the compiled code.
+    """
+    own = vars(module)
+    return bool(own.get("_compiled_call_impl")) or hasattr(own.get("forward"), "_torchdynamo_orig_callable")
+
+
+def compiled_modules(models: Sequence[Module]) -> list[Module]:
+    """Return the modules among and inside the models whose calls run compiled, or will."""
+    return [module for model in models for module in model.modules() if _is_compiled(module)]
+
+
+def replaceable(models: Sequence[Module]) -> list[Module]:
+    """Return the models whose forward may be replaced: compiled ones, and those that no compiled code contains.
+
+    If functions were compiled, and no modules, they may call any of them: none is replaceable.
+    """
+    compiled = compiled_modules(models)
+    if not compiled:
+        return [] if has_compiled() else list(models)
+    traced = {type(part) for module in compiled for part in module.modules()}
+    return [model for model in models if _is_compiled(model) or type(model) not in traced]
