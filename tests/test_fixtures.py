@@ -112,7 +112,7 @@ def test_the_partition_agrees_with_the_slow_oracle(path: Path) -> None:
     assert [step["window_ns"] for step in shown["steps"]] == [step["window_ns"] for step in expected["steps"]]
     by_category: dict[str, int] = {}
     for cell in shown["partition"]:
-        by_category[cell["category"]] = by_category.get(cell["category"], 0) + cell["ns"]
+        by_category[cell["category"]] = by_category.get(cell["category"], 0) + cell["dur_ns"]
     assert sum(by_category.values()) == sum(step["window_ns"] for step in shown["steps"])
     assert by_category["exposed_comm"] > 0
     calls = dict.fromkeys(expected["collectives"]["calls"], 0)

@@ -228,7 +228,10 @@ class Unknown:
 
 @frozen
 class Report:
-    """Result of one analysis: `tables` are complete and go to JSON, `views` are short and go to people."""
+    """Result of one analysis: `tables` are complete and go to JSON, `views` are short and go to people.
+
+    `first` are those of the first screen where they are not the views: a few columns of what a step has.
+    """
 
     name: str
     tables: tuple[Table, ...] = ()
@@ -236,6 +239,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     caveats: tuple[Caveat, ...] = ()
     unknown: tuple[Unknown, ...] = ()
+    first: tuple[Table, ...] = ()
 
     def table(self, key: str) -> Table:
         """Return the complete table of that key. Raises UsageFault."""

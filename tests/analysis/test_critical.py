@@ -148,7 +148,8 @@ def test_work_that_runs_on_from_one_step_into_the_next_is_cut_where_that_begins(
 
 def test_rows_are_what_the_path_leads_through_added_up() -> None:
     one = launch(2, 1, 1), kernel("a", 7, 40, 1), launch(5, 1, 2), kernel("a", 49, 20, 2)
-    rows = {(row["kind"], row["name"]): (row["num"], row["ns"]) for row in table(build(step(0, 20), *one), "critical")}
+    path = table(build(step(0, 20), *one), "critical")
+    rows = {(row["kind"], row["name"]): (row["num"], row["dur_ns"]) for row in path}
     assert rows["kernel", "a"] == (2, 60_000)
     assert rows["queue", ""] == (1, 2_000)
 

@@ -80,7 +80,7 @@ def test_what_is_a_bound_or_known_by_its_arguments_has_neither_rate_nor_roof(nam
         assert [row[key] for key in ("tflops", "gbps", "roof_pct", "lost_ns")] == [None] * 4
         assert bool(row["doubt"]) == bool(peaks)
         (shown,) = report.views[0].to_dicts()
-        assert (shown["op"], shown["ns"], shown["roof"]) == (name, 2_000_000, "")
+        assert (shown["op"], shown["gpu_ns"], shown["roof"]) == (name, 2_000_000, "")
         assert [shown[key] for key in ("tflops", "gbps", "roof_pct", "lost_ns")] == [None] * 4
         assert "No rate where" in str(report.views[0])
 
@@ -121,8 +121,8 @@ def test_calls_above_the_roof_count_in_the_rate_of_all_calls_and_as_at_the_roof(
     report = analyzed(trace, "bf16=1", "memory=1000")
     (row,) = report.views[0].to_dicts()
     assert row["tflops"] == pytest.approx(1.1 / 3.95)
-    assert (row["num"], row["ns"], row["lost_ns"]) == (2, 3_950_000, 2_900_000)
-    assert row["roof_pct"] == pytest.approx(100 * (1 - row["lost_ns"] / row["ns"]))
+    assert (row["num"], row["gpu_ns"], row["lost_ns"]) == (2, 3_950_000, 2_900_000)
+    assert row["roof_pct"] == pytest.approx(100 * (1 - row["lost_ns"] / row["gpu_ns"]))
     assert "1 call exceeds the compute roof, and counts as at it: the model or the peak is wrong" in str(
         report.views[0]
     )
@@ -264,7 +264,7 @@ def test_an_op_gains_nothing_in_a_run_that_the_device_interrupted() -> None:
     report = analyzed(interrupted(100, 102, 15_000, 98), "bf16=12.5", "memory=1000")
     assert report.findings == ()
     (shown,) = report.views[0].to_dicts()
-    assert shown["ns"] == 15_300_000
+    assert shown["gpu_ns"] == 15_300_000
     (caveat,) = report.caveats
     assert caveat.text == (
         "one run of cutlass::Kernel in aten::mm takes 15.0 ms, 150 times as long as others of its shapes: the device "
@@ -369,7 +369,7 @@ def test_an_op_inside_itself_is_one_call_whose_bytes_count_once() -> None:
         assert (row["num"], row["gpu_ns"], row["bytes"]) == (1, 16_000_000, 16_000_000)
         assert (row["gbps"], row["roof_pct"]) == (1.0, pytest.approx(50))
         (shown,) = report.views[0].to_dicts()
-        assert (shown["num"], shown["ns"], shown["lost_ns"]) == (1, 16_000_000, 8_000_000)
+        assert (shown["num"], shown["gpu_ns"], shown["lost_ns"]) == (1, 16_000_000, 8_000_000)
 
 
 def test_an_op_inside_its_form_in_place_is_part_of_that_call() -> None:

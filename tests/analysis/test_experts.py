@@ -75,7 +75,7 @@ def one_step(
 def test_the_busiest_rank_is_compared_with_the_mean_and_the_others_wait() -> None:
     traces = [rank(0, 100), rank(1, 300), rank(2, 100), rank(3, 100)]
     rows = table(Run("job", tuple(traces)), "experts")
-    assert [(row["rank"], row["num"], row["ns"]) for row in rows] == [
+    assert [(row["rank"], row["num"], row["dur_ns"]) for row in rows] == [
         (0, 4, 400_000),
         (1, 4, 1_200_000),
         (2, 4, 400_000),

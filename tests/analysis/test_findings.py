@@ -428,7 +428,7 @@ def test_each_device_of_a_process_has_its_own_busy_time() -> None:
 
 
 def test_the_partition_of_several_devices_idles_when_none_of_them_runs() -> None:
-    cells = {row["category"]: row["ns"] for row in table(two_devices(), "partition")}
+    cells = {row["category"]: row["dur_ns"] for row in table(two_devices(), "partition")}
     assert cells["compute"] == 50_000
     assert cells["exposed_comm"] == 10_000
     assert sum(cells.values()) == 100_000

@@ -21,7 +21,7 @@ FIRST = (launch(1, 1, 1), kernel("a", 2, 8, 1))
 def filled(*events: Event) -> dict[tuple[str, str], float]:
     """Us by (cause, op) of a step that begins at 0; a runs from 2 to 10."""
     rows = table(build(step(0, 100), *FIRST, *events), "idle")
-    return {(row["cause"], row["op"]): row["ns"] / 1000 for row in rows}
+    return {(row["cause"], row["op"]): row["dur_ns"] / 1000 for row in rows}
 
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -41,7 +41,7 @@ def test_each_op_answers_for_its_own_time_in_a_gap() -> None:
 
 def test_without_host_ops_it_is_not_known_what_the_host_does() -> None:
     rows = table(build(*FIRST, launch(50, 2, 2), kernel("b", 55, 45, 2)), "idle")
-    assert {(row["cause"], row["ns"]) for row in rows} == {("host", 42_000 + 1_000), ("launch queue", 3_000)}
+    assert {(row["cause"], row["dur_ns"]) for row in rows} == {("host", 42_000 + 1_000), ("launch queue", 3_000)}
 
 
 def test_a_kernel_that_spins_is_named_with_what_launched_it() -> None:
@@ -66,7 +66,7 @@ def test_syncs_and_allocations_stand_with_the_op_and_line_that_asked_for_them() 
         kernel("b", 52, 48, 2),
     )
     rows = table(build(step(0, 100), *FIRST, *events), "idle")
-    idle_us = {(r["cause"], r["category"], r["op"], r["line"]): r["ns"] / 1000 for r in rows}
+    idle_us = {(r["cause"], r["category"], r["op"], r["line"]): r["dur_ns"] / 1000 for r in rows}
     assert idle_us["sync", "sync_wait", "aten::nonzero", "model.py:41 mask"] == 16
     assert idle_us["allocation", "alloc_wait", "cudaMalloc", ""] == 3
     assert idle_us["host op", "host_bound", "aten::nonzero", "model.py:41 mask"] == 4
@@ -78,7 +78,7 @@ def test_a_gap_counts_once_for_each_thing_that_fills_it() -> None:
     first = op("aten::mm", 10, 2), op("aten::mm", 14, 2), launch(20, 1, 2), kernel("b", 21, 9, 2)
     second = op("aten::mm", 30, 2), launch(35, 1, 3), kernel("c", 36, 64, 3)
     rows = table(build(step(0, 100), *FIRST, *first, *second), "idle")
-    by_op = {r["op"]: (r["num"], r["ns"], r["longest_ns"]) for r in rows}
+    by_op = {r["op"]: (r["num"], r["dur_ns"], r["longest_ns"]) for r in rows}
     assert by_op["aten::mm"] == (2, 6000, 4000)
     assert by_op[""] == (3, 2000 + 7000 + 4000, 7000)
 
@@ -102,18 +102,20 @@ def test_a_busy_device_has_no_idle_time_to_show() -> None:
 
 def partition(run: Run) -> dict[tuple[int, str, str], int]:
     """Ns of each rank, phase and category of idle time over the counted steps, by the partition."""
-    counted = {(trace.rank, k) for trace in run.traces for k, yes in enumerate(steps(trace).counted) if yes}
+    counted = {
+        (trace.rank, step) for trace in run.traces for step in steps(trace).number[steps(trace).counted].tolist()
+    }
     sums: Counter[tuple[int, str, str]] = Counter()
     for row in table(run, "partition"):
         if (row["rank"], row["step"]) in counted and row["category"] in IDLE:
-            sums[row["rank"], row["phase"], row["category"]] += row["ns"]
+            sums[row["rank"], row["phase"], row["category"]] += row["dur_ns"]
     return dict(sums)
 
 
 def idle(run: Run) -> dict[tuple[int, str, str], int]:
     sums: Counter[tuple[int, str, str]] = Counter()
     for row in table(run, "idle"):
-        sums[row["rank"], row["phase"], row["category"]] += row["ns"]
+        sums[row["rank"], row["phase"], row["category"]] += row["dur_ns"]
     return dict(sums)
 
 

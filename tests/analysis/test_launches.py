@@ -421,7 +421,7 @@ def test_launches_and_duplicates_of_a_real_trace_agree_with_its_kernels(name: st
     kernels, launches = table(run, "kernels"), table(run, "launches")
     assert sum(row["num_kernels"] for row in launches) == sum(row["num"] for row in kernels)
     cells = [row for row in table(run, "partition") if row["category"] == "host_bound"]
-    assert sum(row["host_bound_ns"] for row in launches) == sum(row["ns"] for row in cells)
+    assert sum(row["host_bound_ns"] for row in launches) == sum(row["dur_ns"] for row in cells)
     longest = {(row["phase"], row["name"]): row["num"] for row in kernels}
     large = [row for row in table(run, "duplicates") if row["name"] != OTHERS]
     assert all(row["num"] <= longest[row["phase"], row["name"]] for row in large)

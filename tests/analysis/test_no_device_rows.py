@@ -58,7 +58,7 @@ def test_a_main_thread_that_waits_for_an_autograd_thread_without_rows_is_not_in_
     """Of the 60 of backward it is in an op for 5, of the 40 of forward for 20."""
     assert cells(ON_DEVICE, *BACKWARD) == {"cpu_compute": 25_000, "python": 20_000, "unrecorded": 55_000}
     path = table(build(step(0, 100), ON_DEVICE, *BACKWARD), "critical")
-    in_backward = {row["kind"]: row["ns"] for row in path if row["phase"] == "backward"}
+    in_backward = {row["kind"]: row["dur_ns"] for row in path if row["phase"] == "backward"}
     assert in_backward == {"unrecorded": 55_000, "host op": 5_000}
 
 
@@ -84,7 +84,7 @@ def cells(*events: Event) -> dict[str, int]:
     """The step by category; the events take 20 us beside the 20 us of READS."""
     sums: dict[str, int] = {}
     for cell in table(build(step(0, 100), *READS, *events), "partition"):
-        sums[cell["category"]] = sums.get(cell["category"], 0) + cell["ns"]
+        sums[cell["category"]] = sums.get(cell["category"], 0) + cell["dur_ns"]
     return sums
 
 

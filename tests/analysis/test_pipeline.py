@@ -66,7 +66,7 @@ def test_messages_add_up_to_waits_transfers_and_the_rest() -> None:
     ]  # fmt: skip
     assert len(rows) == 12
     assert {(row["num"], row["num_matched"]) for row in rows} == {(6, 6)}
-    assert all(row["wait_ns"] + row["transfer_ns"] + row["done_ns"] == row["ns"] for row in rows)
+    assert all(row["wait_ns"] + row["transfer_ns"] + row["done_ns"] == row["dur_ns"] for row in rows)
     assert rows[1]["transfer_ns"] + rows[1]["done_ns"] >= 6 * 10_000  # grouped ones may end later
 
 
@@ -122,7 +122,7 @@ def ring(rank: int, size: int = 4) -> Trace:
 def test_the_partition_takes_a_wait_for_the_other_side_of_a_message_for_a_wait() -> None:
     """All of the bubble of the first rank is inside its messages; after the last pass there is one all-reduce."""
     run = read(EXAMPLE)
-    ns = {(row["phase"], row["category"]): row["ns"] for row in table(run, "partition") if row["rank"] == 0}
+    ns = {(row["phase"], row["category"]): row["dur_ns"] for row in table(run, "partition") if row["rank"] == 0}
     (first, *_) = rows_of(run)
     assert ns["forward", "exposed_wait"] == first["wait_ns"]
     assert ns["forward", "exposed_transfer"] == first["transfer_ns"]

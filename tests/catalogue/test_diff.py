@@ -89,9 +89,10 @@ def shown_cells(rank: int, run: Run, counted: Any) -> Counter[tuple[str, str]]:
     keys = [column.key for column in table.columns]
     rows = [dict(zip(keys, row, strict=True)) for row in table.rows]
     cells: Counter[tuple[str, str]] = Counter()
+    numbers = next(steps(trace).number.tolist() for trace in run.traces if trace.rank == rank)
     for row in rows:
-        if row["rank"] == rank and counted[row["step"]] and row["ns"]:
-            cells[row["phase"], row["category"]] += row["ns"]
+        if row["rank"] == rank and counted[numbers.index(row["step"])] and row["dur_ns"]:
+            cells[row["phase"], row["category"]] += row["dur_ns"]
     return cells
 
 

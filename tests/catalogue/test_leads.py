@@ -219,7 +219,7 @@ def test_a_sample_of_a_trace_has_no_idle_time() -> None:
 def test_a_wait_for_an_autograd_thread_without_rows_is_no_python() -> None:
     """Between the ends of backward the main thread is in 9 ops, for 95 us of 34.2 ms."""
     (table,) = analyze(read(real("hta-groups/no-device-rows.json.gz")), "partition").tables
-    backward = {row["category"]: row["ns"] for row in table.to_dicts() if row["phase"] == "## backward ##"}
+    backward = {row["category"]: row["dur_ns"] for row in table.to_dicts() if row["phase"] == "## backward ##"}
     assert backward == {"cpu_compute": 95_000, "unrecorded": 34_065_000}
 
 

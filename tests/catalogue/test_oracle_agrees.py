@@ -80,10 +80,10 @@ def test_phases_agree(both: tuple[Row, Row]) -> None:
 
 
 def cells_by_step(shown: Row) -> list[dict[tuple[str, str], int]]:
-    places = {step["index"]: place for place, step in enumerate(shown["steps"])}
+    places = {step["step"]: place for place, step in enumerate(shown["steps"])}
     cells: list[dict[tuple[str, str], int]] = [{} for _ in places]
     for row in shown["partition"]:
-        cells[places[row["step"]]][row["phase"], row["category"]] = row["ns"]
+        cells[places[row["step"]]][row["phase"], row["category"]] = row["dur_ns"]
     return cells
 
 

@@ -87,7 +87,7 @@ def test_tables_without_rows_are_as_the_page_says() -> None:
 def test_what_is_promised_is_on_the_page() -> None:
     for name, shape in SHOW.items():
         rows = shape[0] if isinstance(shape, list) else shape
-        assert name in page("show")["traceq.show/1"]
+        assert name in page("show")["traceq.show/2"]
         assert not isinstance(rows, dict) or rows.keys() <= page("show")[name].keys(), name
 
 

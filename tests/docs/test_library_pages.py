@@ -10,6 +10,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from golden_files import UPDATE
@@ -37,13 +38,57 @@ def run_examples(text: str, name: str) -> None:
     assert runner.run(test, out=reports.append).failed == 0, "".join(reports)
 
 
-@pytest.mark.slow
-def test_every_example_of_the_page_prints_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pandas", reason="an example makes a data frame")
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
+RUN_BY = {
+    "README.md": "docs/test_readme.py",
+    "docs/hta.md": "interop/test_hta.py",
+    "docs/agents.md": "docs/test_agents_page.py",
+    "docs/own-ab.md": "docs/test_own_ab.py",
+    "docs/plugins.md": "test_plugins.py",
+    "docs/pytest.md": "test_pytest_plugin.py",
+    "docs/trainers.md": "docs/test_trainers.py",
+}
+"""The test that runs the Python of a page which is no session of an interpreter, or that page's own."""
+NOT_RUN = {
+    "docs/analyses/snapshots.md": "needs a GPU",
+    "docs/perfetto.md": "needs Perfetto's trace processor, which its package downloads",
+}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+SESSIONS = [page for page in PAGES if blocks(page, "pycon") and name(page) not in RUN_BY]
+
+
+@pytest.mark.parametrize("page", SESSIONS, ids=name)
+def test_every_example_of_a_page_prints_what_it_says(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("pandas", "duckdb"):
+        pytest.importorskip(package, reason=f"an example needs {package}")
     monkeypatch.chdir(ROOT)
-    page = (DOCS / "api.md").read_text(encoding="utf-8")
-    assert re.findall(r"```(\w+)", page) == ["pycon"] * page.count("```pycon")
-    run_examples("\n".join(re.findall(r"```pycon\n(.*?)```", page, flags=re.DOTALL)), "api.md")
+    run_examples("\n".join(blocks(page, "pycon")), page.name)
+
+
+@pytest.mark.parametrize("page", RUN_BY)
+def test_the_python_of_a_page_is_run_by_a_test(page: str) -> None:
+    assert Path(page).name in (ROOT / "tests" / RUN_BY[page]).read_text(encoding="utf-8")
+
+
+def test_no_page_has_python_that_no_test_runs() -> None:
+    assert {name(page) for page in PAGES if blocks(page, "python")} <= RUN_BY.keys() | NOT_RUN.keys()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_what_a_page_names_in_traceq_exists(page: Path) -> None:
+    """Calls outside of blocks, as `traceq.frames.ask(...)`."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for dotted in set(re.findall(r"`(traceq(?:\.\w+)+)\(", text)):
+        resolve_name(dotted)
 
 
 def test_the_examples_of_the_package_print_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:

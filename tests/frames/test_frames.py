@@ -73,7 +73,7 @@ def test_the_partition_sums_to_what_the_analysis_says() -> None:
     result = dict(rows(RUN, "select category, sum(dur_ns) from partition where step = 7 group by 1"))
     expected: dict[str, int] = {}
     for line in table(RUN, "partition"):
-        expected[line["category"]] = expected.get(line["category"], 0) + line["ns"]
+        expected[line["category"]] = expected.get(line["category"], 0) + line["dur_ns"]
     assert result == expected
 
 

@@ -75,10 +75,10 @@ def test_the_timed_steps_have_device_time_and_the_memory_of_their_half(outliers:
 
 def test_every_nanosecond_of_a_recorded_step_is_on_one_account(outliers: Path) -> None:
     run = read(outliers / "on")
-    windows = {row["index"]: row["window_ns"] for row in table(run, "steps")}
+    windows = {row["step"]: row["window_ns"] for row in table(run, "steps")}
     totals = dict.fromkeys(windows, 0)
     for row in table(run, "partition"):
-        totals[row["step"]] += row["ns"]
+        totals[row["step"]] += row["dur_ns"]
     assert totals == windows
 
 

@@ -44,7 +44,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 def test_show_keeps_every_key_it_promises(shown: dict[str, Any]) -> None:
     fits(shown, SHOW, "show")
-    assert shown["schema"] == "traceq.show/1"
+    assert shown["schema"] == "traceq.show/2"
 
 
 def test_words_that_stand_for_kinds_are_those_promised(shown: dict[str, Any]) -> None:
@@ -60,5 +60,5 @@ def test_rows_have_keys_of_their_own_and_partition_adds_up_to_the_windows(shown:
         keys = [(row["rank"], row["key"]) for row in shown[table]]
         assert len(set(keys)) == len(keys), table
     for step_row in shown["steps"]:
-        cells = [row["ns"] for row in shown["partition"] if row["step"] == step_row["index"]]
+        cells = [row["dur_ns"] for row in shown["partition"] if row["step"] == step_row["step"]]
         assert sum(cells) == step_row["window_ns"]

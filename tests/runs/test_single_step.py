@@ -86,8 +86,8 @@ def test_its_window_is_that_of_the_whole_trace(number: int, window_us: tuple[int
 
 
 def test_the_partition_adds_up_to_the_window() -> None:
-    assert sum(row["ns"] for row in table(of(two_steps(), 4), "partition")) == 170_000
-    cells = {row["category"]: row["ns"] for row in table(of(two_steps(), 5), "partition")}
+    assert sum(row["dur_ns"] for row in table(of(two_steps(), 4), "partition")) == 170_000
+    cells = {row["category"]: row["dur_ns"] for row in table(of(two_steps(), 5), "partition")}
     assert cells == {"compute": 40_000, "launch_latency": 10_000}
 
 
@@ -141,9 +141,9 @@ def test_steps_of_a_real_trace_share_out_its_work(name: str) -> None:
     for index, number in enumerate(entries.number.tolist()):
         cut = only_step(run, number)
         window_ns = int(entries.window[index, 1] - entries.window[index, 0])
-        assert sum(row["ns"] for row in table(cut, "partition")) == window_ns
+        assert sum(row["dur_ns"] for row in table(cut, "partition")) == window_ns
         launched += _num_by_name(table(cut, "kernels"))
-        assert _nearly(_cells(table(run, "partition"), index), _cells(table(cut, "partition"), 0), window_ns)
+        assert _nearly(_cells(table(run, "partition"), number), _cells(table(cut, "partition"), number), window_ns)
     assert launched <= _num_by_name(table(run, "kernels"))
 
 
@@ -154,8 +154,8 @@ def _num_by_name(rows: list[dict[str, Any]]) -> Counter[str]:
     return result
 
 
-def _cells(rows: list[dict[str, Any]], position: int) -> Counter[tuple[str, str]]:
-    return Counter({(row["phase"], row["category"]): row["ns"] for row in rows if row["step"] == position})
+def _cells(rows: list[dict[str, Any]], number: int) -> Counter[tuple[str, str]]:
+    return Counter({(row["phase"], row["category"]): row["dur_ns"] for row in rows if row["step"] == number})
 
 
 def _nearly(whole: Counter[tuple[str, str]], cut: Counter[tuple[str, str]], window_ns: int) -> bool:

@@ -108,7 +108,8 @@ def test_whole_steps_have_the_windows_and_the_partition_that_they_had(shape: Sha
         rows = table(trace, "partition")
         for index, step in WHOLE.items():
             assert (marks.window[index] - origin_ns).tolist() == list(expected[step]), (seed, step)
-            of_step = {(row["phase"], row["category"]): row["ns"] for row in rows if row["step"] == index}
+            number = marks.number[index]
+            of_step = {(row["phase"], row["category"]): row["dur_ns"] for row in rows if row["step"] == number}
             assert of_step == {key[1:]: ns for key, ns in (+cells).items() if key[0] == step}, (seed, step)
 
 

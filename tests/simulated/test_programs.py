@@ -51,7 +51,10 @@ def case(seed: int) -> Case:
 def test_the_partition_is_what_happened_at_every_instant(seeds: range) -> None:
     for seed in seeds:
         one = case(seed)
-        result = {(row["step"], row["phase"], row["category"]): row["ns"] for row in one.rows("partition")}
+        result = {
+            (row["step"] - one.job.first_step, row["phase"], row["category"]): row["dur_ns"]
+            for row in one.rows("partition")
+        }
         assert result == +partition(one.timeline), seed
         by_step = Counter({step: 0 for step, _, _ in result})
         for (step, _, _), ns in result.items():
@@ -154,7 +157,7 @@ def test_idle_time_is_filled_by_what_the_host_was_at(seeds: range) -> None:
                     expected[cause, gap.phase, op] += end - start
         result: Counter[tuple[str, str, str]] = Counter()
         for row in one.rows("idle"):
-            result[row["cause"], row["phase"], row["op"] if row["cause"] == "host op" else ""] += row["ns"]
+            result[row["cause"], row["phase"], row["op"] if row["cause"] == "host op" else ""] += row["dur_ns"]
         assert result == expected, seed
 
 

@@ -58,8 +58,8 @@ def test_the_partition_of_every_rank_is_what_happened(seeds: range) -> None:
         timelines = simulate(job)
         result: dict[int, dict[tuple[int, str, str], int]] = {timeline.rank: {} for timeline in timelines}
         for row in table(run_of(job, timelines, sync_rows=True), "partition"):
-            key = row["step"], row["phase"], EXPOSED.get(row["category"], row["category"])
-            result[row["rank"]][key] = result[row["rank"]].get(key, 0) + row["ns"]
+            key = row["step"] - job.first_step, row["phase"], EXPOSED.get(row["category"], row["category"])
+            result[row["rank"]][key] = result[row["rank"]].get(key, 0) + row["dur_ns"]
         for timeline in timelines:
             assert result[timeline.rank] == +partition(timeline), (seed, timeline.rank)
 

@@ -129,5 +129,5 @@ def test_a_stall_that_the_queue_absorbs_costs_nothing_and_one_that_it_does_not_o
 def cells(run: Run) -> Counter[str]:
     sums: Counter[str] = Counter()
     for row in table(run, "partition"):
-        sums[row["category"]] += row["ns"]
+        sums[row["category"]] += row["dur_ns"]
     return sums

@@ -236,8 +236,7 @@ def counted(sheet: Sheet) -> dict[int, list[int]]:
     for row in rows_of(sheet, "steps"):
         steps[row["rank"]].append(row)
     return {
-        rank: [row["index"] for row in rows if not row["partial"]] or [rows[-1]["index"]]
-        for rank, rows in steps.items()
+        rank: [row["step"] for row in rows if not row["partial"]] or [rows[-1]["step"]] for rank, rows in steps.items()
     }
 
 
@@ -245,7 +244,7 @@ def step_means(sheet: Sheet) -> dict[int, float]:
     """The mean counted step of each rank, ns."""
     ns: dict[int, list[int]] = defaultdict(list)
     for row in rows_of(sheet, "steps"):
-        if row["index"] in counted(sheet)[row["rank"]]:
+        if row["step"] in counted(sheet)[row["rank"]]:
             ns[row["rank"]].append(row["window_ns"])
     return {rank: sum(values) / len(values) for rank, values in ns.items()}
 
@@ -255,7 +254,7 @@ def cells(sheet: Sheet) -> dict[tuple[int, str, str], float]:
     chosen, sums = counted(sheet), defaultdict[tuple[int, str, str], float](float)
     for row in rows_of(sheet, "partition"):
         if row["step"] in chosen[row["rank"]]:
-            sums[row["rank"], row["phase"], row["category"]] += row["ns"] / len(chosen[row["rank"]])
+            sums[row["rank"], row["phase"], row["category"]] += row["dur_ns"] / len(chosen[row["rank"]])
     return sums
 
 
@@ -356,7 +355,7 @@ def by_launches(sheet: Sheet, finding: Finding) -> float:
 
 
 def by_experts(sheet: Sheet, finding: Finding) -> float:
-    ns = [row["ns"] for row in rows_of(sheet, "experts")]
+    ns = [row["dur_ns"] for row in rows_of(sheet, "experts")]
     return max(ns) - sum(ns) / len(ns)
 
 

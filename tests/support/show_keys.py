@@ -28,7 +28,7 @@ SHOW: dict[str, Any] = {
     "steps": [
         {
             "rank": int,
-            "index": int,
+            "step": int,
             "name": str,
             "dur_ns": int,
             "window": str,
@@ -94,7 +94,7 @@ SHOW: dict[str, Any] = {
             "num_gpu_ops": int,
         }
     ],
-    "partition": [{"rank": int, "step": int, "phase": str, "category": str, "ns": int}],
+    "partition": [{"rank": int, "step": int, "phase": str, "category": str, "dur_ns": int}],
     "kernels": [{"key": str, "rank": int, "phase": str, "name": str, "num": int, "gpu_ns": int}],
     "coverage": {"num_gpu_events": int, "unattributed_ns": int, "before_window_ns": int, "dropped_events": int},
     "findings": [{"code": str, "severity": str, "text": str, "ns": int, "key": str}],

@@ -25,7 +25,7 @@ class OpSum:
     phase: str = column("phase")
     dtype: str = column("dtype")
     num: int = column("num", Unit.COUNT)
-    ns: int = column("time", Unit.NS)
+    gpu_ns: int = column("time", Unit.NS)
     tflops: float | None = column("TFLOP/s", Unit.NUMBER)
     gbps: float | None = column("GB/s", Unit.NUMBER)
     roof: str = column("roof")
@@ -42,7 +42,7 @@ def op_sums(parts: Sequence[RankWork], peaks: dict[int, Peaks | None]) -> list[O
     sums = [
         _unsure_sum(key, rows) if is_unsure else _sum(key, rows, peaks) for (*key, is_unsure), rows in by_op.items()
     ]
-    return sorted(sums, key=lambda each: (-(each.lost_ns or 0), -each.ns))
+    return sorted(sums, key=lambda each: (-(each.lost_ns or 0), -each.gpu_ns))
 
 
 def _unsure_sum(key: Sequence[str], rows: Sequence[OpWork]) -> OpSum:
@@ -67,7 +67,7 @@ def _sum(key: Sequence[str], rows: Sequence[OpWork], peaks: dict[int, Peaks | No
         phase,
         dtype,
         num=sum(row.num for row in rows),
-        ns=ns,
+        gpu_ns=ns,
         tflops=None if is_doubtful else rate(sum(row.flops for row in rows), ns, 1e-3),
         gbps=None if is_doubtful else rate(sum(row.bytes for row in rows), ns, 1.0),
         roof=max(by_roof, key=lambda kind: by_roof[kind]) if any(each.roof for each in roofed) else "",

@@ -38,6 +38,7 @@ __all__ = [
     "scope",
     "the_step",
     "until_done",
+    "values_words",
     "with_step_headings",
 ]
 
@@ -123,6 +124,16 @@ def with_step_headings(view: Table, job: Job) -> Table:
         for column in view.columns
     )
     return replace(view, columns=tuple(columns))
+
+
+def values_words(values: Sequence[int], unit: Unit) -> str:
+    """Return `4`, `4 or 10`, `288 or 656 MiB`, and of more values their range, `2 to 16`."""
+    distinct = sorted(set(values))
+    texts = list(dict.fromkeys(format_value(value, unit) for value in (distinct[0], *distinct[1:][-1:])))
+    first_unit, last_unit = (text.partition(" ")[2] for text in (texts[0], texts[-1]))
+    if len(texts) > 1 and first_unit == last_unit:
+        texts[0] = texts[0].partition(" ")[0]
+    return (" or " if len(distinct) < 3 else " to ").join(texts)
 
 
 def category_term(category: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from traceq.analysis._buffer_broadcasts import BufferBroadcasts, buffer_broadcasts, least_of_job
 from traceq.analysis._collective_bandwidth import algbw_gbps, busbw_gbps
-from traceq.analysis._rank_rows import of_all
-from traceq.analysis._wording import over_ranks
+from traceq.analysis._rank_rows import each_of, of_all
+from traceq.analysis._wording import in_traced_steps, over_ranks, per_step, values_words
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
 from traceq.facts.comm.collectives import (
@@ -25,6 +25,7 @@ from traceq.facts.comm.collectives import (
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.steps import step_of_work, steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.grouping import group
@@ -63,6 +64,39 @@ class CollectiveRow:
     num_copies: int = column("copies", Unit.COUNT)
 
 
+@frozen
+class StepRow:
+    """Collectives of one name and role that one rank issued in one step, None between steps; they add up to the trace.
+
+    `gpu_ns` and `exposed_ns` are those of their kernels, in whatever step these ran; `bytes` None where unknown.
+    """
+
+    host_ns: int
+    rank: int = column("rank", Unit.COUNT)
+    step: int | None = column("step", Unit.COUNT)
+    name: str = column("collective")
+    role: str = column("role")
+    num: int = column("calls", Unit.COUNT)
+    num_kernels: int = column("kernels", Unit.COUNT)
+    bytes: int | None = column("bytes", Unit.BYTES)
+    gpu_ns: int = column("GPU time", Unit.NS)
+    exposed_ns: int = column("exposed", Unit.NS)
+
+
+@frozen
+class _PerStep:
+    """Collectives of one name and role in a counted step: values of all steps and ranks, and means of times."""
+
+    name: str = column("collective")
+    role: str = column("for")
+    num: str = column("calls", Unit.COUNT)
+    num_kernels: str = column("kernels", Unit.COUNT)
+    bytes: str = column("bytes", Unit.BYTES)
+    gpu_ns: float = column("GPU time", Unit.NS)
+    exposed_ns: float = column("exposed", Unit.NS)
+    host_ns: float = column("host time", Unit.NS)
+
+
 @dataclass(slots=True)
 class _Sum:
     """Collectives of one name, role, phase, dtype and group size, summed over ranks and groups."""
@@ -92,20 +126,25 @@ class _Sum:
 @frozen
 class _Rank:
     rows: tuple[CollectiveRow, ...]
+    steps: tuple[StepRow, ...]
     buffers: BufferBroadcasts
 
 
 def summarize(trace: Trace) -> _Rank:
-    """Return calls and kernels of collectives over the whole trace; kernels without a call are rows with 0 calls."""
-    return _Rank(tuple(_rows(trace)), buffer_broadcasts(trace))
+    """Return calls and kernels of collectives, of the whole trace and by step; kernels without a call have 0 calls."""
+    return _Rank(tuple(_rows(trace)), tuple(_step_rows(trace)), buffer_broadcasts(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks, of which people see sums, and what they lose to buffers that DDP sends."""
-    rows = of_all(parts)
-    table = Table.of("collectives", "Collectives", CollectiveRow, rows)
+    rows, by_step = of_all(parts), each_of(parts, lambda part: part.steps)
+    tables = (
+        Table.of("collectives", "Collectives", CollectiveRow, rows),
+        Table.of("collectives_steps", "Collectives by step", StepRow, by_step),
+    )
     findings = on_the_worst_rank(job, least_of_job(job, [part.buffers for part in parts]))
-    return Report("collectives", (table,), (_view(job, rows),) if rows else (), findings)
+    views = (_view(job, rows),) if rows else ()
+    return Report("collectives", tables, views, findings, first=(_per_step(job, by_step),) if job.ranks else ())
 
 
 def _rows(trace: Trace) -> list[CollectiveRow]:
@@ -126,6 +165,41 @@ def _rows(trace: Trace) -> list[CollectiveRow]:
         strict=True,
     )
     return sorted((_row(trace, identity, *values) for identity, *values in sums), key=lambda row: row.key)
+
+
+def _step_rows(trace: Trace) -> Iterator[StepRow]:
+    calls, kernels, work, number = collective_calls(trace), collective_kernels(trace), device_work(trace), steps(trace)
+    linked, of_work = kernels.call >= 0, step_of_work(trace)[kernels.work]
+    step = np.where(linked, calls.step[kernels.call], of_work) if len(calls) else of_work
+    role = np.full(len(kernels.work), Role.UNKNOWN)
+    role = np.where(linked, collective_roles(trace)[kernels.call], role) if len(calls) else role
+    keys = zip((calls.step, calls.name, collective_roles(trace)), (step, kernels.name, role), strict=True)
+    groups = group([np.concatenate(both) for both in keys])
+    no_call, no_kernel = np.zeros(len(calls), np.int64), np.zeros(len(kernels.work), np.int64)
+    duration, exposed = (work.end - work.start)[kernels.work], _exposed(trace, len(work))[kernels.work]
+    columns = (
+        groups.sum(np.r_[no_call + 1, no_kernel]),
+        groups.sum(np.r_[no_call, ~kernels.is_copy]),
+        groups.sum(np.r_[np.maximum(calls.size, 0), no_kernel]),
+        groups.sum(np.r_[calls.size < 0, no_kernel]),
+        groups.sum(np.r_[no_call, duration]),
+        groups.sum(np.r_[_exposed_on_cpu(trace, calls), exposed]),
+        groups.sum(np.r_[time_on_thread(trace, calls), no_kernel]),
+    )
+    for (index, name, role_number), *values in zip(groups.keys.tolist(), *columns, strict=True):
+        num, num_kernels, size_bytes, num_unsized, gpu_ns, exposed_ns, host_ns = values
+        yield StepRow(
+            host_ns=host_ns,
+            rank=trace.rank,
+            step=int(number.number[index]) if index >= 0 else None,
+            name=COLLECTIVE_NAMES[name],
+            role=ROLES[role_number],
+            num=num,
+            num_kernels=num_kernels,
+            bytes=None if num_unsized or not num else size_bytes,
+            gpu_ns=gpu_ns,
+            exposed_ns=exposed_ns,
+        )
 
 
 def _row(
@@ -216,6 +290,48 @@ def _exposed_on_cpu(trace: Trace, calls: Calls) -> NDArray[np.int64]:
 
 def _text(trace: Trace, number: int) -> str:
     return trace.events.strings[number] if number >= 0 else ""
+
+
+def _per_step(job: Job, rows: Sequence[StepRow]) -> Table:
+    """Return what a counted step of a rank exchanges, most time first; a title that says so where that is nothing."""
+    counted = {rank.rank: set(rank.steps.number[rank.steps.counted].tolist()) for rank in job.ranks}
+    num_steps, kinds = sum(map(len, counted.values())), dict[tuple[str, str], list[StepRow]]()
+    for row in rows:
+        if row.step in counted[row.rank]:
+            kinds.setdefault((row.name, row.role), []).append(row)
+    title = f"Collectives {per_step(job.ranks[0].steps)}"
+    if not kinds:
+        return Table.of("collectives", f"{title}: none {in_traced_steps(job)}", _PerStep, ())
+
+    def values(rows_of_steps: Sequence[StepRow], key: str, unit: Unit) -> str:
+        known = [getattr(row, key) for row in rows_of_steps]
+        return "" if None in known else values_words([*known, *[0] * (num_steps > len(known))], unit)
+
+    def mean(rows_of_steps: Sequence[StepRow], key: str) -> float:
+        return float(sum(getattr(row, key) for row in rows_of_steps)) / num_steps
+
+    shown = [
+        _PerStep(
+            name=name,
+            role="" if role == ROLES[Role.UNKNOWN] else role.replace("_", " "),
+            num=values(of_steps, "num", Unit.COUNT) if any(row.num for row in of_steps) else "",
+            num_kernels=values(of_steps, "num_kernels", Unit.COUNT),
+            bytes=values(of_steps, "bytes", Unit.BYTES),
+            gpu_ns=mean(of_steps, "gpu_ns"),
+            exposed_ns=mean(of_steps, "exposed_ns"),
+            host_ns=mean(of_steps, "host_ns"),
+        )
+        for (name, role), of_steps in kinds.items()
+    ]
+    on_device = any(row.gpu_ns for row in shown)
+    mean_of = f" (times: mean of {len(job.ranks)} ranks)" if len(job.ranks) > 1 else ""
+    view = Table.of("collectives", f"{title}{mean_of}", _PerStep, shown)
+    view = view.largest_first("gpu_ns" if on_device else "host_ns")
+    has_calls = all(row.num for row in shown)
+    return view.without(
+        *(["num_kernels"] if has_calls or not on_device else []),
+        *(["host_ns"] if on_device else ["gpu_ns", "exposed_ns"]),
+    )
 
 
 def _view(job: Job, rows: Sequence[CollectiveRow]) -> Table:

@@ -38,7 +38,7 @@ class PathRow:
     name: str = column("name")
     line: str = column("line")
     num: int = column("num", Unit.COUNT)
-    ns: int = column("time", Unit.NS)
+    dur_ns: int = column("time", Unit.NS)
     step_ns: int = column("", Unit.NS, is_per_step=True)
 
 
@@ -98,15 +98,15 @@ def _rows(trace: Trace, path: CriticalPath, num_steps: int) -> list[PathRow]:
         kind, phase, name, line = groups.keys[index].tolist()
         names = (PathKind(kind).name.lower().replace("_", " "), phase_names[phase], path.texts[name], path.texts[line])
         step_ns = round(total_ns / num_steps)
-        rows.append(PathRow("|".join(names), trace.rank, *names, num=num[index], ns=total_ns, step_ns=step_ns))
-    return sorted(rows, key=lambda row: (-row.ns, row.key))
+        rows.append(PathRow("|".join(names), trace.rank, *names, num=num[index], dur_ns=total_ns, step_ns=step_ns))
+    return sorted(rows, key=lambda row: (-row.dur_ns, row.key))
 
 
 def _rows_of_job(job: Job, path: JobPath) -> list[PathRow]:
     num_steps = len(path.number)
     questions = [(rank.rank, (legs, num_steps)) for rank, legs in zip(job.ranks, path.legs, strict=True) if len(legs)]
     rows = [row for rank_rows in job.query(_rows_along, questions) for row in rank_rows]
-    return sorted(rows, key=lambda row: (-row.ns, row.rank, row.key))
+    return sorted(rows, key=lambda row: (-row.dur_ns, row.rank, row.key))
 
 
 def _rows_along(trace: Trace, legs_and_steps: tuple[Legs, int]) -> list[PathRow]:

@@ -165,8 +165,8 @@ def _rows(trace: Trace) -> list[DataloadRow]:
     wait_ns = measure_within(_loading(trace), host[:, 0], host[:, 1]).tolist()
     idle_ns = measure_within(_idle(trace), window[:, 0], window[:, 1]).tolist()
     return [
-        DataloadRow(trace.rank, step, wait, idle)
-        for step, (wait, idle) in enumerate(zip(wait_ns, idle_ns, strict=True))
+        DataloadRow(trace.rank, number, wait, idle)
+        for number, wait, idle in zip(steps(trace).number.tolist(), wait_ns, idle_ns, strict=True)
     ]
 
 

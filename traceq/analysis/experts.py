@@ -40,7 +40,7 @@ _LEAST_RATIO, _LEAST_SHARE, _LEAST_EXPLAINED = 1.1, 0.02, 0.5
 
 @frozen
 class ExpertRow:
-    """Expert compute of one rank, of a counted step: `ns` while such kernels run, `ratio` to the mean of all ranks.
+    """Expert compute of one rank, of a counted step: `dur_ns` while such kernels run, `ratio` to the mean of all ranks.
 
     `tokens` that its experts compute in the layers of a forward pass, `token_ratio` to the mean of all ranks;
     `wait_ns`: this rank waits in collectives for the last to arrive. None where that is not known.
@@ -48,7 +48,7 @@ class ExpertRow:
 
     rank: int = column("rank", Unit.COUNT)
     num: int = column("kernels", Unit.COUNT)
-    ns: int = column("expert compute", Unit.NS)
+    dur_ns: int = column("expert compute", Unit.NS)
     ratio: float = column("of the mean", Unit.MEAN)
     tokens: int | None = column("tokens", Unit.COUNT)
     token_ratio: float | None = column("of their mean", Unit.MEAN)
@@ -102,13 +102,13 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return a row per rank and per layer; people see ranks, and a finding, where they differ."""
     rows = list(of_all(parts))
     waits = {rank: round(float(ns.mean())) for rank, ns in waits_in_steps(job).items()}
-    mean = float(np.mean([row.ns for row in rows])) if rows else 0.0
+    mean = float(np.mean([row.dur_ns for row in rows])) if rows else 0.0
     tokens = [row.tokens for row in rows if row.tokens is not None]
     mean_tokens = float(np.mean(tokens)) if len(tokens) == len(rows) and any(tokens) else 0.0
     rows = [
         replace(
             row,
-            ratio=row.ns / mean if mean else 1.0,
+            ratio=row.dur_ns / mean if mean else 1.0,
             token_ratio=row.tokens / mean_tokens if row.tokens is not None and mean_tokens else None,
             wait_ns=waits.get(row.rank),
         )
@@ -121,7 +121,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     )
     if len(rows) < 2 or max(max(row.ratio, row.token_ratio or 0.0) for row in rows) < _LEAST_RATIO:
         return Report("experts", tables)
-    busiest = sorted(rows, key=lambda row: (-row.ns, -(row.tokens or 0), row.rank))[:MOST_RANKS]
+    busiest = sorted(rows, key=lambda row: (-row.dur_ns, -(row.tokens or 0), row.rank))[:MOST_RANKS]
     note = " ".join(filter(None, [_of_layers(layers, parts), more_rows(len(rows) - len(busiest))]))
     view = Table.of("experts", "Expert compute of a step by rank", ExpertRow, busiest, note=note)
     shown = view if mean_tokens else view.without("tokens", "token_ratio")
@@ -164,11 +164,11 @@ def _findings(job: Job, parts: Sequence[_Rank], rows: Sequence[ExpertRow], mean:
 
     Both have to hold in most steps.
     """
-    busiest = max(rows, key=lambda row: (row.ns, -row.rank))
+    busiest = max(rows, key=lambda row: (row.dur_ns, -row.rank))
     others = [row.wait_ns for row in rows if row.rank != busiest.rank and row.wait_ns is not None]
     steps_of = next(rank.steps for rank in job.ranks if rank.rank == busiest.rank)
     step_ns = measure(spans(*steps_of.window[steps_of.counted].T)) / max(int(steps_of.counted.sum()), 1)
-    excess = busiest.ns - mean
+    excess = busiest.dur_ns - mean
     waited = float(np.median(others)) if others else 0.0
     busiest_wait = busiest.wait_ns or 0
     if excess < _LEAST_SHARE * step_ns or waited - busiest_wait < _LEAST_EXPLAINED * excess:

@@ -39,7 +39,7 @@ class IdleRow:
     op: str = column("op")
     line: str = column("line")
     num: int = column("gaps", Unit.COUNT)
-    ns: int = column("time", Unit.NS)
+    dur_ns: int = column("time", Unit.NS)
     step_ns: int = column("", Unit.NS, is_per_step=True)
     longest_ns: int = column("longest", Unit.NS)
 
@@ -105,7 +105,7 @@ def _rows(trace: Trace) -> list[IdleRow]:
         )
         step_ns = round(total_ns / num_steps)
         rows.append(IdleRow("|".join(names), trace.rank, *names, num[index], total_ns, step_ns, longest[index]))
-    return sorted(rows, key=lambda row: (-row.ns, row.key))
+    return sorted(rows, key=lambda row: (-row.dur_ns, row.key))
 
 
 def _step_ns(trace: Trace) -> float:

@@ -35,7 +35,7 @@ class InferenceRow:
     batch: int | None = column("batch", Unit.COUNT)
     num: int = column("steps", Unit.COUNT)
     tokens: int | None = column("tokens", Unit.COUNT)
-    ns: int = column("per step", Unit.NS)
+    dur_ns: int = column("per step", Unit.NS)
     token_ns: int | None = column("per token", Unit.NS)
     host_ns: int = column("host", Unit.NS)
     gpu_ns: int = column("GPU sum", Unit.NS)
@@ -82,7 +82,7 @@ def _rows(trace: Trace) -> list[InferenceRow]:
             batch=batch if batch >= 0 else None,
             num=num,
             tokens=None if num_untold else num_tokens,
-            ns=round(ns / num),
+            dur_ns=round(ns / num),
             token_ns=round(ns / num_tokens) if num_tokens > 0 and not num_untold else None,
             host_ns=round(host_ns / num),
             gpu_ns=round(gpu_ns / num),
@@ -96,7 +96,9 @@ def _rows(trace: Trace) -> list[InferenceRow]:
 
 def _view(rows: Sequence[InferenceRow]) -> Table:
     first = [row for row in rows if row.rank == rows[0].rank]
-    shown = sorted(sorted(first, key=lambda row: -row.num * row.ns)[:_TOP], key=lambda row: (row.kind, row.batch or 0))
+    shown = sorted(
+        sorted(first, key=lambda row: -row.num * row.dur_ns)[:_TOP], key=lambda row: (row.kind, row.batch or 0)
+    )
     note = " ".join(filter(None, [_replays(first), more_rows(len(rows) - len(shown))]))
     of_rank = f" (rank {rows[0].rank})" if len(first) < len(rows) else ""
     table = Table.of("inference", f"Inference steps{of_rank}", InferenceRow, shown, note=note).visible

@@ -66,13 +66,14 @@ _LEAST_SPREAD = 0.05
 
 @frozen
 class PartitionRow:
-    """Time of one category in one phase of one step on one rank."""
+    """Time of one category in one phase of one step on one rank; `index` is that of the step in its trace."""
 
     rank: int = column("rank", Unit.COUNT)
+    index: int
     step: int = column("step", Unit.COUNT)
     phase: str = column("phase")
     category: str = column("category")
-    ns: int = column("time", Unit.NS)
+    dur_ns: int = column("time", Unit.NS)
 
 
 @frozen
@@ -240,9 +241,9 @@ def _waits_apart(part: _Rank, waiting: Spans | None) -> Iterator[PartitionRow]:
     waits = part.exposed.waits_by_step_and_phase(waiting)
     for row in part.rows:
         if row.category == _EXPOSED:
-            wait_ns = waits.get((row.step, row.phase), 0)
-            split = ((EXPOSED_WAIT, wait_ns), (EXPOSED_TRANSFER, row.ns - wait_ns))
-            yield from (replace(row, category=category, ns=ns) for category, ns in split if ns)
+            wait_ns = waits.get((row.index, row.phase), 0)
+            split = ((EXPOSED_WAIT, wait_ns), (EXPOSED_TRANSFER, row.dur_ns - wait_ns))
+            yield from (replace(row, category=category, dur_ns=ns) for category, ns in split if ns)
         else:
             yield row
 
@@ -253,8 +254,9 @@ def _rows(trace: Trace) -> list[PartitionRow]:
     inside = step >= 0
     cells = group([step[inside], pieces.phase[inside], pieces.category[inside]])
     names, sums = phases(trace).names, cells.sum(pieces.ns[inside])
+    number = steps(trace).number.tolist()
     return [
-        PartitionRow(trace.rank, index, names[phase], _CATEGORIES[category], ns)
+        PartitionRow(trace.rank, index, number[index], names[phase], _CATEGORIES[category], ns)
         for (index, phase, category), ns in zip(cells.keys.tolist(), sums, strict=True)
     ]
 
@@ -263,15 +265,15 @@ def _means(job: Job, rows: Sequence[PartitionRow]) -> list[_Mean]:
     counted = {rank.rank: set(np.flatnonzero(rank.steps.counted).tolist()) for rank in job.ranks}
     sums: dict[tuple[int, str, str], int] = defaultdict(int)
     for row in rows:
-        if row.step in counted[row.rank]:
-            sums[row.rank, row.phase, row.category] += row.ns
+        if row.index in counted[row.rank]:
+            sums[row.rank, row.phase, row.category] += row.dur_ns
     return [_Mean(rank, phase, category, ns / len(counted[rank])) for (rank, phase, category), ns in sums.items()]
 
 
 def _first_waits(rank: int, part: _Rank, waiting: Spans | None) -> list[PartitionRow]:
     """Return what of a rank's exposed waits is in the first collective of each group."""
     waits = {} if waiting is None else part.exposed.waits_by_step_and_phase(waiting)
-    return [PartitionRow(rank, step, phase, EXPOSED_WAIT, ns) for (step, phase), ns in waits.items()]
+    return [PartitionRow(rank, step, step, phase, EXPOSED_WAIT, ns) for (step, phase), ns in waits.items()]
 
 
 def _by_step(job: Job, rows: Sequence[PartitionRow]) -> dict[str, NDArray[np.float64]]:
@@ -284,8 +286,8 @@ def _by_step(job: Job, rows: Sequence[PartitionRow]) -> dict[str, NDArray[np.flo
         of_ranks[: len(steps_)] += 1
     sums: dict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros(num_steps))
     for row in rows:
-        if (index := position[row.rank].get(row.step)) is not None:
-            sums[row.category][index] += row.ns
+        if (index := position[row.rank].get(row.index)) is not None:
+            sums[row.category][index] += row.dur_ns
     return {category: ns / of_ranks for category, ns in sums.items()}
 
 

@@ -60,7 +60,7 @@ class StageRow:
 
 @frozen
 class MessageRow:
-    """Messages of a rank with another one, over the whole trace: wait_ns + transfer_ns + done_ns = ns.
+    """Messages of a rank with another one, over the whole trace: wait_ns + transfer_ns + done_ns = dur_ns.
 
     Of the messages that the other rank has, too: `wait_ns` until it starts, `done_ns` after it has ended.
     """
@@ -70,7 +70,7 @@ class MessageRow:
     direction: str = column("direction")
     num: int = column("messages", Unit.COUNT)
     num_matched: int = column("matched", Unit.COUNT)
-    ns: int = column("time", Unit.NS)
+    dur_ns: int = column("time", Unit.NS)
     wait_ns: int = column("waits", Unit.NS)
     transfer_ns: int = column("transfers", Unit.NS)
     done_ns: int = column("done", Unit.NS)
@@ -151,7 +151,7 @@ def _message_rows(job: Job, times: MessageTimes) -> Iterator[MessageRow]:
             direction="send" if is_send else "recv",
             num=len(chosen),
             num_matched=len(matched),
-            ns=int((end - start).sum()),
+            dur_ns=int((end - start).sum()),
             wait_ns=int((both - start).sum()),
             transfer_ns=int((done - both).sum()),
             done_ns=int((end - done).sum()),

@@ -40,7 +40,7 @@ class StepRow:
     """One step of one rank; `window` is the clock of its window, which ends `lag_ns` after the host's step."""
 
     rank: int = column("rank", Unit.COUNT)
-    index: int = column("step", Unit.COUNT)
+    step: int = column("step", Unit.COUNT)
     name: str = column("name")
     dur_ns: int = column("host", Unit.NS)
     window: str = column("window")
@@ -105,6 +105,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 def _rows(trace: Trace) -> list[StepRow]:
     trace_steps = steps(trace)
     columns = zip(
+        trace_steps.number.tolist(),
         trace_steps.names,
         (trace_steps.host[:, 1] - trace_steps.host[:, 0]).tolist(),
         (trace_steps.window[:, 1] - trace_steps.window[:, 0]).tolist(),
@@ -115,8 +116,8 @@ def _rows(trace: Trace) -> list[StepRow]:
     )
     clock = "device" if trace_steps.by_device else "host"
     return [
-        StepRow(trace.rank, index, name, dur_ns, clock, window_ns, partial, lag_ns, overhead_ns)
-        for index, (name, dur_ns, window_ns, partial, lag_ns, overhead_ns) in enumerate(columns)
+        StepRow(trace.rank, number, name, dur_ns, clock, window_ns, partial, lag_ns, overhead_ns)
+        for number, name, dur_ns, window_ns, partial, lag_ns, overhead_ns in columns
     ]
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from traceq.analysis._basis import recurs
 from traceq.analysis._job_gain import gained_words, job_gain
-from traceq.analysis._rank_rows import Part, of_all
+from traceq.analysis._rank_rows import each_of, of_all
 from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import (
     and_followers,
@@ -24,6 +24,7 @@ from traceq.analysis._wording import (
     range_of_steps,
     replay_term,
     saving_words,
+    values_words,
     with_step_headings,
 )
 from traceq.causes.removed_waits import alike_syncs, is_of_measurement, saved_without_alike, sync_keys
@@ -36,7 +37,7 @@ from traceq.facts.timeline.modules import modules
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import Steps, steps
 from traceq.frozen import frozen
-from traceq.intervals import span_index
+from traceq.grouping import group
 from traceq.model import Trace
 from traceq.report import Finding, Report, SyncSite, Table, column
 from traceq.units import Unit, format_value
@@ -80,8 +81,9 @@ class SyncRow:
     delays of the device have no recorded reason; None where it is not known what a step without them would be.
     `cost_ns` is only the part of it right after them. `step_unrecorded_ns`: the part of `step_blocked_ns` in which they
     wait for unrecorded work. `once`: why they do not recur in every step, "" if they may; `num_steps` counted steps
-    have one; before these the rank returned memory to the driver `num_returned` times. By step: `steps_blocked_ns`,
-    for how long they block, `steps_recorded_ns`, without waits for unrecorded work, and `steps_saved_ns`.
+    have one; before these the rank returned memory to the driver `num_returned` times. By step: `steps_num`, how many;
+    `steps_blocked_ns`, for how long they block, `steps_recorded_ns`, without waits for unrecorded work, and
+    `steps_saved_ns`.
     """
 
     key: str = column("key")
@@ -107,6 +109,7 @@ class SyncRow:
     once: str = column("once")
     num_steps: int = column("steps with one", Unit.COUNT)
     num_returned: int = 0
+    steps_num: tuple[int, ...] = ()
     steps_blocked_ns: tuple[int, ...] = ()
     steps_recorded_ns: tuple[int, ...] = ()
     steps_saved_ns: tuple[int, ...] = ()
@@ -122,27 +125,72 @@ class SyncRow:
         return self.step_blocked_ns - self.step_unrecorded_ns
 
 
-def summarize(trace: Trace) -> Part[SyncRow]:
-    """Return syncs by kind, op, line and phase over the whole trace, and what a step without each row saves."""
-    return Part(tuple(_rows(trace)))
+@frozen
+class StepRow:
+    """Syncs of one kind that one rank had in one step, None between steps; they add up to the trace."""
+
+    rank: int = column("rank", Unit.COUNT)
+    step: int | None = column("step", Unit.COUNT)
+    kind: str = column("kind")
+    num: int = column("num", Unit.COUNT)
+    bytes: int = column("bytes", Unit.BYTES)
+    blocked_ns: int = column("blocked", Unit.NS)
 
 
-def merge(job: Job, parts: Sequence[Part[SyncRow]]) -> Report:
+@frozen
+class _PerStep:
+    """Syncs of one place in a counted step of the rank where they matter most."""
+
+    kind: str = column("kind")
+    line: str = column("line")
+    phase: str = column("phase")
+    num: str = column("number", Unit.COUNT)
+    step_blocked_ns: int = column("blocks", Unit.NS)
+    replay_ns: int | None = column("saves", Unit.NS)
+
+
+@frozen
+class _Rank:
+    rows: tuple[SyncRow, ...]
+    steps: tuple[StepRow, ...]
+
+
+def summarize(trace: Trace) -> _Rank:
+    """Return syncs by kind, op, line and phase, what a step without each row saves, and syncs by step."""
+    return _Rank(tuple(_rows(trace)), tuple(_step_rows(trace)))
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks; people see each sync on the rank where it matters most, as findings do."""
     rows = of_all(parts)
-    table = Table.of("syncs", "Syncs", SyncRow, rows)
-    return Report("syncs", (table,), (_view(job, rows),) if rows else (), tuple(_findings(job, rows)))
+    tables = (
+        Table.of("syncs", "Syncs", SyncRow, rows),
+        Table.of("syncs_steps", "Syncs by step", StepRow, each_of(parts, lambda part: part.steps)),
+    )
+    views, first = (_view(job, rows),) if rows else (), (_per_step(job, rows),) if job.ranks else ()
+    return Report("syncs", tables, views, tuple(_findings(job, rows)), first=first)
+
+
+def _step_rows(trace: Trace) -> Iterator[StepRow]:
+    waits, all_steps = syncs(trace), steps(trace)
+    groups = group([all_steps.issued(waits.start), waits.kind])
+    sums = zip(groups.count(), groups.sum(waits.bytes), groups.sum(waits.blocked), strict=True)
+    for (index, kind), (num, size_bytes, blocked_ns) in zip(groups.keys.tolist(), sums, strict=True):
+        number = int(all_steps.number[index]) if index >= 0 else None
+        yield StepRow(trace.rank, number, SYNC_KINDS[kind], num, size_bytes, blocked_ns)
 
 
 def _rows(trace: Trace) -> list[SyncRow]:
     waits, names, strings = syncs(trace), phases(trace).names, trace.events.strings
     texts, paths = waits.origin.texts, modules(trace).paths
     groups, keys = alike_syncs(trace), sync_keys(trace)
-    host = steps(trace).host[steps(trace).counted]
-    step = span_index(host, waits.start)
-    in_steps = step >= 0
+    all_steps = steps(trace)
+    host = all_steps.host[all_steps.counted]
+    step = np.where(all_steps.counted, np.cumsum(all_steps.counted) - 1, -1)[all_steps.issued(waits.start)]
+    in_steps = (all_steps.issued(waits.start) >= 0) & (step >= 0)
     cell, num_cells = groups.group_ids[in_steps] * len(host) + step[in_steps], len(groups.keys) * len(host)
-    num_steps = np.count_nonzero(np.bincount(cell, minlength=num_cells).reshape(-1, len(host)), axis=1).tolist()
+    steps_num = np.bincount(cell, minlength=num_cells).reshape(-1, len(host))
+    num_steps = np.count_nonzero(steps_num, axis=1).tolist()
     num, size, savings = groups.count(), groups.sum(waits.bytes), saved_without_alike(trace)
     blocked_ns, wait_ns = groups.sum(waits.blocked), groups.sum(waits.wait)
     starved_ns, cost_ns = groups.sum(waits.starved), groups.sum(waits.cost)
@@ -189,6 +237,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 once=_once(kind, allocates, is_capture=captures[index], is_measurement=bool(measures[index])),
                 num_steps=num_steps[index],
                 num_returned=num_returned,
+                steps_num=tuple(steps_num[index].tolist()),
                 steps_blocked_ns=tuple(steps_blocked_ns[index].tolist()),
                 steps_recorded_ns=tuple(steps_recorded_ns[index].tolist()),
                 steps_saved_ns=savings[index].steps_ns,
@@ -244,6 +293,37 @@ def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
     recorded = () if any(row.step_unrecorded_ns for row in shown) else ("step_unrecorded_ns",)
     of_modules = () if _of_several_modules(shown) else ("module",)
     return with_step_headings(view.without(*hidden, *recorded, *of_modules), job)
+
+
+def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
+    """Return the syncs of a counted step, those that save most first; a title that says so where there are none."""
+    title = f"Syncs {per_step(job.ranks[0].steps)}"
+    if any(rank.lacks_device_rows for rank in job.ranks):
+        return Table.of("syncs", f"{title}: not known, as the device's work is not recorded", _PerStep, ())
+    in_steps = [row for row in rows if row.num_steps]
+    if not in_steps:
+        return Table.of("syncs", f"{title}: none {in_traced_steps(job)}", _PerStep, ())
+    is_on_cpu = all(row.kind == _SCALAR for row in in_steps)
+    shown = [
+        _PerStep(
+            row.kind,
+            row.line or row.op or row.call,
+            row.phase,
+            values_words(row.steps_num, Unit.COUNT),
+            row.step_blocked_ns,
+            None if is_on_cpu else row.replay_ns,
+        )
+        for row in _worst(in_steps)
+    ]
+    nums = [
+        sum(by_step)
+        for rank in job.ranks
+        for by_step in zip(*(row.steps_num for row in in_steps if row.rank == rank.rank), strict=True)
+    ] or [0]
+    basis = " on a CPU; on an accelerator each read of a value waits for it" if is_on_cpu else ""
+    total = f"{values_words(nums, Unit.COUNT)}{basis}"
+    worst = "; each on the rank where it costs most" if len(job.ranks) > 1 else ""
+    return Table.of("syncs", f"{title}: {total}{worst}", _PerStep, shown)
 
 
 def _of_several_modules(rows: Sequence[SyncRow]) -> set[str]:

@@ -75,6 +75,6 @@ def _exchange(run: Run, trace: Trace) -> Exchange:
 
 def _volume(trace: Trace, name: str) -> CollectiveVolume:
     issued = issued_calls(trace)
-    sizes = issued.calls.size[(issued.step >= 0) & (issued.calls.name == COLLECTIVE_NAMES.index(name))]
+    sizes = issued.calls.size[(issued.calls.step >= 0) & (issued.calls.name == COLLECTIVE_NAMES.index(name))]
     num_bytes = -1.0 if (sizes < 0).any() else float(np.sum(sizes)) / issued.num_steps
     return CollectiveVolume(name, len(sizes) / issued.num_steps, num_bytes)

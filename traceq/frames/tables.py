@@ -17,7 +17,7 @@ from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
-from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.steps import step_of_work, steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frames.column_table import ColumnValues, Frame, Texts, concat_frames
 from traceq.grouping import Numbers
@@ -85,7 +85,7 @@ def _device_ops(trace: Trace) -> _Columns:
         "dur_ns": work.end - work.start,
         "bytes": events.bytes[work.rows],
         "phase": _phase(trace, phases(trace).work_phase),
-        "step": _step(trace, work.start),
+        "step": steps(trace).numbers(step_of_work(trace)),
         "launch_row": work.call,
     }
 
@@ -116,7 +116,7 @@ def _syncs(trace: Trace) -> _Columns:
         "kind": Texts(calls.kind.astype(np.int64), SYNC_KINDS),
         **origin,
         "phase": _phase(trace, calls.phase),
-        "step": _step(trace, calls.start),
+        "step": steps(trace).numbers(steps(trace).issued(calls.start)),
         "start_ns": calls.start,
         "blocked_ns": calls.blocked,
         "wait_ns": calls.wait,
@@ -151,7 +151,7 @@ def _collectives(trace: Trace) -> _Columns:
         "sequence": of_message(messages.sequence),
         "bytes": calls.size,
         "phase": _phase(trace, calls.phase),
-        "step": _step(trace, events.ts[calls.rows]),
+        "step": steps(trace).numbers(calls.step),
         "start_ns": events.ts[calls.rows],
         "dur_ns": events.dur[calls.rows],
         "num_kernels": num,
@@ -164,7 +164,7 @@ def _phases(trace: Trace) -> _Columns:
     parts = main.parts
     return {
         "name": _phase(trace, main.label),
-        "step": _step(trace, parts[:, 0]),
+        "step": steps(trace).numbers(steps(trace).issued(parts[:, 0])),
         "start_ns": parts[:, 0],
         "dur_ns": parts[:, 1] - parts[:, 0],
     }
@@ -175,7 +175,7 @@ def _partition(trace: Trace) -> _Columns:
     return {
         "category": Texts(pieces.category.astype(np.int64), _TIME_CATEGORIES),
         "phase": _phase(trace, pieces.phase.astype(np.int64)),
-        "step": _step(trace, pieces.parts[:, 0]),
+        "step": steps(trace).numbers(span_index(steps(trace).window, pieces.parts[:, 0])),
         "start_ns": pieces.parts[:, 0],
         "dur_ns": pieces.ns,
     }
@@ -195,13 +195,6 @@ def _steps(trace: Trace) -> _Columns:
 
 def _phase(trace: Trace, numbers: NDArray[np.int64]) -> Texts:
     return Texts(numbers, phases(trace).names)
-
-
-def _step(trace: Trace, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64[N]: the number of the step whose window contains each time, -1 outside all windows."""
-    marks = steps(trace)
-    index = span_index(marks.window, time_ns)
-    return np.where(index >= 0, marks.number[index], -1)
 
 
 _TABLES: Mapping[str, Callable[[Trace], _Columns]] = {

@@ -1,4 +1,4 @@
-"""Render a sheet as JSON, of a run with schema `traceq.show/1`: complete, times in integer ns, stable keys."""
+"""Render a sheet as JSON, of a run with schema `traceq.show/2`: complete, times in integer ns, stable keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from traceq.report import Cell, Finding, Sheet, Table
 
 __all__ = ["SHOW_SCHEMA", "sheet_to_json", "sheet_to_json_pieces", "write_sheet"]
 
-SHOW_SCHEMA = "traceq.show/1"
+SHOW_SCHEMA = "traceq.show/2"
 _ROWS = 4096
 """Rows of a table that are encoded at a time."""
 

@@ -39,14 +39,14 @@ class RankRows:
 
     @property
     def windows(self) -> dict[int, int]:
-        """Window of each step by its index, ns."""
-        return {integer(row, "index"): integer(row, "window_ns") for row in self.tables["steps"]}
+        """Window of each step by its number, ns."""
+        return {integer(row, "step"): integer(row, "window_ns") for row in self.tables["steps"]}
 
     @property
     def counted(self) -> dict[int, int]:
         """Windows of the steps that statistics are taken over, ns: all whole ones, or all where none is whole."""
-        complete = {integer(row, "index") for row in self.tables["steps"] if not row["partial"]}
-        return {index: ns for index, ns in self.windows.items() if index in complete or not complete}
+        complete = {integer(row, "step") for row in self.tables["steps"] if not row["partial"]}
+        return {step: ns for step, ns in self.windows.items() if step in complete or not complete}
 
     def refuse(self, rule: Rule, reason: str) -> TraceqError:
         """Return the error of a rule that this rank cannot answer."""

@@ -91,7 +91,7 @@ def _value(rule: Rule, rank_rows: RankRows, rows: Sequence[TableRow]) -> Fractio
         ns = dict.fromkeys(windows, 0)
         for row in rows:
             if row["step"] in ns:
-                ns[integer(row, "step")] += integer(row, "ns")
+                ns[integer(row, "step")] += integer(row, "dur_ns")
         return over_steps(rule.statistic, ns, windows, is_share=rule.measure is Measure.SHARE)
     total = sum(integer(row, metric.columns[rule.measure]) for row in rows if row[metric.columns[rule.measure]])
     if rule.measure is Measure.SHARE:

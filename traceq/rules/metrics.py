@@ -59,7 +59,7 @@ class Metric:
 
 
 _SIZED = {Measure.COUNT: "num", Measure.BYTES: "bytes"}
-_TIMED = {Measure.NS: "ns", Measure.SHARE: "ns"}
+_TIMED = {Measure.NS: "dur_ns", Measure.SHARE: "dur_ns"}
 _ON_CPU_ONLY = (TimeCategory.CPU_COMPUTE, TimeCategory.DATALOAD_WAIT, TimeCategory.PYTHON)
 _COPIES = ("DtoH", "HtoD", "DtoD", "PtoP")
 

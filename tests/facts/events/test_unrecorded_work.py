@@ -95,7 +95,7 @@ def test_steps_begin_after_the_unrecorded_work_with_which_a_trace_opens() -> Non
     assert steps(trace).window.tolist() == [[1_000_000, 1_398_000]]
     assert steps(trace).host.tolist() == [[0, 1_398_000]]
     rows = table(trace, "partition")
-    assert {row["category"]: row["ns"] for row in rows} == {"compute": 360_000, "launch_latency": 38_000}
+    assert {row["category"]: row["dur_ns"] for row in rows} == {"compute": 360_000, "launch_latency": 38_000}
     assert [row["unrecorded_ns"] for row in table(trace, "coverage")] == [1_000_000]
 
 
@@ -117,17 +117,17 @@ def test_a_single_step_of_a_device_that_is_behind_follows_the_device() -> None:
 
 def test_a_gap_within_a_step_is_a_cell_of_its_own() -> None:
     trace = build(step(0, 4000), *run_of(6), *run_of(2000, corr=100, start=1000))
-    cells = {(row["phase"], row["category"]): row["ns"] for row in table(trace, "partition")}
+    cells = {(row["phase"], row["category"]): row["dur_ns"] for row in table(trace, "partition")}
     assert cells["unattributed", "unrecorded"] == 1_996_000
     assert sum(cells.values()) == 4_000_000
-    assert all(row["ns"] < 1_000_000 for row in table(trace, "idle") if row["cause"] == "launch queue")
+    assert all(row["dur_ns"] < 1_000_000 for row in table(trace, "idle") if row["cause"] == "launch queue")
 
 
 def test_it_costs_a_sync_nothing_and_is_on_no_path() -> None:
     trace = build(call("cudaStreamSynchronize", 300, 1099, 77), *run_of(1000))
     report = analyze(Run("", (trace,)), "syncs")
     assert sum(finding.ns for finding in report.findings) <= 1_000  # its return, 1 us after the last kernel
-    assert all(row["ns"] <= 38_000 for row in table(trace, "critical") if row["kind"] != "kernel")
+    assert all(row["dur_ns"] <= 38_000 for row in table(trace, "critical") if row["kind"] != "kernel")
 
 
 def test_a_diff_charges_a_sync_no_more_than_it_blocks_for_recorded_work() -> None:

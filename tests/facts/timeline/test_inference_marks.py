@@ -68,7 +68,7 @@ def decode(number: int, start: int, batch: int = 8, device_us: int = 50) -> list
 def test_a_step_takes_until_its_device_work_is_over_from_when_earlier_work_is() -> None:
     trace = build(*decode(0, 0), *decode(1, 40), *decode(2, 500))
     (row,) = table(trace, "inference")
-    assert row["ns"] == (60_000 + (40_000) + 60_000) // 3  # the second begins when the first is over, at 60 us
+    assert row["dur_ns"] == (60_000 + (40_000) + 60_000) // 3  # the second begins when the first is over, at 60 us
     assert (row["num"], row["batch"], row["tokens"]) == (3, 8, 24)
     assert row["token_ns"] == round(160_000 / 24)
     assert (row["replay_ns"], row["num_replays"]) == (row["gpu_ns"], 3) == (40_000, 3)
@@ -146,7 +146,7 @@ def test_real_engines_agree_with_plain_python(path: Path, kind: str, batch: int,
     trace, expected = read_trace(path), slow_answer(path)
     (row,) = table(trace, "inference")
     assert (row["kind"], row["batch"], row["tokens"]) == (kind, batch, tokens)
-    assert row["ns"] == expected["end"] - steps(trace).window[0, 0]
+    assert row["dur_ns"] == expected["end"] - steps(trace).window[0, 0]
     assert {key: row[key] for key in expected if key != "end"} == {k: v for k, v in expected.items() if k != "end"}
 
 

@@ -61,13 +61,12 @@ def means(doc: Row, *keys: str) -> dict[tuple[str, ...], float]:
     for row in doc["steps"]:
         steps[row["rank"]].append(row)
     counted = {
-        rank: {row["index"] for row in rows if not row["partial"]} or {rows[-1]["index"]}
-        for rank, rows in steps.items()
+        rank: {row["step"] for row in rows if not row["partial"]} or {rows[-1]["step"]} for rank, rows in steps.items()
     }
     sums: dict[tuple[str, ...], float] = defaultdict(float)
     for row in doc["partition"]:
         if row["step"] in counted[row["rank"]]:
-            ns = row["ns"] / len(counted[row["rank"]])
+            ns = row["dur_ns"] / len(counted[row["rank"]])
             sums[tuple(str(row[key]) for key in keys)] += ns if "rank" in keys else ns / len(counted)
     return sums
 

@@ -18,6 +18,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
@@ -97,7 +98,7 @@ class Calls:
     `rows` int64[C] into Events; `issued` int64[C], the row on the issuing thread: with gloo the `c10d` op where it is
     known, else `rows`; `name` int64[C] into COLLECTIVE_NAMES; `message` int64[C] into Messages or -1; `group_size`
     int64[C] ranks; `elements`, `size` int64[C] elements and bytes of the larger side; -1 where the trace does not have
-    them; `phase` int64[C], in which it was issued.
+    them; `phase` int64[C], in which it was issued; `step` int64[C] into the steps, likewise, -1 between them.
     """
 
     rows: NDArray[np.int64]
@@ -108,6 +109,7 @@ class Calls:
     elements: NDArray[np.int64]
     size: NDArray[np.int64]
     phase: NDArray[np.int64]
+    step: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -136,7 +138,8 @@ def collective_calls(trace: Trace) -> Calls:
     ranks = group_sizes(trace, issued, message)
     elements = _elements(trace, rows, issued, name, ranks)
     phase = phases(trace).phase_at(tracks(trace)[issued], trace.events.ts[issued])
-    return Calls(rows, issued, name, message, ranks, elements, _sizes(trace, message, elements), phase)
+    step = steps(trace).issued(trace.events.ts[issued])
+    return Calls(rows, issued, name, message, ranks, elements, _sizes(trace, message, elements), phase, step)
 
 
 @once_per_trace

@@ -12,14 +12,14 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.point_to_point import PointToPoint, point_to_point, step_numbers
+from traceq.facts.comm.point_to_point import PointToPoint, point_to_point
 from traceq.facts.events.communication_kernels import COMMUNICATION_OP, is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import Nest, host_ops, nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
-from traceq.facts.timeline.steps import main_track
+from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
 from traceq.intervals import Spans, spans
 from traceq.model import Category, Trace
@@ -174,7 +174,7 @@ def _by_annotations(
     if len(device_work(trace)) == 0:
         start, end = _with_python(point_to_point(trace), marks, start, end)
     start, end = np.where(is_empty, marks.end, start), np.where(is_empty, marks.end, end)
-    computing, step = spans(items.start, items.end), step_numbers(trace, marks.start)
+    computing, step = spans(items.start, items.end), _step_numbers(trace, marks.start)
     return Passes(kinds, stages, step, marks.start, start, end, named=True, computing=computing)
 
 
@@ -193,7 +193,7 @@ def _with_python(
 def _by_phases(trace: Trace, items: _Items) -> Passes:
     """Return what one phase computes between two messages or barriers, without what is too little for a pass."""
     cut = np.searchsorted(_cuts(trace), items.issued_ns, "right")
-    step, computed_ns = step_numbers(trace, items.issued_ns), items.end - items.start
+    step, computed_ns = _step_numbers(trace, items.issued_ns), items.end - items.start
     runs = _Runs(items.kind, cut, step, items.issued_ns, items.start, items.end, computed_ns).merge()
     runs = runs.select((runs.kind >= 0) & (runs.computed_ns >= _LEAST_PART * _usual_ns(runs)[runs.kind])).merge()
     stage, computing = np.full(len(runs.kind), -1), spans(items.start, items.end)
@@ -215,3 +215,7 @@ def _usual_ns(runs: _Runs) -> NDArray[np.float64]:
         if len(computed_ns):
             usual[kind] = computed_ns[np.searchsorted(np.cumsum(computed_ns), computed_ns.sum() / 2)]
     return usual
+
+
+def _step_numbers(trace: Trace, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    return steps(trace).numbers(steps(trace).issued(time_ns))

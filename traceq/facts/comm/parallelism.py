@@ -47,22 +47,21 @@ class PerStep:
 
 @frozen(eq=False)
 class IssuedCalls:
-    """C calls of one rank: `role` int64[C], `step` int64[C] into the steps, -1 between them; `backward` bool[C]."""
+    """C calls of one rank: `role` int64[C], `backward` bool[C]."""
 
     calls: Calls
     role: NDArray[np.int64]
     backward: NDArray[np.bool_]
-    step: NDArray[np.int64]
     num_steps: int
 
     def per_step(self, selected: NDArray[np.bool_]) -> PerStep:
         """Return the sums per step over the selected calls."""
-        selected = selected & (self.step >= 0)
+        selected = selected & (self.calls.step >= 0)
         num, elements = np.zeros(self.num_steps, np.int64), np.zeros(self.num_steps, np.int64)
-        np.add.at(num, self.step[selected], 1)
-        np.add.at(elements, self.step[selected], self.calls.elements[selected])
+        np.add.at(num, self.calls.step[selected], 1)
+        np.add.at(elements, self.calls.step[selected], self.calls.elements[selected])
         is_unknown = np.zeros(self.num_steps, np.bool_)
-        is_unknown[self.step[selected & (self.calls.elements < 0)]] = True
+        is_unknown[self.calls.step[selected & (self.calls.elements < 0)]] = True
         return PerStep(num, np.where(is_unknown, -1, elements))
 
     def of(self, *roles: int) -> NDArray[np.bool_]:
@@ -78,13 +77,12 @@ class IssuedCalls:
 def issued_calls(trace: Trace) -> IssuedCalls:
     """Return the calls of a rank with their roles and steps."""
     calls = collective_calls(trace)
-    step = _step_index(trace, trace.events.ts[calls.issued])
-    return IssuedCalls(calls, collective_roles(trace), issued_in_backward(trace), step, len(steps(trace)))
+    return IssuedCalls(calls, collective_roles(trace), issued_in_backward(trace), len(steps(trace)))
 
 
 def marks_per_step(trace: Trace, pattern: re.Pattern[str], *, outermost: bool = False) -> NDArray[np.int64]:
     """Return int64[S]: annotations of a name that begin in each step; `outermost` skips those nested in another."""
-    step = _step_index(trace, mark_times(trace, pattern, outermost=outermost))
+    step = steps(trace).issued(mark_times(trace, pattern, outermost=outermost))
     return np.bincount(step[step >= 0], minlength=len(steps(trace))).astype(np.int64)
 
 
@@ -111,14 +109,6 @@ def strategy_of(trace: Trace) -> tuple[str, str]:
     if not parts:
         return "none", "nothing reduces gradients, gathers parameters or exchanges activations"
     return " + ".join(name for name, _ in parts), "; ".join(rule for _, rule in parts)
-
-
-def _step_index(trace: Trace, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of the host's step at each time, -1 between steps."""
-    host = steps(trace).host
-    step = np.searchsorted(host[:, 0], time_ns, "right") - 1
-    inside = (step >= 0) & ((time_ns < host[step, 1]) | (not steps(trace).marked))
-    return np.where(inside, step, -1)
 
 
 def _largest_group(trace: Trace, calls: Calls) -> int:

@@ -19,7 +19,7 @@ from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 from traceq.regexes import regex
 
-__all__ = ["PointToPoint", "point_to_point", "step_numbers"]
+__all__ = ["PointToPoint", "point_to_point"]
 
 _SEND, _RECV = COLLECTIVE_NAMES.index("send"), COLLECTIVE_NAMES.index("recv")
 _OP = regex(r"^c10d::(send|recv_)$")
@@ -61,22 +61,12 @@ def point_to_point(trace: Trace) -> PointToPoint:
     return PointToPoint(
         is_send=calls.name[chosen] == _SEND,
         peer=_global_ranks(trace, calls, chosen, _peers(trace, rows, ops)),
-        step=step_numbers(trace, events.ts[rows]),
+        step=steps(trace).numbers(steps(trace).issued(events.ts[rows])),
         elements=calls.elements[chosen],
         issued_ns=events.ts[rows],
         start=start,
         end=end,
     )
-
-
-def step_numbers(trace: Trace, instants: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64[K]: number of the host's step at each instant, -1 between steps; 0 in a trace without steps."""
-    all_steps = steps(trace)
-    if not all_steps.marked:
-        return np.zeros(len(instants), np.int64)
-    index = np.searchsorted(all_steps.host[:, 0], instants, "right") - 1
-    inside = (index >= 0) & (instants < all_steps.host[index, 1])
-    return np.where(inside, all_steps.number[index], -1)
 
 
 def _enclosing_ops(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -98,10 +98,10 @@ def _reducing_batches(trace: Trace, issued: IssuedCalls) -> Counts:
     DDP broadcasts buffers in the forward pass that follows such a one: under no_sync, not in every micro-batch.
     """
     begins = np.sort(mark_times(trace, _FORWARDS, outermost=True))
-    reduces = issued.of(Role.GRADIENT) & (issued.step >= 0)
+    reduces = issued.of(Role.GRADIENT) & (issued.calls.step >= 0)
     passes = np.searchsorted(begins, trace.events.ts[issued.calls.issued[reduces]])
     _, first = np.unique(passes, return_index=True)
-    return np.maximum(np.bincount(issued.step[reduces][first], minlength=issued.num_steps), 1)
+    return np.maximum(np.bincount(issued.calls.step[reduces][first], minlength=issued.num_steps), 1)
 
 
 def unit_forwards(trace: Trace) -> Counts:
@@ -243,7 +243,7 @@ def _buckets(trace: Trace, issued: IssuedCalls, is_gradient: NDArray[np.bool_]) 
 
     A bucket is closed by the parameter that fills it: so all but the last hold at least 1 MiB (the first) or 25 MiB.
     """
-    sizes = [issued.calls.size[is_gradient & (issued.step == step)] for step in range(issued.num_steps)]
+    sizes = [issued.calls.size[is_gradient & (issued.calls.step == step)] for step in range(issued.num_steps)]
     forwards = micro_batches(trace).tolist()
     small = []
     for step_sizes, passes in zip(sizes, forwards, strict=True):

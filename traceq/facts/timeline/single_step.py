@@ -11,7 +11,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.select_events import select_events
 from traceq.facts.events.unrecorded_work import unrecorded_work
-from traceq.facts.timeline.steps import main_track, steps
+from traceq.facts.timeline.steps import main_track, step_of_work, steps
 from traceq.model import Category, OneStep, Trace
 
 __all__ = ["cut_to_step"]
@@ -38,7 +38,7 @@ def cut_to_step(trace: Trace, number: int) -> Trace:
         opens_ns=all_steps.opens_ns if index == 0 else None,
         unrecorded_ns=tuple((start, end) for start, end in unrecorded_work(trace).tolist()),
     )
-    mask = _host_rows(trace, host) | _device_rows(trace, host, window)
+    mask = _host_rows(trace, host) | _device_rows(trace, index)
     allocated_ns = trace.events.allocations.ts
     in_step = (allocated_ns >= host[0]) & (allocated_ns < host[1])
     return replace(trace, events=select_events(trace.events, mask, in_step), only=only)
@@ -55,11 +55,8 @@ def _host_rows(trace: Trace, host: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.asarray((begins | (is_open & (frames | spanning))) & ~np.isin(events.category, _DEVICE))
 
 
-def _device_rows(trace: Trace, host: NDArray[np.int64], window: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _device_rows(trace: Trace, index: int) -> NDArray[np.bool_]:
     """Return which rows of Events are device rows of the step: bool[N]."""
-    events, work = trace.events, device_work(trace)
-    launched = np.where(work.linked, events.ts[work.call], work.start)
-    begin, end = np.where(work.linked[:, None], host, window).T
-    mask = np.zeros(len(events), np.bool_)
-    mask[work.rows[(launched >= begin) & (launched < end)]] = True
+    mask = np.zeros(len(trace.events), np.bool_)
+    mask[device_work(trace).rows[step_of_work(trace) == index]] = True
     return mask

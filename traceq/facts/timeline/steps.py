@@ -16,11 +16,11 @@ from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.inference_marks import inference_marks
 from traceq.frozen import frozen
-from traceq.intervals import measure, spans
+from traceq.intervals import measure, span_index, spans
 from traceq.model import Category, OneStep, Trace
 from traceq.regexes import regex
 
-__all__ = ["WHOLE_TRACE", "Steps", "extent", "main_track", "steps"]
+__all__ = ["WHOLE_TRACE", "Steps", "extent", "main_track", "step_of_work", "steps"]
 
 WHOLE_TRACE = "whole trace"
 
@@ -80,6 +80,18 @@ class Steps:
         A step of an inference engine ends with its device work.
         """
         return len(self) == 1 and not self.is_cut and not self.labels
+
+    def issued(self, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the step in which the host was at each time: int64[N] into the steps, -1 before, between and after.
+
+        It is the step of what the host issued then: a call, a sync, a collective, and the device work that they launch,
+        whenever the device runs it. A trace without marks is one step.
+        """
+        return span_index(self.host, time_ns) if self.marked else np.zeros(len(time_ns), np.int64)
+
+    def numbers(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the trace's own numbers of steps by index: int64[N], -1 for -1."""
+        return np.where(index >= 0, self.number[index], -1)
 
     @property
     def counted(self) -> NDArray[np.bool_]:
@@ -160,6 +172,17 @@ def steps(trace: Trace) -> Steps:
         labels=labels,
     )
     return replace(result, partial=_is_partial(trace, result) | np.isin(result.names, list(trace.left_out)))
+
+
+@once_per_trace
+def step_of_work(trace: Trace) -> NDArray[np.int64]:
+    """Return the step that issued each piece of device work: int64[D] into the steps, -1 for none.
+
+    That in which the host launched it; of work whose launch is not recorded that in whose window it starts.
+    """
+    all_steps, work = steps(trace), device_work(trace)
+    launched = all_steps.issued(trace.events.ts[work.call])
+    return np.where(work.linked, launched, span_index(all_steps.window, work.start))
 
 
 def _labels(trace: Trace, rows: NDArray[np.int64]) -> tuple[str, ...]:
