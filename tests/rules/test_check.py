@@ -380,6 +380,14 @@ def test_a_trace_that_ends_early_cannot_pass(shell: Shell, tmp_path: Path) -> No
     assert str(trace) in err
 
 
+def test_a_folder_with_two_of_eight_ranks_cannot_pass(shell: Shell, tmp_path: Path) -> None:
+    for rank in (0, 3):
+        write(tmp_path / f"rank{rank}.json", *gpu_events(), **world(rank, 8))
+    code, out, err = shell(tmp_path, "--rule", "htod == 0")
+    assert (code, out) == (1, "")
+    assert "traces of 2 of its 8 ranks; expected all of them" in err
+
+
 def test_a_recording_with_a_missing_rank_cannot_pass(shell: Shell, tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     phases = ("## forward ##", "## backward ##")

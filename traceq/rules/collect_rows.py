@@ -55,8 +55,14 @@ class RankRows:
 
 
 def refuse_missing_ranks(run: Run, path: Place) -> None:
-    """Raise UnreadableInput for a recording that lacks the trace of a rank: a rule may be broken there."""
-    num_ranks = run.manifest.num_ranks_of(run.arm) if run.manifest and path.is_dir() else len(run.traces)
+    """Raise UnreadableInput for a folder that lacks the trace of a rank: a rule may be broken there.
+
+    A single file is what its rank did.
+    """
+    if not path.is_dir():
+        return
+    world_size = max((trace.world_size for trace in run.traces), default=0)
+    num_ranks = run.manifest.num_ranks_of(run.arm) if run.manifest else world_size
     if len(run.traces) < num_ranks:
         raise UnreadableInput(run.path, f"traces of {len(run.traces)} of its {num_ranks} ranks", "all of them")
 

@@ -49,8 +49,13 @@ class ArrivalWaits:
         return shortest
 
 
-def arrival_waits(issued: JobCollectives, instances: Instances, clocks: Clocks) -> ArrivalWaits:
-    """Return the waits by starts on one clock, or by durations minus the shortest where clock offsets are unknown."""
+def arrival_waits(
+    issued: JobCollectives, instances: Instances, clocks: Clocks, *, are_all_read: bool = True
+) -> ArrivalWaits:
+    """Return the waits by starts on one clock, or by durations minus the shortest where clock offsets are unknown.
+
+    Where not all ranks of the job are read, none is known of groups that have others, or of which that is not known.
+    """
     calls = instances.call
     ran = (calls >= 0) & (issued.columns.start[calls] >= 0) if len(issued) else calls >= 0
     for_all = ~ran | np.isin(issued.columns.name[calls] if len(issued) else calls, BARRIER_LIKE)
@@ -64,7 +69,7 @@ def arrival_waits(issued: JobCollectives, instances: Instances, clocks: Clocks) 
     by_duration = duration - np.where(ran, duration, most).min(axis=1, keepdims=True, initial=most)
     wait = np.where(clocks.is_known[instances.group][:, None], by_start, by_duration)
     wait = np.where(ran, np.clip(wait, 0, np.maximum(duration, 0)), -1)
-    complete = np.asarray(ran.sum(axis=1) == issued.active.sum(axis=1)[instances.group])
+    complete = np.asarray(ran.sum(axis=1) == _num_needed(issued, instances, are_all_read=are_all_read))
     possible = complete.copy()
     for group in sorted_unique(instances.group[complete & ~clocks.is_known[instances.group]]).tolist():
         rows = complete & (instances.group == group)
@@ -72,6 +77,15 @@ def arrival_waits(issued: JobCollectives, instances: Instances, clocks: Clocks) 
         possible[rows] = _is_possible(wait[rows][:, ranks], start[rows][:, ranks], duration[rows][:, ranks])
     counted = possible & ~_is_first(instances, complete)
     return ArrivalWaits(instances, complete, possible, counted, wait, duration)
+
+
+def _num_needed(issued: JobCollectives, instances: Instances, *, are_all_read: bool) -> NDArray[np.int64]:
+    """Return how many ranks the group of each instance has: int64[B]."""
+    if not len(issued):
+        return np.zeros(len(instances), np.int64)
+    sizes = np.where(instances.call >= 0, issued.columns.group_size[instances.call], -1).max(axis=1, initial=-1)
+    num_active: NDArray[np.int64] = issued.active.sum(axis=1)[instances.group]
+    return num_active if are_all_read else np.where(sizes > 0, sizes, num_active + 1)
 
 
 def _is_possible(wait: NDArray[np.int64], start: NDArray[np.int64], duration: NDArray[np.int64]) -> bool:

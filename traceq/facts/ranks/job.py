@@ -101,7 +101,8 @@ class Job:
     @cached_property
     def waits(self) -> ArrivalWaits:
         """Arrival waits in collectives that need all ranks."""
-        return arrival_waits(self.issued, self.instances, self.clocks)
+        are_all_read = len(self.ranks) >= max((rank.world_size for rank in self.ranks), default=0)
+        return arrival_waits(self.issued, self.instances, self.clocks, are_all_read=are_all_read)
 
     @cached_property
     def messages(self) -> MessageTimes:
