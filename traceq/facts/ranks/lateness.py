@@ -1,7 +1,8 @@
 """Cause of one rank's lateness: the cell of its step with the largest excess over the other ranks, and its contents.
 
 A device with a queue of work hides what its host does, but not from the ranks that wait for what it launches late:
-where the host itself exceeds the others by more, that is the cause.
+where the host itself exceeds the others by more, that is the cause. Its waits for its own device are none of its work:
+what holds the device is, which may be work that the trace does not show.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from traceq.regexes import regex
 
 __all__ = ["HOST", "Lateness", "PhaseCategory", "busy_ns", "cells_of", "lateness"]
 
-_NO_CAUSE = (TimeCategory.EXPOSED_COMM, TimeCategory.TAIL, TimeCategory.UNRECORDED)
+_NO_CAUSE = (TimeCategory.EXPOSED_COMM, TimeCategory.TAIL)
 _COMPUTES = (TimeCategory.COMPUTE, TimeCategory.CPU_COMPUTE)
 _ON_DEVICE = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_MEMCPY, TimeCategory.SPIN_WAIT, TimeCategory.LAUNCH_LATENCY)
 _IN_A_CALL = (TimeCategory.SYNC_WAIT, TimeCategory.ALLOC_WAIT)
@@ -65,7 +66,7 @@ class Lateness:
 
     `phase` and `category` take `excess_ns` more per step, or the host as a whole ("" and `HOST`); within them `what`, a
     kernel, a call, a host op or Python, takes `what_excess_ns` more; `line`, "" where the trace has none; `before`, the
-    op that follows the longest interval in Python, "" for anything else.
+    op that follows the longest interval in Python, "" for anything else. `share_pct` of the late rank's step it is.
     """
 
     phase: str
@@ -75,6 +76,7 @@ class Lateness:
     what_excess_ns: int
     line: str
     before: str
+    share_pct: float = 0.0
 
 
 def busy_ns(cells: Mapping[PhaseCategory, float]) -> int:
@@ -95,12 +97,16 @@ def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]
     others = [rank for rank in cells if rank != late]
     chosen = sorted_unique(np.linspace(0, len(others) - 1, min(len(others), _MAX_COMPARED)).round().astype(np.int64))
     compared = (late, *(others[index] for index in chosen.tolist()))
+    step_ns = max(sum(late_cells.values()), 1)
     host, host_ns = _largest_excess(query(_named_host_contents, [(rank, None) for rank in compared]))
     if host_ns > _MUCH_MORE * max(map(excess.__getitem__, more), default=0.0):
         line, before = query(_line_and_next_op, [(late, (None, host))])[0]
-        return Lateness("", HOST, round(host_ns), host, round(host_ns), line, before)
+        return Lateness("", HOST, round(host_ns), host, round(host_ns), line, before, 100 * host_ns / step_ns)
     causes: list[tuple[float, PhaseCategory, str, float]] = []
     for cell in more[:_MOST_CELLS]:
+        if cell[1] == TimeCategory.UNRECORDED:  # no host and no recorded kernel has any part in it
+            causes.append((excess[cell], cell, "", 0.0))
+            break
         contents = query(_contents, [(rank, cell) for rank in compared])
         what, what_ns = _largest_excess(contents)
         explained_ns = max(_host_excess(contents), what_ns)
@@ -113,7 +119,8 @@ def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]
         return None
     line, before = query(_line_and_next_op, [(late, (cell, what))])[0]
     phase, category = cell[0], TimeCategory(cell[1]).name.lower()
-    return Lateness(phase, category, round(cell_ns), what, round(min(what_ns, cell_ns)), line, before)
+    what_ns = round(min(what_ns, cell_ns))
+    return Lateness(phase, category, round(cell_ns), what, what_ns, line, before, 100 * cell_ns / step_ns)
 
 
 def cells_of(trace: Trace) -> dict[PhaseCategory, float]:
@@ -169,11 +176,13 @@ def _contents(trace: Trace, cell: PhaseCategory) -> dict[str, float]:
 
 
 def _named_host_contents(trace: Trace, _: None) -> dict[str, float]:
-    """Return ns of a counted step of the host's by op, and in Python by annotation.
+    """Return ns of a counted step of the host's by op, and in Python by annotation, without waits for its device.
 
     Python outside of annotations is left out: there the main thread may wait for the backward pass of another thread.
     """
-    all_ns = _host_op_ns(trace, host := _host_spans(trace))
+    host, calls = _host_spans(trace), blocking_calls(trace)
+    waits = spans(calls.start[~calls.is_alloc], calls.end[~calls.is_alloc])
+    all_ns = _host_op_ns(trace, subtract(host, waits))
     return {name: ns / len(host) for name, ns in all_ns.items() if name != PYTHON}
 
 
@@ -254,7 +263,7 @@ def _line_and_next_op(trace: Trace, cause: tuple[PhaseCategory | None, str]) -> 
     cell, what = cause
     partition = activity(trace)
     pieces = np.empty(0, np.int64) if cell is None else _pieces(trace, cell)[0]
-    if cell is not None and (cell[1] in _ON_DEVICE or len(pieces) == 0):
+    if cell is not None and (cell[1] in (*_ON_DEVICE, TimeCategory.UNRECORDED) or len(pieces) == 0):
         return "", ""
     if cell is not None and cell[1] in _IN_A_CALL:
         calls = blocking_calls(trace)
