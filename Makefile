@@ -19,7 +19,7 @@ export PYTEST_DISABLE_PLUGIN_AUTOLOAD := 1
 
 demo: $(VENV)/.demo ## record a check, and one of known cost, on two CPU ranks and say what each costs
 	@run=traceq-runs/demo-$$(date +%Y%m%d-%H%M%S) && \
-	$(BIN)/traceq record --recipe fixtures/demo.py --ranks 2 --device cpu --steps 128 --out $$run > /dev/null && \
+	$(BIN)/traceq record --recipe fixtures/demo.py --ranks 2 --device cpu --until decided --max-minutes 0.75 --out $$run > /dev/null && \
 	$(BIN)/traceq diff $$run --html $$run/diff.html && \
 	$(BIN)/traceq diff $$run
 

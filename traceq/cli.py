@@ -20,7 +20,12 @@ _HELP, _HELP_COLUMNS = ("--help", "-h"), 80
 
 
 def _run(words: list[str]) -> None:
-    """Run a command. What is plain is done here; typer, whose import takes longer than that, does everything else."""
+    """Run a command, `show` for a path alone.
+
+    What is plain is done here; typer, whose import takes longer than that, does everything else.
+    """
+    if words and words[0] not in SUMMARIES and ("/" in words[0] or ".json" in words[0] or os.path.exists(words[0])):
+        words = ["show", *words]
     name, rest = (words[0], words[1:]) if words and words[0] in SUMMARIES else ("", words)
     is_plain = sys.platform != "win32" and "_TRACEQ_COMPLETE" not in os.environ  # typer expands patterns, and completes
     if is_plain and len(rest) == 1 and rest[0] in _HELP and _is_wide():
@@ -35,7 +40,7 @@ def _run(words: list[str]) -> None:
             sys.exit(0)
     from traceq.typer_app import app
 
-    app(prog_name="traceq")
+    app(words, prog_name="traceq")
 
 
 def _stored_help(name: str) -> str:

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 __all__ = ["SUMMARIES"]
 
 SUMMARIES: Mapping[str, str] = {
-    "cache": "Show the cache of large folders' ranks",
-    "check": "Check that rules hold on every rank",
-    "crosscheck": "Compare with HTA and Perfetto",
+    "show": "Show what a trace holds",
+    "record": "Record a training job as it is, or a recipe",
     "diff": "Say what a change costs a step",
-    "export": "Write a run for other programs",
-    "mcp": "Serve an agent",
+    "whatif": "Say what a step would be without its waits, or with faster parts",
+    "check": "Check that rules hold on every rank",
     "open": "Show a run in the Perfetto UI, zoomed to the slowest step or costliest sync",
     "query": "Ask a run in SQL (DuckDB)",
+    "export": "Write a run for other programs",
     "recipes": "List the recipes, or show one",
-    "record": "Record a training job as it is, or a recipe",
-    "show": "Show what a trace holds",
-    "whatif": "Say what a step would be without its waits, or with faster parts",
+    "mcp": "Serve an agent",
+    "crosscheck": "Compare with HTA and Perfetto",
+    "cache": "Show the cache of large folders' ranks",
 }
-"""Name of each command, which is that of its module, and how its docstring begins: listed without importing any."""
+"""Name of each command, in order of use, and how its docstring begins: listed without importing any."""

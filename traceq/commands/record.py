@@ -121,7 +121,9 @@ def command(
         help="Say where ranks stand that make no progress for as long, and end those that traceq started; 0: never.",
         show_default="30",
     ),
-    out: Path | None = typer.Option(None, "--out", help="The run's folder.", show_default="traceq-runs/RECIPE-TIME"),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", help="The run's folder.", show_default="traceq-runs/RECIPE-TIME"
+    ),
     overwrite: bool = typer.Option(
         False, "--overwrite", help="Replace a run that is in --out; else the new one is in a folder beside it, OUT-2."
     ),
