@@ -31,7 +31,7 @@ def rows(table: Table) -> list[dict[str, Cell]]:
 
 
 def syncs_in_forward(arm: str) -> list[dict[str, Cell]]:
-    (table,) = analyze(traceq.read(RUN / arm), "syncs").tables
+    table, _ = analyze(traceq.read(RUN / arm), "syncs").tables
     return [row for row in rows(table) if row["phase"] == "forward"]
 
 
@@ -46,7 +46,7 @@ def test_the_switched_off_check_reads_nothing(arm: str) -> None:
 
 
 def test_the_metrics_are_read_five_times_a_step_after_the_step() -> None:
-    (table,) = analyze(traceq.read(RUN / "off"), "syncs").tables
+    table, _ = analyze(traceq.read(RUN / "off"), "syncs").tables
     assert {(row["rank"], row["phase"], row["num"]) for row in rows(table)} == {
         (0, "sync_gather", 10),
         (1, "sync_gather", 10),
@@ -58,7 +58,7 @@ def test_all_reduced_bytes_are_the_parameters() -> None:
     assert run.manifest is not None
     num_parameters = run.manifest.environment["num_parameters"]
     assert isinstance(num_parameters, int)
-    (table,) = analyze(run, "collectives").tables
+    table, _ = analyze(run, "collectives").tables
     reduced = {
         row["rank"]: row["bytes"] for row in rows(table) if row["name"] == "all_reduce" and row["phase"] == "bwd"
     }

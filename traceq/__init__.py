@@ -5,7 +5,7 @@
 >>> run
 <Run fixtures/outlier_ab/on: arm on, ranks 0-1, 41,514 events>
 >>> traceq.analyze(run, "syncs")
-<Report syncs: 0 findings; tables: syncs>
+<Report syncs: 0 findings; tables: syncs, syncs_steps>
 
 `read` reads a trace, a folder of rank traces or a recorded run; `analyze` and `diff` answer the questions of
 `traceq show` and `traceq diff` about it; `analyses` lists what can be asked; `record` records a training loop.

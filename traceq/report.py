@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, fields, replace
 from operator import attrgetter
@@ -16,12 +17,15 @@ from traceq.units import Unit
 
 __all__ = [
     "BECOMES",
+    "MOST_LEADS",
+    "MOST_WORDS",
     "Cell",
     "Column",
     "Finding",
     "Report",
     "Sheet",
     "Source",
+    "StepTime",
     "SyncSite",
     "Table",
     "Unknown",
@@ -36,6 +40,10 @@ _COLUMN = "column"
 BECOMES = " → "
 """Between two names in a cell of which the second replaced the first: both are cut where there is little room."""
 
+MOST_LEADS, MOST_WORDS = 3, 20
+"""Findings that lead the first screen, and words of each."""
+_NOTABLE = 0.01
+"""Part of a step from which a gain is one."""
 _MOST_KEYS = 8
 """Columns that the repr of a table lists."""
 
@@ -200,7 +208,9 @@ class Finding:
 
     `severity`: high, medium or low. `ns` of a step that its remedy is about; 0 where it is no matter of time. `key` of
     the row it is about, and `site` where that is one of `syncs`. It explains findings with a code in `instead_of`, and
-    those about syncs of a kind in `instead_of_syncs`, better than they do.
+    those about syncs of a kind in `instead_of_syncs`, better than they do. `lead` says what it is and what to do in at
+    most 20 words, `evidence` what it rests on. `gain`: by how many ns the job's step would be shorter, at least and at
+    most; None where that is not known.
     """
 
     code: str
@@ -211,6 +221,21 @@ class Finding:
     instead_of: tuple[str, ...] = ()
     instead_of_syncs: tuple[str, ...] = ()
     site: SyncSite | None = None
+    lead: str = ""
+    evidence: str = ""
+    gain: tuple[int, int] | None = None
+
+    @property
+    def headline(self) -> str:
+        """Its lead; where it has none, the first words of its text."""
+        words = (self.lead or re.split(r"; (?![^(]*\))", self.text)[0]).split()
+        return " ".join(words[:MOST_WORDS]) + ("…" if len(words) > MOST_WORDS else "")
+
+    @property
+    def line(self) -> str:
+        """The line of source that it is about, `file.py:7`; "" for none."""
+        named = re.search(r"[\w./-]+\.py:\d+", f"{self.site.line if self.site else ''} {self.lead}")
+        return named[0] if named else ""
 
     def supersedes(self, other: Finding) -> bool:
         """Return whether this explains better, for a part of its time, what another finding is about."""
@@ -261,11 +286,25 @@ class Report:
 
 
 @frozen
+class StepTime:
+    """Mean, shortest and longest of `num` steps, ns, each the mean of all ranks; of unprofiled ones the slowest rank's.
+
+    `is_step`: the trace has steps; else it is one.
+    """
+
+    mean_ns: float
+    least_ns: float
+    most_ns: float
+    num: int
+    is_step: bool = True
+
+
+@frozen
 class Source:
     """What was read; `device` and `torch` are "" where the trace does not say, `step` is set where it has only one.
 
     `lacks_device_rows`: the job has a device, and a trace has none of its rows. `rows_of`: the ranks whose rows tables
-    have, which stand for the others; empty where they have those of all.
+    have, which stand for the others; empty where they have those of all. `traced` and `unprofiled` steps, None without.
     """
 
     path: str
@@ -278,6 +317,8 @@ class Source:
     step: int | None = None
     lacks_device_rows: bool = False
     rows_of: tuple[int, ...] = ()
+    traced: StepTime | None = None
+    unprofiled: StepTime | None = None
 
 
 @frozen
@@ -311,6 +352,38 @@ class Sheet:
             return sum(other.ns for other in self.findings if other.supersedes(finding))
 
         return tuple(finding for finding in self.findings if not finding.ns or 2 * explained_ns(finding) < finding.ns)
+
+    @property
+    def leads(self) -> tuple[Finding, ...]:
+        """What one can act on: errors and what questions the rest, then by what the step gains, then by time.
+
+        Of several about one line of source only the first.
+        """
+
+        def order(finding: Finding) -> tuple[bool, bool, int, int, int]:
+            gain = self.gain(finding)
+            least_ns, most_ns = gain or (0, 0)
+            return not (gain is None and finding.severity == "high"), gain is None, -least_ns, -most_ns, -finding.ns
+
+        leads: list[Finding] = []
+        for finding in sorted((each for each in self.top_findings if not self._gains_nothing(each)), key=order):
+            if not finding.line or all(finding.line != other.line for other in leads):
+                leads.append(finding)
+        return tuple(leads)
+
+    @property
+    def without_gain(self) -> tuple[Finding, ...]:
+        """Findings without which the step would be as long."""
+        return tuple(filter(self._gains_nothing, self.top_findings))
+
+    def gain(self, finding: Finding) -> tuple[int, int] | None:
+        """Return what the job's step gains; at least nothing where ranks are missing, which may be later."""
+        is_part = 0 < len(self.source.ranks) < self.source.world_size
+        return (0, finding.gain[1]) if finding.gain is not None and is_part else finding.gain
+
+    def _gains_nothing(self, finding: Finding) -> bool:
+        step_ns = self.source.traced.mean_ns if self.source.traced else 0.0
+        return finding.gain is not None and finding.gain[1] < max(_NOTABLE * step_ns, 1)
 
     @property
     def unknown(self) -> tuple[Unknown, ...]:

@@ -9,6 +9,7 @@ from enum import Enum
 __all__ = [
     "Unit",
     "bar",
+    "format_ends",
     "format_range",
     "format_ranks",
     "format_value",
@@ -51,6 +52,15 @@ def format_range(least: float, most: float, unit: Unit, grain: float) -> str:
     """Return `2.60 ms to 64.8 ms`; only the least where the ends are less than `grain` apart."""
     text = format_value(least, unit)
     return text if most - least < grain else f"{text} to {format_value(most, unit)}"
+
+
+def format_ends(least: float, most: float, unit: Unit) -> str:
+    """Return `4.6 to 8.5 ms`, `up to 19 %` from 0, one value where both read the same."""
+    texts = [format_value(value, unit) for value in (least, most)]
+    if texts[0] == texts[1]:
+        return texts[0]
+    (number, _, first), (_, _, last) = (text.rpartition(" ") for text in texts)
+    return f"up to {texts[1]}" if not least else f"{number if number and first == last else texts[0]} to {texts[1]}"
 
 
 def bar(percent: float, width: int = 12) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builder import Event, annotation, build, comms, frame, kernel, launch, op, step, table, world
+from builder import Event, annotation, build, call, comms, frame, kernel, launch, op, step, table, world
 
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._worst_rank import on_the_worst_rank
@@ -696,3 +696,40 @@ def test_what_a_rank_saves_counts_beyond_what_it_waits_for_others(
     assert slack_by_rank(job) == {0: 210_000, 1: 0}
     (finding,) = on_the_worst_rank(job, (saving(each) if each else None for each in ns), slack_by_rank(job))
     assert (finding.text, finding.severity) == (f"removing this wait {text}", severity)
+
+
+@pytest.mark.parametrize("gap_us", [0, 2_400])
+def test_a_host_that_waits_for_its_own_device_is_not_what_makes_a_rank_late(gap_us: int) -> None:
+    """Work that no trace shows holds one device before each of its kernels; its host sits in `aten::to` meanwhile."""
+
+    def rank_of(number: int, gap: int) -> Trace:
+        rows: list[Event] = []
+        for begin in (0, 20_000, 40_000):
+            corr, end = 100_000 + begin, begin + 10
+            rows += [step(begin, 20_000, begin // 20_000), *of_phase("forward", begin, 15_000)]
+            for index in range(4):
+                start = end + 5 + gap
+                rows += [launch(begin + 2 + 2 * index, 1, corr + index), kernel("gemm", start, 300, corr + index)]
+                end = start + 300
+            rows += [
+                op("aten::to", begin + 20, end - begin),
+                call("cudaStreamSynchronize", begin + 21, end - begin - 5),
+            ]
+            start = end + 40 if gap else begin + 1_300
+            rows += met_at(start, max(start + 20, begin + 11_000), corr + 50)
+        return build(*rows, **world(number, 2))
+
+    def of_phase(name: str, start: int, dur: int) -> list[Event]:
+        return [annotation(f"## {name} ##", start, dur)]
+
+    def met_at(start: int, end: int, corr: int) -> list[Event]:
+        return [
+            comms("allreduce", start - 8, 2, (1000, 1000)),
+            launch(start - 7, 1, corr),
+            kernel(NCCL, start, end - start, corr, stream=20),
+        ]
+
+    findings = analyze(Run("job", (rank_of(0, 0), rank_of(1, gap_us))), "ranks").findings
+    text = findings[0].text if findings else ""
+    assert "its host" not in text
+    assert ("its device is held for" in text) == bool(gap_us)

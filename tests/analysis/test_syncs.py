@@ -42,7 +42,7 @@ def test_what_is_not_known_is_no_saving_of_0() -> None:
     assert (row["label"], row["replay_ns"], row["most_replay_ns"]) == ("unknown", None, None)
     (view,) = syncs_of(steps_that_wait(5_000, 3_000)).views
     headings = [column.heading for column in view.non_empty_columns.columns]
-    assert headings[-3:] == ["blocked per step", "unrecorded per step", "label"]
+    assert headings[-3:] == ["blocked per step", "unrecorded per step", "effect"]
 
 
 def test_a_sync_without_such_waits_has_no_column_for_them() -> None:

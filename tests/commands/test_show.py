@@ -195,8 +195,8 @@ def test_the_step_with_stacks_of_a_recording_names_the_trace_to_show_and_has_no_
     assert shown.code == 0
     assert f"\ntraceq: note: {arm}/rank0.stacks.json.gz: the one step of a recording " in f"\n{shown.err}"
     assert f"show {arm}/rank0.json.gz instead" in shown.err
-    assert "\n* " not in shown.out
-    assert "\n* " in traceq("show", arm / "rank0.json.gz").out
+    assert "\n1  " not in shown.out
+    assert "\n1  " in traceq("show", arm / "rank0.json.gz").out
 
 
 @pytest.mark.parametrize("path", ["outlier_ab", "outlier_ab/on", "example/job"])
@@ -256,3 +256,9 @@ def test_what_a_recording_lacks_is_no_option_of_it() -> None:
     out = traceq("show", FIXTURES / "outlier_ab", "--full").out
     assert "Not in a recording of traceq: " in out
     assert "a torch.profiler of your own has them (" in out
+
+
+def test_a_path_alone_is_shown() -> None:
+    job = FIXTURES / "example" / "job"
+    assert traceq(job).out == traceq("show", job).out
+    assert "no such file" in traceq("missing.json.gz").err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from traceq.compare.tables import causes_table
 from traceq.renderers.diff_text import print_diffs
 from traceq.renderers.one_screen import MOST_LINES, print_screen
 from traceq.renderers.text import SHORT_LINE, open_console, print_table
-from traceq.report import Column, Sheet, Table
+from traceq.report import Column, Finding, Report, Sheet, Source, StepTime, Table
 from traceq.units import Unit
 
 OURS = [pytest.param(path, id=path.name) for path in (*sorted(FIXTURES.glob("example/*")), FIXTURES / "outlier_ab")]
@@ -50,14 +51,14 @@ def test_a_report_is_one_screen_and_cuts_no_line_number(path: Path) -> None:
     assert screen(result, 100).count("\n") <= MOST_LINES
     narrow = screen(result, 80)
     assert max(map(len, narrow.splitlines())) <= 80 + 1  # a word as long as the path of a trace
-    for view in (view for report in result.reports for view in report.views):
+    for view in (view for report in result.reports for view in report.first or report.views):
         check_lines(view, narrow)
 
 
 @pytest.mark.parametrize(("name", "is_lost"), [("no_device_rows.json", True), ("groups.json", False)])
 def test_a_trace_without_rows_of_its_device_says_first_that_no_bottleneck_is_known(name: str, is_lost: bool) -> None:
-    _, second, *_ = screen(sheet_of(FIXTURES / "kinds" / name), 200).splitlines()
-    assert second.startswith("What the device does is not recorded: no bottleneck of it can be named.") == is_lost
+    _, _, third, *_ = screen(sheet_of(FIXTURES / "kinds" / name), 200).splitlines()
+    assert third.startswith("What the device does is not recorded: no bottleneck of it can be named.") == is_lost
 
 
 def check_lines(view: Table, narrow: str) -> None:
@@ -104,16 +105,16 @@ def test_the_first_screen_is_what_matters_and_full_is_all() -> None:
     assert "\nSteps\n" in full
     assert "Host ops by self time" in full
     assert full.count("\n") > 2 * short.count("\n")
-    assert re.search(r"\nMore: --full \(\d+ more tables\), --only NAME; the timeline: traceq open .*/on\n$", short)
+    assert re.search(r"\nNext: traceq open PATH, --full \(\d+ more tables\), --only NAME\n$", short)
     only = traceq("show", "--only", "host", FIXTURES / "outlier_ab" / "on").out
     assert "Host ops by self time" in only
-    assert "More:" not in only
+    assert "Next:" not in only
 
 
 @pytest.mark.parametrize("words", [("show", "outlier_ab/on"), ("show", "example/job"), ("diff", "outlier_ab")])
 def test_sentences_are_wrapped_to_a_width_that_is_asked_for_and_else_are_lines(words: tuple[str, str]) -> None:
     command, path = words
-    lines = traceq(command, FIXTURES / path).out.splitlines()
+    lines = traceq(command, FIXTURES / path, *(["--full"] if command == "show" else [])).out.splitlines()
     wrapped = traceq(command, FIXTURES / path, "--width", "60").out.splitlines()
     assert max(map(len, lines)) > 140
     assert max(len(line) for line in wrapped if "/" not in line) <= 60  # no path is broken
@@ -159,3 +160,40 @@ def test_of_a_table_without_rows_its_note_is_printed_without_headings() -> None:
     table = Table("facts", "Facts", (Column("arm", "arm"),), (), note="moments: float32 in all arms.")
     print_table(table, open_console(file, 80, is_terminal=False))
     assert file.getvalue() == "Facts\n  moments: float32 in all arms.\n"
+
+
+def a_sheet(*findings: Finding) -> Sheet:
+    source = Source("job", 1, (0,), 1, "cuda", "", traced=StepTime(10e6, 10e6, 10e6, 1))
+    return Sheet(source, (Report("found", findings=findings),))
+
+
+def test_leads_are_by_what_the_step_gains_and_what_questions_the_rest_is_first() -> None:
+    waits = Finding("straggler", "high", "", 8_000_000, lead="rank 1 late", gain=(200_000, 300_000))
+    sync = Finding("costly_sync", "high", "", 900_000, lead="sync at a.py:3: remove it", gain=(900_000, 900_000))
+    bound = Finding("device_bound", "low", "", 9_700_000, lead="device-bound")
+    cold = Finding("cold_start", "high", "", 1_000_000, lead="cold start")
+    assert a_sheet(bound, waits, sync, cold).leads == (cold, sync, waits, bound)
+
+
+def test_what_gains_less_than_a_hundredth_of_the_step_is_no_lead() -> None:
+    little = Finding("costly_sync", "high", "", 12_000, lead="sync at a.py:3: remove it", gain=(12_000, 12_000))
+    bound = Finding("device_bound", "low", "", 9_700_000, lead="device-bound, 97 %: only faster work saves much")
+    result = a_sheet(little, bound)
+    assert (result.leads, result.without_gain) == ((bound,), (little,))
+    lines = screen(result, 80).splitlines()
+    assert [line for line in lines if "sync" in line] == ["Little or nothing to gain: sync at a.py:3"]
+
+
+def test_two_leads_are_not_about_one_line() -> None:
+    removed = Finding("costly_sync", "high", "", 900_000, lead="sync at a.py:3: remove it", gain=(900_000, 900_000))
+    left = Finding("free_sync", "low", "", 800_000, lead="sync at a.py:3: leave it", gain=(800_000, 800_000))
+    assert a_sheet(left, removed).leads == (removed,)
+
+
+def test_with_ranks_missing_it_is_known_only_what_a_step_gains_at_most() -> None:
+    sync = Finding("costly_sync", "high", "", 900_000, lead="sync at a.py:3: remove it", gain=(900_000, 900_000))
+    whole = a_sheet(sync)
+    part = replace(whole, source=replace(whole.source, world_size=8))
+    assert (whole.gain(sync), part.gain(sync)) == ((900_000, 900_000), (0, 900_000))
+    assert "up to 900 us" in screen(part, 80)
+    assert "1 of 8 ranks (0)" in screen(part, 80)

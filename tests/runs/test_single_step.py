@@ -111,7 +111,7 @@ def test_ranks_that_lack_the_step_are_left_out_and_named() -> None:
 
 
 def test_show_says_which_step_it_is_about() -> None:
-    shown = traceq("show", JOB, "--step", "2")
+    shown = traceq("show", JOB, "--step", "2", "--full")
     assert "fixtures/example/job · step 2 · " in shown.out
     assert "whole trace" not in shown.out
     assert "sum of 2 ranks, step 2" in shown.out

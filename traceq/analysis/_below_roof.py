@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -194,14 +195,27 @@ def _finding(job: Job, index: int, op: _SlowOp, saving: Saving | None, gain: Job
     if saving is None:
         gain_ns = round(float(op.gain_ns.mean()))
         says = f"{format_value(gain_ns, Unit.NS)} less; what {the_step(steps)} gains is not known"
-        return Finding("below_roof", "medium", _sentence(job, op, says), gain_ns, op.key)
+        return Finding(
+            "below_roof", "medium", _sentence(job, op, says), gain_ns, op.key, lead=_lead(op), gain=(0, gain_ns)
+        )
     saved = saving_words(saving, float(step_lengths(steps).mean()))
     if gain is not None:
         says, severity = f"which saves {gained_words(saved, gain)} (replay)", "low" if gain.is_nothing else "medium"
-        return Finding("below_roof", severity, _sentence(job, op, says), saving.least_ns, op.key)
+        finding = Finding("below_roof", severity, _sentence(job, op, says), saving.least_ns, op.key)
+        return replace(finding, lead=_lead(op), gain=gain.saved_ns)
     term = "replay of this rank alone" if len(job.ranks) > 1 else replay_term(job)
     says = f"which makes {the_step(steps)} {saved} shorter by {term}"
-    return Finding("below_roof", "medium", _sentence(job, op, says), saving.least_ns, op.key)
+    finding = Finding("below_roof", "medium", _sentence(job, op, says), saving.least_ns, op.key)
+    return replace(finding, lead=_lead(op), gain=(saving.least_ns, saving.most_ns))
+
+
+def _lead(slow: _SlowOp) -> str:
+    rows = list(slow.rows.values())
+    roofed, ns = _together(rows, slow.peaks), sum(row.own_step_ns for row in rows)
+    share = format_value(100 * roofed.least_ns / ns, Unit.PERCENT)
+    is_slower = slow.target != slow.first.dtype
+    remedy = "try torch.set_float32_matmul_precision('high')" if is_slower else "a well-tuned kernel is faster"
+    return f"{slow.first.op} in {slow.first.phase} reaches {share} of its {roofed.roof} roof: {remedy}"
 
 
 def _sentence(job: Job, slow: _SlowOp, gain: str) -> str:

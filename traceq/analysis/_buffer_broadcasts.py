@@ -75,7 +75,8 @@ def buffer_broadcasts(trace: Trace) -> BufferBroadcasts:
         f"{per_step(all_steps)} ({share}) in which nothing computes; with broadcast_buffers=False each rank keeps its "
         "own, as statistics of batch norm may be"
     )
-    return BufferBroadcasts(True, Finding("buffer_broadcasts", "medium", text, round(float(lost.mean()))))
+    ns, lead = round(float(lost.mean())), "DDP sends buffers before each forward pass: try broadcast_buffers=False"
+    return BufferBroadcasts(True, Finding("buffer_broadcasts", "medium", text, ns, lead=lead, gain=(0, ns)))
 
 
 def least_of_job(job: Job, of_ranks: Sequence[BufferBroadcasts]) -> list[Finding | None]:

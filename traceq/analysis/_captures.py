@@ -37,4 +37,5 @@ def capture_finding(trace: Trace) -> Finding | None:
         f"the host captures {captured_words(num_captured_graphs(trace))} for {format_value(ns, Unit.NS)} "
         f"{per_step(all_steps)} ({share}), once: what is launched into a graph does not run then; trace later steps"
     )
-    return Finding("graph_capture", "medium", text, round(ns))
+    lead = f"the steps capture {captured_words(num_captured_graphs(trace))}, once: trace later steps"
+    return Finding("graph_capture", "medium", text, round(ns), lead=lead)

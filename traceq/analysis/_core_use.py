@@ -152,6 +152,8 @@ def core_findings(job: Job) -> Iterator[Finding]:
             f"busy machine: processes outside the job keep {_cores(basis.other_cores)} of {cores} cores busy; a thread "
             f"of the step waits {basis.wait_words} for a core: compare only arms in turns{_fewer_threads(basis)}",
             basis.wait_ns,
+            lead=f"busy machine: other processes keep {_cores(basis.other_cores)} of {cores} cores busy",
+            evidence=f"a thread of the step waits {basis.wait_words} for a core",
         )
     if basis.is_of_workers:
         yield _contended_by_workers(basis, cores, worker_line(job))
@@ -179,7 +181,11 @@ def _contended_by_workers(basis: _Basis, cores: str, line: str) -> Finding:
         f"{cores} cores: a thread of the step waits {basis.wait_words} for a core (by the CPU clocks of unprofiled "
         f"steps): try less work per sample{f' ({line})' if line else ''}, num_workers=0{fewer}"
     )
-    return Finding("contended_cores", "high", text, basis.wait_ns)
+    lead = (
+        f"cores contended by loader workers: less work per sample{f' ({line})' if line else ''}, num_workers=0{fewer}"
+    )
+    evidence = f"a thread of the step waits {basis.wait_words} for a core"
+    return Finding("contended_cores", "high", text, basis.wait_ns, lead=lead, evidence=evidence)
 
 
 def _contended_by_ranks(basis: _Basis, cores: str) -> Finding:
@@ -192,7 +198,9 @@ def _contended_by_ranks(basis: _Basis, cores: str) -> Finding:
         f"there are {cores}: a thread of the step waits {basis.wait_words} for a core (by the CPU clocks of unprofiled "
         f"steps): try {fewer}more cores per rank"
     )
-    return Finding("contended_cores", "medium", text, basis.wait_ns)
+    lead = f"cores contended by threads of all ranks: {fewer}more cores per rank"
+    evidence = f"a thread of the step waits {basis.wait_words} for a core"
+    return Finding("contended_cores", "medium", text, basis.wait_ns, lead=lead, evidence=evidence)
 
 
 def _counted(num: int, noun: str) -> str:

@@ -54,4 +54,5 @@ def host_alone(trace: Trace) -> Finding | None:
         f"({format_value(100 * wait_ns / whole_ns, Unit.PERCENT)}), the last of them after the last launch; a faster "
         "device saves no more than that"
     )
-    return Finding("host_alone", "medium", text, round((whole_ns - wait_ns) / num))
+    lead = f"the host limits this trace: a faster device saves at most {format_value(wait_ns / num, Unit.NS)}"
+    return Finding("host_alone", "medium", text, round((whole_ns - wait_ns) / num), lead=lead)

@@ -50,6 +50,13 @@ class JobGain:
         return self.change.most_saved_ns < _LEAST_SHARE * self.change.now_ns
 
     @property
+    def saved_ns(self) -> tuple[int, int]:
+        """Ns that the step of all ranks is shorter at least and at most; no more than the steps scatter is nothing."""
+        if self.is_nothing or (self.change.noise_ns is not None and not self.change.is_shorter):
+            return 0, 0
+        return round(max(self.change.least_saved_ns, 0)), round(self.change.most_saved_ns)
+
+    @property
     def of_step(self) -> str:
         """What all ranks gain together: `930 us of the job's step of 13.3 ms`."""
         words = "nothing" if self.is_nothing else self.words

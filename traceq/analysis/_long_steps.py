@@ -98,7 +98,10 @@ def long_steps_finding(long: LongSteps | None) -> Finding | None:
         f"show --step {long.numbers[0]} has one alone, and means of steps are of neither kind"
     )
     severity = "high" if share >= _HIGH_SHARE else "medium"
-    return Finding("uneven_steps", severity, text, round(long.more_ns / long.num_steps))
+    long_ns, usual_ns = (format_value(ns, Unit.NS) for ns in (long.long_ns, long.usual_ns))
+    lead = f"uneven steps: {num} of {long.num_steps} {takes} {long_ns}, the median one {usual_ns}"
+    evidence = f"{format_value(long.place_ns, Unit.NS)} more {long.place}" if long.place else ""
+    return Finding("uneven_steps", severity, text, round(long.more_ns / long.num_steps), lead=lead, evidence=evidence)
 
 
 def _places(trace: Trace, long: NDArray[np.bool_], others: NDArray[np.bool_]) -> Iterator[tuple[float, str]]:

@@ -34,6 +34,7 @@ from traceq.frozen import frozen
 from traceq.model import Caveat
 from traceq.regexes import regex
 from traceq.report import Finding
+from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_value
 
 __all__ = ["FREE", "LostTime"]
@@ -59,17 +60,33 @@ _NOTABLE_FIRST = 0.05
 _BESIDE_COMPUTE = (_EXPOSED, EXPOSED_WAIT, EXPOSED_TRANSFER)
 """Categories of what other work would hide."""
 _LOST = {
-    _HOST_BOUND: (10.0, "the device waits while the host prepares the next launch"),
-    _EXPOSED: (10.0, "collectives run while nothing computes; traces of all ranks tell waiting from transfer"),
-    EXPOSED_WAIT: (5.0, "ranks wait for the last one to arrive; see which are late, and why, in `ranks`"),
-    EXPOSED_TRANSFER: (5.0, "ranks exchange data while nothing computes; overlap it, or exchange less"),
-    _COPIES: (5.0, "copies run while nothing computes; overlap them, or copy less"),
-    _SYNC: (2.0, "the host waits for the device, which then idles"),
-    "spin_wait": (5.0, "kernels hold their stream and only wait, for a time or a flag"),
-    _ALLOC: (2.0, "the allocator asks the driver for memory, or gives it back"),
-    _LOADER: (5.0, "the main thread waits for the data loader"),
+    _HOST_BOUND: (10.0, "the device waits while the host prepares the next launch", "shorten what the host does"),
+    _EXPOSED: (
+        10.0,
+        "collectives run while nothing computes; traces of all ranks tell waiting from transfer",
+        "overlap collectives with compute, or exchange less",
+    ),
+    EXPOSED_WAIT: (
+        5.0,
+        "ranks wait for the last one to arrive; see which are late, and why, in `ranks`",
+        "ranks wait for the last one to arrive (--only ranks)",
+    ),
+    EXPOSED_TRANSFER: (
+        5.0,
+        "ranks exchange data while nothing computes; overlap it, or exchange less",
+        "overlap them with compute, or exchange less",
+    ),
+    _COPIES: (5.0, "copies run while nothing computes; overlap them, or copy less", "overlap them, or copy less"),
+    _SYNC: (2.0, "the host waits for the device, which then idles", "the device idles after syncs: remove them"),
+    "spin_wait": (
+        5.0,
+        "kernels hold their stream and only wait, for a time or a flag",
+        "kernels hold their stream and only wait",
+    ),
+    _ALLOC: (2.0, "the allocator asks the driver for memory, or gives it back", "keep memory in the allocator"),
+    _LOADER: (5.0, "the main thread waits for the data loader", "more workers, or less work per sample"),
 }
-"""Category -> (percentage of the step from which it is a finding, what it means)."""
+"""Category -> (percentage of the step from which it is a finding, what it means, what to do)."""
 _COMPUTE = TimeCategory.COMPUTE.name.lower()
 _COMPUTING = {
     _COMPUTE: ("device_bound", "device-bound", "on the device"),
@@ -82,6 +99,8 @@ _COMPUTING_PCT, _MOST_PCT, _PYTHON_PCT = 85.0, 50.0, 25.0
 device one op, and Python between ops, which a program can do without."""
 _NEARLY_ALL = 0.95
 """Part of the time of all kernels from which the longest is told alone."""
+_NAMED, _SHORT = 2, 24
+"""Kernels or ops that a lead names, and characters of each."""
 _IN_ONE_CALL = 0.8
 """Part of an op's time from which it is told that one call takes it."""
 _MAKES_OWN = "the main thread makes each batch itself (num_workers=0); try num_workers > 0"
@@ -162,7 +181,26 @@ class LostTime:
         share = format_value(100 * float(ns.sum() / self._whole.sum()), Unit.PERCENT)
         where = f"{self._basis}{self._in_first(category)}{self._after_cold_start(category)}{beside}"
         text = f"{category_term(category)}, {time}{in_brackets(share, range_of_steps(ns))}{where}{says}"
-        return Finding(category, "low" if is_vain else "medium", text, round(mean_ns))
+        places = host_words(self.host_causes, mean_ns, makes_own_batches=self.makes_own_batches)
+        gain = (0, round(mean_ns)) if saving is None else (saving.least_ns, saving.most_ns)
+        is_alone = len(self.job.ranks) < self.job.ranks[0].world_size  # its waits would be others' transfers
+        is_known = category not in (EXPOSED_WAIT, _EXPOSED) or (saving is not None and not is_alone)
+        return Finding(
+            category,
+            "low" if is_vain else "medium",
+            text,
+            round(mean_ns),
+            lead=f"{category_term(category)}, {share}: {self._remedy(category)}",
+            evidence=places if category == _HOST_BOUND else "" if is_known else time,
+            gain=gain if is_known else None,
+        )
+
+    def _remedy(self, category: str) -> str:
+        if category == _LOADER and self.makes_own_batches:
+            return _MAKES_OWN
+        if category == _EXPOSED and self.job.ranks and self.job.ranks[0].world_size > len(self.job.ranks):
+            return "traces of all ranks tell waiting from transfer"
+        return _LOST[category][2]
 
     def _after_cold_start(self, category: str) -> str:
         """Return `, 193 ms (81.1 %) of the 238 ms after the cold start`, where it is a much larger part of that."""
@@ -230,7 +268,10 @@ class LostTime:
         if not op.asks_device:
             unknown = "it calls nothing of the device, so the CPU computes it; try to do that on the device"
         text = f"the host is longest in {op.name}{place}, {time} ({share}){self._basis}{once}; {unknown}"
-        return (Finding("host_op", "low", text, round(op.mean_ns)),)
+        lead = (
+            f"the host is longest in {op.name}, {share}: {unknown if not op.asks_device else 'record the device, too'}"
+        )
+        return (Finding("host_op", "low", text, round(op.mean_ns), lead=lead),)
 
     def _places_of_most(self, kind: PlaceKind) -> list[HostPlace]:
         """Return the places of a kind that take most of the step, the longest first."""
@@ -259,7 +300,13 @@ class LostTime:
         ns = float(by_step.mean())
         time = f"{format_value(ns, Unit.NS)} {per_step(self.job.ranks[0].steps)}"
         share = in_brackets(format_value(100 * ns / float(self._whole.mean()), Unit.PERCENT), range_of_steps(by_step))
-        return Finding(code, "low", f"{what}, {time}{share}{self._basis}: {'; '.join(says)}", round(ns))
+        percent = format_value(100 * ns / float(self._whole.mean()), Unit.PERCENT)
+        text = f"{what}, {time}{share}{self._basis}: {'; '.join(says)}"
+        lead = f"{what}, {percent}: only less or faster work there saves much"
+        names = cut_apart(shown_names(self.work[:_NAMED]), _SHORT)
+        shares = [format_value(100 * each.ns / float(self._whole.mean()), Unit.PERCENT) for each in self.work[:_NAMED]]
+        evidence = f"longest: {', '.join(map(' '.join, zip(names, shares, strict=True)))}" if names else says[0]
+        return Finding(code, "low", text, round(ns), lead=lead, evidence=evidence)
 
     def _beside(self, category: str) -> str:
         """Return `, beside 39 ms (81 %) of kernels, longest gemm 15 %` where these take longer than this; "" else.

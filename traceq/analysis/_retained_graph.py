@@ -63,7 +63,10 @@ def retained_graph(trace: Trace) -> Finding | None:
         "retain_graph=True keeps the graph of earlier code, such as a set-up or another step; compute it under "
         "torch.no_grad(), or detach its result"
     )
-    return Finding("retained_graph", "high" if pct >= _MUCH_PCT else "medium", text, mean_ns)
+    lead = "retained graph: compute the earlier part under torch.no_grad(), or detach its result"
+    evidence = f"the backward pass runs {num} ops {per_step(all_steps)} that it also runs in other steps"
+    severity = "high" if pct >= _MUCH_PCT else "medium"
+    return Finding("retained_graph", severity, text, mean_ns, lead=lead, evidence=evidence, gain=(0, mean_ns))
 
 
 def _device_ns(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -47,4 +47,4 @@ def in_vain(finding: Finding, rank: int, slack_ns: float) -> Finding:
     """Return the finding that something shortens a rank's own work, as one of no use to the step."""
     waits = format_value(slack_ns, Unit.NS)
     but = f"but rank {rank} waits for others anyway ({waits} more than the last one): the step gains nothing"
-    return replace(finding, severity="low", text=f"{finding.text}, {but}")
+    return replace(finding, severity="low", gain=(0, 0), text=f"{finding.text}, {but}")

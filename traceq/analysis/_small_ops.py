@@ -62,7 +62,12 @@ def small_ops(trace: Trace) -> Finding | None:
         f"{format_value(forward_ns / num, Unit.NS)} each, and takes {format_value(ns, Unit.NS)} "
         f"({format_value(pct, Unit.PERCENT)}){passes}: replace its loop by one op on stacked tensors, or compile it"
     )
-    return Finding("small_ops", "high" if pct >= _MUCH_PCT else "medium", text, ns)
+    lead = f"small ops at {_names(texts, places)}: use one op on stacked tensors, or compile it"
+    evidence = (
+        f"{format_value(num, Unit.MEAN)} ops {per_step(all_steps)}, {format_value(forward_ns / num, Unit.NS)} each"
+    )
+    severity = "high" if pct >= _MUCH_PCT else "medium"
+    return Finding("small_ops", severity, text, ns, lead=lead, evidence=evidence, gain=(0, ns))
 
 
 def _runs_backward(trace: Trace) -> NDArray[np.bool_]:

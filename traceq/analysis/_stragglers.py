@@ -8,13 +8,14 @@ import numpy as np
 
 from traceq.analysis._caused_waits import CausedWaitRow, most_of_waits_for
 from traceq.analysis._job_gain import JobGain, job_gain
-from traceq.analysis._wording import category_term, in_traced_steps
+from traceq.analysis._wording import category_term, in_traced_steps, plain_phase
 from traceq.causes.stragglers import StragglerRanks, UnprofiledLateness, straggler_ranks
 from traceq.facts.ranks.caused_waits import CausedWaits
 from traceq.facts.ranks.exposed_waits import EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.lateness import HOST, Lateness, PhaseCategory, lateness
 from traceq.facts.timeline.data_loading import LOADER
+from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
 from traceq.regexes import regex
 from traceq.report import Finding
@@ -24,6 +25,8 @@ from traceq.whatif.interventions import WithoutStraggler
 __all__ = ["Straggler", "Stragglers", "find_stragglers", "late_unprofiled", "straggler_finding"]
 
 _LOADS = regex(f"^Python in {LOADER}")
+_UNRECORDED = TimeCategory.UNRECORDED.name.lower()
+_NOT_SHOWN = "work that the trace does not show"
 _MOST_NAMED = 2
 _EXPLAINS = 0.25
 """Part of the waits for a rank from which its largest excess is given as their reason."""
@@ -117,11 +120,34 @@ def straggler_finding(job: Job, late: Stragglers, by_cause: Sequence[CausedWaitR
     ns = sum(each.exposed_ns for each in late.ranks)
     is_vain = gain is not None and gain.is_nothing
     text = f"{subject}: {'; '.join([*texts, *(_saving(late) or _replayed(gain, several=several))])}"
+    waited = format_value(sum(each.wait_ns for each in late.ranks), Unit.NS)
+    saves_ns = (round(late.saves_ns[0]), round(late.saves_ns[1])) if late.saves_ns is not None else None
     return (
         Finding(
-            "straggler", "low" if is_vain else "high", text, ns, f"rank {named[0].rank}", instead_of=(EXPOSED_WAIT,)
+            "straggler",
+            "low" if is_vain else "high",
+            text,
+            ns,
+            f"rank {named[0].rank}",
+            instead_of=(EXPOSED_WAIT,),
+            lead=f"{'ranks' if several else 'rank'} {numbers} late ({waited} of waits){_lead(named[0])}",
+            evidence=_evidence(named[0], by_cause),
+            gain=gain.saved_ns if gain is not None else saves_ns,
         ),
     )
+
+
+def _lead(late: Straggler) -> str:
+    """Return why a rank is late, "" where that is not known."""
+    if late.cause is None or late.cause.excess_ns < _EXPLAINS * late.wait_ns:
+        return ""
+    return f": {_in_short(late.cause)}"
+
+
+def _evidence(late: Straggler, by_cause: Sequence[CausedWaitRow]) -> str:
+    wait, exposed = (format_value(ns, Unit.NS) for ns in (late.wait_ns, late.exposed_ns))
+    place = most_of_waits_for(late.rank, by_cause)
+    return f"the others wait {wait} for it{f', most {place}' if place else ''}; {exposed} exposed"
 
 
 def _text(late: Straggler, num_unprofiled: int, basis: str, place: str, *, named: bool) -> str:
@@ -167,16 +193,33 @@ def _reason(cause: Lateness) -> str:
 
     Of the host itself, `its host takes 1.00 s longer than theirs in aten::sort at train.py:4`.
     """
-    excess = format_value(cause.excess_ns, Unit.NS)
-    place = f" at {cause.line}" if cause.line else f", before {cause.before}" if cause.before else ""
-    what = "the data loader" if _LOADS.match(cause.what) else cause.what
+    excess, (what, place) = format_value(cause.excess_ns, Unit.NS), _what_and_place(cause)
     if cause.category == HOST:
         return f"its host takes {excess} longer than theirs in {what}{place}"
+    if cause.category == _UNRECORDED:
+        share = format_value(cause.share_pct, Unit.PERCENT)
+        return f"its device is held for {excess} longer than theirs ({share} of its step) by {_NOT_SHOWN}"
     text = f"its {category_term(cause.category)} time in {cause.phase} is {excess} longer than theirs"
     if cause.what and cause.what_excess_ns > 0:
         part = format_value(cause.what_excess_ns, Unit.NS)
         text += f", {part} of it {what}{place}"
     return text
+
+
+def _what_and_place(cause: Lateness) -> tuple[str, str]:
+    place = f" at {cause.line}" if cause.line else f", before {cause.before}" if cause.before else ""
+    return "the data loader" if _LOADS.match(cause.what) else cause.what, place
+
+
+def _in_short(cause: Lateness) -> str:
+    """Return `its host takes 1.00 s longer in aten::sort at train.py:4`, or `its host-bound time in forward is ...`."""
+    excess, (what, _) = format_value(cause.excess_ns, Unit.NS), _what_and_place(cause)
+    if cause.category == HOST:
+        at_line = f" at {cause.line.partition(' ')[0]}" if cause.line else ""
+        return f"its host takes {excess} longer in {what}{at_line}"
+    if cause.category == _UNRECORDED:
+        return f"its device is held by {_NOT_SHOWN}"
+    return f"its {category_term(cause.category)} time in {plain_phase(cause.phase)} is {excess} longer"
 
 
 def _straggler(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -53,7 +54,9 @@ def unfused_attention(job: Job, parts: Sequence[RankWork], below_roof: Sequence[
                 keys = {row.key for rows in rows_of_role for row in rows}
                 explained = () if keys.isdisjoint(below_roof) else ("below_roof",)
                 mean_ns = round(float(ns.mean()))
-                findings.append(Finding("unfused_attention", "medium", text, mean_ns, instead_of=explained))
+                lead = f"attention without a fused kernel in {scores[0]}: use scaled_dot_product_attention"
+                finding = Finding("unfused_attention", "medium", text, mean_ns, instead_of=explained, lead=lead)
+                findings.append(replace(finding, gain=(0, mean_ns)))
         worst.append(max(findings, key=lambda finding: finding.ns, default=None))
     return on_the_worst_rank(job, worst)
 

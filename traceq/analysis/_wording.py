@@ -12,10 +12,10 @@ from traceq.causes.savings import Saving
 from traceq.facts.events.graph_labels import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
-from traceq.facts.timeline.phases import OTHER
+from traceq.facts.timeline.phases import BEFORE_WINDOW, OTHER
 from traceq.facts.timeline.steps import Steps
 from traceq.report import Table
-from traceq.units import Unit, format_range, format_value
+from traceq.units import Unit, format_ends, format_range, format_value
 
 __all__ = [
     "MOST_RANKS",
@@ -30,6 +30,7 @@ __all__ = [
     "more_rows",
     "over_ranks",
     "per_step",
+    "plain_phase",
     "python_or_host",
     "python_place",
     "range_of_steps",
@@ -126,14 +127,18 @@ def with_step_headings(view: Table, job: Job) -> Table:
     return replace(view, columns=tuple(columns))
 
 
+def plain_phase(name: str) -> str:
+    """Return the name of a phase without its decoration: `forward` of `## forward ##`."""
+    return "before trace" if name == BEFORE_WINDOW else name.strip("# ") or name
+
+
 def values_words(values: Sequence[int], unit: Unit) -> str:
     """Return `4`, `4 or 10`, `288 or 656 MiB`, and of more values their range, `2 to 16`."""
     distinct = sorted(set(values))
-    texts = list(dict.fromkeys(format_value(value, unit) for value in (distinct[0], *distinct[1:][-1:])))
-    first_unit, last_unit = (text.partition(" ")[2] for text in (texts[0], texts[-1]))
-    if len(texts) > 1 and first_unit == last_unit:
-        texts[0] = texts[0].partition(" ")[0]
-    return (" or " if len(distinct) < 3 else " to ").join(texts)
+    ends = format_ends(distinct[0], distinct[-1], unit)
+    if not distinct[0] and len(distinct) > 1:
+        ends = f"0 to {format_value(distinct[-1], unit)}"
+    return ends.replace(" to ", " or ") if len(distinct) == 2 else ends
 
 
 def category_term(category: str) -> str:

@@ -57,4 +57,15 @@ def restart_finding(job: Job, restarts: Restarts) -> Finding | None:
         "each epoch, which starts new workers and waits for a first batch; persistent_workers=True keeps the workers"
     )
     severity = "high" if restarts.num > 1 else "medium"
-    return Finding("worker_restarts", severity, text, step_ns, instead_of=_INSTEAD_OF)
+    lead = "the loader starts new workers for each epoch: persistent_workers=True keeps them"
+    evidence = f"{often} in these steps"
+    return Finding(
+        "worker_restarts",
+        severity,
+        text,
+        step_ns,
+        instead_of=_INSTEAD_OF,
+        lead=lead,
+        evidence=evidence,
+        gain=(0, step_ns),
+    )

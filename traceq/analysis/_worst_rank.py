@@ -36,5 +36,7 @@ def on_the_worst_rank(
     basis = [] if is_named else [in_traced_steps(job, num_steps)]
     notes = [*basis, *([f"rank {rank}"] if len(job.ranks) > 1 else [])]
     noted = replace(finding, text=f"{finding.text} ({', '.join(notes)})") if notes else finding
+    if len(job.ranks) > 1:
+        noted = replace(noted, evidence=f"rank {rank}: {noted.evidence}" if noted.evidence else f"on rank {rank}")
     own_slack_ns = slack_ns.get(rank, 0.0)
     return (in_vain(noted, rank, own_slack_ns) if own_slack_ns >= finding.ns > 0 and not is_of_job else noted,)

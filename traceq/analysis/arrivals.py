@@ -151,7 +151,9 @@ def _finding(stuck: _Stuck) -> Finding:
     name = next(row.name for row in stuck.ranks if row.last_sequence == stuck.sequence)
     text = f"{name} {stuck.sequence} of group {stuck.group or 'all'} never completed: {'; '.join(clauses)}"
     is_missing = any(row.state in (_NEVER, _NO_DUMP) for row in stuck.ranks)
-    return Finding("never_arrived", "high" if is_missing else "medium", text, 0, f"{stuck.group}|{stuck.sequence}")
+    severity, key = "high" if is_missing else "medium", f"{stuck.group}|{stuck.sequence}"
+    lead = f"{name} {stuck.sequence} of group {stuck.group or 'all'} never completed"
+    return Finding("never_arrived", severity, text, 0, key, lead=lead, evidence=clauses[0])
 
 
 def _clause(rows: Sequence[ArrivalRow]) -> str:

@@ -162,7 +162,18 @@ def _findings(job: Job, times: RankTimes, clusters: Sequence[_Cluster]) -> tuple
     text = f"stragglers: {', '.join(parts)}; {len(most.members):,} ranks are alike ({in_traced_steps(job)})"
     severity = "high" if late[0].late_ns >= _SEVERE * float(np.median(times.step)) else "medium"
     key = f"rank {times.ranks[late[0].members[0]]}"
-    return (Finding("late_ranks", severity, text, round(late[0].late_ns), key, instead_of=(EXPOSED_WAIT,)),)
+    return (
+        Finding(
+            "late_ranks",
+            severity,
+            text,
+            round(late[0].late_ns),
+            key,
+            instead_of=(EXPOSED_WAIT,),
+            lead=f"stragglers: {parts[0]}",
+            evidence=f"{len(most.members):,} ranks are alike",
+        ),
+    )
 
 
 def _late(times: RankTimes, cluster: _Cluster) -> str:

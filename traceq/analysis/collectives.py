@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,6 @@ from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
 from traceq.facts.comm.collectives import (
     COLLECTIVE_NAMES,
     Calls,
-    Kernels,
     collective_calls,
     collective_kernels,
     time_on_thread,
@@ -35,6 +35,30 @@ from traceq.report import Report, Table, column
 from traceq.units import Unit
 
 POSITION = 50
+
+_NAME, _ROLE, _STEP = 0, 5, 7
+"""Columns of `_identities`."""
+
+
+_FOR = {
+    "gradient_reduction": "gradients",
+    "parameter_gather_forward": "weights, forward",
+    "parameter_gather_backward": "weights, backward",
+    "parameter_gather_step": "updated weights",
+    "buffer_broadcast": "buffers",
+    "unused_map": "unused parameters",
+    "clip_norm": "gradient norm",
+    "metric": "metrics",
+    "activation_exchange": "activations",
+    "index_exchange": "indices",
+    "batch_statistics": "batch norm",
+    "state_broadcast": "state",
+    "unknown": "",
+    "token_count": "token counts",
+    "optimizer_state": "optimizer state",
+    "join_check": "join of uneven inputs",
+}
+"""Role -> what a collective is for, in a narrow column."""
 
 
 @frozen
@@ -148,11 +172,35 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 
 
 def _rows(trace: Trace) -> list[CollectiveRow]:
+    sums = _sums(trace, _identities(trace)[:_STEP])
+    return sorted((_row(trace, identity, *values) for identity, *values in sums), key=lambda row: row.key)
+
+
+def _step_rows(trace: Trace) -> Iterator[StepRow]:
+    number = steps(trace).number.tolist()
+    sums = _sums(trace, _identities(trace)[[_STEP, _NAME, _ROLE]])
+    for (step, name, role), num, num_kernels, _, size_bytes, num_unsized, gpu_ns, exposed_ns, host_ns in sums:
+        yield StepRow(
+            host_ns=host_ns,
+            rank=trace.rank,
+            step=number[step] if step >= 0 else None,
+            name=COLLECTIVE_NAMES[name],
+            role=ROLES[role],
+            num=num,
+            num_kernels=num_kernels,
+            bytes=None if num_unsized or not num else size_bytes,
+            gpu_ns=gpu_ns,
+            exposed_ns=exposed_ns,
+        )
+
+
+def _sums(trace: Trace, identities: NDArray[np.int64]) -> Iterator[tuple[Any, ...]]:
+    """Yield (identity, the arguments of `_row` after it) for calls and kernels of equal identity, a column each."""
     calls, kernels, work = collective_calls(trace), collective_kernels(trace), device_work(trace)
-    groups = group(list(_identities(trace, calls, kernels)))
+    groups = group(list(identities))
     no_call, no_kernel = np.zeros(len(calls), np.int64), np.zeros(len(kernels.work), np.int64)
     duration, exposed = (work.end - work.start)[kernels.work], _exposed(trace, len(work))[kernels.work]
-    sums = zip(
+    yield from zip(
         groups.keys.tolist(),
         groups.sum(np.r_[no_call + 1, no_kernel]),
         groups.sum(np.r_[no_call, ~kernels.is_copy]),
@@ -164,42 +212,6 @@ def _rows(trace: Trace) -> list[CollectiveRow]:
         groups.sum(np.r_[time_on_thread(trace, calls), no_kernel]),
         strict=True,
     )
-    return sorted((_row(trace, identity, *values) for identity, *values in sums), key=lambda row: row.key)
-
-
-def _step_rows(trace: Trace) -> Iterator[StepRow]:
-    calls, kernels, work, number = collective_calls(trace), collective_kernels(trace), device_work(trace), steps(trace)
-    linked, of_work = kernels.call >= 0, step_of_work(trace)[kernels.work]
-    step = np.where(linked, calls.step[kernels.call], of_work) if len(calls) else of_work
-    role = np.full(len(kernels.work), Role.UNKNOWN)
-    role = np.where(linked, collective_roles(trace)[kernels.call], role) if len(calls) else role
-    keys = zip((calls.step, calls.name, collective_roles(trace)), (step, kernels.name, role), strict=True)
-    groups = group([np.concatenate(both) for both in keys])
-    no_call, no_kernel = np.zeros(len(calls), np.int64), np.zeros(len(kernels.work), np.int64)
-    duration, exposed = (work.end - work.start)[kernels.work], _exposed(trace, len(work))[kernels.work]
-    columns = (
-        groups.sum(np.r_[no_call + 1, no_kernel]),
-        groups.sum(np.r_[no_call, ~kernels.is_copy]),
-        groups.sum(np.r_[np.maximum(calls.size, 0), no_kernel]),
-        groups.sum(np.r_[calls.size < 0, no_kernel]),
-        groups.sum(np.r_[no_call, duration]),
-        groups.sum(np.r_[_exposed_on_cpu(trace, calls), exposed]),
-        groups.sum(np.r_[time_on_thread(trace, calls), no_kernel]),
-    )
-    for (index, name, role_number), *values in zip(groups.keys.tolist(), *columns, strict=True):
-        num, num_kernels, size_bytes, num_unsized, gpu_ns, exposed_ns, host_ns = values
-        yield StepRow(
-            host_ns=host_ns,
-            rank=trace.rank,
-            step=int(number.number[index]) if index >= 0 else None,
-            name=COLLECTIVE_NAMES[name],
-            role=ROLES[role_number],
-            num=num,
-            num_kernels=num_kernels,
-            bytes=None if num_unsized or not num else size_bytes,
-            gpu_ns=gpu_ns,
-            exposed_ns=exposed_ns,
-        )
 
 
 def _row(
@@ -241,12 +253,12 @@ def _row(
     )
 
 
-def _identities(trace: Trace, calls: Calls, kernels: Kernels) -> NDArray[np.int64]:
-    """Return int64[7, calls + kernels]: name, group, group size, dtype, phase, role, 1 for a kernel without a call.
+def _identities(trace: Trace) -> NDArray[np.int64]:
+    """Return int64[8, C + K] of calls, then kernels: name, group, its size, dtype, phase, role, no call (0 or 1), step.
 
-    A kernel has those of its call; without one the phase of the kernel, and no known role.
+    A kernel has those of its call; without one its own phase and step, and no known role.
     """
-    messages = trace.events.messages
+    calls, kernels, messages = collective_calls(trace), collective_kernels(trace), trace.events.messages
     of_work = phases(trace).work_phase[kernels.work]
     linked = kernels.call >= 0
 
@@ -269,6 +281,7 @@ def _identities(trace: Trace, calls: Calls, kernels: Kernels) -> NDArray[np.int6
             both(calls.phase, of_work),
             both(collective_roles(trace), np.full(len(kernels.work), Role.UNKNOWN)),
             np.r_[np.zeros(len(calls), np.int64), (~linked).astype(np.int64)],
+            both(calls.step, step_of_work(trace)[kernels.work]),
         ]
     )
     return columns
@@ -299,13 +312,13 @@ def _per_step(job: Job, rows: Sequence[StepRow]) -> Table:
     for row in rows:
         if row.step in counted[row.rank]:
             kinds.setdefault((row.name, row.role), []).append(row)
-    title = f"Collectives {per_step(job.ranks[0].steps)}"
+    title = f"Collectives {per_step(job.ranks[0].steps)}" if job.ranks[0].steps.marked else "Collectives"
     if not kinds:
-        return Table.of("collectives", f"{title}: none {in_traced_steps(job)}", _PerStep, ())
+        return Table("collectives", f"{title}: none {in_traced_steps(job)}", (), ())
 
     def values(rows_of_steps: Sequence[StepRow], key: str, unit: Unit) -> str:
-        known = [getattr(row, key) for row in rows_of_steps]
-        return "" if None in known else values_words([*known, *[0] * (num_steps > len(known))], unit)
+        of_rows = [getattr(row, key) for row in rows_of_steps]
+        return "" if None in of_rows else values_words([*of_rows, *[0] * (num_steps > len(of_rows))], unit)
 
     def mean(rows_of_steps: Sequence[StepRow], key: str) -> float:
         return float(sum(getattr(row, key) for row in rows_of_steps)) / num_steps
@@ -313,7 +326,7 @@ def _per_step(job: Job, rows: Sequence[StepRow]) -> Table:
     shown = [
         _PerStep(
             name=name,
-            role="" if role == ROLES[Role.UNKNOWN] else role.replace("_", " "),
+            role=_FOR[role],
             num=values(of_steps, "num", Unit.COUNT) if any(row.num for row in of_steps) else "",
             num_kernels=values(of_steps, "num_kernels", Unit.COUNT),
             bytes=values(of_steps, "bytes", Unit.BYTES),

@@ -123,7 +123,7 @@ def _missing_ops(job: Job, parts: Sequence[_Rank]) -> list[Finding]:
         f"{missing}, by the numbers of those that are there: a sample, or events were lost; where nothing seems to run "
         "something may, so that idle and exposed times are not known"
     )
-    return [Finding("missing_ops", "high", text)]
+    return [Finding("missing_ops", "high", text, lead=f"{missing}: idle and exposed times are not known")]
 
 
 def _captured(num: int) -> list[Caveat]:
@@ -170,7 +170,8 @@ def _of_another_program(job: Job) -> list[Finding]:
         f"{where}no event is of PyTorch's profiler (categories `cpu_op`, `kernel`, ...): what takes its time is not "
         "known; `traceq query` reads its events"
     )
-    return [Finding("foreign_trace", "high", text)]
+    lead = f"{where}no event is of PyTorch's profiler: traceq query reads its events"
+    return [Finding("foreign_trace", "high", text, lead=lead)]
 
 
 def _several_devices(trace: Trace) -> list[Caveat]:

@@ -254,6 +254,7 @@ def _starved_traced(job: Job, part: _Rank, gain: JobGain | None) -> Finding | No
     text = f"{waits}; removing this wait saves {saved} ({basis})"
     finding = _finding(text, saving.least_ns, where, first_ns=starved.told_first_ns, makes_own=part.makes_own)
     finding = finding if starved.is_most else replace(finding, instead_of=())
+    finding = replace(finding, gain=gain.saved_ns if gain is not None else (saving.least_ns, saving.most_ns))
     return replace(finding, severity="low") if gain is not None and gain.is_nothing else finding
 
 
@@ -284,7 +285,16 @@ def _transferred(takes: str, share: UnprofiledShare, ready_pct: float, num: int)
         f"{share.num_steps:,} on rank {share.rank}), which had made it before in {ready}: more workers shorten "
         "nothing; try fewer tensors per batch, fewer and larger batches, or num_workers=0 if a sample is little work"
     )
-    return Finding("batch_transfer", "medium", text, share.ns, instead_of=("host_bound", "dataload_wait"))
+    return Finding(
+        "batch_transfer",
+        "medium",
+        text,
+        share.ns,
+        instead_of=("host_bound", "dataload_wait"),
+        lead="batch transfer from workers: fewer tensors per batch, or num_workers=0 if a sample is little work",
+        evidence=f"the batch was ready in {ready}: more workers shorten nothing",
+        gain=(0, share.ns),
+    )
 
 
 def _finding(
@@ -304,4 +314,8 @@ def _finding(
         more = "as its workers find no free core" if are_cores_taken else "or more workers"
         remedy = f"try {less}, {more}"
     text = f"starved: {waits}: {f'{where}; ' if where else ''}{remedy}"
-    return Finding("starved", "high", text, ns, instead_of=("host_bound", "dataload_wait"))
+    lead = f"starved by the data loader: {remedy}"
+    if makes_own:
+        lead = f"the main thread makes each batch: try num_workers > 0, or {less}"
+    instead_of = ("host_bound", "dataload_wait")
+    return Finding("starved", "high", text, ns, instead_of=instead_of, lead=lead, evidence=where, gain=(0, ns))

@@ -222,7 +222,8 @@ def _finding(rows: Sequence[DesyncRow], parts: Sequence[_Lines]) -> Finding:
     where += f" of group {first.group}" if first.group else ""
     sentences = [_sentence(row, ranks) for row, ranks in _by_issue([row for row in rows if row.key == first.key])]
     lost = or_lost_events(max((part.unrecorded_share for part in parts), default=0.0)) if first.source == _TRACE else ""
-    return Finding("desync", "high", f"desync at {where}: {'; '.join(sentences)}{lost}", 0, first.key)
+    issued, lead = "; ".join(sentences), f"desync at {where}: ranks differ"
+    return Finding("desync", "high", f"desync at {where}: {issued}{lost}", 0, first.key, lead=lead, evidence=issued)
 
 
 def _sentence(row: DesyncRow, ranks: Sequence[int]) -> str:

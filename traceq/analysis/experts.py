@@ -182,7 +182,9 @@ def _findings(job: Job, parts: Sequence[_Rank], rows: Sequence[ExpertRow], mean:
         f"expert compute is uneven: rank {busiest.rank} has {times}{tokens}, and the others wait {waits}, "
         f"{in_traced_steps(job)}: {_remedy(busiest)}"
     )
-    return (Finding("expert_imbalance", "medium", text, round(excess), f"rank {busiest.rank}"),)
+    lead = f"rank {busiest.rank} has {busiest.ratio:.2f}x the expert compute: {_remedy(busiest)}"
+    key, gain = f"rank {busiest.rank}", (0, round(excess))
+    return (Finding("expert_imbalance", "medium", text, round(excess), key, lead=lead, evidence=waits, gain=gain),)
 
 
 def _holds(job: Job, parts: Sequence[_Rank], busiest: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 from traceq.analysis._basis import holds_in_steps, step_lengths
 from traceq.analysis._captures import capture_finding
 from traceq.analysis._host_copies import copies_to_host, host_copies, ops_that_copy_to_host
+from traceq.analysis._job_gain import job_gain
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._wording import in_brackets, in_phase, in_some_steps, per_step, range_of_steps
+from traceq.analysis._wording import in_brackets, in_phase, in_some_steps, per_step, plain_phase, range_of_steps
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.device_work import device_work
@@ -35,6 +37,7 @@ from traceq.model import Category, Trace
 from traceq.regexes import regex
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
+from traceq.whatif.interventions import NoLaunchLatency
 
 POSITION = 72
 
@@ -78,7 +81,17 @@ def summarize(trace: Trace) -> Part[LaunchRow]:
 def merge(job: Job, parts: Sequence[Part[LaunchRow]]) -> Report:
     """Return the rows of all ranks, and the rank that waits longest for launches."""
     table = Table.of("launches", "Launches", LaunchRow, of_all(parts))
-    return Report("launches", (table,), findings=on_the_worst_rank(job, (part.finding for part in parts)))
+    findings = on_the_worst_rank(job, (part.finding for part in parts))
+    return Report("launches", (table,), findings=tuple(_gained_by_job(job, each) for each in findings))
+
+
+def _gained_by_job(job: Job, finding: Finding) -> Finding:
+    """Return the finding with what all ranks gain if launches took no time, at most what the device waits for them."""
+    gain = job_gain(job, NoLaunchLatency()) if finding.code == "launch_bound" else None
+    if gain is None:
+        return finding
+    least_ns, most_ns = (min(ns, finding.ns) for ns in gain.saved_ns)
+    return replace(finding, gain=(least_ns, most_ns))
 
 
 def _rows(trace: Trace) -> list[LaunchRow]:
@@ -185,7 +198,16 @@ def _round_trips(trace: Trace, waits: _ShortWaits) -> Finding | None:
         f"{most}); {copies} copies between host and device ({to_host} to the host) and {kernels} kernels {each}: keep "
         "scalars and operands on the device"
     )
-    return Finding("host_round_trips", "high", text, round(copying_ns / num), instead_of=("host_bound",))
+    return Finding(
+        "host_round_trips",
+        "high",
+        text,
+        round(copying_ns / num),
+        instead_of=("host_bound",),
+        lead=f"host round trips, most in {most}: keep scalars and operands on the device",
+        evidence=f"{copies} copies between host and device and {kernels} kernels {each}",
+        gain=(0, round(copying_ns / num)),
+    )
 
 
 def _launch_bound(trace: Trace, waits: _ShortWaits, tiny_pct: float) -> Finding:
@@ -205,7 +227,16 @@ def _launch_bound(trace: Trace, waits: _ShortWaits, tiny_pct: float) -> Finding:
     device_waits = f"the device waits {time} {per_step(steps_)}{_share(trace, waits)}{of_all} {which} ({tiny})"
     text = f"launch-bound: {device_waits}; try {_remedies(trace, main)}"
     severity = "high" if 100 * waited_ns >= _HIGH_PCT * _whole_ns(trace) else "medium"
-    return Finding("launch_bound", severity, text, round(waited_ns / num), instead_of=("host_bound",))
+    return Finding(
+        "launch_bound",
+        severity,
+        text,
+        round(waited_ns / num),
+        instead_of=("host_bound",),
+        lead=f"launch-bound in {' and '.join(plain_phase(names[phase]) for phase in main)}: {_remedies(trace, main)}",
+        evidence=f"{format_value(tiny_pct, Unit.PERCENT)} of the kernels are shorter than their launch",
+        gain=(0, round(waited_ns / num)),
+    )
 
 
 def _share(trace: Trace, waits: _ShortWaits) -> str:
@@ -262,7 +293,7 @@ def _cold_start(trace: Trace) -> Finding | None:
     took_ns = [int(events.dur[rows].sum()) for rows in (first_use, libraries, loads)]
     if cold_share(trace) < LEAST_COLD:
         return None
-    parts = []
+    parts: list[str] = []
     if len(first_use):
         name = events.strings[events.name[first_use[0]]]
         parts.append(f"the first use of the device ({name}) takes {format_value(took_ns[0], Unit.NS)}")
@@ -278,7 +309,10 @@ def _cold_start(trace: Trace) -> Finding | None:
         f"{', '.join(parts)}{_beyond_cold_start(trace)}; trace steps after a warm-up"
     )
     instead_of = ("host_bound", "launch_bound", "host_round_trips", "long_backward", "uneven_steps")
-    return Finding("cold_start", "high", text, sum(took_ns), instead_of=instead_of)
+    lead = f"cold start, {format_value(sum(took_ns), Unit.NS)} once per process: trace steps after a warm-up"
+    longest_first = sorted(zip(filter(None, took_ns), parts, strict=False), reverse=True)
+    evidence = longest_first[0][1] if longest_first else ""
+    return Finding("cold_start", "high", text, sum(took_ns), instead_of=instead_of, lead=lead, evidence=evidence)
 
 
 def _call_names(trace: Trace, calls: NDArray[np.int64]) -> str:

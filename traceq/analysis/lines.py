@@ -237,4 +237,5 @@ def _outside_phases(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
         f"is outside of {', '.join(named[:-1])} and {named[-1]}: {in_traced_steps(job)}{there} {most}"
     )
     severity = "high" if share.pct >= _MUCH else "medium"
-    yield Finding("outside_phases", severity, text, share.ns)
+    lead = f"{format_value(share.pct, Unit.PERCENT)} of an unprofiled step is in no phase: {place}"
+    yield Finding("outside_phases", severity, text, share.ns, lead=lead)

@@ -230,5 +230,17 @@ def _finding(job: Job, calls: _DriverCalls, gain: JobGain | None) -> Finding:
         f"{calls.what}{saves}: {calls.remedy}",
         saved_ns,
         instead_of=("alloc_wait", "joint_syncs") if of_all_calls else ("alloc_wait",),
-        instead_of_syncs=(SYNC_KINDS[SyncKind.ALLOC],) if of_all_calls else (),
+        instead_of_syncs=(SYNC_KINDS[SyncKind.ALLOC],),
+        lead=f"{calls.what.partition(':')[0].partition(',')[0]}: {calls.remedy}",
+        evidence=calls.what.partition(": ")[2],
+        gain=_gain(calls, gain),
     )
+
+
+def _gain(calls: _DriverCalls, gain: JobGain | None) -> tuple[int, int] | None:
+    """Return what the job gains without the calls, in ns; None where that is not known."""
+    if gain is not None:
+        return gain.saved_ns
+    if calls.saving is None:
+        return None
+    return (calls.saving.least_ns, calls.saving.most_ns) if calls.recurs else (0, 0)

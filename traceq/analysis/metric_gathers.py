@@ -126,4 +126,5 @@ def _in_every_step(trace: Trace, role: int) -> Finding | None:
     code, what, remedy = _REMEDIES[role]
     plural = "" if len(metrics) == num_steps else "s"
     text = f"{what}: {num} collective{plural} and {exposed} of exposed communication {per_step(trace_steps)}; {remedy}"
-    return Finding(code, "medium", text, exposed_ns)
+    evidence = f"{num} collective{plural} and {exposed} of exposed communication {per_step(trace_steps)}"
+    return Finding(code, "medium", text, exposed_ns, lead=f"{what}: {remedy}", evidence=evidence, gain=(0, exposed_ns))

@@ -21,6 +21,7 @@ from traceq.analysis._wording import (
     MOST_RANKS,
     a_step,
     more_rows,
+    plain_phase,
 )
 from traceq.analysis.perturbation import much_longer_words
 from traceq.causes.removed_waits import saved_without_syncs
@@ -60,6 +61,12 @@ _IN_ORDER = tuple(
 _HOST_BOUND = TimeCategory.HOST_BOUND.name.lower()
 _SYNC, _ALLOC = TimeCategory.SYNC_WAIT.name.lower(), TimeCategory.ALLOC_WAIT.name.lower()
 
+_REST = "rest"
+"""Name of the smallest categories together, where there is no room for each."""
+_COMPUTES = (TimeCategory.COMPUTE.name.lower(), TimeCategory.CPU_COMPUTE.name.lower())
+"""Categories that are shown however small they are."""
+_SHORT_NAME = 12
+"""Characters of a phase's name up to which five columns of times fit beside it."""
 _LEAST_SPREAD = 0.05
 """Part of a step by which ranks must differ to be shown one by one."""
 
@@ -68,8 +75,8 @@ _LEAST_SPREAD = 0.05
 class PartitionRow:
     """Time of one category in one phase of one step on one rank; `index` is that of the step in its trace."""
 
-    rank: int = column("rank", Unit.COUNT)
     index: int
+    rank: int = column("rank", Unit.COUNT)
     step: int = column("step", Unit.COUNT)
     phase: str = column("phase")
     category: str = column("category")
@@ -184,11 +191,14 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     means = _means(job, rows)
     table = Table.of("partition", "Partition", PartitionRow, tuple(rows))
     order = list(dict.fromkeys(name for loss in losses for name in loss.in_order))
-    views = (_by_phase(job, means, order), *_by_rank(job, means)) if rows and not job.is_foreign else ()
+    if not rows or job.is_foreign:
+        return Report("partition", (table,))
+    views = (_by_phase(job, means, order), *_by_rank(job, means))
+    report = Report("partition", (table,), views, first=(_by_phase(job, means, order, in_short=True),))
     if any(loss.is_sample for loss in losses):
-        return Report("partition", (table,), views)
+        return report
     lost = _lost_time(job, rows, first_waits, means, losses)
-    return Report("partition", (table,), views, lost.findings(), lost.caveats())
+    return replace(report, findings=lost.findings(), caveats=lost.caveats())
 
 
 def _lost_time(
@@ -256,7 +266,7 @@ def _rows(trace: Trace) -> list[PartitionRow]:
     names, sums = phases(trace).names, cells.sum(pieces.ns[inside])
     number = steps(trace).number.tolist()
     return [
-        PartitionRow(trace.rank, index, number[index], names[phase], _CATEGORIES[category], ns)
+        PartitionRow(index, trace.rank, number[index], names[phase], _CATEGORIES[category], ns)
         for (index, phase, category), ns in zip(cells.keys.tolist(), sums, strict=True)
     ]
 
@@ -273,7 +283,7 @@ def _means(job: Job, rows: Sequence[PartitionRow]) -> list[_Mean]:
 def _first_waits(rank: int, part: _Rank, waiting: Spans | None) -> list[PartitionRow]:
     """Return what of a rank's exposed waits is in the first collective of each group."""
     waits = {} if waiting is None else part.exposed.waits_by_step_and_phase(waiting)
-    return [PartitionRow(rank, step, step, phase, EXPOSED_WAIT, ns) for (step, phase), ns in waits.items()]
+    return [PartitionRow(step, rank, step, phase, EXPOSED_WAIT, ns) for (step, phase), ns in waits.items()]
 
 
 def _by_step(job: Job, rows: Sequence[PartitionRow]) -> dict[str, NDArray[np.float64]]:
@@ -291,10 +301,14 @@ def _by_step(job: Job, rows: Sequence[PartitionRow]) -> dict[str, NDArray[np.flo
     return {category: ns / of_ranks for category, ns in sums.items()}
 
 
-def _by_phase(job: Job, means: Sequence[_Mean], order: Sequence[str]) -> Table:
-    """Ns of a step by phase and category, mean over ranks; with totals and shares where there are several phases."""
-    cells = sorted(means, key=lambda mean: order.index(mean.phase))
-    matrix = _matrix((mean.phase, mean.category, mean.ns / len(job.ranks)) for mean in cells)
+def _by_phase(job: Job, means: Sequence[_Mean], order: Sequence[str], *, in_short: bool = False) -> Table:
+    """Ns of a step by phase and category, mean over ranks; with totals and shares where there are several phases.
+
+    `in_short`: the smallest categories are one, the `rest`, such that a terminal of 80 columns has room for all.
+    """
+    cells = sorted(_in_short(means) if in_short else means, key=lambda mean: order.index(mean.phase))
+    name = plain_phase if in_short else str
+    matrix = _matrix((name(mean.phase), mean.category, mean.ns / len(job.ranks)) for mean in cells)
     basis = ["mean of ranks"] if len(job.ranks) > 1 else []
     basis += [f"traced steps{longer}"] if (longer := much_longer_words(job)) else []
     in_brackets = f" ({'; '.join(basis)})" if basis else ""
@@ -305,7 +319,18 @@ def _by_phase(job: Job, means: Sequence[_Mean], order: Sequence[str]) -> Table:
         columns = (*columns, Column("share", "share", Unit.PERCENT), Column("bar", ""))
         rows = [(*row, share, bar(share)) for row, share in zip(rows, shares, strict=True)]
         rows.append(("total", *matrix.ns.sum(axis=0).tolist(), whole_ns, 100.0, ""))
-    return Table("partition", title, columns, tuple(rows))
+    view = Table("partition", title, columns, tuple(rows))
+    return view.without("bar") if in_short else view
+
+
+def _in_short(means: Sequence[_Mean]) -> Sequence[_Mean]:
+    sums: dict[str, float] = defaultdict(float)
+    for mean in means:
+        sums[mean.category] += mean.ns
+    most = 5 if all(len(plain_phase(mean.phase)) <= _SHORT_NAME for mean in means) else 4
+    by_size = sorted((category for category in sums if category not in _COMPUTES), key=lambda category: sums[category])
+    smallest = by_size[: len(sums) - most + 1] if len(sums) > most else []
+    return [replace(mean, category=_REST) if mean.category in smallest else mean for mean in means]
 
 
 def _by_rank(job: Job, means: Sequence[_Mean]) -> tuple[Table, ...]:
@@ -336,6 +361,6 @@ def _matrix(cells: Iterable[tuple[str, str, float]]) -> _Matrix:
         sums[line, category] += ns
     lines = tuple(dict.fromkeys(line for line, _ in sums))
     present = {category for _, category in sums}
-    categories = tuple(category for category in _IN_ORDER if category in present)
+    categories = tuple(category for category in (*_IN_ORDER, _REST) if category in present)
     values = np.array([sums.get((line, category), 0.0) for line in lines for category in categories], np.float64)
     return _Matrix(lines, categories, values.reshape(len(lines), len(categories)))

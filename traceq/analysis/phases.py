@@ -140,7 +140,9 @@ def _long_backward(trace: Trace) -> Finding | None:
         f"backward takes {backward_ns / forward_ns:.1f}x as long as forward without communication, and computes "
         f"{ratio:.1f}x as long, where 2x is usual: it {why}; the excess is {excess}"
     )
-    return Finding("long_backward", "medium", text, step_ns)
+    lead = f"backward takes {backward_ns / forward_ns:.1f}x as long as forward: it {why}"
+    evidence = f"it computes {ratio:.1f}x as long, where 2x is usual; {excess} more than that"
+    return Finding("long_backward", "medium", text, step_ns, lead=lead, evidence=evidence, gain=(0, step_ns))
 
 
 def _by_step(trace: Trace, selected: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -213,6 +213,9 @@ def _finding(
             round(ns),
             key,
             instead_of=("exposed_comm", "exposed_wait", "exposed_transfer"),
+            lead=f"pipeline bubble: {_remedy(pipeline, rows)}",
+            evidence=f"{_words(pipeline)[1:-1]}: {', '.join(parts)}",
+            gain=(0, round(ns)),
         ),
     )
 

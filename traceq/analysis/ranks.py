@@ -47,7 +47,7 @@ class RankRow:
     wait_ns: int | None = column("waits", Unit.NS)
     exposed_wait_ns: int | None = column("exposed waits", Unit.NS)
     transfer_ns: int | None = column("transfers", Unit.NS)
-    caused_ns: int | None = column("waits caused", Unit.NS)
+    caused_ns: int | None = column("others wait for it", Unit.NS)
     offset_ns: int | None = column("clock offset", Unit.DELTA_NS)
     offset_pm_ns: int | None = column("within", Unit.NS)
     verdict: str = column("verdict")

@@ -15,6 +15,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from traceq import analysis as package
 from traceq.analysis._plugins import PluginAnalysis, plugin_analyses
 from traceq.analysis._summaries import summaries
@@ -22,7 +25,7 @@ from traceq.errors import UsageFault
 from traceq.facts.ranks.job import Job, job_of
 from traceq.facts.ranks.rank_outline import Outline, outline
 from traceq.model import SLOWED_BY_STACKS, Caveat, Run, Trace
-from traceq.report import Report, Sheet, Source
+from traceq.report import Report, Sheet, Source, StepTime
 from traceq.stages import counted
 
 __all__ = [
@@ -142,6 +145,7 @@ def describe(run: Run, ranks: Sequence[Outline] | None = None) -> Source:
     `ranks` are the outlines of its traces where these have no events.
     """
     environment = run.manifest.environment if run.manifest is not None else {}
+    unprofiled = run.timings.step_ns if run.timings is not None else np.zeros((0, 0))
     first = run.traces[0] if run.traces else None
     ranks = tuple(map(outline, run.traces)) if ranks is None else ranks
     names_no_device = not ranks or ranks[0].is_foreign or (ranks[0].device == "cpu" and ranks[0].lacks_device_rows)
@@ -155,7 +159,22 @@ def describe(run: Run, ranks: Sequence[Outline] | None = None) -> Source:
         arm=run.arm,
         step=first.only.number if first and first.only else None,
         lacks_device_rows=any(rank.lacks_device_rows for rank in ranks),
+        traced=_traced(ranks),
+        unprofiled=_step_time(unprofiled[unprofiled.mean(axis=1).argmax()]) if unprofiled.size else None,
     )
+
+
+def _traced(ranks: Sequence[Outline]) -> StepTime | None:
+    """Return the counted steps, the n-th of all ranks together; None for a run without traces."""
+    windows = [np.diff(rank.steps.window[rank.steps.counted])[:, 0] for rank in ranks]
+    num = min(map(len, windows), default=0)
+    if not num:
+        return None
+    return replace(_step_time(np.mean([ns[:num] for ns in windows], axis=0)), is_step=ranks[0].steps.marked)
+
+
+def _step_time(ns: NDArray[np.float64] | NDArray[np.int64]) -> StepTime:
+    return StepTime(float(ns.mean()), float(ns.min()), float(ns.max()), len(ns))
 
 
 def sheet(run: Run, only: Sequence[str] = ()) -> Sheet:

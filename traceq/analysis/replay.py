@@ -248,7 +248,17 @@ def _findings(job: Job, rank: Outline, part: _Rank, slack_ns: Mapping[int, float
         f"removing all {what} shortens {the_step(rank.steps)}{on_rank} by {together}{of_job} ({basis}), "
         f"no row of them alone by more than {alone}: remove them together"
     )
-    finding, own_slack_ns = Finding("joint_syncs", "medium", text, together_ns), slack_ns.get(rank.rank, 0.0)
+    finding = Finding(
+        "joint_syncs",
+        "medium",
+        text,
+        together_ns,
+        instead_of=("sync_wait", "alloc_wait") if "allocations" in what else ("sync_wait",),
+        lead=f"all {what} together: remove them at once",
+        evidence=f"together {together}{f' on rank {rank.rank}' * (len(job.ranks) > 1)}, none alone more than {alone}",
+        gain=gain.saved_ns if gain is not None else (together_ns, removed[-1].most_saved_ns),
+    )
+    own_slack_ns = slack_ns.get(rank.rank, 0.0)
     if gain is not None:
         return [replace(finding, severity="low") if gain.is_nothing else finding]
     return [in_vain(finding, rank.rank, own_slack_ns) if own_slack_ns >= together_ns else finding]

@@ -129,7 +129,9 @@ def _odd_steps(manifest: Manifest) -> Iterator[Finding]:
     """Yield that much of the time is in steps that do not count: what others would save is little beside it."""
     odd = OddSteps.of(manifest.environment)
     if odd is not None:
-        yield Finding("odd_steps", "high" if odd.share_pct >= _HIGH_PCT else "medium", odd.text)
+        share = format_value(odd.share_pct, Unit.PERCENT)
+        lead = f"{odd.odd_steps:,} of {odd.all_steps:,} steps do not count, and took {share} of the time"
+        yield Finding("odd_steps", "high" if odd.share_pct >= _HIGH_PCT else "medium", odd.text, lead=lead)
 
 
 def _profile(rows: Sequence[_Profile], parts: tuple[Table, ...]) -> Table:

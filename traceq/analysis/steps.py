@@ -63,7 +63,7 @@ class _Summary:
     min_ns: int = column("shortest", Unit.NS)
     max_ns: int = column("longest", Unit.NS)
     host_ns: float = column("host, mean", Unit.NS)
-    lag_ns: float | None = column("device lag", Unit.NS)
+    lag_ns: float | None = column("device ends later", Unit.NS)
     curve: str = column("each step")
 
 

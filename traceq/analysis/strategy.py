@@ -162,10 +162,11 @@ def _findings(parts: Sequence[_Rank]) -> list[Finding]:
         return []
     first = unexplained[0].row
     ranks = f"rank {first.rank}" + (f" and {len(unexplained) - 1} more" if len(unexplained) > 1 else "")
-    wrong = (_wrong(check, first.num_steps) for check in unexplained[0].checks if check.verdict == UNEXPLAINED)
+    wrong = [_wrong(check, first.num_steps) for check in unexplained[0].checks if check.verdict == UNEXPLAINED]
     lost = or_lost_events(unexplained[0].unrecorded_share)
     text = f"{ranks}: {first.strategy} predicts {'; '.join(wrong)}{lost}"
-    return [Finding("strategy", "medium", text, 0, first.key)]
+    lead = f"{ranks}: the collectives are not those of {first.strategy}"
+    return [Finding("strategy", "medium", text, 0, first.key, lead=lead, evidence=wrong[0])]
 
 
 def _ranks_alone(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
@@ -178,7 +179,10 @@ def _ranks_alone(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
             "train one model, nothing that exchanges gradients wraps it (DistributedDataParallel, FSDP, "
             "accelerator.prepare)"
         )
-        yield Finding("ranks_alone", "high", text)
+        lead = (
+            f"{len(parts)} ranks exchange nothing: wrap the model (DistributedDataParallel, FSDP, accelerator.prepare)"
+        )
+        yield Finding("ranks_alone", "high", text, lead=lead)
 
 
 def _wrong(check: Check, num_steps: int) -> str:

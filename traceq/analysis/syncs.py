@@ -21,6 +21,7 @@ from traceq.analysis._wording import (
     more_rows,
     over_ranks,
     per_step,
+    plain_phase,
     range_of_steps,
     replay_term,
     saving_words,
@@ -38,6 +39,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import Steps, steps
 from traceq.frozen import frozen
 from traceq.grouping import group
+from traceq.intervals import span_index
 from traceq.model import Trace
 from traceq.report import Finding, Report, SyncSite, Table, column
 from traceq.units import Unit, format_value
@@ -105,7 +107,7 @@ class SyncRow:
     step_unrecorded_ns: int = column("unrecorded", Unit.NS, is_per_step=True)
     replay_ns: int | None = column("saves", Unit.NS, is_per_step=True)
     most_replay_ns: int | None = column("at most", Unit.NS, is_per_step=True)
-    label: str = column("label")
+    label: str = column("effect")
     once: str = column("once")
     num_steps: int = column("steps with one", Unit.COUNT)
     num_returned: int = 0
@@ -144,7 +146,7 @@ class _PerStep:
     kind: str = column("kind")
     line: str = column("line")
     phase: str = column("phase")
-    num: str = column("number", Unit.COUNT)
+    num: str = column("syncs", Unit.COUNT)
     step_blocked_ns: int = column("blocks", Unit.NS)
     replay_ns: int | None = column("saves", Unit.NS)
 
@@ -184,10 +186,9 @@ def _rows(trace: Trace) -> list[SyncRow]:
     waits, names, strings = syncs(trace), phases(trace).names, trace.events.strings
     texts, paths = waits.origin.texts, modules(trace).paths
     groups, keys = alike_syncs(trace), sync_keys(trace)
-    all_steps = steps(trace)
-    host = all_steps.host[all_steps.counted]
-    step = np.where(all_steps.counted, np.cumsum(all_steps.counted) - 1, -1)[all_steps.issued(waits.start)]
-    in_steps = (all_steps.issued(waits.start) >= 0) & (step >= 0)
+    host = steps(trace).host[steps(trace).counted]
+    step = span_index(host, waits.start)
+    in_steps = step >= 0
     cell, num_cells = groups.group_ids[in_steps] * len(host) + step[in_steps], len(groups.keys) * len(host)
     steps_num = np.bincount(cell, minlength=num_cells).reshape(-1, len(host))
     num_steps = np.count_nonzero(steps_num, axis=1).tolist()
@@ -296,34 +297,40 @@ def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
 
 
 def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
-    """Return the syncs of a counted step, those that save most first; a title that says so where there are none."""
-    title = f"Syncs {per_step(job.ranks[0].steps)}"
+    """Return the syncs of a counted step by place, those that save most first; a title says so where there are none.
+
+    What several at a place save is not their sum, but at least what the best of them does.
+    """
+    title = f"Syncs {per_step(job.ranks[0].steps)}" if job.ranks[0].steps.marked else "Syncs"
     if any(rank.lacks_device_rows for rank in job.ranks):
-        return Table.of("syncs", f"{title}: not known, as the device's work is not recorded", _PerStep, ())
+        return Table("syncs", f"{title}: not known, as the device's work is not recorded", (), ())
     in_steps = [row for row in rows if row.num_steps]
     if not in_steps:
-        return Table.of("syncs", f"{title}: none {in_traced_steps(job)}", _PerStep, ())
-    is_on_cpu = all(row.kind == _SCALAR for row in in_steps)
+        return Table("syncs", f"{title}: none {in_traced_steps(job)}", (), ())
+    places: dict[tuple[str, str, str], list[SyncRow]] = {}
+    for row in _worst(in_steps):
+        places.setdefault((row.kind, row.line or row.op or row.call, plain_phase(row.phase)), []).append(row)
     shown = [
         _PerStep(
-            row.kind,
-            row.line or row.op or row.call,
-            row.phase,
-            values_words(row.steps_num, Unit.COUNT),
-            row.step_blocked_ns,
-            None if is_on_cpu else row.replay_ns,
+            *place,
+            num=values_words(_sums_by_step(alike), Unit.COUNT),
+            step_blocked_ns=sum(row.step_blocked_ns for row in alike),
+            replay_ns=max((row.replay_ns for row in alike if row.replay_ns is not None), default=None),
         )
-        for row in _worst(in_steps)
+        for place, alike in places.items()
     ]
-    nums = [
-        sum(by_step)
-        for rank in job.ranks
-        for by_step in zip(*(row.steps_num for row in in_steps if row.rank == rank.rank), strict=True)
-    ] or [0]
-    basis = " on a CPU; on an accelerator each read of a value waits for it" if is_on_cpu else ""
-    total = f"{values_words(nums, Unit.COUNT)}{basis}"
+    of_ranks = [[row for row in in_steps if row.rank == rank.rank] for rank in job.ranks]
+    total = values_words([num for alike in of_ranks for num in _sums_by_step(alike) or [0]], Unit.COUNT)
+    is_on_cpu = all(row.kind == _SCALAR for row in in_steps)
+    basis = " reads of a value on a CPU; on a device each would wait" if is_on_cpu else ""
     worst = "; each on the rank where it costs most" if len(job.ranks) > 1 else ""
-    return Table.of("syncs", f"{title}: {total}{worst}", _PerStep, shown)
+    view = Table.of("syncs", f"{title}: {total}{basis}{worst}", _PerStep, shown)
+    return view.without("replay_ns") if is_on_cpu else view
+
+
+def _sums_by_step(rows: Sequence[SyncRow]) -> list[int]:
+    """Return how many syncs some rows have together in each counted step of a rank."""
+    return [sum(nums) for nums in zip(*(row.steps_num for row in rows), strict=False)]
 
 
 def _of_several_modules(rows: Sequence[SyncRow]) -> set[str]:
@@ -405,16 +412,35 @@ def _costly(job: Job, row: SyncRow, step_ns: float, slack_ns: float) -> Finding:
     Where not, a rank that others do not wait for would only wait longer itself.
     """
     site, saving = SyncSite(row.kind, row.op, row.line), Saving(row.saved_ns, row.most_replay_ns or 0)
+    remedy = "allocate before the steps, or less" if row.kind == _ALLOC else "remove it"
+    explains = ("alloc_wait",) if row.kind == _ALLOC else ("sync_wait",)
+    lead, evidence, alone = _lead(row, remedy), _evidence(job, row), (saving.least_ns, saving.most_ns)
     saved, more = saving_words(saving, step_ns), and_followers(saving, row.step_blocked_ns)
     if (gain := job_gain(job, WithoutSyncs(key=row.key))) is not None:
         text = f"{_blocks(job, row)}; removing it saves {gained_words(saved, gain)} (replay{more})"
         severity = "low" if gain.is_nothing else "high"
-        return Finding("costly_sync", severity, f"{text}{_why_once(row)}", row.saved_ns, row.key, site=site)
+        finding = Finding("costly_sync", severity, f"{text}{_why_once(row)}", row.saved_ns, row.key, site=site)
+        return replace(finding, instead_of=explains, lead=lead, evidence=evidence, gain=gain.saved_ns)
     if slack_ns < row.saved_ns:
         text = f"{_blocks(job, row)}; removing it saves {saved} ({replay_term(job)}{more}){_why_once(row)}"
-        return Finding("costly_sync", "high", text, row.saved_ns, row.key, site=site)
+        finding = Finding("costly_sync", "high", text, row.saved_ns, row.key, site=site)
+        return replace(finding, instead_of=explains, lead=lead, evidence=evidence, gain=alone)
     text = f"{_blocks(job, row)}; removing it shortens that rank's own work by {saved} (replay{more})"
-    return in_vain(Finding("costly_sync", "low", text, row.saved_ns, row.key, site=site), row.rank, slack_ns)
+    finding = Finding("costly_sync", "low", text, row.saved_ns, row.key, site=site, lead=lead, evidence=evidence)
+    return in_vain(finding, row.rank, slack_ns)
+
+
+def _lead(row: SyncRow, what_to_do: str) -> str:
+    """Return `dtoh sync at train.py:41: remove it`."""
+    what = "allocation" if row.kind == _ALLOC else f"{row.kind} sync"
+    place = f"at {row.line.partition(' ')[0]}" if row.line else f"in {row.op or row.call}"
+    return f"{what} {place}: {what_to_do}"
+
+
+def _evidence(job: Job, row: SyncRow) -> str:
+    on_rank = f"rank {row.rank}: " if len(job.ranks) > 1 else ""
+    blocked = f"{format_value(row.step_blocked_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
+    return f"{on_rank}the host is blocked {blocked} ({row.op or row.call}, {plain_phase(row.phase)})"
 
 
 def _why_once(row: SyncRow) -> str:
@@ -425,7 +451,17 @@ def _why_once(row: SyncRow) -> str:
 def _free(job: Job, row: SyncRow, *, is_alone: bool) -> Finding:
     saves, advice = format_value(row.saved_ns, Unit.NS), "leave it" if is_alone else "leave it, or remove all"
     text = f"{_blocks(job, row)}, but removing it{'' if is_alone else ' alone'} saves {saves} (replay): {advice}"
-    return Finding("free_sync", "low", text, row.saved_ns, row.key, site=SyncSite(row.kind, row.op, row.line))
+    return Finding(
+        "free_sync",
+        "low",
+        text,
+        row.saved_ns,
+        row.key,
+        site=SyncSite(row.kind, row.op, row.line),
+        lead=_lead(row, f"leave it, as it saves {saves}"),
+        evidence=_evidence(job, row),
+        gain=(row.saved_ns, row.most_replay_ns or row.saved_ns),
+    )
 
 
 def _blocks(job: Job, row: SyncRow) -> str:

@@ -88,6 +88,9 @@ def command(
         rank = diff.traced.rank if diff.traced else -1
         return by_name[diff.a_name].trace_or_first(rank), by_name[diff.b_name].trace_or_first(rank)
 
+    if html is not None:
+        for diff in diffs.diffs:
+            typer.echo(diff.words[0])
     write_result("diffs", diffs, form, RenderOptions(width, full=full, sides=explained_traces))
     if not form.holds_caveats:
         print_caveats(dict.fromkeys(caveat for each in diffs.diffs for caveat in each.caveats))

@@ -105,6 +105,8 @@ def command(
 
             sheet = without_like_ranks(sheet)
         traces = partial(with_ranks, run, path, strict=strict, step=step)
+        if html is not None and sheet.leads:
+            typer.echo(sheet.leads[0].headline)
         write_sheet(sheet, form, RenderOptions(width, traces, full=full or bool(only)))
         for report in sheet.reports if only and not as_json else ():
             if not (report.views or report.findings):

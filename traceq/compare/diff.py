@@ -49,6 +49,7 @@ from traceq.compare.replayed_graphs import replay_words
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
 from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory, read_into_memory
 from traceq.compare.side_names import side_names
+from traceq.compare.step_counts import count_deltas
 from traceq.compare.step_times import compare_cpu, compare_sides, ranges_of_steps
 from traceq.compare.traced_doubt import doubt
 from traceq.compare.unprofiled_sentences import unprofiled_phase_words
@@ -222,10 +223,12 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         free=added_ops_text(a.ranks, reference.ranks, _changed_phase(causes)) if traced and reference else "",
         inference=inference_deltas(a.ranks, b.ranks),
         work=work_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else (),
+        counts=count_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else (),
         caveats=tuple(dict.fromkeys((*of_sides, *of_verdict, *unmatched_ranks(a.run, b.run)))),
     )
     words = _verdict_words(a, b, diff, cpu, is_other_job=is_other_job)
-    return replace(diff, words=(*words, *_traced_words(a, b, diff, is_other_job=is_other_job)))
+    of_traces = _traced_words(a, b, diff, is_other_job=is_other_job)
+    return replace(diff, words=(*words, *of_traces), num_verdict_words=len(words))
 
 
 def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_other_job: bool) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from traceq.compare.collective_volumes import Exchange
 from traceq.compare.inference import InferenceDelta
+from traceq.compare.step_counts import CountDelta
 from traceq.compare.work_deltas import WorkDelta
 from traceq.display import to_html, to_text
 from traceq.facts.timeline.python_places import PYTHON
@@ -287,7 +288,8 @@ class Diff:
     `ranks` are those of both sides. `words` is the answer, one sentence per line. `free` says whether A, the change
     when off, issues anything more, "" without a traced reference. `doubt` says why durations of traced steps are no
     evidence, "" where they are. `cpu` compares the main thread's CPU time per step where pairs have it. `inference`
-    compares the kinds of step of an inference engine, `work` what ops of the explained rank do and how fast. If one
+    compares the kinds of step of an inference engine, `work` what ops of the explained rank do and how fast, `counts`
+    its syncs and collectives per step. The first `num_verdict_words` of `words` are the verdict and its basis. If one
     side is a data loader alone, `feeding` is the answer and the rest is empty.
     """
 
@@ -310,6 +312,8 @@ class Diff:
     feeding: Feeding | None = None
     inference: tuple[InferenceDelta, ...] = ()
     work: tuple[WorkDelta, ...] = ()
+    counts: tuple[CountDelta, ...] = ()
+    num_verdict_words: int = 1
 
     @property
     def verdict_name(self) -> VerdictName:

@@ -17,6 +17,7 @@ from traceq.units import Unit, format_value
 
 __all__ = [
     "causes_table",
+    "counts_table",
     "exchanges_table",
     "facts_table",
     "inference_table",
@@ -27,8 +28,8 @@ __all__ = [
     "work_table",
 ]
 
-_MOST_SHARE = 10
-"""Multiple of the delta up to which a part of it has a share; larger ones cancel."""
+_MOST_SHARE = 1
+"""Multiple of the delta up to which a part of it has a share; with larger ones parts cancel, and times say more."""
 _TOP = 12
 _LONGEST_NAME = 24
 _TOP_RANKS = 8
@@ -105,6 +106,46 @@ def _distinct(a: str, b: str) -> tuple[str, str]:
             sides = [side[1:] if end == 0 else side[:-1] for side in sides]
     first, second = map("".join, sides)
     return first, second
+
+
+def counts_table(diff: Diff, *, top: int = _TOP) -> Table:
+    """Return the syncs and collectives of a step of which the sides have other numbers or bytes, most first.
+
+    A title without rows says that they have the same.
+    """
+    per = diff.traced.per if diff.traced is not None else "per step"
+    changed = [each for each in diff.counts if each.is_change]
+    if not changed:
+        sums = [(sum(each.a_num for each in diff.counts if each.kind == kind), kind) for kind in ("sync", "collective")]
+        nums = [f"{format_value(num, Unit.MEAN)} {kind}{'s' * (num != 1)}" for num, kind in sums]
+        title = f"Syncs and collectives {per}: the same on both sides ({', '.join(nums)})"
+        return Table("counts", title, (), ())
+    columns = (
+        Column("name", "what"),
+        Column("line", "where, or for"),
+        Column("phase", "phase"),
+        *_both_sides(diff, "", "a_num", "b_num", Unit.MEAN),
+        *_both_sides(diff, "bytes ", "a_bytes", "b_bytes", Unit.BYTES),
+    )
+    rows = tuple(
+        (
+            f"{each.name} sync" if each.kind == "sync" else each.name,
+            (each.line or each.what) if each.kind == "sync" else each.what.replace("_", " "),
+            each.phase.strip("# "),
+            each.a_num,
+            each.b_num,
+            *(
+                (each.a_bytes, each.b_bytes)
+                if each.kind == "collective" and (each.a_bytes or each.b_bytes)
+                else ("", "")
+            ),
+        )
+        for each in changed[:top]
+    )
+    alike = len(diff.counts) - len(changed)
+    title = f"Syncs and collectives {per} that differ{f' ({alike} more are the same)' if alike else ''}"
+    note = f"{len(changed) - top} more with --full." if len(changed) > top else ""
+    return Table("counts", title, columns, rows, note=note).non_empty_columns
 
 
 def ranks_table(diff: Diff) -> Table:

@@ -87,6 +87,7 @@ def _diff(diff: Diff) -> dict[str, object]:
         ],
         "residual_ns": diff.residual_ns,
         "causes": [_cause(cause) for cause in diff.causes],
+        "counts": diff.counts,
         "work": diff.work,
         "words": diff.words,
         "free": diff.free or None,

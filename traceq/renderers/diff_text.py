@@ -1,8 +1,8 @@
-"""A diff for a terminal: the answer first, then the waterfall, then the causes."""
+"""A diff for a terminal: the verdict, what a step does differently, what makes the delta, then the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TextIO
 
@@ -11,6 +11,7 @@ from rich.text import Text
 from traceq.compare.result import Diff, Diffs
 from traceq.compare.tables import (
     causes_table,
+    counts_table,
     exchanges_table,
     facts_table,
     inference_table,
@@ -46,11 +47,19 @@ def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
     print_diffs(diffs, open_console(file, options.width), full=options.full)
 
 
-def print_diff(diff: Diff, console: EscapedConsole) -> None:
-    """Write the sentences of one diff to a console."""
+def print_diff(diff: Diff, console: EscapedConsole, num_rows: int = _FEW_ROWS) -> None:
+    """Write one diff to a console: the verdict, the counts per step that differ, and what makes the delta."""
     style = _STYLES[diff.verdict_name]
-    for index, line in enumerate(diff.words):
+    for index, line in enumerate(diff.words[: diff.num_verdict_words]):
         print_line(visible_text(line, style=style if index == 0 else ""), console)
+    counts = counts_table(diff, top=num_rows) if diff.traced is not None else None
+    if counts is not None and counts.rows:
+        _print_table(counts, console)
+        console.print()
+    elif counts is not None:
+        print_line(visible_text(f"{counts.title}."), console)
+    for line in diff.words[diff.num_verdict_words :]:
+        print_line(visible_text(line), console)
 
 
 def print_diffs(diffs: Diffs, console: EscapedConsole, *, full: bool = False) -> None:
@@ -59,12 +68,15 @@ def print_diffs(diffs: Diffs, console: EscapedConsole, *, full: bool = False) ->
     Unless `full`, tables are short, as many as fit on one screen, and answers whose traced durations are no evidence
     have none. Arms that repeat the change of another never have any. Below it stands what to run next.
     """
-    parts = partial(_print_overview, diffs), partial(_print_answers, diffs), partial(_print_next, 1)
+    parts = (
+        *(partial(part, diffs) for part in (_print_overview, _print_answers, _print_free)),
+        partial(_print_next, 1),
+    )
     room = MOST_LINES - _COMMAND - sum(num_lines(part, console) for part in parts)
     repeated, num_left_out = {interaction.arm for interaction in diffs.interactions}, 0
     _print_overview(diffs, console)
     for diff in diffs.diffs:
-        _print_answer(diffs, diff, console)
+        _print_answer(diffs, diff, console, _MOST_ROWS if full else _FEW_ROWS)
         if diff.b_name in repeated or (diff.doubt and not full):
             continue
         for table in _tables(diff, console.width, _MOST_ROWS if full else _FEW_ROWS):
@@ -74,6 +86,7 @@ def print_diffs(diffs: Diffs, console: EscapedConsole, *, full: bool = False) ->
                 room -= needed
             else:
                 num_left_out += 1
+    _print_free(diffs, console)
     if not full and any(diff.traced for diff in diffs.diffs):
         _print_next(num_left_out, console)
 
@@ -88,8 +101,15 @@ def _print_overview(diffs: Diffs, console: EscapedConsole) -> None:
     if facts is not None and facts.rows:
         _print_table(facts, console)
     alike = (facts.note,) if facts is not None and not facts.rows else ()
-    free = dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)
-    lines = (*alike, *(interaction.words for interaction in diffs.interactions), *free)
+    _print_lines((*alike, *(interaction.words for interaction in diffs.interactions)), console)
+
+
+def _print_free(diffs: Diffs, console: EscapedConsole) -> None:
+    """Write what the change costs while it is off."""
+    _print_lines(tuple(dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)), console)
+
+
+def _print_lines(lines: Sequence[str], console: EscapedConsole) -> None:
     if lines:
         console.print()
     for line in lines:
@@ -101,15 +121,15 @@ def _print_answers(diffs: Diffs, console: EscapedConsole) -> None:
         _print_answer(diffs, diff, console)
 
 
-def _print_answer(diffs: Diffs, diff: Diff, console: EscapedConsole) -> None:
+def _print_answer(diffs: Diffs, diff: Diff, console: EscapedConsole, num_rows: int = _FEW_ROWS) -> None:
     console.print()
     if len(diffs.diffs) > 1:
         console.print(Text(f"── {diff.b_name} against {diff.a_name} ", style="bold"))
-    print_diff(diff, console)
+    print_diff(diff, console, num_rows)
 
 
 def _print_next(num_left_out: int, console: EscapedConsole) -> None:
-    more = f"--full ({num_left_out} more tables)" if num_left_out else "--full"
+    more = f"--full ({num_left_out} more table{'s' * (num_left_out > 1)})" if num_left_out else "--full"
     console.print()
     console.print(Text(f"More: {more}; as a page: --html FILE", style="dim"))
 
@@ -120,7 +140,7 @@ def _tables(diff: Diff, width: int, num_rows: int) -> Iterator[Table]:
         return
     where, why = waterfall(diff, top=num_rows), causes_table(diff, width=width, top=num_rows)
     work = work_table(diff, top=num_rows)
-    yield from (table for table in (inference_table(diff), where, ranks_table(diff), why, work) if table.rows)
+    yield from (table for table in (inference_table(diff), why, where, ranks_table(diff), work) if table.rows)
 
 
 def _print_table(table: Table, console: EscapedConsole) -> None:

@@ -47,7 +47,7 @@ def sheet_to_json_pieces(sheet: Sheet) -> Iterator[str]:
             **({"rows_of": source.rows_of} if source.rows_of else {}),
         },
         **{table.key: table for report in sheet.reports for table in report.tables},
-        "findings": [_finding(finding) for finding in sheet.findings],
+        "findings": [_finding(sheet, finding) for finding in sheet.findings],
         "unknown": sheet.unknown,
         "warnings": sheet.all_caveats,
     }
@@ -87,11 +87,13 @@ def _object(table: Table) -> object:
     return {**_row([column.key for column in table.columns], table.rows[0]), **parts}
 
 
-def _finding(finding: Finding) -> dict[str, object]:
+def _finding(sheet: Sheet, finding: Finding) -> dict[str, object]:
     """Return a finding as an object; keys of rows of `syncs` begin with their kind."""
     keys = (f"{kind}|" for kind in finding.instead_of_syncs)
     plain = {key: getattr(finding, key) for key in ("code", "severity", "text", "ns", "key")}
-    return {**plain, "instead_of": (*finding.instead_of, *keys)}
+    least_ns, most_ns = sheet.gain(finding) or (None, None)
+    gain = {"lead": finding.headline, "least_gain_ns": least_ns, "most_gain_ns": most_ns}
+    return {**plain, **gain, "instead_of": (*finding.instead_of, *keys)}
 
 
 def _row(keys: Sequence[str], row: tuple[Cell, ...]) -> dict[str, Cell]:

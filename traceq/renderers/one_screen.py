@@ -1,46 +1,62 @@
-"""What `traceq show` prints on one screen: findings, where the time goes, its costliest rows, and where there is more.
+"""The first screen of `traceq show`: what was read, what to gain, where a step goes, its syncs, its collectives.
 
-The whole report is `--full`.
+Their order is fixed, and nothing below takes the place of anything above. The whole report is `--full`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from io import StringIO
+from textwrap import wrap
 from typing import TextIO
+
+from rich.text import Text
 
 from traceq.display import RenderOptions
 from traceq.escaped_console import EscapedConsole
+from traceq.escaping import visible
 from traceq.renderers.text import (
     open_console,
-    print_findings,
     print_line,
     print_sheet,
+    print_source,
     print_table,
-    print_unnamed_bottleneck,
-    source_summary,
     unknown_line,
     visible_text,
 )
-from traceq.report import Finding, Sheet, Table
+from traceq.report import MOST_LEADS, Finding, Sheet, Table
+from traceq.units import Unit, format_ends
 
-__all__ = ["MOST_LINES", "num_lines", "print_screen", "write_sheet"]
+__all__ = ["FIRST_TABLES", "MOST_LINES", "gain_words", "num_lines", "print_screen", "write_sheet"]
 
 MOST_LINES = 40
-_MOST_FINDING_LINES = 12
-_UNPROFILED = "step_phases"
-_FIRST = (
-    "stalled desync batches loader loader_ranks "
-    f"{_UNPROFILED} core_use facts inference steps partition clusters ranks efficiency whatif syncs collectives idle "
-    "lines kernels host unprofiled memory_moments memory_kinds memory_lines memory_reserved"
-).split()
-"""Tables in the order in which they are chosen, as far as there is room: why it stopped, what was asked, the step."""
-_MOST_ROWS = {_UNPROFILED: 8, "partition": 8, "steps": 2, "ranks": 4, "efficiency": 3, "memory_kinds": 8}
-_ROWS = 5
+_ALWAYS = (
+    *("stalled", "desync", "batches", "loader", "loader_ranks"),
+    *("step_phases", "partition", "inference", "syncs", "collectives"),
+    *("memory_moments", "memory_kinds", "memory_lines"),
+)
+"""Tables that are always there, in their order: why a job stopped, the step by phase, its syncs, its collectives."""
+FIRST_TABLES = ("partition", "syncs", "collectives")
+"""Tables that answer what a first screen is asked: GPU time by phase, syncs, collectives."""
+_IF_ROOM = (
+    *("core_use", "facts", "ranks", "clusters", "efficiency", "whatif", "idle", "lines", "kernels", "host"),
+    *("unprofiled", "memory_reserved"),
+)
+"""Tables for which there may be room."""
+_MOST_ROWS, _FEWEST_ROWS, _ROWS_IF_ROOM = 8, 2, 5
 _LAST = ("total", "all else")
 """First cells of a last row, which a shortened table keeps."""
+_NARROWEST_LEAD = 30
+_WHATIF = {
+    "straggler": "--without-straggler",
+    "launch_bound": "--no-launch-latency",
+    "costly_sync": "--without syncs",
+    "joint_syncs": "--without syncs",
+    "starved": "--without loader",
+}
+"""Code of a lead -> the option of `traceq whatif` that asks what it gains."""
 
 Print = Callable[[EscapedConsole], None]
 
@@ -52,73 +68,120 @@ def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
 
 def print_screen(sheet: Sheet, console: EscapedConsole) -> None:
     """Write the screen to a console, at its width."""
-    findings = _as_fits(sheet.top_findings, console)
-    views = [view.non_empty_columns for report in sheet.reports for view in report.views if view.rows]
-    first: dict[str, Table] = {}
-    for view in views:
-        first.setdefault(view.key, _shortened(view, f"--only {view.key}" if sheet.is_selectable else "--full"))
-    if _UNPROFILED in first:
-        first.pop("steps", None)  # a few profiled steps are no result beside those
-    frame = partial(_print_head, sheet, findings), partial(_print_foot, sheet, len(views))
-    room, chosen = MOST_LINES - sum(num_lines(part, console) for part in frame), []
-    for view in (first[key] for key in _in_order(sheet) if key in first):
-        with console.capture() as drawn:
-            _print_view(view, console)
-        needed = drawn.get().count("\n")
-        if needed <= room:
-            chosen.append(drawn.get())
-            room -= needed
-    _print_head(sheet, findings, console)
-    for text in chosen:
+    views = _first_views(sheet)
+    frame = partial(_print_head, sheet), partial(_print_foot, sheet, len(views))
+    room = MOST_LINES - sum(num_lines(part, console) for part in frame)
+    texts, num_shown = _tables(sheet, views, room, console)
+    _print_head(sheet, console)
+    for text in texts:
         console.file.write(text)
-    _print_foot(sheet, len(views) - len(chosen), console)
+    _print_foot(sheet, _num_views(sheet) - num_shown, console)
 
 
-def _in_order(sheet: Sheet) -> Sequence[str]:
-    """Return the tables in their order: of a CPU, lines say more than categories, of which there are few."""
-    if sheet.source.device != "cpu":
-        return _FIRST
-    before = _FIRST.index("partition")
-    return *_FIRST[:before], "lines", *(key for key in _FIRST[before:] if key != "lines")
+def _first_views(sheet: Sheet) -> dict[str, Table]:
+    """Return by key the first table for people, or that of the first screen."""
+    first: dict[str, Table] = {}
+    for report in sheet.reports:
+        for view in (*report.first, *report.views):
+            if view.rows or view in report.first:
+                first.setdefault(view.key, view.non_empty_columns)
+    return first
 
 
-def _as_fits(findings: Sequence[Finding], console: EscapedConsole) -> Sequence[Finding]:
-    """Return the first findings, as many as the screen has room for; at least one."""
-    shown = findings
-    while len(shown) > 1 and num_lines(partial(print_findings, shown), console) > _MOST_FINDING_LINES:
-        shown = shown[:-1]
-    return shown
+def _num_views(sheet: Sheet) -> int:
+    return sum(1 for report in sheet.reports for view in report.views if view.rows)
 
 
-def _print_head(sheet: Sheet, findings: Sequence[Finding], console: EscapedConsole) -> None:
-    print_line(visible_text(source_summary(sheet.source), style="bold"), console)
-    print_unnamed_bottleneck(sheet, console)
-    print_findings(findings, console)
-    if (num_left_out := len(sheet.top_findings) - len(findings)) > 0:
-        print_line(visible_text(f"  {num_left_out} more with --full", style="dim"), console)
+def _tables(sheet: Sheet, views: dict[str, Table], room: int, console: EscapedConsole) -> tuple[list[str], int]:
+    """Return the tables that are always there, with as many rows as fit, and others in the room that is left."""
+    always = [views[key] for key in _ALWAYS if key in views]
+    texts: list[str] = []
+    for most in range(_MOST_ROWS, _FEWEST_ROWS - 1, -1):
+        texts = [_drawn(_shortened(view, most, sheet), console) for view in always]
+        if sum(text.count("\n") for text in texts) <= room:
+            break
+    room -= sum(text.count("\n") for text in texts)
+    for view in (views[key] for key in _IF_ROOM if key in views):
+        text = _drawn(_shortened(view, _ROWS_IF_ROOM, sheet), console)
+        if text.count("\n") <= room:
+            texts.append(text)
+            room -= text.count("\n")
+    return texts, len(texts)
+
+
+def _drawn(view: Table, console: EscapedConsole) -> str:
+    with console.capture() as drawn:
+        console.print()
+        print_table(view, console)
+    return drawn.get()
+
+
+def _print_head(sheet: Sheet, console: EscapedConsole) -> None:
+    print_source(sheet, console)
+    leads, nothing = sheet.leads, sheet.without_gain
+    if leads:
+        console.print()
+        for line in _lead_lines(sheet, leads[:MOST_LEADS], console.width):
+            console.print(line, soft_wrap=True)
+    if (num_left_out := len(leads) - MOST_LEADS) > 0:
+        print_line(visible_text(f"   {num_left_out} more with --full", style="dim"), console)
+    if nothing:
+        subjects = list(dict.fromkeys(finding.headline.partition(": ")[0] for finding in nothing))
+        more = f"; and {len(subjects) - MOST_LEADS} more" if len(subjects) > MOST_LEADS else ""
+        text = f"Little or nothing to gain: {'; '.join(subjects[:MOST_LEADS])}{more}"
+        print_line(visible_text(text, style="dim"), console)
+
+
+def _lead_lines(sheet: Sheet, leads: Sequence[Finding], width: int) -> Iterator[Text]:
+    """Yield each lead beside what it gains, on a narrow terminal above it, and below it what that rests on."""
+    gains = [gain_words(sheet, finding) for finding in leads]
+    has_gain = any(gain for gain, _ in gains)
+    of_ns, of_share = (max(map(len, column)) for column in zip(("a step gains", "of it"), *gains, strict=True))
+    tail = of_ns + of_share + 4 if has_gain else 0
+    is_beside = width - 3 - tail >= _NARROWEST_LEAD
+    room = width - 3 - (tail if is_beside else 0)
+    room = min(room, max(len(line) for finding in leads for line in wrap(visible(finding.headline), room)))
+    if has_gain and is_beside:
+        yield Text(f"{'Gain first':<{room + 3}}  {'a step gains':>{of_ns}}  {'of it':>{of_share}}", style="dim")
+    for number, (finding, (gain, share)) in enumerate(zip(leads, gains, strict=True), 1):
+        first, *more = wrap(visible(finding.headline), room)
+        end = f"  {gain:>{of_ns}}  {share:>{of_share}}" if gain and is_beside else ""
+        for line in (f"{number}  {first:<{room}}{end}".rstrip(), *(f"   {line}" for line in more)):
+            yield Text(line, style="bold")
+        gained = [f"a step gains {gain}, {share}"] if gain and not is_beside else []
+        for line in (*gained, *wrap(visible(finding.evidence), width - 5)):
+            yield Text(f"     {line}", style="dim")
+
+
+def gain_words(sheet: Sheet, finding: Finding) -> tuple[str, str]:
+    """Return what a step gains, and which part of it that is: `4.6 to 8.5 ms`, `10 to 19 %`; "" where unknown."""
+    step_ns = sheet.source.traced.mean_ns if sheet.source.traced else 0.0
+    if (gain := sheet.gain(finding)) is None:
+        return "", ""
+    least_ns, most_ns = gain
+    share = format_ends(100 * least_ns / step_ns, 100 * most_ns / step_ns, Unit.PERCENT) if step_ns else ""
+    return format_ends(least_ns, most_ns, Unit.NS), share
 
 
 def _print_foot(sheet: Sheet, num_more: int, console: EscapedConsole) -> None:
     lines = [unknown_line(sheet)] if sheet.unknown and not sheet.source.arm else []  # no option of a recording
-    path = sheet.source.path
-    if num_more:
-        only = ", --only NAME" if sheet.is_selectable else ""
-        timeline = f"; the timeline: traceq open {path}" if sheet.source.ranks else ""
-        lines.append(f"More: --full ({num_more} more tables){only}{timeline}")
+    whatif = next((_WHATIF[lead.code] for lead in sheet.leads[:MOST_LEADS] if lead.code in _WHATIF), "")
+    commands = [
+        f"traceq whatif PATH {whatif}" if whatif else "",
+        "traceq open PATH" if sheet.source.ranks else "",
+        f"--full ({num_more} more tables)" if num_more > 0 else "",
+        "--only NAME" if num_more > 0 and sheet.is_selectable else "",
+    ]
+    if any(commands):
+        lines.append(f"Next: {', '.join(filter(None, commands))}")
     if lines:
         console.print()
     for line in lines:
         print_line(visible_text(line, style="dim"), console)
 
 
-def _print_view(view: Table, console: EscapedConsole) -> None:
-    console.print()
-    print_table(view, console)
-
-
-def _shortened(view: Table, option: str) -> Table:
+def _shortened(view: Table, most: int, sheet: Sheet) -> Table:
     """Return the rows that matter most, in their order, with a note on the option for the others; a total stays."""
-    most = _MOST_ROWS.get(view.key, _ROWS)
     rows = list(view.rows)
     total = [rows.pop()] if rows and rows[-1][0] in _LAST else []
     left_out = len(rows) - most
@@ -129,6 +192,7 @@ def _shortened(view: Table, option: str) -> Table:
             rows = [rows[row] for row in sorted(kept)]
         else:
             rows = rows[:most]
+    option = f"--only {view.key}" if sheet.is_selectable else "--full"
     note = f"{left_out} more with {option}" if left_out > 0 else ""
     return replace(view, rows=(*rows, *total), note=note)
 

@@ -23,7 +23,7 @@ from traceq.model import Caveat
 from traceq.regexes import regex
 from traceq.report import BECOMES, Column, Finding, Report, Sheet, Source, Table
 from traceq.short_texts import cut_apart
-from traceq.units import Unit, format_value, ranks_of
+from traceq.units import Unit, format_ends, format_ranks, format_value
 
 __all__ = [
     "MOST_FINDINGS",
@@ -32,9 +32,10 @@ __all__ = [
     "print_findings",
     "print_line",
     "print_sheet",
+    "print_source",
     "print_table",
-    "print_unnamed_bottleneck",
     "source_summary",
+    "step_words",
     "unknown_line",
     "visible_text",
     "write_caveats",
@@ -102,8 +103,7 @@ def write_caveats(caveats: Iterable[Caveat], file: TextIO, options: RenderOption
 
 def print_sheet(sheet: Sheet, console: EscapedConsole) -> None:
     """Write a sheet to a console, at the console's width."""
-    print_line(visible_text(source_summary(sheet.source), style="bold"), console)
-    print_unnamed_bottleneck(sheet, console)
+    print_source(sheet, console)
     print_findings(sheet.top_findings[:MOST_FINDINGS], console)
     if (num_left_out := len(sheet.top_findings) - MOST_FINDINGS) > 0:
         print_line(visible_text(f"  {num_left_out} more in --json", style="dim"), console)
@@ -116,8 +116,17 @@ def print_sheet(sheet: Sheet, console: EscapedConsole) -> None:
         print_line(visible_text(unknown_line(sheet), style="dim"), console)
 
 
-def print_unnamed_bottleneck(sheet: Sheet, console: EscapedConsole) -> None:
-    """Write that no bottleneck can be named where the rows of the device are missing, and nothing is found."""
+def print_source(sheet: Sheet, console: EscapedConsole) -> None:
+    """Write what was read and how long a step is.
+
+    That no bottleneck can be named, too, where the rows of the device are missing and nothing is found.
+    """
+    print_line(visible_text(source_summary(sheet.source), style="bold"), console)
+    if steps := step_words(sheet.source):
+        print_line(visible_text(steps), console)
+    for caveat in sheet.caveats:
+        if caveat.code == "several_windows":
+            print_line(visible_text(caveat.text, style="yellow"), console)
     if sheet.source.lacks_device_rows and not sheet.top_findings:
         print_line(visible_text(_NO_BOTTLENECK, style="bold"), console)
 
@@ -141,18 +150,43 @@ def unknown_line(sheet: Sheet) -> str:
 
 
 def source_summary(source: Source) -> str:
-    """Return `path · step · device · ranks · torch · events`, without unknown parts."""
-    ranks = ranks_of(source.ranks, source.world_size)
+    """Return `path · step · ranks · device · torch · events`, without unknown parts."""
     parts = [
         source.path,
         f"step {source.step}" if source.step is not None else "",
+        _ranks_read(source),
         source.device,
         "no device rows" if source.lacks_device_rows else "",
-        ranks if source.ranks else "",
         f"torch {source.torch}" if source.torch else "",
         f"{source.num_events:,} events" if source.num_events else "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _ranks_read(source: Source) -> str:
+    """Return `8 of 8 ranks`, `1 of 8 ranks (3)`, of several what that means; "" without a trace, or of one process."""
+    if not source.ranks:
+        return ""
+    num, size = len(source.ranks), source.world_size
+    if num >= size:
+        return f"{num} of {size} ranks" if size > 1 else ""
+    waits = ": waits for the others look like transfers" if num > 1 else ""
+    return f"{num} of {size} ranks ({format_ranks(source.ranks)}){waits}"
+
+
+def step_words(source: Source) -> str:
+    """Return `step 44.0 ms (41.1 to 48.4 ms), mean of 3 traced steps`, or that of unprofiled ones; "" without any."""
+    parts = []
+    for time, kind in ((source.unprofiled, "unprofiled"), (source.traced, "traced")):
+        if time is None:
+            continue
+        if not time.is_step:
+            parts.append(f"{format_value(time.mean_ns, Unit.NS)}, no step is marked (profiler.step())")
+        else:
+            mean, ends = format_value(time.mean_ns, Unit.NS), format_ends(time.least_ns, time.most_ns, Unit.NS)
+            of_several = f"{f' ({ends})' if ends != mean else ''}, mean of {time.num:,} {kind} steps"
+            parts.append(f"step {mean}{of_several if time.num > 1 else f', {kind}'}")
+    return "; ".join(parts)
 
 
 def print_table(table: Table, console: EscapedConsole) -> None:
@@ -166,7 +200,7 @@ def print_table(table: Table, console: EscapedConsole) -> None:
     while not layout.fits and (hideable := _hideable(table, shown)):
         shown.remove(hideable[0])
         layout = _layout(table, shown, console.width, most_of_line=SHORT_LINE)
-    if table.rows or not table.note:
+    if table.rows or (table.columns and not table.note):
         console.print(_rich_table(layout))
     hidden = [column.heading for index, column in enumerate(table.columns) if index not in shown and column.heading]
     if hidden:

@@ -84,11 +84,10 @@ def snapshot_diff(a: str | Location, b: str | Location) -> Sheet:
     by_kind = Table.of("memory_kinds", f"At the {name}, by kind", _KindRow, kinds)
     by_line = Table.of("memory_lines", f"What came and went at the {name}, by line", _LineRow, lines)
     reserved = Table.of("memory_reserved", "Reserved at the end", _PartRow, rows[1])
-    finding = Finding(
-        "memory_delta",
-        "medium" if after.size_bytes != before.size_bytes else "low",
-        _words(name, before, after, kinds, lines),
-    )
+    lead, holders = _words(name, before, after, kinds, lines)
+    severity = "medium" if after.size_bytes != before.size_bytes else "low"
+    text = f"{lead}: {holders}" if holders else lead
+    finding = Finding("memory_delta", severity, text, lead=lead, evidence=holders)
     return Sheet(
         Source(f"{a} -> {b}", sum(len(side.snapshot.history) for side in sides), (), 0, "memory snapshots", ""),
         (
@@ -183,16 +182,18 @@ def _lines_views(title: str, lines: Sequence[_LineRow]) -> tuple[Table, ...]:
     return (closed(table.without("op", "a_num", "b_num"), min(len(differing), _MOST_LINES), "delta_bytes"),)
 
 
-def _words(name: str, before: Moment, after: Moment, kinds: Sequence[_KindRow], lines: Sequence[_LineRow]) -> str:
+def _words(
+    name: str, before: Moment, after: Moment, kinds: Sequence[_KindRow], lines: Sequence[_LineRow]
+) -> tuple[str, str]:
+    """Return by how much a moment differs, and which kinds of allocations do most."""
     delta = after.size_bytes - before.size_bytes
     if not any(row.delta_bytes for row in lines):
-        return f"{name}: {_size(after.size_bytes)} on both sides, by the same lines"
+        return f"{name}: {_size(after.size_bytes)} on both sides, by the same lines", ""
     share = f" ({format_value(100 * delta / before.size_bytes, Unit.DELTA_PERCENT)})" if before.size_bytes else ""
     changed = sorted((row for row in kinds if row.delta_bytes), key=lambda row: -abs(row.delta_bytes))
     words = [f"{row.kind} {_delta(row.delta_bytes)}{_most(row, lines)}" for row in changed[:_MOST_WORDS]]
-    return (
-        f"{name}: {_delta(delta)}{share}, {_size(before.size_bytes)} to {_size(after.size_bytes)}: {', '.join(words)}"
-    )
+    lead = f"{name}: {_delta(delta)}{share}, {_size(before.size_bytes)} to {_size(after.size_bytes)}"
+    return lead, ", ".join(words)
 
 
 def _most(kind: _KindRow, lines: Sequence[_LineRow]) -> str:

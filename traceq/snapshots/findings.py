@@ -26,11 +26,13 @@ def findings_of(memory: DeviceMemory, on: str = "") -> Iterator[Finding]:
     """Yield who holds the peak, and why memory ran out; `on` names the device where there are several."""
     oom, peak = memory.moment("oom"), memory.moment("peak")
     if oom is not None:
-        yield Finding("out_of_memory", "high", f"out of memory{on}: {_oom_words(oom)}{_held(oom, '; ')}")
+        lead, holders = f"out of memory{on}: {_oom_words(oom)}", _held(oom, "; ")
+        yield Finding("out_of_memory", "high", f"{lead}{holders}", lead=lead, evidence=holders.removeprefix("; "))
         yield from _fragmented(memory, oom, on)
     if peak is not None:
         reserved = f" of {_size(peak.reserved_bytes)} reserved" if peak.reserved_bytes is not None else ""
-        yield Finding("memory_peak", "medium", f"peak{on}: {_size(peak.size_bytes)} allocated{reserved}{_held(peak)}")
+        lead, holders = f"peak{on}: {_size(peak.size_bytes)} allocated{reserved}", _held(peak)
+        yield Finding("memory_peak", "medium", f"{lead}{holders}", lead=lead, evidence=holders.removeprefix(": "))
 
 
 def caveats_of(memory: DeviceMemory) -> Iterator[Caveat]:
@@ -99,7 +101,8 @@ def _fragmented(memory: DeviceMemory, oom: Moment, on: str) -> Iterator[Finding]
         f"fragmentation{on}: {_size(free)} of what is reserved are free, the largest piece for such a request has "
         f"{_size(largest)}, and {_size(request)} were asked for{remedy}"
     )
-    yield Finding("fragmentation", "high", text)
+    lead = f"fragmentation{on}: {_size(free)} are free, but in no piece of {_size(request)}"
+    yield Finding("fragmentation", "high", text, lead=lead, evidence=remedy.removeprefix(": "))
 
 
 def _size(size_bytes: int | None) -> str:

@@ -214,18 +214,18 @@ def test_findings_are_listed_with_the_time_they_are_about(tmp_path: Path) -> Non
     recorded = str(ROOT / "fixtures" / "outlier_ab" / "on")
     run("show", recorded, "--html", str(tmp_path / "on.html"))
     page = (tmp_path / "on.html").read_text()
-    first, *others = sheet(traceq.read(recorded)).top_findings
+    of_run = sheet(traceq.read(recorded))
     [heading] = re.findall(r"<h1>(.*?)</h1>", page)
-    assert first.text.lower().startswith(Elements(heading).text.lower().replace("\xa0", " "))
+    assert of_run.leads[0].headline.lower() == Elements(heading).text.lower().replace("\xa0", " ")
     [listed] = re.findall(r'<ol class="findings">(.*?)</ol>', page)
-    shown = [f"{other.severity}{format_value(other.ns, Unit.NS)}{other.text}" for other in others]
+    shown = [f"{other.severity}{format_value(other.ns, Unit.NS)}{other.text}" for other in of_run.top_findings]
     assert [Elements(item).text for item in listed.split("</li>")[:-1]] == shown != []
 
 
 def test_where_the_rows_of_the_device_are_missing_titles_and_numbers_are_the_hosts(tmp_path: Path) -> None:
     path, made = ROOT / "fixtures/kinds/no_device_rows.json", tmp_path / "lost.html"
     text = run("show", str(path))
-    assert " · no device rows · rank 0 of 4" in text.splitlines()[0]
+    assert " · 1 of 4 ranks (0) · no device rows" in text.splitlines()[0]
     assert "\nA step of the host by phase and category\n" in text
     run("show", str(path), "--html", str(made))
     page = made.read_text()

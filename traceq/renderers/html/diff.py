@@ -10,6 +10,7 @@ from typing import TextIO
 from traceq.compare.result import Diff, Diffs
 from traceq.compare.tables import (
     causes_table,
+    counts_table,
     exchanges_table,
     facts_table,
     inference_table,
@@ -97,10 +98,19 @@ def _answer(diffs: Diffs) -> Iterator[str]:
     yield intervals_chart(diffs)
     yield "" if only else table(matrix(diffs))
     if only:
-        yield paragraphs(only.words[1:])
-        yield _caveats(only)
+        yield from _only_answer(only)
     yield paragraphs(interaction.words for interaction in diffs.interactions)
     yield paragraphs(dict.fromkeys(diff.free for diff in diffs.diffs if diff.free))
+
+
+def _only_answer(diff: Diff) -> Iterator[str]:
+    """Yield what the verdict rests on, what a step does differently, what makes the delta, and doubts."""
+    yield paragraphs(diff.words[1 : diff.num_verdict_words])
+    if diff.traced is not None:
+        counts = counts_table(diff)
+        yield table(counts) if counts.rows else paragraphs([f"{counts.title}."])
+    yield paragraphs(diff.words[diff.num_verdict_words :])
+    yield _caveats(diff)
 
 
 def _shown_pairs(diffs: Diffs, sides: Sides | None) -> tuple[_Pair, ...]:

@@ -1,4 +1,4 @@
-"""Render a sheet as a page: findings and the numbers that matter first, then charts and tables by question."""
+"""Render a sheet as a page: first what the first screen of a terminal has, then charts and tables by question."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TextIO
 
 from traceq.display import RenderOptions
 from traceq.model import Run
-from traceq.regexes import regex
 from traceq.renderers.html.bar_ranking import partition_chart, ranking_chart
 from traceq.renderers.html.drawn_sections import drawn_sections
 from traceq.renderers.html.flame import flame_figure
@@ -20,20 +19,15 @@ from traceq.renderers.html.section_titles import Section, in_order, section_of
 from traceq.renderers.html.step_numbers import step_numbers
 from traceq.renderers.html.step_points import steps_chart
 from traceq.renderers.html.timeline import Timeline, place_of_finding, place_of_sync, run_timeline, shown_ranks
-from traceq.renderers.text import MOST_FINDINGS, source_summary, unknown_line
-from traceq.report import Finding, Report, Sheet, Table
+from traceq.renderers.one_screen import FIRST_TABLES, gain_words
+from traceq.renderers.text import MOST_FINDINGS, source_summary, step_words, unknown_line
+from traceq.report import MOST_LEADS, Finding, Report, Sheet, Table
 from traceq.units import Unit, format_value
 
 __all__ = ["sheet_to_html", "write_sheet"]
 
 _DRAWN = ("bar", "curve")
 """Columns of small drawings for terminals, which the page has as charts."""
-
-_CLAUSE = regex(r"; (?![^(]*\))")
-"""Where a finding goes on with its remedy: a semicolon outside parentheses."""
-
-_LONG_ASIDE = regex(r" \(([^()]{40,})\)$")
-"""What a headline ends with that is too long for one."""
 
 
 def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
@@ -62,24 +56,40 @@ def sheet_to_html(sheet: Sheet, run: Run) -> str:
 
 
 def _answer(sheet: Sheet, timeline: Timeline | None) -> Iterator[str]:
-    """Yield what the first screen says: what was read, the first finding, the numbers, the other findings, doubts."""
-    yield paragraphs([source_summary(sheet.source)], "source")
+    """Yield what the first screen says: what was read, what to gain, where a step goes, its syncs and collectives."""
+    yield paragraphs([source_summary(sheet.source), *filter(None, [step_words(sheet.source)])], "source")
+    leads = sheet.leads[:MOST_LEADS]
     none = "No findings: the trace has no rows of its device" if sheet.source.lacks_device_rows else "No findings"
-    headline, *rest = _CLAUSE.split(sheet.top_findings[0].text if sheet.top_findings else none, maxsplit=1)
-    if aside := _LONG_ASIDE.search(headline):
-        headline, rest = headline[: aside.start()], [aside[1], *rest]
-    first = _place(sheet.top_findings[0], timeline) if sheet.top_findings else ""
-    yield element("h1", linked(unbroken(_capitalised(headline)), first))
-    yield paragraphs([_capitalised("; ".join(rest))] if rest else [], "lede")
+    place = _place(leads[0], timeline) if leads else ""
+    yield element("h1", linked(unbroken(_capitalised(leads[0].headline if leads else none)), place))
+    yield paragraphs([_capitalised(text)] if leads and (text := _basis(sheet, leads[0])) else [], "lede")
     yield numbers(step_numbers(sheet))
-    yield _findings(sheet.top_findings[1:], timeline)
+    yield _further_leads(sheet, leads[1:], timeline)
+    views = {view.key: view for report in sheet.reports for view in report.first}
+    for view in (views[key] for key in FIRST_TABLES if key in views):
+        yield table(view.non_empty_columns) if view.rows else paragraphs([f"{view.title}."])
+    yield _findings(sheet.top_findings, timeline)
     caveats = [element("li", escape(caveat.text)) for caveat in sheet.all_caveats]
     yield element("ul", *caveats, of="caveats") if caveats else ""
     yield paragraphs([unknown_line(sheet)], "note") if sheet.unknown else ""
 
 
+def _basis(sheet: Sheet, lead: Finding) -> str:
+    """Return what a lead gains, and what that rests on."""
+    gain = f"a step gains {', '.join(gain_words(sheet, lead))}" if lead.gain is not None else ""
+    return "; ".join(filter(None, (gain, lead.evidence)))
+
+
+def _further_leads(sheet: Sheet, leads: Sequence[Finding], timeline: Timeline | None) -> str:
+    items = (
+        element("li", linked(_capitalised(lead.headline), _place(lead, timeline)), escape(f" ({_basis(sheet, lead)})"))
+        for lead in leads
+    )
+    return element("ul", *items, of="leads") if leads else ""
+
+
 def _findings(findings: Sequence[Finding], timeline: Timeline | None) -> str:
-    """Return findings as a list, the time that each is about beside it."""
+    """Return findings in full as a list, the time that each is about beside it."""
     shown = [
         element(
             "li",
@@ -88,7 +98,7 @@ def _findings(findings: Sequence[Finding], timeline: Timeline | None) -> str:
             element("span", linked(finding.text, _place(finding, timeline)), of="text"),
             data_key=finding.key,
         )
-        for finding in findings[: MOST_FINDINGS - 1]
+        for finding in findings[:MOST_FINDINGS]
     ]
     more = len(findings) - len(shown)
     return (element("ol", *shown, of="findings") if shown else "") + (

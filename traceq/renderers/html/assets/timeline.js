@@ -1,7 +1,7 @@
 // The timeline: zoom and pan by wheel, drag, keys and touch; hover, focus, search; places that the page links to.
 "use strict";
 
-const KEYS_HELP = "Zoom: wheel, pinch, W S or ↑ ↓. Pan: drag, Shift+wheel, A D or ← →. Click a span, or step with , and . (< > for the next lane); F zooms to it, 0 shows the step, / searches, Esc goes back.";
+const KEYS_HELP = "Zoom: wheel once the pointer moved here, pinch, W S or ↑ ↓. Pan: drag, Shift+wheel, A D or ← →. Click a span, or step with , and . (< > for the next lane); F zooms to it, 0 shows the step, / searches, Esc goes back.";
 const DEEPEST_PX = 24; // px that the shortest span of its own may take
 const AROUND = 3; // most margin on either side of a place, in its durations; less where that were over half a step
 
