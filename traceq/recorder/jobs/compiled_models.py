@@ -30,8 +30,10 @@ def _is_compiled(module: Module) -> bool:
 
     Also one whose own `forward` was compiled. What such an instance holds is called around the compiled code.
     """
-    own = vars(module)
-    return bool(own.get("_compiled_call_impl")) or hasattr(own.get("forward"), "_torchdynamo_orig_callable")
+    attributes = vars(module)
+    return bool(attributes.get("_compiled_call_impl")) or hasattr(
+        attributes.get("forward"), "_torchdynamo_orig_callable"
+    )
 
 
 def compiled_modules(models: Sequence[Module]) -> list[Module]:

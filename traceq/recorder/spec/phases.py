@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter_ns
+from typing import Any
 
 import torch
 from torch.profiler import record_function
@@ -18,7 +19,7 @@ from traceq.recorder.spec.parameters import did_you_mean
 try:
     import nvtx
 except ImportError:  # the job's Python may lack it: nothing but the ranges that its tools show
-    _RANGES = None
+    _RANGES: Any = None
 else:
     _RANGES = nvtx.get_domain()
 
