@@ -124,8 +124,15 @@ def _fields(name: str, value: Any) -> Iterator[tuple[str, object]]:
         yield name, value
 
 
+def _without_words(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_words(each) for key, each in value.items() if key not in _NO_FACTS}
+    return [_without_words(each) for each in value] if isinstance(value, list) else value
+
+
 def _column(values: list[Any]) -> object:
     """Return a short list of values as it is; the sum and a digest of a long one."""
+    values = _without_words(values)
     text = json.dumps(values, sort_keys=True)
     if len(text) <= 60:
         return values
