@@ -190,7 +190,7 @@ def test_a_report_on_everything_says_what_it_lacks(broken: Path, tmp_path: Path)
     shutil.copytree(broken, loads, ignore=shutil.ignore_patterns("broken_later*"))
     done, as_json = traceq_each([("show", RUN / "on"), ("show", "--json", RUN / "on")], loads)
     assert done.code == 0
-    assert done.out.startswith(f"{RUN / 'on'} · cpu · ranks 0-1 of 2 · ")
+    assert done.out.startswith(f"{RUN / 'on'} · 2 of 2 ranks · cpu · ")
     notes = [line for line in done.err.splitlines() if "traceq: note: plugin" in line]
     assert len(notes) == len(BROKEN)
     codes = [doubt["code"] for doubt in json.loads(as_json.out)["warnings"]]

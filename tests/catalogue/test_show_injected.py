@@ -77,8 +77,8 @@ def test_a_stall_of_the_data_loader_is_time_in_which_the_device_waits_for_the_ho
     after = trace_of(with_stalls(rows, chosen, 2 * STALL_US, "load"))
     added = sum(grown(before, after, "steps", "window_ns").values())
     assert added == pytest.approx(len(chosen) * 2 * STALL_US * 1000, rel=0.02)
-    phases = grown(before, after, "partition", "ns", "phase")
-    waits = grown(before, after, "partition", "ns", "phase", "category")
+    phases = grown(before, after, "partition", "dur_ns", "phase")
+    waits = grown(before, after, "partition", "dur_ns", "phase", "category")
     (phase,), selected = max(phases.items(), key=lambda item: item[1])
     assert (phase == "dataload") == name.startswith("resnet50")
     assert min(selected, waits[phase, "host_bound"]) >= 0.98 * added

@@ -16,6 +16,7 @@ pytest.importorskip("torch", reason="recording needs torch")
 pytest.importorskip("nvtx", reason="phases are nvtx ranges")
 
 import torch
+import torch._dynamo
 from job_loops import (
     LOOPS,
     Loop,
@@ -48,7 +49,18 @@ QUICK = (accumulation_with_a_tail, evaluations_and_checkpoints)
 switch = Switch()
 TOGGLE = f"{__name__}.switch.value=0,1"
 BEFORE_THREADS = torch.get_num_threads()
-PATCHED = (torch.autograd.backward, torch.optim.Optimizer.zero_grad, torch.save, torch.nn.utils.clip_grad_norm_)
+
+
+def patched() -> list[Any]:
+    return [torch.autograd.backward, torch.optim.Optimizer.zero_grad, torch.save, torch.nn.utils.clip_grad_norm_]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_compiled_yet() -> None:
+    """Let a test begin as a process of its own does, without what others have compiled."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    gc.collect()
 
 
 def recorded(
@@ -246,10 +258,9 @@ def test_a_loop_without_a_loader_has_none_to_measure(tmp_path: Path, capsys: pyt
 
 @pytest.mark.slow
 def test_nothing_is_left_in_the_process(tmp_path: Path) -> None:
-    hook = sys.excepthook
+    hook, functions = sys.excepthook, patched()
     recorded(tmp_path, plain)
-    now = (torch.autograd.backward, torch.optim.Optimizer.zero_grad, torch.save, torch.nn.utils.clip_grad_norm_)
-    assert now == PATCHED
+    assert patched() == functions
     assert sys.excepthook is hook
     assert gc.isenabled()
     assert not hasattr(Net.forward, "__wrapped__")

@@ -6,7 +6,10 @@ or ends it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from types import CodeType
 
 from torch._guards import TracingContext
 from torch.compiler import is_dynamo_compiling
@@ -14,7 +17,7 @@ from torch.nn import Module
 
 from traceq.recorder.toggles.compile import has_compiled
 
-__all__ = ["compiled_modules", "is_compiling", "replaceable"]
+__all__ = ["compiled_modules", "is_compiling", "replaceable", "skip_own_code"]
 
 
 def is_compiling() -> bool:
@@ -51,3 +54,35 @@ def replaceable(models: Sequence[Module]) -> list[Module]:
         return [] if has_compiled() else list(models)
     traced = {type(part) for module in compiled for part in module.modules()}
     return [model for model in models if _is_compiled(model) or type(model) not in traced]
+
+
+def skip_own_code() -> None:
+    """Let Dynamo compile no function of traceq that code calls which it has compiled in part.
+
+    It still traces through one that compiled code calls. To be called once torch.compile is.
+    """
+    from torch._dynamo.eval_frame import skip_code
+
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == __name__.partition(".")[0]:
+            for code in _codes_of(module, name):
+                skip_code(code)
+
+
+def _codes_of(owner: object, module: str) -> Iterator[CodeType]:
+    """Yield the code of all functions of a module or class, and of those inside them."""
+    for value in list(vars(owner).values()):
+        function = inspect.unwrap(getattr(value, "fget", value))
+        if getattr(function, "__module__", "") != module:
+            continue
+        if inspect.isclass(function):
+            yield from _codes_of(function, module)
+        elif inspect.isfunction(function):
+            yield from _with_inner(function.__code__)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _with_inner(inner)

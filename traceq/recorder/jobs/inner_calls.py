@@ -6,10 +6,8 @@ the model anew in each step.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 from weakref import ref
 
 import torch
@@ -24,36 +22,26 @@ _LEAST_CALLS = 4
 
 
 class InnerCalls:
-    """Calls of the modules inside some models, outside of any forward or backward; each is one, as that of a model.
+    """Calls of the modules inside some models: each that is outside of any forward or backward is one, as of a model.
 
-    `forward` returns what replaces a forward that counts, and `is_inside` is true within one, and in a backward.
+    `forward` returns what replaces their forward, and calls `count` for such calls.
     """
 
-    def __init__(self, models: Sequence[Module], forward: Replacement, is_inside: Callable[[], bool]) -> None:
-        self._forward = forward
-        self._is_inside = is_inside
+    def __init__(self, models: Sequence[Module], forward: Replacement) -> None:
         self._num_calls: Counter[int] = Counter()  # by the module's id
         modules = _inner_modules(models)
         self._modules = {id(module): ref(module) for module in modules}  # the job may want to free them
-        self._methods = ReplacedMethods(modules, self._counted)
+        self._methods = ReplacedMethods(modules, forward)
+
+    def count(self, module: Module) -> None:
+        """Count a call."""
+        self._num_calls[id(module)] += 1
 
     def take(self) -> list[Module]:
         """Count no more; return the modules that a usual step calls, and that still exist."""
         self._methods.restore()
         numbers = [number for number in self._modules if self._num_calls[number] >= _LEAST_CALLS]
         return [module for number in numbers if (module := self._modules[number]()) is not None]
-
-    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        outermost, is_inside, num_calls = self._forward(function), self._is_inside, self._num_calls
-
-        @functools.wraps(function)
-        def call(module: Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_dynamo_compiling() or is_inside():
-                return function(module, *args, **kwargs)
-            num_calls[id(module)] += 1
-            return outermost(module, *args, **kwargs)
-
-        return call
 
 
 def _inner_modules(models: Sequence[Module]) -> list[Module]:

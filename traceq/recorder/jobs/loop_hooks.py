@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.recorder.jobs.batch_waits import BatchWaits
-from traceq.recorder.jobs.compiled_models import compiled_modules, is_compiling, replaceable
+from traceq.recorder.jobs.compiled_models import compiled_modules, is_compiling, replaceable, skip_own_code
 from traceq.recorder.jobs.framework_phases import ENGINE_METHODS, imported_functions, owners
 from traceq.recorder.jobs.inner_calls import InnerCalls
 from traceq.recorder.jobs.root_models import with_forward
@@ -172,12 +172,7 @@ class LoopHooks:
         """
         if not self._assumes_eager:
             return
-        observer = self._observer
-        self._inner = InnerCalls(
-            with_forward(models),
-            self._forward,
-            lambda: observer.thread != get_ident() or observer.is_inside_model(),
-        )
+        self._inner = InnerCalls(with_forward(models), self._inner_forward)
 
     def take_inner(self) -> list[torch.nn.Module]:
         """Watch these modules no more; return those that each step calls, and replace their forward for good."""
@@ -200,10 +195,11 @@ class LoopHooks:
         """
         self._restore_models()
         self._compile_ended()
-        for handle in self._optimizer_hooks:
-            handle.remove()
-        while self._restore and not has_compiled():
-            self._restore.pop()()
+        if not has_compiled():
+            while self._optimizer_hooks:
+                self._optimizer_hooks.pop().remove()
+            while self._restore:
+                self._restore.pop()()
         self._loaders.clear()
 
     def _restore_models(self) -> None:
@@ -358,14 +354,28 @@ class LoopHooks:
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a forward that is training if gradients are enabled: not all wrappers are in training mode."""
-        observer, begin = self._observer, self._observer.begin
+        observer = self._observer
 
         def before(*_: Any, **__: Any) -> int | None:
-            if observer.thread != get_ident():
-                return None
-            return begin("forward", FORWARD) if torch.is_grad_enabled() else begin("no_grad_forward", "f")
+            return self._begin_forward() if observer.thread == get_ident() else None
 
         return self._around(function, before, self._end)
+
+    def _inner_forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a forward of a module inside a model that is one where it is outside of any forward or backward."""
+        observer = self._observer
+
+        def before(module: torch.nn.Module, *_: Any, **__: Any) -> int | None:
+            if observer.thread != get_ident() or observer.is_inside_model() or self._inner is None:
+                return None
+            self._inner.count(module)
+            return self._begin_forward()
+
+        return self._around(function, before, self._end)
+
+    def _begin_forward(self) -> int:
+        begin = self._observer.begin
+        return begin("forward", FORWARD) if torch.is_grad_enabled() else begin("no_grad_forward", "f")
 
     def _compiler(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return torch.compile that lets what it compiles be watched, from its first call on."""
@@ -379,6 +389,7 @@ class LoopHooks:
                 began, ended = self._guarded(self._compile_began), self._guarded(self._compile_ended)
                 self._compilers += [callback_handler.register_start_callback(began)]
                 self._compilers += [callback_handler.register_end_callback(ended)]
+                skip_own_code()
 
         return self._around(function, before, self._end)
 

@@ -7,10 +7,9 @@ op belongs to the last mark before it. Frames of torch and related libraries are
 
 from __future__ import annotations
 
-import inspect
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -40,7 +39,6 @@ _ROOTS = tuple(f"{folder}/" for folder in _PACKAGES)
 @contextmanager
 def marked_lines() -> Iterator[None]:
     """Mark the lines that run in the block, on this thread; a tracer (debugger, coverage) is restored after it."""
-    _keep_from_dynamo()
     before, tracers = sys.gettrace(), _trace_running_frames()
     sys.settrace(_on_call)
     try:
@@ -50,17 +48,6 @@ def marked_lines() -> Iterator[None]:
         for frame in _callers(sys._getframe()):
             if isinstance(frame.f_trace, _LineTracer):
                 frame.f_trace = tracers.get(id(frame))
-
-
-def _keep_from_dynamo() -> None:
-    """Let torch not compile the functions of this module, which run inside compiled regions of the job, too."""
-    if "torch._dynamo" not in sys.modules:
-        return
-    from torch._dynamo.eval_frame import skip_code
-
-    functions = [each.__code__ for each in map(inspect.unwrap, _CALLED_BACK)]
-    for code in [*functions, *(part for each in functions for part in each.co_consts if isinstance(part, CodeType))]:
-        skip_code(code)
 
 
 def _trace_running_frames() -> dict[int, Any]:
@@ -144,9 +131,3 @@ def _function_name(code: CodeType) -> str:
 def _range(filename: str, line: int, function: str, depth: int) -> Any:
     name = filename.replace("\\", "/").rpartition("/")[2]  # not by pathlib, which Dynamo would compile
     return torch._C._profiler._RecordFunctionFast(f"{PREFIX}{depth} {name}:{line} {function}")
-
-
-_CALLED_BACK: tuple[Callable[..., Any], ...] = (
-    *(_on_call, _LineTracer.__call__, _LineTracer.__init__, _mark_nearest, _callers),
-    *(is_user_code, _mark, _function_name, _range),
-)
