@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def collections_pass_over_what_other_modules_hold() -> Iterator[None]:
-    """Keep what is in memory from gc.collect(), which a recording calls between blocks: traces of other tests."""
+    """Keep what is in memory, such as traces of other tests, from the collector, which runs in timed steps."""
     gc.freeze()
     yield
     gc.unfreeze()

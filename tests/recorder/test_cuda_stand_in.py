@@ -6,7 +6,6 @@ Times of a real device, and what waits for it, are tests marked `cuda`.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -225,21 +224,3 @@ def test_a_loader_of_a_device_is_timed_as_well(tmp_path: Path) -> None:
                 step()
 
     assert RunFolder(record(tmp_path, loop)).read_manifest().status == "complete"
-
-
-class Cycle:
-    """An object that only the garbage collector frees."""
-
-    def __init__(self) -> None:
-        self.itself = self
-
-
-def test_garbage_lasts_no_longer_than_a_half(tmp_path: Path) -> None:
-    """A cycle of objects in each step would hold its tensors for a block of hundreds of steps."""
-    cycles: weakref.WeakSet[Cycle] = weakref.WeakSet()
-    most = 0
-    with traceq.record(tmp_path / "run", steps=64, trace_steps=0) as rec:
-        for _ in rec.steps(range(120)):
-            cycles.add(Cycle())
-            most = max(most, len(cycles))
-    assert most <= 10

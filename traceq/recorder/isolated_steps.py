@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
-from traceq.garbage_collection import collect_in_turn, gc_disabled, gc_frozen
 from traceq.model import Arm, Manifest
 from traceq.recorder.rank.cpu_peaks import cpu_peak_facts
 from traceq.recorder.rank.environment_facts import environment_facts
@@ -55,23 +54,22 @@ def num_isolated_steps(plan: Plan) -> int:
 
 
 def _blocks(plan: Plan) -> Iterator[range]:
-    """Yield the numbers of the measured steps in blocks; gc.collect() runs between them."""
+    """Yield the numbers of the measured steps in blocks, between which the samples are written."""
     return (range(plan.steps)[first : first + _STEPS_PER_BLOCK] for first in range(0, plan.steps, _STEPS_PER_BLOCK))
 
 
 def _time_steps(rank: Rank, arm: str) -> Generator[str, None, list[ClocksLine]]:
-    """Run the warm-up, then blocks of steps; the first steps of a block settle after gc.collect() and do not count."""
+    """Run the warm-up, then blocks of steps, of each of which the first ones settle and do not count."""
     clocks: list[ClocksLine] = []
     cores: list[CoresLine] = []
     time_of_steps = TimeOfSteps()
     settling = [SETTLING] * rank.plan.steps_per_half
     stopwatch = Stopwatch(rank.world.device, rank.phases)
-    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), gc_frozen(), stopwatch:
+    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, stopwatch:
         if rank.plan.steps:
             journal.write((yield from _run(rank, stopwatch, arm, [WARM_UP] * rank.plan.warmup_steps, TimeOfSteps())))
             reset_peak_memory(rank.world.device)
-        for turn, block in enumerate(_blocks(rank.plan)):
-            collect_in_turn(turn)
+        for block in _blocks(rank.plan):
             rank.world.barrier()
             before = list(read_clocks(rank.world.device))
             lines = yield from _run(rank, stopwatch, arm, [*settling, *block], time_of_steps)

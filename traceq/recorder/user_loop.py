@@ -150,14 +150,13 @@ def record(
     Works under plain python, torchrun and accelerate launch; every rank has to run it, in step. `steps` unprofiled
     steps of an arm are timed (rounded up to a multiple of 4, on CUDA of 28; with several arms of 16 and 128), then one
     step with stacks and `trace_steps` steps of each are profiled. If the loop ends earlier, the run is marked failed,
-    and its manifest and a line on stderr say after how many steps. GC is disabled during timed steps and runs between
-    blocks of them, on CUDA between halves. `device` is auto, cpu, cuda (the GPU on which the process holds memory, else
-    the current one) or cuda:N. Ranks without a process group get one for the duration of the block. `samples_per_rank`,
-    the samples of a step of this rank, lets `traceq diff` compare loops of different batch or world size by the time
-    per sample. If `out` is a run already, the new one is in a folder beside it, `out-2`, or with `overwrite` in its
-    place. Rank 0 says on stderr which folder it is, how many steps the recording takes, and what to type once it is
-    complete. After `hang_after` seconds without a step or a phase on any rank (0: never) stderr says where each one
-    stands.
+    and its manifest and a line on stderr say after how many steps. Python's garbage collector stays as it is. `device`
+    is auto, cpu, cuda (the GPU on which the process holds memory, else the current one) or cuda:N. Ranks without a
+    process group get one for the duration of the block. `samples_per_rank`, the samples of a step of this rank, lets
+    `traceq diff` compare loops of different batch or world size by the time per sample. If `out` is a run already, the
+    new one is in a folder beside it, `out-2`, or with `overwrite` in its place. Rank 0 says on stderr which folder it
+    is, how many steps the recording takes, and what to type once it is complete. After `hang_after` seconds without a
+    step or a phase on any rank (0: never) stderr says where each one stands.
     """
     names = tuple(arms) or (arm,)
     check_arms(names)

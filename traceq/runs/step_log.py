@@ -23,11 +23,13 @@ __all__ = [
     "ClocksLine",
     "CoresLine",
     "Count",
+    "HalfPauses",
     "Line",
     "Number",
     "PairLine",
     "StepLine",
     "pairs_of",
+    "pause_kind",
     "rank_files",
     "read_lines",
     "read_pairs",
@@ -41,12 +43,14 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=_EXACT)]
 
 
 class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind", omit_defaults=True):
-    """Unprofiled step. `pair` is -1 during warm-up, and -2 while times settle after a garbage collection.
+    """Unprofiled step. `pair` is -1 during warm-up, and -2 while times settle after a pause of the recording.
 
     `phases` ns by name; `wall_ns` from the end of the previous step; `cpu_ns` of the main thread; `device_ns` between
     the step-end events of the device, 0 without one; `device_phases` ns by name between the events of each phase;
     `peak_bytes` allocated in the half (CUDA) or by the process (CPU), `reserved_bytes` by CUDA's allocator. If arms ran
     in separate processes, `process` is the number of the process in the recording, and `pair` counts its steps.
+    `pauses`: number and ns of garbage collections by `pause_kind`; `allocated`: objects that the enabled collector
+    counted in the step, less those that were freed.
     """
 
     arm: str
@@ -63,13 +67,31 @@ class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind", omit_d
     device_phases: Mapping[str, Number] = {}
     reserved_bytes: Number = 0
     process: Number = -1
+    pauses: Mapping[str, tuple[Count, Count]] = {}
+    allocated: Number = 0
+
+
+def pause_kind(generation: int, line: str = "") -> str:
+    """Return `2`, an automatic collection of a generation, or `2 train.py:10`, one that this line asks for."""
+    return f"{generation} {line}" if line else str(generation)
+
+
+class HalfPauses(msgspec.Struct, frozen=True):
+    """Garbage collections of one half of a pair: `num_steps` of it, and objects `allocated` in all of them.
+
+    `kinds`: number and ns in all steps, and ns per step that counts, by `pause_kind`.
+    """
+
+    num_steps: Count
+    allocated: Number
+    kinds: Mapping[str, tuple[Count, Count, Count]]
 
 
 class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind", omit_defaults=True):
     """Counted times of one pair: ns per step of each half. `b_second`: it ran A then B.
 
     `num_looks` is present if timing may stop before all planned pairs, see `Pairs`; `first_cpu_ns` and `second_cpu_ns`,
-    the main thread's CPU time, if there is no device.
+    the main thread's CPU time, if there is no device. Older recordings have no pauses.
     """
 
     a: str
@@ -81,6 +103,8 @@ class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind", omit_d
     num_looks: Number = 1
     first_cpu_ns: Number = 0
     second_cpu_ns: Number = 0
+    first_pauses: HalfPauses | None = None
+    second_pauses: HalfPauses | None = None
 
 
 class ClocksLine(msgspec.Struct, frozen=True, tag="clocks", tag_field="kind"):

@@ -16,7 +16,7 @@ from traceq.units import Unit, format_value
 
 __all__ = ["carried_over"]
 
-_SMALLEST_BLOCK = 8  # pairs that the recorder runs back to back, before gc.collect() and a settling pair
+_SMALLEST_BLOCK = 8  # pairs that the recorder runs back to back, before it pauses, and a settling pair
 
 
 def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], threshold: Threshold) -> Caveats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from time import perf_counter_ns, thread_time_ns
@@ -12,10 +12,12 @@ import torch
 
 from traceq.errors import RecordingFailed
 from traceq.recorder.spec.phases import Phases, Taken
+from traceq.recorder.timing.gc_pauses import GcPauses, StepPauses
 from traceq.recorder.timing.graph_capture import CAPTURED_STEP
 from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, read_peak
+from traceq.runs.step_log import HalfPauses
 
-__all__ = ["StepTime", "Stopwatch", "mean_cpu_ns", "mean_ns"]
+__all__ = ["StepTime", "Stopwatch", "half_pauses", "mean_cpu_ns", "mean_ns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,32 +33,36 @@ class StepTime:
     peak: Peak
     phases: dict[str, int]
     device_phases: dict[str, int]
+    pauses: StepPauses = field(default_factory=StepPauses)
 
 
-_Mark = tuple[int, int, torch.cuda.Event | None, Peak | None, Taken]
-"""The end of a step: wall and CPU time, ns, its event, the peak, and its phases. A plain tuple costs least."""
+_Mark = tuple[int, int, torch.cuda.Event | None, Peak | None, Taken, StepPauses]
+"""The end of a step: wall and CPU time, ns, event, peak, phases and collections. A plain tuple costs least."""
 
 
 class Stopwatch:
     """Marks of the ends of steps, and the times between them.
 
-    In its `with` block, phases are timed by device events, too.
+    In its `with` block, phases are timed by device events, too, and garbage collections are measured.
     """
 
-    __slots__ = ("_is_cuda", "_marks", "_phases", "_resumed", "device")
+    __slots__ = ("_is_cuda", "_marks", "_pauses", "_phases", "_resumed", "device")
 
     def __init__(self, device: torch.device, phases: Phases) -> None:
         self.device = device
         self._is_cuda = device.type == "cuda"
         self._phases = phases
+        self._pauses = GcPauses()
         self._marks: list[_Mark] = []
         self._resumed: dict[int, tuple[int, int]] = {}  # where the step after a mark began later: wall and CPU time
 
     def __enter__(self) -> Stopwatch:
         self._phases.event = partial(_event, self.device) if self._is_cuda else None
+        self._pauses.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._pauses.stop()
         self._phases.event = None
 
     def mark(self, *, half_ended: bool = True) -> None:
@@ -64,17 +70,19 @@ class Stopwatch:
 
         Raises RecordingFailed if a CUDA graph is being captured.
         """
+        event: torch.cuda.Event | None = None
+        peak: Peak | None = None
         if self._is_cuda:
             event = _event(self.device)
             if event is None:
                 raise RecordingFailed(CAPTURED_STEP)
             peak = read_peak(self.device) if half_ended else NO_PEAK
-            self._marks.append((perf_counter_ns(), thread_time_ns(), event, peak, self._phases.take()))
-        else:
-            self._marks.append((perf_counter_ns(), thread_time_ns(), None, None, self._phases.take()))
+        taken = perf_counter_ns(), thread_time_ns(), event, peak, self._phases.take(), self._pauses.take()
+        self._marks.append(taken)
 
     def resume(self) -> None:
         """Begin the next step now on the host: what happened since the last mark belongs to no step."""
+        self._pauses.take()
         cpu_ns = thread_time_ns()
         self._resumed[len(self._marks) - 1] = (perf_counter_ns(), cpu_ns)
 
@@ -115,7 +123,7 @@ def _step_time(
     of_marks: Phases,
     peak_of_process: Peak,
 ) -> StepTime:
-    wall_ns, cpu_ns, event, peak, taken = end
+    wall_ns, cpu_ns, event, peak, taken, pauses = end
     phases, events = of_marks.times(taken)
     device_phases: dict[str, int] = {}
     for phase in events:
@@ -127,6 +135,7 @@ def _step_time(
         peak=peak_of_process if peak is None else peak,
         phases=phases,
         device_phases=device_phases,
+        pauses=pauses,
     )
 
 
@@ -143,3 +152,14 @@ def mean_ns(steps: Sequence[StepTime]) -> int:
 def mean_cpu_ns(steps: Sequence[StepTime]) -> int:
     """Return the mean CPU time of the main thread in the steps, ns; 0 with a device."""
     return sum(step.cpu_ns for step in steps) // len(steps) if steps[0].device_ns == 0 else 0
+
+
+def half_pauses(steps: Sequence[StepTime], counted: Sequence[int]) -> HalfPauses:
+    """Return the garbage collections of the steps of a half, of which those with these numbers count."""
+    kinds: dict[str, tuple[int, int, int]] = {}
+    for number, step in enumerate(steps):
+        for kind, (num, ns) in step.pauses.kinds.items():
+            before = kinds.get(kind, (0, 0, 0))
+            counted_ns = ns // len(counted) if number in counted else 0
+            kinds[kind] = before[0] + num, before[1] + ns, before[2] + counted_ns
+    return HalfPauses(len(steps), sum(step.pauses.allocated for step in steps), kinds)

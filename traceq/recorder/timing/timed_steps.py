@@ -1,4 +1,4 @@
-"""Unprofiled timing: blocks of pairs, with arms interleaved in one process and GC disabled during a block."""
+"""Unprofiled timing: blocks of pairs, with arms interleaved in one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import count, islice
 from statistics import median
 
-from traceq.garbage_collection import collect_in_turn, collect_new, gc_disabled, gc_frozen
 from traceq.model import MUCH_SLOWER
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
@@ -28,7 +27,7 @@ from traceq.recorder.timing.odd_steps import TimeOfSteps
 from traceq.recorder.timing.peak_memory import reset_peak_memory
 from traceq.recorder.timing.slow_arms import slow_arms
 from traceq.recorder.timing.step_log_writer import Journal
-from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, mean_cpu_ns, mean_ns
+from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, half_pauses, mean_cpu_ns, mean_ns
 from traceq.recorder.timing.until_decided import blocks_until_decided
 from traceq.runs.step_log import ClocksLine, CoresLine, Line, PairLine, StepLine
 from traceq.runs.timings import SETTLING, WARM_UP
@@ -53,9 +52,9 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     pairs: list[PairLine] = []
     clocks: list[ClocksLine] = []
     cores: list[CoresLine] = []
-    num_attempts, time_of_steps = 0, TimeOfSteps()
+    time_of_steps = TimeOfSteps()
     stopwatch = Stopwatch(rank.world.device, rank.phases)
-    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), gc_frozen(), stopwatch:
+    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, stopwatch:
         warm_up = yield from _warm_up(rank, stopwatch)
         rank = rank.remaining
         journal.write(warm_up)
@@ -63,7 +62,6 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
         reset_peak_memory(rank.world.device)
         for block in blocks_until_decided(rank, warm_up, pairs) if rank.plan.max_minutes else _blocks(rank.plan):
             for attempt in _attempts(rank, block):
-                collect_in_turn(num_attempts)
                 rank.world.barrier()
                 before = list(read_clocks(rank.world.device))
                 lines = [*before, *(yield from _run_pairs(rank, stopwatch, block, attempt, time_of_steps))]
@@ -71,7 +69,6 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
                 journal.write(lines)
                 pairs += [line for line in lines if isinstance(line, PairLine)]
                 cores += [line for line in lines if isinstance(line, CoresLine)]
-                num_attempts += 1
             quarter = _announce_rest(rank, lines, quarter)
     time_of_steps.note(rank)
     rank.facts.update(clock_facts(rank.world.gather(clocks)))
@@ -211,7 +208,8 @@ def _run_pairs(
 ) -> Generator[str, None, list[Line]]:
     """Run pairs of a block, note those in `attempt` of which a half has no step that counts, and return the lines.
 
-    The first halves settle after gc.collect(). The use of cores is that of usual steps: of blocks without much else.
+    The first halves settle, after a pause of the recording. The use of cores is that of usual steps: of blocks without
+    much else.
     """
     order = list(attempt.arms(block, rank.plan.steps_per_half))
     cores = CoreClocks(rank.workers.pids)
@@ -284,17 +282,13 @@ def _run_halves(
 ) -> Generator[str, None, list[Sequence[bool]]]:
     """Run halves, each an arm, a draw and a number of steps, and return of each of their steps whether it was regular.
 
-    Both halves of a pair draw the same random numbers. On a device garbage is collected before each: what cycles of
-    objects hold of its memory would last for a block of hundreds of steps.
+    Both halves of a pair draw the same random numbers.
     """
     regular: list[Sequence[bool]] = []
     reseeds = rank.plan.reseeds
-    collects = rank.world.device.type == "cuda"
     was_regular, last = rank.control.was_regular, rank.plan.steps_per_half - 1
     stopwatch.mark()
     for arm, draw, num_steps in halves:
-        if collects:
-            collect_new()
         if reseeds:
             rank.reseed(draw)
         rank.control.set_arm(arm)
@@ -320,7 +314,8 @@ def _pair_lines(block: Block, index: int, first: _Half, second: _Half) -> Iterat
                 yield step_line(half.arm, time, pair=SETTLING, index=position)
     times_ns = mean_ns(first.counted_times), mean_ns(second.counted_times)
     cpu_ns = mean_cpu_ns(first.counted_times), mean_cpu_ns(second.counted_times)
-    yield PairLine(block.a, block.b, pair, block.b_second[index], *times_ns, block.num_looks, *cpu_ns)
+    pauses = half_pauses(first.times, first.counted), half_pauses(second.times, second.counted)
+    yield PairLine(block.a, block.b, pair, block.b_second[index], *times_ns, block.num_looks, *cpu_ns, *pauses)
 
 
 def _excluded_lines(arm: str, half: Sequence[StepTime], pair: int) -> Iterator[StepLine]:
@@ -356,6 +351,8 @@ def step_line(
         device_phases=time.device_phases,
         reserved_bytes=time.peak.reserved,
         process=process,
+        pauses=time.pauses.kinds,
+        allocated=time.pauses.allocated,
     )
 
 

@@ -1,4 +1,4 @@
-"""Python's garbage collector in timed steps: off, as in every recording, or on."""
+"""Python's garbage collector in the steps of an arm: on, or off."""
 
 from __future__ import annotations
 
@@ -14,16 +14,10 @@ CANDIDATES = ("on", "off")
 
 
 def create(job: Job, values: Sequence[str]) -> Setting:
-    """Return the toggle; collections of the arm `on` visit the whole program, as they do without a recording."""
-    is_frozen_by_the_job = gc.get_freeze_count() > 0
+    """Return the toggle; `on` is the collector with the thresholds and the frozen objects of the job."""
 
     def set_collector(is_on: bool) -> None:
-        if not is_on:
-            gc.disable()
-            return
-        gc.enable()
-        if not is_frozen_by_the_job:
-            gc.unfreeze()
+        (gc.enable if is_on else gc.disable)()
 
     settings = {"on": True, "off": False}
     return Setting(set_collector, gc.isenabled, [settings.get(value, value) for value in values])

@@ -1,0 +1,111 @@
+"""Pauses of Python's garbage collector in each step, and how many objects the step allocated for it to count."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from time import perf_counter_ns
+from types import CodeType, FrameType
+from typing import Any
+
+from traceq.recorder.tracing.line_marks import is_user_code
+from traceq.runs.step_log import pause_kind
+
+__all__ = ["GcPauses", "StepPauses"]
+
+_CALL_BYTES = 40
+"""Bytecode before a call in which the function is loaded that it calls: of gc.collect(2) 30 bytes on Python 3.11."""
+_COLLECT = "collect"
+
+
+@dataclass(slots=True)
+class StepPauses:
+    """Collections of one step: number and ns by kind; `allocated`: objects that the collector counted, less freed ones.
+
+    Of a step at whose end the collector is disabled `allocated` is 0: no automatic collection is due to it.
+    """
+
+    kinds: dict[str, tuple[int, int]] = field(default_factory=dict)
+    allocated: int = 0
+
+
+class GcPauses:
+    """Measures the collections of the whole process between `start` and `stop`, whichever thread they run on.
+
+    They hold the interpreter's lock, so every thread that runs Python waits. The collector itself stays as it is.
+    """
+
+    __slots__ = ("_base", "_began_ns", "_is_measuring", "_kind", "_step")
+
+    def __init__(self) -> None:
+        self._step = StepPauses()
+        self._base = self._began_ns = 0
+        self._kind = ""
+        self._is_measuring = False
+
+    def start(self) -> None:
+        """Measure the collections from now on."""
+        gc.callbacks.append(self._on_collection)
+        self.take()
+
+    def stop(self) -> None:
+        """Measure no more collections."""
+        if self._on_collection in gc.callbacks:  # the job may have removed it
+            gc.callbacks.remove(self._on_collection)
+
+    def take(self) -> StepPauses:
+        """Return the collections since the last call."""
+        step, self._step = self._step, StepPauses()
+        count = gc.get_count()[0]
+        step.allocated = step.allocated + count - self._base if gc.isenabled() else 0
+        self._base = count
+        return step
+
+    def _on_collection(self, event: str, info: dict[str, Any]) -> None:
+        if event == "start":
+            caller, count = sys._getframe().f_back, gc.get_count()[0]
+            line = _user_line(caller) if _is_explicit(caller, count) else ""
+            self._step.allocated += count - self._base
+            self._base, self._kind, self._is_measuring = 0, pause_kind(info["generation"], line), True
+            self._began_ns = perf_counter_ns()
+        elif self._is_measuring:  # else it had begun before the start
+            num, total_ns = self._step.kinds.get(self._kind, (0, 0))
+            self._step.kinds[self._kind] = num + 1, total_ns + perf_counter_ns() - self._began_ns
+            self._is_measuring = False
+
+
+def _is_explicit(caller: FrameType | None, count: int) -> bool:
+    """Return whether the program asks for the collection that begins, rather than the number of its objects.
+
+    An automatic one begins when the count exceeds its threshold. Since Python 3.12 it begins a little later, when
+    objects may have been freed, hence the half. Of a count above that the call that runs decides.
+    """
+    if not gc.isenabled() or 2 * count < gc.get_threshold()[0]:
+        return True
+    return caller is not None and _COLLECT in caller.f_code.co_names and _calls_collect(caller.f_code, caller.f_lasti)
+
+
+@lru_cache(maxsize=64)
+def _calls_collect(code: CodeType, offset: int) -> bool:
+    """Return whether the instruction at this offset is a call of something named `collect`."""
+    import dis  # for such collections alone
+
+    before = [each for each in dis.get_instructions(code) if offset - _CALL_BYTES <= each.offset <= offset]
+    loaded = [each.argval for each in before if each.opname.startswith("LOAD")]
+    return before[-1].opname.startswith("CALL") and _COLLECT in loaded[-3:]
+
+
+def _user_line(frame: FrameType | None) -> str:
+    """Return `file.py:10`, the innermost line of user code that runs; of the innermost frame where there is none."""
+    line = next((each for each in _frames(frame) if is_user_code(each.f_code.co_filename)), frame)
+    return f"{Path(line.f_code.co_filename).name}:{line.f_lineno}" if line else "?"
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
