@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from traceq.model import Pairs
+from traceq.model import EventKind, PairedEvents, Pairs
 from traceq.recorder.spec.schedule import block_sizes
 from traceq.stats import (
     LOOKS,
@@ -35,6 +35,7 @@ from traceq.stats import (
 )
 from traceq.stats.hodges_lehmann import shift_between
 from traceq.stats.late_ranks import late_ranks, lateness_of_ranks
+from traceq.stats.means import lowest_mean
 from traceq.stats.verdict import VERDICT_TEXTS
 
 Noise = Callable[[np.random.Generator, int, float], NDArray[np.float64]]  # sigma, result in percent of a step
@@ -113,6 +114,47 @@ def sequential_covers(rng: np.random.Generator, noise: Noise, *, sigma_pct: floa
     step[NUM_PAIRS:] += STEP_NS * delta_pct / 100
     a, b = np.split(step.astype(np.int64), 2)
     return covers(shift_between(b, a).ci95, delta_pct)
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Pauses of `size_pct` of a step in one of `every` steps, of each arm by its factor as often; no two are alike.
+
+    Shared ones fall where what the steps of both arms bring on adds up, others into the steps of their own arm.
+    """
+
+    every: float
+    size_pct: float
+    is_shared: bool = False
+    a_factor: float = 1.0
+    b_factor: float = 1.0
+
+    @property
+    def delta_pct(self) -> float:
+        """What B's cost more per step, in percent of a step."""
+        return (self.b_factor - self.a_factor) * self.size_pct / self.every
+
+    def add(self, rng: np.random.Generator, pairs: Pairs, steps_per_half: int = STEPS_PER_HALF) -> Pairs:
+        """Return a recording with such pauses, of whose halves the last steps count."""
+        num = 2 * len(pairs.b_second)
+        is_b = np.column_stack([~pairs.b_second, pairs.b_second]).reshape(num, 1)
+        brought = np.where(is_b, self.b_factor, self.a_factor) * rng.normal(1, 0.1, (num, steps_per_half)) / self.every
+        if self.is_shared:
+            has_pause = np.diff(np.floor(rng.random() + brought.cumsum()), prepend=0).reshape(brought.shape) > 0
+        else:
+            has_pause = rng.random(brought.shape) < brought
+        sizes = STEP_NS * self.size_pct / 100 * rng.lognormal(-0.125, 0.5, brought.shape) * has_pause
+        counted = sizes[:, min(1, steps_per_half - 1) :].mean(axis=1)
+
+        def halves(values: NDArray[np.float64]) -> NDArray[np.int64]:
+            return values.astype(np.int64).reshape(1, -1, 2)
+
+        columns = [halves(each)[..., None] for each in (has_pause.sum(axis=1), sizes.sum(axis=1), counted)]
+        others = halves(np.full(num, steps_per_half)), halves(1e6 * brought.sum(axis=1))
+        events = PairedEvents((EventKind("pause", self.is_shared),), *columns, *others)
+        longer = halves(counted)
+        first, second = pairs.first_ns + longer[..., 0], pairs.second_ns + longer[..., 1]
+        return replace(pairs, first_ns=first, second_ns=second, events=events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +362,50 @@ def joint(rng: np.random.Generator, replications: int) -> Table:
     return table
 
 
+def pauses(rng: np.random.Generator, replications: int) -> Table:
+    """Return what is claimed of an arm with as many pauses as A, and of one with more: by the mean, and without it.
+
+    More are twice as many shared ones, and explicit ones where A has none. "fell": by the mean step with each pause
+    where it fell, tested by Student's t, which no verdict uses. "typical": by the median of differences alone.
+    "covered": the true mean difference, of the recordings that tell one.
+    """
+    title = f"pauses of 4 steps, threshold 0.5 %, heavy-tailed noise of 1 %, {replications:,} replications"
+    table = Table(title=title)
+    rates_of_null, rates = ("null, material", "null, claims", "null, fell"), ("more, claims", "typical", "covered")
+    for heading in ("pauses", "every", "pairs", *rates_of_null, *rates):
+        table.add_column(heading, justify="left" if heading == "pauses" else "right")
+    claimed: tuple[VerdictName, ...] = ("material", "detectable")
+    for is_shared in (True, False):
+        for every in (10.0, 50.0, 200.0):
+            for num_pairs in (NUM_PAIRS, 256):
+                as_many = Pauses(every, 400.0, is_shared)
+                more = replace(as_many, b_factor=2.0) if is_shared else replace(as_many, a_factor=0.0)
+                null, effect = (
+                    [each.add(rng, simulate(rng, heavy_tailed, (num_pairs,), 1.0, 0.0)) for _ in range(replications)]
+                    for each in (as_many, more)
+                )
+                of_null, of_more = ([compare_pairs(pairs) for pairs in runs] for runs in (null, effect))
+                told = [covers(each.ci95_ns, more.delta_pct) for each in of_more if each.typical]
+                shares = (
+                    share_with([[each] for each in of_null], "material"),
+                    share_with([[each] for each in of_null], *claimed),
+                    float(np.mean([means_fell_apart(pairs) for pairs in null])),
+                    share_with([[each] for each in of_more], *claimed),
+                    share_with([[compare_pairs(replace(pairs, events=None))] for pairs in effect], *claimed),
+                )
+                name = "automatic, shared" if is_shared else "explicit"
+                cells = [*(str(Rate(share, replications)) for share in shares)]
+                cells.append(str(Rate(float(np.mean(told)), len(told))) if told else "")
+                table.add_row(name, f"{every:g}", str(num_pairs), *cells)
+    return table
+
+
+def means_fell_apart(pairs: Pairs) -> bool:
+    """Return whether the mean of B's halves less A's is beyond chance, by Student's t over pairs."""
+    more = slowest_rank_ns(pairs, of_b=True) - slowest_rank_ns(pairs, of_b=False)
+    return lowest_mean(more.astype(np.float64)) > 0 or lowest_mean(-more.astype(np.float64)) > 0
+
+
 def _has(comparison: Comparison, code: str) -> bool:
     return any(caveat.code == code for caveat in comparison.caveats)
 
@@ -409,6 +495,7 @@ TABLES: dict[str, tuple[Callable[[np.random.Generator, int], Table], int]] = {
     "joint": (joint, 1),
     "errors": (errors, 1),
     "stopping": (stopping, 2),
+    "pauses": (pauses, 1),
 }
 """Each table, and by what its number of replications is divided."""
 

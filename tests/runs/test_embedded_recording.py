@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceq.errors import UnreadableInput
-from traceq.model import Arm, Manifest, Pairs, SourceLines
+from traceq.model import Arm, EventKind, Manifest, PairedEvents, Pairs, SourceLines
 from traceq.runs.embedded_recording import Embedded, decode, encode
 
 MANIFEST = Manifest(1, "id", "r", 'a "quoted" question', {}, (Arm("off", "m", baseline=True),), ("f",), 2, 0)
@@ -41,6 +41,18 @@ def test_cpu_times_come_back_where_they_were_recorded() -> None:
     with_cpu, without = decode(encode(Embedded(MANIFEST, "on", (timed, PAIRS)))).pairs
     assert with_cpu.second_cpu_ns.tolist() == [[5, 6], [7, 8]]
     assert without.first_cpu_ns is None
+
+
+def test_events_of_pairs_come_back_and_those_of_other_pairs_are_refused() -> None:
+    halves, of_kind = np.arange(8).reshape(2, 2, 2), np.arange(8).reshape(2, 2, 2, 1)
+    events = PairedEvents((EventKind("pause", is_shared=True),), of_kind, of_kind + 1, of_kind + 2, halves, halves + 1)
+    (result,) = decode(encode(Embedded(MANIFEST, "on", (replace(PAIRS, events=events),)))).pairs
+    assert result.events is not None
+    assert result.events.kinds == events.kinds
+    for name in ("num", "ns", "counted_ns", "num_steps", "brought"):
+        assert getattr(result.events, name).tolist() == getattr(events, name).tolist()
+    with pytest.raises(UnreadableInput):
+        decode(encode(Embedded(MANIFEST, "on", (replace(PAIRS, events=replace(events, brought=halves[:1])),))))
 
 
 @given(st.dictionaries(st.text(), st.lists(st.integers(0, 2)).map(tuple)))

@@ -59,6 +59,23 @@ def test_cpu_times_count_where_every_pair_has_them(tmp_path: Path) -> None:
     assert (control.first_cpu_ns, control.second_cpu_ns) == (None, None)
 
 
+def test_automatic_collections_are_shared_and_others_have_their_line(tmp_path: Path) -> None:
+    first = '"first_pauses":{"num_steps":2,"allocated":-3,"kinds":{"2":[1,50,25],"2 a.py:7":[2,80,40]}}'
+    paused = pair(0, 10, 11).replace("}", f',{first},"second_pauses":{{"num_steps":2,"allocated":9,"kinds":{{}}}}}}')
+    write(tmp_path, 0, paused, pair(0, 10, 11, b="off"))
+    result, control = read_pairs(tmp_path)
+    assert control.events is None
+    assert result.events is not None
+    assert [(kind.name, kind.is_shared) for kind in result.events.kinds] == [
+        ("garbage collection of generation 2", True),
+        ("gc.collect(2) at a.py:7", False),
+    ]
+    assert result.events.num.tolist() == [[[[1, 2], [0, 0]]]]
+    assert result.events.ns.tolist() == [[[[50, 80], [0, 0]]]]
+    assert result.events.counted_ns.tolist() == [[[[25, 40], [0, 0]]]]
+    assert (result.events.num_steps.tolist(), result.events.brought.tolist()) == ([[[2, 2]]], [[[-3, 9]]])
+
+
 def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
     write(tmp_path, 0, pair(0, 10, 11), pair(1, 12, 13)[:-20])
     assert read_pairs(tmp_path)[0].first_ns.tolist() == [[10]]

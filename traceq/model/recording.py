@@ -17,8 +17,10 @@ __all__ = [
     "NO_EFFECT",
     "OPTIMIZER_STEPS",
     "Arm",
+    "EventKind",
     "Fact",
     "Manifest",
+    "PairedEvents",
     "PairedSteps",
     "Pairs",
     "Processes",
@@ -146,6 +148,30 @@ class Manifest:
         return (arm.num_ranks if arm else 0) or self.num_ranks
 
 
+@frozen
+class EventKind:
+    """Kind of events; `is_shared` if one falls into whichever step is next, not into the one that brought it on."""
+
+    name: str
+    is_shared: bool
+
+
+@frozen(eq=False)
+class PairedEvents:
+    """Events of K kinds in both halves of P pairs on R ranks.
+
+    `num`, `ns` int64[R, P, 2, K]: of all steps of a half; `counted_ns` likewise: per step that counts. `num_steps`
+    int64[R, P, 2] of the halves; `brought` likewise: what brings on shared events, as allocated objects do collections.
+    """
+
+    kinds: tuple[EventKind, ...]
+    num: NDArray[np.int64]
+    ns: NDArray[np.int64]
+    counted_ns: NDArray[np.int64]
+    num_steps: NDArray[np.int64]
+    brought: NDArray[np.int64]
+
+
 @frozen(eq=False)
 class Pairs:
     """Unprofiled halves of one comparison, interleaved in one process; `a == b` is the A/A control.
@@ -153,7 +179,7 @@ class Pairs:
     `b_second` bool[P]: True where the pair ran A then B. `first_ns`, `second_ns` int64[R, P]: time of one step of
     the pair's first and second half, on each rank. `num_looks`: number of planned interim analyses of a recording that
     may stop early; 1 if the number of pairs was fixed. `first_cpu_ns`, `second_cpu_ns`: likewise CPU time of the main
-    thread (excludes blocked time); None with a device, or if it was not recorded.
+    thread (excludes blocked time); None with a device, or if it was not recorded. `events`: those that were recorded.
     """
 
     a: str
@@ -164,6 +190,7 @@ class Pairs:
     num_looks: int = 1
     first_cpu_ns: NDArray[np.int64] | None = None
     second_cpu_ns: NDArray[np.int64] | None = None
+    events: PairedEvents | None = None
 
     @property
     def is_control(self) -> bool:

@@ -1,9 +1,9 @@
 """Recording data embedded in a trace, so that one copied file can be diffed with a verdict.
 
 It is the value of the trace's top-level key `traceq`, as base64 of JSON: Kineto corrupts quotes in metadata.
-Format 1 (2026): manifest, arm, pairs (`num_looks`, then 1, and CPU times may be absent), processes (may be absent),
-lines; `lines.table` holds runs of [line, count], `lines.between` (may be absent) runs of [parts, count], each part
-[line, percent].
+Format 1 (2026): manifest, arm, pairs (`num_looks`, then 1, CPU times and events may be absent), processes (may be
+absent), lines; `lines.table` holds runs of [line, count], `lines.between` (may be absent) runs of [parts, count], each
+part [line, percent].
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
 from traceq.frozen import frozen
-from traceq.model import Manifest, Pairs, Processes, SourceLines
+from traceq.model import EventKind, Manifest, PairedEvents, Pairs, Processes, SourceLines
 from traceq.runs.run_folder import check_manifest, to_json_bytes
 from traceq.runs.step_log import Count, Number
 
@@ -46,6 +46,18 @@ class Embedded:
     processes: tuple[Processes, ...] = ()
 
 
+_Halves: TypeAlias = list[list[list[Number]]]
+
+
+class _Events(msgspec.Struct):
+    kinds: list[EventKind]
+    num: list[list[list[list[Count]]]]
+    ns: list[list[list[list[Count]]]]
+    counted_ns: list[list[list[list[Count]]]]
+    num_steps: _Halves
+    brought: _Halves
+
+
 class _Pairs(msgspec.Struct):
     a: str
     b: str
@@ -55,6 +67,7 @@ class _Pairs(msgspec.Struct):
     num_looks: int = 1
     first_cpu_ns: list[list[Number]] | None = None
     second_cpu_ns: list[list[Number]] | None = None
+    events: _Events | None = None
 
 
 class _Processes(msgspec.Struct):
@@ -154,7 +167,19 @@ def _unpacked_pairs(pairs: _Pairs) -> Pairs:
         num_looks=pairs.num_looks,
         first_cpu_ns=_or_none(pairs.first_cpu_ns),
         second_cpu_ns=_or_none(pairs.second_cpu_ns),
+        events=_unpacked_events(pairs.events, (len(pairs.first_ns), len(pairs.b_second), 2)) if pairs.events else None,
     )
+
+
+def _unpacked_events(events: _Events, halves: tuple[int, int, int]) -> PairedEvents:
+    """Return the events of halves of that shape. Raises ValueError for another one."""
+    of_kinds = [np.array(column, np.int64) for column in (events.num, events.ns, events.counted_ns)]
+    of_halves = [np.array(column, np.int64) for column in (events.num_steps, events.brought)]
+    if {column.shape for column in of_kinds} != {(*halves, len(events.kinds))} or any(
+        column.shape != halves for column in of_halves
+    ):
+        raise ValueError("events of other pairs")
+    return PairedEvents(tuple(events.kinds), *of_kinds, *of_halves)
 
 
 def _unpacked_processes(processes: _Processes) -> Processes:

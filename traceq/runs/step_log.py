@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
 from traceq.locations import Place, open_binary
-from traceq.model import Pairs
+from traceq.model import EventKind, PairedEvents, Pairs
 from traceq.regexes import regex
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "StepLine",
     "pairs_of",
     "pause_kind",
+    "pause_name",
     "rank_files",
     "read_lines",
     "read_pairs",
@@ -76,6 +77,12 @@ def pause_kind(generation: int, line: str = "") -> str:
     return f"{generation} {line}" if line else str(generation)
 
 
+def pause_name(kind: str) -> str:
+    """Return `garbage collection of generation 2` or `gc.collect(2) at train.py:10`."""
+    generation, _, line = kind.partition(" ")
+    return f"gc.collect({generation}) at {line}" if line else f"garbage collection of generation {generation}"
+
+
 class HalfPauses(msgspec.Struct, frozen=True):
     """Garbage collections of one half of a pair: `num_steps` of it, and objects `allocated` in all of them.
 
@@ -85,6 +92,9 @@ class HalfPauses(msgspec.Struct, frozen=True):
     num_steps: Count
     allocated: Number
     kinds: Mapping[str, tuple[Count, Count, Count]]
+
+
+_NONE = HalfPauses(0, 0, {})
 
 
 class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind", omit_defaults=True):
@@ -194,4 +204,27 @@ def _collect(ranks: Sequence[Mapping[tuple[str, str, int], PairLine]], keys: Seq
         num_looks=ranks[0][keys[0]].num_looks,
         first_cpu_ns=by_rank("first_cpu_ns") if has_cpu else None,
         second_cpu_ns=by_rank("second_cpu_ns") if has_cpu else None,
+        events=_pauses([[lines[key] for key in keys] for lines in ranks]),
+    )
+
+
+def _pauses(ranks: Sequence[Sequence[PairLine]]) -> PairedEvents | None:
+    """Return the garbage collections of pairs; None where there were none, and of older recordings."""
+    halves = [[half or _NONE for line in lines for half in (line.first_pauses, line.second_pauses)] for lines in ranks]
+    kinds = sorted({kind for lines in halves for half in lines for kind in half.kinds})
+    if not kinds:
+        return None
+    shape = len(ranks), len(ranks[0]), 2
+    columns = [
+        np.array([[[half.kinds.get(kind, (0, 0, 0))[field] for kind in kinds] for half in lines] for lines in halves])
+        for field in range(3)
+    ]
+    num, ns, counted_ns = (column.astype(np.int64).reshape(*shape, len(kinds)) for column in columns)
+    return PairedEvents(
+        kinds=tuple(EventKind(pause_name(kind), is_shared=" " not in kind) for kind in kinds),
+        num=num,
+        ns=ns,
+        counted_ns=counted_ns,
+        num_steps=np.array([[half.num_steps for half in lines] for lines in halves], np.int64).reshape(shape),
+        brought=np.array([[half.allocated for half in lines] for lines in halves], np.int64).reshape(shape),
     )

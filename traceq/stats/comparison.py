@@ -23,7 +23,8 @@ from traceq.stats.measurement_caveats import (
     slow_steps_differ,
 )
 from traceq.stats.per_sample import Samples, kind_at_samples, note_samples, scaled, scaled_control, scaled_pairs
-from traceq.stats.sample_kinds import PAIRS, PROCESSES, STEPS, SampleKind
+from traceq.stats.rare_events import RareEvents, typical_pairs, with_rare_events
+from traceq.stats.sample_kinds import MEANS, PAIRS, PROCESSES, STEPS, SampleKind
 from traceq.stats.verdict import Threshold, Verdict, verdict
 from traceq.threshold import THRESHOLD_PCT
 
@@ -48,7 +49,8 @@ class Comparison:
     for as many samples as A's step has. `p_material` is the chance of an interval so far beyond the threshold if the
     difference is at most that, over all looks, `p_different` likewise beyond 0 if there is none; `num_questions`
     comparisons of the run have their verdicts together. `steps_apart`: without an interval, whether the steps of
-    these processes are longer on one side.
+    these processes are longer on one side. `rare_events` are taken out of the halves; where they differ beyond chance,
+    delta, intervals and verdict are those of the mean step with them, and `typical` is the shift without.
     """
 
     a_ns: int
@@ -72,6 +74,8 @@ class Comparison:
     p_different: float = 1.0
     num_questions: int = 1
     steps_apart: bool = False
+    rare_events: tuple[RareEvents, ...] = ()
+    typical: Shift | None = None
     caveats: tuple[Caveat, ...] = ()
 
     @property
@@ -108,13 +112,18 @@ def compare_pairs(
         raise UnreadableInput(where, "no finished pair of halves", "at least one")
     if not 1 <= pairs.num_looks <= len(LOOKS):
         raise UnreadableInput(where, f"{pairs.num_looks} looks", f"1 to {len(LOOKS)}")
+    level = level_of(pairs.num_looks)
+    pairs, rare = typical_pairs(pairs, level, samples[0] / samples[1] if samples else 1.0)
     first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
     a, b = slowest_rank_ns(pairs, of_b=False), slowest_rank_ns(pairs, of_b=True)
     a_ns, b_ns = location_of_pairs(a, pairs.b_second), location_of_pairs(b, pairs.b_second)
-    threshold, level = Threshold(threshold_pct, a_ns), level_of(pairs.num_looks)
+    threshold = Threshold(threshold_pct, a_ns)
     job = shift_of_pairs(second - first, pairs.b_second, level, threshold.ns)
     ranks = [shift_of_pairs(change, pairs.b_second, level) for change in pairs.second_ns - pairs.first_ns]
-    comparison = _compare(a, b, job, threshold, kind_at_samples(PAIRS, samples))
+    mean = with_rare_events(job, rare, threshold.ns)
+    comparison = _compare(a, b, mean or job, threshold, kind_at_samples(MEANS if mean else PAIRS, samples))
+    if mean:
+        comparison = _of_mean(comparison, rare, job)
     a_to_a = compare_pairs(control, threshold_pct=threshold_pct) if control and control.b_second.size else None
     floor = max(map(abs, a_to_a.ci95_ns)) if a_to_a and a_to_a.ci95_ns else None
     is_broken = a_to_a is not None and a_to_a.p_material < BROKEN
@@ -126,12 +135,13 @@ def compare_pairs(
         *slow_steps_differ(comparison.num_slow_a, comparison.num_slow_b),
         *ranks_disagree(job, ranks, threshold),
         *control_differs(a_to_a.verdict if a_to_a and not is_broken else None),
-        *below_noise_floor(job, comparison.verdict, floor),
+        *below_noise_floor(mean or job, comparison.verdict, floor),
         *carried_over(pairs.b_second, second - first, threshold),
     )
     return replace(
         comparison,
-        b_ns=b_ns,
+        b_ns=b_ns + (sum(each.cost_b_ns for each in rare) if mean else 0),
+        rare_events=rare,
         num_pairs=len(a),
         num_looks=pairs.num_looks,
         samples=samples,
@@ -194,6 +204,17 @@ def _compare(
         p_material=chance_to_exceed(shift.z_beyond, shift.level.num_looks),
         p_different=chance_to_exceed(shift.z_beyond_0, shift.level.num_looks),
         caveats=mean_disagrees(shift, threshold),
+    )
+
+
+def _of_mean(comparison: Comparison, rare: tuple[RareEvents, ...], typical: Shift) -> Comparison:
+    """Return the comparison of the mean step, which is asked besides the typical one: its chances count twice."""
+    return replace(
+        comparison,
+        a_ns=comparison.a_ns + sum(each.cost_a_ns for each in rare),
+        typical=typical,
+        p_material=min(1.0, 2 * comparison.p_material),
+        p_different=min(1.0, 2 * comparison.p_different),
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from traceq.frozen import frozen
 
-__all__ = ["PAIRS", "PROCESSES", "STEPS", "SampleKind"]
+__all__ = ["MEANS", "PAIRS", "PROCESSES", "STEPS", "SampleKind"]
 
 
 @frozen
@@ -31,6 +33,7 @@ class SampleKind:
 
 PAIRS = SampleKind("pair", "", 16, ", 8 in each order", "in this process, ")
 """The fewest are one block of the recorder's schedule."""
+MEANS = replace(PAIRS, scope="in this process, of the mean step with its rare events, ")
 PROCESSES = SampleKind("process", "per side", 4, most=200)
 """The most extreme orders of 4 per side are 2 of 70; of 3 per side 2 of 20."""
 STEPS = SampleKind("profiled step", "of one window per side")
