@@ -339,6 +339,15 @@ def test_a_trace_of_another_program_has_no_kinds_of_steps() -> None:
     assert (report.tables[2].rows, report.views) == ((), ())
 
 
+@pytest.mark.parametrize(("ns", "severity"), [(4, None), (20, "medium"), (60, "high")])
+def test_garbage_collections_are_told_with_their_share(ns: int, severity: str | None) -> None:
+    steps = [line(100, pauses={"2 train.py:7": (1, ns)})] * 2
+    findings = analyze(recorded(steps), "step_profile").findings
+    told = [(each.code, each.severity) for each in findings]
+    assert told == ([("garbage_collection", severity)] if severity else [])
+    assert all(f"{ns:.1f} %" in each.text and "train.py:7" in each.text for each in findings)
+
+
 @pytest.mark.parametrize(("odd_ns", "severity"), [(299, "medium"), (820, "high")])
 def test_steps_that_do_not_count_are_told_with_their_time(odd_ns: int, severity: str) -> None:
     odd = OddSteps(odd_steps=27, all_steps=444, odd_steps_ns=odd_ns, all_steps_ns=1000)

@@ -71,7 +71,16 @@ BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores", "batch_trans
 BY_BYTES = {"memory_peak", "out_of_memory", "memory_delta", "fragmentation"}
 """Codes whose bytes `oracle.memory` computes from a snapshot of the allocator."""
 
-BY_COUNTS = {"desync", "never_arrived", "strategy", "ranks_alone", "missing_ops", "foreign_trace", "odd_steps"}
+BY_COUNTS = {
+    "desync",
+    "never_arrived",
+    "strategy",
+    "ranks_alone",
+    "missing_ops",
+    "foreign_trace",
+    "odd_steps",
+    "garbage_collection",
+}
 """Codes without a time, whose ranks, calls and elements `oracle.differences` and `oracle.strategies` count, and whose
 ops are counted here; ranks alone in `tests/analysis/test_strategy.py`, odd steps in
 `tests/recorder/timing/test_timed_steps.py`, and foreign traces in `tests/analysis/test_no_device_rows.py`."""

@@ -10,6 +10,7 @@ from msgspec import json
 
 from traceq.errors import UnreadableInput
 from traceq.runs.step_log import StepLine, read_lines, read_pairs
+from traceq.runs.timings import timings_of
 
 PAIR = '{{"kind":"pair","a":"{a}","b":"{b}","pair":{pair},"b_second":{second},"first_ns":{first},"second_ns":{last}}}\n'
 STEP = (
@@ -108,3 +109,16 @@ def test_keys_added_later_are_ignored(tmp_path: Path) -> None:
     (line,) = read_lines(tmp_path / "rank0.jsonl")
     assert isinstance(line, StepLine)
     assert line.phases == {"forward": 5}
+
+
+def test_collections_of_an_arm_are_those_of_the_rank_with_most_and_longest_first() -> None:
+    def step(pauses: dict[str, tuple[int, int]]) -> StepLine:
+        return StepLine("on", "", "", 0, 0, 0, {}, 100, 0, 0, 0, pauses=pauses)
+
+    quiet, busy = [step({}), step({"0": (1, 2)})], [step({"0": (2, 4)}), step({"2 a.py:7": (1, 50), "0": (1, 3)})]
+    timings = timings_of([quiet, busy], "on")
+    assert timings is not None
+    assert [(each.name, each.num, each.ns) for each in timings.pauses] == [
+        ("gc.collect(2) at a.py:7", 1, 50),
+        ("garbage collection of generation 0", 3, 7),
+    ]

@@ -122,7 +122,12 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     parts_ = _parts(times, timings.step_ns.mean(axis=1).tolist())
     profile = _profile((_figures(job, timings, manifest, distributed, mfu_pct),), parts_)
     views = () if is_loader_alone(manifest) else (_view(job, timings, distributed, times, mfu_pct),)
-    return Report("step_profile", (profile, _by_rank(rows), table_of(kinds)), views, tuple(_odd_steps(manifest)))
+    return Report(
+        "step_profile",
+        (profile, _by_rank(rows), table_of(kinds)),
+        views,
+        (*_odd_steps(manifest), *_collections(timings)),
+    )
 
 
 def _odd_steps(manifest: Manifest) -> Iterator[Finding]:
@@ -132,6 +137,18 @@ def _odd_steps(manifest: Manifest) -> Iterator[Finding]:
         share = format_value(odd.share_pct, Unit.PERCENT)
         lead = f"{odd.odd_steps:,} of {odd.all_steps:,} steps do not count, and took {share} of the time"
         yield Finding("odd_steps", "high" if odd.share_pct >= _HIGH_PCT else "medium", odd.text, lead=lead)
+
+
+def _collections(timings: Timings) -> Iterator[Finding]:
+    """Yield which part of the unprofiled steps goes to Python's garbage collector, and most of it to which kind."""
+    percent = 100 * sum(each.ns for each in timings.pauses) / int(timings.host_step_ns.sum(axis=1).max())
+    if percent < _MUCH_PCT:
+        return
+    most = timings.pauses[0]
+    mean, share = format_value(most.ns // most.num, Unit.NS), format_value(percent, Unit.PERCENT)
+    pauses = f"{most.num:,} pause{'s' * (most.num > 1)} of {mean} in {timings.host_step_ns.shape[1]:,} steps"
+    text = f"garbage collection: {share} of the time of unprofiled steps; most in {most.name}, {pauses}"
+    yield Finding("garbage_collection", "high" if percent >= _HIGH_PCT else "medium", text)
 
 
 def _profile(rows: Sequence[_Profile], parts: tuple[Table, ...]) -> Table:

@@ -23,6 +23,7 @@ __all__ = [
     "PairedEvents",
     "PairedSteps",
     "Pairs",
+    "Pauses",
     "Processes",
     "SourceLines",
     "Timings",
@@ -207,6 +208,15 @@ class PairedSteps:
     partners: tuple[str, ...]
 
 
+@frozen
+class Pauses:
+    """Garbage collections of one kind in all steps of a rank."""
+
+    name: str
+    num: int
+    ns: int
+
+
 @frozen(eq=False)
 class Timings:
     """S unprofiled steps of one arm, the same ones on each of R ranks, without warm-up and settling steps.
@@ -216,6 +226,7 @@ class Timings:
     recording last paused.
     `peak_allocated`, `peak_reserved` int64[R]: device bytes, 0 without a device; `peak_process` int64[R]: bytes of the
     whole process, 0 with a device. `num_warmup`: steps before the first counted one. `of_pairs`: of steps in pairs.
+    `pauses`: garbage collections of the rank that spends most time in them, longest first.
     """
 
     phases: tuple[str, ...]
@@ -230,6 +241,7 @@ class Timings:
     by_device: bool
     host_step_ns: NDArray[np.int64]
     of_pairs: PairedSteps | None = None
+    pauses: tuple[Pauses, ...] = ()
 
 
 @frozen(eq=False)

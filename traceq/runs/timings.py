@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.frozen import frozen
-from traceq.model import PairedSteps, Timings
-from traceq.runs.step_log import StepLine
+from traceq.model import PairedSteps, Pauses, Timings
+from traceq.runs.step_log import StepLine, pause_name
 
 __all__ = ["SETTLING", "WARM_UP", "timings_of"]
 
@@ -44,7 +44,19 @@ def timings_of(ranks: Sequence[Sequence[StepLine]], arm: str, phases: Sequence[s
         by_device=by_device,
         host_step_ns=np.array([[line.wall_ns for line in rank] for rank in lines], np.int64),
         of_pairs=_of_pairs(lines[0]),
+        pauses=max(map(_pauses, lines), key=lambda pauses: sum(each.ns for each in pauses)),
     )
+
+
+def _pauses(lines: Sequence[StepLine]) -> tuple[Pauses, ...]:
+    """Return the garbage collections of one rank's steps, longest in all first."""
+    sums: dict[str, tuple[int, int]] = {}
+    for line in lines:
+        for kind, (num, ns) in line.pauses.items():
+            before = sums.get(kind, (0, 0))
+            sums[kind] = before[0] + num, before[1] + ns
+    pauses = (Pauses(pause_name(kind), num, ns) for kind, (num, ns) in sums.items())
+    return tuple(sorted(pauses, key=lambda each: -each.ns))
 
 
 def _of_pairs(lines: Sequence[StepLine]) -> PairedSteps:
