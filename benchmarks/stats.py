@@ -385,7 +385,7 @@ def pauses(rng: np.random.Generator, replications: int) -> Table:
                     for each in (as_many, more)
                 )
                 of_null, of_more = ([compare_pairs(pairs) for pairs in runs] for runs in (null, effect))
-                told = [covers(each.ci95_ns, more.delta_pct) for each in of_more if each.typical]
+                covered = [covers(each.ci95_ns, more.delta_pct) for each in of_more if each.typical]
                 shares = (
                     share_with([[each] for each in of_null], "material"),
                     share_with([[each] for each in of_null], *claimed),
@@ -395,7 +395,7 @@ def pauses(rng: np.random.Generator, replications: int) -> Table:
                 )
                 name = "automatic, shared" if is_shared else "explicit"
                 cells = [*(str(Rate(share, replications)) for share in shares)]
-                cells.append(str(Rate(float(np.mean(told)), len(told))) if told else "")
+                cells.append(str(Rate(float(np.mean(covered)), len(covered))) if covered else "")
                 table.add_row(name, f"{every:g}", str(num_pairs), *cells)
     return table
 

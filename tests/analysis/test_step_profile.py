@@ -343,8 +343,8 @@ def test_a_trace_of_another_program_has_no_kinds_of_steps() -> None:
 def test_garbage_collections_are_told_with_their_share(ns: int, severity: str | None) -> None:
     steps = [line(100, pauses={"2 train.py:7": (1, ns)})] * 2
     findings = analyze(recorded(steps), "step_profile").findings
-    told = [(each.code, each.severity) for each in findings]
-    assert told == ([("garbage_collection", severity)] if severity else [])
+    codes = [(each.code, each.severity) for each in findings]
+    assert codes == ([("garbage_collection", severity)] if severity else [])
     assert all(f"{ns:.1f} %" in each.text and "train.py:7" in each.text for each in findings)
 
 
