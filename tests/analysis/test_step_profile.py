@@ -19,7 +19,7 @@ from terminal import traceq
 
 from traceq.analysis.registry import analyze
 from traceq.facts.roofline.peaks import replaced_peaks
-from traceq.model import Arm, Manifest, OddSteps, Pairs, Run, Trace
+from traceq.model import Arm, Manifest, Pairs, Run, Trace, WallPart, WallTime
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine
@@ -348,22 +348,28 @@ def test_garbage_collections_are_told_with_their_share(ns: int, severity: str | 
     assert all(f"{ns:.1f} %" in each.text and "train.py:7" in each.text for each in findings)
 
 
-@pytest.mark.parametrize(("odd_ns", "severity"), [(299, "medium"), (820, "high")])
-def test_steps_that_do_not_count_are_told_with_their_time(odd_ns: int, severity: str) -> None:
-    odd = OddSteps(odd_steps=27, all_steps=444, odd_steps_ns=odd_ns, all_steps_ns=1000)
-    (finding,) = analyze(recorded([line(100)], environment=odd.facts()), "step_profile").findings
-    assert (finding.code, finding.severity) == ("odd_steps", severity)
-    assert "27 of 444 steps did more or less than the others" in finding.text
-    assert f"they took {odd_ns} ns of 1.00 us ({odd_ns / 10:.1f} %)" in finding.text
+def account(regular_ns: int, **others: int) -> WallTime:
+    parts = [WallPart("regular", regular_ns, 10), *(WallPart(name, ns, 2, "a.py:7 f") for name, ns in others.items())]
+    return WallTime(tuple(parts), samples=1_000, regular_samples=900, regular_ns=regular_ns)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        *({"odd_steps": "27"}, {"all_steps_ns": 0}, {"odd_steps_ns": -1}, {"all_steps": None}),
-        *({"odd_loading_ns": -1}, {"renewed_workers": "2"}),
-    ],
-)
-def test_damaged_facts_of_odd_steps_tell_nothing(damage: dict[str, Any]) -> None:
-    odd = OddSteps(odd_steps=27, all_steps=444, odd_steps_ns=820, all_steps_ns=1000)
-    assert analyze(recorded([line(100)], environment=odd.facts() | damage), "step_profile").findings == ()
+def test_where_the_wall_time_went_leads_if_much_of_it_is_not_in_regular_steps() -> None:
+    facts = account(380, epoch=620, recording=5_000, start_up=500).facts()
+    report = analyze(recorded([line(100)], environment=facts), "step_profile")
+    (finding,) = report.findings
+    assert (finding.code, finding.severity) == ("wall_time", "high")
+    assert finding.text.startswith("Of 1.00 us of training, 62.0 % is 2 epoch starts (a.py:7 f)")
+    rows = next(table for table in report.tables if table.key == "wall_time").to_dicts()
+    assert [row["part"] for row in rows] == ["epoch", "regular", "recording", "start_up"]
+    assert sum(row["ns"] for row in rows) == 6_500
+    assert [row["training_pct"] for row in rows] == [pytest.approx(62), pytest.approx(38), None, None]
+
+
+def test_little_time_outside_of_regular_steps_is_no_finding() -> None:
+    facts = account(950, checkpoint=50).facts()
+    assert analyze(recorded([line(100)], environment=facts), "step_profile").findings == ()
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"parts": 3}', '{"parts": []}', '{"parts": [{"name": "x", "ns": 1}]}'])
+def test_a_damaged_account_tells_nothing(damage: str) -> None:
+    assert analyze(recorded([line(100)], environment={"wall_time": damage}), "step_profile").findings == ()

@@ -78,7 +78,7 @@ BY_COUNTS = {
     "ranks_alone",
     "missing_ops",
     "foreign_trace",
-    "odd_steps",
+    "wall_time",
     "garbage_collection",
 }
 """Codes without a time, whose ranks, calls and elements `oracle.differences` and `oracle.strategies` count, and whose

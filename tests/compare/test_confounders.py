@@ -10,7 +10,7 @@ from builder import build, call, kernel, launch, op, step
 from made_sides import H100, MANIFEST, PAIRS, codes, plain, rows, run_of
 
 from traceq.compare.diff import diff_runs
-from traceq.model import Arm, Manifest, OddSteps, Run
+from traceq.model import Arm, Manifest, Run, WallPart, WallTime
 
 
 def test_other_parameters_and_versions_are_named() -> None:
@@ -221,7 +221,8 @@ def test_a_host_without_recorded_ops_is_not_in_python() -> None:
 )
 def test_that_much_of_the_time_is_in_steps_that_do_not_count_is_told(ours: int, theirs: int, words: list[str]) -> None:
     """A change may be in those: of a GAN, whose generator trained in every other block of steps."""
-    facts = (OddSteps(5, 10, percent, 100).facts() for percent in (ours, theirs))
+    of_sides = ((WallPart("regular", 100 - pct), WallPart("evaluation", pct, 5)) for pct in (ours, theirs))
+    facts = (WallTime(parts).facts() for parts in of_sides)
     named = zip(("off", "on"), facts, strict=True)
     arms = tuple(Arm(name, "", baseline=name == "off", facts=of_arm) for name, of_arm in named)
     off, on = (Run("run", (), replace(MANIFEST, arms=arms), name, PAIRS) for name in ("off", "on"))

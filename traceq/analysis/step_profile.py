@@ -18,7 +18,7 @@ from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.unprofiled_phases import UnprofiledPhase, pace_of, unprofiled_phases
 from traceq.frozen import frozen
-from traceq.model import Manifest, OddSteps, Timings, Trace
+from traceq.model import BATCHES_PER_STEP, Manifest, Timings, Trace, WallTime
 from traceq.regexes import regex
 from traceq.report import Column, Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -34,7 +34,7 @@ _MERGED_PHASES = (
 )
 _OTHER = "`other` is the rest of the step, in none of these phases: ops, checks, metrics and logging of the script."
 _HIGH_PCT = 30.0
-"""Share of the time in steps that do not count, from which that is a finding of high severity."""
+"""Share of unprofiled steps in garbage collection from which that is a finding of high severity."""
 _MUCH_PCT = 5.0
 """Share of a step from which the time outside all phases is explained."""
 _MOST_BESIDE_SPREAD = 4
@@ -56,6 +56,20 @@ class PhaseTimesRow:
 
 
 @frozen
+class WallTimeRow:
+    """A part of the job's wall time; `training_pct` is its share of the training, of parts of that alone."""
+
+    part: str = column("part", is_hidden=True)
+    title: str = column("part of the wall time")
+    num: int | None = column("times", Unit.COUNT)
+    ns: int = column("time", Unit.NS)
+    share_pct: float = column("share", Unit.PERCENT)
+    training_pct: float | None = column("of training", Unit.PERCENT)
+    line: str = column("line")
+    line_pct: float | None = column("of its samples", Unit.PERCENT, is_hidden=True)
+
+
+@frozen
 class _Profile:
     """The job's pace, and what was recorded how; parameters None where the recipe has no such one."""
 
@@ -72,6 +86,7 @@ class _Profile:
     clock: str = column()
     global_step_time_s: float = column()
     global_samples_per_sec: float | None = column()
+    clock_samples_per_sec: float | None = column()
     slowest_rank: int = column()
     ranks_differ: bool = column()
     peak_alloc_gb_worst: float | None = column()
@@ -112,7 +127,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     timings, manifest = job.timings, job.manifest
     kinds = [row for part in parts for row in part.kinds]
     if timings is None or manifest is None:
-        tables = _profile((), _parts((), ())), _by_rank(()), table_of(kinds)
+        tables = _profile((), _parts((), ())), _by_rank(()), table_of(kinds), _wall_time(None)
         return Report("step_profile", tables, (view_of(kinds),) if kinds else ())
     times = unprofiled_phases(timings)
     ranks = range(len(timings.step_ns))
@@ -122,21 +137,17 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     parts_ = _parts(times, timings.step_ns.mean(axis=1).tolist())
     profile = _profile((_figures(job, timings, manifest, distributed, mfu_pct),), parts_)
     views = () if is_loader_alone(manifest) else (_view(job, timings, distributed, times, mfu_pct),)
-    return Report(
-        "step_profile",
-        (profile, _by_rank(rows), table_of(kinds)),
-        views,
-        (*_odd_steps(manifest), *_collections(timings)),
-    )
+    wall_time = WallTime.of(manifest.facts_for(job.arm))
+    clock = _wall_time(wall_time)
+    tables = profile, _by_rank(rows), table_of(kinds), clock
+    views = (clock.visible, *views) if wall_time else views
+    return Report("step_profile", tables, views, (*_findings(wall_time), *_collections(timings)))
 
 
-def _odd_steps(manifest: Manifest) -> Iterator[Finding]:
-    """Yield that much of the time is in steps that do not count: what others would save is little beside it."""
-    odd = OddSteps.of(manifest.environment)
-    if odd is not None:
-        share = format_value(odd.share_pct, Unit.PERCENT)
-        lead = f"{odd.odd_steps:,} of {odd.all_steps:,} steps do not count, and took {share} of the time"
-        yield Finding("odd_steps", "high" if odd.share_pct >= _HIGH_PCT else "medium", odd.text, lead=lead)
+def _findings(wall_time: WallTime | None) -> Iterator[Finding]:
+    """Yield where the time goes if much of it is not in regular steps: what these would save is little beside it."""
+    if wall_time is not None and wall_time.is_notable:
+        yield Finding("wall_time", "high", wall_time.text)
 
 
 def _collections(timings: Timings) -> Iterator[Finding]:
@@ -148,7 +159,33 @@ def _collections(timings: Timings) -> Iterator[Finding]:
     mean, share = format_value(most.ns // most.num, Unit.NS), format_value(percent, Unit.PERCENT)
     pauses = f"{most.num:,} pause{'s' * (most.num > 1)} of {mean} in {timings.host_step_ns.shape[1]:,} steps"
     text = f"garbage collection: {share} of the time of unprofiled steps; most in {most.name}, {pauses}"
-    yield Finding("garbage_collection", "high" if percent >= _HIGH_PCT else "medium", text)
+    lead = f"garbage collection takes {share} of the unprofiled steps; most in {most.name}"
+    yield Finding("garbage_collection", "high" if percent >= _HIGH_PCT else "medium", text, lead=lead)
+
+
+def _wall_time(account: WallTime | None) -> Table:
+    """Return the parts of the account, those of the training first, largest first."""
+    if account is None:
+        return Table.of("wall_time", "", WallTimeRow, ())
+    others = sorted((part for part in account.parts if not part.is_training), key=lambda part: -part.ns)
+    total_ns = sum(part.ns for part in account.parts)
+    rows = [
+        WallTimeRow(
+            part=part.name,
+            title=part.title,
+            num=part.num or None,
+            ns=part.ns,
+            share_pct=100 * part.ns / total_ns,
+            training_pct=account.share_pct(part) if part.is_training else None,
+            line=part.line,
+            line_pct=part.line_pct if part.line else None,
+        )
+        for part in (*account.training, *others)
+        if part.ns
+    ]
+    of_rank = f" of rank {account.rank}" if account.num_ranks > 1 else ""
+    title = f"Wall time{of_rank}, from its start to the end of the recording"
+    return Table.of("wall_time", title, WallTimeRow, rows)
 
 
 def _profile(rows: Sequence[_Profile], parts: tuple[Table, ...]) -> Table:
@@ -177,6 +214,7 @@ def _rows(times: Sequence[UnprofiledPhase], rank: int | None = None) -> list[Pha
 
 def _figures(job: Job, timings: Timings, manifest: Manifest, distributed: str, mfu_pct: float | None) -> _Profile:
     pace, arm = pace_of(manifest, job.arm, timings), manifest.arm(job.arm)
+    wall_time = WallTime.of(manifest.facts_for(job.arm))
     parameters = {**manifest.facts_for(job.arm), **manifest.parameters, **(arm.varied if arm else {})}
     return _Profile(
         arm=job.arm,
@@ -192,6 +230,7 @@ def _figures(job: Job, timings: Timings, manifest: Manifest, distributed: str, m
         clock="device" if timings.by_device else "host",
         global_step_time_s=pace.step_ns * _PER_NS,
         global_samples_per_sec=pace.samples_per_second,
+        clock_samples_per_sec=wall_time.samples_per_second if wall_time else None,
         slowest_rank=pace.slowest,
         ranks_differ=ranks_differ(timings.step_ns),
         peak_alloc_gb_worst=_gigabytes(timings.peak_allocated),
@@ -259,13 +298,25 @@ def _with_ranks(view: Table, times: Mapping[str, UnprofiledPhase], num_ranks: in
 
 
 def _pace(job: Job, timings: Timings) -> str:
-    """Return `The job's step takes 46.7 ms (rank 1, the slowest; the fastest 40.1 ms): 343 samples/s` as a sentence."""
-    pace = pace_of(job.manifest, job.arm, timings)
+    """Return `The job's step takes 46.7 ms (rank 1, the slowest; the fastest 40.1 ms): 343 samples/s` as a sentence.
+
+    Where other work takes much of the time, the samples per second are those by the clock, and said there.
+    """
+    manifest = job.manifest
+    pace = pace_of(manifest, job.arm, timings)
+    facts = manifest.facts_for(job.arm) if manifest else {}
     step, fastest = format_value(pace.step_ns, Unit.NS), format_value(min(pace.ranks_ns), Unit.NS)
     spread = f" (rank {pace.slowest}, the slowest; the fastest {fastest})" if ranks_differ(timings.step_ns) else ""
-    rate = pace.samples_per_second
+    num_batches = facts.get(BATCHES_PER_STEP)
+    batches = ""
+    if isinstance(num_batches, int | float) and num_batches > 1:
+        per_batch = format_value(pace.step_ns / num_batches, Unit.NS)
+        batches = f", for {format_value(num_batches, Unit.NUMBER)} batches of {per_batch}"
+    wall_time, rate = WallTime.of(facts), pace.samples_per_second
+    if wall_time is not None and wall_time.is_notable:
+        rate = None
     samples = f": {format_value(rate, Unit.COUNT if rate >= 100 else Unit.MEAN)} samples/s" if rate else ""
-    return f"The job's step takes {step}{spread}{samples}."
+    return f"The job's step takes {step}{spread}{batches}{samples}."
 
 
 def _mfu(job: Job, timings: Timings, manifest: Manifest, flops: Sequence[dict[str, float]]) -> float | None:

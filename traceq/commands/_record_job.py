@@ -25,8 +25,6 @@ LOADER_RECIPE = "dataloader"
 _UNSTEADY = 1.1
 """Ratio of two measurements of the same step from which both are printed."""
 _MOST_LEADS = 3
-_SAID_BY_RANKS = "odd_steps"
-"""Code of the finding that the job has printed as a note."""
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _REPLICATES = 4  # the fewest that give an interval
 
@@ -106,8 +104,16 @@ def _with_replicates(words: Sequence[str]) -> list[str]:
 
 
 def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], None]) -> None:
-    """Print the verdict of each arm, or the phases of the only one, and the commands that say more."""
+    """Print where the wall time went, if much of it is not in regular steps; the verdict of each arm, or the phases.
+
+    Then the commands that say more.
+    """
+    from traceq.model import WallTime
+
     manifest = folder.read_manifest()
+    wall_time = WallTime.of(manifest.facts_for(manifest.baseline))
+    if wall_time is not None and wall_time.is_notable:
+        say(f"traceq: {wall_time.text}")
     if len(manifest.arms) > 1:
         diffs = _ranked_diffs(folder, say)
         for line in (*_baseline_step(diffs), *_verdicts(diffs), *_core_lines(_core_findings(folder))):
@@ -258,7 +264,8 @@ def _leads(folder: RunFolder) -> Iterator[str]:
     with shown_work("analysing") as on_progress:
         sheet, _ = sheet_of(str(folder.path), start=engine.start, small=engine.small, on_progress=on_progress)
     printed = {finding.code for report in sheet.reports if report.name == "loader" for finding in report.findings}
-    others = [finding for finding in sheet.top_findings if finding.code not in {*printed, _SAID_BY_RANKS}]
+    printed.add("wall_time")
+    others = [finding for finding in sheet.top_findings if finding.code not in printed]
     yield from (f"traceq: {finding.text}" for finding in others[:_MOST_LEADS])
 
 

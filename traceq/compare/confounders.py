@@ -26,7 +26,7 @@ from traceq.facts.events.ops_on_cpu import ALLOCATES, VIEW
 from traceq.facts.timeline.cold_start import cold_ns, cold_share
 from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
 from traceq.facts.timeline.phases import phases
-from traceq.model import Caveat, OddSteps, Run, Trace
+from traceq.model import Caveat, Run, Trace, WallTime
 from traceq.units import Unit, format_value
 
 __all__ = [
@@ -123,9 +123,9 @@ def uncounted_words(a: Side, b: Side, names: tuple[str, str]) -> tuple[str, ...]
 
 
 def _uncounted_pct(side: Side) -> float:
-    """Return the part of the timed steps of a recording, by time, that does not count, in percent; 0 if hardly any."""
-    odd = OddSteps.of(side.run.manifest.facts_for(side.run.arm)) if side.run.manifest else None
-    return odd.share_pct if odd else 0.0
+    """Return the part of a recording's training time that is not in regular steps, in percent; 0 if hardly any."""
+    account = WallTime.of(side.run.manifest.facts_for(side.run.arm)) if side.run.manifest else None
+    return account.irregular_pct if account else 0.0
 
 
 def cold_start_words(a: Side, b: Side, names: tuple[str, str], traced: Traced | None) -> tuple[str, ...]:

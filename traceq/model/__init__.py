@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from traceq.model.core_use import CoreUse
 from traceq.model.memory_snapshot import Action, Blocks, Frame, History, MemorySnapshot, Segments
-from traceq.model.odd_steps import OddSteps
 from traceq.model.recording import (
+    BATCHES_PER_STEP,
     BUILT_APART,
     MUCH_SLOWER,
     NO_EFFECT,
@@ -40,12 +40,15 @@ from traceq.model.trace import (
     Thread,
     Trace,
 )
+from traceq.model.wall_time import OTHER_STEPS, WallPart, WallTime, WorkKind
 
 __all__ = [
+    "BATCHES_PER_STEP",
     "BUILT_APART",
     "MUCH_SLOWER",
     "NO_EFFECT",
     "OPTIMIZER_STEPS",
+    "OTHER_STEPS",
     "SLOWED_BY_STACKS",
     "Action",
     "Allocations",
@@ -68,7 +71,6 @@ __all__ = [
     "Manifest",
     "MemorySnapshot",
     "Messages",
-    "OddSteps",
     "OneStep",
     "PairedEvents",
     "PairedSteps",
@@ -81,4 +83,7 @@ __all__ = [
     "Thread",
     "Timings",
     "Trace",
+    "WallPart",
+    "WallTime",
+    "WorkKind",
 ]

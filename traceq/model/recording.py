@@ -12,6 +12,7 @@ from traceq.frozen import frozen
 from traceq.units import Unit
 
 __all__ = [
+    "BATCHES_PER_STEP",
     "BUILT_APART",
     "MUCH_SLOWER",
     "NO_EFFECT",
@@ -39,6 +40,9 @@ NO_EFFECT = "no effect"
 
 MUCH_SLOWER = "much slower"
 """Status of an arm that was left out after its first steps, as they took many times those of the baseline."""
+
+BATCHES_PER_STEP = "batches_per_step"
+"""Fact of an arm: how many batches a usual step asks for, on average."""
 
 OPTIMIZER_STEPS = "optimizer_steps."
 """Before the name of an optimizer, O0 or O1: the fact of an arm how often it steps in a usual step."""

@@ -14,7 +14,6 @@ from traceq.recorder.rank.wrappers import wrapper_facts
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.core_clocks import CoreClocks, core_facts
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
-from traceq.recorder.timing.odd_steps import TimeOfSteps
 from traceq.recorder.timing.peak_memory import reset_peak_memory
 from traceq.recorder.timing.step_log_writer import Journal
 from traceq.recorder.timing.stopwatch import Stopwatch
@@ -31,6 +30,10 @@ _STEPS_PER_BLOCK = 16
 
 def isolated_steps(rank: Rank) -> Generator[str, None, None]:
     """Yield the plan's only arm for each step to run; the results are on disk when the iterator ends."""
+    return rank.account.around(_isolated_steps(rank), rank.phases)
+
+
+def _isolated_steps(rank: Rank) -> Generator[str, None, None]:
     arm = rank.plan.arms[0].arm
     rank.progress.plan_steps(num_isolated_steps(rank.plan))
     rank.control.set_arm(arm.name)
@@ -39,6 +42,7 @@ def isolated_steps(rank: Rank) -> Generator[str, None, None]:
     clocks = yield from _time_steps(rank, arm.name)
     device_facts = {key: value for key, value in clock_facts(rank.world.gather(clocks)).items() if value}
     rank.facts.update(wrapper_facts(rank.facts))
+    rank.note_wall_time()
     manifest = _publish(rank, arm, device_facts)
     if rank.plan.trace_steps:
         rank.workers.sample()
@@ -62,28 +66,24 @@ def _time_steps(rank: Rank, arm: str) -> Generator[str, None, list[ClocksLine]]:
     """Run the warm-up, then blocks of steps, of each of which the first ones settle and do not count."""
     clocks: list[ClocksLine] = []
     cores: list[CoresLine] = []
-    time_of_steps = TimeOfSteps()
     settling = [SETTLING] * rank.plan.steps_per_half
     stopwatch = Stopwatch(rank.world.device, rank.phases)
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, stopwatch:
         if rank.plan.steps:
-            journal.write((yield from _run(rank, stopwatch, arm, [WARM_UP] * rank.plan.warmup_steps, TimeOfSteps())))
+            journal.write((yield from _run(rank, stopwatch, arm, [WARM_UP] * rank.plan.warmup_steps)))
             reset_peak_memory(rank.world.device)
         for block in _blocks(rank.plan):
             rank.world.barrier()
             before = list(read_clocks(rank.world.device))
-            lines = yield from _run(rank, stopwatch, arm, [*settling, *block], time_of_steps)
+            lines = yield from _run(rank, stopwatch, arm, [*settling, *block])
             journal.write([*before, *lines])
             clocks += before
             cores += [line for line in lines if isinstance(line, CoresLine)]
-    time_of_steps.note(rank)
     rank.facts.update(core_facts(rank.world.gather(cores), [peer.host for peer in rank.world.peers]))
     return clocks
 
 
-def _run(
-    rank: Rank, stopwatch: Stopwatch, arm: str, numbers: Sequence[int], time_of_steps: TimeOfSteps
-) -> Generator[str, None, list[Line]]:
+def _run(rank: Rank, stopwatch: Stopwatch, arm: str, numbers: Sequence[int]) -> Generator[str, None, list[Line]]:
     """Run steps with these numbers and return their lines; those that were irregular on any rank do not count."""
     regular: list[bool] = []
     cores = CoreClocks(rank.workers.pids)
@@ -98,9 +98,7 @@ def _run(
     use = cores.lines(len(numbers))
     (on_all_ranks,) = regular_on_all_ranks(rank, [regular])
     counted = [number if is_regular else SETTLING for number, is_regular in zip(numbers, on_all_ranks, strict=True)]
-    times = stopwatch.take()
-    time_of_steps.add(times, on_all_ranks)
-    lines = zip(counted, times, strict=True)
+    lines = zip(counted, stopwatch.take(), strict=True)
     return [*use, *(step_line(arm, time, pair=number, process=rank.plan.process) for number, time in lines)]
 
 

@@ -40,6 +40,7 @@ from traceq.recorder.jobs.loop_hooks import LoopHooks
 from traceq.recorder.jobs.pattern_learning import LEARNED_STEPS
 from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, living
+from traceq.recorder.jobs.step_samples import StepSamples
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.process_end import ProcessEnd
 from traceq.recorder.process.process_exit import at_process_exit
@@ -49,6 +50,7 @@ from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank_recording import fitting_steps
 from traceq.recorder.timing.graph_capture import CAPTURED_STEP, is_capturing
+from traceq.recorder.timing.wall_account import WallAccount, process_began_ns
 from traceq.recorder.toggles.compile import has_compiled
 from traceq.recorder.toggles.toggle import Job
 from traceq.recorder.tracing.worker_samples import WorkerSamples
@@ -107,6 +109,8 @@ class JobProcess:
         self._has_captured = False  # a CUDA graph of a backward
         self._watched: WatchedRank | None = None
         self._models: list[torch.nn.Module] = []
+        self._account = WallAccount(process_began_ns(), compiled_ns=lambda: self._stack.compiled_ns)
+        self._set_up_ns = self._account.clock()
         self._optimizers: list[Optimizer] = []
         self._optimizer_events: dict[int, str] = {}  # by the optimizer's id
         self._batches = JobBatches()
@@ -125,6 +129,7 @@ class JobProcess:
         """Forget a loop of the parent process, in a child: it may be a worker of a data loader."""
         self._is_over = self._is_over or self.thread is not None
         self.thread = None
+        self._account.at_ns = self._set_up_ns = self._account.clock()
 
     def note_early_errors(self) -> None:
         """From here on note an exception before any step is known: memory may run out, and DDP lack gradients.
@@ -155,6 +160,8 @@ class JobProcess:
         if self.thread is None and not self._is_over:
             self.thread = get_ident()
             self._first_backward_s = monotonic()
+            self._account.charge("start_up")
+            self._account.before_ns = self._account.at_ns - self._set_up_ns
             self._be_watched()
             self._find_models()
         elif self.thread != get_ident():
@@ -196,6 +203,10 @@ class JobProcess:
     def models_compiled(self) -> None:
         """Note that models are to be hooked again, as torch compiles the first of them."""
         self._have_models_compiled = self.thread is not None
+
+    def optimizer_made(self) -> None:
+        """Note when the job was set up: what it does from here on, before it trains, it may do again."""
+        self._set_up_ns = self._account.clock()
 
     def optimizer_began(self) -> None:
         """Note that nothing can be learned before the optimizer has ended its step."""
@@ -268,13 +279,16 @@ class JobProcess:
 
     def _start(self) -> None:
         """Become a rank of the recording, once the loop's steps are known."""
+        self._account.charge("learning")
         self._settle_models()
         if self._request.of_loader:
             self._measure_loader()
             return
         job = Job(self._models, self._optimizers, self.hooks.has_entered_autocast or not self.tries_all)
         uses = self._gradients.uses() if self._gradients is not None else {}
-        self._rank = start_rank(self._request, job, self._tracker, self._stack.counters, self._loader(), uses)
+        self._rank = start_rank(
+            self._request, job, self._tracker, self._stack.counters, self._loader(), uses, self._account
+        )
         self._batches.clear()
         if self._rank is None:
             self._end()
@@ -287,13 +301,21 @@ class JobProcess:
         self.is_learning = False
         self._may_capture = self._rank.rank.world.device.type == "cuda"
         self._stack.time(self._rank.rank.phases)
-        self._steps = self._rank.steps
+        self._sample_steps()
+        self._steps = self._rank.run()
         at_process_exit(self._note_exit)
         rank = self._rank.rank
         if rank.world.size > 1:
             self._while_recording.callback(TerminateHandler(lambda: note_abort(rank.plan, rank.world)).restore)
             self._while_recording.enter_context(sigterm_noted(rank.plan, rank.world))
         self._excepthook, sys.excepthook = sys.excepthook, self._note_error
+
+    def _sample_steps(self) -> None:
+        """Let lines be known that run while a step lasts much longer than others."""
+        samples = StepSamples(get_ident())
+        self._account.begin_step, self._account.take_lines = samples.begin_step, samples.take
+        self._tracker.on_other_work = samples.depart
+        self._while_recording.callback(samples.stop)
 
     def _loader(self) -> JobLoader:
         loader = self._batches.loader

@@ -8,13 +8,14 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import msgspec
 import torch
 
 from traceq.errors import RecordingFailed, TraceqError
-from traceq.model import NO_EFFECT, OPTIMIZER_STEPS, Arm
+from traceq.model import BATCHES_PER_STEP, NO_EFFECT, OPTIMIZER_STEPS, Arm
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.jobs.effect_in_ops import arms_with_equal_ops
 from traceq.recorder.jobs.gradient_watch import gradient_lines
@@ -24,7 +25,6 @@ from traceq.recorder.jobs.job_device import device_note, world_on_devices
 from traceq.recorder.jobs.job_facts import found_text, job_facts
 from traceq.recorder.jobs.job_request import LOSS, JobArm, JobRequest, ToggleRequest, job_arms
 from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
-from traceq.recorder.jobs.step_pattern import BATCH
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.jobs.worker_arms import worker_arms_text
 from traceq.recorder.process.check_shared_file_system import check_shared
@@ -36,6 +36,7 @@ from traceq.recorder.rank_recording import recorded_steps
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import default_steps
+from traceq.recorder.timing.wall_account import WallAccount
 from traceq.recorder.toggles.toggle import Job, Toggle, applicable_toggles, create_toggle
 
 __all__ = ["JobRank", "claims", "common_request", "leave_in_order", "plan_of", "raise_first", "start_rank"]
@@ -64,8 +65,40 @@ class JobRank:
             self.steps.close()
         _restore(self.toggles)
 
+    def run(self) -> Generator[str, None, None]:
+        """Yield the arm of each step of the recording; after it of those that a whole cycle of the job still lacks.
+
+        If the job ends meanwhile, the recording is complete.
+        """
+        yield from self.steps
+        self._note_results()
+        if not self.rank.plan.replicates and len(self.arms) == 1:
+            yield from self.rank.account.around(self._rest_of_cycle(), self.rank.phases)
+
+    def _rest_of_cycle(self) -> Generator[str, None, None]:
+        """Yield further steps, until those and what the job does between them are weighed rightly."""
+        rank = self.rank
+        for number in count():
+            if rank.world.share(rank.account.holds_whole_cycles):
+                return
+            if number == 0:
+                rank.say("traceq: the steps are recorded; it goes on to weigh what the job does between runs of them")
+            yield self.arms[0].arm.name
+            rank.control.is_regular()
+
     def finish(self) -> None:
-        """Note the work of arms, and those without an effect, on rank 0, and print that the job's part is done."""
+        """Write where the wall time went into the manifest, and print that the job's part is done."""
+        rank, folder = self.rank, self.rank.plan.folder
+        rank.note_wall_time()
+        if rank.world.rank == 0 and not rank.plan.replicates:
+            manifest = folder.read_manifest()
+            folder.write_manifest(replace(manifest, environment={**manifest.environment, **rank.facts}))
+        rank.world.barrier()  # so that the launcher of every node reads what rank 0 has written
+        if rank.plan.process < 0:  # else the launcher counts the processes
+            rank.say(f"traceq: the recording is complete, after {rank.progress.num_ended:,} steps")
+
+    def _note_results(self) -> None:
+        """Note the work of arms, their losses, and those without an effect, on rank 0."""
         self._note_work()
         self._note_losses()
         if self.rank.world.rank == 0 and any(toggle.changes_ops for toggle in self.toggles):
@@ -73,9 +106,6 @@ class JobRank:
                 self._mark_without_effect()
             else:
                 self.rank.say("traceq: note: without traced steps it is not proven that every arm changed something")
-        self.rank.world.barrier()  # so that the launcher of every node reads what rank 0 has written
-        if self.rank.plan.process < 0:  # else the launcher counts the processes
-            self.rank.say(f"traceq: the recording is complete, after {self.rank.progress.num_ended:,} steps")
 
     def _note_work(self) -> None:
         """Write into the manifest how often the optimizers of each arm step, and on how many samples arms train.
@@ -84,8 +114,8 @@ class JobRank:
         usual may have changed since the first steps.
         """
         names = [each.arm.name for each in self.arms]
-        num = {name: self.tracker.num_batches(name) * self.loader.samples_per_batch for name in names}
-        of_ranks = self.rank.world.gather(num)
+        num = {name: self.tracker.num_batches(name) for name in names}
+        of_ranks = self.rank.world.gather({name: n * self.loader.samples_per_batch for name, n in num.items()})
         if self.rank.world.rank:
             return
         manifest = self.rank.plan.folder.read_manifest()
@@ -93,8 +123,9 @@ class JobRank:
         for arm in manifest.arms:
             if arm.name in names:
                 steps = {f"{OPTIMIZER_STEPS}{name}": n for name, n in self.tracker.optimizer_steps(arm.name).items()}
-                samples = sum(each[arm.name] for each in of_ranks) if len(names) > 1 else arm.samples_per_step
-                arm = replace(arm, samples_per_step=samples, facts={**arm.facts, **steps})
+                samples = round(sum(each[arm.name] for each in of_ranks))
+                facts = {**arm.facts, **steps, BATCHES_PER_STEP: num[arm.name]}
+                arm = replace(arm, samples_per_step=samples, facts=facts)
             arms.append(arm)
         self.rank.plan.folder.write_manifest(replace(manifest, arms=tuple(arms)))
 
@@ -163,6 +194,7 @@ def start_rank(
     progress: ProgressCounters,
     loader: JobLoader,
     gradients: Mapping[str, str],
+    account: WallAccount,
 ) -> JobRank | None:
     """Return this rank of the recording, once all ranks of the job have come.
 
@@ -180,7 +212,7 @@ def start_rank(
     if request.tries_all or request.is_dry:
         request = msgspec.structs.replace(request, toggles=(*request.toggles, *_common_toggles(job, world)))
     arms = (JobArm(request.arm, ()),) if request.arm else job_arms(request.toggles)
-    samples = sum(world.gather(loader.samples_per_batch * tracker.pattern.events.count(BATCH)))
+    samples = round(sum(world.gather(loader.samples_per_batch * tracker.pattern.num_batches)))
     if len(arms) == 1:  # others may change how many batches a step has
         arms = (msgspec.structs.replace(arms[0], arm=replace(arms[0].arm, samples_per_step=samples)),)
     is_regular = all(world.gather(tracker.pattern.is_regular))
@@ -191,6 +223,8 @@ def start_rank(
         if note := device_note(job, world.device):
             announced.say(f"traceq: note: {note}")
     if request.is_dry:
+        if note := tracker.pattern.warm_up_note:
+            announced.say(f"traceq: note: {note}")
         announced.say(f"traceq: toggles that apply: {_toggles_text(request.toggles)}")
         for line in gradient_lines(world.gather(gradients)):
             announced.say(f"traceq: {line}")
@@ -218,9 +252,23 @@ def start_rank(
         for apply in changes[arm]:
             apply()
 
+    def was_regular() -> bool:
+        is_regular = tracker.was_regular()
+        account.classify(None if is_regular else tracker.kind_of_step())
+        return is_regular
+
+    def samples_per_step() -> float:
+        return loader.samples_per_batch * tracker.num_batches(tracker.arm)
+
     tracker.say = announced.say
-    control = LoopControl(set_arm, tracker.was_regular)
-    rank = replace(announced, control=control, workers=loader.workers)
+    tracker.steps_of_pair = 2 * plan.steps_per_half + plan.most_lead_steps if len(arms) > 1 else 0
+    rank = replace(
+        announced,
+        control=LoopControl(set_arm, was_regular),
+        workers=loader.workers,
+        account=account,
+        samples_per_step=samples_per_step,
+    )
     rank.facts.update({**job_facts(job, tracker), **loader.settings})
     if request.arm:
         _note_arm(plan, arms[0].arm, world)

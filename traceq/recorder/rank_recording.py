@@ -65,6 +65,10 @@ def run_rank(plan: Plan, entry: Entry, world: World, progress: ProgressCounters)
 
 def recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None]:
     """Yield the arm of each step to run, in order; the run is complete on disk when the iterator ends."""
+    return rank.account.around(_recorded_steps(rank, manifest), rank.phases)
+
+
+def _recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None]:
     if not rank.plan.max_minutes:  # else timing determines the number of steps
         rank.progress.plan_steps(num_steps(rank.plan))
     manifest = replace(manifest, hosts=tuple(peer.host for peer in rank.world.peers))
@@ -76,12 +80,14 @@ def recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None]
     rank.facts.update(wrapper_facts(rank.facts))
     if warning := wrapper_warning(rank.facts):
         rank.say(f"traceq: note: {warning}")
+    rank.note_wall_time()
     rank.progress.plan_steps(num_traced_steps(rank.plan))
     published = rank.publish(manifest)
     if rank.plan.trace_steps:
         rank.workers.sample()
         yield from traced_steps(rank, published, pairs)
         rank.facts.update(worker_line_facts(rank.world.gather(rank.workers.lines())))
+    rank.note_wall_time()
     rank.publish(replace(manifest, status="complete"))
     rank.world.barrier()  # so that every rank reads a complete run from here on
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 
 import pytest
 
@@ -212,3 +212,57 @@ def test_repeated_events_are_shown_once() -> None:
     assert short_text(["L", "F", "B", "F", "B", "F", "B", "O0"]) == "L (F B)x3 O0"
     assert short_text(["O0", "O1", "O2"]) == "O0 O1 O2"
     assert short_text(["L", "F", "B", "O0"]) == "L F B O0"
+
+
+def test_steps_that_accumulate_more_and_more_batches_are_learned_as_one_kind() -> None:
+    events = " ".join("L F B " * num + "O0" for num in (1, 1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7)).split()
+    tracker = StepTracker()
+    begins = [tracker.was_regular() for event in [*events, "L"] if tracker.add(event)]
+    assert tracker.pattern is not None
+    assert short_text(tracker.pattern.events) == "(L F B)* O0"
+    assert "warm-up only" in tracker.pattern.warm_up_note
+    assert all(begins)
+
+
+def test_a_pattern_that_the_last_steps_do_not_have_may_be_that_of_a_warm_up() -> None:
+    tracker = StepTracker()
+    for event in ["L", "F", "B", "O0"] * 6 + ["L", "F", "B", "F", "B", "O0"] * 2 + ["L"]:
+        tracker.add(event)
+    assert tracker.pattern is not None
+    assert tracker.pattern.warm_up_note == "the last steps are L F B F B O0: the pattern may hold for a warm-up only"
+
+
+def test_a_stage_with_another_optimizer_is_learned_after_ten_seconds() -> None:
+    """The anchor of the first one steps no more, so that no step would ever end."""
+    said: list[str] = []
+    seconds = count()
+    tracker = StepTracker(say=said.append, clock=lambda: float(next(seconds)))
+    for event in ["L", "F", "B", "O0"] * 20:
+        tracker.add(event)
+    begins = [tracker.was_regular() for event in ["L", "F", "F", "B", "O1"] * 400 if tracker.add(event)]
+    assert begins.count(True) > 100
+    assert begins[-100:] == [True] * 100
+    assert any("L F F B O1 (" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("odd", "kind"),
+    [
+        ("L F B O0 S", ("checkpoint",)),
+        ("L F B O0 L f L f", ("evaluation",)),
+        ("L F B O0 f f f", ("rollout",)),
+        ("L E L F B O0", ("epoch",)),
+        ("L E L f L f L S E L F B O0", ("evaluation", "checkpoint", "epoch")),
+        ("L F B L F B O0", ("other",)),
+    ],
+)
+def test_what_an_irregular_step_does_is_known_by_its_events(odd: str, kind: tuple[str, ...]) -> None:
+    tracker = StepTracker()
+    begun = sum(tracker.add(event) for event in ["L", "F", "B", "O0"] * 20)
+    assert begun > 5
+    for event in [*odd.split(), "L", "F", "B", "O0", "L"] if odd[0] == "L" else []:
+        if tracker.add(event) and not tracker.was_regular():
+            assert tracker.kind_of_step() == kind
+            break
+    else:
+        raise AssertionError("no irregular step")

@@ -19,7 +19,6 @@ from timed_plan import timed_plan
 
 import traceq
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
-from traceq.model import OddSteps
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
 from traceq.recorder.rank.loader_workers import LoaderWorkers
@@ -30,8 +29,7 @@ from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.schedule import Block
 from traceq.recorder.timing.timed_steps import _missing_text, counted_steps, timed_steps
 from traceq.runs.step_log import CoresLine, PairLine, StepLine, read_lines, read_pairs
-from traceq.runs.timings import WARM_UP, timings_of
-from traceq.units import Unit, format_value
+from traceq.runs.timings import timings_of
 
 pytestmark = pytest.mark.torch
 
@@ -138,56 +136,6 @@ def test_the_use_of_cores_is_that_of_steps_that_count(
     run_loop(CUDA, tmp_path, lambda number: number % 8 > 0, monkeypatch, irregular_ns=irregular_ns)
     lines = read_lines(tmp_path / "steps" / "rank0.jsonl")
     assert any(isinstance(line, CoresLine) for line in lines) == (counts and sys.platform == "linux")
-
-
-def test_the_time_of_irregular_steps_is_said_where_it_is_large(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    facts = run_loop(CUDA, tmp_path, lambda number: number % 8 > 0, monkeypatch)
-    lines = [line for line in read_lines(tmp_path / "steps" / "rank0.jsonl") if isinstance(line, StepLine)]
-    num_warm_up = sum(line.pair == WARM_UP for line in lines)
-    num_odd = sum(number % 8 == 0 for number in range(num_warm_up, len(lines)))
-    text = capfd.readouterr().err
-    assert f"note: {num_odd:,} of {len(lines) - num_warm_up:,} steps did more or less than the others" in text
-    assert f"they took {format_value(1_000_000 * num_odd, Unit.NS)} of " in text
-    stored = OddSteps.of(facts)
-    assert stored is not None
-    assert (stored.odd_steps, stored.all_steps) == (num_odd, len(lines) - num_warm_up)
-    assert stored.odd_steps_ns == 1_000_000 * num_odd
-    assert stored.all_steps_ns == sum(line.wall_ns for line in lines if line.pair != WARM_UP)
-    assert f"note: {stored.text}\n" in text
-    assert stored.text.endswith("%)")
-
-
-@pytest.mark.parametrize(
-    ("loading_ns", "num_renewed", "words"),
-    [
-        (900_000, 0, "of it for the data loader"),
-        (900_000, 1, "which starts its worker anew for each epoch: persistent_workers=True keeps them"),
-        (900_000, 2, "which starts its 2 workers anew for each epoch: persistent_workers=True keeps them"),
-        (400_000, 2, "%)"),
-    ],
-)
-def test_irregular_steps_that_mostly_wait_for_their_batch_say_so(
-    loading_ns: int, num_renewed: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    facts = run_loop(
-        CUDA, tmp_path, lambda number: number % 8 > 0, monkeypatch, loading_ns=loading_ns, num_renewed=num_renewed
-    )
-    stored = OddSteps.of(facts)
-    assert stored is not None
-    assert (stored.odd_loading_ns, stored.renewed_workers) == (loading_ns * stored.odd_steps, num_renewed)
-    assert stored.text.endswith(words)
-    assert (f", {format_value(stored.odd_loading_ns, Unit.NS)} of it for the" in stored.text) == (loading_ns > 500_000)
-
-
-def test_irregular_steps_that_take_little_time_are_not_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A step that leaves something out, such as one that a GradScaler skips."""
-    facts = run_loop(CUDA, tmp_path, lambda number: number % 8 > 0, monkeypatch, irregular_ns=100)
-    assert "more or less" not in capfd.readouterr().err
-    assert OddSteps.of(facts) is None
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12))

@@ -28,7 +28,7 @@ from traceq.recorder.jobs.compiled_models import compiled_modules, is_compiling,
 from traceq.recorder.jobs.framework_phases import ENGINE_METHODS, imported_functions, owners
 from traceq.recorder.jobs.inner_calls import InnerCalls
 from traceq.recorder.jobs.root_models import with_forward
-from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, COMPILE, FORWARD
+from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, COMPILE, EPOCH, FORWARD, NO_GRAD_FORWARD, SAVE
 from traceq.recorder.rank.replaced_methods import ReplacedMethods
 from traceq.recorder.toggles.compile import has_compiled
 from traceq.recorder.tracing.worker_samples import WorkerSamples
@@ -81,6 +81,10 @@ class Observer(Protocol):
         """Return whether a forward or a backward of the watched thread has begun."""
         ...
 
+    def optimizer_made(self) -> None:
+        """Report that an optimizer takes parameters, on any thread."""
+        ...
+
     def optimizer_began(self) -> None:
         """Report that an optimizer begins its step, also before any backward: its closure may run the first."""
         ...
@@ -124,11 +128,12 @@ class LoopHooks:
         self._replace(forking, "__init__", self.samples.of_forked(forking.__init__))
         self._replace(loader, "__next__", self._batch(loader.__next__))
         self._replace(forking, "_try_get_data", self._reading(forking._try_get_data))
-        self._replace(DataLoader, "__iter__", self._phase(DataLoader.__iter__, DATALOAD_WAIT))
+        self._replace(DataLoader, "__iter__", self._phase(DataLoader.__iter__, DATALOAD_WAIT, EPOCH))
+        self._replace(Optimizer, "add_param_group", self._set_up(Optimizer.add_param_group))
         self._replace(Optimizer, "zero_grad", self._phase(Optimizer.zero_grad, "zero_grad"))
         self._replace(torch.nn.Module, "zero_grad", self._phase(torch.nn.Module.zero_grad, "zero_grad"))
         self._replace(torch.cuda, "make_graphed_callables", self._graphing(torch.cuda.make_graphed_callables))
-        self._replace(torch, "save", self._phase(torch.save, "save", "S"))
+        self._replace(torch, "save", self._phase(torch.save, "save", SAVE))
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             clip = self._phase(getattr(torch.nn.utils, name), "clip_grad")
             self._replace(torch.nn.utils, name, clip)
@@ -280,6 +285,14 @@ class LoopHooks:
 
         return self._around(function, before, self._end)
 
+    def _set_up(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method by which every optimizer takes its parameters, which reports that the job is set up."""
+
+        def before(*_: Any, **__: Any) -> None:
+            self._observer.optimizer_made()
+
+        return self._around(function, before, self._end)
+
     def _iterator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         loaders = self._loaders
 
@@ -375,7 +388,7 @@ class LoopHooks:
 
     def _begin_forward(self) -> int:
         begin = self._observer.begin
-        return begin("forward", FORWARD) if torch.is_grad_enabled() else begin("no_grad_forward", "f")
+        return begin("forward", FORWARD) if torch.is_grad_enabled() else begin("no_grad_forward", NO_GRAD_FORWARD)
 
     def _compiler(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return torch.compile that lets what it compiles be watched, from its first call on."""

@@ -7,8 +7,9 @@ neither is seen, as the loop calls functions instead of modules, the backward do
 torch, or with one that is compiled, the anchor is the backward; in a step that is compiled as a whole, the batch.
 
 Where two kinds of steps take turns, the two are one step, each with its anchor.
-Where numbers of forwards differ, as of an agent that acts or a decoder that is called for each word, forwards in a row
-count as one event, F*.
+Where numbers of batches differ, as of a warm-up that accumulates more and more of them, a step has any number of them,
+(L F B)*. Where numbers of forwards differ, as of an agent that acts or a decoder that is called for each word, forwards
+in a row count as one event, F*.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD, StepPattern, joined_forwards
+from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD, Form, StepPattern
 
-__all__ = ["LEARNED_STEPS", "learn_pattern", "split_steps"]
+__all__ = ["JOINING", "LEARNED_STEPS", "learn_pattern", "split_steps"]
 
 LEARNED_STEPS = 8
 _SKIPPED_STEPS = 2  # they may initialize
@@ -29,6 +30,10 @@ _BACKWARDS_WITHOUT_OPTIMIZER = 16  # then it is not torch's, or compiled
 _NUM_PARTS = 2
 _LEAST_REPEATS = 3
 _LEAST_KINDS = 3
+_LEAST_LATEST = 2
+
+JOINING = (Form(joins_batches=True), Form(joins_forwards=True), Form(joins_batches=True, joins_forwards=True))
+"""Forms in which steps that differ may be alike, in the order in which they are tried."""
 
 
 def learn_pattern(events: Sequence[str], event: str) -> StepPattern | None:
@@ -52,8 +57,9 @@ def learn_pattern(events: Sequence[str], event: str) -> StepPattern | None:
     in_turns = _in_turns(events, pattern) if pattern.is_doubtful else None
     if in_turns is not None:
         return in_turns
-    joins = _varies(events, pattern) or not pattern.is_reliable
-    return _with_joined_forwards(events, pattern) if joins else pattern
+    forms = (form for form in JOINING if not pattern.is_reliable or _varies(events, pattern, form))
+    joined = (_most_common(replace(pattern, form=form), events) for form in forms)
+    return next((each for each in joined if each.is_reliable), pattern)
 
 
 def _pattern(events: Sequence[str], start: str, anchors: Sequence[str]) -> StepPattern:
@@ -64,9 +70,15 @@ def _pattern(events: Sequence[str], start: str, anchors: Sequence[str]) -> StepP
 
 def _most_common(pattern: StepPattern, events: Sequence[str]) -> StepPattern:
     """Return the pattern with the events of most steps."""
-    steps = [tuple(pattern.joined(step)) for step in split_steps(events, pattern)[_SKIPPED_STEPS:]]
+    seen = split_steps(events, pattern)[_SKIPPED_STEPS:]
+    steps = [pattern.form.of(step) for step in seen]
     usual, num_alike = Counter(steps).most_common(1)[0]
-    return replace(pattern, events=usual, num_alike=num_alike, num_seen=len(steps))
+    num_batches = sum(step.count(BATCH) for step, form in zip(seen, steps, strict=True) if form == usual) / num_alike
+    ended = steps if pattern.anchor in steps[-1] else steps[:-1]
+    latest = ended[-1] if len(ended) > _LEAST_LATEST and ended[-1] == ended[-_LEAST_LATEST] != usual else ()
+    return replace(
+        pattern, events=usual, num_alike=num_alike, num_seen=len(steps), num_batches=num_batches, latest=latest
+    )
 
 
 def _in_turns(events: Sequence[str], pattern: StepPattern) -> StepPattern | None:
@@ -77,25 +89,20 @@ def _in_turns(events: Sequence[str], pattern: StepPattern) -> StepPattern | None
         return None
     first = max(range(_NUM_PARTS), key=lambda index: len(parts[index]))
     step = tuple(parts[first : first + _NUM_PARTS])
-    num_seen = (len(parts) - first) // _NUM_PARTS
-    return replace(pattern, events=tuple(chain(*step)), parts=step, num_alike=num_seen, num_seen=num_seen)
+    num_seen, usual = (len(parts) - first) // _NUM_PARTS, tuple(chain(*step))
+    of_steps = replace(pattern, events=usual, parts=step, num_batches=usual.count(BATCH), latest=())
+    return replace(of_steps, num_alike=num_seen, num_seen=num_seen)
 
 
-def _varies(events: Sequence[str], pattern: StepPattern) -> bool:
-    """Return True for steps that are all alike but for how many forwards they run in a row.
+def _varies(events: Sequence[str], pattern: StepPattern, form: Form) -> bool:
+    """Return True for steps that are all alike in a form that joins events.
 
     They are of several kinds, or of two of which each is at least a third: a second one for a metric is rarer.
     """
     kinds = set(split_steps(events, pattern)[_SKIPPED_STEPS:])
     is_mixed = 3 * pattern.num_alike <= 2 * pattern.num_seen
     is_varied = len(kinds) >= (2 if is_mixed else _LEAST_KINDS)
-    return is_varied and len({tuple(joined_forwards(kind)) for kind in kinds}) == 1
-
-
-def _with_joined_forwards(events: Sequence[str], pattern: StepPattern) -> StepPattern:
-    """Return the pattern with forwards in a row as one event if steps are alike then, else the pattern as it is."""
-    joined = _most_common(replace(pattern, joins_forwards=True), events)
-    return joined if joined.is_reliable else pattern
+    return is_varied and len(set(map(form.of, kinds))) == 1
 
 
 def _prefetches(pattern: StepPattern) -> bool:

@@ -16,7 +16,7 @@ from traceq.recorder.spec.phases import Phases, Switch
 
 __all__ = ["PhaseStack"]
 
-_BACKWARD = "backward"
+_BACKWARD, _COMPILING = "backward", "compiling"
 _OF_BACKWARD = ("forward", "no_grad_forward", "autograd_grad")
 """Phases that are none inside a backward."""
 _ADDED_UP = 4096
@@ -31,10 +31,12 @@ class PhaseStack:
     which cost more, as in `LoopHooks`.
     """
 
-    __slots__ = ("_begin_step", "_log", "_open", "_phases", "_tracker", "counters")
+    __slots__ = ("_begin_step", "_compiles_since_ns", "_log", "_open", "_phases", "_tracker", "compiled_ns", "counters")
 
     def __init__(self, tracker: StepTracker, begin_step: Callable[[], None]) -> None:
         self.counters = ProgressCounters("", 0)
+        self.compiled_ns = 0  # time in the phase of torch's compiling so far
+        self._compiles_since_ns = 0
         self._tracker = tracker
         self._begin_step = begin_step
         self._phases: Phases | None = None
@@ -59,6 +61,8 @@ class PhaseStack:
                 self._phases.switch("")
             self._begin_step()  # what it does belongs to no phase
             self.time(self._phases)
+        if name == _COMPILING:
+            self._compiles_since_ns = perf_counter_ns()
         self._open.append((name, event))
         if self._log is not None:
             self._log((name, perf_counter_ns(), None))
@@ -69,6 +73,8 @@ class PhaseStack:
     def end(self, depth: int) -> None:
         """End the phase that began at this depth, and all inside it; the one around it continues."""
         if depth < len(self._open):
+            if self._open[depth][0] == _COMPILING:
+                self.compiled_ns += perf_counter_ns() - self._compiles_since_ns
             del self._open[depth:]
             name = self._open[-1][0] if depth else ""
             if self._log is not None:

@@ -6,12 +6,27 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from time import monotonic
 
+from traceq.model import OTHER_STEPS, WorkKind
 from traceq.recorder.jobs.pattern_learning import LEARNED_STEPS, learn_pattern, split_steps
-from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD, StepPattern, short_text
-from traceq.recorder.jobs.usual_steps import UsualSteps
+from traceq.recorder.jobs.step_pattern import (
+    BACKWARD,
+    BATCH,
+    EPOCH,
+    FORWARD,
+    NO_GRAD_FORWARD,
+    SAVE,
+    StepPattern,
+    short_text,
+)
+from traceq.recorder.jobs.usual_steps import SILENT_S, UsualSteps
 
 __all__ = ["StepTracker"]
+
+_OTHER_WORK = (EPOCH, NO_GRAD_FORWARD, SAVE)
+_MANY_EVENTS = 64
+"""Events of a step, if also more than four times those of the last one, from which steps may begin elsewhere by now."""
 
 
 @dataclass(slots=True)
@@ -20,19 +35,28 @@ class StepTracker:
 
     Which events are usual may differ between arms, and change; where a step begins remains the same.
     `arm`: the one that the step runs which has begun. `is_in_optimizer`: an optimizer has begun its step, and not ended
-    it: one with closures runs many backwards before its event. `say` is told of usual steps that become others.
+    it: one with closures runs many backwards before its event. `steps_of_pair`: see `UsualSteps`. `say` is told of
+    usual steps that become others, and of what is seen while none counts. `on_other_work` is called where a step goes
+    over to what is in no usual one.
     """
 
     pattern: StepPattern | None = None
     arm: str = ""
     is_in_optimizer: bool = False
+    steps_of_pair: int = 0
     say: Callable[[str], None] = lambda _: None
+    on_other_work: Callable[[], None] = lambda: None
+    clock: Callable[[], float] = monotonic
     _events: list[str] = field(default_factory=list)
     _anchor_passed: bool = False
     _part_begin: int = 0  # index in `_events`
     _num_parts: int = 0  # that have ended in this step
     _last_step: list[str] = field(default_factory=list)
     _usual: UsualSteps | None = None
+    _looks_at: int = _MANY_EVENTS  # number of events of a step from which it is looked at again
+    _long_since_s: float | None = None  # since when it has so many
+    _silent_s: float = SILENT_S
+    _is_learned_again: bool = False  # where the last step ended
 
     def add(self, event: str) -> bool:
         """Add an event; return True if it begins a step of a known pattern."""
@@ -47,12 +71,17 @@ class StepTracker:
             and (event == pattern.start or pattern.starts_with(event))  # the first alone costs no call
             and self._ends_step(pattern)
         )
+        if len(self._events) >= self._looks_at and not begins:
+            begins = self._look_again(event)
         if begins:
             self._last_step, self._events = self._events, []
             self._part_begin = self._num_parts = 0
+            self._looks_at, self._long_since_s = max(_MANY_EVENTS, 4 * len(self._last_step)), None
         if event == pattern.anchor:
             self._anchor_passed = True
         self._events.append(event)
+        if event in _OTHER_WORK and event not in pattern.events:
+            self.on_other_work()
         return begins
 
     def _ends_step(self, pattern: StepPattern) -> bool:
@@ -71,7 +100,7 @@ class StepTracker:
 
     def assume_batches(self, num_seen: int) -> None:
         """Let every batch begin a step: the whole step is compiled, and shows no other event."""
-        self.pattern = StepPattern((BATCH,), BATCH, BATCH, num_seen, num_seen)
+        self.pattern = StepPattern((BATCH,), BATCH, BATCH, num_seen, num_seen, num_batches=1)
         self._anchor_passed = True
 
     def _learn_before(self, event: str) -> StepPattern | None:
@@ -101,11 +130,23 @@ class StepTracker:
 
     def was_regular(self) -> bool:
         """Return whether the step before the last begin had the usual events of its arm; call it once per step."""
+        if self._is_learned_again:
+            self._is_learned_again = False
+            return False
         return (self._usual or self._usual_steps()).add(self.arm, self._last_step)
 
-    def num_batches(self, arm: str) -> int:
-        """Return how many batches a usual step of an arm asks for."""
-        return self._usual_steps().events(arm).count(BATCH)
+    def kind_of_step(self) -> WorkKind:
+        """Return what the step before the last begin did besides what usual ones do."""
+        usual = self._usual_steps()
+        more = Counter(usual.form.of(self._last_step))
+        more.subtract(usual.events(self.arm))
+        kinds = {"evaluation" if more[BATCH] > 0 else "rollout": more[NO_GRAD_FORWARD], "checkpoint": more[SAVE]}
+        kinds |= {"epoch": more[EPOCH]}
+        return tuple(kind for kind, num in kinds.items() if num > 0) or OTHER_STEPS
+
+    def num_batches(self, arm: str) -> float:
+        """Return how many batches a usual step of an arm asks for, on average."""
+        return self._usual_steps().num_batches(arm)
 
     def optimizer_steps(self, arm: str) -> dict[str, int]:
         """Return how often each optimizer, `O0` or `O1`, steps in a usual step of an arm."""
@@ -114,11 +155,31 @@ class StepTracker:
     def _usual_steps(self) -> UsualSteps:
         assert self.pattern is not None
         if self._usual is None:
-            self._usual = UsualSteps(self.pattern, self._say_change)
+            self._usual = UsualSteps(self.pattern, self._note, self.steps_of_pair, self.clock)
         return self._usual
 
-    def _say_change(self, change: str) -> None:
-        self.say(f"traceq: note: the usual steps of the job are others now: {change}")
+    def _look_again(self, event: str) -> bool:
+        """Return whether this event begins a step of another pattern, learned as no step has begun for ten seconds.
+
+        The optimizer of the anchor may step no more, such as that of a first stage of training.
+        """
+        if self._long_since_s is None:
+            self._long_since_s = self.clock()
+        self._looks_at += _MANY_EVENTS
+        past_s = self.clock() - self._long_since_s
+        if past_s < self._silent_s or self.is_in_optimizer or event not in (BATCH, FORWARD, BACKWARD):
+            return False
+        before, pattern = self.pattern, learn_pattern(self._events, event)
+        if before is None or pattern is None:
+            self._looks_at, self._silent_s = 2 * len(self._events), 2 * past_s
+            self._note(f"no step has begun for {past_s:.0f} s; the last events are {self.text}")
+            return False
+        self.pattern, self._usual, self._is_learned_again, self._anchor_passed = pattern, None, True, False
+        self._note(f"the usual steps of the job are others now: {pattern.text} instead of {short_text(before.events)}")
+        return True
+
+    def _note(self, text: str) -> None:
+        self.say(f"traceq: note: {text}")
 
     @property
     def text(self) -> str:

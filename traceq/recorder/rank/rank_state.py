@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,6 +17,7 @@ from traceq.recorder.rank.loader_workers import LoaderWorkers
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
+from traceq.recorder.timing.wall_account import WallAccount, slowest_account
 
 __all__ = ["Rank"]
 
@@ -26,7 +28,8 @@ _OURS = "traceq"
 class Rank:
     """One rank of a plan. `facts`: what was learned while building and running, for the manifest.
 
-    `left_out`: arms of the plan that run no longer, with the reason.
+    `left_out`: arms of the plan that run no longer, with the reason. `account` of a loop that is not traceq's own, on
+    `samples_per_step` of this rank, on average; 0 if unknown.
     """
 
     plan: Plan
@@ -37,6 +40,8 @@ class Rank:
     control: LoopControl = field(default_factory=LoopControl)
     workers: LoaderWorkers = field(default_factory=LoaderWorkers)
     left_out: dict[str, str] = field(default_factory=dict)
+    account: WallAccount = field(default_factory=WallAccount)
+    samples_per_step: Callable[[], float] = float
 
     @property
     def remaining(self) -> Rank:
@@ -57,6 +62,14 @@ class Rank:
         if self.world.rank == 0:
             self.plan.folder.write_manifest(current)
         return current
+
+    def note_wall_time(self) -> None:
+        """Store where the wall time of a loop with irregular steps went so far; all ranks call it."""
+        if self.control.was_regular is not None:
+            self.account.charge("recording")
+            samples = sum(self.world.gather(self.samples_per_step()))
+            account = self.account.account(self.world.rank, self.world.size, samples, self.workers.num_renewed)
+            self.facts.update(slowest_account(self.world, account).facts())
 
     def warn_of_blocking(self) -> None:
         """Print that launches wait for their kernels, if they do: it is another program that is timed then."""

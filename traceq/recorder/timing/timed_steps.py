@@ -6,7 +6,7 @@ import random
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import compress, count, islice
 from statistics import median
 
 from traceq.model import MUCH_SLOWER
@@ -23,7 +23,6 @@ from traceq.recorder.spec.schedule import (
 )
 from traceq.recorder.timing.core_clocks import CoreClocks, core_facts
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
-from traceq.recorder.timing.odd_steps import TimeOfSteps
 from traceq.recorder.timing.peak_memory import reset_peak_memory
 from traceq.recorder.timing.slow_arms import slow_arms
 from traceq.recorder.timing.step_log_writer import Journal
@@ -39,6 +38,8 @@ _MAX_ATTEMPTS = 20
 _SHORT_NS = 2e9
 _FIRST_BLOCKS = 4
 """Blocks of the A/A control in each of which clocks of cores are read; later in one of that many."""
+_MUCH_IRREGULAR = 0.1
+"""Part of the time of a block in irregular steps from which its use of cores is not that of usual ones."""
 _BAR = 20
 """Characters of a progress bar."""
 
@@ -52,7 +53,6 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     pairs: list[PairLine] = []
     clocks: list[ClocksLine] = []
     cores: list[CoresLine] = []
-    time_of_steps = TimeOfSteps()
     stopwatch = Stopwatch(rank.world.device, rank.phases)
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, stopwatch:
         warm_up = yield from _warm_up(rank, stopwatch)
@@ -64,13 +64,12 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
             for attempt in _attempts(rank, block):
                 rank.world.barrier()
                 before = list(read_clocks(rank.world.device))
-                lines = [*before, *(yield from _run_pairs(rank, stopwatch, block, attempt, time_of_steps))]
+                lines = [*before, *(yield from _run_pairs(rank, stopwatch, block, attempt))]
                 clocks += before
                 journal.write(lines)
                 pairs += [line for line in lines if isinstance(line, PairLine)]
                 cores += [line for line in lines if isinstance(line, CoresLine)]
             quarter = _announce_rest(rank, lines, quarter)
-    time_of_steps.note(rank)
     rank.facts.update(clock_facts(rank.world.gather(clocks)))
     rank.facts.update(core_facts(rank.world.gather(cores), [peer.host for peer in rank.world.peers]))
     return pairs
@@ -203,9 +202,7 @@ def _missing_text(block: Block, num: int) -> str:
     return f"1 pair of {arms} is missing" if num == 1 else f"{num} pairs of {arms} are missing"
 
 
-def _run_pairs(
-    rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt, time_of_steps: TimeOfSteps
-) -> Generator[str, None, list[Line]]:
+def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt) -> Generator[str, None, list[Line]]:
     """Run pairs of a block, note those in `attempt` of which a half has no step that counts, and return the lines.
 
     The first halves settle, after a pause of the recording. The use of cores is that of usual steps: of blocks without
@@ -226,12 +223,9 @@ def _run_pairs(
         for (arm, index, _), times, is_regular in zip(order, _take_halves(stopwatch, regular), regular, strict=True)
     ]
     attempt.irregular = sorted({half.index for half in halves if half.index is not None and not half.counted})
-    times = [time for half in halves for time in half.times]
-    is_usual = [each for half in regular for each in half]
-    of_attempt = TimeOfSteps()
-    for each in (of_attempt, time_of_steps):
-        each.add(times, is_usual)
-    lines: list[Line] = [] if of_attempt.is_mostly_odd else [*use_of_cores]
+    times_ns = [time.wall_ns for half in halves for time in half.times]
+    irregular_ns = sum(compress(times_ns, (not each for half in regular for each in half)))
+    lines: list[Line] = [] if irregular_ns > _MUCH_IRREGULAR * sum(times_ns) else [*use_of_cores]
     of_pair: dict[int, list[_Half]] = {}
     for half in halves:
         if half.index is None or half.index in attempt.irregular:

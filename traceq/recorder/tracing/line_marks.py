@@ -21,7 +21,7 @@ import torch
 
 from traceq import recorder
 
-__all__ = ["PREFIX", "is_user_code", "mark_running_line", "marked_lines", "marked_place"]
+__all__ = ["PREFIX", "is_own_code", "is_user_code", "mark_running_line", "marked_lines", "marked_place"]
 
 PREFIX = "line:"
 
@@ -114,6 +114,12 @@ def is_user_code(filename: str) -> bool:
     if filename.startswith(("<", *_LIBRARIES, *_RECORDER)):
         return False
     return not filename.startswith(_STANDARD) or filename.startswith(_ROOTS)
+
+
+@cache
+def is_own_code(filename: str) -> bool:
+    """Return True for user code that is not in an installed package."""
+    return is_user_code(filename) and not filename.startswith(_ROOTS)
 
 
 def _mark(code: CodeType, line: int, depth: int) -> None:

@@ -1,0 +1,145 @@
+"""The wall time of a job is a closed account, whatever its steps do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch", reason="recording needs torch")
+
+from traceq.model import WallPart, WallTime, WorkKind
+from traceq.recorder.spec.phases import Phases
+from traceq.recorder.timing.wall_account import WallAccount
+
+pytestmark = pytest.mark.torch
+
+Step = tuple[WorkKind | None, int, int, bool]
+"""Its kind, how long it takes, how long torch compiles in it, and whether it is profiled."""
+
+
+@dataclass
+class Job:
+    """A job that is recorded: 10 ns to start, 20 ns to learn, and 3 ns of the recording's own after each step."""
+
+    now_ns: int = 100
+    compiled_ns: int = 0
+    phases: Phases = field(default_factory=Phases)
+
+    def run(self, steps: list[Step]) -> WallAccount:
+        account = WallAccount(100, lambda: self.now_ns, lambda: self.compiled_ns)
+        self.now_ns += 10
+        account.charge("start_up")
+        self.now_ns += 20
+        account.charge("learning")
+        for _, (_, wall_ns, compiled_ns, is_profiled) in zip(
+            account.around(self.recorded(account, steps), self.phases), steps, strict=False
+        ):
+            self.phases.profiling = is_profiled
+            self.now_ns += wall_ns
+            self.compiled_ns += compiled_ns
+        account.charge("recording")
+        return account
+
+    def recorded(self, account: WallAccount, steps: list[Step]) -> Generator[str, None, None]:
+        for kind, *_ in steps:
+            self.now_ns += 3
+            yield "run"
+            account.classify(kind)
+        self.now_ns += 3
+        yield "run"
+
+
+def told(account: WallAccount, samples_per_step: float = 0.0) -> WallTime:
+    return account.account(0, 1, samples_per_step, 0)
+
+
+def by_name(account: WallTime) -> dict[str, int]:
+    return {part.name: part.ns for part in account.parts}
+
+
+STEPS = st.tuples(
+    st.sampled_from([None, None, None, ("checkpoint",), ("epoch",), ("evaluation", "checkpoint"), ("other",)]),
+    st.integers(0, 10**9),
+    st.integers(0, 10**8),
+    st.booleans(),
+)
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_the_parts_add_up_to_the_time_that_passed(steps: list[Step]) -> None:
+    job = Job()
+    account = told(job.run(steps))
+    assert sum(part.ns for part in account.parts) == job.now_ns - 100
+    assert all(part.ns >= 0 for part in account.parts)
+    counted = [step for step in steps if not step[3]]
+    assert sum(part.num for part in account.parts) == len(counted)
+    assert WallTime.of(account.facts()) == (account if account.training_ns else None)
+
+
+def plain(kind: WorkKind | None, wall_ns: int) -> Step:
+    return kind, wall_ns, 0, False
+
+
+def test_an_irregular_step_has_a_regular_one_in_it() -> None:
+    steps = [plain(None, 100)] * 9 + [plain(("checkpoint",), 350)]
+    parts = by_name(told(Job().run(steps)))
+    assert (parts["regular"], parts["checkpoint"], parts["start_up"], parts["learning"]) == (1_000, 250, 10, 20)
+
+
+def test_a_pause_without_an_event_is_told_from_the_steps_around_it() -> None:
+    parts = by_name(told(Job().run([plain(None, 100)] * 10 + [plain(None, 2_000)])))
+    assert (parts["regular"], parts["pause"]) == (1_100, 1_900)
+
+
+def test_compiling_in_a_step_is_none_of_it() -> None:
+    parts = by_name(told(Job().run([plain(None, 100)] * 8 + [(None, 400, 300, False)])))
+    assert (parts["regular"], parts["recompiling"]) == (900, 300)
+
+
+def test_what_is_profiled_is_the_recordings() -> None:
+    parts = by_name(told(Job().run([plain(None, 100)] * 8 + [(None, 5_000, 0, True)])))
+    assert (parts["regular"], parts["recording"]) == (800, 5_000 + 10 * 3)
+
+
+def test_throughput_is_by_the_clock() -> None:
+    account = told(Job().run([plain(None, 100)] * 9 + [plain(("epoch",), 1_100)]), 16)
+    assert (account.training_ns, account.samples, account.regular_samples) == (2_000, 160, 144)
+    assert account.samples_per_second == pytest.approx(160 / 2e-6)
+    assert (account.is_notable, account.irregular_pct) == (True, 50)
+
+
+CYCLE = [plain(None, 100)] * 30 + [plain(("rollout",), 4_000)]
+
+
+@pytest.mark.parametrize(("num_steps", "is_whole"), [(29, False), (30, False), (31, True), (40, False), (62, True)])
+def test_a_recording_goes_on_until_it_holds_whole_cycles(num_steps: int, is_whole: bool) -> None:
+    job = Job()
+    account = WallAccount(clock=lambda: job.now_ns, before_ns=4_000)
+    steps = list(islice(cycle(CYCLE), num_steps))
+    job_account = _run(job, account, steps)
+    assert job_account.holds_whole_cycles == is_whole
+
+
+def test_work_that_takes_longer_to_come_again_than_before_is_not_awaited() -> None:
+    job = Job()
+    account = _run(job, WallAccount(clock=lambda: job.now_ns), [*CYCLE, *[plain(None, 100)] * 32])
+    assert account.holds_whole_cycles
+
+
+def _run(job: Job, account: WallAccount, steps: list[Step]) -> WallAccount:
+    for _, (_, wall_ns, *_) in zip(account.around(job.recorded(account, steps), job.phases), steps, strict=False):
+        job.now_ns += wall_ns
+    return account
+
+
+def test_a_line_is_that_of_the_step_in_which_it_was_met() -> None:
+    job, lines = Job(), iter([Counter(a=1), Counter(b=3, c=1), Counter(d=9)])
+    account = WallAccount(clock=lambda: job.now_ns, take_lines=lambda: next(lines))
+    _run(job, account, [plain(None, 100), plain(("checkpoint",), 900), plain(None, 100)])
+    assert WallPart("checkpoint", 800, 1, "b", 75) in told(account).parts

@@ -1,0 +1,173 @@
+"""Where the wall time of a recorded job went, as a closed account: facts of its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from traceq.frozen import frozen
+from traceq.units import Unit, format_value
+
+__all__ = ["NOTABLE_PCT", "OTHER_STEPS", "WallPart", "WallTime", "WorkKind"]
+
+WorkKind = tuple[Literal["checkpoint", "epoch", "evaluation", "other", "pause", "rollout"], ...]
+"""What an irregular step does besides what regular ones do."""
+
+OTHER_STEPS: WorkKind = ("other",)
+"""More or less of what regular steps do: the tail of an accumulation, a step that a GradScaler skips."""
+
+NOTABLE_PCT = 10.0
+"""Part of the training's time from which anything but regular steps is a finding."""
+
+_KEY = "wall_time"
+_NAMES = {
+    "checkpoint": ("checkpoint", "checkpoints"),
+    "epoch": ("epoch start", "epoch starts"),
+    "evaluation": ("evaluation", "evaluations"),
+    "other": ("other step", "other steps"),
+    "pause": ("pause", "pauses"),
+    "rollout": ("rollout or evaluation", "rollouts or evaluations"),
+}
+_TITLES = {
+    "regular": "regular steps",
+    "compiling": "compiling",
+    "recompiling": "compiling in steps",
+    "learning": "learning what steps are",
+    "start_up": "start-up",
+    "recording": "recording itself",
+}
+_SMALL_PCT = 5.0
+"""Part of the training's time that the sentence leaves to the table."""
+
+
+@frozen
+class WallPart:
+    """A part of the wall time of one rank: `num` times, `ns` together.
+
+    `name`: start_up, compiling (before the steps are known), learning (which steps are usual), regular, recompiling,
+    recording (barriers, profiled steps, exports), or the kinds of irregular steps, joined by "+": what these take
+    longer than a regular step, on average. `line`: where the main thread was found most often, in `line_pct` of it.
+    """
+
+    name: str
+    ns: int
+    num: int = 0
+    line: str = ""
+    line_pct: float = 0.0
+
+    @property
+    def title(self) -> str:
+        """Return `regular steps`, `epoch starts`, `evaluations + checkpoints`."""
+        return _TITLES.get(self.name) or " + ".join(_NAMES[kind][1] for kind in self.name.split("+"))
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it is part of the training, from the first step that is known, as it would be unrecorded."""
+        return self.name in ("regular", "recompiling") or self.name not in _TITLES
+
+    @property
+    def counted_text(self) -> str:
+        """Return `6 epoch starts (train.py:20 main)`."""
+        if self.name in _TITLES:
+            return self.title
+        of_kinds = " + ".join(_NAMES[kind][self.num > 1] for kind in self.name.split("+"))
+        return f"{self.num:,} {of_kinds}" + (f" ({self.line})" if self.line else "")
+
+
+@frozen
+class WallTime:
+    """The account of the rank `rank` of `num_ranks`, on which most of the time is in irregular steps.
+
+    Its parts add up to the time from the start of the process to the end of the recording. `samples` of all ranks in
+    the training, 0 if unknown, of which `regular_samples` are of steps that were regular, in `regular_ns`;
+    `renewed_workers` of the data loader start anew in each epoch.
+    """
+
+    parts: tuple[WallPart, ...]
+    rank: int = 0
+    num_ranks: int = 1
+    samples: int = 0
+    regular_samples: int = 0
+    regular_ns: int = 0
+    renewed_workers: int = 0
+
+    def facts(self) -> dict[str, str | int | float]:
+        """Return it as a fact for a manifest's environment."""
+        return {_KEY: msgspec.json.encode(self).decode()}
+
+    @staticmethod
+    def of(environment: Mapping[str, str | int | float]) -> WallTime | None:
+        """Return what an environment says; None where nothing was stored, or it is damaged."""
+        try:
+            account = msgspec.json.decode(str(environment.get(_KEY, "")), type=WallTime)
+        except msgspec.MsgspecError:
+            return None
+        names = {kind for part in account.parts for kind in part.name.split("+")}
+        is_whole = names <= {*_NAMES, *_TITLES} and all(part.ns >= 0 and part.num >= 0 for part in account.parts)
+        return account if is_whole and account.training_ns else None
+
+    @property
+    def training_ns(self) -> int:
+        """Time of the training, from the first step that was known."""
+        return sum(part.ns for part in self.training)
+
+    @property
+    def training(self) -> tuple[WallPart, ...]:
+        """Parts of the training, largest first."""
+        return tuple(sorted((part for part in self.parts if part.is_training), key=lambda part: -part.ns))
+
+    @property
+    def irregular_ns(self) -> int:
+        """Time of the training that is not in regular steps."""
+        return sum(part.ns for part in self.training if part.name != "regular")
+
+    @property
+    def irregular_pct(self) -> float:
+        """Part of the training's time that is not in regular steps, in percent."""
+        return 100 * self.irregular_ns / max(self.training_ns, 1)
+
+    def share_pct(self, part: WallPart) -> float:
+        """Return a part's share of the training's time, in percent."""
+        return 100 * part.ns / self.training_ns
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Throughput of the training by the clock; None if the number of samples is unknown."""
+        return self.samples * 1e9 / self.training_ns if self.samples else None
+
+    @property
+    def text(self) -> str:
+        """Where the training's time went, in one sentence; in a second one what avoids most of it, if that is known."""
+        named = [part for part in self.training if self.share_pct(part) >= _SMALL_PCT]
+        shares = [f"{format_value(self.share_pct(part), Unit.PERCENT)} is {part.counted_text}" for part in named]
+        of_rank = f" of rank {self.rank}" if self.num_ranks > 1 else ""
+        where = f"Of {format_value(self.training_ns, Unit.NS)} of training{of_rank}, {' and '.join(shares)}"
+        return f"{where}{self._throughput}.{self._remedy}"
+
+    @property
+    def _throughput(self) -> str:
+        """Return `: 625 samples/s by the clock, 2,135 in regular steps`; "" if samples are unknown."""
+        if not (self.samples and self.regular_ns):
+            return ""
+        in_regular = f", {_rate(self.regular_samples, self.regular_ns)} in regular steps" if self.is_notable else ""
+        return f": {_rate(self.samples, self.training_ns)} samples/s by the clock{in_regular}"
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether what is not in regular steps takes a notable part of the time."""
+        return self.irregular_pct >= NOTABLE_PCT
+
+    @property
+    def _remedy(self) -> str:
+        epochs = next((part for part in self.training if part.name == "epoch"), None)
+        if not (epochs and self.renewed_workers and self.share_pct(epochs) >= NOTABLE_PCT):
+            return ""
+        workers = "worker" if self.renewed_workers == 1 else f"{self.renewed_workers} workers"
+        return f" The data loader starts its {workers} anew for each epoch: persistent_workers=True keeps them."
+
+
+def _rate(samples: int, ns: int) -> str:
+    rate = samples * 1e9 / ns
+    return format_value(rate, Unit.COUNT if rate >= 100 else Unit.MEAN)

@@ -1,0 +1,186 @@
+"""The wall time of one rank as a closed account: each ns since the process began is in one part."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from traceq.model import WallPart, WallTime, WorkKind
+from traceq.recorder.process.world import World
+from traceq.recorder.spec.phases import Phases
+
+__all__ = ["WallAccount", "process_began_ns", "slowest_account"]
+
+_LONG = 4
+"""Multiple of a regular step from which one with the usual events holds a pause."""
+_FIRST_STEPS = 8
+"""Regular steps before which no other is known to be long."""
+_NOTABLE = 0.1
+"""Part of the training's time that one kind of work takes for its whole cycles to be waited for."""
+_MOST_BEFORE_NS = 60 * 10**9
+"""Of the time before the first step, the most that a recording waits for the same work to come again."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """Irregular steps of a kind; `lines` where the main thread was found in them."""
+
+    num: int = 0
+    ns: int = 0
+    lines: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class WallAccount:
+    """Time since `at_ns`, as far as it was charged to a part; whoever ends a part charges it.
+
+    `compiled_ns` returns how long torch has compiled so far, which is a part of its own. `take_lines` returns where the
+    main thread was found in the step that ends.
+    """
+
+    at_ns: int = field(default_factory=time.perf_counter_ns)
+    clock: Callable[[], int] = time.perf_counter_ns
+    compiled_ns: Callable[[], int] = int
+    begin_step: Callable[[int], object] = int
+    take_lines: Callable[[], Counter[str]] = Counter
+    before_ns: int = 0
+    _parts: Counter[str] = field(default_factory=Counter)
+    _num_regular: int = 0
+    _regular_ns: int = 0
+    _works: dict[str, _Work] = field(default_factory=dict)
+    _step_ns: int | None = None  # of the step that has ended, and is in no part yet
+    _num_since: Counter[str] = field(default_factory=Counter)  # steps since the last one of a kind
+    _longest: Counter[str] = field(default_factory=Counter)  # most steps between two of a kind
+    _charged_compiled_ns: int = 0
+    _is_closed: bool = False
+
+    def charge(self, part: str) -> None:
+        """Add the time since the last charge to a part: `start_up`, `learning`, `recording`."""
+        ns = self._passed_ns()
+        compiled_ns = 0 if part == "recording" else self._compiled_of(ns)
+        self._parts["compiling"] += compiled_ns
+        self._parts[part] += ns - compiled_ns
+
+    def around(self, steps: Generator[str, None, None], phases: Phases) -> Generator[str, None, None]:
+        """Yield from `steps`, a recording; what it does between two steps, and profiled ones, are the recording's."""
+        with closing(steps):
+            for arm in steps:
+                self._charge_step(("regular",))
+                self.charge("recording")
+                self.begin_step(self.usual_ns)
+                yield arm
+                if phases.profiling or self._is_closed:
+                    self.take_lines()
+                    self.charge("recording")
+                else:
+                    self._step_ns = self._passed_ns()
+
+    def classify(self, kind: WorkKind | None) -> None:
+        """Note what the step that has ended did besides what is usual; None for nothing."""
+        is_long = self._num_regular >= _FIRST_STEPS and (self._step_ns or 0) > _LONG * self.usual_ns
+        self._charge_step(kind or (("pause",) if is_long else ("regular",)))
+
+    def close(self) -> None:
+        """Leave out what follows: it is the recording's."""
+        self._is_closed = True
+
+    @property
+    def usual_ns(self) -> int:
+        """Mean regular step."""
+        return self._regular_ns // max(self._num_regular, 1)
+
+    @property
+    def holds_whole_cycles(self) -> bool:
+        """Whether the work that takes most, besides regular steps, has just ended, or will take long to come again.
+
+        Before any notable work: whether steps have taken twice as long as what came before the first of them, since an
+        agent that acts before it trains will act again.
+        """
+        training_ns = self._regular_ns + sum(work.ns for work in self._works.values())
+        largest = max(self._works, key=lambda kind: self._works[kind].ns, default="")
+        if not largest or self._works[largest].ns < _NOTABLE * training_ns:
+            return training_ns >= 2 * min(self.before_ns, _MOST_BEFORE_NS)
+        num_since = self._num_since[largest]
+        return num_since == 0 or num_since > self._longest[largest]
+
+    def account(self, rank: int, num_ranks: int, samples_per_step: float, renewed_workers: int) -> WallTime:
+        """Return the account so far, of samples of all ranks; the parts add up to the time until the last charge.
+
+        The regular steps have, of each irregular one, as much as a regular one takes.
+        """
+        usual_ns, irregular, in_irregular_ns = self.usual_ns, [], 0
+        for kind, work in self._works.items():
+            as_usual_ns = min(work.num * usual_ns, work.ns)
+            in_irregular_ns += as_usual_ns
+            line, num = work.lines.most_common(1)[0] if work.lines else ("", 0)
+            pct = 100 * num / max(work.lines.total(), 1)
+            irregular.append(WallPart(kind, work.ns - as_usual_ns, work.num, line, pct))
+        regular = WallPart("regular", self._regular_ns + in_irregular_ns, self._num_regular)
+        others = [WallPart(name, ns) for name, ns in self._parts.items() if ns]
+        num_steps = self._num_regular + sum(work.num for work in self._works.values())
+        return WallTime(
+            parts=(regular, *irregular, *others),
+            rank=rank,
+            num_ranks=num_ranks,
+            samples=round(num_steps * samples_per_step),
+            regular_samples=round(self._num_regular * samples_per_step),
+            regular_ns=self._regular_ns,
+            renewed_workers=renewed_workers,
+        )
+
+    def _charge_step(self, kind: WorkKind | tuple[str, ...]) -> None:
+        """Add the step that has ended, if it is in no part yet, to a kind; torch's compiling in it is another."""
+        if (ns := self._step_ns) is None:
+            return
+        self._step_ns = None
+        compiled_ns = self._compiled_of(ns)
+        self._parts["recompiling"] += compiled_ns
+        ns, lines = ns - compiled_ns, self.take_lines()
+        for each in self._num_since:
+            self._num_since[each] += 1
+        if kind == ("regular",):
+            self._num_regular += 1
+            self._regular_ns += ns
+            return
+        name = "+".join(kind)
+        work = self._works.setdefault(name, _Work())
+        work.num += 1
+        work.ns += ns
+        work.lines.update(lines)
+        self._longest[name] = max(self._longest[name], self._num_since[name] or self._num_regular)
+        self._num_since[name] = 0
+
+    def _passed_ns(self) -> int:
+        now_ns = self.clock()
+        passed_ns, self.at_ns = now_ns - self.at_ns, now_ns
+        return passed_ns
+
+    def _compiled_of(self, ns: int) -> int:
+        """Return how much of the last `ns` torch compiled."""
+        before_ns, self._charged_compiled_ns = self._charged_compiled_ns, self.compiled_ns()
+        return min(self._charged_compiled_ns - before_ns, ns)
+
+
+def slowest_account(world: World, account: WallTime) -> WallTime:
+    """Return the account of the rank with most irregular time, for which the others wait; of rank 0 if it is little."""
+    accounts = world.gather(account)
+    slowest = max(accounts, key=lambda each: each.irregular_ns)
+    return slowest if slowest.is_notable else accounts[0]
+
+
+def process_began_ns() -> int:
+    """Return when this process began, by `time.perf_counter_ns`; now where the system does not say."""
+    now_ns = time.perf_counter_ns()
+    if not sys.platform.startswith("linux"):
+        return now_ns
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return now_ns - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return now_ns
