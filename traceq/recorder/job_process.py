@@ -12,7 +12,6 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from threading import current_thread, get_ident, main_thread
-from time import monotonic
 from types import TracebackType
 from typing import Any
 from weakref import ref
@@ -36,11 +35,11 @@ from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_batches import JobBatches, JobLoader
 from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.jobs.job_traceback import without_own_frames
+from traceq.recorder.jobs.learning_notes import LearningNotes
 from traceq.recorder.jobs.loop_hooks import LoopHooks
-from traceq.recorder.jobs.pattern_learning import LEARNED_STEPS
 from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, living
-from traceq.recorder.jobs.step_samples import StepSamples
+from traceq.recorder.jobs.step_samples import sampled_steps
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.process_end import ProcessEnd
 from traceq.recorder.process.process_exit import at_process_exit
@@ -48,9 +47,9 @@ from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.watched_rank import WatchedRank
 from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings
 from traceq.recorder.rank.rank_state import Rank
+from traceq.recorder.rank.wall_account import WallAccount, process_began_ns
 from traceq.recorder.rank_recording import fitting_steps
 from traceq.recorder.timing.graph_capture import CAPTURED_STEP, is_capturing
-from traceq.recorder.timing.wall_account import WallAccount, process_began_ns
 from traceq.recorder.toggles.compile import has_compiled
 from traceq.recorder.toggles.toggle import Job
 from traceq.recorder.tracing.worker_samples import WorkerSamples
@@ -62,8 +61,6 @@ _BACKWARDS_WITHOUT_FORWARD = 2
 """Backward passes after the first one: if none followed a forward of a model, the loop calls other methods of it."""
 _OF_LAUNCHERS = ("ChildFailedError",)
 """Exceptions that tell nothing but exit codes of the processes that a launcher started."""
-_FIRST_NOTE_S = 10.0
-"""Seconds of learning after which a line says what for; the next line comes after twice the time."""
 
 _NOT_RECORDED = "the job trains in several processes without a group: one of them is recorded, this one trains on"
 
@@ -100,8 +97,7 @@ class JobProcess:
         self._process_end = ProcessEnd(request.grace_s)
         self._num_batches = 0
         self._num_backwards = 0
-        self._first_backward_s = 0.0
-        self._next_note_s = _FIRST_NOTE_S
+        self._learning = LearningNotes()
         self._is_over = False
         self._other_threads: set[int] = set()  # that train models of their own
         self._have_models_compiled = False  # since they were hooked
@@ -159,7 +155,7 @@ class JobProcess:
             at_process_exit(self._note_exit)
         if self.thread is None and not self._is_over:
             self.thread = get_ident()
-            self._first_backward_s = monotonic()
+            self._learning = LearningNotes()
             self._account.charge("start_up")
             self._account.before_ns = self._account.at_ns - self._set_up_ns
             self._be_watched()
@@ -182,7 +178,7 @@ class JobProcess:
                 check_paths(self._request.toggles, Job(self._models, self._optimizers))
             if self._num_backwards == _BACKWARDS_WITHOUT_FORWARD and has_compiled() and not self._tracker.has_forward:
                 self.hooks.hook_forwards(replaceable(inner_with_forward(self._models)))
-            self._say_what_is_learned()
+            self._learning.say(self._num_backwards)
 
     def batch_requested(self) -> None:
         """Watch the main thread if it trains by a compiled step, which shows neither backward nor optimizer."""
@@ -237,17 +233,6 @@ class JobProcess:
             self._watched = WatchedRank(self._request.watch, int(rank) if rank.isdecimal() else 0)
             self._stack.counters = self._watched.counters
 
-    def _say_what_is_learned(self) -> None:
-        """Let a job of long steps not seem to hang."""
-        past = monotonic() - self._first_backward_s
-        if past < self._next_note_s or os.environ.get("RANK", "0") != "0":
-            return
-        self._next_note_s = 2 * past
-        backwards = f"{self._num_backwards + 1} backward passes in {past:.0f} s"
-        append_message(
-            "", f"traceq: learning where the steps of this loop begin, from about {LEARNED_STEPS}: {backwards}"
-        )
-
     def _find_models(self) -> None:
         self._have_models_compiled = False
         self._models = find_roots()
@@ -301,7 +286,7 @@ class JobProcess:
         self.is_learning = False
         self._may_capture = self._rank.rank.world.device.type == "cuda"
         self._stack.time(self._rank.rank.phases)
-        self._sample_steps()
+        self._while_recording.enter_context(sampled_steps(self._account, self._tracker))
         self._steps = self._rank.run()
         at_process_exit(self._note_exit)
         rank = self._rank.rank
@@ -309,13 +294,6 @@ class JobProcess:
             self._while_recording.callback(TerminateHandler(lambda: note_abort(rank.plan, rank.world)).restore)
             self._while_recording.enter_context(sigterm_noted(rank.plan, rank.world))
         self._excepthook, sys.excepthook = sys.excepthook, self._note_error
-
-    def _sample_steps(self) -> None:
-        """Let lines be known that run while a step lasts much longer than others."""
-        samples = StepSamples(get_ident())
-        self._account.begin_step, self._account.take_lines = samples.begin_step, samples.take
-        self._tracker.on_other_work = samples.depart
-        self._while_recording.callback(samples.stop)
 
     def _loader(self) -> JobLoader:
         loader = self._batches.loader

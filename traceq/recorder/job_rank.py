@@ -8,7 +8,6 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -32,11 +31,11 @@ from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
-from traceq.recorder.rank_recording import recorded_steps
+from traceq.recorder.rank.wall_account import WallAccount
+from traceq.recorder.rank_recording import recorded_steps, rest_of_cycle
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import default_steps
-from traceq.recorder.timing.wall_account import WallAccount
 from traceq.recorder.toggles.toggle import Job, Toggle, applicable_toggles, create_toggle
 
 __all__ = ["JobRank", "claims", "common_request", "leave_in_order", "plan_of", "raise_first", "start_rank"]
@@ -66,33 +65,17 @@ class JobRank:
         _restore(self.toggles)
 
     def run(self) -> Generator[str, None, None]:
-        """Yield the arm of each step of the recording; after it of those that a whole cycle of the job still lacks.
-
-        If the job ends meanwhile, the recording is complete.
-        """
+        """Yield the arm of each step of the recording, which is complete then; then what a whole cycle still lacks."""
         yield from self.steps
         self._note_results()
         if not self.rank.plan.replicates and len(self.arms) == 1:
-            yield from self.rank.account.around(self._rest_of_cycle(), self.rank.phases)
-
-    def _rest_of_cycle(self) -> Generator[str, None, None]:
-        """Yield further steps, until those and what the job does between them are weighed rightly."""
-        rank = self.rank
-        for number in count():
-            if rank.world.share(rank.account.holds_whole_cycles):
-                return
-            if number == 0:
-                rank.say("traceq: the steps are recorded; it goes on to weigh what the job does between runs of them")
-            yield self.arms[0].arm.name
-            rank.control.is_regular()
+            yield from rest_of_cycle(self.rank)
 
     def finish(self) -> None:
         """Write where the wall time went into the manifest, and print that the job's part is done."""
-        rank, folder = self.rank, self.rank.plan.folder
+        rank = self.rank
         rank.note_wall_time()
-        if rank.world.rank == 0 and not rank.plan.replicates:
-            manifest = folder.read_manifest()
-            folder.write_manifest(replace(manifest, environment={**manifest.environment, **rank.facts}))
+        rank.update_manifest()
         rank.world.barrier()  # so that the launcher of every node reads what rank 0 has written
         if rank.plan.process < 0:  # else the launcher counts the processes
             rank.say(f"traceq: the recording is complete, after {rank.progress.num_ended:,} steps")
@@ -220,12 +203,13 @@ def start_rank(
     announced = Rank(plan, world, Phases(), progress)
     if request.process <= 0:  # the same in each process of an arm
         announced.say(f"traceq: {found_text(job, tracker, world)}")
+        if note := tracker.pattern.warm_up_note:
+            announced.say(f"traceq: note: {note}")
         if note := device_note(job, world.device):
             announced.say(f"traceq: note: {note}")
     if request.is_dry:
-        if note := tracker.pattern.warm_up_note:
-            announced.say(f"traceq: note: {note}")
-        announced.say(f"traceq: toggles that apply: {_toggles_text(request.toggles)}")
+        toggles_text = " ".join(f"{toggle.name}={','.join(toggle.values)}" for toggle in request.toggles)
+        announced.say(f"traceq: toggles that apply: {toggles_text or 'none'}")
         for line in gradient_lines(world.gather(gradients)):
             announced.say(f"traceq: {line}")
     _say_of_workers(announced, request, loader)
@@ -257,9 +241,6 @@ def start_rank(
         account.classify(None if is_regular else tracker.kind_of_step())
         return is_regular
 
-    def samples_per_step() -> float:
-        return loader.samples_per_batch * tracker.num_batches(tracker.arm)
-
     tracker.say = announced.say
     tracker.steps_of_pair = 2 * plan.steps_per_half + plan.most_lead_steps if len(arms) > 1 else 0
     rank = replace(
@@ -267,7 +248,7 @@ def start_rank(
         control=LoopControl(set_arm, was_regular),
         workers=loader.workers,
         account=account,
-        samples_per_step=samples_per_step,
+        samples_per_step=lambda: loader.samples_per_batch * tracker.num_batches(tracker.arm),
     )
     rank.facts.update({**job_facts(job, tracker), **loader.settings})
     if request.arm:
@@ -330,10 +311,6 @@ def _say_of_workers(rank: Rank, request: JobRequest, loader: JobLoader) -> None:
         rank.say(f"traceq: {worker_arms_text(request.command, num_workers)}")
     elif num_workers and any(not toggle.name.startswith("@") for toggle in request.toggles):
         rank.say("traceq: note: the DataLoader's workers keep the values they started with: no toggle reaches them")
-
-
-def _toggles_text(toggles: Sequence[ToggleRequest]) -> str:
-    return " ".join(f"{toggle.name}={','.join(toggle.values)}" for toggle in toggles) or "none"
 
 
 def leave_in_order(world: World) -> None:

@@ -25,7 +25,7 @@ from traceq.recorder.timing.timed_steps import num_timed_steps, timed_steps
 from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
 from traceq.runs.step_log import pairs_of
 
-__all__ = ["fitting_steps", "num_steps", "recorded_steps", "run_rank"]
+__all__ = ["fitting_steps", "num_steps", "recorded_steps", "rest_of_cycle", "run_rank"]
 
 
 _USED = 0.9
@@ -90,6 +90,21 @@ def _recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None
     rank.note_wall_time()
     rank.publish(replace(manifest, status="complete"))
     rank.world.barrier()  # so that every rank reads a complete run from here on
+
+
+def rest_of_cycle(rank: Rank) -> Generator[str, None, None]:
+    """Yield the only arm for further steps, until those and what the job does between them are weighed rightly."""
+    return rank.account.around(_rest_of_cycle(rank), rank.phases)
+
+
+def _rest_of_cycle(rank: Rank) -> Generator[str, None, None]:
+    is_announced = False
+    while not rank.world.share(rank.account.holds_whole_cycles):
+        if not is_announced:
+            rank.say("traceq: the steps are recorded; it goes on to weigh what the job does between runs of them")
+            is_announced = True
+        yield rank.plan.arms[0].arm.name
+        rank.control.is_regular()
 
 
 def num_steps(plan: Plan) -> int:

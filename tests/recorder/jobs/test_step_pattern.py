@@ -234,15 +234,15 @@ def test_a_pattern_that_the_last_steps_do_not_have_may_be_that_of_a_warm_up() ->
 
 def test_a_stage_with_another_optimizer_is_learned_after_ten_seconds() -> None:
     """The anchor of the first one steps no more, so that no step would ever end."""
-    said: list[str] = []
+    notes: list[str] = []
     seconds = count()
-    tracker = StepTracker(say=said.append, clock=lambda: float(next(seconds)))
+    tracker = StepTracker(say=notes.append, clock=lambda: float(next(seconds)))
     for event in ["L", "F", "B", "O0"] * 20:
         tracker.add(event)
     begins = [tracker.was_regular() for event in ["L", "F", "F", "B", "O1"] * 400 if tracker.add(event)]
     assert begins.count(True) > 100
     assert begins[-100:] == [True] * 100
-    assert any("L F F B O1 (" in text for text in said)
+    assert any("L F F B O1 (" in text for text in notes)
 
 
 @pytest.mark.parametrize(

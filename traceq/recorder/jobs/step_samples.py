@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, get_ident
 from time import perf_counter_ns
 from types import CodeType, FrameType
 
+from traceq.recorder.jobs.step_tracker import StepTracker
+from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.tracing.line_marks import is_own_code, is_user_code
 
-__all__ = ["StepSamples"]
+__all__ = ["StepSamples", "sampled_steps"]
 
 _PERIOD_S = 0.01
 _LONG = 1.25
@@ -81,9 +85,20 @@ class StepSamples:
         loop = [place for place in self._loop if is_user_code(place[0].co_filename)]
         num_common = next((i for i, pair in enumerate(zip(places, loop, strict=False)) if pair[0] != pair[1]), None)
         departed = places[num_common:] if num_common is not None else places[min(len(loop), len(places)) :]
-        own = [place for place in departed if is_own_code(place[0].co_filename)]
-        chosen = own[-1:] or departed[:1] or places[-1:]
+        of_job = [place for place in departed if is_own_code(place[0].co_filename)]
+        chosen = of_job[-1:] or departed[:1] or places[-1:]
         return "".join(f"{Path(code.co_filename).name}:{line} {_function(code)}" for code, line in chosen)
+
+
+@contextmanager
+def sampled_steps(account: WallAccount, tracker: StepTracker) -> Iterator[None]:
+    """Let an account know lines that run in this thread while a step lasts longer than others, in the block."""
+    samples = StepSamples(get_ident())
+    account.begin_step, account.take_lines, tracker.on_other_work = samples.begin_step, samples.take, samples.depart
+    try:
+        yield
+    finally:
+        samples.stop()
 
 
 def _places(frame: FrameType | None) -> _Places:

@@ -15,9 +15,9 @@ from traceq.recorder.rank.cpu_peaks import cpu_peak_facts
 from traceq.recorder.rank.environment_facts import blocking_warning, environment_facts
 from traceq.recorder.rank.loader_workers import LoaderWorkers
 from traceq.recorder.rank.loop_control import LoopControl
+from traceq.recorder.rank.wall_account import WallAccount, slowest_account
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
-from traceq.recorder.timing.wall_account import WallAccount, slowest_account
 
 __all__ = ["Rank"]
 
@@ -62,6 +62,12 @@ class Rank:
         if self.world.rank == 0:
             self.plan.folder.write_manifest(current)
         return current
+
+    def update_manifest(self) -> None:
+        """Add the facts so far to the manifest, unless they are those of one arm of several; rank 0 writes it."""
+        if self.world.rank == 0 and self.plan.process < 0:
+            manifest = self.plan.folder.read_manifest()
+            self.plan.folder.write_manifest(replace(manifest, environment={**manifest.environment, **self.facts}))
 
     def note_wall_time(self) -> None:
         """Store where the wall time of a loop with irregular steps went so far; all ranks call it."""

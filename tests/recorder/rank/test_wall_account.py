@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="recording needs torch")
 
 from traceq.model import WallPart, WallTime, WorkKind
+from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.spec.phases import Phases
-from traceq.recorder.timing.wall_account import WallAccount
 
 pytestmark = pytest.mark.torch
 
@@ -55,7 +55,7 @@ class Job:
         yield "run"
 
 
-def told(account: WallAccount, samples_per_step: float = 0.0) -> WallTime:
+def account_of(account: WallAccount, samples_per_step: float = 0.0) -> WallTime:
     return account.account(0, 1, samples_per_step, 0)
 
 
@@ -74,7 +74,7 @@ STEPS = st.tuples(
 @given(st.lists(STEPS, max_size=60))
 def test_the_parts_add_up_to_the_time_that_passed(steps: list[Step]) -> None:
     job = Job()
-    account = told(job.run(steps))
+    account = account_of(job.run(steps))
     assert sum(part.ns for part in account.parts) == job.now_ns - 100
     assert all(part.ns >= 0 for part in account.parts)
     counted = [step for step in steps if not step[3]]
@@ -88,27 +88,27 @@ def plain(kind: WorkKind | None, wall_ns: int) -> Step:
 
 def test_an_irregular_step_has_a_regular_one_in_it() -> None:
     steps = [plain(None, 100)] * 9 + [plain(("checkpoint",), 350)]
-    parts = by_name(told(Job().run(steps)))
+    parts = by_name(account_of(Job().run(steps)))
     assert (parts["regular"], parts["checkpoint"], parts["start_up"], parts["learning"]) == (1_000, 250, 10, 20)
 
 
 def test_a_pause_without_an_event_is_told_from_the_steps_around_it() -> None:
-    parts = by_name(told(Job().run([plain(None, 100)] * 10 + [plain(None, 2_000)])))
+    parts = by_name(account_of(Job().run([plain(None, 100)] * 10 + [plain(None, 2_000)])))
     assert (parts["regular"], parts["pause"]) == (1_100, 1_900)
 
 
 def test_compiling_in_a_step_is_none_of_it() -> None:
-    parts = by_name(told(Job().run([plain(None, 100)] * 8 + [(None, 400, 300, False)])))
+    parts = by_name(account_of(Job().run([plain(None, 100)] * 8 + [(None, 400, 300, False)])))
     assert (parts["regular"], parts["recompiling"]) == (900, 300)
 
 
 def test_what_is_profiled_is_the_recordings() -> None:
-    parts = by_name(told(Job().run([plain(None, 100)] * 8 + [(None, 5_000, 0, True)])))
+    parts = by_name(account_of(Job().run([plain(None, 100)] * 8 + [(None, 5_000, 0, True)])))
     assert (parts["regular"], parts["recording"]) == (800, 5_000 + 10 * 3)
 
 
 def test_throughput_is_by_the_clock() -> None:
-    account = told(Job().run([plain(None, 100)] * 9 + [plain(("epoch",), 1_100)]), 16)
+    account = account_of(Job().run([plain(None, 100)] * 9 + [plain(("epoch",), 1_100)]), 16)
     assert (account.training_ns, account.samples, account.regular_samples) == (2_000, 160, 144)
     assert account.samples_per_second == pytest.approx(160 / 2e-6)
     assert (account.is_notable, account.irregular_pct) == (True, 50)
@@ -142,4 +142,4 @@ def test_a_line_is_that_of_the_step_in_which_it_was_met() -> None:
     job, lines = Job(), iter([Counter(a=1), Counter(b=3, c=1), Counter(d=9)])
     account = WallAccount(clock=lambda: job.now_ns, take_lines=lambda: next(lines))
     _run(job, account, [plain(None, 100), plain(("checkpoint",), 900), plain(None, 100)])
-    assert WallPart("checkpoint", 800, 1, "b", 75) in told(account).parts
+    assert WallPart("checkpoint", 800, 1, "b", 75) in account_of(account).parts
