@@ -21,6 +21,7 @@ from terminal import traceq as run_here
 pytest.importorskip("torch", reason="recording needs torch")
 
 import traceq
+from traceq.model import WallTime
 from traceq.recorder.job_launch import output_folders
 from traceq.recorder.jobs.arm_files import check_files_of_arms
 from traceq.runs.run_folder import RunFolder
@@ -810,3 +811,38 @@ def test_an_output_folder_that_is_not_empty_is_named(tmp_path: Path, monkeypatch
     (tmp_path / "data" / "train.bin").touch()
     command = ["python", "train.py", "--out_dir=out", "--data", "data", "--save", "new", "--log-folder", "out"]
     assert output_folders(command) == ["out", "out"]
+
+
+AGENT = """
+import time
+import torch
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters())
+
+def act():
+    for _ in range(10):
+        with torch.no_grad():
+            model(torch.randn(1, 8))
+        time.sleep(0.3)
+
+for _ in range(100):
+    act()
+    for _ in range(60):
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_what_an_agent_does_between_updates_leads_with_its_line(tmp_path: Path) -> None:
+    """The steps that are timed fit into one update: the recording goes on to the end of a cycle."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    done = record(tmp_path, *QUICK, "--", sys.executable, "agent.py")
+    assert done.returncode == 0, done.stderr
+    account = WallTime.of(RunFolder(tmp_path / "run").read_manifest().environment)
+    assert account is not None
+    largest = account.training[0]
+    assert (largest.name, largest.line) == ("rollout", "agent.py:12 act")
+    assert f"traceq: {account.text}" in done.stderr.splitlines()

@@ -238,7 +238,7 @@ def start_rank(
 
     def was_regular() -> bool:
         is_regular = tracker.was_regular()
-        account.classify(None if is_regular else tracker.kind_of_step())
+        account.classify(None if is_regular else tracker.kind_of_step(), tracker.size_of_step)
         return is_regular
 
     tracker.say = announced.say

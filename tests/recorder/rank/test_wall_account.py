@@ -132,6 +132,28 @@ def test_work_that_takes_longer_to_come_again_than_before_is_not_awaited() -> No
     assert account.holds_whole_cycles
 
 
+def test_a_pause_of_a_busy_machine_is_not_the_end_of_a_cycle() -> None:
+    job = Job()
+    account = _run(
+        job, WallAccount(clock=lambda: job.now_ns, before_ns=4_000), [plain(None, 100)] * 9 + [plain(None, 900)]
+    )
+    assert not account.holds_whole_cycles
+
+
+def test_a_step_of_more_batches_is_no_pause() -> None:
+    job, sizes = Job(), [1] * 10 + [5] * 10
+    account = WallAccount(clock=lambda: job.now_ns)
+
+    def recorded() -> Generator[str, None, None]:
+        for size in sizes:
+            yield "run"
+            account.classify(None, size)
+
+    for _, size in zip(account.around(recorded(), job.phases), sizes, strict=False):
+        job.now_ns += 100 * size
+    assert {part.name for part in account_of(account).parts if part.is_training and part.ns} == {"regular"}
+
+
 def _run(job: Job, account: WallAccount, steps: list[Step]) -> WallAccount:
     for _, (_, wall_ns, *_) in zip(account.around(job.recorded(account, steps), job.phases), steps, strict=False):
         job.now_ns += wall_ns

@@ -144,6 +144,11 @@ class StepTracker:
         kinds |= {"epoch": more[EPOCH]}
         return tuple(kind for kind, num in kinds.items() if num > 0) or OTHER_STEPS
 
+    @property
+    def size_of_step(self) -> int:
+        """Number of backward passes of the step before the last begin, at least 1."""
+        return self._last_step.count(BACKWARD) or 1
+
     def num_batches(self, arm: str) -> float:
         """Return how many batches a usual step of an arm asks for, on average."""
         return self._usual_steps().num_batches(arm)

@@ -32,6 +32,7 @@ class _Work:
     """Irregular steps of a kind; `lines` where the main thread was found in them."""
 
     num: int = 0
+    size: int = 0
     ns: int = 0
     lines: Counter[str] = field(default_factory=Counter)
 
@@ -52,6 +53,7 @@ class WallAccount:
     before_ns: int = 0
     _parts: Counter[str] = field(default_factory=Counter)
     _num_regular: int = 0
+    _regular_size: int = 0  # backward passes in regular steps
     _regular_ns: int = 0
     _works: dict[str, _Work] = field(default_factory=dict)
     _step_ns: int | None = None  # of the step that has ended, and is in no part yet
@@ -71,7 +73,7 @@ class WallAccount:
         """Yield from `steps`, a recording; what it does between two steps, and profiled ones, are the recording's."""
         with closing(steps):
             for arm in steps:
-                self._charge_step(("regular",))
+                self._charge_step(("regular",), 1)
                 self.charge("recording")
                 self.begin_step(self.usual_ns)
                 yield arm
@@ -81,10 +83,13 @@ class WallAccount:
                 else:
                     self._step_ns = self._passed_ns()
 
-    def classify(self, kind: WorkKind | None) -> None:
-        """Note what the step that has ended did besides what is usual; None for nothing."""
-        is_long = self._num_regular >= _FIRST_STEPS and (self._step_ns or 0) > _LONG * self.usual_ns
-        self._charge_step(kind or (("pause",) if is_long else ("regular",)))
+    def classify(self, kind: WorkKind | None, size: int = 1) -> None:
+        """Note what the step that has ended did besides what is usual; None for nothing.
+
+        `size`: its backward passes, to which the time of steps is proportional where their numbers of batches differ.
+        """
+        is_long = self._num_regular >= _FIRST_STEPS and (self._step_ns or 0) > _LONG * self._usual_ns_of(size)
+        self._charge_step(kind or (("pause",) if is_long else ("regular",)), size)
 
     def close(self) -> None:
         """Leave out what follows: it is the recording's."""
@@ -103,7 +108,8 @@ class WallAccount:
         agent that acts before it trains will act again.
         """
         training_ns = self._regular_ns + sum(work.ns for work in self._works.values())
-        largest = max(self._works, key=lambda kind: self._works[kind].ns, default="")
+        cyclic = self._works.keys() - {"pause"}  # a busy machine makes pauses, too
+        largest = max(cyclic, key=lambda kind: self._works[kind].ns, default="")
         if not largest or self._works[largest].ns < _NOTABLE * training_ns:
             return training_ns >= 2 * min(self.before_ns, _MOST_BEFORE_NS)
         num_since = self._num_since[largest]
@@ -114,9 +120,9 @@ class WallAccount:
 
         The regular steps have, of each irregular one, as much as a regular one takes.
         """
-        usual_ns, irregular, in_irregular_ns = self.usual_ns, [], 0
+        irregular, in_irregular_ns = [], 0
         for kind, work in self._works.items():
-            as_usual_ns = min(work.num * usual_ns, work.ns)
+            as_usual_ns = min(self._usual_ns_of(work.size), work.ns)
             in_irregular_ns += as_usual_ns
             line, num = work.lines.most_common(1)[0] if work.lines else ("", 0)
             pct = 100 * num / max(work.lines.total(), 1)
@@ -134,7 +140,11 @@ class WallAccount:
             renewed_workers=renewed_workers,
         )
 
-    def _charge_step(self, kind: WorkKind | tuple[str, ...]) -> None:
+    def _usual_ns_of(self, size: int) -> int:
+        """Return how long regular steps with so many backward passes take."""
+        return self._regular_ns * size // max(self._regular_size, 1)
+
+    def _charge_step(self, kind: WorkKind | tuple[str, ...], size: int) -> None:
         """Add the step that has ended, if it is in no part yet, to a kind; torch's compiling in it is another."""
         if (ns := self._step_ns) is None:
             return
@@ -146,11 +156,13 @@ class WallAccount:
             self._num_since[each] += 1
         if kind == ("regular",):
             self._num_regular += 1
+            self._regular_size += size
             self._regular_ns += ns
             return
         name = "+".join(kind)
         work = self._works.setdefault(name, _Work())
         work.num += 1
+        work.size += size
         work.ns += ns
         work.lines.update(lines)
         self._longest[name] = max(self._longest[name], self._num_since[name] or self._num_regular)
