@@ -140,9 +140,9 @@ class StepTracker:
         usual = self._usual_steps()
         more = Counter(usual.form.of(self._last_step))
         more.subtract(usual.events(self.arm))
-        kinds = {"evaluation" if more[BATCH] > 0 else "rollout": more[NO_GRAD_FORWARD], "checkpoint": more[SAVE]}
-        kinds |= {"epoch": more[EPOCH]}
-        return tuple(kind for kind, num in kinds.items() if num > 0) or OTHER_STEPS
+        kinds: WorkKind = ("evaluation" if more[BATCH] > 0 else "rollout", "checkpoint", "epoch")
+        events = (NO_GRAD_FORWARD, SAVE, EPOCH)
+        return tuple(kind for kind, event in zip(kinds, events, strict=True) if more[event] > 0) or OTHER_STEPS
 
     @property
     def size_of_step(self) -> int:
