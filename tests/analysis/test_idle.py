@@ -14,7 +14,17 @@ from traceq.facts.timeline.steps import steps
 from traceq.kineto.read import read_trace
 from traceq.model import Run
 
-IDLE = ("spin_wait", "sync_wait", "alloc_wait", "host_bound", "launch_latency", "tail", "dataload_wait", "python")
+IDLE = (
+    "spin_wait",
+    "sync_wait",
+    "alloc_wait",
+    "host_bound",
+    "compiling",
+    "launch_latency",
+    "tail",
+    "dataload_wait",
+    "python",
+)
 FIRST = (launch(1, 1, 1), kernel("a", 2, 8, 1))
 
 

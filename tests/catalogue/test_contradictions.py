@@ -12,6 +12,7 @@ from paths import FIXTURES, ROOT
 
 OURS = [
     *sorted(FIXTURES.glob("strategies/*.json.gz")),
+    *sorted(FIXTURES.glob("recompiles/*.json.gz")),
     *sorted(path for path in FIXTURES.glob("example/*") if path.is_dir()),
     *(FIXTURES / "outlier_ab" / arm for arm in ("absent", "off", "deferred", "on")),
 ]

@@ -46,7 +46,7 @@ BY_EVENTS = {
     "starved", "launch_bound", "host_round_trips", "cold_start", "long_backward", "metric_gathers", "token_counts",
     "unfused_optimizer", "device_bound", "cpu_bound", "python_bound", "host_op",
     "graph_capture", "worker_restarts", "uneven_steps", "buffer_broadcasts",
-    "host_alone",
+    "host_alone", "recompiles", "compiling",
 }  # fmt: skip
 """Codes whose time `oracle.findings` computes from one file."""
 
@@ -92,7 +92,11 @@ EVERY = 3
 """Of the real traces the oracle reads every third one in the default suite: each takes it about a second."""
 
 EXAMPLES = ("example/job", "example/uneven")
-OURS = [*sorted(FIXTURES.glob("strategies/*.json.gz")), *sorted(FIXTURES.glob("outlier_ab/*/rank*.json.gz"))]
+OURS = [
+    *sorted(FIXTURES.glob("strategies/*.json.gz")),
+    *sorted(FIXTURES.glob("recompiles/*.json.gz")),
+    *sorted(FIXTURES.glob("outlier_ab/*/rank*.json.gz")),
+]
 
 
 def expected_text(finding: Finding, times: dict[str, float]) -> float:

@@ -33,6 +33,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
             comms("allreduce", start + 600, 20, (1000, 1000)),
             launch(start + 605, 5, corr + 3),
             kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", start + 620, 100, corr + 3),
+            op("dynamo", start + 800, 50),
         ]
     path = write(tmp_path / "trace.json", *rows, op("aten::mm", "soon", 1))
     monkeypatch.setattr("sys.argv", ["traceq", "show", str(path), "--json"])

@@ -62,6 +62,21 @@ def test_the_partition_is_what_happened_at_every_instant(seeds: range) -> None:
         assert [by_step[n] for n in sorted(by_step)] == [end - start for start, end in windows(one.timeline)], seed
 
 
+def test_the_host_compiles_when_the_program_does() -> None:
+    """Its ops and backward nodes on tensors without data are no ops of the step: all other cells stay, too."""
+    by_category = Counter[str]()
+    for seed in range(FEW):
+        job = a_job(seed, num_steps=1 + seed % 3, annotated=seed % 2 == 0, compiles=0.5)
+        (timeline,) = simulate(job)
+        rows = table(run_of(job, [timeline], stacks=seed % 3 > 0), "partition")
+        cells = +partition(timeline)
+        assert {
+            (row["step"] - job.first_step, row["phase"], row["category"]): row["dur_ns"] for row in rows
+        } == cells, seed
+        by_category.update(category for _, _, category in cells)
+    assert by_category["compiling"] > FEW
+
+
 @pytest.mark.slow
 @every_program
 def test_phases_hold_the_work_that_they_launched(seeds: range) -> None:

@@ -214,7 +214,7 @@ def of_times(sheet: Sheet) -> Iterator[str]:
             yield f"phases: {row}"
 
 
-IDLE = ("spin_wait", "sync_wait", "alloc_wait", "dataload_wait", "host_bound", "launch_latency", "tail")
+IDLE = ("spin_wait", "sync_wait", "alloc_wait", "dataload_wait", "host_bound", "compiling", "launch_latency", "tail")
 
 
 def rows_of(sheet: Sheet, key: str) -> list[Row]:
@@ -270,9 +270,12 @@ def in_ns(time: str) -> float:
 
 
 def by_category(sheet: Sheet, finding: Finding) -> float:
-    named = {"device_bound": "compute", "cpu_bound": "cpu_compute", "python_bound": "python"}.get(
-        finding.code, finding.code
-    )
+    named = {
+        "device_bound": "compute",
+        "cpu_bound": "cpu_compute",
+        "python_bound": "python",
+        "recompiles": "compiling",
+    }.get(finding.code, finding.code)
     sums = sum(ns for (_, _, category), ns in cells(sheet).items() if category == named)
     return sums / len(step_means(sheet))
 
@@ -451,6 +454,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     **dict.fromkeys(("host_bound", "exposed_comm", "exposed_wait", "exposed_transfer", "exposed_memcpy"), by_category),
     **dict.fromkeys(("sync_wait", "alloc_wait", "dataload_wait", "spin_wait"), by_category),
     **dict.fromkeys(("device_bound", "cpu_bound", "python_bound"), by_category),
+    **dict.fromkeys(("recompiles", "compiling"), by_category),
     "host_op": at_most(by_host_op),
     "graph_capture": at_most(by_window),
     **dict.fromkeys(("costly_sync", "free_sync"), by_sync),

@@ -95,6 +95,9 @@ SHOW: dict[str, Any] = {
         }
     ],
     "partition": [{"rank": int, "step": int, "phase": str, "category": str, "dur_ns": int}],
+    "compiling": [
+        {"rank": int, "step": int, "function": str, "compile_id": str, "pass": str, "shapes": str, "dur_ns": int}
+    ],
     "kernels": [{"key": str, "rank": int, "phase": str, "name": str, "num": int, "gpu_ns": int}],
     "coverage": {"num_gpu_events": int, "unattributed_ns": int, "before_window_ns": int, "dropped_events": int},
     "findings": [{"code": str, "severity": str, "text": str, "ns": int, "key": str}],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.slow_first_calls import COMPILES, slow_first_calls
+from traceq.facts.events.slow_first_calls import slow_first_calls
 from traceq.facts.stalls.graph_capture_times import capturing_ns, graph_capture_times
 from traceq.facts.stalls.one_time_syncs import captured_words, num_captured_graphs
 from traceq.facts.timeline.cold_start import LEAST_COLD, cold_calls, cold_share
@@ -107,6 +107,7 @@ def once_words(ranks: Sequence[HostBoundOnce], host_bound_ns: float) -> str:
         words.append(f"for {format_value(capture_ns, Unit.NS)} of it the host prepares and captures {graphs}")
     if first_ns:
         longest = max(ranks, key=lambda rank: rank.first_ns).first_op
-        does = "compiles" if COMPILES.search(longest) else "is in first calls of ops"
-        words.append(f"for {format_value(first_ns, Unit.NS)} of it the host {does}, most in {longest}")
+        words.append(
+            f"for {format_value(first_ns, Unit.NS)} of it the host is in first calls of ops, most in {longest}"
+        )
     return f"{' and '.join(words)}, once: trace later steps"

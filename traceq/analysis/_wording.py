@@ -57,6 +57,7 @@ _TERMS = {
     "exposed_wait": "exposed waits for other ranks",
     "exposed_transfer": "exposed transfers between ranks",
     "exposed_memcpy": "exposed copies",
+    "compiling": "torch.compile",
 }
 
 

@@ -21,6 +21,7 @@ from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.spin_kernels import is_spin_wait
 from traceq.facts.stalls.host_labels import HostLabels
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
+from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.launch_threads import active_in_chains
 from traceq.facts.timeline.phases import phases
@@ -50,6 +51,7 @@ class PathKind(IntEnum):
     UNRECORDED = 10
     SPIN_WAIT = 11
     ALLOCATION = 12
+    COMPILING = 13
 
 
 @frozen(eq=False)
@@ -169,10 +171,11 @@ def _with_names(
     work_index: NDArray[np.int32],
     chain: NDArray[np.int32],
 ) -> CriticalPath:
-    """Return the named segments; the host's are cut where an op, an annotation or a Python frame begins or ends."""
+    """Return the named segments; the host's are cut where what it does begins or ends."""
     events, work, labels = trace.events, device_work(trace), HostLabels(trace)
     gaps, allocations = unrecorded(trace), _allocations(trace)
-    cuts = sorted_unique(host_boundaries(trace), *(times.ravel() for times in allocations.values()))
+    times_apart = (compiling(trace), *allocations.values())
+    cuts = sorted_unique(host_boundaries(trace), *(times.ravel() for times in times_apart))
     cuts = sorted_unique(cuts[contains(whole[kind == PathKind.HOST_OP], cuts)], gaps.ravel())
     parts, segment = cut(whole, cuts)
     kind, work_index = kind[segment], work_index[segment]
@@ -191,6 +194,8 @@ def _with_names(
     name[host], line[host] = labels.on_host(active)
     loads = host[contains(loader_waits(trace), active.time_ns) & (kind[host] == PathKind.HOST_OP)]
     kind[loads], name[loads], line[loads] = PathKind.DATA_LOADER, 0, 0
+    compiles = host[contains(compiling(trace), active.time_ns) & (kind[host] == PathKind.HOST_OP)]
+    kind[compiles], name[compiles] = PathKind.COMPILING, 0
     without_op = np.flatnonzero((kind[host] == PathKind.HOST_OP) & (name[host] == 0))
     is_unrecorded = contains(unrecorded_backward(trace), active.time_ns[without_op])
     kind[host[without_op]] = np.where(is_unrecorded, PathKind.UNRECORDED, PathKind.PYTHON)

@@ -19,6 +19,7 @@ from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.stalls.syncs import Syncs, blocked_on_record, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import line_function
+from traceq.facts.timeline.compilations import compilations
 from traceq.facts.timeline.data_loading import loader_iterations, loader_waits
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
@@ -140,6 +141,7 @@ def attributed_parts(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.
     actor = np.where(category == TimeCategory.TAIL, all_actors.tail, actor)
     actor = np.where(category == TimeCategory.DATALOAD_WAIT, loader, actor)
     actor = np.where(category == TimeCategory.UNRECORDED, all_actors.unrecorded, actor)
+    actor = np.where(category == TimeCategory.COMPILING, _compilation(trace, all_actors, start_ns), actor)
     is_call = (category == TimeCategory.EXPOSED_COMM) & (owner < 0)
     actor = np.where(is_call, _open_collective(trace, all_actors, start_ns), actor)
     actor = _copies_to_syncs(trace, all_actors, actor)
@@ -151,6 +153,12 @@ def _loader(trace: Trace, all_actors: Actors, instants: NDArray[np.int64]) -> ND
     whole, owners = earliest_owner(*loader_iterations(trace).with_new_workers.T)
     index = span_index(whole, instants)
     return np.where(index >= 0, all_actors.first_start + np.r_[owners, 0][index], all_actors.loader)
+
+
+def _compilation(trace: Trace, all_actors: Actors, instants: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the actor of what is compiled at each instant, anything outside."""
+    whole, owners = earliest_owner(compilations(trace).start, compilations(trace).end)
+    return np.asarray(all_actors.first_compilation + np.r_[owners, 0][span_index(whole, instants)])
 
 
 def _starvation(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:

@@ -25,7 +25,7 @@ from traceq.facts.events.nesting import host_ops
 from traceq.facts.events.ops_on_cpu import ALLOCATES, VIEW
 from traceq.facts.timeline.cold_start import cold_ns, cold_share
 from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
-from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.phases import COMPILING, phases
 from traceq.model import Caveat, Run, Trace, WallTime
 from traceq.units import Unit, format_value
 
@@ -297,6 +297,6 @@ def _trace_differences(a: Trace, b: Trace) -> Iterator[str]:
     """Yield the differences between the traces: versions, profiler options, phases."""
     ours, theirs = (dict[str, object](trace.versions) for trace in (a, b))
     yield from differences(ours, theirs)
-    phases_a, phases_b = (set(phases(trace).names) for trace in (a, b))
+    phases_a, phases_b = ({*phases(trace).names} - {COMPILING} for trace in (a, b))
     if phases_a != phases_b:
         yield f"phases on one side only: {', '.join(sorted(phases_a ^ phases_b)[:4])}"

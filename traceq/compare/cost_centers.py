@@ -23,6 +23,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
+from traceq.facts.timeline.compilations import compilations
 from traceq.facts.timeline.data_loading import loader_iterations
 from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
 from traceq.facts.timeline.phases import phases
@@ -53,6 +54,7 @@ _RESIDUAL = (
     (_COLLECTIVE, "barrier"),
 )
 _START = "start of the loader's workers"
+_COMPILATION = "torch.compile"
 _INSTANCE = regex(r"_\d+$")
 _ATEN = regex(r"^aten::")
 _VENDOR = regex(r"^(cuda|hip|cu)(?=[A-Z])")
@@ -64,8 +66,9 @@ class Actors:
     """A actors by section.
 
     The sections are device work, syncs, outermost host ops by row, collective calls (only without a device), starts of
-    a loader's workers, residual accounts, and places in Python where the host is in no op; `first_sync`, `first_op`,
-    `first_call`, `first_start`, `first_residual`, `first_place` are their first indices.
+    a loader's workers, compilations, residual accounts, and places in Python where the host is in no op; `first_sync`,
+    `first_op`, `first_call`, `first_start`, `first_compilation`, `first_residual`, `first_place` are their first
+    indices.
 
     `kind` int8[A] into CAUSE_KINDS; `name`, `line`, `module` int32[A] into `texts`; `start` int64[A] ns; `phase`
     int32[A]; `happens` bool[A]: counts as an event; `bytes` int64[A] moved, 0 where not recorded. `op_rows` int64 are
@@ -85,6 +88,7 @@ class Actors:
     first_op: int
     first_call: int
     first_start: int
+    first_compilation: int
     first_residual: int
     first_place: int
     op_rows: NDArray[np.int64]
@@ -145,6 +149,7 @@ def actors(trace: Trace) -> Actors:
         _op_section(trace, ops, texts),
         _call_section(trace, texts),
         _start_section(trace, texts),
+        _compilation_section(trace, texts),
         _residual_section(texts),
         _place_section(trace, texts),
     )
@@ -163,8 +168,9 @@ def actors(trace: Trace) -> Actors:
         first_op=first[1],
         first_call=first[2],
         first_start=first[3],
-        first_residual=first[4],
-        first_place=first[5],
+        first_compilation=first[4],
+        first_residual=first[5],
+        first_place=first[6],
         op_rows=ops,
     )
 
@@ -337,6 +343,22 @@ def _start_section(trace: Trace, texts: dict[str, int]) -> _Section:
         start=start,
         phase=phases(trace).main_phase_at(start),
         happens=np.ones(len(start), np.bool_),
+        bytes=zeros,
+    )
+
+
+def _compilation_section(trace: Trace, texts: dict[str, int]) -> _Section:
+    """Return each time that a thread compiles, with the function in place of a line."""
+    times = compilations(trace)
+    zeros = np.zeros(len(times), np.int64)
+    return _Section(
+        kind=np.full(len(times), _HOST),
+        name=_interned([_COMPILATION] * len(times), texts),
+        line=_interned(times.functions, texts),
+        module=zeros,
+        start=times.start,
+        phase=phases(trace).phase_at(times.track, times.start),
+        happens=np.ones(len(times), np.bool_),
         bytes=zeros,
     )
 

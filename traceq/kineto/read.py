@@ -14,6 +14,7 @@ from traceq.intervals import sorted_unique
 from traceq.kineto.autograd_profiler import with_ops_of_autograd
 from traceq.kineto.categories import RUNTIME_DEVICE, UNNAMED_DEVICES
 from traceq.kineto.columns import to_int
+from traceq.kineto.compile_ranges import with_compile_ranges
 from traceq.kineto.damage_report import damage_caveats
 from traceq.kineto.decompression import open_source
 from traceq.kineto.event_windows import Document
@@ -73,7 +74,7 @@ def read_rank(path: Place) -> int:
 
 def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
     events, of_format = with_ops_of_autograd(result.events)
-    events, metadata = with_sequence_numbers(events), result.metadata
+    events, metadata = with_compile_ranges(with_sequence_numbers(events)), result.metadata
     world = _decoded(metadata, "distributedInfo", dict)
     return Trace(
         path=str(path),

@@ -47,6 +47,7 @@ class Category(IntEnum):
     PYTHON = 9
     OVERHEAD = 10
     PROFILER = 11
+    COMPILING = 12
 
 
 SLOWED_BY_STACKS = "slowed_by_stacks"

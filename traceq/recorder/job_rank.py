@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from time import time
 
 import msgspec
 import torch
@@ -16,6 +17,7 @@ import torch
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.model import BATCHES_PER_STEP, NO_EFFECT, OPTIMIZER_STEPS, Arm
 from traceq.recorder.isolated_steps import isolated_steps
+from traceq.recorder.jobs.compiled_models import COMPILED, compiled_functions
 from traceq.recorder.jobs.effect_in_ops import arms_with_equal_ops
 from traceq.recorder.jobs.gradient_watch import gradient_lines
 from traceq.recorder.jobs.injection import Injection
@@ -57,6 +59,7 @@ class JobRank:
     tracker: StepTracker
     loader: JobLoader = field(default_factory=JobLoader)
     losses: LossByArm = field(default_factory=LossByArm)
+    began_s: float = field(default_factory=time)
 
     def close(self) -> None:
         """Stop timing and profiling, and restore the job's own values."""
@@ -94,7 +97,7 @@ class JobRank:
         """Write into the manifest how often the optimizers of each arm step, and on how many samples arms train.
 
         These may differ in how many batches they take, or in how many iterations of the loop are one step; what is
-        usual may have changed since the first steps.
+        usual may have changed since the first steps. Also what torch has compiled meanwhile.
         """
         names = [each.arm.name for each in self.arms]
         num = {name: self.tracker.num_batches(name) for name in names}
@@ -110,7 +113,9 @@ class JobRank:
                 facts = {**arm.facts, **steps, BATCHES_PER_STEP: num[arm.name]}
                 arm = replace(arm, samples_per_step=samples, facts=facts)
             arms.append(arm)
-        self.rank.plan.folder.write_manifest(replace(manifest, arms=tuple(arms)))
+        functions = compiled_functions(self.began_s)
+        environment = {**manifest.environment, **({COMPILED: functions} if functions else {})}
+        self.rank.plan.folder.write_manifest(replace(manifest, arms=tuple(arms), environment=environment))
 
     def _note_losses(self) -> None:
         """Write the loss of each arm into the manifest: into its facts if it has processes of its own."""

@@ -73,11 +73,13 @@ def _utilisation(column: str) -> Metric:
 
 
 def _time(*categories: TimeCategory) -> Metric:
-    """Return the time of each step in some categories; only exposed communication exists with and without a device."""
+    """Return the time of each step in some categories; exposed communication and compiling need no device."""
     needs = Needs.CPU_ONLY if set(categories) <= set(_ON_CPU_ONLY) else Needs.DEVICE
     names = tuple(category.name.lower() for category in categories)
     if categories == (TimeCategory.EXPOSED_COMM,):
         needs, names = Needs.NOTHING, (*names, EXPOSED_WAIT, EXPOSED_TRANSFER)  # its two parts, of several ranks
+    if categories == (TimeCategory.COMPILING,):
+        needs = Needs.NOTHING
     return Metric("partition", _TIMED, "category", names, needs)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from builder import Event, annotation, build, kernel, launch, op, row, step
+from builder import Event, build, kernel, launch, op, row, step
 
 from traceq.analysis.registry import analyze
 from traceq.facts.events.slow_first_calls import slow_first_calls
@@ -76,14 +74,3 @@ def test_host_bound_time_in_a_first_call_is_no_saving_of_later_steps() -> None:
 def test_a_first_call_in_which_the_profiler_works_is_slow_by_that(us: float, most: str) -> None:
     text = host_bound(5000, 100, 100, 100, 100, more=(row("overhead", "Buffer Request", 1000, us, tid=7),))
     assert f"in first calls of ops, most in {most}, once: " in text
-
-
-@pytest.mark.parametrize("make", [op, annotation])
-def test_host_bound_time_in_which_code_is_compiled_is_no_saving_of_later_steps(make: Callable[..., Event]) -> None:
-    """The device waits for 4,990 us from -2 on, of which all but 100 us are in the compiler."""
-    compiles = make("entire_frame_compile", 0, 4900), make("_compile.compile_inner (dynamo_timed)", 0, 4890)
-    launches = launch(-15, 2, 1), kernel("add", -12, 10, 1), launch(4980, 5, 2), kernel("triton_add", 4988, 5, 2)
-    trace = build(step(-20, 5020), *launches, *compiles)
-    (finding,) = (each for each in analyze(Run("", (trace,)), "partition").findings if each.code == "host_bound")
-    says = "for 4.89 ms of it the host compiles, most in _compile.compile_inner (dynamo_timed), once: trace later steps"
-    assert finding.text.endswith(f": {says}")

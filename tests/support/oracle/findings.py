@@ -24,7 +24,8 @@ __all__ = ["finding_times"]
 
 CATEGORIES = ("host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait", "spin_wait")
 BOUND = {"device_bound": "compute", "cpu_bound": "cpu_compute", "python_bound": "python"}
-IDLE = ("host_bound", "sync_wait", "alloc_wait", "tail")
+BOUND |= dict.fromkeys(("recompiles", "compiling"), "compiling")
+IDLE = ("host_bound", "compiling", "sync_wait", "alloc_wait", "tail")
 LOADS = re.compile(r"^enumerate\(DataLoader\)|^(## )?data_?load", re.IGNORECASE)
 SENDS = re.compile(
     r"(c10d::|nccl:|gloo:|record_param_comms$|aten::(un)?flatten_dense_tensors$"

@@ -12,8 +12,8 @@ from itertools import pairwise
 from .collectives import is_communication
 from .loading import around_iterations
 from .phases import BACKWARD_OP, Phases, spans
-from .reader import Event, Trace, integer
-from .spans import Span, clip, inside, union
+from .reader import Event, Trace, compiling, integer
+from .spans import Span, clip, inside, subtract, union
 from .syncs import Sync
 
 Cells = dict[tuple[str, str], int]
@@ -61,7 +61,7 @@ class Walk:
 
     def __init__(self, trace: Trace, phases: Phases, syncs: list[Sync], gaps: list[Span], linked: list[Event]) -> None:
         self.trace, self.phases, self.syncs, self.gaps, self.linked = trace, phases, syncs, gaps, linked
-        self.starts = [op.start for op in linked]
+        self.starts, self.compiling = [op.start for op in linked], compiling(trace)
         self.first_call = min((event.start for event in trace.events if event.cat == "runtime"), default=0)
         early = [op for op in trace.device_ops if phases.of_op[op.row] == "before_window"]
         self.opened = max((op.start for op in early if self.first_call < op.start < self.starts[0]), default=0)
@@ -76,7 +76,7 @@ class Walk:
         result += [edge for sync in self.syncs for edge in (sync.start, sync.end)]
         result += [call.end for call in self.trace.launches.values()]
         result += [self.first_call] if self.opened else []
-        result += [edge for gap in self.gaps for edge in gap]
+        result += [edge for gap in (*self.gaps, *self.compiling) for edge in gap]
         return result + self.phases.changes
 
     def move_to(self, instant: int) -> None:
@@ -111,7 +111,7 @@ class Walk:
             return "before_window", "launch_latency"
         index = bisect_left(self.starts, instant + 1)
         if index == len(self.linked):
-            return self.phases.main_at(instant), "tail"
+            return self.phases.main_at(instant), "compiling" if inside(self.compiling, instant) else "tail"
         op = self.linked[index]
         call = self.trace.launches[op.row]
         for thread in (call.thread, self.trace.main):
@@ -120,7 +120,7 @@ class Walk:
                     category = "alloc_wait" if sync.kind == "alloc" else "sync_wait"
                     return self.phases.main_at(instant), category
         if instant < call.end:
-            return self.phases.main_at(instant), "host_bound"
+            return self.phases.main_at(instant), "compiling" if inside(self.compiling, instant) else "host_bound"
         return self.phases.of_op[op.row], "launch_latency"
 
 
@@ -151,6 +151,7 @@ def pieces_of_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Iterat
     calls = ("cpu_op", "runtime") if lacks_rows(trace) else ("cpu_op",)
     ops = [e for e in main if e.cat in calls and not no_compute.match(e.name)]
     layers = [
+        ("compiling", subtract(compiling(trace), union(spans(comm)))),
         ("cpu_compute", union(spans(e for e in ops if not AUTOGRAD_NODE.search(e.name)))),
         ("exposed_comm", union(spans(comm))),
         ("cpu_compute", union(spans(ops))),

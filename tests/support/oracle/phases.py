@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from .loading import around_iterations
-from .reader import ENGINE, Event, Trace, integer
+from .reader import ENGINE, Event, Trace, compiling, integer
 from .spans import Span, clip, inside, measure, union
 
 NO_PHASE = re.compile(
@@ -42,6 +42,9 @@ class Phases:
         if any(ENGINE.match(name) for name, _, _ in trace.host_steps):
             self.rule = "inference"
         self._read_structure()
+        self.compiling = compiling(trace)
+        by_compiling = by_thread(trace.events, "compiling").items()
+        self.compiling_threads = {thread: union(spans(rows)) for thread, rows in by_compiling}
         self.changes, self.values = self._main_pieces()
         self.of_op = self._phases_of_ops()
 
@@ -147,10 +150,12 @@ class Phases:
         else:
             relevant = [span for phase in self.in_phase.values() for span in phase.get(main, [])]
             relevant += self.passes + self.steps + self.steps_without_passes + self.forwards_alone
-        changes = sorted({edge for span in relevant for edge in span})
+        changes = sorted({edge for span in (*relevant, *self.compiling) for edge in span})
         return changes, [self._decide_main(instant) for instant in changes]
 
     def _decide_main(self, instant: int) -> str:
+        if inside(self.compiling, instant):
+            return "compiling"
         if self.rule == "annotations":
             return annotation_at(self.outermost[self.trace.main], instant) or "other"
         if self.rule == "inference":
@@ -194,6 +199,8 @@ class Phases:
     def of_call(self, call: Event) -> str:
         """The phase of the work a call launches: its own thread's word first, then the main thread's."""
         local = ""
+        if inside(self.compiling_threads.get(call.thread, []), call.start):
+            return "compiling"
         if self.rule == "annotations":
             name = annotation_at(self.outermost.get(call.thread, []), call.start)
             local = name if name in self.names else ""

@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from .spans import measure
+from .spans import measure, subtract, union
 
 MAX_DUR_NS = 10**18  # 1e15 us: 31 years
 
@@ -37,6 +37,7 @@ ANNOTATIONS_OF_2021 = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 ENGINE = re.compile(r"execute_\d*_?context_(\d+)\(.*\)_generation_(\d+)\(|step\[(EXTEND|DECODE) ")
 """Steps of the inference engines in the catalogue."""
 DEVICE = ("kernel", "memcpy", "memset")
+COMPILES = re.compile(r"dynamo$|entire_(frame|backward)_compile$|.* \(dynamo_timed\)$")
 NOT_THE_PROGRAM = ("trace", "overhead", "device_annotation", "cuda_sync")
 
 
@@ -81,10 +82,28 @@ def read(path: Path | str) -> Trace:
     complete = [item for item in raw if item.get("ph") == "X"]
     made = [make_event(row, item) for row, item in enumerate(complete)]
     trace = Trace(meta, [event for event in made if event], made.count(None))
+    mark_compiling(trace.events)
     trace.device_ops = [event for event in trace.events if event.cat in DEVICE]
     trace.launches = find_launches(trace)
     trace.main, trace.host_steps = find_steps(trace.events)
     return trace
+
+
+def mark_compiling(events: list[Event]) -> None:
+    """Give all that a thread does while it compiles a category of its own, but for calls of a device."""
+    ranges = [e for e in events if e.cat in ("cpu_op", "annotation") and COMPILES.match(e.name)]
+    host = [e for e in events if e.cat in ("cpu_op", "annotation", "python_function")]
+    for event in host if ranges else ():
+        if any(around.thread == event.thread and (event is around or is_inside(event, around)) for around in ranges):
+            event.cat = "compiling"
+
+
+def compiling(trace: Trace) -> list[tuple[int, int]]:
+    """When the host compiles: the main thread, or others while it is in no op."""
+    rows = [e for e in trace.events if e.cat == "compiling"]
+    others = union([(e.start, e.end) for e in rows if e.thread != trace.main])
+    busy = [(e.start, e.end) for e in trace.events if e.thread == trace.main and e.cat in ("cpu_op", "runtime")]
+    return union([*((e.start, e.end) for e in rows if e.thread == trace.main), *subtract(others, union(busy))])
 
 
 def make_event(row: int, item: dict[str, Any]) -> Event | None:
@@ -166,7 +185,7 @@ def find_steps(events: list[Event]) -> tuple[tuple[str, str], list[tuple[str, in
         return main, sorted(marks[main], key=lambda step: step[1])
     spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for event in events:
-        if event.cat in ("cpu_op", "annotation", "runtime"):
+        if event.cat in ("cpu_op", "annotation", "runtime", "compiling"):
             spans.setdefault(event.thread, []).append((event.start, event.end))
     main = max(spans, key=lambda thread: measure(spans[thread])) if spans else ("", "")
     inside = [event for event in events if event.cat not in NOT_THE_PROGRAM]

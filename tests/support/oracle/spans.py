@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 
 Span = tuple[int, int]
 
@@ -27,6 +28,12 @@ def measure(spans: list[Span]) -> int:
 
 def clip(spans: list[Span], start: int, end: int) -> list[Span]:
     return [(max(a, start), min(b, end)) for a, b in spans if a < end and b > start]
+
+
+def subtract(spans: list[Span], others: list[Span]) -> list[Span]:
+    """The time of disjoint spans in none of the others, which are sorted and disjoint."""
+    edges = sorted({edge for span in (*spans, *others) for edge in span})
+    return union([pair for pair in pairwise(edges) if inside(spans, pair[0]) and not inside(others, pair[0])])
 
 
 def inside(disjoint: list[Span], instant: int) -> bool:

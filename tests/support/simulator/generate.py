@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .program import (
     COMM_STREAM,
@@ -22,6 +22,7 @@ from .program import (
     Scope,
     Steps,
     Synchronize,
+    compilation,
     item,
     line,
     load,
@@ -35,7 +36,7 @@ from .program import (
 @dataclass(frozen=True)
 class Shape:
     """How a job looks. `syncs`: how often an op is followed by something that keeps the host; `host_ns`, `kernel_ns`:
-    up to how long an op and a kernel take.
+    up to how long an op and a kernel take; `compiles`: how often a layer, or its gradient, is compiled before it runs.
     """
 
     layers: int = 4
@@ -44,14 +45,21 @@ class Shape:
     kernel_ns: int = 60 * US
     collectives: bool = False
     streams: int = 2
+    compiles: float = 0.0
 
 
 def a_job(
-    seed: int, *, num_ranks: int = 1, num_steps: int = 2, shape: Shape | None = None, annotated: bool = True
+    seed: int,
+    *,
+    num_ranks: int = 1,
+    num_steps: int = 2,
+    shape: Shape | None = None,
+    annotated: bool = True,
+    compiles: float = 0.0,
 ) -> Job:
     """Any job of that seed."""
     rng = random.Random(seed)
-    shape = shape or a_shape(rng, num_ranks)
+    shape = replace(shape or a_shape(rng, num_ranks), compiles=compiles)
     plan_seed = rng.random()
     steps: list[Steps] = []
     for _ in range(num_ranks):
@@ -105,10 +113,17 @@ class _Step:
         name = self.plan.choice(["aten::linear", "aten::conv2d", "aten::relu"])
         kernels = [self.kernel(f"{name[6:]}_{n}") for n in range(self.plan.randint(1, 2))]
         made = op(name, *kernels, before=self.ns(self.shape.host_ns), after=self.ns(self.shape.host_ns))
-        parts: list[Instruction] = [Scope("module", f"Layer_{number}", (made,)), Memory(1024)]
+        parts: list[Instruction] = [*self.compiles("dynamo"), Scope("module", f"Layer_{number}", (made,)), Memory(1024)]
         if self.plan.random() < self.shape.syncs:
             parts.append(line(f"model.py({30 + number}): check", *self.sync()))
         return parts
+
+    def compiles(self, name: str) -> list[Instruction]:
+        """What is compiled first, which may try out a kernel."""
+        if not self.shape.compiles or self.plan.random() >= self.shape.compiles:
+            return []
+        tries = [self.kernel("benchmark")] * self.plan.randint(0, 1)
+        return [compilation(name, *tries, before=self.ns(4 * self.shape.host_ns))]
 
     def sync(self) -> list[Instruction]:
         stream = 7 + self.plan.randrange(self.shape.streams)
@@ -137,7 +152,8 @@ class _Step:
     def gradient(self, number: int) -> list[Instruction]:
         made = op("MulBackward0", self.kernel("mul_backward"), before=self.ns(self.shape.host_ns))
         engine = "autograd::engine::evaluate_function: MulBackward0"
-        parts: list[Instruction] = [op(engine, made, before=self.ns(5 * US)), Memory(-1024)]
+        compiles = self.compiles("backward._backward_impl (dynamo_timed)")
+        parts: list[Instruction] = [op(engine, *compiles, made, before=self.ns(5 * US)), Memory(-1024)]
         if self.shape.collectives:
             self.events += 1
             reduce = Collective(

@@ -12,7 +12,7 @@ from itertools import pairwise
 from .program import MAIN, RUNLOOP
 from .timeline import Block, Timeline, Work
 
-IDLE = ("sync_wait", "alloc_wait", "host_bound", "launch_latency", "tail")
+IDLE = ("sync_wait", "alloc_wait", "host_bound", "compiling", "launch_latency", "tail")
 _RUNS = (("kernel", "compute"), ("comm", "exposed_comm"), ("memcpy", "exposed_memcpy"))
 
 
@@ -63,11 +63,11 @@ def _category(timeline: Timeline, start: int, end: int) -> Piece:
     here = timeline.phase_at(start)
     upcoming = min((work for work in timeline.works if work.start > start), key=lambda work: work.start, default=None)
     if upcoming is None:
-        return Piece(start, end, here, "tail")
+        return Piece(start, end, here, "compiling" if here == "compiling" else "tail")
     if (block := _waits_in(timeline, start, upcoming)) is not None:
         return Piece(start, end, here, "alloc_wait" if block.kind == "alloc" else "sync_wait", upcoming, block)
     if start < upcoming.call.end:
-        return Piece(start, end, here, "host_bound", upcoming)
+        return Piece(start, end, here, "compiling" if here == "compiling" else "host_bound", upcoming)
     return Piece(start, end, upcoming.call.phase, "launch_latency", upcoming)
 
 

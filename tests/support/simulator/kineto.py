@@ -81,7 +81,7 @@ def _rows(job: Job, timeline: Timeline, *, stacks: bool, sync_rows: bool, number
 
 def _host_row(one: Row) -> dict[str, Any]:
     more = {"External id": one.external_id} if one.external_id else {}
-    if one.category == "op":
+    if one.category in ("op", "compile"):
         return op(one.name, 0, 0, tid=one.thread, **more)
     if one.category == "line":
         return frame(one.name, 0, 0, tid=one.thread)

@@ -129,11 +129,13 @@ class _Host:
         external_id = next(self.ids) if one.kind == "op" else 0
         structure = {"load": (2, "dataload"), "optimizer": (0, "optimizer")}.get(one.kind)
         is_phase = one.kind == "phase" and self.job.annotated and outer == "other"
-        engine = self.thread == AUTOGRAD and not any(kind == "op" for kind, _, _ in self.scopes)
+        engine = self.thread == AUTOGRAD and not any(kind in ("op", "compile") for kind, _, _ in self.scopes)
         if not self.job.annotated and engine and one.kind == "op":
             structure = (3, "backward")
         if is_phase:
             self.phase = one.name
+        elif one.kind == "compile":
+            self.phase = "compiling"
         elif structure and not self.job.annotated:
             self.phase = structure[1]
         self.scopes.append((one.kind, one.name, external_id))
@@ -145,6 +147,8 @@ class _Host:
             seen.rows.append(Row(one.kind, one.name, start, self.now, self.thread, external_id))
         if is_phase:
             seen.layers.append((0, one.name, start, self.now))
+        elif one.kind == "compile":
+            seen.layers.append((-1, "compiling", start, self.now))
         elif structure and not self.job.annotated:
             seen.layers.append((*structure, start, self.now))
         self.phase = outer

@@ -22,8 +22,8 @@ class Python:
 
 @dataclass(frozen=True)
 class Scope:
-    """A row around what happens inside: `kind` op, phase, note (an annotation that is no phase), load, optimizer, line
-    or module. `before` and `after` are its own time.
+    """A row around what happens inside: `kind` op, phase, note (an annotation that is no phase), load, optimizer, line,
+    module or compile. `before` and `after` are its own time.
     """
 
     kind: str
@@ -165,6 +165,12 @@ def line(name: str, *body: Instruction) -> Scope:
 def load(ns: int) -> Scope:
     """The loop waits for its data loader."""
     return Scope("load", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", (Python(ns),))
+
+
+def compilation(name: str, *body: Instruction, before: int) -> Scope:
+    """torch.compile at work, which runs ops on tensors without data, backward included."""
+    engine = op("autograd::engine::evaluate_function: MmBackward0", op("MmBackward0"))
+    return Scope("compile", name, (op("aten::mm"), engine, *body), before)
 
 
 def item(**costs: int) -> Scope:

@@ -23,7 +23,7 @@ def missing_ops_share(trace: Trace) -> float:
     The profiler numbers ops in order (`External id`). Annotations and ops of other threads take numbers, too: single
     ones, or many at once.
     """
-    number = trace.events.external_id[trace.events.rows(Category.CPU_OP)]
+    number = trace.events.external_id[trace.events.rows(Category.CPU_OP, Category.COMPILING)]
     numbers = sorted_unique(number[number > 0])
     if len(numbers) < _FEWEST or (np.diff(numbers) > 2).mean() < _MANY_HOLES:
         return 0.0

@@ -17,8 +17,8 @@ class SelfTimes:
     """H ops and runtime calls of all threads, grouped by thread.
 
     `rows` int64[H] into Events, `track` int64[H], `ns` int64[H]. The self times of a thread add up to the time in which
-    any of its ops or calls is open. `is_call` bool[H]: False for an op directly inside one of its own name, as an op is
-    that calls another overload of itself.
+    any of its ops or calls is open, without compiling. `is_call` bool[H]: False for an op directly inside one of its
+    own name, as an op is that calls another overload of itself.
     """
 
     rows: NDArray[np.int64]
@@ -29,14 +29,16 @@ class SelfTimes:
 
 def self_times(trace: Trace) -> SelfTimes:
     """Return the self time of every CPU op and runtime call."""
-    rows = trace.events.rows(Category.CPU_OP, Category.RUNTIME)
+    rows = trace.events.rows(Category.CPU_OP, Category.RUNTIME, Category.COMPILING)
     nests = nests_by_track(trace, rows)
     none = np.empty(0, np.int64)
+    of_nests = np.concatenate([none, *(nest.rows for nest in nests.values())])
+    kept = trace.events.category[of_nests] != Category.COMPILING
     return SelfTimes(
-        rows=np.concatenate([none, *(nest.rows for nest in nests.values())]),
-        track=np.concatenate([none, *(np.full(len(nest.rows), track) for track, nest in nests.items())]),
-        ns=np.concatenate([none, *map(self_ns, nests.values())]),
-        is_call=np.concatenate([none, *(_is_call(trace, nest) for nest in nests.values())]).astype(np.bool_),
+        rows=of_nests[kept],
+        track=np.concatenate([none, *(np.full(len(nest.rows), track) for track, nest in nests.items())])[kept],
+        ns=np.concatenate([none, *map(self_ns, nests.values())])[kept],
+        is_call=np.concatenate([none, *(_is_call(trace, nest) for nest in nests.values())]).astype(np.bool_)[kept],
     )
 
 

@@ -1,7 +1,6 @@
 """First calls of ops that take far longer than later ones: they choose algorithms, compile, or fill caches, once.
 
-TorchScript compiles in the second or third call of a function, for the shapes that it saw; torch.compile in what it
-calls `(dynamo_timed)`.
+TorchScript compiles in the second or third call of a function, for the shapes that it saw, and no row tells so.
 """
 
 from __future__ import annotations
@@ -9,17 +8,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.grouping import group
-from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
-__all__ = ["COMPILES", "slow_first_calls"]
+__all__ = ["slow_first_calls"]
 
-COMPILES = regex(r" \(dynamo_timed\)$")
-"""Names of the ranges in which torch.compile works."""
 _LEAST_NS, _FEWEST = 1_000_000, 4
 """A first call that is noted takes so long, and several times the median of at least so many later calls."""
 _LEAST_MULTIPLES = 10, 100, 100
@@ -28,21 +22,18 @@ _LEAST_MULTIPLES = 10, 100, 100
 
 @once_per_trace
 def slow_first_calls(trace: Trace) -> NDArray[np.int64]:
-    """Return int64[F]: the rows of calls of 1 ms or more that are slow once, and of ranges in which code is compiled.
+    """Return int64[F]: the rows of calls of 1 ms or more that are slow once, ascending.
 
     The first call of an op, if it takes ten times the median of later calls, the second and the third, if a hundred
     times.
     """
     events = trace.events
-    ranges = events.rows(Category.CPU_OP, Category.ANNOTATION)
-    ranges = ranges[events.dur[ranges] >= _LEAST_NS]
     rows = events.rows(Category.CPU_OP)
     is_long = np.zeros(len(events.strings) + 1, np.bool_)
     is_long[events.name[rows[events.dur[rows] >= _LEAST_NS]]] = True
     rows = rows[is_long[events.name[rows]]]
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
-    slow = _slow(events.dur[rows], group([events.name[rows]]).group_ids)
-    return sorted_unique(rows[slow], ranges[matching(events, ranges, COMPILES)])
+    return np.sort(rows[_slow(events.dur[rows], group([events.name[rows]]).group_ids)])
 
 
 def _slow(ns: NDArray[np.int64], op: NDArray[np.int64]) -> NDArray[np.bool_]:

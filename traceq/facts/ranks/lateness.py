@@ -162,12 +162,14 @@ def _pieces(trace: Trace, cell: PhaseCategory) -> tuple[NDArray[np.int64], int]:
 
 
 def _contents(trace: Trace, cell: PhaseCategory) -> dict[str, float]:
-    """Return ns of a counted step by what a cell contains: kernels, calls, or host ops and Python."""
+    """Return ns of a counted step by what a cell contains: kernels, calls, or host ops and Python; {} of compiling."""
     partition, (pieces, num) = activity(trace), _pieces(trace, cell)
     if cell[1] in _ON_DEVICE:
         rows = device_work(trace).rows[partition.owner[pieces]]
     elif cell[1] in _IN_A_CALL:
         rows = blocking_calls(trace).rows[partition.call[pieces]]
+    elif cell[1] == TimeCategory.COMPILING:
+        return {}
     else:
         return {name: ns / num for name, ns in _host_op_ns(trace, _spans_of_host(trace, cell)).items()}
     sums = group([trace.events.name[rows]])
@@ -187,8 +189,8 @@ def _named_host_contents(trace: Trace, _: None) -> dict[str, float]:
 
 
 def _is_in_calls(cell: PhaseCategory) -> bool:
-    """Return whether a cell contains device work or calls that wait, not what the host does."""
-    return cell[1] in _ON_DEVICE or cell[1] in _IN_A_CALL
+    """Return whether a cell contains device work, calls that wait or compiling, not what else the host does."""
+    return cell[1] in (*_ON_DEVICE, *_IN_A_CALL, TimeCategory.COMPILING)
 
 
 def _spans_of_host(trace: Trace, cell: PhaseCategory) -> Spans:
@@ -263,7 +265,8 @@ def _line_and_next_op(trace: Trace, cause: tuple[PhaseCategory | None, str]) -> 
     cell, what = cause
     partition = activity(trace)
     pieces = np.empty(0, np.int64) if cell is None else _pieces(trace, cell)[0]
-    if cell is not None and (cell[1] in (*_ON_DEVICE, TimeCategory.UNRECORDED) or len(pieces) == 0):
+    on_device = (*_ON_DEVICE, TimeCategory.UNRECORDED, TimeCategory.COMPILING)
+    if cell is not None and (cell[1] in on_device or len(pieces) == 0):
         return "", ""
     if cell is not None and cell[1] in _IN_A_CALL:
         calls = blocking_calls(trace)

@@ -42,6 +42,7 @@ class IdleCause(IntEnum):
     END = 6
     SPIN_WAIT = 7
     HOST = 8
+    COMPILING = 9
 
 
 _CAUSE = {
@@ -53,6 +54,7 @@ _CAUSE = {
     TimeCategory.DATALOAD_WAIT: IdleCause.DATA_LOADER,
     TimeCategory.PYTHON: IdleCause.PYTHON,
     TimeCategory.SPIN_WAIT: IdleCause.SPIN_WAIT,
+    TimeCategory.COMPILING: IdleCause.COMPILING,
 }
 
 
@@ -94,9 +96,9 @@ def idleness(trace: Trace) -> Idleness:
     without_op = host[name[host] == 0]
     cause[without_op] = IdleCause.HOST if lacks_host_ops(trace) else IdleCause.PYTHON
     name[without_op] = labels.around(active.track[without_op], time_ns[without_op])
-    loading = np.flatnonzero(cause == IdleCause.DATA_LOADER)
-    _, line[loading] = labels.on_host(active.take(loading))
-    line[loading] = np.where(line[loading] > 0, line[loading], labels.between_ops(time_ns[loading]))
+    outside = np.flatnonzero(np.isin(cause, (IdleCause.DATA_LOADER, IdleCause.COMPILING)))
+    _, line[outside] = labels.on_host(active.take(outside))
+    line[outside] = np.where(line[outside] > 0, line[outside], labels.between_ops(time_ns[outside]))
     waits = np.flatnonzero(partition.call[piece] >= 0)
     name[waits], line[waits] = labels.of_syncs(partition.call[piece[waits]])
     queued = np.flatnonzero(cause == IdleCause.LAUNCH_QUEUE)

@@ -3,7 +3,7 @@
 The phases are those that the recording declares; else what the steps of an inference engine compute; else the
 passes that annotations of a pipeline name (`attn(F)`, `PP:1F0`); else the outermost annotations of the main thread,
 if two or more names cover most of the steps; else the structure of a training step (optimizer, data loader, backward,
-and forward before it).
+and forward before it). Time in which a thread compiles is a phase of its own under every rule.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.backward_ends import backward_calls, with_ends
+from traceq.facts.timeline.compilations import compilations, compiling
 from traceq.facts.timeline.data_loading import LOADER, around_iterations
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
 from traceq.facts.timeline.optimizer_updates import update_starts
@@ -43,9 +44,10 @@ from traceq.intervals import (
 from traceq.model import Category, Trace
 from traceq.regexes import regex
 
-__all__ = ["BEFORE_WINDOW", "OTHER", "UNATTRIBUTED", "PhaseLabels", "Timeline", "phases"]
+__all__ = ["BEFORE_WINDOW", "COMPILING", "OTHER", "UNATTRIBUTED", "PhaseLabels", "Timeline", "phases"]
 
 OTHER, BEFORE_WINDOW, UNATTRIBUTED = "other", "before_window", "unattributed"
+COMPILING = "compiling"
 
 _MIN_COVERAGE = 0.8
 _NO_PHASE = regex(
@@ -80,6 +82,9 @@ class Timeline:
         """Return the phase number at each instant, `default` outside the parts."""
         index = span_index(self.parts, instants)
         return np.where(index >= 0, self.label[index] if len(self.label) else default, default)
+
+
+_NO_PHASES = Timeline(empty(), np.empty(0, np.int64))
 
 
 @frozen(eq=False)
@@ -138,6 +143,9 @@ def phases(trace: Trace) -> PhaseLabels:
         main, threads = _innermost_passes(trace, rows), {}
     else:
         main, threads = _annotation_timelines(trace, rows, names)
+    if len(compilations(trace)):
+        names = tuple(dict.fromkeys((*names, COMPILING)))
+        main, threads = _with_compiling(trace, main, threads, names.index(COMPILING))
     work = device_work(trace)
     launch_phase = _phase_of_calls(main, threads, len(names), tracks(trace)[work.call], trace.events.ts[work.call])
     unlinked = np.where(work.before_window, len(names) + 1, len(names) + 2)
@@ -157,6 +165,26 @@ def _phase_of_calls(
         on_track = track == number
         label[on_track] = timeline.label_at(instants[on_track], label[on_track])
     return label
+
+
+def _with_compiling(
+    trace: Trace, main: Timeline, threads: Mapping[int, Timeline], number: int
+) -> tuple[Timeline, dict[int, Timeline]]:
+    """Return the timelines (main thread's, the others') with the phase number of compiling where a thread compiles."""
+    times = compilations(trace)
+    result = dict(threads)
+    for track in sorted_unique(times.track[times.track != main_track(trace)]).tolist():
+        of_track = spans(times.start[times.track == track], times.end[times.track == track])
+        result[track] = _overlaid(threads.get(track, _NO_PHASES), of_track, number)
+    return _overlaid(main, compiling(trace), number), result
+
+
+def _overlaid(timeline: Timeline, parts: Spans, number: int) -> Timeline:
+    """Return the timeline with another phase number during some parts of time."""
+    edges = sorted_unique(timeline.parts.ravel(), parts.ravel())
+    label = timeline.label_at(edges[:-1], -1)
+    label[contains(parts, edges[:-1])] = number
+    return Timeline(np.column_stack([edges[:-1], edges[1:]])[label >= 0], label[label >= 0])
 
 
 def _names_and_rule(trace: Trace) -> tuple[tuple[str, ...], str, NDArray[np.int64]]:
@@ -231,7 +259,7 @@ def _annotation_timelines(
     number = {name: index for index, name in enumerate(names)}
     row_track = tracks(trace)[rows]
     timelines = {int(track): _timeline(trace, rows[row_track == track], number) for track in sorted_unique(row_track)}
-    main = timelines.pop(main_track(trace), Timeline(empty(), np.empty(0, np.int64)))
+    main = timelines.pop(main_track(trace), _NO_PHASES)
     return main, timelines
 
 
@@ -333,7 +361,7 @@ def _first_layer(layers: list[Spans]) -> Timeline:
     """Return the timeline that labels each instant with the number of the first layer that covers it."""
     edges = sorted_unique(*(layer.ravel() for layer in layers))
     if len(edges) == 0:
-        return Timeline(empty(), np.empty(0, np.int64))
+        return _NO_PHASES
     label = np.full(len(edges) - 1, -1)
     for number, layer in reversed(list(enumerate(layers))):
         label[contains(layer, edges[:-1])] = number

@@ -124,7 +124,7 @@ def main_track(trace: Trace) -> int:
     marks = _step_rows(trace)
     if len(marks):
         return _most_frequent(row_track[marks])
-    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME)
+    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME, Category.COMPILING)
     engine = rows[matching(events, rows, _ENGINE)]
     candidates = _by_first_occurrence(row_track[rows])
     busy_ns = []

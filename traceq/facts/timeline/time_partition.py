@@ -21,6 +21,7 @@ from traceq.facts.events.spin_kernels import is_spin_wait
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, blocking_calls
+from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track, steps
@@ -72,6 +73,7 @@ class TimeCategory(IntEnum):
     PYTHON = 10
     UNRECORDED = 11
     SPIN_WAIT = 12
+    COMPILING = 13
 
 
 BUSY = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_COMM, TimeCategory.EXPOSED_MEMCPY)
@@ -81,6 +83,7 @@ IDLE = (
     TimeCategory.SYNC_WAIT,
     TimeCategory.ALLOC_WAIT,
     TimeCategory.HOST_BOUND,
+    TimeCategory.COMPILING,
     TimeCategory.LAUNCH_LATENCY,
     TimeCategory.TAIL,
 )
@@ -176,7 +179,7 @@ def _device_activity(trace: Trace) -> Activity:
     launch_ends = trace.events.end[work.call[work.linked]]
     opening = _opening(trace, work)
     ends = calls.start, calls.end, labels.main.parts.ravel(), unrecorded(trace).ravel(), opening.since
-    pieces = _pieces(trace, work.start, work.end, launch_ends, *ends)
+    pieces = _pieces(trace, work.start, work.end, launch_ends, compiling(trace).ravel(), *ends)
     start = pieces[:, 0]
     category, owner = np.full(len(start), -1, np.int8), np.full(len(start), -1, np.int32)
     call = owner.copy()
@@ -195,6 +198,8 @@ def _device_activity(trace: Trace) -> Activity:
         category[busy], owner[busy] = code, running[busy]
     idle = np.flatnonzero(owner < 0)
     category[idle], owner[idle], call[idle] = _idle_activity(trace, work, calls, opening, start[idle])
+    unlaunched = idle[np.isin(category[idle], (TimeCategory.HOST_BOUND, TimeCategory.TAIL))]
+    category[unlaunched[contains(compiling(trace), start[unlaunched])]] = TimeCategory.COMPILING
     hidden = idle[contains(unrecorded(trace), start[idle])]
     category[hidden], call[hidden] = TimeCategory.UNRECORDED, -1
     by_work = np.isin(category, (*BUSY, TimeCategory.SPIN_WAIT, TimeCategory.LAUNCH_LATENCY))
@@ -275,7 +280,7 @@ def _earliest_open(
 
 
 def _cpu_activity(trace: Trace) -> Activity:
-    """Return the partition of a trace without a device: the main thread computes, waits or runs Python.
+    """Return the partition of a trace without a device: the main thread computes, compiles, waits or runs Python.
 
     A node of autograd computes in its ops; around them hooks run, such as those of FSDP, which wait for collectives.
     Where only the device's rows are missing, calls of the runtime, and one that starts a collective of devices, are ops
@@ -292,12 +297,14 @@ def _cpu_activity(trace: Trace) -> Activity:
         ops, is_comm_op = np.r_[ops, calls], np.r_[is_comm_op, np.zeros(len(calls), np.bool_)]
     compute = ops[~is_comm_op & (tracks(trace)[ops] == main_track(trace))]
     in_node = compute[~matching(events, compute, _NODE)]
+    communicating = spans(events.ts[comm], events.end[comm])
     layers = (
         (TimeCategory.UNRECORDED, unrecorded_backward(trace)),
         (TimeCategory.DATALOAD_WAIT, loader_waits(trace)),
         (TimeCategory.CPU_COMPUTE, spans(events.ts[compute], events.end[compute])),
-        (TimeCategory.EXPOSED_COMM, spans(events.ts[comm], events.end[comm])),
-        (TimeCategory.CPU_COMPUTE, spans(events.ts[in_node], events.end[in_node])),  # the highest priority comes last
+        (TimeCategory.EXPOSED_COMM, communicating),
+        (TimeCategory.CPU_COMPUTE, spans(events.ts[in_node], events.end[in_node])),
+        (TimeCategory.COMPILING, subtract(compiling(trace), communicating)),  # the highest priority comes last
     )
     pieces = _pieces(trace, phases(trace).main.parts.ravel(), *(layer.ravel() for _, layer in layers))
     start = pieces[:, 0]

@@ -11,13 +11,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from types import CodeType
 
+import msgspec
 from torch._guards import TracingContext
 from torch.compiler import is_dynamo_compiling
 from torch.nn import Module
 
 from traceq.recorder.toggles.compile import has_compiled
 
-__all__ = ["compiled_modules", "is_compiling", "replaceable", "skip_own_code"]
+__all__ = ["COMPILED", "compiled_functions", "compiled_modules", "is_compiling", "replaceable", "skip_own_code"]
+
+COMPILED = "compiled"
+"""Key in a manifest's environment of what `compiled_functions` returns."""
 
 
 def is_compiling() -> bool:
@@ -86,3 +90,23 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _with_inner(inner)
+
+
+def compiled_functions(since_s: float) -> str:
+    """Return the functions that torch has compiled since a time (of the epoch), by torch's own last 64 records.
+
+    They are JSON, the one that took longest first: name, file, line, how often, the seconds of all together, and the
+    guard that failed last, "" for a first compilation.
+    """
+    utils = sys.modules.get("torch._dynamo.utils")
+    functions: dict[tuple[str, str, int], dict[str, str | int | float]] = {}
+    for record in utils.get_compilation_metrics() if utils is not None else ():
+        if record.co_name and (record.start_time or 0.0) >= since_s:
+            name, file, line = key = record.co_name, record.co_filename or "", record.co_firstlineno or 0
+            entry = functions.setdefault(key, {"name": name, "file": file, "line": line, "count": 0, "s": 0.0})
+            entry["count"] = int(entry["count"]) + 1
+            entry["s"] = float(entry["s"]) + (record.entire_frame_compile_time_s or 0.0)
+            reason = (getattr(record, "recompile_reason", None) or "").partition("\n")[0]
+            entry["reason"] = reason.partition(": ")[2]  # behind the number of the compiled code
+    longest_first = sorted(functions.values(), key=lambda entry: -float(entry["s"]))
+    return msgspec.json.encode(longest_first).decode() if longest_first else ""

@@ -54,6 +54,7 @@ SECTIONS = {
     "clusters": Section(
         "Ranks side by side", "A stronger cell is a rank that takes longer than the median rank in that phase."
     ),
+    "compiling": Section("What is compiled", "A function that is compiled in every step costs every step."),
     "idle": Section("Why the device idles", "Gaps without device work, by what the host did meanwhile."),
     "replay": Section(
         "What removing a wait would save", "The recorded step replayed without one kind of time: what it saves."

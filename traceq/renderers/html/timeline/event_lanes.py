@@ -33,7 +33,12 @@ _MOST_ROWS_OF_A_STREAM = 3
 
 _STEP = regex(r"^ProfilerStep#\d+$")
 _COLOURS = ("copy", "kernel", "exposed_comm", "spin_wait")
-_OF_HOST = {int(Category.CPU_OP): "op", int(Category.ANNOTATION): "annotation", int(Category.RUNTIME): "call"}
+_OF_HOST = {
+    int(Category.CPU_OP): "op",
+    int(Category.ANNOTATION): "annotation",
+    int(Category.RUNTIME): "call",
+    int(Category.COMPILING): "compiling",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +95,10 @@ def device_lanes(trace: Trace, window: tuple[int, int], labels: Labels, limits: 
 def host_lanes(trace: Trace, window: tuple[int, int], labels: Labels, limits: Limits) -> EventLanes:
     """Return the lanes of the host's threads, the main one first, then the busiest; ops inside each other in rows.
 
-    They hold ops, runtime calls and annotations; steps and phases have lanes already.
+    They hold ops, runtime calls, annotations and compiling; steps and phases have lanes already.
     """
     events, row_track, main = trace.events, tracks(trace), main_track(trace)
-    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME)
+    rows = events.rows(*map(Category, _OF_HOST))
     rows = rows[(events.ts[rows] < window[1]) & (events.end[rows] > window[0])]
     is_phase = np.isin(events.category[rows], (Category.ANNOTATION,)) & matching(events, rows, _phase_names(trace))
     rows = rows[~is_phase & ~matching(events, rows, _STEP)]

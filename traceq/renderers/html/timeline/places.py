@@ -34,6 +34,7 @@ _CATEGORIES = {
     "uncached_allocations": TimeCategory.ALLOC_WAIT,
     "launch_bound": TimeCategory.HOST_BOUND,
     "host_round_trips": TimeCategory.HOST_BOUND,
+    "recompiles": TimeCategory.COMPILING,
 }
 """Category of time that a finding is about, by its code."""
 _OF_A_RANK = ("straggler", "late_ranks")
