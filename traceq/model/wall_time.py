@@ -138,6 +138,12 @@ class WallTime:
         return self.samples * 1e9 / self.training_ns if self.samples else None
 
     @property
+    def lead(self) -> str:
+        """The largest part of the training but regular steps: `66.3 % of training is 7 epoch starts (a.py:21 f)`."""
+        largest = next(part for part in self.training if part.name != "regular")
+        return f"{format_value(self.share_pct(largest), Unit.PERCENT)} of training is {largest.counted_text}"
+
+    @property
     def text(self) -> str:
         """Where the training's time went, in one sentence; in a second one what avoids most of it, if that is known."""
         named = [part for part in self.training if self.share_pct(part) >= _SMALL_PCT]

@@ -50,7 +50,7 @@ from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wall_account import WallAccount, process_began_ns
 from traceq.recorder.rank_recording import fitting_steps
 from traceq.recorder.timing.graph_capture import CAPTURED_STEP, is_capturing
-from traceq.recorder.toggles.compile import has_compiled
+from traceq.recorder.toggles.compile import compiled_ns, has_compiled
 from traceq.recorder.toggles.toggle import Job
 from traceq.recorder.tracing.worker_samples import WorkerSamples
 
@@ -156,8 +156,9 @@ class JobProcess:
         if self.thread is None and not self._is_over:
             self.thread = get_ident()
             self._learning = LearningNotes()
+            self._stack.compiled_ns = compiled_ns()
             self._account.charge("start_up")
-            self._account.before_ns = self._account.at_ns - self._set_up_ns
+            self._account.before_ns = max(self._account.at_ns - self._set_up_ns - compiled_ns(), 0)
             self._be_watched()
             self._find_models()
         elif self.thread != get_ident():

@@ -10,7 +10,7 @@ import torch
 from traceq.errors import UsageFault
 from traceq.recorder.toggles.toggle import Job
 
-__all__ = ["CANDIDATES", "CompileToggle", "create", "has_compiled"]
+__all__ = ["CANDIDATES", "CompileToggle", "compiled_ns", "create", "has_compiled"]
 
 CANDIDATES = ("off",)
 
@@ -43,6 +43,13 @@ def create(job: Job, values: Sequence[str]) -> CompileToggle:
     if not has_compiled():
         raise UsageFault("the job compiles nothing: add torch.compile to it, and compare on with off")
     return CompileToggle(values)
+
+
+def compiled_ns() -> int:
+    """Return how long torch has compiled in this process, ns; 0 where it does not say."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    spent = getattr(dynamo, "calculate_time_spent", dict)()
+    return int(1e9 * spent.get("entire_frame_compile", 0.0))
 
 
 def has_compiled() -> bool:
