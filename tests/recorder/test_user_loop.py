@@ -24,6 +24,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 import traceq
 from traceq.errors import TraceqError
+from traceq.model import WallTime
 from traceq.recorder.timing import timed_steps
 from traceq.recorder.user_loop import Session
 from traceq.runs.embedded_recording import decode
@@ -58,7 +59,7 @@ def test_a_loop_leaves_a_run_with_one_arm(tmp_path: Path) -> None:
     assert manifest.phases == ("dataload_wait", "forward", "bwd")
     (figures,) = table(traceq.read(tmp_path / "run"), "step_profile")
     assert (figures["arm"], figures["warmup"], figures["measured"], figures["samples_per_step"]) == ("loop", 20, 32, 16)
-    (view,) = traceq.analyze(traceq.read(tmp_path / "run"), "step_profile").views
+    _, view = traceq.analyze(traceq.read(tmp_path / "run"), "step_profile").views
     assert [row[0] for row in view.rows] == ["dataload_wait", "forward", "bwd", "other", "total"]
     (control,) = read_pairs(folder.steps)
     assert (control.a, control.b, control.first_ns.shape) == ("loop", "loop", (1, 16))
@@ -304,3 +305,15 @@ def test_the_workers_of_a_loop_s_loader_are_seen(tmp_path: Path) -> None:
     (profile,) = traceq.analyze(run, "step_profile").tables[0].to_dicts()
     assert (profile["num_workers"], profile["prefetch_factor"]) == (1, 2)
     assert "are in __getitem__, most at test_user_loop.py:" in traceq.analyze(run, "loader").views[0].note
+
+
+def test_steps_that_a_loop_excludes_are_in_the_account_of_its_wall_time(tmp_path: Path) -> None:
+    with traceq.record(tmp_path / "run", steps=8, trace_steps=0, device="cpu", samples_per_rank=4) as recording:
+        for number in recording.steps(range(200)):
+            if number % 5 == 4:
+                recording.exclude_step()
+    account = WallTime.of(RunFolder(tmp_path / "run").read_manifest().environment)
+    assert account is not None
+    nums = {part.name: part.num for part in account.parts if part.is_training}
+    assert nums["other"] > 2
+    assert account.samples == 4 * sum(nums.values())

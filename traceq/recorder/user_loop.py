@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from traceq.errors import TraceqError
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
-from traceq.model import Arm
+from traceq.model import OTHER_STEPS, Arm
 from traceq.recorder.failures.external_launcher import note_end
 from traceq.recorder.failures.rank_errors import note_arm, reserve_descriptors
 from traceq.recorder.failures.run_status import LOOP_ENDED, mark_ended
@@ -28,6 +28,7 @@ from traceq.recorder.process.world import World, running_world
 from traceq.recorder.rank.loader_workers import loader_settings
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
+from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.rank_recording import num_steps, recorded_steps
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, check_samples
@@ -174,10 +175,18 @@ def record(
         progress = watching.enter_context(watched_loop(replace(plan, hang_s=hang_after), world))
         declared = tuple(dict.fromkeys([DATALOAD_WAIT, *phases])) if phases else ()
         loop_arms = LoopArms(names, names[0])
-        control = LoopControl(loop_arms.set, loop_arms.was_regular)
+        account = WallAccount()
+
+        def was_regular() -> bool:
+            is_regular = loop_arms.was_regular()
+            account.classify(None if is_regular else OTHER_STEPS)
+            return is_regular
+
+        control = LoopControl(loop_arms.set, was_regular)
         workers = watching.enter_context(forked_workers())
         counted = Phases(declared, progress.count_phase)
-        rank = Rank(plan, world, counted, progress, control=control, workers=workers)
+        rank = Rank(plan, world, counted, progress, control=control, workers=workers, account=account)
+        rank = replace(rank, samples_per_step=lambda: float(samples_per_rank or 0))
         rank.progress.plan_steps(num_steps(plan))
         if world.device.type == "cpu" and (kind := other_accelerator()):
             rank.say(f"traceq: note: {host_note(kind)}")
