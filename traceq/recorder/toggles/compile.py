@@ -48,7 +48,7 @@ def create(job: Job, values: Sequence[str]) -> CompileToggle:
 def compiled_ns() -> int:
     """Return how long torch has compiled in this process, ns; 0 where it does not say."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    spent = getattr(dynamo, "calculate_time_spent", dict)()
+    spent: dict[str, float] = getattr(dynamo, "calculate_time_spent", dict)()
     return int(1e9 * spent.get("entire_frame_compile", 0.0))
 
 
