@@ -147,7 +147,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 def _findings(wall_time: WallTime | None) -> Iterator[Finding]:
     """Yield where the time goes if much of it is not in regular steps: what these would save is little beside it."""
     if wall_time is not None and wall_time.is_notable:
-        yield Finding("wall_time", "high", wall_time.text)
+        yield Finding("wall_time", "high", wall_time.text, lead=wall_time.lead)
 
 
 def _collections(timings: Timings) -> Iterator[Finding]:
