@@ -149,9 +149,14 @@ class Pauses:
         def halves(values: NDArray[np.float64]) -> NDArray[np.int64]:
             return values.astype(np.int64).reshape(1, -1, 2)
 
-        columns = [halves(each)[..., None] for each in (has_pause.sum(axis=1), sizes.sum(axis=1), counted)]
-        others = halves(np.full(num, steps_per_half)), halves(1e6 * brought.sum(axis=1))
-        events = PairedEvents((EventKind("pause", self.is_shared),), *columns, *others)
+        events = PairedEvents(
+            kinds=(EventKind("pause", self.is_shared),),
+            num=halves(has_pause.sum(axis=1))[..., None],
+            ns=halves(sizes.sum(axis=1))[..., None],
+            counted_ns=halves(counted)[..., None],
+            num_steps=halves(np.full(num, steps_per_half)),
+            brought=halves(1e6 * brought.sum(axis=1)),
+        )
         longer = halves(counted)
         first, second = pairs.first_ns + longer[..., 0], pairs.second_ns + longer[..., 1]
         return replace(pairs, first_ns=first, second_ns=second, events=events)

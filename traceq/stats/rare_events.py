@@ -70,7 +70,10 @@ def typical_pairs(pairs: Pairs, level: Level, b_scale: float = 1.0) -> tuple[Pai
     halves = np.stack([pairs.first_ns, pairs.second_ns], axis=-1)
     paid = _part_paid(halves.max(axis=0), pause, is_b)
     halves = np.maximum(0, halves - np.rint(paid * pause)).astype(np.int64)
-    rows = [_row(events, kind, is_b, paid, scale, level) for kind in np.flatnonzero(is_rare & (num > 0).any((0, 1)))]
+    rows = [
+        _row(events, kind, is_b, paid, scale, level)
+        for kind in np.flatnonzero(is_rare & (num > 0).any((0, 1))).tolist()
+    ]
     rows.sort(key=lambda row: -abs(row.delta_ns))
     return replace(pairs, first_ns=halves[..., 0], second_ns=halves[..., 1]), tuple(rows)
 
