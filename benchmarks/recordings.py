@@ -8,6 +8,7 @@
 | slow | one rank, in turns, works 10 % of the step longer, 20 times | that name this rank alone: at least 18 |
 | null | six arms that are the same step, so five questions, 40 times | that say *material* of any arm: at most 2 |
 | loaded | the same beside two processes that compute at random times, 40 times | the same |
+| collected | *null* among 300,000 samples, 10,000 of them new in each step, for the collector, 40 times | the same |
 
 Each recording is a training under torchrun, of a small model in DistributedDataParallel on two CPU ranks, in a folder
 of its own under --out: 200 unprofiled steps and 3 traced ones, or 64 pairs of each arm. Complete recordings are read
@@ -50,6 +51,7 @@ STEPS_OF_ARM = 128  # 64 pairs
 ARMS = ("off", "same_1", "same_2", "same_3", "same_4", "same_5")
 LONGER = 0.1  # part of a step
 SETTLING_STEPS = 4
+NUM_SAMPLES, NUM_NEW_SAMPLES = 300_000, 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Kind:
     arms: Sequence[str] = ()
     has_slow_rank: bool = False
     is_loaded: bool = False
+    has_garbage: bool = False
 
 
 KINDS = (
@@ -70,6 +73,7 @@ KINDS = (
     Kind("slow", 20, "names the slow rank alone", "at least 18", has_slow_rank=True),
     Kind("null", 40, "material, any of 5 arms", "at most 2", ARMS),
     Kind("loaded", 40, "material, any of 5 arms", "at most 2", ARMS, is_loaded=True),
+    Kind("collected", 40, "material, any of 5 arms", "at most 2", ARMS, has_garbage=True),
 )
 
 
@@ -192,10 +196,13 @@ def train(kind: Kind, number: int, out: Path) -> None:
         model = DistributedDataParallel(nn.Sequential(*layers))
         optimizer = torch.optim.AdamW(model.parameters())
         longer = Longer() if kind.has_slow_rank and rank == number % RANKS else None
+        kept = samples(NUM_SAMPLES) if kind.has_garbage else []
         generator = torch.Generator().manual_seed(random.Random(f"{number} {rank}").randrange(2**31))
         for batch in rec.steps(torch.randn(BATCH, WIDTH, generator=generator) for _ in count()):
             if rec.rank.progress.is_done:
                 break
+            if kind.has_garbage:
+                kept[NUM_SAMPLES:] = samples(NUM_NEW_SAMPLES)
             with rec.phase("forward"):
                 loss = model(batch).square().mean()
                 if longer:
@@ -205,6 +212,11 @@ def train(kind: Kind, number: int, out: Path) -> None:
             with rec.phase("optimizer"):
                 optimizer.step()
                 optimizer.zero_grad()
+
+
+def samples(num: int) -> list[dict[str, object]]:
+    """Return samples of two objects each that Python's garbage collector visits."""
+    return [{"id": number, "text": [str(number)]} for number in range(num)]
 
 
 class Longer:

@@ -190,7 +190,7 @@ def test_a_loop_that_never_calls_a_model_s_forward_is_recorded(calls_modules: bo
     (tmp_path / "agent.py").write_text(AGENT.replace("CALLS_MODULES", str(calls_modules)))
     done = record(tmp_path, *QUICK, "--", sys.executable, "agent.py")
     assert done.returncode == 0, done.stderr
-    assert f"traceq: step {step} (" in done.stderr
+    assert f"traceq: step {step} (" in done.stderr, done.stderr
     assert ("\nforward " in done.stderr) == calls_modules
     assert "the recording is complete" in done.stderr
 
@@ -813,7 +813,7 @@ def test_an_output_folder_that_is_not_empty_is_named(tmp_path: Path, monkeypatch
     assert output_folders(command) == ["out", "out"]
 
 
-AGENT = """
+ACTING_AGENT = """
 import time
 import torch
 
@@ -838,7 +838,7 @@ for _ in range(100):
 @pytest.mark.slow
 def test_what_an_agent_does_between_updates_leads_with_its_line(tmp_path: Path) -> None:
     """The steps that are timed fit into one update: the recording goes on to the end of a cycle."""
-    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "agent.py").write_text(ACTING_AGENT)
     done = record(tmp_path, *QUICK, "--", sys.executable, "agent.py")
     assert done.returncode == 0, done.stderr
     account = WallTime.of(RunFolder(tmp_path / "run").read_manifest().environment)

@@ -46,7 +46,8 @@ def with_pauses(
 def of_b(pairs: Pairs, every: int) -> NDArray[np.bool_]:
     """One of `every` halves of B."""
     is_b = np.column_stack([~pairs.b_second, pairs.b_second])
-    return is_b & (np.arange(len(is_b)) % every == 0)[:, None]
+    chosen: NDArray[np.bool_] = is_b & (np.arange(len(is_b)) % every == 0)[:, None]
+    return chosen
 
 
 QUIET = recording(20 * MS, 20 * MS, num=NUM, jitter_ns=10_000)
@@ -111,16 +112,20 @@ def test_a_pause_that_a_device_does_not_notice_costs_nothing() -> None:
 def test_another_rank_that_waits_is_longer_by_the_pause_too() -> None:
     paused = with_pauses(QUIET, of_b(QUIET, 4))
     assert paused.events is not None
-    both = {
-        name: np.concatenate([value, value if name in ("num_steps", "brought") else 0 * value])
-        for name in ("num", "ns", "counted_ns", "num_steps", "brought")
-        for value in [getattr(paused.events, name)]
-    }
+    twice = {name: np.repeat(getattr(paused.events, name), 2, axis=0) for name in ("num_steps", "brought")}
+    first_rank = np.array([1, 0])[:, None, None, None]  # it alone pauses
+    events = PairedEvents(
+        kinds=paused.events.kinds,
+        num=first_rank * paused.events.num,
+        ns=first_rank * paused.events.ns,
+        counted_ns=first_rank * paused.events.counted_ns,
+        **twice,
+    )
     ranks = replace(
         paused,
         first_ns=np.repeat(paused.first_ns, 2, axis=0),
         second_ns=np.repeat(paused.second_ns, 2, axis=0),
-        events=replace(paused.events, **both),
+        events=events,
     )
     assert compare_pairs(ranks).delta_ns == compare_pairs(paused).delta_ns
 
@@ -132,3 +137,12 @@ def test_exchanging_the_arms_inverts_the_difference(every: int, is_shared: bool,
     assert inverse.delta_ns == pytest.approx(-result.delta_ns, abs=2)
     assert ends(inverse) == pytest.approx(tuple(-end for end in reversed(ends(result))), rel=0.001, abs=5_000)
     assert [row.delta_ns for row in inverse.rare_events] == [-row.delta_ns for row in result.rare_events]
+
+
+def test_pauses_that_differ_by_less_than_the_threshold_are_no_second_answer() -> None:
+    pairs = with_pauses(QUIET, of_b(QUIET, 4), brought=(1_000, 1_001))
+    assert pairs.events is not None
+    result = compare_pairs(pairs)
+    (row,) = result.rare_events
+    assert 0 < row.ci95_ns[0] <= row.ci95_ns[1] < 0.005 * result.a_ns
+    assert result.typical is None

@@ -376,6 +376,12 @@ class JobProcess:
         if error is not None:
             self._note_raised(rank, error)
             return
+        is_complete = rank.rank.plan.folder.read_manifest().status == "complete"  # but for what a whole cycle lacks
+        if is_complete and rank.rank.world.size == 1:  # of several ranks each would wait for the others
+            with suppress(Exception):
+                self._end()
+                rank.finish()
+            return
         where = f"rank {rank.rank.world.rank}: " if rank.rank.world.size > 1 else ""
         text = f"{where}{LOOP_ENDED} {rank.rank.progress.text}"
         with suppress(Exception):

@@ -79,11 +79,14 @@ def typical_pairs(pairs: Pairs, level: Level, b_scale: float = 1.0) -> tuple[Pai
 
 
 def with_rare_events(typical: Shift, rows: Sequence[RareEvents], theta_ns: float) -> Shift | None:
-    """Return the shift of the mean, typical steps with rare events; None where these do not differ beyond chance."""
+    """Return the shift of the mean, typical steps with rare events; None where these do not differ.
+
+    They do beyond chance, and maybe by the threshold: less is no second answer.
+    """
     if not (rows and typical.ci95 and typical.ci90):
         return None
     low, high = _sum([(row.delta_ns, *row.ci95_ns) for row in rows])[1:]
-    if low <= 0 <= high:
+    if low <= 0 <= high or max(-low, high) < theta_ns:
         return None
     ci95 = _sum([(typical.delta, *typical.ci95), *((row.delta_ns, *row.ci95_ns) for row in rows)])
     ci90 = _sum([(typical.delta, *typical.ci90), *((row.delta_ns, *row.ci90_ns) for row in rows)])
