@@ -227,3 +227,17 @@ def test_ranks_end_at_the_same_step_and_torchrun_sees_no_failure(meets: bool, tm
         assert first == second
     assert "ChildFailedError" not in stderr
     assert "terminate called" not in stderr
+
+
+def test_a_job_whose_run_folder_is_removed_ends_as_it_would(tmp_path: Path) -> None:
+    program = """
+import shutil
+for step in train(30):
+    if step == 20:
+        shutil.rmtree("run")
+print("trained")
+"""
+    code, stdout, stderr = finish(start(tmp_path, program))
+    assert (code, stdout) == (1, "trained\n")
+    assert stderr.splitlines()[-1] == f"traceq: {tmp_path}/run: the run folder was removed while the job ran"
+    assert "Traceback" not in stderr

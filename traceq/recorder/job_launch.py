@@ -219,6 +219,8 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
         return "" if manifest.status == "complete" else f"the recording {how}: {manifest.fault}"
     if injection.reason == DRY_RUN:
         return ""
+    if not injection.folder.is_dir():
+        return "the run folder was removed while the job ran"
     if injection.is_attached:
         error = raised_line(injection.error) if exit_code else ""
         why = f": {error}" if error else "" if exit_code else _UNKNOWN_STEPS

@@ -153,14 +153,9 @@ class JobProcess:
         if self._may_capture and not self._has_captured and is_capturing():
             self._has_captured = True
             at_process_exit(self._note_exit)
-        if self.thread is None and not self._is_over:
-            self.thread = get_ident()
-            self._learning = LearningNotes()
-            self._stack.compiled_ns = compiled_ns()
-            self._account.charge("start_up")
-            self._account.before_ns = max(self._account.at_ns - self._set_up_ns - compiled_ns(), 0)
-            self._be_watched()
-            self._find_models()
+        if self.thread is None:
+            if not self._is_over:
+                self._watch_loop()
         elif self.thread != get_ident():
             self._other_threads.add(get_ident())
         elif self._rank is not None:
@@ -180,6 +175,16 @@ class JobProcess:
             if self._num_backwards == _BACKWARDS_WITHOUT_FORWARD and has_compiled() and not self._tracker.has_forward:
                 self.hooks.hook_forwards(replaceable(inner_with_forward(self._models)))
             self._learning.say(self._num_backwards)
+
+    def _watch_loop(self) -> None:
+        """Watch this thread from its first backward on."""
+        self.thread = get_ident()
+        self._learning = LearningNotes()
+        self._stack.compiled_ns = compiled_ns()
+        self._account.charge("start_up")
+        self._account.before_ns = max(self._account.at_ns - self._set_up_ns - compiled_ns(), 0)
+        self._be_watched()
+        self._find_models()
 
     def batch_requested(self) -> None:
         """Watch the main thread if it trains by a compiled step, which shows neither backward nor optimizer."""
@@ -368,19 +373,21 @@ class JobProcess:
 
     def _note_exit(self, error: BaseException | None) -> None:
         """Note a loop that ended before its recording was complete, by itself or with an exception."""
-        if self._is_over:
-            return
-        if (rank := self._rank) is None:  # no step was known
-            self._injection.note_reason(CAPTURED_STEP)
-            return
-        if error is not None:
-            self._note_raised(rank, error)
-            return
+        with suppress(Exception):  # the folder may be gone
+            if self._is_over:
+                return
+            if self._rank is None:  # no step was known
+                self._injection.note_reason(CAPTURED_STEP)
+            elif error is not None:
+                self._note_raised(self._rank, error)
+            else:
+                self._note_loop_end(self._rank)
+
+    def _note_loop_end(self, rank: JobRank) -> None:
         is_complete = rank.rank.plan.folder.read_manifest().status == "complete"  # but for what a whole cycle lacks
         if is_complete and rank.rank.world.size == 1:  # of several ranks each would wait for the others
-            with suppress(Exception):
-                self._end()
-                rank.finish()
+            self._end()
+            rank.finish()
             return
         where = f"rank {rank.rank.world.rank}: " if rank.rank.world.size > 1 else ""
         text = f"{where}{LOOP_ENDED} {rank.rank.progress.text}"
