@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -313,9 +314,17 @@ def _say_of_workers(rank: Rank, request: JobRequest, loader: JobLoader) -> None:
     if num_workers is None:
         return
     if request.tries_all or request.is_dry:
-        rank.say(f"traceq: {worker_arms_text(request.command, num_workers)}")
+        if text := worker_arms_text(request.command, num_workers, _script_text()):
+            rank.say(f"traceq: {text}")
     elif num_workers and any(not toggle.name.startswith("@") for toggle in request.toggles):
         rank.say("traceq: note: the DataLoader's workers keep the values they started with: no toggle reaches them")
+
+
+def _script_text() -> str:
+    """Return the source of the program that runs; "" where it has none."""
+    with suppress(OSError, ValueError):
+        return Path(getattr(sys.modules["__main__"], "__file__", None) or "").read_text(encoding="utf-8")
+    return ""
 
 
 def leave_in_order(world: World) -> None:

@@ -12,24 +12,27 @@ __all__ = ["worker_arms_text"]
 
 _OPTION = regex(r"^(--?)?[\w.-]*workers?[\w-]*$")
 _OTHER_OPTION = regex(r"^(-j|-w|--?[\w-]*(cpus?|threads?|procs?|jobs))$")
-_GUESS = "--num-workers"
+_IN_SCRIPT = regex(r"""["'](--[\w-]*workers?(?<!persistent[_-]workers))["']""")
 _MOST_TRIED = 2
 
 
-def worker_arms_text(command: Sequence[str], num_workers: int) -> str:
+def worker_arms_text(command: Sequence[str], num_workers: int, script: str) -> str:
     """Return why no toggle changes `num_workers`, and the command with an arm of processes for it and for others.
 
     The option is the one in the command with `workers` in its name, else one such as `-j` or `--n_cpu` with just that
-    number; without one it is a guess, and says so.
+    number, else one that the text of the script names; "" if there is none.
     """
     option, rest = _without_option(command, num_workers)
+    if not option and (named := _IN_SCRIPT.search(script)):
+        option = named[1]
+    if not option:
+        return ""
     tried = [num_workers, *(num for num in range(_MOST_TRIED + 1) if num != num_workers and num <= _num_cores())]
-    words_of_option = option if option.endswith("=") else f"{option or _GUESS} "
+    words_of_option = option if option.endswith("=") else f"{option} "
     arms = [word for num in tried for word in ("--arm", f"w{num}={words_of_option}{num}")]
     words = shlex.join(["traceq", "record", *arms, "--replicates", "4", "--", *rest])
-    guess = "" if option else f" (if the script calls the option {_GUESS})"
     why = "workers start with an epoch and keep what they were started with, so no toggle reaches them"
-    return f"num_workers={num_workers}: {why}; to compare, in processes{guess}: {words}"
+    return f"num_workers={num_workers}: {why}; to compare, in processes: {words}"
 
 
 def _without_option(command: Sequence[str], num_workers: int) -> tuple[str, list[str]]:
