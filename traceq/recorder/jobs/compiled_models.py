@@ -12,24 +12,14 @@ from collections.abc import Iterator, Sequence
 from types import CodeType
 
 import msgspec
-from torch._guards import TracingContext
-from torch.compiler import is_dynamo_compiling
 from torch.nn import Module
 
 from traceq.recorder.toggles.compile import has_compiled
 
-__all__ = ["COMPILED", "compiled_functions", "compiled_modules", "is_compiling", "replaceable", "skip_own_code"]
+__all__ = ["COMPILED", "compiled_functions", "compiled_modules", "replaceable", "skip_own_code"]
 
 COMPILED = "compiled"
 """Key in a manifest's environment of what `compiled_functions` returns."""
-
-
-def is_compiling() -> bool:
-    """Return whether this thread compiles; Dynamo traces no further than the first half of the answer.
-
-    AOTAutograd computes gradients while it compiles, in which `is_dynamo_compiling` is False.
-    """
-    return is_dynamo_compiling() or TracingContext.try_get() is not None
 
 
 def _is_compiled(module: Module) -> bool:

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.utils.data
+from torch._guards import _TLS
 from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import (
     Optimizer,
@@ -24,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.recorder.jobs.batch_waits import BatchWaits
-from traceq.recorder.jobs.compiled_models import compiled_modules, is_compiling, replaceable, skip_own_code
+from traceq.recorder.jobs.compiled_models import compiled_modules, replaceable, skip_own_code
 from traceq.recorder.jobs.framework_phases import ENGINE_METHODS, imported_functions, owners
 from traceq.recorder.jobs.inner_calls import InnerCalls
 from traceq.recorder.jobs.root_models import with_forward
@@ -150,7 +151,7 @@ class LoopHooks:
         def before(_: Any) -> None:
             self.has_entered_autocast = True
 
-        self._replace(torch.autocast, "__enter__", self._around(torch.autocast.__enter__, before, self._end))
+        self._replace(torch.autocast, "__enter__", self._around(torch.autocast.__enter__, before))
 
     def hook_models(self, models: Sequence[torch.nn.Module]) -> None:
         """Replace the forward of models, of one without a forward that of the modules which its methods call.
@@ -228,18 +229,21 @@ class LoopHooks:
         self,
         function: Callable[..., Any],
         before: Callable[..., int | None],
-        after: Callable[[int, tuple[Any, ...], Any], None],
+        after: Callable[[int, tuple[Any, ...], Any], None] | None = None,
     ) -> Callable[..., Any]:
         """Return the function between calls of `before`, of its arguments, and `after`, of that one's result.
 
-        `after` gets the arguments and the result as well, None if the function raised; it is not called if `before`
-        returned None. The recorder runs inside calls of the job here and in `_guarded` alone, and raises into neither.
+        `after` gets the arguments and the result as well, None if the function raised; without it the phase ends that
+        `before` began. Neither happens if `before` returned None. The recorder runs inside calls of the job here and in
+        `_guarded` alone, and raises into neither.
         """
-        fail = self._observer.fail
+        end, fail = self._observer.end, self._observer.fail
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
+            # Dynamo traces no further than the first half; the other, `TracingContext.try_get` without a call, is of
+            # AOTAutograd, which computes gradients while it compiles
+            if is_dynamo_compiling() or getattr(_TLS, "tracing_context", None) is not None:
                 return function(*args, **kwargs)
             depth = None
             try:
@@ -253,7 +257,10 @@ class LoopHooks:
                 result = function(*args, **kwargs)
             finally:
                 try:
-                    after(depth, args, result)
+                    if after is None:
+                        end(depth)
+                    else:
+                        after(depth, args, result)
                 except Exception as error:  # noqa: BLE001 (see above)
                     fail(error)
             return result
@@ -274,16 +281,13 @@ class LoopHooks:
 
         return call
 
-    def _end(self, depth: int, *_: object) -> None:
-        self._observer.end(depth)
-
     def _phase(self, function: Callable[..., Any], phase: str, event: str = "") -> Callable[..., Any]:
         observer, begin = self._observer, self._observer.begin
 
         def before(*_: Any, **__: Any) -> int | None:
             return begin(phase, event) if observer.thread == get_ident() else None
 
-        return self._around(function, before, self._end)
+        return self._around(function, before)
 
     def _set_up(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the method by which every optimizer takes its parameters, which reports that the job is set up."""
@@ -291,7 +295,7 @@ class LoopHooks:
         def before(*_: Any, **__: Any) -> None:
             self._observer.optimizer_made()
 
-        return self._around(function, before, self._end)
+        return self._around(function, before)
 
     def _iterator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         loaders = self._loaders
@@ -310,7 +314,7 @@ class LoopHooks:
             if observer.thread == get_ident():
                 waits.reads(iterator)
 
-        return self._around(function, before, self._end)
+        return self._around(function, before)
 
     def _batch(self, function: Callable[..., Any]) -> Callable[..., Any]:
         observer, begin, loaders = self._observer, self._observer.begin, self._loaders
@@ -340,7 +344,7 @@ class LoopHooks:
             observer.backward_began(tensors)
             return begin("backward", BACKWARD) if observer.thread == get_ident() else None
 
-        return self._around(function, before, self._end)
+        return self._around(function, before)
 
     def _gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of gradients that is a phase; a loop that has no other backward is watched from here on."""
@@ -351,7 +355,7 @@ class LoopHooks:
                 observer.backward_began(outputs)
             return begin("autograd_grad", "") if observer.thread == get_ident() else None
 
-        return self._around(function, before, self._end)
+        return self._around(function, before)
 
     def _graphing(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function whose gradients are no training: it captures parts of a model that may not exist yet."""
@@ -372,7 +376,7 @@ class LoopHooks:
         def before(*_: Any, **__: Any) -> int | None:
             return self._begin_forward() if observer.thread == get_ident() else None
 
-        return self._around(function, before, self._end)
+        return self._around(function, before)
 
     def _inner_forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a forward of a module inside a model that is one where it is outside of any forward or backward."""
@@ -384,7 +388,7 @@ class LoopHooks:
             self._inner.count(module)
             return self._begin_forward()
 
-        return self._around(function, before, self._end)
+        return self._around(function, before)
 
     def _begin_forward(self) -> int:
         begin = self._observer.begin
@@ -404,7 +408,7 @@ class LoopHooks:
                 self._compilers += [callback_handler.register_end_callback(ended)]
                 skip_own_code()
 
-        return self._around(function, before, self._end)
+        return self._around(function, before)
 
     def _restore_eager(self) -> None:
         """Restore what Dynamo would trace, if it was replaced while nothing was compiled."""

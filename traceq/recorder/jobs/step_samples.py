@@ -57,7 +57,9 @@ class StepSamples:
     def take(self) -> Counter[str]:
         """Return how often each line was met in the step that ends; no other is sampled until it begins."""
         self._began_ns = None
-        lines, self._lines = self._lines, Counter()
+        lines = self._lines
+        if lines:
+            self._lines = Counter()
         return lines
 
     def stop(self) -> None:

@@ -48,7 +48,7 @@ class UsualSteps:
     _usual: dict[str, _Events] = field(default_factory=dict)
     _first: dict[str, Counter[_Events]] = field(default_factory=dict)  # steps of arms whose events are not known
     _others: list[tuple[str, _Events]] = field(default_factory=list)  # since the last usual one
-    _batches: dict[str, Counter[int]] = field(default_factory=dict)  # numbers of batches of usual steps
+    _batches: dict[str, Counter[int]] = field(default_factory=dict)  # of usual steps, where they differ
     _usual_s: float = 0.0  # when the last usual step ended
     _silent_s: float = SILENT_S
 
@@ -62,9 +62,10 @@ class UsualSteps:
 
     def num_batches(self, arm: str) -> float:
         """Return the mean number of batches of usual steps of an arm; that of the pattern before there is any."""
-        if not (counts := self._batches.get(arm)):
-            return self.pattern.num_batches
-        return sum(num * times for num, times in counts.items()) / counts.total()
+        if counts := self._batches.get(arm):
+            return sum(num * times for num, times in counts.items()) / counts.total()
+        events = self.events(arm)
+        return self.pattern.num_batches if events == self.pattern.events else events.count(BATCH)
 
     def add(self, arm: str, step: Sequence[str]) -> bool:
         """Add the events of a step that has ended; return whether they are the usual ones of its arm."""
@@ -74,7 +75,8 @@ class UsualSteps:
             if usual is not None:
                 self._others.clear()
             self._usual_s, self._silent_s = self.clock(), SILENT_S
-            self._batches.setdefault(arm, Counter())[step.count(BATCH)] += 1
+            if self.form.joins_batches:
+                self._batches.setdefault(arm, Counter())[step.count(BATCH)] += 1
             return True
         if usual is not None:
             self._others.append((arm, tuple(step)))

@@ -65,15 +65,18 @@ class WallAccount:
     def charge(self, part: str) -> None:
         """Add the time since the last charge to a part: `start_up`, `learning`, `recording`."""
         ns = self._passed_ns()
-        compiled_ns = 0 if part == "recording" else self._compiled_of(ns)
-        self._parts["compiling"] += compiled_ns
-        self._parts[part] += ns - compiled_ns
+        if part != "recording":
+            compiled_ns = self._compiled_of(ns)
+            self._parts["compiling"] += compiled_ns
+            ns -= compiled_ns
+        self._parts[part] += ns
 
     def around(self, steps: Generator[str, None, None], phases: Phases) -> Generator[str, None, None]:
         """Yield from `steps`, a recording; what it does between two steps, and profiled ones, are the recording's."""
         with closing(steps):
             for arm in steps:
-                self._charge_step(("regular",), 1)
+                if self._step_ns is not None:  # its loop tells no kinds
+                    self._charge_step(("regular",), 1)
                 self.charge("recording")
                 self.begin_step(self.usual_ns)
                 yield arm
@@ -149,9 +152,10 @@ class WallAccount:
         if (ns := self._step_ns) is None:
             return
         self._step_ns = None
-        compiled_ns = self._compiled_of(ns)
-        self._parts["recompiling"] += compiled_ns
-        ns, lines = ns - compiled_ns, self.take_lines()
+        if compiled_ns := self._compiled_of(ns):
+            self._parts["recompiling"] += compiled_ns
+            ns -= compiled_ns
+        lines = self.take_lines()
         for each in self._num_since:
             self._num_since[each] += 1
         if kind == ("regular",):
