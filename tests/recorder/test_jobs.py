@@ -607,7 +607,6 @@ def test_the_workers_of_a_job_s_loader_are_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_workers_that_each_epoch_starts_anew_are_told_with_their_time(tmp_path: Path) -> None:
     loop = """
 import torch
@@ -628,8 +627,8 @@ for _ in range(60):
         (folder / "loop.py").write_text(loop.format(persists=persists))
         result = record(folder, *QUICK, "--", sys.executable, "loop.py")
         assert result.returncode == 0, result.stderr
-        notes[persists] = "which starts its 2 workers anew for each epoch: persistent_workers=True" in result.stderr
-    assert notes == {False: True, True: False}
+        notes[persists] = "starts its 2 workers anew for each epoch: persistent_workers=True" in result.stderr
+    assert notes == {False: True, True: False}, result.stderr
 
 
 def test_arms_with_processes_of_their_own_get_their_words_and_variables(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ import traceq
 from traceq.model import NO_EFFECT, Manifest
 from traceq.recorder import job_process
 from traceq.recorder.job_process import JobProcess
+from traceq.recorder.jobs import learning_notes
 from traceq.recorder.jobs.check_paths import _is_on_all_ranks
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
@@ -364,10 +365,11 @@ def test_a_value_that_does_not_take_effect_is_refused(tmp_path: Path, capsys: py
 def test_a_loop_whose_steps_differ_is_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def loop(notes: Notes, num_steps: int) -> None:
         model = torch.nn.Linear(4, 4)
-        optimizer = torch.optim.SGD(model.parameters())
+        optimizer, other = torch.optim.SGD(model.parameters()), torch.optim.SGD(model.parameters())
         for number in range(40):
-            for _ in range(1 + number % 5):
-                model(torch.ones(1, 4)).sum().backward()
+            model(torch.ones(1, 4)).sum().backward()
+            for _ in range(number % 5):
+                other.step()
             optimizer.step()
 
     recorded(tmp_path, loop)
@@ -378,8 +380,9 @@ def test_a_loop_whose_steps_differ_is_not_recorded(tmp_path: Path, capsys: pytes
 def test_a_loop_of_long_steps_says_while_it_is_learned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = iter(range(0, 10**6, 6))
-    monkeypatch.setattr(job_process, "monotonic", lambda: next(now))
+    now = iter(range(6, 10**6, 6))
+    monkeypatch.setattr(learning_notes, "monotonic", lambda: next(now))
+    monkeypatch.setattr(job_process, "LearningNotes", lambda: learning_notes.LearningNotes(_began_s=0.0))
     recorded(tmp_path, plain)
     lines = [line for line in capsys.readouterr().err.splitlines() if "learning" in line]
     backwards = [re.findall(r"(\d+) backward passes in (\d+) s", line)[0] for line in lines]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 
 __all__ = [
     "BACKWARD",
@@ -123,6 +123,6 @@ def _joined_batches(events: Sequence[str]) -> list[str]:
         if event == BACKWARD or event.startswith("O"):
             parts.append([])
     joined: list[str] = []
-    for part, _ in groupby(parts):
-        joined += [f"({' '.join(part)})*"] if part[-1:] == [BACKWARD] else part
+    for part, run in groupby(parts):
+        joined += [f"({' '.join(part)})*"] if part[-1:] == [BACKWARD] else chain.from_iterable(run)
     return joined
