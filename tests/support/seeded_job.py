@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.utils.checkpoint import checkpoint
 
-NUM_STEPS, FAILS_AT = 1_000, 30
+NUM_STEPS, FAILS_AT = 400, 30
 COMPILED = {
     "inductor": {},
     "aot_eager": {"backend": "aot_eager"},

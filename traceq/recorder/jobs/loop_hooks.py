@@ -290,12 +290,15 @@ class LoopHooks:
         return self._around(function, before)
 
     def _set_up(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the method by which every optimizer takes its parameters, which reports that the job is set up."""
+        """Return the method by which every optimizer takes its parameters; the job is set up once it has.
 
-        def before(*_: Any, **__: Any) -> None:
+        The first one imports what torch needs for it, for a second or more.
+        """
+
+        def after(*_: object) -> None:
             self._observer.optimizer_made()
 
-        return self._around(function, before)
+        return self._around(function, lambda *_, **__: 0, after)
 
     def _iterator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         loaders = self._loaders
