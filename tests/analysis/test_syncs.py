@@ -111,3 +111,21 @@ def test_syncs_that_only_the_module_tells_apart_name_it() -> None:
         True,
         False,
     ]
+
+
+def test_what_a_line_saves_is_what_all_of_its_syncs_save_together() -> None:
+    two, one = (syncs_of(modules_that_read(*numbers)).first[0].to_dicts() for numbers in ((0, 1), (0, 0)))
+    assert [(row["line"], row["num"]) for row in two] == [("model.py:143 forward", "2")]
+    assert two[0]["replay_ns"] == one[0]["replay_ns"] > 0
+    rows = [row["replay_ns"] for row in table(modules_that_read(0, 1), "syncs")]
+    assert len(rows) == 2
+    assert two[0]["replay_ns"] > max(rows)
+
+
+def test_allocations_are_counted_apart_and_named_by_all_of_their_calls() -> None:
+    rows = [step(0, 10_000), launch(5, 5, 1), kernel("gemm", 12, 5_000, 1)]
+    rows += [call(name, start, 300, start) for name, start in (("cudaFree", 100), ("cudaMalloc", 500))]
+    rows += [call("cudaStreamSynchronize", 1_000, 4_100, 9), launch(5_200, 5, 2), kernel("gemm", 5_300, 50, 2)]
+    report = syncs_of(build(*rows))
+    assert report.first[0].title == "Syncs per step: 1, and 2 allocations that wait"
+    assert {row["call"] for row in table(build(*rows), "syncs")} == {"cudaFree, cudaMalloc", "cudaStreamSynchronize"}

@@ -28,7 +28,13 @@ from traceq.analysis._wording import (
     values_words,
     with_step_headings,
 )
-from traceq.causes.removed_waits import alike_syncs, is_of_measurement, saved_without_alike, sync_keys
+from traceq.causes.removed_waits import (
+    alike_syncs,
+    is_of_measurement,
+    saved_without_alike,
+    saved_without_place,
+    sync_keys,
+)
 from traceq.causes.savings import Saving
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.ranks.job import Job
@@ -85,7 +91,7 @@ class SyncRow:
     wait for unrecorded work. `once`: why they do not recur in every step, "" if they may; `num_steps` counted steps
     have one; before these the rank returned memory to the driver `num_returned` times. By step: `steps_num`, how many;
     `steps_blocked_ns`, for how long they block, `steps_recorded_ns`, without waits for unrecorded work, and
-    `steps_saved_ns`.
+    `steps_saved_ns`. `place_saved_ns`: `replay_ns` without all syncs of this kind at this line, or by this op or call.
     """
 
     key: str = column("key")
@@ -111,6 +117,7 @@ class SyncRow:
     once: str = column("once")
     num_steps: int = column("steps with one", Unit.COUNT)
     num_returned: int = 0
+    place_saved_ns: int | None = None
     steps_num: tuple[int, ...] = ()
     steps_blocked_ns: tuple[int, ...] = ()
     steps_recorded_ns: tuple[int, ...] = ()
@@ -193,6 +200,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
     steps_num = np.bincount(cell, minlength=num_cells).reshape(-1, len(host))
     num_steps = np.count_nonzero(steps_num, axis=1).tolist()
     num, size, savings = groups.count(), groups.sum(waits.bytes), saved_without_alike(trace)
+    of_places = saved_without_place(trace)
     blocked_ns, wait_ns = groups.sum(waits.blocked), groups.sum(waits.wait)
     starved_ns, cost_ns = groups.sum(waits.starved), groups.sum(waits.cost)
     on_record = blocked_on_record(trace)
@@ -201,6 +209,10 @@ def _rows(trace: Trace) -> list[SyncRow]:
         np.bincount(cell, ns[in_steps], num_cells).reshape(-1, len(host)).astype(np.int64)
         for ns in (waits.blocked, on_record)
     )
+    calls: list[list[str]] = [[] for _ in num]
+    by_call = group([groups.group_ids, trace.events.name[waits.rows]])
+    for index, name in by_call.keys[np.argsort(by_call.first)].tolist():
+        calls[index].append(strings[name])
     allocates, captured_ns = allocates_once(trace), groups.sum(np.where(is_in_graph_capture(trace), waits.blocked, 0))
     measures, num_returned = is_of_measurement(trace), num_returned_before(trace)
     captures = [2 * ns > all_ns for ns, all_ns in zip(captured_ns, blocked_ns, strict=True)]
@@ -208,7 +220,6 @@ def _rows(trace: Trace) -> list[SyncRow]:
     for index, (kind_code, op_text, line_text, path, phase_number) in enumerate(groups.keys.tolist()):
         kind, op, line = SYNC_KINDS[kind_code], texts[op_text], texts[line_text]
         module_path, phase = paths[path] if path >= 0 else "", names[phase_number]
-        first = waits.rows[groups.first[index]]
         step_ns, step_recorded_ns = (
             round(int(ns[index].sum()) / len(host)) for ns in (steps_blocked_ns, steps_recorded_ns)
         )
@@ -219,7 +230,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 rank=trace.rank,
                 kind=kind,
                 op=op,
-                call="" if kind == _SCALAR else strings[trace.events.name[first]],
+                call="" if kind == _SCALAR else ", ".join(calls[index]),
                 phase=phase,
                 line=line,
                 module=module_path,
@@ -238,6 +249,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 once=_once(kind, allocates, is_capture=captures[index], is_measurement=bool(measures[index])),
                 num_steps=num_steps[index],
                 num_returned=num_returned,
+                place_saved_ns=None if label == _UNKNOWN else of_places[index].least_ns,
                 steps_num=tuple(steps_num[index].tolist()),
                 steps_blocked_ns=tuple(steps_blocked_ns[index].tolist()),
                 steps_recorded_ns=tuple(steps_recorded_ns[index].tolist()),
@@ -297,10 +309,7 @@ def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
 
 
 def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
-    """Return the syncs of a counted step by place, those that save most first; a title says so where there are none.
-
-    What several at a place save is not their sum, but at least what the best of them does.
-    """
+    """Return the syncs of a counted step by place, those that save most first; a title says so where there are none."""
     title = f"Syncs {per_step(job.ranks[0].steps)}" if job.ranks[0].steps.marked else "Syncs"
     if any(rank.lacks_device_rows for rank in job.ranks):
         return Table("syncs", f"{title}: not known, as the device's work is not recorded", (), ())
@@ -315,17 +324,27 @@ def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
             *place,
             num=values_words(_sums_by_step(alike), Unit.COUNT),
             step_blocked_ns=sum(row.step_blocked_ns for row in alike),
-            replay_ns=max((row.replay_ns for row in alike if row.replay_ns is not None), default=None),
+            replay_ns=max((row.place_saved_ns for row in alike if row.place_saved_ns is not None), default=None),
         )
         for place, alike in places.items()
     ]
-    of_ranks = [[row for row in in_steps if row.rank == rank.rank] for rank in job.ranks]
-    total = values_words([num for alike in of_ranks for num in _sums_by_step(alike) or [0]], Unit.COUNT)
+    allocations = [row for row in in_steps if row.kind == _ALLOC]
+    total = _num_words(job, [row for row in in_steps if row.kind != _ALLOC])
     is_on_cpu = all(row.kind == _SCALAR for row in in_steps)
     basis = " reads of a value on a CPU; on a device each would wait" if is_on_cpu else ""
+    if allocations:
+        basis = f", and {_num_words(job, allocations)} allocations that wait"
     worst = "; each on the rank where it costs most" if len(job.ranks) > 1 else ""
     view = Table.of("syncs", f"{title}: {total}{basis}{worst}", _PerStep, shown)
     return view.without("replay_ns") if is_on_cpu else view
+
+
+def _num_words(job: Job, rows: Sequence[SyncRow]) -> str:
+    """Return how many syncs some rows are in a step of a rank: `4`, `4 or 10`, `none`."""
+    of_ranks = ([row for row in rows if row.rank == rank.rank] for rank in job.ranks)
+    return (
+        values_words([num for alike in of_ranks for num in _sums_by_step(alike) or [0]], Unit.COUNT) if rows else "none"
+    )
 
 
 def _sums_by_step(rows: Sequence[SyncRow]) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +34,7 @@ __all__ = [
     "saved_without_alike",
     "saved_without_loader",
     "saved_without_pageable_copies",
+    "saved_without_place",
     "saved_without_syncs",
     "sync_keys",
 ]
@@ -107,11 +110,34 @@ def sync_keys(trace: Trace) -> tuple[str, ...]:
 @once_per_trace
 def saved_without_alike(trace: Trace) -> list[Saving]:
     """Return by how much replay shortens the mean counted step without each group of syncs but with all others."""
-    groups, call = alike_syncs(trace), host_waits(trace).call
-    removed = np.zeros((len(groups.keys), len(call)), np.bool_)
-    blocks = np.flatnonzero(kinds_of_waits(trace) >= 0)
-    removed[groups.group_ids[call[blocks]], blocks] = True
-    return replay_of(trace).saved_per_step(removed)
+    return replay_of(trace).saved_per_step(_waits_of(trace, alike_syncs(trace).group_ids))
+
+
+@once_per_trace
+def saved_without_place(trace: Trace) -> list[Saving]:
+    """Return for each group of `alike_syncs` what a step saves without all syncs of its kind, place and phase."""
+    groups, waits, saved = alike_syncs(trace), syncs(trace), saved_without_alike(trace)
+    if not groups.keys.size:
+        return saved
+    line, op = waits.origin.line, waits.origin.op
+    has_line, has_op = (np.array([bool(text) for text in waits.origin.texts])[each] for each in (line, op))
+    at = np.where(has_line, line, np.where(has_op, op, -1))
+    call = np.where(at < 0, trace.events.name[waits.rows], -1)
+    places = group([waits.kind, at, call, waits.phase])
+    place_of = places.group_ids[groups.first]
+    is_shared = np.bincount(place_of, minlength=len(places.keys)) > 1
+    removed = _waits_of(trace, places.group_ids)[is_shared]
+    of_shared = iter(replay_of(trace).saved_per_step(removed) if len(removed) else ())
+    of_place = [next(of_shared) if each else None for each in is_shared.tolist()]
+    return [of_place[place] or alone for place, alone in zip(place_of.tolist(), saved, strict=True)]
+
+
+def _waits_of(trace: Trace, group_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    """Return bool[G, H]: the host waits that a job could do without of each group of its syncs."""
+    call, blocks = host_waits(trace).call, np.flatnonzero(kinds_of_waits(trace) >= 0)
+    waits = np.zeros((int(group_ids.max(initial=-1)) + 1, len(call)), np.bool_)
+    waits[group_ids[call[blocks]], blocks] = True
+    return waits
 
 
 def saved_without_loader(trace: Trace, since_ns: int = np.iinfo(np.int64).min) -> Saving:
