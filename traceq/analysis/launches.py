@@ -234,7 +234,7 @@ def _launch_bound(trace: Trace, waits: _ShortWaits, tiny_pct: float) -> Finding:
         round(waited_ns / num),
         instead_of=("host_bound",),
         lead=f"launch-bound in {' and '.join(plain_phase(names[phase]) for phase in main)}: {_remedies(trace, main)}",
-        evidence=f"{format_value(tiny_pct, Unit.PERCENT)} of the kernels are shorter than their launch",
+        evidence=f"{format_value(tiny_pct, Unit.PERCENT)} of kernels are under 10 us, or shorter than their launch",
         gain=(0, round(waited_ns / num)),
     )
 
