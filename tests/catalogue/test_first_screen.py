@@ -101,7 +101,7 @@ def sum_of_counted(sheet: Sheet, name: str) -> int:
     return sum(
         int(row["num"] or 0) + int(row.get("num_kernels") or 0)
         for row in rows(sheet, name, f"{name}_steps")
-        if (row["rank"], row["step"]) in counted
+        if (row["rank"], row["step"]) in counted and row.get("kind") != "alloc"  # which are counted apart
     )
 
 

@@ -121,9 +121,9 @@ def saved_without_place(trace: Trace) -> list[Saving]:
         return saved
     line, op = waits.origin.line, waits.origin.op
     has_line, has_op = (np.array([bool(text) for text in waits.origin.texts])[each] for each in (line, op))
-    at = np.where(has_line, line, np.where(has_op, op, -1))
-    call = np.where(at < 0, trace.events.name[waits.rows], -1)
-    places = group([waits.kind, at, call, waits.phase])
+    text = np.where(has_line, line, np.where(has_op, op, -1))
+    call = np.where(text < 0, trace.events.name[waits.rows], -1)
+    places = group([waits.kind, text, call, waits.phase])
     place_of = places.group_ids[groups.first]
     is_shared = np.bincount(place_of, minlength=len(places.keys)) > 1
     removed = _waits_of(trace, places.group_ids)[is_shared]
