@@ -14,7 +14,7 @@ PLUGINS := xdist.plugin xdist.looponfail pytest_rerunfailures _hypothesis_pytest
 PYTEST_OPTIONS := -m pytest $(PLUGINS:%=-p %)
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD := 1
 
-.PHONY: demo test slow answers oldest lint fuzz recipes faults strategies bench causes jobs recordings whatif docs wheels clean
+.PHONY: demo test guard nightly slow answers oldest lint fuzz recipes faults strategies bench causes jobs recordings whatif docs wheels clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record a check, and one of known cost, on two CPU ranks and say what each costs
@@ -25,6 +25,14 @@ demo: $(VENV)/.demo ## record a check, and one of known cost, on two CPU ranks a
 
 test: lint ## lint, types, and every test but those of the targets below
 	$(BIN)/python $(PYTEST_OPTIONS) -n auto
+
+guard: $(VENV)/.test ## does a recording leave a job of any kind as it is? Part of the slow tests, which a change has to pass
+	$(BIN)/python $(PYTEST_OPTIONS) -n auto -m "slow or not slow" \
+	  tests/recorder/test_recording_changes_nothing.py tests/recorder/test_compiled_jobs.py tests/recorder/test_job_ends.py
+
+# All parts take a night. PARTS="slow faults" runs some; the rows of the others stay as they are.
+nightly: ## the long suites; what came of each goes into tests/nightly.md
+	$(PYTHON) tests/nightly.py $(PARTS)
 
 slow: $(VENV)/.test ## the slow tests, and the property tests with four times as many examples
 	$(BIN)/python $(PYTEST_OPTIONS) -n auto --hypothesis-profile all \
