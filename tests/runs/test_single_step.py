@@ -107,7 +107,7 @@ def test_an_unknown_step_is_refused_with_those_there_are() -> None:
 def test_ranks_that_lack_the_step_are_left_out_and_named() -> None:
     other = replace(build(step(0, 100, 4), op("aten::mm", 1, 2)), rank=1)
     result = only_step(Run("job", (two_steps(), other)), 5)
-    assert (result.ranks, result.caveats[-1].text) == ((0,), "no step 5 on ranks 1: they are left out")
+    assert (result.ranks, result.caveats[-1].text) == ((0,), "no step 5 on rank 1: left out")
 
 
 def test_show_says_which_step_it_is_about() -> None:

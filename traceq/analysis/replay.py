@@ -28,7 +28,7 @@ from traceq.frozen import frozen
 from traceq.intervals import span_index
 from traceq.model import Caveat, Run, Trace
 from traceq.report import Finding, Report, Table, column
-from traceq.units import Unit, format_range, format_ranks, format_value
+from traceq.units import Unit, format_range, format_value, name_ranks
 from traceq.whatif.best import best_changes
 from traceq.whatif.host_waits import WithoutSyncs
 from traceq.whatif.job_replay import CannotReplay, job_replay
@@ -137,7 +137,7 @@ def _refused(job: Job, parts: Sequence[_Rank]) -> tuple[Caveat, ...]:
     least, share, rank = max(refused, key=lambda each: each[:2])
     part = format_range(100 * least, 100 * share, Unit.PERCENT, grain=_GRAIN_PCT)
     most = f"{100 * MOST_UNREPLAYED:.0f} %"
-    on_ranks = f" of ranks {format_ranks([each.rank for *_, each in refused])}" if len(job.ranks) > 1 else ""
+    on_ranks = f" of {name_ranks([each.rank for *_, each in refused])}" if len(job.ranks) > 1 else ""
     text = (
         f"{part} of {the_step(rank.steps)}{on_ranks} cannot be replayed, more than {most}: nothing is said of what "
         "it would be without its syncs, communication or host time"

@@ -12,7 +12,7 @@ from traceq.errors import UsageFault
 from traceq.facts.timeline.single_step import cut_to_step
 from traceq.facts.timeline.steps import Steps, steps
 from traceq.model import Caveat, Flight, Run, Trace
-from traceq.units import format_ranks
+from traceq.units import format_ranks, name_ranks
 
 __all__ = ["only_step", "step_numbers", "with_step"]
 
@@ -42,7 +42,7 @@ def with_step(run: Run, number: int, numbers: Mapping[int, Collection[int]]) -> 
     cut = tuple(trace for trace in run.traces if trace.only is not None)
     by_rank = {trace.rank: trace for trace in cut}
     lacking = [rank for rank, of_rank in numbers.items() if number not in of_rank]
-    text = f"no step {number} on ranks {format_ranks(lacking)}: they are left out"
+    text = f"no step {number} on {name_ranks(lacking)}: left out"
     caveats = (Caveat("no_such_step", text),) if lacking else ()
     flights = tuple(_within(flight, by_rank[flight.rank]) for flight in run.flights if flight.rank in by_rank)
     return replace(run, traces=cut, flights=flights, caveats=(*run.caveats, *caveats))
