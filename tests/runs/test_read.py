@@ -14,7 +14,7 @@ import pytest
 from builder import Event, kernel, launch, op, step, world, write
 from terminal import traceq
 
-from traceq.errors import UnreadableInput
+from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Arm, Manifest, Run
 from traceq.runs.embedded_recording import Embedded, encode
 from traceq.runs.read import read
@@ -49,6 +49,14 @@ def test_a_folder_is_read_by_rank_from_the_metadata(job: Path) -> None:
     assert (run.ranks, codes(run)) == ((0, 1, 2), [])
     kernels = [(result["rank"], result["gpu_ns"]) for result in show_json(job)["kernels"]]
     assert kernels == [(0, 10_000), (1, 11_000), (2, 12_000)]
+
+
+def test_a_folder_of_a_folder_for_each_rank_is_a_job(tmp_path: Path) -> None:
+    for number in (0, 1):
+        rank(tmp_path / f"rank{number}" / f"host_{number}.pt.trace.json", number)
+    assert (read(tmp_path).ranks, read(tmp_path, ranks=[1]).ranks) == ((0, 1), (1,))
+    with pytest.raises(UsageFault, match="no trace of rank 7; expected ranks 0-1"):
+        read(tmp_path, ranks=[7])
 
 
 def test_the_manifest_of_a_recording_tells_the_host_where_the_profiler_does_not(tmp_path: Path) -> None:

@@ -238,19 +238,24 @@ def is_trace_file(path: Place) -> bool:
 
 
 def trace_files(folder: Place, ranks: Collection[int] | None = None) -> list[Place]:
-    """Return the trace files of a folder by name, without those whose name gives a rank that is not in `ranks`."""
-    files = [file for file in _by_name(folder) if is_trace_file(file)]
+    """Return the trace files of a folder by name, or of its folders `rank0`, `rank1` ... where it has none itself.
 
-    def is_selected(file: Place) -> bool:
-        rank = rank_in_name(file.name)
-        return ranks is None or rank is None or rank in ranks
+    Without those whose name gives a rank that is not in `ranks`.
+    """
+    return [file for rank, file in _named_files(folder) if ranks is None or rank is None or rank in ranks]
 
-    return [file for file in files if is_selected(file)]
+
+def _named_files(folder: Place) -> list[tuple[int | None, Place]]:
+    """Return the trace files of a folder, each with the rank that its name, or that of its own folder, gives."""
+    names = [(rank_in_name(path.name), path) for path in _by_name(folder)]
+    files = [(rank, path) for rank, path in names if is_trace_file(path)]
+    of_ranks = [(rank, path) for rank, path in names if rank is not None and path.is_dir()]
+    return files or [(rank, file) for rank, path in of_ranks for file in _by_name(path) if is_trace_file(file)]
 
 
 def _ranks_in(folder: Place) -> list[int]:
     """Return the ranks that the names of the trace files of a folder give."""
-    return [rank for file in trace_files(folder) if (rank := rank_in_name(file.name)) is not None]
+    return [rank for rank, _ in _named_files(folder) if rank is not None]
 
 
 def read_one(file: Place, *, strict: bool) -> Trace:
