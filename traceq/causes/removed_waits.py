@@ -116,20 +116,14 @@ def saved_without_alike(trace: Trace) -> list[Saving]:
 @once_per_trace
 def saved_without_place(trace: Trace) -> list[Saving]:
     """Return for each group of `alike_syncs` what a step saves without all syncs of its kind, place and phase."""
-    groups, waits, saved = alike_syncs(trace), syncs(trace), saved_without_alike(trace)
-    if not groups.keys.size:
-        return saved
+    groups, waits = alike_syncs(trace), syncs(trace)
     line, op = waits.origin.line, waits.origin.op
-    has_line, has_op = (np.array([bool(text) for text in waits.origin.texts])[each] for each in (line, op))
+    has_line, has_op = (np.array([bool(text) for text in waits.origin.texts], np.bool_)[each] for each in (line, op))
     text = np.where(has_line, line, np.where(has_op, op, -1))
     call = np.where(text < 0, trace.events.name[waits.rows], -1)
     places = group([waits.kind, text, call, waits.phase])
-    place_of = places.group_ids[groups.first]
-    is_shared = np.bincount(place_of, minlength=len(places.keys)) > 1
-    removed = _waits_of(trace, places.group_ids)[is_shared]
-    of_shared = iter(replay_of(trace).saved_per_step(removed) if len(removed) else ())
-    of_place = [next(of_shared) if each else None for each in is_shared.tolist()]
-    return [of_place[place] or alone for place, alone in zip(place_of.tolist(), saved, strict=True)]
+    saved = replay_of(trace).saved_per_step(_waits_of(trace, places.group_ids))
+    return [saved[place] for place in places.group_ids[groups.first].tolist()]
 
 
 def _waits_of(trace: Trace, group_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
