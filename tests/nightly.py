@@ -29,7 +29,7 @@ tests is finished once that part has run on it.
 """
 
 
-def run(part: str) -> str:
+def run(part: str, commit: str) -> str:
     """Run a part, its output on the terminal, and return its row."""
     began = time.monotonic()
     process = subprocess.Popen(["make", part], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -43,7 +43,7 @@ def run(part: str) -> str:
     result = f"exit {code}: {last}" if code else last
     minutes = (time.monotonic() - began) / 60
     now = datetime.now(UTC)
-    return f"| {part} | {result.replace('|', '/')[:120]} | {minutes:.1f} min | {_commit()} | {now:%Y-%m-%d %H:%M} |"
+    return f"| {part} | {result.replace('|', '/')[:120]} | {minutes:.1f} min | {commit} | {now:%Y-%m-%d %H:%M} |"
 
 
 def _commit() -> str:
@@ -60,8 +60,9 @@ def main() -> int:
     parts = parser.parse_args().parts or PARTS
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    commit = _commit()  # before the report is written, which is no change of what is run
     for part in parts:
-        rows[part] = run(part)
+        rows[part] = run(part, commit)
         REPORT.write_text(HEAD + "".join(f"{rows[each]}\n" for each in PARTS if each in rows), encoding="utf-8")
     return int(any("| exit " in rows[part] for part in parts))
 
