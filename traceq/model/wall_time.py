@@ -12,7 +12,7 @@ from traceq.units import Unit, format_value
 
 __all__ = ["NOTABLE_PCT", "OTHER_STEPS", "WallPart", "WallTime", "WorkKind"]
 
-WorkKind = tuple[Literal["checkpoint", "epoch", "evaluation", "other", "pause", "rollout"], ...]
+WorkKind = tuple[Literal["checkpoint", "collection", "epoch", "evaluation", "other", "pause", "rollout"], ...]
 """What an irregular step does besides what regular ones do."""
 
 OTHER_STEPS: WorkKind = ("other",)
@@ -24,6 +24,7 @@ NOTABLE_PCT = 10.0
 _KEY = "wall_time"
 _NAMES = {
     "checkpoint": ("checkpoint", "checkpoints"),
+    "collection": ("garbage collection", "garbage collections"),
     "epoch": ("epoch start", "epoch starts"),
     "evaluation": ("evaluation", "evaluations"),
     "other": ("other step", "other steps"),
@@ -149,7 +150,8 @@ class WallTime:
         named = [part for part in self.training if self.share_pct(part) >= _SMALL_PCT]
         shares = [f"{format_value(self.share_pct(part), Unit.PERCENT)} is {part.counted_text}" for part in named]
         of_rank = f" of rank {self.rank}" if self.num_ranks > 1 else ""
-        where = f"Of {format_value(self.training_ns, Unit.NS)} of training{of_rank}, {' and '.join(shares)}"
+        listed = " and ".join(filter(None, (", ".join(shares[:-1]), shares[-1])))
+        where = f"Of {format_value(self.training_ns, Unit.NS)} of training{of_rank}, {listed}"
         return f"{where}{self._throughput}.{self._remedy}"
 
     @property

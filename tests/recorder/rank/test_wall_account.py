@@ -97,6 +97,32 @@ def test_a_pause_without_an_event_is_told_from_the_steps_around_it() -> None:
     assert (parts["regular"], parts["pause"]) == (1_100, 1_900)
 
 
+def test_a_step_is_no_pause_that_is_as_long_as_others_of_its_arm() -> None:
+    job = Job()
+    account = WallAccount(clock=lambda: job.now_ns)
+
+    def recorded() -> Generator[str, None, None]:
+        for arm in [*("fast", "slow") * 20, "fast"]:
+            yield arm
+            account.classify(None)
+
+    for arm in account.around(recorded(), job.phases):
+        job.now_ns += 1_000 if arm == "slow" else 100
+    assert [(part.name, part.num) for part in account_of(account).training] == [("regular", 41)]
+
+
+@pytest.mark.parametrize(("collected_ns", "name"), [(1_500, "collection"), (500, "pause")])
+def test_a_pause_in_which_garbage_is_collected_is_a_collection(collected_ns: int, name: str) -> None:
+    job = Job()
+    account = WallAccount(clock=lambda: job.now_ns, take_lines=lambda: Counter(["train.py:3 step"]))
+    steps = [*[plain(None, 100)] * 10, plain(None, 2_000)]
+    for number, _ in enumerate(account.around(job.recorded(account, steps), job.phases)):
+        job.now_ns += steps[number][1] if number < len(steps) else 0
+        account.collector.collected_ns += collected_ns if number == 10 else 0
+    irregular = [(part.name, part.line) for part in account_of(account).training if part.name != "regular"]
+    assert irregular == [(name, "train.py:3 step" if name == "pause" else "")]
+
+
 def test_compiling_in_a_step_is_none_of_it() -> None:
     parts = by_name(account_of(Job().run([plain(None, 100)] * 8 + [(None, 400, 300, False)])))
     assert (parts["regular"], parts["recompiling"]) == (900, 300)

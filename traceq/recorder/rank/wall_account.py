@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from traceq.model import WallPart, WallTime, WorkKind
 from traceq.recorder.process.world import World
@@ -29,12 +30,27 @@ _MOST_BEFORE_NS = 60 * 10**9
 
 @dataclass(slots=True)
 class _Work:
-    """Irregular steps of a kind; `lines` where the main thread was found in them."""
+    """Steps of a kind, with `size` backward passes; `lines` where the main thread was found in irregular ones."""
 
     num: int = 0
     size: int = 0
     ns: int = 0
     lines: Counter[str] = field(default_factory=Counter)
+
+    def ns_of(self, size: int) -> int:
+        """Return how long steps with so many backward passes take."""
+        return self.ns * size // max(self.size, 1)
+
+
+class Collector(Protocol):
+    """What measures garbage collections: for how long together, so far."""
+
+    collected_ns: int
+
+
+@dataclass(slots=True)
+class _NoCollector:
+    collected_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -42,7 +58,8 @@ class WallAccount:
     """Time since `at_ns`, as far as it was charged to a part; whoever ends a part charges it.
 
     `compiled_ns` returns how long torch has compiled so far, which is a part of its own. `take_lines` returns where the
-    main thread was found in the step that ends.
+    main thread was found in the step that ends. `collector` measures garbage collections while steps are timed. A step
+    is as long as others of its arm.
     """
 
     at_ns: int = field(default_factory=time.perf_counter_ns)
@@ -51,15 +68,16 @@ class WallAccount:
     begin_step: Callable[[int], object] = int
     take_lines: Callable[[], Counter[str]] = Counter
     before_ns: int = 0
+    collector: Collector = field(default_factory=_NoCollector)
     _parts: Counter[str] = field(default_factory=Counter)
-    _num_regular: int = 0
-    _regular_size: int = 0  # backward passes in regular steps
-    _regular_ns: int = 0
+    _arm: str = ""  # which the step runs
+    _regular: dict[str, _Work] = field(default_factory=lambda: {"": _Work()})  # by arm
     _works: dict[str, _Work] = field(default_factory=dict)
     _step_ns: int | None = None  # of the step that has ended, and is in no part yet
     _num_since: Counter[str] = field(default_factory=Counter)  # steps since the last one of a kind
     _longest: Counter[str] = field(default_factory=Counter)  # most steps between two of a kind
     _charged_compiled_ns: int = 0
+    _began_collected_ns: int = 0
     _is_closed: bool = False
 
     def charge(self, part: str) -> None:
@@ -76,9 +94,11 @@ class WallAccount:
         with closing(steps):
             for arm in steps:
                 if self._step_ns is not None:  # its loop tells no kinds
-                    self._charge_step(("regular",), 1)
+                    self.classify(None)
                 self.charge("recording")
-                self.begin_step(self.usual_ns)
+                self._arm, regular = arm, self._regular.setdefault(arm, _Work())
+                self.begin_step(regular.ns // (regular.num or 1))
+                self._began_collected_ns = self.collector.collected_ns
                 yield arm
                 if phases.profiling or self._is_closed:
                     self.take_lines()
@@ -91,17 +111,28 @@ class WallAccount:
 
         `size`: its backward passes, to which the time of steps is proportional where their numbers of batches differ.
         """
-        is_long = self._num_regular >= _FIRST_STEPS and (self._step_ns or 0) > _LONG * self._usual_ns_of(size)
-        self._charge_step(kind or (("pause",) if is_long else ("regular",)), size)
+        if (ns := self._step_ns) is None:
+            return
+        self._step_ns = None
+        if compiled_ns := self._compiled_of(ns):
+            self._parts["recompiling"] += compiled_ns
+            ns -= compiled_ns
+        lines, regular = self.take_lines(), self._regular[self._arm]
+        for each in self._num_since:
+            self._num_since[each] += 1
+        if kind is None and regular.num >= _FIRST_STEPS and ns > _LONG * regular.ns_of(size):
+            is_collection = 2 * (self.collector.collected_ns - self._began_collected_ns) > ns
+            kind = ("collection",) if is_collection else ("pause",)
+        if kind is None:
+            regular.num += 1
+            regular.size += size
+            regular.ns += ns
+        else:
+            self._add_irregular("+".join(kind), size, ns, lines)
 
     def close(self) -> None:
         """Leave out what follows: it is the recording's."""
         self._is_closed = True
-
-    @property
-    def usual_ns(self) -> int:
-        """Mean regular step."""
-        return self._regular_ns // max(self._num_regular, 1)
 
     @property
     def holds_whole_cycles(self) -> bool:
@@ -110,8 +141,8 @@ class WallAccount:
         Before any notable work: whether steps have taken twice as long as what came before the first of them, since an
         agent that acts before it trains will act again.
         """
-        training_ns = self._regular_ns + sum(work.ns for work in self._works.values())
-        cyclic = self._works.keys() - {"pause"}  # a busy machine makes pauses, too
+        training_ns = self._all_regular.ns + sum(work.ns for work in self._works.values())
+        cyclic = self._works.keys() - {"collection", "pause"}  # a busy machine makes pauses, too
         largest = max(cyclic, key=lambda kind: self._works[kind].ns, default="")
         if not largest or self._works[largest].ns < _NOTABLE * training_ns:
             return training_ns >= 2 * min(self.before_ns, _MOST_BEFORE_NS)
@@ -123,54 +154,40 @@ class WallAccount:
 
         The regular steps have, of each irregular one, as much as a regular one takes.
         """
-        irregular, in_irregular_ns = [], 0
+        irregular, in_irregular_ns, usual = [], 0, self._all_regular
         for kind, work in self._works.items():
-            as_usual_ns = min(self._usual_ns_of(work.size), work.ns)
+            as_usual_ns = min(usual.ns_of(work.size), work.ns)
             in_irregular_ns += as_usual_ns
             line, num = work.lines.most_common(1)[0] if work.lines else ("", 0)
             pct = 100 * num / max(work.lines.total(), 1)
             irregular.append(WallPart(kind, work.ns - as_usual_ns, work.num, line, pct))
-        regular = WallPart("regular", self._regular_ns + in_irregular_ns, self._num_regular)
+        regular = WallPart("regular", usual.ns + in_irregular_ns, usual.num)
         others = [WallPart(name, ns) for name, ns in self._parts.items() if ns]
-        num_steps = self._num_regular + sum(work.num for work in self._works.values())
+        num_steps = usual.num + sum(work.num for work in self._works.values())
         return WallTime(
             parts=(regular, *irregular, *others),
             rank=rank,
             num_ranks=num_ranks,
             samples=round(num_steps * samples_per_step),
-            regular_samples=round(self._num_regular * samples_per_step),
-            regular_ns=self._regular_ns,
+            regular_samples=round(usual.num * samples_per_step),
+            regular_ns=usual.ns,
             renewed_workers=renewed_workers,
         )
 
-    def _usual_ns_of(self, size: int) -> int:
-        """Return how long regular steps with so many backward passes take."""
-        return self._regular_ns * size // max(self._regular_size, 1)
-
-    def _charge_step(self, kind: WorkKind | tuple[str, ...], size: int) -> None:
-        """Add the step that has ended, if it is in no part yet, to a kind; torch's compiling in it is another."""
-        if (ns := self._step_ns) is None:
-            return
-        self._step_ns = None
-        if compiled_ns := self._compiled_of(ns):
-            self._parts["recompiling"] += compiled_ns
-            ns -= compiled_ns
-        lines = self.take_lines()
-        for each in self._num_since:
-            self._num_since[each] += 1
-        if kind == ("regular",):
-            self._num_regular += 1
-            self._regular_size += size
-            self._regular_ns += ns
-            return
-        name = "+".join(kind)
+    def _add_irregular(self, name: str, size: int, ns: int, lines: Counter[str]) -> None:
         work = self._works.setdefault(name, _Work())
         work.num += 1
         work.size += size
         work.ns += ns
-        work.lines.update(lines)
-        self._longest[name] = max(self._longest[name], self._num_since[name] or self._num_regular)
+        if name != "collection":  # the thread is found nowhere else until one has ended
+            work.lines.update(lines)
+        self._longest[name] = max(self._longest[name], self._num_since[name] or self._all_regular.num)
         self._num_since[name] = 0
+
+    @property
+    def _all_regular(self) -> _Work:
+        works = self._regular.values()
+        return _Work(*(sum(getattr(work, part) for work in works) for part in ("num", "size", "ns")))
 
     def _passed_ns(self) -> int:
         now_ns = self.clock()

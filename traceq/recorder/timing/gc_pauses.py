@@ -22,6 +22,10 @@ _CALL_BYTES = 40
 _COLLECT = "collect"
 
 
+_NONE: dict[str, tuple[int, int]] = {}
+"""Kinds of a step without a collection; nobody writes into it."""
+
+
 @dataclass(slots=True)
 class StepPauses:
     """Collections of one step: number and ns by kind; `allocated`: objects that the collector counted, less freed ones.
@@ -37,12 +41,15 @@ class GcPauses:
     """Measures the collections of the whole process between `start` and `stop`, whichever thread they run on.
 
     They hold the interpreter's lock, so every thread that runs Python waits. The collector itself stays as it is.
+    `collected_ns`: how long all of them took.
     """
 
-    __slots__ = ("_base", "_began_ns", "_is_measuring", "_kind", "_step")
+    __slots__ = ("_allocated", "_base", "_began_ns", "_is_measuring", "_kind", "_kinds", "collected_ns")
 
     def __init__(self) -> None:
-        self._step = StepPauses()
+        self.collected_ns = 0
+        self._kinds: dict[str, tuple[int, int]] = {}
+        self._allocated = 0
         self._base = self._began_ns = 0
         self._kind = ""
         self._is_measuring = False
@@ -59,22 +66,26 @@ class GcPauses:
 
     def take(self) -> StepPauses:
         """Return the collections since the last call."""
-        step, self._step = self._step, StepPauses()
+        kinds = _NONE
+        if self._kinds:
+            kinds, self._kinds = self._kinds, {}
         count = gc.get_count()[0]
-        step.allocated = step.allocated + count - self._base if gc.isenabled() else 0
-        self._base = count
-        return step
+        allocated = self._allocated + count - self._base if gc.isenabled() else 0
+        self._base, self._allocated = count, 0
+        return StepPauses(kinds, allocated)
 
     def _on_collection(self, event: str, info: dict[str, Any]) -> None:
         if event == "start":
             caller, count = sys._getframe().f_back, gc.get_count()[0]
             line = _user_line(caller) if _is_explicit(caller, count) else ""
-            self._step.allocated += count - self._base
+            self._allocated += count - self._base
             self._base, self._kind, self._is_measuring = 0, pause_kind(info["generation"], line), True
             self._began_ns = perf_counter_ns()
         elif self._is_measuring:  # else it had begun before the start
-            num, total_ns = self._step.kinds.get(self._kind, (0, 0))
-            self._step.kinds[self._kind] = num + 1, total_ns + perf_counter_ns() - self._began_ns
+            ns = perf_counter_ns() - self._began_ns
+            num, total_ns = self._kinds.get(self._kind, (0, 0))
+            self._kinds[self._kind] = num + 1, total_ns + ns
+            self.collected_ns += ns
             self._is_measuring = False
 
 

@@ -43,26 +43,26 @@ _Mark = tuple[int, int, torch.cuda.Event | None, Peak | None, Taken, StepPauses]
 class Stopwatch:
     """Marks of the ends of steps, and the times between them.
 
-    In its `with` block, phases are timed by device events, too, and garbage collections are measured.
+    In its `with` block, phases are timed by device events, too, and `collector` measures garbage collections.
     """
 
-    __slots__ = ("_is_cuda", "_marks", "_pauses", "_phases", "_resumed", "device")
+    __slots__ = ("_is_cuda", "_marks", "_phases", "_resumed", "collector", "device")
 
     def __init__(self, device: torch.device, phases: Phases) -> None:
         self.device = device
         self._is_cuda = device.type == "cuda"
         self._phases = phases
-        self._pauses = GcPauses()
+        self.collector = GcPauses()
         self._marks: list[_Mark] = []
         self._resumed: dict[int, tuple[int, int]] = {}  # where the step after a mark began later: wall and CPU time
 
     def __enter__(self) -> Stopwatch:
         self._phases.event = partial(_event, self.device) if self._is_cuda else None
-        self._pauses.start()
+        self.collector.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pauses.stop()
+        self.collector.stop()
         self._phases.event = None
 
     def mark(self, *, half_ended: bool = True) -> None:
@@ -77,12 +77,12 @@ class Stopwatch:
             if event is None:
                 raise RecordingFailed(CAPTURED_STEP)
             peak = read_peak(self.device) if half_ended else NO_PEAK
-        taken = perf_counter_ns(), thread_time_ns(), event, peak, self._phases.take(), self._pauses.take()
+        taken = perf_counter_ns(), thread_time_ns(), event, peak, self._phases.take(), self.collector.take()
         self._marks.append(taken)
 
     def resume(self) -> None:
         """Begin the next step now on the host: what happened since the last mark belongs to no step."""
-        self._pauses.take()
+        self.collector.take()
         cpu_ns = thread_time_ns()
         self._resumed[len(self._marks) - 1] = (perf_counter_ns(), cpu_ns)
 

@@ -54,6 +54,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     clocks: list[ClocksLine] = []
     cores: list[CoresLine] = []
     stopwatch = Stopwatch(rank.world.device, rank.phases)
+    rank.account.collector = stopwatch.collector
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, stopwatch:
         warm_up = yield from _warm_up(rank, stopwatch)
         rank = rank.remaining
