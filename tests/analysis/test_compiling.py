@@ -16,7 +16,7 @@ from made_sides import MANIFEST
 from oracle.spans import clip, measure
 from paths import FIXTURES
 
-from traceq.analysis.registry import analyze
+from traceq.analysis.registry import analyze, sheet
 from traceq.kineto.read import read_trace
 from traceq.model import Run, Timings, Trace
 from traceq.report import Finding
@@ -42,6 +42,17 @@ def test_most_steps_that_recompile_are_a_finding_with_what_it_takes() -> None:
     (finding,) = findings_on(["0/3"], ["0/4"], [], ["0/5"])
     assert (finding.code, finding.severity, finding.ns) == ("recompiles", "high", 45_000)
     assert "frame 0 again in 3 of 4 traced steps" in finding.text
+
+
+def test_a_host_that_takes_no_time_still_compiles() -> None:
+    rows: list[Event] = [step(0, 100_000)]
+    rows += [launch(10, 5, 1), kernel("gemm", 20, 5_000, 1), op("dynamo", 5_100, 60_000)]
+    rows += [annotation("dynamo_data: compile_id=0/0", 5_101, 1), op("aten::relu", 65_200, 24_000)]
+    rows += [launch(89_300, 5, 2), kernel("gemm", 89_310, 10_000, 2)]
+    findings = {each.code: each for each in sheet(Run("", (build(*rows),))).leads}
+    assert findings["compiling"].severity == "high"
+    host_bound = findings["host_bound"]
+    assert host_bound.gain == (29_990_000, 29_990_000)  # what is left is 60 ms of compiling, a launch and 10 ms of gemm
 
 
 def test_severity_is_that_of_the_part_of_the_steps() -> None:

@@ -182,7 +182,7 @@ class LostTime:
         where = f"{self._basis}{self._in_first(category)}{self._after_cold_start(category)}{beside}"
         text = f"{category_term(category)}, {time}{in_brackets(share, range_of_steps(ns))}{where}{says}"
         places = host_words(self.host_causes, mean_ns, makes_own_batches=self.makes_own_batches)
-        gain = (0, round(mean_ns)) if saving is None else (saving.least_ns, saving.most_ns)
+        gain = (0, round(max(mean_ns - once_ns, 0.0))) if saving is None else (saving.least_ns, saving.most_ns)
         is_alone = len(self.job.ranks) < self.job.ranks[0].world_size  # its waits would be others' transfers
         is_known = category not in (EXPOSED_WAIT, _EXPOSED) or (saving is not None and not is_alone)
         return Finding(

@@ -29,7 +29,7 @@ from traceq.units import Unit, format_value
 POSITION = 32
 
 _LEAST_PCT, _HIGH_PCT = 5.0, 30.0
-"""Percentages of the steps from which compiling is told, and from which recompiling is severe."""
+"""Percentages of the steps from which compiling is told, and from which it questions the rest."""
 _TOP = 5
 _NAMED = "TORCH_LOGS=recompiles names the guard"
 _SIZES = "try dynamic=True, mark_dynamic or padding to a few sizes"
@@ -165,7 +165,7 @@ def _finding(rank: _Compiling, recorded: Sequence[Recompiled]) -> Finding:
     if not rank.num_again:
         often = "once" if rank.num == 1 else f"{rank.num} times"
         lead = f"compiling {rank.functions} takes {rank.words}"
-        return Finding("compiling", "medium", f"{lead}, {often}: trace later steps", rank.ns, lead=lead)
+        return Finding("compiling", _severity(rank.pct), f"{lead}, {often}: trace later steps", rank.ns, lead=lead)
     text = (
         f"torch.compile compiles {_recorded_functions(recorded) or rank.functions} again in {rank.num_again} of "
         f"{rank.num_steps} traced steps, {rank.words}: {_recorded_reason(recorded) or rank.reason}"

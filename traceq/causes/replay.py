@@ -22,11 +22,12 @@ from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.stream_waits import stream_waits
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
+from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.launch_threads import ThreadChains, thread_chains
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.grouping import inverse
-from traceq.intervals import contains, span_index, spans
+from traceq.intervals import contains, measure_within, span_index, spans
 from traceq.model import Trace
 
 __all__ = ["Play", "Replay", "replay_of"]
@@ -151,8 +152,10 @@ class Replay:
 
     @cached_property
     def without_host_time(self) -> Saving:
-        """What the mean counted step saves if its `host_time` takes no time."""
-        return self._savings([(self.host_time, 0)])[0]
+        """What the mean counted step saves if its `host_time` takes no time but that in which it compiles."""
+        edges, compiles = self.graph.edges, compiling(self.trace)
+        began_ns, ended_ns = (self.time_ns[nodes[self.host_time]] for nodes in (edges.source, edges.target))
+        return self._savings([(self.host_time, measure_within(compiles, began_ns, ended_ns))])[0]
 
     def with_shorter_work(self, cases: Sequence[NDArray[np.int64]]) -> list[Saving]:
         """Return what the mean counted step saves if its device work takes no longer than `cases` int64[D] ns each."""
