@@ -187,7 +187,12 @@ def _run(job: Job, account: WallAccount, steps: list[Step]) -> WallAccount:
 
 
 def test_a_line_is_that_of_the_step_in_which_it_was_met() -> None:
-    job, lines = Job(), iter([Counter(a=1), Counter(b=3, c=1), Counter(d=9)])
-    account = WallAccount(clock=lambda: job.now_ns, take_lines=lambda: next(lines))
+    job, lines, met = Job(), iter([Counter(a=1), Counter(b=3, c=1), Counter(d=9)]), Counter[str]()
+
+    def begin_step(_: int) -> None:
+        met.clear()
+        met.update(next(lines, {}))
+
+    account = WallAccount(clock=lambda: job.now_ns, begin_step=begin_step, take_lines=lambda: met)
     _run(job, account, [plain(None, 100), plain(("checkpoint",), 900), plain(None, 100)])
     assert WallPart("checkpoint", 800, 1, "b", 75) in account_of(account).parts

@@ -83,7 +83,7 @@ def test_a_profiled_switch_is_a_range_of_the_profiler() -> None:
             phases.switch(name)
     names = [event.name for event in profiler.events() or []]
     assert [name for name in names if name in ("forward", "backward")] == ["forward", "backward"]
-    assert list(phases.times(phases.take())[0]) == ["forward", "backward"]
+    assert list(phases.take()[0]) == ["forward", "backward"]
 
 
 def test_profiled_and_untimed_phases_record_no_event(device: list[float]) -> None:
@@ -100,7 +100,7 @@ def test_profiled_and_untimed_phases_record_no_event(device: list[float]) -> Non
     phases.profiling = False
     with phases("forward"):
         pass
-    assert phases.times(phases.take())[1] == []
+    assert phases.take()[1] == []
 
 
 def test_without_a_device_there_is_no_time_of_one_and_the_peak_is_that_of_the_process() -> None:

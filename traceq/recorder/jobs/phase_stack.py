@@ -12,26 +12,23 @@ from time import perf_counter_ns
 from traceq.recorder.jobs.step_pattern import FORWARDS
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.progress_counters import PHASES_ENTERED, ProgressCounters
-from traceq.recorder.spec.phases import Phases, Switch
+from traceq.recorder.spec.phases import Phases
 
 __all__ = ["PhaseStack"]
 
 _BACKWARD, _COMPILING = "backward", "compiling"
 _OF_BACKWARD = ("forward", "no_grad_forward", "autograd_grad")
 """Phases that are none inside a backward."""
-_ADDED_UP = 4096
-"""Phases that are listed before they are added up: a job may go over to inference, and never begin another step."""
 
 
 class PhaseStack:
     """Phases that have begun, of which the last is open. Until `time` is called it only keeps their names.
 
     A phase may begin with an event of the loop; `begin_step` is called before it if that event begins a step. Inside a
-    phase of the same event it is none: a loader or a model that contains another. Lines are repeated in place of calls,
-    which cost more, as in `LoopHooks`.
+    phase of the same event it is none: a loader or a model that contains another.
     """
 
-    __slots__ = ("_begin_step", "_compiles_since_ns", "_log", "_open", "_phases", "_tracker", "compiled_ns", "counters")
+    __slots__ = ("_begin_step", "_compiles_since_ns", "_open", "_phases", "_tracker", "compiled_ns", "counters")
 
     def __init__(self, tracker: StepTracker, begin_step: Callable[[], None]) -> None:
         self.counters = ProgressCounters("", 0)
@@ -40,33 +37,26 @@ class PhaseStack:
         self._tracker = tracker
         self._begin_step = begin_step
         self._phases: Phases | None = None
-        self._log: Callable[[Switch], None] | None = None  # what this step calls in place of `self._phases.switch`
         self._open: list[tuple[str, str]] = []  # names and events
 
     def time(self, phases: Phases | None) -> None:
-        """Time these phases from here on, or none. What they do with a switch is asked again where a step begins."""
-        self._phases, self._log = phases, None if phases is None else phases.log
+        """Time these phases from here on, or none."""
+        self._phases = phases
 
     def begin(self, name: str, event: str = "") -> int:
         """Interrupt the current phase by this one; return the depth at which `end` ends it."""
         depth = len(self._open)
-        entered = self.counters.cells[PHASES_ENTERED] = self.counters.cells[PHASES_ENTERED] + 1
-        if entered % _ADDED_UP == 0 and self._phases is not None:
-            self._phases.add_up()
-            self.time(self._phases)
+        self.counters.cells[PHASES_ENTERED] += 1
         if depth and name in _OF_BACKWARD and self._is_backward():
             return depth
         if event and not (depth and self._is_open(event)) and self._tracker.add(event):
             if depth and self._phases is not None:
                 self._phases.switch("")
             self._begin_step()  # what it does belongs to no phase
-            self.time(self._phases)
         if name == _COMPILING:
             self._compiles_since_ns = perf_counter_ns()
         self._open.append((name, event))
-        if self._log is not None:
-            self._log((name, perf_counter_ns(), None))
-        elif self._phases is not None:
+        if self._phases is not None:
             self._phases.switch(name)
         return depth
 
@@ -76,11 +66,8 @@ class PhaseStack:
             if self._open[depth][0] == _COMPILING:
                 self.compiled_ns += perf_counter_ns() - self._compiles_since_ns
             del self._open[depth:]
-            name = self._open[-1][0] if depth else ""
-            if self._log is not None:
-                self._log((name, perf_counter_ns(), None))
-            elif self._phases is not None:
-                self._phases.switch(name)
+            if self._phases is not None:
+                self._phases.switch(self._open[-1][0] if depth else "")
 
     def is_inside_model(self) -> bool:
         """Return whether a forward with an event of its own has begun, or a backward."""

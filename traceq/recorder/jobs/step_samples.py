@@ -45,6 +45,8 @@ class StepSamples:
         """Note that a step begins, on the thread that is sampled."""
         if not self._loop:
             self._loop = _places(sys._getframe())
+        if self._lines:
+            self._lines = Counter()
         self._long_ns, self._has_departed = _LONG * usual_ns, False
         self._began_ns = perf_counter_ns()
 
@@ -55,11 +57,9 @@ class StepSamples:
             self._lines = Counter([line] if (line := self._line(sys._getframe())) else [])
 
     def take(self) -> Counter[str]:
-        """Return how often each line was met in the step that ends; no other is sampled until it begins."""
+        """Return how often each line was met in the step that has ended; no other is sampled until it begins."""
         self._began_ns = None
-        lines = self._lines
-        if lines:
-            self._lines = Counter()
+        lines, self._lines = self._lines, Counter()
         return lines
 
     def stop(self) -> None:

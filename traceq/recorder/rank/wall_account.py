@@ -30,12 +30,17 @@ _MOST_BEFORE_NS = 60 * 10**9
 
 @dataclass(slots=True)
 class _Work:
-    """Steps of a kind, with `size` backward passes; `lines` where the main thread was found in irregular ones."""
+    """Steps of a kind, with `size` backward passes; `lines` where the main thread was found in irregular ones.
+
+    Of irregular ones also the number of the last, among all steps, and the most from one to the next.
+    """
 
     num: int = 0
     size: int = 0
     ns: int = 0
     lines: Counter[str] = field(default_factory=Counter)
+    last: int = 0
+    longest: int = 0
 
     def ns_of(self, size: int) -> int:
         """Return how long steps with so many backward passes take."""
@@ -58,8 +63,8 @@ class WallAccount:
     """Time since `at_ns`, as far as it was charged to a part; whoever ends a part charges it.
 
     `compiled_ns` returns how long torch has compiled so far, which is a part of its own. `take_lines` returns where the
-    main thread was found in the step that ends. `collector` measures garbage collections while steps are timed. A step
-    is as long as others of its arm.
+    main thread was found in the step that has ended. `collector` measures garbage collections while steps are timed. A
+    step is as long as others of its arm.
     """
 
     at_ns: int = field(default_factory=time.perf_counter_ns)
@@ -70,12 +75,11 @@ class WallAccount:
     before_ns: int = 0
     collector: Collector = field(default_factory=_NoCollector)
     _parts: Counter[str] = field(default_factory=Counter)
-    _arm: str = ""  # which the step runs
-    _regular: dict[str, _Work] = field(default_factory=lambda: {"": _Work()})  # by arm
+    _regular: dict[str, _Work] = field(default_factory=dict)  # by arm
+    _usual: _Work = field(default_factory=_Work)  # of the arm that the step runs
     _works: dict[str, _Work] = field(default_factory=dict)
     _step_ns: int | None = None  # of the step that has ended, and is in no part yet
-    _num_since: Counter[str] = field(default_factory=Counter)  # steps since the last one of a kind
-    _longest: Counter[str] = field(default_factory=Counter)  # most steps between two of a kind
+    _num_steps: int = 0
     _charged_compiled_ns: int = 0
     _began_collected_ns: int = 0
     _is_closed: bool = False
@@ -96,8 +100,10 @@ class WallAccount:
                 if self._step_ns is not None:  # its loop tells no kinds
                     self.classify(None)
                 self.charge("recording")
-                self._arm, regular = arm, self._regular.setdefault(arm, _Work())
-                self.begin_step(regular.ns // (regular.num or 1))
+                if arm not in self._regular:
+                    self._regular[arm] = _Work()
+                usual = self._usual = self._regular[arm]
+                self.begin_step(usual.ns // (usual.num or 1))
                 self._began_collected_ns = self.collector.collected_ns
                 yield arm
                 if phases.profiling or self._is_closed:
@@ -117,18 +123,17 @@ class WallAccount:
         if compiled_ns := self._compiled_of(ns):
             self._parts["recompiling"] += compiled_ns
             ns -= compiled_ns
-        lines, regular = self.take_lines(), self._regular[self._arm]
-        for each in self._num_since:
-            self._num_since[each] += 1
-        if kind is None and regular.num >= _FIRST_STEPS and ns > _LONG * regular.ns_of(size):
+        self._num_steps += 1
+        usual = self._usual
+        if kind is None and usual.num >= _FIRST_STEPS and ns * usual.size > _LONG * usual.ns * size:
             is_collection = 2 * (self.collector.collected_ns - self._began_collected_ns) > ns
             kind = ("collection",) if is_collection else ("pause",)
         if kind is None:
-            regular.num += 1
-            regular.size += size
-            regular.ns += ns
+            usual.num += 1
+            usual.size += size
+            usual.ns += ns
         else:
-            self._add_irregular("+".join(kind), size, ns, lines)
+            self._add_irregular("+".join(kind), size, ns)
 
     def close(self) -> None:
         """Leave out what follows: it is the recording's."""
@@ -146,8 +151,8 @@ class WallAccount:
         largest = max(cyclic, key=lambda kind: self._works[kind].ns, default="")
         if not largest or self._works[largest].ns < _NOTABLE * training_ns:
             return training_ns >= 2 * min(self.before_ns, _MOST_BEFORE_NS)
-        num_since = self._num_since[largest]
-        return num_since == 0 or num_since > self._longest[largest]
+        num_since = self._num_steps - self._works[largest].last
+        return num_since == 0 or num_since > self._works[largest].longest
 
     def account(self, rank: int, num_ranks: int, samples_per_step: float, renewed_workers: int) -> WallTime:
         """Return the account so far, of samples of all ranks; the parts add up to the time until the last charge.
@@ -174,15 +179,15 @@ class WallAccount:
             renewed_workers=renewed_workers,
         )
 
-    def _add_irregular(self, name: str, size: int, ns: int, lines: Counter[str]) -> None:
-        work = self._works.setdefault(name, _Work())
+    def _add_irregular(self, name: str, size: int, ns: int) -> None:
+        work, lines = self._works.setdefault(name, _Work()), self.take_lines()
         work.num += 1
         work.size += size
         work.ns += ns
         if name != "collection":  # the thread is found nowhere else until one has ended
             work.lines.update(lines)
-        self._longest[name] = max(self._longest[name], self._num_since[name] or self._all_regular.num)
-        self._num_since[name] = 0
+        work.longest = max(work.longest, self._num_steps - work.last)
+        work.last = self._num_steps
 
     @property
     def _all_regular(self) -> _Work:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any
 
@@ -23,7 +23,7 @@ except ImportError:  # the job's Python may lack it: nothing but the ranges that
 else:
     _RANGES = nvtx.get_domain()
 
-__all__ = ["PhaseEvents", "Phases", "Switch", "Taken"]
+__all__ = ["PhaseEvents", "Phases", "Taken"]
 
 
 def _range_attributes(name: str) -> object | None:
@@ -43,11 +43,8 @@ class PhaseEvents:
     ended: torch.cuda.Event
 
 
-Switch = tuple[str, int, torch.cuda.Event | None]
-"""The name of a phase that began where the one before it ended, "" for none, the time, ns, and the device's event."""
-
-Taken = tuple[dict[str, int], list[PhaseEvents], list[Switch]]
-"""Times of outermost phases, ns, their events, and phases that do not nest."""
+Taken = tuple[dict[str, int], list[PhaseEvents]]
+"""Times of outermost phases, ns, and their events."""
 
 
 class _Phase:
@@ -74,13 +71,15 @@ class Phases:
     """
 
     __slots__ = (
+        "_began",
+        "_current",
         "_declared",
         "_elapsed_ns",
         "_events",
         "_on_enter",
         "_open",
         "_seen",
-        "_switches",
+        "_since_ns",
         "event",
         "profiling",
     )
@@ -91,10 +90,11 @@ class Phases:
         self._declared = tuple(names)
         self._seen = {name: _range_attributes(name) for name in names}
         self._on_enter = on_enter
-        self._elapsed_ns: dict[str, int] = {}
+        self._elapsed_ns: dict[str, int] = defaultdict(int)
         self._events: list[PhaseEvents] = []
         self._open: list[tuple[str, int, torch.cuda.Event | None, AbstractContextManager[object] | None]] = []
-        self._switches: list[Switch] = []
+        self._current, self._since_ns = "", 0  # by the last switch
+        self._began: torch.cuda.Event | None = None
 
     def __call__(self, name: str) -> AbstractContextManager[None]:
         """Assign everything in the block to the phase; UsageFault for a name that is not declared."""
@@ -126,7 +126,7 @@ class Phases:
         now_ns = perf_counter_ns()
         name, start_ns, began, profiled = self._open.pop()
         if not self._open:
-            self._elapsed_ns[name] = self._elapsed_ns.get(name, 0) + now_ns - start_ns
+            self._elapsed_ns[name] += now_ns - start_ns
         if began and self.event and (ended := self.event()):
             self._events.append(PhaseEvents(name, began, ended))
         if profiled is not None:
@@ -141,35 +141,25 @@ class Phases:
                 self.end()
             if name:
                 self.begin(name)
+            self._current = ""
             return
-        self._switches.append((name, perf_counter_ns(), None if self.event is None else self.event()))
-
-    @property
-    def log(self) -> Callable[[Switch], None] | None:
-        """What may be called in place of `switch` until the next `take`, at less cost; None if a switch does more."""
-        return None if self.profiling or _HAS_TOOL or self.event is not None else self._switches.append
+        now_ns, current = perf_counter_ns(), self._current
+        if current:
+            if current not in self._seen:
+                self._add_name(current)
+            self._elapsed_ns[current] += now_ns - self._since_ns
+        if self.event is not None:
+            event = self.event()
+            if current and self._began is not None and event is not None:
+                self._events.append(PhaseEvents(current, self._began, event))
+            self._began = event
+        self._current, self._since_ns = name, now_ns
 
     def take(self) -> Taken:
-        """Return what `times` needs of the phases since the last call; in a step this costs less."""
-        taken = self._elapsed_ns, self._events, self._switches
-        self._elapsed_ns, self._events, self._switches = {}, [], self._switches[-1:]  # the last one has not ended
+        """Return the phases since the last call; one that has not ended is of the next."""
+        taken = self._elapsed_ns, self._events
+        self._elapsed_ns, self._events = defaultdict(int), []
         return taken
-
-    def add_up(self) -> None:
-        """Add up the phases since the last `take`, so that a step of very many holds no list of them."""
-        self._elapsed_ns, self._events = self.times(self.take())
-
-    def times(self, taken: Taken) -> tuple[dict[str, int], list[PhaseEvents]]:
-        """Return the time of each outermost phase, ns, and their events on a device; what did not run is missing."""
-        elapsed_ns, events, switches = taken
-        for (name, began_ns, began), (_, ended_ns, ended) in pairwise(switches):
-            if name:
-                if name not in self._seen:
-                    self._add_name(name)
-                elapsed_ns[name] = elapsed_ns.get(name, 0) + ended_ns - began_ns
-                if began is not None and ended is not None:
-                    events.append(PhaseEvents(name, began, ended))
-        return elapsed_ns, events
 
     @property
     def names(self) -> tuple[str, ...]:

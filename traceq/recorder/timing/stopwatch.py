@@ -20,7 +20,7 @@ from traceq.runs.step_log import HalfPauses
 __all__ = ["StepTime", "Stopwatch", "half_pauses", "mean_cpu_ns", "mean_ns"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # a frozen one costs more to make
 class StepTime:
     """Times of one step, from the end of the step before it.
 
@@ -98,7 +98,7 @@ class Stopwatch:
             torch.cuda.synchronize(self.device)
         of_process = NO_PEAK if self._is_cuda else read_peak(self.device)
         return [
-            _step_time(resumed.get(index, before[:2]), before[2], after, self._phases, of_process)
+            _step_time(resumed.get(index, before[:2]), before[2], after, of_process)
             for index, (before, after) in enumerate(pairwise(marks))
         ]
 
@@ -117,14 +117,9 @@ def _event(device: torch.device) -> torch.cuda.Event | None:
 
 
 def _step_time(
-    began: tuple[int, int],
-    began_event: torch.cuda.Event | None,
-    end: _Mark,
-    of_marks: Phases,
-    peak_of_process: Peak,
+    began: tuple[int, int], began_event: torch.cuda.Event | None, end: _Mark, peak_of_process: Peak
 ) -> StepTime:
-    wall_ns, cpu_ns, event, peak, taken, pauses = end
-    phases, events = of_marks.times(taken)
+    wall_ns, cpu_ns, event, peak, (phases, events), pauses = end
     device_phases: dict[str, int] = {}
     for phase in events:
         device_phases[phase.name] = device_phases.get(phase.name, 0) + _elapsed_ns(phase.began, phase.ended)
