@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
-from importlib.machinery import PathFinder
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, ParamSpec, TypeVar
 
 from traceq.errors import TraceqError
 from traceq.frozen import frozen
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 __all__ = ["ANALYSES", "RECIPES", "RENDERERS", "TOGGLES", "Plugin", "find_plugins"]
 
@@ -69,42 +64,7 @@ class Plugin:
 @cache
 def find_plugins(group: str) -> dict[str, Plugin]:
     """Return the plugins of a group by name, without importing them; of two with one name the first on sys.path."""
-    if not _is_any_installed():
-        return {}
-    from importlib.metadata import entry_points  # takes as long as reading a small trace, with what it imports
-
     plugins: dict[str, Plugin] = {}
     for point in entry_points(group=group):
         plugins.setdefault(point.name, Plugin(point))
     return plugins
-
-
-@cache
-def _is_any_installed() -> bool:
-    """Return False if certainly no installed package extends traceq, sooner than importlib.metadata would.
-
-    It answers for folders that hold metadata as files; archives, eggs and other finders are left to importlib.metadata.
-    """
-    if any(hasattr(finder, "find_distributions") for finder in sys.meta_path if finder is not PathFinder):
-        return True
-    for folder in sys.path:
-        try:
-            names = os.listdir(folder or ".")
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return True
-        for name in names:
-            if name.endswith(".egg"):
-                return True
-            if name.endswith((".dist-info", ".egg-info")) and _names_a_group(os.path.join(folder, name)):
-                return True
-    return False
-
-
-def _names_a_group(metadata: str) -> bool:
-    try:
-        with open(os.path.join(metadata, "entry_points.txt"), "rb") as file:
-            return b"[traceq." in file.read()
-    except OSError:
-        return False
