@@ -3,8 +3,8 @@
     PYTHONPATH=tests/support python benchmarks/bars.py [--ranks 10240]
 
 Every ratio is of measurements of one run, medians of several. `memcpy` is the rate at which numpy copies 64 MB; CPU is
-user and system time. A bar in ms is that of a machine on which bare Python takes 25 ms, and scales with it. Start-up is
-`traceq show` of a trace of 4 MB. With --ranks also the time per rank of a job of many small ranks beside one of 1,024.
+user and system time. Start-up is `traceq show` of a trace of 4 MB. With --ranks also the time per rank of a job of many
+small ranks beside one of 1,024.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from fleet import Fleet, play
 from read import cost_of, make, pack, peak_bytes
 from rich.console import Console
 from rich.table import Table
-from startup import BARE_MS, HELP_MS, PROGRAM, SHOW_MS, environment
 
 MB = 1_000_000
+PROGRAM = "from traceq.cli import main; main()"
 FEW_RANKS = 1024
 
 
@@ -67,11 +67,10 @@ def _one(words: tuple[str, ...], cores: int | None) -> tuple[float, float, float
     start, before = time.perf_counter(), os.sched_getaffinity(0)
     if cores:
         os.sched_setaffinity(0, sorted(before)[:cores])
+    environment = os.environ | {"TRACEQ_CACHE": "0"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     process = subprocess.Popen(
-        [sys.executable, *words],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environment() | {"TRACEQ_CACHE": "0"},
+        [sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
     )
     os.sched_setaffinity(0, before)
     _, status, usage = os.wait4(process.pid, 0)
@@ -98,15 +97,6 @@ def _timed_copy(target: np.ndarray, source: np.ndarray) -> float:
     start = time.perf_counter()
     np.copyto(target, source)
     return time.perf_counter() - start
-
-
-def start_up(small: Path) -> tuple[Cost, list[Bar]]:
-    """Return the cost of `show` of a small trace, and the bars of start-up."""
-    bare, shown = (cost("-c", "pass", runs=15).cpu_s, traceq("show", small, runs=7))
-    help_ms, speed = 1000 * (traceq("--help", runs=15).cpu_s - bare), 1000 * bare / BARE_MS
-    basis = f"CPU; bare Python {1000 * bare:.0f} ms"
-    show_bar = Bar("show of 4 MB, ms", 1000 * shown.cpu_s, SHOW_MS * speed, basis)
-    return shown, [Bar("--help over bare Python, ms", help_ms, HELP_MS * speed, basis), show_bar]
 
 
 def reading(large: Path, folder: Path) -> tuple[float, list[Bar]]:
@@ -159,9 +149,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(gettempdir()))
     options = parser.parse_args()
     large = make(options.folder, options.size, "decimal")
-    small, bars = start_up(make(options.folder, 4, "decimal"))
-    scan_s, of_reading = reading(large, options.folder)
-    bars += of_reading
+    small = traceq("show", make(options.folder, 4, "decimal"), runs=7)
+    scan_s, bars = reading(large, options.folder)
     with TemporaryDirectory(dir=options.folder) as made:
         bars += commands(large, small, scan_s, Path(made))
         bars += many_ranks(options.ranks, Path(made)) if options.ranks else ()

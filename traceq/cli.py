@@ -1,62 +1,28 @@
-"""Command line: every module of `traceq.commands` is a command, imported when used; faults become one line."""
+"""The command line as a program: faults become one line, and the exit code says what kind they are of."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
-from importlib import import_module
 
 from traceq.commands import SUMMARIES
 from traceq.engines.process_tuning import collect_rarely, raise_mmap_threshold
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.escaping import VisibleStream, visible
+from traceq.typer_app import app
 
 __all__ = ["main"]
 
 _STDOUT_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a fault of another file names that file
 _READER_GONE = 141  # as of a program that SIGPIPE ends: a check whose output was not read has not passed
-_HELP, _HELP_COLUMNS = ("--help", "-h"), 80
 
 
 def _run(words: list[str]) -> None:
-    """Run a command, `show` for a path alone.
-
-    What is plain is done here; typer, whose import takes longer than that, does everything else.
-    """
+    """Run a command, `show` for a path alone."""
     if words and words[0] not in SUMMARIES and ("/" in words[0] or ".json" in words[0] or os.path.exists(words[0])):
         words = ["show", *words]
-    name, rest = (words[0], words[1:]) if words and words[0] in SUMMARIES else ("", words)
-    is_plain = sys.platform != "win32" and "_TRACEQ_COMPLETE" not in os.environ  # typer expands patterns, and completes
-    if is_plain and len(rest) == 1 and rest[0] in _HELP and _is_wide():
-        sys.stdout.write(_stored_help(name or "traceq"))
-        sys.exit(0)
-    if is_plain and name:
-        from traceq.commands._plain_arguments import plain_arguments
-
-        command = import_module(f"traceq.commands.{name}").command
-        if (values := plain_arguments(command, rest)) is not None:
-            command(**values)
-            sys.exit(0)
-    from traceq.typer_app import app
-
     app(words, prog_name="traceq")
-
-
-def _stored_help(name: str) -> str:
-    """Return the help of a command as typer writes it, which a test compares."""
-    with open(os.path.join(os.path.dirname(__file__), "commands", "help", f"{name}.txt"), encoding="utf-8") as file:
-        return file.read()
-
-
-def _is_wide() -> bool:
-    """Return whether help has its full width, by what typer asks: COLUMNS, the terminal, else 80."""
-    if "COLUMNS" in os.environ:
-        return False
-    try:
-        return (os.get_terminal_size(sys.stdout.fileno()).columns or _HELP_COLUMNS) >= _HELP_COLUMNS
-    except (AttributeError, ValueError, OSError):
-        return True
 
 
 def _drop_stdout() -> None:

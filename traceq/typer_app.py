@@ -1,19 +1,16 @@
-"""The command line as a typer app, for whatever is not plain: help of a narrow terminal, completions, wrong options."""
+"""The command line as a typer app: every module of `traceq.commands` is a command, imported when it is used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from importlib import import_module
-from inspect import Parameter, signature
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from traceq import __version__
 from traceq.commands import SUMMARIES
-from traceq.commands._typer import declared_parameters
 
 __all__ = ["app"]
 
@@ -38,10 +35,11 @@ class _Commands(TyperGroup):
             return None
         single, module = typer.Typer(**_SETTINGS), import_module(f"traceq.commands.{cmd_name}")
         kind = _command_with(getattr(module, "MAY_BE_BARE", ()))
-        runs_command = any(each.is_command for each in declared_parameters(module.command))
-        settings = {**_SETTINGS["context_settings"], "allow_interspersed_args": not runs_command}
-        single.command(cmd_name, cls=kind, context_settings=settings)(_declared_for_typer(module.command))
-        return typer.main.get_command(single)
+        single.command(cmd_name, cls=kind)(module.command)
+        command = typer.main.get_command(single)
+        # the options that follow the first word of a command to run are that command's
+        command.allow_interspersed_args = not any((each.metavar or "").startswith("-- ") for each in command.params)
+        return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the names with their summaries."""
@@ -57,27 +55,6 @@ def _command_with(bare: Sequence[str]) -> type[TyperCommand]:
             return super().parse_args(ctx, [f"{word}=" if word in bare else word for word in args])
 
     return _Command
-
-
-def _declared_for_typer(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with what `traceq.commands._typer` kept as declarations of typer."""
-
-    @wraps(command)
-    def called(**values: Any) -> None:
-        command(**values)
-
-    parameters = [
-        Parameter(
-            name,
-            Parameter.KEYWORD_ONLY,
-            default=Parameter.empty if default is ... else default,
-            annotation=Annotated[type_, getattr(typer, declared.kind)(*declared.words, **declared.settings)],
-        )
-        for name, type_, declared, default in declared_parameters(command)
-    ]
-    called.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return called
 
 
 app = typer.Typer(

@@ -20,7 +20,7 @@ from patience import patient
 from traceq.cli import main
 from traceq.typer_app import app
 
-PROGRAM = "from traceq.__main__ import console; console()"
+PROGRAM = "from traceq.cli import main; main()"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceq.commands import _typer as typer
+import typer
 
 __all__ = ["CLUSTER", "MEMORY"]
 

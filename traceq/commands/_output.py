@@ -9,7 +9,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceq.commands import _typer as typer
+import typer
+
 from traceq.display import RenderOptions
 from traceq.errors import UsageFault
 

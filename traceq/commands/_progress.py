@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
-from traceq.commands import _typer as typer
+import typer
+
 from traceq.escaping import visible
 from traceq.stages import Stage, watched
 from traceq.units import Unit, format_value

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceq.commands import _typer as typer
+import typer
+
 from traceq.errors import TraceqError, UsageFault
 
 if TYPE_CHECKING:

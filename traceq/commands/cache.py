@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from traceq.commands import _typer as typer
+import typer
 
 __all__ = ["command"]
 

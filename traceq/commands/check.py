@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from traceq.commands import _typer as typer
+import typer
+
 from traceq.commands._engine_options import CLUSTER, MEMORY
 from traceq.errors import GateTripped, UsageFault
 

@@ -7,7 +7,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from traceq.commands import _typer as typer
+import typer
+
 from traceq.errors import GateTripped
 
 if TYPE_CHECKING:

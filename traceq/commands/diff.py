@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from traceq.commands import _typer as typer
+import typer
+
 from traceq.commands._engine_options import CLUSTER, MEMORY
 from traceq.errors import GateTripped, UsageFault
 from traceq.threshold import THRESHOLD_PCT

@@ -7,7 +7,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from traceq.commands import _typer as typer
+import typer
+
 from traceq.commands._engine_options import CLUSTER, MEMORY
 from traceq.errors import TraceqError, UsageFault
 from traceq.locations import place

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Annotated
 
-from traceq.commands import _typer as typer
+import typer
 
 __all__ = ["command"]
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from traceq.commands import _typer as typer
+import typer
+
 from traceq.commands.export import export_name
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import Annotated
 
-from traceq.commands import _typer as typer
+import typer
+
 from traceq.commands._engine_options import CLUSTER, MEMORY
 
 __all__ = ["command"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.commands import _typer as typer
+import typer
+
 from traceq.errors import TraceqError
 
 if TYPE_CHECKING:

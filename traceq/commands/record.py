@@ -11,7 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceq.commands import _typer as typer
+import typer
+
 from traceq.commands._progress import shown_progress
 from traceq.errors import RecordingFailed, TraceqError, UsageFault
 

@@ -6,7 +6,8 @@ import json
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
-from traceq.commands import _typer as typer
+import typer
+
 from traceq.commands._engine_options import CLUSTER, MEMORY
 
 if TYPE_CHECKING:
