@@ -26,7 +26,7 @@ RECIPES = sorted((ROOT / "recipes").rglob("*.py"))
 MODULES = sorted(path for path in TRACEQ.rglob("*.py") if "recipes" not in path.relative_to(TRACEQ).parts)
 
 LAYERS = (
-    {"frozen", "regexes"},
+    {"frozen"},
     {"cores", "errors", "escaping", "units", "threshold", "garbage_collection", "stages", "short_texts"},
     {"escaped_console", "model", "intervals", "locations", "grouping", "entry_points", "optional_packages"},
     {"display"},

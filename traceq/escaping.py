@@ -6,17 +6,16 @@ a notebook. A text that must stay within its line, such as a cell or an error, p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, TextIO
-
-from traceq.regexes import regex
 
 __all__ = ["VisibleStream", "escape_json", "plain_stream", "visible", "visible_lines"]
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _NEVER = f"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_BIDI}\ud800-\udfff\ufffe\uffff"
-_CONTROL = regex(f"[\t\n{_NEVER}]")
-_CONTROL_IN_LINES = regex(f"[{_NEVER}]")
+_CONTROL = re.compile(f"[\t\n{_NEVER}]")
+_CONTROL_IN_LINES = re.compile(f"[{_NEVER}]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 

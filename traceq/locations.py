@@ -5,6 +5,7 @@ A `Remote` has the few methods of a path that reading needs, so that readers nee
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +17,10 @@ from urllib.parse import urlsplit
 
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.frozen import frozen
-from traceq.regexes import regex
 
 __all__ = ["Place", "Remote", "open_binary", "place", "read_errors"]
 
-_URL = regex(r"^[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://")
+_URL = re.compile(r"^[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://")
 _BLOCK, _BUFFER = 16 << 20, 1 << 20
 _SECONDS = 60
 _SUFFIXES = (".json", ".jsonl", ".gz", ".zst", ".pkl", ".pickle", ".bin")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
-
-from traceq.regexes import regex
 
 __all__ = ["cut_apart", "cut_before", "cut_end", "place_of_difference"]
 
-_IN_WORD, _BEFORE_WORD = regex(r"[A-Za-z0-9]"), regex(r"[A-Za-z0-9]*$")
+_IN_WORD, _BEFORE_WORD = re.compile(r"[A-Za-z0-9]"), re.compile(r"[A-Za-z0-9]*$")
 
 
 def cut_end(text: str, longest: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,6 @@ from itertools import islice
 import msgspec
 
 from traceq.escaping import escape_json, visible
-from traceq.regexes import regex
 from traceq.report import Cell, Finding, Table
 
 __all__ = [
@@ -31,7 +31,7 @@ CANNOT_TELL = "cannot tell"
 
 MOST_TOKENS = 2000
 
-_TOKEN = regex(r"[A-Za-z]{1,5}|[0-9]{1,3}|[^\sA-Za-z0-9]")
+_TOKEN = re.compile(r"[A-Za-z]{1,5}|[0-9]{1,3}|[^\sA-Za-z0-9]")
 _MOST_ROWS = 400
 """Rows of a table that are looked at; far more than fit."""
 _LONGEST_TEXT = 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,15 +19,14 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.intervals import Spans, measure_within, spans, subtract
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 
 __all__ = ["BufferBroadcasts", "buffer_broadcast_spans", "buffer_broadcasts", "least_of_job"]
 
 _LEAST_PCT = 5.0
-_FORWARD = regex(r"^DistributedDataParallel\.forward$")
-_SENDS = regex(
+_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
+_SENDS = re.compile(
     r"^(c10d::|nccl:|gloo:|record_param_comms$"
     r"|aten::(flatten_dense_tensors|unflatten_dense_tensors|cat|view|reshape|_reshape_alias|narrow|slice|as_strided|copy_"
     r"|empty|empty_like|empty_strided|detach|to|_to_copy|select)$)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,12 +14,11 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.units import Unit, format_value
 
 __all__ = ["copies_of_device_words", "exposed_device_copies"]
 
-_WITHIN_DEVICE = regex(r"^Memcpy (DtoD|DeviceToDevice)")
+_WITHIN_DEVICE = re.compile(r"^Memcpy (DtoD|DeviceToDevice)")
 
 
 def exposed_device_copies(trace: Trace) -> dict[str, float]:

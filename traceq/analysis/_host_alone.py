@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from traceq.analysis._wording import per_step
@@ -10,7 +12,6 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import measure_common, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 
@@ -20,8 +21,8 @@ _FEWEST_LAUNCHES, _MOST_WAIT = 10, 0.1
 """Launches from which a trace tells, and the most that calls which may wait for the device take of its steps."""
 _QUEUE_NS = 100_000
 """Duration from which a launch may wait for room in the queue."""
-_LAUNCH, _WAITS_FOR_ALL = regex(r"Launch"), regex(r"(Device|Stream|Event)Synchronize$")
-_NEVER_WAITS = regex(r"Get|Query|Occupancy|Record|IsCapturing|PeekAtLastError|EventCreate|SetDevice")
+_LAUNCH, _WAITS_FOR_ALL = re.compile(r"Launch"), re.compile(r"(Device|Stream|Event)Synchronize$")
+_NEVER_WAITS = re.compile(r"Get|Query|Occupancy|Record|IsCapturing|PeekAtLastError|EventCreate|SetDevice")
 
 
 def host_alone(trace: Trace) -> Finding | None:

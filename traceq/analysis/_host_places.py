@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
@@ -19,7 +20,6 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
 from traceq.intervals import contains, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.units import Unit, format_value
 
 __all__ = ["HostPlace", "PlaceKind", "host_places", "merged_places", "place_words"]
@@ -28,7 +28,7 @@ PlaceKind = Literal["op", "line", "module"]
 
 _LEAST = 0.2
 """Part of the step of a rank from which a place is kept: what has half of the mean step has that on some rank."""
-_NUMBER = regex(r"_\d+(?=\.|$)")
+_NUMBER = re.compile(r"_\d+(?=\.|$)")
 
 
 @frozen(eq=False)

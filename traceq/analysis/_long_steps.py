@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -20,7 +21,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import measure_within, spans
 from traceq.model import Trace
-from traceq.regexes import regex
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 
@@ -35,7 +35,7 @@ _LEAST_SHARE, _HIGH_SHARE = 0.1, 0.3
 _MOST_NUMBERS = 3
 _LEAST_PLACE = 0.2
 """Part of what a long step does more from which the largest place is named."""
-_BUILTIN = regex(r"<built-in (?:function|method) (\w+)")
+_BUILTIN = re.compile(r"<built-in (?:function|method) (\w+)")
 _BY_PLACE = (TimeCategory.COMPUTE, TimeCategory.CPU_COMPUTE, TimeCategory.HOST_BOUND, TimeCategory.PYTHON)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
@@ -21,7 +22,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import span_index
 from traceq.model import Trace
-from traceq.regexes import regex
 from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_value
 
@@ -43,18 +43,18 @@ _LEAST_KIND = 0.2
 _FLOAT32, _ELEMENTWISE, _SLOW_CONVOLUTION = "float32", "elementwise", "slow convolution"
 _IN_PYTHON = "autograd function"
 _PATTERNS = {
-    _ELEMENTWISE: regex(r"elementwise_kernel"),
-    _FLOAT32: regex(
+    _ELEMENTWISE: re.compile(r"elementwise_kernel"),
+    _FLOAT32: re.compile(
         r"(?!.*(tf32|s1688|fp16|bf16)).*(sgemm|scudnn|(winograd\w*|[wd]grad\w*engine|convolve\w*)<float\b)"
     ),
-    _SLOW_CONVOLUTION: regex(r"aten::(_slow_conv|slow_conv|thnn_conv)"),
+    _SLOW_CONVOLUTION: re.compile(r"aten::(_slow_conv|slow_conv|thnn_conv)"),
 }
 """What names tell: kernels of torch for one op on each element; products of cuBLAS, cuDNN and CUTLASS in float32 that
 use no Tensor Cores; convolutions that are a product of the unfolded input."""
-_AUTOGRAD_FUNCTION = regex(r"(?!CompiledFunction)[A-Z]\w*[A-Za-z]")
+_AUTOGRAD_FUNCTION = re.compile(r"(?!CompiledFunction)[A-Z]\w*[A-Za-z]")
 """Classes of `torch.autograd.Function` are ops by their names, and those of their backward pass, which end in
 `Backward`; those of torch's own have a number behind it."""
-_HAS_TENSOR_CORES = regex(r"(volta|turing|ampere|sm[789]\d|sm1\d\d|cutlass_[789]\d)_")
+_HAS_TENSOR_CORES = re.compile(r"(volta|turing|ampere|sm[789]\d|sm1\d\d|cutlass_[789]\d)_")
 """Kernels for devices that have Tensor Cores."""
 
 

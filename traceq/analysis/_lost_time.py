@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -32,7 +33,6 @@ from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
 from traceq.model import Caveat
-from traceq.regexes import regex
 from traceq.report import Finding
 from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_value
@@ -104,7 +104,7 @@ _NAMED, _SHORT = 2, 24
 _IN_ONE_CALL = 0.8
 """Part of an op's time from which it is told that one call takes it."""
 _MAKES_OWN = "the main thread makes each batch itself (num_workers=0); try num_workers > 0"
-_DATA_WAIT = regex(f"^{DATALOAD_WAIT}$")
+_DATA_WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 
 
 @frozen(eq=False)

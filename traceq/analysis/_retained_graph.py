@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,14 +17,13 @@ from traceq.facts.timeline.steps import steps
 from traceq.grouping import group
 from traceq.intervals import contains, sorted_unique, span_index, spans
 from traceq.model import Trace
-from traceq.regexes import regex
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 
 __all__ = ["retained_graph"]
 
 _ENGINE = "autograd::engine::evaluate_function: "
-_NODE = regex(f"^{_ENGINE}")
+_NODE = re.compile(f"^{_ENGINE}")
 _LEAST_PCT, _MUCH_PCT = 5.0, 20.0
 _MOST_NAMES = 3
 

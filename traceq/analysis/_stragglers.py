@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,14 +18,13 @@ from traceq.facts.ranks.lateness import HOST, Lateness, PhaseCategory, lateness
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
-from traceq.regexes import regex
 from traceq.report import Finding
 from traceq.units import Unit, format_range, format_ranks, format_value
 from traceq.whatif.interventions import WithoutStraggler
 
 __all__ = ["Straggler", "Stragglers", "find_stragglers", "late_unprofiled", "straggler_finding"]
 
-_LOADS = regex(f"^Python in {LOADER}")
+_LOADS = re.compile(f"^Python in {LOADER}")
 _UNRECORDED = TimeCategory.UNRECORDED.name.lower()
 _NOT_SHOWN = "work that the trace does not show"
 _MOST_NAMED = 2

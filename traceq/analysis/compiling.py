@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -21,7 +22,6 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.intervals import measure_within, span_index
 from traceq.model import Trace
-from traceq.regexes import regex
 from traceq.report import Finding, Report, Table, column
 from traceq.short_texts import cut_end
 from traceq.units import Unit, format_value
@@ -35,10 +35,10 @@ _NAMED = "TORCH_LOGS=recompiles names the guard"
 _SIZES = "try dynamic=True, mark_dynamic or padding to a few sizes"
 _VALUES = "keep values that change in tensors"
 _REASON = f"a guard fails ({_NAMED}): {_SIZES}; {_VALUES}"
-_OF_SIZES = regex(r"(size|stride) mismatch|\.size\(|\.stride\(")
+_OF_SIZES = re.compile(r"(size|stride) mismatch|\.size\(|\.stride\(")
 _LONGEST_GUARD = 80
-_PHASE = regex(f"^{COMPILING}$")
-_ID = regex(r"^(?P<frame>\d+)/(?P<again>\d+)")
+_PHASE = re.compile(f"^{COMPILING}$")
+_ID = re.compile(r"^(?P<frame>\d+)/(?P<again>\d+)")
 
 
 @frozen

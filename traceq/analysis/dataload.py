@@ -46,7 +46,6 @@ from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.intervals import Spans, intersect, measure, measure_common, measure_within, spans, union
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
 from traceq.whatif.host_waits import WithoutLoader
@@ -61,8 +60,8 @@ _FIRST = 3
 """Part of the waits, one over this, from which it is told that they are for the first batch of each epoch."""
 _READY_PCT = 90.0
 """Batches that workers had made before the loop asked, from which it waits for their transfer and not for workers."""
-_WAIT = regex(f"^{DATALOAD_WAIT}$")
-_LOADS = regex(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)
+_WAIT = re.compile(f"^{DATALOAD_WAIT}$")
+_LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)
 
 
 @frozen

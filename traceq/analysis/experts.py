@@ -22,13 +22,12 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import measure, measure_within, span_index, spans
 from traceq.model import Trace
-from traceq.regexes import regex
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 52
 
-_EXPERTS = regex(
+_EXPERTS = re.compile(
     r"group(ed)?_?(gemm|mm)|Grouped\w*Gemm|GroupProblemShape|m_grouped_|MoeFCGemm|moe_?gemm|fused_moe|_matmul_ogs|ragged_dot",
     re.IGNORECASE,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,7 +35,6 @@ from traceq.frozen import frozen
 from traceq.grouping import Numbers
 from traceq.intervals import Spans, intersect, measure, measure_common, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
 from traceq.whatif.interventions import NoLaunchLatency
@@ -48,7 +48,7 @@ _MUCH_OF_WAITS = 0.25
 """Part of the waits from which the line that launches what the device waits for is named."""
 _NEARLY_ALL = 0.9
 """Part of the host-bound time from which the gaps that count are all of it."""
-_HAS_GRAPHS = regex(r"^(cuda|cu|hip)[A-Z]")
+_HAS_GRAPHS = re.compile(r"^(cuda|cu|hip)[A-Z]")
 """Calls of a runtime that captures graphs."""
 _CAN_BE_CAPTURED = (SYNC_KINDS.index("alloc"),)
 """Kinds of blocking calls that capturing a graph avoids: its memory comes from a pool of its own."""

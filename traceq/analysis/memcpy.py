@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,7 +27,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.report import Column, Finding, Report, Table, column
 from traceq.units import Unit, format_value
 from traceq.whatif.host_waits import WithoutSyncs
@@ -36,7 +36,7 @@ POSITION = 62
 
 _LEAST_SHARE = 0.01
 """Share of a step that waits for pageable copies must take, and their removal save, to be a finding."""
-_KIND = regex(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
+_KIND = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
 
 @frozen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -22,7 +23,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import contains, sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit
 
@@ -33,7 +33,7 @@ _NO_MODULE = "(no module)"
 _TOP = 10
 _LEAST_SHARE, _PASSES_ON = 0.03, 0.97
 """Share of all time from which people see a module, and of its own time from which they see its inner one instead."""
-_NUMBER = regex(r"_\d+(?=\.|$)")
+_NUMBER = re.compile(r"_\d+(?=\.|$)")
 
 
 @frozen

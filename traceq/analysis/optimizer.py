@@ -25,7 +25,6 @@ from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity, i
 from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, measure_within, span_index, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
 
@@ -33,11 +32,11 @@ POSITION = 66
 
 _MOST_PCT = 10.0
 """Percentage of the step above which an unfused optimizer is a finding."""
-_PHASE = regex("optim", re.IGNORECASE)
+_PHASE = re.compile("optim", re.IGNORECASE)
 _IMPLEMENTATIONS = (
-    ("fused", regex(r"^aten::_fused_|fused_?(adam|sgd|adagrad|lamb)|multi_tensor_(adam|sgd|lamb)", re.IGNORECASE)),
+    ("fused", re.compile(r"^aten::_fused_|fused_?(adam|sgd|adagrad|lamb)|multi_tensor_(adam|sgd|lamb)", re.IGNORECASE)),
     ("compiled", COMPILED),
-    ("foreach", regex(r"^aten::_foreach_")),
+    ("foreach", re.compile(r"^aten::_foreach_")),
 )
 _UNFUSED = ("foreach", "for-loop")
 _CAN_FUSE = ("Adam", "AdamW", "SGD", "Adagrad")

@@ -22,7 +22,6 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity, in_coun
 from traceq.frozen import frozen
 from traceq.intervals import measure, measure_common, span_index, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.report import Column, Finding, Report, Table, column
 from traceq.units import Unit, format_value
 
@@ -35,7 +34,7 @@ _RULES = {
     "annotations": "Phases are the main thread's outermost annotations",
     "structure": "Phases are inferred from optimizer, data loader and autograd",
 }
-_FORWARD, _BACKWARD = regex(r"forward|\bfwd", re.IGNORECASE), regex(r"backward|\bbwd", re.IGNORECASE)
+_FORWARD, _BACKWARD = re.compile(r"forward|\bfwd", re.IGNORECASE), re.compile(r"backward|\bbwd", re.IGNORECASE)
 _LONG, _RECOMPUTES, _LEAST_SHARE = 3.0, 2.6, 0.05
 """Backward over forward from which it is long, and from which it recomputes; share of a step to be a finding."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -19,7 +20,6 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.unprofiled_phases import UnprofiledPhase, pace_of, unprofiled_phases
 from traceq.frozen import frozen
 from traceq.model import BATCHES_PER_STEP, Manifest, Timings, Trace, WallTime
-from traceq.regexes import regex
 from traceq.report import Column, Finding, Report, Table, column
 from traceq.units import Unit, format_value
 
@@ -27,7 +27,7 @@ POSITION = 6
 
 BACKWARD_STEP = ("bwd", "unscale_clip", "optim_step", "zero_grad_sched")
 _PER_NS = _PER_BYTE = 1e-9
-_BY_DEEPSPEED = regex(r"DeepSpeed|ZeRO-[23]|or 2")
+_BY_DEEPSPEED = re.compile(r"DeepSpeed|ZeRO-[23]|or 2")
 _MERGED_PHASES = (
     "DeepSpeed clips, steps and zeroes gradients within one call, and reduces them within backward: time missing from "
     "unscale_clip and zero_grad_sched is in optim_step."

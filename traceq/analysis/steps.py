@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,7 +21,6 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import measure_within, span_index, spans
 from traceq.model import Category, Caveat, Trace
-from traceq.regexes import regex
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value, sparkline
 
@@ -30,7 +30,7 @@ _OVERHEAD = 0.02
 """Part of a step from which the profiler's own work is a caveat."""
 _PYTHON_CALL_NS = 5_000
 """Host time per recorded Python call below which the profiler, which takes part of a us for each, slows the host."""
-_FULL_QUEUE = regex("^Command Buffer Full$")
+_FULL_QUEUE = re.compile("^Command Buffer Full$")
 _CURVE = 5
 """Fewest steps that people see as a curve."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 
 import numpy as np
@@ -26,11 +27,10 @@ from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
 from traceq.intervals import ascending, sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["HoldKind", "HostHolds", "holds", "launch_queue_length", "waits_for_queue"]
 
-_FREE = regex(r"Free")
+_FREE = re.compile(r"Free")
 
 _MIN_SILENCE_NS, _MAX_DELAY_NS = 1_000_000, 100_000
 """A silence of the host that is so long, and ends so soon after a collective, is a wait without a call."""

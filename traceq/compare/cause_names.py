@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.result import AND, REPLACED_BY, Cause
 from traceq.facts.events.kernel_names import without_tunings
-from traceq.regexes import regex
 from traceq.short_texts import cut_before, place_of_difference
 from traceq.units import Unit, format_value
 
@@ -43,15 +43,15 @@ _SYNCHRONIZES = ("device", "stream", "event")
 """Kinds of sync that are calls of their own, not an effect of the op around them."""
 _COPIES = ("dtoh", "htod")
 """Kinds of sync that are an effect of a copy; what has no kind ran on a CPU, where reading a value does not wait."""
-_CALL = regex(r"Synchronize$|^(Malloc|Free|HostAlloc|HostMalloc|HostFree|ExtMalloc|Mem)\w*$")
+_CALL = re.compile(r"Synchronize$|^(Malloc|Free|HostAlloc|HostMalloc|HostFree|ExtMalloc|Mem)\w*$")
 """Calls of the runtime by their names without the vendor, of syncs outside any op."""
 _MOST_SYNCS = 6
 _LONGEST_NAME = 60
 _LONGEST_OF_TWO = 45
 _FEWEST = 12
 """Characters from which a kernel's name that is cut can tell it from another one."""
-_AND_MORE = regex(r" \(and \d+ more\)$")
-_NAMESPACES = regex(r"\b(at::native::|autograd::engine::evaluate_function: )|\(anonymous namespace\)::")
+_AND_MORE = re.compile(r" \(and \d+ more\)$")
+_NAMESPACES = re.compile(r"\b(at::native::|autograd::engine::evaluate_function: )|\(anonymous namespace\)::")
 
 
 def cause_name(cause: Cause) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import compress
@@ -10,7 +11,6 @@ from traceq.compare.result import Comparable, Traced
 from traceq.compare.side import Side
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.model import OPTIMIZER_STEPS, Run
-from traceq.regexes import regex
 from traceq.units import Unit, format_value
 
 __all__ = [
@@ -29,7 +29,7 @@ _MUCH_OF_DELTA = 0.3
 """Part of the difference between two ranks from which it is said that one began earlier."""
 UNKNOWN_SAMPLES = "samples per step unknown"
 
-_AMD = regex("AMD|Instinct|Radeon")
+_AMD = re.compile("AMD|Instinct|Radeon")
 _UNNAMED = ("cuda", "rocm")
 """Devices of traces that name none, by their calls."""
 

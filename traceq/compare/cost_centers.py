@@ -6,6 +6,7 @@ that of the collective, a sync that of the op that caused it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -32,7 +33,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import ascending
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["CAUSE_KINDS", "FOR", "LAUNCHES", "Actors", "actors"]
 
@@ -55,10 +55,10 @@ _RESIDUAL = (
 )
 _START = "start of the loader's workers"
 _COMPILATION = "torch.compile"
-_INSTANCE = regex(r"_\d+$")
-_ATEN = regex(r"^aten::")
-_VENDOR = regex(r"^(cuda|hip|cu)(?=[A-Z])")
-_COPY = regex(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
+_INSTANCE = re.compile(r"_\d+$")
+_ATEN = re.compile(r"^aten::")
+_VENDOR = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
+_COPY = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
 
 @frozen(eq=False)

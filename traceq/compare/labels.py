@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -19,7 +20,6 @@ from traceq.facts.timeline.phases import phases
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import span_index
-from traceq.regexes import regex
 
 __all__ = [
     "LOADER",
@@ -36,7 +36,7 @@ __all__ = [
     "sync_calls",
 ]
 
-_INSTANCE, _VENDOR = regex(r"_\d+$"), regex(r"^(cuda|hip|cu)(?=[A-Z])")
+_INSTANCE, _VENDOR = re.compile(r"_\d+$"), re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 
 
 @frozen

@@ -14,24 +14,23 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import span_index
 from traceq.model import Trace
-from traceq.regexes import regex
 from traceq.units import Unit, format_value
 
 __all__ = ["layer_difference"]
 
 _FORWARD, _BACKWARD, _PRODUCT = "forward kernels of attention", "backward kernels of attention", "products"
 _KERNELS = {
-    _FORWARD: regex(
+    _FORWARD: re.compile(
         r"flash_fwd_(?!\w*combine)\w*kernel|FlashAttnFwdSm|fmha_cutlassF|fmha_fwd|attn_fwd|sdpa\w*fprop|"
         r"^triton_tem_\w*flex_attention(?!_backward)|"
         r"paged_attention_(?!\w*reduce)\w*kernel|kernel_unified_attention|fmhaSm\d+\w*Kernel|"
         r"Batch(Decode|Prefill)With(Paged|Ragged)KVCache\w*Kernel"
     ),
-    _BACKWARD: regex(
+    _BACKWARD: re.compile(
         r"flash_bwd_dq_dk_dv\w*kernel|FlashAttnBwdSm|fmha_cutlassB|fmha_bwd|attn_bwd|sdpa\w*bprop|"
         r"^triton_tem_\w*flex_attention_backward"
     ),
-    _PRODUCT: regex(
+    _PRODUCT: re.compile(
         r"^(?!.*(flash|fmha|sdpa|attention|implicit|wgrad|dgrad|fprop|split_?k|reduce))"
         r".*(gemm|nvjet|^Cijk_|^triton_tem_\w*mm|cutlass_\d+_(tensorop|simt|wmma))",
         re.IGNORECASE,

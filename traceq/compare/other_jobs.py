@@ -23,7 +23,6 @@ from traceq.facts.timeline.inference_marks import STEP_KINDS
 from traceq.facts.timeline.inference_steps import inference_steps
 from traceq.facts.timeline.op_calls_per_step import forward_calls_per_step, op_calls_per_step
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.units import Unit, format_value
 
 __all__ = ["job_difference"]
@@ -36,17 +35,17 @@ _KINDS = {
 }
 """Heavy ops of the layers of a model, by kind."""
 _NODES = {
-    "convolution": regex(r"Convolution\w*Backward"),
-    "product": regex(r"(Linear|Add[bm]?mm|Ba?ddbmm|[MB]m+|GroupedMm)Backward", re.IGNORECASE),
-    "norm": regex(r"(Batch|Layer|Group|Instance|RMS)_?Norm\w*Backward", re.IGNORECASE),
-    "attention": regex(r"Attention\w*Backward"),
+    "convolution": re.compile(r"Convolution\w*Backward"),
+    "product": re.compile(r"(Linear|Add[bm]?mm|Ba?ddbmm|[MB]m+|GroupedMm)Backward", re.IGNORECASE),
+    "norm": re.compile(r"(Batch|Layer|Group|Instance|RMS)_?Norm\w*Backward", re.IGNORECASE),
+    "attention": re.compile(r"Attention\w*Backward"),
 }
 """Nodes of autograd that are the backward pass of each kind."""
 _HEAVY = tuple(op for ops in _KINDS.values() for op in ops)
-_ENGINE, _NODE = "autograd::engine::evaluate_function: ", regex(r"^\w+Backward\d*$")
-_TRAINS = regex(r"^Optimizer\.step#|backward|\bbwd", re.IGNORECASE)
+_ENGINE, _NODE = "autograd::engine::evaluate_function: ", re.compile(r"^\w+Backward\d*$")
+_TRAINS = re.compile(r"^Optimizer\.step#|backward|\bbwd", re.IGNORECASE)
 """Names of what only a job that trains does, whether or not the ops of its backward pass were recorded."""
-_MESSAGE = regex(r"(c10d|nccl|gloo)::?(send|recv)", re.IGNORECASE)
+_MESSAGE = re.compile(r"(c10d|nccl|gloo)::?(send|recv)", re.IGNORECASE)
 
 _APART, _SAME, _FEWEST_KINDS = 1.1, 0.01, 2
 """Ratio of the numbers of a kind of op from which they differ, by how little several ratios differ, and kinds that

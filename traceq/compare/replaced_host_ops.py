@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,12 +12,11 @@ from numpy.typing import NDArray
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.result import REPLACED_BY
 from traceq.facts.timeline.data_loading import LOADING
-from traceq.regexes import regex
 
 __all__ = ["is_replacement", "replaced_name", "replaced_together"]
 
 _MAJORITY = 2
-_COMPILED_REGION = regex(r"(?<=^Torch-Compiled Region: )\d+/\d+$")
+_COMPILED_REGION = re.compile(r"(?<=^Torch-Compiled Region: )\d+/\d+$")
 """Numbers of a region in the order in which regions were compiled: of the same code others in another recording."""
 
 

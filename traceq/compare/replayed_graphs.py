@@ -13,13 +13,12 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.intervals import measure_within, span_index, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.units import Unit, format_value
 
 __all__ = ["replay_words"]
 
-_REPLAY = regex(r"GraphLaunch")
-_LAUNCH = regex(r"^(cuda|hip|cu)\w*Launch(Cooperative)?Kernel")
+_REPLAY = re.compile(r"GraphLaunch")
+_LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch(Cooperative)?Kernel")
 _FEWEST, _FEWER = 0.75, 0.75
 """Replays per step from which a side runs by graphs, and part of the other side's launches that it has left then."""
 _NOTABLE, _BUSY = 0.01, 0.9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from traceq.compare.collective_volumes import Exchange
@@ -12,7 +13,6 @@ from traceq.display import to_html, to_text
 from traceq.facts.timeline.python_places import PYTHON
 from traceq.frozen import frozen
 from traceq.model import Caveat, Pairs
-from traceq.regexes import regex
 from traceq.report import Source, Table
 from traceq.stats import Comparison, Interaction, VerdictName
 
@@ -42,7 +42,7 @@ AND = " and "
 
 _SHARE_OF_A_DECISION = 0.05
 _LEAST_MATCHED_PCT = 70.0
-_RANKS = regex(r"^ranks? (?P<ranks>\d+(, \d+)*): ")
+_RANKS = re.compile(r"^ranks? (?P<ranks>\d+(, \d+)*): ")
 _NO_CHANGE = ("minor", "jitter", "residual")
 _MOST_ANSWERS = 8
 """Arms that the repr of a run's comparison lists."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from traceq.compare.side import Side
-from traceq.regexes import regex
 
 __all__ = ["side_names"]
 
 
-_TRACE_SUFFIX = regex(r"(\.\d{10,}|_\d+\.\d{10,})?(\.pt)?(\.trace)?\.json(\.gz|\.zst)?$")
+_TRACE_SUFFIX = re.compile(r"(\.\d{10,}|_\d+\.\d{10,})?(\.pt)?(\.trace)?\.json(\.gz|\.zst)?$")
 """What a profiler adds to the name of a trace: its process, its time, and what it is."""
 
 

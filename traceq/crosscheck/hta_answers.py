@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,14 +17,13 @@ from typing import Any
 
 from traceq.kineto.categories import categorise
 from traceq.model import Category
-from traceq.regexes import regex
 
 __all__ = ["answers"]
 
 os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"  # read when HTA is imported
 
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
-_SYNCHRONIZE = regex(r"^(cuda|hip)\w*Synchronize$")
+_SYNCHRONIZE = re.compile(r"^(cuda|hip)\w*Synchronize$")
 
 
 def answers(path: str) -> dict[str, Any]:

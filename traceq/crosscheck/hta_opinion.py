@@ -13,12 +13,11 @@ from pathlib import Path
 
 from traceq.crosscheck.opinion import Opinion
 from traceq.crosscheck.quantities import QUANTITIES
-from traceq.regexes import regex
 from traceq.units import Unit
 
 __all__ = ["HtaOpinion", "ask_hta"]
 
-_FAULT = regex(r"^[A-Za-z][\w.]*: .*", re.MULTILINE)
+_FAULT = re.compile(r"^[A-Za-z][\w.]*: .*", re.MULTILINE)
 """First line of what ends a traceback, which may have further ones."""
 
 _TIMES = {quantity.key for quantity in QUANTITIES if quantity.unit is Unit.NS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +15,11 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import intersect, measure, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.units import Unit
 
 __all__ = ["QUANTITIES", "Classes", "Quantity", "classes", "quantities"]
 
-_SYNCHRONIZE = regex(r"^(cuda|hip)\w*Synchronize$")
+_SYNCHRONIZE = re.compile(r"^(cuda|hip)\w*Synchronize$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -9,14 +10,13 @@ import msgspec
 
 from traceq.kineto.json_values import end_of_value, replace_unpaired
 from traceq.kineto.raw_events import RawEvent
-from traceq.regexes import regex
 
 __all__ = ["Salvaged", "salvage"]
 
 _PLAUSIBLE = 1 << 20  # longest valid event assumed after a broken one
-_BETWEEN = regex(rb"(?<=\})\s*,\s*(?=\{)")
-_CLOSE = regex(rb"\]\s*(?=,\s*\"|\}\s*\Z|\Z)")
-_SEPARATOR = regex(rb"[\s,]*")
+_BETWEEN = re.compile(rb"(?<=\})\s*,\s*(?=\{)")
+_CLOSE = re.compile(rb"\]\s*(?=,\s*\"|\}\s*\Z|\Z)")
+_SEPARATOR = re.compile(rb"[\s,]*")
 _NOT_JSON = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 _decode_event = msgspec.json.Decoder(RawEvent).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

@@ -8,6 +8,7 @@ up to the next `}, {` that starts one, and both are counted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,15 +23,14 @@ from traceq.kineto.limits import LONGEST, LONGEST_MB, MOST_MEMBERS
 from traceq.kineto.other_formats import describe_file
 from traceq.kineto.raw_events import RawEvent
 from traceq.locations import Place
-from traceq.regexes import regex
 
 __all__ = ["Document", "Readable"]
 
 _WINDOW = 1 << 17
 _MOST_CUTS = 20
 
-_EVENTS_KEY = regex(rb'"traceEvents"\s*:\s*\[')
-_MEMBER = regex(rb'"([^"\\]+)"\s*:\s*')
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_MEMBER = re.compile(rb'"([^"\\]+)"\s*:\s*')
 _KINDS = {
     b"\x89PNG": "a PNG image",
     b"PK\x03\x04": "a zip archive",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
-
-from traceq.regexes import regex
 
 __all__ = ["host_in_name", "rank_in_name"]
 
-_RANK = regex(r"rank[-_]?(\d+)")
-_HANDLERS_NAME = regex(r"^(.+)_(\d+)\.\d+\.pt\.trace\.json")
+_RANK = re.compile(r"rank[-_]?(\d+)")
+_HANDLERS_NAME = re.compile(r"^(.+)_(\d+)\.\d+\.pt\.trace\.json")
 
 
 def rank_in_name(name: str) -> int | None:

@@ -6,19 +6,17 @@ import re
 
 import msgspec
 
-from traceq.regexes import regex
-
 __all__ = ["DECODER_POSITION", "end_of_value", "replace_unpaired"]
 
-DECODER_POSITION = regex(r"(trailing characters )?\(byte (\d+)\)$")
+DECODER_POSITION = re.compile(r"(trailing characters )?\(byte (\d+)\)$")
 """Position in the message of a msgspec.DecodeError."""
 
-_NON_FINITE = regex(rb"[-+]?(?:NaN|nan|Infinity|inf)\b")
+_NON_FINITE = re.compile(rb"[-+]?(?:NaN|nan|Infinity|inf)\b")
 _decode_value = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 _HEX = rb"[\da-fA-F]{2}"
-_ESCAPE = regex(
+_ESCAPE = re.compile(
     rb"\\(?:(?:u[dD][89abAB]%(hex)s\\u[dD][c-fC-F]%(hex)s)|(u[dD][89a-fA-F]%(hex)s)|.)" % {b"hex": _HEX}, re.DOTALL
 )
 """Escape of a surrogate pair, of an unpaired surrogate (the group), or of anything else."""

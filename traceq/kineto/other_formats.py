@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from traceq.model import Category, Events
-from traceq.regexes import regex
 
 __all__ = ["browser_trace", "describe_file"]
 
 _BY_NAME = (
-    (regex(r"\.(nsys-rep|qdrep|qdstrm)$"), "a report of Nsight Systems; `nsys stats` and nsys-ui read it"),
-    (regex(r"\.(ncu-rep|ncu-repz)$"), "a report of Nsight Compute; ncu-ui reads it"),
+    (re.compile(r"\.(nsys-rep|qdrep|qdstrm)$"), "a report of Nsight Systems; `nsys stats` and nsys-ui read it"),
+    (re.compile(r"\.(ncu-rep|ncu-repz)$"), "a report of Nsight Compute; ncu-ui reads it"),
 )
 _BY_START = (
     (b"SQLite format 3", "an SQLite database, as `nsys export` writes; `nsys stats` and sqlite3 read it"),
     (b"\x80", "a pickle; of torch.cuda.memory._dump_snapshot, `traceq show` and `traceq diff` read it"),
     (b"<", "a page of HTML or XML"),
 )
-_BROWSER = regex(r"^(devtools|disabled-by-default-|blink|v8|cc$|viz|loading|toplevel|__metadata)")
+_BROWSER = re.compile(r"^(devtools|disabled-by-default-|blink|v8|cc$|viz|loading|toplevel|__metadata)")
 _SHOWN = 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -20,7 +21,6 @@ from traceq.escaped_console import EscapedConsole
 from traceq.escaping import visible
 from traceq.frozen import frozen
 from traceq.model import Caveat
-from traceq.regexes import regex
 from traceq.report import BECOMES, Column, Finding, Report, Sheet, Source, Table
 from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_ends, format_ranks, format_value
@@ -52,9 +52,9 @@ SHORT_LINE = 27
 """Characters that stay of a `file.py:LINE`, from its end, before columns are hidden."""
 _LINE = "line"
 """Key of columns with `path/file.py:LINE function`."""
-_AND_MORE, _FEWEST = regex(r" \(and \d+ more\)$"), 6
+_AND_MORE, _FEWEST = re.compile(r" \(and \d+ more\)$"), 6
 """End of a name that stands for several, and the characters of the name that are left before it."""
-_CUT_BEFORE = regex(r"…[ (]*$")
+_CUT_BEFORE = re.compile(r"…[ (]*$")
 _NO_BOTTLENECK = (
     "What the device does is not recorded: no bottleneck of it can be named. The times below are the host's, waits for "
     "the device among them."

@@ -11,7 +11,6 @@ from typing import NoReturn
 
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
-from traceq.regexes import regex
 from traceq.rules.identical_collectives import IDENTICAL
 from traceq.rules.metrics import METRICS, Measure, Metric
 from traceq.rules.step_statistics import STATISTICS
@@ -41,11 +40,11 @@ _UNITS = {
     "GB": (Measure.BYTES, Fraction(10**9)),
     "%": (Measure.SHARE, Fraction(1, 100)),
 }
-_WORD = regex(r'"[^"]*"|[=!<>]+|[^\s"=!<>]+|\S')
+_WORD = re.compile(r'"[^"]*"|[=!<>]+|[^\s"=!<>]+|\S')
 _LONGEST = 200
 """Characters of a rule that a message repeats."""
 
-_NUMBER = regex(r"(?P<number>\d{1,30}(?:\.\d{1,30})?) ?(?P<unit>\S*)", re.ASCII)
+_NUMBER = re.compile(r"(?P<number>\d{1,30}(?:\.\d{1,30})?) ?(?P<unit>\S*)", re.ASCII)
 
 
 @frozen

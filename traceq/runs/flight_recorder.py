@@ -8,6 +8,7 @@ and `time_created_ns`; in `pg_config` the ranks of each group.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from math import prod
 from typing import Any
@@ -20,14 +21,13 @@ from traceq.facts.timeline.call_sites import user_line
 from traceq.kineto.collective_messages import dtype_name
 from traceq.locations import Place, open_binary
 from traceq.model import Caveat, Flight
-from traceq.regexes import regex
 from traceq.runs.memory_snapshot import is_memory_snapshot
 from traceq.runs.plain_pickle import PickleRefused, load_plain
 
 __all__ = ["flight_rank", "is_flight", "read_flight", "read_flights"]
 
-_WINDOW = regex(r"^rank[-_]?(\d{1,9})\.flight\.json$")
-_PICKLED = regex(r"^[^.].*?(\d{1,9})(\.pkl|\.pickle|\.bin)?$")
+_WINDOW = re.compile(r"^rank[-_]?(\d{1,9})\.flight\.json$")
+_PICKLED = re.compile(r"^[^.].*?(\d{1,9})(\.pkl|\.pickle|\.bin)?$")
 _MAGIC = b"\x80"
 _EXPECTED = "a flight recorder's dump"
 

@@ -15,11 +15,10 @@ from traceq.intervals import sorted_unique
 from traceq.kineto.decompression import open_source
 from traceq.locations import Place
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["num_processes", "one_process", "split_by_rank"]
 
-_RANK = regex(r"\brank\s*[:#_-]?\s*(\d+)", re.IGNORECASE)
+_RANK = re.compile(r"\brank\s*[:#_-]?\s*(\d+)", re.IGNORECASE)
 _EXPECTED = "a file per rank, or processes whose `process_name` tells the rank, as in `RANK 0 - CPU`"
 _CHUNK = 1 << 22
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,6 @@ from traceq.kineto.file_name import rank_in_name
 from traceq.kineto.read import read_trace
 from traceq.locations import Place, place
 from traceq.model import NO_EFFECT, SLOWED_BY_STACKS, Caveat, Flight, Manifest, Pairs, Processes, Run, Trace
-from traceq.regexes import regex
 from traceq.runs.flight_recorder import is_flight, read_flight, read_flights
 from traceq.runs.process_medians import read_processes
 from traceq.runs.processes import one_process, split_by_rank
@@ -35,7 +35,7 @@ __all__ = [
     "with_traces",
 ]
 
-_TRACE_NAME = regex(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
+_TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
 
 
 ReadTraces = Callable[[Sequence[Place]], Iterable[Trace | UnreadableInput]]

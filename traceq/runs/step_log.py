@@ -7,6 +7,7 @@ cores.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, TypeAlias
 
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput
 from traceq.locations import Place, open_binary
 from traceq.model import EventKind, PairedEvents, Pairs
-from traceq.regexes import regex
 
 __all__ = [
     "ClocksLine",
@@ -147,7 +147,7 @@ class CoresLine(msgspec.Struct, frozen=True, tag="cores", tag_field="kind"):
 
 Line: TypeAlias = StepLine | PairLine | ClocksLine | CoresLine
 
-_SAMPLES = regex(r"^rank(\d+)\.jsonl$")
+_SAMPLES = re.compile(r"^rank(\d+)\.jsonl$")
 _DECODER = msgspec.json.Decoder(Line)
 
 

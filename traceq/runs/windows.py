@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
 from traceq.model import Caveat, Trace
-from traceq.regexes import regex
 from traceq.runs.captured_graphs import with_captured_graphs
 from traceq.units import format_ranks
 
 __all__ = ["latest_windows"]
 
-_PROCESS = regex(r"^(?P<process>.+[._]\d+)\.\d{6,}\.pt\.trace\.json")
+_PROCESS = re.compile(r"^(?P<process>.+[._]\d+)\.\d{6,}\.pt\.trace\.json")
 
 
 def latest_windows(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], list[Caveat]]:

@@ -5,6 +5,7 @@ The rules are those of docs/analyses/snapshots.md. Where none decides, the kind 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 
@@ -12,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.model import Action, Frame, MemorySnapshot
-from traceq.regexes import regex
 from traceq.snapshots.lifetimes import BEFORE, Lifetimes
 
 __all__ = ["Kind", "kinds"]
@@ -46,7 +46,7 @@ class _Role(IntEnum):
     FORWARD = 6
 
 
-_BACKWARD = regex(r"torch::autograd::(\w+::)?(Python)?Engine::|torch::autograd::Node::operator|c10d::Reducer")
+_BACKWARD = re.compile(r"torch::autograd::(\w+::)?(Python)?Engine::|torch::autograd::Node::operator|c10d::Reducer")
 _PYTHON = (
     (_Role.STATE, r"torch/optim/(?!lr_scheduler)\w+\.py", r"_init_group|load_state_dict|_process_value.*"),
     (_Role.OPTIMIZER, r"torch/optim/(?!lr_scheduler|swa_utils)\w+\.py", r"(?!__init__|zero_grad).*"),
@@ -59,11 +59,11 @@ _PYTHON = (
     (_Role.FORWARD, r"torch/nn/modules/module\.py", r"_call_impl|_slow_forward"),
     (_Role.FORWARD, r"torch/nn/functional\.py", r".*"),
 )
-_PATTERNS = tuple((role, regex(rf"(^|.*/)({path})$"), regex(rf"({name})$")) for role, path, name in _PYTHON)
-_ALLOCATOR = regex(r"^(std::|c10::|torch::unwind|torch::CapturedTraceback|torch::cuda::)")
-_WORKSPACE = regex(r"at::cuda::(blas::|getNewWorkspace|getCUDABlas)|[wW]orkspace|cudnn|cusparse|cusolver")
-_TENSOR = regex(r"at::(detail::)?_?empty|at::TensorBase at::detail::_?empty")
-_OF_FUNCTION = regex(r"(^|/)torch/autograd/function\.py$")
+_PATTERNS = tuple((role, re.compile(rf"(^|.*/)({path})$"), re.compile(rf"({name})$")) for role, path, name in _PYTHON)
+_ALLOCATOR = re.compile(r"^(std::|c10::|torch::unwind|torch::CapturedTraceback|torch::cuda::)")
+_WORKSPACE = re.compile(r"at::cuda::(blas::|getNewWorkspace|getCUDABlas)|[wW]orkspace|cudnn|cusparse|cusolver")
+_TENSOR = re.compile(r"at::(detail::)?_?empty|at::TensorBase at::detail::_?empty")
+_OF_FUNCTION = re.compile(r"(^|/)torch/autograd/function\.py$")
 
 _BY_CATEGORY = {
     "parameter": Kind.WEIGHTS,

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from traceq.facts.timeline.call_sites import user_line
 from traceq.model import Frame
-from traceq.regexes import regex
 
 __all__ = ["NO_PYTHON", "NO_STACK", "Place", "place_text", "places_of"]
 
@@ -18,11 +17,11 @@ NO_STACK, NO_PYTHON = "(no stack)", "(no Python frame)"
 _IN_NAME = "none"
 """File name of frames that a profile gave, whose name is `path/file.py(41): step`."""
 
-_PASSED_OVER = regex(r"(^|/)(torchinductor_[^/]*|einops)/")
+_PASSED_OVER = re.compile(r"(^|/)(torchinductor_[^/]*|einops)/")
 """Generated code, and libraries that only pass calls on."""
 
-_NODE = regex(r"torch::autograd::(?:generated::)?(\w+)::apply\(|\b(AccumulateGrad)\b|c10d::(Reducer)::")
-_OP = regex(r"at::_ops::(\w+)::call\(")
+_NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply\(|\b(AccumulateGrad)\b|c10d::(Reducer)::")
+_OP = re.compile(r"at::_ops::(\w+)::call\(")
 
 
 class Place(NamedTuple):

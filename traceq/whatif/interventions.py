@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +17,6 @@ from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.frozen import frozen
 from traceq.intervals import Spans, intersect, sorted_unique, spans, subtract, union
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.units import format_ranks
 from traceq.whatif.intervention import Intervention, RankIntervention
 from traceq.whatif.job_replay import JobReplay
@@ -36,7 +36,7 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _NEVER = -(2**60)
-_SETUP = regex(r"^((Activity )?Buffer Request|Runtime Triggered Module Loading|Lazy Function Loading)$")
+_SETUP = re.compile(r"^((Activity )?Buffer Request|Runtime Triggered Module Loading|Lazy Function Loading)$")
 _NO_COLLECTIVE = "no collective is recorded in these steps"
 
 

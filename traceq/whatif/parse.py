@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from traceq.errors import UsageFault
-from traceq.regexes import regex
 from traceq.whatif.host_waits import WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
 from traceq.whatif.interventions import CommBandwidth, Scaled, WithoutStraggler
 
 __all__ = ["bandwidth", "scaled", "straggler", "without"]
 
-_TIMES = regex(r"^(\d+(?:\.\d+)?)x?$")
+_TIMES = re.compile(r"^(\d+(?:\.\d+)?)x?$")
 
 
 def without(words: Sequence[str]) -> list[Intervention]:

@@ -19,7 +19,6 @@ from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
-from traceq.regexes import regex
 
 __all__ = ["ROLES", "Role", "collective_roles", "issued_in_backward"]
 
@@ -70,35 +69,35 @@ _MAX_SMALL_BYTES = 4096
 _MAX_NORMS = 2**16
 """Limit on the elements of a norm reduction: one norm per parameter."""
 
-_ACCUMULATE_GRAD = regex(r"AccumulateGrad")
-_FSDP_REDUCES = regex(r"^FSDP::(root_)?post_backward|^FullyShardedDataParallel\._post_backward")
-_GATHERS_BACKWARD = regex(
+_ACCUMULATE_GRAD = re.compile(r"AccumulateGrad")
+_FSDP_REDUCES = re.compile(r"^FSDP::(root_)?post_backward|^FullyShardedDataParallel\._post_backward")
+_GATHERS_BACKWARD = re.compile(
     r"^FSDP::(pre_backward|backward_prefetch)|^FullyShardedDataParallel\._pre_backward|PreBackwardFunction"
 )
-_GATHERS_FORWARD = regex(
+_GATHERS_FORWARD = re.compile(
     r"^FSDP::(pre_forward|all_gather)|^FullyShardedDataParallel\._pre_forward|\.py\(\d+\): fetch_sub_module$"
 )
-_PARTITIONS = regex(r"PreBackwardFunction")
+_PARTITIONS = re.compile(r"PreBackwardFunction")
 """Autograd node that DeepSpeed adds to each module with partitioned parameters."""
-_AUTOGRAD = regex(r"^autograd::engine|Backward[0-9]*$")
-_COMPILED_BACKWARD = regex(r"^CompiledFunctionBackward$")
-_BACKWARD_PHASE = regex(r"backward", re.IGNORECASE)
-_OPTIMIZER = regex(r"^Optimizer\.step#")
-_DDP_FORWARD = regex(r"^DistributedDataParallel\.forward$")
-_CLIPS = regex(r"clip_grad_norm|^FSDP::clip")
-_NORMALIZES = regex(r"^SyncBatchNorm(Backward[0-9]*)?$")
-_MEASURES = regex(r"^(?!.*\.py\().*(metric|accuracy)|\.py\(\d+\): .*(metric|accuracy)", re.IGNORECASE)
-_COUNTS_TOKENS = regex(r"\.py\(\d+\): (_?get_batch_samples|_get_num_items_in_batch)$")
-_COMPUTES = regex(r"^aten::(linear|addmm|mm|bmm|matmul|conv\w*|embedding|layer_norm|rms_norm|_?scaled_dot\w+)$")
+_AUTOGRAD = re.compile(r"^autograd::engine|Backward[0-9]*$")
+_COMPILED_BACKWARD = re.compile(r"^CompiledFunctionBackward$")
+_BACKWARD_PHASE = re.compile(r"backward", re.IGNORECASE)
+_OPTIMIZER = re.compile(r"^Optimizer\.step#")
+_DDP_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
+_CLIPS = re.compile(r"clip_grad_norm|^FSDP::clip")
+_NORMALIZES = re.compile(r"^SyncBatchNorm(Backward[0-9]*)?$")
+_MEASURES = re.compile(r"^(?!.*\.py\().*(metric|accuracy)|\.py\(\d+\): .*(metric|accuracy)", re.IGNORECASE)
+_COUNTS_TOKENS = re.compile(r"\.py\(\d+\): (_?get_batch_samples|_get_num_items_in_batch)$")
+_COMPUTES = re.compile(r"^aten::(linear|addmm|mm|bmm|matmul|conv\w*|embedding|layer_norm|rms_norm|_?scaled_dot\w+)$")
 """Ops of which every forward pass has some."""
-_NORM = regex(r"^aten::(linalg_vector_norm|linalg_norm|norm|_foreach_norm)$")
-_DISTRIBUTES_INPUT = regex(r"kjt|sparse_data_dist|SparseFeatures", re.IGNORECASE)
-_TRANSPARENT = regex(
+_NORM = re.compile(r"^aten::(linalg_vector_norm|linalg_norm|norm|_foreach_norm)$")
+_DISTRIBUTES_INPUT = re.compile(r"kjt|sparse_data_dist|SparseFeatures", re.IGNORECASE)
+_TRANSPARENT = re.compile(
     r"^(aten::|c10d::|record_param_comms$|profiler::|autograd::|nccl:|gloo:|hccl:|xccl:"
     rf"|ProfilerStep|Optimizer\.|DistributedDataParallel\.|{LOADER}|Torch-Compiled Region)"
 )
-_INTEGERS = regex(r"^(u?int|bool)")
-_BYTES = regex(r"^u?int8$")
+_INTEGERS = re.compile(r"^(u?int|bool)")
+_BYTES = re.compile(r"^u?int8$")
 """Dtypes of quantised values, and of values seen as bytes: too small for indices."""
 
 

@@ -7,6 +7,8 @@ by its stream or by the suffix of its name, which is that of a representative ke
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +24,6 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = [
     "COLLECTIVE_NAMES",
@@ -52,26 +53,26 @@ COLLECTIVE_NAMES = (
 )
 """Names of the collectives, in the order of `Calls.name`."""
 
-_RECORDED = regex(r"^record_param_comms$")
-_ANNOTATED = regex(r"^(nccl|gloo|hccl|xccl):")
-_DISPATCHED = regex(r"^c10d::")
-_SYMMETRIC = regex(r"^symm_mem::(multimem|one_shot|two_shot)_\w*(all_reduce|all_gather|reduce_scatter)")
+_RECORDED = re.compile(r"^record_param_comms$")
+_ANNOTATED = re.compile(r"^(nccl|gloo|hccl|xccl):")
+_DISPATCHED = re.compile(r"^c10d::")
+_SYMMETRIC = re.compile(r"^symm_mem::(multimem|one_shot|two_shot)_\w*(all_reduce|all_gather|reduce_scatter)")
 """Ops of torch's symmetric memory, which is no process group: nothing else records these calls."""
-_BOTH_SIDES = regex(r"^c10d::.*(base|into_tensor)")
-_COALESCED = regex(r"^[nhx]ccl:coalesced$")
-_NO_DATA = regex(r"wait|barrier|^([nhx]ccl:)?coalesced$")
+_BOTH_SIDES = re.compile(r"^c10d::.*(base|into_tensor)")
+_COALESCED = re.compile(r"^[nhx]ccl:coalesced$")
+_NO_DATA = re.compile(r"wait|barrier|^([nhx]ccl:)?coalesced$")
 _PATTERNS = (
-    ("all_to_all", regex(r"all_?to_?all|deep_ep::|dpsk::ep::|pplx::|\ba2a_|moea2a|\bep(dispatch|combine)")),
-    ("reduce_scatter", regex(r"reduce_?scatter")),
-    ("all_reduce", regex(r"all_?reduce|cross_device_reduce")),
-    ("all_gather", regex(r"all_?gather")),
-    ("broadcast", regex(r"broadcast")),
-    ("send_recv", regex(r"send_?recv")),
-    ("send", regex(r"send")),
-    ("recv", regex(r"recv")),
-    ("reduce", regex(r"reduce")),
-    ("gather", regex(r"gather")),
-    ("scatter", regex(r"scatter")),
+    ("all_to_all", re.compile(r"all_?to_?all|deep_ep::|dpsk::ep::|pplx::|\ba2a_|moea2a|\bep(dispatch|combine)")),
+    ("reduce_scatter", re.compile(r"reduce_?scatter")),
+    ("all_reduce", re.compile(r"all_?reduce|cross_device_reduce")),
+    ("all_gather", re.compile(r"all_?gather")),
+    ("broadcast", re.compile(r"broadcast")),
+    ("send_recv", re.compile(r"send_?recv")),
+    ("send", re.compile(r"send")),
+    ("recv", re.compile(r"recv")),
+    ("reduce", re.compile(r"reduce")),
+    ("gather", re.compile(r"gather")),
+    ("scatter", re.compile(r"scatter")),
 )
 _ITEM_SIZE = {
     "float64": 8,

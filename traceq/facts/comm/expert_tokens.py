@@ -20,19 +20,18 @@ from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["EXCHANGES", "PRODUCTS", "ExpertTokens", "expert_tokens"]
 
 EXCHANGES, PRODUCTS = "all_to_all", "grouped product"
 """What tells the tokens of a layer."""
 
-_EXCHANGE = regex(r"^c10d::alltoall_base_$")
-_PRODUCT = regex(r"^aten::_(scaled_)?grouped_mm$")
-_BACKWARD = regex(r"^autograd::engine::evaluate_function")
+_EXCHANGE = re.compile(r"^c10d::alltoall_base_$")
+_PRODUCT = re.compile(r"^aten::_(scaled_)?grouped_mm$")
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function")
 _FLOATS = ("c10::BFloat16", "c10::Half", "float", "c10::Float8_e4m3fn", "c10::Float8_e5m2")
 """Types of activations; what is exchanged as integers is their number."""
-_FLOAT = regex(r"^b?float")
+_FLOAT = re.compile(r"^b?float")
 """Names of their types in messages."""
 _MOST = 2**40
 """Rows and columns from which a shape is none."""

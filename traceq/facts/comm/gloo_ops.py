@@ -6,16 +6,17 @@ that can differ slightly from the order of issue.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.name_patterns import matching
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["gloo_pairs"]
 
-_DISPATCHED = regex(r"^c10d::(?!.*(wait|barrier|send|recv))")
+_DISPATCHED = re.compile(r"^c10d::(?!.*(wait|barrier|send|recv))")
 _MOST_UNFINISHED = 8
 
 

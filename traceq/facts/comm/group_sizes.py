@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from math import prod
 from typing import Any
 
@@ -13,12 +14,11 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import nest, tracks
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["group_sizes"]
 
-_GATHERS = regex(r"^c10d::_?all_?gather")
-_SCATTERS = regex(r"^c10d::_?reduce_?scatter")
+_GATHERS = re.compile(r"^c10d::_?all_?gather")
+_SCATTERS = re.compile(r"^c10d::_?reduce_?scatter")
 
 
 def group_sizes(trace: Trace, issued: NDArray[np.int64], message: NDArray[np.int64]) -> NDArray[np.int64]:

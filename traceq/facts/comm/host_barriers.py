@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import Spans, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["barriers"]
 
-_BARRIER = regex(r"^gloo:(monitored_)?barrier")
+_BARRIER = re.compile(r"^gloo:(monitored_)?barrier")
 
 
 @once_per_trace

@@ -23,7 +23,6 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
 from traceq.intervals import Spans, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["FORWARD_KINDS", "PASS_KINDS", "WEIGHT_GRADIENT", "Passes", "passes"]
 
@@ -35,15 +34,15 @@ They are the letters of torch's schedules, with O for OVERLAP_F_B; `Passes.kind`
 _FORWARD, _BACKWARD, _BACKWARD_INPUT, WEIGHT_GRADIENT, _OVERLAPPED = range(len(PASS_KINDS))
 FORWARD_KINDS = (_FORWARD, _OVERLAPPED)
 
-_ACTION = regex(r"^PP:(?:(?P<stage>\d{1,9})(?P<kind>[FBIW])\d{1,9}$|\((?P<first>\d{1,9})F\d{1,9};.*OVERLAP_F_B$)")
-_PASS = regex(r"^(?P<kind>Forward|Backward) \d{1,9}$")
+_ACTION = re.compile(r"^PP:(?:(?P<stage>\d{1,9})(?P<kind>[FBIW])\d{1,9}$|\((?P<first>\d{1,9})F\d{1,9};.*OVERLAP_F_B$)")
+_PASS = re.compile(r"^(?P<kind>Forward|Backward) \d{1,9}$")
 _PHASES = (
-    ("W", regex(r"weight_gradient")),
-    ("B", regex(r"backward|bwd", re.IGNORECASE)),
-    ("F", regex(r"forward|fwd", re.IGNORECASE)),
+    ("W", re.compile(r"weight_gradient")),
+    ("B", re.compile(r"backward|bwd", re.IGNORECASE)),
+    ("F", re.compile(r"forward|fwd", re.IGNORECASE)),
 )
-_BARRIER = regex(r"^(c10d::|gloo:|[nhx]ccl:)barrier$")
-_ALLOCATES = regex(r"^aten::empty(_|$)")
+_BARRIER = re.compile(r"^(c10d::|gloo:|[nhx]ccl:)barrier$")
+_ALLOCATES = re.compile(r"^aten::empty(_|$)")
 """Ops that compute nothing: since torch 2.15 schedules allocate what they receive before they wait for it."""
 _LEAST_PART = 0.25
 """Part of a usual pass from which a piece of a phase is one, and not an op of the loss or of the schedule itself."""

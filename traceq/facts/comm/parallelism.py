@@ -17,7 +17,6 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["NO_COLLECTIVE", "IssuedCalls", "PerStep", "issued_calls", "mark_times", "marks_per_step", "strategy_of"]
 
@@ -27,10 +26,10 @@ NO_COLLECTIVE = "no collective was issued"
 _MOST_GATHERED = 1.5
 """Elements gathered after the update for each reduced one, above which they are not the parameters."""
 
-_DDP = regex(r"^DistributedDataParallel\.forward$")
-_FSDP1 = regex(r"^FullyShardedDataParallel\.")
-_FSDP2 = regex(r"^FSDP::")
-_POOLED_LOOKUP = regex(r"^aten::_?embedding_bag$|^fbgemm::\w*embedding\w*lookup|^## KJTAllToAll")
+_DDP = re.compile(r"^DistributedDataParallel\.forward$")
+_FSDP1 = re.compile(r"^FullyShardedDataParallel\.")
+_FSDP2 = re.compile(r"^FSDP::")
+_POOLED_LOOKUP = re.compile(r"^aten::_?embedding_bag$|^fbgemm::\w*embedding\w*lookup|^## KJTAllToAll")
 """Lookups of recommendation models, which pool the rows of each sample; TorchRec's exchange of their indices."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -17,13 +18,12 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["PointToPoint", "point_to_point"]
 
 _SEND, _RECV = COLLECTIVE_NAMES.index("send"), COLLECTIVE_NAMES.index("recv")
-_OP = regex(r"^c10d::(send|recv_)$")
-_TITLE = regex(r"^[nhx]ccl:(?:send|recv) \d+(?:->|<-)(\d{1,9})$")
+_OP = re.compile(r"^c10d::(send|recv_)$")
+_TITLE = re.compile(r"^[nhx]ccl:(?:send|recv) \d+(?:->|<-)(\d{1,9})$")
 _MOST_RANKS = 10**9
 _PEER_INPUT = 2
 """Input of `c10d::send` and `c10d::recv_` that is the other rank, in the group."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,18 +17,17 @@ from traceq.facts.events.name_patterns import matching
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
-from traceq.regexes import regex
 
 __all__ = ["EXACT", "EXPLAINED", "UNEXPLAINED", "Check", "checks", "micro_batches", "unit_forwards"]
 
 EXACT, EXPLAINED, UNEXPLAINED = "exact", "explained", "unexplained"
 KERNELS = "kernels"
 
-_FORWARDS = regex(r"^(DistributedDataParallel|FullyShardedDataParallel)\.forward$|^FSDP::root_pre_forward$")
-_UNIT_FORWARD = regex(r"^FullyShardedDataParallel\.forward$|^FSDP::pre_forward( |$)")
-_UNIT_REDUCES = regex(r"^FullyShardedDataParallel\._post_backward_hook$|^FSDP::post_backward_reduce( |$)")
-_GRAPH = regex(r"GraphLaunch$")
-_BARRIER = regex(r"barrier")
+_FORWARDS = re.compile(r"^(DistributedDataParallel|FullyShardedDataParallel)\.forward$|^FSDP::root_pre_forward$")
+_UNIT_FORWARD = re.compile(r"^FullyShardedDataParallel\.forward$|^FSDP::pre_forward( |$)")
+_UNIT_REDUCES = re.compile(r"^FullyShardedDataParallel\._post_backward_hook$|^FSDP::post_backward_reduce( |$)")
+_GRAPH = re.compile(r"GraphLaunch$")
+_BARRIER = re.compile(r"barrier")
 _MIRRORS = (
     ("all_reduce", "all_reduce"),
     ("all_gather", "reduce_scatter"),

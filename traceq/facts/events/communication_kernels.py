@@ -14,11 +14,10 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["COMMUNICATION_OP", "COMMUNICATION_ROW", "is_communication"]
 
-_KERNEL = regex(
+_KERNEL = re.compile(
     r"nccl|rccl|cross_device_reduce"
     r"|^([^<(]|\(anonymous namespace\))*"  # not in template arguments
     r"(\b|(?<=\d))"  # in mangled names a length precedes
@@ -32,10 +31,10 @@ _KERNEL = regex(
     re.IGNORECASE,
 )
 
-COMMUNICATION_ROW = regex(r"^(nccl|gloo|hccl|xccl):")
+COMMUNICATION_ROW = re.compile(r"^(nccl|gloo|hccl|xccl):")
 """Host rows of a collective, by backend."""
 
-COMMUNICATION_OP = regex(r"^(c10d::|record_param_comms$)")
+COMMUNICATION_OP = re.compile(r"^(c10d::|record_param_comms$)")
 """Ops that issue or describe a collective."""
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["COMPILED", "runs_compiled"]
 
-COMPILED = regex(r"Torch-Compiled Region|CompiledFxGraph|TorchDynamo|^CompiledFunction(Backward)?$|^triton_")
+COMPILED = re.compile(r"Torch-Compiled Region|CompiledFxGraph|TorchDynamo|^CompiledFunction(Backward)?$|^triton_")
 """Names of its regions, of the autograd nodes around them, and of the kernels that Inductor generates."""
 
 

@@ -15,7 +15,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = [
     "BACKEND_OF_DEVICES",
@@ -27,13 +26,13 @@ __all__ = [
     "stream_number",
 ]
 
-BACKEND_OF_DEVICES = regex(r"^([nhx]ccl|cuda)\b")
+BACKEND_OF_DEVICES = re.compile(r"^([nhx]ccl|cuda)\b")
 """Backends, and their annotations, that move data of devices."""
 
-_ASKS_FOR_WORK = regex(r"launch|memcpy|memset|enqueue|append|submit", re.IGNORECASE)
+_ASKS_FOR_WORK = re.compile(r"launch|memcpy|memset|enqueue|append|submit", re.IGNORECASE)
 """Runtime calls of CUDA, HIP, Level Zero, SYCL and MTIA that ask a device for work: others query, allocate or wait."""
 
-_ONLY_ON_DEVICES = regex(
+_ONLY_ON_DEVICES = re.compile(
     r"^aten::(_?cudnn_(convolution|batch_norm|rnn|ctc)|miopen_(convolution|batch_norm|rnn)|_thnn_fused_|"
     r"_(flash|efficient)_attention_(for|back)ward)"
 )

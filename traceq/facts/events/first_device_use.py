@@ -17,14 +17,13 @@ from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import intersect, measure_within, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["first_device_use"]
 
 _LEAST_NS = 100_000_000
-_COPY = regex("memcpy", re.IGNORECASE)
+_COPY = re.compile("memcpy", re.IGNORECASE)
 """What copies needs memory of the device, which was allocated by a call before it."""
-_WAITS = regex("memcpy|Synchronize", re.IGNORECASE)
+_WAITS = re.compile("memcpy|Synchronize", re.IGNORECASE)
 
 
 @once_per_trace

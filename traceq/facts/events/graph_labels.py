@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,11 +13,10 @@ from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
-from traceq.regexes import regex
 
 __all__ = ["GraphLabels", "ReplayTimes", "captured_nodes", "graph_labels", "is_capture_known", "replay_times"]
 
-_INDEX = regex(r"\.(\d+)(?=\.|$)")
+_INDEX = re.compile(r"\.(\d+)(?=\.|$)")
 
 
 @frozen(eq=False)

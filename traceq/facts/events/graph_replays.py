@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,14 +14,13 @@ from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.intervals import Spans, sorted_unique, span_index
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["Captures", "GraphReplays", "capture_spans", "captures", "graph_replays", "nodes_of_replays"]
 
-_REPLAY = regex(r"GraphLaunch")
-_BEGIN, _END = (regex(rf"^(cuda|hip|cu)Stream{word}Capture") for word in ("Begin", "End"))
-_INSTANTIATE = regex(r"^(cuda|hip|cu)GraphInstantiate")
-_CAPTURED = regex(r"^(cuda|hip|cu)\w*(LaunchKernel|LaunchCooperativeKernel|Memcpy\w*Async|Memset\w*Async)")
+_REPLAY = re.compile(r"GraphLaunch")
+_BEGIN, _END = (re.compile(rf"^(cuda|hip|cu)Stream{word}Capture") for word in ("Begin", "End"))
+_INSTANTIATE = re.compile(r"^(cuda|hip|cu)GraphInstantiate")
+_CAPTURED = re.compile(r"^(cuda|hip|cu)\w*(LaunchKernel|LaunchCooperativeKernel|Memcpy\w*Async|Memset\w*Async)")
 """Calls that become a node of the graph while it is captured."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,11 +13,10 @@ from traceq.facts.memo import once_per_trace
 from traceq.grouping import group
 from traceq.intervals import ascending
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["kernel_loading_calls"]
 
-_LAUNCH_KERNEL = regex(r"^(cuda|cu|hip)(Module|Ext)?LaunchKernel")
+_LAUNCH_KERNEL = re.compile(r"^(cuda|cu|hip)(Module|Ext)?LaunchKernel")
 
 _LEAST_NS, _LEAST_MULTIPLE, _MOST_OUTSTANDING = 1_000_000, 50, 900
 """A launch call that lasts so long, and so many times the median one, does more than launch; behind so many others it

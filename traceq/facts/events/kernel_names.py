@@ -5,31 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from traceq.regexes import regex
-
 __all__ = [
     "kernel_family",
     "short_kernel",
     "without_tunings",
 ]
 
-_TENSILE = regex(r"\b(Cijk_[A-Z]\w{3}_[A-Z]\w{3})_\w*?_(MT\d+x\d+x\d+)_\w+")
+_TENSILE = re.compile(r"\b(Cijk_[A-Z]\w{3}_[A-Z]\w{3})_\w*?_(MT\d+x\d+x\d+)_\w+")
 """Names of ROCm's products of matrices: they begin alike, and their tiles tell them apart."""
-_NCCL = regex(r"^nccl(Dev|Sym|SymDev|Symk|SymkDev)?Kernel_(?P<name>[A-Za-z]+)")
-_MANGLED, _LENGTH = regex(r"^_ZN?K?(?=\d)"), regex(r"\d{1,3}")
-_NAMESPACES = regex(r"\b(at::native::|at_cuda_detail::|c10::|std::)|\(anonymous namespace\)::")
-_WORD = regex(r"(?<!\w)[A-Za-z_]\w+\b(?!::)")
-_UNINFORMATIVE = regex(
+_NCCL = re.compile(r"^nccl(Dev|Sym|SymDev|Symk|SymkDev)?Kernel_(?P<name>[A-Za-z]+)")
+_MANGLED, _LENGTH = re.compile(r"^_ZN?K?(?=\d)"), re.compile(r"\d{1,3}")
+_NAMESPACES = re.compile(r"\b(at::native::|at_cuda_detail::|c10::|std::)|\(anonymous namespace\)::")
+_WORD = re.compile(r"(?<!\w)[A-Za-z_]\w+\b(?!::)")
+_UNINFORMATIVE = re.compile(
     r"^(float|double|half|int|long|short|char|bool|signed|unsigned|const|true|false|void|__half|__nv_\w+)\d*$"
     r"|^(BFloat16|Half|OpaqueType|TensorIteratorBase|\w*TensorList\w*Metadata|Array|array|Var|NullType|lambda|operator|\w+_t|enable_\w+|\w*[Pp]olicy\w*)$"
     r"|^(gpu_kernel_impl(_nocast)?|gpu_index_kernel|func_wrapper_t|ReduceOp|[AB]?[BU]?(Unary|Binary)Functor)$"
 )
 """Words among template arguments that are types, or wrappers around the name of the operation."""
-_WRAPPER = regex(r"^\w+Op\w*Functor$")
+_WRAPPER = re.compile(r"^\w+Op\w*Functor$")
 """Functors of ops on lists of tensors, which apply the operation that follows."""
-_GENERIC = regex(r"(\w+::)(?:Gemm)?Kernel\b(?!::)")
+_GENERIC = re.compile(r"(\w+::)(?:Gemm)?Kernel\b(?!::)")
 """Names of classes that only their namespace tells from others."""
-_FORMAT = regex(r"(?:_|\b)(e[2-5]m[0-3])(?![0-9])")
+_FORMAT = re.compile(r"(?:_|\b)(e[2-5]m[0-3])(?![0-9])")
 """Formats of 8 bits or fewer: operands of kernels that are else alike."""
 
 

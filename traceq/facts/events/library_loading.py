@@ -5,6 +5,8 @@ That is a free of nothing, or the creation of a stream or an event.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,13 +16,12 @@ from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import ascending, sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["library_loading_calls"]
 
-_FREE = regex(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
-_CREATES = regex(r"^(cuda|hip|cu)(Stream|Event)Create")
-_ASKS_DEVICE = regex(r"^(cuda|hip|cu)DeviceGetAttribute$")
+_FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
+_CREATES = re.compile(r"^(cuda|hip|cu)(Stream|Event)Create")
+_ASKS_DEVICE = re.compile(r"^(cuda|hip|cu)DeviceGetAttribute$")
 
 _LEAST_NS = 100_000_000
 """A call that lasts so long has something else to do: it returns memory in milliseconds once the device is idle, and

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.name_patterns import matching
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["MODULE", "module_frames"]
 
-MODULE = regex(r"^nn\.Module: ")
+MODULE = re.compile(r"^nn\.Module: ")
 """Names of such frames: `nn.Module: Linear_3`."""
 
 

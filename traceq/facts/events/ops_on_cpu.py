@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,17 +14,16 @@ from traceq.facts.events.self_time import self_times
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import ascending, sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["ALLOCATES", "VIEW", "ops_on_cpu"]
 
-VIEW = regex(
+VIEW = re.compile(
     r"^(aten::)?(detach|alias|t|transpose|permute|_?(unsafe_)?view|_?reshape\w*|as_strided|expand|select|slice|narrow|"
     r"(un)?squeeze|unbind|chunk|split\w*|(un)?flatten\w*|contiguous)_?$"
 )
 """Ops that compute nothing."""
-_COMPUTES = regex(r"^(?!autograd::|c10d::)\w+::\w+$")
-ALLOCATES = regex(r"^aten::(new_)?(empty|resize|set)")
+_COMPUTES = re.compile(r"^(?!autograd::|c10d::)\w+::\w+$")
+ALLOCATES = re.compile(r"^aten::(new_)?(empty|resize|set)")
 _LEAST_NS = 100_000
 """Self time from which an op that launches nothing computes: what is shorter may be what a launch needs."""
 

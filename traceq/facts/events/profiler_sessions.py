@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import Spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["PROFILER_STEP", "session_gaps"]
 
-PROFILER_STEP = regex(r"^ProfilerStep#(\d{1,18})$")
+PROFILER_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 
 
 @once_per_trace

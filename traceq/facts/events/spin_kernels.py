@@ -5,6 +5,8 @@ A kernel that waits for another rank is communication, not one of these.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,11 +15,10 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["is_spin_wait"]
 
-_SPINS = regex(
+_SPINS = re.compile(
     r"^([^<(]|\(anonymous namespace\))*"  # not in template arguments
     r"(\b|(?<=\d))"  # in mangled names a length precedes
     r"((nano)?sleep_kernel|spin_kernel|(busy|spin)_wait\w*)(?=[\s(<E]|$)",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,6 @@ from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["StreamWaits", "stream_waits"]
 
@@ -23,7 +24,7 @@ _MOST_STREAMS = 64
 _AT_ONCE_NS = 10_000
 """Device work that starts this soon after other work's end, or after its launch, waited for nothing else."""
 
-_WAIT_CALL, _WAIT_ROW = regex(r"StreamWaitEvent"), regex(r"Stream Wait Event")
+_WAIT_CALL, _WAIT_ROW = re.compile(r"StreamWaitEvent"), re.compile(r"Stream Wait Event")
 
 
 @frozen(eq=False)

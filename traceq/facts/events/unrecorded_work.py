@@ -16,7 +16,6 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import Spans, count_before, empty, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["unrecorded_work"]
 
@@ -25,9 +24,9 @@ _LEAST_DELAY_NS, _MOST_DELAY_NS = 200_000, 2_000_000
 _USUAL_DELAYS = 20
 """A start is late that takes longer than the trace's lower quartile by this factor."""
 
-_SYNCHRONIZE = regex(r"(Stream|Event|Device|Ctx|Context)Synchronize")
-_COPY_CALL, _TO_HOST = regex("memcpy", re.IGNORECASE), regex("Memcpy DtoH|DeviceToHost")
-_GATE = regex(r"LaunchHostFunc|StreamAddCallback|StreamWaitValue|StreamBatchMemOp|WaitExternalSemaphores")
+_SYNCHRONIZE = re.compile(r"(Stream|Event|Device|Ctx|Context)Synchronize")
+_COPY_CALL, _TO_HOST = re.compile("memcpy", re.IGNORECASE), re.compile("Memcpy DtoH|DeviceToHost")
+_GATE = re.compile(r"LaunchHostFunc|StreamAddCallback|StreamWaitValue|StreamBatchMemOp|WaitExternalSemaphores")
 """Calls after which a stream waits for the host or for another process, which is a recorded reason."""
 
 

@@ -6,6 +6,7 @@ is a recv on another.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -20,13 +21,12 @@ from traceq.facts.ranks.rank_outline import Outline
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Flight
-from traceq.regexes import regex
 
 __all__ = ["JobCollectives", "are_concurrent", "issued_by_flights", "issued_by_ranks"]
 
 _WALL_CLOCK_NS = 10**18
 _MAX_GAP_NS = 60 * 10**9
-_ALL_RANKS = regex(r"^\[\d+(, ?\d+)*\]$")
+_ALL_RANKS = re.compile(r"^\[\d+(, ?\d+)*\]$")
 
 
 @frozen(eq=False)

@@ -28,7 +28,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, intersect, measure, measure_within, sorted_unique, spans, subtract
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["HOST", "Lateness", "PhaseCategory", "busy_ns", "cells_of", "lateness"]
 
@@ -41,7 +40,7 @@ PYTHON = "Python"
 _IN_ANNOTATION = "Python in "
 
 _NUMBERED = r": \d+/\d+$"
-_NUMBERED_REGION = regex(rf"(?<=^Torch-Compiled Region){_NUMBERED}")
+_NUMBERED_REGION = re.compile(rf"(?<=^Torch-Compiled Region){_NUMBERED}")
 """Each rank numbers its compiled regions in the order in which it compiled them: another one is the same code."""
 
 _MUCH_MORE = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
@@ -9,7 +10,6 @@ from math import prod
 from traceq.facts.roofline.dtypes import dtype_of_code
 from traceq.facts.roofline.op_calls import OpCall, Tensor
 from traceq.facts.roofline.work import Kind, Work, total_bytes
-from traceq.regexes import regex
 
 __all__ = ["CONTRACTIONS", "CONVOLUTION_BACKWARDS", "CONVOLUTION_FORWARDS", "product_template"]
 
@@ -104,7 +104,7 @@ def _times_transposed(first: int) -> Formula:
     return formula
 
 
-_TEMPLATE = regex(r"^triton_tem_fused_(\w+_)?(mm|addmm|bmm|baddbmm)_")
+_TEMPLATE = re.compile(r"^triton_tem_fused_(\w+_)?(mm|addmm|bmm|baddbmm)_")
 """Kernels that Inductor makes of a template for one product, and what it fused to it."""
 
 

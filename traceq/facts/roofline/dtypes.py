@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from traceq.regexes import regex
-
 __all__ = ["ITEM_BYTES", "dtype_in_kernel", "dtype_of_code", "dtype_of_text", "promoted"]
 
 ITEM_BYTES = {
@@ -54,13 +52,13 @@ _ORDER = [
     "bool", "uint8", "int8", "int16", "int32", "int64", "float4", "float8", "float16", "bfloat16", "float32",
     "float64", "complex64", "complex128",
 ]  # fmt: skip
-_OPAQUE = regex(r"OpaqueType<(\d+)")
+_OPAQUE = re.compile(r"OpaqueType<(\d+)")
 _OF_SIZE = {"1": "uint8", "2": "int16", "4": "int32", "8": "int64"}
 _IN_KERNEL = (
-    (regex(r"BFloat16|bf16", re.IGNORECASE), "bfloat16"),
-    (regex(r"\bHalf\b|\bhalf\b|_f16\b|fp16"), "float16"),
-    (regex(r"\bdouble\b"), "float64"),
-    (regex(r"\bfloat\b|_f32\b|fp32"), "float32"),
+    (re.compile(r"BFloat16|bf16", re.IGNORECASE), "bfloat16"),
+    (re.compile(r"\bHalf\b|\bhalf\b|_f16\b|fp16"), "float16"),
+    (re.compile(r"\bdouble\b"), "float64"),
+    (re.compile(r"\bfloat\b|_f32\b|fp32"), "float32"),
 )
 
 

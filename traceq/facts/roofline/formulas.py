@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 from traceq.facts.roofline.attention import ATTENTIONS
@@ -9,12 +10,11 @@ from traceq.facts.roofline.contractions import CONTRACTIONS, product_template
 from traceq.facts.roofline.memory_traffic import USES_VALUES, traffic_formula
 from traceq.facts.roofline.op_calls import OpCall
 from traceq.facts.roofline.work import Kind, Work, total_bytes
-from traceq.regexes import regex
 
 __all__ = ["has_formula", "is_opaque_kernel", "needs_values", "work_of"]
 
 _FORMULAS = CONTRACTIONS | ATTENTIONS
-_OPAQUE = regex(r"^triton_|_kernel_\d+$|^(?!(aten|c10d|prims|record|profiler|autograd|torch)::)\w+::")
+_OPAQUE = re.compile(r"^triton_|_kernel_\d+$|^(?!(aten|c10d|prims|record|profiler|autograd|torch)::)\w+::")
 """Ops that wrap kernels of Triton or of another library: all that is known of them is what they are given."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -20,11 +21,10 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["Units", "climb", "named", "op_of_calls", "owning_ops"]
 
-_PARTS_OF_BACKWARD = regex(r"convolution_backward_(input|weight)$")
+_PARTS_OF_BACKWARD = re.compile(r"convolution_backward_(input|weight)$")
 
 
 @frozen(eq=False)

@@ -14,7 +14,6 @@ from dataclasses import field, replace
 
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
-from traceq.regexes import regex
 from traceq.units import Unit, format_value
 
 __all__ = ["Peaks", "overridden", "peaks_of", "replaced_peaks", "unsure_cpu_peaks"]
@@ -143,7 +142,7 @@ _PEAKS = {
     for devices, name, source, gbps, rates in _TABLE
     for device in devices.split("|")
 }
-_BESIDE_MODEL = regex(r"^((NVIDIA|Tesla|GeForce|AMD|Instinct) )+| VF$", re.IGNORECASE)  # VF: a virtual machine's
+_BESIDE_MODEL = re.compile(r"^((NVIDIA|Tesla|GeForce|AMD|Instinct) )+| VF$", re.IGNORECASE)  # VF: a virtual machine's
 _DTYPES = {
     "fp64": "float64",
     "fp32": "float32",
@@ -154,7 +153,7 @@ _DTYPES = {
 }
 _NAMES = (*_DTYPES, "tf32", "int8")
 _BANDWIDTH = ("memory", "hbm", "bandwidth")
-_VALUE = regex(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<prefix>[GTP])?(?:FLOPS?|OPS?|B)?(?:/s)?", re.IGNORECASE)
+_VALUE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<prefix>[GTP])?(?:FLOPS?|OPS?|B)?(?:/s)?", re.IGNORECASE)
 
 
 _CPU_SPREAD = 1.25

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,11 +19,10 @@ from traceq.facts.timeline.phases import phases
 from traceq.grouping import Numbers
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["HostLabels"]
 
-_STEP_OR_LOADER = regex(rf"^(ProfilerStep#|{LOADER})")
+_STEP_OR_LOADER = re.compile(rf"^(ProfilerStep#|{LOADER})")
 
 
 class HostLabels:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +17,6 @@ from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.steps import extent, steps
 from traceq.intervals import contains, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = [
     "FILLED",
@@ -29,10 +30,10 @@ __all__ = [
     "returns_memory",
 ]
 
-_CAPTURE = regex(r"^(cuda|hip|cu)StreamBeginCapture")
+_CAPTURE = re.compile(r"^(cuda|hip|cu)StreamBeginCapture")
 FILLED = 2
 """Launches by which torch prepares a capture: it fills the seed and the offset of its random numbers."""
-_FREE = regex(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
+_FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 
 
 def is_in_graph_capture(trace: Trace) -> NDArray[np.bool_]:

@@ -20,18 +20,17 @@ from traceq.facts.timeline.time_partition import HOST_CAUSED, IDLE, activity, un
 from traceq.frozen import frozen
 from traceq.intervals import contains, measure_within, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["SYNC_KINDS", "Syncs", "blocked_on_record", "syncs"]
 
 SYNC_KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
 """Names of the kinds of sync, in the order of `Syncs.kind`."""
 
-_SCALAR = regex(r"^aten::_local_scalar_dense$")
-_READS_ON_CPU_ALONE = regex(r"^aten::(std|var|_assert_async)$")
+_SCALAR = re.compile(r"^aten::_local_scalar_dense$")
+_READS_ON_CPU_ALONE = re.compile(r"^aten::(std|var|_assert_async)$")
 """Ops that read a scalar to compute or to check on a CPU, and on a GPU do so on the device."""
 _DDP_SEARCH, _DDP_COPIES = (
-    regex(rf"^torch\.distributed\.ddp\.reducer::{name}$")
+    re.compile(rf"^torch\.distributed\.ddp\.reducer::{name}$")
     for name in ("search_unused_parameters", "copy_bucket_to_grad")
 )
 """DDP that searches unused parameters reads its map of them, which is on the host, before each copy."""

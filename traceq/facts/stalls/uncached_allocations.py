@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,11 +16,10 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique, span_index
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["UncachedAllocations", "uncached_allocations"]
 
-_ALLOCATES = regex(r"^(cuda|hip)(Malloc(Managed)?|ExtMallocWithFlags)$|^cuMemAlloc(Managed)?(_v2)?$")
+_ALLOCATES = re.compile(r"^(cuda|hip)(Malloc(Managed)?|ExtMallocWithFlags)$|^cuMemAlloc(Managed)?(_v2)?$")
 
 _LEAST_CALLS = 50
 """Fewer allocations are those of a pool that grows."""

@@ -13,12 +13,11 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.timeline.steps import main_track
 from traceq.intervals import Spans, ascending, spans, union
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["backward_calls", "with_ends"]
 
-_CALL = regex(r"^<built-in method run_backward of ")
-_REDUCED = regex(r"^(torch\.distributed\.ddp\.reducer::copy_bucket_to_grad|FSDP::root_post_backward_callback)$")
+_CALL = re.compile(r"^<built-in method run_backward of ")
+_REDUCED = re.compile(r"^(torch\.distributed\.ddp\.reducer::copy_bucket_to_grad|FSDP::root_post_backward_callback)$")
 """What DDP and FSDP do last in a pass, before `backward()` returns: gradients of the last layers are reduced."""
 
 

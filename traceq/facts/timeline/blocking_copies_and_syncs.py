@@ -22,7 +22,6 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import ascending, contains, sorted_unique, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = [
     "COPY_CALL",
@@ -50,19 +49,19 @@ class SyncKind(IntEnum):
     ALLOC = 5
 
 
-COPY_CALL = regex("memcpy", re.IGNORECASE)
-PAGEABLE_COPY = regex("pageable", re.IGNORECASE)
-DEVICE_SYNCHRONIZE = regex(r"(Device|Ctx|Context)Synchronize")
-_QUERY = regex(r"EventQuery")
-_ASYNC = regex("async", re.IGNORECASE)
-TO_HOST, TO_DEVICE = regex("Memcpy DtoH|DeviceToHost"), regex("Memcpy HtoD|HostToDevice")
-_IN_DEVICE, _HIP_AND_WAIT = regex("Memcpy DtoD"), regex("hipMemcpyWithStream")
-_READS_SCALAR = regex("^aten::_local_scalar_dense$")
+COPY_CALL = re.compile("memcpy", re.IGNORECASE)
+PAGEABLE_COPY = re.compile("pageable", re.IGNORECASE)
+DEVICE_SYNCHRONIZE = re.compile(r"(Device|Ctx|Context)Synchronize")
+_QUERY = re.compile(r"EventQuery")
+_ASYNC = re.compile("async", re.IGNORECASE)
+TO_HOST, TO_DEVICE = re.compile("Memcpy DtoH|DeviceToHost"), re.compile("Memcpy HtoD|HostToDevice")
+_IN_DEVICE, _HIP_AND_WAIT = re.compile("Memcpy DtoD"), re.compile("hipMemcpyWithStream")
+_READS_SCALAR = re.compile("^aten::_local_scalar_dense$")
 _WAITS = {
-    SyncKind.STREAM: regex(r"StreamSynchronize"),
-    SyncKind.EVENT: regex(r"EventSynchronize"),
+    SyncKind.STREAM: re.compile(r"StreamSynchronize"),
+    SyncKind.EVENT: re.compile(r"EventSynchronize"),
     SyncKind.DEVICE: DEVICE_SYNCHRONIZE,
-    SyncKind.ALLOC: regex(
+    SyncKind.ALLOC: re.compile(
         r"^(cuda|hip)(Malloc(Host|Managed|Pitch|3D)?|Free(Host)?|HostAlloc|HostMalloc|HostFree|ExtMallocWithFlags)$"
         r"|^cuMem(Alloc|AllocHost|AllocManaged|HostAlloc|Free|FreeHost)(_v2)?$"
     ),

@@ -7,6 +7,7 @@ stacks tell where a function begins; which line of it made a call they tell sinc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
@@ -23,7 +24,6 @@ from traceq.frozen import frozen
 from traceq.grouping import Numbers, group, ordinals
 from traceq.intervals import sorted_unique
 from traceq.model import CallStacks, Category, Trace
-from traceq.regexes import regex
 
 __all__ = [
     "CLOCK_SKEW_NS",
@@ -40,11 +40,11 @@ __all__ = [
 
 CLOCK_SKEW_NS = 30_000
 
-_COPY_OP = regex(r"^aten::(copy_|_local_scalar_dense|nonzero)$")
-_ALLOCATING_OP = regex(r"^aten::empty(_|$)")
+_COPY_OP = re.compile(r"^aten::(copy_|_local_scalar_dense|nonzero)$")
+_ALLOCATING_OP = re.compile(r"^aten::empty(_|$)")
 """Ops that never copy: a copy in one is that of the next op, where the clock of the runtime's calls is early."""
-_LINE = regex(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
-_FRAME = regex(r"^(?P<path>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$")
+_LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
+_FRAME = re.compile(r"^(?P<path>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$")
 _MODULES = (
     "copyreg|operator|random|secrets|statistics|fractions|decimal|_pydecimal|numbers|heapq|bisect|os|posixpath|"
     "genericpath|pathlib|glob|fnmatch|shutil|tempfile|subprocess|socket|selectors|pickle|struct|codecs|base64|hashlib|"
@@ -52,9 +52,9 @@ _MODULES = (
     "argparse"
 )
 """Modules of Python, which a trace names by file alone, without those whose names a script may well have."""
-_STARTS_PROFILER, _DEEPEST = regex(r"(^|/)torch/(profiler|autograd)/profiler\.py\(\d+\): "), 1_000
+_STARTS_PROFILER, _DEEPEST = re.compile(r"(^|/)torch/(profiler|autograd)/profiler\.py\(\d+\): "), 1_000
 """Frames of torch's profiler, and how many frames are looked through for the one that starts it."""
-_LIBRARY = regex(
+_LIBRARY = re.compile(
     r"(^|/)(torch|torch_xla|accelerate|tqdm|numpy|multiprocessing|concurrent|asyncio|importlib|traceq/recorder)/"
     r"|^(collections|json|re|logging|encodings|ctypes|urllib|http|email|pathlib)/"
     r"|(^|/)lib/python3\.\d+/(?!(site|dist)-packages/)"

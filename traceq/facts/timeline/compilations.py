@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import numpy as np
 from msgspec import Struct
@@ -14,21 +16,20 @@ from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
 from traceq.intervals import Spans, spans, subtract, union
 from traceq.model import Category, Manifest, Trace
-from traceq.regexes import regex
 
 __all__ = ["PASSES", "Compilations", "Recompiled", "compilations", "compiling", "recompiled"]
 
-_ID = regex(r"\bcompile_id=([^,]+)")
+_ID = re.compile(r"\bcompile_id=([^,]+)")
 """Metadata of a range: frame and number of its compilation, as in the `Torch-Compiled Region: 3/7` that results."""
-_REGION = regex(r"^Torch-Compiled Region: ")
-_AUTOGRAD_FUNCTION = regex(r"^CompiledFunction$")
+_REGION = re.compile(r"^Torch-Compiled Region: ")
+_AUTOGRAD_FUNCTION = re.compile(r"^CompiledFunction$")
 _COMPILED = "compiled"
 """Key of a manifest's environment: a JSON list of what was compiled since steps are timed."""
 PASSES = ("forward", "backward", "other")
 """What is compiled: the code of a function, its backward pass, at its first run, or neither, as in autotuning."""
-_FORWARD = regex(r"^(dynamo|entire_frame_compile)$|^(_compile|compile_inner)\b")
-_BACKWARD = regex(r"^entire_backward_compile$|\b_backward_impl\b|\bbw_compiler\b")
-_FRAME = regex(r"(?P<file>[^/()]+)\((?P<line>\d+)\): (?P<function>.+)$")
+_FORWARD = re.compile(r"^(dynamo|entire_frame_compile)$|^(_compile|compile_inner)\b")
+_BACKWARD = re.compile(r"^entire_backward_compile$|\b_backward_impl\b|\bbw_compiler\b")
+_FRAME = re.compile(r"(?P<file>[^/()]+)\((?P<line>\d+)\): (?P<function>.+)$")
 
 
 @frozen(eq=False)

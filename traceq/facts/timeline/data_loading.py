@@ -14,7 +14,6 @@ from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, measure, spans, union
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = [
     "DATALOAD_WAIT",
@@ -37,17 +36,17 @@ LOADING = ("dataload", DATALOAD_WAIT)
 LOADER = r"enumerate\(DataLoader\)"
 """Start of torch's name for the ranges in which a loop fetches its next batch; the iterator's class follows."""
 
-_LOADER_START = regex(f"^{LOADER}")
-_WITHOUT_WORKERS = regex(rf"^{LOADER}#_SingleProcess")
-_WITH_WORKERS = regex(rf"^{LOADER}#_MultiProcess")
+_LOADER_START = re.compile(f"^{LOADER}")
+_WITHOUT_WORKERS = re.compile(rf"^{LOADER}#_SingleProcess")
+_WITH_WORKERS = re.compile(rf"^{LOADER}#_MultiProcess")
 
-_CREATION = regex(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _get_iterator$")
+_CREATION = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _get_iterator$")
 """Frame of Python in which a loop creates the iterator of its loader, which starts the workers."""
-_END = regex(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _shutdown_workers$")
+_END = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _shutdown_workers$")
 """Frame in which it waits for their end, also where another iterator takes its place."""
-_SEED, _IS_READ = regex(r"^aten::random_$"), regex(r"^aten::(item|_local_scalar_dense)$")
+_SEED, _IS_READ = re.compile(r"^aten::random_$"), re.compile(r"^aten::(item|_local_scalar_dense)$")
 """The draw of a seed of the workers, with which every iterator begins, and its use."""
-_DRAWS = regex(r"^aten::(empty|random_|randperm|scalar_tensor|resize_|resolve_conj|resolve_neg)$")
+_DRAWS = re.compile(r"^aten::(empty|random_|randperm|scalar_tensor|resize_|resolve_conj|resolve_neg)$")
 """Other ops while an iterator is made: most samplers draw an order."""
 _SOONEST_NS = 1_000_000
 """No process starts in less."""

@@ -21,14 +21,13 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, cut, sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["Frame", "HostPieces", "HostStacks", "host_pieces", "host_stacks"]
 
 _DEEPEST = 24
 """Rows inside each other that a stack holds; time in deeper ones belongs to the innermost of these."""
 
-_STEP = regex(r"^ProfilerStep#\d+$")
+_STEP = re.compile(r"^ProfilerStep#\d+$")
 
 Frame = tuple[str, str]
 """Kind of a frame (phase, annotation, module, line, op) and its name."""

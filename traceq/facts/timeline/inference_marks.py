@@ -19,7 +19,6 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["STEP_KINDS", "InferenceMarks", "Requests", "inference_marks", "parse"]
 
@@ -29,28 +28,28 @@ STEP_KINDS = ("prefill", "decode", "mixed", "step")
 _PREFILL, _DECODE, _MIXED, _UNKNOWN = range(len(STEP_KINDS))
 
 _BY_REQUESTS = (
-    regex(
+    re.compile(
         r"^execute_(?:\d+_)?context_(?P<prefills>\d+)\((?:sq)?(?P<prompt>\d+)[^)]*\)"
         r"_generation_(?P<decodes>\d+)\((?:sq)?(?P<next>\d+)[^)]*\)"
     ),
-    regex(r"^execute_new_(?P<prefills>\d+)_cached_(?P<decodes>\d+)(?P<prompt>)(?P<next>)$"),
-    regex(
+    re.compile(r"^execute_new_(?P<prefills>\d+)_cached_(?P<decodes>\d+)(?P<prompt>)(?P<next>)$"),
+    re.compile(
         r"_forward_step(?: \d+)?: (?P<prefills>\d+) ctx reqs?,(?: (?P<prompt>\d+) ctx tokens,)?"
         r" (?P<decodes>\d+) d?gen reqs?(?P<next>)"
     ),
 )
 """Requests of either kind and their new tokens: vLLM's, those of its first version 1, TensorRT-LLM's."""
-_SGLANG = regex(r"^step\[(?P<mode>[A-Z_]+)")
+_SGLANG = re.compile(r"^step\[(?P<mode>[A-Z_]+)")
 _MODES = {"EXTEND": _PREFILL, "PREFILL": _PREFILL, "DECODE": _DECODE, "MIXED": _MIXED, "TARGET_VERIFY": _DECODE}
-_LOOP = regex(
+_LOOP = re.compile(
     r"^(?:\w+[./:])?(?P<kind>prefill|decode)(?:[\W\d_]|bs|batch|size|tok|tokens?|step|phase|iter|iteration)*$",
     re.IGNORECASE,
 )
-_BATCH = regex(r"\b(?:bs|batch(?:_size)?)\W{0,2}(\d+)", re.IGNORECASE)
-_TOKENS = regex(r"\b(?:tok|token)s?\W{0,2}(\d+)", re.IGNORECASE)
-_TRAINS = regex(r"^autograd::engine|^Optimizer\.step#")
+_BATCH = re.compile(r"\b(?:bs|batch(?:_size)?)\W{0,2}(\d+)", re.IGNORECASE)
+_TOKENS = re.compile(r"\b(?:tok|token)s?\W{0,2}(\d+)", re.IGNORECASE)
+_TRAINS = re.compile(r"^autograd::engine|^Optimizer\.step#")
 _FEWEST_OF_A_LOOP = 2
-_UNCLASSIFIED = regex(r"^execute_model$|^(v2_)?gpu_model_runner: forward$")
+_UNCLASSIFIED = re.compile(r"^execute_model$|^(v2_)?gpu_model_runner: forward$")
 
 
 @frozen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,11 +14,10 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import span_index
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["forward_calls_per_step", "op_calls_per_step"]
 
-_NODE = regex(r"^autograd::engine::|Backward\d*$")
+_NODE = re.compile(r"^autograd::engine::|Backward\d*$")
 
 
 @once_per_trace

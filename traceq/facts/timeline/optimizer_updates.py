@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,12 +11,11 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import Spans, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["OPTIMIZER_STEP", "optimizer_steps", "update_starts", "updates"]
 
-OPTIMIZER_STEP = regex(r"^Optimizer\.step#(?P<name>.*?)(\.step)?$")
-_AUTOGRAD = regex(r"^autograd::engine")
+OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#(?P<name>.*?)(\.step)?$")
+_AUTOGRAD = re.compile(r"^autograd::engine")
 
 
 def optimizer_steps(trace: Trace) -> NDArray[np.int64]:

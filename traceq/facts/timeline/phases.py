@@ -42,7 +42,6 @@ from traceq.intervals import (
     union,
 )
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["BEFORE_WINDOW", "COMPILING", "OTHER", "UNATTRIBUTED", "PhaseLabels", "Timeline", "phases"]
 
@@ -50,25 +49,25 @@ OTHER, BEFORE_WINDOW, UNATTRIBUTED = "other", "before_window", "unattributed"
 COMPILING = "compiling"
 
 _MIN_COVERAGE = 0.8
-_NO_PHASE = regex(
+_NO_PHASE = re.compile(
     rf"^(nccl:|gloo:|hccl:|xccl:|Optimizer\.|{LOADER}|ProfilerStep"
     r"|DistributedDataParallel\.|FullyShardedDataParallel\.|FSDP::|## Call CompiledFxGraph)"
 )
 _STRUCTURE = ("optimizer", "zero_grad", "dataload", "backward", "forward")
 _NAMED = {
-    "optimizer": regex(r"^Optimizer\.step#"),
-    "zero_grad": regex(r"^Optimizer\.zero_grad#"),
-    "dataload": regex(f"^{LOADER}"),
+    "optimizer": re.compile(r"^Optimizer\.step#"),
+    "zero_grad": re.compile(r"^Optimizer\.zero_grad#"),
+    "dataload": re.compile(f"^{LOADER}"),
 }
 _PASSES = ("forward", "backward", "weight_gradient", "forward_backward")
 _PASS_OF = {"F": 0, "B": 1, "I": 1, "W": 2, "O": 3}
-_PASS = regex(r"\((F|B|W)\)$|^PP:\d+(F|B|I|W)\d+$|^(F)orward \d+$|^(B)ackward \d+$|^PP:\(.*\)(O)VERLAP_F_B$")
+_PASS = re.compile(r"\((F|B|W)\)$|^PP:\d+(F|B|I|W)\d+$|^(F)orward \d+$|^(B)ackward \d+$|^PP:\(.*\)(O)VERLAP_F_B$")
 """Annotations of a micro-batch in a pipeline: forward, backward (`I`: for inputs), backward for weights, and both.
 
 Those of torch.distributed.pipelining have the stage before the letter, and the micro-batch after it.
 """
-_AUTOGRAD = regex(r"^autograd::engine")
-_BACKWARD = regex(r"^autograd::engine|Backward[0-9]*$")
+_AUTOGRAD = re.compile(r"^autograd::engine")
+_BACKWARD = re.compile(r"^autograd::engine|Backward[0-9]*$")
 
 
 @frozen(eq=False)

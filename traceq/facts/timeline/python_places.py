@@ -20,13 +20,12 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, sorted_unique
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["PYTHON", "PythonPlace", "PythonPlaces", "python_places"]
 
-_STEP = regex(r"^ProfilerStep#\d+$")
-_STRUCTURE = regex(rf"^({LOADER}|Optimizer\.(step|zero_grad))#")
-_NUMBER = regex(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
+_STEP = re.compile(r"^ProfilerStep#\d+$")
+_STRUCTURE = re.compile(rf"^({LOADER}|Optimizer\.(step|zero_grad))#")
+_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 PYTHON = "Python "
 """First word of the name of every place, where host ops are recorded."""
 _BETWEEN, _UNRECORDED = f"{PYTHON}between ops", "unrecorded host ops"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -18,13 +19,12 @@ from traceq.facts.timeline.inference_marks import inference_marks
 from traceq.frozen import frozen
 from traceq.intervals import measure, span_index, spans
 from traceq.model import Category, OneStep, Trace
-from traceq.regexes import regex
 
 __all__ = ["WHOLE_TRACE", "Steps", "extent", "main_track", "step_of_work", "steps"]
 
 WHOLE_TRACE = "whole trace"
 
-_ENGINE = regex(r"^autograd::engine::evaluate_function")
+_ENGINE = re.compile(r"^autograd::engine::evaluate_function")
 
 _MAX_LAG_PARTS = 1000
 """A device lags if it ends later than the host by more than 1/1000 of the window."""

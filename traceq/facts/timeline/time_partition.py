@@ -7,6 +7,7 @@ start.
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 
 import numpy as np
@@ -39,7 +40,6 @@ from traceq.intervals import (
     union,
 )
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = [
     "BUSY",
@@ -54,7 +54,7 @@ __all__ = [
     "unrecorded",
 ]
 
-_NODE = regex(r"^autograd::engine::|^torch::autograd::AccumulateGrad$|Backward\d*$")
+_NODE = re.compile(r"^autograd::engine::|^torch::autograd::AccumulateGrad$|Backward\d*$")
 
 
 class TimeCategory(IntEnum):

@@ -12,12 +12,11 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
 from traceq.intervals import Spans, empty, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 
 __all__ = ["unrecorded_backward"]
 
-_PHASE = regex(r"^(?!.*(forward|fwd)).*(backward|\bbwd)", re.IGNORECASE)
-_BACKWARD_OP = regex(r"Backward[0-9]*$")
+_PHASE = re.compile(r"^(?!.*(forward|fwd)).*(backward|\bbwd)", re.IGNORECASE)
+_BACKWARD_OP = re.compile(r"Backward[0-9]*$")
 
 
 @once_per_trace

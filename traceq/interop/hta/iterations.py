@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.regexes import regex
-
 __all__ = ["iterations"]
 
-_STEP = regex(r"ProfilerStep\s*#\s*(\d+)")
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 
 
 def iterations(columns: Mapping[str, Any], ids: Mapping[str, int]) -> NDArray[Any]:

@@ -18,7 +18,6 @@ from traceq.recorder.process.child_processes import signal_main_thread
 from traceq.recorder.process.process_state import is_stopped
 from traceq.recorder.process.progress_counters import read_counters
 from traceq.recorder.spec.plan import Plan
-from traceq.regexes import regex
 
 __all__ = ["read_log_tail", "wait_for_ranks", "write_log_headers"]
 
@@ -30,9 +29,9 @@ _GIVE_UP_WITHIN_S = 100.0  # for ranks to end a collective by its timeout, `worl
 _STACK_WITHIN_S = 0.5
 _POLL_S = 0.1
 _LINE_CHARACTERS = 200
-_WHAT = regex(r"^ *what\(\): *(.*)$", re.MULTILINE)
-_COMMUNICATES = regex(r'^\s*File ".*/torch/(distributed/|autograd/graph\.py)')
-_FRAME = regex(r'^\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_WHAT = re.compile(r"^ *what\(\): *(.*)$", re.MULTILINE)
+_COMMUNICATES = re.compile(r'^\s*File ".*/torch/(distributed/|autograd/graph\.py)')
+_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 
 
 def wait_for_ranks(processes: Sequence[Popen[bytes]], plan: Plan) -> list[RankFailure] | LaunchFailure:

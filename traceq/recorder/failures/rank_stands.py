@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from pathlib import Path
 from traceq.facts.timeline.call_sites import user_line
 from traceq.recorder.process.process_state import cpu_s, is_alive, stat_fields, state
 from traceq.recorder.process.watched_rank import SeenRank, read_stacks
-from traceq.regexes import regex
 from traceq.units import name_ranks
 
 __all__ = ["RankStand", "describe_stands", "rank_stand", "rank_stands"]
@@ -18,10 +18,12 @@ __all__ = ["RankStand", "describe_stands", "rank_stand", "rank_stands"]
 _MAX_FRAMES = 15
 _MAX_STACKS = 8
 _BUSY_SHARE = 0.2  # of a core
-_FRAME = regex(r'^\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
-_WAITS_FOR_PEERS = regex(r"[/\\]torch[/\\]distributed[/\\]|[/\\]recorder[/\\]process[/\\](store_exchange|world)\.py")
+_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_WAITS_FOR_PEERS = re.compile(
+    r"[/\\]torch[/\\]distributed[/\\]|[/\\]recorder[/\\]process[/\\](store_exchange|world)\.py"
+)
 """Frames of a collective, or of a recording at the end of some steps."""
-_IN_BACKWARD = regex(r"\): _engine_run_backward$")
+_IN_BACKWARD = re.compile(r"\): _engine_run_backward$")
 _ENDED = "ended"
 _PLURAL = {"waits": "wait", "computes": "compute", "is": "are", "was": "were", "has": "have", "does": "do"}
 _WITHOUT_STACK = {"T": "was stopped", "t": "was stopped", _ENDED: "has ended"}

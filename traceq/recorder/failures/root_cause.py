@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traceq.recorder.failures.rank_errors import text_in_arm
-from traceq.regexes import regex
 
 __all__ = [
     "ABORTED",
@@ -24,7 +23,7 @@ __all__ = [
 ABORTED = "aborted by a C++ exception of a library"
 """Message of a rank that gloo or NCCL ended: it received what its peers sent for another collective, or lost them."""
 
-_PEER_ERROR = regex(
+_PEER_ERROR = re.compile(
     rf"{re.escape(ABORTED)}|"
     r"connection (closed|reset|refused)|connection was (closed|reset)|broken pipe|timed out waiting|watchdog|"
     r"collective operation timeout|socket timeout|remote process exited|ncclRemoteError|ncclSystemError|"
@@ -32,11 +31,13 @@ _PEER_ERROR = regex(
     r"connectFullMesh|read from .* failed|timed out after \d+ ?(ms|seconds)|^ended by SIG\w+$",
     re.IGNORECASE,
 )
-_OWN_ERROR = regex(r"ncclInvalid(Usage|Argument)|Duplicate GPU detected|Too many open files")
+_OWN_ERROR = re.compile(r"ncclInvalid(Usage|Argument)|Duplicate GPU detected|Too many open files")
 """Errors of the rank itself, also in the words of a library that connects to peers."""
-_TIMEOUT = regex(r"timed out|timeout", re.IGNORECASE)
-_OUT_OF_MEMORY = regex(r"out of ?memory|MemoryError|can(no|')t allocate memory|bad_alloc|ALLOC_FAILED", re.IGNORECASE)
-_FRAME = regex(r"\s+File ")
+_TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(
+    r"out of ?memory|MemoryError|can(no|')t allocate memory|bad_alloc|ALLOC_FAILED", re.IGNORECASE
+)
+_FRAME = re.compile(r"\s+File ")
 _SKIP = "Skip: "
 _SIGNAL_NAMES = {int(number): number.name for number in signal.Signals}
 _AMBIGUOUS_EXITS = {1, -signal.SIGABRT}

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from traceq.errors import UsageFault
 from traceq.recorder.spec.parameters import did_you_mean
-from traceq.regexes import regex
 
 __all__ = ["OUTPUT_OPTION", "check_files_of_arms"]
 
-OUTPUT_OPTION = regex(r"^-.*(out|save|ckpt|checkpoint|log)", re.IGNORECASE)
+OUTPUT_OPTION = re.compile(r"^-.*(out|save|ckpt|checkpoint|log)", re.IGNORECASE)
 """Options of a job that name what it writes."""
 _ARM = "{arm}"
 _SCRIPT = ".py"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 
-from traceq.regexes import regex
-
 __all__ = ["worker_arms_text"]
 
-_OPTION = regex(r"^(--?)?[\w.-]*workers?[\w-]*$")
-_OTHER_OPTION = regex(r"^(-j|-w|--?[\w-]*(cpus?|threads?|procs?|jobs))$")
-_IN_SCRIPT = regex(r"""["'](--[\w-]*workers?(?<!persistent[_-]workers))["']""")
+_OPTION = re.compile(r"^(--?)?[\w.-]*workers?[\w-]*$")
+_OTHER_OPTION = re.compile(r"^(-j|-w|--?[\w-]*(cpus?|threads?|procs?|jobs))$")
+_IN_SCRIPT = re.compile(r"""["'](--[\w-]*workers?(?<!persistent[_-]workers))["']""")
 _MOST_TRIED = 2
 
 

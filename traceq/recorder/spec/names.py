@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from traceq.errors import UsageFault
-from traceq.regexes import regex
 
 __all__ = ["check_arm", "check_phase"]
 
-_PHASE = regex(r"[A-Za-z0-9_.:/#-]+")  # Kineto corrupts quotes, backslashes and non-ASCII characters
-_ARM = regex(r"[A-Za-z0-9_.=,+-]+")  # an arm is a folder
+_PHASE = re.compile(r"[A-Za-z0-9_.:/#-]+")  # Kineto corrupts quotes, backslashes and non-ASCII characters
+_ARM = re.compile(r"[A-Za-z0-9_.=,+-]+")  # an arm is a folder
 _RESERVED = ("steps", "logs", "stalled", "faults")
 
 

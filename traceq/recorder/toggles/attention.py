@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from traceq.recorder.toggles.toggle import DEFAULT, Job
-from traceq.regexes import regex
 
 __all__ = ["CANDIDATES", "BackendToggle", "ImplementationToggle", "create", "is_used"]
 
@@ -17,7 +16,7 @@ CANDIDATES = ("eager",)
 _SWITCHES = ("math", "flash", "mem_efficient", "cudnn")
 _BACKENDS = {"math": "math", "eager": "math", "flash": "flash", "efficient": "mem_efficient", "cudnn": "cudnn"}
 _ALL = "sdpa"
-_ATTENDS = regex("attention|attn|transformer", re.IGNORECASE)
+_ATTENDS = re.compile("attention|attn|transformer", re.IGNORECASE)
 _FUNCTION = "scaled_dot_product_attention"
 
 

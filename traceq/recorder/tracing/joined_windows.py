@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from traceq.errors import RecordingFailed
-from traceq.regexes import regex
 from traceq.runs.embedded_recording import KEY
 from traceq.runs.run_folder import atomic_write
 
 __all__ = ["join_windows", "write_joined"]
 
 _IDS = ("External id", "correlation", "wait_on_cuda_event_record_corr_id", "Ev Idx", "Record function id")
-_STEP = regex(r"^ProfilerStep#(\d+)$")
+_STEP = re.compile(r"^ProfilerStep#(\d+)$")
 
 Event = dict[str, Any]
 

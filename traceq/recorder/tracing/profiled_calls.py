@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -14,12 +15,11 @@ from traceq.model import Category, Trace
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.tracing.line_marks import PREFIX
 from traceq.recorder.tracing.profiler_window import Window, profiled_steps
-from traceq.regexes import regex
 from traceq.runs.read import read
 
 __all__ = ["profiled_calls"]
 
-_MARK = regex(rf"^{PREFIX}\d+ (?P<file>.*):(?P<line>\d+) (?P<function>.*)$")
+_MARK = re.compile(rf"^{PREFIX}\d+ (?P<file>.*):(?P<line>\d+) (?P<function>.*)$")
 
 
 def profiled_calls(function: Callable[[], object], num_calls: int, path: Path) -> Trace:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import chain, repeat
 
 from traceq.escaping import visible_lines
-from traceq.regexes import regex
 from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
@@ -18,7 +18,7 @@ Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 """Data of a figure."""
 
 _MOST_ROWS = 500
-_UNIT = regex(r"(?<=\d) (?=(?:[num]?s|[KMGT]iB|B|[GT]B/s|TFLOP/s|/s|%)(?!\w))")
+_UNIT = re.compile(r"(?<=\d) (?=(?:[num]?s|[KMGT]iB|B|[GT]B/s|TFLOP/s|/s|%)(?!\w))")
 """The space between a number and its unit."""
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 

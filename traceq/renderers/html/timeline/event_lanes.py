@@ -23,7 +23,6 @@ from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
 from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Category, Trace
-from traceq.regexes import regex
 from traceq.renderers.html.timeline.spans import Label, Labels, Lane, labelled
 
 __all__ = ["EventLanes", "Limits", "device_lanes", "host_lanes"]
@@ -31,7 +30,7 @@ __all__ = ["EventLanes", "Limits", "device_lanes", "host_lanes"]
 _MOST_ROWS_OF_A_STREAM = 3
 """Rows for work that overlaps on one stream, as programmatic launches do."""
 
-_STEP = regex(r"^ProfilerStep#\d+$")
+_STEP = re.compile(r"^ProfilerStep#\d+$")
 _COLOURS = ("copy", "kernel", "exposed_comm", "spin_wait")
 _OF_HOST = {
     int(Category.CPU_OP): "op",
