@@ -60,6 +60,7 @@ gc.collect()  # the model and its reference to the group, whose threads may abor
 if dist.is_initialized():
     dist.destroy_process_group()
 """
+SLOW = pytest.mark.slow
 QUICK = ("--steps", "16", "--trace-steps", "1")
 
 
@@ -184,7 +185,7 @@ for number in range(100_000):
 """
 
 
-@pytest.mark.parametrize(("calls_modules", "step"), [(True, "F F B O0"), (False, "B O0")])
+@pytest.mark.parametrize(("calls_modules", "step"), [(True, "F F B O0"), pytest.param(False, "B O0", marks=SLOW)])
 def test_a_loop_that_never_calls_a_model_s_forward_is_recorded(calls_modules: bool, step: str, tmp_path: Path) -> None:
     """It calls methods, of which some call an actor and a critic, as agents do: and without gradients to act."""
     (tmp_path / "agent.py").write_text(AGENT.replace("CALLS_MODULES", str(calls_modules)))
@@ -221,7 +222,10 @@ for number in range(100_000):
 """
 
 
-@pytest.mark.parametrize(("loop", "step"), [("delayed", "F B O0 F B O0 F B O1 F B O1"), ("episode", "F* B O0")])
+@pytest.mark.parametrize(
+    ("loop", "step"),
+    [pytest.param("delayed", "F B O0 F B O0 F B O1 F B O1", marks=SLOW), ("episode", "F* B O0")],
+)
 def test_steps_that_alternate_or_vary_in_length_all_count(loop: str, step: str, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(OFF_POLICY.replace("LOOP", loop))
     done = record(tmp_path, *QUICK, "--", sys.executable, "agent.py")
@@ -298,7 +302,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("start", ["torch", "fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("start", ["torch", *(pytest.param(start, marks=SLOW) for start in ("fork", "spawn"))])
 def test_the_end_of_a_process_that_multiprocessing_started_is_told(start: str, tmp_path: Path) -> None:
     """One that torch spawned and that raised `ended its loop`, and of one that was forked nothing was known."""
     (tmp_path / "started.py").write_text(STARTED)

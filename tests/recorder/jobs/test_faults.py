@@ -23,6 +23,7 @@ from traceq.recorder.jobs.loss_by_arm import LossByArm
 from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.jobs.usual_steps import UsualSteps
+from traceq.recorder.rank import rank_state
 from traceq.recorder.spec.phases import Phases
 
 pytestmark = pytest.mark.torch
@@ -88,6 +89,7 @@ def test_a_fault_of_the_recorder_changes_nothing_in_the_job(
         return original(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, raises)
+    monkeypatch.setattr(rank_state, "cpu_peak_facts", dict)  # which measures the machine, for a second
     process = _process(tmp_path)
     process.hooks.install()
     try:

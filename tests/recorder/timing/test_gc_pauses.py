@@ -95,13 +95,13 @@ def test_a_recording_leaves_the_collector_as_the_job_has_it(tmp_path: Path) -> N
                 break
             states.add((gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > 0))
             if rec.arm == "on":
-                gc.collect()
+                gc.collect(1)  # the oldest generation of a suite takes long
     assert len(states) == 1
     lines = list(read_lines(tmp_path / "run" / "steps" / "rank0.jsonl"))
     steps = [line for line in lines if isinstance(line, StepLine)]
     explicit = [[kind for kind in step.pauses if " " in kind] for step in steps]
     assert [len(kinds) for kinds in explicit] == [int(step.arm == "on") for step in steps]
-    assert {kind.partition(":")[0] for kinds in explicit for kind in kinds} == {f"2 {LINE}"}
+    assert {kind.partition(":")[0] for kinds in explicit for kind in kinds} == {f"1 {LINE}"}
     for pair in (line for line in lines if isinstance(line, PairLine)):
         for arm, half in zip(
             (pair.a, pair.b) if pair.b_second else (pair.b, pair.a),
