@@ -18,9 +18,9 @@ from traceq.model import Arm, Fact, Manifest
 from traceq.recorder import Recipe
 from traceq.recorder.spec.recipe import check_names
 from traceq.renderers.diff_json import diffs_to_json
-from traceq.renderers.diff_markdown import diffs_to_markdown
 from traceq.renderers.diff_text import print_diffs
 from traceq.renderers.json import sheet_to_json
+from traceq.renderers.markdown import diffs_to_markdown
 from traceq.units import Unit
 
 FACTS = (

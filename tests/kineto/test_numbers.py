@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceq.kineto.numbers import INVALID_NS, nanoseconds
+from traceq.kineto.columns import INVALID_NS, nanoseconds
 
 INVALID = int(INVALID_NS)
 

@@ -18,7 +18,7 @@ pytest.importorskip("nvtx", reason="phases are nvtx ranges")
 import torch
 
 import traceq
-from traceq.recorder.jobs.framework_phases import imported_functions, owners
+from traceq.recorder.jobs.loop_hooks import imported_functions, owners
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine, read_lines
 

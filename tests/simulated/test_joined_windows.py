@@ -32,7 +32,7 @@ from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import measure
 from traceq.model import Category, Run, Trace
-from traceq.recorder.tracing.joined_windows import join_windows
+from traceq.recorder.tracing.traced_steps import join_windows
 from traceq.whatif.job_replay import job_replay
 
 pytestmark = pytest.mark.torch

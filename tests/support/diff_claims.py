@@ -30,9 +30,9 @@ from traceq.compare.tables import (
 )
 from traceq.escaped_console import EscapedConsole
 from traceq.renderers.diff_json import diffs_to_json
-from traceq.renderers.diff_markdown import diffs_to_markdown
 from traceq.renderers.diff_text import print_diffs
 from traceq.renderers.html.diff import diffs_to_html
+from traceq.renderers.markdown import diffs_to_markdown
 from traceq.report import Table
 from traceq.units import Unit, format_range, format_value
 

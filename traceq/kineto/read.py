@@ -11,10 +11,8 @@ import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.intervals import sorted_unique
-from traceq.kineto.autograd_profiler import with_ops_of_autograd
 from traceq.kineto.categories import RUNTIME_DEVICE, UNNAMED_DEVICES
 from traceq.kineto.columns import to_int
-from traceq.kineto.compile_ranges import with_compile_ranges
 from traceq.kineto.damage_report import damage_caveats
 from traceq.kineto.decompression import open_source
 from traceq.kineto.event_windows import Document
@@ -22,7 +20,7 @@ from traceq.kineto.file_name import host_in_name, rank_in_name
 from traceq.kineto.other_formats import browser_trace
 from traceq.kineto.reader_choice import scan
 from traceq.kineto.scan_result import Scan
-from traceq.kineto.sequence_numbers import with_sequence_numbers
+from traceq.kineto.torch_versions import with_compile_ranges, with_ops_of_autograd, with_sequence_numbers
 from traceq.locations import Place
 from traceq.model import Category, Caveat, Events, Trace
 from traceq.stages import stage

@@ -41,8 +41,7 @@ from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, living
 from traceq.recorder.jobs.step_samples import sampled_steps
 from traceq.recorder.jobs.step_tracker import StepTracker
-from traceq.recorder.process.process_end import ProcessEnd
-from traceq.recorder.process.process_exit import at_process_exit
+from traceq.recorder.process.process_end import ProcessEnd, at_process_exit
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.watched_rank import WatchedRank
 from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings

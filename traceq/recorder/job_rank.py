@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,6 @@ from traceq.errors import RecordingFailed, TraceqError
 from traceq.model import BATCHES_PER_STEP, NO_EFFECT, OPTIMIZER_STEPS, Arm
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.jobs.compiled_models import COMPILED, compiled_functions
-from traceq.recorder.jobs.effect_in_ops import arms_with_equal_ops
 from traceq.recorder.jobs.gradient_watch import gradient_lines
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_batches import JobLoader
@@ -40,6 +40,9 @@ from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import default_steps
 from traceq.recorder.toggles.toggle import Job, Toggle, applicable_toggles, create_toggle
+from traceq.recorder.tracing.line_marks import PREFIX
+from traceq.recorder.tracing.line_table import read_rows
+from traceq.runs.run_folder import RunFolder
 
 __all__ = ["JobRank", "claims", "common_request", "leave_in_order", "plan_of", "raise_first", "start_rank"]
 
@@ -411,3 +414,14 @@ def raise_first(faults: Sequence[str]) -> None:
     for rank, fault in enumerate(faults):
         if fault:
             raise RecordingFailed(fault if len(set(faults)) == 1 else f"rank {rank}: {fault}")
+
+
+def arms_with_equal_ops(folder: RunFolder, baseline: str, arms: Sequence[str]) -> dict[str, int]:
+    """Return the arms whose traced step issues the same ops as that of the baseline, with their number."""
+    expected = _count_ops(folder, baseline)
+    return {arm: expected.total() for arm in arms if _count_ops(folder, arm) == expected}
+
+
+def _count_ops(folder: RunFolder, arm: str) -> Counter[str]:
+    rows = read_rows(folder.stacks(arm, 0))
+    return Counter(row.name for row in rows if row.cat == "cpu_op" and not row.name.startswith(PREFIX))

@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader
 
-from traceq.errors import TraceqError
+from traceq.errors import TraceqError, UsageFault
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import OTHER_STEPS, Arm
 from traceq.recorder.failures.external_launcher import note_end
 from traceq.recorder.failures.rank_errors import note_arm, reserve_descriptors
 from traceq.recorder.failures.run_status import LOOP_ENDED, mark_ended
 from traceq.recorder.failures.watched_loop import watched_loop
-from traceq.recorder.loop_arms import LoopArms, check_arms
 from traceq.recorder.process.check_shared_file_system import check_shared
 from traceq.recorder.process.device_memory import host_note, other_accelerator
 from traceq.recorder.process.environment_variables import KINETO_IS_QUIET
@@ -30,9 +29,11 @@ from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.rank_recording import num_steps, recorded_steps
+from traceq.recorder.spec.names import check_arm
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, check_samples
 from traceq.recorder.spec.prepare import check_seconds, create_run_folder, default_steps, resolve_device, utc_now
+from traceq.recorder.toggles.attribute_path import Slot, slot_of
 from traceq.recorder.tracing.worker_samples import forked_workers
 from traceq.recorder.trainer_callbacks import Stepper
 
@@ -260,3 +261,61 @@ def _shared_folder(world: World, out: Path | None, arm: str, *, overwrite: bool)
         raise TraceqError(message)
     check_shared(Path(path), world)
     return path
+
+
+@dataclass(slots=True)
+class LoopArms:
+    """Names of the arms, of which the first is the baseline; `current` is the arm of the step that runs."""
+
+    names: tuple[str, ...]
+    current: str
+    _is_regular: bool = True
+    _toggles: list[tuple[Slot, Any, Mapping[str, Any]]] = field(default_factory=list)
+
+    def add_toggle(self, owner: Any, name: str, values: Mapping[str, Any]) -> None:
+        """Let the arms change an attribute or item of an object.
+
+        UsageFault if it does not exist, cannot be changed, or lacks a value for an arm.
+        """
+        slot = slot_of(owner, name)
+        if slot is None:
+            raise UsageFault(f"toggle: {type(owner).__name__} has no {name!r}")
+        if set(values) != set(self.names):
+            raise UsageFault(f"toggle {name!r}: found values for {', '.join(values)}; expected {', '.join(self.names)}")
+        before = slot.get()
+        try:
+            slot.write(before)()
+        except (AttributeError, TypeError) as error:
+            raise UsageFault(f"toggle {name!r}: cannot be changed: {error}") from error
+        self._toggles.append((slot, before, values))
+        slot.write(values[self.current])()
+
+    def set(self, arm: str) -> None:
+        """Let the next steps run this arm."""
+        self.current = arm
+        for slot, _, values in self._toggles:
+            slot.write(values[arm])()
+
+    def exclude_step(self) -> None:
+        """Let the step that runs not count."""
+        self._is_regular = False
+
+    def was_regular(self) -> bool:
+        """Return whether the step that just ended counts; call it once per step."""
+        was_regular, self._is_regular = self._is_regular, True
+        return was_regular
+
+    def restore(self) -> None:
+        """Restore what the toggles changed; the loop goes on with the baseline."""
+        self.current = self.names[0]
+        for slot, before, _ in reversed(self._toggles):
+            slot.write(before)()
+        self._toggles.clear()
+
+
+def check_arms(names: Sequence[str]) -> None:
+    """Raise UsageFault for names of arms that are invalid or not unique."""
+    for name in names:
+        check_arm(name)
+    if len(set(names)) < len(names):
+        raise UsageFault(f"arms: found {', '.join(names)}; expected different names")

@@ -1,16 +1,63 @@
-"""Render a sheet as Markdown for an issue."""
+"""Results as Markdown, to paste into an issue."""
 
 from __future__ import annotations
 
 from typing import TextIO
 
+from traceq.compare.result import Diff, Diffs
+from traceq.compare.tables import (
+    causes_table,
+    exchanges_table,
+    facts_table,
+    inference_table,
+    matrix,
+    ranks_table,
+    waterfall,
+    work_table,
+)
 from traceq.display import RenderOptions
 from traceq.escaping import visible
 from traceq.renderers.text import MOST_FINDINGS, source_summary, unknown_line
 from traceq.report import Sheet, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["safe", "sheet_to_markdown", "table_to_markdown", "write_sheet"]
+__all__ = ["diffs_to_markdown", "sheet_to_markdown", "write_diffs", "write_sheet"]
+
+
+def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
+    """Write a comparison as Markdown."""
+    file.write(diffs_to_markdown(diffs, full=options.full))
+
+
+def diffs_to_markdown(diffs: Diffs, *, full: bool = False) -> str:
+    """Return the matrix of the arms, then each answer with its tables; `full` also if they are no evidence."""
+    parts = [table_to_markdown(matrix(diffs))] if len(diffs.diffs) > 1 else []
+    parts += [table_to_markdown(exchanges_table(diffs))] if diffs.exchanges else []
+    parts += [table_to_markdown(facts)] if (facts := facts_table(diffs)) is not None else []
+    parts += [safe(interaction.words) for interaction in diffs.interactions]
+    parts += [safe(line) for line in dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)]
+    parts += [part for diff in diffs.diffs for part in _diff(diff, full=full)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _diff(diff: Diff, *, full: bool) -> list[str]:
+    parts = [f"## {safe(diff.b_name)} against {safe(diff.a_name)}"]
+    parts += [f"**{safe(diff.words[0])}**", *(safe(line) for line in diff.words[1:])]
+    if diff.traced is not None and (full or not diff.doubt):
+        parts += [
+            table_to_markdown(table)
+            for table in (
+                inference_table(diff),
+                waterfall(diff),
+                ranks_table(diff),
+                causes_table(diff),
+                work_table(diff),
+            )
+            if table.rows
+        ]
+    if diff.caveats:
+        parts.append("\n".join(f"> {safe(caveat.text)}" for caveat in diff.caveats))
+    return parts
 
 
 def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput
 from traceq.frozen import frozen
 from traceq.model import Caveat, Pairs
-from traceq.stats.carry_over import carried_over
-from traceq.stats.group_sequential import LOOKS, chance_to_exceed, level_of
+from traceq.stats.group_sequential import LOOKS, ONE_LOOK, chance_to_exceed, level_of
 from traceq.stats.hodges_lehmann import Interval, Shift, location_of_pairs, shift_between, shift_of_pairs
 from traceq.stats.measurement_caveats import (
+    RARE,
     SLOW,
+    Caveats,
     below_noise_floor,
     control_differs,
     mean_disagrees,
@@ -27,6 +28,7 @@ from traceq.stats.rare_events import RareEvents, typical_pairs, with_rare_events
 from traceq.stats.sample_kinds import MEANS, PAIRS, PROCESSES, STEPS, SampleKind
 from traceq.stats.verdict import Threshold, Verdict, verdict
 from traceq.threshold import THRESHOLD_PCT
+from traceq.units import Unit, format_value
 
 __all__ = ["Comparison", "compare_pairs", "compare_values", "slowest_rank_ns"]
 
@@ -231,3 +233,35 @@ def _median(values: NDArray[np.int64]) -> int:
 
 def _num_slow(values: NDArray[np.int64]) -> int:
     return int(np.count_nonzero(values > SLOW * np.median(values)))
+
+
+_SMALLEST_BLOCK = 8  # pairs that the recorder runs back to back, before it pauses, and a settling pair
+
+
+def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], threshold: Threshold) -> Caveats:
+    """Return a caveat for each arm whose halves depend, by more than the threshold, on the arm that ran before.
+
+    `change` int64[P] is second minus first half of each pair. A second half always follows the other arm. Which arm a
+    first half follows was drawn with the pair before, so pairs of the same order that differ in it differ by the
+    carry-over of their first half. The first pair of a block follows the settling pair and is left out.
+    """
+    from statistics import NormalDist  # for recordings with pairs alone
+
+    rare_in_either_arm = replace(ONE_LOOK, z95=NormalDist().inv_cdf(1 - float(RARE) / 4))
+    is_inside = np.arange(1, len(b_second)) % _SMALLEST_BLOCK != 0
+    before, order, changes = b_second[:-1][is_inside], b_second[1:][is_inside], change[1:][is_inside]
+    caveats = []
+    for arm, other, starts in (("A", "B", True), ("B", "A", False)):
+        after_self, after_other = (changes[(order == starts) & (before == last)] for last in (not starts, starts))
+        if not (after_self.size and after_other.size):
+            continue
+        carry_over = shift_between(after_self, after_other, level=rare_in_either_arm)
+        low, high = carry_over.ci95 or (0, 0)
+        if (low > 0 or high < 0) and abs(carry_over.delta) > threshold.ns:
+            more = format_value(carry_over.delta, Unit.DELTA_NS)
+            text = (
+                f"carry-over: a step of {arm} takes {more} after {other} relative to after {arm}; "
+                "part of the delta is carry-over"
+            )
+            caveats.append(Caveat("carried_over", text))
+    return tuple(caveats)

@@ -8,7 +8,7 @@ from builder import AUTOGRAD, Event, build, call, kernel, launch, op
 
 from traceq.facts.roofline.modelled_ops import TimeKind, modelled_ops
 from traceq.facts.roofline.op_work import rank_work
-from traceq.runs.captured_graphs import with_captured_graphs
+from traceq.runs.windows import with_captured_graphs
 
 MM = {"Input Dims": [[8, 16], [16, 4]], "Input type": ["float", "float"]}
 ADD = {"Input Dims": [[8, 4], [8, 4]], "Input type": ["float", "float"]}

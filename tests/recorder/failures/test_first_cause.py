@@ -23,11 +23,11 @@ pytest.importorskip("torch", reason="recording needs torch")
 
 import torch
 
-from traceq.recorder.failures import stall_watch, watcher_process
+from traceq.recorder.failures import rank_exits, watcher_process
 from traceq.recorder.failures.external_launcher import note_abort
 from traceq.recorder.failures.rank_errors import error_text, read_error, reserve_descriptors, write_error
+from traceq.recorder.failures.rank_exits import StallWatch
 from traceq.recorder.failures.root_cause import ABORTED, is_peer_error
-from traceq.recorder.failures.stall_watch import StallWatch
 from traceq.recorder.process.child_processes import kill_group
 from traceq.recorder.process.process_state import is_stopped
 from traceq.recorder.process.progress_counters import ProgressCounters, create_counters
@@ -157,8 +157,8 @@ def plan(folder: Path, hang_s: float) -> Plan:
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
-    monkeypatch.setattr(stall_watch, "_POLL_S", 0.1)
-    monkeypatch.setattr(stall_watch, "_SETTLED_S", 0.1)
+    monkeypatch.setattr(rank_exits, "_STALL_POLL_S", 0.1)
+    monkeypatch.setattr(rank_exits, "_SETTLED_S", 0.1)
     running: list[subprocess.Popen[bytes]] = []
     yield running
     for process in running:

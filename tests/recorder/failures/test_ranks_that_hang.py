@@ -19,8 +19,7 @@ from recording import MAIN
 pytest.importorskip("torch", reason="recording needs torch")
 pytest.importorskip("nvtx", reason="phases are nvtx ranges")
 
-from traceq.recorder.failures.hang_watch import HangWatch
-from traceq.recorder.failures.rank_stands import describe_stands, rank_stand
+from traceq.recorder.failures.hang_watch import HangWatch, describe_stands, rank_stand
 from traceq.recorder.process.watched_rank import SeenRank, WatchedRank, read_stacks, seen_ranks
 from traceq.runs.run_folder import RunFolder
 

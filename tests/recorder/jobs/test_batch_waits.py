@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from traceq.recorder.jobs.batch_waits import BatchWaits
+from traceq.recorder.jobs.loop_hooks import BatchWaits
 
 
 class Workers:

@@ -21,8 +21,7 @@ from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.jobs.loop_hooks import LoopHooks
 from traceq.recorder.jobs.loss_by_arm import LossByArm
 from traceq.recorder.jobs.phase_stack import PhaseStack
-from traceq.recorder.jobs.step_tracker import StepTracker
-from traceq.recorder.jobs.usual_steps import UsualSteps
+from traceq.recorder.jobs.step_tracker import StepTracker, UsualSteps
 from traceq.recorder.rank import rank_state
 from traceq.recorder.spec.phases import Phases
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceq.recorder.jobs.step_pattern import StepPattern
-from traceq.recorder.jobs.usual_steps import UsualSteps
+from traceq.recorder.jobs.step_tracker import UsualSteps
 
 PLAIN, WITH_TEACHER, WITH_EVALUATION = "L F B O0", "L F f B O0", "L F B O0 L f L f"
 STEPS_OF_A_PAIR = 16

@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="stores are torch's")
 from torch._C._distributed_c10d import HashStore
 
 from traceq.errors import RecordingFailed
-from traceq.recorder.process.store_exchange import StoreExchange
+from traceq.recorder.process.world import StoreExchange
 
 pytestmark = pytest.mark.torch
 

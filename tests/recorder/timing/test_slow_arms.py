@@ -20,8 +20,7 @@ from traceq.recorder.process.world import World
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
-from traceq.recorder.timing.slow_arms import slow_arms
-from traceq.recorder.timing.timed_steps import timed_steps
+from traceq.recorder.timing.timed_steps import slow_arms, timed_steps
 from traceq.runs.step_log import StepLine, read_lines, read_pairs
 
 pytestmark = pytest.mark.torch

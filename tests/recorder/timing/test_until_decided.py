@@ -25,8 +25,8 @@ from traceq.model import Arm
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import Request
 from traceq.recorder.spec.schedule import Block, block_sizes
-from traceq.recorder.timing import until_decided
-from traceq.recorder.timing.until_decided import blocks_until_decided, look_text, looks_within
+from traceq.recorder.timing import timed_steps
+from traceq.recorder.timing.timed_steps import blocks_until_decided, look_text, looks_within
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import PairLine, StepLine, pairs_of, read_pairs
 from traceq.stats import LOOKS, Comparison, compare_pairs
@@ -149,7 +149,7 @@ def test_all_ranks_run_the_same_blocks_though_clocks_and_times_differ(monkeypatc
         clocks[current_thread().name] = rank.number
         return record(rank, noise_pct=1.5)
 
-    monkeypatch.setattr(until_decided, "monotonic", monotonic)
+    monkeypatch.setattr(timed_steps, "monotonic", monotonic)
     with ThreadPoolExecutor(3) as pool:
         ran = [blocks for blocks, _ in pool.map(run, ranks)]
     assert ran[0] == ran[1] == ran[2]
@@ -162,7 +162,7 @@ def test_the_cap_stops_after_the_round_that_passes_it(
     monkeypatch: pytest.MonkeyPatch, rounds: int, stops_at: int
 ) -> None:
     times = iter([0, *[599] * (rounds - 1), *[600] * 99])
-    monkeypatch.setattr(until_decided, "monotonic", lambda: next(times))
+    monkeypatch.setattr(timed_steps, "monotonic", lambda: next(times))
     rank = alone()
     ran, _ = record(rank, noise_pct=20)
     assert set(num_pairs(ran).values()) == {stops_at}

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="recording needs torch")
 
 from traceq.errors import RecordingFailed
-from traceq.recorder.tracing.joined_windows import join_windows, write_joined
+from traceq.recorder.tracing.traced_steps import join_windows, write_joined
 
 pytestmark = pytest.mark.torch
 

@@ -12,7 +12,7 @@ from paths import FIXTURES
 
 from traceq.recorder.tracing.line_marks import PREFIX
 from traceq.recorder.tracing.line_table import TraceRow, read_rows
-from traceq.recorder.tracing.trace_size import COMPRESSION, EVENT_BYTES, forecast_bytes, forecast_text
+from traceq.recorder.tracing.traced_steps import COMPRESSION, EVENT_BYTES, forecast_bytes, forecast_text
 
 pytestmark = pytest.mark.torch
 RUN = FIXTURES / "outlier_ab" / "on"

@@ -26,10 +26,9 @@ from traceq.model import Events, Run, Trace
 from traceq.renderers.html.flame import flame_figure
 from traceq.renderers.html.markup import unbroken
 from traceq.renderers.html.timeline import place_of_finding, place_of_sync, run_timeline, shown_ranks
-from traceq.renderers.html.timeline.level_of_detail import finest_ns, merge_short
 from traceq.renderers.html.timeline.shown_steps import median_step, traces_of_run
 from traceq.renderers.html.timeline.spans import BLOCK, Lane
-from traceq.renderers.html.timeline.view import lanes_of
+from traceq.renderers.html.timeline.view import finest_ns, lanes_of, merge_short
 from traceq.report import Finding, SyncSite
 
 Spans = list[tuple[int, int]]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
 from traceq.renderers.perfetto.lanes import boundaries, lanes
-from traceq.renderers.perfetto.protobuf_columns import delimited, fixed64, join, varint
+from traceq.renderers.perfetto.packets import delimited, fixed64, join, varint
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SLICES = st.lists(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from traceq.recorder.failures.rank_stands import describe_stands, rank_stands
-from traceq.recorder.process.watched_rank import SeenRank, seen_ranks
+from traceq.facts.timeline.call_sites import user_line
+from traceq.recorder.process.process_state import cpu_s, is_alive, stat_fields, state
+from traceq.recorder.process.watched_rank import SeenRank, read_stacks, seen_ranks
 from traceq.runs.run_folder import RunFolder, atomic_write
+from traceq.units import name_ranks
 
-__all__ = ["HangWatch", "forget_hang"]
+__all__ = ["HangWatch", "describe_stands", "forget_hang", "rank_stand"]
 
 _POLL_S = 1.0
 
@@ -67,3 +72,97 @@ def forget_hang(folder: RunFolder) -> None:
     with suppress(OSError):
         folder.hang.unlink()
         folder.hang.parent.rmdir()
+
+
+_MAX_FRAMES = 15
+_MAX_STACKS = 8
+_BUSY_SHARE = 0.2  # of a core
+_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_WAITS_FOR_PEERS = re.compile(
+    r"[/\\]torch[/\\]distributed[/\\]|[/\\]recorder[/\\]process[/\\](store_exchange|world)\.py"
+)
+"""Frames of a collective, or of a recording at the end of some steps."""
+_IN_BACKWARD = re.compile(r"\): _engine_run_backward$")
+_ENDED = "ended"
+_PLURAL = {"waits": "wait", "computes": "compute", "is": "are", "was": "were", "has": "have", "does": "do"}
+_WITHOUT_STACK = {"T": "was stopped", "t": "was stopped", _ENDED: "has ended"}
+
+
+@dataclass(frozen=True, slots=True)
+class RankStand:
+    """Where a rank stands, in words, and its stack, innermost frame first; "" for one that does not answer.
+
+    `waits`: for the others, as far as the stack tells: a wait of DDP in backward is not seen in it.
+    """
+
+    seen: SeenRank
+    text: str
+    stack: str = ""
+    waits: bool = False
+
+
+def rank_stands(seen: Sequence[SeenRank]) -> list[RankStand]:
+    """Return where each rank stands; takes half a second."""
+    states = [state(rank.pid) if is_alive(rank.pid) else _ENDED for rank in seen]
+    before_s, start = [_cpu_s(rank.pid) for rank in seen], time.monotonic()
+    stacks = read_stacks([rank for rank, each in zip(seen, states, strict=True) if each not in _WITHOUT_STACK])
+    bound_s = _BUSY_SHARE * (time.monotonic() - start)
+    stack = iter(stacks)
+    return [
+        RankStand(rank, _WITHOUT_STACK[each])
+        if each in _WITHOUT_STACK
+        else rank_stand(rank, next(stack), is_busy=_cpu_s(rank.pid) - before > bound_s, in_driver=each == "D")
+        for rank, each, before in zip(seen, states, before_s, strict=True)
+    ]
+
+
+def rank_stand(seen: SeenRank, stack: str, *, is_busy: bool = False, in_driver: bool = False) -> RankStand:
+    """Return where a rank with this stack stands. `in_driver`: it waits for a disk or a driver."""
+    matches = [match for match in map(_FRAME.match, stack.splitlines()) if match]
+    frames = [f"{match['file']}({match['line']}): {match['function']}" for match in matches]
+    if not frames:
+        return RankStand(seen, "does not answer (in a driver or a disk)" if in_driver else "does not answer")
+    depth = next((number for number, frame in enumerate(frames) if user_line((frame,))), len(frames))
+    in_library = frames[:depth]
+    waits = any(_WAITS_FOR_PEERS.search(frame) for frame in in_library)
+    in_backward = any(_IN_BACKWARD.search(frame) for frame in in_library)
+    what = "waits for the others" if waits else "computes" if is_busy else "is in backward" if in_backward else "is"
+    where = user_line(frames) or "an unknown line"
+    return RankStand(seen, f"{what} at {where}", stack.rstrip(), waits or in_backward)
+
+
+def describe_stands(stands: Sequence[RankStand]) -> list[str]:
+    """Return a line that names all ranks, then their stacks; ranks that stand alike are one."""
+    places = _grouped((each.text, each.seen) for each in stands)
+    lines = [", ".join(_sentence(ranks, text) for text, ranks in places) + _late_text(stands)]
+    stacks = _grouped((each.stack, each.seen) for each in stands if each.stack)
+    for stack, ranks in stacks[:_MAX_STACKS]:
+        lines += [f"{name_ranks(ranks)}, most recent call first:", *stack.splitlines()[:_MAX_FRAMES]]
+    if len(stacks) > _MAX_STACKS:
+        lines.append(f"{len(stacks) - _MAX_STACKS} more stacks")
+    return lines
+
+
+def _late_text(stands: Sequence[RankStand]) -> str:
+    """Return for which ranks the others wait: those that are not in a collective, else those with the fewest events."""
+    late = [each.seen.rank for each in stands if not each.waits]
+    if len(late) in (0, len(stands)):
+        fewest = min(each.seen.num_events for each in stands)
+        late = [each.seen.rank for each in stands if each.seen.num_events == fewest]
+    return "" if len(late) == len(stands) else f"; the others wait for {name_ranks(late)}"
+
+
+def _sentence(ranks: Sequence[int], text: str) -> str:
+    verb, _, rest = text.partition(" ")
+    return f"{name_ranks(ranks)} {verb if len(ranks) == 1 else _PLURAL[verb]} {rest}"
+
+
+def _grouped(of_ranks: Iterable[tuple[str, SeenRank]]) -> list[tuple[str, list[int]]]:
+    groups: dict[str, list[int]] = {}
+    for text, seen in of_ranks:
+        groups.setdefault(text, []).append(seen.rank)
+    return list(groups.items())
+
+
+def _cpu_s(pid: int) -> float:
+    return cpu_s(stat_fields(Path(f"/proc/{pid}/stat")))

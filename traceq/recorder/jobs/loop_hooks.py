@@ -7,7 +7,10 @@ watching.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from threading import get_ident
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
@@ -16,6 +19,7 @@ import torch
 import torch.utils.data
 from torch._guards import _TLS
 from torch.compiler import is_dynamo_compiling
+from torch.nn import Module
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -24,17 +28,14 @@ from torch.optim.optimizer import (
 from torch.utils.data import DataLoader
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
-from traceq.recorder.jobs.batch_waits import BatchWaits
 from traceq.recorder.jobs.compiled_models import compiled_modules, replaceable, skip_own_code
-from traceq.recorder.jobs.framework_phases import ENGINE_METHODS, imported_functions, owners
-from traceq.recorder.jobs.inner_calls import InnerCalls
 from traceq.recorder.jobs.root_models import with_forward
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, COMPILE, EPOCH, FORWARD, NO_GRAD_FORWARD, SAVE
-from traceq.recorder.rank.replaced_methods import ReplacedMethods
+from traceq.recorder.rank.replaced_methods import ReplacedMethods, Replacement, has_forward
 from traceq.recorder.toggles.compile import has_compiled
 from traceq.recorder.tracing.worker_samples import WorkerSamples
 
-__all__ = ["LoopHooks", "Observer"]
+__all__ = ["BatchWaits", "LoopHooks", "Observer", "imported_functions", "owners"]
 
 _COMPILED_END = 3
 """Steps in a row that begin and do not end: torch compiles what follows the first hook, so the other never runs."""
@@ -461,3 +462,129 @@ class LoopHooks:
                 self._observer.end(depth)
                 del self._open_steps[index:]
                 return
+
+
+ENGINE_METHODS = (
+    ("LightningModule", "training_step", "forward"),
+    ("DeepSpeedEngine", "backward", "backward"),
+    ("DeepSpeedEngine", "step", "optimizer"),
+)
+"""Methods of models: base class, method, phase."""
+
+_LIGHTNING = (
+    (".trainer.call", "_call_callback_hooks", "callbacks"),
+    (".trainer.call", "_call_lightning_module_hook", "module_hooks"),
+    (".trainer.connectors.logger_connector", "_LoggerConnector.on_batch_end", "log"),
+    (".trainer.connectors.logger_connector", "_LoggerConnector.update_train_step_metrics", "log"),
+    (".strategies.strategy", "Strategy.batch_to_device", "h2d"),
+    (".loops.training_epoch_loop", "_TrainingEpochLoop._broadcast_sigterm_tensor", "sigterm_broadcast"),
+)
+_FUNCTIONS = (
+    ("torch.optim.lr_scheduler", "LRScheduler.step", "lr_scheduler"),
+    ("accelerate.data_loader", "send_to_device", "h2d"),
+    ("transformers.trainer_callback", "CallbackHandler.call_event", "callbacks"),
+    ("transformers.trainer", "Trainer._prepare_inputs", "h2d"),
+    ("transformers.trainer", "Trainer.floating_point_ops", "count_flops"),
+    ("transformers.trainer", "Trainer._maybe_log_save_evaluate", "log"),
+    ("keras.src.optimizers.base_optimizer", "BaseOptimizer.apply", "optimizer"),
+    ("keras.src.trainers.trainer", "Trainer.compute_metrics", "log"),
+    ("keras.src.callbacks.callback_list", "CallbackList.on_train_batch_begin", "callbacks"),
+    ("keras.src.callbacks.callback_list", "CallbackList.on_train_batch_end", "callbacks"),
+    ("fastai.optimizer", "Optimizer.step", "optimizer"),
+    ("fastai.optimizer", "Optimizer.zero_grad", "zero_grad"),
+    ("fastai.learner", "Learner.__call__", "callbacks"),
+    *((f"lightning.pytorch{module}", name, phase) for module, name, phase in _LIGHTNING),
+    *((f"pytorch_lightning{module}", name, phase) for module, name, phase in _LIGHTNING),
+)
+"""Functions: module, name in it, phase; none of them is an event, so that no step begins in one."""
+
+
+def imported_functions() -> Iterator[tuple[Any, str, str]]:
+    """Yield (owner, name, phase) of the functions of all frameworks that are imported, and have them."""
+    for module, path, phase in _FUNCTIONS:
+        class_name, _, name = path.rpartition(".")
+        owner = sys.modules.get(module)
+        if class_name:
+            owner = getattr(owner, class_name, None)
+        if hasattr(owner, name):
+            yield owner, name, phase
+
+
+def owners(models: Sequence[Module], base: str) -> list[Module]:
+    """Return the modules in the models whose class is, or is derived from, one of this name."""
+    modules = (module for model in models for module in model.modules())
+    return [module for module in modules if any(class_.__name__ == base for class_ in type(module).__mro__)]
+
+
+class BatchWaits:
+    """Batches that a loop received from workers, and how many of them it waited for.
+
+    A batch that is there may still take long: this process opens the shared memory of each tensor, with the help of a
+    thread of the worker.
+    """
+
+    __slots__ = ("_is_waiting", "num", "num_waited")
+
+    def __init__(self) -> None:
+        self.num = self.num_waited = 0
+        self._is_waiting = False
+
+    def reads(self, iterator: Any) -> None:
+        """Note that an iterator is about to read from its workers: it waits if nothing is there.
+
+        It reads more than once where another worker's batch comes first.
+        """
+        with suppress(Exception):
+            self._is_waiting |= iterator._data_queue.empty()
+
+    def received(self) -> None:
+        """Count a batch, read now or put aside before."""
+        self.num += 1
+        self.num_waited += self._is_waiting
+        self._is_waiting = False
+
+    def counts(self) -> tuple[int, int]:
+        """Return the number of batches, and how many of them were waited for."""
+        return self.num, self.num_waited
+
+
+_LEAST_CALLS = 4
+"""Calls while steps are learned: what a loop calls more rarely is no part of its usual step."""
+
+
+class InnerCalls:
+    """Calls of the modules inside some models: each that is outside of any forward or backward is one, as of a model.
+
+    A loss may hold the model and be given only what that computed; an agent has several networks; and some libraries
+    wrap the model anew in each step. `forward` returns what replaces their forward, and calls `count` for such calls.
+    """
+
+    def __init__(self, models: Sequence[Module], forward: Replacement) -> None:
+        self._num_calls: Counter[int] = Counter()  # by the module's id
+        modules = _inner_modules(models)
+        self._modules = {id(module): ref(module) for module in modules}  # the job may want to free them
+        self._methods = ReplacedMethods(modules, forward)
+
+    def count(self, module: Module) -> None:
+        """Count a call."""
+        self._num_calls[id(module)] += 1
+
+    def take(self) -> list[Module]:
+        """Count no more; return the modules that a usual step calls, and that still exist."""
+        self._methods.restore()
+        numbers = [number for number in self._modules if self._num_calls[number] >= _LEAST_CALLS]
+        return [module for number in numbers if (module := self._modules[number]()) is not None]
+
+
+def _inner_modules(models: Sequence[Module]) -> list[Module]:
+    """Return the modules with parameters and a forward of their class inside the models, each once."""
+    outermost = {id(model) for model in models}
+    inner = dict.fromkeys(module for model in models for module in model.modules())
+    return [module for module in inner if id(module) not in outermost and _is_watchable(module)]
+
+
+def _is_watchable(module: Module) -> bool:
+    attributes = vars(module)
+    is_plain = "forward" not in attributes and not attributes.get("_compiled_call_impl")
+    has_parameters = any(True for _ in module.parameters())
+    return is_plain and has_parameters and has_forward(module) and not isinstance(module, torch.jit.ScriptModule)

@@ -8,7 +8,10 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize
 from threading import Thread, current_thread, get_ident, main_thread
 from time import sleep
 from types import TracebackType
@@ -18,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.world import leave_world
 
-__all__ = ["ProcessEnd"]
+__all__ = ["ProcessEnd", "at_process_exit"]
 
 _MOST_INTERRUPTS = 5
 """A loop that trains on after so many would do so after any number."""
@@ -112,3 +115,31 @@ def _interrupt_main_thread(code: int) -> None:
     ident = main_thread().ident
     if main_thread().is_alive() and ident is not None:
         signal.pthread_kill(ident, signal.SIGINT)
+
+
+_WITH_OTHERS = 0
+"""Priority from which multiprocessing calls what ends with a process before it waits for that process's children."""
+
+
+def at_process_exit(note: Callable[[BaseException | None], None]) -> None:
+    """Call `note` when this process ends, with the exception that ends it; None for no exception, or one not seen here.
+
+    A process that multiprocessing forks calls nothing of atexit, and what it raises is caught past `sys.excepthook`;
+    `torch.multiprocessing.spawn` exits in the handler of that exception. `note` may be called twice.
+    """
+    pid = os.getpid()
+
+    def end() -> None:
+        if os.getpid() == pid:  # not in a child that the loop forks
+            note(_raised())
+
+    atexit.register(end)
+    if parent_process() is not None:
+        Finalize(None, end, exitpriority=_WITH_OTHERS)
+
+
+def _raised() -> BaseException | None:
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        return error.__context__ if error.code else None
+    return error

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import os
+import pickle
 import socket
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from threading import Thread
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
-from traceq.errors import RecordingFailed
+from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.process.device_memory import device_with_memory
-from traceq.recorder.process.environment_variables import adopt_srun, number_in
-from traceq.recorder.process.rendezvous import meet
-from traceq.recorder.process.store_exchange import StoreExchange
+from traceq.recorder.process.environment_variables import adopt_srun, number_in, rank_of_environment
 
-__all__ = ["Peer", "World", "join_world", "leave_world", "running_world", "world_of_job"]
+__all__ = ["StoreExchange", "World", "join_world", "leave_world", "running_world", "world_of_job"]
 
 T = TypeVar("T")
 TIMEOUT = timedelta(seconds=90)  # the default of 30 minutes hides a hang
@@ -211,3 +215,113 @@ def _has_gpus_alone(store: Store, rank: int, size: int, device: torch.device) ->
     gpu = getattr(torch.cuda.get_device_properties(device), "uuid", numbered)  # which torch 2.4 does not know
     store.set(f"traceq/gpu/{rank}", f"{socket.gethostname()} {gpu}")
     return len({store.get(f"traceq/gpu/{each}") for each in range(size)}) == size
+
+
+_POLL_S = 0.001
+
+
+class StoreExchange:
+    """Gathers values of ranks that are at the same point of their loops; call its methods in the same order on all."""
+
+    __slots__ = ("_num_gathered", "_rank", "_size", "_store", "_timeout_s")
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+        self._store, self._rank, self._size = store, rank, size
+        self._timeout_s = timeout.total_seconds()
+        self._num_gathered = 0
+
+    def announce(self) -> None:
+        """Tell the other ranks that this one takes part."""
+        self._store.set(f"present/{self._rank}", "")
+
+    def absent_ranks(self, within_s: float) -> list[int]:
+        """Return the ranks that have not announced themselves, after at most that long."""
+        deadline = time.monotonic() + within_s
+        while absent := [rank for rank in range(self._size) if not self._store.check([f"present/{rank}"])]:
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_POLL_S)
+        return absent
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, by rank.
+
+        Raises RecordingFailed if a rank has left, or does not come in time.
+        """
+        prefix = f"gather/{self._num_gathered}"
+        self._num_gathered += 1
+        self._store.set(f"{prefix}/{self._rank}", base64.b64encode(pickle.dumps(value)).decode())
+        deadline = time.monotonic() + self._timeout_s
+        for rank in range(self._size):
+            while not self._store.check([f"{prefix}/{rank}"]):
+                self._check_present(rank, f"{prefix}/{rank}", deadline)
+                time.sleep(_POLL_S)
+        if self._num_gathered > 1:  # all ranks are here, so all have read the values before these
+            with suppress(RuntimeError):
+                self._store.delete_key(f"gather/{self._num_gathered - 2}/{self._rank}")
+        return [pickle.loads(base64.b64decode(self._store.get(f"{prefix}/{rank}"))) for rank in range(self._size)]
+
+    def leave(self, reason: str) -> None:
+        """Tell the other ranks that this one takes part no longer, and why."""
+        self._store.set(f"left/{self._rank}", reason)
+
+    def wait_until_left(self, within_s: float) -> None:
+        """Wait until all other ranks have left, at most that long."""
+        others = [f"left/{rank}" for rank in range(self._size) if rank != self._rank]
+        deadline = time.monotonic() + within_s
+        while not self._store.check(others) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def _check_present(self, rank: int, key: str, deadline: float) -> None:
+        """Raise RecordingFailed if the rank has left without that value; it may set it just before."""
+        if self._store.check([f"left/{rank}"]) and not self._store.check([key]):
+            raise RecordingFailed(f"rank {rank}: {self._store.get(f'left/{rank}').decode()}")
+        if time.monotonic() >= deadline:
+            raise RecordingFailed(f"rank {rank} did not reach this point of its loop within {self._timeout_s:.0f} s")
+
+
+_NOTE_AFTER_S = 5.0
+_RENDEZVOUS_POLL_S = 0.05
+_VARIABLES = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT"
+_LEFT_OVER = f"if these variables are left over from another job: unset {_VARIABLES}"
+
+
+def meet(timeout: timedelta) -> tuple[Store, int, int]:
+    """Return the store, this rank, and their number, by the variables that the launcher set.
+
+    Writes to stderr what it waits for, if that takes longer than 5 s. Raises TraceqError for variables that cannot be,
+    and where not all ranks come in time. torch waits in C++, which hears no signal, so it does that on a thread.
+    """
+    rank, size = rank_of_environment()
+    place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    attempt = _Attempt(timeout)
+    attempt.start()
+    start = time.monotonic()
+    was_noted = False
+    while attempt.is_alive():
+        attempt.join(_RENDEZVOUS_POLL_S)
+        if not was_noted and time.monotonic() - start > _NOTE_AFTER_S:
+            was_noted = True
+            others = "rank 0" if rank else f"the other {size - 1} ranks" if size > 2 else "rank 1"
+            sys.stderr.write(f"traceq: rank {rank} of {size} waits for {others} at {place}; {_LEFT_OVER}\n")
+    if attempt.store is None:
+        waited = f"after {time.monotonic() - start:.0f} s"
+        raise TraceqError(f"rank {rank} of {size}: not all ranks came to {place} {waited}; {_LEFT_OVER}")
+    return attempt.store, rank, size
+
+
+class _Attempt(Thread):
+    """Waits for the other ranks; `store` is None until all have come."""
+
+    def __init__(self, timeout: timedelta) -> None:
+        super().__init__(daemon=True)
+        self._timeout = timeout
+        self.store: Store | None = None
+
+    def run(self) -> None:
+        try:
+            store, _, _ = next(rendezvous("env://", timeout=self._timeout))
+            store.set_timeout(self._timeout)
+        except (RuntimeError, ValueError, OSError):  # torch's own errors are RuntimeErrors
+            return
+        self.store = PrefixStore("default_pg", store)

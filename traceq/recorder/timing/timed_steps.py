@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress, count, islice
-from statistics import median
+from itertools import compress, count, groupby, islice
+from statistics import mean, median
+from time import monotonic
 
 from traceq.model import MUCH_SLOWER
 from traceq.recorder.rank.rank_state import Rank
@@ -16,6 +17,7 @@ from traceq.recorder.spec.schedule import (
     PAIRS_PER_BLOCK,
     SINGLE_ARM_STEPS_PER_BLOCK,
     Block,
+    block_sizes,
     comparisons,
     pairs_for,
     pairs_for_single_arm,
@@ -24,15 +26,25 @@ from traceq.recorder.spec.schedule import (
 from traceq.recorder.timing.core_clocks import CoreClocks, core_facts
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
 from traceq.recorder.timing.peak_memory import reset_peak_memory
-from traceq.recorder.timing.slow_arms import slow_arms
 from traceq.recorder.timing.step_log_writer import Journal
 from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, half_pauses, mean_cpu_ns, mean_ns
-from traceq.recorder.timing.until_decided import blocks_until_decided
-from traceq.runs.step_log import ClocksLine, CoresLine, Line, PairLine, StepLine
+from traceq.recorder.tracing.traced_steps import num_traced_steps
+from traceq.runs.step_log import ClocksLine, CoresLine, Line, PairLine, StepLine, pairs_of
 from traceq.runs.timings import SETTLING, WARM_UP
+from traceq.stats import LOOKS, Comparison, answer_together, compare_pairs, samples_apart
 from traceq.units import Unit, format_value
 
-__all__ = ["counted_steps", "num_timed_steps", "regular_on_all_ranks", "step_line", "timed_steps"]
+__all__ = [
+    "blocks_until_decided",
+    "counted_steps",
+    "look_text",
+    "looks_within",
+    "num_timed_steps",
+    "regular_on_all_ranks",
+    "slow_arms",
+    "step_line",
+    "timed_steps",
+]
 
 _MAX_ATTEMPTS = 20
 _SHORT_NS = 2e9
@@ -355,3 +367,130 @@ def _take_halves(stopwatch: Stopwatch, regular: Sequence[Sequence[bool]]) -> lis
     """Return the times of each half, which has as many steps as its entry of `regular`."""
     times = iter(stopwatch.take())
     return [list(islice(times, len(half))) for half in regular]
+
+
+def slow_arms(rank: Rank, warm_up: Sequence[StepLine]) -> dict[str, str]:
+    """Return the arms that the plan leaves out after these steps, the same on every rank, each with the reason.
+
+    By the fastest step of an arm, so that neither its first, which may compile, nor a busy machine counts as slow.
+    """
+    times_ns: dict[str, list[int]] = {}
+    for step in warm_up:
+        times_ns.setdefault(step.arm, []).append(step.device_ns or step.wall_ns)
+    (baseline,) = (planned.arm.name for planned in rank.plan.arms if planned.arm.baseline)
+    baseline_ns = median(times_ns[baseline])
+    ratios = {arm: min(times) / baseline_ns for arm, times in times_ns.items() if arm != baseline}
+    of_ranks = rank.world.gather(ratios)
+    least = {arm: min(each[arm] for each in of_ranks) for arm in ratios}
+    return {
+        arm: f"each of its first {len(times_ns[arm])} steps took at least {ratio:.1f} times a step of {baseline}: "
+        "not measured further"
+        for arm, ratio in least.items()
+        if ratio >= rank.plan.max_slowdown
+    }
+
+
+Compared = tuple[str, str]
+
+_FEW = 3
+"""Questions of which each look prints a line; of more only those that are answered, or end without an answer."""
+
+
+def blocks_until_decided(rank: Rank, warm_up: Sequence[Line], pairs: Sequence[PairLine]) -> Iterator[Block]:
+    """Yield the blocks to run until each comparison is decided, out of looks, or out of time.
+
+    A look gathers the pairs of all ranks, so it takes place between blocks, where nothing is timed. The number of looks
+    is fixed after the warm-up, by the number of pairs that fit into the time limit: the width of the intervals depends
+    on it.
+
+    The caller appends the pairs of a block to `pairs` before it requests the next one. The A/A control runs exactly as
+    long as any other comparison: it measures the noise of as many pairs, and has no verdict to wait for.
+    """
+    compared = comparisons([planned.arm for planned in rank.plan.arms])
+    seconds = 60 * rank.plan.max_minutes
+    deadline = monotonic() + seconds
+    looks = rank.world.share(looks_within(seconds, _pair_seconds(rank, compared, warm_up)))
+    _announce(rank, compared, looks)
+    questions = [names for names in compared if names[0] != names[1]]
+    undecided = questions
+    for num_pairs, blocks in groupby(schedule(compared, looks, rank.plan.seed), lambda block: block.end_pair):
+        for block in blocks:
+            if block.is_control or (block.a, block.b) in undecided:
+                yield block
+        is_last = num_pairs == looks[-1] or rank.world.share(monotonic() >= deadline)
+        if is_last or num_pairs in looks:
+            undecided = _take_look(rank, pairs, questions, undecided, is_last=is_last) if questions else []
+        if is_last or not undecided:
+            return
+
+
+def looks_within(seconds: float, pair_seconds: float) -> tuple[int, ...]:
+    """Return as many looks as fit into the time, at least one; each block runs one extra pair to settle."""
+    fitting = (
+        looks
+        for looks in (LOOKS[:num] for num in range(len(LOOKS), 1, -1))
+        if (looks[-1] + len(block_sizes(looks))) * pair_seconds <= seconds
+    )
+    return next(fitting, LOOKS[:1])
+
+
+def look_text(arm: str, comparison: Comparison, *, is_last: bool) -> str:
+    """Return `on: +1.1 % (-0.40 to +2.6) after 32 pairs, not yet decided`, with the interval behind the verdict."""
+    name = comparison.verdict.name
+    interval = comparison.ci90_ns if name == "in_the_noise" else comparison.ci95_ns
+    ends = [_percent(100 * end / comparison.a_ns).removesuffix(" %") for end in interval or ()]
+    span = f" ({' to '.join(ends)})" if ends else ""
+    undecided = "undecided" if is_last else "not yet decided"
+    state = comparison.verdict.text if comparison.verdict.is_final else undecided
+    unit = " per sample" if comparison.samples else ""
+    return f"{arm}: {_percent(comparison.delta_pct)}{span}{unit} after {comparison.num_pairs:,} pairs, {state}"
+
+
+def _percent(value: float) -> str:
+    return format_value(value, Unit.DELTA_PERCENT)
+
+
+def _pair_seconds(rank: Rank, compared: Sequence[Compared], warm_up: Sequence[Line]) -> float:
+    """Return the time of one pair of every comparison, s, from the second half of the warm-up on the slowest rank."""
+    steps = [line for line in warm_up if isinstance(line, StepLine)]
+    times_ns: dict[str, list[int]] = {}
+    for step in steps[len(steps) // 2 :]:
+        times_ns.setdefault(step.arm, []).append(step.device_ns or step.wall_ns)
+    ranks: list[Mapping[str, float]] = rank.world.gather({arm: mean(times) for arm, times in times_ns.items()})
+    step_ns = {arm: max(means[arm] for means in ranks) for arm in times_ns}
+    num_steps = rank.plan.steps_per_half + rank.plan.most_lead_steps / 4
+    return num_steps * sum(step_ns[a] + step_ns[b] for a, b in compared) / 1e9
+
+
+def _announce(rank: Rank, compared: Sequence[Compared], looks: Sequence[int]) -> None:
+    """Report the largest number of pairs and looks, also to the progress bar."""
+    sizes = block_sizes(looks)
+    num_steps = 2 * len(compared) * (sum(sizes) + len(sizes)) * rank.plan.steps_per_half
+    num_steps += len(compared) * sum(sizes) * rank.plan.most_lead_steps
+    rank.progress.plan_steps(num_steps + num_traced_steps(rank.plan))
+    num_looks = "1 look" if len(looks) == 1 else f"{len(looks)} looks"
+    rank.say(f"up to {looks[-1]} pairs per comparison, {num_looks}, at most {rank.plan.max_minutes:g} min")
+
+
+def _take_look(
+    rank: Rank,
+    lines: Sequence[PairLine],
+    questions: Sequence[Compared],
+    undecided: Sequence[Compared],
+    *,
+    is_last: bool,
+) -> list[Compared]:
+    """Return the comparisons that are still undecided, the same on every rank; rank 0 prints their results.
+
+    Those that were decided keep their answer, and pass their share of the 5 % on to the others.
+    """
+    pairs = {(pairs.a, pairs.b): pairs for pairs in pairs_of(rank.world.gather(list(lines)))}
+    samples = {planned.arm.name: planned.arm.samples_per_step for planned in rank.plan.arms}
+    answers = answer_together(
+        [compare_pairs(pairs[a, b], samples=samples_apart(samples[a], samples[b])) for a, b in questions]
+    )
+    results = {names: answer for names, answer in zip(questions, answers, strict=True) if names in undecided}
+    for (_, arm), result in results.items():
+        if is_last or result.verdict.is_final or len(questions) <= _FEW:
+            rank.say(look_text(arm, result, is_last=is_last))
+    return rank.world.share([names for names, result in results.items() if not result.verdict.is_final])

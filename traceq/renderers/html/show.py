@@ -16,8 +16,7 @@ from traceq.renderers.html.page import contents, page
 from traceq.renderers.html.rank_heatmap import lost_time_chart, rank_heatmap
 from traceq.renderers.html.roofline import roofline_chart
 from traceq.renderers.html.section_titles import Section, in_order, section_of
-from traceq.renderers.html.step_numbers import step_numbers
-from traceq.renderers.html.step_points import steps_chart
+from traceq.renderers.html.step_numbers import step_numbers, steps_chart
 from traceq.renderers.html.timeline import Timeline, place_of_finding, place_of_sync, run_timeline, shown_ranks
 from traceq.renderers.one_screen import FIRST_TABLES, gain_words
 from traceq.renderers.text import MOST_FINDINGS, source_summary, step_words, unknown_line

@@ -2,6 +2,8 @@
 
 Small packets are written by the `perfetto` package; those of slices, of which there are millions, in columns. Each
 packet sequence has a separate table of texts, each written once, and a separate clock of time deltas between packets.
+The wire format (protobuf.dev, "Encoding"): a field is its key, `number << 3 | type`, and a value; integers are varints,
+seven bits a byte, the lowest first; a nested message is its length and its fields.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor, TrackEvent
 
+from traceq.frozen import frozen
 from traceq.renderers.perfetto.lanes import boundaries
-from traceq.renderers.perfetto.protobuf_columns import Field, delimited, fixed64, join, varint
 from traceq.renderers.perfetto.slices import Argument, Slices, Track
 
-__all__ = ["counter_packets", "slice_packets", "track_packets"]
+__all__ = ["counter_packets", "delimited", "fixed64", "join", "slice_packets", "track_packets", "varint"]
 
 _CHUNK = 1 << 16
 _BOOTTIME, _OWN_CLOCK = 6, 64
@@ -144,3 +146,63 @@ def _opening(sequence: int, base_ns: int, slices: Slices | None, texts: Sequence
         for iid, text in enumerate(texts, start=1):
             data.debug_annotation_string_values.add(iid=iid, str=text.encode())
     return bytes(trace.SerializeToString())
+
+
+_VARINT, _FIXED64, _DELIMITED = 0, 1, 2
+
+
+@frozen(eq=False)
+class Field:
+    """Bytes of one field in N messages: `data` uint8[N, W], of which the first `size` int64[N] of each row are used."""
+
+    data: NDArray[np.uint8]
+    size: NDArray[np.int64]
+
+
+def varint(number: int, values: NDArray[np.int64], present: NDArray[np.bool_] | None = None) -> Field:
+    """Encode an integer field, negative values in ten bytes; `present` bool[N] is False where it is omitted."""
+    return _present(_keyed(number, _VARINT, _varints(values)), present)
+
+
+def fixed64(number: int, values: NDArray[np.int64], present: NDArray[np.bool_] | None = None) -> Field:
+    """Encode a field of eight bytes, the lowest first."""
+    data = np.ascontiguousarray(values, "<i8").view(np.uint8).reshape(-1, 8)
+    return _present(_keyed(number, _FIXED64, Field(data, np.full(len(values), 8))), present)
+
+
+def delimited(number: int, fields: Sequence[Field], present: NDArray[np.bool_] | None = None) -> list[Field]:
+    """Encode a nested message of these fields; returns the fields to use in their place."""
+    inside = [_present(field, present) for field in fields]
+    size: NDArray[np.int64] = np.sum([field.size for field in inside], axis=0)
+    return [_present(_keyed(number, _DELIMITED, _varints(size)), present), *inside]
+
+
+def join(fields: Iterable[Field]) -> bytes:
+    """Return the messages, concatenated."""
+    columns = list(fields)
+    data = np.concatenate([field.data for field in columns], axis=1)
+    counts = [np.arange(field.data.shape[1]) < field.size[:, None] for field in columns]
+    return data[np.concatenate(counts, axis=1)].tobytes()
+
+
+def _varints(values: NDArray[np.int64]) -> Field:
+    rest = values.astype(np.uint64)
+    width = max(1, -(-int(rest.max(initial=0)).bit_length() // 7))
+    data, size = np.empty((len(rest), width), np.uint8), np.ones(len(rest), np.int64)
+    for index in range(width):
+        data[:, index] = rest & np.uint64(0x7F)
+        rest >>= np.uint64(7)
+        more = rest > 0
+        data[more, index] |= 0x80
+        size += more
+    return Field(data, size)
+
+
+def _keyed(number: int, kind: int, value: Field) -> Field:
+    key = _varints(np.array([number << 3 | kind])).data
+    keys = np.broadcast_to(key, (len(value.size), key.shape[1]))
+    return Field(np.concatenate([keys, value.data], axis=1), value.size + key.shape[1])
+
+
+def _present(field: Field, present: NDArray[np.bool_] | None) -> Field:
+    return field if present is None else Field(field.data, np.where(present, field.size, 0))
