@@ -7,8 +7,8 @@ from examples import up_to
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceq.causes.contraction import contract
 from traceq.causes.job_graph import job_graph
+from traceq.whatif.rank_cases import contract
 
 NOBODY = np.empty(0, np.int64)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builder import Event, build, call, kernel, launch, memcpy, op
 
-from traceq.causes.early_waits import early_waits
+from traceq.causes.edges import early_waits
 from traceq.causes.holds import HoldKind, HostHolds, holds, launch_queue_length
 from traceq.facts.events.device_work import device_work
 from traceq.model import Trace

@@ -10,10 +10,9 @@ import pytest
 from simulator import US, Shape, a_job, run_of
 from simulator.meetings import Late, Meetings
 
-from traceq.causes.common_steps import common_steps
+from traceq.causes.common_steps import common_steps, job_clocks
 from traceq.causes.edges import EdgeKind
 from traceq.causes.longest_path import longest_paths
-from traceq.causes.meetings import job_clocks
 
 PLAN = [("all_gather", 1000), ("all_reduce", 4000), ("all_reduce", 2000), ("reduce_scatter", 1000)]
 JOB = Meetings(PLAN, num_ranks=4, late=Late(3, 0))

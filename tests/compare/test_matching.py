@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from builder import Event, annotation, build, call, comms, frame, kernel, launch, memcpy, op, step
 
-from traceq.compare.account_causes import account_causes
-from traceq.compare.align import align_accounts
+from traceq.compare.account_causes import account_causes, align_accounts
 from traceq.compare.attribution import Account, Ledger, ledger
 from traceq.compare.cause_sentences import cause_text
 from traceq.compare.explain import explain

@@ -13,10 +13,10 @@ from simulator import US, run_of
 from simulator.meetings import Late, Meetings
 
 from traceq.compare.diff import diff_runs
-from traceq.compare.rank_sentences import rank_words, slowest_words
 from traceq.compare.ranks import explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import CellDelta, Diff, Diffs, RankDelta, Traced
 from traceq.compare.tables import ranks_table, waterfall
+from traceq.compare.verdict_sentences import rank_words, slowest_words
 from traceq.facts.ranks.run_ranks import ranks_in_memory
 from traceq.model import Arm, Manifest, Pairs, Run, Trace
 from traceq.renderers.diff_json import diffs_to_json

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from traceq.compare.account_causes import StepShift, is_number_of_chance, join_jitter, step_shift
 from traceq.compare.cause_names import jitter_name
 from traceq.compare.result import Cause
-from traceq.compare.step_jitter import StepShift, is_number_of_chance, join_jitter, step_shift
 
 NUM_STEPS = (5, 8)
 

@@ -12,15 +12,16 @@ from traceq.causes.common_graph import CommonGraph, RankClock, common_graph
 from traceq.causes.holds import launch_queue_length
 from traceq.causes.host_line import HostLine, host_lines, without_keys
 from traceq.causes.integral import path_shares
-from traceq.causes.meetings import job_clocks, meetings
-from traceq.causes.rank_graph import rank_graph
+from traceq.causes.rank_graph import RankGraph, rank_graph
 from traceq.causes.weights import Weights, edge_weights, idle_device_latency, usual_times
 from traceq.causes.windows import opens_alike
-from traceq.facts.ranks.job import Job
+from traceq.facts.comm.rank_collectives import first_work
+from traceq.facts.events.device_work import device_work
+from traceq.facts.ranks.job import Job, job_of
 from traceq.frozen import frozen
-from traceq.model import Trace
+from traceq.model import Run, Trace
 
-__all__ = ["CommonSteps", "common_steps"]
+__all__ = ["CommonSteps", "common_steps", "job_clocks"]
 
 
 @frozen(eq=False)
@@ -101,3 +102,82 @@ def _digest(trace: Trace) -> bytes:
     for column in (trace.events.ts, trace.events.dur):
         digest.update(np.ascontiguousarray(column).data)
     return digest.digest()
+
+
+_MAX_SPREAD_NS, _MAX_EARLY_NS = 200_000, 50_000
+"""A collective whose parts end so far apart, or of which one ends so long before the last starts, does not meet."""
+
+
+def job_clocks(a: Sequence[Trace], b: Sequence[Trace]) -> tuple[tuple[Job, Job], NDArray[np.int64]] | None:
+    """Return ((the jobs of both sides), int64[2, R] ns to subtract from each rank's times); None if clocks differ.
+
+    The traces of the ranks are in the same order on both sides.
+    """
+    jobs = job_of(Run("", tuple(a))), job_of(Run("", tuple(b)))
+    ahead = []
+    for job in jobs:
+        offset = job.clocks.ahead if job.is_concurrent and len(job.issued) else np.full(1, np.nan)
+        if job.issued.ranks != tuple(rank.rank for rank in job.ranks) or np.isnan(offset).any():
+            return None
+        ahead.append(np.rint(offset).astype(np.int64) - np.array([rank.base_time_ns for rank in job.ranks]))
+    return jobs, np.stack(ahead)
+
+
+def meetings(
+    ranks: Sequence[RankGraph], jobs: tuple[Job, Job], ahead: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], list[RankClock]]:
+    """Return (int64[M, R]: the unit of work with which each rank takes part in a collective, -1 if not; the clocks)."""
+    works = [
+        _works(job, [getattr(rank, side).trace for rank in ranks]) for job, side in zip(jobs, ("a", "b"), strict=True)
+    ]
+    starts = [
+        np.array([getattr(rank, side).time_ns[0] for rank in ranks]) - of_side
+        for side, of_side in zip(("a", "b"), ahead, strict=True)
+    ]
+    starts = [start - start.min() for start in starts]
+    units = np.full(works[0].shape, -1)
+    same = np.full(works[0].shape, -1)  # the instance of B to which a rank's part belongs
+    for index, rank in enumerate(ranks):
+        instances = np.flatnonzero(works[0][:, index] >= 0)
+        unit = rank.work.unit_of_a[works[0][instances, index]]
+        in_b = np.where(unit >= 0, rank.work.b[unit], -1)
+        instance_of = np.full(len(device_work(rank.b.trace)) + 1, -1)
+        issued = np.flatnonzero(works[1][:, index] >= 0)
+        instance_of[works[1][issued, index]] = issued
+        units[instances, index] = np.where(in_b >= 0, unit, -1)
+        same[instances, index] = instance_of[in_b]
+    takes_part = works[0] >= 0
+    common = np.where(takes_part, same, -1).max(axis=1)
+    units[~takes_part] = -1
+    is_same = ((same == common[:, None]) | ~takes_part).all(axis=1) & (common >= 0)
+    is_paired = ((units >= 0) == takes_part).all(axis=1) & (takes_part.sum(axis=1) > 1)
+    units = units[is_same & is_paired]
+    for side, start in zip(("time_a", "time_b"), starts, strict=True):
+        units = units[_meet(ranks, units, side, start)]
+    clocks = [RankClock(int(a), int(b)) for a, b in zip(*starts, strict=True)]
+    return units, clocks
+
+
+def _works(job: Job, traces: Sequence[Trace]) -> NDArray[np.int64]:
+    """Return int64[I, R]: the first device work of each collective that needs all its ranks, -1 without any."""
+    calls = job.waits.instances.call
+    call = np.where(calls >= 0, job.issued.nth[calls], -1)
+    works = np.full(call.shape, -1)
+    for index, trace in enumerate(traces):
+        works[:, index] = np.r_[first_work(trace), -1][call[:, index]]
+    return works
+
+
+def _meet(
+    ranks: Sequence[RankGraph], units: NDArray[np.int64], side: str, start: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return which collectives end together, and not before the last rank has come: bool[M]."""
+    begins, ends = np.full(units.shape, np.nan), np.full(units.shape, np.nan)
+    for index, rank in enumerate(ranks):
+        part = units[:, index] >= 0
+        node = rank.start_node[units[part, index]]
+        begins[part, index], ends[part, index] = (getattr(rank, side)[n] + start[index] for n in (node, node + 1))
+    if not len(units):
+        return np.zeros(0, np.bool_)
+    earliest, latest = np.nanmin(ends, axis=1), np.nanmax(ends, axis=1)
+    return np.asarray((latest - earliest <= _MAX_SPREAD_NS) & (np.nanmax(begins, axis=1) <= earliest + _MAX_EARLY_NS))

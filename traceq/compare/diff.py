@@ -43,17 +43,22 @@ from traceq.compare.inference import inference_deltas
 from traceq.compare.interaction import arm_interactions
 from traceq.compare.loader_line import loading_worker_words
 from traceq.compare.loader_starvation import feeding, feeding_words
-from traceq.compare.rank_sentences import rank_words, slowest_words
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.replayed_graphs import replay_words
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
-from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory, read_into_memory
-from traceq.compare.side_names import side_names
+from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory, read_into_memory, side_names
 from traceq.compare.step_counts import count_deltas
 from traceq.compare.step_times import compare_cpu, compare_sides, ranges_of_steps
-from traceq.compare.traced_doubt import doubt
-from traceq.compare.unprofiled_sentences import unprofiled_phase_words
-from traceq.compare.verdict_sentences import cpu_words, no_difference_seen, sample_words, verdict_words
+from traceq.compare.verdict_sentences import (
+    cpu_words,
+    doubt,
+    no_difference_seen,
+    rank_words,
+    sample_words,
+    slowest_words,
+    unprofiled_phase_words,
+    verdict_words,
+)
 from traceq.compare.where_sentences import (
     elsewhere_words,
     exposed_delta_ns,

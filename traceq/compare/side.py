@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from traceq.runs.read import read, read_arms
 from traceq.runs.sides import members_of_side, read_recordings
 from traceq.stats import slowest_rank_ns
 
-__all__ = ["ReadArms", "ReadRanks", "Side", "of_one_run", "read_arms_into_memory", "read_into_memory"]
+__all__ = ["ReadArms", "ReadRanks", "Side", "of_one_run", "read_arms_into_memory", "read_into_memory", "side_names"]
 
 ReadRanks = Callable[[str | Place], RunRanks]
 """Reader of a path as the ranks of a run."""
@@ -128,3 +129,25 @@ def _unprofiled_medians(run: Run) -> tuple[float, ...]:
     of_arm = [pairs for pairs in run.pairs if pairs.b_second.size and run.arm in (pairs.a, pairs.b)]
     values = [slowest_rank_ns(pairs, of_b=pairs.b == run.arm) for pairs in of_arm]
     return (float(np.median(np.concatenate(values))),) if values else ()
+
+
+_TRACE_SUFFIX = re.compile(r"(\.\d{10,}|_\d+\.\d{10,})?(\.pt)?(\.trace)?\.json(\.gz|\.zst)?$")
+"""What a profiler adds to the name of a trace: its process, its time, and what it is."""
+
+
+def side_names(a: Side, b: Side) -> tuple[str, str]:
+    """Return the names of the sides: their arms or files, else their folders, else A and B."""
+    for names in ([side.run.arm or _stem(Path(side.path)) for side in (a, b)], [_folder(side) for side in (a, b)]):
+        if names[0] != names[1]:
+            return names[0], names[1]
+    return "A", "B"
+
+
+def _folder(side: Side) -> str:
+    path = Path(side.path)
+    return _stem(path.parent if path.name == side.run.arm else path)
+
+
+def _stem(path: Path) -> str:
+    """Return a file's name without what says that it is a trace; dots in a name stay (`Qwen1.5-0.5B`)."""
+    return _TRACE_SUFFIX.sub("", path.name) or path.name

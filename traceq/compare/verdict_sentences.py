@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
 from traceq.compare.comparable import UNKNOWN_SAMPLES
-from traceq.compare.result import Comparable, Diff
+from traceq.compare.ranks import only_changed_rank
+from traceq.compare.result import CellDelta, Comparable, Diff, RankDelta, Traced
+from traceq.compare.side import Side
+from traceq.facts.ranks.loading_workers import worker_line
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT
+from traceq.facts.timeline.unprofiled_phases import unprofiled_phases
+from traceq.frozen import frozen
+from traceq.model import Run, Timings
 from traceq.stats import Comparison, Interaction
+from traceq.stats.hodges_lehmann import location_of_pairs, shift_of_pairs
 from traceq.stats.sample_kinds import PROCESSES
 from traceq.units import Unit, format_value
 
-__all__ = ["cpu_words", "interaction_words", "no_difference_seen", "sample_words", "verdict_words"]
+__all__ = [
+    "cpu_words",
+    "doubt",
+    "interaction_words",
+    "no_difference_seen",
+    "rank_words",
+    "sample_words",
+    "slowest_words",
+    "unprofiled_phase_words",
+    "verdict_words",
+]
 
 _SEEN_PCT = 0.005
 """Percent of a step below which profiled steps, which have no interval, show no difference."""
@@ -211,3 +235,185 @@ def _estimate(comparison: Comparison) -> str:
 
 def _interval(comparison: Comparison) -> str:
     return " to ".join(_delta(comparison.each(end)) for end in comparison.ci95_ns or ())
+
+
+_STRAGGLES = 1.02
+_SAME_DELTA = 0.05
+"""Part of a delta by which that of another rank may differ: ranks that wait for each other take as long."""
+
+
+def rank_words(
+    traced: Traced, deltas: Sequence[RankDelta], cells: Sequence[CellDelta], waited_in: str
+) -> tuple[str, ...]:
+    """Return one line or none: the only rank that changed, else the one with the most own time on both sides.
+
+    Of the only rank that changed, the line has the largest of its `cells` and the collective in which others wait.
+    """
+    if only := only_changed_rank(deltas):
+        return (_only_rank_text(only, cells, waited_in, traced.per),)
+    explained = next((delta for delta in deltas if delta.rank == traced.rank), None)
+    others = [delta for delta in deltas if delta.rank != traced.rank]
+    if explained is None or not others or explained.delta_ns == 0:
+        return ()
+    others_a, others_b = median(rank.own_a_ns for rank in others), median(rank.own_b_ns for rank in others)
+    if explained.own_a_ns < _STRAGGLES * others_a or explained.own_b_ns < _STRAGGLES * others_b:
+        return ()
+    pairs = ((explained.own_a_ns, explained.own_b_ns), (others_a, others_b))
+    times, others_times = (" and ".join(_time(ns) for ns in pair) for pair in pairs)
+    is_most = explained.own_a_ns >= max(rank.own_a_ns for rank in others) and explained.own_b_ns >= max(
+        rank.own_b_ns for rank in others
+    )
+    lead = "The same rank has the most own time on both sides" if is_most else "Most own time of both sides together"
+    most = f"rank {traced.rank}, whose {traced.window} minus exposed communication is {times}"
+    return (f"{lead}: {most}; the median of the others is {others_times}. The step of this rank is explained.",)
+
+
+def slowest_words(
+    a_name: str, b_name: str, traced: Traced, deltas: Sequence[RankDelta], comparison: Comparison | None
+) -> tuple[str, ...]:
+    """Return which rank is slowest on each side, as the lead has it, where another is explained by another delta."""
+    if len(deltas) < 2 or comparison is None or comparison.unprofiled:
+        return ()
+    apart_ns, most_ns = abs(comparison.delta_ns - traced.delta_ns), max(abs(comparison.delta_ns), abs(traced.delta_ns))
+    slowest = max(deltas, key=lambda rank: rank.a_ns).rank, max(deltas, key=lambda rank: rank.b_ns).rank
+    if slowest == (traced.rank, traced.rank) or apart_ns <= _SAME_DELTA * most_ns:
+        return ()
+    of_sides = " and ".join(f"rank {rank} in {name}" for rank, name in zip(slowest, (a_name, b_name), strict=True))
+    if slowest[0] == slowest[1]:
+        of_sides = f"rank {slowest[0]} on both sides"
+    delta = format_value(traced.delta_ns, Unit.DELTA_NS)
+    return (f"The slowest is {of_sides}; rank {traced.rank}, which is explained, differs by {delta} {traced.per}.",)
+
+
+def _only_rank_text(delta: RankDelta, cells: Sequence[CellDelta], waited_in: str, per: str) -> str:
+    is_slower = delta.own_delta_ns > 0
+    sign = 1 if is_slower else -1
+    own_cells = [
+        cell for cell in cells if not cell.category.startswith("exposed_") or cell.category == "exposed_memcpy"
+    ]
+    most = max(own_cells, key=lambda cell: sign * cell.delta_ns)
+    part = f"{format_value(most.delta_ns, Unit.DELTA_NS)} of {most.category.replace('_', '-')} time in {most.phase}"
+    change = f"{'slower' if is_slower else 'faster'}, by {_time(abs(delta.own_delta_ns))} {per}"
+    text = f"Only rank {delta.rank} is {change} of its own time: {part}"
+    wait = "wait for it" if is_slower else "wait that much less for it"
+    return f"{text}; the other ranks {wait} in {waited_in}." if waited_in else f"{text}."
+
+
+def _time(ns: float) -> str:
+    return format_value(ns, Unit.NS)
+
+
+_NOTABLE = 0.2
+"""Part of the difference of the step from which a phase is named."""
+_MOST_PHASES = 3
+
+
+def unprofiled_phase_words(a: Side, b: Side, names: tuple[str, str], steps: Comparison | None) -> tuple[str, ...]:
+    """Return `In the unprofiled steps, dataload_wait takes 1.20 ms instead of 71.4 ms.`, with the loader's line.
+
+    Times are means over ranks, and of the halves of the pairs that decided by their estimator; of separate recordings
+    means of all steps. Nothing where no step is unprofiled, the verdict claims no difference, no phase has a notable
+    part of it, or the phases differ the other way: rare long steps, which the verdict is robust to.
+    """
+    if steps is None or not steps.unprofiled or not steps.is_seen:
+        return ()
+    of_a, of_b = _in_pairs(a.run, b.run) or _means(a.run, b.run)
+    deltas = {name: of_b[name] - of_a[name] for name in of_a if name in of_b}
+    least = _NOTABLE * abs(steps.delta_ns)
+    notable = [name for name in sorted(deltas, key=lambda name: -abs(deltas[name])) if abs(deltas[name]) >= least]
+    if len(deltas) < 2 or not notable or sum(deltas.values()) * steps.delta_ns <= 0:
+        return ()
+    parts = [
+        f"{name} takes {format_value(of_b[name], Unit.NS)} instead of {format_value(of_a[name], Unit.NS)}"
+        for name in notable[:_MOST_PHASES]
+    ]
+    slower, name = (b, names[1]) if deltas[notable[0]] > 0 else (a, names[0])
+    line = worker_line(slower.ranks.job) if notable[0] == DATALOAD_WAIT else ""
+    where = f" (in {name}, {line})" if line else ""
+    return (f"In the unprofiled steps, {', '.join(parts)}{where}.",)
+
+
+def _means(a: Run, b: Run) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the mean ns of each phase on either side, over ranks and steps."""
+    timings = [run.timings for run in (a, b)]
+    of_a, of_b = ({phase.name: phase.mean for phase in unprofiled_phases(each)} if each else {} for each in timings)
+    return of_a, of_b
+
+
+def _in_pairs(a: Run, b: Run) -> tuple[dict[str, float], dict[str, float]] | None:
+    """Return ns of each phase of A's half of the pairs of both, and that with the shift to B; None without such pairs.
+
+    Other steps of A were beside other arms, at other times, and the machine may have been busier then.
+    """
+    if a.timings is None or b.timings is None or a.manifest is None or a.manifest != b.manifest or a.arm == b.arm:
+        return None
+    ours, theirs = _halves(a.timings, b.arm), _halves(b.timings, a.arm)
+    pairs, of_a, of_b = np.intersect1d(ours.pair, theirs.pair, assume_unique=True, return_indices=True)
+    if not len(pairs):
+        return None
+    b_second = theirs.half[of_b] == 1
+    means: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    for phase in ours.ns.keys() & theirs.ns.keys():
+        a_ns, b_ns = ours.ns[phase][of_a], theirs.ns[phase][of_b]
+        shift = shift_of_pairs(np.where(b_second, b_ns - a_ns, a_ns - b_ns), b_second)
+        means[0][phase] = location_of_pairs(a_ns, b_second)
+        means[1][phase] = means[0][phase] + shift.delta
+    return means
+
+
+@frozen(eq=False)
+class _Halves:
+    """Halves of P pairs: `pair`, `half` int64[P], number and 0 or 1; `ns` int64[P] of each phase, mean of the steps."""
+
+    pair: NDArray[np.int64]
+    half: NDArray[np.int64]
+    ns: dict[str, NDArray[np.int64]]
+
+
+def _halves(timings: Timings, partner: str) -> _Halves:
+    """Return the halves of an arm in pairs with another one, by the number of the pair."""
+    steps, none = timings.of_pairs, np.empty(0, np.int64)
+    if steps is None:
+        return _Halves(none, none, {})
+    chosen = np.flatnonzero(np.array([each == partner for each in steps.partners], np.bool_))
+    pair, first, of_step = np.unique(steps.pair[chosen], return_index=True, return_inverse=True)
+    num = np.bincount(of_step, minlength=len(pair))
+    ns = {
+        phase.name: np.rint(
+            np.bincount(of_step, weights=phase.ns[:, chosen].mean(axis=0), minlength=len(pair)) / num
+        ).astype(np.int64)
+        for phase in unprofiled_phases(timings)
+    }
+    return _Halves(pair, steps.half[chosen[first]], ns)
+
+
+def doubt(traced: Traced, comparison: Comparison | None, steps: Comparison | None) -> str:
+    """Return why durations of the traced steps are no evidence; "" where they are.
+
+    `comparison` is of samples where the sides differ in them, `steps` always of steps, as the traced delta is.
+    """
+    delta = format_value(traced.delta_ns, Unit.DELTA_NS)
+    left_out = "trust which ops were added or removed, not their durations (--full)."
+    if _is_outside(traced, steps):
+        return f"The traced delta, {delta}, is outside the unprofiled 95 % CI: {left_out}"
+    if steps is not None and steps.steps_apart and not _is_alike(traced.delta_ns, steps.delta_ns):
+        unprofiled = format_value(steps.delta_ns, Unit.DELTA_NS)
+        return f"The traced delta, {delta}, is not that of the unprofiled steps, {unprofiled}: {left_out}"
+    if comparison is not None and comparison.unprofiled and not comparison.is_seen:
+        if comparison.verdict.is_open:
+            return f"The unprofiled steps do not decide, and the traced {delta} is no evidence by itself: {left_out}"
+        return f"The unprofiled steps show no difference that the traced {delta} could explain: {left_out}"
+    return ""
+
+
+def _is_outside(traced: Traced, steps: Comparison | None) -> bool:
+    if steps is None or not steps.unprofiled or steps.ci95_ns is None:
+        return False
+    low, high = steps.ci95_ns
+    return not low <= traced.delta_ns <= high
+
+
+def _is_alike(traced_ns: int, unprofiled_ns: int) -> bool:
+    """Return whether one is at most twice the other."""
+    low, high = sorted((traced_ns, unprofiled_ns), key=abs)
+    return low * high > 0 and 2 * abs(low) >= abs(high)
