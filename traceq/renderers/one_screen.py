@@ -29,7 +29,7 @@ from traceq.renderers.text import (
 from traceq.report import MOST_LEADS, Finding, Sheet, Table
 from traceq.units import Unit, format_ends
 
-__all__ = ["FIRST_TABLES", "MOST_LINES", "gain_words", "num_lines", "print_screen", "write_sheet"]
+__all__ = ["FIRST_TABLES", "MOST_LINES", "gain_words", "gainer_words", "num_lines", "print_screen", "write_sheet"]
 
 MOST_LINES = 40
 _ALWAYS = (
@@ -135,22 +135,28 @@ def _print_head(sheet: Sheet, console: EscapedConsole) -> None:
 def _lead_lines(sheet: Sheet, leads: Sequence[Finding], width: int) -> Iterator[Text]:
     """Yield each lead beside what it gains, on a narrow terminal above it, and below it what that rests on."""
     gains = [gain_words(sheet, finding) for finding in leads]
-    has_gain = any(gain for gain, _ in gains)
-    of_ns, of_share = (max(map(len, column)) for column in zip(("a step gains", "of it"), *gains, strict=True))
+    has_gain, gainer = any(gain for gain, _ in gains), gainer_words(sheet)
+    of_ns, of_share = (max(map(len, column)) for column in zip((gainer, "of it"), *gains, strict=True))
     tail = of_ns + of_share + 4 if has_gain else 0
     is_beside = width - 3 - tail >= _NARROWEST_LEAD
     room = width - 3 - (tail if is_beside else 0)
     room = min(room, max(len(line) for finding in leads for line in wrap(visible(finding.headline), room)))
     if has_gain and is_beside:
-        yield Text(f"{'Gain first':<{room + 3}}  {'a step gains':>{of_ns}}  {'of it':>{of_share}}", style="dim")
+        yield Text(f"{'Gain first':<{room + 3}}  {gainer:>{of_ns}}  {'of it':>{of_share}}", style="dim")
     for number, (finding, (gain, share)) in enumerate(zip(leads, gains, strict=True), 1):
         first, *more = wrap(visible(finding.headline), room)
         end = f"  {gain:>{of_ns}}  {share:>{of_share}}" if gain and is_beside else ""
-        for line in (f"{number}  {first:<{room}}{end}".rstrip(), *(f"   {line}" for line in more)):
+        label = f"{number}" if len(leads) > 1 or has_gain else "*"
+        for line in (f"{label}  {first:<{room}}{end}".rstrip(), *(f"   {line}" for line in more)):
             yield Text(line, style="bold")
-        gained = [f"a step gains {gain}, {share}"] if gain and not is_beside else []
+        gained = [f"{gainer} {gain}, {share}"] if gain and not is_beside else []
         for line in (*gained, *wrap(visible(finding.evidence), width - 5)):
             yield Text(f"     {line}", style="dim")
+
+
+def gainer_words(sheet: Sheet) -> str:
+    """Return what gains: a step, or a trace that has none."""
+    return "the trace gains" if sheet.source.traced and not sheet.source.traced.is_step else "a step gains"
 
 
 def gain_words(sheet: Sheet, finding: Finding) -> tuple[str, str]:

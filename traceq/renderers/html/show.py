@@ -18,7 +18,7 @@ from traceq.renderers.html.roofline import roofline_chart
 from traceq.renderers.html.section_titles import Section, in_order, section_of
 from traceq.renderers.html.step_numbers import step_numbers, steps_chart
 from traceq.renderers.html.timeline import Timeline, place_of_finding, place_of_sync, run_timeline, shown_ranks
-from traceq.renderers.one_screen import FIRST_TABLES, gain_words
+from traceq.renderers.one_screen import FIRST_TABLES, gain_words, gainer_words
 from traceq.renderers.text import MOST_FINDINGS, source_summary, step_words, unknown_line
 from traceq.report import MOST_LEADS, Finding, Report, Sheet, Table
 from traceq.units import Unit, format_value
@@ -75,7 +75,7 @@ def _answer(sheet: Sheet, timeline: Timeline | None) -> Iterator[str]:
 
 def _basis(sheet: Sheet, lead: Finding) -> str:
     """Return what a lead gains, and what that rests on."""
-    gain = f"a step gains {', '.join(gain_words(sheet, lead))}" if lead.gain is not None else ""
+    gain = f"{gainer_words(sheet)} {', '.join(gain_words(sheet, lead))}" if lead.gain is not None else ""
     return "; ".join(filter(None, (gain, lead.evidence)))
 
 
