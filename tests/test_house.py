@@ -296,3 +296,15 @@ def test_no_file_holds_both_sides_of_a_merge() -> None:
     texts = [*TRACEQ.rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
     markers = tuple(sign * 7 + " " for sign in "<>")
     assert [path for path in texts if any(line.startswith(markers) for line in path.read_text().splitlines())] == []
+
+
+@pytest.mark.parametrize("package", ["kineto", "runs", "rules", "snapshots", "frames"])
+def test_what_is_read_is_opened_by_locations_alone(package: str) -> None:
+    """It opens regular files, and never waits."""
+    own_sources = TRACEQ / "kineto" / "native_columns.py"
+    for path in sorted({path for path in MODULES if path.is_relative_to(TRACEQ / package)} - {own_sources}):
+        calls = [node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+        named = {call.attr for call in calls if isinstance(call, ast.Attribute)}
+        named |= {call.id for call in calls if isinstance(call, ast.Name)}
+        assert named & {"read_bytes", "read_text"} == set(), path
+        assert not any(isinstance(call, ast.Name) and call.id == "open" for call in calls), path

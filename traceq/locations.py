@@ -5,7 +5,10 @@ A `Remote` has the few methods of a path that reading needs, so that readers nee
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,15 +18,17 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+from traceq.cores import memory_bytes
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.frozen import frozen
 
-__all__ = ["Place", "Remote", "open_binary", "place", "read_errors"]
+__all__ = ["Place", "Remote", "open_binary", "place", "read_errors", "read_whole"]
 
 _URL = re.compile(r"^[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://")
 _BLOCK, _BUFFER = 16 << 20, 1 << 20
 _SECONDS = 60
 _SUFFIXES = (".json", ".jsonl", ".gz", ".zst", ".pkl", ".pickle", ".bin")
+_OF_SHELL = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 _BACKEND_ERRORS = (
     ("aiohttp", "ClientError"),
     ("botocore.exceptions", "BotoCoreError"),
@@ -152,8 +157,36 @@ def place(path: str | Path | Remote) -> Place:
 
 
 def open_binary(file: Place) -> BufferedReader:
-    """Return a stream of a file's bytes. Raises OSError, or UnreadableInput for a remote file."""
-    return file.open("rb") if isinstance(file, Path) else file.open()
+    """Return a stream of the bytes of a regular file, behind links, or of a pipe that the shell made: `<(zcat ...)`.
+
+    Never waits: a named pipe may have no writer, and a device no end. Raises OSError, or UnreadableInput for a remote
+    file.
+    """
+    return open(file, "rb", opener=_open_regular) if isinstance(file, Path) else file.open()
+
+
+def read_whole(file: Place) -> bytes:
+    """Return all bytes of such a file. Raises OSError, also where they do not fit into memory, or UnreadableInput."""
+    if isinstance(file, Remote):
+        return file.read_bytes()
+    with open_binary(file) as stream:
+        if os.fstat(stream.fileno()).st_size > memory_bytes() // 4:  # what is decoded from them takes more
+            raise OSError(errno.EFBIG, "too large for this machine's memory", str(file))
+        return stream.read()
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    if stat.S_ISFIFO(mode) and path.startswith(_OF_SHELL):
+        os.set_blocking(descriptor, True)
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "not a regular file", path)
 
 
 def read_errors() -> tuple[type[Exception], ...]:

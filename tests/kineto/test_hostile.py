@@ -74,6 +74,6 @@ def test_levels_cost_their_event_and_names_their_own_length(tmp_path: Path) -> N
 
 
 def test_more_events_than_memory_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_memory_bytes", lambda: 93_000)
+    monkeypatch.setattr(limits, "memory_bytes", lambda: 93_000)
     path = write(tmp_path / "trace.json.gz", "events", 1 << 20)
     assert read(path) == f"{path}: more than 1,000 events do not fit into this machine's memory"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from traceq.cores import memory_bytes
 from traceq.errors import UnreadableInput
 from traceq.locations import Place
 
@@ -21,13 +20,6 @@ _ROW_BYTES = 93
 
 def check_size(path: Place, num_rows: int) -> None:
     """Raise UnreadableInput if this many events do not fit into memory: gzip can expand a thousandfold."""
-    limit = _memory_bytes() // _ROW_BYTES
+    limit = memory_bytes() // _ROW_BYTES
     if num_rows > limit:
         raise UnreadableInput(str(path), f"more than {limit:,} events do not fit into this machine's memory")
-
-
-def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 62

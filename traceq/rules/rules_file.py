@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 from traceq.errors import UnreadableInput, UsageFault
+from traceq.locations import read_whole
 from traceq.rules.parse import Rule, parse
 
 __all__ = ["read_rules"]
@@ -14,7 +15,7 @@ __all__ = ["read_rules"]
 def read_rules(path: Path) -> tuple[Rule, ...]:
     """Return all rules of a TOML file, in order. Raises UnreadableInput, and UsageFault for an invalid rule."""
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
+        content = tomllib.loads(read_whole(path).decode())
     except OSError as fault:
         raise UnreadableInput(str(path), fault.strerror or str(fault), "a TOML file of rules") from None
     except RecursionError:

@@ -19,7 +19,7 @@ import numpy as np
 from traceq.errors import UnreadableInput
 from traceq.facts.timeline.call_sites import user_line
 from traceq.kineto.collective_messages import dtype_name
-from traceq.locations import Place, open_binary
+from traceq.locations import Place, open_binary, read_whole
 from traceq.model import Caveat, Flight
 from traceq.runs.memory_snapshot import is_memory_snapshot
 from traceq.runs.plain_pickle import PickleRefused, load_plain
@@ -132,7 +132,7 @@ def read_flight(path: Place) -> Flight:
 
 def _read(path: Place) -> _Dump:
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
         if content[:1] == _MAGIC:
             return msgspec.convert(load_plain(content), _Dump, strict=False)
         return _decode(content)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
-from traceq.locations import Place, open_binary
+from traceq.locations import Place, open_binary, read_whole
 from traceq.model import Action, Blocks, Frame, History, MemorySnapshot, Segments
 from traceq.runs.plain_pickle import PickleRefused, load_shared
 
@@ -48,7 +48,7 @@ def is_memory_snapshot(path: Place) -> bool:
 def read_memory_snapshots(path: Place) -> tuple[MemorySnapshot, ...]:
     """Return the snapshot of each device that has segments or a history, by device. Raises UnreadableInput."""
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
         return _snapshots(str(path), load_shared(content), len(content))
     except OSError as fault:
         raise UnreadableInput(str(path), fault.strerror or str(fault), _EXPECTED) from fault

@@ -17,7 +17,7 @@ import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.frozen import frozen
-from traceq.locations import Place
+from traceq.locations import Place, read_whole
 from traceq.model import Manifest
 
 __all__ = [
@@ -143,7 +143,7 @@ def read_manifest(folder: Place) -> Manifest:
     file = folder / MANIFEST
     where = str(file)
     try:
-        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(read_whole(file), type=Manifest)
     except OSError as fault:
         raise UnreadableInput(where, fault.strerror or str(fault), "the manifest of a run") from fault
     except msgspec.MsgspecError as fault:

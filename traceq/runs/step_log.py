@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -149,12 +150,14 @@ Line: TypeAlias = StepLine | PairLine | ClocksLine | CoresLine
 
 _SAMPLES = re.compile(r"^rank(\d+)\.jsonl$")
 _DECODER = msgspec.json.Decoder(Line)
+_LONGEST = 1 << 20
+"""Bytes of a line; that of a step has a few hundred."""
 
 
 def read_lines(path: Place) -> Iterator[Line]:
     """Yield the lines of one rank's file in order, without an incomplete last line. Raises UnreadableInput."""
     with open_binary(path) as file:
-        for number, text in enumerate(file, start=1):
+        for number, text in enumerate(iter(partial(file.readline, _LONGEST), b""), start=1):
             if not text.endswith(b"\n"):
                 return
             try:
