@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 __all__ = ["cut_apart", "cut_before", "cut_end", "place_of_difference"]
 
-_IN_WORD, _BEFORE_WORD = re.compile(r"[A-Za-z0-9]"), re.compile(r"[A-Za-z0-9]*$")
+_IN_WORD, _BEFORE_WORD = re.compile(r"[A-Za-z0-9]"), re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]*$")
 
 
 def cut_end(text: str, longest: int) -> str:

@@ -45,7 +45,7 @@ _IN_PYTHON = "autograd function"
 _PATTERNS = {
     _ELEMENTWISE: re.compile(r"elementwise_kernel"),
     _FLOAT32: re.compile(
-        r"(?!.*(tf32|s1688|fp16|bf16)).*(sgemm|scudnn|(winograd\w*|[wd]grad\w*engine|convolve\w*)<float\b)"
+        r"^(?!.*(tf32|s1688|fp16|bf16)).*(sgemm|scudnn|(winograd\w*|[wd]grad\w*engine|convolve\w*)<float\b)"
     ),
     _SLOW_CONVOLUTION: re.compile(r"aten::(_slow_conv|slow_conv|thnn_conv)"),
 }

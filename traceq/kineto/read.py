@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import blake2b
 from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Any
@@ -28,6 +30,7 @@ from traceq.stages import stage
 __all__ = ["read_rank", "read_trace"]
 
 _VERSIONS = ("cuda_driver_version", "cuda_runtime_version", "hip_driver_version", "hip_runtime_version")
+_LONGEST_NAME = 4096
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory")
 
 
@@ -72,7 +75,7 @@ def read_rank(path: Place) -> int:
 
 def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
     events, of_format = with_ops_of_autograd(result.events)
-    events, metadata = with_compile_ranges(with_sequence_numbers(events)), result.metadata
+    events, metadata = with_compile_ranges(with_sequence_numbers(_with_short_names(events))), result.metadata
     world = _decoded(metadata, "distributedInfo", dict)
     return Trace(
         path=str(path),
@@ -91,6 +94,21 @@ def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
         host=_host(metadata, path, events),
         group_size=_group_size(world),
     )
+
+
+def _with_short_names(events: Events) -> Events:
+    """Return the events with names of at most 4,096 characters, the end of longer ones replaced by its hash.
+
+    The longest names of CUTLASS have as many; patterns and pages take time and room in proportion to names.
+    """
+    names = [name for name in sorted_unique(events.name).tolist() if len(events.strings[name]) > _LONGEST_NAME]
+    if not names:
+        return events
+    strings = list(events.strings)
+    for name in names:
+        digest = blake2b(strings[name].encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        strings[name] = f"{strings[name][: _LONGEST_NAME - len(digest)]}{digest}"
+    return replace(events, strings=tuple(strings))
 
 
 def _group_size(world: Mapping[str, Any]) -> int:

@@ -59,7 +59,7 @@ _PYTHON = (
     (_Role.FORWARD, r"torch/nn/modules/module\.py", r"_call_impl|_slow_forward"),
     (_Role.FORWARD, r"torch/nn/functional\.py", r".*"),
 )
-_PATTERNS = tuple((role, re.compile(rf"(^|.*/)({path})$"), re.compile(rf"({name})$")) for role, path, name in _PYTHON)
+_PATTERNS = tuple((role, re.compile(rf"^(.*/)?({path})$"), re.compile(rf"^({name})$")) for role, path, name in _PYTHON)
 _ALLOCATOR = re.compile(r"^(std::|c10::|torch::unwind|torch::CapturedTraceback|torch::cuda::)")
 _WORKSPACE = re.compile(r"at::cuda::(blas::|getNewWorkspace|getCUDABlas)|[wW]orkspace|cudnn|cusparse|cusolver")
 _TENSOR = re.compile(r"at::(detail::)?_?empty|at::TensorBase at::detail::_?empty")

@@ -86,7 +86,7 @@ _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _DDP_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
 _CLIPS = re.compile(r"clip_grad_norm|^FSDP::clip")
 _NORMALIZES = re.compile(r"^SyncBatchNorm(Backward[0-9]*)?$")
-_MEASURES = re.compile(r"^(?!.*\.py\().*(metric|accuracy)|\.py\(\d+\): .*(metric|accuracy)", re.IGNORECASE)
+_MEASURES = re.compile(r"^(?!.*\.py\().*(metric|accuracy)|^(?>.*?\.py\(\d+\): ).*(metric|accuracy)", re.IGNORECASE)
 _COUNTS_TOKENS = re.compile(r"\.py\(\d+\): (_?get_batch_samples|_get_num_items_in_batch)$")
 _COMPUTES = re.compile(r"^aten::(linear|addmm|mm|bmm|matmul|conv\w*|embedding|layer_norm|rms_norm|_?scaled_dot\w+)$")
 """Ops of which every forward pass has some."""

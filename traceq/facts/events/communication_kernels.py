@@ -20,14 +20,15 @@ __all__ = ["COMMUNICATION_OP", "COMMUNICATION_ROW", "is_communication"]
 _KERNEL = re.compile(
     r"nccl|rccl|cross_device_reduce"
     r"|^([^<(]|\(anonymous namespace\))*"  # not in template arguments
-    r"(\b|(?<=\d))"  # in mangled names a length precedes
+    r"(all_?to_?all(?!\w*(gemm|gmm|matmul))"  # through symmetric memory; torchao
+    r"|(\b|(?<=\d))"  # in mangled names a length precedes
     r"((one|two)_?shot_?all_?reduce|multimem_|nvshmem|all_gather_\w*symm"
     r"|symmetric_memory::(\w+::|\(anonymous namespace\)::)*(barrier|(wait|put)_signal)_kernel"
     r"|(deep_ep|dpsk::ep)::(\w+::)*(cached_notify|((cached_)?notify_)?(dispatch|combine)(_ll)?)\b"  # DeepEP
     r"|a2a_(dispatch|combine)_(send|recv)_kernel|pplx::(\w+::)*(dispatch|combine)\w*"  # pplx
     r"|Ep(Dispatch|Combine)\w*"  # MORI
     r"|moeA2A(Dispatch|Combine)Kernel|allreduce_(fusion_kernel|prototype)_\w+"  # TensorRT, FlashInfer, quick reduce
-    r"|\w*all_?to_?all(?!\w*(gemm|gmm|matmul))\w*)",  # through symmetric memory; torchao
+    r"))",
     re.IGNORECASE,
 )
 

@@ -25,7 +25,7 @@ _UNINFORMATIVE = re.compile(
 """Words among template arguments that are types, or wrappers around the name of the operation."""
 _WRAPPER = re.compile(r"^\w+Op\w*Functor$")
 """Functors of ops on lists of tensors, which apply the operation that follows."""
-_GENERIC = re.compile(r"(\w+::)(?:Gemm)?Kernel\b(?!::)")
+_GENERIC = re.compile(r"\b(\w+::)(?:Gemm)?Kernel\b(?!::)")
 """Names of classes that only their namespace tells from others."""
 _FORMAT = re.compile(r"(?:_|\b)(e[2-5]m[0-3])(?![0-9])")
 """Formats of 8 bits or fewer: operands of kernels that are else alike."""

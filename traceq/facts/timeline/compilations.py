@@ -29,7 +29,7 @@ PASSES = ("forward", "backward", "other")
 """What is compiled: the code of a function, its backward pass, at its first run, or neither, as in autotuning."""
 _FORWARD = re.compile(r"^(dynamo|entire_frame_compile)$|^(_compile|compile_inner)\b")
 _BACKWARD = re.compile(r"^entire_backward_compile$|\b_backward_impl\b|\bbw_compiler\b")
-_FRAME = re.compile(r"(?P<file>[^/()]+)\((?P<line>\d+)\): (?P<function>.+)$")
+_FRAME = re.compile(r"(?:^|[/()])(?P<file>[^/()]+)\((?P<line>\d+)\): (?P<function>.+)$")
 
 
 @frozen(eq=False)

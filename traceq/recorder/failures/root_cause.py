@@ -37,7 +37,7 @@ _TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(
     r"out of ?memory|MemoryError|can(no|')t allocate memory|bad_alloc|ALLOC_FAILED", re.IGNORECASE
 )
-_FRAME = re.compile(r"\s+File ")
+_FRAME = re.compile(r"^\s+File ")
 _SKIP = "Skip: "
 _SIGNAL_NAMES = {int(number): number.name for number in signal.Signals}
 _AMBIGUOUS_EXITS = {1, -signal.SIGABRT}

@@ -1,4 +1,4 @@
-"""What lies in a folder beside traces may be no regular file: it is refused, and never waited for."""
+"""Files that are no regular ones are refused and never waited for; lines and names without end take little."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from builder import op, step, write
 from paths import FIXTURES
 from terminal import shell
 
+from traceq.kineto.read import read_trace
 from traceq.locations import open_binary, read_whole
+from traceq.model import Category
 from traceq.runs.step_log import read_lines
 
 
@@ -50,3 +52,12 @@ def test_a_pipe_that_the_shell_makes_is_read(tmp_path: Path) -> None:
 def test_a_line_of_a_step_log_without_end_takes_no_memory(tmp_path: Path) -> None:
     (tmp_path / "rank0.jsonl").write_bytes(b"{" * (3 << 20))
     assert list(read_lines(tmp_path / "rank0.jsonl")) == []
+
+
+def test_a_name_without_end_is_cut_and_stays_apart_from_others(tmp_path: Path) -> None:
+    names = ["0" * 100_000, "0" * 100_001, "aten::mm"]
+    write(tmp_path / "rank0.json", step(0, 100), *(op(name, 10 * index, 5) for index, name in enumerate(names)))
+    events = read_trace(tmp_path / "rank0.json").events
+    read = [events.text(row) for row in events.rows(Category.CPU_OP).tolist()]
+    assert [len(name) for name in read] == [4096, 4096, 8]
+    assert len(set(read)) == 3
