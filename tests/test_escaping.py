@@ -8,6 +8,8 @@ import unicodedata
 
 from hypothesis import given
 from hypothesis import strategies as st
+from paths import FIXTURES
+from terminal import shell
 
 from traceq.escaped_console import EscapedConsole
 from traceq.escaping import VisibleStream, escape_json, visible, visible_lines
@@ -44,3 +46,10 @@ def test_a_stream_escapes_and_a_console_keeps_its_own_colours() -> None:
     EscapedConsole(stream, force_terminal=True, no_color=False, color_system="standard").print("c\x9b", style="bold")
     assert below.getvalue() == "a\ufffd[2Jb\ufffd\n\x1b[1mc\ufffd\x1b[0m\n"
     assert stream.getvalue() == below.getvalue()
+
+
+def test_what_an_encoding_lacks_is_written_in_ascii() -> None:
+    done = shell(f"PYTHONIOENCODING=ascii $TRACEQ show {FIXTURES}/example/job")
+    assert done.code == 0
+    assert "job - 2 of 2 ranks - " in done.out
+    assert "Error" not in done.err

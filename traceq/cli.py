@@ -9,7 +9,7 @@ import sys
 from traceq.commands import SUMMARIES
 from traceq.engines.process_tuning import collect_rarely, raise_mmap_threshold
 from traceq.errors import RecordingFailed, TraceqError
-from traceq.escaping import VisibleStream, visible
+from traceq.escaping import VisibleStream, in_its_encoding, visible
 from traceq.typer_app import app
 
 __all__ = ["main"]
@@ -32,7 +32,7 @@ def _drop_stdout() -> None:
 
 def main() -> None:
     """Run the command line: exit 0 good, 1 bad input or failed run, 2 usage, 3 a tripped rule."""
-    sys.stdout, sys.stderr = VisibleStream(sys.stdout), VisibleStream(sys.stderr)
+    sys.stdout, sys.stderr = (VisibleStream(in_its_encoding(each)) for each in (sys.stdout, sys.stderr))
     stdout = sys.stdout
     collect_rarely()
     raise_mmap_threshold()

@@ -6,17 +6,29 @@ a notebook. A text that must stay within its line, such as a cell or an error, p
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-__all__ = ["VisibleStream", "escape_json", "plain_stream", "visible", "visible_lines"]
+__all__ = ["VisibleStream", "escape_json", "in_its_encoding", "plain_stream", "visible", "visible_lines"]
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _NEVER = f"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_BIDI}\ud800-\udfff\ufffe\uffff"
 _CONTROL = re.compile(f"[\t\n{_NEVER}]")
 _CONTROL_IN_LINES = re.compile(f"[{_NEVER}]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_BLOCKS = "".join(map(chr, range(0x2580, 0x25A0)))
+_IN_ASCII = {
+    "·": "-",
+    "→": "->",
+    "…": "...",
+    "±": "+-",
+    "\N{MULTIPLICATION SIGN}": "x",
+    "µ": "u",
+    "─": "-",
+    **dict.fromkeys(_BLOCKS, "#"),
+}
 
 
 def visible(text: str) -> str:
@@ -32,6 +44,22 @@ def visible_lines(text: str) -> str:
 def escape_json(text: str) -> str:
     """Return the same JSON with `\\u` escapes for what `visible_lines` replaces."""
     return _CONTROL_IN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def in_its_encoding(stream: TextIO) -> TextIO:
+    """Return the stream, which writes characters that its encoding lacks, as of Windows, in ASCII: bars as `#`."""
+    if hasattr(stream, "reconfigure") and stream.errors == "strict":
+        stream.reconfigure(errors="traceq.ascii")
+    return stream
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_IN_ASCII.get(each, "?") for each in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("traceq.ascii", _in_ascii)
 
 
 class VisibleStream:
