@@ -60,8 +60,8 @@ def test_a_copy_whose_call_returns_before_it_runs_is_not_waited_for() -> None:
 
 
 def test_a_copy_that_one_side_waits_for_is_waited_for_on_that_side() -> None:
-    """The call of 285 is over 5 after its copy; the other returned 90 before its own, which it did not wait for."""
-    result = edges_of(common_steps([upload(200, 285)], [upload(200, 190)]), EdgeKind.SYNC)
+    """The call of 285 is over 5 after its copy; the other returned 10 before its own, which it did not wait for."""
+    result = edges_of(common_steps([upload(200, 285)], [upload(200, 170)]), EdgeKind.SYNC)
     ((_, _, _, binds),) = result
     assert binds
 

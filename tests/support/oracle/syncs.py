@@ -166,7 +166,7 @@ def finish(kind: str, first: Event, last: Event, done: int | None, copy: Event |
 
 
 def lone_copy(call: Event, copies: dict[int, Event], ends: Ends) -> Sync | None:
-    """A copy that no synchronize follows: a sync if its API is, or if it is pageable and its end was waited for."""
+    """A copy that no synchronize follows: a sync if its API is, or if it is pageable and its call lasts as it does."""
     copy = copies.get(call.row)
     kind = direction(call, copy)
     if not kind:
@@ -175,7 +175,7 @@ def lone_copy(call: Event, copies: dict[int, Event], ends: Ends) -> Sync | None:
         copy is not None
         and "pageable" in copy.name.lower()
         and copy.start < call.end  # a copy that begins later was staged
-        and copy.end <= call.end + SLACK_NS
+        and (copy.end - copy.start) / 2 <= call.end - call.start
     )
     if "async" in call.name.lower() and not waited:
         return None

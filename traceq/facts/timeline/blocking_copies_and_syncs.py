@@ -34,8 +34,8 @@ __all__ = [
     "blocking_calls",
 ]
 
-TOLERANCE_NS = 50_000
-"""Host and device clocks differ by up to 30 us; a synchronize that belongs to a copy follows within 11 us."""
+_FOLLOWS_NS = 50_000
+"""A synchronize that belongs to a copy follows within 11 us, of a slow host a little later."""
 
 
 class SyncKind(IntEnum):
@@ -186,7 +186,7 @@ def _following_synchronize(
         op[on_track] = ops.innermost_at(events.ts[calls[on_track]])
     counts = np.flatnonzero(~matching(events, calls, _QUERY))
     after = np.r_[counts, len(calls) - 1][np.searchsorted(counts, np.arange(len(calls)), "right")]
-    belongs = events.ts[calls[after]] - events.end[calls] <= TOLERANCE_NS
+    belongs = events.ts[calls[after]] - events.end[calls] <= _FOLLOWS_NS
     belongs |= (op >= 0) & (op[after] == op)
     follows = (copy_kind >= 0) & (kind[after] == SyncKind.STREAM) & (track[after] == track) & belongs
     return np.where(follows, after, -1)
@@ -197,15 +197,16 @@ def _blocks_alone(
 ) -> NDArray[np.bool_]:
     """Return which copies block without a synchronize: bool[calls].
 
-    Those by a synchronous API, and pageable ones that are over when the call returns. A copy that begins after its call
-    has returned was staged, and blocked no thread.
+    Those by a synchronous API, and pageable ones during whose call the copy begins, if the call lasts half as long as
+    the copy. A copy that begins after its call has returned was staged, and blocked no thread. Ends are not compared:
+    the call returns when the last part is staged, which the device may still copy for a while.
     """
     events, blocks, copies = trace.events, np.zeros(len(calls), np.bool_), np.flatnonzero(copy >= 0)
     calls, copy = calls[copies], copy[copies]
-    returned = events.ts[calls] + events.dur[calls]
-    over = (work.start[copy] < returned) & (work.end[copy] <= returned + TOLERANCE_NS)
+    held = work.start[copy] < events.ts[calls] + events.dur[calls]
+    held &= 2 * events.dur[calls] >= work.end[copy] - work.start[copy]
     synchronous = ~matching(events, calls, _ASYNC)
-    blocks[copies] = synchronous | (over & matching(events, work.rows[copy], PAGEABLE_COPY))
+    blocks[copies] = synchronous | (held & matching(events, work.rows[copy], PAGEABLE_COPY))
     return blocks
 
 
