@@ -32,6 +32,7 @@ _RULES = {
     "inference": "Phases are what the steps of the inference engine compute: `mixed` is prefill and decode",
     "passes": "Phases are the passes of a micro-batch that the innermost annotations name: attn(F), PP:1B0",
     "annotations": "Phases are the main thread's outermost annotations",
+    "mixed": "Phases are the main thread's outermost annotations, and inferred where these launch nothing",
     "structure": "Phases are inferred from optimizer, data loader and autograd",
 }
 _FORWARD, _BACKWARD = re.compile(r"forward|\bfwd", re.IGNORECASE), re.compile(r"backward|\bbwd", re.IGNORECASE)

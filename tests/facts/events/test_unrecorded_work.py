@@ -99,6 +99,12 @@ def test_steps_begin_after_the_unrecorded_work_with_which_a_trace_opens() -> Non
     assert [row["unrecorded_ns"] for row in table(trace, "coverage")] == [1_000_000]
 
 
+def test_a_host_that_works_before_its_first_kernel_is_in_the_window_though_that_kernel_is_late() -> None:
+    trace = build(op("aten::conv2d", 0, 4100), *run_of(500, start=4000))
+    assert us(trace) == [[4004, 4500]]
+    assert steps(trace).window.tolist() == [[0, 4_898_000]]
+
+
 def test_a_process_that_starts_its_device_in_the_trace_has_launched_nothing_before() -> None:
     """The first kernel starts 4 ms late, but there was no device before: the trace begins with its start of 200 ms."""
     rows = run_of(4000, start=200_000)

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 from builder import build, call, kernel, launch, memcpy, step, table
-from paths import SHARED
 
-from traceq.runs.read import read
-
-REPORTS = SHARED / "reports" / "traces"
 PART_BYTES = 512 * 1024
 """The driver copies pageable memory to the device by parts of this size, each by way of a pinned buffer."""
 
@@ -79,10 +75,3 @@ def test_there_are_enough_cases_of_either_answer() -> None:
     holding = [case.holds_the_host for case in CASES]
     assert len(holding) >= 60
     assert 20 <= sum(holding) <= 50
-
-
-@pytest.mark.skipif(not REPORTS.exists(), reason="../shared/reports is absent")
-def test_pageable_copies_hold_the_host_though_they_end_0_1_ms_after_their_calls() -> None:
-    rows = {row["kind"]: row for row in table(read(REPORTS / "copies-pageable-nonblocking.json.gz"), "syncs")}
-    assert (rows["htod"]["num"], rows["dtoh"]["num"]) == (10, 10)
-    assert rows["htod"]["blocked_ns"] / 10 == pytest.approx(32.46e6, rel=1e-3)

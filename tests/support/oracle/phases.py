@@ -37,7 +37,10 @@ class Phases:
         main = self.outermost.get(trace.main, [])
         self.names = {event.name for event in main}
         covered = measure([piece for step in self.steps for piece in clip(spans(main), *step)])
-        has_phases = len(self.names) >= 2 and covered * 100 >= 80 * measure(self.steps)
+        launched = [call.start for call in trace.launches.values() if inside(self.steps, call.start)]
+        in_marks = sum(inside(union(spans(main)), start) for start in launched)
+        is_most = covered * 100 >= 80 * measure(self.steps) or (launched and in_marks * 100 >= 80 * len(launched))
+        has_phases = len(self.names) >= 2 and bool(is_most)
         self.rule = "annotations" if has_phases else "structure"
         if any(ENGINE.match(name) for name, _, _ in trace.host_steps):
             self.rule = "inference"

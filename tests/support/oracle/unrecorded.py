@@ -96,11 +96,7 @@ def opening(trace: Trace, hidden: list[Span]) -> int | None:
         return None
     begin = trace.host_steps[0][1] if trace.host_steps else 0
     hidden = [span for span in hidden if span[1] > begin]
-    ends = [
-        end
-        for _, end in hidden
-        if end <= min(op.start for op in trace.device_ops) or measure(clip(hidden, begin, end)) >= 0.9 * (end - begin)
-    ]
+    ends = [end for _, end in hidden if measure(clip(hidden, begin, end)) >= 0.9 * (end - begin)]
     return min(op.start for op in trace.device_ops if op.start >= max(ends)) if ends else None
 
 

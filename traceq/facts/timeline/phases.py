@@ -1,9 +1,9 @@
 """Phase of every instant of the main thread, and of every piece of device work.
 
 The phases are those that the recording declares; else what the steps of an inference engine compute; else the
-passes that annotations of a pipeline name (`attn(F)`, `PP:1F0`); else the outermost annotations of the main thread,
-if two or more names cover most of the steps; else the structure of a training step (optimizer, data loader, backward,
-and forward before it). Time in which a thread compiles is a phase of its own under every rule.
+passes that annotations of a pipeline name (`attn(F)`, `PP:1F0`); else the outermost annotations of the main thread.
+Where these did not launch most of the work, the rest has the phases of a training step (optimizer, data loader,
+backward, and forward before it). Time in which a thread compiles is a phase of its own under every rule.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ __all__ = ["BEFORE_WINDOW", "COMPILING", "OTHER", "UNATTRIBUTED", "PhaseLabels",
 OTHER, BEFORE_WINDOW, UNATTRIBUTED = "other", "before_window", "unattributed"
 COMPILING = "compiling"
 
-_MIN_COVERAGE = 0.8
+_MOST = 0.8
+"""Part of the time of the steps, or of the work launched in them, from which annotations say what they do."""
 _NO_PHASE = re.compile(
     rf"^(nccl:|gloo:|hccl:|xccl:|Optimizer\.|{LOADER}|ProfilerStep"
     r"|DistributedDataParallel\.|FullyShardedDataParallel\.|FSDP::|## Call CompiledFxGraph)"
@@ -131,17 +132,17 @@ class PhaseLabels:
 def phases(trace: Trace) -> PhaseLabels:
     """Return the phases by the first rule that applies.
 
-    The rules are `recorded`, `inference`, `passes`, `annotations` and `structure`.
+    The rules are `recorded`, `inference`, `passes`, `annotations`, `mixed` and `structure`.
     """
     names, rule, rows = _names_and_rule(trace)
-    if rule == "structure":
-        main, threads = _structure_timelines(trace)
-    elif rule == "inference":
+    if rule == "inference":
         main, threads = _timeline(trace, rows, _kind_of_text(trace)), {}
     elif rule == "passes":
         main, threads = _innermost_passes(trace, rows), {}
     else:
         main, threads = _annotation_timelines(trace, rows, names)
+    if rule in ("mixed", "structure"):
+        main, threads = _with_structure(trace, main, threads, np.array([names.index(name) for name in _STRUCTURE]))
     if len(compilations(trace)):
         names = tuple(dict.fromkeys((*names, COMPILING)))
         main, threads = _with_compiling(trace, main, threads, names.index(COMPILING))
@@ -166,6 +167,21 @@ def _phase_of_calls(
     return label
 
 
+def _with_structure(
+    trace: Trace, main: Timeline, threads: Mapping[int, Timeline], numbers: NDArray[np.int64]
+) -> tuple[Timeline, dict[int, Timeline]]:
+    """Return the timelines (main thread's, the others') of annotations, beneath them those of a training step.
+
+    Annotations of the main thread come before what another thread, such as that of autograd, is known to run.
+    """
+    beneath, of_threads = _structure_timelines(trace)
+    result = dict(threads)
+    for track, line in of_threads.items():
+        inferred = _overlaid(Timeline(line.parts, numbers[line.label]), main)
+        result[track] = _overlaid(inferred, threads.get(track, _NO_PHASES))
+    return _overlaid(Timeline(beneath.parts, numbers[beneath.label]), main), result
+
+
 def _with_compiling(
     trace: Trace, main: Timeline, threads: Mapping[int, Timeline], number: int
 ) -> tuple[Timeline, dict[int, Timeline]]:
@@ -174,15 +190,18 @@ def _with_compiling(
     result = dict(threads)
     for track in sorted_unique(times.track[times.track != main_track(trace)]).tolist():
         of_track = spans(times.start[times.track == track], times.end[times.track == track])
-        result[track] = _overlaid(threads.get(track, _NO_PHASES), of_track, number)
-    return _overlaid(main, compiling(trace), number), result
+        result[track] = _overlaid(threads.get(track, _NO_PHASES), _uniform(of_track, number))
+    return _overlaid(main, _uniform(compiling(trace), number)), result
 
 
-def _overlaid(timeline: Timeline, parts: Spans, number: int) -> Timeline:
-    """Return the timeline with another phase number during some parts of time."""
-    edges = sorted_unique(timeline.parts.ravel(), parts.ravel())
-    label = timeline.label_at(edges[:-1], -1)
-    label[contains(parts, edges[:-1])] = number
+def _uniform(parts: Spans, number: int) -> Timeline:
+    return Timeline(parts, np.full(len(parts), number))
+
+
+def _overlaid(beneath: Timeline, above: Timeline) -> Timeline:
+    """Return the timeline `beneath` with the phases of the one `above` wherever that has any."""
+    edges = sorted_unique(beneath.parts.ravel(), above.parts.ravel())
+    label = above.label_at(edges[:-1], beneath.label_at(edges[:-1], -1))
     return Timeline(np.column_stack([edges[:-1], edges[1:]])[label >= 0], label[label >= 0])
 
 
@@ -193,18 +212,22 @@ def _names_and_rule(trace: Trace) -> tuple[tuple[str, ...], str, NDArray[np.int6
     if trace.manifest is not None and trace.manifest.phases:
         return trace.manifest.phases, "recorded", rows[matching(events, rows, _any_of(trace.manifest.phases))]
     marks = inference_marks(trace)
-    if marks.classified and _cover_the_steps(trace, marks.rows):
+    if marks.classified and _are_most(trace, marks.rows):
         return STEP_KINDS, "inference", marks.rows
     rows = rows[~matching(events, rows, _NO_PHASE)]
     on_main = rows[tracks(trace)[rows] == main_track(trace)]
     passes = on_main[matching(events, on_main, _PASS)]
-    if len({_pass_of(trace, row) for row in passes.tolist()}) > 1 and _cover_the_steps(trace, passes):
+    if len({_pass_of(trace, row) for row in passes.tolist()}) > 1 and _are_most(trace, passes):
         return _PASSES, "passes", passes
     outer = _outermost(trace, on_main)
+    while len(sorted_unique(events.name[outer])) == 1 and _are_most(trace, outer):  # no more than the step says
+        on_main = on_main[events.name[on_main] != events.name[outer[0]]]
+        outer = _outermost(trace, on_main)
     names = _names_in_order(trace, outer)
-    if len(names) < 2 or not _cover_the_steps(trace, outer):
-        return _STRUCTURE, "structure", rows[:0]
-    return names, "annotations", rows[matching(events, rows, _any_of(names))]
+    rows = rows[matching(events, rows, _any_of(names))] if names else rows[:0]
+    if names and _are_most(trace, outer):
+        return names, "annotations", rows
+    return tuple(dict.fromkeys((*names, *_STRUCTURE))), "mixed" if names else "structure", rows
 
 
 def _pass_of(trace: Trace, row: int) -> int:
@@ -244,11 +267,14 @@ def _names_in_order(trace: Trace, rows: NDArray[np.int64]) -> tuple[str, ...]:
     return tuple(trace.events.strings[name] for name in names[np.argsort(first)].tolist())
 
 
-def _cover_the_steps(trace: Trace, rows: NDArray[np.int64]) -> bool:
-    host = steps(trace).host
-    stepped = spans(host[:, 0], host[:, 1])
-    annotated = spans(trace.events.ts[rows], trace.events.end[rows])
-    return measure_common(annotated, stepped) >= _MIN_COVERAGE * measure(stepped)
+def _are_most(trace: Trace, rows: NDArray[np.int64]) -> bool:
+    """Return whether annotations take most time of the steps, or most of their work is launched meanwhile."""
+    host, work = steps(trace).host, device_work(trace)
+    stepped, annotated = spans(*host.T), spans(trace.events.ts[rows], trace.events.end[rows])
+    launched = trace.events.ts[work.call[work.linked]]
+    launched = launched[contains(stepped, launched)]
+    launches_most = len(launched) and contains(annotated, launched).mean() >= _MOST
+    return bool(launches_most) or measure_common(annotated, stepped) >= _MOST * measure(stepped)
 
 
 def _annotation_timelines(

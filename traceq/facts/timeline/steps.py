@@ -194,9 +194,9 @@ def _labels(trace: Trace, rows: NDArray[np.int64]) -> tuple[str, ...]:
 def _opens(trace: Trace, start: int) -> int | None:
     """Return when the first work begins after the unrecorded work with which the time from `start` on begins.
 
-    None if it does not. Such work was launched before the trace, so the device was busy from the start: up to the first
-    recorded work, or to the last gap before which next to nothing is recorded. A process that begins to use the device
-    in the trace has launched none.
+    None if it does not. Such work was launched before the trace, so the device was busy from the start, up to the last
+    gap before which it does next to nothing else. A process that begins to use the device in the trace has launched
+    none, and a host that works for a while before its first kernel waits for none.
     """
     if len(first_device_use(trace)):
         return None
@@ -206,7 +206,6 @@ def _opens(trace: Trace, start: int) -> int | None:
         return None
     gap_start, end = np.maximum(gaps[:, 0], start), gaps[:, 1]
     unrecorded = np.cumsum(end - gap_start) >= _UNRECORDED_PART * (end - start)
-    unrecorded |= end <= device_work(trace).start[0]
     if not unrecorded.any():
         return None
     work = device_work(trace)
