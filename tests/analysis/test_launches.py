@@ -8,9 +8,9 @@ import pytest
 from builder import Event, annotation, build, call, frame, kernel, launch, memcpy, op, step, table
 from paths import TRACES
 
-from traceq.analysis._host_copies import host_copies
 from traceq.analysis.duplicates import OTHERS
 from traceq.analysis.registry import analyze, sheet
+from traceq.facts.events.copies import host_copies
 from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.library_loading import library_loading_calls

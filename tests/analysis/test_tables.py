@@ -14,27 +14,44 @@ from traceq.model import Run, Trace
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("name", "kind", "of"),
     [
-        ("DtoH (Device -> Pinned)", "DtoH"),
-        ("DtoH (Device -> Pageable)", "DtoH"),
-        ("HtoD (Pageable -> Device)", "HtoD"),
-        ("DtoD (Device -> Device)", "DtoD"),
-        ("PtoP (Device -> Device)", "PtoP"),
-        ("of a new kind", "Memcpy of a new kind"),
+        ("DtoH (Device -> Pinned)", "DtoH", "pinned"),
+        ("DtoH (Device -> Pageable)", "DtoH", "pageable"),
+        ("HtoD (Pageable -> Device)", "HtoD", "pageable"),
+        ("DtoD (Device -> Device)", "DtoD", ""),
+        ("PtoP (Device -> Device)", "PtoP", ""),
+        ("of a new kind", "Memcpy of a new kind", ""),
     ],
 )
-def test_a_copy_is_named_by_its_direction_whatever_the_memory(name: str, kind: str) -> None:
+def test_a_copy_is_named_by_its_direction_and_the_memory_of_the_host(name: str, kind: str, of: str) -> None:
     (row,) = table(build(memcpy(name, 5, 2, size=64)), "memcpy")
-    assert row == {"rank": 0, "kind": kind, "num": 1, "bytes": 64, "gpu_ns": 2_000, "under_kernels_ns": 0}
+    sums = {"num": 1, "bytes": 64, "gpu_ns": 2_000, "under_kernels_ns": 0}
+    assert row == {"rank": 0, "kind": kind, "memory": of, **sums}
 
 
-def test_copies_of_one_direction_are_added_up_and_memsets_are_none() -> None:
-    trace = build(
-        memcpy("DtoH (Device -> Pinned)", 5, 2), memcpy("DtoH (Device -> Pageable)", 9, 3, size=0), memset(20, 1)
-    )
-    (row,) = table(trace, "memcpy")
-    assert (row["kind"], row["num"], row["bytes"], row["gpu_ns"]) == ("DtoH", 2, 8, 5_000)
+def test_copies_of_one_kind_are_added_up_and_memsets_are_none() -> None:
+    pinned = memcpy("DtoH (Device -> Pinned)", 5, 2), memcpy("DtoH (Device -> Pinned)", 9, 3, size=0)
+    rows = table(build(*pinned, memcpy("DtoH (Device -> Pageable)", 15, 4), memset(20, 1)), "memcpy")
+    sums = [(row["kind"], row["memory"], row["num"], row["bytes"], row["gpu_ns"]) for row in rows]
+    assert sums == [("DtoH", "pageable", 1, 8, 4_000), ("DtoH", "pinned", 2, 8, 5_000)]
+
+
+@pytest.mark.parametrize(
+    ("device", "copy", "limit"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "HtoD (Pinned -> Device)", 25.0),
+        ("Tesla V100-SXM2-32GB", "DtoH (Device -> Pageable)", 12.5),
+        ("NVIDIA A100-SXM4-40GB", "DtoD (Device -> Device)", 777.5),
+        ("NVIDIA A100-SXM4-40GB", "PtoP (Device -> Device)", None),
+        ("another device", "HtoD (Pinned -> Device)", None),
+    ],
+)
+def test_the_bandwidth_of_copies_stands_beside_what_they_reach(device: str, copy: str, limit: float | None) -> None:
+    trace = build(memcpy(copy, 0, 1000, size=5_000_000), deviceProperties=[{"id": 0, "name": device}])
+    (view,) = analyze(Run("a", (trace,)), "memcpy").views
+    values = dict(zip((column.key for column in view.columns), view.rows[0], strict=True))
+    assert (values["gbps"], values["limit"]) == (5.0, limit)
 
 
 def test_a_copy_is_hidden_as_far_as_kernels_of_its_device_run() -> None:
@@ -50,7 +67,8 @@ def test_a_copy_is_hidden_as_far_as_kernels_of_its_device_run() -> None:
     (row,) = table(trace, "memcpy")
     assert (row["gpu_ns"], row["under_kernels_ns"]) == (34_000, 20_000)
     (view,) = analyze(Run("a", (trace,)), "memcpy").views
-    assert view.rows == (("HtoD", 3, 24, 34_000, 20_000, pytest.approx(100 * 20 / 34)),)
+    rates = pytest.approx(100 * 20 / 34), pytest.approx(24 / 34_000), None
+    assert view.rows == (("HtoD", "pinned", 3, 24, 34_000, 20_000, *rates),)
 
 
 @pytest.mark.parametrize("seed", range(5))

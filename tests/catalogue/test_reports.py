@@ -9,6 +9,7 @@ import pytest
 from builder import table
 from paths import SHARED
 
+from traceq.analysis.registry import analyze
 from traceq.runs.read import read
 
 REPORTS = SHARED / "reports" / "traces"
@@ -39,3 +40,16 @@ def test_copies_belong_to_the_annotations_that_launch_them_though_the_loop_waits
     }
     (sync,) = table(read(path("copies-pinned-async")), "syncs")
     assert (sync["kind"], sync["phase"], sync["num"]) == ("device", "other", 10)
+
+
+def test_the_bandwidth_of_each_kind_of_copies_is_known() -> None:
+    of = {
+        (row["kind"], row["memory"]): round(row["bytes"] / row["gpu_ns"], 1)
+        for name in ("copies-pageable-nonblocking", "copies-pinned-async")
+        for row in table(read(path(name)), "memcpy")
+    }
+    assert of == {
+        ("DtoH", "pageable"): 4.4, ("HtoD", "pageable"): 4.8, ("DtoH", "pinned"): 8.7, ("HtoD", "pinned"): 5.0
+    }  # fmt: skip
+    (finding,) = (each for each in analyze(read(path("copies-pinned-async")), "partition").findings)
+    assert "HtoD pinned at 5.0 GB/s" in finding.evidence

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, step_lengths
 from traceq.analysis._captures import capture_finding
-from traceq.analysis._host_copies import copies_to_host, host_copies, ops_that_copy_to_host
 from traceq.analysis._job_gain import job_gain
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import in_brackets, in_phase, in_some_steps, per_step, plain_phase, range_of_steps
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.compiled_code import runs_compiled
+from traceq.facts.events.copies import copies_to_host, host_copies, ops_that_copy_to_host
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.kernels import launched_kernels

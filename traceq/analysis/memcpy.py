@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,9 +16,11 @@ from traceq.analysis._wording import over_ranks, per_step, replay_term, saving_w
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import copies_pageable_memory, saved_without_pageable_copies
 from traceq.causes.savings import Saving
+from traceq.facts.events.copies import copy_kind
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.ranks.job import Job
+from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.steps import steps
@@ -36,7 +37,6 @@ POSITION = 62
 
 _LEAST_SHARE = 0.01
 """Share of a step that waits for pageable copies must take, and their removal save, to be a finding."""
-_KIND = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
 
 @frozen
@@ -45,10 +45,16 @@ class CopyRow:
 
     rank: int = column("rank", Unit.COUNT, is_hidden=True)
     kind: str = column("copy")
+    memory: str = column("memory")
     num: int = column("num", Unit.COUNT)
     bytes: int = column("bytes", Unit.BYTES)
     gpu_ns: int = column("GPU time", Unit.NS)
     under_kernels_ns: int = column("under kernels", Unit.NS)
+
+    @property
+    def gbps(self) -> float | None:
+        """Bandwidth while the copies run, GB/s."""
+        return self.bytes / self.gpu_ns if self.bytes and self.gpu_ns else None
 
 
 @frozen
@@ -87,14 +93,26 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 
 
 def _view(job: Job, rows: Sequence[CopyRow]) -> Table:
-    """Return sums over ranks, the kind that takes most time first, and the percentage that kernels hide."""
-    by_kind: dict[str, list[CopyRow]] = {}
+    """Return sums over ranks, the kind that takes most time first: with bandwidth, and the percentage kernels hide."""
+    by_kind: dict[tuple[str, str], list[CopyRow]] = {}
     for row in rows:
-        by_kind.setdefault(row.kind, []).append(row)
+        by_kind.setdefault((row.kind, row.memory), []).append(row)
     sums = sorted(map(_sum, by_kind.values()), key=lambda row: -row.gpu_ns)
     shares = (100 * row.under_kernels_ns / row.gpu_ns if row.gpu_ns else None for row in sums)
     view = Table.of("memcpy", f"Copies ({over_ranks(job)})", CopyRow, sums).visible
-    return view.with_column(Column("share", "overlap", Unit.PERCENT), shares)
+    view = view.with_column(Column("share", "overlap", Unit.PERCENT), shares)
+    view = view.with_column(Column("gbps", "GB/s", Unit.GBPS), (row.gbps for row in sums))
+    limits = (_limit_gbps(row, {rank.device for rank in job.ranks}) for row in sums)
+    return view.with_column(Column("limit", "at most", Unit.GBPS), limits)
+
+
+def _limit_gbps(row: CopyRow, devices: Collection[str]) -> float | None:
+    """Return what copies of a kind reach in practice where the device is known: over its link, or in its memory."""
+    peaks = peaks_of(*devices) if len(devices) == 1 else None
+    if peaks is None:
+        return None
+    within = peaks.bandwidth / 2 if row.kind == "DtoD" else 0.0  # each byte is read and written
+    return (peaks.link if row.kind in ("DtoH", "HtoD") else within) / 1e9 or None
 
 
 def _sum(rows: Sequence[CopyRow]) -> CopyRow:
@@ -112,7 +130,7 @@ def _rows(trace: Trace) -> list[CopyRow]:
     copies = np.flatnonzero(events.category[work.rows] == Category.MEMCPY)
     rows = work.rows[copies]
     names, inverse = unique_names(events, rows)
-    of_name = [_kind(events.strings[name]) for name in names.tolist()]
+    of_name = [copy_kind(events.strings[name]) for name in names.tolist()]
     kinds = sorted(set(of_name))
     groups = group([np.array([kinds.index(kind) for kind in of_name], np.int64)[inverse]])
     sums = zip(
@@ -123,7 +141,7 @@ def _rows(trace: Trace) -> list[CopyRow]:
         groups.sum(_under_kernels(trace, copies)),
         strict=True,
     )
-    return [CopyRow(trace.rank, kinds[kind], num, size, ns, hidden_ns) for kind, num, size, ns, hidden_ns in sums]
+    return [CopyRow(trace.rank, *kinds[kind], num, size, ns, hidden_ns) for kind, num, size, ns, hidden_ns in sums]
 
 
 def _under_kernels(trace: Trace, copies: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -179,9 +197,3 @@ def _finding(job: Job, copies: _PageableCopies, gain: JobGain | None) -> Finding
         evidence=copies.blocks.removeprefix("pageable HtoD copies "),
         gain=gain.saved_ns if gain is not None else (copies.saving.least_ns, copies.saving.most_ns),
     )
-
-
-def _kind(name: str) -> str:
-    """Return `DtoH` for `Memcpy DtoH (Device -> Pinned)`: memory kinds in brackets differ between torch versions."""
-    match = _KIND.match(name)
-    return match["kind"] if match else name

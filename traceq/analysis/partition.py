@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._device_copies import exposed_device_copies
+from traceq.analysis._device_copies import exposed_copies, exposed_device_copies, rate_words
 from traceq.analysis._host_causes import HostCauses, host_causes
 from traceq.analysis._host_places import HostPlace, host_places, merged_places
 from traceq.analysis._longest_work import WorkTimes, longest_work, work_times
@@ -58,7 +58,7 @@ _EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
 _IN_ORDER = tuple(
     each for name in _CATEGORIES for each in ((name, EXPOSED_WAIT, EXPOSED_TRANSFER) if name == _EXPOSED else (name,))
 )
-_HOST_BOUND = TimeCategory.HOST_BOUND.name.lower()
+_HOST_BOUND, _COPIES = TimeCategory.HOST_BOUND.name.lower(), TimeCategory.EXPOSED_MEMCPY.name.lower()
 _SYNC, _ALLOC = TimeCategory.SYNC_WAIT.name.lower(), TimeCategory.ALLOC_WAIT.name.lower()
 
 _REST = "rest"
@@ -97,17 +97,18 @@ class _Mean:
 class _Loss:
     """What is lost on one rank: its phases in the main thread's order, and ns that replay saves without a resource.
 
-    `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `most_transfer_ns` is what
-    exposed collectives can transfer at most; `once` is what of its host-bound time later steps do not have;
-    `after_cold_start` is its time by category; `host_causes` is where the host is in host-bound time;
-    `makes_own_batches`: its loader has no workers; `work` divides what it computes, and `places` are those of a host
-    without a device. Of a sample of its events (`is_sample`) the trace does not tell when the device is idle, or what
-    runs beside what.
+    `device_copies` is by op the ns per step of exposed copies that no overlap can hide, `copies` by kind (bytes, ns) of
+    all exposed ones; `most_transfer_ns` is what exposed collectives can transfer at most; `once` is what of its
+    host-bound time later steps do not have; `after_cold_start` is its time by category; `host_causes` is where the host
+    is in host-bound time; `makes_own_batches`: its loader has no workers; `work` divides what it computes, and `places`
+    are those of a host without a device. Of a sample of its events (`is_sample`) the trace does not tell when the
+    device is idle, or what runs beside what.
     """
 
     in_order: tuple[str, ...]
     saved: dict[str, Saving]
     device_copies: dict[str, float]
+    copies: dict[str, tuple[int, int]]
     most_transfer_ns: float
     once: HostBoundOnce
     after_cold_start: Mapping[str, float]
@@ -153,6 +154,7 @@ def summarize(trace: Trace) -> _Rank:
         in_order=phases(trace).in_order,
         saved=_saved(trace),
         device_copies=exposed_device_copies(trace),
+        copies=exposed_copies(trace),
         most_transfer_ns=most_transfer_ns(trace),
         once=host_bound_once(trace),
         after_cold_start=ns_after_cold_start(trace),
@@ -198,7 +200,9 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     if any(loss.is_sample for loss in losses):
         return report
     lost = _lost_time(job, rows, first_waits, means, losses)
-    return replace(report, findings=lost.findings(), caveats=lost.caveats())
+    rates = rate_words([loss.copies for loss in losses])
+    findings = (replace(each, evidence=rates) if each.code == _COPIES else each for each in lost.findings())
+    return replace(report, findings=tuple(findings), caveats=lost.caveats())
 
 
 def _lost_time(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
+from traceq.facts.events.copies import PAGEABLE_COPY
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
@@ -16,7 +17,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.one_time_syncs import is_around_all_launches
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
-from traceq.facts.timeline.blocking_copies_and_syncs import PAGEABLE_COPY, SyncKind, blocking_calls
+from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import unrecorded

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.communication_kernels import is_communication
+from traceq.facts.events.copies import copy_kind
 from traceq.facts.events.device_work import device_work, lacks_device_rows
 from traceq.facts.events.kernel_names import kernel_family
 from traceq.facts.events.name_patterns import matching
@@ -58,7 +59,6 @@ _COMPILATION = "torch.compile"
 _INSTANCE = re.compile(r"_\d+$")
 _ATEN = re.compile(r"^aten::")
 _VENDOR = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
-_COPY = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
 
 @frozen(eq=False)
@@ -238,8 +238,8 @@ def _device_names(
 
 
 def _device_name(name: str) -> str:
-    if match := _COPY.match(name):
-        return match["kind"]
+    if (direction := copy_kind(name).direction) != name:
+        return direction
     return "Memset" if name.startswith("Memset") else kernel_family(name)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
+from traceq.facts.events.copies import DIRECTIONS
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
 from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.time_partition import BUSY, TimeCategory
@@ -61,7 +62,6 @@ class Metric:
 _SIZED = {Measure.COUNT: "num", Measure.BYTES: "bytes"}
 _TIMED = {Measure.NS: "dur_ns", Measure.SHARE: "dur_ns"}
 _ON_CPU_ONLY = (TimeCategory.CPU_COMPUTE, TimeCategory.DATALOAD_WAIT, TimeCategory.PYTHON)
-_COPIES = ("DtoH", "HtoD", "DtoD", "PtoP")
 
 
 def _sync(kind: str) -> Metric:
@@ -91,7 +91,7 @@ METRICS: Mapping[str, Metric] = {
     "collectives": Metric("collectives", _SIZED),
     **{
         f"{kind.lower()}_copies": Metric("memcpy", _SIZED, "kind", (kind,), Needs.DEVICE, phase_key="")
-        for kind in _COPIES
+        for kind in DIRECTIONS
     },
     "copies": Metric("memcpy", _SIZED, needs=Needs.DEVICE, phase_key=""),
     "kernels": Metric("kernels", {Measure.COUNT: "num"}, needs=Needs.DEVICE),

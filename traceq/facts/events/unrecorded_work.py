@@ -11,6 +11,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.copies import TO_HOST
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
@@ -25,7 +26,7 @@ _USUAL_DELAYS = 20
 """A start is late that takes longer than the trace's lower quartile by this factor."""
 
 _SYNCHRONIZE = re.compile(r"(Stream|Event|Device|Ctx|Context)Synchronize")
-_COPY_CALL, _TO_HOST = re.compile("memcpy", re.IGNORECASE), re.compile("Memcpy DtoH|DeviceToHost")
+_COPY_CALL = re.compile("memcpy", re.IGNORECASE)
 _GATE = re.compile(r"LaunchHostFunc|StreamAddCallback|StreamWaitValue|StreamBatchMemOp|WaitExternalSemaphores")
 """Calls after which a stream waits for the host or for another process, which is a recorded reason."""
 
@@ -104,7 +105,7 @@ def _waits_for_first_work(trace: Trace, work: DeviceWork, limit: int) -> Spans:
     """Return how long the host waits for the device before the first recorded work."""
     events, first = trace.events, int(work.start[0])
     calls = events.rows(Category.RUNTIME)
-    to_host = work.call[work.linked & matching(events, work.rows, _TO_HOST)]
+    to_host = work.call[work.linked & matching(events, work.rows, TO_HOST)]
     waits = np.r_[calls[matching(events, calls, _SYNCHRONIZE)], to_host[matching(events, to_host, _COPY_CALL)]]
     start, end = events.ts[waits], np.minimum(events.end[waits], first)
     is_long = end - start > limit

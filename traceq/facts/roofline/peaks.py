@@ -32,7 +32,8 @@ class Peaks:
     """Peak rates of one device: `flops` FLOP/s by dtype, `bandwidth` bytes per second; `source` of the figures.
 
     `tf32` is the dtype of float32 operands that the device rounds to TensorFloat-32. `tuned` is the share of its FLOP/s
-    that large products of the vendor's own library reach, which a clock limited by power keeps below the peak.
+    that large products of the vendor's own library reach, which a clock limited by power keeps below the peak. `link`
+    is what copies to and from the host reach in bytes per second, 0.0 where not known.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Peaks:
     bandwidth: float
     flops: Mapping[str, float] = field(default_factory=dict)
     tuned: float = _TUNED
+    link: float = 0.0
 
     def reachable(self, roof: str) -> float:
         """Return the share of the roof `compute` or `memory` that well-tuned kernels reach."""
@@ -94,52 +96,56 @@ _TPU_V4 = _rates(bfloat16=275, int8=275)
 _TPU_V5E = _rates(bfloat16=197, int8=393)
 _TPU_V5P = _rates(bfloat16=459, int8=918)
 
-_TABLE = (
-    ("A100-SXM4-40GB|A100-PCIE-40GB|A100-PG509-200", "A100 40GB", "NVIDIA A100 datasheet", 1555, _A100),
-    ("A100-SXM4-80GB", "A100 80GB", "NVIDIA A100 datasheet", 2039, _A100),
-    ("A100 80GB PCIe", "A100 80GB PCIe", "NVIDIA A100 datasheet", 1935, _A100),
-    ("H100 80GB HBM3", "H100 SXM", "NVIDIA H100 datasheet", 3350, _H100_SXM),
-    ("H100 NVL", "H100 NVL", "NVIDIA H100 datasheet", 3900, _H100_NVL),
-    ("H100 PCIe", "H100 PCIe", "NVIDIA H100 datasheet", 2000, _H100_PCIE),
-    ("H200", "H200", "NVIDIA H200 datasheet", 4800, _H100_SXM),
-    ("H200 NVL", "H200 NVL", "NVIDIA H200 datasheet", 4800, _H100_NVL),
-    ("GH200 480GB", "GH200", "NVIDIA GH200 datasheet", 4000, _H100_SXM),  # the 480 GB are the CPU's
-    ("H800", "H800 SXM", "NVIDIA H800 datasheet", 3350, _H800),
-    ("H20", "H20", "NVIDIA H20 datasheet", 4000, _H20),
-    ("B200", "B200", "NVIDIA DGX B200 and HGX B200 datasheets", 8000, _B200),
-    ("GB200", "GB200", "NVIDIA GB200 NVL72 datasheet, one GPU", 8000, _GB200),
-    ("V100-SXM2-16GB|V100-SXM2-32GB", "V100 SXM2", "NVIDIA V100 datasheet", 900, _V100_SXM2),
-    ("V100-PCIE-16GB|V100-PCIE-32GB", "V100 PCIe", "NVIDIA V100 datasheet", 900, _V100_PCIE),
-    ("V100S-PCIE-32GB", "V100S", "NVIDIA V100 datasheet", 1134, _V100S),
-    ("T4", "T4", "NVIDIA Turing architecture whitepaper", 320, _T4),
-    ("A10", "A10", "NVIDIA A10 datasheet", 600, _A10),
-    ("A10G", "A10G", "AWS EC2 G5, NVIDIA A10G", 600, _A10G),  # its float32 rate: publications differ
-    ("A30", "A30", "NVIDIA A30 datasheet", 933, _A30),
-    ("A40", "A40", "NVIDIA A40 datasheet", 696, _A40),
-    ("L4", "L4", "NVIDIA L4 datasheet", 300, _L4),
-    ("L40", "L40", "NVIDIA L40 datasheet", 864, _L40),
-    ("L40S", "L40S", "NVIDIA L40S datasheet", 864, _L40S),
-    ("RTX A6000", "RTX A6000", "NVIDIA Ampere GA102 architecture whitepaper", 768, _RTX_A6000),
-    ("RTX 6000 Ada Generation", "RTX 6000 Ada", "NVIDIA Ada architecture whitepaper", 960, _RTX_6000_ADA),
-    ("RTX 4090", "RTX 4090", "NVIDIA Ada architecture whitepaper", 1008, _RTX_4090),
-    ("RTX 5090", "RTX 5090", "NVIDIA Blackwell RTX whitepaper", 1792, _RTX_5090),
-    ("MI250X", "MI250X, one GCD", "AMD Instinct MI250X datasheet", 1600, _MI250X),
-    ("MI300A", "MI300A", "AMD Instinct MI300A datasheet", 5300, _MI300A),
-    ("MI300X", "MI300X", "AMD Instinct MI300X datasheet", 5300, _MI300X),
-    ("MI325X", "MI325X", "AMD Instinct MI325X datasheet", 6000, _MI300X),
-    ("MI355X", "MI355X", "AMD Instinct MI355X datasheet", 8000, _MI355X),
-    ("TPU v4", "TPU v4", "Google Cloud TPU v4 documentation", 1228, _TPU_V4),
-    ("TPU v5 lite|TPU v5e", "TPU v5e", "Google Cloud TPU v5e documentation", 819, _TPU_V5E),
-    ("TPU v5|TPU v5p", "TPU v5p", "Google Cloud TPU v5p documentation", 2765, _TPU_V5P),
-)
-"""Names that traces give a device, without its maker; ours; the source; GB/s; FLOP/s by dtype.
+_PCIE = {3: 12.5 * _GIGA, 4: 25 * _GIGA, 5: 52 * _GIGA}
+"""Bytes per second that large copies from pinned memory reach over 16 lanes: four fifths of what the lanes carry."""
 
-Names are matched as a whole: a letter more is another part (RTX 4090 D, H20-3e, MI300A, a MIG slice), with other peaks.
+_TABLE = (
+    ("A100-SXM4-40GB|A100-PCIE-40GB|A100-PG509-200", "A100 40GB", "NVIDIA A100 datasheet", 1555, 4, _A100),
+    ("A100-SXM4-80GB", "A100 80GB", "NVIDIA A100 datasheet", 2039, 4, _A100),
+    ("A100 80GB PCIe", "A100 80GB PCIe", "NVIDIA A100 datasheet", 1935, 4, _A100),
+    ("H100 80GB HBM3", "H100 SXM", "NVIDIA H100 datasheet", 3350, 5, _H100_SXM),
+    ("H100 NVL", "H100 NVL", "NVIDIA H100 datasheet", 3900, 5, _H100_NVL),
+    ("H100 PCIe", "H100 PCIe", "NVIDIA H100 datasheet", 2000, 5, _H100_PCIE),
+    ("H200", "H200", "NVIDIA H200 datasheet", 4800, 5, _H100_SXM),
+    ("H200 NVL", "H200 NVL", "NVIDIA H200 datasheet", 4800, 5, _H100_NVL),
+    ("GH200 480GB", "GH200", "NVIDIA GH200 datasheet", 4000, 0, _H100_SXM),  # the 480 GB are the CPU's
+    ("H800", "H800 SXM", "NVIDIA H800 datasheet", 3350, 5, _H800),
+    ("H20", "H20", "NVIDIA H20 datasheet", 4000, 5, _H20),
+    ("B200", "B200", "NVIDIA DGX B200 and HGX B200 datasheets", 8000, 5, _B200),
+    ("GB200", "GB200", "NVIDIA GB200 NVL72 datasheet, one GPU", 8000, 0, _GB200),
+    ("V100-SXM2-16GB|V100-SXM2-32GB", "V100 SXM2", "NVIDIA V100 datasheet", 900, 3, _V100_SXM2),
+    ("V100-PCIE-16GB|V100-PCIE-32GB", "V100 PCIe", "NVIDIA V100 datasheet", 900, 3, _V100_PCIE),
+    ("V100S-PCIE-32GB", "V100S", "NVIDIA V100 datasheet", 1134, 3, _V100S),
+    ("T4", "T4", "NVIDIA Turing architecture whitepaper", 320, 3, _T4),
+    ("A10", "A10", "NVIDIA A10 datasheet", 600, 4, _A10),
+    ("A10G", "A10G", "AWS EC2 G5, NVIDIA A10G", 600, 4, _A10G),  # its float32 rate: publications differ
+    ("A30", "A30", "NVIDIA A30 datasheet", 933, 4, _A30),
+    ("A40", "A40", "NVIDIA A40 datasheet", 696, 4, _A40),
+    ("L4", "L4", "NVIDIA L4 datasheet", 300, 4, _L4),
+    ("L40", "L40", "NVIDIA L40 datasheet", 864, 4, _L40),
+    ("L40S", "L40S", "NVIDIA L40S datasheet", 864, 4, _L40S),
+    ("RTX A6000", "RTX A6000", "NVIDIA Ampere GA102 architecture whitepaper", 768, 4, _RTX_A6000),
+    ("RTX 6000 Ada Generation", "RTX 6000 Ada", "NVIDIA Ada architecture whitepaper", 960, 4, _RTX_6000_ADA),
+    ("RTX 4090", "RTX 4090", "NVIDIA Ada architecture whitepaper", 1008, 4, _RTX_4090),
+    ("RTX 5090", "RTX 5090", "NVIDIA Blackwell RTX whitepaper", 1792, 5, _RTX_5090),
+    ("MI250X", "MI250X, one GCD", "AMD Instinct MI250X datasheet", 1600, 4, _MI250X),
+    ("MI300A", "MI300A", "AMD Instinct MI300A datasheet", 5300, 0, _MI300A),
+    ("MI300X", "MI300X", "AMD Instinct MI300X datasheet", 5300, 5, _MI300X),
+    ("MI325X", "MI325X", "AMD Instinct MI325X datasheet", 6000, 5, _MI300X),
+    ("MI355X", "MI355X", "AMD Instinct MI355X datasheet", 8000, 5, _MI355X),
+    ("TPU v4", "TPU v4", "Google Cloud TPU v4 documentation", 1228, 0, _TPU_V4),
+    ("TPU v5 lite|TPU v5e", "TPU v5e", "Google Cloud TPU v5e documentation", 819, 0, _TPU_V5E),
+    ("TPU v5|TPU v5p", "TPU v5p", "Google Cloud TPU v5p documentation", 2765, 0, _TPU_V5P),
+)
+"""Names that traces give a device, without its maker; ours; the source; GB/s; generation of PCIe; FLOP/s by dtype.
+
+A generation of 0 stands for another link to the host. Names are matched as a whole: a letter more is another part (RTX
+4090 D, H20-3e, MI300A, a MIG slice), with other peaks.
 """
 
 _PEAKS = {
-    device.lower(): Peaks(name, source, gbps * _GIGA, rates, _TUNED_PRODUCTS.get(name, _TUNED))
-    for devices, name, source, gbps, rates in _TABLE
+    device.lower(): Peaks(name, source, gbps * _GIGA, rates, _TUNED_PRODUCTS.get(name, _TUNED), _PCIE.get(pcie, 0.0))
+    for devices, name, source, gbps, pcie, rates in _TABLE
     for device in devices.split("|")
 }
 _BESIDE_MODEL = re.compile(r"^((NVIDIA|Tesla|GeForce|AMD|Instinct) )+| VF$", re.IGNORECASE)  # VF: a virtual machine's

@@ -11,6 +11,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.copies import PAGEABLE_COPY, TO_DEVICE, TO_HOST, WITHIN_DEVICE
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.library_loading import library_loading_calls
 from traceq.facts.events.name_patterns import matching
@@ -26,9 +27,6 @@ from traceq.model import Category, Trace
 __all__ = [
     "COPY_CALL",
     "DEVICE_SYNCHRONIZE",
-    "PAGEABLE_COPY",
-    "TO_DEVICE",
-    "TO_HOST",
     "BlockingCalls",
     "SyncKind",
     "blocking_calls",
@@ -50,12 +48,10 @@ class SyncKind(IntEnum):
 
 
 COPY_CALL = re.compile("memcpy", re.IGNORECASE)
-PAGEABLE_COPY = re.compile("pageable", re.IGNORECASE)
 DEVICE_SYNCHRONIZE = re.compile(r"(Device|Ctx|Context)Synchronize")
 _QUERY = re.compile(r"EventQuery")
 _ASYNC = re.compile("async", re.IGNORECASE)
-TO_HOST, TO_DEVICE = re.compile("Memcpy DtoH|DeviceToHost"), re.compile("Memcpy HtoD|HostToDevice")
-_IN_DEVICE, _HIP_AND_WAIT = re.compile("Memcpy DtoD"), re.compile("hipMemcpyWithStream")
+_HIP_AND_WAIT = re.compile("hipMemcpyWithStream")
 _PROFILER_STOPS = re.compile(r"profiler\.py\(\d+\): (__exit__|stop)$")
 _READS_SCALAR = re.compile("^aten::_local_scalar_dense$")
 _WAITS = {
@@ -155,7 +151,7 @@ def _copy_kinds(trace: Trace, work: DeviceWork, calls: NDArray[np.int64], copy: 
     rows = work.rows[copy[copies]]
     kind[copies[matching(trace.events, rows, TO_DEVICE)]] = SyncKind.HTOD
     kind[copies[matching(trace.events, rows, TO_HOST)]] = SyncKind.DTOH
-    pinned = copies[matching(trace.events, rows, _IN_DEVICE) & matching(trace.events, calls[copies], _HIP_AND_WAIT)]
+    pinned = copies[matching(trace.events, rows, WITHIN_DEVICE) & matching(trace.events, calls[copies], _HIP_AND_WAIT)]
     kind[pinned[_reads_scalar(trace, calls[pinned])]] = SyncKind.DTOH
     return kind
 

@@ -1,6 +1,9 @@
-"""Copies between host and device, and the ops in which the host reads from the device."""
+"""Copies of memory: from where to where, the kind of the host's memory, and the ops in which the host reads."""
 
 from __future__ import annotations
+
+import re
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,11 +12,46 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernels import innermost_ops, launched_kernels
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
-from traceq.facts.timeline.blocking_copies_and_syncs import TO_DEVICE, TO_HOST
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = ["copies_to_host", "host_copies", "ops_that_copy_to_host"]
+__all__ = [
+    "DIRECTIONS",
+    "PAGEABLE_COPY",
+    "TO_DEVICE",
+    "TO_HOST",
+    "WITHIN_DEVICE",
+    "CopyKind",
+    "copies_to_host",
+    "copy_kind",
+    "host_copies",
+    "ops_that_copy_to_host",
+]
+
+DIRECTIONS = ("DtoH", "HtoD", "DtoD", "PtoP")
+PAGEABLE_COPY = re.compile("pageable", re.IGNORECASE)
+TO_HOST, TO_DEVICE = re.compile("Memcpy DtoH|DeviceToHost"), re.compile("Memcpy HtoD|HostToDevice")
+WITHIN_DEVICE = re.compile("Memcpy (DtoD|DeviceToDevice)")
+_DIRECTION = re.compile(r"^Memcpy (?P<direction>[A-Za-z]+to[A-Za-z]+)")
+_MEMORY = re.compile("pageable|pinned", re.IGNORECASE)
+
+
+class CopyKind(NamedTuple):
+    """Direction of a copy, of DIRECTIONS or the whole name, and memory of the host: `pageable`, `pinned` or ""."""
+
+    direction: str
+    memory: str
+
+    @property
+    def text(self) -> str:
+        """`HtoD pinned`, or the direction alone."""
+        return " ".join(filter(None, self))
+
+
+def copy_kind(name: str) -> CopyKind:
+    """Return the kind of a copy by the name of its row, `Memcpy DtoH (Device -> Pinned)`."""
+    direction, memory = _DIRECTION.match(name), _MEMORY.search(name)
+    return CopyKind(direction["direction"] if direction else name, memory[0].lower() if memory else "")
 
 
 def host_copies(trace: Trace) -> NDArray[np.int64]:
