@@ -166,7 +166,7 @@ def test_python_between_ops_has_the_annotation_around_it_whatever_its_number() -
     def rows(dur: float, layer: int) -> list[Event]:
         return slow_python(dur, annotation(f"layer {layer}", 18, dur + 4), annotation("wide", 10, dur + 30))
 
-    assert deltas(rows(10, 3), rows(50, 4)) == {"host|forward|Python in layer N|": (0, 40)}
+    assert deltas(rows(10, 3), rows(50, 4)) == {"host|wide|Python in layer N|": (0, 40)}
 
 
 def test_python_of_a_module_is_told() -> None:

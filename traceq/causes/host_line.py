@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.anchors import AnchorKind, Anchors, anchors
+from traceq.facts.events.copies import copy_kind
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.host_boundaries import host_boundaries
 from traceq.facts.events.nesting import host_ops, tracks
@@ -69,7 +70,7 @@ class HostPieces:
 
 
 class _Numbers:
-    """Numbers of texts that two sides share, in order of first use."""
+    """Numbers of texts that two sides share, in order of first use; a copy is the same from whatever memory."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -78,7 +79,7 @@ class _Numbers:
         """Return int64[len(strings)]: the number of each string whose index is in `used`, else -1."""
         numbers = np.full(len(strings), -1)
         for index in sorted_unique(used).tolist():
-            numbers[index] = self._numbers.setdefault(strings[index], len(self._numbers))
+            numbers[index] = self._numbers.setdefault(copy_kind(strings[index]).direction, len(self._numbers))
         return numbers
 
 

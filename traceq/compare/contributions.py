@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
@@ -29,12 +30,16 @@ from traceq.compare.labels import (
 )
 from traceq.compare.unlike_pairs import unlike_pairs
 from traceq.facts.events.communication_kernels import is_communication
+from traceq.facts.events.copies import PAGEABLE_COPY
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.grouping import Numbers, group
 from traceq.intervals import sorted_unique
+from traceq.model import Category, Trace
 
 __all__ = ["Contributions", "Part", "contributions"]
 
@@ -101,6 +106,7 @@ class _Columns:
     num_steps: NDArray[np.int64]
     is_copied: NDArray[np.bool_]
     is_waited: NDArray[np.bool_]
+    share: NDArray[np.float64]
 
 
 @frozen(eq=False)
@@ -130,7 +136,6 @@ def contributions(common: CommonSteps) -> Contributions:
         labels=labels.labels,
         lines=labels.lines,
         step=common.graph.step[columns["edge"]],
-        share=common.share[columns["edge"]],
         calls=_calls(common, labels.labels),
         is_swapped=common.is_swapped,
         **columns,
@@ -158,7 +163,7 @@ def _of_rank(
     edges = np.flatnonzero(on_rank & ~by_owner)
     host = graph.host.take((on_rank & by_owner)[graph.host.edge])
     of_owner = _owner_labels(graph, labels, sorted_unique(host.owner), rank)
-    copied = _join_sync_parts(common, labels.labels, index, of_work, of_hold, of_owner)
+    copied, reordered = _join_sync_parts(common, labels.labels, index, of_work, of_hold, of_owner)
     parts = _parted(common, labels.labels, edges, of_work, of_hold)
     edges, kind, a, b = parts.edge, graph.edges.kind[parts.edge], parts.a, parts.b
     is_wait = np.isin(kind, (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.AWAIT)) & (a >= 0) & (b >= 0)
@@ -178,7 +183,7 @@ def _of_rank(
     of_host, loading = of_owner[host.owner], np.flatnonzero(is_loader[host.edge])
     of_host[loading] = of_loader[host.owner[loading]]
     of_one = np.where(host.a_ns == 0, np.int8(IN_B), np.where(host.b_ns == 0, np.int8(IN_A), np.int8(IN_BOTH)))
-    return _Columns(
+    columns = _Columns(
         label=_as_int32(label, of_host),
         edge=_as_int32(edges, host.edge),
         part=np.r_[_parts(lines, kind, a, b), np.full(len(host.edge), Part.HOST, np.int8)],
@@ -190,6 +195,63 @@ def _of_rank(
         num_steps=np.broadcast_to(np.int64(num_steps), len(label) + len(of_host)),
         is_copied=np.r_[is_copied & runs, not_host],
         is_waited=np.r_[np.isin(kind, _OF_HOLD) | (is_copied & ~runs), not_host],
+        share=common.share[np.r_[edges, host.edge]],
+    )
+    works = [np.r_[np.where(is_work, side, -1), np.full(len(host.edge), -1)] for side in (a, b)]
+    return _with_reordered_copies(graph, columns, reordered, works)
+
+
+@frozen
+class _Reordered:
+    """Copies that both sides make as often, in another order, one for each name.
+
+    `works`: bool[D] of either side; `exposed` is the part of their time in which nothing else runs, on the side where a
+    sync waits for them, and `label` is that sync's.
+    """
+
+    works: tuple[NDArray[np.bool_], NDArray[np.bool_]]
+    exposed: float
+    label: int
+
+
+def _with_reordered_copies(
+    graph: CommonGraph, columns: _Columns, reordered: Sequence[_Reordered], works: Sequence[NDArray[np.int64]]
+) -> _Columns:
+    """Return the contributions, copies that came in another order charged by how much longer they are.
+
+    The graph has no pair for these: each is work of one side, which other work of the other side replaced. What their
+    order wins beyond their own time is of the sync that enforced it. `works` int64[C]: the work of either side, else
+    -1. Sums by step stay the same.
+    """
+    share, step, ns = columns.share.copy(), graph.step[columns.edge], columns.b_ns - columns.a_ns
+    runs = graph.edges.kind[columns.edge] == EdgeKind.DURATION
+    more: list[tuple[int, int, int]] = []
+    for each in reordered:
+        mine = np.logical_or(*(np.r_[of, False][work] for of, work in zip(each.works, works, strict=True)))
+        for number in sorted_unique(step[mine]).tolist():
+            rows = np.flatnonzero(mine & (step == number))
+            before = float((share[rows] * ns[rows]).sum())
+            share[rows] = np.where(runs[rows], each.exposed, 0.0)
+            rest = round(before - float((share[rows] * ns[rows]).sum()))
+            more.append((each.label, int(columns.edge[rows[0]]), rest))
+    if not more:
+        return columns
+    label, edge, rest = (np.array(column, np.int64) for column in zip(*more, strict=True))
+    added = {
+        "label": label.astype(np.int32),
+        "edge": edge.astype(np.int32),
+        "part": np.full(len(rest), Part.WAIT, np.int8),
+        "a_ns": np.maximum(-rest, 0),
+        "b_ns": np.maximum(rest, 0),
+        "sides": np.full(len(rest), IN_BOTH, np.int8),
+        "num_steps": np.full(len(rest), columns.num_steps.max(initial=1)),
+        "is_waited": np.ones(len(rest), np.bool_),
+        "share": np.ones(len(rest)),
+    }
+    columns = replace(columns, share=share)
+    names = [field.name for field in fields(_Columns)]
+    return _Columns(
+        **{name: np.r_[of := getattr(columns, name), added.get(name, np.zeros(len(rest), of.dtype))] for name in names}
     )
 
 
@@ -259,10 +321,10 @@ def _join_sync_parts(
     of_work: list[NDArray[np.int64]],
     of_hold: list[NDArray[np.int64]],
     of_owner: NDArray[np.int64],
-) -> list[NDArray[np.bool_]]:
+) -> tuple[list[NDArray[np.bool_]], list[_Reordered]]:
     """Give a sync that only one side has its copy and the host time of the op that asks for it, in place.
 
-    Return which work are such copies: bool[D] of either side.
+    Return (which work are such copies: bool[D] of either side, the copies that are none as they only change places).
     """
     graph, copied = common.graph, []
     on_rank, host = graph.rank == index, graph.host
@@ -274,15 +336,22 @@ def _join_sync_parts(
         if owner.name not in ONCE_PER_PROCESS:  # the device starts inside an op, whether that op asks for a sync or not
             by_op.setdefault((owner.phase, owner.inner), []).append(number)
     totals = [np.bincount(host.owner, weights=ns, minlength=len(host.owners)) for ns in (host.a_ns, host.b_ns)]
-    for side, line, refs, other in (
-        (0, common.a[index], graph.edges.a, graph.edges.b),
-        (1, common.b[index], graph.edges.b, graph.edges.a),
-    ):
+    lines, refs_of = (common.a[index], common.b[index]), (graph.edges.a, graph.edges.b)
+    copies = _reordered_copies(lines, graph.edges.a[runs], graph.edges.b[runs])
+    reordered: dict[int, _Reordered] = {}
+    for side, (line, refs, other) in enumerate(zip(lines, refs_of, refs_of[::-1], strict=True)):
         hold = refs[held][refs[held] >= 0]
         is_single, is_sync = np.zeros(len(device_work(line.trace)), np.bool_), np.zeros(len(line.holds), np.bool_)
         is_single[refs[runs & (refs >= 0) & (other < 0)]] = True
         is_sync[hold] = (line.holds.kind[hold] < HoldKind.STREAM) & (line.holds.call[hold] >= 0)
-        edge = np.flatnonzero(is_sync[line.holds.wait] & is_single[line.holds.work])
+        edge = np.flatnonzero(is_sync[line.holds.wait] & (is_single | copies[side])[line.holds.work])
+        is_moved = copies[side][line.holds.work[edge]]
+        moved, of_sync = line.holds.work[edge[is_moved]], of_hold[side][line.holds.wait[edge[is_moved]]]
+        for work, label in zip(moved.tolist(), of_sync.tolist(), strict=True):
+            if (name := int(line.names[work])) not in reordered:
+                works = [each & (of.names == name) for each, of in zip(copies, lines, strict=True)]
+                reordered[name] = _Reordered((works[0], works[1]), _exposed_part(line.trace, works[side]), label)
+        edge = edge[~is_moved]
         of_work[side][line.holds.work[edge]] = of_hold[side][line.holds.wait[edge]]
         is_copied = np.zeros(len(is_single), np.bool_)
         is_copied[line.holds.work[edge]] = True
@@ -291,7 +360,32 @@ def _join_sync_parts(
             for owner in by_op.get((labels[number].phase, op), []):
                 if op in _VALUE_READERS or totals[1 - side][owner] == 0:
                     of_owner[owner] = number
-    return copied
+    return copied, list(reordered.values())
+
+
+def _reordered_copies(lines: Sequence[HostLine], a: NDArray[np.int64], b: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
+    """Return which work of either side, bool[D], are copies in another order, given the edges of their durations.
+
+    They have no pair of their name, and both sides have as many of that name.
+    """
+    name_a, name_b = (np.r_[line.names, -1][refs] for line, refs in zip(lines, (a, b), strict=True))
+    result, nums = [], []
+    for line, refs in zip(lines, (a, b), strict=True):
+        work = device_work(line.trace)
+        unpaired = refs[(name_a != name_b) & (refs >= 0)]
+        is_copy = np.zeros(len(work), np.bool_)
+        is_copy[unpaired] = line.trace.events.category[work.rows[unpaired]] == Category.MEMCPY
+        result.append(is_copy)
+        nums.append(np.bincount(line.names[is_copy], minlength=1 + max(int(of.names.max(initial=0)) for of in lines)))
+    as_often = nums[0] == nums[1]
+    return [is_copy & as_often[np.where(is_copy, line.names, 0)] for is_copy, line in zip(result, lines, strict=True)]
+
+
+def _exposed_part(trace: Trace, copies: NDArray[np.bool_]) -> float:
+    """Return the part of the time of some copies, bool[D], in which nothing else runs on the device."""
+    pieces, work = activity(trace), device_work(trace)
+    ns = pieces.ns_of_work(pieces.among(TimeCategory.EXPOSED_MEMCPY), len(work))
+    return min(1.0, float(ns[copies].sum()) / max(int((work.end - work.start)[copies].sum()), 1))
 
 
 def _enclosing_ops(line: HostLine, hold: Numbers, of_hold: NDArray[np.int64]) -> set[tuple[int, str]]:
@@ -345,10 +439,12 @@ def _events(
 
 
 def _copied_names(line: HostLine) -> NDArray[np.int64]:
-    """Return int64[H + 1]: the number of the name of the copy that each hold waits for, -1 for others."""
+    """Return int64[H + 1]: the number of the copy, by name and memory, that each hold waits for, -1 for others."""
     names = np.full(len(line.holds) + 1, -1)
     is_copy = line.holds.kind[line.holds.wait] < HoldKind.STREAM
-    names[line.holds.wait[is_copy]] = line.names[line.holds.work[is_copy]]
+    work = line.holds.work[is_copy]
+    is_pageable = matching(line.trace.events, device_work(line.trace).rows[work], PAGEABLE_COPY)
+    names[line.holds.wait[is_copy]] = 2 * line.names[work] + is_pageable
     return names
 
 

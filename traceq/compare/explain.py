@@ -9,6 +9,7 @@ from traceq.causes.common_steps import common_steps
 from traceq.compare.account_causes import account_causes, means_per_step
 from traceq.compare.attribution import StepTime, ledger, step_time, whole_mean
 from traceq.compare.cause_rows import cause_rows
+from traceq.compare.copied_memory import with_copied_memory
 from traceq.compare.input_shapes import have_same_work
 from traceq.compare.loader_line import with_loader_line
 from traceq.compare.result import Cause, CellDelta, Traced
@@ -48,12 +49,16 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
         unclear = "" if common.opens_alike else _OPENS_UNLIKE
         traced = replace(traced, matched_pct=common.matched_pct, unclear=unclear)
         if traced.is_matched:
-            return traced, cells, with_loader_line(cause_rows(common, traced.delta_ns), a, b)
+            return traced, cells, _placed(cause_rows(common, traced.delta_ns), a, b)
         traced = replace(traced, replays=side_replays(a, b))
     is_host_only = not len(device_work(a)) and not len(device_work(b))
     is_alike = have_same_work(a, b)
     causes = account_causes(ledger(a), ledger(b), traced.delta_ns, is_host_only=is_host_only, has_same_work=is_alike)
-    return traced, cells, with_loader_line(causes, a, b)
+    return traced, cells, _placed(causes, a, b)
+
+
+def _placed(causes: tuple[Cause, ...], a: Trace, b: Trace) -> tuple[Cause, ...]:
+    return with_copied_memory(with_loader_line(causes, a, b), a, b)
 
 
 def _cells(a: StepTime, b: StepTime) -> tuple[CellDelta, ...]:

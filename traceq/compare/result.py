@@ -200,8 +200,9 @@ class Cause:
     self time is most of the delta, "" where that is the op itself. `delta_bytes` is the change in bytes moved by copies
     and collectives. `chain` splits the delta of a sync on a device. `sd_ns` is the standard deviation of the delta
     between two runs of the same code, 0 if unknown. `moved` is `from optimizer to backward` for a collective that both
-    sides issue as often, in other phases. `in_steps` is `1 of 3`: the traced steps that have what is more or fewer, ""
-    where that is all of them.
+    sides issue as often, in other phases. `memory` is `pageable -> pinned, 4.4 -> 8.7 GB/s` for copies of which the
+    host's memory differs. `in_steps` is `1 of 3`: the traced steps that have what is more or fewer, "" where that is
+    all of them.
     """
 
     key: str
@@ -221,6 +222,7 @@ class Cause:
     sd_ns: int = 0
     moved: str = ""
     in_steps: str = ""
+    memory: str = ""
 
     @property
     def names_a_change(self) -> bool:
@@ -250,8 +252,9 @@ class Cause:
 
     @property
     def path(self) -> str:
-        """Name and, inside it, the op with most of the delta."""
-        return f"{self.name} > {self.self_op}" if self.self_op not in ("", self.work) else self.name
+        """Name and, inside it, the op with most of the delta, or what the memory of the copies is."""
+        name = f"{self.name} > {self.self_op}" if self.self_op not in ("", self.work) else self.name
+        return ", ".join(filter(None, (name, self.memory)))
 
 
 @frozen

@@ -1,0 +1,54 @@
+"""Copies of which the host's memory differs between two sides, as from pageable to pinned, with their bandwidth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from traceq.compare.cost_centers import LAUNCHES
+from traceq.compare.result import AND, Cause
+from traceq.facts.events.copies import copy_kind
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.name_patterns import unique_names
+from traceq.facts.memo import once_per_trace
+from traceq.facts.timeline.phases import phases
+from traceq.grouping import group
+from traceq.model import Category, Trace
+from traceq.units import Unit, format_value
+
+__all__ = ["with_copied_memory"]
+
+
+def with_copied_memory(causes: tuple[Cause, ...], a: Trace, b: Trace) -> tuple[Cause, ...]:
+    """Return the causes, copies with the host's memory on both sides and the bandwidth where that differs."""
+    return tuple(_told(cause, a, b) if cause.kind == "memcpy" else cause for cause in causes)
+
+
+def _told(cause: Cause, a: Trace, b: Trace) -> Cause:
+    direction, of_phases = cause.work.rpartition(LAUNCHES)[2], cause.phase.split(AND)
+    sides = []
+    for trace in (a, b):
+        sums = [each for each in _copied(trace) if each[0] == direction and (each[2] in of_phases or not cause.phase)]
+        memory = {each[1] for each in sums}
+        size, ns = (sum(each[column] for each in sums) for column in (3, 4))
+        sides.append((memory.pop() if len(memory) == 1 else "", size / ns if ns else 0.0))
+    (of_a, a_gbps), (of_b, b_gbps) = sides
+    if not of_a or not of_b or of_a == of_b:
+        return cause
+    rates = f"{a_gbps:.1f} -> {format_value(b_gbps, Unit.GBPS)}"
+    return replace(cause, memory=f"{of_a} -> {of_b}, {rates}")
+
+
+@once_per_trace
+def _copied(trace: Trace) -> tuple[tuple[str, str, str, int, int], ...]:
+    """Return (direction, memory, phase, bytes, ns) of all copies of a trace, by the first three."""
+    events, work, labels = trace.events, device_work(trace), phases(trace)
+    copies = np.flatnonzero(events.category[work.rows] == Category.MEMCPY)
+    names, of_name = unique_names(events, work.rows[copies])
+    groups = group([of_name, labels.work_phase[copies]])
+    kinds = [copy_kind(events.strings[name]) for name in names.tolist()]
+    sizes = groups.sum(np.maximum(events.bytes[work.rows[copies]], 0))
+    times = groups.sum(work.end[copies] - work.start[copies])
+    keys = groups.keys.tolist()
+    return tuple((*kinds[k], labels.names[p], size, ns) for (k, p), size, ns in zip(keys, sizes, times, strict=True))
