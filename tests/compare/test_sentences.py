@@ -370,12 +370,15 @@ def no_change(kind: str, name: str, delta_us: float, sd_us: float = 0) -> Cause:
 def test_jitter_is_no_cause_but_named_where_it_is_most_of_the_delta() -> None:
     jitter = no_change("jitter", "run-to-run jitter of 3 kinds of work", 60, 40)
     assert words_of(63, jitter) == (
-        "The traced delta, +63.0 us per step, is within run-to-run jitter, which adds +60.0 us ± 40.0 us.",
+        "The traced delta, +63.0 us per step, is within run-to-run jitter, which adds +60.0 us ± 80.0 us.",
     )
     assert words_of(81, replace(jitter, delta_ns=80 * US)) == (
+        "Most of the traced +81.0 us per step is run-to-run jitter: +80.0 us ± 80.0 us.",
+    )
+    assert words_of(82, replace(jitter, delta_ns=81 * US)) == (
         (
-            "Most of the traced +81.0 us per step is in many changes, each of which is within run-to-run jitter, but "
-            "not all together: +80.0 us ± 40.0 us."
+            "Most of the traced +82.0 us per step is in many changes, each of which is within run-to-run jitter, but "
+            "not all together: +81.0 us ± 80.0 us."
         ),
     )
     assert words_of(20, replace(jitter, sd_ns=10 * US)) == ()  # other changes cancel most of it
@@ -461,7 +464,7 @@ def test_in_the_table_jitter_has_its_deviation_and_no_number() -> None:
     assert [(row["phase"], row["delta_num"], row["delta_ns"]) for row in rows] == [
         ("fwd", 1, 30_000),
         ("", None, 90_000),
-        ("", None, "+163 us ± 40.0 us"),
+        ("", None, "+163 us ± 80.0 us"),
     ]
 
 

@@ -14,6 +14,7 @@ from traceq.units import Unit, format_value
 
 __all__ = [
     "BEYOND",
+    "JITTER_ERRORS",
     "MOST",
     "cause_name",
     "change_name",
@@ -36,7 +37,7 @@ __all__ = [
 
 BEYOND, MOST = "beyond their jitter", "most of it "
 """What small differences are together that are more than run-to-run jitter."""
-_ERRORS = 2
+JITTER_ERRORS = 2
 """Standard deviations of a sum within which it is jitter."""
 
 _SYNCHRONIZES = ("device", "stream", "event")
@@ -118,7 +119,7 @@ def pace_name(what: str, ratio: float) -> str:
 
 def is_within_jitter(ns: float, sd_ns: float) -> bool:
     """Return whether a sum, or a delta, is within what two runs of the same code differ by."""
-    return abs(ns) <= _ERRORS * sd_ns
+    return abs(ns) <= JITTER_ERRORS * sd_ns
 
 
 def counted_syncs(verb: str, changed: Sequence[Cause], per: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceq.compare.cause_names import (
+    JITTER_ERRORS,
     MOST,
     cause_name,
     change_name,
@@ -150,8 +151,8 @@ def alone_text(names: tuple[str, str], causes: Sequence[Cause], traced: Traced) 
 
 
 def jitter_text(cause: Cause) -> str:
-    """Return `+163 us ± 40.0 us`: run-to-run jitter with its standard deviation."""
-    return f"{_delta(cause.delta_ns)} ± {format_value(cause.sd_ns, Unit.NS)}"
+    """Return `+163 us ± 80.0 us`: run-to-run jitter, and what it is within if that spans 0."""
+    return f"{_delta(cause.delta_ns)} ± {format_value(JITTER_ERRORS * cause.sd_ns, Unit.NS)}"
 
 
 def _rest_words(traced: Traced, large: Sequence[Cause], causes: Sequence[Cause]) -> list[str]:
@@ -197,6 +198,8 @@ def _no_change_words(traced: Traced, causes: Sequence[Cause]) -> list[str]:
             return [f"Most of the traced {delta} is in {cause.name}: {_delta(cause.delta_ns)} in all."]
         if _is_within(traced, cause):
             return [f"The traced delta, {delta}, is within run-to-run jitter, which adds {jitter_text(cause)}."]
+        if is_within_jitter(cause.delta_ns, cause.sd_ns):
+            return [f"Most of the traced {delta} is run-to-run jitter: {jitter_text(cause)}."]
         if MOST in cause.name:  # one kind, which is named
             return []
         several = "many changes, each of which is within run-to-run jitter, but not all together"
