@@ -9,7 +9,7 @@ import pytest
 from builder import table
 from paths import SHARED
 
-from traceq.analysis.registry import analyze
+from traceq.analysis.registry import analyze, sheet
 from traceq.compare.diff import diff
 from traceq.runs.read import read
 
@@ -72,3 +72,20 @@ def test_copies_that_came_in_another_order_cost_what_their_memory_makes_of_them(
     syncs = [causes["sync", f"{kind} aten::copy_"] for kind in ("htod", "dtoh")]
     assert [each.delta_num for each in syncs] == [-1, -1]
     assert sum(each.delta_ns for each in syncs) == pytest.approx(-18.6e6, rel=0.05)
+
+
+def test_a_recording_without_a_program_says_that_it_is_empty() -> None:
+    every = sheet(read(path("empty-recording-3090")))
+    (finding,) = every.findings
+    assert finding.code == "empty_recording"
+    assert "cudaDeviceSynchronize takes 185 ms of 211 ms" in finding.text
+    assert every.source.device == ""
+    cells = table(read(path("empty-recording-3090")), "partition")
+    assert {row["category"] for row in cells} == {"unrecorded"}
+
+
+def test_a_first_allocation_of_seconds_shows_a_device_whose_rows_are_missing() -> None:
+    every = sheet(read(path("cold-start-no-device-rows-4060")))
+    assert (every.source.device, every.source.lacks_device_rows) == ("", True)
+    (partition,) = (view for report in every.reports for view in report.first if view.key == "partition")
+    assert "in ops" in [column.heading for column in partition.columns]

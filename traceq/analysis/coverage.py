@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from traceq.analysis._wording import in_graphs
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.graph_labels import ReplayTimes, replay_times
@@ -16,7 +18,7 @@ from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.frozen import frozen
 from traceq.intervals import measure, sorted_unique
-from traceq.model import Caveat, Trace
+from traceq.model import Category, Caveat, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value, name_ranks
 
@@ -47,7 +49,8 @@ class CoverageRow:
 class _Rank:
     """One rank's row and caveats; `num_captured` graphs are captured in its counted steps.
 
-    `missing_ops` is the part of its ops that the trace lacks.
+    `missing_ops` is the part of its ops that the trace lacks. `longest_call` is a call of the runtime and its ns, where
+    the trace holds nothing else of a program.
     """
 
     row: CoverageRow
@@ -57,6 +60,7 @@ class _Rank:
     replays: ReplayTimes
     lacks_host_ops: bool
     missing_ops: float
+    longest_call: tuple[str, int] | None
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -80,7 +84,17 @@ def summarize(trace: Trace) -> _Rank:
         replays=replays,
         lacks_host_ops=lacks_host_ops(trace),
         missing_ops=missing_ops_share(trace),
+        longest_call=_longest_call(trace),
     )
+
+
+def _longest_call(trace: Trace) -> tuple[str, int] | None:
+    events = trace.events
+    calls = events.rows(Category.RUNTIME)
+    if not len(calls) or len(device_work(trace)) or not lacks_host_ops(trace):
+        return None
+    longest = int(calls[np.argmax(events.dur[calls])])
+    return events.text(longest), int(events.dur[longest])
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -108,7 +122,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     shown = (total.unattributed_ns, total.unrecorded_ns, total.uncaptured_ns, total.dropped_events)
     view = table if total.replay_ns else table.without("replay_ns", "uncaptured_ns")
     views = (view,) if any(shown) else ()  # `phases` has earlier work
-    findings = (*_of_another_program(job), *_missing_ops(job, parts))
+    findings = (*_of_another_program(job), *_empty(job, parts), *_missing_ops(job, parts))
     return Report("coverage", (table,), views, findings, caveats)
 
 
@@ -140,7 +154,10 @@ def _captured(num: int) -> list[Caveat]:
 
 def _lost_host(job: Job, parts: Sequence[_Rank]) -> list[Caveat]:
     """Return a caveat for ranks whose traces have launches, but nothing that tells what they are part of."""
-    lacking = (part.lacks_host_ops and not rank.is_foreign for rank, part in zip(job.ranks, parts, strict=True))
+    lacking = (
+        part.lacks_host_ops and not rank.is_foreign and not rank.is_empty
+        for rank, part in zip(job.ranks, parts, strict=True)
+    )
     ranks = [rank.rank for rank, is_lacking in zip(job.ranks, lacking, strict=True) if is_lacking]
     if not ranks:
         return []
@@ -172,6 +189,19 @@ def _of_another_program(job: Job) -> list[Finding]:
     )
     lead = f"{where}no event is of PyTorch's profiler: traceq query reads its events"
     return [Finding("foreign_trace", "high", text, lead=lead)]
+
+
+def _empty(job: Job, parts: Sequence[_Rank]) -> list[Finding]:
+    """Return a finding for recordings in which no program runs: no op, no annotation, no work of a device."""
+    if not job.is_empty or job.is_foreign:
+        return []
+    lead = "an empty recording, without an op or a kernel: record while the steps run"
+    calls = [part.longest_call for part in parts if part.longest_call is not None]
+    name, ns = max(calls, key=lambda call: call[1], default=("", 0))
+    whole = format_value(max(rank.extent[1] - rank.extent[0] for rank in job.ranks), Unit.NS)
+    evidence = f"{name} takes {format_value(ns, Unit.NS)} of {whole}" if name else ""
+    text = "; ".join(filter(None, (lead, evidence)))
+    return [Finding("empty_recording", "high", text, lead=lead, evidence=evidence)]
 
 
 def _several_devices(trace: Trace) -> list[Caveat]:

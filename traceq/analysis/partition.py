@@ -63,7 +63,8 @@ _SYNC, _ALLOC = TimeCategory.SYNC_WAIT.name.lower(), TimeCategory.ALLOC_WAIT.nam
 
 _REST = "rest"
 """Name of the smallest categories together, where there is no room for each."""
-_COMPUTES = (TimeCategory.COMPUTE.name.lower(), TimeCategory.CPU_COMPUTE.name.lower())
+_CPU_COMPUTE = TimeCategory.CPU_COMPUTE.name.lower()
+_COMPUTES = (TimeCategory.COMPUTE.name.lower(), _CPU_COMPUTE)
 """Categories that are shown however small they are."""
 _SHORT_NAME = 12
 """Characters of a phase's name up to which five columns of times fit beside it."""
@@ -136,9 +137,10 @@ class _Matrix:
     categories: tuple[str, ...]
     ns: NDArray[np.float64]
 
-    def columns(self, heading: str) -> tuple[Column, ...]:
-        """Columns of the lines' names, the categories and the total."""
-        categories = (Column(name, name.replace("_", " "), Unit.NS) for name in self.categories)
+    def columns(self, job: Job, heading: str) -> tuple[Column, ...]:
+        """Columns of the lines' names, the categories and the total; ops may wait for a device without rows."""
+        terms = {_CPU_COMPUTE: "in ops"} if any(rank.lacks_device_rows for rank in job.ranks) else {}
+        categories = (Column(name, terms.get(name, name.replace("_", " ")), Unit.NS) for name in self.categories)
         return (Column(heading, heading), *categories, Column("total", "total", Unit.NS))
 
     @property
@@ -317,7 +319,7 @@ def _by_phase(job: Job, means: Sequence[_Mean], order: Sequence[str], *, in_shor
     basis += [f"traced steps{longer}"] if (longer := much_longer_words(job)) else []
     in_brackets = f" ({'; '.join(basis)})" if basis else ""
     title = f"{_heading(job)} by phase and category{in_brackets}"
-    columns, rows, whole_ns = matrix.columns("phase"), matrix.rows, float(matrix.ns.sum())
+    columns, rows, whole_ns = matrix.columns(job, "phase"), matrix.rows, float(matrix.ns.sum())
     if len(rows) > 1:
         shares = (100 * matrix.ns.sum(axis=1) / whole_ns).tolist()
         columns = (*columns, Column("share", "share", Unit.PERCENT), Column("bar", ""))
@@ -349,7 +351,7 @@ def _by_rank(job: Job, means: Sequence[_Mean]) -> tuple[Table, ...]:
     rows = matrix.rows
     note = more_rows(len(rows) - len(longest))
     shown = tuple(rows[index] for index in longest)
-    return (Table("partition", f"{_heading(job)} by rank and category", matrix.columns("rank"), shown, note=note),)
+    return (Table("partition", f"{_heading(job)} by rank and category", matrix.columns(job, "rank"), shown, note=note),)
 
 
 def _heading(job: Job) -> str:

@@ -148,7 +148,8 @@ def describe(run: Run, ranks: Sequence[Outline] | None = None) -> Source:
     unprofiled = run.timings.step_ns if run.timings is not None else np.zeros((0, 0))
     first = run.traces[0] if run.traces else None
     ranks = tuple(map(outline, run.traces)) if ranks is None else ranks
-    names_no_device = not ranks or ranks[0].is_foreign or (ranks[0].device == "cpu" and ranks[0].lacks_device_rows)
+    lacks_rows = bool(ranks) and (ranks[0].is_empty or ranks[0].lacks_device_rows)
+    names_no_device = not ranks or ranks[0].is_foreign or (ranks[0].device == "cpu" and lacks_rows)
     return Source(
         path=run.path,
         num_events=sum(rank.num_events for rank in ranks),

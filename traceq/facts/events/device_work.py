@@ -38,6 +38,9 @@ _ONLY_ON_DEVICES = re.compile(
 )
 """Ops that no CPU runs: where the profiler records the CPU alone, there are no calls either."""
 
+_ALLOCATES, _DEVICE_STARTS_NS = re.compile(r"^aten::empty(_strided)?$"), 100_000_000
+"""Ops that allocate and write nothing; one that takes so long starts a device."""
+
 
 @frozen(eq=False)
 class DeviceWork:
@@ -99,9 +102,12 @@ def lacks_device_rows(trace: Trace) -> bool:
     events, marks = trace.events, trace.events.rows(Category.ANNOTATION)
     calls = events.rows(Category.RUNTIME)
     calls = calls[events.correlation[calls] > 0]
+    allocating = events.rows(Category.CPU_OP)
+    allocating = allocating[matching(events, allocating, _ALLOCATES)]
     return (
         bool(matching(events, calls, _ASKS_FOR_WORK).any())
         or bool(matching(events, events.rows(Category.CPU_OP), _ONLY_ON_DEVICES).any())
+        or bool((events.dur[allocating] >= _DEVICE_STARTS_NS).any())
         or bool(BACKEND_OF_DEVICES.search(trace.backend))
         or bool(matching(events, marks, BACKEND_OF_DEVICES).any())
     )

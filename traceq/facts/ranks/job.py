@@ -71,6 +71,11 @@ class Job:
         """Whether no event of any rank is of PyTorch's profiler."""
         return bool(self.ranks) and all(rank.is_foreign for rank in self.ranks)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no trace has an op, an annotation, Python or work of a device."""
+        return bool(self.ranks) and all(rank.is_empty for rank in self.ranks)
+
     @cached_property
     def is_concurrent(self) -> bool:
         """Whether the ranks ran at the same time."""

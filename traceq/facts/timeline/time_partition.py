@@ -15,7 +15,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from traceq.facts.events.communication_kernels import COMMUNICATION_OP, COMMUNICATION_ROW, is_communication
-from traceq.facts.events.device_work import BACKEND_OF_DEVICES, DeviceWork, device_work, lacks_device_rows
+from traceq.facts.events.device_work import (
+    BACKEND_OF_DEVICES,
+    DeviceWork,
+    device_work,
+    lacks_device_rows,
+    lacks_host_ops,
+)
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.spin_kernels import is_spin_wait
@@ -284,7 +290,8 @@ def _cpu_activity(trace: Trace) -> Activity:
 
     A node of autograd computes in its ops; around them hooks run, such as those of FSDP, which wait for collectives.
     Where only the device's rows are missing, calls of the runtime, and one that starts a collective of devices, are ops
-    like any other, and without the rows of the autograd thread the main one is not known to run Python in backward.
+    like any other, and without the rows of the autograd thread the main one is not known to run Python in backward. Of
+    a trace without an op, an annotation or Python nothing is known.
     """
     events = trace.events
     ops, marks = events.rows(Category.CPU_OP), events.rows(Category.ANNOTATION, Category.CPU_OP)
@@ -308,7 +315,8 @@ def _cpu_activity(trace: Trace) -> Activity:
     )
     pieces = _pieces(trace, phases(trace).main.parts.ravel(), *(layer.ravel() for _, layer in layers))
     start = pieces[:, 0]
-    category = np.full(len(start), TimeCategory.PYTHON, np.int8)
+    nothing_known = lacks_host_ops(trace)
+    category = np.full(len(start), TimeCategory.UNRECORDED if nothing_known else TimeCategory.PYTHON, np.int8)
     for code, layer in layers:
         category[contains(layer, start)] = code
     none = np.full(len(start), -1, np.int32)
