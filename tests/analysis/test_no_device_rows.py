@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from traceq.analysis.registry import analyze, sheet
 from traceq.compare.diff import diff_runs
 from traceq.model import Run
+from traceq.runs.read import read
 from traceq.typer_app import app
 
 READS = [op("aten::item", 10, 20), op("aten::_local_scalar_dense", 12, 15)]
@@ -185,3 +186,27 @@ def test_a_trace_of_another_program_says_so() -> None:
     assert not analyze(mixed, "coverage").findings
     (reason,) = diff_runs(mixed, foreign).comparable.reasons
     assert reason == "no event of B is of PyTorch's profiler"
+
+
+@pytest.mark.parametrize(
+    ("process", "cat", "device"),
+    [
+        ("Ascend Hardware", "", "Ascend NPU"),
+        ("IBM AIU 0", "", "IBM AIU"),
+        ("python", "hpu_stream", "hpu"),
+        ("python", "xpu_engine", "xpu"),
+    ],
+)
+def test_a_device_whose_rows_are_not_read_is_named(process: str, cat: str, device: str, tmp_path: Path) -> None:
+    name = {"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "args": {"name": process}}
+    rows = [name, op("aten::mm", 0, 40), row(cat, "MatMul", 50, 30, tid=9)]
+    run = read(write(tmp_path / "trace.json", *rows))
+    assert (sheet(run).source.device, sheet(run).source.lacks_device_rows) == (device, True)
+    assert [device in each.text for each in analyze(run, "coverage").caveats if each.code == "no_device_work"] == [True]
+
+
+@pytest.mark.parametrize("process", ["python", "input server", "worker"])
+def test_a_process_of_another_name_is_no_device(process: str, tmp_path: Path) -> None:
+    name = {"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "args": {"name": process}}
+    every = sheet(read(write(tmp_path / "trace.json", name, op("aten::mm", 0, 40))))
+    assert (every.source.device, every.source.lacks_device_rows) == ("cpu", False)

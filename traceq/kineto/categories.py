@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from traceq.model import Category
 
-__all__ = ["BY_NAME", "RUNTIME_DEVICE", "UNNAMED_DEVICES", "categorise", "category_names"]
+__all__ = [
+    "ACCELERATORS",
+    "BY_NAME",
+    "UNNAMED_DEVICES",
+    "categorise",
+    "category_names",
+    "device_of",
+    "unread_device_of",
+]
 
 _TABLE = {
     "cpu_op": Category.CPU_OP,
@@ -41,8 +53,42 @@ _TABLE = {
 
 _ANNOTATION_PREFIXES_2021 = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)", "nccl:", "gloo:")
 
-RUNTIME_DEVICE = {"cuda": "cuda", "hip": "rocm", "mtia": "mtia", "xpu": "xpu", "hpu": "hpu"}
-"""Prefix of a runtime call's or category's name -> name of the accelerator."""
+
+class Accelerator(NamedTuple):
+    """A kind of device: its name, and what tells it.
+
+    `prefix` begins the names of its runtime's calls and categories; `unread` is in names of processes, or of
+    categories, whose rows are not read.
+    """
+
+    name: str
+    prefix: str
+    unread: str
+
+
+ACCELERATORS = (
+    Accelerator("cuda", "cuda", ""),
+    Accelerator("rocm", "hip", ""),
+    Accelerator("mtia", "mtia", ""),
+    Accelerator("xpu", "xpu", r"^xpu|\bXPU\b"),
+    Accelerator("hpu", "hpu", r"^hpu|\bHPU\b"),
+    Accelerator("Ascend NPU", "npu", r"^Ascend Hardware$|^CANN$|^npu|\bNPU\b"),
+    Accelerator("IBM AIU", "aiu", r"^aiu|\bAIU\b"),
+)
+"""All devices that traces are known of."""
+
+
+def device_of(texts: Iterable[str]) -> str:
+    """Return the name of the first device whose calls or categories are among some names; "" without one."""
+    found = (each.name for text in texts for each in ACCELERATORS if text.startswith(each.prefix))
+    return next(found, "")
+
+
+def unread_device_of(texts: Iterable[str]) -> str:
+    """Return the name of the first device of whose unread rows some names tell; "" without one."""
+    found = (each.name for text in texts for each in ACCELERATORS if each.unread and re.search(each.unread, text))
+    return next(found, "")
+
 
 UNNAMED_DEVICES = {(9, 4, 304, 192): "AMD Instinct MI300X", (9, 4, 304, 256): "AMD Instinct MI325X"}
 """Compute capability, compute units and GiB of memory of devices whose name ROCm may leave empty -> name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
@@ -13,7 +14,7 @@ import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.intervals import sorted_unique
-from traceq.kineto.categories import RUNTIME_DEVICE, UNNAMED_DEVICES
+from traceq.kineto.categories import UNNAMED_DEVICES, device_of, unread_device_of
 from traceq.kineto.columns import to_int
 from traceq.kineto.damage_report import damage_caveats
 from traceq.kineto.decompression import open_source
@@ -31,6 +32,8 @@ __all__ = ["read_rank", "read_trace"]
 
 _VERSIONS = ("cuda_driver_version", "cuda_runtime_version", "hip_driver_version", "hip_runtime_version")
 _LONGEST_NAME = 4096
+_PROCESS_NAME = re.compile(rb'"process_name"[^}]*?"args"\s*:\s*{\s*"name"\s*:\s*"([^"]*)"')
+_HEAD_BYTES = 2**20
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory")
 
 
@@ -84,7 +87,7 @@ def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
         rank=_rank(world, path),
         world_size=max(to_int(world.get("world_size", 1)), 1),
         backend=str(world.get("backend", "")),
-        device=_device(metadata, events),
+        device=_device(path, metadata, events),
         base_time_ns=max(to_int(_decoded(metadata, "baseTimeNanoseconds", int)), 0),
         schema=_schema(metadata, events),
         embedded=_decoded(metadata, "traceq", str),
@@ -157,22 +160,31 @@ def _unnamed(device: Mapping[str, object]) -> str:
     return next((name for key, name in UNNAMED_DEVICES.items() if key == (major, minor, units, gib)), "")
 
 
-def _device(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:
-    """Return the accelerator's name: from the device list, else its kind from the runtime calls; `cpu` without one."""
+def _device(path: Place, metadata: Mapping[str, msgspec.Raw], events: Events) -> str:
+    """Return the accelerator's name: from the device list, else its kind from the runtime calls; `cpu` without one.
+
+    Without rows of a device it is one that is not read, if categories or processes tell of it.
+    """
     devices = _decoded(metadata, "deviceProperties", list)
     names = [str(device.get("name", "")) or _unnamed(device) for device in devices if isinstance(device, dict)]
     device_rows = events.rows(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
     if len(device_rows) == 0:
-        return "cpu"
+        unread = {events.strings[int(i)] for i in sorted_unique(events.cat[events.rows(Category.OTHER)])}
+        return unread_device_of([*sorted(unread), *_process_names(path)]) or "cpu"
     if names and names[0]:
         return names[0]
     cats = {events.strings[int(i)].lower() for i in sorted_unique(events.cat[device_rows])}
     calls = {events.strings[int(i)] for i in sorted_unique(events.name[events.rows(Category.RUNTIME)])}
-    for text in sorted(cats) + sorted(calls):
-        for prefix, kind in RUNTIME_DEVICE.items():
-            if text.startswith(prefix):
-                return kind
-    return "accelerator"
+    return device_of([*sorted(cats), *sorted(calls)]) or "accelerator"
+
+
+def _process_names(path: Place) -> list[str]:
+    """Return the names of processes that stand at the beginning of a file, where profilers write them."""
+    source = open_source(path)
+    try:
+        return [name.decode("utf-8", "replace") for name in _PROCESS_NAME.findall(source.read(_HEAD_BYTES))]
+    finally:
+        source.close()
 
 
 def _versions(metadata: Mapping[str, msgspec.Raw], world: dict[str, Any]) -> tuple[tuple[str, str], ...]:

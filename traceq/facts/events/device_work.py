@@ -93,11 +93,12 @@ def device_work(trace: Trace) -> DeviceWork:
 def lacks_device_rows(trace: Trace) -> bool:
     """Return whether work was asked of a device, by calls, collectives or ops, but the trace has none of it.
 
-    Also where a recording timed its steps on a device: its profiler saw none, as while another one holds CUPTI.
+    Also where a recording timed its steps on a device: its profiler saw none, as while another one holds CUPTI. And
+    where the device is one whose rows are not read.
     """
     if len(device_work(trace)):
         return False
-    if trace.manifest is not None and trace.manifest.environment.get("device") == "cuda":
+    if trace.device != "cpu" or (trace.manifest is not None and trace.manifest.environment.get("device") == "cuda"):
         return True
     events, marks = trace.events, trace.events.rows(Category.ANNOTATION)
     calls = events.rows(Category.RUNTIME)

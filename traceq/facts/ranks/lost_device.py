@@ -21,8 +21,8 @@ def lost_device_caveats(ranks: Sequence[Outline]) -> tuple[Caveat, ...]:
     if all(rank.has_counters for rank in ranks if rank.lacks_device_rows):
         why = "it measured counters of kernels instead (`cuda_profiler_range`)"
         times = "those of a host that waits while each kernel runs by itself, and no job's"
-    text = (
-        f"{where}the profiler recorded no device activity ({why}): times are {times}, and what a sync costs is not "
-        "known"
-    )
+    lost = f"the profiler recorded no device activity ({why})"
+    if unread := next((rank.device for rank in ranks if rank.lacks_device_rows and rank.device != "cpu"), ""):
+        lost = f"traceq does not read the rows of this device, {unread}"
+    text = f"{where}{lost}: times are {times}, and what a sync costs is not known"
     return (Caveat("no_device_work", text),)
