@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -102,13 +102,13 @@ def _view(job: Job, rows: Sequence[CopyRow]) -> Table:
     view = Table.of("memcpy", f"Copies ({over_ranks(job)})", CopyRow, sums).visible
     view = view.with_column(Column("share", "overlap", Unit.PERCENT), shares)
     view = view.with_column(Column("gbps", "GB/s", Unit.GBPS), (row.gbps for row in sums))
-    limits = (_limit_gbps(row, {rank.device for rank in job.ranks}) for row in sums)
+    limits = (_limit_gbps(row, sorted({rank.device for rank in job.ranks})) for row in sums)
     return view.with_column(Column("limit", "at most", Unit.GBPS), limits)
 
 
-def _limit_gbps(row: CopyRow, devices: Collection[str]) -> float | None:
+def _limit_gbps(row: CopyRow, devices: Sequence[str]) -> float | None:
     """Return what copies of a kind reach in practice where the device is known: over its link, or in its memory."""
-    peaks = peaks_of(*devices) if len(devices) == 1 else None
+    peaks = peaks_of(devices[0]) if len(devices) == 1 else None
     if peaks is None:
         return None
     within = peaks.bandwidth / 2 if row.kind == "DtoD" else 0.0  # each byte is read and written
@@ -141,7 +141,10 @@ def _rows(trace: Trace) -> list[CopyRow]:
         groups.sum(_under_kernels(trace, copies)),
         strict=True,
     )
-    return [CopyRow(trace.rank, *kinds[kind], num, size, ns, hidden_ns) for kind, num, size, ns, hidden_ns in sums]
+    return [
+        CopyRow(trace.rank, kinds[kind].direction, kinds[kind].memory, num, size, ns, hidden_ns)
+        for kind, num, size, ns, hidden_ns in sums
+    ]
 
 
 def _under_kernels(trace: Trace, copies: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -236,23 +236,23 @@ def _with_reordered_copies(
             more.append((each.label, int(columns.edge[rows[0]]), rest))
     if not more:
         return columns
-    label, edge, rest = (np.array(column, np.int64) for column in zip(*more, strict=True))
+    label, edge, rests = (np.array(column, np.int64) for column in zip(*more, strict=True))
     added = {
-        "label": label.astype(np.int32),
-        "edge": edge.astype(np.int32),
-        "part": np.full(len(rest), Part.WAIT, np.int8),
-        "a_ns": np.maximum(-rest, 0),
-        "b_ns": np.maximum(rest, 0),
-        "sides": np.full(len(rest), IN_BOTH, np.int8),
-        "num_steps": np.full(len(rest), columns.num_steps.max(initial=1)),
-        "is_waited": np.ones(len(rest), np.bool_),
-        "share": np.ones(len(rest)),
+        "label": label,
+        "edge": edge,
+        "part": np.full(len(more), Part.WAIT),
+        "a_ns": np.maximum(-rests, 0),
+        "b_ns": np.maximum(rests, 0),
+        "sides": np.full(len(more), IN_BOTH),
+        "num_steps": np.full(len(more), columns.num_steps.max(initial=1)),
+        "is_waited": np.ones(len(more), np.bool_),
+        "share": np.ones(len(more)),
     }
-    columns = replace(columns, share=share)
-    names = [field.name for field in fields(_Columns)]
-    return _Columns(
-        **{name: np.r_[of := getattr(columns, name), added.get(name, np.zeros(len(rest), of.dtype))] for name in names}
-    )
+    columns, zeros, all_columns = replace(columns, share=share), np.zeros(len(more)), dict[str, NDArray[Any]]()
+    for field in fields(_Columns):
+        column = getattr(columns, field.name)
+        all_columns[field.name] = np.r_[column, added.get(field.name, zeros).astype(column.dtype)]
+    return _Columns(**all_columns)
 
 
 def _parted(

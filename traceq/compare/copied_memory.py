@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.result import AND, Cause
-from traceq.facts.events.copies import copy_kind
+from traceq.facts.events.copies import CopyKind, copy_kind
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.memo import once_per_trace
@@ -29,9 +30,9 @@ def _told(cause: Cause, a: Trace, b: Trace) -> Cause:
     direction, of_phases = cause.work.rpartition(LAUNCHES)[2], cause.phase.split(AND)
     sides = []
     for trace in (a, b):
-        sums = [each for each in _copied(trace) if each[0] == direction and (each[2] in of_phases or not cause.phase)]
-        memory = {each[1] for each in sums}
-        size, ns = (sum(each[column] for each in sums) for column in (3, 4))
+        sums = [each for each in _copied(trace) if each.kind.direction == direction and each.phase in of_phases]
+        memory = {each.kind.memory for each in sums}
+        size, ns = sum(each.size_bytes for each in sums), sum(each.ns for each in sums)
         sides.append((memory.pop() if len(memory) == 1 else "", size / ns if ns else 0.0))
     (of_a, a_gbps), (of_b, b_gbps) = sides
     if not of_a or not of_b or of_a == of_b:
@@ -40,9 +41,17 @@ def _told(cause: Cause, a: Trace, b: Trace) -> Cause:
     return replace(cause, memory=f"{of_a} -> {of_b}, {rates}")
 
 
+class _Copied(NamedTuple):
+    """All copies of a kind that a phase launched."""
+
+    kind: CopyKind
+    phase: str
+    size_bytes: int
+    ns: int
+
+
 @once_per_trace
-def _copied(trace: Trace) -> tuple[tuple[str, str, str, int, int], ...]:
-    """Return (direction, memory, phase, bytes, ns) of all copies of a trace, by the first three."""
+def _copied(trace: Trace) -> tuple[_Copied, ...]:
     events, work, labels = trace.events, device_work(trace), phases(trace)
     copies = np.flatnonzero(events.category[work.rows] == Category.MEMCPY)
     names, of_name = unique_names(events, work.rows[copies])
@@ -51,4 +60,5 @@ def _copied(trace: Trace) -> tuple[tuple[str, str, str, int, int], ...]:
     sizes = groups.sum(np.maximum(events.bytes[work.rows[copies]], 0))
     times = groups.sum(work.end[copies] - work.start[copies])
     keys = groups.keys.tolist()
-    return tuple((*kinds[k], labels.names[p], size, ns) for (k, p), size, ns in zip(keys, sizes, times, strict=True))
+    rows = zip(keys, sizes, times, strict=True)
+    return tuple(_Copied(kinds[kind], labels.names[phase], size, ns) for (kind, phase), size, ns in rows)

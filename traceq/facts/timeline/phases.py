@@ -135,10 +135,11 @@ def phases(trace: Trace) -> PhaseLabels:
     The rules are `recorded`, `inference`, `passes`, `annotations`, `mixed` and `structure`.
     """
     names, rule, rows = _names_and_rule(trace)
+    threads: dict[int, Timeline] = {}
     if rule == "inference":
-        main, threads = _timeline(trace, rows, _kind_of_text(trace)), {}
+        main = _timeline(trace, rows, _kind_of_text(trace))
     elif rule == "passes":
-        main, threads = _innermost_passes(trace, rows), {}
+        main = _innermost_passes(trace, rows)
     else:
         main, threads = _annotation_timelines(trace, rows, names)
     if rule in ("mixed", "structure"):
