@@ -7,6 +7,8 @@ no op and at no known line. Accounts add up to the cells of the partition, and c
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,7 +32,17 @@ from traceq.grouping import Groups, Numbers, group
 from traceq.intervals import Spans, advance, contains, earliest_owner, sorted_unique, span_index
 from traceq.model import Trace
 
-__all__ = ["Account", "Ledger", "LedgerCell", "StepTime", "attributed_parts", "ledger", "step_time", "whole_mean"]
+__all__ = [
+    "Account",
+    "Ledger",
+    "LedgerCell",
+    "StepTime",
+    "attributed_parts",
+    "ledger",
+    "lone_copies",
+    "step_time",
+    "whole_mean",
+]
 
 
 @frozen
@@ -96,13 +108,24 @@ def step_time(trace: Trace) -> StepTime:
     )
 
 
-def ledger(trace: Trace) -> Ledger:
-    """Return cells and accounts of a trace's counted steps."""
+def lone_copies(trace: Trace) -> frozenset[str]:
+    """Return the names of actors that are copies for which no sync waits."""
+    all_actors = actors(trace)
+    work = slice(0, all_actors.first_sync)
+    is_copy = (all_actors.kind[work] == CAUSE_KINDS.index("memcpy")) & all_actors.happens[work]
+    return frozenset(all_actors.texts[name] for name in sorted_unique(all_actors.name[work][is_copy]).tolist())
+
+
+def ledger(trace: Trace, apart: Collection[str] = ()) -> Ledger:
+    """Return cells and accounts of a trace's counted steps; copies named in `apart` are no part of their syncs.
+
+    Where one side of a diff makes a copy without a sync, the other makes it, too, though its host waits.
+    """
     time = step_time(trace)
-    parts, category, phase, actor = attributed_parts(trace)
+    parts, category, phase, actor = attributed_parts(trace, apart)
     step = span_index(steps(trace).window[steps(trace).counted], parts[:, 0])
     inside = step >= 0
-    accounts = _accounts(trace, phase[inside], actor[inside], parts[inside], category[inside], step[inside])
+    accounts = _accounts(trace, phase[inside], actor[inside], parts[inside], category[inside], step[inside], apart)
     return Ledger(time.rank, time.num_steps, time.total_ns, time.cells, accounts)
 
 
@@ -111,7 +134,9 @@ def whole_mean(total: int, num: int) -> int:
     return (total + num // 2) // num
 
 
-def attributed_parts(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.int32], NDArray[np.int64]]:
+def attributed_parts(
+    trace: Trace, apart: Collection[str] = ()
+) -> tuple[Spans, NDArray[np.int8], NDArray[np.int32], NDArray[np.int64]]:
     """Return the activity of a trace, cut where the actor changes: (parts, category, phase, actor)."""
     done, all_actors = activity(trace), actors(trace)
     if len(done.parts) == 0:
@@ -144,7 +169,7 @@ def attributed_parts(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.
     actor = np.where(category == TimeCategory.COMPILING, _compilation(trace, all_actors, start_ns), actor)
     is_call = (category == TimeCategory.EXPOSED_COMM) & (owner < 0)
     actor = np.where(is_call, _open_collective(trace, all_actors, start_ns), actor)
-    actor = _copies_to_syncs(trace, all_actors, actor)
+    actor = _copies_to_syncs(trace, all_actors, actor, apart)
     return np.column_stack([start_ns, edges[1:]]), category, done.phase[piece], actor
 
 
@@ -237,15 +262,24 @@ def _open_collective(trace: Trace, all_actors: Actors, time_ns: NDArray[np.int64
     return np.where(index >= 0, all_actors.first_call + call[index], without_call)
 
 
-def _copies_to_syncs(trace: Trace, all_actors: Actors, actor: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the actors with each copy that a sync waits for replaced by the sync."""
+def _copies_to_syncs(
+    trace: Trace, all_actors: Actors, actor: NDArray[np.int64], apart: Collection[str]
+) -> NDArray[np.int64]:
+    """Return the actors with each copy that a sync waits for, but those `apart`, replaced by the sync."""
     if len(device_work(trace)) == 0:
         return actor
     copies = blocking_calls(trace).copy
     moved = np.arange(len(all_actors.kind))
-    waited = np.flatnonzero(copies >= 0)
+    waited = np.flatnonzero((copies >= 0) & ~_copies_apart(trace, all_actors, apart))
     moved[copies[waited]] = all_actors.first_sync + waited
     return moved[actor]
+
+
+def _copies_apart(trace: Trace, all_actors: Actors, apart: Collection[str]) -> NDArray[np.bool_]:
+    """Return which blocking calls wait for a copy that is `apart`: bool[S]."""
+    copies = blocking_calls(trace).copy
+    named = np.array([text in apart for text in all_actors.texts], np.bool_)
+    return np.asarray((copies >= 0) & named[all_actors.name[copies]])
 
 
 def _accounts(
@@ -255,6 +289,7 @@ def _accounts(
     parts: Spans,
     category: NDArray[np.int8],
     step: NDArray[np.int64],
+    apart: Collection[str],
 ) -> tuple[Account, ...]:
     """Return time and number of every cause; one hidden behind others has 0 ns.
 
@@ -262,7 +297,12 @@ def _accounts(
     """
     all_actors, names = actors(trace), phases(trace).names
     step_of = _counted_step(trace, all_actors)
-    events = np.flatnonzero(all_actors.happens & (step_of >= 0))
+    happens, size = all_actors.happens.copy(), all_actors.bytes.copy()
+    if apart:
+        of_call = np.flatnonzero(_copies_apart(trace, all_actors, apart))
+        happens[blocking_calls(trace).copy[of_call]] = True
+        size[all_actors.first_sync + of_call] = 0
+    events = np.flatnonzero(happens & (step_of >= 0))
     members = np.r_[actor, events]
     groups, functions = _account_groups(all_actors, members, actor, phase)
     zeros = np.zeros(len(events), np.int64)
@@ -271,7 +311,7 @@ def _accounts(
     totals = groups.sum(np.r_[ns, zeros])
     copied = groups.sum(np.r_[np.where(category == TimeCategory.EXPOSED_MEMCPY, ns, 0), zeros])
     waited = groups.sum(np.r_[np.where(is_wait, ns, 0), zeros])
-    moved = groups.sum(np.r_[np.zeros(len(actor), np.int64), all_actors.bytes[events]])
+    moved = groups.sum(np.r_[np.zeros(len(actor), np.int64), size[events]])
     account_of = np.full(len(all_actors.kind), -1)
     account_of[members] = groups.group_ids
     by_step = np.zeros((len(totals), int(steps(trace).counted.sum())), np.int64)

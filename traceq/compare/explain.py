@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from traceq.causes.common_steps import common_steps
 from traceq.compare.account_causes import account_causes, means_per_step
-from traceq.compare.attribution import StepTime, ledger, step_time, whole_mean
+from traceq.compare.attribution import StepTime, ledger, lone_copies, step_time, whole_mean
 from traceq.compare.cause_rows import cause_rows
 from traceq.compare.copied_memory import with_copied_memory
 from traceq.compare.input_shapes import have_same_work
@@ -53,7 +53,9 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
         traced = replace(traced, replays=side_replays(a, b))
     is_host_only = not len(device_work(a)) and not len(device_work(b))
     is_alike = have_same_work(a, b)
-    causes = account_causes(ledger(a), ledger(b), traced.delta_ns, is_host_only=is_host_only, has_same_work=is_alike)
+    apart = lone_copies(a) | lone_copies(b)
+    sides = ledger(a, apart), ledger(b, apart)
+    causes = account_causes(*sides, traced.delta_ns, is_host_only=is_host_only, has_same_work=is_alike)
     return traced, cells, _placed(causes, a, b)
 
 
