@@ -76,8 +76,8 @@ def _annotations(trace: Trace) -> dict[int, Nest]:
     """Return the nests of the annotations by track, without those of steps and phases, which accounts have already."""
     rows, labels = trace.events.rows(Category.ANNOTATION), phases(trace)
     names = re.compile("^(" + "|".join(map(re.escape, labels.names)) + ")$")
-    counted = {"structure": (_STRUCTURE,), "mixed": (_STRUCTURE, names)}.get(labels.rule, (names,))
-    rows = rows[~np.logical_or.reduce([matching(trace.events, rows, each) for each in (_STEP, *counted)])]
+    of_phases = _STRUCTURE if labels.rule in ("mixed", "structure") else names
+    rows = rows[~matching(trace.events, rows, _STEP) & ~matching(trace.events, rows, of_phases)]
     row_track = tracks(trace)[rows]
     return {track: nest(trace.events, rows[row_track == track]) for track in sorted_unique(row_track).tolist()}
 
