@@ -371,7 +371,10 @@ def by_pipeline(sheet: Sheet, finding: Finding) -> float:
 
 
 def by_cold_calls(sheet: Sheet, finding: Finding) -> float:
-    return max(row["cold_ns"] for row in rows_of(sheet, "launches"))
+    of_rank = defaultdict[int, float](float)  # of all phases
+    for row in rows_of(sheet, "launches"):
+        of_rank[row["rank"]] += row["cold_ns"]
+    return max(of_rank.values())
 
 
 def by_optimizer(sheet: Sheet, finding: Finding) -> float:

@@ -33,14 +33,16 @@ class Phases:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.steps = union([(start, end) for _, start, end in trace.host_steps])
-        self.outermost = {thread: outermost(rows) for thread, rows in by_thread(trace.events, "annotation").items()}
-        main = self.outermost.get(trace.main, [])
-        self.names = {event.name for event in main}
-        covered = measure([piece for step in self.steps for piece in clip(spans(main), *step)])
-        launched = [call.start for call in trace.launches.values() if inside(self.steps, call.start)]
-        in_marks = sum(inside(union(spans(main)), start) for start in launched)
-        is_most = covered * 100 >= 80 * measure(self.steps) or (launched and in_marks * 100 >= 80 * len(launched))
-        has_phases = len(self.names) >= 2 and bool(is_most)
+        annotations, self.names, is_most = by_thread(trace.events, "annotation"), {""}, True
+        while len(self.names) == 1 and is_most:  # one name around nearly everything says no more than the step
+            annotations = {
+                thread: [e for e in rows if e.name not in self.names] for thread, rows in annotations.items()
+            }
+            self.outermost = {thread: outermost(rows) for thread, rows in annotations.items()}
+            main = self.outermost.get(trace.main, [])
+            self.names = {event.name for event in main}
+            is_most = self._are_most(main)
+        has_phases = len(self.names) >= 2 and is_most
         self.rule = "annotations" if has_phases else "structure"
         if any(ENGINE.match(name) for name, _, _ in trace.host_steps):
             self.rule = "inference"
@@ -50,6 +52,14 @@ class Phases:
         self.compiling_threads = {thread: union(spans(rows)) for thread, rows in by_compiling}
         self.changes, self.values = self._main_pieces()
         self.of_op = self._phases_of_ops()
+
+    def _are_most(self, marks: list[Event]) -> bool:
+        """Whether annotations take four fifths of the steps, or as much of the work is launched meanwhile."""
+        marked = union(spans(marks))
+        covered = measure([piece for step in self.steps for piece in clip(marked, *step)])
+        launched = [call.start for call in self.trace.launches.values() if inside(self.steps, call.start)]
+        within = sum(inside(marked, start) for start in launched)
+        return covered * 100 >= 80 * measure(self.steps) or (len(launched) > 0 and within * 100 >= 80 * len(launched))
 
     def main_at(self, instant: int) -> str:
         """The phase the main thread is in."""
