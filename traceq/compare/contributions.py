@@ -227,9 +227,9 @@ def _with_reordered_copies(
     runs = graph.edges.kind[columns.edge] == EdgeKind.DURATION
     more: list[tuple[int, int, int]] = []
     for each in reordered:
-        mine = np.logical_or(*(np.r_[of, False][work] for of, work in zip(each.works, works, strict=True)))
-        for number in sorted_unique(step[mine]).tolist():
-            rows = np.flatnonzero(mine & (step == number))
+        selected = np.logical_or(*(np.r_[of, False][work] for of, work in zip(each.works, works, strict=True)))
+        for number in sorted_unique(step[selected]).tolist():
+            rows = np.flatnonzero(selected & (step == number))
             before = float((share[rows] * ns[rows]).sum())
             share[rows] = np.where(runs[rows], each.exposed, 0.0)
             rest = round(before - float((share[rows] * ns[rows]).sum()))

@@ -23,10 +23,10 @@ __all__ = ["with_copied_memory"]
 
 def with_copied_memory(causes: tuple[Cause, ...], a: Trace, b: Trace) -> tuple[Cause, ...]:
     """Return the causes, copies with the host's memory on both sides and the bandwidth where that differs."""
-    return tuple(_told(cause, a, b) if cause.kind == "memcpy" else cause for cause in causes)
+    return tuple(_with_memory(cause, a, b) if cause.kind == "memcpy" else cause for cause in causes)
 
 
-def _told(cause: Cause, a: Trace, b: Trace) -> Cause:
+def _with_memory(cause: Cause, a: Trace, b: Trace) -> Cause:
     direction, of_phases = cause.work.rpartition(LAUNCHES)[2], cause.phase.split(AND)
     sides = []
     for trace in (a, b):

@@ -80,14 +80,14 @@ ACCELERATORS = (
 
 def device_of(texts: Iterable[str]) -> str:
     """Return the name of the first device whose calls or categories are among some names; "" without one."""
-    found = (each.name for text in texts for each in ACCELERATORS if text.startswith(each.prefix))
-    return next(found, "")
+    names = (each.name for text in texts for each in ACCELERATORS if text.startswith(each.prefix))
+    return next(names, "")
 
 
 def unread_device_of(texts: Iterable[str]) -> str:
     """Return the name of the first device of whose unread rows some names tell; "" without one."""
-    found = (each.name for text in texts for each in ACCELERATORS if each.unread and re.search(each.unread, text))
-    return next(found, "")
+    names = (each.name for text in texts for each in ACCELERATORS if each.unread and re.search(each.unread, text))
+    return next(names, "")
 
 
 UNNAMED_DEVICES = {(9, 4, 304, 192): "AMD Instinct MI300X", (9, 4, 304, 256): "AMD Instinct MI325X"}

@@ -229,7 +229,7 @@ def _is_profilers(
         frames = trace.events.rows(Category.PYTHON)
         frames = frames[matching(trace.events, frames, _PROFILER_STOPS)]
         is_jobs = ~contains(spans(trace.events.ts[frames], trace.events.end[frames]), start)
-        is_jobs &= work.end.max(initial=start.min(initial=0)) > start
+        is_jobs &= work.end.max(initial=0) > start
     is_profilers[waits] = is_last & ~followed & ~is_jobs
     return is_profilers
 
