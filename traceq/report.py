@@ -381,9 +381,14 @@ class Sheet:
         is_part = 0 < len(self.source.ranks) < self.source.world_size
         return (0, finding.gain[1]) if finding.gain is not None and is_part else finding.gain
 
+    @property
+    def recurring_ns(self) -> float:
+        """The mean traced step without what a finding tells to be once; 0.0 without steps."""
+        traced, once_ns = self.source.traced, sum(each.ns for each in self.findings if each.code == "cold_start")
+        return max(traced.mean_ns - once_ns / traced.num, 0.0) if traced else 0.0
+
     def _gains_nothing(self, finding: Finding) -> bool:
-        step_ns = self.source.traced.mean_ns if self.source.traced else 0.0
-        return finding.gain is not None and finding.gain[1] < max(_NOTABLE * step_ns, 1)
+        return finding.gain is not None and finding.gain[1] < max(_NOTABLE * self.recurring_ns, 1)
 
     @property
     def unknown(self) -> tuple[Unknown, ...]:

@@ -9,13 +9,10 @@ from builder import Event, annotation, build, call, frame, kernel, launch, memcp
 from paths import TRACES
 
 from traceq.analysis.duplicates import OTHERS
-from traceq.analysis.registry import analyze, sheet
+from traceq.analysis.registry import analyze
 from traceq.facts.events.copies import host_copies
-from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.kernels import launched_kernels
-from traceq.facts.events.library_loading import library_loading_calls
 from traceq.model import Run, Trace
-from traceq.report import Finding
 from traceq.runs.read import read
 
 
@@ -217,163 +214,6 @@ def test_other_gaps_are_no_round_trips(trace: Trace, why_not: str) -> None:
     assert findings(trace) == [], why_not
 
 
-def cold(first_use_ms: float, load_ms: float) -> Trace:
-    """A step of which the first op starts the device, and the last of 60 launches loads its kernel, if that is long."""
-    start = 1_000 * first_use_ms
-    rows = [op("aten::zeros", 1, start), call("cudaMalloc", start - 1, 1)]
-    for n in range(60):
-        begin, dur = start + 10 + 10 * n, 3 if n < 59 else 1_000 * load_ms
-        rows += [op("aten::add", begin, dur + 2), launch(begin + 1, dur, n + 1)]
-        rows += [kernel("add" if n < 59 else "gemm", begin + dur + 5, 2, n + 1)]
-    return build(step(0, start + 1_000 * load_ms + 700), *rows)
-
-
-def test_starting_the_device_and_loading_kernels_is_a_cold_start() -> None:
-    trace = cold(400, 80)
-    events = trace.events
-    assert [events.strings[events.name[row]] for row in kernel_loading_calls(trace)] == ["cudaLaunchKernel"]
-    (finding,) = analyze(Run("", (trace,)), "launches").findings
-    assert (finding.code, finding.ns) == ("cold_start", 480_000_000)
-    assert "first use of the device (aten::zeros) takes 400 ms" in finding.text
-    assert finding.text.endswith("trace steps after a warm-up (in this one traced step)")
-    assert findings(cold(90, 0.9)) == []
-    assert findings(cold(90, 80)) == [("cold_start", 80_000_000)]
-
-
-@pytest.mark.parametrize(
-    "calls",
-    [
-        (call("cudaMemcpyAsync", 5, 20, 90), call("cudaStreamSynchronize", 30, 249_960)),
-        (call("cudaMemcpyAsync", 5, 249_980, 90),),
-        (call("cudaStreamIsCapturing", 3, 1), call("cudaMemcpyAsync", 5, 249_980, 90)),
-    ],
-    ids=["synchronize", "copy", "copy after a question"],
-)
-def test_a_trace_that_begins_while_its_device_is_behind_has_no_cold_start(calls: tuple[Event, ...]) -> None:
-    """Its first op waits 250 ms for work that was launched before, and copies a number to the host."""
-    rows = [op("aten::item", 1, 250_000), *calls, memcpy("DtoH (Device -> Pageable)", 249_900, 3, 90)]
-    for n in range(60):
-        begin = 250_020 + 10 * n
-        rows += [op("aten::mul", begin, 5), launch(begin + 1, 3, n + 2), kernel("mul", begin + 6, 2, n + 2)]
-    assert not [finding for finding in findings(build(*rows)) if finding[0] == "cold_start"]
-
-
-def test_a_cold_start_does_not_hide_that_the_rest_waits_for_the_host() -> None:
-    """Four kernels of 2,000 us after a start of 200 ms, each of them after 30 ms of preparation."""
-    rows = [op("aten::zeros", 1, 200_000), call("cudaMalloc", 199_000, 1)]
-    for n in range(4):
-        begin = 200_010 + 32_000 * n
-        rows += [op("aten::prepare", begin, 30_000), launch(begin + 29_000, 5, n + 1)]
-        rows += [kernel("gemm", begin + 30_000, 2_000, n + 1)]
-    (finding,) = analyze(Run("", (build(step(0, 330_000), *rows),)), "launches").findings
-    assert "; the rest is host-bound for 1" in finding.text
-
-
-def test_a_kernel_that_is_loaded_within_the_first_use_is_part_of_it() -> None:
-    """Its time is not told twice: a cold start is no longer than the trace."""
-    rows = [op("aten::add_", 1, 150_000), launch(50_000, 100_000, 1), kernel("add", 150_005, 2, 1)]
-    for n in range(60):
-        begin = 150_020 + 10 * n
-        rows += [op("aten::mul", begin, 5), launch(begin + 1, 3, n + 2), kernel("mul", begin + 6, 2, n + 2)]
-    (finding,) = analyze(Run("", (build(step(0, 151_000), *rows),)), "launches").findings
-    assert (finding.code, finding.ns) == ("cold_start", 150_000_000)
-    assert "loading" not in finding.text
-
-
-def test_what_a_process_does_once_explains_a_long_backward() -> None:
-    rows = [annotation("forward", 0, 1_000), annotation("backward", 1_000, 12_000)]
-    for n in range(60):
-        dur = 9_000 if n == 30 else 3
-        begin = 10 + 20 * n + (9_000 if n > 30 else 0)
-        rows += [launch(begin, dur, n + 1), kernel("b" if n == 30 else "a", begin + dur + 5, 2, n + 1)]
-    result = sheet(Run("", (build(step(0, 13_000), *rows),)))
-    by_code = {finding.code: finding for finding in result.findings}
-    assert "long_backward" in by_code["cold_start"].instead_of
-    assert "long_backward" in by_code
-    assert "long_backward" not in {finding.code for finding in result.top_findings}
-
-
-def test_a_cold_start_names_the_steps_that_have_it() -> None:
-    rows = [op("aten::zeros", 1, 400_000), call("cudaMalloc", 399_999, 1)]
-    for n in range(3):
-        start = 401_000 + 1_000 * n
-        rows += [step(0 if n == 0 else start, start + 1_000 if n == 0 else 1_000, n)]
-        rows += [launch(start + 10, 2, n + 1), kernel("add", start + 20, 980, n + 1)]
-    (finding,) = analyze(Run("", (build(*rows),)), "launches").findings
-    assert finding.text.startswith("cold start, 400 ms once per process, all of it in 1 of 3 traced steps: the first")
-    assert "these 3 traced steps" not in finding.text
-
-
-def test_a_library_that_starts_by_a_free_is_a_cold_start_and_no_allocation() -> None:
-    """CuDNN and cuBLAS free nothing at first; an allocator that frees because it must waits for the device first."""
-
-    def freeing(first_kernel_us: float) -> Trace:
-        rows = [op("aten::add", 1, 30), launch(2, 3, 1), kernel("add", 6, first_kernel_us, 1)]
-        rows += [op("aten::cudnn_convolution", 100, 400_200), call("cudaFree", 150, 400_000)]
-        return build(step(0, 400_500), *rows, launch(400_200, 5, 2), kernel("conv", 400_210, 10, 2))
-
-    starts, waits = freeing(20), freeing(300_000)
-    (finding,) = analyze(Run("", (starts,)), "launches").findings
-    assert (finding.code, finding.ns) == ("cold_start", 400_000_000)
-    assert "starting libraries (cudaFree) 400 ms" in finding.text
-    assert table(starts, "syncs") == []
-    assert findings(waits) == []
-    assert [(row["kind"], row["blocked_ns"]) for row in table(waits, "syncs")] == [("alloc", 400_000_000)]
-
-
-@pytest.mark.parametrize(
-    ("calls", "expected"),
-    [
-        ([("cudaFree", 12_000), ("cudaFree", 80_000), ("cudaDeviceGetAttribute", 1)], 92_000_000),
-        ([("cudaFree", 80_000), ("cudaMalloc", 1), ("cudaDeviceGetAttribute", 1)], 0),
-        ([("cudaFree", 900), ("cudaDeviceGetAttribute", 1)], 0),
-    ],
-)
-def test_a_short_free_starts_a_library_where_its_op_then_asks_what_the_device_can_do(
-    calls: list[tuple[str, int]], expected: int
-) -> None:
-    """An allocator that frees memory allocates next; after a free of less than 1 ms nothing was loaded."""
-
-    def freeing(op_us: int) -> Trace:
-        rows = [op("aten::add", 1, 30), launch(2, 3, 1), kernel("add", 6, 20, 1), op("aten::addmm", 100, op_us)]
-        now = 110
-        for name, took in calls:
-            rows.append(call(name, now, took))
-            now += took + 5
-        return build(step(0, 100_000), *rows, launch(now, 5, 2), kernel("gemm", now + 10, 10, 2))
-
-    inside, before_the_op_ends = freeing(99_000), freeing(20)
-    assert int(inside.events.dur[library_loading_calls(inside)].sum()) == expected
-    assert len(library_loading_calls(before_the_op_ends)) == 0
-    frees = sum(name != "cudaDeviceGetAttribute" for name, _ in calls)
-    assert sum(row["num"] for row in table(inside, "syncs")) == (0 if expected else frees)
-
-
-@pytest.mark.parametrize(("took_us", "expected"), [(200_000, 500_000_000), (90_000, 300_000_000)])
-def test_a_library_that_starts_by_creating_a_stream_is_a_cold_start(took_us: int, expected: int) -> None:
-    """A stream is created in microseconds, unless the code of cuDNN is loaded first."""
-    rows = [op("aten::cudnn_convolution", 10, 600_000), call("cudaStreamCreateWithFlags", 20, took_us)]
-    rows += [call("cudaFree", 250_000, 300_000), launch(600_000, 5, 1), kernel("conv", 600_010, 10, 1)]
-    trace = build(step(0, 5), step(5, 700_000, 1), op("aten::empty", 6, 2), call("cudaDeviceGetAttribute", 7, 1), *rows)
-    (finding,) = (each for each in analyze(Run("", (trace,)), "launches").findings if each.code == "cold_start")
-    assert finding.ns == expected
-    named = "2 calls, the longest cudaFree" if expected > 400_000_000 else "cudaFree"
-    assert f"starting libraries ({named}) {expected // 1_000_000} ms" in finding.text
-
-
-def test_a_launch_that_takes_long_each_time_or_behind_a_full_queue_loads_nothing() -> None:
-    rows = [step(0, 400_000)]
-    for n in range(60):
-        rows += [launch(5_000 * n + 1, 4_000, n + 1), kernel("add", 5_000 * n + 4_500, 9, n + 1)]
-    assert len(kernel_loading_calls(build(*rows))) == 0
-    queue = [step(0, 400_000)]
-    for n in range(1_000):
-        queue += [launch(5 * n + 1, 3, n + 1), kernel("add", 6_000 + 100 * n, 100, n + 1)]
-    behind = [launch(5_100, 2_000, 2_000), kernel("gemm", 106_100, 100, 2_000)]
-    assert len(kernel_loading_calls(build(*queue, *behind))) == 0
-    assert len(kernel_loading_calls(build(*queue[:801], *behind))) == 1
-
-
 def test_the_same_kernel_on_the_same_shapes_is_a_duplicate() -> None:
     rows = [step(0, 100)]
     for n, (name, shape, grid) in enumerate([("mm", [8], 4), ("mm", [8], 4), ("mm", [9], 4), ("mm", [8], 5)]):
@@ -425,21 +265,3 @@ def test_launches_and_duplicates_of_a_real_trace_agree_with_its_kernels(name: st
     longest = {(row["phase"], row["name"]): row["num"] for row in kernels}
     large = [row for row in table(run, "duplicates") if row["name"] != OTHERS]
     assert all(row["num"] <= longest[row["phase"], row["name"]] for row in large)
-
-
-def captures(length: int, *more: Event) -> list[Finding]:
-    """Those of a step of 1,000 us with a kernel of 20, whose host then captures a graph for `length`."""
-    graph = call("cudaStreamBeginCapture", 100, 1), call("cudaStreamEndCapture", 100 + length, 1)
-    rows = [step(0, 1_000), launch(2, 2, 1), kernel("fill", 5, 20, 1), op("capture", 90, length + 20), *graph, *more]
-    return list(analyze(Run("", (build(*rows),)), "launches").findings)
-
-
-def test_a_step_that_is_the_capture_of_a_graph_says_so() -> None:
-    (finding,) = captures(800)
-    assert (finding.code, finding.ns) == ("graph_capture", 800_000)
-    assert finding.text == (
-        "the host captures a CUDA graph for 800 us per step (80.0 %), once: what is launched into a graph does not run "
-        "then; trace later steps (in this one traced step)"
-    )
-    assert captures(400) == []
-    assert captures(800, launch(950, 2, 2), kernel("fill", 960, 20, 2)) == []  # the device waits for the host

@@ -81,7 +81,7 @@ def test_a_recording_without_a_program_says_that_it_is_empty() -> None:
     assert "cudaDeviceSynchronize takes 185 ms of 211 ms" in finding.text
     assert every.source.device == ""
     cells = table(read(path("empty-recording-3090")), "partition")
-    assert {row["category"] for row in cells} == {"unrecorded"}
+    assert {row["category"] for row in cells} == {"once", "unrecorded"}
 
 
 def test_a_first_allocation_of_seconds_shows_a_device_whose_rows_are_missing() -> None:

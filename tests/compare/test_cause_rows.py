@@ -13,7 +13,7 @@ from simulator import US, run_of
 from simulator.meetings import Late, Meetings
 from simulator.program import Instruction, Launch, Synchronize, item
 
-from traceq.causes.host_line import FIRST_USE, KERNEL_LOADING
+from traceq.causes.host_line import ONCE
 from traceq.compare.account_causes import account_causes
 from traceq.compare.attribution import ledger
 from traceq.compare.diff import diff_runs
@@ -120,7 +120,7 @@ def test_a_host_op_that_the_device_hides_costs_nothing() -> None:
 def test_a_kernel_that_is_loaded_first_is_the_cause_of_its_loading() -> None:
     a, b = (queued(60, 5).load("conv", dur).run("add", 5).trace for dur in (3, 4003))
     delta, causes = causes_of(a, b)
-    assert (delta, deltas(causes)) == (4000, {KERNEL_LOADING: 4000})
+    assert (delta, deltas(causes)) == (4000, {ONCE: 4000})
 
 
 def test_what_a_process_does_once_is_a_cause_of_its_own_and_has_no_part_in_the_pace() -> None:
@@ -136,7 +136,7 @@ def test_what_a_process_does_once_is_a_cause_of_its_own_and_has_no_part_in_the_p
         return host.trace
 
     delta, causes = causes_of(started(200, 1), started(300, 1.4))
-    assert causes[FIRST_USE].delta_ns == pytest.approx(100_000_000, rel=0.01)
+    assert causes[ONCE].delta_ns == pytest.approx(100_000_000, rel=0.01)
     assert deltas(causes)["pace of all host ops (+40.0 %)"] == pytest.approx(delta - 100_000, rel=0.05)
 
 
@@ -154,7 +154,7 @@ def test_a_device_that_starts_in_an_op_which_allocates_is_no_cost_of_the_allocat
         return host.trace
 
     _, causes = causes_of(started(200), started(0))
-    assert deltas(causes) == {FIRST_USE: -199_000, "alloc aten::empty": -1000}
+    assert deltas(causes) == {ONCE: -199_000, "alloc aten::empty": -1000}
 
 
 def test_an_op_of_one_side_that_allocates_is_the_cause_of_its_own_time() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builder import build, call, kernel, launch, step
+from builder import build, kernel, launch, step
 from made_pairs import recording
 from made_sides import H100, MANIFEST, codes, paired, rows, run_of
 
@@ -32,14 +32,6 @@ def test_jobs_without_a_common_rank_are_not_explained() -> None:
     result = diff_runs(Run("a", (rank(0), rank(1))), Run("b", (rank(2), rank(3))))
     assert result.traced is None
     assert any(caveat.text.endswith("so the delta is not explained") for caveat in result.caveats)
-
-
-def test_a_side_that_captures_a_graph_says_so() -> None:
-    """The capture and its warm-up are paid once, and look like a cost of every step."""
-    plain, capture = rows(), (call("cudaStreamBeginCapture", 5, 1), call("cudaStreamEndCapture", 8, 1))
-    sides = (Run("", (build(*each, **H100),)) for each in (plain, (*plain, *capture)))
-    texts = [each.text for each in diff_runs(*sides).caveats if each.code == "graph_capture"]
-    assert texts == ["B captures a CUDA graph in what is compared: that, with its warm-up, is paid once"]
 
 
 def doubt(b_us: float, jitter_us: int, traced_b_us: float) -> str:

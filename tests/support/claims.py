@@ -50,20 +50,16 @@ def of_finding(sheet: Sheet, finding: Finding) -> Iterator[str]:
         yield f"{finding.code}: {finding.ns} ns, its table {expected:.0f}: {finding.text}"
     if finding.ns and format_value(finding.ns, Unit.NS) not in finding.text:
         yield f"{finding.code}: {format_value(finding.ns, Unit.NS)} is not in its text: {finding.text}"
-    shares = re.findall(
-        r"([\d.,]+ (?:ns|us|ms|s))(?: per step| of the trace)? \(([\d.]+) %\)(?: of the (\S+ \w+) after)?", finding.text
-    )
-    for time, share, rest in shares:
-        if rest:
-            step_ns = [in_ns(rest)]
-        elif finding.code in ("starved", "batch_transfer") and "unprofiled" in finding.text:
+    shares = re.findall(r"([\d.,]+ (?:ns|us|ms|s))(?: per step| of the trace)? \(([\d.]+) %\)", finding.text)
+    for time, share in shares:
+        if finding.code in ("starved", "batch_transfer") and "unprofiled" in finding.text:
             step_ns = [row["step_ns"] for row in step_profiles(sheet)]
         elif finding.code in ("busy_machine", "contended_cores"):
             (row,) = (row for row in rows_of(sheet, "core_use") if row["process"] == "training")
             step_ns = [100 * row["cpu_ns"] / row["busy_pct"]]
         else:
-            of_ranks = step_means(sheet).values()
-            step_ns = [*of_ranks, sum(of_ranks) / len(of_ranks)]
+            of_ranks = recurring_means(sheet).values()
+            step_ns = [*of_ranks, sum(of_ranks) / len(of_ranks), *step_means(sheet).values()]
         if not any(abs(100 * in_ns(time) / ns - float(share)) <= 0.06 + 0.006 * float(share) for ns in step_ns):
             yield f"{finding.code}: {time} is not {share} % of a step of {step_ns}: {finding.text}"
 
@@ -214,7 +210,17 @@ def of_times(sheet: Sheet) -> Iterator[str]:
             yield f"phases: {row}"
 
 
-IDLE = ("spin_wait", "sync_wait", "alloc_wait", "dataload_wait", "host_bound", "compiling", "launch_latency", "tail")
+IDLE = (
+    "spin_wait",
+    "sync_wait",
+    "alloc_wait",
+    "dataload_wait",
+    "host_bound",
+    "compiling",
+    "once",
+    "launch_latency",
+    "tail",
+)
 
 
 def rows_of(sheet: Sheet, key: str) -> list[Row]:
@@ -247,6 +253,14 @@ def step_means(sheet: Sheet) -> dict[int, float]:
         if row["step"] in counted(sheet)[row["rank"]]:
             ns[row["rank"]].append(row["window_ns"])
     return {rank: sum(values) / len(values) for rank, values in ns.items()}
+
+
+def recurring_means(sheet: Sheet) -> dict[int, float]:
+    """The same without what is once."""
+    ns = step_means(sheet)
+    for (rank, _, category), each in cells(sheet).items():
+        ns[rank] -= each * (category == "once")
+    return ns
 
 
 def cells(sheet: Sheet) -> dict[tuple[int, str, str], float]:
@@ -370,11 +384,12 @@ def by_pipeline(sheet: Sheet, finding: Finding) -> float:
     return max(sum(each) / len(each) for each in bubbles.values())
 
 
-def by_cold_calls(sheet: Sheet, finding: Finding) -> float:
-    of_rank = defaultdict[int, float](float)  # of all phases
-    for row in rows_of(sheet, "launches"):
-        of_rank[row["rank"]] += row["cold_ns"]
-    return max(of_rank.values())
+def by_once(sheet: Sheet, finding: Finding) -> float:
+    """All that the counted steps hold of it, on the rank with most."""
+    sums = defaultdict[int, float](float)
+    for (rank, _, category), ns in cells(sheet).items():
+        sums[rank] += ns * len(counted(sheet)[rank]) * (category == "once")
+    return max(sums.values())
 
 
 def by_optimizer(sheet: Sheet, finding: Finding) -> float:
@@ -459,7 +474,6 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     **dict.fromkeys(("device_bound", "cpu_bound", "python_bound"), by_category),
     **dict.fromkeys(("recompiles", "compiling"), by_category),
     "host_op": at_most(by_host_op),
-    "graph_capture": at_most(by_window),
     **dict.fromkeys(("costly_sync", "free_sync"), by_sync),
     "joint_syncs": by_replay("all syncs", *(f"{kind} syncs" for kind in SYNC_KINDS)),  # one kind has no row of all
     "pageable_copies": at_most(by_replay("htod syncs")),
@@ -472,7 +486,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "small_ops": at_most(by_line),
     **dict.fromkeys(("busy_machine", "contended_cores"), at_most(by_core_use)),
     **dict.fromkeys(("launch_bound", "host_round_trips"), at_most(by_launches)),
-    "cold_start": by_cold_calls,
+    "cold_start": by_once,
     "expert_imbalance": by_experts,
     "pipeline_bubble": by_pipeline,
     "below_roof": at_most(by_roof),

@@ -16,6 +16,7 @@ from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.self_time import self_times
 from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
+from traceq.facts.timeline.once import once
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_steps
 from traceq.frozen import frozen
@@ -102,7 +103,8 @@ def _kernel_times(trace: Trace, of_steps: NDArray[np.bool_]) -> WorkTimes:
 
 def _op_times(trace: Trace, of_steps: NDArray[np.bool_]) -> WorkTimes:
     times, events, host = self_times(trace), trace.events, steps(trace).host[of_steps]
-    chosen = np.flatnonzero(span_index(host, events.ts[times.rows]) >= 0)
+    recurs = span_index(once(trace).parts, events.ts[times.rows]) < 0
+    chosen = np.flatnonzero((span_index(host, events.ts[times.rows]) >= 0) & recurs)
     rows, ns = times.rows[chosen], times.ns[chosen]
     of_names = group([events.name[rows]])
     is_long = np.zeros(len(of_names.keys), np.bool_)

@@ -14,7 +14,6 @@ from traceq.analysis._device_copies import copies_of_device_words
 from traceq.analysis._host_causes import HostCauses, host_words, lack_host_ops
 from traceq.analysis._host_places import HostPlace, PlaceKind, place_words
 from traceq.analysis._longest_work import LongWork, shown_names, what_computes
-from traceq.analysis._once import HostBoundOnce, notable_once_ns, once_words
 from traceq.analysis._wording import (
     and_followers,
     category_term,
@@ -42,6 +41,7 @@ __all__ = ["FREE", "LostTime"]
 _EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
 _COPIES = TimeCategory.EXPOSED_MEMCPY.name.lower()
 _HOST_BOUND = TimeCategory.HOST_BOUND.name.lower()
+_ONCE = TimeCategory.ONCE.name.lower()
 _LOADER = TimeCategory.DATALOAD_WAIT.name.lower()
 _SYNC, _ALLOC = TimeCategory.SYNC_WAIT.name.lower(), TimeCategory.ALLOC_WAIT.name.lower()
 FREE = {
@@ -53,8 +53,6 @@ FREE = {
 """Category -> what replay can take away of it."""
 _LEAST_SAVED = 0.005
 """Part of a step that taking a category away must save, or it is not what limits the step."""
-_LARGER = 1.25
-"""Multiple of a category's part of a step from which its part of what follows a cold start is told."""
 _NOTABLE_FIRST = 0.05
 """Part of the exposed waits from which those of first collectives are told."""
 _BESIDE_COMPUTE = (_EXPOSED, EXPOSED_WAIT, EXPOSED_TRANSFER)
@@ -114,9 +112,9 @@ class LostTime:
     `by_step` float64[K] ns, mean over ranks; `first_waits` float64[K] ns of it in first collectives. `saved` is what
     replay saves if the resource of a category were free, on the rank `last`, which waits least for others (they would
     only wait longer) and has `last_ns` of each category; with None on each. `device_copies`: ns by op of exposed copies
-    that no overlap can hide; `most_transfer_ns` of exposed communication at most; `once`, ns by category
-    `after_cold_start` and `host_causes` of each rank. `makes_own_batches`: the main thread does. `work`: the kernels in
-    which devices compute, or ops of CPUs, the longest first; `places` of the host where no trace has a device.
+    that no overlap can hide; `most_transfer_ns` of exposed communication at most; `host_causes` of each rank.
+    `makes_own_batches`: the main thread does. `work`: the kernels in which devices compute, or ops of CPUs, the longest
+    first; `places` of the host where no trace has a device. Shares are of the step without what is once.
     """
 
     job: Job
@@ -127,8 +125,6 @@ class LostTime:
     last_ns: Mapping[str, float]
     device_copies: Mapping[str, float]
     most_transfer_ns: float
-    once: Sequence[HostBoundOnce]
-    after_cold_start: Sequence[Mapping[str, float]]
     host_causes: Sequence[HostCauses]
     makes_own_batches: bool
     work: Sequence[LongWork]
@@ -168,9 +164,8 @@ class LostTime:
 
     def _finding(self, category: str, beside: str) -> Finding:
         ns = self._ns(category)
-        mean_ns, once_ns = float(ns.mean()), self._once_ns(category)
-        saving = self._saving(category)
-        is_vain = saving is not None and saving.most_ns < _LEAST_SAVED * self._whole.mean() and not once_ns
+        mean_ns, saving = float(ns.mean()), self._saving(category)
+        is_vain = saving is not None and saving.most_ns < _LEAST_SAVED * self._whole.mean()
         if saving is None:
             says = f": {self._meaning(category)}"
         elif is_vain:
@@ -179,10 +174,10 @@ class LostTime:
             says = f": {self._meaning(category)}; {self._saves(category, saving)}"
         time = f"{format_value(mean_ns, Unit.NS)} {per_step(self.job.ranks[0].steps)}"
         share = format_value(100 * float(ns.sum() / self._whole.sum()), Unit.PERCENT)
-        where = f"{self._basis}{self._in_first(category)}{self._after_cold_start(category)}{beside}"
+        where = f"{self._basis}{self._in_first(category)}{beside}"
         text = f"{category_term(category)}, {time}{in_brackets(share, range_of_steps(ns))}{where}{says}"
         places = host_words(self.host_causes, mean_ns, makes_own_batches=self.makes_own_batches)
-        gain = (0, round(max(mean_ns - once_ns, 0.0))) if saving is None else (saving.least_ns, saving.most_ns)
+        gain = (0, round(mean_ns)) if saving is None else (saving.least_ns, saving.most_ns)
         is_alone = len(self.job.ranks) < self.job.ranks[0].world_size  # its waits would be others' transfers
         is_known = category not in (EXPOSED_WAIT, _EXPOSED) or (saving is not None and not is_alone)
         return Finding(
@@ -201,15 +196,6 @@ class LostTime:
         if category == _EXPOSED and self.job.ranks and self.job.ranks[0].world_size > len(self.job.ranks):
             return "traces of all ranks tell waiting from transfer"
         return _LOST[category][2]
-
-    def _after_cold_start(self, category: str) -> str:
-        """Return `, 193 ms (81.1 %) of the 238 ms after the cold start`, where it is a much larger part of that."""
-        ns = sum(rank.get(category, 0.0) for rank in self.after_cold_start) / len(self.job.ranks)
-        whole_ns = sum(sum(rank.values()) for rank in self.after_cold_start) / len(self.job.ranks)
-        if not all(self.after_cold_start) or ns * self._whole.sum() < _LARGER * whole_ns * self._ns(category).sum():
-            return ""
-        share = format_value(100 * ns / whole_ns, Unit.PERCENT)
-        return f", {format_value(ns, Unit.NS)} ({share}) of the {format_value(whole_ns, Unit.NS)} after the cold start"
 
     def _limits(self) -> tuple[Finding, ...]:
         """Return what takes most of the step, of which no part is a loss."""
@@ -334,12 +320,9 @@ class LostTime:
 
     @property
     def _whole(self) -> NDArray[np.float64]:
-        """float64[K] ns of each step."""
-        return np.sum(list(self.by_step.values()), axis=0) if self.by_step else np.zeros(0)
-
-    def _once_ns(self, category: str) -> float:
-        """Return ns of a step that captures and first calls take once, where that is much of the category."""
-        return notable_once_ns(self.once, float(self._ns(category).mean())) if category == _HOST_BOUND else 0.0
+        """float64[K] ns of each step without what is once."""
+        recurring = [ns for category, ns in self.by_step.items() if category != _ONCE]
+        return np.sum(recurring, axis=0) if recurring else np.zeros(0)
 
     def _transfer_bound(self) -> str:
         """Return how little of exposed communication is transfer, if all of a size take as long as the shortest.
@@ -354,7 +337,7 @@ class LostTime:
 
     def _meaning(self, category: str) -> str:
         """Return what the category is time of, and what of it is none, or may not be."""
-        mean_ns, once_ns = float(self._ns(category).mean()), self._once_ns(category)
+        mean_ns = float(self._ns(category).mean())
         meaning = _LOST[category][1]
         waits = self.job.waits
         if category == _EXPOSED and (waits.complete & ~waits.possible).any():
@@ -374,13 +357,7 @@ class LostTime:
         if is_unsure and unrecorded.sum() > MOST_UNRECORDED * self._whole.sum():
             time = f"{format_value(float(unrecorded.mean()), Unit.NS)} {per_step(self.job.ranks[0].steps)}"
             meaning = f"{meaning}; it may be less, as work that the trace does not show runs for {time}"
-        if not once_ns:
-            return meaning
-        once = once_words(self.once, mean_ns)
-        return once if self._is_mostly_once(category) else f"{meaning}; {once}"
-
-    def _is_mostly_once(self, category: str) -> bool:
-        return self._once_ns(category) > 0 and 2 * self._once_ns(category) >= self._ns(category).mean()
+        return meaning
 
     def _in_first(self, category: str) -> str:
         """Return how much of exposed waits is in first collectives, where that is notable; "" elsewhere."""
@@ -390,12 +367,12 @@ class LostTime:
         return f", {format_value(first_ns, Unit.NS)} of it in a first collective, where profilers start apart"
 
     def _saving(self, category: str) -> Saving | None:
-        """Return what replay saves without the category, mean of ranks, besides what is lost once; None if unknown."""
+        """Return what replay saves without the category, mean of ranks; None if unknown."""
         savings = self.saved.get(category, ())
-        if not savings or self._is_mostly_once(category):
+        if not savings:
             return None
         ends = zip(*((saving.least_ns, saving.most_ns) for saving in savings), strict=True)
-        least, most = (round(max(float(np.mean(ns)) - self._once_ns(category), 0.0)) for ns in ends)
+        least, most = (round(float(np.mean(ns))) for ns in ends)
         return Saving(least, most)
 
     def _of_ranks(self, category: str) -> str:
@@ -406,13 +383,11 @@ class LostTime:
         return ", mean of ranks" * (num_ranks > 1)
 
     def _saves(self, category: str, saving: Saving) -> str:
-        once_ns, own_ns = self._once_ns(category), float(self._ns(category).mean())
-        on_rank, of_ranks = "", self._of_ranks(category)
+        own_ns, on_rank, of_ranks = float(self._ns(category).mean()), "", self._of_ranks(category)
         if self.last is not None:
             own_ns, of_ranks = self.last_ns.get(category, 0.0), ""
             rank = f"on rank {self.last}, which waits least for others, the first collective aside,"
             time = format_value(own_ns, Unit.NS)
             on_rank = f" {rank} and has {time} of it" if and_followers(saving, own_ns) else f" of {time} {rank}"
-        free = f"beyond that {FREE[category]}" if once_ns else FREE[category]
-        basis = f"{replay_term(self.job)}{of_ranks}{and_followers(saving, own_ns - once_ns)}"
-        return f"{free} saves {saving_words(saving, float(self._whole.mean()))}{on_rank} ({basis})"
+        basis = f"{replay_term(self.job)}{of_ranks}{and_followers(saving, own_ns)}"
+        return f"{FREE[category]} saves {saving_words(saving, float(self._whole.mean()))}{on_rank} ({basis})"

@@ -13,7 +13,6 @@ from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.lost_device import lost_device_caveats
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_share
-from traceq.facts.stalls.one_time_syncs import captured_words, num_captured_graphs
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.frozen import frozen
@@ -47,7 +46,7 @@ class CoverageRow:
 
 @frozen
 class _Rank:
-    """One rank's row and caveats; `num_captured` graphs are captured in its counted steps.
+    """One rank's row and caveats.
 
     `missing_ops` is the part of its ops that the trace lacks. `longest_call` is a call of the runtime and its ns, where
     the trace holds nothing else of a program.
@@ -56,7 +55,6 @@ class _Rank:
     row: CoverageRow
     caveats: tuple[Caveat, ...]
     unrecorded: float
-    num_captured: int
     replays: ReplayTimes
     lacks_host_ops: bool
     missing_ops: float
@@ -80,7 +78,6 @@ def summarize(trace: Trace) -> _Rank:
         row=row,
         caveats=tuple(_several_devices(trace)),
         unrecorded=unrecorded_share(trace),
-        num_captured=num_captured_graphs(trace),
         replays=replays,
         lacks_host_ops=lacks_host_ops(trace),
         missing_ops=missing_ops_share(trace),
@@ -113,7 +110,6 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     caveats = (
         *lost_device_caveats(job.ranks),
         *_lost_host(job, parts),
-        *_captured(max((part.num_captured for part in parts), default=0)),
         *of_ranks,
         *unrecorded_caveats(job.ranks, [part.unrecorded for part in parts]),
         *_uncaptured([part.replays for part in parts]),
@@ -138,18 +134,6 @@ def _missing_ops(job: Job, parts: Sequence[_Rank]) -> list[Finding]:
         "something may, so that idle and exposed times are not known"
     )
     return [Finding("missing_ops", "high", text, lead=f"{missing}: idle and exposed times are not known")]
-
-
-def _captured(num: int) -> list[Caveat]:
-    """Return a caveat for steps that capture graphs: the device waits for a host that will not launch this work again.
-
-    `num` graphs on the rank that captures most.
-    """
-    if not num:
-        return []
-    graphs = captured_words(num)
-    text = f"the counted steps capture {graphs}: what is launched into a graph does not run then; trace later steps"
-    return [Caveat("graph_capture", text)]
 
 
 def _lost_host(job: Job, parts: Sequence[_Rank]) -> list[Caveat]:

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, step_lengths
-from traceq.analysis._captures import capture_finding
 from traceq.analysis._job_gain import job_gain
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._wording import in_brackets, in_phase, in_some_steps, per_step, plain_phase, range_of_steps
+from traceq.analysis._wording import in_brackets, in_phase, per_step, plain_phase, range_of_steps
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.copies import copies_to_host, host_copies, ops_that_copy_to_host
@@ -21,10 +20,9 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job
+from traceq.facts.stalls.lost_once import lost_once_ns
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
-from traceq.facts.timeline.cold_start import LEAST_COLD, cold_calls, cold_share
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.line_parts import lines_of_work
 from traceq.facts.timeline.main_lines import main_lines
@@ -33,7 +31,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
 from traceq.grouping import Numbers
-from traceq.intervals import Spans, intersect, measure, measure_common, sorted_unique, span_index, spans
+from traceq.intervals import Spans, measure_common, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -58,8 +56,8 @@ _CAN_BE_CAPTURED = (SYNC_KINDS.index("alloc"),)
 class LaunchRow:
     """Kernels of one phase over the whole trace, and over its windows the host-bound part of its time.
 
-    `launch_bound_pct` is `host_bound_ns` in percent of `window_ns`; `cold_ns` the host's time in the counted steps for
-    what a process does once: it starts the device and libraries, and loads kernels.
+    `launch_bound_pct` is `host_bound_ns` in percent of `window_ns`; `cold_ns` the time in the counted steps in which
+    the device waits for what the host does once.
     """
 
     rank: int = column("rank", Unit.COUNT)
@@ -70,12 +68,12 @@ class LaunchRow:
     window_ns: int = column("time", Unit.NS)
     host_bound_ns: int = column("host-bound", Unit.NS)
     launch_bound_pct: float = column("host-bound", Unit.PERCENT)
-    cold_ns: int = column("once per process", Unit.NS)
+    cold_ns: int = column("once", Unit.NS)
 
 
 def summarize(trace: Trace) -> Part[LaunchRow]:
     """Return kernels, tiny kernels and the host-bound share of the time of each phase."""
-    return Part(tuple(_rows(trace)), _cold_start(trace) or _waits_for_host(trace) or capture_finding(trace))
+    return Part(tuple(_rows(trace)), _waits_for_host(trace))
 
 
 def merge(job: Job, parts: Sequence[Part[LaunchRow]]) -> Report:
@@ -105,10 +103,10 @@ def _rows(trace: Trace) -> list[LaunchRow]:
         np.add.at(sums, phase, values)
         return list(map(int, sums))
 
-    events, cold = trace.events, np.concatenate(cold_calls(trace))
     inside = span_index(steps(trace).window, partition.parts[:, 0]) >= 0
     inside &= partition.category != TimeCategory.UNRECORDED
     bound = inside & (partition.category == TimeCategory.HOST_BOUND)
+    is_once = in_counted_steps(trace) & (partition.category == TimeCategory.ONCE)
     columns = zip(
         labels.names,
         np.bincount(of_kernel, minlength=size).tolist(),
@@ -116,7 +114,7 @@ def _rows(trace: Trace) -> list[LaunchRow]:
         total(of_kernel[kernels.tiny], kernels.ns[kernels.tiny]),
         total(partition.phase[inside], partition.ns[inside]),
         total(partition.phase[bound], partition.ns[bound]),
-        total(labels.phase_at(tracks(trace)[cold], events.ts[cold]), events.dur[cold]),
+        total(partition.phase[is_once], partition.ns[is_once]),
         strict=True,
     )
     return [
@@ -157,19 +155,22 @@ def _short_waits(trace: Trace) -> _ShortWaits | None:
     Gaps that a sync causes are the sync's, and what of them is in the data loader is the loader's.
     """
     steps_, partition = steps(trace), activity(trace)
-    gaps = partition.when(TimeCategory.HOST_BOUND)
+    gaps = partition.when(TimeCategory.HOST_BOUND, TimeCategory.ONCE)
     gaps = gaps[gaps[:, 1] - gaps[:, 0] <= _LONGEST_GAP_NS]
     after_sync = span_index(gaps, syncs(trace).start + syncs(trace).blocked)
     gaps = np.delete(gaps, after_sync[after_sync >= 0], axis=0)
-    counted = steps_.window[steps_.counted]
+    recurring = in_counted_steps(trace) & (partition.category != TimeCategory.ONCE)
     waited = np.where(span_index(gaps, partition.parts[:, 0]) >= 0, partition.ns, 0)
     loads = [number for number, name in enumerate(phases(trace).names) if name in LOADING]
-    waited[~in_counted_steps(trace) | np.isin(partition.phase, loads)] = 0
-    if 100 * int(waited.sum()) < _BOUND_PCT * int((counted[:, 1] - counted[:, 0]).sum()):
+    waited[~recurring | np.isin(partition.phase, loads)] = 0
+    if 100 * int(waited.sum()) < _BOUND_PCT * int(partition.ns[recurring].sum()):
         return None
     step = span_index(steps_.window, partition.parts[:, 0])
-    by_step = np.bincount(step[step >= 0], waited[step >= 0], len(steps_))[steps_.counted].astype(np.float64)
-    if not holds_in_steps(by_step, np.diff(counted)[:, 0].astype(np.float64), _BOUND_PCT):
+    by_step, step_ns = (
+        np.bincount(step[step >= 0], ns[step >= 0], len(steps_))[steps_.counted].astype(np.float64)
+        for ns in (waited, np.where(recurring, partition.ns, 0))
+    )
+    if not holds_in_steps(by_step, step_ns, _BOUND_PCT):
         return None
     return _ShortWaits(spans(*partition.parts[waited > 0].T), waited, by_step)
 
@@ -253,8 +254,8 @@ def _share(trace: Trace, waits: _ShortWaits) -> str:
 
 
 def _whole_ns(trace: Trace) -> float:
-    """Return the time of the counted steps."""
-    return float(step_lengths(steps(trace)).sum())
+    """Return the time of the counted steps without what is once."""
+    return float(step_lengths(steps(trace)).sum()) - lost_once_ns(trace)
 
 
 def _awaited_line(trace: Trace, waits: _ShortWaits) -> str:
@@ -283,55 +284,3 @@ def _remedies(trace: Trace, waits_in: Sequence[int]) -> str:
     if not runs_compiled(trace):
         remedies.append("torch.compile")
     return " or ".join(filter(None, (", ".join(remedies), "larger batches")))
-
-
-def _cold_start(trace: Trace) -> Finding | None:
-    """Return a finding where the counted steps hold a good deal of what a process does once."""
-    events, all_steps = trace.events, steps(trace)
-    window = all_steps.window[all_steps.counted]
-    first_use, libraries, loads = cold_calls(trace)
-    took_ns = [int(events.dur[rows].sum()) for rows in (first_use, libraries, loads)]
-    if cold_share(trace) < LEAST_COLD:
-        return None
-    parts: list[str] = []
-    if len(first_use):
-        name = events.strings[events.name[first_use[0]]]
-        parts.append(f"the first use of the device ({name}) takes {format_value(took_ns[0], Unit.NS)}")
-    if len(libraries):
-        parts.append(f"starting libraries ({_call_names(trace, libraries)}) {format_value(took_ns[1], Unit.NS)}")
-    if len(loads):
-        num = "1 kernel" if len(loads) == 1 else f"{len(loads)} kernels"
-        parts.append(f"loading {num} at the first launch {format_value(took_ns[2], Unit.NS)}")
-    begins = events.ts[np.concatenate([first_use, libraries, loads])]
-    with_one = len(sorted_unique(span_index(all_steps.host[all_steps.counted], begins)))
-    text = (
-        f"cold start, {format_value(sum(took_ns), Unit.NS)} once per process{in_some_steps(with_one, len(window))}: "
-        f"{', '.join(parts)}{_beyond_cold_start(trace)}; trace steps after a warm-up"
-    )
-    instead_of = ("host_bound", "launch_bound", "host_round_trips", "long_backward", "uneven_steps")
-    lead = f"cold start, {format_value(sum(took_ns), Unit.NS)} once per process: trace steps after a warm-up"
-    longest_first = sorted(zip(filter(None, took_ns), parts, strict=False), reverse=True)
-    evidence = longest_first[0][1] if longest_first else ""
-    return Finding("cold_start", "high", text, sum(took_ns), instead_of=instead_of, lead=lead, evidence=evidence)
-
-
-def _call_names(trace: Trace, calls: NDArray[np.int64]) -> str:
-    """Return `cudaFree`, `3 times cudaFree`, or `5 calls, the longest cudaFree` where they differ."""
-    events = trace.events
-    name: str = events.strings[events.name[calls[np.argmax(events.dur[calls])]]]
-    if len(calls) == 1:
-        return name
-    is_one_name = len(events.names_among(calls)) == 1
-    return f"{len(calls)} times {name}" if is_one_name else f"{len(calls)} calls, the longest {name}"
-
-
-def _beyond_cold_start(trace: Trace) -> str:
-    """Return `; the rest is host-bound for 638 ms (63.2 %)`, where much of the rest is."""
-    events, rows = trace.events, np.concatenate(cold_calls(trace))
-    cold, windows = spans(events.ts[rows], events.end[rows]), spans(*steps(trace).window[steps(trace).counted].T)
-    bound = intersect(activity(trace).when(TimeCategory.HOST_BOUND), windows)
-    bound_ns, whole_ns = (measure(each) - measure_common(each, cold) for each in (bound, windows))
-    if 100 * bound_ns <= _BOUND_PCT * measure(windows):
-        return ""
-    share = format_value(100 * bound_ns / whole_ns, Unit.PERCENT)
-    return f"; the rest is host-bound for {format_value(bound_ns, Unit.NS)} ({share})"

@@ -101,7 +101,7 @@ def _view(job: Job, rows: Sequence[CopyRow]) -> Table:
     shares = (100 * row.under_kernels_ns / row.gpu_ns if row.gpu_ns else None for row in sums)
     view = Table.of("memcpy", f"Copies ({over_ranks(job)})", CopyRow, sums).visible
     view = view.with_column(Column("share", "overlap", Unit.PERCENT), shares)
-    view = view.with_column(Column("gbps", "GB/s", Unit.GBPS), (row.gbps for row in sums))
+    view = view.with_column(Column("gbps", "bandwidth", Unit.GBPS), (row.gbps for row in sums))
     limits = (_limit_gbps(row, sorted({rank.device for rank in job.ranks})) for row in sums)
     return view.with_column(Column("limit", "at most", Unit.GBPS), limits)
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._cold_start import cold_start
 from traceq.analysis._device_copies import exposed_copies, exposed_device_copies, rate_words
 from traceq.analysis._host_causes import HostCauses, host_causes
 from traceq.analysis._host_places import HostPlace, host_places, merged_places
 from traceq.analysis._longest_work import WorkTimes, longest_work, work_times
 from traceq.analysis._lost_time import FREE, LostTime
-from traceq.analysis._once import HostBoundOnce, host_bound_once, ns_after_cold_start
 from traceq.analysis._slack import least_waiting_rank, slack_by_rank
 from traceq.analysis._transfer_bound import most_transfer_ns
 from traceq.analysis._wording import (
@@ -23,6 +23,7 @@ from traceq.analysis._wording import (
     more_rows,
     plain_phase,
 )
+from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.analysis.perturbation import much_longer_words
 from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import replay_of
@@ -47,7 +48,7 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, span_index
 from traceq.model import Trace
-from traceq.report import Cell, Column, Report, Table, column
+from traceq.report import Cell, Column, Finding, Report, Table, column
 from traceq.units import Unit, bar
 from traceq.whatif.unreplayed import is_replayed
 
@@ -99,11 +100,10 @@ class _Loss:
     """What is lost on one rank: its phases in the main thread's order, and ns that replay saves without a resource.
 
     `device_copies` is by op the ns per step of exposed copies that no overlap can hide, `copies` by kind (bytes, ns) of
-    all exposed ones; `most_transfer_ns` is what exposed collectives can transfer at most; `once` is what of its
-    host-bound time later steps do not have; `after_cold_start` is its time by category; `host_causes` is where the host
-    is in host-bound time; `makes_own_batches`: its loader has no workers; `work` divides what it computes, and `places`
-    are those of a host without a device. Of a sample of its events (`is_sample`) the trace does not tell when the
-    device is idle, or what runs beside what.
+    all exposed ones; `most_transfer_ns` is what exposed collectives can transfer at most; `cold_start`: the finding on
+    what is once; `host_causes` is where the host is in host-bound time; `makes_own_batches`: its loader has no workers;
+    `work` divides what it computes, and `places` are those of a host without a device. Of a sample of its events
+    (`is_sample`) the trace does not tell when the device is idle, or what runs beside what.
     """
 
     in_order: tuple[str, ...]
@@ -111,8 +111,7 @@ class _Loss:
     device_copies: dict[str, float]
     copies: dict[str, tuple[int, int]]
     most_transfer_ns: float
-    once: HostBoundOnce
-    after_cold_start: Mapping[str, float]
+    cold_start: Finding | None
     host_causes: HostCauses
     makes_own_batches: bool
     work: WorkTimes
@@ -158,8 +157,7 @@ def summarize(trace: Trace) -> _Rank:
         device_copies=exposed_device_copies(trace),
         copies=exposed_copies(trace),
         most_transfer_ns=most_transfer_ns(trace),
-        once=host_bound_once(trace),
-        after_cold_start=ns_after_cold_start(trace),
+        cold_start=cold_start(trace),
         host_causes=host_causes(trace),
         makes_own_batches=makes_own_batches(trace),
         work=work_times(trace),
@@ -204,7 +202,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     lost = _lost_time(job, rows, first_waits, means, losses)
     rates = rate_words([loss.copies for loss in losses])
     findings = (replace(each, evidence=rates) if each.code == _COPIES else each for each in lost.findings())
-    return replace(report, findings=tuple(findings), caveats=lost.caveats())
+    once = on_the_worst_rank(job, [loss.cold_start for loss in losses])
+    return replace(report, findings=(*once, *findings), caveats=lost.caveats())
 
 
 def _lost_time(
@@ -231,8 +230,6 @@ def _lost_time(
         last_ns=last_ns,
         device_copies=_device_copies(losses),
         most_transfer_ns=sum(loss.most_transfer_ns for loss in losses) / max(len(losses), 1),
-        once=[loss.once for loss in losses],
-        after_cold_start=[loss.after_cold_start for loss in losses],
         host_causes=[loss.host_causes for loss in losses],
         makes_own_batches=any(loss.makes_own_batches for loss in losses),
         work=longest_work([loss.work for loss in losses]),

@@ -110,7 +110,7 @@ def _long_backward(trace: Trace) -> Finding | None:
     nor where the trace lacks so much work that it does not tell how long either computes.
     """
     trace_steps, pieces = steps(trace), activity(trace)
-    counted = in_counted_steps(trace)
+    counted = in_counted_steps(trace) & (pieces.category != TimeCategory.ONCE)
     forward, backward = (np.isin(pieces.phase, _matching(trace, name)) for name in (_FORWARD, _BACKWARD))
     working = counted & (pieces.category != TimeCategory.EXPOSED_COMM)
     computing = counted & (pieces.category == TimeCategory.COMPUTE)

@@ -12,24 +12,22 @@ from traceq.facts.events.copies import copy_kind
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.host_boundaries import host_boundaries
 from traceq.facts.events.nesting import host_ops, tracks
-from traceq.facts.events.once_per_process import calls_once_per_process
 from traceq.facts.events.recomputed_ops import outermost_ops
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.launch_threads import ThreadChains, paired_chains
+from traceq.facts.timeline.once import once
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.frozen import frozen
 from traceq.grouping import Numbers, group
-from traceq.intervals import Spans, count_before, earliest_owner, sorted_unique, span_index
+from traceq.intervals import contains, count_before, sorted_unique, span_index
 from traceq.model import Trace
 
-__all__ = ["ONCE_PER_PROCESS", "HostLine", "HostOwner", "HostPieces", "host_lines", "host_pieces", "without_keys"]
+__all__ = ["ONCE", "HostLine", "HostOwner", "HostPieces", "host_lines", "host_pieces", "without_keys"]
 
-FIRST_USE, LIBRARY_START = "first use of the device", "start of libraries"
-KERNEL_LOADING = "loading of kernels at their first launch"
-ONCE_PER_PROCESS = (FIRST_USE, LIBRARY_START, KERNEL_LOADING)
-"""Names of host time that a process takes once, in the order of `calls_once_per_process`."""
+ONCE = "one-time work"
+"""Name of all host time that is once."""
 
 
 @frozen
@@ -158,8 +156,7 @@ def mixed(*columns: Numbers) -> NDArray[np.int64]:
 
 def host_pieces(line: Anchors) -> HostPieces:
     """Return the host's time between anchors."""
-    once, _ = _once(line.trace)
-    boundaries = sorted_unique(host_boundaries(line.trace), once.ravel())
+    boundaries = sorted_unique(host_boundaries(line.trace), once(line.trace).parts.ravel())
     columns, owners, num_before = [], list[HostOwner](), 0
     for number, threads in enumerate(line.chains):
         time_ns = line.time_ns[line.chain == number]
@@ -189,32 +186,22 @@ def _owners(
         index = span_index(parts, time_ns[on_track])
         place[on_track[index >= 0]] = places.place[track][index[index >= 0]]
     is_op = active.op >= 0
-    once, kind_of_once = _once(trace)
-    kind = np.r_[kind_of_once, -1][span_index(once, time_ns)]
+    recurs = ~contains(once(trace).parts, time_ns)
     columns = [np.where(is_op, origin.op, -1 - place), _outermost_names(trace, active), phase]
     columns += [column * is_op for column in (origin.line, origin.module) if column.any()]
-    columns.append(kind)
-    groups = group(columns)
+    groups = group([recurs.astype(np.int64), *(np.where(recurs, column, 0) for column in columns)])
     owners = []
     for first in groups.first.tolist():
         in_phase = names[phase[first]]
-        if is_op[first]:
+        if not recurs[first]:
+            owners.append(HostOwner(ONCE, "", "", "", ""))
+        elif is_op[first]:
             op, line, module = (origin.texts[column[first]] for column in (origin.op, origin.line, origin.module))
-            name = ONCE_PER_PROCESS[kind[first]] if kind[first] >= 0 else trace.events.strings[columns[1][first]]
-            owners.append(HostOwner(name, op, in_phase, line, module))
+            owners.append(HostOwner(trace.events.strings[columns[1][first]], op, in_phase, line, module))
         else:
             between = places.places[place[first]]
             owners.append(HostOwner(between.name, "", in_phase, between.line, between.module))
     return groups.group_ids, tuple(owners)
-
-
-def _once(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
-    """Return (int64[L, 2] ns, int64[L] into ONCE_PER_PROCESS): when the process does what it does once."""
-    calls = calls_once_per_process(trace)
-    rows, kind = np.concatenate(calls), np.repeat(np.arange(len(calls)), [len(each) for each in calls])
-    order = np.argsort(trace.events.ts[rows], kind="stable")
-    parts, owner = earliest_owner(trace.events.ts[rows[order]], trace.events.end[rows[order]])
-    return parts, kind[order[owner]]
 
 
 def _outermost_names(trace: Trace, active: ActiveThread) -> NDArray[np.int64]:

@@ -24,10 +24,11 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.launch_threads import ThreadChains, thread_chains
+from traceq.facts.timeline.once import once
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.grouping import inverse
-from traceq.intervals import contains, measure_within, span_index, spans
+from traceq.intervals import contains, measure_within, span_index, spans, union
 from traceq.model import Trace
 
 __all__ = ["Play", "Replay", "replay_of"]
@@ -152,10 +153,10 @@ class Replay:
 
     @cached_property
     def without_host_time(self) -> Saving:
-        """What the mean counted step saves if its `host_time` takes no time but that in which it compiles."""
-        edges, compiles = self.graph.edges, compiling(self.trace)
+        """What the mean counted step saves if its `host_time` takes none, but for compiling and what is once."""
+        edges, stays = self.graph.edges, union(compiling(self.trace), once(self.trace).parts)
         began_ns, ended_ns = (self.time_ns[nodes[self.host_time]] for nodes in (edges.source, edges.target))
-        return self._savings([(self.host_time, measure_within(compiles, began_ns, ended_ns))])[0]
+        return self._savings([(self.host_time, measure_within(stays, began_ns, ended_ns))])[0]
 
     def with_shorter_work(self, cases: Sequence[NDArray[np.int64]]) -> list[Saving]:
         """Return what the mean counted step saves if its device work takes no longer than `cases` int64[D] ns each."""

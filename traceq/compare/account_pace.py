@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.host_line import ONCE_PER_PROCESS
+from traceq.causes.host_line import ONCE
 from traceq.compare.attribution import Account
 from traceq.frozen import frozen
 
@@ -84,7 +84,7 @@ def _is_common(change: NDArray[np.float64], ns: NDArray[np.float64]) -> bool:
 
 def _are_alike(of_a: Account, of_b: Account, num_a: int, num_b: int) -> bool:
     """Return whether both sides do the same in each step; what a process does once, or in few of them, is not that."""
-    is_work = of_a.kind == "host" and of_a.name not in ONCE_PER_PROCESS and _is_steady(of_a) and _is_steady(of_b)
+    is_work = of_a.kind == "host" and of_a.name != ONCE and _is_steady(of_a) and _is_steady(of_b)
     return is_work and of_a.num * num_b == of_b.num * num_a and of_a.ns > 0 < of_b.ns
 
 

@@ -166,6 +166,7 @@ def attributed_parts(
     actor = np.where(category == TimeCategory.TAIL, all_actors.tail, actor)
     actor = np.where(category == TimeCategory.DATALOAD_WAIT, loader, actor)
     actor = np.where(category == TimeCategory.UNRECORDED, all_actors.unrecorded, actor)
+    actor = np.where(category == TimeCategory.ONCE, all_actors.once, actor)
     actor = np.where(category == TimeCategory.COMPILING, _compilation(trace, all_actors, start_ns), actor)
     is_call = (category == TimeCategory.EXPOSED_COMM) & (owner < 0)
     actor = np.where(is_call, _open_collective(trace, all_actors, start_ns), actor)

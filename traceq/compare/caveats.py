@@ -10,7 +10,6 @@ from traceq.compare.side import Side, of_one_run
 from traceq.facts.ranks.lost_device import lost_device_caveats
 from traceq.facts.ranks.run_ranks import RunRanks
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats
-from traceq.facts.stalls.one_time_syncs import captured_words
 from traceq.model import BUILT_APART, Caveat, Run
 from traceq.runs.read import arm_failure
 from traceq.stats import Comparison
@@ -19,7 +18,6 @@ from traceq.units import Unit, format_value
 __all__ = [
     "PROFILED_STEPS",
     "arm_ended",
-    "captured_graphs",
     "lost_device",
     "not_interleaved",
     "not_paired",
@@ -148,17 +146,6 @@ def lost_device(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
 
 def _of_side(name: str, caveats: Iterable[Caveat]) -> list[Caveat]:
     return [Caveat(each.code, f"{name}: {each.text}") for each in caveats]
-
-
-def captured_graphs(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
-    """Return a caveat for each side whose counted steps capture CUDA graphs: what is paid once is in the delta."""
-    caveats = []
-    for name, side in (("A", a), ("B", b)):
-        num = max((totals.num_captured for totals in side.totals), default=0)
-        if num:
-            text = f"{name} captures {captured_words(num)} in what is compared: that, with its warm-up, is paid once"
-            caveats.append(Caveat("graph_capture", text))
-    return tuple(caveats)
 
 
 def other_step_ends(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:

@@ -23,7 +23,7 @@ from traceq.compare.thread_blocks import block_difference
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops
 from traceq.facts.events.ops_on_cpu import ALLOCATES, VIEW
-from traceq.facts.timeline.cold_start import cold_ns, cold_share
+from traceq.facts.stalls.lost_once import lost_once_ns, lost_once_share
 from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
 from traceq.facts.timeline.phases import COMPILING, phases
 from traceq.model import Caveat, Run, Trace, WallTime
@@ -136,10 +136,10 @@ def cold_start_words(a: Side, b: Side, names: tuple[str, str], traced: Traced | 
     if not (a.run.traces and b.run.traces):
         return ()
     traces = [side.first_trace() if traced is None else side.trace_or_first(traced.rank) for side in (a, b)]
-    if max(map(cold_share, traces)) < _COLD:
+    if max(map(lost_once_share, traces)) < _COLD:
         return ()
     took = " and ".join(
-        f"{format_value(cold_ns(trace), Unit.NS)} in {name}" for trace, name in zip(traces, names, strict=True)
+        f"{format_value(lost_once_ns(trace), Unit.NS)} in {name}" for trace, name in zip(traces, names, strict=True)
     )
     of_rank = f" of rank {traces[0].rank}" if min(len(side.run.ranks) for side in (a, b)) > 1 else ""
     once = f"What is compared{of_rank} holds a cold start, once per process"

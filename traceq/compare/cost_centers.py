@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.causes.host_line import ONCE
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.communication_kernels import is_communication
@@ -53,6 +54,7 @@ _RESIDUAL = (
     (_HOST, "data loader"),
     (_KERNEL, "work that the trace does not show"),
     (_COLLECTIVE, "barrier"),
+    (_HOST, ONCE),
 )
 _START = "start of the loader's workers"
 _COMPILATION = "torch.compile"
@@ -117,6 +119,11 @@ class Actors:
     def barrier(self) -> int:
         """Actor of the time in a barrier, which moves no data and is no collective of the tables."""
         return self.first_residual + 4
+
+    @property
+    def once(self) -> int:
+        """Actor of the time that is once."""
+        return self.first_residual + 5
 
     @property
     def python(self) -> int:

@@ -14,7 +14,6 @@ from traceq.compare.busy_machine import busy_machine_words
 from traceq.compare.cause_sentences import alone_text, cause_words, is_jitter
 from traceq.compare.caveats import (
     arm_ended,
-    captured_graphs,
     lost_device,
     other_loader,
     other_step_ends,
@@ -208,7 +207,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     a_name, b_name = side_names(a, b)
     cpu = compare_cpu(a, b, comparability, threshold_pct, samples)
     of_verdict = (*(comparison.caveats if comparison else ()), *separate_builds(a, b, comparison, cpu))
-    of_ranks = (each for note in (lost_device, unrecorded_work, captured_graphs) for each in note(a.ranks, b.ranks))
+    of_ranks = (each for note in (lost_device, unrecorded_work) for each in note(a.ranks, b.ranks))
     of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *other_step_ends(a.ranks, b.ranks), *confounders(a, b))
     diff = Diff(
         a=_source(a),
@@ -259,8 +258,7 @@ def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_o
         pace=no_change or (_WITH_COLD_START if cold_start and not is_unprofiled else ""),
         alone=alone_text((diff.a_name, diff.b_name), diff.causes, diff.traced) if diff.traced else "",
     )
-    notes = (captured_graphs,) if is_unprofiled else (captured_graphs, other_step_ends)
-    limits = (f"{each.text}." for note in notes for each in note(a.ranks, b.ranks))
+    limits = () if is_unprofiled else tuple(f"{each.text}." for each in other_step_ends(a.ranks, b.ranks))
     return (
         lead,
         *limits,

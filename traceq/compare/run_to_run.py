@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.host_line import ONCE_PER_PROCESS
+from traceq.causes.host_line import ONCE
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.labels import Label
 from traceq.compare.result import REPLACED_BY
@@ -34,7 +34,7 @@ def comparable(parts: Contributions) -> NDArray[np.bool_]:
 
 def _is_work(label: Label) -> bool:
     """Return whether what a label counts is work of each step, and the same on both sides."""
-    return label.kind != "residual" and label.name not in ONCE_PER_PROCESS and REPLACED_BY not in label.name
+    return label.kind != "residual" and label.name != ONCE and REPLACED_BY not in label.name
 
 
 def pace(

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from traceq.causes.replay import replay_of
 from traceq.compare.result import SideReplay
 from traceq.facts.events.device_work import lacks_host_ops
-from traceq.facts.stalls.graph_capture_times import capturing_ns
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
@@ -58,11 +57,10 @@ def _replayed(trace: Trace, is_one_sided: NDArray[np.bool_]) -> SideReplay:
     inside = span_index(counted, syncs(trace).start) >= 0
     removed = np.r_[is_one_sided, False][waits.call][None]
     (of_syncs,), of_host = replay.saved_per_step(removed, everywhere=True), replay.without_host_time
-    once_ns = round(capturing_ns(trace))  # no step has it again
     return SideReplay(
         num_syncs=int((is_one_sided & inside).sum()) / len(counted),
         syncs_ns=of_syncs.least_ns,
         syncs_most_ns=of_syncs.most_ns,
-        host_ns=max(of_host.least_ns - once_ns, 0),
-        host_most_ns=max(of_host.most_ns - once_ns, 0),
+        host_ns=of_host.least_ns,
+        host_most_ns=of_host.most_ns,
     )

@@ -161,7 +161,7 @@ def gainer_words(sheet: Sheet) -> str:
 
 def gain_words(sheet: Sheet, finding: Finding) -> tuple[str, str]:
     """Return what a step gains, and which part of it that is: `4.6 to 8.5 ms`, `10 to 19 %`; "" where unknown."""
-    step_ns = sheet.source.traced.mean_ns if sheet.source.traced else 0.0
+    step_ns = sheet.recurring_ns
     if (gain := sheet.gain(finding)) is None:
         return "", ""
     least_ns, most_ns = gain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -13,12 +12,12 @@ from traceq.errors import UsageFault
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.kernel_names import short_kernel
-from traceq.facts.events.name_patterns import matching, unique_names
+from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.once_per_process import calls_once_per_process
 from traceq.facts.events.ops_on_cpu import ops_on_cpu
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.launch_threads import thread_chains
+from traceq.facts.timeline.once import once
 from traceq.frozen import frozen
 from traceq.intervals import Spans, intersect, sorted_unique, spans, subtract, union
 from traceq.model import Category, Trace
@@ -34,7 +33,6 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _NEVER = -(2**60)
-_SETUP = re.compile(r"^((Activity )?Buffer Request|Runtime Triggered Module Loading|Lazy Function Loading)$")
 _NO_COLLECTIVE = "no collective is recorded in these steps"
 
 
@@ -216,20 +214,11 @@ class NoLaunchLatency(RankIntervention):
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         launch, view = part.launch[part.counted[part.launch]], weights.edges
         view[launch] = np.minimum(view[launch], 0)
-        stays = np.concatenate([*calls_once_per_process(part.trace), ops_on_cpu(part.trace)])
-        kept = [union(each, _setup(part.trace)) for each in by_chain(part.trace, stays)]
+        kept = [union(each, once(part.trace).parts) for each in by_chain(part.trace, ops_on_cpu(part.trace))]
         times = [part.counted_windows] * len(kept) if most else by_chain(part.trace, _launches(part.trace))
         weights.scale_host(
             [intersect(subtract(*each), part.counted_windows) for each in zip(times, kept, strict=True)], 0
         )
-
-
-def _setup(trace: Trace) -> Spans:
-    """Return when a call of the host waits for the profiler to begin, or for code to load; not whose call it is."""
-    events = trace.events
-    rows = events.rows(Category.OVERHEAD)
-    rows = rows[matching(events, rows, _SETUP)]
-    return spans(events.ts[rows], events.end[rows])
 
 
 def _launches(trace: Trace) -> Ints:

@@ -6,7 +6,7 @@ import pytest
 from builder import Event, build, call, kernel, launch, op, step
 
 from traceq.analysis.registry import analyze
-from traceq.facts.stalls.one_time_syncs import allocates_once, is_in_graph_capture, num_captured_graphs
+from traceq.facts.stalls.one_time_syncs import allocates_once, is_in_graph_capture
 from traceq.facts.stalls.syncs import syncs
 from traceq.model import Run, Trace
 
@@ -47,14 +47,6 @@ def test_a_sync_beside_a_capture_is_one_of_a_warm_up() -> None:
         "; a CUDA graph is captured there, which happens once for each shape: trace steps after a warm-up"
     )
     assert "captures" not in second
-
-
-def test_steps_that_capture_graphs_say_so() -> None:
-    later = build(step(0, 10), call("cudaStreamBeginCapture", 50, 2), launch(2, 2, 1), kernel("a", 5, 4, 1))
-    assert [num_captured_graphs(trace) for trace in (capturing(), later)] == [1, 0]
-    (note,) = (each for each in analyze(Run("", (capturing(),)), "coverage").caveats if each.code == "graph_capture")
-    assert note.text.startswith("the counted steps capture a CUDA graph: ")
-    assert not any(each.code == "graph_capture" for each in analyze(Run("", (later,)), "coverage").caveats)
 
 
 def test_a_capture_on_another_thread_is_none_of_this_one() -> None:

@@ -240,7 +240,9 @@ def test_a_collective_that_is_not_predicted_and_a_cold_start_are_led_to() -> Non
     place = place_of_finding(shown, finding)
     assert place is not None
     assert place.start_ns + shown[0].zero_ns == 250_000 + 1_000_000 * shown[0].step
-    cold = build(step(0, 200_000), op("aten::zeros", 10, 150_000), launch(20, 90, 1), kernel("fill", 150_020, 9, 1))
+    cold = build(
+        step(0, 200_000), op("aten::zeros", 10, 150_000), launch(20, 149_990, 1), kernel("fill", 150_020, 9, 1)
+    )
     shown = run_timeline(Run("run", (cold,)), {0: "rank 0"}).shown
     place = place_of_finding(shown, Finding("cold_start", "high", "", 1))
     assert place is not None

@@ -17,8 +17,8 @@ from .phases import Phases
 from .reader import Event, Trace, read
 from .spans import Span, clip, inside, measure, union
 from .steps import windows
-from .syncs import Sync, find_syncs, starts_a_library
-from .unrecorded import first_use, gaps, opening
+from .syncs import Sync, find_syncs
+from .unrecorded import gaps, opening
 
 __all__ = ["finding_times"]
 
@@ -55,7 +55,6 @@ def finding_times(path: Path | str) -> dict[str, float]:
         times[code] = total(piece for piece in parts if piece.category == category)
     times |= {f"host_op {name}": ns for name, ns in self_times(trace, counted).items()}
     chosen = [index for index, step in enumerate(steps) if not step["partial"]] or range(len(steps))
-    times["graph_capture"] = capturing(trace, [trace.host_steps[index][1:] for index in chosen])
     times["starved"] = starved(
         trace, parts if trace.host_steps[0][0] != "whole trace" else between_batches(trace, parts)
     )
@@ -66,7 +65,6 @@ def finding_times(path: Path | str) -> dict[str, float]:
     short = short_gaps(every, syncs, counted)
     times["launch_bound"] = sum(end - start for start, end in short)
     times["host_round_trips"] = host_round_trips(trace, short)
-    times["cold_start"] = cold_start(trace, steps) * len(counted)  # of the whole trace
     times["long_backward"] = long_backward(parts)
     times["metric_gathers"] = carrying(trace, parts, "float", 2)
     times["token_counts"] = carrying(trace, parts, "long int", 1)
@@ -90,17 +88,6 @@ def self_times(trace: Trace, counted: list[Span]) -> dict[str, int]:
             if any(start <= row.start < end for start, end in counted):
                 times[row.name] = times.get(row.name, 0) + self_ns[row.row]
     return times
-
-
-def capturing(trace: Trace, within: list[Span]) -> int:
-    """The time from each call that begins to capture a graph to the next of its thread that ends that."""
-    calls = [event for event in trace.events if event.cat == "runtime"]
-    captures = []
-    for begin in (call for call in calls if "StreamBeginCapture" in call.name):
-        later = (call for call in calls if call.thread == begin.thread and call.start >= begin.start)
-        ends = [call.start for call in later if "StreamEndCapture" in call.name]
-        captures += [(begin.start, min(ends))] if ends else []
-    return sum(measure(clip(union(captures), start, end)) for start, end in within)
 
 
 def counted_windows(steps: list[dict[str, Any]]) -> list[Span]:
@@ -197,28 +184,6 @@ def host_round_trips(trace: Trace, gaps: list[Span]) -> int:
         around += [ops[thread].innermost(instant) for thread, instant in begins if thread in ops]
     copying = union([(op.start, op.end) for op in around if op])
     return sum(measure(clip(copying, start, end)) for start, end in gaps)
-
-
-def cold_start(trace: Trace, steps: list[dict[str, Any]]) -> int:
-    """The op of 100 ms with the first call of the runtime, and launches of a kernel's first run that last very long."""
-    calls = sorted(trace.launches.values(), key=lambda call: call.start)
-    kernels = [op for op in trace.device_ops if op.cat == "kernel" and op.row in trace.launches]
-    durations = sorted(trace.launches[op.row].end - trace.launches[op.row].start for op in kernels)
-    if not calls or not kernels:
-        return 0
-    begun = ns = 0
-    if outer := first_use(trace, gaps(trace)):
-        begun = outer.end
-        ns += outer.end - outer.start
-    median, seen = durations[len(durations) // 2], set[str]()
-    for op in sorted(kernels, key=lambda op: trace.launches[op.row].start):
-        call = trace.launches[op.row]
-        took, is_first = call.end - call.start, op.name not in seen and call.start >= begun
-        seen.add(op.name)
-        if is_first and took > max(1_000_000, 50 * median) and re.match(r"(cuda|hip|cu)(Ext|Module)?Launch", call.name):
-            ns += took
-    starting = (event for event in trace.events if event.cat == "runtime" and starts_a_library(event, trace))
-    return ns + sum(each.end - each.start for each in starting if each.start >= begun)
 
 
 def long_backward(parts: list[Piece]) -> int:

@@ -15,7 +15,15 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans, sorted_unique, span_index
 from traceq.model import Category, Trace
 
-__all__ = ["Captures", "GraphReplays", "capture_spans", "captures", "graph_replays", "nodes_of_replays"]
+__all__ = [
+    "Captures",
+    "GraphReplays",
+    "capture_spans",
+    "captures",
+    "capturing_calls",
+    "graph_replays",
+    "nodes_of_replays",
+]
 
 _REPLAY = re.compile(r"GraphLaunch")
 _BEGIN, _END = (re.compile(rf"^(cuda|hip|cu)Stream{word}Capture") for word in ("Begin", "End"))
@@ -100,6 +108,12 @@ def nodes_of_replays(trace: Trace, replayed: NDArray[np.bool_], recorded: Captur
         is_linked = np.repeat(graph >= 0, replays.size)
         result[replays.work[is_linked]] = recorded.rows[nodes[is_linked]]
     return result
+
+
+def capturing_calls(trace: Trace) -> NDArray[np.int64]:
+    """Return the rows of calls that begin to capture a graph."""
+    calls = trace.events.rows(Category.RUNTIME)
+    return calls[matching(trace.events, calls, _BEGIN)]
 
 
 @once_per_trace

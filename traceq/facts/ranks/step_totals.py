@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.unrecorded_share import unrecorded_share
-from traceq.facts.stalls.one_time_syncs import num_captured_graphs
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
@@ -17,15 +16,13 @@ __all__ = ["StepTotals", "step_totals"]
 class StepTotals:
     """Number of a rank's counted steps, their ns, and those of exposed communication.
 
-    `unrecorded_share` is the part of the trace in which the device does work that the trace does not show;
-    `num_captured` is how many CUDA graphs these steps capture.
+    `unrecorded_share` is the part of the trace in which the device does work that the trace does not show.
     """
 
     num: int
     ns: int
     exposed_ns: int
     unrecorded_share: float
-    num_captured: int
 
 
 @once_per_trace
@@ -38,5 +35,4 @@ def step_totals(trace: Trace) -> StepTotals:
         ns=int((windows[:, 1] - windows[:, 0]).sum()),
         exposed_ns=int(pieces.ns[is_exposed].sum()),
         unrecorded_share=unrecorded_share(trace),
-        num_captured=num_captured_graphs(trace),
     )

@@ -43,6 +43,7 @@ class IdleCause(IntEnum):
     SPIN_WAIT = 7
     HOST = 8
     COMPILING = 9
+    ONCE = 10
 
 
 _CAUSE = {
@@ -55,6 +56,7 @@ _CAUSE = {
     TimeCategory.PYTHON: IdleCause.PYTHON,
     TimeCategory.SPIN_WAIT: IdleCause.SPIN_WAIT,
     TimeCategory.COMPILING: IdleCause.COMPILING,
+    TimeCategory.ONCE: IdleCause.ONCE,
 }
 
 
@@ -91,9 +93,9 @@ def idleness(trace: Trace) -> Idleness:
     cause[host[contains(loader_waits(trace), time_ns[host])]] = IdleCause.DATA_LOADER
     labels = HostLabels(trace)
     name, line = np.zeros(len(parts), np.int32), np.zeros(len(parts), np.int32)
-    host = np.flatnonzero((cause == IdleCause.HOST_OP) | (cause == IdleCause.PYTHON))
+    host = np.flatnonzero(np.isin(cause, (IdleCause.HOST_OP, IdleCause.PYTHON, IdleCause.ONCE)))
     name[host], line[host] = labels.on_host(active.take(host))
-    without_op = host[name[host] == 0]
+    without_op = host[(name[host] == 0) & (cause[host] != IdleCause.ONCE)]
     cause[without_op] = IdleCause.HOST if lacks_host_ops(trace) else IdleCause.PYTHON
     name[without_op] = labels.around(active.track[without_op], time_ns[without_op])
     outside = np.flatnonzero(np.isin(cause, (IdleCause.DATA_LOADER, IdleCause.COMPILING)))
@@ -117,7 +119,7 @@ def _idle_pieces(trace: Trace) -> NDArray[np.int64]:
     categories = (
         (*IDLE, TimeCategory.SPIN_WAIT)
         if len(device_work(trace))
-        else (TimeCategory.DATALOAD_WAIT, TimeCategory.PYTHON)
+        else (TimeCategory.DATALOAD_WAIT, TimeCategory.PYTHON, TimeCategory.ONCE)
     )
     return np.flatnonzero(activity(trace).among(*categories) & in_counted_steps(trace))
 

@@ -8,31 +8,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.first_device_use import first_device_use
-from traceq.facts.events.graph_replays import capture_spans
+from traceq.facts.events.graph_replays import capture_spans, capturing_calls
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.starting_calls import first_device_use
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
+from traceq.facts.timeline.once import FILLED
 from traceq.facts.timeline.steps import extent, steps
 from traceq.intervals import contains, sorted_unique, span_index, spans
-from traceq.model import Category, Trace
+from traceq.model import Trace
 
 __all__ = [
-    "FILLED",
     "allocates_once",
-    "captured_words",
-    "capturing_calls",
     "is_around_all_launches",
     "is_in_graph_capture",
-    "num_captured_graphs",
     "num_returned_before",
     "returns_memory",
 ]
 
-_CAPTURE = re.compile(r"^(cuda|hip|cu)StreamBeginCapture")
-FILLED = 2
-"""Launches by which torch prepares a capture: it fills the seed and the offset of its random numbers."""
 _FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 
 
@@ -72,17 +66,6 @@ def _is_in_or_before_capture(trace: Trace, begins: NDArray[np.int64]) -> NDArray
     return captures
 
 
-def num_captured_graphs(trace: Trace) -> int:
-    """Return how many CUDA graphs the counted steps capture."""
-    all_steps = steps(trace)
-    return int((span_index(all_steps.host[all_steps.counted], trace.events.ts[capturing_calls(trace)]) >= 0).sum())
-
-
-def captured_words(num: int) -> str:
-    """Return `a CUDA graph`, `3 CUDA graphs`."""
-    return "a CUDA graph" if num == 1 else f"{num:,} CUDA graphs"
-
-
 def is_around_all_launches(trace: Trace) -> NDArray[np.bool_]:
     """Return bool[S]: device synchronizes before the first or after the last launch of the trace.
 
@@ -94,12 +77,6 @@ def is_around_all_launches(trace: Trace) -> NDArray[np.bool_]:
         return np.zeros(len(waits), np.bool_)
     outside = (waits.start < launched.min()) | (waits.start > launched.max())
     return np.asarray((waits.kind == SyncKind.DEVICE) & outside)
-
-
-def capturing_calls(trace: Trace) -> NDArray[np.int64]:
-    """Return the rows of calls that begin to capture a graph."""
-    calls = trace.events.rows(Category.RUNTIME)
-    return calls[matching(trace.events, calls, _CAPTURE)]
 
 
 def allocates_once(trace: Trace) -> str:

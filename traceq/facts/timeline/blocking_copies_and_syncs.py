@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.copies import PAGEABLE_COPY, TO_DEVICE, TO_HOST, WITHIN_DEVICE
 from traceq.facts.events.device_work import DeviceWork, device_work
-from traceq.facts.events.library_loading import library_loading_calls
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.profiler_sessions import session_gaps
+from traceq.facts.events.starting_calls import library_loading_calls
 from traceq.facts.events.sync_rows import recorded_events, synced_stream
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps

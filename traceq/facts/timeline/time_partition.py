@@ -30,6 +30,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, blocking_calls
 from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.data_loading import loader_waits
+from traceq.facts.timeline.once import once
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track, steps
 from traceq.facts.timeline.unrecorded_backward import unrecorded_backward
@@ -80,6 +81,7 @@ class TimeCategory(IntEnum):
     UNRECORDED = 11
     SPIN_WAIT = 12
     COMPILING = 13
+    ONCE = 14
 
 
 BUSY = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_COMM, TimeCategory.EXPOSED_MEMCPY)
@@ -90,6 +92,7 @@ IDLE = (
     TimeCategory.ALLOC_WAIT,
     TimeCategory.HOST_BOUND,
     TimeCategory.COMPILING,
+    TimeCategory.ONCE,
     TimeCategory.LAUNCH_LATENCY,
     TimeCategory.TAIL,
 )
@@ -185,7 +188,8 @@ def _device_activity(trace: Trace) -> Activity:
     launch_ends = trace.events.end[work.call[work.linked]]
     opening = _opening(trace, work)
     ends = calls.start, calls.end, labels.main.parts.ravel(), unrecorded(trace).ravel(), opening.since
-    pieces = _pieces(trace, work.start, work.end, launch_ends, compiling(trace).ravel(), *ends)
+    only_once = once(trace).parts
+    pieces = _pieces(trace, work.start, work.end, launch_ends, compiling(trace).ravel(), only_once.ravel(), *ends)
     start = pieces[:, 0]
     category, owner = np.full(len(start), -1, np.int8), np.full(len(start), -1, np.int32)
     call = owner.copy()
@@ -206,6 +210,8 @@ def _device_activity(trace: Trace) -> Activity:
     category[idle], owner[idle], call[idle] = _idle_activity(trace, work, calls, opening, start[idle])
     unlaunched = idle[np.isin(category[idle], (TimeCategory.HOST_BOUND, TimeCategory.TAIL))]
     category[unlaunched[contains(compiling(trace), start[unlaunched])]] = TimeCategory.COMPILING
+    unlaunched = unlaunched[category[unlaunched] != TimeCategory.COMPILING]
+    category[unlaunched[contains(only_once, start[unlaunched])]] = TimeCategory.ONCE
     hidden = idle[contains(unrecorded(trace), start[idle])]
     category[hidden], call[hidden] = TimeCategory.UNRECORDED, -1
     by_work = np.isin(category, (*BUSY, TimeCategory.SPIN_WAIT, TimeCategory.LAUNCH_LATENCY))
@@ -311,6 +317,7 @@ def _cpu_activity(trace: Trace) -> Activity:
         (TimeCategory.CPU_COMPUTE, spans(events.ts[compute], events.end[compute])),
         (TimeCategory.EXPOSED_COMM, communicating),
         (TimeCategory.CPU_COMPUTE, spans(events.ts[in_node], events.end[in_node])),
+        (TimeCategory.ONCE, subtract(once(trace).parts, communicating)),
         (TimeCategory.COMPILING, subtract(compiling(trace), communicating)),  # the highest priority comes last
     )
     pieces = _pieces(trace, phases(trace).main.parts.ravel(), *(layer.ravel() for _, layer in layers))

@@ -15,7 +15,6 @@ from traceq.facts.comm.collective_roles import ROLES
 from traceq.facts.comm.parallelism import issued_calls
 from traceq.facts.comm.predictions import UNEXPLAINED, checks
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.once_per_process import calls_once_per_process
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import TimeCategory, activity
@@ -35,6 +34,7 @@ _CATEGORIES = {
     "launch_bound": TimeCategory.HOST_BOUND,
     "host_round_trips": TimeCategory.HOST_BOUND,
     "recompiles": TimeCategory.COMPILING,
+    "cold_start": TimeCategory.ONCE,
 }
 """Category of time that a finding is about, by its code."""
 _OF_A_RANK = ("straggler", "late_ranks")
@@ -92,8 +92,6 @@ def place_of_finding(shown: Iterable[ShownTrace], finding: Finding) -> Place | N
     shown = tuple(shown)
     if finding.code == "strategy":
         return _largest(_first_unexplained(each) for each in shown if f"rank {each.trace.rank}" == finding.key)
-    if finding.code == "cold_start":
-        return _largest(_longest(each, np.concatenate(calls_once_per_process(each.trace))) for each in shown)
     if finding.code in _OF_A_RANK:
         return _step_of_rank(shown, finding.key)
     if finding.code == "below_roof":
@@ -137,12 +135,6 @@ def _first_unexplained(shown: ShownTrace) -> tuple[int, Place] | None:
     issued, events = issued_calls(shown.trace), shown.trace.events
     rows = issued.calls.issued[issued.of(*map(ROLES.index, roles))]
     return _spans_at(shown, np.column_stack([events.ts[rows], events.end[rows]]), -events.ts[rows])
-
-
-def _longest(shown: ShownTrace, rows: NDArray[np.int64]) -> tuple[int, Place] | None:
-    """Return the longest of some events."""
-    events = shown.trace.events
-    return _spans_at(shown, np.column_stack([events.ts[rows], events.end[rows]]), events.dur[rows])
 
 
 def place_of_cause(shown: Iterable[ShownTrace], cause: Cause) -> Place | None:

@@ -1,13 +1,50 @@
-"""What of the host's time a CUDA graph takes once, and what a finding says about it. Times in us."""
+"""What of the host's time is once: first calls of ops, captures of CUDA graphs. Times in us."""
 
 from __future__ import annotations
 
 import pytest
 from builder import Event, build, call, kernel, launch, op, step
 
-from traceq.analysis.registry import analyze
-from traceq.facts.stalls.graph_capture_times import graph_capture_times
-from traceq.model import Run, Trace
+from traceq.facts.timeline.once import capture_times, first_calls
+from traceq.model import Trace
+
+
+def convolutions(first_us: float, *later_us: float) -> list[Event]:
+    """Convolutions one after the other, each inside another op, with 10 us in between."""
+    rows, start = list[Event](), 0.0
+    for us in (first_us, *later_us):
+        rows += [op("aten::conv2d", start, us), op("aten::cudnn_convolution", start + 0.01 * us, 0.98 * us)]
+        rows += [launch(start + 0.9 * us, 1, len(rows)), kernel("conv", start + us, 5, len(rows))]
+        start += us + 10
+    return rows
+
+
+def names(trace: Trace) -> list[str]:
+    return [trace.events.strings[name] for name in trace.events.name[first_calls(trace)].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("us", "is_slow"),
+    [
+        ((5000, 90, 100, 110, 2000), True),
+        ((5000, 90, 100, 110, 2600), False),  # that recurs
+        ((5000, 90, 100, 110), True),
+        ((5000, 90, 600), False),
+        ((5000, 600, 600, 600, 600), False),
+        ((900, 10, 10, 10, 10), False),
+        ((100, 5000, 100, 100, 100, 100), False),  # not the first, and not a hundred times
+        ((100, 15000, 100, 100, 100, 100), True),  # compiled for what the first call saw
+        ((100, 15000, 100, 100, 100), False),
+        ((100, 100, 15000, 100, 100, 100, 100), True),
+        ((100, 100, 100, 15000, 100, 100, 100, 100), False),
+    ],
+)
+def test_a_first_call_is_slow_beside_the_median_of_later_ones(us: tuple[float, ...], is_slow: bool) -> None:
+    assert names(build(*convolutions(*us))) == ["aten::conv2d", "aten::cudnn_convolution"] * is_slow
+
+
+def test_both_of_two_slow_calls_are_slow() -> None:
+    assert names(build(*convolutions(5000, 15000, *[100] * 9))) == ["aten::conv2d", "aten::cudnn_convolution"] * 2
 
 
 def compiled(*around: Event, begin: int = 200) -> Trace:
@@ -29,7 +66,7 @@ def compiled(*around: Event, begin: int = 200) -> Trace:
 
 
 def us(trace: Trace) -> list[list[float]]:
-    return (graph_capture_times(trace) / 1000).tolist()
+    return (capture_times(trace) / 1000).tolist()
 
 
 def filling(num: int) -> list[Event]:
@@ -52,12 +89,3 @@ def test_without_an_op_of_its_thread_only_the_capture_is_known(around: list[Even
     """The host may do anything before it, such as wait for requests."""
     assert us(compiled(*around)) == [[200, 250]]
     assert us(build(step(0, 10), op("aten::mm", 1, 5))) == []
-
-
-def test_what_is_captured_once_is_not_in_what_a_faster_host_saves() -> None:
-    """By replay a host that takes no time saves 794, of which 220 are in the op from its begin to the replay."""
-    run = Run("", (compiled(op("Torch-Compiled Region", 50, 300)),))
-    assert analyze(run, "replay").tables[0].to_dicts()[-1]["saved_ns"] == 794_000
-    (text,) = (each.text for each in analyze(run, "partition").findings if each.code == "host_bound")
-    assert "; for 220 us of it the host prepares and captures a CUDA graph, once: trace later steps; beyond" in text
-    assert "; beyond that a host that takes no time saves 574 us (replay" in text

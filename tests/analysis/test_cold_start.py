@@ -1,0 +1,198 @@
+"""What is once in the steps, as a finding of its own, and what is said of the time without it. Times in us."""
+
+from __future__ import annotations
+
+import pytest
+from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step, table
+
+from traceq.analysis.registry import analyze, sheet
+from traceq.facts.events.starting_calls import kernel_loading_calls, library_loading_calls
+from traceq.model import Run, Trace
+from traceq.report import Finding
+
+
+def cold_starts(trace: Trace) -> list[Finding]:
+    return [each for each in analyze(Run("", (trace,)), "partition").findings if each.code == "cold_start"]
+
+
+def cold(first_use_ms: float, load_ms: float) -> Trace:
+    """A step of which the first op starts the device, and the last of 60 launches loads its kernel, if that is long."""
+    start = 1_000 * first_use_ms
+    rows = [op("aten::zeros", 1, start), call("cudaMalloc", start - 1, 1)]
+    for n in range(60):
+        begin, dur = start + 10 + 10 * n, 3 if n < 59 else 1_000 * load_ms
+        rows += [op("aten::add", begin, dur + 2), launch(begin + 1, dur, n + 1)]
+        rows += [kernel("add" if n < 59 else "gemm", begin + dur + 5, 2, n + 1)]
+    return build(step(0, start + 1_000 * load_ms + 700), *rows)
+
+
+def test_starting_the_device_and_loading_kernels_is_a_cold_start() -> None:
+    trace = cold(400, 80)
+    events = trace.events
+    assert [events.strings[events.name[row]] for row in kernel_loading_calls(trace)] == ["cudaLaunchKernel"]
+    (finding,) = cold_starts(trace)
+    assert finding.ns == pytest.approx(480_000_000, rel=1e-4)
+    assert "first use of the device (aten::zeros) takes 400 ms" in finding.text
+    assert finding.text.endswith("trace steps after a warm-up (in this one traced step)")
+    assert cold_starts(cold(90, 0.9)) == []
+    assert [each.ns for each in cold_starts(cold(90, 80))] == [pytest.approx(80_000_000, rel=1e-4)]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        (call("cudaMemcpyAsync", 5, 20, 90), call("cudaStreamSynchronize", 30, 249_960)),
+        (call("cudaMemcpyAsync", 5, 249_980, 90),),
+        (call("cudaStreamIsCapturing", 3, 1), call("cudaMemcpyAsync", 5, 249_980, 90)),
+    ],
+    ids=["synchronize", "copy", "copy after a question"],
+)
+def test_a_trace_that_begins_while_its_device_is_behind_has_no_cold_start(calls: tuple[Event, ...]) -> None:
+    """Its first op waits 250 ms for work that was launched before, and copies a number to the host."""
+    rows = [op("aten::item", 1, 250_000), *calls, memcpy("DtoH (Device -> Pageable)", 249_900, 3, 90)]
+    for n in range(60):
+        begin = 250_020 + 10 * n
+        rows += [op("aten::mul", begin, 5), launch(begin + 1, 3, n + 2), kernel("mul", begin + 6, 2, n + 2)]
+    assert cold_starts(build(*rows)) == []
+
+
+def test_a_cold_start_does_not_hide_that_the_rest_waits_for_the_host() -> None:
+    """Four kernels of 2,000 us after a start of 200 ms, each of them after 30 ms of preparation."""
+    rows = [op("aten::zeros", 1, 200_000), call("cudaMalloc", 199_000, 1)]
+    for n in range(4):
+        begin = 200_010 + 32_000 * n
+        rows += [op("aten::prepare", begin, 30_000), launch(begin + 29_000, 5, n + 1)]
+        rows += [kernel("gemm", begin + 30_000, 2_000, n + 1)]
+    (start, rest) = analyze(Run("", (build(step(0, 330_000), *rows),)), "partition").findings
+    assert (start.code, rest.code) == ("cold_start", "host_bound")
+    assert "after it the device is busy for 6.2 % of 130 ms" in start.text
+    assert "(89.3 %)" in rest.text
+
+
+def test_a_kernel_that_is_loaded_within_the_first_use_is_part_of_it() -> None:
+    """Its time is not told twice: a cold start is no longer than the trace."""
+    rows = [op("aten::add_", 1, 150_000), launch(50_000, 100_000, 1), kernel("add", 150_005, 2, 1)]
+    for n in range(60):
+        begin = 150_020 + 10 * n
+        rows += [op("aten::mul", begin, 5), launch(begin + 1, 3, n + 2), kernel("mul", begin + 6, 2, n + 2)]
+    (finding,) = cold_starts(build(step(0, 151_000), *rows))
+    assert finding.ns == pytest.approx(150_000_000, rel=1e-4)
+    assert "loading" not in finding.text
+
+
+def test_what_a_process_does_once_explains_a_long_backward() -> None:
+    rows = [annotation("forward", 0, 1_000), annotation("backward", 1_000, 9_300)]
+    for n in range(60):
+        dur = 9_000 if n == 30 else 3
+        begin = 10 + 20 * n + (9_000 if n > 30 else 0)
+        rows += [launch(begin, dur, n + 1), kernel("b" if n == 30 else "a", begin + dur + 5, 2, n + 1)]
+    codes = {finding.code for finding in sheet(Run("", (build(step(0, 10_300), *rows),))).findings}
+    assert "cold_start" in codes
+    assert "long_backward" not in codes
+
+
+def test_a_cold_start_names_the_steps_that_have_it() -> None:
+    rows = [op("aten::zeros", 1, 400_000), call("cudaMalloc", 399_999, 1)]
+    for n in range(3):
+        start = 401_000 + 1_000 * n
+        rows += [step(0 if n == 0 else start, start + 1_000 if n == 0 else 1_000, n)]
+        rows += [launch(start + 10, 2, n + 1), kernel("add", start + 20, 980, n + 1)]
+    (finding,) = cold_starts(build(*rows))
+    assert finding.text.startswith("cold start, 400 ms once per process, all of it in 1 of 3 traced steps: the first")
+    assert "these 3 traced steps" not in finding.text
+
+
+def test_a_library_that_starts_by_a_free_is_a_cold_start_and_no_allocation() -> None:
+    """CuDNN and cuBLAS free nothing at first; an allocator that frees because it must waits for the device first."""
+
+    def freeing(first_kernel_us: float) -> Trace:
+        rows = [op("aten::add", 1, 30), launch(2, 3, 1), kernel("add", 6, first_kernel_us, 1)]
+        rows += [op("aten::cudnn_convolution", 100, 400_200), call("cudaFree", 150, 400_000)]
+        return build(step(0, 400_500), *rows, launch(400_200, 5, 2), kernel("conv", 400_210, 10, 2))
+
+    starts, waits = freeing(20), freeing(300_000)
+    (finding,) = cold_starts(starts)
+    assert finding.ns == pytest.approx(400_000_000, rel=1e-3)
+    assert "starting libraries (cudaFree) 400 ms" in finding.text
+    assert table(starts, "syncs") == []
+    assert cold_starts(waits) == []
+    assert [(row["kind"], row["blocked_ns"]) for row in table(waits, "syncs")] == [("alloc", 400_000_000)]
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([("cudaFree", 12_000), ("cudaFree", 80_000), ("cudaDeviceGetAttribute", 1)], 92_000_000),
+        ([("cudaFree", 80_000), ("cudaMalloc", 1), ("cudaDeviceGetAttribute", 1)], 0),
+        ([("cudaFree", 900), ("cudaDeviceGetAttribute", 1)], 0),
+    ],
+)
+def test_a_short_free_starts_a_library_where_its_op_then_asks_what_the_device_can_do(
+    calls: list[tuple[str, int]], expected: int
+) -> None:
+    """An allocator that frees memory allocates next; after a free of less than 1 ms nothing was loaded."""
+
+    def freeing(op_us: int) -> Trace:
+        rows = [op("aten::add", 1, 30), launch(2, 3, 1), kernel("add", 6, 20, 1), op("aten::addmm", 100, op_us)]
+        now = 110
+        for name, took in calls:
+            rows.append(call(name, now, took))
+            now += took + 5
+        return build(step(0, 100_000), *rows, launch(now, 5, 2), kernel("gemm", now + 10, 10, 2))
+
+    inside, before_the_op_ends = freeing(99_000), freeing(20)
+    assert int(inside.events.dur[library_loading_calls(inside)].sum()) == expected
+    assert len(library_loading_calls(before_the_op_ends)) == 0
+    frees = sum(name != "cudaDeviceGetAttribute" for name, _ in calls)
+    assert sum(row["num"] for row in table(inside, "syncs")) == (0 if expected else frees)
+
+
+@pytest.mark.parametrize(("took_us", "expected"), [(200_000, 500_000_000), (90_000, 300_000_000)])
+def test_a_library_that_starts_by_creating_a_stream_is_a_cold_start(took_us: int, expected: int) -> None:
+    """A stream is created in microseconds, unless the code of cuDNN is loaded first."""
+    rows = [op("aten::cudnn_convolution", 10, 600_000), call("cudaStreamCreateWithFlags", 20, took_us)]
+    rows += [call("cudaFree", 250_000, 300_000), launch(600_000, 5, 1), kernel("conv", 600_010, 10, 1)]
+    trace = build(step(0, 5), step(5, 700_000, 1), op("aten::empty", 6, 2), call("cudaDeviceGetAttribute", 7, 1), *rows)
+    (finding,) = cold_starts(trace)
+    assert f"starting libraries (cudaFree) {expected // 1_000_000} ms" in finding.text
+
+
+def test_a_launch_that_takes_long_each_time_or_behind_a_full_queue_loads_nothing() -> None:
+    rows = [step(0, 400_000)]
+    for n in range(60):
+        rows += [launch(5_000 * n + 1, 4_000, n + 1), kernel("add", 5_000 * n + 4_500, 9, n + 1)]
+    assert len(kernel_loading_calls(build(*rows))) == 0
+    queue = [step(0, 400_000)]
+    for n in range(1_000):
+        queue += [launch(5 * n + 1, 3, n + 1), kernel("add", 6_000 + 100 * n, 100, n + 1)]
+    behind = [launch(5_100, 2_000, 2_000), kernel("gemm", 106_100, 100, 2_000)]
+    assert len(kernel_loading_calls(build(*queue, *behind))) == 0
+    assert len(kernel_loading_calls(build(*queue[:801], *behind))) == 1
+
+
+def captures(length: int, *more: Event) -> list[Finding]:
+    """Those of a step of 1,000 us with a kernel of 20, whose host then captures a graph for `length`."""
+    graph = call("cudaStreamBeginCapture", 100, 1), call("cudaStreamEndCapture", 100 + length, 1)
+    rows = [step(0, 1_000), launch(2, 2, 1), kernel("fill", 5, 20, 1), op("capture", 90, length + 20), *graph, *more]
+    return cold_starts(build(*rows))
+
+
+@pytest.mark.parametrize("more", [(), (launch(950, 2, 2), kernel("fill", 960, 20, 2))], ids=["alone", "before work"])
+def test_a_step_that_captures_a_graph_says_so(more: tuple[Event, ...]) -> None:
+    (finding,) = captures(800, *more)
+    assert finding.ns == pytest.approx(820_000, rel=0.02)
+    assert "capturing CUDA graphs 8" in finding.text
+    assert captures(50, *more) == []
+
+
+def test_a_first_call_is_not_host_bound_time_of_later_steps() -> None:
+    """Five convolutions, of which the first is slow, each followed by a kernel of 10."""
+    rows, start = [step(-20, 20, 0), launch(-15, 2, 99), kernel("add", -12, 5, 99)], 0.0
+    for number, us in enumerate((5_000, 100, 100, 100, 100), 1):
+        rows += [op("aten::cudnn_convolution", start, 0.98 * us), launch(start + 0.9 * us, 2, number)]
+        rows += [kernel("conv", start + us, 10, number)]
+        start += us + 10
+    findings = analyze(Run("", (build(*rows, step(0, start, 1)),)), "partition").findings
+    ns = {finding.code: finding.ns for finding in findings}
+    assert ns["cold_start"] == pytest.approx(4_500_000, rel=0.01)
+    assert ns["host_bound"] == pytest.approx(400_000, rel=0.1)

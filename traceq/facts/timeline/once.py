@@ -1,0 +1,344 @@
+"""Host time that is once: starts, loading, captures, the profiler's own, first calls, compiling, a single pause.
+
+Later steps do not have it. What recurs is not once, be it in every step or now and then, and neither is a first call if
+a later one takes as long.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.facts.events.copies import TO_DEVICE
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.graph_replays import capture_spans, capturing_calls
+from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.ops_on_cpu import ALLOCATES
+from traceq.facts.events.starting_calls import first_device_use, kernel_loading_calls, library_loading_calls
+from traceq.facts.events.unrecorded_work import unrecorded_work
+from traceq.facts.memo import once_per_trace
+from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
+from traceq.facts.timeline.compilations import compiling
+from traceq.facts.timeline.data_loading import loader_waits
+from traceq.facts.timeline.steps import extent, main_track, steps
+from traceq.frozen import frozen
+from traceq.grouping import group
+from traceq.intervals import (
+    Spans,
+    complement,
+    earliest_owner,
+    empty,
+    intersect,
+    measure,
+    measure_within,
+    sorted_unique,
+    span_index,
+    spans,
+    subtract,
+    union,
+)
+from traceq.model import Category, Trace
+
+__all__ = ["FILLED", "Once", "OnceKind", "capture_times", "first_calls", "once"]
+
+
+class OnceKind(IntEnum):
+    """Why time is once; where several reasons hold, the first."""
+
+    DEVICE_START = 0
+    LIBRARY_START = 1
+    KERNEL_LOADING = 2
+    GRAPH_CAPTURE = 3
+    PROFILER = 4
+    FIRST_CALL = 5
+    COMPILING = 6
+    PAUSE = 7
+
+
+FILLED = 2
+"""Launches by which torch prepares a capture: it fills the seed and the offset of its random numbers."""
+_LOADS = re.compile(r"^(Lazy Function Loading|Runtime Triggered Module Loading)$")
+_NOT_IN_A_CALL = re.compile(r"^(Command Buffer Full|(Activity )?Buffer Flush|Unrecognized)$")
+"""Overhead in which no call is held up by the profiler: the queue is full, or a thread of the profiler's works."""
+_OF_LIBRARY = re.compile(r"^(?!autograd::|torch::|c10d)\w+::")
+"""Ops that run no code of the user's."""
+_COPIES = re.compile(r"^aten::(to|_to_copy|copy_|_?pin_memory|item|_local_scalar_dense)$")
+"""Ops that take as long as there is to copy."""
+_COMPILED_AT_RUN_TIME = re.compile(r"^(cu|hipModule)Launch(Cooperative)?Kernel")
+"""Launches by the driver: of kernels of Triton, NVRTC and other compilers."""
+
+_LEAST_NS, _PAUSE_NS, _LONG_NS = 1_000_000, 10_000_000, 100_000_000
+"""From when on a call is long, and a pause, where others tell how long it is; where none does both from the last."""
+_MULTIPLES = 10, 100, 100
+"""How many times as long as later ones the first, the second and the third call is: TorchScript compiles in these."""
+_FEWEST = 4
+"""Later calls that have a median; of fewer the longest counts."""
+
+
+@frozen(eq=False)
+class Once:
+    """N disjoint times of the host, ascending.
+
+    `parts` int64[N, 2] ns; `kind` int64[N] of OnceKind; `row` int64[N] into Events: the call or op that takes it, the
+    one that follows a pause, -1 for a capture.
+    """
+
+    parts: Spans
+    kind: NDArray[np.int64]
+    row: NDArray[np.int64]
+
+
+_Layer = tuple[OnceKind, NDArray[np.int64], Spans]
+"""Kind, rows int64[N] into Events, and their times int64[N, 2] ns."""
+
+
+@once_per_trace
+def once(trace: Trace) -> Once:
+    """Return the time that is once."""
+    by_rows = _by_rows(trace)
+    slow = [(OnceKind.DEVICE_START, _long_allocations(trace)), (OnceKind.FIRST_CALL, first_calls(trace))]
+    layers = [*by_rows, *(_layer(trace, kind, rows) for kind, rows in slow)]
+    return _by_priority([*layers, *_long_launchless_times(trace, _by_priority(layers).parts)])
+
+
+def _by_rows(trace: Trace) -> list[_Layer]:
+    """Return what calls and rows tell by themselves to be once."""
+    events, overhead = trace.events, trace.events.rows(Category.OVERHEAD)
+    captures = capture_times(trace)
+    loads = overhead[matching(events, overhead, _LOADS)]
+    held_up = overhead[~matching(events, overhead, _LOADS) & ~matching(events, overhead, _NOT_IN_A_CALL)]
+    return [
+        _layer(trace, OnceKind.DEVICE_START, first_device_use(trace)),
+        _layer(trace, OnceKind.LIBRARY_START, library_loading_calls(trace)),
+        _layer(trace, OnceKind.KERNEL_LOADING, np.r_[kernel_loading_calls(trace), loads]),
+        (OnceKind.GRAPH_CAPTURE, np.full(len(captures), -1), captures),
+        _layer(trace, OnceKind.PROFILER, held_up),
+    ]
+
+
+@once_per_trace
+def _exposed(trace: Trace) -> Spans:
+    """Return when nothing but the host can be at work: no device, loader or recorded compiler, and no call blocks."""
+    work, calls = device_work(trace), blocking_calls(trace)
+    at_work = [
+        spans(work.start, work.end),
+        spans(calls.start, calls.end),
+        unrecorded_work(trace),
+        loader_waits(trace),
+        compiling(trace),
+    ]
+    start, end = extent(trace)
+    return complement(spans(*np.concatenate(at_work).T), start, end)
+
+
+def _layer(trace: Trace, kind: OnceKind, rows: NDArray[np.int64]) -> _Layer:
+    return kind, rows, np.column_stack([trace.events.ts[rows], trace.events.end[rows]])
+
+
+def _by_priority(layers: list[_Layer]) -> Once:
+    """Return the times of all layers, each without those of the layers before it."""
+    covered, columns = empty(), [(empty(), *[np.empty(0, np.int64)] * 2)]
+    for kind, rows, times in layers:
+        order = np.argsort(times[:, 0], kind="stable")
+        parts, owner = earliest_owner(times[order, 0], times[order, 1])
+        uncovered = subtract(parts, covered)
+        row = rows[order[owner]][span_index(parts, uncovered[:, 0])] if len(uncovered) else rows[:0]
+        columns.append((uncovered, np.full(len(uncovered), int(kind)), row))
+        covered = union(covered, uncovered)
+    parts, kinds, all_rows = map(np.concatenate, zip(*columns, strict=True))
+    order = np.argsort(parts[:, 0], kind="stable")
+    return Once(parts[order], kinds[order], all_rows[order])
+
+
+@once_per_trace
+def capture_times(trace: Trace) -> Spans:
+    """Return when the host captures CUDA graphs, prepares that and completes it: int64[N, 2] ns.
+
+    Preparation and completion are the time in the outermost op around a capture from the last work launched before,
+    other than what fills the state of random numbers, to the first launched after it.
+    """
+    events, work, captures = trace.events, device_work(trace), capture_spans(trace)
+    launches, begun = sorted_unique(work.call[work.linked]), capturing_calls(trace)
+    result = spans(*captures.T)
+    for track in sorted_unique(tracks(trace)[begun]).tolist():
+        ops = host_ops(trace).get(track)
+        on_track = np.isin(captures[:, 0], events.ts[begun[tracks(trace)[begun] == track]])
+        if ops is None or not on_track.any():
+            continue
+        begin, end = captures[on_track].T
+        top = np.r_[ops.outermost(), -1][ops.innermost_at(begin)]
+        calls = launches[tracks(trace)[launches] == track]
+        calls = calls[np.argsort(events.ts[calls], kind="stable")]
+        launch_ns, returned_ns = events.ts[calls], np.r_[np.repeat(ops.start[:1], FILLED + 1), events.end[calls]]
+        since = np.maximum(returned_ns[np.searchsorted(launch_ns, begin)], ops.start[top])
+        until = np.minimum(np.r_[launch_ns, ops.end.max()][np.searchsorted(launch_ns, end)], ops.end[top])
+        result = union(result, spans(since[top >= 0], until[top >= 0]))
+    return result
+
+
+@once_per_trace
+def first_calls(trace: Trace) -> NDArray[np.int64]:
+    """Return int64[F]: the rows of ops that take far longer than later calls of their kind, and do so once.
+
+    They choose algorithms, compile, or fill caches. What the device's work hides, and what is known to be once, does
+    not count. Without a device the time of an op depends on its size: then only calls of the same shapes are of its
+    kind, or none if these are not recorded, but for allocations.
+    """
+    events, rows = trace.events, trace.events.rows(Category.CPU_OP)
+    is_long = np.zeros(len(events.strings) + 1, np.bool_)
+    is_long[events.name[rows[events.dur[rows] >= _LEAST_NS]]] = True
+    rows = rows[is_long[events.name[rows]]]
+    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    calls_device = _calls_device(trace, rows)
+    is_sized = ~calls_device if len(device_work(trace)) else ~matching(events, rows, ALLOCATES)
+    shapes = np.where(is_sized, events.shapes[rows], -1)
+    is_known = (calls_device | (shapes >= 0) | matching(events, rows, ALLOCATES)) & ~matching(events, rows, _COPIES)
+    rows, shapes = rows[is_known], shapes[is_known]
+    may_be_few = matching(events, rows, _OF_LIBRARY)
+    kind = group([events.name[rows], shapes]).group_ids
+    exposed = subtract(_exposed(trace), _by_priority(_by_rows(trace)).parts)
+    ns = measure_within(exposed, events.ts[rows], events.end[rows])
+    return np.sort(rows[_is_slow_once(ns, kind, may_be_few) & (ns >= _least_ns(trace))])
+
+
+def _least_ns(trace: Trace) -> int:
+    """Return from when on a call or pause is long: without a device threads lose their core for some milliseconds."""
+    return _LEAST_NS if len(device_work(trace)) else _LONG_NS
+
+
+def _long_allocations(trace: Trace) -> NDArray[np.int64]:
+    """Return which first calls allocate for as long as only the start of a device takes: int64[0 or 1]."""
+    rows = first_calls(trace)
+    rows = rows[trace.events.dur[rows] >= _LONG_NS]
+    return np.asarray(rows[matching(trace.events, rows, ALLOCATES)][:1])
+
+
+def _calls_device(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return in which ops their thread calls the runtime: bool[K]."""
+    events, calls, track = trace.events, trace.events.rows(Category.RUNTIME), tracks(trace)
+    result = np.zeros(len(rows), np.bool_)
+    for number in sorted_unique(track[rows]).tolist():
+        on_track = track[rows] == number
+        called = np.sort(events.ts[calls[track[calls] == number]])
+        first = np.r_[called, np.iinfo(np.int64).max][np.searchsorted(called, events.ts[rows[on_track]])]
+        result[on_track] = first < events.end[rows[on_track]]
+    return result
+
+
+def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], may_be_few: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return bool[K]: which calls are early, slow, and followed by none that takes half as long, but for early ones.
+
+    Of calls in their order that take `ns` int64[K], and are of a `kind` int64[K]. Where few or none follow, that is
+    said of the first ones that `may_be_few` bool[K]. If later calls of any kinds take half as long now and then, early
+    ones do so by chance.
+    """
+    in_order, by_length = np.argsort(kind, kind="stable"), np.lexsort([ns, kind])
+    num = np.bincount(kind)
+    end, slow = np.cumsum(num), np.zeros(len(ns), np.bool_)
+    for nth in reversed(range(len(_MULTIPLES))):
+        long = np.flatnonzero(num > nth)
+        long = long[ns[in_order[(end - num)[long] + nth]] >= _LEAST_NS]
+        for first, last in zip(((end - num)[long] + nth).tolist(), end[long].tolist(), strict=True):
+            call, later = in_order[first], in_order[first + 1 : last]
+            usual_ns = np.sort(ns[later[~slow[later]]])
+            if 2 * usual_ns.max(initial=0) > ns[call]:
+                continue
+            if len(usual_ns) >= _FEWEST:
+                slow[call] = ns[call] >= _MULTIPLES[nth] * usual_ns[(len(usual_ns) - 1) // 2]
+            elif may_be_few[call] and nth == 0:
+                slow[call] = ns[call] >= (_MULTIPLES[nth] * usual_ns[-1] if len(usual_ns) else _LONG_NS)
+    median_ns = ns[by_length[end - num + (num - 1) // 2]][kind] if len(ns) else ns
+    is_late = np.ones(len(ns), np.bool_)
+    is_late[in_order[(np.arange(len(ns)) - np.repeat(end - num, num)) < len(_MULTIPLES)]] = False
+    late_ns = np.sort(ns[is_late & (ns >= np.maximum(_MULTIPLES[0] * median_ns, _LEAST_NS))])
+    return slow & (ns >= (2 * late_ns[-2] if len(late_ns) > 1 else 0))
+
+
+def _long_launchless_times(trace: Trace, apart: Spans) -> list[_Layer]:
+    """Return the time before first launches of kernels that are compiled at run time, and the one pause, if there is.
+
+    Between launches and waits for the device the host takes about as long in every step. What is `apart`, once for
+    another reason, and what a device, a loader or a compiler takes, does not count.
+    """
+    times, call = _launchless_times(trace)
+    exposed = subtract(_exposed(trace), apart)
+    ns = measure_within(exposed, times[:, 0], times[:, 1])
+    launched = _launched(trace, call)
+    peers = group([launched, trace.events.name[call]])
+    first = peers.first[matching(trace.events, call[peers.first], _COMPILED_AT_RUN_TIME)]
+    compiles = np.zeros(len(call), np.bool_)
+    compiles[first[_is_slow_once(ns, peers.group_ids, np.ones(len(ns), np.bool_))[first]]] = True
+    pause = _pause(trace, np.where(compiles, 0, ns), launched)
+    piece, follows = _between_ops(trace, times[pause], call[pause])
+    return [(OnceKind.COMPILING, call[compiles], times[compiles]), (OnceKind.PAUSE, follows, piece)]
+
+
+def _launchless_times(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
+    """Return (int64[L, 2] ns, int64[L]): times of the counted steps in which no thread launches or waits, by start.
+
+    And the rows of the calls with which they end: launches, or waits for the device. Without a device the times are
+    those in which the main thread is in no op.
+    """
+    events, all_steps, work, waits = trace.events, steps(trace), device_work(trace), blocking_calls(trace)
+    launches = sorted_unique(work.call[work.linked]) if len(work) else _of_main_thread(trace)
+    rows = np.r_[launches, waits.rows[~waits.is_alloc]]
+    start, end = (
+        np.r_[events.ts[launches], waits.start[~waits.is_alloc]],
+        np.r_[events.end[launches], waits.end[~waits.is_alloc]],
+    )
+    order = np.argsort(start, kind="stable")
+    rows, start, end = rows[order], start[order], end[order]
+    host = spans(*all_steps.host[all_steps.counted].T)
+    index = span_index(host, start)
+    since = np.maximum(
+        np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(end)][: len(end)], np.r_[host[:, 0], 0][index]
+    )
+    chosen = (index >= 0) & (since < start)
+    return np.column_stack([since, start])[chosen], rows[chosen]
+
+
+def _of_main_thread(trace: Trace) -> NDArray[np.int64]:
+    ops = trace.events.rows(Category.CPU_OP)
+    return np.asarray(ops[tracks(trace)[ops] == main_track(trace)])
+
+
+def _launched(trace: Trace, call: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the name of the first kernel or copy that each call launches: int64[K] into strings, -1 for none."""
+    work = device_work(trace)
+    name = np.full(len(trace.events), -1)
+    linked = np.flatnonzero(work.linked)[::-1]
+    name[work.call[linked]] = trace.events.name[work.rows[linked]]
+    return name[call]
+
+
+def _pause(trace: Trace, ns: NDArray[np.int64], launched: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[0 or 1]: which time (`ns` int64[L], before a call that launches `launched`) is far the longest.
+
+    In a single step that is marked it is not known what recurs. In a trace without steps, which may be one of them, the
+    host may have prepared what it then copies to the device.
+    """
+    if not len(ns):
+        return np.empty(0, np.int64)
+    longest = int(ns.argmax())
+    least_ns = max(_MULTIPLES[0] * int(np.delete(ns, longest).max(initial=0)), _PAUSE_NS, _least_ns(trace))
+    if steps(trace).marked:
+        may_be = int(steps(trace).counted.sum()) > 1
+    else:
+        least_ns = max(least_ns, _LONG_NS)
+        may_be = launched[longest] >= 0 and not TO_DEVICE.search(trace.events.strings[launched[longest]])
+    return np.flatnonzero([may_be and ns[longest] >= least_ns]) + longest
+
+
+def _between_ops(trace: Trace, times: Spans, call: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:
+    """Return of one time or none the part outside of all ops, if nearly all is one, and the op that follows."""
+    events, ops = trace.events, trace.events.rows(Category.CPU_OP)
+    gaps = intersect(complement(spans(events.ts[ops], events.end[ops]), *extent(trace)), times)
+    longest = gaps[np.argsort(gaps[:, 0] - gaps[:, 1])][:1]
+    if 10 * measure(longest) < 9 * measure(times) or not len(times):
+        return times, call
+    follow = ops[(events.ts[ops] >= longest[0, 1]) & (events.ts[ops] <= events.ts[call])]
+    return longest, np.r_[follow[np.lexsort([-events.dur[follow], events.ts[follow]])], call][:1]
