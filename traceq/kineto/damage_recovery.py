@@ -76,7 +76,7 @@ def _repaired(text: bytes, original: bytes, start: int, result: Salvaged) -> Raw
     try:
         try:
             event = _decode_event(text)
-        except UnicodeDecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):  # of broken UTF-8 the former, from msgspec 0.23 on
             text = text.decode("utf-8", "replace").encode()
             event = _decode_event(text)
     except _NOT_JSON:

@@ -40,6 +40,8 @@ def end_of_value(text: bytearray, start: int) -> int | None:
             return -1
         except msgspec.DecodeError as fault:
             position = DECODER_POSITION.search(str(fault))
+            if "UTF-8" in str(fault):  # from msgspec 0.23 on
+                return -1
             if position is None or (not position[1] and int(position[2]) >= len(text) - start):
                 return None
             if position[1]:
