@@ -42,10 +42,10 @@ many seconds for LENGTH."""
 
 
 def modules() -> Iterator[Any]:
-    for found in walk_packages(traceq.__path__, "traceq."):
-        if ".recipes" not in found.name and not found.name.endswith("__main__"):
+    for module in walk_packages(traceq.__path__, "traceq."):
+        if ".recipes" not in module.name and not module.name.endswith("__main__"):
             try:
-                yield import_module(found.name)
+                yield import_module(module.name)
             except ImportError:  # of a package that is not installed
                 continue
 

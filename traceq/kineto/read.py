@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from operator import itemgetter
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
@@ -179,7 +179,12 @@ def _device(path: Place, metadata: Mapping[str, msgspec.Raw], events: Events) ->
 
 
 def _process_names(path: Place) -> list[str]:
-    """Return the names of processes that stand at the beginning of a file, where profilers write them."""
+    """Return the names of processes that stand at the beginning of a file, where profilers write them.
+
+    None of a pipe, which is read once, or of a remote file, which is fetched once.
+    """
+    if not isinstance(path, Path) or not path.is_file():
+        return []
     source = open_source(path)
     try:
         return [name.decode("utf-8", "replace") for name in _PROCESS_NAME.findall(source.read(_HEAD_BYTES))]
