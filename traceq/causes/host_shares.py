@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.host_line import HostLine, HostOwner, host_pieces
+from traceq.causes.host_line import ONCE, HostLine, HostOwner, host_pieces
 from traceq.frozen import frozen
 from traceq.grouping import absent, group
 
@@ -82,7 +82,29 @@ def host_shares(
     np.add.at(a_ns, ids_a, whole[0].ns)
     np.add.at(b_ns, ids_b, whole[1].ns)
     edge, owner = groups.keys.T
+    is_once = np.isin(owner, [number for each, number in numbers.items() if each.name == ONCE])
+    a_ns, b_ns = (ns + _known_to(other, ns, edge, is_once) for ns, other in ((a_ns, b_ns), (b_ns, a_ns)))
     return HostShares(edge, owner, a_ns, b_ns, tuple(numbers)), times[0], times[1]
+
+
+def _known_to(
+    other: NDArray[np.int64], ns: NDArray[np.int64], edge: NDArray[np.int64], is_once: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return int64[S]: what is to be added to a side's shares, `ns`, for its time that is not once to the `other` side.
+
+    Whether time is once is told of each side by itself, by what of it the device does not hide; a change elsewhere may
+    reveal it. What the other side does on the same edge as usual is no difference between the two.
+    """
+    once_ns, lacking_ns = np.zeros(edge.max(initial=0) + 1, np.int64), np.where(is_once, 0, np.maximum(other - ns, 0))
+    once_ns[edge[is_once]] = np.maximum(ns - other, 0)[is_once]
+    order = np.argsort(edge, kind="stable")
+    before = np.cumsum(lacking_ns[order]) - lacking_ns[order]
+    before -= before[np.searchsorted(edge[order], edge[order])]  # on the same edge
+    more = np.zeros(len(edge), np.int64)
+    more[order] = np.clip(once_ns[edge[order]] - before, 0, lacking_ns[order])
+    moved = np.zeros(len(once_ns), np.int64)
+    np.add.at(moved, edge, more)
+    return more - np.where(is_once, moved[edge], 0)
 
 
 def _joined(*parts: _Pieces) -> _Pieces:
