@@ -123,13 +123,15 @@ def _print_head(sheet: Sheet, console: EscapedConsole) -> None:
         console.print()
         for line in _lead_lines(sheet, leads[:MOST_LEADS], console.width):
             console.print(line, soft_wrap=True)
+    rest = []
     if (num_left_out := len(leads) - MOST_LEADS) > 0:
-        print_line(visible_text(f"   {num_left_out} more with --full", style="dim"), console)
+        rest.append(f"{num_left_out} more with --full")
     if nothing:
         subjects = list(dict.fromkeys(finding.headline.partition(": ")[0] for finding in nothing))
         more = f"; and {len(subjects) - MOST_LEADS} more" if len(subjects) > MOST_LEADS else ""
-        text = f"Little or nothing to gain: {'; '.join(subjects[:MOST_LEADS])}{more}"
-        print_line(visible_text(text, style="dim"), console)
+        rest.append(f"Little or nothing to gain: {'; '.join(subjects[:MOST_LEADS])}{more}")
+    if rest:
+        print_line(visible_text(". ".join(rest), style="dim"), console)
 
 
 def _lead_lines(sheet: Sheet, leads: Sequence[Finding], width: int) -> Iterator[Text]:
