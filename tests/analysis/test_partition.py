@@ -410,7 +410,29 @@ def test_on_a_cpu_transfers_of_gloo_could_overlap_with_compute() -> None:
         each for each in analyze(Run("job", (rank(0), rank(1))), "partition").findings if "exposed" in each.code
     )
     assert (finding.code, finding.ns) == ("exposed_transfer", 90_000)
-    assert finding.text.endswith(": ranks exchange data while nothing computes; overlap it, or exchange less")
+    assert (
+        ": ranks exchange data while nothing computes; overlap it, or exchange less; hidden, they save" in finding.text
+    )
+    assert finding.gain == (0, 90_000)
+
+
+def test_transfers_that_the_step_does_not_wait_for_gain_nothing() -> None:
+    """The host takes all of each step; by replay of both ranks it is as long where transfers take no time."""
+
+    def rank(number: int) -> Trace:
+        rows: list[Event] = []
+        for index in range(3):
+            start, corr = 1000 * index, 10 * index
+            rows += [step(start, 1000, index), op("aten::mm", start + 1, 990)]
+            rows += [launch(start + 10, 2, corr + 1), kernel("gemm", start + 20, 300, corr + 1)]
+            rows += [comms("allreduce", start + 39, 4, (100, 100)), launch(start + 40, 2, corr + 2)]
+            rows.append(kernel(ALL_REDUCE, start + 330, 200, corr + 2, stream=20))
+            rows += [launch(start + 900, 2, corr + 3), kernel("gemm", start + 910, 60, corr + 3)]
+        return build(*rows, **world(number, 2))
+
+    job = Run("job", (rank(0), rank(1)))
+    (finding,) = (each for each in analyze(job, "partition").findings if each.code == "exposed_transfer")
+    assert (finding.ns, finding.gain) == (200_000, (0, 0))
 
 
 def test_a_barrier_on_a_cpu_is_a_wait_and_no_transfer() -> None:

@@ -13,6 +13,7 @@ from traceq.analysis._core_use import core_findings
 from traceq.analysis._device_copies import copies_of_device_words
 from traceq.analysis._host_causes import HostCauses, host_words, lack_host_ops
 from traceq.analysis._host_places import HostPlace, PlaceKind, place_words
+from traceq.analysis._job_gain import job_gain
 from traceq.analysis._longest_work import LongWork, shown_names, what_computes
 from traceq.analysis._wording import (
     and_followers,
@@ -35,6 +36,7 @@ from traceq.model import Caveat
 from traceq.report import Finding
 from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_value
+from traceq.whatif.interventions import HiddenComm
 
 __all__ = ["FREE", "LostTime"]
 
@@ -165,8 +167,13 @@ class LostTime:
     def _finding(self, category: str, beside: str) -> Finding:
         ns = self._ns(category)
         mean_ns, saving = float(ns.mean()), self._saving(category)
+        of_job = job_gain(self.job, HiddenComm()) if category == EXPOSED_TRANSFER else None
         is_vain = saving is not None and saving.most_ns < _LEAST_SAVED * self._whole.mean()
-        if saving is None:
+        gain = (0, round(mean_ns)) if saving is None else (saving.least_ns, saving.most_ns)
+        if of_job is not None:
+            gain, is_vain = (0, of_job.saved_ns[1]), of_job.is_nothing  # as much as is hidden
+            says = f": {self._meaning(category)}; hidden, they save {of_job.of_step}"
+        elif saving is None:
             says = f": {self._meaning(category)}"
         elif is_vain:
             says = f", but {self._saves(category, saving)}: something else limits the step"
@@ -177,7 +184,6 @@ class LostTime:
         where = f"{self._basis}{self._in_first(category)}{beside}"
         text = f"{category_term(category)}, {time}{in_brackets(share, range_of_steps(ns))}{where}{says}"
         places = host_words(self.host_causes, mean_ns, makes_own_batches=self.makes_own_batches)
-        gain = (0, round(mean_ns)) if saving is None else (saving.least_ns, saving.most_ns)
         is_alone = len(self.job.ranks) < self.job.ranks[0].world_size  # its waits would be others' transfers
         is_known = category not in (EXPOSED_WAIT, _EXPOSED) or (saving is not None and not is_alone)
         return Finding(
