@@ -29,7 +29,7 @@ LAYERS = (
     {"frozen"},
     {"cores", "errors", "escaping", "units", "threshold", "garbage_collection", "stages", "short_texts"},
     {"escaped_console", "model", "intervals", "locations", "grouping", "entry_points", "optional_packages"},
-    {"display"},
+    {"display", "claims"},
     {"kineto", "facts", "stats", "report"},
     {"runs", "causes"},
     {"whatif"},

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, fields, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from traceq.claims.claim import Claim, Subject
+from traceq.claims.limits import NOTABLE
+from traceq.claims.rules import supersedes
+from traceq.claims.saying import line_of, said
 from traceq.display import to_html, to_text
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
@@ -18,7 +21,6 @@ from traceq.units import Unit
 __all__ = [
     "BECOMES",
     "MOST_LEADS",
-    "MOST_WORDS",
     "Cell",
     "Column",
     "Finding",
@@ -31,6 +33,7 @@ __all__ = [
     "Unknown",
     "column",
     "columns_of",
+    "found",
 ]
 
 Cell = str | int | float | bool | None
@@ -40,10 +43,8 @@ _COLUMN = "column"
 BECOMES = " → "
 """Between two names in a cell of which the second replaced the first: both are cut where there is little room."""
 
-MOST_LEADS, MOST_WORDS = 3, 20
-"""Findings that lead the first screen, and words of each."""
-_NOTABLE = 0.01
-"""Part of a step from which a gain is one."""
+MOST_LEADS = 3
+"""Findings that lead the first screen."""
 _MOST_KEYS = 8
 """Columns that the repr of a table lists."""
 
@@ -202,45 +203,23 @@ class SyncSite:
     line: str
 
 
-@frozen
-class Finding:
-    """A result worth a reader's time.
+Finding = Claim
 
-    `severity`: high, medium or low. `ns` of a step that its remedy is about; 0 where it is no matter of time. `key` of
-    the row it is about, and `site` where that is one of `syncs`. It explains findings with a code in `instead_of`, and
-    those about syncs of a kind in `instead_of_syncs`, better than they do. `lead` says what it is and what to do in at
-    most 20 words, `evidence` what it rests on. `gain`: by how many ns the job's step would be shorter, at least and at
-    most; None where that is not known.
-    """
 
-    code: str
-    severity: str
-    text: str
-    ns: int = 0
-    key: str = ""
-    instead_of: tuple[str, ...] = ()
-    instead_of_syncs: tuple[str, ...] = ()
-    site: SyncSite | None = None
-    lead: str = ""
-    evidence: str = ""
-    gain: tuple[int, int] | None = None
-
-    @property
-    def headline(self) -> str:
-        """Its lead; where it has none, the first words of its text."""
-        words = (self.lead or re.split(r"; (?![^(]*\))", self.text)[0]).split()
-        return " ".join(words[:MOST_WORDS]) + ("…" if len(words) > MOST_WORDS else "")
-
-    @property
-    def line(self) -> str:
-        """The line of source that it is about, `file.py:7`; "" for none."""
-        named = re.search(r"[\w./-]+\.py:\d+", f"{self.site.line if self.site else ''} {self.lead}")
-        return named[0] if named else ""
-
-    def supersedes(self, other: Finding) -> bool:
-        """Return whether this explains better, for a part of its time, what another finding is about."""
-        is_such_sync = other.site is not None and other.site.kind in self.instead_of_syncs
-        return other.code in self.instead_of or is_such_sync
+def found(
+    code: str,
+    severity: str,
+    text: str,
+    ns: int = 0,
+    key: str = "",
+    site: SyncSite | None = None,
+    lead: str = "",
+    evidence: str = "",
+    gain: tuple[int, int] | None = None,
+) -> Claim:
+    """Return a claim whose words are given."""
+    subject = Subject(key=key) if site is None else Subject(key=key, kind=site.kind, op=site.op, line=site.line)
+    return Claim(code, ns, subject, gain=gain, lead=lead, evidence=evidence, severity=severity, text=text)
 
 
 @frozen
@@ -349,7 +328,7 @@ class Sheet:
         """Findings without those whose time others explain better, by half or more of it."""
 
         def explained_ns(finding: Finding) -> int:
-            return sum(other.ns for other in self.findings if other.supersedes(finding))
+            return sum(other.ns for other in self.findings if supersedes(other, finding))
 
         return tuple(finding for finding in self.findings if not finding.ns or 2 * explained_ns(finding) < finding.ns)
 
@@ -367,7 +346,8 @@ class Sheet:
 
         leads: list[Finding] = []
         for finding in sorted((each for each in self.top_findings if not self._gains_nothing(each)), key=order):
-            if not finding.line or all(finding.line != other.line for other in leads):
+            line = line_of(finding)
+            if not line or all(line != line_of(other) for other in leads):
                 leads.append(finding)
         return tuple(leads)
 
@@ -388,7 +368,7 @@ class Sheet:
         return max(traced.mean_ns - once_ns / traced.num, 0.0) if traced else 0.0
 
     def _gains_nothing(self, finding: Finding) -> bool:
-        return finding.gain is not None and finding.gain[1] < max(_NOTABLE * self.recurring_ns, 1)
+        return finding.gain is not None and finding.gain[1] < max(NOTABLE * self.recurring_ns, 1)
 
     @property
     def unknown(self) -> tuple[Unknown, ...]:
@@ -409,7 +389,7 @@ class Sheet:
         raise UsageFault(f"no report {name!r}; choose from {', '.join(report.name for report in self.reports)}")
 
     def __repr__(self) -> str:
-        first = f": {self.top_findings[0].text}" if self.top_findings else ""
+        first = f": {said(self.top_findings[0])}" if self.top_findings else ""
         counts = f"{_count(self.reports, 'report')}, {_count(self.findings, 'finding')}"
         return f"<Sheet {self.source.path}: {counts}{first}>"
 

@@ -34,6 +34,7 @@ class Unit(Enum):
     GBPS = "GB/s"
     MEAN = "mean"
     RATE = "1/s"
+    RATIO = "ratio"
     NUMBER = "number"
 
 
@@ -163,5 +164,6 @@ _FORMATS = {
     Unit.GBPS: lambda v: f"{v:.1f} GB/s",
     Unit.MEAN: _mean,
     Unit.RATE: _rate,
+    Unit.RATIO: lambda v: f"{v:.2f}x",
     Unit.NUMBER: _number,
 }

@@ -10,6 +10,7 @@ from itertools import islice
 
 import msgspec
 
+from traceq.claims.saying import said
 from traceq.escaping import escape_json, visible
 from traceq.report import Cell, Finding, Table
 
@@ -97,7 +98,7 @@ def rows_of(table: Table) -> Rows:
 
 def findings_of(findings: Iterable[Finding]) -> Rows:
     """Return findings as rows; `ns` of a step that the remedy is about."""
-    rows = [(each.severity, each.code, each.ns, _cut(each.text, _LONGEST_TEXT)) for each in findings]
+    rows = [(each.severity, each.code, each.ns, _cut(said(each), _LONGEST_TEXT)) for each in findings]
     return Rows(("severity", "code", "ns", "text"), rows, len(rows))
 
 

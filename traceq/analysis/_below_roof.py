@@ -21,7 +21,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.op_work import OpWork, RankWork
 from traceq.facts.roofline.peaks import Peaks
 from traceq.frozen import frozen
-from traceq.report import Finding
+from traceq.report import Finding, found
 from traceq.units import Unit, format_value
 
 __all__ = ["below_roof", "counted_steps"]
@@ -195,17 +195,17 @@ def _finding(job: Job, index: int, op: _SlowOp, saving: Saving | None, gain: Job
     if saving is None:
         gain_ns = round(float(op.gain_ns.mean()))
         says = f"{format_value(gain_ns, Unit.NS)} less; what {the_step(steps)} gains is not known"
-        return Finding(
+        return found(
             "below_roof", "medium", _sentence(job, op, says), gain_ns, op.key, lead=_lead(op), gain=(0, gain_ns)
         )
     saved = saving_words(saving, float(step_lengths(steps).mean()))
     if gain is not None:
         says, severity = f"which saves {gained_words(saved, gain)} (replay)", "low" if gain.is_nothing else "medium"
-        finding = Finding("below_roof", severity, _sentence(job, op, says), saving.least_ns, op.key)
+        finding = found("below_roof", severity, _sentence(job, op, says), saving.least_ns, op.key)
         return replace(finding, lead=_lead(op), gain=gain.saved_ns)
     term = "replay of this rank alone" if len(job.ranks) > 1 else replay_term(job)
     says = f"which makes {the_step(steps)} {saved} shorter by {term}"
-    finding = Finding("below_roof", "medium", _sentence(job, op, says), saving.least_ns, op.key)
+    finding = found("below_roof", "medium", _sentence(job, op, says), saving.least_ns, op.key)
     return replace(finding, lead=_lead(op), gain=(saving.least_ns, saving.most_ns))
 
 

@@ -19,7 +19,7 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.intervals import Spans, measure_within, spans, subtract
 from traceq.model import Category, Trace
-from traceq.report import Finding
+from traceq.report import Finding, found
 from traceq.units import Unit, format_value
 
 __all__ = ["BufferBroadcasts", "buffer_broadcast_spans", "buffer_broadcasts", "least_of_job"]
@@ -76,7 +76,7 @@ def buffer_broadcasts(trace: Trace) -> BufferBroadcasts:
         "own, as statistics of batch norm may be"
     )
     ns, lead = round(float(lost.mean())), "DDP sends buffers before each forward pass: try broadcast_buffers=False"
-    return BufferBroadcasts(True, Finding("buffer_broadcasts", "medium", text, ns, lead=lead, gain=(0, ns)))
+    return BufferBroadcasts(True, found("buffer_broadcasts", "medium", text, ns, lead=lead, gain=(0, ns)))
 
 
 def least_of_job(job: Job, of_ranks: Sequence[BufferBroadcasts]) -> list[Finding | None]:

@@ -12,7 +12,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import BUSY, TimeCategory, activity, in_counted_steps
 from traceq.intervals import measure_within
 from traceq.model import Trace
-from traceq.report import Finding
+from traceq.report import Finding, found
 from traceq.units import Unit, format_value
 
 __all__ = ["cold_start"]
@@ -44,7 +44,7 @@ def cold_start(trace: Trace) -> Finding | None:
     takes = f"{what}, {format_value(all_ns, Unit.NS)} once per process{in_some_steps(num, len(windows))}"
     words = [_WORDS[each.kind].format(each.name, format_value(each.ns, Unit.NS)) for each in lost]
     after = _after(trace)
-    return Finding(
+    return found(
         "cold_start",
         "high",
         f"{takes}: {', '.join(words)}{after}; trace steps after a warm-up",

@@ -8,7 +8,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.loading_workers import worker_line
 from traceq.frozen import frozen
 from traceq.model import CoreUse
-from traceq.report import Finding, Table, column
+from traceq.report import Finding, Table, column, found
 from traceq.units import Unit, format_value
 
 __all__ = ["CoreUseRow", "core_findings", "core_rows", "core_view", "is_contended"]
@@ -146,7 +146,7 @@ def core_findings(job: Job) -> Iterator[Finding]:
     cores = format_value(basis.use.cores_available, Unit.COUNT)
     is_busy = basis.other_cores >= _MIN_OTHERS * basis.use.cores_available
     if is_busy:
-        yield Finding(
+        yield found(
             "busy_machine",
             "low",  # of the recording, not of the job: below whatever the job could do
             f"busy machine: processes outside the job keep {_cores(basis.other_cores)} of {cores} cores busy; a thread "
@@ -185,7 +185,7 @@ def _contended_by_workers(basis: _Basis, cores: str, line: str) -> Finding:
         f"cores contended by loader workers: less work per sample{f' ({line})' if line else ''}, num_workers=0{fewer}"
     )
     evidence = f"a thread of the step waits {basis.wait_words} for a core"
-    return Finding("contended_cores", "high", text, basis.wait_ns, lead=lead, evidence=evidence)
+    return found("contended_cores", "high", text, basis.wait_ns, lead=lead, evidence=evidence)
 
 
 def _contended_by_ranks(basis: _Basis, cores: str) -> Finding:
@@ -200,7 +200,7 @@ def _contended_by_ranks(basis: _Basis, cores: str) -> Finding:
     )
     lead = f"cores contended by threads of all ranks: {fewer}more cores per rank"
     evidence = f"a thread of the step waits {basis.wait_words} for a core"
-    return Finding("contended_cores", "medium", text, basis.wait_ns, lead=lead, evidence=evidence)
+    return found("contended_cores", "medium", text, basis.wait_ns, lead=lead, evidence=evidence)
 
 
 def _counted(num: int, noun: str) -> str:

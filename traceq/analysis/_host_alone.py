@@ -12,7 +12,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import measure_common, spans
 from traceq.model import Category, Trace
-from traceq.report import Finding
+from traceq.report import Finding, found
 from traceq.units import Unit, format_value
 
 __all__ = ["host_alone"]
@@ -56,4 +56,4 @@ def host_alone(trace: Trace) -> Finding | None:
         "device saves no more than that"
     )
     lead = f"the host limits this trace: a faster device saves at most {format_value(wait_ns / num, Unit.NS)}"
-    return Finding("host_alone", "medium", text, round((whole_ns - wait_ns) / num), lead=lead)
+    return found("host_alone", "medium", text, round((whole_ns - wait_ns) / num), lead=lead)

@@ -21,7 +21,7 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import measure_within, spans
 from traceq.model import Trace
-from traceq.report import Finding
+from traceq.report import Finding, found
 from traceq.units import Unit, format_value
 
 __all__ = ["LongSteps", "long_steps", "long_steps_finding"]
@@ -101,7 +101,7 @@ def long_steps_finding(long: LongSteps | None) -> Finding | None:
     long_ns, usual_ns = (format_value(ns, Unit.NS) for ns in (long.long_ns, long.usual_ns))
     lead = f"uneven steps: {num} of {long.num_steps} {takes} {long_ns}, the median one {usual_ns}"
     evidence = f"{format_value(long.place_ns, Unit.NS)} more {long.place}" if long.place else ""
-    return Finding("uneven_steps", severity, text, round(long.more_ns / long.num_steps), lead=lead, evidence=evidence)
+    return found("uneven_steps", severity, text, round(long.more_ns / long.num_steps), lead=lead, evidence=evidence)
 
 
 def _places(trace: Trace, long: NDArray[np.bool_], others: NDArray[np.bool_]) -> Iterator[tuple[float, str]]:

@@ -33,7 +33,7 @@ from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
 from traceq.model import Caveat
-from traceq.report import Finding
+from traceq.report import Finding, found
 from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_value
 from traceq.whatif.interventions import HiddenComm
@@ -186,7 +186,7 @@ class LostTime:
         places = host_words(self.host_causes, mean_ns, makes_own_batches=self.makes_own_batches)
         is_alone = len(self.job.ranks) < self.job.ranks[0].world_size  # its waits would be others' transfers
         is_known = category not in (EXPOSED_WAIT, _EXPOSED) or (saving is not None and not is_alone)
-        return Finding(
+        return found(
             category,
             "low" if is_vain else "medium",
             text,
@@ -263,7 +263,7 @@ class LostTime:
         lead = (
             f"the host is longest in {op.name}, {share}: {unknown if not op.asks_device else 'record the device, too'}"
         )
-        return (Finding("host_op", "low", text, round(op.mean_ns), lead=lead),)
+        return (found("host_op", "low", text, round(op.mean_ns), lead=lead),)
 
     def _places_of_most(self, kind: PlaceKind) -> list[HostPlace]:
         """Return the places of a kind that take most of the step, the longest first."""
@@ -298,7 +298,7 @@ class LostTime:
         names = cut_apart(shown_names(self.work[:_NAMED]), _SHORT)
         shares = [format_value(100 * each.ns / float(self._whole.mean()), Unit.PERCENT) for each in self.work[:_NAMED]]
         evidence = f"longest: {', '.join(map(' '.join, zip(names, shares, strict=True)))}" if names else says[0]
-        return Finding(code, "low", text, round(ns), lead=lead, evidence=evidence)
+        return found(code, "low", text, round(ns), lead=lead, evidence=evidence)
 
     def _beside(self, category: str) -> str:
         """Return `, beside 39 ms (81 %) of kernels, longest gemm 15 %` where these take longer than this; "" else.

@@ -17,7 +17,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.grouping import group
 from traceq.intervals import contains, sorted_unique, span_index, spans
 from traceq.model import Trace
-from traceq.report import Finding
+from traceq.report import Finding, found
 from traceq.units import Unit, format_value
 
 __all__ = ["retained_graph"]
@@ -67,7 +67,7 @@ def retained_graph(trace: Trace) -> Finding | None:
     lead = "retained graph: compute the earlier part under torch.no_grad(), or detach its result"
     evidence = f"the backward pass runs {num} ops {per_step(all_steps)} that it also runs in other steps"
     severity = "high" if pct >= _MUCH_PCT else "medium"
-    return Finding("retained_graph", severity, text, mean_ns, lead=lead, evidence=evidence, gain=(0, mean_ns))
+    return found("retained_graph", severity, text, mean_ns, lead=lead, evidence=evidence, gain=(0, mean_ns))
 
 
 def _device_ns(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from traceq.facts.timeline.optimizer_updates import updates
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import contains, span_index
 from traceq.model import Trace
-from traceq.report import Finding
+from traceq.report import Finding, found
 from traceq.units import Unit, format_value
 
 __all__ = ["small_ops"]
@@ -67,7 +67,7 @@ def small_ops(trace: Trace) -> Finding | None:
         f"{format_value(num, Unit.MEAN)} ops {per_step(all_steps)}, {format_value(forward_ns / num, Unit.NS)} each"
     )
     severity = "high" if pct >= _MUCH_PCT else "medium"
-    return Finding("small_ops", severity, text, ns, lead=lead, evidence=evidence, gain=(0, ns))
+    return found("small_ops", severity, text, ns, lead=lead, evidence=evidence, gain=(0, ns))
 
 
 def _runs_backward(trace: Trace) -> NDArray[np.bool_]:

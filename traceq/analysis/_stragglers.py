@@ -12,13 +12,12 @@ from traceq.analysis._job_gain import JobGain, job_gain
 from traceq.analysis._wording import category_term, in_traced_steps, plain_phase
 from traceq.causes.stragglers import StragglerRanks, UnprofiledLateness, straggler_ranks
 from traceq.facts.ranks.caused_waits import CausedWaits
-from traceq.facts.ranks.exposed_waits import EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.lateness import HOST, Lateness, PhaseCategory, lateness
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
-from traceq.report import Finding
+from traceq.report import Finding, found
 from traceq.units import Unit, format_range, format_ranks, format_value
 from traceq.whatif.interventions import WithoutStraggler
 
@@ -123,13 +122,12 @@ def straggler_finding(job: Job, late: Stragglers, by_cause: Sequence[CausedWaitR
     waited = format_value(sum(each.wait_ns for each in late.ranks), Unit.NS)
     saves_ns = (round(late.saves_ns[0]), round(late.saves_ns[1])) if late.saves_ns is not None else None
     return (
-        Finding(
+        found(
             "straggler",
             "low" if is_vain else "high",
             text,
             ns,
             f"rank {named[0].rank}",
-            instead_of=(EXPOSED_WAIT,),
             lead=f"{'ranks' if several else 'rank'} {numbers} late ({waited} of waits){_lead(named[0])}",
             evidence=_evidence(named[0], by_cause),
             gain=gain.saved_ns if gain is not None else saves_ns,

@@ -16,7 +16,7 @@ from traceq.analysis._wording import per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.op_work import OpWork, RankWork
-from traceq.report import Finding
+from traceq.report import Finding, found
 from traceq.units import Unit, format_value
 
 __all__ = ["unfused_attention"]
@@ -52,10 +52,10 @@ def unfused_attention(job: Job, parts: Sequence[RankWork], below_roof: Sequence[
             if is_large and holds_in_steps(ns, step_ns, 100 * _LARGE):
                 text = _sentence(job, scores, rows_of_role, float(ns.mean()), 100 * float(ns.sum() / step_ns.sum()))
                 keys = {row.key for rows in rows_of_role for row in rows}
-                explained = () if keys.isdisjoint(below_roof) else ("below_roof",)
+                key = min(keys.intersection(below_roof) or keys)
                 mean_ns = round(float(ns.mean()))
                 lead = f"attention without a fused kernel in {scores[0]}: use scaled_dot_product_attention"
-                finding = Finding("unfused_attention", "medium", text, mean_ns, instead_of=explained, lead=lead)
+                finding = found("unfused_attention", "medium", text, mean_ns, key, lead=lead)
                 findings.append(replace(finding, gain=(0, mean_ns)))
         worst.append(max(findings, key=lambda finding: finding.ns, default=None))
     return on_the_worst_rank(job, worst)

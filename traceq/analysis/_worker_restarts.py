@@ -11,7 +11,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import Spans, measure_common, spans
 from traceq.model import Trace
-from traceq.report import Finding
+from traceq.report import Finding, found
 from traceq.units import Unit, format_value
 
 __all__ = ["Restarts", "restart_finding", "worker_restarts"]
@@ -59,12 +59,11 @@ def restart_finding(job: Job, restarts: Restarts) -> Finding | None:
     severity = "high" if restarts.num > 1 else "medium"
     lead = "the loader starts new workers for each epoch: persistent_workers=True keeps them"
     evidence = f"{often} in these steps"
-    return Finding(
+    return found(
         "worker_restarts",
         severity,
         text,
         step_ns,
-        instead_of=_INSTEAD_OF,
         lead=lead,
         evidence=evidence,
         gain=(0, step_ns),

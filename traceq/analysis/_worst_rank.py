@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from traceq.analysis._slack import in_vain
+from traceq.analysis._slack import found_in_vain, in_vain
 from traceq.analysis._wording import in_traced_steps
+from traceq.claims.claim import Basis
 from traceq.facts.ranks.job import Job
 from traceq.report import Finding
 
@@ -32,11 +33,16 @@ def on_the_worst_rank(
         return ()
     finding, worst = max(by_rank, key=lambda pair: pair[0].ns - slack_ns.get(pair[1].rank, 0.0))
     rank, num_steps = worst.rank, int(worst.steps.counted.sum())
+    own_slack_ns = slack_ns.get(rank, 0.0)
+    is_vain = own_slack_ns >= finding.ns > 0 and not is_of_job
+    if not finding.text:
+        subject = replace(finding.subject, rank=rank) if len(job.ranks) > 1 else finding.subject
+        claim = replace(finding, subject=subject, basis=Basis(num_steps * worst.steps.marked))
+        return (in_vain(claim, own_slack_ns) if is_vain else claim,)
     is_named = not job.ranks[0].steps.marked or "traced steps" in finding.text
     basis = [] if is_named else [in_traced_steps(job, num_steps)]
     notes = [*basis, *([f"rank {rank}"] if len(job.ranks) > 1 else [])]
     noted = replace(finding, text=f"{finding.text} ({', '.join(notes)})") if notes else finding
     if len(job.ranks) > 1:
         noted = replace(noted, evidence=f"rank {rank}: {noted.evidence}" if noted.evidence else f"on rank {rank}")
-    own_slack_ns = slack_ns.get(rank, 0.0)
-    return (in_vain(noted, rank, own_slack_ns) if own_slack_ns >= finding.ns > 0 and not is_of_job else noted,)
+    return (found_in_vain(noted, rank, own_slack_ns) if is_vain else noted,)

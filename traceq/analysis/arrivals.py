@@ -9,7 +9,7 @@ from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
 from traceq.model import Flight, Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Finding, Report, Table, column, found
 from traceq.units import Unit, format_ranks
 
 POSITION = 57
@@ -153,7 +153,7 @@ def _finding(stuck: _Stuck) -> Finding:
     is_missing = any(row.state in (_NEVER, _NO_DUMP) for row in stuck.ranks)
     severity, key = "high" if is_missing else "medium", f"{stuck.group}|{stuck.sequence}"
     lead = f"{name} {stuck.sequence} of group {stuck.group or 'all'} never completed"
-    return Finding("never_arrived", severity, text, 0, key, lead=lead, evidence=clauses[0])
+    return found("never_arrived", severity, text, 0, key, lead=lead, evidence=clauses[0])
 
 
 def _clause(rows: Sequence[ArrivalRow]) -> str:

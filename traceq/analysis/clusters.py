@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from traceq.analysis._rank_percentiles import each_rank, heat_view, spread_table
 from traceq.analysis._stragglers import late_unprofiled
 from traceq.analysis._wording import MOST_RANKS, in_traced_steps, more_rows
-from traceq.facts.ranks.exposed_waits import EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.phase_times import PhaseTimes, RankTimes, phase_times, rank_times
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Finding, Report, Table, column, found
 from traceq.stats.clustering import cluster_ranks
 from traceq.units import Unit, format_ranks, format_value
 
@@ -163,13 +162,12 @@ def _findings(job: Job, times: RankTimes, clusters: Sequence[_Cluster]) -> tuple
     severity = "high" if late[0].late_ns >= _SEVERE * float(np.median(times.step)) else "medium"
     key = f"rank {times.ranks[late[0].members[0]]}"
     return (
-        Finding(
+        found(
             "late_ranks",
             severity,
             text,
             round(late[0].late_ns),
             key,
-            instead_of=(EXPOSED_WAIT,),
             lead=f"stragglers: {parts[0]}",
             evidence=f"{len(most.members):,} ranks are alike",
         ),

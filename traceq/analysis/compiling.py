@@ -22,7 +22,7 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.intervals import measure_within, span_index
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Finding, Report, Table, column, found
 from traceq.short_texts import cut_end
 from traceq.units import Unit, format_value
 
@@ -165,12 +165,12 @@ def _finding(rank: _Compiling, recorded: Sequence[Recompiled]) -> Finding:
     if not rank.num_again:
         often = "once" if rank.num == 1 else f"{rank.num} times"
         lead = f"compiling {rank.functions} takes {rank.words}"
-        return Finding("compiling", _severity(rank.pct), f"{lead}, {often}: trace later steps", rank.ns, lead=lead)
+        return found("compiling", _severity(rank.pct), f"{lead}, {often}: trace later steps", rank.ns, lead=lead)
     text = (
         f"torch.compile compiles {_recorded_functions(recorded) or rank.functions} again in {rank.num_again} of "
         f"{rank.num_steps} traced steps, {rank.words}: {_recorded_reason(recorded) or rank.reason}"
     )
-    return Finding("recompiles", _severity(rank.pct), text, rank.ns)
+    return found("recompiles", _severity(rank.pct), text, rank.ns)
 
 
 def _unprofiled(job: Job, recorded: Sequence[Recompiled]) -> tuple[Finding, ...]:
@@ -186,7 +186,7 @@ def _unprofiled(job: Job, recorded: Sequence[Recompiled]) -> tuple[Finding, ...]
         f"torch.compile compiles {_recorded_functions(recorded) or 'functions'} in {num:,} of {share.num_steps:,} "
         f"unprofiled steps, {time}: {_recorded_reason(recorded) or _REASON}"
     )
-    return (Finding("recompiles", _severity(share.pct), text, share.ns),)
+    return (found("recompiles", _severity(share.pct), text, share.ns),)
 
 
 def _severity(pct: float) -> str:

@@ -18,7 +18,7 @@ from traceq.facts.timeline.time_partition import unrecorded
 from traceq.frozen import frozen
 from traceq.intervals import measure, sorted_unique
 from traceq.model import Category, Caveat, Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Finding, Report, Table, column, found
 from traceq.units import Unit, format_value, name_ranks
 
 POSITION = 80
@@ -133,7 +133,7 @@ def _missing_ops(job: Job, parts: Sequence[_Rank]) -> list[Finding]:
         f"{missing}, by the numbers of those that are there: a sample, or events were lost; where nothing seems to run "
         "something may, so that idle and exposed times are not known"
     )
-    return [Finding("missing_ops", "high", text, lead=f"{missing}: idle and exposed times are not known")]
+    return [found("missing_ops", "high", text, lead=f"{missing}: idle and exposed times are not known")]
 
 
 def _lost_host(job: Job, parts: Sequence[_Rank]) -> list[Caveat]:
@@ -172,7 +172,7 @@ def _of_another_program(job: Job) -> list[Finding]:
         "known; `traceq query` reads its events"
     )
     lead = f"{where}no event is of PyTorch's profiler: traceq query reads its events"
-    return [Finding("foreign_trace", "high", text, lead=lead)]
+    return [found("foreign_trace", "high", text, lead=lead)]
 
 
 def _empty(job: Job, parts: Sequence[_Rank]) -> list[Finding]:
@@ -185,7 +185,7 @@ def _empty(job: Job, parts: Sequence[_Rank]) -> list[Finding]:
     whole = format_value(max(rank.extent[1] - rank.extent[0] for rank in job.ranks), Unit.NS)
     evidence = f"{name} takes {format_value(ns, Unit.NS)} of {whole}" if name else ""
     text = "; ".join(filter(None, (lead, evidence)))
-    return [Finding("empty_recording", "high", text, lead=lead, evidence=evidence)]
+    return [found("empty_recording", "high", text, lead=lead, evidence=evidence)]
 
 
 def _several_devices(trace: Trace) -> list[Caveat]:

@@ -46,7 +46,7 @@ from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.intervals import Spans, intersect, measure, measure_common, measure_within, spans, union
 from traceq.model import Category, Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Finding, Report, Table, column, found
 from traceq.units import Unit, format_value
 from traceq.whatif.host_waits import WithoutLoader
 from traceq.whatif.unreplayed import is_replayed
@@ -252,7 +252,7 @@ def _starved_traced(job: Job, part: _Rank, gain: JobGain | None) -> Finding | No
     basis = f"{replay_term(job)}{and_followers(saving, starved.idle_ns)}"
     text = f"{waits}; removing this wait saves {saved} ({basis})"
     finding = _finding(text, saving.least_ns, where, first_ns=starved.told_first_ns, makes_own=part.makes_own)
-    finding = finding if starved.is_most else replace(finding, instead_of=())
+    finding = finding if starved.is_most else replace(finding)
     finding = replace(finding, gain=gain.saved_ns if gain is not None else (saving.least_ns, saving.most_ns))
     return replace(finding, severity="low") if gain is not None and gain.is_nothing else finding
 
@@ -284,12 +284,11 @@ def _transferred(takes: str, share: UnprofiledShare, ready_pct: float, num: int)
         f"{share.num_steps:,} on rank {share.rank}), which had made it before in {ready}: more workers shorten "
         "nothing; try fewer tensors per batch, fewer and larger batches, or num_workers=0 if a sample is little work"
     )
-    return Finding(
+    return found(
         "batch_transfer",
         "medium",
         text,
         share.ns,
-        instead_of=("host_bound", "dataload_wait"),
         lead="batch transfer from workers: fewer tensors per batch, or num_workers=0 if a sample is little work",
         evidence=f"the batch was ready in {ready}: more workers shorten nothing",
         gain=(0, share.ns),
@@ -316,5 +315,4 @@ def _finding(
     lead = f"starved by the data loader: {remedy}"
     if makes_own:
         lead = f"the main thread makes each batch: try num_workers > 0, or {less}"
-    instead_of = ("host_bound", "dataload_wait")
-    return Finding("starved", "high", text, ns, instead_of=instead_of, lead=lead, evidence=where, gain=(0, ns))
+    return found("starved", "high", text, ns, lead=lead, evidence=where, gain=(0, ns))

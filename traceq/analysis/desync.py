@@ -21,7 +21,7 @@ from traceq.facts.timeline.steps import extent, main_track
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Caveat, Trace
-from traceq.report import Column, Finding, Report, Table, column
+from traceq.report import Column, Finding, Report, Table, column, found
 from traceq.units import Unit, format_ranks
 
 POSITION = 56
@@ -223,7 +223,7 @@ def _finding(rows: Sequence[DesyncRow], parts: Sequence[_Lines]) -> Finding:
     sentences = [_sentence(row, ranks) for row, ranks in _by_issue([row for row in rows if row.key == first.key])]
     lost = or_lost_events(max((part.unrecorded_share for part in parts), default=0.0)) if first.source == _TRACE else ""
     issued, lead = "; ".join(sentences), f"desync at {where}: ranks differ"
-    return Finding("desync", "high", f"desync at {where}: {issued}{lost}", 0, first.key, lead=lead, evidence=issued)
+    return found("desync", "high", f"desync at {where}: {issued}{lost}", 0, first.key, lead=lead, evidence=issued)
 
 
 def _sentence(row: DesyncRow, ranks: Sequence[int]) -> str:

@@ -22,7 +22,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import measure, measure_within, span_index, spans
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Finding, Report, Table, column, found
 from traceq.units import Unit, format_value
 
 POSITION = 52
@@ -183,7 +183,7 @@ def _findings(job: Job, parts: Sequence[_Rank], rows: Sequence[ExpertRow], mean:
     )
     lead = f"rank {busiest.rank} has {busiest.ratio:.2f}x the expert compute: {_remedy(busiest)}"
     key, gain = f"rank {busiest.rank}", (0, round(excess))
-    return (Finding("expert_imbalance", "medium", text, round(excess), key, lead=lead, evidence=waits, gain=gain),)
+    return (found("expert_imbalance", "medium", text, round(excess), key, lead=lead, evidence=waits, gain=gain),)
 
 
 def _holds(job: Job, parts: Sequence[_Rank], busiest: int) -> bool:

@@ -33,7 +33,7 @@ from traceq.frozen import frozen
 from traceq.grouping import Numbers
 from traceq.intervals import Spans, measure_common, span_index, spans
 from traceq.model import Category, Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Finding, Report, Table, column, found
 from traceq.units import Unit, format_value
 from traceq.whatif.interventions import NoLaunchLatency
 
@@ -199,12 +199,11 @@ def _round_trips(trace: Trace, waits: _ShortWaits) -> Finding | None:
         f"{most}); {copies} copies between host and device ({to_host} to the host) and {kernels} kernels {each}: keep "
         "scalars and operands on the device"
     )
-    return Finding(
+    return found(
         "host_round_trips",
         "high",
         text,
         round(copying_ns / num),
-        instead_of=("host_bound",),
         lead=f"host round trips, most in {most}: keep scalars and operands on the device",
         evidence=f"{copies} copies between host and device and {kernels} kernels {each}",
         gain=(0, round(copying_ns / num)),
@@ -228,12 +227,11 @@ def _launch_bound(trace: Trace, waits: _ShortWaits, tiny_pct: float) -> Finding:
     device_waits = f"the device waits {time} {per_step(steps_)}{_share(trace, waits)}{of_all} {which} ({tiny})"
     text = f"launch-bound: {device_waits}; try {_remedies(trace, main)}"
     severity = "high" if 100 * waited_ns >= _HIGH_PCT * _whole_ns(trace) else "medium"
-    return Finding(
+    return found(
         "launch_bound",
         severity,
         text,
         round(waited_ns / num),
-        instead_of=("host_bound",),
         lead=f"launch-bound in {' and '.join(plain_phase(names[phase]) for phase in main)}: {_remedies(trace, main)}",
         evidence=f"{format_value(tiny_pct, Unit.PERCENT)} of kernels are under 10 us, or shorter than their launch",
         gain=(0, round(waited_ns / num)),

@@ -25,7 +25,7 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import contains, spans
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Finding, Report, Table, column, found
 from traceq.units import Unit, format_value
 
 POSITION = 50
@@ -238,4 +238,4 @@ def _outside_phases(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
     )
     severity = "high" if share.pct >= _MUCH else "medium"
     lead = f"{format_value(share.pct, Unit.PERCENT)} of an unprofiled step is in no phase: {place}"
-    yield Finding("outside_phases", severity, text, share.ns, lead=lead)
+    yield found("outside_phases", severity, text, share.ns, lead=lead)

@@ -21,14 +21,14 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.peaks import peaks_of
-from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
-from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
+from traceq.facts.stalls.syncs import syncs
+from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
-from traceq.report import Column, Finding, Report, Table, column
+from traceq.report import Column, Finding, Report, Table, column, found
 from traceq.units import Unit, format_value
 from traceq.whatif.host_waits import WithoutSyncs
 from traceq.whatif.unreplayed import is_replayed
@@ -189,13 +189,12 @@ def _finding(job: Job, copies: _PageableCopies, gain: JobGain | None) -> Finding
         "less, too): copy batches ahead from it (pin_memory=True, non_blocking=True), and keep tensors that stay the "
         "same, such as indices, on the device"
     )
-    severity, kinds = "low" if gain and gain.is_nothing else "medium", (SYNC_KINDS[SyncKind.HTOD],)
-    return Finding(
+    severity = "low" if gain and gain.is_nothing else "medium"
+    return found(
         "pageable_copies",
         severity,
         text,
         copies.saving.least_ns,
-        instead_of_syncs=kinds,
         lead="pageable HtoD copies: pin_memory=True, non_blocking=True, and keep constants on the device",
         evidence=copies.blocks.removeprefix("pageable HtoD copies "),
         gain=gain.saved_ns if gain is not None else (copies.saving.least_ns, copies.saving.most_ns),

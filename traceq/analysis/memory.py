@@ -27,7 +27,7 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import sorted_unique, span_index
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, Unknown, column
+from traceq.report import Finding, Report, Table, Unknown, column, found
 from traceq.units import Unit, format_value
 from traceq.whatif.host_waits import WithoutSyncs
 from traceq.whatif.unreplayed import is_replayed
@@ -223,14 +223,11 @@ def _finding(job: Job, calls: _DriverCalls, gain: JobGain | None) -> Finding:
         saves = f"; removing all allocation calls saves {saved} ({replay_term(job)})"
     saved_ns = saving.least_ns if saving else 0
     is_gain = saved_ns > 0 and calls.recurs and not (gain and gain.is_nothing)
-    of_all_calls = calls.code == "uncached_allocations"
-    return Finding(
+    return found(
         calls.code,
         "high" if is_gain else "low",
         f"{calls.what}{saves}: {calls.remedy}",
         saved_ns,
-        instead_of=("alloc_wait", "joint_syncs") if of_all_calls else ("alloc_wait",),
-        instead_of_syncs=(SYNC_KINDS[SyncKind.ALLOC],),
         lead=f"{calls.what.partition(':')[0].partition(',')[0]}: {calls.remedy}",
         evidence=calls.what.partition(": ")[2],
         gain=_gain(calls, gain),

@@ -20,7 +20,7 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity, in_coun
 from traceq.frozen import frozen
 from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Finding, Report, Table, column, found
 from traceq.units import Unit, format_value
 
 POSITION = 54
@@ -127,4 +127,4 @@ def _in_every_step(trace: Trace, role: int) -> Finding | None:
     plural = "" if len(metrics) == num_steps else "s"
     text = f"{what}: {num} collective{plural} and {exposed} of exposed communication {per_step(trace_steps)}; {remedy}"
     evidence = f"{num} collective{plural} and {exposed} of exposed communication {per_step(trace_steps)}"
-    return Finding(code, "medium", text, exposed_ns, lead=f"{what}: {remedy}", evidence=evidence, gain=(0, exposed_ns))
+    return found(code, "medium", text, exposed_ns, lead=f"{what}: {remedy}", evidence=evidence, gain=(0, exposed_ns))

@@ -25,7 +25,7 @@ from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity, i
 from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, measure_within, span_index, spans
 from traceq.model import Category, Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Finding, Report, Table, column, found
 from traceq.units import Unit, format_value
 
 POSITION = 66
@@ -146,4 +146,4 @@ def _unfused(trace: Trace) -> Finding | None:
     )
     lead = f"{name} runs as {slowest.implementation}: try {name}(..., fused=True)"
     evidence = f"it takes {time}, of which a fused one needs a part"
-    return Finding("unfused_optimizer", "medium", text, step_ns, lead=lead, evidence=evidence, gain=(0, step_ns))
+    return found("unfused_optimizer", "medium", text, step_ns, lead=lead, evidence=evidence, gain=(0, step_ns))

@@ -22,7 +22,7 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity, in_coun
 from traceq.frozen import frozen
 from traceq.intervals import measure, measure_common, span_index, spans
 from traceq.model import Category, Trace
-from traceq.report import Column, Finding, Report, Table, column
+from traceq.report import Column, Finding, Report, Table, column, found
 from traceq.units import Unit, format_value
 
 POSITION = 20
@@ -142,7 +142,7 @@ def _long_backward(trace: Trace) -> Finding | None:
     )
     lead = f"backward takes {backward_ns / forward_ns:.1f}x as long as forward: it {why}"
     evidence = f"it computes {ratio:.1f}x as long, where 2x is usual; {excess} more than that"
-    return Finding("long_backward", "medium", text, step_ns, lead=lead, evidence=evidence, gain=(0, step_ns))
+    return found("long_backward", "medium", text, step_ns, lead=lead, evidence=evidence, gain=(0, step_ns))
 
 
 def _by_step(trace: Trace, selected: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from traceq.facts.ranks.pipeline_schedules import UNKNOWN
 from traceq.facts.ranks.pipelines import Pipeline, StageTimes, pipelines, stage_times
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Finding, Report, Table, column, found
 from traceq.units import Unit, format_ranks, format_value
 
 POSITION = 53
@@ -206,13 +206,12 @@ def _finding(
     severity = "high" if 100 * ns >= _HIGH_PCT * step_ns else "medium"
     key = f"ranks {format_ranks(sorted(row.rank for row in rows))}"
     return (
-        Finding(
+        found(
             "pipeline_bubble",
             severity,
             text,
             round(ns),
             key,
-            instead_of=("exposed_comm", "exposed_wait", "exposed_transfer"),
             lead=f"pipeline bubble: {_remedy(pipeline, rows)}",
             evidence=f"{_words(pipeline)[1:-1]}: {', '.join(parts)}",
             gain=(0, round(ns)),

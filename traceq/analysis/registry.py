@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from traceq import analysis as package
 from traceq.analysis._plugins import PluginAnalysis, plugin_analyses
 from traceq.analysis._summaries import summaries
+from traceq.claims.claim import Basis
+from traceq.claims.judge import judged
 from traceq.errors import UsageFault
 from traceq.facts.ranks.job import Job, job_of
 from traceq.facts.ranks.rank_outline import Outline, outline
@@ -133,10 +135,22 @@ def reports_of(job: Job, traces: Sequence[Trace], only: Sequence[str] = ()) -> t
     """
     modules = tuple(map(analysis, chosen(only)))
     with closing(summaries(modules, traces)) as parts:
-        reports = tuple(module.merge(job, next(parts)) for module in counted("analysing", modules))
+        reports = tuple(merged(module, job, next(parts)) for module in counted("analysing", modules))
     if any(caveat.code == SLOWED_BY_STACKS for caveat in job.caveats):
         return tuple(replace(report, findings=()) for report in reports)
     return reports
+
+
+def merged(module: ModuleType | PluginAnalysis, job: Job, parts: Sequence[Any]) -> Report:
+    """Return the report of one analysis on all ranks of a job, its claims judged."""
+    report: Report = module.merge(job, parts)
+    if not report.findings:
+        return report
+    counted_ns = [np.diff(rank.steps.window[rank.steps.counted]) for rank in job.ranks]
+    is_marked = bool(job.ranks) and job.ranks[0].steps.marked
+    basis = Basis(min(map(len, counted_ns), default=0) if is_marked else 0)
+    step_ns = float(np.mean([ns.mean() for ns in counted_ns if len(ns)] or [0.0]))
+    return replace(report, findings=judged(report.findings, basis, step_ns))
 
 
 def describe(run: Run, ranks: Sequence[Outline] | None = None) -> Source:

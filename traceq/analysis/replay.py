@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceq.analysis._basis import recurs
 from traceq.analysis._job_gain import job_gain, played_job, unplayed_words
 from traceq.analysis._rank_rows import of_all
-from traceq.analysis._slack import in_vain, slack_by_rank
+from traceq.analysis._slack import found_in_vain, slack_by_rank
 from traceq.analysis._wording import a_step, in_traced_steps, replay_term, the_step, until_done
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
 from traceq.causes.replay import replay_of
@@ -27,7 +27,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import span_index
 from traceq.model import Caveat, Run, Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Finding, Report, Table, column, found
 from traceq.units import Unit, format_range, format_value, name_ranks
 from traceq.whatif.best import best_changes
 from traceq.whatif.host_waits import WithoutSyncs
@@ -248,12 +248,11 @@ def _findings(job: Job, rank: Outline, part: _Rank, slack_ns: Mapping[int, float
         f"removing all {what} shortens {the_step(rank.steps)}{on_rank} by {together}{of_job} ({basis}), "
         f"no row of them alone by more than {alone}: remove them together"
     )
-    finding = Finding(
+    finding = found(
         "joint_syncs",
         "medium",
         text,
         together_ns,
-        instead_of=("sync_wait", "alloc_wait") if "allocations" in what else ("sync_wait",),
         lead=f"all {what} together: remove them at once",
         evidence=f"together {together}{f' on rank {rank.rank}' * (len(job.ranks) > 1)}, none alone more than {alone}",
         gain=gain.saved_ns if gain is not None else (together_ns, removed[-1].most_saved_ns),
@@ -261,7 +260,7 @@ def _findings(job: Job, rank: Outline, part: _Rank, slack_ns: Mapping[int, float
     own_slack_ns = slack_ns.get(rank.rank, 0.0)
     if gain is not None:
         return [replace(finding, severity="low") if gain.is_nothing else finding]
-    return [in_vain(finding, rank.rank, own_slack_ns) if own_slack_ns >= together_ns else finding]
+    return [found_in_vain(finding, rank.rank, own_slack_ns) if own_slack_ns >= together_ns else finding]
 
 
 def _with_loader(rows: Sequence[ReplayRow], syncs_ns: int) -> str:

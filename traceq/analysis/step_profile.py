@@ -20,7 +20,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.unprofiled_phases import UnprofiledPhase, pace_of, unprofiled_phases
 from traceq.frozen import frozen
 from traceq.model import BATCHES_PER_STEP, Manifest, Timings, Trace, WallTime
-from traceq.report import Column, Finding, Report, Table, column
+from traceq.report import Column, Finding, Report, Table, column, found
 from traceq.units import Unit, format_value
 
 POSITION = 6
@@ -147,7 +147,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 def _findings(wall_time: WallTime | None) -> Iterator[Finding]:
     """Yield where the time goes if much of it is not in regular steps: what these would save is little beside it."""
     if wall_time is not None and wall_time.is_notable:
-        yield Finding("wall_time", "high", wall_time.text, lead=wall_time.lead)
+        yield found("wall_time", "high", wall_time.text, lead=wall_time.lead)
 
 
 def _collections(timings: Timings) -> Iterator[Finding]:
@@ -160,7 +160,7 @@ def _collections(timings: Timings) -> Iterator[Finding]:
     pauses = f"{most.num:,} pause{'s' * (most.num > 1)} of {mean} in {timings.host_step_ns.shape[1]:,} steps"
     text = f"garbage collection: {share} of the time of unprofiled steps; most in {most.name}, {pauses}"
     lead = f"garbage collection takes {share} of the unprofiled steps; most in {most.name}"
-    yield Finding("garbage_collection", "high" if percent >= _HIGH_PCT else "medium", text, lead=lead)
+    yield found("garbage_collection", "high" if percent >= _HIGH_PCT else "medium", text, lead=lead)
 
 
 def _wall_time(account: WallTime | None) -> Table:

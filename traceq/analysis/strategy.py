@@ -17,7 +17,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import or_lost_events, share_inside_steps
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Finding, Report, Table, column, found
 from traceq.units import Unit
 
 POSITION = 52
@@ -166,7 +166,7 @@ def _findings(parts: Sequence[_Rank]) -> list[Finding]:
     lost = or_lost_events(unexplained[0].unrecorded_share)
     text = f"{ranks}: {first.strategy} predicts {'; '.join(wrong)}{lost}"
     lead = f"{ranks}: the collectives are not those of {first.strategy}"
-    return [Finding("strategy", "medium", text, 0, first.key, lead=lead, evidence=wrong[0])]
+    return [found("strategy", "medium", text, 0, first.key, lead=lead, evidence=wrong[0])]
 
 
 def _ranks_alone(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
@@ -182,7 +182,7 @@ def _ranks_alone(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
         lead = (
             f"{len(parts)} ranks exchange nothing: wrap the model (DistributedDataParallel, FSDP, accelerator.prepare)"
         )
-        yield Finding("ranks_alone", "high", text, lead=lead)
+        yield found("ranks_alone", "high", text, lead=lead)
 
 
 def _wrong(check: Check, num_steps: int) -> str:

@@ -9,25 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import gained_words, job_gain
+from traceq.analysis._job_gain import job_gain
 from traceq.analysis._rank_rows import each_of, of_all
 from traceq.analysis._slack import in_vain, slack_by_rank
-from traceq.analysis._wording import (
-    and_followers,
-    in_brackets,
-    in_phase,
-    in_some_steps,
-    in_traced_steps,
-    more_rows,
-    over_ranks,
-    per_step,
-    plain_phase,
-    range_of_steps,
-    replay_term,
-    saving_words,
-    values_words,
-    with_step_headings,
-)
+from traceq.analysis._wording import in_traced_steps, more_rows, over_ranks, per_step, values_words, with_step_headings
 from traceq.causes.removed_waits import (
     alike_syncs,
     is_of_measurement,
@@ -36,6 +21,8 @@ from traceq.causes.removed_waits import (
     sync_keys,
 )
 from traceq.causes.savings import Saving
+from traceq.claims.claim import BY_JOB_REPLAY, BY_REPLAY, Basis, Claim, Subject, by_step, in_some_steps, known
+from traceq.claims.saying import plain_phase
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.one_time_syncs import allocates_once, is_in_graph_capture, num_returned_before
@@ -47,8 +34,8 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import span_index
 from traceq.model import Trace
-from traceq.report import Finding, Report, SyncSite, Table, column
-from traceq.units import Unit, format_value
+from traceq.report import Report, Table, column
+from traceq.units import Unit
 from traceq.whatif.host_waits import WithoutSyncs
 from traceq.whatif.unreplayed import is_replayed
 
@@ -65,15 +52,6 @@ _LONG = 0.01
 _COSTLY, _MAY_COST, _FREE, _HARMLESS, _UNKNOWN = "costly", "may_cost", "waits_but_free", "harmless", "unknown"
 _SCALAR, _ALLOC = "scalar", "alloc"
 _CAPTURE, _MEASUREMENT = "graph_capture", "measurement"
-_ONCE = {
-    "": "",
-    _CAPTURE: "; a CUDA graph is captured there, which happens once for each shape: trace steps after a warm-up",
-    "first_use": "; the process begins to use the device here: trace steps after a warm-up",
-    "pool_growth": "; no memory is returned meanwhile, so the pool still grows, as in a warm-up",
-    "pool_refill": "; memory was returned to the driver {} before these steps, and the pool is refilled: "
-    "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory",
-}
-"""What a finding adds about syncs that do not recur in every step."""
 _VIEW = (
     *("kind", "line", "op", "module", "phase", "num"),
     *("step_blocked_ns", "step_unrecorded_ns", "replay_ns", "most_replay_ns", "label"),
@@ -388,7 +366,7 @@ def _note(job: Job, num: int, num_rows: int, is_cpu_only: bool, *, is_lost: bool
     return f"{num:,} syncs; savings do not add up: `replay` removes all together.{worst}"
 
 
-def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Finding]:
+def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Claim]:
     """Return syncs whose removal shortens a step, then a long wait that may stay; each on its worst rank.
 
     Both hold in most steps; of what a process does once the finding says that it does not recur.
@@ -416,8 +394,8 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Finding]:
     most = _worst(steady, slack_ns)[:_MOST_FINDINGS]
     several = _of_several_modules(rows)
     most, free = ([row if row.key in several else replace(row, module="") for row in each] for each in (most, free))
-    costly = (_costly(job, row, step_ns[row.rank], slack_ns.get(row.rank, 0.0)) for row in most)
-    return [*costly, *(_free(job, row, is_alone=len(blocking) == 1) for row in free[:1])]
+    costly = (_costly(job, row, slack_ns.get(row.rank, 0.0)) for row in most)
+    return [*costly, *(_claim("free_sync", job, row) for row in free[:1])]
 
 
 def _step_ns(steps: Steps) -> float:
@@ -425,92 +403,38 @@ def _step_ns(steps: Steps) -> float:
     return float((windows[:, 1] - windows[:, 0]).mean())
 
 
-def _costly(job: Job, row: SyncRow, step_ns: float, slack_ns: float) -> Finding:
-    """Return the finding on a sync: what its rank gains alone, and all ranks together where they can be replayed.
+def _costly(job: Job, row: SyncRow, slack_ns: float) -> Claim:
+    """Return the claim on a sync: what all ranks gain without it, or its own where they cannot be replayed together.
 
-    Where not, a rank that others do not wait for would only wait longer itself.
+    There a rank that others do not wait for would only wait longer itself.
     """
-    site, saving = SyncSite(row.kind, row.op, row.line), Saving(row.saved_ns, row.most_replay_ns or 0)
-    remedy = "allocate before the steps, or less" if row.kind == _ALLOC else "remove it"
-    explains = ("alloc_wait",) if row.kind == _ALLOC else ("sync_wait",)
-    lead, evidence, alone = _lead(row, remedy), _evidence(job, row), (saving.least_ns, saving.most_ns)
-    saved, more = saving_words(saving, step_ns), and_followers(saving, row.step_blocked_ns)
+    claim = _claim("costly_allocation" if row.kind == _ALLOC else "costly_sync", job, row)
     if (gain := job_gain(job, WithoutSyncs(key=row.key))) is not None:
-        text = f"{_blocks(job, row)}; removing it saves {gained_words(saved, gain)} (replay{more})"
-        severity = "low" if gain.is_nothing else "high"
-        finding = Finding("costly_sync", severity, f"{text}{_why_once(row)}", row.saved_ns, row.key, site=site)
-        return replace(finding, instead_of=explains, lead=lead, evidence=evidence, gain=gain.saved_ns)
-    if slack_ns < row.saved_ns:
-        text = f"{_blocks(job, row)}; removing it saves {saved} ({replay_term(job)}{more}){_why_once(row)}"
-        finding = Finding("costly_sync", "high", text, row.saved_ns, row.key, site=site)
-        return replace(finding, instead_of=explains, lead=lead, evidence=evidence, gain=alone)
-    text = f"{_blocks(job, row)}; removing it shortens that rank's own work by {saved} (replay{more})"
-    finding = Finding("costly_sync", "low", text, row.saved_ns, row.key, site=site, lead=lead, evidence=evidence)
-    return in_vain(finding, row.rank, slack_ns)
+        return replace(claim, gain=gain.saved_ns, gain_by=BY_JOB_REPLAY)
+    return in_vain(claim, slack_ns) if slack_ns >= row.saved_ns else claim
 
 
-def _lead(row: SyncRow, what_to_do: str) -> str:
-    """Return `dtoh sync at train.py:41: remove it`."""
-    what = "allocation" if row.kind == _ALLOC else f"{row.kind} sync"
-    place = f"at {row.line.partition(' ')[0]}" if row.line else f"in {row.op or row.call}"
-    return f"{what} {place}: {what_to_do}"
-
-
-def _evidence(job: Job, row: SyncRow) -> str:
-    on_rank = f"rank {row.rank}: " if len(job.ranks) > 1 else ""
-    blocked = f"{format_value(row.step_blocked_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
-    return f"{on_rank}the host is blocked {blocked} ({row.op or row.call}, {plain_phase(row.phase)})"
-
-
-def _why_once(row: SyncRow) -> str:
-    """Return what a finding adds about syncs that do not recur in every step; "" where they may."""
-    return _ONCE[row.once].format("once" if row.num_returned == 1 else f"{row.num_returned:,} times")
-
-
-def _free(job: Job, row: SyncRow, *, is_alone: bool) -> Finding:
-    saves, advice = format_value(row.saved_ns, Unit.NS), "leave it" if is_alone else "leave it, or remove all"
-    text = f"{_blocks(job, row)}, but removing it{'' if is_alone else ' alone'} saves {saves} (replay): {advice}"
-    return Finding(
-        "free_sync",
-        "low",
-        text,
-        row.saved_ns,
-        row.key,
-        site=SyncSite(row.kind, row.op, row.line),
-        lead=_lead(row, f"leave it, as it saves {saves}"),
-        evidence=_evidence(job, row),
-        gain=(row.saved_ns, row.most_replay_ns or row.saved_ns),
+def _claim(code: str, job: Job, row: SyncRow) -> Claim:
+    """Return a claim on a sync, with what its rank alone gains without it."""
+    steps_of = next(rank.steps for rank in job.ranks if rank.rank == row.rank)
+    counted, window_ns = int(steps_of.counted.sum()), round(_step_ns(steps_of))
+    subject = Subject(
+        rank=row.rank if len(job.ranks) > 1 else None,
+        phase=row.phase,
+        line=row.line,
+        op=row.op or row.call,
+        kind=row.kind,
+        module=row.module,
+        key=row.key,
     )
-
-
-def _blocks(job: Job, row: SyncRow) -> str:
-    """Return `dtoh sync at train.py:41 step (aten::item) in forward on rank 3 blocks the host 1.20 ms per step`.
-
-    With the module after the op, where the row has one: only it tells the row from another one.
-    """
-    place = f"{row.line} ({row.op})" if row.line and row.op else row.line or row.op or row.call
-    place += f" of {row.module}" if row.module else ""
-    on_rank = f" on rank {row.rank}" if len(job.ranks) > 1 else ""
-    of_steps = in_brackets(range_of_steps(row.steps_blocked_ns)) if all(row.steps_blocked_ns) else ""
-    blocked = f"{format_value(row.step_blocked_ns, Unit.NS)} {per_step(job.ranks[0].steps)}{of_steps}"
-    unrecorded = format_value(row.step_unrecorded_ns, Unit.NS)
-    hidden = f", of which {unrecorded} wait for work that the trace does not show" if row.step_unrecorded_ns else ""
-    hidden += _before_window(job, row)
-    what = "allocation" if row.kind == _ALLOC else f"{row.kind} sync"
-    return f"{what} at {place} {in_phase(row.phase)}{on_rank} blocks the host {blocked}{hidden}{_basis(job, row)}"
-
-
-def _before_window(job: Job, row: SyncRow) -> str:
-    """Return `, before the window of 55.3 ms` of a wait that is longer than a whole trace; "" for others."""
-    steps_of = next(rank.steps for rank in job.ranks if rank.rank == row.rank)
-    window_ns = _step_ns(steps_of)
-    is_longer = not steps_of.marked and row.step_blocked_ns > window_ns
-    return f", before the window of {format_value(window_ns, Unit.NS)}" if is_longer else ""
-
-
-def _basis(job: Job, row: SyncRow) -> str:
-    """Return ` in these 3 traced steps`, or `, all of it in 2 of 3 traced steps`; "" for a trace without steps."""
-    steps_of = next(rank.steps for rank in job.ranks if rank.rank == row.rank)
-    counted = int(steps_of.counted.sum())
-    in_all = f" {in_traced_steps(job, counted)}" if steps_of.marked else ""
-    return in_some_steps(row.num_steps, counted) or in_all
+    measures = known(
+        blocked_ns=row.step_blocked_ns,
+        unrecorded_ns=row.step_unrecorded_ns or None,
+        window_ns=None if steps_of.marked or row.step_blocked_ns <= window_ns else window_ns,
+        num_returned=row.num_returned or None,
+        once=row.once,
+        **by_step("blocked", row.steps_blocked_ns),
+        **in_some_steps(row.num_steps, counted),
+    )
+    gain = row.saved_ns, max(row.most_replay_ns or 0, row.saved_ns)
+    return Claim(code, row.saved_ns, subject, measures, gain, BY_REPLAY, basis=Basis(counted * steps_of.marked))

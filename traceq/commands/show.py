@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from traceq.claims.saying import lead_of
 from traceq.commands._engine_options import CLUSTER, MEMORY
 from traceq.errors import UsageFault
 
@@ -107,7 +108,7 @@ def command(
             sheet = without_like_ranks(sheet)
         traces = partial(with_ranks, run, path, strict=strict, step=step)
         if html is not None and sheet.leads:
-            typer.echo(sheet.leads[0].headline)
+            typer.echo(lead_of(sheet.leads[0]))
         write_sheet(sheet, form, RenderOptions(width, traces, full=full or bool(only)))
         for report in sheet.reports if only and not as_json else ():
             if not (report.views or report.findings):

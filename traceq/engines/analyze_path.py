@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from traceq.analysis.registry import analysis, chosen, describe, plugin_caveats, reports_of
+from traceq.analysis.registry import analysis, chosen, describe, merged, plugin_caveats, reports_of
 from traceq.engines.cache import How
 from traceq.engines.engine import Start
 from traceq.engines.rank_reader import RankReader
@@ -62,7 +62,8 @@ def analyze_path(
             return AnalyzedPath(run, job, reports_of(job, run.traces, names), is_in_memory=True)
         run = run if step is None else with_step(run, step, reader.numbers(run))
         job = reader.job(run)
-        reports = tuple(analysis(name).merge(job, reader.parts(run, name)) for name in counted("merging ranks", names))
+        parts = ((analysis(name), reader.parts(run, name)) for name in counted("merging ranks", names))
+        reports = tuple(merged(module, job, of_ranks) for module, of_ranks in parts)
         return AnalyzedPath(run, job, reports, is_in_memory=False)
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import TextIO
 
 import msgspec
 
+from traceq.claims.claim import Claim
+from traceq.claims.rules import rule_of
+from traceq.claims.saying import evidence_of, lead_of, said
 from traceq.display import RenderOptions
 from traceq.escaping import escape_json
-from traceq.report import Cell, Finding, Sheet, Table
+from traceq.report import Cell, Sheet, Table
 
 __all__ = ["SHOW_SCHEMA", "sheet_to_json", "sheet_to_json_pieces", "write_sheet"]
 
-SHOW_SCHEMA = "traceq.show/2"
+SHOW_SCHEMA = "traceq.show/3"
 _ROWS = 4096
 """Rows of a table that are encoded at a time."""
 
@@ -87,13 +91,29 @@ def _object(table: Table) -> object:
     return {**_row([column.key for column in table.columns], table.rows[0]), **parts}
 
 
-def _finding(sheet: Sheet, finding: Finding) -> dict[str, object]:
-    """Return a finding as an object; keys of rows of `syncs` begin with their kind."""
-    keys = (f"{kind}|" for kind in finding.instead_of_syncs)
-    plain = {key: getattr(finding, key) for key in ("code", "severity", "text", "ns", "key")}
-    least_ns, most_ns = sheet.gain(finding) or (None, None)
-    gain = {"lead": finding.headline, "least_gain_ns": least_ns, "most_gain_ns": most_ns}
-    return {**plain, **gain, "instead_of": (*finding.instead_of, *keys)}
+def _finding(sheet: Sheet, claim: Claim) -> dict[str, object]:
+    """Return a claim as an object: its words, then all that they are made of."""
+    rule, (least_ns, most_ns) = rule_of(claim), sheet.gain(claim) or (None, None)
+    subject = {name: value for name, value in asdict(claim.subject).items() if value not in ("", None)}
+    return {
+        "code": claim.code,
+        "severity": claim.severity,
+        "text": said(claim),
+        "lead": lead_of(claim),
+        "evidence": evidence_of(claim),
+        "ns": claim.ns,
+        "key": claim.key,
+        "subject": subject,
+        "measures": claim.measures,
+        "least_gain_ns": least_ns,
+        "most_gain_ns": most_ns,
+        "gain_by": claim.gain_by,
+        "num_steps": claim.basis.num_steps if claim.basis else None,
+        "is_unprofiled": bool(claim.basis and claim.basis.is_unprofiled),
+        "remedy": claim.remedy or claim.code,
+        "whatif": rule.whatif,
+        "explains": (*rule.explains, *(f"{kind}|" for kind in rule.explains_syncs)),
+    }
 
 
 def _row(keys: Sequence[str], row: tuple[Cell, ...]) -> dict[str, Cell]:

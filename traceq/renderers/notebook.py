@@ -7,6 +7,7 @@ from dataclasses import replace
 from html import escape
 from typing import TextIO
 
+from traceq.claims.saying import said
 from traceq.compare.result import Diff, Diffs
 from traceq.compare.tables import (
     causes_table,
@@ -109,7 +110,7 @@ def caveats_list(caveats: Sequence[Caveat]) -> str:
 
 
 def _findings_list(findings: Sequence[Finding]) -> str:
-    items = "".join(f"<li>{escape(finding.text)}</li>" for finding in findings)
+    items = "".join(f"<li>{escape(said(finding))}</li>" for finding in findings)
     return f"<ul>{items}</ul>" if items else ""
 
 

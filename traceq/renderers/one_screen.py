@@ -14,6 +14,8 @@ from typing import TextIO
 
 from rich.text import Text
 
+from traceq.claims.rules import rule_of
+from traceq.claims.saying import evidence_of, lead_of
 from traceq.display import RenderOptions
 from traceq.escaped_console import EscapedConsole
 from traceq.escaping import visible
@@ -49,15 +51,6 @@ _MOST_ROWS, _FEWEST_ROWS, _ROWS_IF_ROOM = 8, 2, 5
 _LAST = ("total", "all else")
 """First cells of a last row, which a shortened table keeps."""
 _NARROWEST_LEAD = 30
-_WHATIF = {
-    "straggler": "--without-straggler",
-    "launch_bound": "--no-launch-latency",
-    "costly_sync": "--without syncs",
-    "joint_syncs": "--without syncs",
-    "starved": "--without loader",
-}
-"""Code of a lead -> the option of `traceq whatif` that asks what it gains."""
-
 Print = Callable[[EscapedConsole], None]
 
 
@@ -127,7 +120,7 @@ def _print_head(sheet: Sheet, console: EscapedConsole) -> None:
     if (num_left_out := len(leads) - MOST_LEADS) > 0:
         rest.append(f"{num_left_out} more with --full")
     if nothing:
-        subjects = list(dict.fromkeys(finding.headline.partition(": ")[0] for finding in nothing))
+        subjects = list(dict.fromkeys(lead_of(finding).partition(": ")[0] for finding in nothing))
         more = f"; and {len(subjects) - MOST_LEADS} more" if len(subjects) > MOST_LEADS else ""
         rest.append(f"Little or nothing to gain: {'; '.join(subjects[:MOST_LEADS])}{more}")
     if rest:
@@ -142,17 +135,17 @@ def _lead_lines(sheet: Sheet, leads: Sequence[Finding], width: int) -> Iterator[
     tail = of_ns + of_share + 4 if has_gain else 0
     is_beside = width - 3 - tail >= _NARROWEST_LEAD
     room = width - 3 - (tail if is_beside else 0)
-    room = min(room, max(len(line) for finding in leads for line in wrap(visible(finding.headline), room)))
+    room = min(room, max(len(line) for finding in leads for line in wrap(visible(lead_of(finding)), room)))
     if has_gain and is_beside:
         yield Text(f"{'Gain first':<{room + 3}}  {gainer:>{of_ns}}  {'of it':>{of_share}}", style="dim")
     for number, (finding, (gain, share)) in enumerate(zip(leads, gains, strict=True), 1):
-        first, *more = wrap(visible(finding.headline), room)
+        first, *more = wrap(visible(lead_of(finding)), room)
         end = f"  {gain:>{of_ns}}  {share:>{of_share}}" if gain and is_beside else ""
         label = f"{number}" if len(leads) > 1 or has_gain else "*"
         for line in (f"{label}  {first:<{room}}{end}".rstrip(), *(f"   {line}" for line in more)):
             yield Text(line, style="bold")
         gained = [f"{gainer} {gain}, {share}"] if gain and not is_beside else []
-        for line in (*gained, *wrap(visible(finding.evidence), width - 5)):
+        for line in (*gained, *wrap(visible(evidence_of(finding)), width - 5)):
             yield Text(f"     {line}", style="dim")
 
 
@@ -173,7 +166,7 @@ def gain_words(sheet: Sheet, finding: Finding) -> tuple[str, str]:
 
 def _print_foot(sheet: Sheet, num_more: int, console: EscapedConsole) -> None:
     lines = [unknown_line(sheet)] if sheet.unknown and not sheet.source.arm else []  # no option of a recording
-    whatif = next((_WHATIF[lead.code] for lead in sheet.leads[:MOST_LEADS] if lead.code in _WHATIF), "")
+    whatif = next((whatif for lead in sheet.leads[:MOST_LEADS] if (whatif := rule_of(lead).whatif)), "")
     commands = [
         f"traceq whatif PATH {whatif}" if whatif else "",
         "traceq open PATH" if sheet.source.ranks else "",

@@ -16,6 +16,7 @@ from rich.console import JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from traceq.claims.saying import said
 from traceq.display import RenderOptions
 from traceq.escaped_console import EscapedConsole
 from traceq.escaping import visible
@@ -134,7 +135,7 @@ def print_source(sheet: Sheet, console: EscapedConsole) -> None:
 def print_findings(findings: Sequence[Finding], console: EscapedConsole) -> None:
     """Write a line for each finding, with a dot as red as it is severe."""
     for finding in findings:
-        print_line(Text("* ", style=_SEVERITY[finding.severity]) + visible_text(finding.text), console)
+        print_line(Text("* ", style=_SEVERITY[finding.severity]) + visible_text(said(finding)), console)
 
 
 def unknown_line(sheet: Sheet) -> str:

@@ -10,7 +10,7 @@ from traceq.frozen import frozen
 from traceq.locations import Place as Location
 from traceq.locations import place
 from traceq.model import Caveat
-from traceq.report import Finding, Report, Sheet, Source, Table, column
+from traceq.report import Report, Sheet, Source, Table, column, found
 from traceq.runs.memory_snapshot import read_memory_snapshots
 from traceq.snapshots.findings import caveats_of
 from traceq.snapshots.fragmentation import reserved_rows
@@ -87,7 +87,7 @@ def snapshot_diff(a: str | Location, b: str | Location) -> Sheet:
     lead, holders = _words(name, before, after, kinds, lines)
     severity = "medium" if after.size_bytes != before.size_bytes else "low"
     text = f"{lead}: {holders}" if holders else lead
-    finding = Finding("memory_delta", severity, text, lead=lead, evidence=holders)
+    finding = found("memory_delta", severity, text, lead=lead, evidence=holders)
     return Sheet(
         Source(f"{a} -> {b}", sum(len(side.snapshot.history) for side in sides), (), 0, "memory snapshots", ""),
         (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceq.model import Action, Caveat
-from traceq.report import Finding
+from traceq.report import Finding, found
 from traceq.snapshots.fragmentation import free_for
 from traceq.snapshots.kinds import Kind
 from traceq.snapshots.lifetimes import BEFORE
@@ -27,12 +27,12 @@ def findings_of(memory: DeviceMemory, on: str = "") -> Iterator[Finding]:
     oom, peak = memory.moment("oom"), memory.moment("peak")
     if oom is not None:
         lead, holders = f"out of memory{on}: {_oom_words(oom)}", _held(oom, "; ")
-        yield Finding("out_of_memory", "high", f"{lead}{holders}", lead=lead, evidence=holders.removeprefix("; "))
+        yield found("out_of_memory", "high", f"{lead}{holders}", lead=lead, evidence=holders.removeprefix("; "))
         yield from _fragmented(memory, oom, on)
     if peak is not None:
         reserved = f" of {_size(peak.reserved_bytes)} reserved" if peak.reserved_bytes is not None else ""
         lead, holders = f"peak{on}: {_size(peak.size_bytes)} allocated{reserved}", _held(peak)
-        yield Finding("memory_peak", "medium", f"{lead}{holders}", lead=lead, evidence=holders.removeprefix(": "))
+        yield found("memory_peak", "medium", f"{lead}{holders}", lead=lead, evidence=holders.removeprefix(": "))
 
 
 def caveats_of(memory: DeviceMemory) -> Iterator[Caveat]:
@@ -102,7 +102,7 @@ def _fragmented(memory: DeviceMemory, oom: Moment, on: str) -> Iterator[Finding]
         f"{_size(largest)}, and {_size(request)} were asked for{remedy}"
     )
     lead = f"fragmentation{on}: {_size(free)} are free, but in no piece of {_size(request)}"
-    yield Finding("fragmentation", "high", text, lead=lead, evidence=remedy.removeprefix(": "))
+    yield found("fragmentation", "high", text, lead=lead, evidence=remedy.removeprefix(": "))
 
 
 def _size(size_bytes: int | None) -> str:

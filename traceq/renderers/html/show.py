@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TextIO
 
+from traceq.claims.saying import evidence_of, lead_of, said
 from traceq.display import RenderOptions
 from traceq.model import Run
 from traceq.renderers.html.bar_ranking import partition_chart, ranking_chart
@@ -60,7 +61,7 @@ def _answer(sheet: Sheet, timeline: Timeline | None) -> Iterator[str]:
     leads = sheet.leads[:MOST_LEADS]
     none = "No findings: the trace has no rows of its device" if sheet.source.lacks_device_rows else "No findings"
     place = _place(leads[0], timeline) if leads else ""
-    yield element("h1", linked(unbroken(_capitalised(leads[0].headline if leads else none)), place))
+    yield element("h1", linked(unbroken(_capitalised(lead_of(leads[0]) if leads else none)), place))
     yield paragraphs([_capitalised(text)] if leads and (text := _basis(sheet, leads[0])) else [], "lede")
     yield numbers(step_numbers(sheet))
     yield _further_leads(sheet, leads[1:], timeline)
@@ -76,12 +77,12 @@ def _answer(sheet: Sheet, timeline: Timeline | None) -> Iterator[str]:
 def _basis(sheet: Sheet, lead: Finding) -> str:
     """Return what a lead gains, and what that rests on."""
     gain = f"{gainer_words(sheet)} {', '.join(gain_words(sheet, lead))}" if lead.gain is not None else ""
-    return "; ".join(filter(None, (gain, lead.evidence)))
+    return "; ".join(filter(None, (gain, evidence_of(lead))))
 
 
 def _further_leads(sheet: Sheet, leads: Sequence[Finding], timeline: Timeline | None) -> str:
     items = (
-        element("li", linked(_capitalised(lead.headline), _place(lead, timeline)), escape(f" ({_basis(sheet, lead)})"))
+        element("li", linked(_capitalised(lead_of(lead)), _place(lead, timeline)), escape(f" ({_basis(sheet, lead)})"))
         for lead in leads
     )
     return element("ul", *items, of="leads") if leads else ""
@@ -94,7 +95,7 @@ def _findings(findings: Sequence[Finding], timeline: Timeline | None) -> str:
             "li",
             element("span", escape(finding.severity), of=f"severity {finding.severity}"),
             element("span", escape(format_value(finding.ns, Unit.NS) if finding.ns else ""), of="time"),
-            element("span", linked(finding.text, _place(finding, timeline)), of="text"),
+            element("span", linked(said(finding), _place(finding, timeline)), of="text"),
             data_key=finding.key,
         )
         for finding in findings[:MOST_FINDINGS]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.saying import said
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.device_work import device_work
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -168,5 +169,5 @@ def _findings(trace: Trace, findings: Sequence[Finding]) -> DerivedTrack:
         rows = syncs_of(trace, finding)
         times.append(int(rank_syncs.start[rows[np.argmax(rank_syncs.cost[rows])]]) if len(rows) else first)
     instants = np.array(times, np.int64)
-    names = [finding.text for finding in findings]
+    names = [said(finding) for finding in findings]
     return DerivedTrack("findings", np.column_stack([instants, instants]), np.arange(len(names)), names)

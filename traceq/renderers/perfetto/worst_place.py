@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.saying import said
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
@@ -48,8 +49,8 @@ def worst_place(run: Run, findings: Sequence[Finding]) -> WorstPlace:
 
 def syncs_of(trace: Trace, finding: Finding) -> NDArray[np.int64]:
     """Return the indices into Syncs of those that a finding is about."""
-    rank_syncs, site = syncs(trace), finding.site
-    if site is None:
+    rank_syncs, site = syncs(trace), finding.subject
+    if not site.kind:
         return np.empty(0, np.int64)
     origin = rank_syncs.origin
     ops, lines = (np.array([text == name for text in origin.texts], np.bool_) for name in (site.op, site.line))
@@ -62,4 +63,4 @@ def _around_sync(trace: Trace, finding: Finding, offset_ns: int) -> WorstPlace:
     worst = rows[np.argmax(rank_syncs.cost[rows])]
     start, blocked = int(rank_syncs.start[worst]) + offset_ns, int(rank_syncs.blocked[worst])
     margin = _AROUND * max(blocked, int(rank_syncs.cost[worst]))
-    return WorstPlace(trace.rank, start - margin, start + blocked + margin, finding.text)
+    return WorstPlace(trace.rank, start - margin, start + blocked + margin, said(finding))

@@ -96,8 +96,8 @@ def place_of_finding(shown: Iterable[ShownTrace], finding: Finding) -> Place | N
         return _step_of_rank(shown, finding.key)
     if finding.code == "below_roof":
         return _largest(_first_call(each, finding.key) for each in shown)
-    if finding.site is not None:
-        site = {"kind": finding.site.kind, "op": finding.site.op, "line": finding.site.line}
+    if finding.subject.kind:
+        site = {"kind": finding.subject.kind, "op": finding.subject.op, "line": finding.subject.line}
         return place_of_sync(shown, site)
     if finding.code == "joint_syncs":
         return _largest(_syncs_at(each, np.ones(len(syncs(each.trace)), np.bool_)) for each in shown)

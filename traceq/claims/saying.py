@@ -1,0 +1,123 @@
+"""A claim in words: its template filled with its measures, so that a sentence never decides what is true."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from traceq.claims.claim import BY_JOB_REPLAY, Basis, Claim, unit_of
+from traceq.claims.sentences import GAINS, ONCE, REMEDIES, SENTENCES, SHARED_EVIDENCE
+from traceq.units import Unit, format_ends, format_value
+
+__all__ = ["MOST_WORDS", "evidence_of", "lead_of", "line_of", "plain_phase", "said"]
+
+MOST_WORDS = 20
+"""Words of a lead."""
+_FIELD = re.compile(r"{(\w+)(?::([\w ]+))?}")
+_ENDS = "least_{}", "most_{}"
+
+
+class _Unknown(Exception):
+    """A field of a template that a claim does not have."""
+
+
+def lead_of(claim: Claim) -> str:
+    """Return what a claim is and what to do, in at most 20 words."""
+    if claim.code in SENTENCES:
+        lead = next(_filled(SENTENCES[claim.code].leads, claim), claim.code)
+    else:
+        lead = claim.lead or re.split(r"; (?![^(]*\))", claim.text)[0]
+    words = lead.split()
+    return " ".join(words[:MOST_WORDS]) + ("…" if len(words) > MOST_WORDS else "")
+
+
+def line_of(claim: Claim) -> str:
+    """Return the line of source that a claim is about, `file.py:7`; "" for none."""
+    named = re.search(r"[\w./-]+\.py:\d+", f"{claim.subject.line} {lead_of(claim)}")
+    return named[0] if named else ""
+
+
+def evidence_of(claim: Claim) -> str:
+    """Return what a claim rests on: the clauses of which everything is known."""
+    sentence = SENTENCES.get(claim.code)
+    if sentence is None:
+        return claim.evidence
+    clauses = [*_filled(sentence.evidence, claim), *_filled(SHARED_EVIDENCE, claim)]
+    rank = claim.subject.rank
+    if rank is not None and "{rank}" not in "".join((*sentence.leads, *sentence.evidence)):
+        clauses[:1] = [f"rank {rank}: {clauses[0]}"] if clauses else [f"on rank {rank}"]
+    return "; ".join(clauses)
+
+
+def said(claim: Claim) -> str:
+    """Return all that is said of a claim: its lead, what it rests on, and what a step gains."""
+    if claim.text:
+        return claim.text
+    gain = ""
+    if claim.gain is not None and claim.code in SENTENCES:
+        is_nothing = not claim.gain[1]
+        by = f" ({claim.gain_by})" if claim.gain_by else ""
+        template = GAINS["nothing"] if is_nothing else GAINS["all ranks" if claim.gain_by == BY_JOB_REPLAY else "step"]
+        gain = next(_filled((template,), claim)) + by * (not is_nothing)
+    return "; ".join(filter(None, (lead_of(claim), evidence_of(claim), gain)))
+
+
+def _filled(templates: tuple[str, ...], claim: Claim) -> Iterator[str]:
+    """Yield the templates of which everything is known."""
+    for template in templates:
+        try:
+            yield _FIELD.sub(lambda match: _word(claim, match[1], match[2] or ""), template)
+        except _Unknown:
+            continue
+
+
+def _word(claim: Claim, name: str, noun: str) -> str:
+    """Return a field in words, of several things with their noun. Raises _Unknown."""
+    value = claim.measures.get(name)
+    if value is None:
+        value = _named(claim).get(name)
+    if value is None or value == "":
+        least, most = (claim.measures.get(each.format(name)) for each in _ENDS)
+        if least is None or most is None:
+            raise _Unknown(name)
+        return format_ends(float(least), float(most), unit_of(name))
+    if isinstance(value, str):
+        return value
+    text = format_value(value, unit_of(name))
+    return f"{text} {noun}{'' if value == 1 else 's'}" if noun else text
+
+
+def _named(claim: Claim) -> Mapping[str, str | int | None]:
+    """Return what templates may name besides measures."""
+    subject, steps = claim.subject, claim.basis is None or claim.basis.num_steps > 0
+    remedy = REMEDIES.get(claim.remedy or claim.code, "")
+    least_ns, most_ns = claim.gain or (0, 0)
+    return {
+        "rank": None if subject.rank is None else str(subject.rank),
+        "phase": plain_phase(subject.phase),
+        "line": subject.line.partition(" ")[0],
+        "op": subject.op,
+        "kind": subject.kind,
+        "module": subject.module,
+        "collective": subject.collective,
+        "remedy": next(_filled((remedy,), claim), "") if remedy else "",
+        "why_once": ONCE.get(str(claim.measures.get("once")), ""),
+        "gain": format_ends(least_ns, most_ns, Unit.NS),
+        "per_step": "per step" if steps else "of the trace",
+        "a_step": "a step" if steps else "the trace",
+        "the_step": "the step" if steps else "the trace",
+        "in_steps": in_steps(claim.basis),
+    }
+
+
+def in_steps(basis: Basis | None) -> str:
+    """Return `in these 3 traced steps`, on which a claim rests; `in this trace` where that has no steps."""
+    if basis is None or not basis.num_steps:
+        return "in this trace"
+    kind = "unprofiled" if basis.is_unprofiled else "traced"
+    return f"in this one {kind} step" if basis.num_steps == 1 else f"in these {basis.num_steps:,} {kind} steps"
+
+
+def plain_phase(name: str) -> str:
+    """Return the name of a phase without its decoration: `forward` of `## forward ##`."""
+    return name.strip("# ") or name

@@ -1,0 +1,71 @@
+"""Every sentence of a claim: one template per code, filled with its measures by `claims.saying`.
+
+A field is a measure (`{blocked_ns}`, with its unit), a range of two (`{saved_ns}` of `least_saved_ns` and
+`most_saved_ns`), a part of the subject (`{line}`), `{remedy}`, or one of `{per_step}`, `{a_step}`, `{the_step}`,
+`{in_steps}`. A noun after a colon is counted: `{num_calls:call}`. Of leads the first is said of which everything is
+known, of evidence every clause.
+"""
+
+from __future__ import annotations
+
+from traceq.frozen import frozen
+
+__all__ = ["GAINS", "ONCE", "REMEDIES", "SENTENCES", "SHARED_EVIDENCE", "Sentence"]
+
+
+@frozen
+class Sentence:
+    """How a claim is said: what it is and what to do, and clauses on what it rests on."""
+
+    leads: tuple[str, ...]
+    evidence: tuple[str, ...] = ()
+
+
+SENTENCES: dict[str, Sentence] = {
+    "costly_sync": Sentence(
+        ("{kind} sync at {line}: {remedy}", "{kind} sync in {op}: {remedy}"),
+        (
+            "the host is blocked {blocked_ns} {per_step} ({op}, {phase})",
+            "{unrecorded_ns} of it waits for work that the trace does not show",
+            "it began before the window of {window_ns}",
+            "{why_once}",
+        ),
+    ),
+    "costly_allocation": Sentence(
+        ("allocation at {line}: {remedy}", "allocation in {op}: {remedy}"),
+        ("the host is blocked {blocked_ns} {per_step} ({op}, {phase})", "{why_once}"),
+    ),
+    "free_sync": Sentence(
+        ("{kind} sync at {line}: {remedy}", "{kind} sync in {op}: {remedy}"),
+        ("the host is blocked {blocked_ns} {per_step} ({op}, {phase}), and would wait elsewhere",),
+    ),
+}
+"""Sentences by code."""
+
+REMEDIES: dict[str, str] = {
+    "costly_sync": "remove it",
+    "costly_allocation": "allocate before the steps, or less",
+    "free_sync": "leave it",
+}
+"""What to do, by the remedy of a claim, or by its code."""
+
+ONCE: dict[str, str] = {
+    "graph_capture": "a CUDA graph is captured there, once for each shape: trace steps after a warm-up",
+    "first_use": "the process begins to use the device here: trace steps after a warm-up",
+    "pool_growth": "no memory is returned meanwhile, so the pool still grows, as in a warm-up",
+    "pool_refill": "memory was returned to the driver before: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+}
+"""Why what a claim is about does not recur, by its measure `once`."""
+
+SHARED_EVIDENCE = (
+    "{blocked_by_step_ns} by step",
+    "in {num_steps_with} of {num_counted} traced steps",
+    "rank {rank} waits {slack_ns} longer for others anyway",
+)
+"""Clauses of claims of all codes."""
+
+GAINS = {
+    "step": "{a_step} gains {gain}",
+    "all ranks": "the job's step gains {gain}",
+    "nothing": "{the_step} gains nothing",
+}
