@@ -17,8 +17,9 @@ from paths import FIXTURES, ROOT
 from terminal import traceq as terminal
 
 import traceq
+from traceq.claims.claim import Claim
 from traceq.model import Caveat
-from traceq.report import Column, Finding, Report, Table
+from traceq.report import Column, Report, Table
 from traceq.units import Unit
 
 RUN = FIXTURES / "outlier_ab"
@@ -167,7 +168,7 @@ def test_html_escapes_what_a_trace_says() -> None:
     table = Table(
         "kernels", "Kernels", (Column("name", "name"), Column("ns", "time", Unit.NS)), (("</td><script>", 1500),)
     )
-    finding, caveat = Finding("x", "low", "<b>"), Caveat("x", "<i>")
+    finding, caveat = Claim("x", lead="<b>", severity="low"), Caveat("x", "<i>")
     html = Report("kernels", views=(table,), findings=(finding,), caveats=(caveat,))._repr_html_()
     assert "&lt;/td&gt;&lt;script&gt;</td>" in html
     assert ">1.50 us</td>" in html

@@ -7,7 +7,7 @@ from dataclasses import field, fields, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from traceq.claims.claim import Claim, Subject
+from traceq.claims.claim import HIGH, Claim, Subject
 from traceq.claims.limits import NOTABLE
 from traceq.claims.rules import supersedes
 from traceq.claims.saying import line_of, said
@@ -340,9 +340,14 @@ class Sheet:
         """
 
         def order(finding: Finding) -> tuple[bool, bool, int, int, int]:
-            gain = self.gain(finding)
-            least_ns, most_ns = gain or (0, 0)
-            return not (gain is None and finding.severity == "high"), gain is None, -least_ns, -most_ns, -finding.ns
+            least_ns, most_ns = finding.gain or (0, 0)
+            return (
+                not (finding.gain is None and finding.severity == "high"),
+                finding.gain is None,
+                -least_ns,
+                -most_ns,
+                -finding.ns,
+            )
 
         leads: list[Finding] = []
         for finding in sorted((each for each in self.top_findings if not self._gains_nothing(each)), key=order):
@@ -355,11 +360,6 @@ class Sheet:
     def without_gain(self) -> tuple[Finding, ...]:
         """Findings without which the step would be as long."""
         return tuple(filter(self._gains_nothing, self.top_findings))
-
-    def gain(self, finding: Finding) -> tuple[int, int] | None:
-        """Return what the job's step gains; at least nothing where ranks are missing, which may be later."""
-        is_part = 0 < len(self.source.ranks) < self.source.world_size
-        return (0, finding.gain[1]) if finding.gain is not None and is_part else finding.gain
 
     @property
     def recurring_ns(self) -> float:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from traceq.analysis._rank_rows import largest_sums
-from traceq.report import Column, Finding, SyncSite, Table, column, columns_of
+from traceq.claims.claim import Claim, Subject
+from traceq.claims.rules import supersedes
+from traceq.report import Column, Table, column, columns_of
 from traceq.units import Unit
 
 
@@ -88,10 +90,12 @@ def test_sums_are_by_identity_the_largest_first() -> None:
     ]
 
 
-def test_a_finding_supersedes_others_by_code_and_by_kind_of_sync() -> None:
-    finding = Finding("pageable_copies", "medium", "", instead_of=("host_bound",), instead_of_syncs=("htod",))
-    site = SyncSite("htod", "aten::to", "train.py:41 step")
-    assert finding.supersedes(Finding("costly_sync", "high", "", site=site))
-    assert finding.supersedes(Finding("host_bound", "medium", ""))
-    assert not finding.supersedes(Finding("costly_sync", "high", "", key="htod|aten::to"))
-    assert not finding.supersedes(Finding("costly_sync", "high", "", site=SyncSite("dtoh", "aten::to", "")))
+def test_a_claim_explains_others_by_code_and_by_kind_of_sync_and_only_its_own_row() -> None:
+    copies, launches = Claim("pageable_copies"), Claim("launch_bound")
+    assert supersedes(copies, Claim("costly_sync", subject=Subject(kind="htod")))
+    assert not supersedes(copies, Claim("costly_sync", subject=Subject(kind="dtoh")))
+    assert supersedes(launches, Claim("host_bound"))
+    assert not supersedes(launches, Claim("sync_wait"))
+    attention = Claim("unfused_attention", subject=Subject(key="forward|aten::bmm"))
+    assert supersedes(attention, Claim("below_roof", subject=Subject(key="forward|aten::bmm")))
+    assert not supersedes(attention, Claim("below_roof", subject=Subject(key="forward|aten::mm")))

@@ -15,9 +15,10 @@ from oracle.reader import read as read_slowly
 from oracle.syncs import find_syncs
 from paths import FIXTURES, ROOT
 
+from traceq.claims.saying import MOST_WORDS, lead_of, line_of
 from traceq.renderers.one_screen import MOST_LINES, print_screen
 from traceq.renderers.text import open_console
-from traceq.report import MOST_LEADS, MOST_WORDS, Cell, Sheet, Table
+from traceq.report import MOST_LEADS, Cell, Sheet, Table
 
 REPORTS = ROOT.parent / "shared" / "reports" / "traces"
 OURS = [FIXTURES / "example" / "job", FIXTURES / "example" / "uneven", FIXTURES / "outlier_ab" / "on"]
@@ -74,14 +75,14 @@ def test_the_screen_has_at_most_40_lines_and_none_is_wider_than_the_terminal(pat
 def test_leads_are_few_short_and_sorted_by_gain_and_no_two_are_about_one_line(path: Path) -> None:
     sheet = sheet_of(path)
     leads = sheet.leads[:MOST_LEADS]
-    gains = [gain for lead in leads if (gain := sheet.gain(lead)) is not None]
+    gains = [gain for lead in leads if (gain := lead.gain) is not None]
     assert gains == sorted(gains, reverse=True)
     assert all(most >= least >= 0 and most > 0 for least, most in gains)
-    lines = [lead.line for lead in leads if lead.line]
+    lines = [line for lead in leads if (line := line_of(lead))]
     assert len(lines) == len(set(lines))
     for lead in (*leads, *sheet.without_gain):
-        assert len(lead.headline.split()) <= MOST_WORDS
-        assert not lead.headline.endswith("…"), "a lead that is cut has lost what to do"
+        assert len(lead_of(lead).split()) <= MOST_WORDS
+        assert not lead_of(lead).endswith("…"), "a lead that is cut has lost what to do"
     shown = re.findall(r"^(\d|\*)  ", screen(sheet, 100), re.MULTILINE)
     assert shown == (["*"] if len(leads) == 1 and not gains else [str(number) for number in range(1, len(leads) + 1)])
 

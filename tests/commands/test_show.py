@@ -70,7 +70,7 @@ def test_a_form_can_be_chosen_by_its_name(trace: str, form: str) -> None:
 
 def test_the_numbers_for_programs_are_whole_nanoseconds(trace: str) -> None:
     result = json.loads(traceq("show", "--json", trace).out)
-    assert result["schema"] == "traceq.show/2"
+    assert result["schema"] == "traceq.show/3"
     times = re.findall(r'"\w*ns": ([^,\n]+)', traceq("show", "--json", trace).out)
     assert len(times) > 50
     assert all(re.fullmatch(r"-?\d+", time) for time in times)

@@ -11,10 +11,11 @@ from fleet import MS, Fleet, play
 from terminal import traceq
 
 from traceq.analysis.registry import sheet
+from traceq.claims.claim import Claim, Subject
 from traceq.engines import like_ranks
 from traceq.engines.like_ranks import without_like_ranks
 from traceq.renderers.json import sheet_to_json
-from traceq.report import Cell, Column, Finding, Report, Sheet, Source, Table
+from traceq.report import Cell, Column, Report, Sheet, Source, Table
 from traceq.runs.read import read
 
 LATE, DESYNCED = (4, 5, 6, 7), 9
@@ -87,7 +88,7 @@ def made_sheet(key: str) -> Sheet:
     clusters = Report("clusters", (table("clusters", "ranks", ("0-11",)), phases))
     desync, syncs = table("desync", "rank how"), table("syncs", "key rank", *((f"line {r}", r) for r in ranks))
     reports = (Report("ranks", (of_ranks,)), clusters, Report("desync", (desync,)), Report("syncs", (syncs,)))
-    finding = Report("found", findings=(Finding("costly_sync", "high", "", 1, key),))
+    finding = Report("found", findings=(Claim("costly_sync", 1, Subject(key=key)),))
     return Sheet(Source("job", 12, tuple(ranks), 12, "cpu", ""), (*reports, finding))
 
 

@@ -45,7 +45,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 def test_show_keeps_every_key_it_promises(shown: dict[str, Any]) -> None:
     fits(shown, SHOW, "show")
-    assert shown["schema"] == "traceq.show/2"
+    assert shown["schema"] == "traceq.show/3"
 
 
 def test_words_that_stand_for_kinds_are_those_promised(shown: dict[str, Any]) -> None:

@@ -12,13 +12,15 @@ from catalogue import FILES, JOBS, sheet_of
 from paths import FIXTURES, TRACES
 from terminal import on_terminal, traceq
 
+from traceq.claims.claim import Basis, Claim
+from traceq.claims.judge import judged
 from traceq.compare.diff import diff, diff_run
 from traceq.compare.result import Diffs
 from traceq.compare.tables import causes_table
 from traceq.renderers.diff_text import print_diffs
 from traceq.renderers.one_screen import MOST_LINES, print_screen
 from traceq.renderers.text import SHORT_LINE, open_console, print_table
-from traceq.report import Column, Finding, Report, Sheet, Source, StepTime, Table
+from traceq.report import Column, Report, Sheet, Source, StepTime, Table
 from traceq.units import Unit
 
 OURS = [pytest.param(path, id=path.name) for path in (*sorted(FIXTURES.glob("example/*")), FIXTURES / "outlier_ab")]
@@ -162,22 +164,22 @@ def test_of_a_table_without_rows_its_note_is_printed_without_headings() -> None:
     assert file.getvalue() == "Facts\n  moments: float32 in all arms.\n"
 
 
-def a_sheet(*findings: Finding) -> Sheet:
+def a_sheet(*findings: Claim) -> Sheet:
     source = Source("job", 1, (0,), 1, "cuda", "", traced=StepTime(10e6, 10e6, 10e6, 1))
     return Sheet(source, (Report("found", findings=findings),))
 
 
 def test_leads_are_by_what_the_step_gains_and_what_questions_the_rest_is_first() -> None:
-    waits = Finding("straggler", "high", "", 8_000_000, lead="rank 1 late", gain=(200_000, 300_000))
-    sync = Finding("costly_sync", "high", "", 900_000, lead="sync at a.py:3: remove it", gain=(900_000, 900_000))
-    bound = Finding("device_bound", "low", "", 9_700_000, lead="device-bound")
-    cold = Finding("cold_start", "high", "", 1_000_000, lead="cold start")
+    waits = Claim("x_late", 8_000_000, lead="rank 1 late", gain=(200_000, 300_000), severity="high")
+    sync = Claim("x_sync", 900_000, lead="sync at a.py:3: remove it", gain=(900_000, 900_000), severity="high")
+    bound = Claim("x_device_bound", 9_700_000, lead="device-bound", severity="low")
+    cold = Claim("x_cold_start", 1_000_000, lead="cold start", severity="high")
     assert a_sheet(bound, waits, sync, cold).leads == (cold, sync, waits, bound)
 
 
 def test_what_gains_less_than_a_hundredth_of_the_step_is_no_lead() -> None:
-    little = Finding("costly_sync", "high", "", 12_000, lead="sync at a.py:3: remove it", gain=(12_000, 12_000))
-    bound = Finding("device_bound", "low", "", 9_700_000, lead="device-bound, 97 %: only faster work saves much")
+    little = Claim("x_costly_sync", 12_000, lead="sync at a.py:3: remove it", gain=(12_000, 12_000), severity="high")
+    bound = Claim("x_device_bound", 9_700_000, lead="device-bound, 97 %: only faster work saves much", severity="low")
     result = a_sheet(little, bound)
     assert (result.leads, result.without_gain) == ((bound,), (little,))
     lines = screen(result, 80).splitlines()
@@ -185,15 +187,15 @@ def test_what_gains_less_than_a_hundredth_of_the_step_is_no_lead() -> None:
 
 
 def test_two_leads_are_not_about_one_line() -> None:
-    removed = Finding("costly_sync", "high", "", 900_000, lead="sync at a.py:3: remove it", gain=(900_000, 900_000))
-    left = Finding("free_sync", "low", "", 800_000, lead="sync at a.py:3: leave it", gain=(800_000, 800_000))
+    removed = Claim("x_sync", 900_000, lead="sync at a.py:3: remove it", gain=(900_000, 900_000), severity="high")
+    left = Claim("x_free_sync", 800_000, lead="sync at a.py:3: leave it", gain=(800_000, 800_000), severity="low")
     assert a_sheet(left, removed).leads == (removed,)
 
 
 def test_with_ranks_missing_it_is_known_only_what_a_step_gains_at_most() -> None:
-    sync = Finding("costly_sync", "high", "", 900_000, lead="sync at a.py:3: remove it", gain=(900_000, 900_000))
-    whole = a_sheet(sync)
-    part = replace(whole, source=replace(whole.source, world_size=8))
-    assert (whole.gain(sync), part.gain(sync)) == ((900_000, 900_000), (0, 900_000))
-    assert "up to 900 us" in screen(part, 80)
-    assert "1 of 8 ranks (0)" in screen(part, 80)
+    sync = Claim("x_sync", 900_000, lead="sync at a.py:3: remove it", gain=(900_000, 900_000))
+    (whole,), (part,) = (judged([sync], Basis(1), 10e6, lacks_ranks=lacks) for lacks in (False, True))
+    assert (whole.gain, part.gain) == ((900_000, 900_000), (0, 900_000))
+    assert "up to 900 us" in screen(a_sheet(part), 80)
+    one_of_8 = replace(a_sheet(part), source=replace(a_sheet(part).source, world_size=8))
+    assert "1 of 8 ranks (0)" in screen(one_of_8, 80)

@@ -26,7 +26,7 @@ def compared(a: Allocator, b: Allocator) -> dict[str, Any]:
     done = traceq("diff", "--json", a.write(Path("a.pickle")), b.write(Path("b.pickle")))
     assert (done.code, done.err) == (0, "")
     document = json.loads(done.out)
-    assert document["schema"] == "traceq.snapshot_diff/1"
+    assert document["schema"] == "traceq.snapshot_diff/2"
     return dict(document)
 
 

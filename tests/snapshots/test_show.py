@@ -30,7 +30,7 @@ def shown(allocator: Allocator, *, last: int | None = None, **more: Any) -> dict
     result = traceq("show", "--json", path)
     assert (result.code, result.err) == (0, "")
     document = json.loads(result.out)
-    assert document["schema"] == "traceq.snapshot/1"
+    assert document["schema"] == "traceq.snapshot/2"
     return dict(document)
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "chosen",
     "describe",
     "describe_analyses",
+    "merged",
     "names",
     "plugin_caveats",
     "plugins_version",
@@ -150,7 +151,8 @@ def merged(module: ModuleType | PluginAnalysis, job: Job, parts: Sequence[Any]) 
     is_marked = bool(job.ranks) and job.ranks[0].steps.marked
     basis = Basis(min(map(len, counted_ns), default=0) if is_marked else 0)
     step_ns = float(np.mean([ns.mean() for ns in counted_ns if len(ns)] or [0.0]))
-    return replace(report, findings=judged(report.findings, basis, step_ns))
+    lacks_ranks = bool(job.ranks) and len(job.ranks) < job.ranks[0].world_size
+    return replace(report, findings=judged(report.findings, basis, step_ns, lacks_ranks=lacks_ranks))
 
 
 def describe(run: Run, ranks: Sequence[Outline] | None = None) -> Source:

@@ -12,12 +12,18 @@ from traceq.claims.rules import rule_of
 __all__ = ["judged", "severity_of"]
 
 
-def judged(claims: Iterable[Claim], basis: Basis, step_ns: float) -> tuple[Claim, ...]:
-    """Return claims with what they rest on and their severity, of a job whose mean step takes `step_ns`."""
-    return tuple(
-        replace(claim, basis=claim.basis or basis, severity=claim.severity or severity_of(claim, step_ns))
-        for claim in claims
-    )
+def judged(claims: Iterable[Claim], basis: Basis, step_ns: float, *, lacks_ranks: bool = False) -> tuple[Claim, ...]:
+    """Return claims with what they rest on and their severity, of a job whose mean step takes `step_ns`.
+
+    Where ranks are missing, which may be later, the step may gain nothing.
+    """
+
+    def judge(claim: Claim) -> Claim:
+        gain = (0, claim.gain[1]) if claim.gain is not None and lacks_ranks else claim.gain
+        severity = claim.severity or severity_of(claim, step_ns)
+        return replace(claim, basis=claim.basis or basis, severity=severity, gain=gain)
+
+    return tuple(map(judge, claims))
 
 
 def severity_of(claim: Claim, step_ns: float) -> str:

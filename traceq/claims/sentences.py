@@ -23,7 +23,11 @@ class Sentence:
 
 SENTENCES: dict[str, Sentence] = {
     "costly_sync": Sentence(
-        ("{kind} sync at {line}: {remedy}", "{kind} sync in {op}: {remedy}"),
+        (
+            "{kind} sync at {line} in {module}: {remedy}",
+            "{kind} sync at {line}: {remedy}",
+            "{kind} sync in {op}: {remedy}",
+        ),
         (
             "the host is blocked {blocked_ns} {per_step} ({op}, {phase})",
             "{unrecorded_ns} of it waits for work that the trace does not show",

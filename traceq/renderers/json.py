@@ -1,4 +1,4 @@
-"""Render a sheet as JSON, of a run with schema `traceq.show/2`: complete, times in integer ns, stable keys."""
+"""Render a sheet as JSON, of a run with schema `traceq.show/3`: complete, times in integer ns, stable keys."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sheet_to_json_pieces(sheet: Sheet) -> Iterator[str]:
             **({"rows_of": source.rows_of} if source.rows_of else {}),
         },
         **{table.key: table for report in sheet.reports for table in report.tables},
-        "findings": [_finding(sheet, finding) for finding in sheet.findings],
+        "findings": [_finding(finding) for finding in sheet.findings],
         "unknown": sheet.unknown,
         "warnings": sheet.all_caveats,
     }
@@ -91,9 +91,9 @@ def _object(table: Table) -> object:
     return {**_row([column.key for column in table.columns], table.rows[0]), **parts}
 
 
-def _finding(sheet: Sheet, claim: Claim) -> dict[str, object]:
+def _finding(claim: Claim) -> dict[str, object]:
     """Return a claim as an object: its words, then all that they are made of."""
-    rule, (least_ns, most_ns) = rule_of(claim), sheet.gain(claim) or (None, None)
+    rule, (least_ns, most_ns) = rule_of(claim), claim.gain or (None, None)
     subject = {name: value for name, value in asdict(claim.subject).items() if value not in ("", None)}
     return {
         "code": claim.code,
@@ -108,11 +108,11 @@ def _finding(sheet: Sheet, claim: Claim) -> dict[str, object]:
         "least_gain_ns": least_ns,
         "most_gain_ns": most_ns,
         "gain_by": claim.gain_by,
-        "num_steps": claim.basis.num_steps if claim.basis else None,
+        "num_steps": claim.basis.num_steps if claim.basis else 0,
         "is_unprofiled": bool(claim.basis and claim.basis.is_unprofiled),
         "remedy": claim.remedy or claim.code,
         "whatif": rule.whatif,
-        "explains": (*rule.explains, *(f"{kind}|" for kind in rule.explains_syncs)),
+        "replaces": (*rule.explains, *(f"{kind}|" for kind in rule.explains_syncs)),
     }
 
 

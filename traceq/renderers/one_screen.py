@@ -157,7 +157,7 @@ def gainer_words(sheet: Sheet) -> str:
 def gain_words(sheet: Sheet, finding: Finding) -> tuple[str, str]:
     """Return what a step gains, and which part of it that is: `4.6 to 8.5 ms`, `10 to 19 %`; "" where unknown."""
     step_ns = sheet.recurring_ns
-    if (gain := sheet.gain(finding)) is None:
+    if (gain := finding.gain) is None:
         return "", ""
     least_ns, most_ns = gain
     share = format_ends(100 * least_ns / step_ns, 100 * most_ns / step_ns, Unit.PERCENT) if step_ns else ""

@@ -22,7 +22,7 @@ from traceq.units import Unit, format_value
 
 __all__ = ["SNAPSHOT_DIFF_SCHEMA", "snapshot_diff"]
 
-SNAPSHOT_DIFF_SCHEMA = "traceq.snapshot_diff/1"
+SNAPSHOT_DIFF_SCHEMA = "traceq.snapshot_diff/2"
 
 _MOST_LINES, _MOST_WORDS = 20, 3
 

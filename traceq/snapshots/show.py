@@ -21,7 +21,7 @@ from traceq.units import Unit
 
 __all__ = ["SNAPSHOT_SCHEMA", "snapshot_sheet"]
 
-SNAPSHOT_SCHEMA = "traceq.snapshot/1"
+SNAPSHOT_SCHEMA = "traceq.snapshot/2"
 
 _MOST_LINES, _MOST_SEGMENTS = 20, 10
 """Rows that people read; JSON has all."""

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import traceq
 from traceq.analysis.registry import analyze, sheet
+from traceq.claims.claim import Claim, Subject
 from traceq.facts.timeline.steps import steps
 from traceq.model import Events, Run, Trace
 from traceq.renderers.html.flame import flame_figure
@@ -29,7 +30,6 @@ from traceq.renderers.html.timeline import place_of_finding, place_of_sync, run_
 from traceq.renderers.html.timeline.shown_steps import median_step, traces_of_run
 from traceq.renderers.html.timeline.spans import BLOCK, Lane
 from traceq.renderers.html.timeline.view import finest_ns, lanes_of, merge_short
-from traceq.report import Finding, SyncSite
 
 Spans = list[tuple[int, int]]
 
@@ -176,8 +176,8 @@ def test_a_place_is_the_sync_of_the_shown_step() -> None:
     assert json.loads(place.attribute(2))["timeline"] == 2
     zero = shown[0].zero_ns
     assert (place.start_ns + zero, place.end_ns + zero) == (2_045_000, 2_350_000)
-    site = SyncSite("dtoh", "aten::item", "train.py:12 train")
-    assert place_of_finding(shown, Finding("costly_sync", "high", "", 1, "", site=site)) == place
+    subject = Subject(kind="dtoh", op="aten::item", line="train.py:12 train")
+    assert place_of_finding(shown, Claim("costly_sync", 1, subject)) == place
     for other in ({"kind": "htod"}, {"op": "aten::nonzero"}, {"line": ""}, {"phase": "backward"}):
         assert place_of_sync(shown, row | other) is None
 
@@ -187,11 +187,11 @@ def test_a_late_rank_leads_to_the_step_on_its_lane_and_an_op_to_its_first_call()
     (each,) = shown
     step_ns = tuple(ns - each.zero_ns for ns in each.step_ns)
     for code in ("straggler", "late_ranks"):
-        place = place_of_finding(shown, Finding(code, "high", "", 1, "rank 0"))
+        place = place_of_finding(shown, Claim(code, 1, Subject(key="rank 0")))
         assert place is not None
         assert (place.rank, place.start_ns, place.end_ns) == (0, *step_ns)
-        assert place_of_finding(shown, Finding(code, "high", "", 1, "rank 1")) is None
-    place = place_of_finding(shown, Finding("below_roof", "medium", "", 1, "forward|aten::item|float32|[[1]]"))
+        assert place_of_finding(shown, Claim(code, 1, Subject(key="rank 1"))) is None
+    place = place_of_finding(shown, Claim("below_roof", 1, Subject(key="forward|aten::item|float32|[[1]]")))
     assert place is not None
     events = each.trace.events
     starts = [
@@ -200,7 +200,7 @@ def test_a_late_rank_leads_to_the_step_on_its_lane_and_an_op_to_its_first_call()
         if events.strings[name] == "aten::item" and each.step_ns[0] <= ns < each.step_ns[1]
     ]
     assert place.start_ns == min(starts)
-    assert place_of_finding(shown, Finding("below_roof", "medium", "", 1, "backward|aten::item|float32|")) is None
+    assert place_of_finding(shown, Claim("below_roof", 1, Subject(key="backward|aten::item|float32|"))) is None
 
 
 def test_a_number_and_its_unit_stand_on_one_line() -> None:
@@ -217,12 +217,12 @@ def test_a_number_and_its_unit_stand_on_one_line() -> None:
 
 def test_a_finding_about_a_category_leads_to_its_longest_span_in_the_step() -> None:
     timeline = run_timeline(Run("run", (trace_with_syncs(),)), {0: "rank 0"})
-    place = place_of_finding(timeline.shown, Finding("host_bound", "medium", "", 1))
+    place = place_of_finding(timeline.shown, Claim("host_bound", 1))
     assert place is not None
     time = next(each for each in timeline.groups[0].lanes if each.kind == "category")
     spans = zip(time.start - timeline.shown[0].zero_ns, time.end - timeline.shown[0].zero_ns, strict=True)
     assert (place.start_ns, place.end_ns) in set(spans)
-    assert place_of_finding(timeline.shown, Finding("strategy", "medium", "", 0, "rank 0")) is None  # none is issued
+    assert place_of_finding(timeline.shown, Claim("strategy", 0, Subject(key="rank 0"))) is None  # none is issued
 
 
 def test_a_collective_that_is_not_predicted_and_a_cold_start_are_led_to() -> None:
@@ -244,7 +244,7 @@ def test_a_collective_that_is_not_predicted_and_a_cold_start_are_led_to() -> Non
         step(0, 200_000), op("aten::zeros", 10, 150_000), launch(20, 149_990, 1), kernel("fill", 150_020, 9, 1)
     )
     shown = run_timeline(Run("run", (cold,)), {0: "rank 0"}).shown
-    place = place_of_finding(shown, Finding("cold_start", "high", "", 1))
+    place = place_of_finding(shown, Claim("cold_start", 1))
     assert place is not None
     assert place.end_ns - place.start_ns == 150_000_000
 
