@@ -7,7 +7,7 @@ from dataclasses import field, fields, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from traceq.claims.claim import HIGH, Claim, Subject
+from traceq.claims.claim import Claim, Subject
 from traceq.claims.limits import NOTABLE
 from traceq.claims.rules import supersedes
 from traceq.claims.saying import line_of, said

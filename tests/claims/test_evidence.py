@@ -1,0 +1,74 @@
+"""The gate: a rule fires on two inputs of different origin, or on jobs that tests record for it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+
+import pytest
+from paths import ROOT
+
+from traceq.claims.claim import Claim
+from traceq.claims.rules import RULES
+from traceq.claims.saying import MOST_WORDS
+from traceq.claims.sentences import REMEDIES, SENTENCES
+
+sys.path.insert(0, str(ROOT / "docs"))
+
+from claims_page import PAGE, inputs_by_code, page
+
+OF_JOBS: dict[str, tuple[str, ...]] = {}
+"""Code -> tests on other inputs than those of the record: jobs that are recorded, or traces of one kind each."""
+
+
+@cache
+def tests() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_a_rule_has_fired_on_two_inputs(code: str) -> None:
+    named = OF_JOBS.get(code, ())
+    assert len(inputs_by_code()[code]) + len(named) >= 2
+    assert all(f"def {name}(" in tests() for name in named)
+
+
+def test_every_rule_has_a_sentence_and_every_sentence_a_rule() -> None:
+    assert SENTENCES.keys() == RULES.keys()
+    assert {code for rule in RULES.values() for code in rule.explains} <= RULES.keys()
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_a_sentence_is_short_before_its_measures_are_filled_in(code: str) -> None:
+    for lead in SENTENCES[code].leads:
+        words = lead.replace("{remedy}", REMEDIES.get(code, "")).split()
+        assert len(words) <= MOST_WORDS, lead
+    for clause in SENTENCES[code].evidence:
+        assert len(clause.split()) <= MOST_WORDS, clause
+
+
+def test_templates_name_fields_that_exist() -> None:
+    subject = {"rank", "phase", "line", "op", "kind", "module", "collective", "remedy", "gain", "why_once"}
+    basis = {"per_step", "a_step", "the_step", "in_steps"}
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "traceq").rglob("*.py"))
+    fields = {
+        field
+        for sentence in SENTENCES.values()
+        for text in (*sentence.leads, *sentence.evidence)
+        for field in re.findall(r"{(\w+)", text)
+    }
+    for field in fields - subject - basis:
+        name = field.removesuffix("_by_step_ns")
+        assert re.search(rf'\b(least_)?{field}=|"{name}"', source), f"{field}: no measure has this name"
+
+
+def test_the_page_is_what_rules_limits_and_evidence_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python docs/claims_page.py"
+
+
+def test_what_has_no_rule_has_the_words_of_its_package() -> None:
+    from traceq.claims.saying import lead_of, said
+
+    claim = Claim("of_a_plugin", lead="cold cache: read it first", evidence="2 s of it")
+    assert (lead_of(claim), said(claim)) == ("cold cache: read it first", "cold cache: read it first; 2 s of it")
