@@ -26,7 +26,7 @@ _HEAD = """# Claims
 
 What `traceq show` may say, generated from `traceq/claims` by `python docs/claims_page.py`. A rule makes a claim from
 its measures and limits; a template says it. Claims are ranked by what a step gains, and one that another explains
-better is left out. Each rule has fired on two inputs of different origin, or is tested on jobs that are recorded for it.
+better is left out. Each rule has fired on two inputs of different origin, or tests record jobs for it.
 
 """
 

@@ -146,27 +146,19 @@ def test_little_time_few_steps_or_no_lines_are_no_finding(run: Run) -> None:
     assert texts(run) == []
 
 
-def loop_over_pairs(
-    num: int, op_us: int, *, optimizer: bool = False, steps: int = 3, of_last: int = -1, linked: bool = True
-) -> Run:
-    """Steps in which a loss runs `num` ops of `op_us` at line 9, differentiates each in twice that, and waits a bit.
-
-    With `optimizer` all of it is in the range of an optimizer's step. The last step may have another number of ops.
-    Without `linked` the ops are those of a backward pass that line 9 starts, which differentiate nothing.
-    """
+def loop_over_pairs(num: int, op_us: int) -> Run:
+    """Three steps in which a loss runs `num` ops of `op_us` at line 9, differentiates each in twice that, and waits."""
     events: list[Event] = []
     length = 4 * num * op_us + 1000
-    for number in range(steps):
+    for number in range(3):
         begin, forward_us = number * length, num * op_us
         events += [step(begin, length, number), frame("train.py(5): main", begin, length)]
         events += [frame("loss.py(9): apart", begin, forward_us)]
-        if optimizer:
-            events.append(annotation("Optimizer.step#AdamW.step", begin, forward_us))
-        engine = "autograd::engine::evaluate_function: " + ("MeanBackward0" if linked else "AccumulateGrad")
-        for index in range(num if of_last < 0 or number < steps - 1 else of_last):
-            sequence = {"Sequence number": number * num + index} if linked else {}
-            events.append(op("aten::mean" if linked else engine, begin + index * op_us, op_us, **sequence))
+        for index in range(num):
+            sequence = {"Sequence number": number * num + index}
+            events.append(op("aten::mean", begin + index * op_us, op_us, **sequence))
             start = begin + forward_us + 2 * index * op_us
+            engine = "autograd::engine::evaluate_function: MeanBackward0"
             events.append(op(engine, start, 2 * op_us, **sequence, **{"Fwd thread id": 1}))
     return Run("run", (build(*events),))
 
@@ -190,26 +182,3 @@ def test_work_that_backward_ops_launch_belongs_to_the_line_of_their_forward_op()
     rows = by_line(step(0, 100), wait, *forward, engine, *launched)
     assert rows["model.py:8 forward", "backward"] == (20, 30, "MmBackward0")
     assert sum(host for host, _, _ in rows.values()) == 100
-
-
-def test_hundreds_of_small_ops_of_one_line_are_a_finding_with_their_backward() -> None:
-    ((severity, text),) = texts(loop_over_pairs(250, 8))
-    assert severity == "high"
-    assert text == (
-        "small ops: loss.py:9 apart runs 250 ops per step, 8.00 us each, and takes 6.00 ms (66.7 %) (their backward is "
-        "4.00 ms of it): replace its loop by one op on stacked tensors, or compile it (in these 3 traced steps)"
-    )
-
-
-@pytest.mark.parametrize(
-    "run",
-    [
-        pytest.param(loop_over_pairs(150, 8), id="few"),
-        pytest.param(loop_over_pairs(250, 60), id="long"),
-        pytest.param(loop_over_pairs(250, 8, optimizer=True), id="an optimizer's"),
-        pytest.param(loop_over_pairs(250, 8, linked=False), id="of a backward pass"),
-        pytest.param(loop_over_pairs(700, 8, steps=2, of_last=5), id="in one step of two"),
-    ],
-)
-def test_few_or_long_ops_of_a_line_those_of_an_optimizer_and_of_some_steps_are_none(run: Run) -> None:
-    assert texts(run) == []

@@ -8,9 +8,7 @@ import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 
-import builder
 import pytest
 from catalogue import FILES, JOBS, sheet_of
 from claims import FOUND_IN
@@ -22,18 +20,14 @@ from oracle.findings import finding_times
 from oracle.memory import memory_of
 from oracle.pipelines import bubble_ns
 from oracle.reader import Event, integer, read
-from oracle.retained import retained_ns
 from oracle.savings import CODES as BY_REPLAY
-from oracle.small_ops import small_ops
 from oracle.uneven import expert_excess_ns, late_ns
 from oracle.unprofiled import loading_ns, outside_phases_ns
 from paths import FIXTURES, ROOT
 
-from traceq.analysis.registry import analyze
 from traceq.facts.stalls.lost_once import lost_once_ns
 from traceq.facts.timeline.steps import steps as steps_of
 from traceq.kineto.read import read_trace
-from traceq.model import Run
 from traceq.recorder.timing.core_clocks import core_facts
 from traceq.report import Finding
 from traceq.runs.step_log import CoresLine, read_lines
@@ -44,11 +38,10 @@ from traceq.units import Unit, format_value
 MS = 1_000_000
 
 BY_EVENTS = {
-    "host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait", "spin_wait",
-    "starved", "launch_bound", "host_round_trips", "long_backward", "metric_gathers", "token_counts",
+    "host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait",
+    "starved", "launch_bound", "host_round_trips", "long_backward", "metric_gathers",
     "unfused_optimizer", "device_bound", "cpu_bound", "python_bound", "host_op",
-    "worker_restarts", "uneven_steps", "buffer_broadcasts",
-    "host_alone", "recompiles", "compiling",
+    "worker_restarts", "buffer_broadcasts", "recompiles", "compiling",
 }  # fmt: skip
 """Codes whose time `oracle.findings` computes from one file."""
 
@@ -63,12 +56,6 @@ BY_OPS = {"below_roof", "unfused_attention"}
 
 BY_JOBS = {"expert_imbalance", "late_ranks", "pipeline_bubble"}
 """Codes whose time `oracle.uneven` and `oracle.pipelines` compute from the files of a job."""
-
-BY_LINES = {"small_ops"}
-"""Codes whose time `oracle.small_ops` computes from the frames and ops of one file."""
-
-BY_NODES = {"retained_graph"}
-"""Codes whose time `oracle.retained` computes from the nodes of autograd of one file."""
 
 BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores", "batch_transfer"}
 """Codes whose time `oracle.unprofiled` and `oracle.core_use` compute from the journals of a run."""
@@ -238,88 +225,6 @@ def test_the_transfer_of_batches_is_the_time_in_the_loader_of_their_journals(tmp
     assert "which had made it before in 96.9 % of 64 cases" in finding.text
 
 
-def differentiated(seed: int, *, has_device: bool) -> Iterator[builder.Event]:
-    """Steps that differentiate some ops of their own, and in some of them others that ran before all of them."""
-    random, now, correlation = Random(seed), 1000, 0
-    for sequence in range(5):
-        yield builder.op("aten::sub", 10 * sequence, 5, **{"Sequence number": sequence})
-    for number in range(6):
-        begin, new = now, 10 + number
-        yield builder.op("aten::mul", now + 1, 5, **{"Sequence number": new})
-        now += 10
-        for sequence in [new, *random.sample(range(5), 3)]:
-            took, numbers = random.randint(20, 90), {"Sequence number": sequence, "Fwd thread id": 1}
-            yield builder.op("autograd::engine::evaluate_function: SubBackward0", now, took, **numbers)
-            if has_device:
-                correlation += 1
-                yield builder.launch(now + 2, 1, correlation)
-                yield builder.kernel("sub", now + 4, random.randint(3, took - 10), correlation)
-            now += took
-        now += random.randint(5, 50)
-        yield builder.step(begin, now - begin, number)
-
-
-@pytest.mark.parametrize("has_device", [False, True])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_time_of_a_retained_graph_is_that_of_its_nodes(seed: int, has_device: bool, tmp_path: Path) -> None:
-    path = builder.write(tmp_path / "trace.json", *differentiated(seed, has_device=has_device))
-    assert only(path, "retained_graph").ns == pytest.approx(retained_ns(path), abs=1)
-
-
-def loops(seed: int) -> Iterator[builder.Event]:
-    """Steps whose loss runs loops of small ops at two lines, each differentiated later, and a model with few ops."""
-    random, now, sequence = Random(seed), 0, 0
-    for number in range(4):
-        begin, forward, rows = now, list[int](), list[builder.Event]()
-        for line, num in ((9, 260), (12, random.randint(205, 240)), (30, 40)):
-            start = now
-            for _ in range(num):
-                took, sequence = random.randint(3, 40), sequence + 1
-                rows.append(builder.op("aten::sub", now, took, **{"Sequence number": sequence}))
-                rows.append(builder.op("aten::empty", now + 1, 1))
-                forward.append(sequence)
-                now += took + random.randint(0, 5)
-            function = "model.py(30): forward" if line == 30 else f"loss.py({line}): apart"
-            rows += [builder.frame(function, start, now - start)]
-            rows += [builder.frame("lib/python3.11/site-packages/torch/_tensor.py(9): sub", start, 50)]
-        for of in reversed(forward):
-            took = random.randint(2, 60)
-            numbers = {"Sequence number": of, "Fwd thread id": 1}
-            rows.append(builder.op("autograd::engine::evaluate_function: SubBackward0", now, took, **numbers))
-            now += took
-        yield from (builder.step(begin, now + 100 - begin, number), *rows)
-        yield builder.frame("train.py(5): main", begin, now + 100 - begin)
-        now += 100
-
-
-def check_small_ops(finding: Finding, path: Path, many: int) -> None:
-    """Its lines, their ops and times are those of the oracle."""
-    loop = small_ops(path, many)
-    assert loop is not None
-    assert finding.ns == pytest.approx(loop.ns, abs=1)
-    first, last = loop.lines[0], loop.lines[-1]
-    place = f"{loop.file}:{first}{f'-{last}' if last > first else ''} {loop.function}"
-    each = format_value(loop.forward_ns / loop.num, Unit.NS)
-    assert f"{place} runs {format_value(loop.num, Unit.MEAN)} ops per step, {each} each" in finding.text
-    assert f"their backward is {format_value(loop.ns - loop.forward_ns, Unit.NS)} of it" in finding.text
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_small_ops_take_the_time_of_their_lines(seed: int, tmp_path: Path) -> None:
-    path = builder.write(tmp_path / "trace.json", *loops(seed))
-    check_small_ops(only(path, "small_ops"), path, 200)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("many", [5, 20])
-def test_small_ops_of_a_recorded_model_take_the_time_of_their_lines(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No recording here has 200 ops at a line: a model of some layers has a finding where fewer are many."""
-    monkeypatch.setattr("traceq.analysis._small_ops._MANY", many)
-    path = FIXTURES / "outlier_ab" / "on" / "rank0.stacks.json.gz"
-    (finding,) = (each for each in analyze(Run("", (read_trace(path),)), "lines").findings if each.code == "small_ops")
-    check_small_ops(finding, path, many)
-
-
 CORES = 4
 
 
@@ -427,8 +332,6 @@ def test_every_finding_has_a_second_way() -> None:
         BY_RANKS,
         BY_OPS,
         BY_JOBS,
-        BY_LINES,
-        BY_NODES,
         BY_JOURNALS,
         BY_BYTES,
         BY_COUNTS,

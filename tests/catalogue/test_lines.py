@@ -10,7 +10,7 @@ import pytest
 from builder import table
 from catalogue import FILES
 from oracle import reader
-from oracle.small_ops import open_frames
+from oracle.lines import open_frames
 from paths import ROOT
 
 from traceq.facts.timeline.main_lines import main_lines

@@ -10,7 +10,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from math import prod
-from statistics import median
 from typing import Any
 
 from traceq.facts.stalls.syncs import SYNC_KINDS
@@ -337,25 +336,9 @@ def by_loader(sheet: Sheet, finding: Finding) -> float:
     return max(sums.values())
 
 
-def by_long_steps(sheet: Sheet, finding: Finding) -> float:
-    rows = [row for row in on_named_rank(rows_of(sheet, "steps"), finding) if not row["partial"]]
-    usual_ns = median(row["window_ns"] for row in rows)
-    return sum(max(row["window_ns"] - usual_ns, 0) for row in rows if row["window_ns"] >= 2 * usual_ns) / len(rows)
-
-
 def by_other_phase(sheet: Sheet, finding: Finding) -> float:
     (row,) = (r for r in on_named_rank(rows_of(sheet, "step_phases"), finding) if r["phase"] == "other")
     return float(row["mean_ns"])
-
-
-def by_line(sheet: Sheet, finding: Finding) -> float:
-    """The time of the lines that the finding names, in all phases."""
-    place, _, function = finding.text.removeprefix("small ops: ").partition(" runs ")[0].partition(" ")
-    file, _, lines = place.rpartition(":")
-    first, last = (int(number) for number in (f"{lines}-{lines}" if "-" not in lines else lines).split("-"))
-    rows = on_named_rank(rows_of(sheet, "lines"), finding)
-    named = {f"{file}:{number} {function}" for number in range(first, last + 1)}
-    return float(sum(row["host_ns"] for row in rows if row["line"] in named))
 
 
 def at_most(expected: Callable[[Sheet, Finding], float]) -> Callable[[Sheet, Finding], float]:
@@ -418,10 +401,6 @@ def by_metrics(sheet: Sheet, finding: Finding) -> float:
     return max(sums.values())
 
 
-def by_exposed_collectives(sheet: Sheet, finding: Finding) -> float:
-    return sum(row["exposed_ns"] or 0 for row in rows_of(sheet, "collectives"))
-
-
 def by_stragglers(sheet: Sheet, finding: Finding) -> float:
     """The exposed part of the waits that the named ranks cause, so at most these."""
     rows = [row for row in rows_of(sheet, "ranks") if row["verdict"] == "straggler"]
@@ -470,7 +449,7 @@ def no_time(sheet: Sheet, finding: Finding) -> float:
 
 FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     **dict.fromkeys(("host_bound", "exposed_comm", "exposed_wait", "exposed_transfer", "exposed_memcpy"), by_category),
-    **dict.fromkeys(("sync_wait", "alloc_wait", "dataload_wait", "spin_wait"), by_category),
+    **dict.fromkeys(("sync_wait", "alloc_wait", "dataload_wait"), by_category),
     **dict.fromkeys(("device_bound", "cpu_bound", "python_bound"), by_category),
     **dict.fromkeys(("recompiles", "compiling"), by_category),
     "host_op": at_most(by_host_op),
@@ -480,10 +459,8 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     **dict.fromkeys(("allocator_retries", "uncached_allocations"), by_replay("alloc syncs")),
     **dict.fromkeys(("starved", "batch_transfer"), by_loader),
     "worker_restarts": at_most(by_loader),
-    "uneven_steps": by_long_steps,
-    **dict.fromkeys(("buffer_broadcasts", "host_alone", "retained_graph"), at_most(by_window)),
+    "buffer_broadcasts": at_most(by_window),
     "outside_phases": by_other_phase,
-    "small_ops": at_most(by_line),
     **dict.fromkeys(("busy_machine", "contended_cores"), at_most(by_core_use)),
     **dict.fromkeys(("launch_bound", "host_round_trips"), at_most(by_launches)),
     "cold_start": by_once,
@@ -494,7 +471,6 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "unfused_optimizer": by_optimizer,
     "long_backward": by_passes,
     "metric_gathers": by_metrics,
-    "token_counts": at_most(by_exposed_collectives),
     "straggler": at_most(by_stragglers),
     "late_ranks": by_cluster,
     **dict.fromkeys(("desync", "never_arrived", "strategy", "ranks_alone"), no_time),

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceq.analysis._wording import in_phase, python_place
 from traceq.facts.events.device_work import device_work
@@ -20,7 +19,7 @@ from traceq.intervals import contains, spans
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["HostCauses", "host_causes", "host_words", "lack_host_ops", "place_words"]
+__all__ = ["HostCauses", "host_causes", "host_words", "lack_host_ops"]
 
 HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
 """(cause, op, line, phase) -> ns of a mean counted step, as the rows of `idle` have it."""
@@ -32,25 +31,21 @@ _MOST, _LEAST_SHARE, _LEAST_REST = 2, 0.1, 0.01
 """Causes that are named at most, and the parts of the host-bound time from which one is, and what is left is told."""
 
 
-def host_causes(trace: Trace, chosen: NDArray[np.bool_] | None = None) -> HostCauses:
+def host_causes(trace: Trace) -> HostCauses:
     """Return what the host does in the counted steps while the device waits for the next launch.
 
-    With `chosen` (bool[K]) in the mean of these of them. Without a device: where the main thread is in Python between
-    ops; nothing if no op is recorded, as then it is not known what is Python.
+    Without a device: where the main thread is in Python between ops; nothing if no op is recorded, as then it is not
+    known what is Python.
     """
     if not len(device_work(trace)) and not len(trace.events.rows(Category.CPU_OP)):
         return {}
     idle, names = idleness(trace), phases(trace).names
     category = TimeCategory.HOST_BOUND if len(device_work(trace)) else TimeCategory.PYTHON
-    of_steps = steps(trace).counted if chosen is None else chosen
-    is_chosen = idle.category == category
-    if chosen is not None:
-        is_chosen &= contains(steps(trace).window[chosen], idle.parts[:, 0])
-    pieces, begins = np.flatnonzero(is_chosen), loader_iterations(trace)
+    pieces, begins = np.flatnonzero(idle.category == category), loader_iterations(trace)
     starts = contains(spans(*begins.whole[~begins.is_again & begins.starts_workers].T), idle.parts[pieces, 0])
     starts &= idle.cause[pieces] == IdleCause.DATA_LOADER
     groups = group([*(each[pieces] for each in (idle.cause, idle.name, idle.line, idle.phase)), starts.view(np.int8)])
-    num_steps = int(of_steps.sum())
+    num_steps = int(steps(trace).counted.sum())
     sums = groups.sum((idle.parts[:, 1] - idle.parts[:, 0])[pieces])
     return {
         (IdleCause(cause), _FIRST_BATCH if is_start else idle.texts[op], idle.texts[line], names[phase]): ns / num_steps
@@ -73,7 +68,7 @@ def host_words(ranks: Sequence[HostCauses], host_bound_ns: float, *, makes_own_b
     loader = "the data loader (num_workers=0)" if makes_own_batches else "the data loader"
     for rank in ranks:
         for (cause, op, line, phase), ns in rank.items():
-            sums[place_words(cause, op, line, phase, loader)] += ns / len(ranks)
+            sums[_place_words(cause, op, line, phase, loader)] += ns / len(ranks)
     largest = sorted((-ns, place) for place, ns in sums.items() if ns >= _LEAST_SHARE * host_bound_ns)
     named = [each for each in largest if each[1]][:_MOST]
     rest_ns = host_bound_ns + sum(ns for ns, _ in named)
@@ -82,7 +77,7 @@ def host_words(ranks: Sequence[HostCauses], host_bound_ns: float, *, makes_own_b
     return ", ".join([*words, *elsewhere]) if words else ""
 
 
-def place_words(cause: IdleCause, op: str, line: str, phase: str, loader: str) -> str:
+def _place_words(cause: IdleCause, op: str, line: str, phase: str, loader: str) -> str:
     """Return where the host is, with the phase of what has no line; "" in a trace without host ops, which cannot tell.
 
     The `loader` is one whose batches the main thread makes itself, or not.

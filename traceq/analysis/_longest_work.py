@@ -18,7 +18,7 @@ from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
 from traceq.facts.timeline.once import once
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import TimeCategory, activity, in_steps
+from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import span_index
@@ -72,24 +72,22 @@ class LongWork:
     by_kind: Mapping[str, float]
 
 
-def work_times(trace: Trace, chosen: NDArray[np.bool_] | None = None) -> WorkTimes:
+def work_times(trace: Trace) -> WorkTimes:
     """Return in which kernels a device computes, or the self times of ops where there is none.
 
-    Of the mean of the `chosen` steps (bool[K]), without them of the counted ones. The times of kernels add up to
-    `compute` of the partition.
+    Of the mean counted step. The times of kernels add up to `compute` of the partition.
     """
-    chosen = steps(trace).counted if chosen is None else chosen
-    return _kernel_times(trace, chosen) if len(device_work(trace)) else _op_times(trace, chosen)
+    return _kernel_times(trace) if len(device_work(trace)) else _op_times(trace)
 
 
-def _kernel_times(trace: Trace, of_steps: NDArray[np.bool_]) -> WorkTimes:
+def _kernel_times(trace: Trace) -> WorkTimes:
     done, kernels, names = activity(trace), launched_kernels(trace), trace.events.name
-    chosen = np.flatnonzero((done.category == TimeCategory.COMPUTE) & in_steps(trace, of_steps))
+    chosen = np.flatnonzero((done.category == TimeCategory.COMPUTE) & in_counted_steps(trace))
     op = np.full(len(device_work(trace)), -1)
     op[kernels.work] = np.where(kernels.op >= 0, names[kernels.op], -1)
     owner = done.owner[chosen]
     groups = group([names[device_work(trace).rows[owner]], op[owner]])
-    num_steps, strings = int(of_steps.sum()), [*trace.events.strings, ""]
+    num_steps, strings = int(steps(trace).counted.sum()), [*trace.events.strings, ""]
     said_of = {_FLOAT32: _has_tensor_cores(trace.device, {strings[name] for name, _ in groups.keys.tolist()})}
     said_of[_ELEMENTWISE] = not runs_compiled(trace)
     times: defaultdict[tuple[str, str, str], float] = defaultdict(float)
@@ -101,8 +99,8 @@ def _kernel_times(trace: Trace, of_steps: NDArray[np.bool_]) -> WorkTimes:
     return dict(times)
 
 
-def _op_times(trace: Trace, of_steps: NDArray[np.bool_]) -> WorkTimes:
-    times, events, host = self_times(trace), trace.events, steps(trace).host[of_steps]
+def _op_times(trace: Trace) -> WorkTimes:
+    times, events, host = self_times(trace), trace.events, steps(trace).host[steps(trace).counted]
     recurs = span_index(once(trace).parts, events.ts[times.rows]) < 0
     chosen = np.flatnonzero((span_index(host, events.ts[times.rows]) >= 0) & recurs)
     rows, ns = times.rows[chosen], times.ns[chosen]

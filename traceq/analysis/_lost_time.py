@@ -78,11 +78,6 @@ _LOST = {
     ),
     _COPIES: (5.0, "copies run while nothing computes; overlap them, or copy less", "overlap them, or copy less"),
     _SYNC: (2.0, "the host waits for the device, which then idles", "the device idles after syncs: remove them"),
-    "spin_wait": (
-        5.0,
-        "kernels hold their stream and only wait, for a time or a flag",
-        "kernels hold their stream and only wait",
-    ),
     _ALLOC: (2.0, "the allocator asks the driver for memory, or gives it back", "keep memory in the allocator"),
     _LOADER: (5.0, "the main thread waits for the data loader", "more workers, or less work per sample"),
 }

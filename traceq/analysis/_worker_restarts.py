@@ -17,7 +17,7 @@ from traceq.units import Unit, format_value
 __all__ = ["Restarts", "restart_finding", "worker_restarts"]
 
 _LEAST_PCT = 5.0
-_INSTEAD_OF = ("starved", "dataload_wait", "host_bound", "uneven_steps")
+_INSTEAD_OF = ("starved", "dataload_wait", "host_bound")
 _TIMES = {1: "once", 2: "twice"}
 
 

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceq.analysis._host_alone import host_alone
 from traceq.analysis._rank_rows import largest_sums, of_all
-from traceq.analysis._retained_graph import retained_graph
 from traceq.analysis._wording import more_rows, over_ranks
-from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.self_time import self_times
 from traceq.facts.ranks.job import Job
@@ -19,7 +16,7 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Report, Table, column
 from traceq.units import Unit
 
 POSITION = 78
@@ -53,29 +50,22 @@ class _Sum:
 
 @frozen
 class _Rank:
-    """One rank's rows, whether it is host-bound for long enough to show them, and whether its host alone limits it.
-
-    `retained`: the finding on backward ops of a graph that several steps run.
-    """
+    """One rank's rows, and whether it is host-bound for long enough to show them."""
 
     rows: tuple[HostRow, ...]
     is_host_bound: bool
-    alone: Finding | None
-    retained: Finding | None
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return self time of ops and runtime calls by phase and name, over all threads and the whole trace."""
-    return _Rank(tuple(_rows(trace)), _is_host_bound(trace), host_alone(trace), retained_graph(trace))
+    return _Rank(tuple(_rows(trace)), _is_host_bound(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks; people see sums over them."""
     rows = of_all(parts)
     view = (_view(job, rows),) if rows and any(part.is_host_bound for part in parts) else ()
-    alone = on_the_worst_rank(job, [part.alone for part in parts])
-    findings = (*alone, *on_the_worst_rank(job, [part.retained for part in parts]))
-    return Report("host", (Table.of("host", "Host", HostRow, rows),), view, findings)
+    return Report("host", (Table.of("host", "Host", HostRow, rows),), view)
 
 
 def _rows(trace: Trace) -> list[HostRow]:

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import other_share
 from traceq.analysis._rank_rows import largest_sums, of_all
-from traceq.analysis._small_ops import small_ops
 from traceq.analysis._wording import in_traced_steps, more_rows
-from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.analysis.perturbation import much_longer_words
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
@@ -89,20 +87,19 @@ class _Outside:
 
 @frozen
 class _Rank:
-    """One rank's rows, longest first, none without recorded lines; and the finding on its small ops."""
+    """One rank's rows, longest first, none without recorded lines; and its lines outside of the phases."""
 
     rows: tuple[LineRow, ...]
     outside: tuple[_Outside, ...]
-    small_ops: Finding | None
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return the time of each line in each phase, which add up to the counted steps of the host."""
     lines = main_lines(trace)
     if len(lines.texts) == 1:
-        return _Rank((), (), None)
+        return _Rank((), ())
     rows = tuple(_rows(trace, lines))
-    return _Rank(rows, tuple(_outside(trace, lines, rows)), small_ops(trace))
+    return _Rank(rows, tuple(_outside(trace, lines, rows)))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -110,8 +107,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     rows = of_all(parts)
     table = Table.of("lines", "Lines", LineRow, rows)
     view = _view(job, rows) if rows else None
-    findings = *on_the_worst_rank(job, (part.small_ops for part in parts)), *_outside_phases(job, parts)
-    return Report("lines", (table,), () if view is None else (view,), findings)
+    return Report("lines", (table,), () if view is None else (view,), tuple(_outside_phases(job, parts)))
 
 
 def _rows(trace: Trace, lines: MainLines) -> Iterator[LineRow]:

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._long_steps import LongSteps, long_steps, long_steps_finding
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import MOST_RANKS, more_rows, per_step
-from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.analysis.perturbation import most_overhead_ns, perturbation_words, unlike_steps
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
@@ -77,17 +75,16 @@ class _Whole:
 
 @frozen
 class _Rank:
-    """One rank's rows, what is doubtful about its steps, the most ns that the profiler adds to one; its long steps."""
+    """One rank's rows, what is doubtful about its steps, and the most ns that the profiler adds to one."""
 
     rows: tuple[StepRow, ...]
     caveats: tuple[Caveat, ...]
     most_overhead_ns: int
-    long: LongSteps | None
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return the windows of all steps: the device's where there is device work."""
-    return _Rank(tuple(_rows(trace)), tuple(_caveats(trace)), most_overhead_ns(trace), long_steps(trace))
+    return _Rank(tuple(_rows(trace)), tuple(_caveats(trace)), most_overhead_ns(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -98,8 +95,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     first_of_code = {caveat.code: caveat for part in reversed(parts) for caveat in reversed(part.caveats)}
     unlike = unlike_steps(job, [part.most_overhead_ns for part in parts])
     caveats = (*reversed(first_of_code.values()), *unlike)
-    findings = on_the_worst_rank(job, [long_steps_finding(part.long) for part in parts]) if job.timings is None else ()
-    return Report("steps", (table,), (_view(job),), findings=findings, caveats=caveats)
+    return Report("steps", (table,), (_view(job),), caveats=caveats)
 
 
 def _rows(trace: Trace) -> list[StepRow]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from .loading import around_iterations, iterations
@@ -22,7 +21,7 @@ from .unrecorded import gaps, opening
 
 __all__ = ["finding_times"]
 
-CATEGORIES = ("host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait", "spin_wait")
+CATEGORIES = ("host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait")
 BOUND = {"device_bound": "compute", "cpu_bound": "cpu_compute", "python_bound": "python"}
 BOUND |= dict.fromkeys(("recompiles", "compiling"), "compiling")
 IDLE = ("host_bound", "compiling", "sync_wait", "alloc_wait", "tail")
@@ -32,7 +31,6 @@ SENDS = re.compile(
     r"|aten::(cat|view|reshape|_reshape_alias|narrow|slice|as_strided|copy_|detach|to|_to_copy|select)$"
     r"|aten::(empty|empty_like|empty_strided)$)"
 )
-QUERIES = re.compile(r"Get|Query|Occupancy|Record|IsCapturing|PeekAtLastError|EventCreate|SetDevice")
 LONGEST_GAP_NS = 1_000_000
 TO_HOST = re.compile("DtoH|DeviceToHost|DEVICE_TO_HOST")
 
@@ -54,20 +52,16 @@ def finding_times(path: Path | str) -> dict[str, float]:
     for code, category in BOUND.items():
         times[code] = total(piece for piece in parts if piece.category == category)
     times |= {f"host_op {name}": ns for name, ns in self_times(trace, counted).items()}
-    chosen = [index for index, step in enumerate(steps) if not step["partial"]] or range(len(steps))
     times["starved"] = starved(
         trace, parts if trace.host_steps[0][0] != "whole trace" else between_batches(trace, parts)
     )
-    times["uneven_steps"] = beyond_the_median(counted)
     times["buffer_broadcasts"] = buffer_broadcasts(trace, parts)
-    times["host_alone"] = host_alone(trace, [trace.host_steps[index][1:] for index in chosen])
     times["worker_restarts"] = worker_restarts(trace, parts, counted)
     short = short_gaps(every, syncs, counted)
     times["launch_bound"] = sum(end - start for start, end in short)
     times["host_round_trips"] = host_round_trips(trace, short)
     times["long_backward"] = long_backward(parts)
-    times["metric_gathers"] = carrying(trace, parts, "float", 2)
-    times["token_counts"] = carrying(trace, parts, "long int", 1)
+    times["metric_gathers"] = carrying_metrics(trace, parts)
     times |= {f"unfused_optimizer {name}": ns for name, ns in optimizers(trace, parts).items()}
     return {name: ns / len(counted) for name, ns in times.items()}
 
@@ -112,20 +106,6 @@ def buffer_broadcasts(trace: Trace, parts: list[Piece]) -> int:
             others = [e.start for e in inside_it if e.start >= sent[-1] and not SENDS.match(e.name)]
             spans.append((forward.start, min([*others, forward.end])))
     return sum(common(piece, union(spans)) for piece in parts if piece.category != "compute")
-
-
-def host_alone(trace: Trace, within: list[Span]) -> int:
-    """The time of steps without calls that may wait for a device: all but short launches and queries."""
-    calls = [event for event in trace.events if event.cat == "runtime"]
-    waits = [c for c in calls if not QUERIES.search(c.name) and ("Launch" not in c.name or c.end - c.start >= 100_000)]
-    waiting = union([(call.start, call.end) for call in waits])
-    return sum(end - start - measure(clip(waiting, start, end)) for start, end in within)
-
-
-def beyond_the_median(windows: list[Span]) -> float:
-    """The time of steps of at least twice the median length, beyond that."""
-    lengths = [end - start for start, end in windows]
-    return sum(length - median(lengths) for length in lengths if length >= 2 * median(lengths))
 
 
 def starved(trace: Trace, parts: list[Piece]) -> int:
@@ -221,8 +201,8 @@ def of_optimizer(trace: Trace, parts: list[Piece], rows: list[Event]) -> int:
     return ns
 
 
-def carrying(trace: Trace, parts: list[Piece], dtype: str, most: int) -> int:
-    """Exposed time of gloo's collectives of a few numbers: in our jobs those of metrics, and of numbers of tokens."""
-    rows = [e for e in trace.events if e.name.startswith("gloo:") and e.args.get("input type") == [dtype]]
-    few = union([(e.start, e.end) for e in rows if prod(e.args["input dims"][0]) <= most])
+def carrying_metrics(trace: Trace, parts: list[Piece]) -> int:
+    """Exposed time of gloo's collectives of one or two floats: in our jobs those of metrics."""
+    rows = [e for e in trace.events if e.name.startswith("gloo:") and e.args.get("input type") == ["float"]]
+    few = union([(e.start, e.end) for e in rows if prod(e.args["input dims"][0]) <= 2])
     return sum(common(piece, few) for piece in parts if piece.category == "exposed_comm")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from .lines import forward_starts, open_frames, user_line
 from .nested import nested
 from .phases import Phases
 from .reader import Event, Trace, integer
-from .small_ops import forward_starts, open_frames, user_line
 from .spans import Span, clip, measure, union
 from .syncs import Sync
 

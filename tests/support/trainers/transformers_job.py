@@ -57,7 +57,7 @@ if __name__ == "__main__":
         max_steps=WAIT + ACTIVE + 1,
         per_device_train_batch_size=4,
         gradient_accumulation_steps=2,
-        average_tokens_across_devices=sys.argv[2] == "average",
+        average_tokens_across_devices=True,
         use_cpu=True,
         report_to=[],
         save_strategy="no",

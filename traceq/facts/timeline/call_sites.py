@@ -28,12 +28,10 @@ from traceq.model import CallStacks, Category, Trace
 __all__ = [
     "CLOCK_SKEW_NS",
     "Origins",
-    "called_frames",
     "declared_phases",
     "is_at_line",
     "line_function",
     "origins",
-    "source_line",
     "user_frames",
     "user_line",
 ]
@@ -128,7 +126,7 @@ def origins(
     return Origins(tuple(texts), op, module, line)
 
 
-def source_line(frame: str) -> str:
+def _source_line(frame: str) -> str:
     """Return `file.py:41 check` for `path/file.py(41): check`; "" for anything but a Python frame."""
     match = _FRAME.match(frame)
     return f"{match['path'].rpartition('/')[2]}:{match['line']} {match['function']}" if match else ""
@@ -146,21 +144,10 @@ def user_frames(trace: Trace) -> NDArray[np.int64]:
     return np.empty(0, np.int64) if frames is None else frames.rows[_is_user(trace, frames)]
 
 
-def called_frames(trace: Trace) -> Nest:
-    """Return the main thread's frames of libraries, and of what is built in, that the user's code calls; no parents."""
-    frames = python_frames(trace).get(main_track(trace))
-    if frames is None:
-        none = np.empty(0, np.int64)
-        return Nest(none, none, none, none)
-    is_user = _is_user(trace, frames)
-    called = np.flatnonzero(~is_user & (frames.parent >= 0) & is_user[frames.parent])
-    return Nest(frames.rows[called], frames.start[called], frames.end[called], np.full(len(called), -1))
-
-
 def user_line(frames: Sequence[str]) -> str:
     """Return `file.py:41 check` of the first user frame among `path/file.py(41): check`, innermost first, else ""."""
     user_frames = (frame for frame in frames if _FRAME.match(frame) and not _LIBRARY.search(frame))
-    return source_line(next(user_frames, ""))
+    return _source_line(next(user_frames, ""))
 
 
 def _first_known(first: Numbers, second: Numbers) -> Numbers:
@@ -234,7 +221,7 @@ def _user_lines(trace: Trace, frames: Nest, time_ns: NDArray[np.int64], texts: d
     is_open = (index < _num_open(trace, frames)) & (caller < 0)
     groups = group([name[frames.rows[index]], caller, is_open.astype(np.int64)])
     lines = [
-        line_function(source_line(strings[frame]))
+        line_function(_source_line(strings[frame]))
         if has_no_line
         else _called_line(strings[frame], strings[line] if line >= 0 else "")
         for frame, line, has_no_line in groups.keys.tolist()
@@ -256,7 +243,7 @@ def _num_open(trace: Trace, frames: Nest) -> int:
 def _called_line(frame: str, caller: str) -> str:
     """Return `file.py:45 check` for `path/file.py(41): check` and `path/file.py:45`, where it makes a call."""
     match, (path, _, number) = _FRAME.match(frame), caller.rpartition(":")
-    return source_line(f"{path}({number}): {match['function']}" if match and match["path"] == path else frame)
+    return _source_line(f"{path}({number}): {match['function']}" if match and match["path"] == path else frame)
 
 
 @once_per_trace

@@ -26,15 +26,14 @@ class LineParts:
     """P parts of the host's time, in order.
 
     `start`, `ns` int64[P]; `phase` int64[P] into the names of `phases`; `line` int64[P] into the texts of `main_lines`,
-    in a backward op that of its forward op, then `is_backward` bool[P]; `op` int64[P] the name of the outermost op on
-    the active thread, -1 between ops; `begins_op` bool[P].
+    in a backward op that of its forward op; `op` int64[P] the name of the outermost op on the active thread, -1 between
+    ops; `begins_op` bool[P].
     """
 
     start: NDArray[np.int64]
     ns: NDArray[np.int64]
     phase: NDArray[np.int64]
     line: NDArray[np.int64]
-    is_backward: NDArray[np.bool_]
     op: NDArray[np.int64]
     begins_op: NDArray[np.bool_]
 
@@ -50,9 +49,8 @@ def line_parts(trace: Trace) -> LineParts:
     active = active_thread(trace, start).track
     op, op_start = outermost_ops(trace, active, start)
     differentiated = differentiated_lines(trace, active, start)
-    is_backward = differentiated > 0
-    line = np.where(is_backward, differentiated, lines.line_at(start))
-    return LineParts(start, ns, labels.main_phase_at(start), line, is_backward, op, op_start == start)
+    line = np.where(differentiated > 0, differentiated, lines.line_at(start))
+    return LineParts(start, ns, labels.main_phase_at(start), line, op, op_start == start)
 
 
 @once_per_trace

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
-from traceq.intervals import Spans, spans
 from traceq.model import Category, Trace
 
-__all__ = ["OPTIMIZER_STEP", "optimizer_steps", "update_starts", "updates"]
+__all__ = ["OPTIMIZER_STEP", "optimizer_steps", "update_starts"]
 
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#(?P<name>.*?)(\.step)?$")
 _AUTOGRAD = re.compile(r"^autograd::engine")
@@ -22,12 +21,6 @@ def optimizer_steps(trace: Trace) -> NDArray[np.int64]:
     """Return the rows of Events of the ranges of optimizers' steps: int64[N]."""
     rows = trace.events.rows(Category.ANNOTATION, Category.CPU_OP)
     return rows[matching(trace.events, rows, OPTIMIZER_STEP)]
-
-
-def updates(trace: Trace) -> Spans:
-    """Return the time of all updates: int64[M, 2] ns, sorted and disjoint."""
-    rows = optimizer_steps(trace)
-    return spans(update_starts(trace, rows), trace.events.end[rows])
 
 
 def update_starts(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:

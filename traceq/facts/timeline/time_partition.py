@@ -56,7 +56,6 @@ __all__ = [
     "TimeCategory",
     "activity",
     "in_counted_steps",
-    "in_steps",
     "ns_by_phase",
     "unrecorded",
 ]
@@ -164,12 +163,7 @@ def unrecorded(trace: Trace) -> Spans:
 @once_per_trace
 def in_counted_steps(trace: Trace) -> NDArray[np.bool_]:
     """Return which pieces of the activity are in the window of a counted step: bool[M]."""
-    return in_steps(trace, steps(trace).counted)
-
-
-def in_steps(trace: Trace, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which pieces of the activity are in the window of a `chosen` step (bool[K]): bool[M]."""
-    return contains(steps(trace).window[chosen], activity(trace).parts[:, 0])
+    return contains(steps(trace).window[steps(trace).counted], activity(trace).parts[:, 0])
 
 
 @once_per_trace
