@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from traceq.analysis._job_gain import job_gain
 from traceq.analysis._slack import found_in_vain, in_vain
 from traceq.analysis._wording import in_traced_steps
-from traceq.claims.claim import Basis
+from traceq.claims.claim import BY_JOB_REPLAY, Basis
 from traceq.facts.ranks.job import Job
 from traceq.report import Finding
+from traceq.whatif.intervention import Intervention
 
 __all__ = ["on_the_worst_rank"]
 
@@ -18,6 +20,7 @@ def on_the_worst_rank(
     job: Job,
     findings: Iterable[Finding | None],
     slack_ns: Mapping[int, float] | None = None,
+    change: Intervention | None = None,
     *,
     is_of_job: bool = False,
 ) -> tuple[Finding, ...]:
@@ -25,7 +28,8 @@ def on_the_worst_rank(
 
     `findings` in the order of the ranks. The text names the steps that it rests on, and the rank of several. With
     `slack_ns`, by rank, time counts as far as it exceeds what the rank waits for others anyway; that it is in vain is
-    not said of texts that tell what the job gains (`is_of_job`).
+    not said of texts that tell what the job gains (`is_of_job`). The gain is that of all ranks by `change`, where it is
+    given and these can be replayed together.
     """
     slack_ns = slack_ns or {}
     by_rank = [(finding, rank) for finding, rank in zip(findings, job.ranks, strict=True) if finding is not None]
@@ -38,6 +42,8 @@ def on_the_worst_rank(
     if not finding.text:
         subject = replace(finding.subject, rank=rank) if len(job.ranks) > 1 else finding.subject
         claim = replace(finding, subject=subject, basis=Basis(num_steps * worst.steps.marked))
+        if change is not None and (gain := job_gain(job, change)) is not None:
+            return (replace(claim, gain=gain.saved_ns, gain_by=BY_JOB_REPLAY),)
         return (in_vain(claim, own_slack_ns) if is_vain else claim,)
     is_named = not job.ranks[0].steps.marked or "traced steps" in finding.text
     basis = [] if is_named else [in_traced_steps(job, num_steps)]

@@ -150,7 +150,9 @@ def merged(module: ModuleType | PluginAnalysis, job: Job, parts: Sequence[Any]) 
     counted_ns = [np.diff(rank.steps.window[rank.steps.counted]) for rank in job.ranks]
     is_marked = bool(job.ranks) and job.ranks[0].steps.marked
     basis = Basis(min(map(len, counted_ns), default=0) if is_marked else 0)
-    step_ns = float(np.mean([ns.mean() for ns in counted_ns if len(ns)] or [0.0]))
+    if not any(map(len, counted_ns)) and job.timings is not None:
+        counted_ns = [job.timings.step_ns]
+    step_ns = float(np.mean([ns.mean() for ns in counted_ns if ns.size] or [0.0]))
     lacks_ranks = bool(job.ranks) and len(job.ranks) < job.ranks[0].world_size
     return replace(report, findings=judged(report.findings, basis, step_ns, lacks_ranks=lacks_ranks))
 

@@ -38,6 +38,7 @@ _UNITS = {
     "rate": Unit.RATE,
     "ratio": Unit.RATIO,
 }
+_DELTAS = {Unit.NS: Unit.DELTA_NS, Unit.BYTES: Unit.DELTA_BYTES, Unit.PERCENT: Unit.DELTA_PERCENT}
 
 
 HIGH, MEDIUM, LOW = "high", "medium", "low"
@@ -117,7 +118,11 @@ def in_some_steps(num: int, num_counted: int) -> dict[str, Measure]:
 
 
 def unit_of(name: str) -> Unit:
-    """Return the unit of a measure by the end of its name, as of `blocked_ns`, or by its begin, as of `num_calls`."""
+    """Return the unit of a measure by the end of its name, as of `blocked_ns`, or by its begin, as of `num_calls`.
+
+    A `delta_ns` has a sign.
+    """
     if name.startswith("num"):
         return Unit.COUNT
-    return _UNITS.get(name.rpartition("_")[2], Unit.NUMBER)
+    unit = _UNITS.get(name.rpartition("_")[2], Unit.NUMBER)
+    return _DELTAS.get(unit, unit) if name.startswith("delta_") else unit

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["HIGH_SHARE", "NOTABLE", "NOTHING", "UNLIKE", "Limit"]
+__all__ = [
+    "BACKWARD_IS_LONG",
+    "BACKWARD_RECOMPUTES",
+    "FAR_MORE",
+    "FEW",
+    "HIGH_SHARE",
+    "LARGE",
+    "MODERATE",
+    "NOTABLE",
+    "NOTHING",
+    "UNLIKE",
+    "Limit",
+]
 
 
 class Limit(float):
@@ -25,3 +37,12 @@ NOTABLE = Limit(0.01, "part of a step", "a gain below it is lost in the scatter 
 NOTHING = Limit(0.001, "part of a step", "what a change gains at most, or it gains nothing", "grain of the replay")
 HIGH_SHARE = Limit(0.1, "part of a step", "a claim about as much of a step is severe")
 UNLIKE = Limit(2.0, "longest over shortest step", "from there on the mean of steps is none of any step")
+
+# of what takes time in a step
+
+LARGE = Limit(0.1, "part of a step", "the remedy gains only a part of the time that the claim is about")
+MODERATE = Limit(0.05, "part of a step", "less hardly pays for a change of the program")
+FEW = Limit(0.02, "part of a step", "to remove all syncs is more work than to remove one")
+FAR_MORE = Limit(1.5, "saved together over saved by one", "below it the one sync is the better advice")
+BACKWARD_IS_LONG = Limit(3.0, "backward over forward", "2 is usual: gradients of inputs and of weights")
+BACKWARD_RECOMPUTES = Limit(2.6, "computing of backward over forward", "2 is usual, and 3 with all of forward again")

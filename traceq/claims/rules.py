@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from traceq.claims.claim import Claim
-from traceq.claims.limits import Limit
+from traceq.claims.limits import (
+    BACKWARD_IS_LONG,
+    BACKWARD_RECOMPUTES,
+    FAR_MORE,
+    FEW,
+    LARGE,
+    MODERATE,
+    NOTABLE,
+    NOTHING,
+    Limit,
+)
 from traceq.frozen import frozen
 
 __all__ = ["NO_RULE", "RULES", "Rule", "rule_of", "supersedes"]
@@ -47,9 +57,10 @@ _ALL = (
     Rule(
         "cold_start",
         "what is once (start of the device, loading, compiling, first calls, a pause) is much of the counted steps",
+        (LARGE,),
     ),
-    Rule("wall_time", "much of the training's wall time is not in regular steps"),
-    Rule("garbage_collection", "Python's collector takes much of the unprofiled steps of a rank"),
+    Rule("wall_time", "much of the training's wall time is not in regular steps", is_error=True),
+    Rule("garbage_collection", "Python's collector takes much of the unprofiled steps of a rank", (MODERATE,)),
     Rule(
         "busy_machine",
         "processes outside the job keep cores busy, and a thread of the step waits for one",
@@ -59,8 +70,18 @@ _ALL = (
         "contended_cores",
         "the job's own threads and workers want more cores than there are, and a thread of the step waits for one",
     ),
-    Rule("compiling", "torch.compile takes much of the counted steps, which later steps need not repeat"),
-    Rule("recompiles", "in most counted steps a function is compiled that was compiled before"),
+    Rule(
+        "compiling",
+        "torch.compile takes much of the counted steps, which later steps need not repeat",
+        (MODERATE,),
+        explains=("cold_start",),
+    ),
+    Rule(
+        "recompiles",
+        "in most counted steps a function is compiled that was compiled before",
+        (MODERATE,),
+        explains=("cold_start",),
+    ),
     # the host
     Rule("host_bound", "the device waits while the host prepares the next launch"),
     Rule(
@@ -73,7 +94,7 @@ _ALL = (
     Rule(
         "costly_sync",
         "by replay a step is shorter without the syncs of one place, which most steps have",
-        explains=("sync_wait",),
+        explains=("sync_wait", "free_sync"),
         whatif="--without syncs",
     ),
     Rule("costly_allocation", "the same of calls by which the allocator asks the driver", explains=("alloc_wait",)),
@@ -81,12 +102,21 @@ _ALL = (
     Rule(
         "joint_syncs",
         "by replay a step without any sync gains more than without those of any one place",
+        (FEW, FAR_MORE),
         explains=("sync_wait", "alloc_wait"),
         whatif="--without syncs",
     ),
     Rule("sync_wait", "the device idles after syncs"),
-    Rule("outside_phases", "much of an unprofiled step is in none of its phases, and traced steps show the lines"),
-    Rule("long_backward", "the backward pass takes longer than the forward pass explains"),
+    Rule(
+        "outside_phases",
+        "much of an unprofiled step is in none of its phases, and traced steps show the lines",
+        (LARGE,),
+    ),
+    Rule(
+        "long_backward",
+        "the backward pass takes longer than the forward pass explains",
+        (MODERATE, BACKWARD_IS_LONG, BACKWARD_RECOMPUTES),
+    ),
     Rule("host_op", "the op in which the host is longest, where the device is not recorded", is_note=True),
     # the data loader
     Rule(
@@ -110,14 +140,21 @@ _ALL = (
     Rule("device_bound", "the device computes nearly all the time", is_note=True),
     Rule("cpu_bound", "without a device, ops compute nearly all the time, or one place has most of it", is_note=True),
     Rule("python_bound", "without a device, the main thread is in no op for much of the time", is_note=True),
-    Rule("below_roof", "by replay a step is shorter if one op ran at what well-tuned kernels reach of its roof"),
+    Rule(
+        "below_roof",
+        "by replay a step is shorter if one op ran at what well-tuned kernels reach of its roof",
+        (LARGE,),
+    ),
     Rule(
         "unfused_attention",
         "products, softmaxes of their results and products that take them have one shape, and much of the step",
+        (LARGE,),
         explains=("below_roof",),
     ),
     Rule(
-        "unfused_optimizer", "an optimizer that torch can fuse runs as foreach or as a loop, and takes much of the step"
+        "unfused_optimizer",
+        "an optimizer that torch can fuse runs as foreach or as a loop, and takes much of the step",
+        (LARGE,),
     ),
     # communication
     Rule("exposed_comm", "collectives run while nothing computes"),
@@ -143,18 +180,21 @@ _ALL = (
     Rule(
         "pageable_copies",
         "by replay a step is shorter if the host did not wait for copies from pageable memory",
+        (NOTABLE,),
         explains_syncs=("htod",),
     ),
     Rule("alloc_wait", "the device idles while the allocator asks the driver for memory"),
     Rule(
         "allocator_retries",
         "the allocator returns memory to the driver within steps, and asks for it again",
+        (NOTHING,),
         explains=("alloc_wait",),
         explains_syncs=("alloc",),
     ),
     Rule(
         "uncached_allocations",
         "every allocation asks the driver",
+        (NOTHING,),
         explains=("alloc_wait", "joint_syncs"),
         explains_syncs=("alloc",),
     ),
@@ -176,8 +216,9 @@ def rule_of(claim: Claim) -> Rule:
 def supersedes(claim: Claim, other: Claim) -> bool:
     """Return whether a claim explains better, for a part of its time, what another one is about.
 
-    Of two about rows of one table only if it is the same row.
+    Of two about rows of one table only if it is the same row, or line of source.
     """
     rule = rule_of(claim)
-    is_same = not claim.key or not other.key or claim.key == other.key
+    is_line = claim.subject.line != "" and claim.subject.line == other.subject.line
+    is_same = not claim.key or not other.key or claim.key == other.key or is_line
     return (other.code in rule.explains and is_same) or other.subject.kind in rule.explains_syncs

@@ -50,6 +50,19 @@ REMEDIES: dict[str, str] = {
     "costly_sync": "remove it",
     "costly_allocation": "allocate before the steps, or less",
     "free_sync": "leave it",
+    "persistent_workers": "persistent_workers=True keeps the loader's workers",
+    "recompiles": "find the guard that fails with TORCH_LOGS=recompiles",
+    "dynamic_sizes": "try dynamic=True, mark_dynamic, or padding to a few sizes",
+    "values_in_tensors": "keep values that change in tensors (TORCH_LOGS=recompiles)",
+    "long_backward": "look for recomputation and slow kernels in it",
+    "checkpointing": "activation checkpointing recomputes part of forward",
+    "long_backward_on_the_host": "look for hooks and other host work in it",
+    "below_roof": "a well-tuned kernel is faster",
+    "tf32": "try torch.set_float32_matmul_precision('high')",
+    "unfused_optimizer": "try {optimizer}(..., fused=True)",
+    "unfused_optimizer_on_cpu": "try {optimizer}(..., fused=True), from torch 2.4 on",
+    "pageable_copies": "use pin_memory=True and non_blocking=True",
+    "expandable_segments": "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
 }
 """What to do, by the remedy of a claim, or by its code."""
 

@@ -1,0 +1,50 @@
+"""Which claim stands of several about the same time, how severe one is, and what its measures are numbers of."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceq.claims.claim import HIGH, LOW, MEDIUM, Claim, Subject, unit_of
+from traceq.claims.judge import severity_of
+from traceq.claims.rules import supersedes
+from traceq.units import Unit
+
+
+@pytest.mark.parametrize("code", ["compiling", "recompiles"])
+def test_what_compiles_explains_a_cold_start(code: str) -> None:
+    compiles, once = Claim(code, 60), Claim("cold_start", 20)
+    assert supersedes(compiles, once)
+    assert not supersedes(once, compiles)
+
+
+@pytest.mark.parametrize(("line", "is_explained"), [("a.py:7 f", True), ("a.py:8 f", False), ("", False)])
+def test_a_sync_to_remove_explains_one_to_leave_at_its_line(line: str, is_explained: bool) -> None:
+    costly = Claim("costly_sync", 3, Subject(line="a.py:7 f", key="dtoh|a.py:7 f|layer 3"))
+    free = Claim("free_sync", 1, Subject(line=line, key=f"dtoh|{line}|layer 9"))
+    assert supersedes(costly, free) == is_explained
+
+
+@pytest.mark.parametrize(
+    ("claim", "step_ns", "severity"),
+    [
+        (Claim("recompiles", 10), 100, HIGH),
+        (Claim("recompiles", 9), 100, MEDIUM),
+        (Claim("recompiles", 10), 0, MEDIUM),
+        (Claim("joint_syncs", 50, gain=(0, 0)), 100, LOW),
+        (Claim("wall_time"), 100, HIGH),
+        (Claim("memory_peak"), 0, MEDIUM),
+    ],
+)
+def test_severity_is_the_part_of_a_step_that_is_known(claim: Claim, step_ns: float, severity: str) -> None:
+    assert severity_of(claim, step_ns) == severity
+
+
+def test_the_name_of_a_measure_tells_its_unit() -> None:
+    units = {
+        "num_ns": Unit.COUNT,
+        "takes_ns": Unit.NS,
+        "delta_bytes": Unit.DELTA_BYTES,
+        "delta_pct": Unit.DELTA_PERCENT,
+    }
+    assert {name: unit_of(name) for name in units} == units
+    assert unit_of("tflops") == Unit.NUMBER
