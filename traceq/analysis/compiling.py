@@ -6,14 +6,17 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from traceq.analysis._basis import step_lengths, unprofiled_phase_ns, unprofiled_share
-from traceq.analysis._rank_rows import of_all
-from traceq.analysis._wording import more_rows, per_step
+from traceq.analysis._rank_rows import Part, of_all
+from traceq.analysis._wording import more_rows
 from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.claims.claim import Basis, Claim, Measure, known
+from traceq.claims.limits import MODERATE
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.compilations import PASSES, Recompiled, compilations, recompiled
 from traceq.facts.timeline.phases import COMPILING
@@ -22,19 +25,15 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.intervals import measure_within, span_index
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column, found
+from traceq.report import Report, Table, column
 from traceq.short_texts import cut_end
-from traceq.units import Unit, format_value
+from traceq.units import Unit
 
 POSITION = 32
 
-_LEAST_PCT, _HIGH_PCT = 5.0, 30.0
-"""Percentages of the steps from which compiling is told, and from which it questions the rest."""
 _TOP = 5
-_NAMED = "TORCH_LOGS=recompiles names the guard"
-_SIZES = "try dynamic=True, mark_dynamic or padding to a few sizes"
-_VALUES = "keep values that change in tensors"
-_REASON = f"a guard fails ({_NAMED}): {_SIZES}; {_VALUES}"
+_SIZES, _VALUES = "dynamic_sizes", "values_in_tensors"
+"""Remedies of guards on sizes, and on other values; of an unknown guard that of the claim."""
 _OF_SIZES = re.compile(r"(size|stride) mismatch|\.size\(|\.stride\(")
 _LONGEST_GUARD = 80
 _PHASE = re.compile(f"^{COMPILING}$")
@@ -84,33 +83,7 @@ class _Mean:
     longest_ns: int = column("longest", Unit.NS)
 
 
-@frozen
-class _Compiling:
-    """Compiling in the counted steps of a rank: `ns` of a mean one, `pct` of all, both in `words`.
-
-    `num_again` of the `num_steps` recompile what `functions` names, for a `reason` by its inputs; `num`: most times
-    that one function is compiled.
-    """
-
-    ns: int
-    pct: float
-    words: str
-    num_again: int
-    num_steps: int
-    num: int
-    functions: str
-    reason: str
-
-
-@frozen
-class _Rank:
-    """One rank's rows, and what they take of its counted steps; None where that is little."""
-
-    rows: tuple[CompilingRow, ...]
-    compiling: _Compiling | None
-
-
-def summarize(trace: Trace) -> _Rank:
+def summarize(trace: Trace) -> Part[CompilingRow]:
     """Return a row per compilation, by start, and what those of the counted steps take."""
     times, all_steps = compilations(trace), steps(trace)
     number = all_steps.number.tolist()
@@ -127,70 +100,54 @@ def summarize(trace: Trace) -> _Rank:
             strict=True,
         )
     )
-    return _Rank(rows, _compiling(trace, rows) if rows else None)
+    return Part(rows, _compiling(trace, rows) if rows else None)
 
 
-def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+def merge(job: Job, parts: Sequence[Part[CompilingRow]]) -> Report:
     """Return the rows of all ranks; people see them by function."""
     rows, recorded = of_all(parts), recompiled(job.manifest)
     table = Table.of("compiling", "Compiling", CompilingRow, rows)
-    of_ranks = (_finding(part.compiling, recorded) if part.compiling else None for part in parts)
-    findings = on_the_worst_rank(job, of_ranks) or _unprofiled(job, recorded)
-    return Report("compiling", (table,), (_view(rows),) if len(rows) else (), findings)
+    claims = on_the_worst_rank(job, (part.finding for part in parts)) or _unprofiled(job)
+    claims = tuple(_recorded(claim, recorded) if claim.code == "recompiles" and recorded else claim for claim in claims)
+    return Report("compiling", (table,), (_view(rows),) if len(rows) else (), claims)
 
 
-def _compiling(trace: Trace, rows: Sequence[CompilingRow]) -> _Compiling | None:
+def _compiling(trace: Trace, rows: Sequence[CompilingRow]) -> Claim | None:
+    """Return that most counted steps recompile, or how often these compile, as later ones need not."""
     all_steps = steps(trace)
     ns = measure_within(activity(trace).when(TimeCategory.COMPILING), *all_steps.window[all_steps.counted].T)
-    pct = 100 * float(ns.sum()) / max(float(step_lengths(all_steps).sum()), 1.0)
-    if pct < _LEAST_PCT or all(row.of_pass == "other" for row in rows):
+    share = float(ns.sum()) / max(float(step_lengths(all_steps).sum()), 1.0)
+    if share < MODERATE or all(row.of_pass == "other" for row in rows):
         return None
     again, counted = _recompiles(rows), np.flatnonzero(all_steps.counted)
     num_again = int(np.isin(counted, [row.index for row in again if row.index is not None]).sum())
-    is_steady = 2 * num_again > max(len(counted), 2)  # most steps, and not one alone
-    return _Compiling(
-        ns=round(float(ns.mean())),
-        pct=pct,
-        words=f"{format_value(float(ns.mean()), Unit.NS)} {per_step(all_steps)} ({format_value(pct, Unit.PERCENT)})",
-        num_again=num_again if is_steady else 0,
-        num_steps=len(counted),
-        num=max(Counter(row.name for row in rows if row.of_pass == "forward").values(), default=1),
-        functions=_longest(again if is_steady else rows),
-        reason=_reason(again) if is_steady else "",
-    )
+    mean_ns = round(float(ns.mean()))
+    times = known(compiling_ns=mean_ns, share_pct=100 * share)
+    if 2 * num_again <= max(len(counted), 2):  # few steps, or one alone
+        num = max(Counter(row.name for row in rows if row.of_pass == "forward").values(), default=1)
+        return Claim("compiling", mean_ns, measures=known(functions=_longest(rows), num_times=num, **times))
+    remedy, why = _reason(again)
+    measures = known(functions=_longest(again), num_again=num_again, num_steps=len(counted), **times, **why)
+    return Claim("recompiles", mean_ns, measures=measures, remedy=remedy)
 
 
-def _finding(rank: _Compiling, recorded: Sequence[Recompiled]) -> Finding:
-    """Return that most counted steps recompile, or how often these compile, as later ones need not."""
-    if not rank.num_again:
-        often = "once" if rank.num == 1 else f"{rank.num} times"
-        lead = f"compiling {rank.functions} takes {rank.words}"
-        return found("compiling", _severity(rank.pct), f"{lead}, {often}: trace later steps", rank.ns, lead=lead)
-    text = (
-        f"torch.compile compiles {_recorded_functions(recorded) or rank.functions} again in {rank.num_again} of "
-        f"{rank.num_steps} traced steps, {rank.words}: {_recorded_reason(recorded) or rank.reason}"
-    )
-    return found("recompiles", _severity(rank.pct), text, rank.ns)
+def _recorded(claim: Claim, recorded: Sequence[Recompiled]) -> Claim:
+    """Return a claim with the functions and the guard that the recording has, rather than those of the trace."""
+    guard = recorded[0].guard
+    names = known(functions=_functions([each.function for each in recorded]), guard=cut_end(guard, _LONGEST_GUARD))
+    return replace(claim, measures={**claim.measures, **names}, remedy=_SIZES if _OF_SIZES.search(guard) else _VALUES)
 
 
-def _unprofiled(job: Job, recorded: Sequence[Recompiled]) -> tuple[Finding, ...]:
+def _unprofiled(job: Job) -> tuple[Claim, ...]:
     """Return that most unprofiled steps compile, on the rank where that takes the largest part of them."""
-    ns, share = unprofiled_phase_ns(job, _PHASE), unprofiled_share(job, _PHASE, _LEAST_PCT)
+    ns, share = unprofiled_phase_ns(job, _PHASE), unprofiled_share(job, _PHASE, 100 * MODERATE)
     if ns is None or share is None or not share.exceeds:
         return ()
     num = int(np.count_nonzero(ns[share.rank]))
     if 2 * num <= share.num_steps:
         return ()
-    time = f"{format_value(share.ns, Unit.NS)} per step ({format_value(share.pct, Unit.PERCENT)})"
-    text = (
-        f"torch.compile compiles {_recorded_functions(recorded) or 'functions'} in {num:,} of {share.num_steps:,} "
-        f"unprofiled steps, {time}: {_recorded_reason(recorded) or _REASON}"
-    )
-    return (found("recompiles", _severity(share.pct), text, share.ns),)
-
-
-def _severity(pct: float) -> str:
-    return "high" if pct >= _HIGH_PCT else "medium"
+    measures = known(compiling_ns=share.ns, share_pct=share.pct, num_again=num, num_steps=share.num_steps)
+    return (Claim("recompiles", share.ns, measures=measures, basis=Basis(share.num_steps, is_unprofiled=True)),)
 
 
 def _recompiles(rows: Sequence[CompilingRow]) -> list[CompilingRow]:
@@ -203,28 +160,14 @@ def _recompiles(rows: Sequence[CompilingRow]) -> list[CompilingRow]:
     return [row for row in forward if (row.index != first if row.again is None else row.again)]
 
 
-def _recorded_functions(recorded: Sequence[Recompiled]) -> str:
-    return _functions([each.function for each in recorded])
-
-
-def _recorded_reason(recorded: Sequence[Recompiled]) -> str:
-    """Return the guard that failed, where the recording has it, and what avoids it; "" else."""
-    if not recorded:
-        return ""
-    guard = recorded[0].guard
-    return f"guard failed: {cut_end(guard, _LONGEST_GUARD)}; {_SIZES if _OF_SIZES.search(guard) else _VALUES}"
-
-
-def _reason(again: Sequence[CompilingRow]) -> str:
-    """Return why a function is compiled again, as far as the shapes of its inputs tell, and what avoids it."""
+def _reason(again: Sequence[CompilingRow]) -> tuple[str, dict[str, Measure]]:
+    """Return what avoids that a function is compiled again, as far as the shapes of its inputs tell why, and these."""
     inputs = [_inputs(row.shapes) for row in again if row.name == again[0].name]
     if len(inputs) < 2 or not all(inputs):
-        return _REASON
+        return "", {}
     pairs = ((old, new) for before, after in pairwise(inputs) for old, new in zip(before, after, strict=False))
     sizes = next(((old, new) for old, new in pairs if old != new), None)
-    if sizes is None:
-        return f"no input changes its size, so another value or mode does ({_NAMED}): {_VALUES}"
-    return f"inputs change their size, as from {sizes[0]} to {sizes[1]}: {_SIZES}"
+    return (_VALUES, {}) if sizes is None else (_SIZES, known(old_size=str(sizes[0]), new_size=str(sizes[1])))
 
 
 def _inputs(shapes: str) -> list[object]:

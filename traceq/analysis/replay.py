@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +13,13 @@ from numpy.typing import NDArray
 from traceq.analysis._basis import recurs
 from traceq.analysis._job_gain import job_gain, played_job, unplayed_words
 from traceq.analysis._rank_rows import of_all
-from traceq.analysis._slack import found_in_vain, slack_by_rank
-from traceq.analysis._wording import a_step, in_traced_steps, replay_term, the_step, until_done
+from traceq.analysis._slack import in_vain, slack_by_rank
+from traceq.analysis._wording import a_step, the_step, until_done
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
+from traceq.claims.claim import BY_JOB_REPLAY, BY_REPLAY, Basis, Claim, Subject, known
+from traceq.claims.limits import FAR_MORE, FEW
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
@@ -27,7 +30,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import span_index
 from traceq.model import Caveat, Run, Trace
-from traceq.report import Finding, Report, Table, column, found
+from traceq.report import Report, Table, column
 from traceq.units import Unit, format_range, format_value, name_ranks
 from traceq.whatif.best import best_changes
 from traceq.whatif.host_waits import WithoutSyncs
@@ -39,7 +42,6 @@ from traceq.whatif.unreplayed import MOST_UNREPLAYED, is_replayed, least_unrepla
 POSITION = 59
 
 _NOTHING, _ALL, _LOADER, _BOTH = "nothing", "all syncs", "data loader", "syncs and data loader"
-_ALLOCATIONS = "alloc syncs"
 _AT_LINE = "--without sync:"
 _COMMUNICATION, _HOST_TIME = "communication", "host time"
 
@@ -50,8 +52,6 @@ _UNEXPLAINED = 0.01
 _GRAIN_PCT = 0.1
 """Percentage of a step from which the ends of what cannot be replayed are told apart."""
 _RANGE = "At most: if streams waited only where that delayed them, unexplained delays shrink, and the host stays ahead."
-_LEAST_SHARE, _FAR_MORE = 0.02, 1.5
-"""Part of a step, and multiple of what any row of syncs saves alone, from which the sum of all is a finding."""
 
 
 @frozen
@@ -120,9 +120,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         return Report("replay", (table,), changes, caveats=caveats)
     slack_ns = slack_by_rank(job)
     rank, part = min(saving, key=lambda pair: (slack_ns.get(pair[0].rank, inf), -pair[1].rows[0].observed_ns))
-    findings = _findings(job, rank, part, slack_ns)
-    view = _view(job, rank, part.rows, slack_ns)
-    return Report("replay", (table,), (*changes, view), tuple(findings), caveats)
+    claim, view = _claim(job, rank, part, slack_ns.get(rank.rank, 0.0)), _view(job, rank, part.rows, slack_ns)
+    return Report("replay", (table,), (*changes, view), () if claim is None else (claim,), caveats)
 
 
 def _refused(job: Job, parts: Sequence[_Rank]) -> tuple[Caveat, ...]:
@@ -219,60 +218,31 @@ def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
     return [*kinds, *together, *loader, *both]
 
 
-def _findings(job: Job, rank: Outline, part: _Rank, slack_ns: Mapping[int, float]) -> list[Finding]:
-    """Return a finding if all syncs together save far more than any row of `syncs` alone.
+def _claim(job: Job, rank: Outline, part: _Rank, slack_ns: float) -> Claim | None:
+    """Return a claim if all syncs together save far more than any row of `syncs` alone.
 
     Often the host waits, without one, for the same work in the next.
     """
-    removed = [row for row in part.rows[1:] if row.removed.endswith("syncs")]  # of all, the last row
-    together_ns = removed[-1].saved_ns if removed else 0
-    if not together_ns:
-        return []
-    if together_ns < _LEAST_SHARE * part.rows[0].observed_ns or together_ns < _FAR_MORE * part.largest_alone_ns:
-        return []
-    if not recurs(removed[-1].steps_saved_ns, rank.steps, 100 * _LEAST_SHARE):
-        return []
-    together, alone = format_value(together_ns, Unit.NS), format_value(part.largest_alone_ns, Unit.NS)
-    on_rank = f" of rank {rank.rank}, {_which(rank, slack_ns)}," if len(job.ranks) > 1 else ""
-    of_kind = max(removed, key=_saved_by_kind)
-    most = _saved_by_kind(of_kind)
-    syncs_of_kind = "allocations" if of_kind.removed == _ALLOCATIONS else of_kind.removed
-    kind = f"; {syncs_of_kind} alone {format_value(most, Unit.NS)}" if 2 * most >= together_ns else ""
-    more = f"{kind}{_with_loader(part.rows, together_ns)}"
-    what = "syncs and allocations" if any(row.removed == _ALLOCATIONS for row in removed) else "syncs"
-    gain = job_gain(job, WithoutSyncs())
-    of_job = f"; on all ranks, that saves {gain.of_step}" if gain is not None else ""
-    basis = f", {in_traced_steps(job, int(rank.steps.counted.sum()))}" if rank.steps.marked else ""
-    basis = f"{replay_term(job)}{basis}{more}"
-    text = (
-        f"removing all {what} shortens {the_step(rank.steps)}{on_rank} by {together}{of_job} ({basis}), "
-        f"no row of them alone by more than {alone}: remove them together"
-    )
-    finding = found(
-        "joint_syncs",
-        "medium",
-        text,
-        together_ns,
-        lead=f"all {what} together: remove them at once",
-        evidence=f"together {together}{f' on rank {rank.rank}' * (len(job.ranks) > 1)}, none alone more than {alone}",
-        gain=gain.saved_ns if gain is not None else (together_ns, removed[-1].most_saved_ns),
-    )
-    own_slack_ns = slack_ns.get(rank.rank, 0.0)
-    if gain is not None:
-        return [replace(finding, severity="low") if gain.is_nothing else finding]
-    return [found_in_vain(finding, rank.rank, own_slack_ns) if own_slack_ns >= together_ns else finding]
-
-
-def _with_loader(rows: Sequence[ReplayRow], syncs_ns: int) -> str:
-    """Return `; with the waits for the data loader 636 ms` where that is not what both save alone; "" else."""
-    saved = {row.removed: row.saved_ns for row in rows}
-    if _BOTH not in saved or abs(syncs_ns + saved[_LOADER] - saved[_BOTH]) < _SHOWN * rows[0].observed_ns:
-        return ""
-    return f"; with the waits for the data loader {format_value(saved[_BOTH], Unit.NS)}, not the sum of both"
-
-
-def _saved_by_kind(row: ReplayRow) -> int:
-    return 0 if row.removed == _ALL else row.saved_ns
+    removed = [row for row in part.rows[1:] if row.removed.endswith("syncs")]
+    if not removed or not (together_ns := removed[-1].saved_ns):  # of all, the last row
+        return None
+    if together_ns < FEW * part.rows[0].observed_ns or together_ns < FAR_MORE * part.largest_alone_ns:
+        return None
+    if not recurs(removed[-1].steps_saved_ns, rank.steps, 100 * FEW):
+        return None
+    saved_ns = {row.removed: row.saved_ns for row in part.rows}
+    of_kind, kind_ns = max(((row.removed, row.saved_ns) for row in removed if row.removed != _ALL), key=itemgetter(1))
+    measures = known(
+        together_ns=together_ns, alone_ns=part.largest_alone_ns, of_kind=of_kind, kind_ns=kind_ns,
+        with_loader_ns=saved_ns.get(_BOTH),
+    )  # fmt: skip
+    subject = Subject(rank=rank.rank if len(job.ranks) > 1 else None)
+    basis = Basis(int(rank.steps.counted.sum()) * rank.steps.marked)
+    claim = Claim("joint_syncs", together_ns, subject, measures, basis=basis)
+    if (gain := job_gain(job, WithoutSyncs())) is not None:
+        return replace(claim, gain=gain.saved_ns, gain_by=BY_JOB_REPLAY)
+    claim = replace(claim, gain=(together_ns, removed[-1].most_saved_ns), gain_by=BY_REPLAY)
+    return in_vain(claim, slack_ns) if slack_ns >= together_ns else claim
 
 
 def _which(rank: Outline, slack_ns: Mapping[int, float]) -> str:

@@ -43,6 +43,41 @@ SENTENCES: dict[str, Sentence] = {
         ("{kind} sync at {line}: {remedy}", "{kind} sync in {op}: {remedy}"),
         ("the host is blocked {blocked_ns} {per_step} ({op}, {phase}), and would wait elsewhere",),
     ),
+    "joint_syncs": Sentence(
+        ("all syncs together: remove them at once",),
+        (
+            "together they gain {together_ns}, none alone more than {alone_ns}",
+            "{of_kind} alone gain {kind_ns}",
+            "with the waits for the data loader {with_loader_ns}",
+        ),
+    ),
+    # the whole step
+    "cold_start": Sentence(
+        ("{what}, {once_ns} once per process: trace steps after a warm-up",),
+        (
+            "the first use of the device ({device_start_of}) takes {device_start_ns}",
+            "starting libraries ({library_start_of}) takes {library_start_ns}",
+            "loading kernels ({kernel_loading_of}) takes {kernel_loading_ns}",
+            "capturing CUDA graphs takes {graph_capture_ns}",
+            "the profiler's own work ({profiler_of}) takes {profiler_ns}",
+            "first calls of ops ({first_calls_of}) take {first_calls_ns}",
+            "compiling before a first launch ({compiling_of}) takes {compiling_ns}",
+            "a pause before {pause_before} takes {pause_ns}",
+            "after it the device is busy for {busy_after_pct} of {after_ns}",
+        ),
+    ),
+    "compiling": Sentence(
+        ("compiling {functions} takes {compiling_ns} {per_step}: trace later steps",),
+        ("{share_pct} of {the_step}", "one function is compiled {num_times:time}"),
+    ),
+    "recompiles": Sentence(
+        ("torch.compile compiles {functions} again: {remedy}", "torch.compile compiles again: {remedy}"),
+        (
+            "in {num_again} of {num_steps} steps, {compiling_ns} {per_step} ({share_pct})",
+            "the guard that fails: {guard}",
+            "an input changes its size, as from {old_size} to {new_size}",
+        ),
+    ),
 }
 """Sentences by code."""
 
