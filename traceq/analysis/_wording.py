@@ -25,7 +25,6 @@ __all__ = [
     "in_brackets",
     "in_graphs",
     "in_phase",
-    "in_some_steps",
     "in_traced_steps",
     "more_rows",
     "over_ranks",
@@ -80,11 +79,6 @@ def in_traced_steps(job: Job, num: int = 0) -> str:
         return "in this trace"
     num = num or min(int(rank.steps.counted.sum()) for rank in job.ranks)
     return "in this one traced step" if num == 1 else f"in these {num:,} traced steps"
-
-
-def in_some_steps(num: int, num_counted: int) -> str:
-    """Return `, all of it in 1 of 3 traced steps`; "" for what every counted step has, or none."""
-    return f", all of it in {num:,} of {num_counted:,} traced steps" if 0 < num < num_counted else ""
 
 
 def range_of_steps(ns: Sequence[float] | NDArray[np.float64]) -> str:

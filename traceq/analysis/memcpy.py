@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import JobGain, gained_words, job_gain
-from traceq.analysis._rank_rows import of_all
+from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._slack import slack_by_rank
-from traceq.analysis._wording import over_ranks, per_step, replay_term, saving_words
+from traceq.analysis._wording import over_ranks
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import copies_pageable_memory, saved_without_pageable_copies
-from traceq.causes.savings import Saving
+from traceq.claims.claim import BY_REPLAY, Claim, Subject, known
+from traceq.claims.limits import NOTABLE
 from traceq.facts.events.copies import copy_kind
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import unique_names
@@ -28,15 +28,12 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
-from traceq.report import Column, Finding, Report, Table, column, found
-from traceq.units import Unit, format_value
+from traceq.report import Column, Report, Table, column
+from traceq.units import Unit
 from traceq.whatif.host_waits import WithoutSyncs
 from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 62
-
-_LEAST_SHARE = 0.01
-"""Share of a step that waits for pageable copies must take, and their removal save, to be a finding."""
 
 
 @frozen
@@ -57,38 +54,20 @@ class CopyRow:
         return self.bytes / self.gpu_ns if self.bytes and self.gpu_ns else None
 
 
-@frozen
-class _Rank:
-    """One rank's copies by kind, and its waits for pageable ones where they matter."""
-
-    rows: tuple[CopyRow, ...]
-    pageable: _PageableCopies | None
-
-
-@frozen
-class _PageableCopies:
-    """For how long waits for pageable HtoD copies block the host, in words, and what a step of `step_ns` saves."""
-
-    blocks: str
-    step_ns: float
-    saving: Saving
-
-
-def summarize(trace: Trace) -> _Rank:
+def summarize(trace: Trace) -> Part[CopyRow]:
     """Return copies by kind over the whole trace, and the part of their time that kernels hide.
 
     A copy that no kernel hides costs its full time.
     """
-    return _Rank(tuple(_rows(trace)), _pageable_copies(trace))
+    return Part(tuple(_rows(trace)), _pageable_copies(trace))
 
 
-def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+def merge(job: Job, parts: Sequence[Part[CopyRow]]) -> Report:
     """Return the rows of all ranks; people see sums over them."""
     rows = of_all(parts)
     table = Table.of("memcpy", "Copies", CopyRow, rows)
-    gain = job_gain(job, WithoutSyncs(is_pageable=True)) if any(part.pageable for part in parts) else None
-    of_ranks = [None if part.pageable is None else _finding(job, part.pageable, gain) for part in parts]
-    findings = on_the_worst_rank(job, of_ranks, slack_by_rank(job), is_of_job=gain is not None)
+    claims, change = (part.finding for part in parts), WithoutSyncs(is_pageable=True)
+    findings = on_the_worst_rank(job, claims, slack_by_rank(job), change)
     return Report("memcpy", (table,), (_view(job, rows),) if rows else (), findings)
 
 
@@ -159,43 +138,22 @@ def _under_kernels(trace: Trace, copies: NDArray[np.int64]) -> NDArray[np.int64]
     return hidden
 
 
-def _pageable_copies(trace: Trace) -> _PageableCopies | None:
+def _pageable_copies(trace: Trace) -> Claim | None:
     """Return the host's waits for pageable HtoD copies if a step without them would be 1 % shorter."""
     calls, trace_steps, pageable = blocking_calls(trace), steps(trace), copies_pageable_memory(trace)
     window = trace_steps.window[trace_steps.counted]
     inside = pageable & (span_index(trace_steps.host[trace_steps.counted], calls.start) >= 0)
     blocked_ns, step_ns = int((calls.end - calls.start)[inside].sum()) / len(window), float(np.diff(window).mean())
-    if blocked_ns < _LEAST_SHARE * step_ns or not is_replayed(trace):
+    if blocked_ns < NOTABLE * step_ns or not is_replayed(trace):
         return None
     saving = saved_without_pageable_copies(trace)
     in_step = span_index(trace_steps.host[trace_steps.counted], calls.start[inside])
     in_most = 2 * len(sorted_unique(in_step)) > len(window)
-    if saving.least_ns < _LEAST_SHARE * step_ns or not in_most:
+    if saving.least_ns < NOTABLE * step_ns or not in_most:
         return None
-    if not recurs(saving.steps_ns, trace_steps, 100 * _LEAST_SHARE):
+    if not recurs(saving.steps_ns, trace_steps, 100 * NOTABLE):
         return None
-    blocked = f"{format_value(blocked_ns, Unit.NS)} {per_step(trace_steps)}"
     origin, longest = syncs(trace).origin, int(np.argmax(np.where(inside, calls.end - calls.start, -1)))
     line, op = (origin.texts[int(texts[longest])] for texts in (origin.line, origin.op))
-    where = f" at {line}" if line else f", the longest in {op}," if op else ""
-    return _PageableCopies(f"pageable HtoD copies{where} block the host {blocked}", step_ns, saving)
-
-
-def _finding(job: Job, copies: _PageableCopies, gain: JobGain | None) -> Finding:
-    """Return the finding on a rank's pageable copies; `gain`: what all ranks gain, None where that is not known."""
-    saved = gained_words(saving_words(copies.saving, copies.step_ns), gain)
-    text = (
-        f"{copies.blocks}; removing these waits saves {saved} ({replay_term(job)}; from pinned memory the copies take "
-        "less, too): copy batches ahead from it (pin_memory=True, non_blocking=True), and keep tensors that stay the "
-        "same, such as indices, on the device"
-    )
-    severity = "low" if gain and gain.is_nothing else "medium"
-    return found(
-        "pageable_copies",
-        severity,
-        text,
-        copies.saving.least_ns,
-        lead="pageable HtoD copies: pin_memory=True, non_blocking=True, and keep constants on the device",
-        evidence=copies.blocks.removeprefix("pageable HtoD copies "),
-        gain=gain.saved_ns if gain is not None else (copies.saving.least_ns, copies.saving.most_ns),
-    )
+    measures, gain = known(blocked_ns=round(blocked_ns)), (saving.least_ns, saving.most_ns)
+    return Claim("pageable_copies", saving.least_ns, Subject(line=line, op=op), measures, gain, BY_REPLAY)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import JobGain, gained_words, job_gain
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import slack_by_rank
-from traceq.analysis._wording import in_some_steps, per_step, replay_term, saving_words, scope
+from traceq.analysis._wording import scope
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_syncs
-from traceq.causes.savings import Saving
+from traceq.claims.claim import BY_REPLAY, Claim, Measure, in_some_steps, known
+from traceq.claims.limits import NOTHING
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.one_time_syncs import is_in_graph_capture, returns_memory
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -27,17 +28,12 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import sorted_unique, span_index
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, Unknown, column, found
+from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit, format_value
 from traceq.whatif.host_waits import WithoutSyncs
 from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 75
-
-_LEAST_PCT = 0.1
-"""Percentage of most steps that replay saves from which it is worth more than a remark."""
-
-_UNSET = "unset PYTORCH_NO_CUDA_MEMORY_CACHING (on ROCm PYTORCH_NO_HIP_MEMORY_CACHING)"
 
 
 @frozen
@@ -73,26 +69,11 @@ class PeakRow:
 
 @frozen
 class _Rank:
-    """One rank's phases and peaks on each device, and what is wrong with its calls of the driver."""
+    """One rank's phases and peaks on each device, and the claim on its calls of the driver."""
 
     rows: tuple[MemoryRow, ...]
     peaks: tuple[PeakRow, ...]
-    driver_calls: _DriverCalls | None
-
-
-@frozen
-class _DriverCalls:
-    """A finding on how steps allocate from the driver, in words, and what a step of `step_ns` saves.
-
-    `saving` without any call of the allocator to the driver, None where that is not known; `recurs`: in most steps.
-    """
-
-    code: str
-    what: str
-    remedy: str
-    step_ns: float
-    saving: Saving | None
-    recurs: bool
+    driver_calls: Claim | None
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -109,10 +90,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         Table.of("memory", "Memory", MemoryRow, of_all(parts)),
         Table.of("memory_peaks", "Peaks", PeakRow, peaks),
     )
-    has_calls = any(part.driver_calls for part in parts)
-    gain = job_gain(job, WithoutSyncs(kind=SYNC_KINDS[SyncKind.ALLOC])) if has_calls else None
-    of_ranks = [None if part.driver_calls is None else _finding(job, part.driver_calls, gain) for part in parts]
-    findings = on_the_worst_rank(job, of_ranks, slack_by_rank(job), is_of_job=gain is not None)
+    claims, change = (part.driver_calls for part in parts), WithoutSyncs(kind=SYNC_KINDS[SyncKind.ALLOC])
+    findings = on_the_worst_rank(job, claims, slack_by_rank(job), change)
     unknown = () if peaks or job.is_foreign else (Unknown("memory", "profile_memory=True"),)
     views = (_view(job, parts, peaks),) if peaks else ()
     return Report("memory", tables, views, findings, unknown=unknown)
@@ -168,76 +147,44 @@ def _note(peak: PeakRow) -> str:
     return f"Peak {format_value(peak.peak_bytes, Unit.BYTES)}{reserved} in {peak.phase}{line}{op}.{levels}"
 
 
-def _driver_calls(trace: Trace) -> _DriverCalls | None:
-    """Return that the driver allocates every tensor, else that an allocator returns memory to it; None for neither."""
-    if (what := _uncached(trace)) is not None:
-        code, remedy = "uncached_allocations", _UNSET
-    elif (what := _retries(trace)) is not None:
-        code, remedy = "allocator_retries", "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory"
+def _driver_calls(trace: Trace) -> Claim | None:
+    """Return that the driver allocates every tensor, else that an allocator returns memory to it; None for neither.
+
+    Its time is what the rank saves without any call of the allocator to the driver.
+    """
+    if measures := _uncached(trace):
+        claim = Claim("uncached_allocations", measures=measures)
+    elif measures := _retries(trace):
+        claim = Claim("allocator_retries", measures=measures, remedy="expandable_segments")
     else:
         return None
-    saving = saved_without_syncs(trace, SyncKind.ALLOC) if is_replayed(trace) else None
-    does_recur = saving is not None and recurs(saving.steps_ns, steps(trace), _LEAST_PCT)
-    step_ns = float(np.diff(steps(trace).window[steps(trace).counted]).mean())
-    return _DriverCalls(code, what, remedy, step_ns, saving, does_recur)
+    if not is_replayed(trace):
+        return claim
+    saving = saved_without_syncs(trace, SyncKind.ALLOC)
+    gain = (saving.least_ns, saving.most_ns) if recurs(saving.steps_ns, steps(trace), 100 * NOTHING) else (0, 0)
+    return replace(claim, ns=saving.least_ns, gain=gain, gain_by=BY_REPLAY)
 
 
-def _uncached(trace: Trace) -> str | None:
-    """Return how often the driver allocates and frees, as it does for every tensor; None where it does not."""
+def _uncached(trace: Trace) -> dict[str, Measure]:
+    """Return how often the driver allocates and frees, as it does for every tensor; nothing where it does not."""
     if (uncached := uncached_allocations(trace)) is None:
-        return None
-    trace_steps = steps(trace)
-    numbers = (uncached.num_allocated, uncached.num_freed, uncached.num_launches)
-    allocates, frees, launches = (format_value(each / int(trace_steps.counted.sum()), Unit.MEAN) for each in numbers)
-    return (
-        f"the driver allocates every tensor, as without a caching allocator: {allocates} allocations and {frees} frees "
-        f"beside {launches} launches {per_step(trace_steps)}"
+        return {}
+    num_steps = int(steps(trace).counted.sum())
+    return known(
+        allocations_mean=uncached.num_allocated / num_steps,
+        frees_mean=uncached.num_freed / num_steps,
+        launches_mean=uncached.num_launches / num_steps,
     )
 
 
-def _retries(trace: Trace) -> str | None:
+def _retries(trace: Trace) -> dict[str, Measure]:
     """Return how often an allocator frees memory to the driver within steps, but for the capture of a graph."""
     waits, trace_steps = syncs(trace), steps(trace)
     if not trace_steps.marked:
-        return None
-    host, num_steps = trace_steps.host[trace_steps.counted], int(trace_steps.counted.sum())
-    recurring = returns_memory(trace) & ~is_in_graph_capture(trace)
-    frees_memory = np.flatnonzero(recurring & (span_index(host, waits.start) >= 0))
-    num_frees = len(frees_memory)
-    if not num_frees:
-        return None
-    with_one = len(sorted_unique(span_index(host, waits.start[frees_memory])))
-    frees = format_value(num_frees / num_steps, Unit.MEAN)
-    often = f"{frees} times {per_step(trace_steps)}{in_some_steps(with_one, num_steps)}"
-    return f"the allocator returns memory to the driver {often}"
-
-
-def _finding(job: Job, calls: _DriverCalls, gain: JobGain | None) -> Finding:
-    """Return the finding on a rank's calls; its time is what the rank saves without any call to the driver.
-
-    `gain`: what all ranks do, None where that is not known.
-    """
-    saves, saving = "", calls.saving
-    if saving is not None:
-        saved = gained_words(saving_words(saving, calls.step_ns), gain)
-        saves = f"; removing all allocation calls saves {saved} ({replay_term(job)})"
-    saved_ns = saving.least_ns if saving else 0
-    is_gain = saved_ns > 0 and calls.recurs and not (gain and gain.is_nothing)
-    return found(
-        calls.code,
-        "high" if is_gain else "low",
-        f"{calls.what}{saves}: {calls.remedy}",
-        saved_ns,
-        lead=f"{calls.what.partition(':')[0].partition(',')[0]}: {calls.remedy}",
-        evidence=calls.what.partition(": ")[2],
-        gain=_gain(calls, gain),
-    )
-
-
-def _gain(calls: _DriverCalls, gain: JobGain | None) -> tuple[int, int] | None:
-    """Return what the job gains without the calls, in ns; None where that is not known."""
-    if gain is not None:
-        return gain.saved_ns
-    if calls.saving is None:
-        return None
-    return (calls.saving.least_ns, calls.saving.most_ns) if calls.recurs else (0, 0)
+        return {}
+    host = trace_steps.host[trace_steps.counted]
+    of_frees = span_index(host, waits.start[returns_memory(trace) & ~is_in_graph_capture(trace)])
+    of_frees = of_frees[of_frees >= 0]
+    if not len(of_frees):
+        return {}
+    return known(frees_mean=len(of_frees) / len(host), **in_some_steps(len(sorted_unique(of_frees)), len(host)))

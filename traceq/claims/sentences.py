@@ -78,6 +78,29 @@ SENTENCES: dict[str, Sentence] = {
             "an input changes its size, as from {old_size} to {new_size}",
         ),
     ),
+    # copies and memory
+    "pageable_copies": Sentence(
+        (
+            "pageable HtoD copies at {line}: {remedy}",
+            "pageable HtoD copies in {op}: {remedy}",
+            "pageable HtoD copies: {remedy}",
+        ),
+        (
+            "they block the host {blocked_ns} {per_step}",
+            "tensors that stay the same, such as indices, can stay on the device",
+        ),
+    ),
+    "allocator_retries": Sentence(
+        ("the allocator returns memory to the driver: {remedy}, or use less memory",),
+        ("{frees_mean} times {per_step}",),
+    ),
+    "uncached_allocations": Sentence(
+        ("the driver allocates every tensor: unset PYTORCH_NO_CUDA_MEMORY_CACHING",),
+        (
+            "{allocations_mean} allocations and {frees_mean} frees beside {launches_mean} launches {per_step}",
+            "on ROCm unset PYTORCH_NO_HIP_MEMORY_CACHING",
+        ),
+    ),
 }
 """Sentences by code."""
 
