@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,23 +10,19 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, recurs, step_lengths
 from traceq.analysis._faster_ops import FasterOps, FasterRow, saved_by_faster_ops
-from traceq.analysis._job_gain import JobGain, gained_words, job_gain
 from traceq.analysis._roofs import Roofed, against_roofs
 from traceq.analysis._slack import slack_by_rank
-from traceq.analysis._wording import per_step, replay_term, saving_words, the_step
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.savings import Saving
+from traceq.claims.claim import AT_MOST, BY_REPLAY, Claim, Subject, known
+from traceq.claims.limits import LARGE
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.op_work import OpWork, RankWork
 from traceq.facts.roofline.peaks import Peaks
 from traceq.frozen import frozen
-from traceq.report import Finding, found
-from traceq.units import Unit, format_value
 
 __all__ = ["below_roof", "counted_steps"]
 
-_LARGE = 0.1
-"""Part of a step from which time above what well-tuned kernels reach is worth a finding."""
 _KERNEL_NS = 2_000
 """Time that no kernel needs to do nothing, where all of a trace take longer."""
 _MOST_REPLAYS = 3
@@ -76,7 +71,7 @@ def counted_steps(job: Job, index: int) -> tuple[int, int]:
     return max(len(ns), 1), int(ns.sum())
 
 
-def below_roof(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | None]) -> tuple[Finding, ...]:
+def below_roof(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | None]) -> tuple[Claim, ...]:
     """Return the op whose distance from what well-tuned kernels reach costs the step most, in most steps.
 
     It is one of the rank on which the time of an op on the device would be less by most, more than that rank waits for
@@ -100,10 +95,8 @@ def below_roof(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | 
         return ()
     op, saving = best or (chosen[0], None)
     faster = {part.rank: ops[op.name].faster for ops, part in zip(every, parts, strict=True) if op.name in ops}
-    gain = job_gain(job, FasterOps(faster)) if saving is not None else None
-    findings: list[Finding | None] = [None] * len(parts)
-    findings[worst] = _finding(job, worst, op, saving, gain)
-    return on_the_worst_rank(job, findings, slack_ns, is_of_job=gain is not None)
+    claims = [_claim(op, saving) if index == worst else None for index in range(len(parts))]
+    return on_the_worst_rank(job, claims, slack_ns, None if saving is None else FasterOps(faster))
 
 
 def _every_op(part: RankWork, peaks: Peaks) -> dict[_Name, _SlowOp]:
@@ -121,8 +114,8 @@ def _slow_ops(ops: Mapping[_Name, _SlowOp], step_ns: NDArray[np.float64]) -> lis
         op
         for op in ops.values()
         if op.is_roofed
-        and op.gain_ns.sum() >= _LARGE * step_ns.sum() > 0
-        and holds_in_steps(op.gain_ns, step_ns, 100 * _LARGE)
+        and op.gain_ns.sum() >= LARGE * step_ns.sum() > 0
+        and holds_in_steps(op.gain_ns, step_ns, 100 * LARGE)
     ]
     return sorted(large, key=lambda op: -float(op.gain_ns.sum()))
 
@@ -185,62 +178,33 @@ def _best(job: Job, index: int, slow: Sequence[_SlowOp], savings: Sequence[Savin
         return None
     steps = job.ranks[index].steps
     op, saving = max(zip(slow, savings, strict=True), key=lambda pair: pair[1].least_ns)
-    is_much = saving.least_ns >= _LARGE * float(step_lengths(steps).mean())
-    return (op, saving) if is_much and recurs(saving.steps_ns, steps, 100 * _LARGE) else None
+    is_much = saving.least_ns >= LARGE * float(step_lengths(steps).mean())
+    return (op, saving) if is_much and recurs(saving.steps_ns, steps, 100 * LARGE) else None
 
 
-def _finding(job: Job, index: int, op: _SlowOp, saving: Saving | None, gain: JobGain | None) -> Finding:
-    """Return the finding on an op; by its time on the device if no saving is known."""
-    steps = job.ranks[index].steps
+def _claim(op: _SlowOp, saving: Saving | None) -> Claim:
+    """Return the claim on an op; by its time on the device if no saving is known."""
+    rows, peaks, dtype = list(op.rows.values()), op.peaks, op.first.dtype
+    roofed, ns = _together(rows, peaks), sum(row.own_step_ns for row in rows)
+    flops, moved = sum(row.step_flops for row in rows), sum(row.step_bytes for row in rows)
+    is_compute, is_slower = roofed.roof == "compute", op.target != dtype
+    measures = known(
+        roof=roofed.roof,
+        roof_pct=100 * roofed.least_ns / ns,
+        dtype=dtype,
+        tflops=flops / ns * 1e-3 if is_compute else None,
+        peak_tflops=peaks.rate(dtype) * 1e-12 if is_compute else None,
+        gbps=None if is_compute else moved / ns,
+        peak_gbps=None if is_compute else peaks.bandwidth * 1e-9,
+        takes_ns=round(ns / len(op.gain_ns)),
+        reachable_ns=round(float(op.least_ns.mean())),
+        reachable_pct=None if is_slower else 100 * peaks.reachable(roofed.roof),
+        tf32_tflops=peaks.rate(op.target) * 1e-12 if is_slower else None,
+    )
+    subject = Subject(op=op.first.op, phase=op.first.phase, key=op.key)
+    remedy = "tf32" if is_slower else ""
     if saving is None:
         gain_ns = round(float(op.gain_ns.mean()))
-        says = f"{format_value(gain_ns, Unit.NS)} less; what {the_step(steps)} gains is not known"
-        return found(
-            "below_roof", "medium", _sentence(job, op, says), gain_ns, op.key, lead=_lead(op), gain=(0, gain_ns)
-        )
-    saved = saving_words(saving, float(step_lengths(steps).mean()))
-    if gain is not None:
-        says, severity = f"which saves {gained_words(saved, gain)} (replay)", "low" if gain.is_nothing else "medium"
-        finding = found("below_roof", severity, _sentence(job, op, says), saving.least_ns, op.key)
-        return replace(finding, lead=_lead(op), gain=gain.saved_ns)
-    term = "replay of this rank alone" if len(job.ranks) > 1 else replay_term(job)
-    says = f"which makes {the_step(steps)} {saved} shorter by {term}"
-    finding = found("below_roof", "medium", _sentence(job, op, says), saving.least_ns, op.key)
-    return replace(finding, lead=_lead(op), gain=(saving.least_ns, saving.most_ns))
-
-
-def _lead(slow: _SlowOp) -> str:
-    rows = list(slow.rows.values())
-    roofed, ns = _together(rows, slow.peaks), sum(row.own_step_ns for row in rows)
-    share = format_value(100 * roofed.least_ns / ns, Unit.PERCENT)
-    is_slower = slow.target != slow.first.dtype
-    remedy = "try torch.set_float32_matmul_precision('high')" if is_slower else "a well-tuned kernel is faster"
-    return f"{slow.first.op} in {slow.first.phase} reaches {share} of its {roofed.roof} roof: {remedy}"
-
-
-def _sentence(job: Job, slow: _SlowOp, gain: str) -> str:
-    """Return what an op reaches of its roof, how long it would take at what is reachable of it, and what that gains."""
-    rows, peaks, dtype = list(slow.rows.values()), slow.peaks, slow.first.dtype
-    num_steps, ns = len(slow.gain_ns), sum(row.own_step_ns for row in rows)
-    flops, moved = sum(row.step_flops for row in rows), sum(row.step_bytes for row in rows)
-    roofed = _together(rows, peaks)
-    share = format_value(100 * roofed.least_ns / ns, Unit.PERCENT)
-    if roofed.roof == "compute":
-        rate, peak = flops / ns * 1e-3, peaks.rate(dtype) * 1e-12
-        of_peak = f"{format_value(rate, Unit.NUMBER)} of {format_value(peak, Unit.NUMBER)} TFLOP/s in {dtype}"
-    else:
-        rate, peak = moved / ns, peaks.bandwidth * 1e-9
-        of_peak = f"{format_value(rate, Unit.NUMBER)} of {format_value(peak, Unit.NUMBER)} GB/s"
-    takes = f"{format_value(ns / num_steps, Unit.NS)} {per_step(job.ranks[0].steps)}"
-    text = (
-        f"{slow.first.op} in {slow.first.phase} reaches {share} of its {roofed.roof} roof ({of_peak}) and takes {takes}"
-    )
-    least = format_value(float(slow.least_ns.mean()), Unit.NS)
-    if slow.target != dtype:
-        peak = peaks.rate(slow.target) * 1e-12
-        return (
-            f"{text}; in TF32, which has {format_value(peak, Unit.NUMBER)} TFLOP/s, about {least}, {gain}: "
-            "torch.set_float32_matmul_precision('high'), if that precision is enough"
-        )
-    reachable = f"{100 * peaks.reachable(roofed.roof):.0f} %, which well-tuned kernels reach"
-    return f"{text}; at {reachable}, it would take {least}, {gain}"
+        return Claim("below_roof", gain_ns, subject, measures, (0, gain_ns), AT_MOST, remedy)
+    gain = saving.least_ns, saving.most_ns
+    return Claim("below_roof", saving.least_ns, subject, measures, gain, BY_REPLAY, remedy)

@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, step_lengths
-from traceq.analysis._wording import per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.claims.claim import AT_MOST, Claim, Subject, known
+from traceq.claims.limits import LARGE
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.op_work import OpWork, RankWork
-from traceq.report import Finding, found
-from traceq.units import Unit, format_value
 
 __all__ = ["unfused_attention"]
 
-_LARGE = 0.1
-"""Part of the step from which attention is worth a finding."""
 _SOFTMAX, _PRODUCTS = ("aten::_softmax", "aten::_safe_softmax"), {"aten::bmm": 0, "aten::baddbmm": 1}
 """Names of softmax ops; products of batches of matrices, with the position of their first factor."""
 
@@ -30,34 +26,36 @@ Scores = tuple[str, int, int, int]
 """(phase, batch, rows, columns) of a batch of matrices."""
 
 
-def unfused_attention(job: Job, parts: Sequence[RankWork], below_roof: Sequence[str] = ()) -> tuple[Finding, ...]:
+def unfused_attention(job: Job, parts: Sequence[RankWork], below_roof: Sequence[str] = ()) -> tuple[Claim, ...]:
     """Return the scores that products and a softmax of the same shape take most time for, on the rank where it is most.
 
     As many products have to give such scores, and to multiply them, as softmaxes take them, in most steps. It explains
-    a finding on an op below its roof whose key, in `below_roof`, is that of one of these: its time is part of theirs.
+    a claim on an op below its roof whose key, in `below_roof`, is that of one of these: its time is part of theirs.
     """
-    worst: list[Finding | None] = []
+    worst: list[Claim | None] = []
     for index, part in enumerate(parts):
-        findings: list[Finding] = []
+        claims: list[Claim] = []
         step_ns = step_lengths(job.ranks[index].steps)
         rows_of_scores: dict[Scores, list[list[OpWork]]] = defaultdict(lambda: [[], [], []])
         for row in part.rows:
             for role, scores in _roles(row):
                 rows_of_scores[scores][role].append(row)
-        for scores, rows_of_role in rows_of_scores.items():
+        for (phase, *shape), rows_of_role in rows_of_scores.items():
             numbers = {sum(row.num for row in rows) for rows in rows_of_role}
             ns: NDArray[np.float64] = np.array([row.steps_ns for rows in rows_of_role for row in rows], np.float64)
             ns = ns.sum(axis=0)
-            is_large = len(numbers) == 1 and 0 not in numbers and ns.sum() >= _LARGE * step_ns.sum() > 0
-            if is_large and holds_in_steps(ns, step_ns, 100 * _LARGE):
-                text = _sentence(job, scores, rows_of_role, float(ns.mean()), 100 * float(ns.sum() / step_ns.sum()))
-                keys = {row.key for rows in rows_of_role for row in rows}
-                key = min(keys.intersection(below_roof) or keys)
-                mean_ns = round(float(ns.mean()))
-                lead = f"attention without a fused kernel in {scores[0]}: use scaled_dot_product_attention"
-                finding = found("unfused_attention", "medium", text, mean_ns, key, lead=lead)
-                findings.append(replace(finding, gain=(0, mean_ns)))
-        worst.append(max(findings, key=lambda finding: finding.ns, default=None))
+            is_large = len(numbers) == 1 and 0 not in numbers and ns.sum() >= LARGE * step_ns.sum() > 0
+            if is_large and holds_in_steps(ns, step_ns, 100 * LARGE):
+                keys, mean_ns = {row.key for rows in rows_of_role for row in rows}, round(float(ns.mean()))
+                measures = known(
+                    ops=", ".join(rows[0].op for rows in rows_of_role),
+                    scores=" x ".join(f"{number:,}" for number in shape),
+                    takes_ns=mean_ns,
+                    share_pct=100 * float(ns.sum() / step_ns.sum()),
+                )
+                subject = Subject(phase=phase, key=min(keys.intersection(below_roof) or keys))
+                claims.append(Claim("unfused_attention", mean_ns, subject, measures, (0, mean_ns), AT_MOST))
+        worst.append(max(claims, key=lambda claim: claim.ns, default=None))
     return on_the_worst_rank(job, worst)
 
 
@@ -76,14 +74,3 @@ def _roles(row: OpWork) -> list[tuple[int, Scores]]:
     if inner == columns:  # cannot tell scores from what they multiply
         return []
     return [(0, (row.phase, batch, rows, columns)), (2, (row.phase, batch, rows, inner))]
-
-
-def _sentence(job: Job, scores: Scores, rows_of_role: Sequence[Sequence[OpWork]], ns: float, pct: float) -> str:
-    phase, *shape = scores
-    given, softmax, taken = (rows[0].op for rows in rows_of_role)
-    size = " x ".join(f"{number:,}" for number in shape)
-    takes = f"{format_value(ns, Unit.NS)} {per_step(job.ranks[0].steps)} ({format_value(pct, Unit.PERCENT)})"
-    return (
-        f"attention without a fused kernel in {phase}: {given}, {softmax} and {taken} of {size} scores take {takes}; "
-        "those of scaled_dot_product_attention keep no scores in memory, where mask, dropout and dtype allow one"
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from traceq.analysis._below_roof import below_roof, counted_steps
 from traceq.analysis._interrupted_runs import interrupted_runs
@@ -16,7 +16,7 @@ from traceq.facts.roofline.op_work import OpWork, RankWork, rank_work
 from traceq.facts.roofline.peaks import Peaks, peaks_of, unsure_cpu_peaks
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
 __all__ = ["COVERED_PCT", "merge", "summarize"]
@@ -110,14 +110,12 @@ def merge(job: Job, parts: Sequence[RankWork]) -> Report:
     if not has_device and not any(peaks.values()):
         unsure = unsure_cpu_peaks(measured) if measured is not None else ""
         return Report("efficiency", tables, (_without_peaks(unsure),) if unsure else ())
-    findings = _findings(job, parts, peaks) if has_device else ()
-    return Report("efficiency", tables, _views(job, parts, peaks, ranks), findings, interrupted_runs(job, parts))
-
-
-def _findings(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | None]) -> tuple[Finding, ...]:
-    """Return the findings on ops; attention without a fused kernel explains one on an op that is part of it."""
+    views, caveats = _views(job, parts, peaks, ranks), interrupted_runs(job, parts)
+    if not has_device:
+        return Report("efficiency", tables, views, caveats=caveats)
     below = below_roof(job, parts, peaks)
-    return *below, *unfused_attention(job, parts, [finding.key for finding in below])
+    claims = *below, *unfused_attention(job, parts, [claim.key for claim in below])
+    return Report("efficiency", tables, views, claims, caveats)
 
 
 def _ledger(part: RankWork) -> tuple[LedgerRow, ...]:

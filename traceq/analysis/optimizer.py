@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import UnprofiledShare, holds_in_steps, unprofiled_share
+from traceq.analysis._basis import UnprofiledShare, holds_in_steps, step_lengths, unprofiled_share
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._wording import per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.claims.claim import AT_MOST, Claim, Subject, known
+from traceq.claims.limits import LARGE
 from traceq.facts.events.compiled_code import COMPILED
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
@@ -25,13 +26,11 @@ from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity, i
 from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, measure_within, span_index, spans
 from traceq.model import Category, Trace
-from traceq.report import Finding, Report, Table, column, found
-from traceq.units import Unit, format_value
+from traceq.report import Report, Table, column
+from traceq.units import Unit
 
 POSITION = 66
 
-_MOST_PCT = 10.0
-"""Percentage of the step above which an unfused optimizer is a finding."""
 _PHASE = re.compile("optim", re.IGNORECASE)
 _IMPLEMENTATIONS = (
     ("fused", re.compile(r"^aten::_fused_|fused_?(adam|sgd|adagrad|lamb)|multi_tensor_(adam|sgd|lamb)", re.IGNORECASE)),
@@ -66,16 +65,16 @@ def merge(job: Job, parts: Sequence[Part[OptimizerRow]]) -> Report:
     """Return the optimizers of all ranks, and the finding of the rank where fusing saves most."""
     table = Table.of("optimizers", "Optimizers", OptimizerRow, of_all(parts))
     findings = on_the_worst_rank(job, (part.finding for part in parts))
-    share = unprofiled_share(job, _PHASE, _MOST_PCT) if findings else None
+    share = unprofiled_share(job, _PHASE, 100 * LARGE) if findings else None
     if share is not None:
-        findings = tuple(_of_unprofiled(finding, share) for finding in findings if share.exceeds)
+        findings = tuple(_of_unprofiled(claim, share) for claim in findings if share.exceeds)
     return Report("optimizer", (table,), findings=findings)
 
 
-def _of_unprofiled(finding: Finding, share: UnprofiledShare) -> Finding:
-    """Return the finding with the time of the optimizer's phase in unprofiled steps as well."""
-    phase = f"{format_value(share.ns, Unit.NS)} ({format_value(share.pct, Unit.PERCENT)})"
-    return replace(finding, text=f"{finding.text}; the phase takes {phase} of {share.num_steps:,} unprofiled steps")
+def _of_unprofiled(claim: Claim, share: UnprofiledShare) -> Claim:
+    """Return the claim with the time of the optimizer's phase in unprofiled steps as well."""
+    unprofiled = known(unprofiled_ns=share.ns, unprofiled_pct=share.pct, num_unprofiled=share.num_steps)
+    return replace(claim, measures={**claim.measures, **unprofiled})
 
 
 @once_per_trace
@@ -126,24 +125,21 @@ def _step_ns(trace: Trace, inside: Spans, launched: NDArray[np.bool_]) -> tuple[
     return tuple(ns.astype(np.int64).tolist())
 
 
-def _unfused(trace: Trace) -> Finding | None:
-    """Return a finding if an optimizer that torch can fuse takes more than 10 % of the step and is not fused."""
-    trace_steps = steps(trace)
-    window = trace_steps.window[trace_steps.counted]
+def _unfused(trace: Trace) -> Claim | None:
+    """Return a claim if an optimizer that torch can fuse takes more than 10 % of the step and is not fused."""
+    steps_ns = step_lengths(steps(trace))
     unfused = [row for row in _optimizers(trace) if row.name in _CAN_FUSE and row.implementation in _UNFUSED]
-    slowest, whole_ns = max(unfused, key=lambda row: row.window_ns, default=None), int(np.diff(window).sum())
-    if not trace_steps.marked or slowest is None or 100 * slowest.window_ns <= _MOST_PCT * whole_ns:
+    slowest = max(unfused, key=lambda row: row.window_ns, default=None)
+    if not steps(trace).marked or slowest is None or slowest.window_ns <= LARGE * steps_ns.sum():
         return None
-    if not holds_in_steps(np.array(slowest.steps_ns, np.float64), np.diff(window)[:, 0].astype(np.float64), _MOST_PCT):
+    if not holds_in_steps(np.array(slowest.steps_ns, np.float64), steps_ns, 100 * LARGE):
         return None
-    step_ns, name = round(slowest.window_ns / len(window)), slowest.name
-    time = f"{format_value(step_ns, Unit.NS)} {per_step(trace_steps)}"
-    share = format_value(100 * slowest.window_ns / whole_ns, Unit.PERCENT)
-    since = "" if len(device_work(trace)) else ", on a CPU from torch 2.4 on,"
-    text = (
-        f"unfused optimizer: {name} takes {time} ({share}) and runs as {slowest.implementation}: "
-        f"{name}(..., fused=True){since} can save at most part of this"
+    step_ns = round(slowest.window_ns / len(steps_ns))
+    measures = known(
+        optimizer=slowest.name,
+        implementation=slowest.implementation,
+        takes_ns=step_ns,
+        share_pct=100 * slowest.window_ns / float(steps_ns.sum()),
     )
-    lead = f"{name} runs as {slowest.implementation}: try {name}(..., fused=True)"
-    evidence = f"it takes {time}, of which a fused one needs a part"
-    return found("unfused_optimizer", "medium", text, step_ns, lead=lead, evidence=evidence, gain=(0, step_ns))
+    remedy = "" if len(device_work(trace)) else "unfused_optimizer_on_cpu"
+    return Claim("unfused_optimizer", step_ns, Subject(), measures, (0, step_ns), AT_MOST, remedy)

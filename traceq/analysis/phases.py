@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_phase_ns
 from traceq.analysis._rank_rows import of_all
-from traceq.analysis._wording import over_ranks, per_step
+from traceq.analysis._wording import over_ranks
 from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.claims.claim import AT_MOST, Claim, Subject, known
+from traceq.claims.limits import BACKWARD_IS_LONG, BACKWARD_RECOMPUTES, MODERATE
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.recomputed_ops import recomputed_ops
 from traceq.facts.ranks.job import Job
@@ -22,8 +24,8 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity, in_coun
 from traceq.frozen import frozen
 from traceq.intervals import measure, measure_common, span_index, spans
 from traceq.model import Category, Trace
-from traceq.report import Column, Finding, Report, Table, column, found
-from traceq.units import Unit, format_value
+from traceq.report import Column, Report, Table, column
+from traceq.units import Unit
 
 POSITION = 20
 
@@ -36,8 +38,6 @@ _RULES = {
     "structure": "Phases are inferred from optimizer, data loader and autograd",
 }
 _FORWARD, _BACKWARD = re.compile(r"forward|\bfwd", re.IGNORECASE), re.compile(r"backward|\bbwd", re.IGNORECASE)
-_LONG, _RECOMPUTES, _LEAST_SHARE = 3.0, 2.6, 0.05
-"""Backward over forward from which it is long, and from which it recomputes; share of a step to be a finding."""
 
 
 @frozen
@@ -56,11 +56,11 @@ class PhaseRow:
 
 @frozen
 class _Rank:
-    """One rank's rows, its phases in the main thread's order, and its finding on a long backward."""
+    """One rank's rows, its phases in the main thread's order, and its claim on a long backward."""
 
     rows: tuple[PhaseRow, ...]
     in_order: tuple[str, ...]
-    finding: Finding | None
+    finding: Claim | None
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -103,8 +103,8 @@ def _rows(trace: Trace) -> list[PhaseRow]:
     return rows
 
 
-def _long_backward(trace: Trace) -> Finding | None:
-    """Return a finding if backward takes far more than twice as long as forward, communication excluded.
+def _long_backward(trace: Trace) -> Claim | None:
+    """Return a claim if backward takes far more than twice as long as forward, communication excluded.
 
     Without a device there is none: there, time in hooks is indistinguishable from that in the autograd engine's ops;
     nor where the trace lacks so much work that it does not tell how long either computes.
@@ -122,27 +122,19 @@ def _long_backward(trace: Trace) -> Finding | None:
     unrecorded_ns = int(pieces.ns[counted & (pieces.category == TimeCategory.UNRECORDED)].sum())
     if not trace_steps.marked or not forward_computes_ns or unrecorded_ns > MOST_UNRECORDED * whole_ns:
         return None
-    if backward_ns < _LONG * forward_ns or excess_ns < _LEAST_SHARE * whole_ns:
+    if backward_ns < BACKWARD_IS_LONG * forward_ns or excess_ns < MODERATE * whole_ns:
         return None
     excess_by_step = _by_step(trace, working & backward) - 2 * _by_step(trace, working & forward)
-    if not holds_in_steps(excess_by_step, _by_step(trace, counted), 100 * _LEAST_SHARE):
+    if not holds_in_steps(excess_by_step, _by_step(trace, counted), 100 * MODERATE):
         return None
     ratio = backward_computes_ns / forward_computes_ns
-    if ratio <= _RECOMPUTES:
-        why = "has hooks or other host work"
-    elif recomputed_ops(trace).any():
-        why = "recomputes part of forward (activation checkpointing)"
+    if ratio <= BACKWARD_RECOMPUTES:
+        remedy = "long_backward_on_the_host"
     else:
-        why = "recomputes (checkpointing), or its kernels are slow"
+        remedy = "checkpointing" if recomputed_ops(trace).any() else ""
     step_ns = round(excess_ns / int(trace_steps.counted.sum()))
-    excess = f"{format_value(step_ns, Unit.NS)} {per_step(trace_steps)}"
-    text = (
-        f"backward takes {backward_ns / forward_ns:.1f}x as long as forward without communication, and computes "
-        f"{ratio:.1f}x as long, where 2x is usual: it {why}; the excess is {excess}"
-    )
-    lead = f"backward takes {backward_ns / forward_ns:.1f}x as long as forward: it {why}"
-    evidence = f"it computes {ratio:.1f}x as long, where 2x is usual; {excess} more than that"
-    return found("long_backward", "medium", text, step_ns, lead=lead, evidence=evidence, gain=(0, step_ns))
+    measures = known(backward_ratio=backward_ns / forward_ns, computes_ratio=ratio, excess_ns=step_ns)
+    return Claim("long_backward", step_ns, Subject(), measures, (0, step_ns), AT_MOST, remedy)
 
 
 def _by_step(trace: Trace, selected: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -158,7 +150,7 @@ def _is_short_unprofiled(job: Job) -> bool:
     forward_ns, backward_ns = unprofiled_phase_ns(job, _FORWARD), unprofiled_phase_ns(job, _BACKWARD)
     if job.timings is None or not job.timings.by_device or forward_ns is None or backward_ns is None:
         return False
-    return float(backward_ns.mean()) < _LONG * float(forward_ns.mean())
+    return float(backward_ns.mean()) < BACKWARD_IS_LONG * float(forward_ns.mean())
 
 
 def _matching(trace: Trace, name: re.Pattern[str]) -> list[int]:

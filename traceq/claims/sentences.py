@@ -78,6 +78,35 @@ SENTENCES: dict[str, Sentence] = {
             "an input changes its size, as from {old_size} to {new_size}",
         ),
     ),
+    "long_backward": Sentence(
+        ("backward takes {backward_ratio} as long as forward: {remedy}",),
+        ("it computes {computes_ratio} as long, where 2x is usual", "{excess_ns} {per_step} more than usual"),
+    ),
+    # what computes
+    "below_roof": Sentence(
+        ("{op} in {phase} reaches {roof_pct} of its {roof} roof: {remedy}",),
+        (
+            "{tflops} of {peak_tflops} TFLOP/s in {dtype}",
+            "{gbps} of {peak_gbps}",
+            "{takes_ns} {per_step}, which would take {reachable_ns}",
+            "well-tuned kernels reach {reachable_pct} of that roof",
+            "TF32 has {tf32_tflops} TFLOP/s, if its precision is enough",
+        ),
+    ),
+    "unfused_attention": Sentence(
+        ("attention without a fused kernel in {phase}: use scaled_dot_product_attention",),
+        (
+            "{ops} of {scores} scores take {takes_ns} {per_step} ({share_pct})",
+            "mask, dropout and dtype have to allow a fused kernel",
+        ),
+    ),
+    "unfused_optimizer": Sentence(
+        ("{optimizer} runs as {implementation}: {remedy}",),
+        (
+            "it takes {takes_ns} {per_step} ({share_pct}), of which a fused one needs a part",
+            "in {num_unprofiled:unprofiled step} its phase takes {unprofiled_ns} ({unprofiled_pct})",
+        ),
+    ),
     # copies and memory
     "pageable_copies": Sentence(
         (
