@@ -9,6 +9,7 @@ import pytest
 from builder import Event, annotation, build, call, frame, kernel, launch, op, step, table
 
 from traceq.analysis.registry import analyze
+from traceq.claims.claim import Basis, Claim
 from traceq.model import Arm, Manifest, Run, SourceLines
 from traceq.runs.step_log import StepLine
 from traceq.runs.timings import timings_of
@@ -42,7 +43,7 @@ def test_time_in_ops_and_between_them_belongs_to_the_innermost_user_frame() -> N
 def test_a_trace_without_steps_has_no_times_per_step() -> None:
     events = frame("train.py(8): main", 0, 100), op("aten::linear", 22, 6)
     titles = [analyze(Run("", (build(*rows),)), "lines").views[0].title for rows in (events, (step(0, 100), *events))]
-    assert titles == ["Time by line of Python (this trace)", "Time by line of Python, per step (this one traced step)"]
+    assert ["per step" in title for title in titles] == [False, True]
 
 
 def test_work_of_the_autograd_thread_is_launched_by_the_line_that_waits_for_it() -> None:
@@ -87,39 +88,21 @@ def recorded(other_ms: int, *, num_steps: int = 64, lines: SourceLines | None = 
     return Run("run", (trace,), manifest, "run", timings=timings_of([steps], "run"))
 
 
-def texts(run: Run) -> list[tuple[str, str]]:
-    return [(finding.severity, finding.text) for finding in analyze(run, "lines").findings]
+def claims(run: Run) -> list[Claim]:
+    return list(analyze(run, "lines").findings)
 
 
 def test_much_time_in_no_phase_is_a_finding_with_the_line_that_has_most_of_it() -> None:
-    ((severity, text),) = texts(recorded(25))
-    assert severity == "high"
-    assert text == (
-        "25.0 ms of an unprofiled step (25.0 %) is outside of forward and backward: in this one traced step, 87.5 % of "
-        "that is at average.py:9 update (aten::mul, aten::add)"
-    )
-    assert [severity for severity, _ in texts(recorded(12))] == ["medium"]
-
-
-def test_time_in_no_phase_that_is_spread_over_many_lines_says_so() -> None:
-    run = recorded(25)
-    names = tuple(f"optimizer.py:{number} apply" for number in range(8))
-    lines = SourceLines(names, {"other|aten::mul": tuple(range(8))})
-    ops = [op("aten::mul", 2000 + 1000 * number, 1000) for number in range(8)]
-    trace = build(
-        step(0, 10_000),
-        annotation("forward", 0, 2000),
-        *ops,
-        recorded={"manifest": run.manifest, "lines": lines},
-    )
-    ((_, text),) = texts(dataclasses.replace(run, traces=(trace,)))
-    assert text.endswith("no line has more than 12.5 % of that (optimizer.py:0 apply (aten::mul))")
-
-
-def test_a_share_of_much_longer_traced_time_is_stated_with_that_time() -> None:
-    ((_, text),) = texts(recorded(3, step_ms=10))
-    assert "3.00 ms of an unprofiled step (30.0 %)" in text
-    assert "in this one traced step, where it takes 8.00 ms, 87.5 % of that is at average.py:9 update" in text
+    (claim,) = claims(recorded(25))
+    assert (claim.ns, claim.basis) == (25 * MS, Basis(63, is_unprofiled=True))
+    assert (claim.subject.line, claim.subject.op) == ("average.py:9 update", "aten::mul, aten::add")
+    assert claim.measures == {
+        "outside_ns": 25 * MS,
+        "share_pct": 25,
+        "line_pct": 87.5,
+        "traced_ns": 8 * MS,
+        "phases": "forward, backward",
+    }
 
 
 def test_the_line_outside_of_the_phases_is_that_of_most_steps_not_of_one_that_was_held_up() -> None:
@@ -137,13 +120,13 @@ def test_the_line_outside_of_the_phases_is_that_of_most_steps_not_of_one_that_wa
     texts_ = "average.py:9 update", "loss.py:3 scale"
     lines = SourceLines(texts_, {"other|aten::mul": (1, 0) * 3, "other|aten::add": (0,) * 3})
     trace = build(*rows, recorded={"manifest": run.manifest, "lines": lines})
-    ((_, text),) = texts(dataclasses.replace(run, traces=(trace,)))
-    assert "97.6 % of that is at average.py:9 update" in text
+    (claim,) = claims(dataclasses.replace(run, traces=(trace,)))
+    assert (claim.subject.line, claim.measures["line_pct"]) == ("average.py:9 update", pytest.approx(97.6, abs=0.05))
 
 
 @pytest.mark.parametrize("run", [recorded(9), recorded(25, num_steps=8), recorded(25, lines=None)])
 def test_little_time_few_steps_or_no_lines_are_no_finding(run: Run) -> None:
-    assert texts(run) == []
+    assert claims(run) == []
 
 
 def loop_over_pairs(num: int, op_us: int) -> Run:

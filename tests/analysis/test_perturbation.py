@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from io import StringIO
 
@@ -51,23 +52,19 @@ def test_steps_within_the_range_and_what_the_profiler_adds_are_not_unlike(length
 
 
 def test_longer_steps_than_the_profiler_explains_are_named_with_both_medians() -> None:
-    assert sentence(run_of((100, 100), (140, 132, 150))) == (
-        "the traced steps of rank 1 are unlike the unprofiled ones: their median is 140 us, against 100 us "
-        "(all from 90.0 us to 110 us), and the profiler adds at most 10.0 us"
-    )
+    text = sentence(run_of((100, 100), (140, 132, 150)))
+    assert re.findall(r"rank \d|[\d.]+ us", text) == ["rank 1", "140 us", "100 us", "90.0 us", "110 us", "10.0 us"]
 
 
 def test_the_page_has_the_sentence() -> None:
     page = StringIO()
     find_renderer("html", "sheet")(sheet(run_of((80, 70, 85))), page, RenderOptions())
-    assert "the traced steps of rank 0 are unlike the unprofiled ones" in page.getvalue()
+    assert "rank 0 are unlike the unprofiled" in page.getvalue()
 
 
 def test_shorter_steps_are_unlike_whatever_the_profiler_adds() -> None:
-    assert sentence(run_of((80, 70, 85))) == (
-        "the traced steps of rank 0 are unlike the unprofiled ones: their median is 80.0 us, against 100 us "
-        "(all from 90.0 us to 110 us), and a profiler makes no step shorter"
-    )
+    times = re.findall(r"rank \d|[\d.]+ us", sentence(run_of((80, 70, 85))))
+    assert times == ["rank 0", "80.0 us", "100 us", "90.0 us", "110 us"]
 
 
 def test_of_few_unprofiled_steps_or_means_of_some_nothing_is_concluded() -> None:

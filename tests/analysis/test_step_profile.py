@@ -112,7 +112,7 @@ def test_time_in_no_phase_is_explained_where_it_is_much() -> None:
     def note(forward: int) -> str:
         return analyze(recorded([line(100, phases={"forward": forward})]), "step_profile").views[0].note
 
-    assert "`other` is the rest of the step, in none of these phases" in note(90)
+    assert "`other` is the rest" in note(90)
     assert "`other`" not in note(96)
 
 
@@ -256,7 +256,7 @@ def test_the_profilers_cost_is_the_traced_step_against_the_unprofiled_one() -> N
     expected = {"rank": 0, "unprofiled_ns": 100_000, "num_unprofiled": 3, "profiled_ns": 130_000, "num_profiled": 2}
     assert table(run, "perturbation") == [expected | {"slowdown_pct": pytest.approx(30)}]
     note = analyze(run, "steps").views[0].note
-    assert note.endswith("Traced steps: 1.30x unprofiled ones (100 us, median of 3).")
+    assert "Traced steps: 1.30x" in note
 
 
 def test_a_copied_trace_knows_the_profilers_cost_from_its_pairs() -> None:
@@ -339,13 +339,14 @@ def test_a_trace_of_another_program_has_no_kinds_of_steps() -> None:
     assert (report.tables[2].rows, report.views) == ((), ())
 
 
-@pytest.mark.parametrize(("ns", "severity"), [(4, None), (20, "medium"), (60, "high")])
-def test_garbage_collections_are_told_with_their_share(ns: int, severity: str | None) -> None:
+@pytest.mark.parametrize(("ns", "severity"), [(4, None), (8, "medium"), (60, "high")])
+def test_garbage_collections_have_a_share(ns: int, severity: str | None) -> None:
     steps = [line(100, pauses={"2 train.py:7": (1, ns)})] * 2
     findings = analyze(recorded(steps), "step_profile").findings
     codes = [(each.code, each.severity) for each in findings]
     assert codes == ([("garbage_collection", severity)] if severity else [])
-    assert all(f"{ns:.1f} %" in each.text and "train.py:7" in each.text for each in findings)
+    assert all((each.ns, each.measures["share_pct"]) == (ns, ns) for each in findings)
+    assert all(each.measures["collection"].endswith("train.py:7") for each in findings)
 
 
 def account(regular_ns: int, **others: int) -> WallTime:
@@ -358,7 +359,9 @@ def test_where_the_wall_time_went_leads_if_much_of_it_is_not_in_regular_steps() 
     report = analyze(recorded([line(100)], environment=facts), "step_profile")
     (finding,) = report.findings
     assert (finding.code, finding.severity) == ("wall_time", "high")
-    assert finding.text.startswith("Of 1.00 us of training, 62.0 % is 2 epoch starts (a.py:7 f)")
+    assert finding.measures["part"] == "2 epoch starts (a.py:7 f)"
+    assert [finding.measures[name] for name in ("part_pct", "training_ns")] == [pytest.approx(62), 1000]
+    assert (finding.subject.line, finding.remedy) == ("a.py:7 f", "")
     rows = next(table for table in report.tables if table.key == "wall_time").to_dicts()
     assert [row["part"] for row in rows] == ["epoch", "regular", "recording", "start_up"]
     assert sum(row["ns"] for row in rows) == 6_500

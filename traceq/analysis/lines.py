@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from traceq.analysis._basis import other_share
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import in_traced_steps, more_rows
 from traceq.analysis.perturbation import much_longer_words
+from traceq.claims.claim import Basis, Claim, Subject, known
+from traceq.claims.limits import LARGE
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job
@@ -23,8 +26,8 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import contains, spans
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column, found
-from traceq.units import Unit, format_value
+from traceq.report import Report, Table, column
+from traceq.units import Unit
 
 POSITION = 50
 
@@ -33,12 +36,6 @@ _LEAST_SHARE = 0.5
 """Percentage of a step from which people see a line."""
 _LEAST_KNOWN = 0.5
 """Part of the time whose lines are known from which people see the table."""
-_LEAST_OTHER, _MUCH = 10.0, 20.0
-"""Percentage of an unprofiled step from which what is in none of its phases is a finding, and from which a high one."""
-_UNLIKE = 2.0
-"""Traced against unprofiled time from which the text says both: the share is then one of other steps."""
-_LEAST_PART = 0.2
-"""Part of it from which one line is said to have it; below it is spread over many."""
 _MOST_OPS = 2
 _ENGINE = "autograd::engine::evaluate_function: "
 
@@ -208,30 +205,23 @@ def _view(job: Job, rows: Sequence[LineRow]) -> Table | None:
     return view if has_device else view.without("gpu_ns")
 
 
-def _outside_phases(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
-    """Yield a finding on time in none of the phases of unprofiled steps, with the line that has most of it."""
-    share = other_share(job, _LEAST_OTHER)
+def _outside_phases(job: Job, parts: Sequence[_Rank]) -> Iterator[Claim]:
+    """Yield a claim on time in none of the phases of unprofiled steps, with the line that has most of it."""
+    share = other_share(job, 100 * LARGE)
     if share is None or not share.exceeds or job.timings is None:
         return
     rows = parts[share.rank].outside if share.rank < len(parts) else ()
-    by_device = job.timings.by_device
-    times = [row.gpu_ns if by_device else row.host_ns for row in rows]
-    if not sum(times):
+    times = [row.gpu_ns if job.timings.by_device else row.host_ns for row in rows]
+    if not (traced_ns := sum(times)):
         return
-    largest = max(range(len(rows)), key=times.__getitem__)
-    row, part = rows[largest], format_value(100 * times[largest] / sum(times), Unit.PERCENT)
-    is_longer = sum(times) >= _UNLIKE * share.ns
-    there = f", where it takes {format_value(sum(times), Unit.NS)}," if is_longer else ","
-    on_rank = f" of rank {job.ranks[share.rank].rank}" if len(job.ranks) > 1 else ""
-    ops = f" ({row.op})" if row.op else ""
-    named = [name for name in job.timings.phases if name != OTHER]
-    place = f"{row.line or 'lines that are not known'}{ops}"
-    is_spread = bool(row.line) and times[largest] < _LEAST_PART * sum(times)
-    most = f"no line has more than {part} of that ({place})" if is_spread else f"{part} of that is at {place}"
-    text = (
-        f"{format_value(share.ns, Unit.NS)} of an unprofiled step{on_rank} ({format_value(share.pct, Unit.PERCENT)}) "
-        f"is outside of {', '.join(named[:-1])} and {named[-1]}: {in_traced_steps(job)}{there} {most}"
+    row, line_ns = max(zip(rows, times, strict=True), key=itemgetter(1))
+    measures = known(
+        outside_ns=share.ns,
+        share_pct=share.pct,
+        line_pct=100 * line_ns / traced_ns,
+        traced_ns=traced_ns,
+        phases=", ".join(name for name in job.timings.phases if name != OTHER),
     )
-    severity = "high" if share.pct >= _MUCH else "medium"
-    lead = f"{format_value(share.pct, Unit.PERCENT)} of an unprofiled step is in no phase: {place}"
-    yield found("outside_phases", severity, text, share.ns, lead=lead)
+    subject = Subject(rank=job.ranks[share.rank].rank if len(job.ranks) > 1 else None, line=row.line, op=row.op)
+    basis = Basis(share.num_steps, is_unprofiled=True)
+    yield Claim("outside_phases", share.ns, subject, measures, basis=basis)

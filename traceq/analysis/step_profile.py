@@ -12,6 +12,8 @@ from traceq.analysis._basis import ranks_differ
 from traceq.analysis._step_kinds import StepKindRow, step_kinds, table_of, view_of
 from traceq.analysis._wording import MOST_RANKS
 from traceq.analysis.loader import is_loader_alone
+from traceq.claims.claim import Basis, Claim, Subject, known
+from traceq.claims.limits import MODERATE
 from traceq.facts.comm.parallelism import strategy_of
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.op_work import rank_work
@@ -20,7 +22,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.unprofiled_phases import UnprofiledPhase, pace_of, unprofiled_phases
 from traceq.frozen import frozen
 from traceq.model import BATCHES_PER_STEP, Manifest, Timings, Trace, WallTime
-from traceq.report import Column, Finding, Report, Table, column, found
+from traceq.report import Column, Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 6
@@ -33,8 +35,6 @@ _MERGED_PHASES = (
     "unscale_clip and zero_grad_sched is in optim_step."
 )
 _OTHER = "`other` is the rest of the step, in none of these phases: ops, checks, metrics and logging of the script."
-_HIGH_PCT = 30.0
-"""Share of unprofiled steps in garbage collection from which that is a finding of high severity."""
 _MUCH_PCT = 5.0
 """Share of a step from which the time outside all phases is explained."""
 _MOST_BESIDE_SPREAD = 4
@@ -141,26 +141,42 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     clock = _wall_time(wall_time)
     tables = profile, _by_rank(rows), table_of(kinds), clock
     views = (clock.visible, *views) if wall_time else views
-    return Report("step_profile", tables, views, (*_findings(wall_time), *_collections(timings)))
+    return Report("step_profile", tables, views, tuple(_claims(wall_time, timings)))
 
 
-def _findings(wall_time: WallTime | None) -> Iterator[Finding]:
-    """Yield where the time goes if much of it is not in regular steps: what these would save is little beside it."""
+def _claims(wall_time: WallTime | None, timings: Timings) -> Iterator[Claim]:
+    """Yield where the time goes if much of it is not in regular steps, and which part goes to the garbage collector.
+
+    What regular steps would save is little beside it.
+    """
     if wall_time is not None and wall_time.is_notable:
-        yield found("wall_time", "high", wall_time.text, lead=wall_time.lead)
-
-
-def _collections(timings: Timings) -> Iterator[Finding]:
-    """Yield which part of the unprofiled steps goes to Python's garbage collector, and most of it to which kind."""
-    percent = 100 * sum(each.ns for each in timings.pauses) / int(timings.host_step_ns.sum(axis=1).max())
-    if percent < _MUCH_PCT:
-        return
-    most = timings.pauses[0]
-    mean, share = format_value(most.ns // most.num, Unit.NS), format_value(percent, Unit.PERCENT)
-    pauses = f"{most.num:,} pause{'s' * (most.num > 1)} of {mean} in {timings.host_step_ns.shape[1]:,} steps"
-    text = f"garbage collection: {share} of the time of unprofiled steps; most in {most.name}, {pauses}"
-    lead = f"garbage collection takes {share} of the unprofiled steps; most in {most.name}"
-    yield found("garbage_collection", "high" if percent >= _HIGH_PCT else "medium", text, lead=lead)
+        irregular = next(part for part in wall_time.training if part.name != "regular")
+        measures = known(
+            part=irregular.counted_text,
+            part_pct=wall_time.share_pct(irregular),
+            part_ns=irregular.ns,
+            training_ns=wall_time.training_ns,
+            irregular_pct=wall_time.irregular_pct,
+            samples_rate=wall_time.samples_per_second,
+            regular_samples_rate=wall_time.regular_samples_per_second,
+            num_workers=wall_time.renewed_workers or None,
+        )
+        rank = wall_time.rank if wall_time.num_ranks > 1 else None
+        remedy = "persistent_workers" if wall_time.renews_workers else ""
+        yield Claim("wall_time", 0, Subject(rank=rank, line=irregular.line), measures, remedy=remedy)
+    num_steps, paused_ns = timings.host_step_ns.shape[1], sum(each.ns for each in timings.pauses)
+    share = paused_ns / int(timings.host_step_ns.sum(axis=1).max())
+    if share >= MODERATE:
+        most = timings.pauses[0]
+        measures = known(
+            share_pct=100 * share,
+            collection=most.name,
+            num_pauses=most.num,
+            pause_ns=most.ns // most.num,
+            num_steps=num_steps,
+        )
+        basis = Basis(num_steps, is_unprofiled=True)
+        yield Claim("garbage_collection", paused_ns // num_steps, Subject(), measures, basis=basis)
 
 
 def _wall_time(account: WallTime | None) -> Table:

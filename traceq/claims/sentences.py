@@ -66,6 +66,17 @@ SENTENCES: dict[str, Sentence] = {
             "after it the device is busy for {busy_after_pct} of {after_ns}",
         ),
     ),
+    "wall_time": Sentence(
+        ("{part_pct} of training is {part}: {remedy}", "{part_pct} of training is {part}"),
+        (
+            "{irregular_pct} of {training_ns} of training is not in regular steps",
+            "samples by the clock: {samples_rate}, in regular steps {regular_samples_rate}",
+        ),
+    ),
+    "garbage_collection": Sentence(
+        ("garbage collection takes {share_pct} of unprofiled steps, mostly {collection}",),
+        ("{num_pauses:pause} of {pause_ns} in {num_steps:unprofiled step}",),
+    ),
     "compiling": Sentence(
         ("compiling {functions} takes {compiling_ns} {per_step}: trace later steps",),
         ("{share_pct} of {the_step}", "one function is compiled {num_times:time}"),
@@ -76,6 +87,17 @@ SENTENCES: dict[str, Sentence] = {
             "in {num_again} of {num_steps} steps, {compiling_ns} {per_step} ({share_pct})",
             "the guard that fails: {guard}",
             "an input changes its size, as from {old_size} to {new_size}",
+        ),
+    ),
+    "outside_phases": Sentence(
+        (
+            "{share_pct} of an unprofiled step is in no phase, {line_pct} of that at {line}",
+            "{share_pct} of an unprofiled step is in no phase",
+        ),
+        (
+            "{outside_ns} is outside of {phases}",
+            "the ops there: {op}",
+            "traced steps spend {traced_ns} outside",
         ),
     ),
     "long_backward": Sentence(

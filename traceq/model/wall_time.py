@@ -139,10 +139,15 @@ class WallTime:
         return self.samples * 1e9 / self.training_ns if self.samples else None
 
     @property
-    def lead(self) -> str:
-        """The largest part of the training but regular steps: `66.3 % of training is 7 epoch starts (a.py:21 f)`."""
-        largest = next(part for part in self.training if part.name != "regular")
-        return f"{format_value(self.share_pct(largest), Unit.PERCENT)} of training is {largest.counted_text}"
+    def regular_samples_per_second(self) -> float | None:
+        """Throughput in regular steps; None if the number of samples is unknown."""
+        return self.regular_samples * 1e9 / self.regular_ns if self.samples and self.regular_ns else None
+
+    @property
+    def renews_workers(self) -> bool:
+        """Whether the data loader starts its workers anew for each epoch, and that takes a notable part of the time."""
+        epochs = next((part for part in self.training if part.name == "epoch"), None)
+        return epochs is not None and self.renewed_workers > 0 and self.share_pct(epochs) >= NOTABLE_PCT
 
     @property
     def text(self) -> str:
@@ -157,10 +162,11 @@ class WallTime:
     @property
     def _throughput(self) -> str:
         """Return `: 625 samples/s by the clock, 2,135 in regular steps`; "" if samples are unknown."""
-        if not (self.samples and self.regular_ns):
+        rate, regular_rate = self.samples_per_second, self.regular_samples_per_second
+        if rate is None or regular_rate is None:
             return ""
-        in_regular = f", {_rate(self.regular_samples, self.regular_ns)} in regular steps" if self.is_notable else ""
-        return f": {_rate(self.samples, self.training_ns)} samples/s by the clock{in_regular}"
+        in_regular = f", {_rate(regular_rate)} in regular steps" if self.is_notable else ""
+        return f": {_rate(rate)} samples/s by the clock{in_regular}"
 
     @property
     def is_notable(self) -> bool:
@@ -169,13 +175,11 @@ class WallTime:
 
     @property
     def _remedy(self) -> str:
-        epochs = next((part for part in self.training if part.name == "epoch"), None)
-        if not (epochs and self.renewed_workers and self.share_pct(epochs) >= NOTABLE_PCT):
+        if not self.renews_workers:
             return ""
         workers = "worker" if self.renewed_workers == 1 else f"{self.renewed_workers} workers"
         return f" The data loader starts its {workers} anew for each epoch: persistent_workers=True keeps them."
 
 
-def _rate(samples: int, ns: int) -> str:
-    rate = samples * 1e9 / ns
+def _rate(rate: float) -> str:
     return format_value(rate, Unit.COUNT if rate >= 100 else Unit.MEAN)
