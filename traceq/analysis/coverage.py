@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from traceq.analysis._wording import in_graphs
+from traceq.claims.claim import Claim, Subject, known
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.graph_labels import ReplayTimes, replay_times
 from traceq.facts.events.missing_ops import missing_ops_share
@@ -18,8 +19,8 @@ from traceq.facts.timeline.time_partition import unrecorded
 from traceq.frozen import frozen
 from traceq.intervals import measure, sorted_unique
 from traceq.model import Category, Caveat, Trace
-from traceq.report import Finding, Report, Table, column, found
-from traceq.units import Unit, format_value, name_ranks
+from traceq.report import Report, Table, column
+from traceq.units import Unit, name_ranks
 
 POSITION = 80
 
@@ -122,18 +123,12 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     return Report("coverage", (table,), views, findings, caveats)
 
 
-def _missing_ops(job: Job, parts: Sequence[_Rank]) -> list[Finding]:
-    """Return that a trace is a sample, of the rank that lacks most of its ops, if any lacks ops everywhere."""
-    shares = [(part.missing_ops, rank.rank) for part, rank in zip(parts, job.ranks, strict=True)]
+def _missing_ops(job: Job, parts: Sequence[_Rank]) -> Iterator[Claim]:
+    """Yield that a trace is a sample, of the rank that lacks most of its ops, if any lacks ops everywhere."""
+    shares = ((part.missing_ops, rank.rank) for part, rank in zip(parts, job.ranks, strict=True))
     share, rank = max(shares, default=(0.0, 0))
-    if not share:
-        return []
-    missing = f"rank {rank}: {format_value(100 * share, Unit.PERCENT)} of the ops are missing"
-    text = (
-        f"{missing}, by the numbers of those that are there: a sample, or events were lost; where nothing seems to run "
-        "something may, so that idle and exposed times are not known"
-    )
-    return [found("missing_ops", "high", text, lead=f"{missing}: idle and exposed times are not known")]
+    if share:
+        yield Claim("missing_ops", subject=Subject(rank=rank), measures=known(missing_pct=100 * share))
 
 
 def _lost_host(job: Job, parts: Sequence[_Rank]) -> list[Caveat]:
@@ -161,31 +156,21 @@ def _uncaptured(ranks: Sequence[ReplayTimes]) -> list[Caveat]:
     return [Caveat("graph_replays", text.removesuffix("."))]
 
 
-def _of_another_program(job: Job) -> list[Finding]:
-    """Return a finding for traces of which no event is one of PyTorch's profiler."""
+def _of_another_program(job: Job) -> Iterator[Claim]:
+    """Yield a claim on traces of which no event is one of PyTorch's profiler."""
     ranks = [rank.rank for rank in job.ranks if rank.is_foreign]
-    if not ranks:
-        return []
-    where = "" if len(ranks) == len(job.ranks) else f"{name_ranks(ranks)}: "
-    text = (
-        f"{where}no event is of PyTorch's profiler (categories `cpu_op`, `kernel`, ...): what takes its time is not "
-        "known; `traceq query` reads its events"
-    )
-    lead = f"{where}no event is of PyTorch's profiler: traceq query reads its events"
-    return [found("foreign_trace", "high", text, lead=lead)]
+    if ranks:
+        yield Claim("foreign_trace", measures=known(ranks=name_ranks(ranks) if len(ranks) < len(job.ranks) else ""))
 
 
-def _empty(job: Job, parts: Sequence[_Rank]) -> list[Finding]:
-    """Return a finding for recordings in which no program runs: no op, no annotation, no work of a device."""
+def _empty(job: Job, parts: Sequence[_Rank]) -> Iterator[Claim]:
+    """Yield a claim on recordings in which no program runs: no op, no annotation, no work of a device."""
     if not job.is_empty or job.is_foreign:
-        return []
-    lead = "an empty recording, without an op or a kernel: record while the steps run"
+        return
     calls = [part.longest_call for part in parts if part.longest_call is not None]
-    name, ns = max(calls, key=lambda call: call[1], default=("", 0))
-    whole = format_value(max(rank.extent[1] - rank.extent[0] for rank in job.ranks), Unit.NS)
-    evidence = f"{name} takes {format_value(ns, Unit.NS)} of {whole}" if name else ""
-    text = "; ".join(filter(None, (lead, evidence)))
-    return [found("empty_recording", "high", text, lead=lead, evidence=evidence)]
+    call, ns = max(calls, key=lambda call: call[1], default=("", 0))
+    whole_ns = max(rank.extent[1] - rank.extent[0] for rank in job.ranks)
+    yield Claim("empty_recording", measures=known(call=call, call_ns=ns or None, whole_ns=whole_ns))
 
 
 def _several_devices(trace: Trace) -> list[Caveat]:

@@ -51,6 +51,22 @@ SENTENCES: dict[str, Sentence] = {
             "with the waits for the data loader {with_loader_ns}",
         ),
     ),
+    # what questions the rest
+    "missing_ops": Sentence(
+        ("{missing_pct} of the ops are missing: idle and exposed times are not known",),
+        ("by the numbers of the ops on rank {rank}: it is a sample, or events are lost",),
+    ),
+    "foreign_trace": Sentence(
+        (
+            "{ranks}: no event is of PyTorch's profiler: traceq query reads its events",
+            "no event is of PyTorch's profiler: traceq query reads its events",
+        ),
+        ("no category is `cpu_op` or `kernel`, so that it is not known what takes the time",),
+    ),
+    "empty_recording": Sentence(
+        ("an empty recording, without an op or a kernel: record while the steps run",),
+        ("{call} takes {call_ns} of {whole_ns}",),
+    ),
     # the whole step
     "cold_start": Sentence(
         ("{what}, {once_ns} once per process: trace steps after a warm-up",),
