@@ -91,15 +91,16 @@ def test_lines_that_moved_within_their_function_are_the_same(
 
 def test_the_same_snapshot_is_the_same() -> None:
     (finding,) = compared(training(), training())["findings"]
-    assert finding["text"] == "peak: 168 MiB on both sides, by the same lines"
+    assert finding["measures"]["after_bytes"] == finding["measures"]["before_bytes"]
+    assert "delta_bytes" not in finding["measures"]
 
 
 def test_ends_are_compared_where_one_has_no_history() -> None:
     training().write(Path("a.pickle"), last=0)
     training().write(Path("b.pickle"))
     done = traceq("diff", "a.pickle", "b.pickle")
-    assert "What came and went at the end, by line" in done.out
-    assert "a.pickle: the file holds no history of allocations" in done.err
+    assert "went at the end, by line" in done.out
+    assert "a.pickle: the file holds no" in done.err
 
 
 def test_a_snapshot_is_compared_with_snapshots_alone() -> None:
@@ -107,9 +108,7 @@ def test_a_snapshot_is_compared_with_snapshots_alone() -> None:
     write(Path("rank0.json"), step(0, 100))
     for pair in (("a.pickle", "rank0.json"), ("rank0.json", "a.pickle")):
         done = traceq("diff", *pair)
-        assert (done.code, done.err) == (
-            2,
-            "traceq: a.pickle: a memory snapshot, which is compared with another memory snapshot only\n",
-        )
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert done.err.startswith("traceq: a.pickle: a memory snapshot")
     done = traceq("diff", "--fail-on", "material", "a.pickle", "a.pickle")
     assert (done.code, "has no verdict" in done.err) == (2, True)

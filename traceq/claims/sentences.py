@@ -168,6 +168,29 @@ SENTENCES: dict[str, Sentence] = {
             "on ROCm unset PYTORCH_NO_HIP_MEMORY_CACHING",
         ),
     ),
+    "out_of_memory": Sentence(
+        ("out of memory at {line}: {asked_bytes} asked for", "out of memory: {asked_bytes} asked for"),
+        ("on device {device}", "{free_bytes} free on the device", "{allocated_bytes} allocated: {holders}"),
+    ),
+    "memory_peak": Sentence(
+        ("peak: {peak_bytes} allocated of {reserved_bytes} reserved", "peak: {peak_bytes} allocated"),
+        ("on device {device}", "{holders}"),
+    ),
+    "fragmentation": Sentence(
+        (
+            "{free_bytes} are free, but in no piece of {asked_bytes}: {remedy}",
+            "{free_bytes} are free, but in no piece of {asked_bytes}",
+        ),
+        ("on device {device}", "the largest piece for such a request has {largest_bytes}"),
+    ),
+    "memory_delta": Sentence(
+        (
+            "{moment}: {delta_bytes} ({delta_pct}), {before_bytes} to {after_bytes}",
+            "{moment}: {delta_bytes}, {before_bytes} to {after_bytes}",
+            "{moment}: {after_bytes} on both sides, by the same lines",
+        ),
+        ("{holders}",),
+    ),
 }
 """Sentences by code."""
 

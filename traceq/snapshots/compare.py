@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from traceq.claims.claim import Basis, Claim, known
+from traceq.claims.judge import judged
 from traceq.facts.timeline.call_sites import line_function
 from traceq.frozen import frozen
 from traceq.locations import Place as Location
 from traceq.locations import place
 from traceq.model import Caveat
-from traceq.report import Report, Sheet, Source, Table, column, found
+from traceq.report import Report, Sheet, Source, Table, column
 from traceq.runs.memory_snapshot import read_memory_snapshots
 from traceq.snapshots.findings import caveats_of
 from traceq.snapshots.fragmentation import reserved_rows
@@ -84,14 +86,11 @@ def snapshot_diff(a: str | Location, b: str | Location) -> Sheet:
     by_kind = Table.of("memory_kinds", f"At the {name}, by kind", _KindRow, kinds)
     by_line = Table.of("memory_lines", f"What came and went at the {name}, by line", _LineRow, lines)
     reserved = Table.of("memory_reserved", "Reserved at the end", _PartRow, rows[1])
-    lead, holders = _words(name, before, after, kinds, lines)
-    severity = "medium" if after.size_bytes != before.size_bytes else "low"
-    text = f"{lead}: {holders}" if holders else lead
-    finding = found("memory_delta", severity, text, lead=lead, evidence=holders)
+    claims = judged((_claim(name, before, after, kinds, lines),), Basis(), 0.0)
     return Sheet(
         Source(f"{a} -> {b}", sum(len(side.snapshot.history) for side in sides), (), 0, "memory snapshots", ""),
         (
-            Report("memory_moments", (of_moments,), (of_moments,), (finding,)),
+            Report("memory_moments", (of_moments,), (of_moments,), claims),
             Report("memory_kinds", (by_kind,), (with_total(by_kind),)),
             Report("memory_lines", (by_line,), _lines_views(by_line.title, lines)),
             Report("memory_reserved", (reserved,), (with_total(reserved),)),
@@ -182,18 +181,19 @@ def _lines_views(title: str, lines: Sequence[_LineRow]) -> tuple[Table, ...]:
     return (closed(table.without("op", "a_num", "b_num"), min(len(differing), _MOST_LINES), "delta_bytes"),)
 
 
-def _words(
-    name: str, before: Moment, after: Moment, kinds: Sequence[_KindRow], lines: Sequence[_LineRow]
-) -> tuple[str, str]:
+def _claim(name: str, before: Moment, after: Moment, kinds: Sequence[_KindRow], lines: Sequence[_LineRow]) -> Claim:
     """Return by how much a moment differs, and which kinds of allocations do most."""
-    delta = after.size_bytes - before.size_bytes
-    if not any(row.delta_bytes for row in lines):
-        return f"{name}: {_size(after.size_bytes)} on both sides, by the same lines", ""
-    share = f" ({format_value(100 * delta / before.size_bytes, Unit.DELTA_PERCENT)})" if before.size_bytes else ""
+    delta, is_same = after.size_bytes - before.size_bytes, not any(row.delta_bytes for row in lines)
     changed = sorted((row for row in kinds if row.delta_bytes), key=lambda row: -abs(row.delta_bytes))
-    words = [f"{row.kind} {_delta(row.delta_bytes)}{_most(row, lines)}" for row in changed[:_MOST_WORDS]]
-    lead = f"{name}: {_delta(delta)}{share}, {_size(before.size_bytes)} to {_size(after.size_bytes)}"
-    return lead, ", ".join(words)
+    measures = known(
+        moment=name,
+        before_bytes=before.size_bytes,
+        after_bytes=after.size_bytes,
+        delta_bytes=None if is_same else delta,
+        delta_pct=100 * delta / before.size_bytes if before.size_bytes else None,
+        holders=", ".join(f"{row.kind} {_delta(row.delta_bytes)}{_most(row, lines)}" for row in changed[:_MOST_WORDS]),
+    )
+    return Claim("memory_delta", measures=measures)
 
 
 def _most(kind: _KindRow, lines: Sequence[_LineRow]) -> str:
@@ -201,10 +201,6 @@ def _most(kind: _KindRow, lines: Sequence[_LineRow]) -> str:
     rows = (row for row in lines if row.kind == kind.kind and row.delta_bytes * kind.delta_bytes > 0)
     first = next(rows, None)
     return f" (most at {first.line})" if first is not None and first.line[:1] != "(" else ""
-
-
-def _size(size_bytes: int) -> str:
-    return format_value(size_bytes, Unit.BYTES)
 
 
 def _delta(size_bytes: int) -> str:

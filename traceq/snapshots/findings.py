@@ -1,4 +1,4 @@
-"""What a snapshot says in sentences: who holds the peak, why memory ran out, and what the file does not hold."""
+"""What a snapshot says: who holds the peak, why memory ran out, and what the file does not hold."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from traceq.claims.claim import Basis, Claim, Subject, known
+from traceq.claims.judge import judged
 from traceq.model import Action, Caveat
-from traceq.report import Finding, found
 from traceq.snapshots.fragmentation import free_for
 from traceq.snapshots.kinds import Kind
 from traceq.snapshots.lifetimes import BEFORE
 from traceq.snapshots.moments import DeviceMemory, Holding, Moment
 from traceq.units import Unit, format_value
 
-__all__ = ["caveats_of", "findings_of"]
+__all__ = ["caveats_of", "claims_of"]
 
 _MOST_KINDS = 3
 _LEAST_SHARE = 0.02
@@ -22,17 +23,29 @@ _MOVES = tuple(action for action in Action if action not in (Action.FREE_REQUEST
 _REMEDY = "call torch.cuda.memory._record_memory_history() first, and dump before it is switched off"
 
 
-def findings_of(memory: DeviceMemory, on: str = "") -> Iterator[Finding]:
-    """Yield who holds the peak, and why memory ran out; `on` names the device where there are several."""
+def claims_of(memory: DeviceMemory, device: int | None = None) -> tuple[Claim, ...]:
+    """Return who holds the peak, and why memory ran out; `device`: its number where there are several."""
+    return judged(_claims(memory, device), Basis(), 0.0)
+
+
+def _claims(memory: DeviceMemory, device: int | None) -> Iterator[Claim]:
     oom, peak = memory.moment("oom"), memory.moment("peak")
     if oom is not None:
-        lead, holders = f"out of memory{on}: {_oom_words(oom)}", _held(oom, "; ")
-        yield found("out_of_memory", "high", f"{lead}{holders}", lead=lead, evidence=holders.removeprefix("; "))
-        yield from _fragmented(memory, oom, on)
+        measures = known(
+            device=device,
+            asked_bytes=oom.oom_bytes,
+            free_bytes=oom.device_free_bytes,
+            allocated_bytes=oom.size_bytes,
+            holders=_holders(oom),
+        )
+        line = oom.place.line if oom.place is not None and oom.place.line[:1] != "(" else ""
+        yield Claim("out_of_memory", subject=Subject(line=line), measures=measures)
+        yield from _fragmented(memory, oom, device)
     if peak is not None:
-        reserved = f" of {_size(peak.reserved_bytes)} reserved" if peak.reserved_bytes is not None else ""
-        lead, holders = f"peak{on}: {_size(peak.size_bytes)} allocated{reserved}", _held(peak)
-        yield found("memory_peak", "medium", f"{lead}{holders}", lead=lead, evidence=holders.removeprefix(": "))
+        measures = known(
+            device=device, peak_bytes=peak.size_bytes, reserved_bytes=peak.reserved_bytes, holders=_holders(peak)
+        )
+        yield Claim("memory_peak", measures=measures)
 
 
 def caveats_of(memory: DeviceMemory) -> Iterator[Caveat]:
@@ -67,14 +80,8 @@ def _is_cut(memory: DeviceMemory) -> bool:
     return bool(((start == BEFORE) & (stack > 0)).any())
 
 
-def _oom_words(oom: Moment) -> str:
-    line = f" at {oom.place.line}" if oom.place is not None and oom.place.line[:1] != "(" else ""
-    free = f", {_size(oom.device_free_bytes)} free on the device" if oom.device_free_bytes is not None else ""
-    return f"{_size(oom.oom_bytes)} asked for{line}{free}"
-
-
-def _held(moment: Moment, before: str = ": ") -> str:
-    """Return `: activations 62 % (7.6 GiB, most at model.py:41 forward), ...` for the largest kinds."""
+def _holders(moment: Moment) -> str:
+    """Return `activations 62 % (7.6 GiB, most at model.py:41 forward), ...` for the largest kinds."""
     total = moment.size_bytes or 1
     kinds = sorted(moment.by_kind().items(), key=lambda item: -item[1][1])
     words = []
@@ -82,28 +89,23 @@ def _held(moment: Moment, before: str = ": ") -> str:
         if size >= _LEAST_SHARE * total:
             largest = next(holding for holding in moment.holdings if holding.kind is kind)
             words.append(f"{kind} {format_value(100 * size / total, Unit.PERCENT)} ({_size(size)}{_most(largest)})")
-    return before + ", ".join(words) if words else ""
+    return ", ".join(words)
 
 
 def _most(largest: Holding) -> str:
     return f", most at {largest.place.line}" if largest.place.line[:1] != "(" else ""
 
 
-def _fragmented(memory: DeviceMemory, oom: Moment, on: str) -> Iterator[Finding]:
-    """Yield a finding if there was room for the request, but not in one piece, and blocks are still as they were."""
+def _fragmented(memory: DeviceMemory, oom: Moment, device: int | None) -> Iterator[Claim]:
+    """Yield a claim if there was room for the request, but not in one piece, and blocks are still as they were."""
     history, request = memory.snapshot.history, oom.oom_bytes or 0
     free, largest = free_for(memory.snapshot, request)
     if np.isin(history.action[oom.action + 1 :], _MOVES).any() or not largest < request <= free:
         return
-    is_expandable = memory.snapshot.segments.is_expandable.any()
-    remedy = "" if is_expandable else ": try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    text = (
-        f"fragmentation{on}: {_size(free)} of what is reserved are free, the largest piece for such a request has "
-        f"{_size(largest)}, and {_size(request)} were asked for{remedy}"
-    )
-    lead = f"fragmentation{on}: {_size(free)} are free, but in no piece of {_size(request)}"
-    yield found("fragmentation", "high", text, lead=lead, evidence=remedy.removeprefix(": "))
+    remedy = "" if memory.snapshot.segments.is_expandable.any() else "expandable_segments"
+    measures = known(device=device, free_bytes=free, largest_bytes=largest, asked_bytes=request)
+    yield Claim("fragmentation", measures=measures, remedy=remedy)
 
 
-def _size(size_bytes: int | None) -> str:
+def _size(size_bytes: int) -> str:
     return format_value(size_bytes, Unit.BYTES)

@@ -11,7 +11,7 @@ from traceq.locations import Place as Location
 from traceq.locations import place
 from traceq.report import Cell, Column, Report, Sheet, Source, Table, Unknown, column
 from traceq.runs.memory_snapshot import read_memory_snapshots
-from traceq.snapshots.findings import caveats_of, findings_of
+from traceq.snapshots.findings import caveats_of, claims_of
 from traceq.snapshots.fragmentation import ReservedRow, SegmentRow, reserved_rows, segment_rows
 from traceq.snapshots.kinds import Kind
 from traceq.snapshots.lines import place_text
@@ -115,8 +115,8 @@ def _reports(memories: Sequence[DeviceMemory]) -> Iterator[Report]:
     table = Table.of("memory_moments", "Moments", _MomentRow, rows)
     note = "Allocated: bytes as they were asked for. Reserved: what the driver gave."
     view = replace(table, title="Memory", note=note).visible
-    findings = tuple(f for m in memories for f in findings_of(m, "" if is_one else f" on device {m.device}"))
-    yield Report("memory_moments", (table,), (view.without("device") if is_one else view,), findings)
+    claims = tuple(each for memory in memories for each in claims_of(memory, None if is_one else memory.device))
+    yield Report("memory_moments", (table,), (view.without("device") if is_one else view,), claims)
 
     kind_rows = [
         _KindRow(moment.device, moment.name, kind, num, size, 100 * size / (moment.size_bytes or 1))
