@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-__all__ = ["HIGH_SHARE", "NOTABLE", "NOTHING", "UNLIKE", "Limit"]
+__all__ = [
+    "CALLS_LOSS",
+    "HIGH_SHARE",
+    "LEAST_BATCHES",
+    "LIMITING",
+    "LOSS",
+    "MIXED_LOSS",
+    "MOST",
+    "MUCH",
+    "NOTABLE",
+    "NOTHING",
+    "READY",
+    "SHORT_GAP",
+    "UNLIKE",
+    "WORKER_CORES",
+    "Limit",
+]
 
 
 class Limit(float):
@@ -25,3 +41,16 @@ NOTABLE = Limit(0.01, "part of a step", "a gain below it is lost in the scatter 
 NOTHING = Limit(0.001, "part of a step", "what a change gains at most, or it gains nothing", "grain of the replay")
 HIGH_SHARE = Limit(0.1, "part of a step", "a claim about as much of a step is severe")
 UNLIKE = Limit(2.0, "longest over shortest step", "from there on the mean of steps is none of any step")
+
+# of the host, the data loader, and time that is lost
+
+MOST = Limit(0.5, "part of a time", "it is more than all else together")
+MUCH = Limit(0.25, "part of a whole", "a remedy for less changes little")
+LOSS = Limit(0.05, "part of most steps", "less is seldom worth a change")
+MIXED_LOSS = Limit(0.1, "part of most steps", "some of it is no loss: launches and transfers take time")
+CALLS_LOSS = Limit(0.02, "part of most steps", "single calls cause it, and can go")
+LIMITING = Limit(0.85, "part of most steps", "nothing else gains much")
+SHORT_GAP = Limit(1_000_000, "ns", "in a longer gap the host does more than launching")
+LEAST_BATCHES = Limit(4, "batches", "the three times between them tell what recurs")
+READY = Limit(0.9, "part of the batches", "with so many ready the loop waits for their transfer, not for workers")
+WORKER_CORES = Limit(0.1, "cores", "workers that are busy for less take no core from the step")
