@@ -41,9 +41,10 @@ _NAMED, _LEAST_NAMED = 3, 0.05
 _OF_ONE_PLACE, _LONGEST_NAME = 0.9, 50
 """Part of a kernel's time from which it is one op's, or an op's one line's; the most characters of a name."""
 
-_FLOAT32, _ELEMENTWISE, _SLOW_CONVOLUTION = "float32", "elementwise", "slow_convolution"
-_IN_PYTHON = "autograd_function"
+_FLOAT32, _ELEMENTWISE, _SLOW_CONVOLUTION = "float32_pct", "elementwise_pct", "slow_convolution_pct"
+_IN_PYTHON = "autograd_function_pct"
 _KINDS = (_FLOAT32, _ELEMENTWISE, _IN_PYTHON, _SLOW_CONVOLUTION)
+"""Kinds of kernels and ops, by the measure of their share."""
 _PATTERNS = {
     _ELEMENTWISE: re.compile(r"elementwise_kernel"),
     _FLOAT32: re.compile(
@@ -175,7 +176,7 @@ def work_measures(work: Sequence[LongWork], whole_ns: float) -> dict[str, Measur
         for name, each in zip(_shown_names(named), named, strict=True)
     )
     of_kind = {kind: sum(each.by_kind.get(kind, 0.0) for each in work) for kind in _KINDS}
-    large = {f"{kind}_pct": 100 * ns / whole_ns for kind, ns in of_kind.items() if ns >= MUCH * computes_ns > 0}
+    large = {kind: 100 * ns / whole_ns for kind, ns in of_kind.items() if ns >= MUCH * computes_ns > 0}
     return known(longest=", ".join(shares), **large)
 
 
