@@ -189,9 +189,13 @@ def test_gaps_in_ops_that_copy_to_the_host_are_round_trips(linked: bool) -> None
     The op around it copies only in the one inside it.
     """
     trace = copying(linked=linked)
-    (found,) = analyze(Run("", (trace,)), "launches").findings
-    assert (found.code, found.ns, found.subject.op) == ("host_round_trips", 560_000, "aten::_copy_from")
-    assert found.measures == {
+    (round_trips,) = analyze(Run("", (trace,)), "launches").findings
+    assert (round_trips.code, round_trips.ns, round_trips.subject.op) == (
+        "host_round_trips",
+        560_000,
+        "aten::_copy_from",
+    )
+    assert round_trips.measures == {
         "time_ns": 940_000,
         "share_pct": pytest.approx(100 * 940 / 1200),
         "compute_pct": pytest.approx(100 * 200 / 1200),
@@ -203,8 +207,8 @@ def test_gaps_in_ops_that_copy_to_the_host_are_round_trips(linked: bool) -> None
 
 def test_copies_that_hand_a_kernel_its_arguments_are_part_of_its_launch() -> None:
     """They begin in the op that launches it, and have no launch of their own; those of the op that copies count."""
-    (found,) = analyze(Run("", (copying(arguments=3),)), "launches").findings
-    assert (found.measures["copies_mean"], found.measures["to_host_mean"]) == (20, 20)
+    (round_trips,) = analyze(Run("", (copying(arguments=3),)), "launches").findings
+    assert (round_trips.measures["copies_mean"], round_trips.measures["to_host_mean"]) == (20, 20)
     assert len(host_copies(copying(to="HtoD"))) == 20
     assert len(host_copies(copying(to="HtoD", copies=0, arguments=3))) == 0
 

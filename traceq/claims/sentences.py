@@ -145,7 +145,7 @@ SENTENCES: dict[str, Sentence] = {
             "the device computes for {share_pct} of {a_step}: {remedy}",
             "the device computes for {share_pct} of {a_step}",
         ),
-        _LONGEST,
+        ("{time_ns} {per_step}", *_LONGEST),
     ),
     "cpu_bound": Sentence(
         (
@@ -154,14 +154,14 @@ SENTENCES: dict[str, Sentence] = {
             "ops on the CPU take {share_pct} of {a_step}, most of it in module {module}",
             "ops on the CPU take {share_pct} of {a_step}",
         ),
-        ("{remedy}", *_LONGEST),
+        ("{time_ns} {per_step}", "{remedy}", *_LONGEST),
     ),
     "python_bound": Sentence(
         (
             "Python takes {share_pct} of {a_step}, most of it {place}",
             "Python between ops takes {share_pct} of {a_step}",
         ),
-        ("{places}", *_LONGEST),
+        ("{time_ns} {per_step}", "{places}", *_LONGEST),
     ),
     # communication and copies
     "exposed_comm": Sentence(
