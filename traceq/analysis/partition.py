@@ -134,25 +134,28 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     waiting, waiting_first = exposed_waiting_times(job), waiting_times(job, "first")
     rows: list[PartitionRow] = []
     first_waits: list[PartitionRow] = []
-    for rank, part in zip(job.ranks, parts, strict=True):
+    losses, once, order, is_sample = list[RankLoss](), list[Finding | None](), dict[str, None](), False
+    for rank, part in zip(job.ranks, parts, strict=True):  # parts may be read anew on each iteration
         rows += _waits_apart(part, waiting.get(rank.rank))
         first_waits += _first_waits(rank.rank, part, waiting_first.get(rank.rank))
+        losses.append(part.loss)
+        once.append(part.cold_start)
+        order |= dict.fromkeys(part.in_order)
+        is_sample |= part.is_sample
     means = _means(job, rows)
     table = Table.of("partition", "Partition", PartitionRow, tuple(rows))
-    order = list(dict.fromkeys(name for part in parts for name in part.in_order))
     if not rows or job.is_foreign:
         return Report("partition", (table,))
-    views = (_by_phase(job, means, order), *_by_rank(job, means))
-    report = Report("partition", (table,), views, first=(_by_phase(job, means, order, in_short=True),))
-    if any(part.is_sample for part in parts):
+    views = (_by_phase(job, means, list(order)), *_by_rank(job, means))
+    report = Report("partition", (table,), views, first=(_by_phase(job, means, list(order), in_short=True),))
+    if is_sample:
         return report
     by_step = _by_step(job, rows)
     of_first = _by_step(job, first_waits).get(EXPOSED_WAIT)
     num_steps = max(map(len, by_step.values()), default=0)
     times = StepTimes(by_step, np.zeros(num_steps) if of_first is None else of_first)
-    once = on_the_worst_rank(job, [part.cold_start for part in parts])
-    lost = time_claims(job, times, [part.loss for part in parts])
-    return replace(report, findings=(*once, *lost), caveats=first_collective_caveats(job, times))
+    claims = (*on_the_worst_rank(job, once), *time_claims(job, times, losses))
+    return replace(report, findings=claims, caveats=first_collective_caveats(job, times))
 
 
 def _waits_apart(part: _Rank, waiting: Spans | None) -> Iterator[PartitionRow]:
