@@ -75,7 +75,7 @@ def test_a_mean_that_no_step_has_comes_with_those_of_the_steps(
 @pytest.mark.parametrize(
     ("loader", "places"),
     [
-        ("_MultiProcessing", "8.00 ms in the data loader until"),
+        ("_MultiProcessing", "8.00 ms in the data loader"),
         ("_SingleProcess", "10.0 ms in the data loader"),  # as any other batch
     ],
 )

@@ -141,7 +141,7 @@ def test_a_job_without_a_device_is_no_such_job(tmp_path: Path) -> None:
     text, notes = shown(tmp_path, annotation("gloo:all_reduce", 50, 4))
     assert NOTE not in notes
     assert " · cpu · " in text.splitlines()[0]
-    assert "each is a device-to-host sync" in text
+    assert "a device-to-host sync" in text
 
 
 @pytest.mark.parametrize(
