@@ -68,45 +68,31 @@ OWN = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        (
-            OWN,
-            "the main thread makes each batch itself (num_workers=0); try num_workers > 0, or less work per sample",
-        ),
-        (WORKERS, "try less work per sample, or more workers"),
-    ],
-)
-def test_a_loader_without_workers_is_not_told_to_take_more_of_them(name: str, remedy: str) -> None:
-    (finding,) = report("dataload", *loading(name, 40)).findings
-    assert finding.text.endswith(f" (replay): {remedy} (in this one traced step)")
+@pytest.mark.parametrize(("name", "remedy", "num_workers"), [(OWN, "own_batches", 0), (WORKERS, "", None)])
+def test_a_loader_without_workers_is_not_told_to_take_more_of_them(
+    name: str, remedy: str, num_workers: int | None
+) -> None:
+    (claim,) = report("dataload", *loading(name, 40)).findings
+    assert (claim.remedy, claim.measures.get("num_workers"), claim.gain) == (remedy, num_workers, (40_000, 40_000))
 
 
 def test_the_line_that_makes_the_batches_is_named_where_stacks_are_recorded() -> None:
     rows = [step(0, 100), annotation(OWN, 0, 40), op("aten::mm", 50, 40)]
     made = frame("data.py(7): __getitem__", 2, 38), frame("random.py(385): sample", 5, 30), op("aten::cat", 36, 3)
-    (finding,) = report("dataload", *rows, *made).findings
-    assert ": 95.0 % of its traced time is at data.py:7 __getitem__; the main thread makes each batch" in finding.text
-    assert "try num_workers > 0, or less work there" in finding.text
-    (finding,) = report("dataload", *rows[:3], frame("data.py(7): __getitem__", 2, 15)).findings
-    assert "data.py" not in finding.text  # less than half
+    (claim,) = report("dataload", *rows, *made).findings
+    assert (claim.subject.line, claim.measures["line_pct"]) == ("data.py:7 __getitem__", 95)
+    (claim,) = report("dataload", *rows[:3], frame("data.py(7): __getitem__", 2, 15)).findings
+    assert claim.subject.line == ""  # less than half
 
 
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        (OWN, "the main thread makes each batch itself (num_workers=0); try num_workers > 0"),
-        (WORKERS, "the main thread waits for the data loader"),
-    ],
-)
-def test_a_main_thread_that_makes_its_batches_waits_for_no_loader(name: str, what: str) -> None:
+@pytest.mark.parametrize(("name", "num_workers"), [(OWN, 0), (WORKERS, None)])
+def test_a_main_thread_that_makes_its_batches_waits_for_no_loader(name: str, num_workers: int | None) -> None:
     """On a CPU, in a trace without steps; beside a device its time is host-bound."""
     (lost,) = report("partition", annotation(name, 0, 40), op("aten::mm", 40, 60)).findings
-    assert lost.text == f"dataload wait, 40.0 us of the trace (40.0 %), beside 60.0 us (60.0 %) in aten::mm: {what}"
+    assert (lost.code, lost.ns, lost.measures["share_pct"]) == ("dataload_wait", 40_000, 40)
+    assert lost.measures.get("num_workers") == num_workers
     (host_bound,) = (each for each in report("partition", *loading(name, 40)).findings if each.code == "host_bound")
-    place = "the data loader (num_workers=0) in dataload" if name == OWN else "the data loader in dataload"
-    assert f"40.0 us in {place}" in host_bound.text
+    assert "40.0 us in the data loader" in str(host_bound.measures["places"])
 
 
 def test_a_loader_that_is_quick_or_that_the_device_hides_starves_nobody() -> None:
@@ -142,12 +128,9 @@ def batches(*waits: int, first: int = 500, name: str = WORKERS) -> list[Event]:
 
 
 def test_a_trace_without_steps_is_starved_from_its_second_batch_on() -> None:
-    (finding,) = report("dataload", *batches(40, 30, 50)).findings
-    assert (finding.code, finding.ns) == ("starved", 120_000)  # most is for the first batch
-    assert finding.text.startswith(
-        "starved: between the first and the last of 4 batches the loop waits 120 us (40.0 %) for the data loader; "
-        "removing this wait saves 120 us (replay): try less work per sample, or more workers"
-    )
+    (claim,) = report("dataload", *batches(40, 30, 50)).findings
+    assert (claim.code, claim.ns, claim.gain, claim.gain_by) == ("starved", 120_000, (120_000, 120_000), BY_REPLAY)
+    assert (claim.measures["share_pct"], claim.measures["num_batches"]) == (40, 4)
     assert findings("dataload", *batches(40, 30)) == []  # too few to tell what recurs
     assert findings("dataload", *batches(1, 2, 1)) == []
 
@@ -492,8 +475,7 @@ def test_a_gather_that_a_kernel_hides_holds_nothing_up() -> None:
 def test_of_several_ranks_the_worst_is_named() -> None:
     fast, slow = (replace(build(*loading("dataload_wait", wait)), rank=rank) for rank, wait in enumerate((20, 40)))
     (finding,) = analyze(Run("", (fast, slow)), "dataload").findings
-    assert finding.ns == 40_000
-    assert finding.text.endswith("(in this one traced step, rank 1)")
+    assert (finding.ns, finding.subject.rank, finding.basis) == (40_000, 1, Basis(1))
 
 
 def text_of(*events: Event) -> str:

@@ -10,6 +10,7 @@ from paths import TRACES
 
 from traceq.analysis.duplicates import OTHERS
 from traceq.analysis.registry import analyze
+from traceq.claims.claim import Claim
 from traceq.facts.events.copies import host_copies
 from traceq.facts.events.kernels import launched_kernels
 from traceq.model import Run, Trace
@@ -18,6 +19,11 @@ from traceq.runs.read import read
 
 def findings(trace: Trace) -> list[tuple[str, int]]:
     return [(finding.code, finding.ns) for finding in analyze(Run("", (trace,)), "launches").findings]
+
+
+def claim(*events: Event) -> Claim:
+    (only,) = analyze(Run("", (build(*events),)), "launches").findings
+    return only
 
 
 def test_a_kernel_is_tiny_under_10_us_or_if_its_own_launch_took_longer() -> None:
@@ -89,9 +95,7 @@ def test_the_line_of_a_launch_bound_step_is_that_of_the_launches_it_waits_for() 
     for n, start in enumerate(starts):
         begin = start - 3 if n < 3 else 150.2 + 0.1 * n
         rows += [launch(begin, 0.05, n + 1), kernel("add", start, 8, n + 1)]
-    (finding,) = analyze(Run("", (build(*rows),)), "launches").findings
-    assert "of it for launches at model.py:7 forward (" in finding.text
-    assert "train.py" not in finding.text
+    assert claim(*rows).subject.line == "model.py:7 forward"
 
 
 def test_one_launch_bound_step_of_three_is_no_finding() -> None:
@@ -113,46 +117,46 @@ def test_one_launch_bound_step_of_three_is_no_finding() -> None:
 
 
 def test_a_launch_bound_step_is_advised_only_what_it_can_use() -> None:
-    def advice(*more: Event, runtime: str = "cuda") -> str:
-        rows = [row | {"name": row["name"].replace("cuda", runtime)} for row in (*steady(20), *more)]
-        (finding,) = analyze(Run("", (build(*rows),)), "launches").findings
-        return finding.text.partition("; try ")[2].removesuffix(" (in this one traced step)")
+    def remedy(*more: Event, runtime: str = "cuda") -> str:
+        return claim(*(row | {"name": row["name"].replace("cuda", runtime)} for row in (*steady(20), *more))).remedy
 
-    assert advice() == advice(runtime="hip") == "CUDA graphs, torch.compile or larger batches"
-    assert advice(runtime="runFunction - ") == "torch.compile or larger batches"
-    assert advice(op("Torch-Compiled Region: 0/0", 20, 1)) == "CUDA graphs or larger batches"
-    assert advice(op("CompiledFunctionBackward", 20, 1)) == "CUDA graphs or larger batches"
+    assert remedy() == remedy(runtime="hip") == "graphs_or_compile"
+    assert remedy(runtime="runFunction - ") == "compile"
+    assert remedy(op("Torch-Compiled Region: 0/0", 20, 1)) == "graphs"
+    assert remedy(op("CompiledFunctionBackward", 20, 1)) == "graphs"
+    assert remedy(op("CompiledFunctionBackward", 20, 1), runtime="runFunction - ") == "batches"
     replay = call("cudaGraphLaunch", 20, 1, 99), kernel("add", 22, 2, 99), kernel("add", 24, 2, 99)
-    assert advice(*replay) == "more of the step in CUDA graphs, torch.compile or larger batches"
-    sync = call("cudaStreamSynchronize", 29, 2)
-    assert advice(sync) == "CUDA graphs (once the syncs are gone), torch.compile or larger batches"
-    assert advice(call("cudaMalloc", 29, 2)) == advice()
+    assert remedy(*replay) == "more_graphs_or_compile"
+
+
+def test_syncs_that_no_graph_can_capture_are_counted() -> None:
+    def syncs(*more: Event) -> object:
+        return claim(*steady(20), *more).measures.get("syncs_mean")
+
+    assert syncs(call("cudaStreamSynchronize", 29, 2)) == 1
+    assert syncs(call("cudaMalloc", 29, 2)) is syncs() is None
 
 
 def test_a_launch_bound_step_names_its_phase_and_the_gaps_that_count() -> None:
-    def wait(*more: Event) -> str:
-        (finding,) = analyze(Run("", (build(*more),)), "launches").findings
-        return finding.text.partition("; try ")[0]
-
-    assert wait(*steady(20)) == (
-        "launch-bound: the device waits 190 us per step (67.9 %) for the host in gaps of up to 1 ms that follow no "
-        "sync in forward (100.0 % of the kernels are tiny)"
-    )
+    steadily = claim(*steady(20))
+    assert steadily.subject.phase == "forward"
+    assert steadily.measures["share_pct"] == pytest.approx(100 * 190 / 280)
+    assert (steadily.measures["host_bound_ns"], steadily.measures["tiny_pct"]) == (190_000, 100)
     rows = [step(0, 4_000), *steady(100)[1:], launch(3_000, 2, 11), kernel("add", 3_003, 900, 11)]
-    assert wait(*rows).startswith("launch-bound: the device waits 990 us per step (24.8 %), of 2.91 ms host-bound, for")
+    paused = claim(*rows)
+    assert (paused.ns, paused.measures["host_bound_ns"]) == (990_000, pytest.approx(2_910_000, rel=0.01))
 
 
 def test_a_launch_bound_step_that_computes_for_longer_says_so() -> None:
-    """Ten gaps of 19 us each, beside ten tiny kernels and one long one: high from a fifth of the step."""
+    """Ten gaps of 19 us each, beside ten tiny kernels and one long one."""
 
-    def waits(long_us: int) -> tuple[str, str]:
+    def shares(long_us: int) -> tuple[object, object]:
         rows = [step(0, 283 + long_us), *steady(20)[1:], launch(277, 2, 11), kernel("gemm", 280, long_us, 11)]
-        (finding,) = analyze(Run("", (build(*rows),)), "launches").findings
-        return finding.severity, finding.text.partition(" per step ")[2].partition(" for the host")[0]
+        measures = claim(*rows).measures
+        return measures["share_pct"], measures["compute_pct"]
 
-    assert waits(20) == ("high", "(62.7 %)")
-    assert waits(500) == ("high", "(24.3 %; it computes 74.1 %)")
-    assert waits(1000) == ("medium", "(14.8 %; it computes 84.2 %)")
+    assert shares(20) == pytest.approx((62.7, 33.0), abs=0.1)
+    assert shares(500) == pytest.approx((24.3, 74.1), abs=0.1)
 
 
 def test_long_kernels_short_gaps_long_pauses_and_syncs_are_not_launch_bound() -> None:
@@ -185,19 +189,26 @@ def test_gaps_in_ops_that_copy_to_the_host_are_round_trips(linked: bool) -> None
     The op around it copies only in the one inside it.
     """
     trace = copying(linked=linked)
-    (finding,) = analyze(Run("", (trace,)), "launches").findings
-    assert (finding.code, finding.severity, finding.ns) == ("host_round_trips", "high", 560_000)
-    assert finding.text == (
-        "host round trips: the device waits 940 us per step (78.3 %) for the host in gaps of up to 1 ms that follow no "
-        "sync, 560 us of it in ops that copy to the host (most in aten::_copy_from); 20 copies between host and device "
-        "(20 to the host) and 10 kernels per step: keep scalars and operands on the device (in this one traced step)"
+    (round_trips,) = analyze(Run("", (trace,)), "launches").findings
+    assert (round_trips.code, round_trips.ns, round_trips.subject.op) == (
+        "host_round_trips",
+        560_000,
+        "aten::_copy_from",
     )
+    assert round_trips.measures == {
+        "time_ns": 940_000,
+        "share_pct": pytest.approx(100 * 940 / 1200),
+        "compute_pct": pytest.approx(100 * 200 / 1200),
+        "copies_mean": 20,
+        "to_host_mean": 20,
+        "kernels_mean": 10,
+    }
 
 
 def test_copies_that_hand_a_kernel_its_arguments_are_part_of_its_launch() -> None:
     """They begin in the op that launches it, and have no launch of their own; those of the op that copies count."""
-    (finding,) = analyze(Run("", (copying(arguments=3),)), "launches").findings
-    assert "; 20 copies between host and device (20 to the host) and 10 kernels" in finding.text
+    (round_trips,) = analyze(Run("", (copying(arguments=3),)), "launches").findings
+    assert (round_trips.measures["copies_mean"], round_trips.measures["to_host_mean"]) == (20, 20)
     assert len(host_copies(copying(to="HtoD"))) == 20
     assert len(host_copies(copying(to="HtoD", copies=0, arguments=3))) == 0
 
@@ -205,9 +216,9 @@ def test_copies_that_hand_a_kernel_its_arguments_are_part_of_its_launch() -> Non
 @pytest.mark.parametrize(
     ("trace", "why_not"),
     [
-        (copying(to="HtoD"), "nothing comes back to the host"),
-        (copying(copies=0), "copies are fewer than kernels"),
-        (copying(loop=40), "most of the gaps is in other ops"),
+        (copying(to="HtoD"), "nothing comes back"),
+        (copying(copies=0), "fewer copies than kernels"),
+        (copying(loop=40), "most gaps in other ops"),
     ],
 )
 def test_other_gaps_are_no_round_trips(trace: Trace, why_not: str) -> None:

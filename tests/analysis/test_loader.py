@@ -86,9 +86,8 @@ def test_bursts_of_four_workers_are_three_batches_that_lie_ready_and_one_that_is
     assert (row["bimodal"], row["ready_pct"], row["batches_per_wait"]) == (True, 75, 4)
     assert (row["ready_ns"], row["waited_ns"]) == (200_000, 12 * MS + 10)
     note = analyze(run, "loader").views[0].note
-    assert "75.0 % of the batches were ready (200 us), for the others the loop waited (12.0 ms)" in note
-    assert "4.0 batches per wait, as 4 workers deliver in bursts; up to 8 " in note
-    assert note.endswith("8 (num_workers x prefetch_factor) can be ready.")
+    assert "75.0 % of the batches were ready" in note
+    assert "4.0 batches per wait" in note
 
 
 @pytest.mark.parametrize(
@@ -119,13 +118,7 @@ def test_steps_are_starved_by_what_the_loader_takes_longer_than_the_rest_of_them
         30 * MS,
         True,
     )
-    assert difference.words == (
-        (
-            "Starved: the loader alone takes 50.0 ms for the batch of a step, the rest of the step 30.0 ms; "
-            "each step waits 20.0 ms for data (dataload_wait measured 22.0 ms)."
-        ),
-        "The loader delivers 320 samples/s; without waiting the job would train 533 samples/s.",
-    )
+    assert (difference.feeding.wait_ns, difference.feeding.samples_per_step, len(difference.words)) == (22 * MS, 16, 2)
     assert (difference.comparison, difference.traced, difference.causes) == (None, None, ())
     assert diff_runs(steps, loader).feeding == difference.feeding
 
@@ -133,16 +126,9 @@ def test_steps_are_starved_by_what_the_loader_takes_longer_than_the_rest_of_them
 def test_a_loader_that_keeps_up_is_told_by_how_much_and_what_steps_wait_nevertheless() -> None:
     loader = alone([batch(4 * MS)], samples=8)
     steps = training([line(100 * MS, dataload_wait=10 * MS)], samples=8)
-    assert diff_runs(loader, steps).words == (
-        (
-            "Not starved: the loader alone takes 4.00 ms for the batch of a step, the rest of the step 90.0 ms; it "
-            "could feed 22 times as many steps."
-        ),
-        (
-            "Yet each step waits 10.0 ms (10.0 %) in dataload_wait: workers share cores with training, or batches "
-            "arrive late."
-        ),
-    )
+    difference = diff_runs(loader, steps)
+    assert difference.feeding is not None
+    assert (difference.feeding.is_starved, difference.feeding.wait_ns, len(difference.words)) == (False, 10 * MS, 2)
     calm = training([line(100 * MS, dataload_wait=MS)], samples=8)
     assert len(diff_runs(loader, calm).words) == 1
 
@@ -158,9 +144,8 @@ def test_a_step_of_several_batches_needs_as_many_of_the_loader() -> None:
 
 def test_a_loader_with_other_settings_is_named() -> None:
     difference = diff_runs(alone([batch(5)], num_workers=4), training([line(9)], num_workers=1, batch_size=2))
-    assert [doubt.text for doubt in difference.caveats] == [
-        "num_workers: 4 against 1: loader and steps were recorded with different settings"
-    ]
+    (doubt,) = difference.caveats
+    assert doubt.text.startswith("num_workers: 4 against 1: ")
 
 
 def test_two_loaders_are_compared_like_any_two_recordings() -> None:
@@ -184,9 +169,7 @@ def test_two_runs_on_disk_are_answered_in_a_sentence(tmp_path: Path) -> None:
         on_disk(tmp_path / "steps", training(steps), steps),
     ]
     assert diff(*paths).feeding is not None
-    assert (
-        traceq("diff", *paths).out.strip().startswith("Starved: the loader alone takes 30.0 ms for the batch of a step")
-    )
+    assert traceq("diff", *paths).out.strip().startswith("Starved: ")
     assert json.loads(traceq("diff", *paths, "--json").out)["feeding"] == {
         "starved": True,
         "loader_ns": 30 * MS,
@@ -196,4 +179,4 @@ def test_two_runs_on_disk_are_answered_in_a_sentence(tmp_path: Path) -> None:
         "batches_per_step": 1.0,
         "samples_per_step": None,
     }
-    assert "Data loader alone, by rank (batches per rank: 1)" in traceq("show", paths[0]).out
+    assert "Data loader alone" in traceq("show", paths[0]).out

@@ -29,6 +29,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceq.analysis.registry import analyze, names
+from traceq.claims.claim import BY_JOB_REPLAY, Claim
 from traceq.model import Run, Trace
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -333,26 +334,20 @@ def test_exposed_communication_of_several_ranks_is_waiting_and_transfer() -> Non
     assert (0, "exposed_comm") not in sums
     assert (1, "exposed_wait") not in sums
     assert sums[1, "exposed_transfer"] == 3 * 110_000
-    (wait, transfer) = (finding.text for finding in analyze(run, "partition").findings if "exposed" in finding.code)
-    assert wait.startswith("exposed waits for other ranks, 100 us per step (10.3 %) in these 3 traced steps: ")
-    assert transfer.startswith("exposed transfers between ranks, 110 us per step (11.4 %) in these 3 traced steps: ")
-    assert "overlap" not in wait
-    alone = analyze(Run("one", (rank(0, 0),)), "partition")
-    (lost,) = (finding.text for finding in alone.findings if "exposed" in finding.code)
-    assert "collectives run while nothing computes; traces of all ranks tell waiting from transfer; " in lost
+    wait, transfer = exposed(run)
+    assert (wait.code, wait.ns, wait.gain) == ("exposed_wait", 100_000, None)
+    assert (transfer.code, transfer.ns) == ("exposed_transfer", 110_000)
+    assert (wait.measures["share_pct"], transfer.measures["share_pct"]) == pytest.approx((10.34, 11.38), abs=0.01)
+    (alone,) = exposed(Run("one", (rank(0, 0),)))
+    assert (alone.code, alone.remedy, alone.gain) == ("exposed_comm", "all_ranks", None)
 
 
-MOSTLY_WAIT = (
-    "; if each transfers as long as the shortest of its size, that is at most about 40.0 us of it, "
-    "and traces of all ranks tell which is late; "
-)
-UNKNOWN = "; traces of all ranks tell waiting from transfer; "
+def exposed(run: Run) -> list[Claim]:
+    return [claim for claim in analyze(run, "partition").findings if "exposed" in claim.code]
 
 
-@pytest.mark.parametrize(
-    ("has_sizes", "num_late", "says"), [(True, 1, MOSTLY_WAIT), (False, 1, UNKNOWN), (True, 4, UNKNOWN)]
-)
-def test_calls_of_one_size_tell_that_the_long_ones_wait(has_sizes: bool, num_late: int, says: str) -> None:
+@pytest.mark.parametrize(("has_sizes", "num_late", "most_ns"), [(True, 1, 40_000), (False, 1, None), (True, 4, None)])
+def test_calls_of_one_size_tell_that_the_long_ones_wait(has_sizes: bool, num_late: int, most_ns: int | None) -> None:
     """One step, which reduces as much four times, in 10 us, or in 90 us where another rank is late."""
     events = [step(0, 100), op("aten::mm", 0, 1), launch(1, 1, 1), kernel("gemm", 5, 495, 1)]
     start = 500
@@ -362,9 +357,8 @@ def test_calls_of_one_size_tell_that_the_long_ones_wait(has_sizes: bool, num_lat
         events += [launch(10 * index + 12, 2, 2 + index)]
         events += [kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", start, ns, 2 + index)]
         start += ns
-    trace = build(*events, **world(0, 2))
-    (lost,) = (each.text for each in analyze(Run("", (trace,)), "partition").findings if each.code == "exposed_comm")
-    assert f"collectives run while nothing computes{says}" in lost
+    (lost,) = exposed(Run("", (build(*events, **world(0, 2)),)))
+    assert lost.measures.get("most_transfer_ns") == most_ns
 
 
 @pytest.mark.parametrize(("start", "lacks_work"), [(3_010, False), (4_000, True)])
@@ -375,10 +369,8 @@ def test_communication_beside_work_that_the_trace_lacks_may_be_hidden(start: int
         rows += [launch(200 * n, 1, n + 1), kernel("gemm", 200 * n + 5, 190, n + 1)]
     rows += [launch(10, 1, 11), kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 2_000, 1_000, 11, stream=20)]
     whole = build(*rows, launch(2_500, 1, 12), kernel("gemm", start, 5_990 - start, 12))
-    findings = analyze(Run("", (whole,)), "partition").findings
-    (text,) = (finding.text for finding in findings if "exposed" in finding.code)
-    assert ("; it may be less, as work that the trace does not show runs for 1.00 ms per step" in text) == lacks_work
-    assert lacks_work == ("it may be less" in text)
+    (lost,) = exposed(Run("", (whole,)))
+    assert lost.measures.get("unrecorded_ns", 0) == pytest.approx(1_000_000 * lacks_work, rel=0.01)
 
 
 def test_a_share_is_of_the_time_without_a_cold_start() -> None:
@@ -387,9 +379,8 @@ def test_a_share_is_of_the_time_without_a_cold_start() -> None:
     rows = [op("aten::zeros", 1, begin - 1), call("cudaMalloc", begin - 10, 9)]
     rows += [launch(begin, 1_000, 1), kernel(ALL_REDUCE, begin + 1_000, 40_000, 1)]
     rows += [launch(begin + 10_000, 5, 2), kernel("gemm", begin + 41_000, 9_000, 2)]
-    findings = analyze(Run("", (build(*rows),)), "partition").findings
-    (text,) = (finding.text for finding in findings if finding.code == "exposed_comm")
-    assert ", 40.0 ms of the trace (80.0 %)" in text
+    (lost,) = exposed(Run("", (build(*rows),)))
+    assert (lost.ns, lost.measures["share_pct"]) == (40_000_000, pytest.approx(80, abs=0.1))
 
 
 def test_on_a_cpu_transfers_of_gloo_could_overlap_with_compute() -> None:
@@ -406,14 +397,8 @@ def test_on_a_cpu_transfers_of_gloo_could_overlap_with_compute() -> None:
                 rows.append(annotation("gloo:all_reduce", start + late, 45, tid=9, **shapes))
         return build(*rows, **world(number, 2, backend="gloo"))
 
-    (finding,) = (
-        each for each in analyze(Run("job", (rank(0), rank(1))), "partition").findings if "exposed" in each.code
-    )
-    assert (finding.code, finding.ns) == ("exposed_transfer", 90_000)
-    assert (
-        ": ranks exchange data while nothing computes; overlap it, or exchange less; hidden, they save" in finding.text
-    )
-    assert finding.gain == (0, 90_000)
+    (lost,) = exposed(Run("job", (rank(0), rank(1))))
+    assert (lost.code, lost.ns, lost.gain, lost.gain_by) == ("exposed_transfer", 90_000, (0, 90_000), BY_JOB_REPLAY)
 
 
 def test_transfers_that_the_step_does_not_wait_for_gain_nothing() -> None:
@@ -430,9 +415,8 @@ def test_transfers_that_the_step_does_not_wait_for_gain_nothing() -> None:
             rows += [launch(start + 900, 2, corr + 3), kernel("gemm", start + 910, 60, corr + 3)]
         return build(*rows, **world(number, 2))
 
-    job = Run("job", (rank(0), rank(1)))
-    (finding,) = (each for each in analyze(job, "partition").findings if each.code == "exposed_transfer")
-    assert (finding.ns, finding.gain) == (200_000, (0, 0))
+    (lost,) = exposed(Run("job", (rank(0), rank(1))))
+    assert (lost.code, lost.ns, lost.gain) == ("exposed_transfer", 200_000, (0, 0))
 
 
 def test_a_barrier_on_a_cpu_is_a_wait_and_no_transfer() -> None:
@@ -460,16 +444,21 @@ def test_a_barrier_on_a_cpu_is_a_wait_and_no_transfer() -> None:
 def test_exposed_copies_within_the_device_are_told_from_those_that_can_overlap() -> None:
     """Of 40 us exposed, 30 us copy within the device: on the stream that computes nothing can run beside them."""
 
-    def finding(direction: str, stream: int = 7) -> str:
+    def claim(direction: str, stream: int = 7) -> Claim:
         copy = op("aten::copy_", 20, 8), call("cudaMemcpyAsync", 22, 4, 2), memcpy(direction, 50, 30, 2, stream=stream)
         work = launch(1, 5, 1), kernel("gemm", 10, 40, 1), launch(30, 5, 3), memset(80, 10, 3)
-        trace = build(step(0, 100), *work, *copy)
-        return next(each.text for each in analyze(Run("", (trace,)), "partition").findings if "copies" in each.text)
+        return next(
+            each for each in exposed(Run("", (build(step(0, 100), *work, *copy),))) if each.code == "exposed_memcpy"
+        )
 
-    within = "30.0 us are device-to-device copies by aten::copy_: avoid contiguous(), clone() and layout changes"
-    assert finding("DtoD (Device -> Device)").endswith(f": {within}")
-    assert "; overlap them, or copy less" in finding("DtoD (Device -> Device)", stream=9)
-    assert "; overlap them, or copy less" in finding("HtoD (Pinned -> Device)")
+    within = claim("DtoD (Device -> Device)")
+    assert (within.remedy, within.subject.op, within.measures["device_copies_ns"]) == (
+        "device_copies",
+        "aten::copy_",
+        30_000,
+    )
+    for other in claim("DtoD (Device -> Device)", stream=9), claim("HtoD (Pinned -> Device)"):
+        assert (other.ns, other.remedy, other.subject.op) == (40_000, "", "")
 
 
 @pytest.mark.parametrize("first_us", [490, 90])
@@ -484,8 +473,5 @@ def test_waits_in_a_first_collective_are_no_finding_but_said(first_us: int) -> N
 
     report = analyze(Run("job", (rank(0, first_us), rank(1, 0))), "partition")
     assert [finding.code for finding in report.findings if "exposed" in finding.code] == []
-    note = (
-        "exposed waits of 245 us per step (24.5 %) are in a first collective, where profilers start apart: by these no "
-        "rank is late"
-    )
-    assert [caveat.text for caveat in report.caveats] == [note] * (first_us == 490)
+    notes = [caveat for caveat in report.caveats if caveat.code == "first_collective"]
+    assert ["245 us" in note.text for note in notes] == [True] * (first_us == 490)

@@ -14,6 +14,7 @@ from builder import Event, annotation, build, frame, op, step, write
 from oracle.findings import finding_times
 
 from traceq.analysis.registry import analyze
+from traceq.claims.claim import Basis
 from traceq.facts.timeline.data_loading import loader_iterations, loader_waits
 from traceq.intervals import measure
 from traceq.kineto.read import read_trace
@@ -108,18 +109,13 @@ def test_workers_that_start_anew_for_each_epoch_are_told_with_the_end_of_the_oth
     assert (starts.whole[:, 1] - starts.whole[:, 0]).tolist() == [11_010_000] * 2
     assert starts.is_again.tolist() == [True, True]
     (finding,) = of_restarts(*epochs(restarting(20_000), restarting(80_000)))
-    assert (finding.severity, finding.ns) == ("high", round(2 * 11_000_000 / 6))
-    assert finding.text == (
-        "worker restarts, 3.67 ms per step (18.3 %) in these 6 traced steps: twice the loop begins to iterate its data "
-        "loader anew, as for each epoch, which starts new workers and waits for a first batch; "
-        "persistent_workers=True keeps the workers"
-    )
+    assert (finding.ns, finding.gain, finding.basis) == (round(2 * 11_000_000 / 6), (0, 3_666_667), Basis(6))
+    assert (finding.measures["num_restarts"], finding.measures["share_pct"]) == (2, pytest.approx(18.33, abs=0.01))
 
 
-def test_one_restart_does_not_say_how_often_they_recur() -> None:
+def test_one_restart_is_enough() -> None:
     (finding,) = of_restarts(*epochs(restarting(20_000)))
-    assert finding.severity == "medium"
-    assert "in these 6 traced steps: once the loop begins" in finding.text
+    assert finding.measures["num_restarts"] == 1
 
 
 def test_the_first_epoch_starts_its_workers_and_is_no_restart() -> None:
@@ -146,11 +142,8 @@ def test_persistent_workers_that_begin_their_first_batch_with_the_epoch_are_no_l
         if number % 3 == 1:
             rows += [*draws(start + 2_010, names=ORDER), annotation(NEXT, start + 3_000, 6_000)]
     (finding,) = analyze(Run("trace", (build(*rows),)), "dataload").findings
-    assert finding.code == "starved"
-    assert finding.text.endswith(
-        ": 3.00 ms of it is for the first batch of each epoch, which workers begin only then; try longer epochs, or "
-        "less work per sample (in these 6 traced steps)"
-    )
+    assert (finding.code, finding.remedy) == ("starved", "first_batches")
+    assert finding.measures["first_batches_ns"] == pytest.approx(2 * 8_990_000 / 6, abs=1)
 
 
 def test_a_seed_that_the_step_draws_itself_starts_nothing() -> None:
@@ -164,8 +157,7 @@ def test_a_loop_that_makes_an_iterator_for_each_batch_restarts_each_time() -> No
         start = 20_000 * number
         rows += [step(start, 20_000, number), *restarting(start)[1:], op("aten::mm", start + 15_000, 2_000)]
     (finding,) = of_restarts(*rows)
-    assert "3 times the loop begins" in finding.text
-    assert finding.ns == 3 * 7_000_000 // 4
+    assert (finding.measures["num_restarts"], finding.ns) == (3, 3 * 7_000_000 // 4)
 
 
 def test_what_a_loop_does_between_epochs_is_no_restart() -> None:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from traceq.claims.claim import Basis, Claim, Measure, Subject, known
+from traceq.claims.limits import MODERATE, MUCH, WORKER_CORES
 from traceq.facts.ranks.job import Job
-from traceq.facts.ranks.loading_workers import worker_line
+from traceq.facts.ranks.loading_workers import worker_line, worker_place
 from traceq.frozen import frozen
 from traceq.model import CoreUse
-from traceq.report import Finding, Table, column, found
+from traceq.report import Table, column
 from traceq.units import Unit, format_value
 
-__all__ = ["CoreUseRow", "core_findings", "core_rows", "core_view", "is_contended"]
+__all__ = ["CoreUseRow", "core_claims", "core_rows", "core_view", "is_contended", "place_of_workers"]
 
 _TRAINING, _WORKER, _OTHERS = "training", "loader worker", "outside the job"
-_MIN_WAIT, _MIN_WORKER_CORES, _MIN_OTHERS = 0.05, 0.1, 0.2
-"""Share of the step for which a thread waits for a core, cores that workers keep busy, and share of the cores that
-others do, from which it is a finding."""
-_MIN_WORKER_SHARE = 0.25
-"""Workers are the reason if theirs is at least this share of what the job ran beside the thread that waits."""
 
 
 @frozen
@@ -37,7 +34,7 @@ class CoreUseRow:
 
 
 @frozen
-class _Basis:
+class _Cores:
     """Use of the cores of a host, and the threads with which torch computes an op."""
 
     use: CoreUse
@@ -65,9 +62,9 @@ class _Basis:
         thread_ns = min(use.step_cpu_ns, use.timed_step_ns - use.thread_core_wait_ns)
         beside_thread_ns = use.ranks_per_host * use.step_cpu_ns + workers_ns - thread_ns
         return (
-            self.worker_cores >= max(_MIN_WORKER_CORES, self.other_cores)
+            self.worker_cores >= max(WORKER_CORES, self.other_cores)
             and use.ranks_per_host * self.num_threads + self.worker_cores > use.cores_available
-            and workers_ns >= _MIN_WORKER_SHARE * beside_thread_ns
+            and workers_ns >= MUCH * beside_thread_ns
         )
 
     @property
@@ -80,20 +77,14 @@ class _Basis:
         """Cores that others keep busy; 0 where that is not known."""
         return max(self.use.other_busy_cores, 0.0)
 
-    @property
-    def wait_words(self) -> str:
-        """Return `183 ms (45.0 %)`."""
-        share = format_value(100 * self.wait_share, Unit.PERCENT)
-        return f"{format_value(self.wait_ns, Unit.NS)} ({share})"
-
 
 def core_rows(job: Job) -> list[CoreUseRow]:
     """Return a row for each kind of process; none where the recording did not read CPU clocks."""
-    basis = _basis(job)
-    if basis is None:
+    cores = _cores_of(job)
+    if cores is None:
         return []
-    use, num = basis.use, basis.use.loader_workers
-    rows = [_row(use, _TRAINING, 1, basis.num_threads, use.step_cpu_ns, use.step_core_wait_ns)]
+    use, num = cores.use, cores.use.loader_workers
+    rows = [_row(use, _TRAINING, 1, cores.num_threads, use.step_cpu_ns, use.step_core_wait_ns)]
     if num:
         rows.append(_row(use, _WORKER, num, None, use.worker_cpu_ns // num, use.worker_core_wait_ns // num))
     if use.other_busy_cores >= 0:
@@ -109,15 +100,15 @@ def _row(
 
 def core_view(job: Job, rows: list[CoreUseRow]) -> Table:
     """Return the rows for people."""
-    basis = _basis(job)
-    assert basis is not None
+    cores = _cores_of(job)
+    assert cores is not None
     assert job.manifest is not None
-    cores, num_ranks = format_value(basis.use.cores_available, Unit.COUNT), job.manifest.num_ranks_of(job.arm)
-    title = f"CPU time of an unprofiled step, by process ({cores} cores)"
+    num_cores, num_ranks = format_value(cores.use.cores_available, Unit.COUNT), job.manifest.num_ranks_of(job.arm)
+    title = f"CPU time of an unprofiled step, by process ({num_cores} cores)"
     if num_ranks > 1:
-        of_host = f"{cores} cores for {_counted(basis.use.ranks_per_host, 'rank')}"
+        of_host = f"{num_cores} cores for {_counted(cores.use.ranks_per_host, 'rank')}"
         title = f"CPU time per rank of an unprofiled step, by process (mean of {num_ranks:,} ranks; {of_host})"
-    note = _workers_note(job) if basis.use.loader_workers else _without_workers(job)
+    note = _workers_note(job) if cores.use.loader_workers else _without_workers(job)
     return Table.of("core_use", title, CoreUseRow, rows, note=note)
 
 
@@ -133,89 +124,63 @@ def _without_workers(job: Job) -> str:
     return "No worker of a DataLoader ran."
 
 
+def place_of_workers(job: Job) -> tuple[Subject, dict[str, Measure]]:
+    """Return the line in which a loader's workers are most of the time, and how much of it; nothing if not known."""
+    place = worker_place(job)
+    if place is None:
+        return Subject(), {}
+    return Subject(line=place.line), known(
+        function=place.function, workers_pct=place.share_pct, num_samples=place.num_samples
+    )
+
+
 def is_contended(job: Job) -> bool:
     """Return whether the loader's workers and the step's threads keep each other waiting for a core."""
-    return any(finding.code == "contended_cores" for finding in core_findings(job))
+    return any(claim.code == "contended_cores" for claim in core_claims(job))
 
 
-def core_findings(job: Job) -> Iterator[Finding]:
+def core_claims(job: Job) -> Iterator[Claim]:
     """Yield that the job's own processes, or others, keep the threads of a step waiting for a core."""
-    basis = _basis(job)
-    if basis is None or basis.wait_share < _MIN_WAIT:
+    cores = _cores_of(job)
+    if cores is None or cores.wait_share < MODERATE:
         return
-    cores = format_value(basis.use.cores_available, Unit.COUNT)
-    is_busy = basis.other_cores >= _MIN_OTHERS * basis.use.cores_available
+    use, has_threads = cores.use, cores.num_threads > 1
+    measures = known(
+        wait_ns=cores.wait_ns,
+        share_pct=100 * cores.wait_share,
+        num_cores=use.cores_available,
+        num_threads=cores.num_threads,
+    )
+    steps = Basis(job.timings.step_ns.shape[1] if job.timings else 0, is_unprofiled=True)
+    is_busy = cores.other_cores >= MUCH * use.cores_available
     if is_busy:
-        yield found(
-            "busy_machine",
-            "low",  # of the recording, not of the job: below whatever the job could do
-            f"busy machine: processes outside the job keep {_cores(basis.other_cores)} of {cores} cores busy; a thread "
-            f"of the step waits {basis.wait_words} for a core: compare only arms in turns{_fewer_threads(basis)}",
-            basis.wait_ns,
-            lead=f"busy machine: other processes keep {_cores(basis.other_cores)} of {cores} cores busy",
-            evidence=f"a thread of the step waits {basis.wait_words} for a core",
+        # ops wait for each of their threads, which are more than the cores that others leave
+        is_crowded = has_threads and use.ranks_per_host * cores.num_threads > use.cores_available - cores.other_cores
+        others = {**measures, "other_cores_mean": cores.other_cores}
+        yield Claim(
+            "busy_machine", cores.wait_ns, Subject(), others, remedy="fewer_threads" if is_crowded else "", basis=steps
         )
-    if basis.is_of_workers:
-        yield _contended_by_workers(basis, cores, worker_line(job))
-    elif basis.training_cores > basis.use.cores_available and not is_busy:
-        yield _contended_by_ranks(basis, cores)
-
-
-def _fewer_threads(basis: _Basis) -> str:
-    """Return what to compare where the torch threads are more than the cores that others leave: ops wait for each."""
-    num = basis.use.ranks_per_host * basis.num_threads
-    is_too_many = basis.num_threads > 1 and num > basis.use.cores_available - basis.other_cores
-    return " (fewer torch threads: --toggle @threads=default,1)" if is_too_many else ""
-
-
-def _contended_by_workers(basis: _Basis, cores: str, line: str) -> Finding:
-    """Return what shares the cores, how long a thread waits for one, and what to try."""
-    use = basis.use
-    busy, runnable = (format_value(100 * share, Unit.PERCENT) for share in (use.worker_busy, use.worker_runnable))
-    workers = _counted(use.loader_workers, "loader worker")
-    each = f", on each of {use.ranks_per_host} ranks," if use.ranks_per_host > 1 else ""
-    threads = _counted(basis.num_threads, "torch thread")
-    fewer = ", or fewer torch threads (--toggle @threads=default,1)" if basis.num_threads > 1 else ""
-    text = (
-        f"cores contended: {workers} ({busy} busy, {runnable} with its waits for a core) and {threads}{each} share "
-        f"{cores} cores: a thread of the step waits {basis.wait_words} for a core (by the CPU clocks of unprofiled "
-        f"steps): try less work per sample{f' ({line})' if line else ''}, num_workers=0{fewer}"
-    )
-    lead = (
-        f"cores contended by loader workers: less work per sample{f' ({line})' if line else ''}, num_workers=0{fewer}"
-    )
-    evidence = f"a thread of the step waits {basis.wait_words} for a core"
-    return found("contended_cores", "high", text, basis.wait_ns, lead=lead, evidence=evidence)
-
-
-def _contended_by_ranks(basis: _Basis, cores: str) -> Finding:
-    """Return what the training processes alone would use, how long a thread waits for a core, and what to try."""
-    ranks = _counted(basis.use.ranks_per_host, "rank")
-    workers = f", their loader workers {_cores(basis.worker_cores)} more" if basis.use.loader_workers else ""
-    fewer = "fewer torch threads (--toggle @threads=default,1), or " if basis.num_threads > 1 else ""
-    text = (
-        f"cores contended: all threads of {ranks} would keep {_cores(basis.training_cores)} cores busy{workers}, and "
-        f"there are {cores}: a thread of the step waits {basis.wait_words} for a core (by the CPU clocks of unprofiled "
-        f"steps): try {fewer}more cores per rank"
-    )
-    lead = f"cores contended by threads of all ranks: {fewer}more cores per rank"
-    evidence = f"a thread of the step waits {basis.wait_words} for a core"
-    return found("contended_cores", "medium", text, basis.wait_ns, lead=lead, evidence=evidence)
+    if cores.is_of_workers:
+        subject, place = place_of_workers(job)
+        runnable_pct, busy_pct = 100 * use.worker_runnable, 100 * use.worker_busy
+        of_workers = known(num_workers=use.loader_workers, busy_pct=busy_pct, runnable_pct=runnable_pct, **place)
+        remedy = "less_loading_or_threads" if has_threads else "less_loading"
+        yield Claim("contended_cores", cores.wait_ns, subject, measures | of_workers, remedy=remedy, basis=steps)
+    elif cores.training_cores > use.cores_available and not is_busy:
+        of_ranks = known(num_ranks=use.ranks_per_host, training_cores_mean=cores.training_cores)
+        remedy = "fewer_threads_or_more_cores" if has_threads else "more_cores"
+        yield Claim("contended_cores", cores.wait_ns, Subject(), measures | of_ranks, remedy=remedy, basis=steps)
 
 
 def _counted(num: int, noun: str) -> str:
     return f"{num} {noun}" if num == 1 else f"{num} {noun}s"
 
 
-def _cores(cores: float) -> str:
-    return format_value(cores, Unit.MEAN)
-
-
-def _basis(job: Job) -> _Basis | None:
+def _cores_of(job: Job) -> _Cores | None:
     """Return what was measured of this arm; None where nothing was, as of arms that take turns with the baseline."""
     manifest = job.manifest
     if manifest is None or not (manifest.apart or job.arm == manifest.baseline):
         return None
     environment = manifest.facts_for(job.arm)
     use, num_threads = CoreUse.of(environment), environment.get("num_threads")
-    return _Basis(use, num_threads) if use is not None and isinstance(num_threads, int) and num_threads > 0 else None
+    return _Cores(use, num_threads) if use is not None and isinstance(num_threads, int) and num_threads > 0 else None

@@ -17,7 +17,7 @@ from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["copies_of_device_words", "exposed_copies", "exposed_device_copies", "rate_words"]
+__all__ = ["exposed_copies", "exposed_device_copies", "rate_words"]
 
 _NAMED = 2
 """Kinds of copies whose bandwidth is told."""
@@ -68,12 +68,3 @@ def exposed_device_copies(trace: Trace) -> dict[str, float]:
         name = events.text(row) if row >= 0 else ""
         by_name[name] = by_name.get(name, 0.0) + op_ns
     return by_name
-
-
-def copies_of_device_words(copies: Mapping[str, float]) -> str:
-    """Return `14.5 ms are device-to-device copies by aten::copy_: avoid contiguous(), clone() and layout changes`."""
-    largest = max(copies, key=lambda op: copies[op])
-    by = f", most of them by {largest}" if len(copies) > 1 else f" by {largest}"
-    of_op = by if largest and 2 * copies[largest] >= sum(copies.values()) else ""
-    time = format_value(sum(copies.values()), Unit.NS)
-    return f"{time} are device-to-device copies{of_op}: avoid contiguous(), clone() and layout changes"

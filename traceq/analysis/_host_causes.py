@@ -1,4 +1,4 @@
-"""Where the host is while the device waits for it, or without a device between ops: the largest causes, in words."""
+"""Where the host is while the device waits for it, or without a device between ops: the largest causes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from traceq.analysis._wording import in_phase, python_place
+from traceq.analysis._wording import in_phase, plain_phase, python_place
+from traceq.claims.claim import Measure, Subject, known
+from traceq.claims.limits import MOST
 from traceq.facts.events.device_work import device_work
 from traceq.facts.stalls.idle_time import IdleCause, idleness
 from traceq.facts.timeline.data_loading import loader_iterations
@@ -19,7 +21,7 @@ from traceq.intervals import contains, spans
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["HostCauses", "host_causes", "host_words", "lack_host_ops"]
+__all__ = ["HostCauses", "host_causes", "most_of_host"]
 
 HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
 """(cause, op, line, phase) -> ns of a mean counted step, as the rows of `idle` have it."""
@@ -27,8 +29,8 @@ HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
 _FIRST_BATCH = "until its first batch"
 """In place of the op: what the loader does once, its workers' start included."""
 
-_MOST, _LEAST_SHARE, _LEAST_REST = 2, 0.1, 0.01
-"""Causes that are named at most, and the parts of the host-bound time from which one is, and what is left is told."""
+_MOST_NAMED, _LEAST_NAMED = 2, 0.1
+"""Causes that are named at most, and the part of the host-bound time from which one is."""
 
 
 def host_causes(trace: Trace) -> HostCauses:
@@ -53,45 +55,36 @@ def host_causes(trace: Trace) -> HostCauses:
     }
 
 
-def lack_host_ops(ranks: Sequence[HostCauses]) -> bool:
-    """Return whether traces have no host ops, so that it is not known what the host does."""
-    return any(cause == IdleCause.HOST for rank in ranks for cause, *_ in rank)
+def most_of_host(ranks: Sequence[HostCauses], host_ns: float) -> tuple[Subject, dict[str, Measure]]:
+    """Return the place with most of `host_ns`, and in words that and the largest ones, mean of ranks.
 
-
-def host_words(ranks: Sequence[HostCauses], host_bound_ns: float, *, makes_own_batches: bool) -> str:
-    """Return `106 ms at image.py:390 resize, 33.3 ms in aten::stack in forward, 27.0 ms elsewhere`, mean of ranks.
-
-    A data loader whose batches the main thread makes itself is one with `num_workers=0`. "" where none has much of the
-    time, or nothing is known but that the host is not in a call.
+    Nothing where no place has much of it, or where it is known only that the host is not in a call.
     """
-    sums: defaultdict[str, float] = defaultdict(float)
-    loader = "the data loader (num_workers=0)" if makes_own_batches else "the data loader"
+    sums, subjects = defaultdict[str, float](float), dict[str, Subject]()
     for rank in ranks:
         for (cause, op, line, phase), ns in rank.items():
-            sums[_place_words(cause, op, line, phase, loader)] += ns / len(ranks)
-    largest = sorted((-ns, place) for place, ns in sums.items() if ns >= _LEAST_SHARE * host_bound_ns)
-    named = [each for each in largest if each[1]][:_MOST]
-    rest_ns = host_bound_ns + sum(ns for ns, _ in named)
-    words = [f"{format_value(-ns, Unit.NS)} {place}" for ns, place in named]
-    elsewhere = [f"{format_value(rest_ns, Unit.NS)} elsewhere"] if rest_ns >= _LEAST_REST * host_bound_ns else []
-    return ", ".join([*words, *elsewhere]) if words else ""
+            place = _place_words(cause, op, line, phase)
+            sums[place] += ns / len(ranks)
+            is_op = cause == IdleCause.HOST_OP
+            subjects[place] = Subject(phase="" if line else phase, line=line, op=op if is_op else "")
+    largest = sorted((-ns, place) for place, ns in sums.items() if place and ns >= _LEAST_NAMED * host_ns)[:_MOST_NAMED]
+    places = ", ".join(f"{format_value(-ns, Unit.NS)} {place}" for ns, place in largest)
+    most = next((place for ns, place in largest if -ns >= MOST * host_ns), "")
+    return subjects.get(most, Subject()), known(place=most, places=places)
 
 
-def _place_words(cause: IdleCause, op: str, line: str, phase: str, loader: str) -> str:
-    """Return where the host is, with the phase of what has no line; "" in a trace without host ops, which cannot tell.
-
-    The `loader` is one whose batches the main thread makes itself, or not.
-    """
-    place = _place(cause, op, line, loader)
-    return place if line or not place else f"{place} {in_phase(phase)}"
+def _place_words(cause: IdleCause, op: str, line: str, phase: str) -> str:
+    """Return where the host is, with the phase of what has no line; "" without host ops, which alone could tell."""
+    place = _place(cause, op, line)
+    return place if line or not place else f"{place} {in_phase(plain_phase(phase))}"
 
 
-def _place(cause: IdleCause, op: str, line: str, loader: str) -> str:
+def _place(cause: IdleCause, op: str, line: str) -> str:
     if cause == IdleCause.HOST:
         return ""
     at_line = f"at {line}" if line else ""
     if cause == IdleCause.DATA_LOADER:
-        return " ".join(filter(None, ("in", loader, op, at_line)))
+        return " ".join(filter(None, ("in the data loader", op, at_line)))
     if cause == IdleCause.PYTHON:
         return at_line or python_place(op)
     return f"in {op} {at_line}".strip()

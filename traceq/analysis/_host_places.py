@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._longest_work import op_words
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.self_time import SelfTimes, self_times
@@ -20,9 +19,8 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
 from traceq.intervals import contains, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
-from traceq.units import Unit, format_value
 
-__all__ = ["HostPlace", "PlaceKind", "host_places", "merged_places", "place_words"]
+__all__ = ["HostPlace", "PlaceKind", "host_places", "merged_places"]
 
 PlaceKind = Literal["op", "line", "module"]
 
@@ -35,17 +33,12 @@ _NUMBER = re.compile(r"_\d+(?=\.|$)")
 class HostPlace:
     """An op, a line or a module, with the self time of its ops: `ns` float64[K] of each counted step.
 
-    `ops`: ns of a mean counted step by op. `longest_ns`: self time of the longest of its `num` ops in all these steps,
-    which have `total_ns`. `asks_device`: these are, or may make, calls of a device's runtime.
+    `asks_device`: these are, or may make, calls of a device's runtime.
     """
 
     kind: PlaceKind
     name: str
     ns: NDArray[np.float64]
-    ops: Mapping[str, float]
-    num: int
-    longest_ns: int
-    total_ns: int
     asks_device: bool
 
     @property
@@ -135,18 +128,8 @@ def _places(
     sums = np.bincount(place[selected], ops.ns[selected], len(names))
     for number in np.flatnonzero(sums >= least_ns).tolist():
         of_place = np.flatnonzero(place == number)
-        ns, op = ops.ns[of_place], trace.events.name[ops.row[of_place]]
-        by_op = np.bincount(op, ns) / ops.num_steps
-        yield HostPlace(
-            kind,
-            names[number],
-            ns=np.bincount(ops.step[of_place], ns, ops.num_steps).astype(np.float64),
-            ops={trace.events.strings[index]: float(by_op[index]) for index in np.flatnonzero(by_op).tolist()},
-            num=len(of_place),
-            longest_ns=int(ns.max()),
-            total_ns=int(ns.sum()),
-            asks_device=_ask_device(trace, ops.row[of_place]),
-        )
+        ns = np.bincount(ops.step[of_place], ops.ns[of_place], ops.num_steps).astype(np.float64)
+        yield HostPlace(kind, names[number], ns, _ask_device(trace, ops.row[of_place]))
 
 
 def _ask_device(trace: Trace, rows: NDArray[np.int64]) -> bool:
@@ -172,26 +155,7 @@ def merged_places(ranks: Sequence[Sequence[HostPlace]], num_steps: int) -> tuple
 
 
 def _merged(places: Sequence[HostPlace], num_ranks: int, num_steps: int) -> HostPlace:
-    ns, ops = np.zeros(num_steps), defaultdict[str, float](float)
+    ns = np.zeros(num_steps)
     for place in places:
         ns[: len(place.ns)] += place.ns / num_ranks
-        for op, each in place.ops.items():
-            ops[op] += each / num_ranks
-    return HostPlace(
-        places[0].kind,
-        places[0].name,
-        ns=ns,
-        ops=ops,
-        num=sum(place.num for place in places),
-        longest_ns=max(place.longest_ns for place in places),
-        total_ns=sum(place.total_ns for place in places),
-        asks_device=any(place.asks_device for place in places),
-    )
-
-
-def place_words(place: HostPlace, whole_ns: float) -> str:
-    """Return `60.0 % at gcn.py:6 propagate (aten::mm 40.0 %, aten::relu 20.0 %)`, of a step that takes `whole_ns`."""
-    where = f"in module {place.name}" if place.kind == "module" else f"at {place.name}"
-    share = format_value(100 * place.mean_ns / whole_ns, Unit.PERCENT)
-    longest = op_words(place.ops, whole_ns)
-    return f"{share} {where} ({longest})" if longest else f"{share} {where}"
+    return HostPlace(places[0].kind, places[0].name, ns, any(place.asks_device for place in places))

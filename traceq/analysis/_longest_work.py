@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.claim import Measure, known
+from traceq.claims.limits import MUCH
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_names import short_kernel, without_tunings
@@ -26,7 +28,7 @@ from traceq.model import Trace
 from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_value
 
-__all__ = ["LongWork", "WorkTimes", "longest_work", "op_words", "shown_names", "what_computes", "work_times"]
+__all__ = ["LongWork", "WorkTimes", "longest_work", "work_measures", "work_times"]
 
 WorkTimes = Mapping[tuple[str, str, str], float]
 """(kernel or op, its place, kind of which something can be said or "") -> ns of a mean counted step.
@@ -38,11 +40,11 @@ _NAMED, _LEAST_NAMED = 3, 0.05
 """Kernels that are named at most, and the part of the compute time from which one is."""
 _OF_ONE_PLACE, _LONGEST_NAME = 0.9, 50
 """Part of a kernel's time from which it is one op's, or an op's one line's; the most characters of a name."""
-_LEAST_KIND = 0.2
-"""Part of the compute time from which a kind of kernels is told."""
 
-_FLOAT32, _ELEMENTWISE, _SLOW_CONVOLUTION = "float32", "elementwise", "slow convolution"
-_IN_PYTHON = "autograd function"
+_FLOAT32, _ELEMENTWISE, _SLOW_CONVOLUTION = "float32_pct", "elementwise_pct", "slow_convolution_pct"
+_IN_PYTHON = "autograd_function_pct"
+_KINDS = (_FLOAT32, _ELEMENTWISE, _IN_PYTHON, _SLOW_CONVOLUTION)
+"""Kinds of kernels and ops, by the measure of their share."""
 _PATTERNS = {
     _ELEMENTWISE: re.compile(r"elementwise_kernel"),
     _FLOAT32: re.compile(
@@ -165,44 +167,19 @@ def _long_work(name: str, ns: Mapping[tuple[str, str], float]) -> LongWork:
     return LongWork(name, place if by_place[place] >= _OF_ONE_PLACE * whole else "", whole, by_kind)
 
 
-def what_computes(work: Sequence[LongWork], whole_ns: float, device: str) -> list[str]:
-    """Return the longest kernels or ops with their shares of a step, and what would make much of them shorter."""
+def work_measures(work: Sequence[LongWork], whole_ns: float) -> dict[str, Measure]:
+    """Return the longest kernels or ops of a step that takes `whole_ns`, and shares of kinds that could be shorter."""
     computes_ns = sum(each.ns for each in work)
     named = [each for each in work[:_NAMED] if each.ns >= _LEAST_NAMED * computes_ns]
-    words = [f"longest: {', '.join(_words(named, whole_ns))}"] if named else []
-    for kind, remedy in (
-        (_FLOAT32, f"float32 products that use no Tensor Cores: try autocast{_or_tf32(device)}"),
-        (_ELEMENTWISE, "elementwise kernels, which torch.compile can fuse"),
-        (_IN_PYTHON, "own time of autograd functions in Python, between the ops that they call or in other code"),
-        (_SLOW_CONVOLUTION, "convolutions as products of the unfolded input, as where oneDNN is missing or disabled"),
-    ):
-        ns = sum(each.by_kind.get(kind, 0.0) for each in work)
-        if ns >= _LEAST_KIND * computes_ns:
-            words.append(f"{format_value(100 * ns / whole_ns, Unit.PERCENT)} is {remedy}")
-    return words
+    shares = (
+        f"{name}{each.place} {format_value(100 * each.ns / whole_ns, Unit.PERCENT)}"
+        for name, each in zip(_shown_names(named), named, strict=True)
+    )
+    of_kind = {kind: sum(each.by_kind.get(kind, 0.0) for each in work) for kind in _KINDS}
+    large = {kind: 100 * ns / whole_ns for kind, ns in of_kind.items() if ns >= MUCH * computes_ns > 0}
+    return known(longest=", ".join(shares), **large)
 
 
-def op_words(ops: Mapping[str, float], whole_ns: float) -> str:
-    """Return `aten::mm 40.0 %, aten::relu 20.0 %`: the longest ops (ns by name), of a step that takes `whole_ns`."""
-    longest = sorted(ops.items(), key=lambda each: -each[1])[:_NAMED]
-    least_ns = _LEAST_NAMED * sum(ops.values())
-    return ", ".join(_words([LongWork(name, "", ns, {}) for name, ns in longest if ns >= least_ns], whole_ns))
-
-
-def _words(work: Sequence[LongWork], whole_ns: float) -> Iterator[str]:
-    """Yield `ampere_sgemm_128x64_tn of aten::mm 24.3 %`, of a step that takes `whole_ns`."""
-    for each, name in zip(work, shown_names(work), strict=True):
-        yield f"{name}{each.place} {format_value(100 * each.ns / whole_ns, Unit.PERCENT)}"
-
-
-def shown_names(work: Sequence[LongWork]) -> list[str]:
+def _shown_names(work: Sequence[LongWork]) -> list[str]:
     """Return the names as people see them beside each other."""
     return cut_apart(without_tunings([each.name for each in work]), _LONGEST_NAME)
-
-
-def _or_tf32(device: str) -> str:
-    """Return `, or TF32` where the device has it and it is faster, and that condition where this is not known."""
-    peaks = peaks_of(device)
-    if peaks is None:
-        return ", or TF32 where the device has it"
-    return ", or TF32" if peaks.rate("tf32") > peaks.rate("float32") else ""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceq.causes.savings import Saving
 from traceq.facts.events.graph_labels import ReplayTimes
@@ -20,9 +19,7 @@ from traceq.units import Unit, format_ends, format_range, format_value
 __all__ = [
     "MOST_RANKS",
     "a_step",
-    "and_followers",
     "category_term",
-    "in_brackets",
     "in_graphs",
     "in_phase",
     "in_traced_steps",
@@ -32,7 +29,6 @@ __all__ = [
     "plain_phase",
     "python_or_host",
     "python_place",
-    "range_of_steps",
     "replay_term",
     "saving_words",
     "scope",
@@ -48,8 +44,6 @@ _RANGE = 0.01
 """Part of a step from which the ends of a range are told apart."""
 _LONGER = 0.01
 """Part of a step by which it is longer until its work is done, from which a note says so."""
-_UNLIKE = 2.0
-"""Longest over shortest from which the mean over steps is none of any step, and the text says both."""
 _TERMS = {
     "host_bound": "host-bound",
     "exposed_comm": "exposed communication",
@@ -79,18 +73,6 @@ def in_traced_steps(job: Job, num: int = 0) -> str:
         return "in this trace"
     num = num or min(int(rank.steps.counted.sum()) for rank in job.ranks)
     return "in this one traced step" if num == 1 else f"in these {num:,} traced steps"
-
-
-def range_of_steps(ns: Sequence[float] | NDArray[np.float64]) -> str:
-    """Return `10.0 ms to 133 ms by step` where a mean is of very unlike steps, and none of them has it; else ""."""
-    least, most = (min(ns), max(ns)) if len(ns) else (0.0, 0.0)
-    ends = f"{format_value(least, Unit.NS)} to {format_value(most, Unit.NS)}"
-    return f"{ends} by step" if most > _UNLIKE * least else ""
-
-
-def in_brackets(*parts: str) -> str:
-    """Return ` (18.1 %; 10.0 ms to 133 ms by step)`, without the parts that are empty; "" if all are."""
-    return f" ({'; '.join(filter(None, parts))})" if any(parts) else ""
 
 
 def the_step(steps: Steps) -> str:
@@ -144,11 +126,6 @@ def category_term(category: str) -> str:
 def saving_words(saving: Saving, step_ns: float) -> str:
     """Return `2.60 ms to 64.8 ms`, or one time where a saving is known to 1 % of the step."""
     return format_range(saving.least_ns, saving.most_ns, Unit.NS, grain=_RANGE * step_ns)
-
-
-def and_followers(saving: Saving, own_ns: float) -> str:
-    """Return `, as later waits shrink, too` where taking a time away saves more than that time; "" else."""
-    return ", as later waits shrink, too" if saving.least_ns > own_ns + 1 else ""
 
 
 def in_phase(phase: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._core_use import CoreUseRow, core_findings, core_rows, core_view
+from traceq.analysis._core_use import CoreUseRow, core_claims, core_rows, core_view
 from traceq.analysis._wording import MOST_RANKS, more_rows
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
@@ -107,7 +107,7 @@ def merge(job: Job, parts: Sequence[None]) -> Report:
     if loader is None or timings is None or manifest is None:
         cores = core_rows(job)
         views = (core_view(job, cores),) if cores else ()
-        return Report("loader", _tables([], [], cores), views, findings=tuple(core_findings(job)))
+        return Report("loader", _tables([], [], cores), views, findings=tuple(core_claims(job)))
     rows = [_rank_row(loader, index) for index in range(len(loader.rates))]
     return Report("loader", _tables([_row(loader, timings)], rows), (_view(loader, rows, manifest),))
 

@@ -10,13 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._cold_start import cold_start
-from traceq.analysis._device_copies import exposed_copies, exposed_device_copies, rate_words
-from traceq.analysis._host_causes import HostCauses, host_causes
-from traceq.analysis._host_places import HostPlace, host_places, merged_places
-from traceq.analysis._longest_work import WorkTimes, longest_work, work_times
-from traceq.analysis._lost_time import FREE, LostTime
-from traceq.analysis._slack import least_waiting_rank, slack_by_rank
-from traceq.analysis._transfer_bound import most_transfer_ns
+from traceq.analysis._lost_time import RankLoss, StepTimes, first_collective_caveats, rank_loss, time_claims
 from traceq.analysis._wording import (
     MOST_RANKS,
     a_step,
@@ -25,10 +19,6 @@ from traceq.analysis._wording import (
 )
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.analysis.perturbation import much_longer_words
-from traceq.causes.removed_waits import saved_without_syncs
-from traceq.causes.replay import replay_of
-from traceq.causes.savings import Saving
-from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.exposed_waits import (
     EXPOSED_TRANSFER,
@@ -39,8 +29,6 @@ from traceq.facts.ranks.exposed_waits import (
     waiting_times,
 )
 from traceq.facts.ranks.job import Job
-from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
-from traceq.facts.timeline.data_loading import makes_own_batches
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
@@ -50,7 +38,6 @@ from traceq.intervals import Spans, span_index
 from traceq.model import Trace
 from traceq.report import Cell, Column, Finding, Report, Table, column
 from traceq.units import Unit, bar
-from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 30
 
@@ -59,8 +46,6 @@ _EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
 _IN_ORDER = tuple(
     each for name in _CATEGORIES for each in ((name, EXPOSED_WAIT, EXPOSED_TRANSFER) if name == _EXPOSED else (name,))
 )
-_HOST_BOUND, _COPIES = TimeCategory.HOST_BOUND.name.lower(), TimeCategory.EXPOSED_MEMCPY.name.lower()
-_SYNC, _ALLOC = TimeCategory.SYNC_WAIT.name.lower(), TimeCategory.ALLOC_WAIT.name.lower()
 
 _REST = "rest"
 """Name of the smallest categories together, where there is no room for each."""
@@ -96,36 +81,19 @@ class _Mean:
 
 
 @frozen
-class _Loss:
-    """What is lost on one rank: its phases in the main thread's order, and ns that replay saves without a resource.
-
-    `device_copies` is by op the ns per step of exposed copies that no overlap can hide, `copies` by kind (bytes, ns) of
-    all exposed ones; `most_transfer_ns` is what exposed collectives can transfer at most; `cold_start`: the finding on
-    what is once; `host_causes` is where the host is in host-bound time; `makes_own_batches`: its loader has no workers;
-    `work` divides what it computes, and `places` are those of a host without a device. Of a sample of its events
-    (`is_sample`) the trace does not tell when the device is idle, or what runs beside what.
-    """
-
-    in_order: tuple[str, ...]
-    saved: dict[str, Saving]
-    device_copies: dict[str, float]
-    copies: dict[str, tuple[int, int]]
-    most_transfer_ns: float
-    cold_start: Finding | None
-    host_causes: HostCauses
-    makes_own_batches: bool
-    work: WorkTimes
-    places: tuple[HostPlace, ...]
-    is_sample: bool
-
-
-@frozen
 class _Rank:
-    """One rank's rows, its exposed communication and its loss."""
+    """One rank's rows, its exposed communication, what is known of its losses, and the claim on what is once.
+
+    `in_order`: its phases in the main thread's order. Of a sample of its events (`is_sample`) the trace does not tell
+    when the device is idle, or what runs beside what.
+    """
 
     rows: tuple[PartitionRow, ...]
     exposed: ExposedPieces
-    loss: _Loss
+    loss: RankLoss
+    in_order: tuple[str, ...]
+    cold_start: Finding | None
+    is_sample: bool
 
 
 @frozen(eq=False)
@@ -151,33 +119,14 @@ class _Matrix:
 
 def summarize(trace: Trace) -> _Rank:
     """Return the exact partition of every window by phase and category."""
-    loss = _Loss(
+    return _Rank(
+        rows=tuple(_rows(trace)),
+        exposed=exposed_pieces(trace),
+        loss=rank_loss(trace),
         in_order=phases(trace).in_order,
-        saved=_saved(trace),
-        device_copies=exposed_device_copies(trace),
-        copies=exposed_copies(trace),
-        most_transfer_ns=most_transfer_ns(trace),
         cold_start=cold_start(trace),
-        host_causes=host_causes(trace),
-        makes_own_batches=makes_own_batches(trace),
-        work=work_times(trace),
-        places=host_places(trace),
         is_sample=missing_ops_share(trace) > 0,
     )
-    return _Rank(tuple(_rows(trace)), exposed_pieces(trace), loss)
-
-
-def _saved(trace: Trace) -> dict[str, Saving]:
-    """Return by how much replay shortens a step without what `FREE` names, as in the table `replay`.
-
-    What a host does of which no op is recorded is not known, and so is what would be saved without it.
-    """
-    if not len(device_work(trace)) or not is_replayed(trace):
-        return {}
-    replay = replay_of(trace)
-    saved = {_EXPOSED: replay.without_communication}
-    saved |= {} if lacks_host_ops(trace) else {_HOST_BOUND: replay.without_host_time}
-    return saved | {_SYNC: saved_without_syncs(trace), _ALLOC: saved_without_syncs(trace, SyncKind.ALLOC)}
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -185,65 +134,28 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     waiting, waiting_first = exposed_waiting_times(job), waiting_times(job, "first")
     rows: list[PartitionRow] = []
     first_waits: list[PartitionRow] = []
-    losses = []
-    for rank, part in zip(job.ranks, parts, strict=True):
+    losses, once, order, is_sample = list[RankLoss](), list[Finding | None](), dict[str, None](), False
+    for rank, part in zip(job.ranks, parts, strict=True):  # parts may be read anew on each iteration
         rows += _waits_apart(part, waiting.get(rank.rank))
         first_waits += _first_waits(rank.rank, part, waiting_first.get(rank.rank))
         losses.append(part.loss)
+        once.append(part.cold_start)
+        order |= dict.fromkeys(part.in_order)
+        is_sample |= part.is_sample
     means = _means(job, rows)
     table = Table.of("partition", "Partition", PartitionRow, tuple(rows))
-    order = list(dict.fromkeys(name for loss in losses for name in loss.in_order))
     if not rows or job.is_foreign:
         return Report("partition", (table,))
-    views = (_by_phase(job, means, order), *_by_rank(job, means))
-    report = Report("partition", (table,), views, first=(_by_phase(job, means, order, in_short=True),))
-    if any(loss.is_sample for loss in losses):
+    views = (_by_phase(job, means, list(order)), *_by_rank(job, means))
+    report = Report("partition", (table,), views, first=(_by_phase(job, means, list(order), in_short=True),))
+    if is_sample:
         return report
-    lost = _lost_time(job, rows, first_waits, means, losses)
-    rates = rate_words([loss.copies for loss in losses])
-    findings = (replace(each, evidence=rates) if each.code == _COPIES else each for each in lost.findings())
-    once = on_the_worst_rank(job, [loss.cold_start for loss in losses])
-    return replace(report, findings=(*once, *findings), caveats=lost.caveats())
-
-
-def _lost_time(
-    job: Job,
-    rows: Sequence[PartitionRow],
-    first_waits: Sequence[PartitionRow],
-    means: Sequence[_Mean],
-    losses: Sequence[_Loss],
-) -> LostTime:
-    """Return the time by category, of which findings tell what is lost."""
     by_step = _by_step(job, rows)
     of_first = _by_step(job, first_waits).get(EXPOSED_WAIT)
-    last, by_rank = least_waiting_rank(slack_by_rank(job)), zip(job.ranks, losses, strict=True)
-    chosen = [loss for rank, loss in by_rank if loss.saved and last in (None, rank.rank)]
-    last_ns: dict[str, float] = defaultdict(float)
-    for mean in means:
-        last_ns[mean.category] += mean.ns if mean.rank == last else 0.0
-    return LostTime(
-        job=job,
-        by_step=by_step,
-        first_waits=np.zeros(max(map(len, by_step.values()), default=0)) if of_first is None else of_first,
-        saved={category: [loss.saved[category] for loss in chosen if category in loss.saved] for category in FREE},
-        last=last,
-        last_ns=last_ns,
-        device_copies=_device_copies(losses),
-        most_transfer_ns=sum(loss.most_transfer_ns for loss in losses) / max(len(losses), 1),
-        host_causes=[loss.host_causes for loss in losses],
-        makes_own_batches=any(loss.makes_own_batches for loss in losses),
-        work=longest_work([loss.work for loss in losses]),
-        places=merged_places([loss.places for loss in losses], max(map(len, by_step.values()), default=0)),
-    )
-
-
-def _device_copies(losses: Sequence[_Loss]) -> dict[str, float]:
-    """Return by op the ns per step of exposed copies that no overlap can hide, mean over ranks."""
-    sums: dict[str, float] = defaultdict(float)
-    for loss in losses:
-        for op, ns in loss.device_copies.items():
-            sums[op] += ns / len(losses)
-    return sums
+    num_steps = max(map(len, by_step.values()), default=0)
+    times = StepTimes(by_step, np.zeros(num_steps) if of_first is None else of_first)
+    claims = (*on_the_worst_rank(job, once), *time_claims(job, times, losses))
+    return replace(report, findings=claims, caveats=first_collective_caveats(job, times))
 
 
 def _waits_apart(part: _Rank, waiting: Spans | None) -> Iterator[PartitionRow]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from traceq.claims.claim import HIGH, LOW, MEDIUM, Basis, Claim
-from traceq.claims.limits import HIGH_SHARE, NOTHING
+from traceq.claims.limits import LARGE, NOTHING
 from traceq.claims.rules import rule_of
 
 __all__ = ["judged", "severity_of"]
@@ -33,4 +33,4 @@ def severity_of(claim: Claim, step_ns: float) -> str:
         return HIGH
     if rule.is_note or (claim.gain is not None and claim.gain[1] < NOTHING * step_ns):
         return LOW
-    return HIGH if 0 < HIGH_SHARE * step_ns <= claim.ns else MEDIUM
+    return HIGH if 0 < LARGE * step_ns <= claim.ns else MEDIUM

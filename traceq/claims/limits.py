@@ -7,12 +7,18 @@ __all__ = [
     "BACKWARD_RECOMPUTES",
     "FAR_MORE",
     "FEW",
-    "HIGH_SHARE",
     "LARGE",
+    "LEAST_BATCHES",
+    "LIMITING",
     "MODERATE",
+    "MOST",
+    "MUCH",
     "NOTABLE",
     "NOTHING",
+    "READY",
+    "SHORT_GAP",
     "UNLIKE",
+    "WORKER_CORES",
     "Limit",
 ]
 
@@ -35,14 +41,23 @@ class Limit(float):
 
 NOTABLE = Limit(0.01, "part of a step", "a gain below it is lost in the scatter of most jobs' steps")
 NOTHING = Limit(0.001, "part of a step", "what a change gains at most, or it gains nothing", "grain of the replay")
-HIGH_SHARE = Limit(0.1, "part of a step", "a claim about as much of a step is severe")
 UNLIKE = Limit(2.0, "longest over shortest step", "from there on the mean of steps is none of any step")
 
 # of what takes time in a step
 
-LARGE = Limit(0.1, "part of a step", "the remedy gains only a part of the time that the claim is about")
+LARGE = Limit(0.1, "part of a step", "the remedy gains only a part: launches and transfers take time anyway")
 MODERATE = Limit(0.05, "part of a step", "less hardly pays for a change of the program")
-FEW = Limit(0.02, "part of a step", "to remove all syncs is more work than to remove one")
+FEW = Limit(0.02, "part of a step", "single calls cause it, and can go")
 FAR_MORE = Limit(1.5, "saved together over saved by one", "below it the one sync is the better advice")
 BACKWARD_IS_LONG = Limit(3.0, "backward over forward", "2 is usual: gradients of inputs and of weights")
 BACKWARD_RECOMPUTES = Limit(2.6, "computing of backward over forward", "2 is usual, and 3 with all of forward again")
+
+# of the host, the data loader, and time that is lost
+
+MOST = Limit(0.5, "part of a time", "it is more than all else together")
+MUCH = Limit(0.25, "part of a whole", "a remedy for less changes little")
+LIMITING = Limit(0.85, "part of most steps", "nothing else gains much")
+SHORT_GAP = Limit(1_000_000, "ns", "in a longer gap the host does more than launching")
+LEAST_BATCHES = Limit(4, "batches", "the three times between them tell what recurs")
+READY = Limit(0.9, "part of the batches", "with so many ready the loop waits for their transfer, not for workers")
+WORKER_CORES = Limit(0.1, "cores", "workers that are busy for less take no core from the step")

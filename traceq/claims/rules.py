@@ -9,9 +9,16 @@ from traceq.claims.limits import (
     FAR_MORE,
     FEW,
     LARGE,
+    LEAST_BATCHES,
+    LIMITING,
     MODERATE,
+    MOST,
+    MUCH,
     NOTABLE,
     NOTHING,
+    READY,
+    SHORT_GAP,
+    WORKER_CORES,
     Limit,
 )
 from traceq.frozen import frozen
@@ -64,11 +71,13 @@ _ALL = (
     Rule(
         "busy_machine",
         "processes outside the job keep cores busy, and a thread of the step waits for one",
+        (MODERATE, MUCH),
         is_note=True,
     ),
     Rule(
         "contended_cores",
         "the job's own threads and workers want more cores than there are, and a thread of the step waits for one",
+        (MODERATE, MUCH, WORKER_CORES),
     ),
     Rule(
         "compiling",
@@ -83,14 +92,20 @@ _ALL = (
         explains=("cold_start",),
     ),
     # the host
-    Rule("host_bound", "the device waits while the host prepares the next launch"),
+    Rule("host_bound", "the device waits while the host prepares the next launch", (LARGE,)),
     Rule(
         "launch_bound",
         "the device idles in gaps of up to 1 ms that no sync caused, and many kernels are tiny",
+        (LARGE, MUCH, SHORT_GAP),
         explains=("host_bound",),
         whatif="--no-launch-latency",
     ),
-    Rule("host_round_trips", "the device idles while ops copy to the host and back", explains=("host_bound",)),
+    Rule(
+        "host_round_trips",
+        "the device idles while ops copy to the host and back",
+        (LARGE, MOST, SHORT_GAP),
+        explains=("host_bound",),
+    ),
     Rule(
         "costly_sync",
         "by replay a step is shorter without the syncs of one place, which most steps have",
@@ -106,7 +121,7 @@ _ALL = (
         explains=("sync_wait", "alloc_wait"),
         whatif="--without syncs",
     ),
-    Rule("sync_wait", "the device idles after syncs"),
+    Rule("sync_wait", "the device idles after syncs", (FEW,)),
     Rule(
         "outside_phases",
         "much of an unprofiled step is in none of its phases, and traced steps show the lines",
@@ -117,29 +132,37 @@ _ALL = (
         "the backward pass takes longer than the forward pass explains",
         (MODERATE, BACKWARD_IS_LONG, BACKWARD_RECOMPUTES),
     ),
-    Rule("host_op", "the op in which the host is longest, where the device is not recorded", is_note=True),
+    Rule("host_op", "the op in which the host is longest, where the device is not recorded", (MOST,), is_note=True),
     # the data loader
     Rule(
         "starved",
         "nothing runs while the main thread is in the data loader, and by replay a step without that is shorter",
+        (MODERATE, LEAST_BATCHES),
         explains=("host_bound", "dataload_wait"),
         whatif="--without loader",
     ),
     Rule(
         "batch_transfer",
         "an unprofiled step waits in the data loader for batches that its workers had ready before",
+        (MODERATE, READY),
         explains=("host_bound", "dataload_wait"),
     ),
     Rule(
         "worker_restarts",
         "the loop starts the workers of a loader anew, and nothing runs until the first batch",
+        (MODERATE,),
         explains=("starved", "dataload_wait", "host_bound"),
     ),
-    Rule("dataload_wait", "the main thread waits for the data loader, without a device beside it"),
+    Rule("dataload_wait", "the main thread waits for the data loader, without a device beside it", (MODERATE,)),
     # what computes
-    Rule("device_bound", "the device computes nearly all the time", is_note=True),
-    Rule("cpu_bound", "without a device, ops compute nearly all the time, or one place has most of it", is_note=True),
-    Rule("python_bound", "without a device, the main thread is in no op for much of the time", is_note=True),
+    Rule("device_bound", "the device computes nearly all the time", (LIMITING,), is_note=True),
+    Rule(
+        "cpu_bound",
+        "without a device, ops compute nearly all the time, or one place has most of it",
+        (LIMITING, MOST),
+        is_note=True,
+    ),
+    Rule("python_bound", "without a device, the main thread is in no op for much of the time", (MUCH,), is_note=True),
     Rule(
         "below_roof",
         "by replay a step is shorter if one op ran at what well-tuned kernels reach of its roof",
@@ -157,9 +180,13 @@ _ALL = (
         (LARGE,),
     ),
     # communication
-    Rule("exposed_comm", "collectives run while nothing computes"),
-    Rule("exposed_wait", "ranks wait for the last one to arrive while nothing computes; traces of all ranks tell that"),
-    Rule("exposed_transfer", "ranks exchange data while nothing computes"),
+    Rule("exposed_comm", "collectives run while nothing computes", (LARGE,)),
+    Rule(
+        "exposed_wait",
+        "ranks wait for the last one to arrive while nothing computes; traces of all ranks tell that",
+        (MODERATE,),
+    ),
+    Rule("exposed_transfer", "ranks exchange data while nothing computes", (MODERATE,)),
     Rule(
         "straggler",
         "the others wait for a rank that is late, beyond chance, in unprofiled steps or else in most traced ones",
@@ -176,14 +203,14 @@ _ALL = (
         "from the begin of DDP's forward pass, which sends buffers, to its first op nothing computes",
     ),
     # copies and memory
-    Rule("exposed_memcpy", "copies run while nothing computes"),
+    Rule("exposed_memcpy", "copies run while nothing computes", (MODERATE,)),
     Rule(
         "pageable_copies",
         "by replay a step is shorter if the host did not wait for copies from pageable memory",
         (NOTABLE,),
         explains_syncs=("htod",),
     ),
-    Rule("alloc_wait", "the device idles while the allocator asks the driver for memory"),
+    Rule("alloc_wait", "the device idles while the allocator asks the driver for memory", (FEW,)),
     Rule(
         "allocator_retries",
         "the allocator returns memory to the driver within steps, and asks for it again",

@@ -21,6 +21,19 @@ class Sentence:
     evidence: tuple[str, ...] = ()
 
 
+_LOST = ("{time_ns} {per_step}, {share_pct} of it",)
+_UNRECORDED = "it may be less, as work that the trace does not show runs for {unrecorded_ns} {per_step}"
+_REPLAYED = "the gain is that of {replayed}, which waits least for others"
+_WAITS_FOR_CORE = "a thread of {a_step} waits {wait_ns} for a core, {share_pct} of it"
+_WORKERS_AT = "{workers_pct} of {num_samples:sample} of workers are in {function}"
+_LONGEST = (
+    "longest: {longest}",
+    "{float32_pct} is float32 products without Tensor Cores: try autocast, or TF32 where the device has it",
+    "{elementwise_pct} is elementwise kernels, which torch.compile can fuse",
+    "{autograd_function_pct} is autograd functions in Python, between the ops that they call",
+    "{slow_convolution_pct} is convolutions of the unfolded input, as without oneDNN",
+)
+
 SENTENCES: dict[str, Sentence] = {
     "costly_sync": Sentence(
         (
@@ -191,10 +204,168 @@ SENTENCES: dict[str, Sentence] = {
         ),
         ("{holders}",),
     ),
+    # the host
+    "host_bound": Sentence(
+        (
+            "host-bound, most of it {place}: shorten what the host does there",
+            "host-bound: shorten what the host does between launches",
+        ),
+        (*_LOST, "the device computes for {compute_pct} of it", "{places}", _UNRECORDED, _REPLAYED),
+    ),
+    "launch_bound": Sentence(
+        (
+            "launch-bound, most of it for launches at {line}: {remedy}",
+            "launch-bound, most of it in {phase}: {remedy}",
+            "launch-bound: {remedy}",
+        ),
+        (
+            *_LOST,
+            "the device computes for {compute_pct} of it",
+            "{tiny_pct} of kernels are under 10 us, or shorter than their launch",
+            "a CUDA graph cannot capture {syncs_mean} syncs {per_step}",
+        ),
+    ),
+    "host_round_trips": Sentence(
+        ("host round trips, most in {op}: keep scalars and operands on the device",),
+        (*_LOST, "{copies_mean} copies between host and device and {kernels_mean} kernels {per_step}"),
+    ),
+    "host_op": Sentence(
+        (
+            "the host is {share_pct} of {a_step} in {op} at {line}: {remedy}",
+            "the host is {share_pct} of {a_step} in {op}: {remedy}",
+        ),
+        ("{time_ns} {per_step}",),
+    ),
+    "busy_machine": Sentence(
+        ("busy machine: other processes keep {other_cores_mean} of {num_cores} cores busy, so compare arms in turns",),
+        (_WAITS_FOR_CORE, "{remedy}"),
+    ),
+    "contended_cores": Sentence(
+        (
+            "cores contended by {num_workers:loader worker} ({line}): {remedy}",
+            "cores contended by {num_workers:loader worker}: {remedy}",
+            "cores contended by threads of {num_ranks:rank}: {remedy}",
+        ),
+        (
+            _WAITS_FOR_CORE,
+            "threads of all ranks would keep {training_cores_mean} of {num_cores} cores busy",
+            "workers are busy for {busy_pct}, and for {runnable_pct} with their waits for a core",
+            _WORKERS_AT,
+        ),
+    ),
+    # the data loader
+    "starved": Sentence(
+        (
+            "starved, as the main thread makes each batch (num_workers={num_workers}, {line}): {remedy}",
+            "starved, as the main thread makes each batch (num_workers={num_workers}): {remedy}",
+            "starved by the data loader ({line}): {remedy}",
+            "starved by the data loader: {remedy}",
+        ),
+        (
+            "{a_step} waits {wait_ns}, {share_pct} of it",
+            "{first_batches_ns} of it is for the first batch of an epoch, which workers begin only then",
+            "counted from the first to the last of {num_batches} batches",
+            "{line_pct} of the loader's time is at {line}",
+            _WORKERS_AT,
+        ),
+    ),
+    "batch_transfer": Sentence(
+        ("batch transfer from workers: fewer tensors per batch, or num_workers=0 if a sample is little work",),
+        (
+            "{a_step} takes {wait_ns} to receive its batch, {share_pct} of it",
+            "{ready_pct} of {num_batches} batches were ready: more workers shorten nothing",
+        ),
+    ),
+    "worker_restarts": Sentence(
+        ("the loader starts new workers for each epoch: persistent_workers=True keeps them",),
+        (*_LOST, "{num_restarts:restart} {in_steps}"),
+    ),
+    "dataload_wait": Sentence(
+        (
+            "the main thread makes each batch itself (num_workers={num_workers}): use workers",
+            "the main thread waits for the data loader: more workers, or less work per sample",
+        ),
+        _LOST,
+    ),
+    # what computes
+    "device_bound": Sentence(
+        (
+            "the device computes for {share_pct} of {a_step}: {remedy}",
+            "the device computes for {share_pct} of {a_step}",
+        ),
+        ("{time_ns} {per_step}", *_LONGEST),
+    ),
+    "cpu_bound": Sentence(
+        (
+            "ops on the CPU take {share_pct} of {a_step}, most of it in {op}",
+            "ops on the CPU take {share_pct} of {a_step}, most of it at {line}",
+            "ops on the CPU take {share_pct} of {a_step}, most of it in module {module}",
+            "ops on the CPU take {share_pct} of {a_step}",
+        ),
+        ("{time_ns} {per_step}", "{remedy}", *_LONGEST),
+    ),
+    "python_bound": Sentence(
+        (
+            "Python takes {share_pct} of {a_step}, most of it {place}",
+            "Python between ops takes {share_pct} of {a_step}",
+        ),
+        ("{time_ns} {per_step}", "{places}", *_LONGEST),
+    ),
+    # communication and copies
+    "exposed_comm": Sentence(
+        ("exposed communication: {remedy}",),
+        (
+            *_LOST,
+            "at most {most_transfer_ns} of it is transfer, if each takes as long as the shortest of its size",
+            _UNRECORDED,
+            _REPLAYED,
+        ),
+    ),
+    "exposed_wait": Sentence(
+        ("ranks wait {share_pct} of {a_step} for the last one to arrive: see which is late (--only ranks)",),
+        (
+            "{time_ns} {per_step}",
+            "{first_collective_ns} of it in a first collective, where profilers start apart",
+            _UNRECORDED,
+        ),
+    ),
+    "exposed_transfer": Sentence(
+        ("exposed transfers between ranks: overlap them with compute, or exchange less",), (*_LOST, _UNRECORDED)
+    ),
+    "exposed_memcpy": Sentence(
+        ("exposed copies: {remedy}",),
+        (*_LOST, "{device_copies_ns} of it are copies within the device", "most of these by {op}", "{rates}"),
+    ),
+    "sync_wait": Sentence(("the device idles after syncs: remove them",), (*_LOST, _REPLAYED)),
+    "alloc_wait": Sentence(
+        ("the device idles while the allocator asks the driver: reuse memory that is cached",), (*_LOST, _REPLAYED)
+    ),
 }
 """Sentences by code."""
 
 REMEDIES: dict[str, str] = {
+    "graphs_or_compile": "CUDA graphs, torch.compile or larger batches",
+    "more_graphs_or_compile": "more of the step in CUDA graphs, torch.compile or larger batches",
+    "graphs": "CUDA graphs or larger batches",
+    "more_graphs": "more of the step in CUDA graphs, or larger batches",
+    "compile": "torch.compile or larger batches",
+    "batches": "larger batches",
+    "host_op": "record the device, too",
+    "on_device": "it calls nothing of the device, so compute it there",
+    "fewer_threads": "also compare fewer torch threads: --toggle @threads=default,1",
+    "less_loading": "less work per sample, or num_workers=0",
+    "less_loading_or_threads": "less work per sample, num_workers=0, or fewer torch threads",
+    "more_cores": "more cores per rank",
+    "fewer_threads_or_more_cores": "fewer torch threads, or more cores per rank",
+    "starved": "less work per sample, or more workers",
+    "own_batches": "use workers, or less work per sample",
+    "first_batches": "longer epochs, or less work per sample",
+    "no_free_core": "less work per sample, as its workers find no free core",
+    "only_compute": "only less or faster work there saves much",
+    "exposed_comm": "overlap collectives with compute, or exchange less",
+    "all_ranks": "traces of all ranks tell waiting from transfer",
+    "exposed_memcpy": "overlap them with compute, or copy less",
+    "device_copies": "avoid contiguous(), clone() and layout changes",
     "costly_sync": "remove it",
     "costly_allocation": "allocate before the steps, or less",
     "free_sync": "leave it",
@@ -224,6 +395,7 @@ ONCE: dict[str, str] = {
 
 SHARED_EVIDENCE = (
     "{blocked_by_step_ns} by step",
+    "{time_by_step_ns} by step",
     "in {num_steps_with} of {num_counted} traced steps",
     "rank {rank} waits {slack_ns} longer for others anyway",
 )

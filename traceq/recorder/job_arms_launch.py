@@ -23,7 +23,7 @@ from traceq.recorder.isolated_arms import NextArms, record_isolated
 from traceq.recorder.job_launch import JobOptions, JobResult
 from traceq.recorder.jobs.arm_files import check_files_of_arms
 from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_request import LOSS, JobRequest
+from traceq.recorder.jobs.job_request import MODERATE, JobRequest
 from traceq.recorder.jobs.run_injected import run_injected
 from traceq.recorder.spec.batch_search import next_batch
 from traceq.recorder.spec.names import check_arm
@@ -155,7 +155,7 @@ def _prepare(options: JobOptions, option: str, arms: Sequence[Arm], replicates: 
     check_range("--replicates", replicates, 1, MAX_REPLICATES)
     out = create_run_folder(options.out, options.script, overwrite=options.overwrite).absolute()
     plan = _plan(options, out, arms, replicates)
-    plan.folder.write_manifest(plan.manifest("", "", facts=(LOSS,)))
+    plan.folder.write_manifest(plan.manifest("", "", facts=(MODERATE,)))
     return plan
 
 

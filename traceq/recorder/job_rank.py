@@ -25,7 +25,7 @@ from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_batches import JobLoader
 from traceq.recorder.jobs.job_device import device_note, world_on_devices
 from traceq.recorder.jobs.job_facts import found_text, job_facts
-from traceq.recorder.jobs.job_request import LOSS, JobArm, JobRequest, ToggleRequest, job_arms
+from traceq.recorder.jobs.job_request import MODERATE, JobArm, JobRequest, ToggleRequest, job_arms
 from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.jobs.worker_arms import worker_arms_text
@@ -132,10 +132,10 @@ class JobRank:
             return
         manifest, is_apart = self.rank.plan.folder.read_manifest(), self.rank.plan.process >= 0
         arms = tuple(
-            replace(arm, facts={**arm.facts, LOSS.key: texts[arm.name]}) if is_apart and arm.name in texts else arm
+            replace(arm, facts={**arm.facts, MODERATE.key: texts[arm.name]}) if is_apart and arm.name in texts else arm
             for arm in manifest.arms
         )
-        of_arms = {} if is_apart else {f"{LOSS.key}.{arm}": text for arm, text in texts.items()}
+        of_arms = {} if is_apart else {f"{MODERATE.key}.{arm}": text for arm, text in texts.items()}
         environment = {**manifest.environment, **of_arms}
         self.rank.plan.folder.write_manifest(replace(manifest, arms=arms, environment=environment))
 
@@ -263,7 +263,7 @@ def start_rank(
     if request.arm:
         _note_arm(plan, arms[0].arm, world)
         return JobRank(rank, toggles, arms, isolated_steps(rank), tracker, loader)
-    manifest = plan.manifest("", "", facts=(LOSS,))
+    manifest = plan.manifest("", "", facts=(MODERATE,))
     return JobRank(rank, toggles, arms, recorded_steps(rank, manifest), tracker, loader)
 
 

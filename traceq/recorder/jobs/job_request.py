@@ -13,10 +13,10 @@ from traceq.recorder.spec.names import check_arm
 from traceq.recorder.spec.parameters import split_assignment
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 
-__all__ = ["DEFAULT_GRACE_S", "LOSS", "JobArm", "JobRequest", "ToggleRequest", "job_arms", "parse_toggle"]
+__all__ = ["DEFAULT_GRACE_S", "MODERATE", "JobArm", "JobRequest", "ToggleRequest", "job_arms", "parse_toggle"]
 
 DEFAULT_GRACE_S = 30.0
-LOSS = Fact("loss", "loss, mean over recorded steps")
+MODERATE = Fact("loss", "loss, mean over recorded steps")
 """What is noted of the arms of every job, besides their time."""
 
 
