@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from builder import Event, annotation, build, kernel, launch, op, step
+from builder import Event, annotation, build, op, step
 
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import Basis
-from traceq.model import Arm, Manifest, Run, Timings, Trace
+from traceq.model import Run, Timings, Trace
 
 LOADING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 PHASES = ("dataload_wait", "forward", "optimizer")
@@ -67,15 +66,6 @@ def test_a_finding_rests_on_the_counted_steps() -> None:
     assert {finding.basis for finding in findings} == {Basis(3)}
 
 
-@pytest.mark.parametrize(("num", "waited", "code"), [(40, 4, "batch_transfer"), (40, 5, "starved"), (31, 0, "starved")])
-def test_batches_that_were_there_before_starve_no_step(num: int, waited: int, code: str) -> None:
-    facts = {"batches_received": num, "batches_waited_for": waited}
-    manifest = Manifest(1, "id", "", "", {}, (Arm("run", "", baseline=True),), PHASES, 1, 0, environment=facts)
-    run = dataclasses.replace(recorded(steps_waiting(440, 430, 450), (1.2, 9, 1)), manifest=manifest)
-    (finding,) = analyze(run, "dataload").findings
-    assert (finding.code, finding.ns) == (code, pytest.approx(1_210_000, rel=0.01))
-
-
 def test_unprofiled_steps_decide_whether_a_run_is_starved() -> None:
     """The traced steps of both runs wait for 44 %."""
     assert codes(recorded(steps_waiting(440, 430, 450), (0.4, 9, 1)), "dataload", "partition") == {"cpu_bound"}
@@ -119,19 +109,3 @@ def test_unprofiled_steps_decide_whether_the_optimizer_takes_long() -> None:
     assert finding.measures["unprofiled_pct"] == pytest.approx(20, rel=0.01)
     assert finding.measures["unprofiled_ns"] == pytest.approx(2_000_000, rel=0.01)
     assert finding.measures["num_unprofiled"] == 320
-
-
-def test_unprofiled_steps_decide_whether_backward_takes_long() -> None:
-    """The traced backward takes four times as long as forward; unprofiled times count if they are the device's."""
-    rows = [step(0, 100), annotation("forward", 0, 20), annotation("backward", 20, 80)]
-    rows += [launch(0, 1, 1), kernel("f", 0, 20, 1), launch(20, 1, 2), kernel("b", 20, 80, 2)]
-    trace, none = build(*rows), np.zeros(1, np.int64)
-
-    def codes_with(backward_ms: float, *, by_device: bool = True) -> set[str]:
-        phase_ns = np.tile(np.array([2e6, 1e6 * backward_ms]).astype(np.int64), (1, 64, 1))
-        times = (phase_ns.sum(axis=2), phase_ns, phase_ns, np.arange(64), none, none, none)
-        timings = Timings(("forward", "backward"), *times, 0, by_device=by_device, host_step_ns=times[0])
-        return codes(Run("run", (trace,), timings=timings), "phases")
-
-    assert codes_with(4) == set()
-    assert codes_with(8) == codes_with(4, by_device=False) == {"long_backward"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step, table
+from builder import Event, build, call, kernel, launch, memcpy, op, step, table
 
-from traceq.analysis.registry import analyze, sheet
+from traceq.analysis.registry import analyze
 from traceq.facts.events.starting_calls import kernel_loading_calls, library_loading_calls
 from traceq.model import Run, Trace
 from traceq.report import Finding
@@ -80,17 +80,6 @@ def test_a_kernel_that_is_loaded_within_the_first_use_is_part_of_it() -> None:
     (finding,) = cold_starts(build(step(0, 151_000), *rows))
     assert finding.ns == pytest.approx(150_000_000, rel=1e-4)
     assert "kernel_loading_ns" not in finding.measures
-
-
-def test_what_a_process_does_once_explains_a_long_backward() -> None:
-    rows = [annotation("forward", 0, 1_000), annotation("backward", 1_000, 9_300)]
-    for n in range(60):
-        dur = 9_000 if n == 30 else 3
-        begin = 10 + 20 * n + (9_000 if n > 30 else 0)
-        rows += [launch(begin, dur, n + 1), kernel("b" if n == 30 else "a", begin + dur + 5, 2, n + 1)]
-    codes = {finding.code for finding in sheet(Run("", (build(step(0, 10_300), *rows),))).findings}
-    assert "cold_start" in codes
-    assert "long_backward" not in codes
 
 
 def test_a_cold_start_names_the_steps_that_have_it() -> None:

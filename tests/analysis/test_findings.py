@@ -7,7 +7,6 @@ from io import StringIO
 
 import pytest
 from builder import (
-    AUTOGRAD,
     Event,
     annotation,
     build,
@@ -282,48 +281,6 @@ def test_a_long_wait_in_one_of_three_steps_is_not_told_to_stay() -> None:
 
     assert waiting(0, 1, 2) == [("free_sync", 0)]
     assert waiting(1) == []
-
-
-def passes(forward: int, backward: int, computes: int) -> list[Event]:
-    """A step whose backward runs a kernel of `computes` us in `backward` us."""
-    rows = [step(0, forward + backward), annotation("forward", 0, forward), annotation("backward", forward, backward)]
-    rows += [launch(0, 1, 1), kernel("f", 0, forward, 1), launch(forward, 1, 2, tid=AUTOGRAD)]
-    return [*rows, kernel("b", forward + backward - computes, computes, 2)]
-
-
-def test_a_backward_far_over_twice_forward_computes_again_or_waits_for_the_host() -> None:
-    (again,) = report("phases", *passes(20, 80, 80)).findings
-    (hooks,) = report("phases", *passes(20, 80, 40)).findings
-    assert (again.code, again.ns) == (hooks.code, hooks.ns) == ("long_backward", 40_000)
-    assert again.measures["backward_ratio"] == hooks.measures["backward_ratio"] == 4
-    assert (again.remedy, hooks.remedy) == ("", "long_backward_on_the_host")
-
-
-def test_a_backward_of_three_times_forward_or_without_a_forward_is_none() -> None:
-    assert findings("phases", *passes(30, 85, 85)) == []
-    assert findings("phases", *passes(20, 80, 80)[:1], *passes(20, 80, 80)[3:]) == []
-
-
-@pytest.mark.parametrize(("start", "codes"), [(8_003, ["long_backward"]), (9_000, [])])
-def test_passes_of_a_trace_that_lacks_work_are_not_compared(start: int, codes: list[str]) -> None:
-    """The last kernel is ready at 8,001; what keeps it until 9,000 is in no row, and may be a kernel of forward."""
-    rows = [step(0, 10_000), annotation("forward", 0, 2_000), annotation("backward", 2_000, 8_000)]
-    for n in range(10):
-        rows += [launch(200 * n, 1, n + 1), kernel("gemm", 200 * n + 5, 190, n + 1)]
-    rows += [launch(2_000, 1, 11), kernel("gemm", 2_002, 6_000, 11)]
-    rows += [launch(7_000, 1, 12), kernel("gemm", start, 900, 12)]
-    assert [finding.code for finding in report("phases", *rows).findings] == codes
-
-
-def test_without_a_device_hooks_cannot_be_told_from_backward() -> None:
-    rows = [step(0, 100), annotation("forward", 0, 10), op("aten::mm", 1, 8), annotation("backward", 10, 90)]
-    assert findings("phases", *rows, op("autograd::engine::evaluate_function: MmBackward0", 11, 80)) == []
-
-
-def test_a_collective_in_backward_is_no_matter_of_hooks() -> None:
-    rows = passes(20, 80, 30)
-    rows += [launch(21, 1, 3, tid=AUTOGRAD), kernel("ncclDevKernel_AllReduce", 22, 45, 3, stream=9)]
-    assert findings("phases", *rows) == []
 
 
 def test_a_step_in_which_kernels_are_loaded_is_to_be_discounted() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builder import Event, annotation, build, call, frame, kernel, launch, memory, op, step, table, write
-from oracle.savings import Savings
+from builder import Event, annotation, build, call, frame, kernel, launch, memory, op, step, table
 from paths import TRACES
 
-from traceq.analysis.registry import analyze, sheet
+from traceq.analysis.registry import analyze
 from traceq.facts.timeline.allocations import memory_use
 from traceq.model import Run, Trace
 from traceq.runs.read import read
@@ -101,40 +100,6 @@ def test_memory_that_goes_back_to_the_driver_within_a_step_is_a_finding() -> Non
     assert (result.code, result.ns) == ("allocator_retries", 10_000)
     assert [result.measures[name] for name in ("frees_mean", "num_steps_with", "num_counted")] == [0.5, 1, 2]
     assert (result.gain, result.severity) == ((0, 0), "low")  # of one step alone it is no promise
-
-
-def tensors(frees_at_once: int, num: int = 60) -> list[Event]:
-    """A step in which each of `num` ops allocates its result; every so many ops as many tensors are freed in a row."""
-    rows: list[Event] = []
-    for n in range(num):
-        start = 100 * n
-        rows += [call("hipMalloc", start + 1, 5), launch(start + 7, 2, n + 1), kernel("add", start + 10, 30, n + 1)]
-        if n % frees_at_once == frees_at_once - 1:
-            rows += [call("hipFree", start + 15 + 2 * free, 2) for free in range(frees_at_once - 1)]
-            rows.append(call("hipFree", start + 13 + 2 * frees_at_once, 67 - 2 * frees_at_once))
-    return rows
-
-
-@pytest.mark.parametrize("steps", [[], [step(0, 3_000, 0), step(3_000, 3_000, 1)]], ids=["whole trace", "two steps"])
-def test_tensors_that_the_driver_allocates_one_by_one_have_no_caching_allocator(
-    tmp_path: Path, steps: list[Event]
-) -> None:
-    path = write(tmp_path / "rank0.json", *steps, *tensors(1))
-    shown = sheet(read(path))
-    (uncached,) = (each for each in shown.findings if each.code == "uncached_allocations")
-    num = 30 if steps else 60
-    assert uncached.measures == {"allocations_mean": num, "frees_mean": num, "launches_mean": num}
-    assert uncached.ns == pytest.approx(Savings(path).saved_ns(uncached.code), abs=1)
-    assert uncached.ns > 1_000_000
-    others = {each.code for each in shown.top_findings}
-    assert not others & {"allocator_retries", "alloc_wait", "joint_syncs", "costly_sync"}
-
-
-@pytest.mark.parametrize(("frees_at_once", "num"), [(20, 60), (1, 49)])
-def test_blocks_that_are_freed_in_a_row_and_few_allocations_are_those_of_a_caching_allocator(
-    frees_at_once: int, num: int
-) -> None:
-    assert findings(build(step(0, 6_000), *tensors(frees_at_once, num))) == ["allocator_retries"]
 
 
 @pytest.mark.parametrize(("name", "start"), [("cudaMalloc", 150), ("cudaFree", 250)])

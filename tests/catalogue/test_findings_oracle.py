@@ -22,7 +22,7 @@ from oracle.pipelines import bubble_ns
 from oracle.reader import Event, integer, read
 from oracle.savings import CODES as BY_REPLAY
 from oracle.uneven import expert_excess_ns, late_ns
-from oracle.unprofiled import loading_ns, outside_phases_ns
+from oracle.unprofiled import outside_phases_ns
 from paths import FIXTURES, ROOT
 
 from traceq.facts.stalls.lost_once import lost_once_ns
@@ -39,7 +39,7 @@ MS = 1_000_000
 
 BY_EVENTS = {
     "host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait",
-    "starved", "launch_bound", "host_round_trips", "long_backward", "metric_gathers",
+    "starved", "launch_bound", "host_round_trips", "metric_gathers",
     "unfused_optimizer", "device_bound", "cpu_bound", "python_bound", "host_op",
     "worker_restarts", "buffer_broadcasts", "recompiles", "compiling",
 }  # fmt: skip
@@ -57,7 +57,7 @@ BY_OPS = {"below_roof", "unfused_attention"}
 BY_JOBS = {"expert_imbalance", "late_ranks", "pipeline_bubble"}
 """Codes whose time `oracle.uneven` and `oracle.pipelines` compute from the files of a job."""
 
-BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores", "batch_transfer"}
+BY_JOURNALS = {"outside_phases", "busy_machine", "contended_cores"}
 """Codes whose time `oracle.unprofiled` and `oracle.core_use` compute from the journals of a run."""
 
 BY_BYTES = {"memory_peak", "out_of_memory", "memory_delta", "fragmentation"}
@@ -204,25 +204,6 @@ def test_what_is_outside_of_phases_is_what_their_journals_leave(phase: str, tmp_
         journal.write_text(re.sub(rf'"{phase}":\d+,', "", journal.read_text()))
     finding = only(run / "off", "outside_phases")
     assert finding.ns == pytest.approx(outside_phases_ns(run, "off"), abs=1), finding.text
-
-
-@pytest.mark.slow
-def test_the_transfer_of_batches_is_the_time_in_the_loader_of_their_journals(tmp_path: Path) -> None:
-    """Each step waits 20 ms longer, though its batch was there."""
-    run = tmp_path / "run"
-    shutil.copytree(FIXTURES / "outlier_ab", run)
-    for journal in (run / "steps").iterdir():
-        lines = [json.loads(line) for line in journal.read_text().splitlines()]
-        for entry in (entry for entry in lines if entry["kind"] == "step"):
-            entry["wall_ns"] += 20 * MS
-            entry["phases"]["dataload_wait"] += 20 * MS
-        journal.write_text("".join(f"{json.dumps(entry)}\n" for entry in lines))
-    manifest = json.loads((run / "run.json").read_text())
-    manifest["environment"] |= {"batches_received": 64, "batches_waited_for": 2}
-    (run / "run.json").write_text(json.dumps(manifest))
-    finding = only(run / "off", "batch_transfer")
-    assert finding.ns == pytest.approx(loading_ns(run, "off"), abs=1), finding.text
-    assert "which had made it before in 96.9 % of 64 cases" in finding.text
 
 
 CORES = 4

@@ -25,13 +25,12 @@ from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_loader
 from traceq.causes.savings import Saving
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, Basis, Claim, Subject, known
-from traceq.claims.limits import LEAST_BATCHES, MODERATE, MOST, READY
+from traceq.claims.limits import LEAST_BATCHES, MODERATE, MOST
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
-from traceq.facts.ranks.loading_workers import ready_batches
 from traceq.facts.timeline.data_loading import (
     DATALOAD_WAIT,
     LOADER,
@@ -277,15 +276,11 @@ def _starved_traced(part: _Rank, gain: JobGain | None) -> Claim | None:
 
 
 def _unprofiled(job: Job, share: UnprofiledShare, parts: Sequence[_Rank]) -> Claim:
-    """Return the claim on waits in unprofiled steps: for workers, or for batches that they had ready before."""
+    """Return the claim on waits for the loader in unprofiled steps."""
     measures = known(wait_ns=share.ns, share_pct=share.pct)
     is_one_of_several = job.timings is not None and len(job.timings.step_ns) > 1
     subject = Subject(rank=share.rank if is_one_of_several else None)
     gain, basis = (0, share.ns), Basis(share.num_steps, is_unprofiled=True)
-    ready_pct, num_batches = ready_batches(job) or (0.0, 0)
-    if ready_pct >= 100 * READY:
-        measures |= known(ready_pct=ready_pct, num_batches=num_batches)
-        return Claim("batch_transfer", share.ns, subject, measures, gain, AT_MOST, basis=basis)
     place, of_place = place_of_workers(job)
     if lines := [part.line for part in parts if part.line is not None]:
         longest = max(lines, key=lambda line: line.share_pct)

@@ -18,7 +18,6 @@ from traceq.claims.limits import NOTHING
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.one_time_syncs import is_in_graph_capture, returns_memory
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
-from traceq.facts.stalls.uncached_allocations import uncached_allocations
 from traceq.facts.timeline.allocations import MemoryUse, memory_use
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.call_sites import origins
@@ -148,33 +147,18 @@ def _note(peak: PeakRow) -> str:
 
 
 def _driver_calls(trace: Trace) -> Claim | None:
-    """Return that the driver allocates every tensor, else that an allocator returns memory to it; None for neither.
+    """Return that an allocator returns memory to the driver within steps, and asks for it again.
 
     Its time is what the rank saves without any call of the allocator to the driver.
     """
-    if measures := _uncached(trace):
-        claim = Claim("uncached_allocations", measures=measures)
-    elif measures := _retries(trace):
-        claim = Claim("allocator_retries", measures=measures, remedy="expandable_segments")
-    else:
+    if not (measures := _retries(trace)):
         return None
+    claim = Claim("allocator_retries", measures=measures, remedy="expandable_segments")
     if not is_replayed(trace):
         return claim
     saving = saved_without_syncs(trace, SyncKind.ALLOC)
     gain = (saving.least_ns, saving.most_ns) if recurs(saving.steps_ns, steps(trace), 100 * NOTHING) else (0, 0)
     return replace(claim, ns=saving.least_ns, gain=gain, gain_by=BY_REPLAY)
-
-
-def _uncached(trace: Trace) -> dict[str, Measure]:
-    """Return how often the driver allocates and frees, as it does for every tensor; nothing where it does not."""
-    if (uncached := uncached_allocations(trace)) is None:
-        return {}
-    num_steps = int(steps(trace).counted.sum())
-    return known(
-        allocations_mean=uncached.num_allocated / num_steps,
-        frees_mean=uncached.num_freed / num_steps,
-        launches_mean=uncached.num_launches / num_steps,
-    )
 
 
 def _retries(trace: Trace) -> dict[str, Measure]:

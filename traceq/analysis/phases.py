@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_phase_ns
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import over_ranks
-from traceq.analysis._worst_rank import on_the_worst_rank
-from traceq.claims.claim import AT_MOST, Claim, Subject, known
-from traceq.claims.limits import BACKWARD_IS_LONG, BACKWARD_RECOMPUTES, MODERATE
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.recomputed_ops import recomputed_ops
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
-from traceq.intervals import measure, measure_common, span_index, spans
+from traceq.intervals import measure, measure_common, spans
 from traceq.model import Category, Trace
 from traceq.report import Column, Report, Table, column
 from traceq.units import Unit
@@ -37,7 +27,6 @@ _RULES = {
     "mixed": "Phases are the main thread's outermost annotations, and inferred where these launch nothing",
     "structure": "Phases are inferred from optimizer, data loader and autograd",
 }
-_FORWARD, _BACKWARD = re.compile(r"forward|\bfwd", re.IGNORECASE), re.compile(r"backward|\bbwd", re.IGNORECASE)
 
 
 @frozen
@@ -56,16 +45,15 @@ class PhaseRow:
 
 @frozen
 class _Rank:
-    """One rank's rows, its phases in the main thread's order, and its claim on a long backward."""
+    """One rank's rows, and its phases in the main thread's order."""
 
     rows: tuple[PhaseRow, ...]
     in_order: tuple[str, ...]
-    finding: Claim | None
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return host and device time of each phase over the trace; before_window and unattributed are always listed."""
-    return _Rank(tuple(_rows(trace)), phases(trace).in_order, _long_backward(trace))
+    return _Rank(tuple(_rows(trace)), phases(trace).in_order)
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -73,8 +61,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     rows = of_all(parts)
     order = tuple(dict.fromkeys(name for part in parts for name in part.in_order))
     views = (_view(job, rows, order),) if rows else ()
-    findings = () if _is_short_unprofiled(job) else on_the_worst_rank(job, (part.finding for part in parts))
-    return Report("phases", (Table.of("phases", "Phases", PhaseRow, rows),), views, findings)
+    return Report("phases", (Table.of("phases", "Phases", PhaseRow, rows),), views)
 
 
 def _rows(trace: Trace) -> list[PhaseRow]:
@@ -101,60 +88,6 @@ def _rows(trace: Trace) -> list[PhaseRow]:
             )
             rows.append(row)
     return rows
-
-
-def _long_backward(trace: Trace) -> Claim | None:
-    """Return a claim if backward takes far more than twice as long as forward, communication excluded.
-
-    Without a device there is none: there, time in hooks is indistinguishable from that in the autograd engine's ops;
-    nor where the trace lacks so much work that it does not tell how long either computes.
-    """
-    trace_steps, pieces = steps(trace), activity(trace)
-    counted = in_counted_steps(trace) & (pieces.category != TimeCategory.ONCE)
-    forward, backward = (np.isin(pieces.phase, _matching(trace, name)) for name in (_FORWARD, _BACKWARD))
-    working = counted & (pieces.category != TimeCategory.EXPOSED_COMM)
-    computing = counted & (pieces.category == TimeCategory.COMPUTE)
-    forward_ns, backward_ns = (int(pieces.ns[working & phase].sum()) for phase in (forward, backward))
-    forward_computes_ns, backward_computes_ns = (
-        int(pieces.ns[computing & phase].sum()) for phase in (forward, backward)
-    )
-    excess_ns, whole_ns = backward_ns - 2 * forward_ns, int(pieces.ns[counted].sum())
-    unrecorded_ns = int(pieces.ns[counted & (pieces.category == TimeCategory.UNRECORDED)].sum())
-    if not trace_steps.marked or not forward_computes_ns or unrecorded_ns > MOST_UNRECORDED * whole_ns:
-        return None
-    if backward_ns < BACKWARD_IS_LONG * forward_ns or excess_ns < MODERATE * whole_ns:
-        return None
-    excess_by_step = _by_step(trace, working & backward) - 2 * _by_step(trace, working & forward)
-    if not holds_in_steps(excess_by_step, _by_step(trace, counted), 100 * MODERATE):
-        return None
-    ratio = backward_computes_ns / forward_computes_ns
-    if ratio <= BACKWARD_RECOMPUTES:
-        remedy = "long_backward_on_the_host"
-    else:
-        remedy = "checkpointing" if recomputed_ops(trace).any() else ""
-    step_ns = round(excess_ns / int(trace_steps.counted.sum()))
-    measures = known(backward_ratio=backward_ns / forward_ns, computes_ratio=ratio, excess_ns=step_ns)
-    return Claim("long_backward", step_ns, Subject(), measures, (0, step_ns), AT_MOST, remedy)
-
-
-def _by_step(trace: Trace, selected: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """float64[K] ns: the selected pieces of each counted step."""
-    pieces, all_steps = activity(trace), steps(trace)
-    step = span_index(all_steps.window, pieces.parts[selected, 0])
-    sums = np.bincount(step, weights=pieces.ns[selected], minlength=len(all_steps))
-    return np.asarray(sums[all_steps.counted], np.float64)
-
-
-def _is_short_unprofiled(job: Job) -> bool:
-    """Return whether unprofiled steps, by the device's clock, show no long backward: even with its communication."""
-    forward_ns, backward_ns = unprofiled_phase_ns(job, _FORWARD), unprofiled_phase_ns(job, _BACKWARD)
-    if job.timings is None or not job.timings.by_device or forward_ns is None or backward_ns is None:
-        return False
-    return float(backward_ns.mean()) < BACKWARD_IS_LONG * float(forward_ns.mean())
-
-
-def _matching(trace: Trace, name: re.Pattern[str]) -> list[int]:
-    return [number for number, phase in enumerate(phases(trace).names) if name.search(phase)]
 
 
 def _view(job: Job, rows: Sequence[PhaseRow], order: Sequence[str]) -> Table:

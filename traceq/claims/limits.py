@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 __all__ = [
-    "BACKWARD_IS_LONG",
-    "BACKWARD_RECOMPUTES",
     "FAR_MORE",
     "FEW",
     "LARGE",
@@ -15,7 +13,6 @@ __all__ = [
     "MUCH",
     "NOTABLE",
     "NOTHING",
-    "READY",
     "SHORT_GAP",
     "UNLIKE",
     "WORKER_CORES",
@@ -49,8 +46,6 @@ LARGE = Limit(0.1, "part of a step", "the remedy gains only a part: launches and
 MODERATE = Limit(0.05, "part of a step", "less hardly pays for a change of the program")
 FEW = Limit(0.02, "part of a step", "single calls cause it, and can go")
 FAR_MORE = Limit(1.5, "saved together over saved by one", "below it the one sync is the better advice")
-BACKWARD_IS_LONG = Limit(3.0, "backward over forward", "2 is usual: gradients of inputs and of weights")
-BACKWARD_RECOMPUTES = Limit(2.6, "computing of backward over forward", "2 is usual, and 3 with all of forward again")
 
 # of the host, the data loader, and time that is lost
 
@@ -59,5 +54,4 @@ MUCH = Limit(0.25, "part of a whole", "a remedy for less changes little")
 LIMITING = Limit(0.85, "part of most steps", "nothing else gains much")
 SHORT_GAP = Limit(1_000_000, "ns", "in a longer gap the host does more than launching")
 LEAST_BATCHES = Limit(4, "batches", "the three times between them tell what recurs")
-READY = Limit(0.9, "part of the batches", "with so many ready the loop waits for their transfer, not for workers")
 WORKER_CORES = Limit(0.1, "cores", "workers that are busy for less take no core from the step")

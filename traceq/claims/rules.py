@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from traceq.claims.claim import Claim
 from traceq.claims.limits import (
-    BACKWARD_IS_LONG,
-    BACKWARD_RECOMPUTES,
     FAR_MORE,
     FEW,
     LARGE,
@@ -16,14 +14,13 @@ from traceq.claims.limits import (
     MUCH,
     NOTABLE,
     NOTHING,
-    READY,
     SHORT_GAP,
     WORKER_CORES,
     Limit,
 )
 from traceq.frozen import frozen
 
-__all__ = ["NO_RULE", "RULES", "Rule", "rule_of", "supersedes"]
+__all__ = ["RULES", "rule_of", "supersedes"]
 
 
 @frozen
@@ -127,11 +124,6 @@ _ALL = (
         "much of an unprofiled step is in none of its phases, and traced steps show the lines",
         (LARGE,),
     ),
-    Rule(
-        "long_backward",
-        "the backward pass takes longer than the forward pass explains",
-        (MODERATE, BACKWARD_IS_LONG, BACKWARD_RECOMPUTES),
-    ),
     Rule("host_op", "the op in which the host is longest, where the device is not recorded", (MOST,), is_note=True),
     # the data loader
     Rule(
@@ -140,12 +132,6 @@ _ALL = (
         (MODERATE, LEAST_BATCHES),
         explains=("host_bound", "dataload_wait"),
         whatif="--without loader",
-    ),
-    Rule(
-        "batch_transfer",
-        "an unprofiled step waits in the data loader for batches that its workers had ready before",
-        (MODERATE, READY),
-        explains=("host_bound", "dataload_wait"),
     ),
     Rule(
         "worker_restarts",
@@ -216,13 +202,6 @@ _ALL = (
         "the allocator returns memory to the driver within steps, and asks for it again",
         (NOTHING,),
         explains=("alloc_wait",),
-        explains_syncs=("alloc",),
-    ),
-    Rule(
-        "uncached_allocations",
-        "every allocation asks the driver",
-        (NOTHING,),
-        explains=("alloc_wait", "joint_syncs"),
         explains_syncs=("alloc",),
     ),
     Rule("fragmentation", "a request fails though that much is free in its pool, in smaller pieces", is_error=True),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from traceq.frozen import frozen
 
-__all__ = ["GAINS", "ONCE", "REMEDIES", "SENTENCES", "SHARED_EVIDENCE", "Sentence"]
+__all__ = ["GAINS", "ONCE", "REMEDIES", "SENTENCES", "SHARED_EVIDENCE"]
 
 
 @frozen
@@ -129,10 +129,6 @@ SENTENCES: dict[str, Sentence] = {
             "traced steps spend {traced_ns} outside",
         ),
     ),
-    "long_backward": Sentence(
-        ("backward takes {backward_ratio} as long as forward: {remedy}",),
-        ("it computes {computes_ratio} as long, where 2x is usual", "{excess_ns} {per_step} more than usual"),
-    ),
     # what computes
     "below_roof": Sentence(
         ("{op} in {phase} reaches {roof_pct} of its {roof} roof: {remedy}",),
@@ -173,13 +169,6 @@ SENTENCES: dict[str, Sentence] = {
     "allocator_retries": Sentence(
         ("the allocator returns memory to the driver: {remedy}, or use less memory",),
         ("{frees_mean} times {per_step}",),
-    ),
-    "uncached_allocations": Sentence(
-        ("the driver allocates every tensor: unset PYTORCH_NO_CUDA_MEMORY_CACHING",),
-        (
-            "{allocations_mean} allocations and {frees_mean} frees beside {launches_mean} launches {per_step}",
-            "on ROCm unset PYTORCH_NO_HIP_MEMORY_CACHING",
-        ),
     ),
     "out_of_memory": Sentence(
         ("out of memory at {line}: {asked_bytes} asked for", "out of memory: {asked_bytes} asked for"),
@@ -267,13 +256,6 @@ SENTENCES: dict[str, Sentence] = {
             "counted from the first to the last of {num_batches} batches",
             "{line_pct} of the loader's time is at {line}",
             _WORKERS_AT,
-        ),
-    ),
-    "batch_transfer": Sentence(
-        ("batch transfer from workers: fewer tensors per batch, or num_workers=0 if a sample is little work",),
-        (
-            "{a_step} takes {wait_ns} to receive its batch, {share_pct} of it",
-            "{ready_pct} of {num_batches} batches were ready: more workers shorten nothing",
         ),
     ),
     "worker_restarts": Sentence(
@@ -373,9 +355,7 @@ REMEDIES: dict[str, str] = {
     "recompiles": "find the guard that fails with TORCH_LOGS=recompiles",
     "dynamic_sizes": "try dynamic=True, mark_dynamic, or padding to a few sizes",
     "values_in_tensors": "keep values that change in tensors (TORCH_LOGS=recompiles)",
-    "long_backward": "look for recomputation and slow kernels in it",
     "checkpointing": "activation checkpointing recomputes part of forward",
-    "long_backward_on_the_host": "look for hooks and other host work in it",
     "below_roof": "a well-tuned kernel is faster",
     "tf32": "try torch.set_float32_matmul_precision('high')",
     "unfused_optimizer": "try {optimizer}(..., fused=True)",

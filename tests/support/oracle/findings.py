@@ -60,7 +60,6 @@ def finding_times(path: Path | str) -> dict[str, float]:
     short = short_gaps(every, syncs, counted)
     times["launch_bound"] = sum(end - start for start, end in short)
     times["host_round_trips"] = host_round_trips(trace, short)
-    times["long_backward"] = long_backward(parts)
     times["metric_gathers"] = carrying_metrics(trace, parts)
     times |= {f"unfused_optimizer {name}": ns for name, ns in optimizers(trace, parts).items()}
     return {name: ns / len(counted) for name, ns in times.items()}
@@ -164,14 +163,6 @@ def host_round_trips(trace: Trace, gaps: list[Span]) -> int:
         around += [ops[thread].innermost(instant) for thread, instant in begins if thread in ops]
     copying = union([(op.start, op.end) for op in around if op])
     return sum(measure(clip(copying, start, end)) for start, end in gaps)
-
-
-def long_backward(parts: list[Piece]) -> int:
-    """Backward minus twice forward, both without exposed communication."""
-    working = [piece for piece in parts if piece.category != "exposed_comm"]
-    backward = total(piece for piece in working if re.search(r"backward|\bbwd", piece.phase, re.IGNORECASE))
-    forward = total(piece for piece in working if re.search(r"forward|\bfwd", piece.phase, re.IGNORECASE))
-    return backward - 2 * forward
 
 
 def optimizers(trace: Trace, parts: list[Piece]) -> dict[str, int]:

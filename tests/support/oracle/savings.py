@@ -11,7 +11,7 @@ from .syncs import Sync
 
 __all__ = ["CODES", "Savings"]
 
-OF_ALLOCATIONS = {"allocator_retries", "uncached_allocations"}
+OF_ALLOCATIONS = {"allocator_retries"}
 CODES = {"costly_sync", "free_sync", "joint_syncs", "pageable_copies", *OF_ALLOCATIONS}
 
 

@@ -9,21 +9,10 @@ from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
 from traceq.units import Unit, format_value
 
-__all__ = ["WorkerPlace", "ready_batches", "worker_line", "worker_place"]
+__all__ = ["worker_line", "worker_place"]
 
-_MIN_BATCHES = 32
-"""Batches from which it is told how many of them workers had made in time."""
 _MIN_SAMPLES = 20
 """Samples of workers below which they name no line."""
-
-
-def ready_batches(job: Job) -> tuple[float, int] | None:
-    """Return (percentage that workers had made before the loop asked, number) of batches; None of few or no batches."""
-    facts = job.manifest.facts_for(job.arm) if job.manifest else {}
-    received, waited = facts.get("batches_received"), facts.get("batches_waited_for")
-    if not isinstance(received, int) or not isinstance(waited, int) or not _MIN_BATCHES <= received >= waited >= 0:
-        return None
-    return 100 * (received - waited) / received, received
 
 
 @frozen

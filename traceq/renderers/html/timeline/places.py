@@ -30,7 +30,6 @@ _CATEGORIES = {
     "exposed_wait": TimeCategory.EXPOSED_COMM,
     "exposed_transfer": TimeCategory.EXPOSED_COMM,
     "allocator_retries": TimeCategory.ALLOC_WAIT,
-    "uncached_allocations": TimeCategory.ALLOC_WAIT,
     "launch_bound": TimeCategory.HOST_BOUND,
     "host_round_trips": TimeCategory.HOST_BOUND,
     "recompiles": TimeCategory.COMPILING,
