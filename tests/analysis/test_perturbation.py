@@ -92,9 +92,3 @@ def test_titles_say_where_traced_steps_are_much_longer(us: int, words: str) -> N
     assert much_longer_words(job_of(run_of((us, us)))) == words
     titles = [view.title for view in analyze(run_of((us, us)), "partition").views]
     assert any(words and f"(traced steps{words})" in title for title in titles) == bool(words)
-
-
-@pytest.mark.parametrize(("us", "words"), [(149, ""), (300, ", 3.00x unprofiled ones")])
-def test_findings_say_where_traced_steps_are_much_longer(us: int, words: str) -> None:
-    (finding,) = [each for each in analyze(run_of((us, us)), "partition").findings if each.code == "cpu_bound"]
-    assert f" in these 2 traced steps{words}: only" in finding.text
