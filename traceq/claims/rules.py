@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceq.claims.claim import Claim
-from traceq.claims.limits import Limit
+from traceq.claims.limits import EXPLAINED, LOST, NOTABLE, REASON, RETRAINED, UNEVEN_STAGES, Limit
 from traceq.frozen import frozen
 
 __all__ = ["NO_RULE", "RULES", "Rule", "rule_of", "supersedes"]
@@ -35,7 +35,7 @@ _ALL = (
     Rule("missing_ops", "the profiler lost ops of the host", is_error=True),
     Rule("foreign_trace", "no event is of PyTorch's profiler", is_error=True),
     Rule("empty_recording", "no op, no annotation and no work of a device is recorded", is_error=True),
-    Rule("desync", "ranks issue different collectives, or with different arguments", is_error=True),
+    Rule("desync", "ranks issue different collectives, or with different arguments", limits=(LOST,), is_error=True),
     Rule("never_arrived", "a collective never completed, by the flight recorders", is_error=True),
     Rule("ranks_alone", "ranks train and exchange nothing", is_error=True),
     Rule("out_of_memory", "the allocator found no memory", is_error=True),
@@ -106,15 +106,16 @@ _ALL = (
     Rule(
         "straggler",
         "the others wait for a rank that is late in most steps",
+        limits=(REASON,),
         explains=("exposed_wait",),
         whatif="--without-straggler",
     ),
-    Rule("late_ranks", "ranks of one kind are later than the others", explains=("exposed_wait",)),
-    Rule("pipeline_bubble", "stages of a pipeline are idle", explains=_OVERLAP),
-    Rule("expert_imbalance", "a rank computes longer for experts, and the others wait"),
-    Rule("strategy", "the collectives are not those of the parallelism that the trace shows"),
-    Rule("metric_gathers", "every step exchanges metrics"),
-    Rule("buffer_broadcasts", "DistributedDataParallel sends buffers in every forward pass"),
+    Rule("late_ranks", "ranks of one kind are later than the others", limits=(EXPLAINED,), explains=("exposed_wait",)),
+    Rule("pipeline_bubble", "stages of a pipeline are idle", limits=(RETRAINED, UNEVEN_STAGES), explains=_OVERLAP),
+    Rule("expert_imbalance", "a rank computes longer for experts, and the others wait", limits=(NOTABLE, EXPLAINED)),
+    Rule("strategy", "the collectives are not those of the parallelism that the trace shows", limits=(LOST,)),
+    Rule("metric_gathers", "every step exchanges metrics", limits=(NOTABLE,)),
+    Rule("buffer_broadcasts", "DistributedDataParallel sends buffers in every forward pass", limits=(RETRAINED,)),
     # copies and memory
     Rule("exposed_memcpy", "copies run while nothing computes"),
     Rule("pageable_copies", "copies from pageable memory block the host", explains_syncs=("htod",)),

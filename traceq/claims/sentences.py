@@ -39,6 +39,28 @@ SENTENCES: dict[str, Sentence] = {
         ("{kind} sync at {line}: {remedy}", "{kind} sync in {op}: {remedy}"),
         ("the host is blocked {blocked_ns} {per_step} ({op}, {phase}), and would wait elsewhere",),
     ),
+    # communication and ranks
+    "straggler": Sentence(
+        (
+            "rank {rank} is late: its device is held {unrecorded_ns} longer by work that the trace does not show",
+            "rank {rank} is late: its {category} time in {phase} is {excess_ns} longer, see {line}",
+            "rank {rank} is late: its {category} time in {phase} is {excess_ns} longer",
+            "rank {rank} is late: its host takes {excess_ns} longer in {what} at {line}",
+            "rank {rank} is late: its host takes {excess_ns} longer in {what}",
+            "rank {rank} works {late_ns} longer than the others",
+            "the others wait {wait_ns} for rank {rank}",
+        ),
+        (
+            "the others wait {wait_ns} {per_step} for it, {exposed_ns} of it exposed",
+            "most at {collective} in {waited_phase}",
+            "{what} takes {what_excess_ns} longer",
+            "the next op is {before}",
+            "it works {late_ns} longer {in_steps}",
+            "also late: {more_ranks}",
+            "the {pace} set the pace",
+            "without these waits the step is {replayed_ns} shorter, no more than its noise",
+        ),
+    ),
 }
 """Sentences by code."""
 
@@ -46,6 +68,14 @@ REMEDIES: dict[str, str] = {
     "costly_sync": "remove it",
     "costly_allocation": "allocate before the steps, or less",
     "free_sync": "leave it",
+    "even_stages": "move layers from rank {rank} to others",
+    "gpipe": "use more microbatches, or an interleaved schedule",
+    "1f1b": "use more microbatches, interleaved stages, or a zero-bubble schedule",
+    "looped_bfs": "use more microbatches, or interleaved 1F1B",
+    "interleaved_1f1b": "use more microbatches, or a zero-bubble schedule",
+    "microbatches": "use more microbatches",
+    "balance_experts": "balance the tokens of experts, or place experts otherwise",
+    "slow_experts": "compare its kernels and its device, as tokens do not explain it",
 }
 """What to do, by the remedy of a claim, or by its code."""
 
