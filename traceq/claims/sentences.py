@@ -61,6 +61,36 @@ SENTENCES: dict[str, Sentence] = {
             "without these waits the step is {replayed_ns} shorter, no more than its noise",
         ),
     ),
+    "late_ranks": Sentence(
+        (
+            "late by {phase_ns} in {phase}: {ranks} on {host}",
+            "late by {phase_ns} in {phase}: {ranks} on {num_hosts:host}",
+            "late by {phase_ns} in {phase}: {ranks}",
+        ),
+        (
+            "{num_late:rank} late by {late_ns} in all, there mostly in {category} time",
+            "also late: {more_ranks}",
+            "{num_alike} ranks are alike",
+        ),
+    ),
+    "pipeline_bubble": Sentence(
+        ("the pipeline is idle {share_pct} of {a_step}: {remedy}",),
+        (
+            "{num_ranks:rank}, schedule {schedule}",
+            "microbatches: {num_microbatches}",
+            "{warmup_ns} in warm-up, {steady_ns} in the steady state, {cooldown_ns} in cool-down",
+            "equal stages would leave {even_pct} of the schedule idle",
+            "rank {rank} computes {passes_ratio} the mean",
+        ),
+    ),
+    "expert_imbalance": Sentence(
+        ("rank {rank} has {compute_ratio} the mean expert compute: {remedy}",),
+        (
+            "{excess_ns} {per_step} more than the mean",
+            "it has {tokens_ratio} the mean number of tokens",
+            "the others wait {wait_ns} in collectives, it waits {own_wait_ns}",
+        ),
+    ),
 }
 """Sentences by code."""
 
