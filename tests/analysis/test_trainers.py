@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("torch", reason="recording needs torch")
 
-from oracle.findings import finding_times
 from paths import TESTS
 
 from traceq.analysis.registry import sheet
@@ -66,12 +65,7 @@ def test_the_trainers_count_of_tokens_is_no_metric(tmp_path: Path) -> None:
     rows = result.report("collectives").table("collectives").to_dicts()
     gathers = [row for row in rows if (row["name"], row["dtype"]) == ("all_gather", "int64")]
     assert {row["role"] for row in gathers} == {"token_count"}
-    codes = {finding.code: finding.text for finding in result.findings}
-    assert not {"metric_gathers", "strategy"} & set(codes)
-    assert "average_tokens_across_devices=False" in codes["token_counts"]
-    (finding,) = (finding for finding in result.findings if finding.code == "token_counts")
-    by_events = [finding_times(path)["token_counts"] for path in sorted(tmp_path.glob("*.json*"))]
-    assert any(finding.ns == pytest.approx(ns, abs=1) for ns in by_events), (finding.ns, by_events)
+    assert not {"metric_gathers", "strategy"} & {finding.code for finding in result.findings}
     checked = result.report("strategy").table("strategy_checks").to_dicts()
     assert {row["role"]: row["verdict"] for row in checked if row["rank"] == 0} == {
         "gradient_reduction": "exact",

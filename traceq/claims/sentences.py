@@ -91,6 +91,17 @@ SENTENCES: dict[str, Sentence] = {
             "the others wait {wait_ns} in collectives, it waits {own_wait_ns}",
         ),
     ),
+    "metric_gathers": Sentence(
+        ("every step exchanges metrics: gather them every n-th step",),
+        ("{calls_mean:collective} and {exposed_ns} of exposed communication {per_step}",),
+    ),
+    "buffer_broadcasts": Sentence(
+        ("DDP sends buffers before each forward pass: try broadcast_buffers=False",),
+        (
+            "nothing computes meanwhile for {idle_ns} {per_step} ({share_pct})",
+            "each rank then keeps buffers of its own, such as statistics of batch norm",
+        ),
+    ),
 }
 """Sentences by code."""
 
