@@ -21,6 +21,8 @@ class Sentence:
     evidence: tuple[str, ...] = ()
 
 
+_LOST = "or the trace lost events: {lost_pct} of it waits for work that it does not show"
+
 SENTENCES: dict[str, Sentence] = {
     "costly_sync": Sentence(
         ("{kind} sync at {line}: {remedy}", "{kind} sync in {op}: {remedy}"),
@@ -91,6 +93,19 @@ SENTENCES: dict[str, Sentence] = {
             "the others wait {wait_ns} in collectives, it waits {own_wait_ns}",
         ),
     ),
+    "strategy": Sentence(
+        ("{ranks}: calls for {role} are not those of {strategy}",),
+        (
+            "{num_elements} elements issued {in_steps}, {num_expected_elements} predicted",
+            "{num_calls:call} issued {in_steps}, {num_expected_calls} predicted",
+            "{reason}",
+            _LOST,
+        ),
+    ),
+    "ranks_alone": Sentence(
+        ("{num_ranks:rank} exchange nothing: wrap the model (DistributedDataParallel, FSDP, accelerator.prepare)",),
+        ("no call of torch.distributed {in_steps}",),
+    ),
     "metric_gathers": Sentence(
         ("every step exchanges metrics: gather them every n-th step",),
         ("{calls_mean:collective} and {exposed_ns} of exposed communication {per_step}",),
@@ -100,6 +115,35 @@ SENTENCES: dict[str, Sentence] = {
         (
             "nothing computes meanwhile for {idle_ns} {per_step} ({share_pct})",
             "each rank then keeps buffers of its own, such as statistics of batch norm",
+        ),
+    ),
+    "desync": Sentence(
+        (
+            "desync at collective {sequence} of step {step}: ranks differ",
+            "desync at collective {sequence}: ranks differ",
+        ),
+        (
+            "in group {group}",
+            "{issued}",
+            "{missing_ranks} skipped one",
+            "{extra_ranks} issued one more",
+            "{swapped_ranks} issued two in the other order",
+            _LOST,
+        ),
+    ),
+    "never_arrived": Sentence(
+        (
+            "{collective} {sequence} of group {group} never completed: {absent_ranks} never arrived",
+            "{collective} {sequence} of group {group} never completed",
+        ),
+        (
+            "last issued there: {last_collective} {last_sequence}",
+            "last seen at {last_line}",
+            "{undumped_ranks} left no dump",
+            "{queued_ranks} issued it and did not start it",
+            "{waiting_ranks} waited in it",
+            "{done_ranks} completed it",
+            "issued at {line}",
         ),
     ),
 }
