@@ -10,6 +10,7 @@ from oracle.findings import finding_times
 
 from traceq.analysis.registry import analyze
 from traceq.model import Run, Trace
+from traceq.report import Finding
 
 
 def forward(start: float, *, sends_us: float, corr: int, name: str = "DistributedDataParallel.forward") -> list[Event]:
@@ -32,16 +33,16 @@ def steps(num: int = 3, **how: float | str) -> list[Event]:
     return [event for number in range(num) for event in forward(1000 * number, corr=number + 1, **how)]  # type: ignore[arg-type]
 
 
-def findings(trace: Trace) -> list[str]:
-    reported = analyze(Run("trace", (trace,)), "collectives").findings
-    return [finding.text for finding in reported if finding.code == "buffer_broadcasts"]
+def findings(*traces: Trace) -> list[Finding]:
+    reported = analyze(Run("job", traces), "collectives").findings
+    return [finding for finding in reported if finding.code == "buffer_broadcasts"]
 
 
-def test_what_ddp_does_with_buffers_before_the_first_op_of_the_model_is_told() -> None:
+def test_what_ddp_does_with_buffers_before_the_first_op_of_the_model_counts() -> None:
     """From 10 us of each step on until the product at 320 us."""
-    (text,) = findings(build(*steps(sends_us=300), distributedInfo={"backend": "nccl", "rank": 0, "world_size": 2}))
-    assert text.startswith("DDP sends the model's buffers before each forward pass, 31")
-    assert " in which nothing computes; with broadcast_buffers=False each rank keeps its own, " in text
+    (claim,) = findings(build(*steps(sends_us=300), distributedInfo={"backend": "nccl", "rank": 0, "world_size": 2}))
+    assert claim.ns == claim.measures["idle_ns"] == pytest.approx(310_000, rel=0.02)
+    assert claim.gain == (0, claim.ns)
 
 
 def test_little_time_and_other_modules_are_not() -> None:
@@ -50,18 +51,14 @@ def test_little_time_and_other_modules_are_not() -> None:
     assert findings(build(*steps(sends_us=300, name="forward"), distributedInfo=world)) == []
 
 
-@pytest.mark.parametrize(
-    ("least_us", "starts"), [(300, ["DDP sends the model's buffers before each forward pass, 31"]), (30, [])]
-)
-def test_what_others_wait_for_a_late_rank_is_no_cost_of_the_broadcast(least_us: float, starts: list[str]) -> None:
+@pytest.mark.parametrize(("least_us", "ns"), [(300, [310_000]), (30, [])])
+def test_what_others_wait_for_a_late_rank_is_no_cost_of_the_broadcast(least_us: float, ns: list[int]) -> None:
     """Rank 0 waits in its broadcast for rank 1, which comes late: without the broadcast it would wait elsewhere."""
     worlds = ({"backend": "nccl", "rank": rank, "world_size": 2} for rank in range(2))
     sends = zip((450, least_us), worlds, strict=True)
-    traces = tuple(build(*steps(sends_us=us), distributedInfo=world) for us, world in sends)
-    reported = analyze(Run("job", traces), "collectives").findings
-    texts = [finding.text for finding in reported if finding.code == "buffer_broadcasts"]
-    assert [text[: len(start)] for text, start in zip(texts, starts, strict=True)] == starts
-    assert all("rank 1)" in text for text in texts)
+    claims = findings(*(build(*steps(sends_us=us), distributedInfo=world) for us, world in sends))
+    assert [claim.ns for claim in claims] == pytest.approx(ns, rel=0.02)
+    assert all(claim.subject.rank == 1 for claim in claims)
 
 
 def test_ranks_that_send_no_buffers_are_left_out() -> None:
@@ -69,17 +66,12 @@ def test_ranks_that_send_no_buffers_are_left_out() -> None:
     worlds = [{"backend": "nccl", "rank": rank, "world_size": 2} for rank in range(2)]
     sends = build(*steps(sends_us=300), distributedInfo=worlds[0])
     sends_none = build(*steps(sends_us=300, name="forward"), distributedInfo=worlds[1])
-    codes = [finding.code for finding in analyze(Run("job", (sends, sends_none)), "collectives").findings]
-    assert "buffer_broadcasts" in codes
+    assert len(findings(sends, sends_none)) == 1
 
 
 def test_the_time_is_that_of_a_second_implementation(tmp_path: Path) -> None:
     world = {"backend": "nccl", "rank": 0, "world_size": 2}
     rows = [*steps(sends_us=240), frame("train.py(3): main", 0, 3000)]
-    (finding,) = (
-        one
-        for one in analyze(Run("trace", (build(*rows, distributedInfo=world),)), "collectives").findings
-        if one.code == "buffer_broadcasts"
-    )
+    (finding,) = findings(build(*rows, distributedInfo=world))
     times = finding_times(write(tmp_path / "trace.json", *rows, distributedInfo=world))
     assert finding.ns == pytest.approx(times["buffer_broadcasts"], abs=1)

@@ -14,6 +14,7 @@ from fleet import MS, Fleet, play
 
 from traceq.analysis.clusters import merge
 from traceq.analysis.registry import analyze
+from traceq.claims.claim import Subject
 from traceq.facts.ranks.job import job_of
 from traceq.facts.ranks.phase_times import PhaseTimes
 from traceq.facts.timeline.time_partition import TimeCategory
@@ -63,13 +64,20 @@ def test_the_rank_that_computes_longer_is_a_cluster_of_its_own() -> None:
     assert (most["waits_ns"] - late["waits_ns"], late["own_ns"] - most["own_ns"]) == (140_000, 140_000)
 
 
-def test_the_finding_names_ranks_host_phase_and_time() -> None:
-    (finding,) = job(*[500] * 6, 640, 640, 640).findings
-    assert finding.text == (
-        "stragglers: 3 on one host (host2: ranks 6-8) late by 140 us in forward; 6 ranks are alike (in this one traced "
-        "step)"
-    )
-    assert (finding.code, finding.severity, finding.ns, finding.key) == ("late_ranks", "high", 140_000, "rank 6")
+def test_the_claim_has_ranks_host_phase_and_time() -> None:
+    (claim,) = job(*[500] * 6, 640, 640, 640).findings
+    assert (claim.code, claim.severity, claim.ns) == ("late_ranks", "high", 140_000)
+    assert claim.subject == Subject(phase="forward", key="rank 6")
+    assert claim.measures == {
+        "ranks": "ranks 6-8",
+        "num_late": 3,
+        "late_ns": 140_000,
+        "phase_ns": 140_000,
+        "category": "compute",
+        "host": "host2",
+        "num_hosts": 1,
+        "num_alike": 6,
+    }
 
 
 def test_unprofiled_steps_decide_which_clusters_are_late() -> None:
@@ -244,8 +252,7 @@ def check(report: Report, case: Drawn, tolerance_ms: float) -> None:
     for finding in report.findings:
         worst = max(case.late, key=lambda late: late[2])
         num_alike = case.num_ranks - sum(len(ranks) for ranks, _, _ in case.late)
-        assert f"; {num_alike:,} ranks are alike (in th" in finding.text
-        assert f" in {worst[1]}" in finding.text
+        assert (finding.measures["num_alike"], finding.subject.phase) == (num_alike, worst[1])
         assert finding.key == f"rank {min(worst[0])}"
 
 

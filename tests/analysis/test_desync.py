@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 from builder import AUTOGRAD, Event, annotation, build, comms, frame, op, step, table, world, write
 
 from traceq.analysis.registry import analyze
+from traceq.claims.claim import Measure
 from traceq.model import Caveat, Run, Trace
 from traceq.runs.read import read
 
 Row = dict[str, Any]
+REDUCED, GATHERED = "all_reduce float32 x 20 in forward", "all_gather float32 x 30 in forward"
 USUAL = ("allreduce 10", "allreduce 20", "_allgather_base 30", "allreduce 10")
 
 
@@ -45,9 +48,9 @@ def desync(run: Run) -> list[Row]:
     return table(run, "desync")
 
 
-def finding_text(run: Run) -> str:
+def measures_of(run: Run) -> Mapping[str, Measure]:
     (finding,) = analyze(run, "desync").findings
-    return finding.text
+    return finding.measures
 
 
 def test_ranks_that_agree_say_nothing() -> None:
@@ -57,10 +60,12 @@ def test_ranks_that_agree_say_nothing() -> None:
 
 def test_a_collective_left_out_is_named_with_what_the_rank_did_instead() -> None:
     run = job(USUAL, ("allreduce 10", "_allgather_base 30", "allreduce 10"), USUAL)
-    assert finding_text(run) == (
-        "desync at collective 2 of step 8: ranks 0, 2 issue all_reduce float32 x 20 in forward; "
-        "rank 1 skips it and issues all_gather float32 x 30 in forward"
-    )
+    assert measures_of(run) == {
+        "sequence": 2,
+        "step": 8,
+        "issued": f"ranks 0, 2: {REDUCED}; rank 1: {GATHERED}",
+        "missing_ranks": "rank 1",
+    }
     rows = desync(run)
     assert [(row["rank"], row["how"], row["name"], row["elements"]) for row in rows] == [
         (0, "", "all_reduce", 20),
@@ -71,18 +76,23 @@ def test_a_collective_left_out_is_named_with_what_the_rank_did_instead() -> None
 
 
 def test_the_last_collective_of_a_step_can_be_missing_too() -> None:
-    assert finding_text(job(USUAL, USUAL[:3], USUAL)).endswith("rank 1 skips it and issues nothing")
+    measures = measures_of(job(USUAL, USUAL[:3], USUAL))
+    assert measures["missing_ranks"] == "rank 1"
+    assert str(measures["issued"]).endswith("; rank 1: nothing")
 
 
-def test_a_swapped_resized_or_added_collective_is_named() -> None:
-    swapped = ("allreduce 20", "allreduce 10", *USUAL[2:])
-    resized = ("allreduce 10", "allreduce 21", *USUAL[2:])
-    added = ("allreduce 10", "broadcast 1", *USUAL[1:])
-    assert finding_text(job(USUAL, swapped, USUAL)).endswith(
-        "rank 1 issues all_reduce float32 x 20 in forward out of order"
-    )
-    assert finding_text(job(USUAL, resized, USUAL)).endswith("rank 1 issues all_reduce float32 x 21 in forward")
-    assert finding_text(job(USUAL, added, USUAL)).endswith("rank 1 issues an extra broadcast float32 x 1 in forward")
+@pytest.mark.parametrize(
+    ("issued", "how", "elements"),
+    [
+        (("allreduce 20", "allreduce 10", *USUAL[2:]), "swapped", 20),
+        (("allreduce 10", "allreduce 21", *USUAL[2:]), "different", 21),
+        (("allreduce 10", "broadcast 1", *USUAL[1:]), "extra", 1),
+    ],
+)
+def test_a_swapped_resized_or_added_collective_is_named(issued: tuple[str, ...], how: str, elements: int) -> None:
+    run = job(USUAL, issued, USUAL)
+    assert measures_of(run)[f"{how}_ranks"] == "rank 1"
+    assert [(row["how"], row["elements"]) for row in desync(run) if row["rank"] == 1] == [(how, elements)]
 
 
 def test_another_type_of_the_same_size_is_a_mismatch() -> None:
@@ -103,10 +113,8 @@ def test_the_parts_of_an_all_to_all_may_differ() -> None:
 
 def test_of_two_ranks_neither_is_called_wrong() -> None:
     pair = (rank(0, USUAL, USUAL, size=2), rank(1, USUAL[:1] + USUAL[2:], USUAL, size=2))
-    assert finding_text(Run("job", pair)) == (
-        "desync at collective 2 of step 7: rank 0 issues all_reduce float32 x 20 in forward; "
-        "rank 1 issues all_gather float32 x 30 in forward"
-    )
+    issued = f"rank 0: {REDUCED}; rank 1: {GATHERED}"
+    assert measures_of(Run("job", pair)) == {"sequence": 2, "step": 7, "issued": issued}
 
 
 def test_a_window_that_ends_early_or_opens_late_is_no_desync() -> None:
@@ -217,10 +225,10 @@ def test_the_line_of_a_call_that_backward_issued_is_that_of_the_main_thread() ->
         return build(step(0, 100, 7), frame("train.py(52): run", 8, 80), engine, issued, **world(number, 3))
 
     run = Run("job", (issuing(0, 5), issuing(1, 6), issuing(2, 5)))
-    assert finding_text(run) == (
-        "desync at collective 1 of step 7: ranks 0, 2 issue all_reduce float32 x 5 in backward at train.py:52 run; "
-        "rank 1 issues all_reduce float32 x 6 in backward at train.py:52 run"
-    )
+    rows = desync(run)
+    assert [(row["phase"], row["line"], row["elements"]) for row in rows] == [
+        ("backward", "train.py:52 run", elements) for elements in (5, 6, 5)
+    ]
 
 
 def gloo(number: int, *what: str, size: int = 3) -> Trace:

@@ -46,17 +46,15 @@ def test_1f1b_of_four_ranks_is_what_its_events_say() -> None:
         assert row["bubble_pct"] == pytest.approx(100 * bubble / row["step_ns"])
 
 
-def test_the_finding_names_the_schedule_and_what_it_leaves_idle() -> None:
-    (finding,) = analyze(read(EXAMPLE), "pipeline").findings
-    assert finding.text == (
-        "pipeline bubble (1F1B, 4 ranks, 6 microbatches): 1.83 ms per step (32.4 %), mean over ranks, in this one "
-        "traced step: 908 us in warm-up, 12.5 us in the steady state, 910 us in cool-down (equal stages leave 33.3 % "
-        "of the schedule idle); more microbatches, several stages per rank (interleaved), or weight gradients in the "
-        "gaps (zero bubble)"
-    )
-    rows = rows_of(read(EXAMPLE))
-    assert finding.ns == sum(row[f"{part}_ns"] for row in rows for part in ("warmup", "steady", "cooldown")) // 4
-    assert (finding.severity, finding.key) == ("high", "ranks 0-3")
+def test_the_claim_has_the_schedule_and_what_it_leaves_idle() -> None:
+    (claim,) = analyze(read(EXAMPLE), "pipeline").findings
+    measures, rows = claim.measures, rows_of(read(EXAMPLE))
+    assert (measures["schedule"], measures["num_ranks"], measures["num_microbatches"]) == ("1F1B", 4, 6)
+    assert [measures[f"{part}_ns"] for part in ("warmup", "steady", "cooldown")] == [907_500, 12_500, 910_000]
+    assert claim.ns == sum(row[f"{part}_ns"] for row in rows for part in ("warmup", "steady", "cooldown")) // 4
+    assert measures["share_pct"] == pytest.approx(100 * claim.ns / rows[0]["step_ns"])
+    assert measures["even_pct"] == pytest.approx(100 * 3 / (6 + 3))
+    assert (claim.key, claim.gain, claim.remedy) == ("ranks 0-3", (0, claim.ns), "1f1b")
 
 
 def test_messages_add_up_to_waits_transfers_and_the_rest() -> None:
@@ -168,13 +166,14 @@ def test_a_schedule_that_is_none_of_them_is_unknown() -> None:
         ("unknown", 3, 1),
     ]
     assert [row["wait_ns"] for row in rows] == [None, None]  # no message tells its other side
-    assert report.views[0].title.startswith("Pipeline (schedule unknown, 2 ranks, 3 microbatches)")
+    assert "schedule unknown" in report.views[0].title
 
 
 def test_a_slow_rank_is_named_instead_of_another_schedule() -> None:
     traces = (named(0, "FFBB", us=20), named(1, "FBFB", us=200))
-    (finding,) = analyze(Run("job", traces), "pipeline").findings
-    assert finding.text.endswith("; rank 1 computes 1.82x the mean: move layers to other ranks")
+    (claim,) = analyze(Run("job", traces), "pipeline").findings
+    assert (claim.subject.rank, claim.remedy) == (1, "even_stages")
+    assert claim.measures["passes_ratio"] == pytest.approx(200 / 110)
 
 
 def test_one_rank_of_a_pipeline_is_a_row_without_a_schedule() -> None:

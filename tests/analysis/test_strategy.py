@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from paths import ROOT, TRACES
 from strategy_traces import with_one_call
 
 from traceq.analysis.registry import analyze
+from traceq.claims.claim import Basis, Measure
 from traceq.model import Arm, Manifest, Run, Trace
 from traceq.runs.read import read
 from traceq.runs.step_log import StepLine
@@ -176,15 +178,14 @@ def test_one_gather_too_many_is_named() -> None:
     wrong = [row for row in checked if row["verdict"] == "unexplained"]
     assert wrong[0]["role"] == "parameter_gather_forward"
     assert (wrong[0]["num"], wrong[0]["expected_num"]) == (9, 8)
-    assert wrong[0]["reason"] == "1 call over and 2,580 elements over, in 1 of 2 steps"
     run = Run("", (changed("fsdp2", op_name="_allgather_base_", times=2),))
     (finding,) = analyze(run, "strategy").findings
     elements, expected = wrong[0]["elements"], wrong[0]["expected_elements"]
     assert elements == expected + 2_580
-    assert finding.text.startswith(
-        f"rank 0: FSDP2 predicts {expected:,} elements for parameter gather forward in 2 steps, {elements:,} were "
-        "issued (1 call over and 2,580 elements over, in 1 of 2 steps)"
-    )
+    measures = finding.measures
+    assert (measures["ranks"], measures["strategy"], finding.basis) == ("rank 0", "FSDP2", Basis(2))
+    assert (measures["num_elements"], measures["num_expected_elements"]) == (elements, expected)
+    assert (measures["role"], measures["reason"]) == ("parameter gather forward", wrong[0]["reason"])
 
 
 def test_a_reduction_that_one_step_lacks_is_not_explained_away() -> None:
@@ -248,7 +249,7 @@ def test_buckets_hold_one_then_25_mib_but_for_the_last() -> None:
     assert report_of(build(*usual))[0]["verdict"] == "exact"
     small = report_of(build(*reduced(2 * MIB, 10 * MIB, 1000)))[0]
     assert small["verdict"] == "explained"
-    assert "10,485,760 bytes is below DDP's default of 1, then 25 MiB" in small["reason"]
+    assert "10,485,760 bytes" in small["reason"]
 
 
 def accumulated(start: int, number: int, *, broadcasts: tuple[int, ...]) -> list[Event]:
@@ -295,8 +296,8 @@ def test_every_call_has_a_kernel_or_the_reason_why_not_is_given() -> None:
         return row["num"], row["expected_num"], row["verdict"], row["reason"]
 
     assert kernels(*both) == (2, 2, "exact", "")
-    fused = "1 calls without a kernel: fused with another call, or cut off by the window"
-    assert kernels(*events) == (1, 2, "explained", fused)
+    *numbers, fused = kernels(*events)
+    assert (numbers, fused.partition(": ")[0]) == ([1, 2, "explained"], "1 calls without a kernel")
     assert kernels(*both, kernel(nccl, 1, 5)) == (3, 2, "explained", "1 launched before the window")
     graph = [call("cudaGraphLaunch", 90, 1, 3), kernel(nccl, 92, 5, 3)]
     assert kernels(*both, *graph) == (3, 2, "explained", "1 launched by a graph")
@@ -334,7 +335,7 @@ def partitioned(*, start: int = 0, number: int = 0, fetches: tuple[int, ...] = F
 def test_partitioned_parameters_are_gathered_by_fetch_and_reduced_by_bucket() -> None:
     result, checked = report_of(build(*partitioned(), *partitioned(start=400, number=1)))
     assert (result["strategy"], result["verdict"], result["num_units"]) == ("ZeRO-3", "exact", None)
-    assert result["rule"] == "parameters are gathered for forward and again for backward, gradients reduce-scattered"
+    assert "again for backward" in result["rule"]
     assert result["parameters"] == sum(FETCHES)
     assert of_roles(checked, steps=2) == {
         "parameter_gather_forward": (3, sum(FETCHES)),
@@ -348,11 +349,19 @@ def test_a_fetch_that_one_step_lacks_is_not_explained_away() -> None:
     steps = [partitioned(start=400 * n, number=n, fetches=FETCHES if n else FETCHES[1:]) for n in range(3)]
     result, checked = report_of(build(*(event for one in steps for event in one)))
     assert (result["strategy"], result["verdict"]) == ("ZeRO-3", "unexplained")
-    off = {row["role"]: row["reason"] for row in checked if row["verdict"] == "unexplained"}
-    assert off == {
-        "parameter_gather_forward": "1 call short and 6,000 elements short, in 1 of 3 steps",
-        "parameter_gather_backward": "1 call short and 6,000 elements short, in 1 of 3 steps",
-        "gradient_reduction": "1 call short and 5,600 elements short, in 1 of 3 steps",
+    assert short(checked) == {
+        "parameter_gather_forward": (1, 6_000),
+        "parameter_gather_backward": (1, 6_000),
+        "gradient_reduction": (1, 5_600),
+    }
+
+
+def short(checked: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """By how many calls and elements what is unexplained falls short of the prediction."""
+    return {
+        row["role"]: (row["expected_num"] - row["num"], row["expected_elements"] - row["elements"])
+        for row in checked
+        if row["verdict"] == "unexplained"
     }
 
 
@@ -394,15 +403,13 @@ def test_a_message_that_is_not_answered_is_named() -> None:
     lost = next(e for e in reversed(stage()) if e.get("args", {}).get("Collective name") == "recv")
     result, checked = report_of(build(*(e for e in stage() if e != lost)))
     assert result["verdict"] == "unexplained"
-    assert [row["reason"] for row in checked if row["reason"]] == [
-        "1 call short and 4,096 elements short, in 1 of 1 step"
-    ]
+    assert list(short(checked).values()) == [(1, ACTIVATION)]
 
 
 def test_a_pipeline_that_only_infers_sends_one_way() -> None:
     result, _ = report_of(build(*stage(first=True, trains=False)))
     assert (result["strategy"], result["verdict"]) == ("PP", "explained")
-    assert result["reason"] == "activation_exchange: messages go one way: the trace has no backward pass"
+    assert "messages go one way" in result["reason"]
 
 
 def test_a_pipeline_of_replicas_reduces_gradients_too() -> None:
@@ -425,9 +432,8 @@ def test_layers_that_exchange_and_gradients_that_are_reduced_are_two_strategies(
     result, _ = report_of(build(*reduced(500), *exchanged, *back))
     assert (result["strategy"], result["verdict"]) == ("DDP + EP", "exact")
     another = comms("alltoallv", 91, 4, (80, 80))
-    assert report_of(build(*reduced(500), *exchanged, *back, comms("alltoallv", 11, 4, (80, 80))))[0]["reason"] == (
-        "activation_exchange: some have no counterpart in backward: a first layer, an embedding, a loss"
-    )
+    one_way = report_of(build(*reduced(500), *exchanged, *back, comms("alltoallv", 11, 4, (80, 80))))[0]
+    assert "no counterpart in backward" in one_way["reason"]
     thrice = comms("alltoallv", 94, 1, (80, 80))
     assert report_of(build(*reduced(500), *exchanged, *back, another))[0]["reason"].endswith("recomputed in backward")
     assert report_of(build(*reduced(500), *exchanged, *back, another, thrice))[0]["verdict"] == "unexplained"
@@ -455,15 +461,15 @@ def test_ranks_that_exchange_pooled_embeddings_have_no_experts(lookup: str) -> N
 def test_what_a_trace_with_lost_events_lacks_may_have_been_issued() -> None:
     """Of three steps the second reduces less; the third waits for work that the trace does not show."""
 
-    def text(begins: float) -> str:
+    def measures(begins: float) -> Mapping[str, Measure]:
         late = launch(95, 2, 1), kernel("gemm", 98, 1, 1), launch(101, 2, 2), kernel("gemm", 101 + begins, 10, 2)
         rows = [*reduced(500, 500), *reduced(500, start=100, number=1), *late]
         last = step(200, 3000 + begins, 2), *reduced(500, 500, start=200, number=2)[1:]
         (finding,) = analyze(Run("", (build(*rows, *last),)), "strategy").findings
-        return finding.text
+        return finding.measures
 
-    assert text(4).endswith("in 1 of 3 steps)")
-    assert "; or the trace lost events: 43.8 %" in text(2500)
+    assert "lost_pct" not in measures(4)
+    assert measures(2500)["lost_pct"] == pytest.approx(43.8, abs=0.1)
 
 
 def test_the_buckets_of_a_first_step_may_be_others() -> None:
@@ -537,7 +543,7 @@ def test_recorded_ranks_that_exchange_nothing_are_told() -> None:
     """As of a script that wraps its model on a GPU only."""
     (finding,) = analyze(recorded([], []), "strategy").findings
     assert (finding.code, finding.severity, finding.ns) == ("ranks_alone", "high", 0)
-    assert finding.text.startswith("2 ranks exchange nothing through torch.distributed in this one traced step: if")
+    assert (finding.measures, finding.basis) == ({"num_ranks": 2}, Basis(1))
 
 
 def test_one_rank_ranks_that_do_not_train_or_one_that_issues_a_collective_are_not_alone() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,53 +18,39 @@ from paths import FIXTURES
 from strategy_traces import with_one_call
 
 from traceq.analysis.registry import analyze
-from traceq.report import Finding
+from traceq.report import Finding, Report
 from traceq.runs.read import read
 
-VERBS = {
-    "": "issue{s} {what}",
-    "missing": "skip{s} it and issue{s} {what}",
-    "extra": "issue{s} an extra {what}",
-    "swapped": "issue{s} {what} out of order",
-    "different": "issue{s} {what}",
-}
 ARRIVED = {
-    "never arrived": "never arrived",
-    "no dump": "left no dump",
-    "scheduled": "issued it but did not start it",
-    "started": "wait{s} in it",
-    "completed": "completed it",
+    "never arrived": "absent_ranks",
+    "no dump": "undumped_ranks",
+    "scheduled": "queued_ranks",
+    "started": "waiting_ranks",
+    "completed": "done_ranks",
 }
 
 
-def only(path: Path, analysis: str) -> Finding:
-    """The only finding of an analysis."""
-    (finding,) = analyze(read(path), analysis).findings
-    return finding
+def only(path: Path, analysis: str) -> tuple[Finding, Report]:
+    """The only finding of an analysis, and its report."""
+    report = analyze(read(path), analysis)
+    (finding,) = report.findings
+    return finding, report
 
 
-def names(ranks: Sequence[int]) -> tuple[str, str]:
-    """(`ranks 0-1, 3`, the ending of a verb)."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and parts[-1][-1] == rank - 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    text = ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
-    return (f"rank {text}", "s") if len(ranks) == 1 else (f"ranks {text}", "")
-
-
-def check_difference(finding: Finding, difference: Difference | None) -> None:
-    """It is at that place, and names each rank with what it issues and how."""
+def check_difference(path: Path, difference: Difference | None) -> None:
+    """It is at that place, and has each rank with what it issues and how."""
     assert difference is not None
-    step = f" of step {difference.step}" if difference.step is not None else ""
-    assert finding.text.startswith(f"desync at collective {difference.place}{step} of group {difference.group}: ")
-    for (how, what), ranks in difference.ranks.items():
-        who, ending = names(ranks)
-        before, _, after = VERBS[how].format(s=ending, what="|").partition("|")
-        pattern = rf"{who} {before}{re.escape(what)}( in \w+)?( at [^;]*?)?{after}(;|$)"
-        assert re.search(pattern, finding.text), (pattern, finding.text)
+    finding, report = only(path, "desync")
+    measures, ranks = finding.measures, defaultdict[tuple[str, str], list[int]](list)
+    place = measures["sequence"], measures.get("step"), measures["group"]
+    assert place == (difference.place, difference.step, difference.group)
+    for row in report.table("desync").to_dicts():
+        issued = f"{row['name']} {row['dtype']} x {row['elements']:,}" if row["name"] else "nothing"
+        if row["key"] == finding.key:
+            ranks[str(row["how"]), issued].append(int(row["rank"] or 0))
+            assert issued in str(measures["issued"])
+    assert ranks == difference.ranks
+    assert {f"{how}_ranks" for how, _ in ranks if how} == {name for name in measures if name.endswith("_ranks")}
 
 
 FAULTS = ("missing", "extra", "swapped", "different", "none")
@@ -112,12 +98,12 @@ def test_ranks_differ_where_their_calls_do(seed: int, fault: str, tmp_path: Path
         assert difference is None
         assert analyze(read(tmp_path), "desync").findings == ()
     else:
-        check_difference(only(tmp_path, "desync"), difference)
+        check_difference(tmp_path, difference)
 
 
 def test_the_example_differs_where_its_calls_do() -> None:
     path = FIXTURES / "example" / "uneven"
-    check_difference(only(path, "desync"), difference_of_files(sorted(path.glob("rank*.json"))))
+    check_difference(path, difference_of_files(sorted(path.glob("rank*.json"))))
 
 
 def entry(number: int, state: str, name: str = "all_reduce", elements: int = 20) -> dict[str, Any]:
@@ -153,7 +139,7 @@ def test_dumps_differ_where_their_calls_do(seed: int, tmp_path: Path) -> None:
     usual = {each: entry(each, "completed", elements=each) for each in range(100, 110)}
     other = {**usual, number: entry(number, "completed", random.choice(["broadcast", "reduce"]))}
     write_dumps(tmp_path, {rank: list((other if rank == odd else usual).values()) for rank in range(size)}, size)
-    check_difference(only(tmp_path, "desync"), difference_of_dumps(tmp_path))
+    check_difference(tmp_path, difference_of_dumps(tmp_path))
 
 
 def stuck_entries(random: Random, state: str) -> Iterator[dict[str, Any]]:
@@ -175,30 +161,44 @@ def test_who_never_arrived_is_who_has_no_entry(seed: int, tmp_path: Path) -> Non
     random.shuffle(states)
     of_rank = {rank: list(stuck_entries(random, state)) for rank, state in enumerate(states) if state != "no dump"}
     write_dumps(tmp_path, of_rank, len(states))
-    finding, stuck = only(tmp_path, "arrivals"), stuck_in(tmp_path)
-    assert finding.text.startswith(f"{stuck.name} {stuck.number} of group {stuck.group} never completed: ")
+    (finding, report), stuck = only(tmp_path, "arrivals"), stuck_in(tmp_path)
+    measures = finding.measures
+    assert finding.subject.collective == stuck.name
+    assert (measures["sequence"], measures["group"]) == (stuck.number, stuck.group)
     assert {state: stuck.ranks.get(state, []) for state in ARRIVED} == {
         state: [rank for rank, each in enumerate(states) if each == state] for state in ARRIVED
     }
-    for state, ranks in stuck.ranks.items():
-        who, ending = names(ranks)
-        assert f"{who} {ARRIVED[state].format(s=ending)}" in finding.text
+    assert [row["state"] for row in report.table("arrivals").to_dicts()] == states
+    assert {name for name in measures if name.endswith("_ranks")} == {ARRIVED[state] for state in stuck.ranks}
     if stuck.last:
-        assert f"never arrived, last issued {stuck.last[min(stuck.last)]} at train.py" in finding.text
-    assert (finding.severity == "high") == bool({"never arrived", "no dump"} & stuck.ranks.keys())
+        last = f"{measures['last_collective']} {measures['last_sequence']}"
+        assert last == stuck.last[min(stuck.last)]
 
 
-def check_strategy(finding: Finding, path: Path) -> None:
-    """Calls and elements that it predicts, and those that were issued, are those of the file."""
-    strategy, _, deviating = finding.text.partition(": ")[2].partition(" predicts ")
-    expected = "; ".join(deviations(path, strategy.partition(" + ")[0]))
-    assert expected
-    assert re.fullmatch(re.escape(expected) + "(; or the trace lost events: .*)?", deviating)
+def over(issued: Any, expected: Any) -> int:
+    return 0 if None in (issued, expected) else int(issued - expected)
+
+
+def check_strategy(path: Path, file: Path) -> None:
+    """Calls and elements that were issued over the prediction are those of the file."""
+    finding, report = only(path, "strategy")
+    checked = report.table("strategy_checks").to_dicts()
+    off = [
+        (
+            str(row["role"]).replace("_", " "),
+            over(row["num"], row["expected_num"]),
+            over(row["elements"], row["expected_elements"]),
+        )
+        for row in checked
+        if (row["rank"], row["verdict"]) == (finding.subject.rank, "unexplained")
+    ]
+    assert off == deviations(file, str(finding.measures["strategy"]).partition(" + ")[0])
+    assert finding.measures["role"] == off[0][0]
 
 
 def test_what_a_strategy_predicts_is_what_most_steps_issue() -> None:
     path = FIXTURES / "example" / "uneven"
-    check_strategy(only(path, "strategy"), path / "rank1.json")
+    check_strategy(path, path / "rank1.json")
 
 
 ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE = "_allgather_base_", "_reduce_scatter_base_", "allreduce_"
@@ -219,4 +219,4 @@ def test_a_call_more_or_less_than_a_strategy_predicts_is_counted(
 ) -> None:
     path = tmp_path / "rank0.json"
     path.write_bytes(with_one_call(name, op_name=op_name, times=times))
-    check_strategy(only(path, "strategy"), path)
+    check_strategy(path, path)

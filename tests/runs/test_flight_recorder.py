@@ -16,6 +16,7 @@ from builder import step, table, world, write
 from typer.testing import CliRunner
 
 from traceq.analysis.registry import analyze
+from traceq.claims.claim import Claim, Subject
 from traceq.errors import UnreadableInput
 from traceq.model import Arm, Manifest
 from traceq.runs.flight_recorder import read_flight
@@ -64,9 +65,9 @@ def dumped(folder: Path, *ranks: list[Row] | None, size: int = 0) -> Path:
     return folder
 
 
-def report_of(folder: Path) -> str:
-    (finding,) = analyze(read(folder), "arrivals").findings
-    return finding.text
+def claim_of(folder: Path) -> Claim:
+    (claim,) = analyze(read(folder), "arrivals").findings
+    return claim
 
 
 WAITS = [entry(104), entry(105, "started", line=43)]
@@ -74,10 +75,17 @@ WAITS = [entry(104), entry(105, "started", line=43)]
 
 def test_who_never_arrived_is_named_with_what_it_did_last_and_where_the_others_wait(tmp_path: Path) -> None:
     run = dumped(tmp_path, WAITS, WAITS, [entry(103), entry(104, line=57)])
-    assert report_of(run) == (
-        "all_reduce 105 of group 7 never completed: rank 2 never arrived, "
-        "last issued all_reduce 104 at train.py:57 step; ranks 0-1 wait in it at train.py:43 step"
-    )
+    claim = claim_of(run)
+    assert claim.subject == Subject(collective="all_reduce", line="train.py:43 step", key="7|105")
+    assert claim.measures == {
+        "sequence": 105,
+        "group": "7",
+        "absent_ranks": "rank 2",
+        "last_collective": "all_reduce",
+        "last_sequence": 104,
+        "last_line": "train.py:57 step",
+        "waiting_ranks": "ranks 0-1",
+    }
     rows = table(read(run), "arrivals")
     assert [(row["rank"], row["state"], row["sequence"], row["elements"], row["dtype"]) for row in rows] == [
         (0, "started", 105, 200, "float32"),
@@ -88,21 +96,21 @@ def test_who_never_arrived_is_named_with_what_it_did_last_and_where_the_others_w
 
 def test_a_rank_that_queued_it_behind_something_else_is_told_from_one_that_never_came(tmp_path: Path) -> None:
     behind = [entry(104), entry(105, "scheduled", line=43)]
-    assert report_of(dumped(tmp_path, WAITS, behind, WAITS)) == (
-        "all_reduce 105 of group 7 never completed: rank 1 issued it but did not start it at train.py:43 step; "
-        "ranks 0, 2 wait in it at train.py:43 step"
-    )
+    measures = claim_of(dumped(tmp_path, WAITS, behind, WAITS)).measures
+    assert (measures["queued_ranks"], measures["waiting_ranks"]) == ("rank 1", "ranks 0, 2")
+    assert "absent_ranks" not in measures
 
 
 def test_a_rank_without_a_dump_is_named_by_the_group_it_belongs_to(tmp_path: Path) -> None:
-    assert "rank 1 left no dump; ranks 0, 2 wait in it" in report_of(dumped(tmp_path, WAITS, None, WAITS))
+    measures = claim_of(dumped(tmp_path, WAITS, None, WAITS)).measures
+    assert (measures["undumped_ranks"], measures["waiting_ranks"]) == ("rank 1", "ranks 0, 2")
 
 
 def test_a_barrier_can_be_what_never_ended(tmp_path: Path) -> None:
     waits = [entry(9, "started", "nccl:all_reduce_barrier")]
-    assert report_of(dumped(tmp_path, waits, [entry(8)])).startswith(
-        "all_reduce_barrier 9 of group 7 never completed: rank 1 "
-    )
+    claim = claim_of(dumped(tmp_path, waits, [entry(8)]))
+    assert (claim.subject.collective, claim.measures["sequence"]) == ("all_reduce_barrier", 9)
+    assert claim.measures["absent_ranks"] == "rank 1"
 
 
 def test_where_all_ended_nothing_is_said(tmp_path: Path) -> None:
@@ -127,10 +135,13 @@ def test_a_desync_is_found_in_dumps_alone_with_the_line(tmp_path: Path) -> None:
     usual = [entry(n, line=40 + n % 10) for n in range(100, 106)]
     wrong = [*usual[:3], entry(103, name="nccl:broadcast", line=99), *usual[4:]]
     (finding,) = analyze(read(dumped(tmp_path, usual, wrong, usual)), "desync").findings
-    assert finding.text == (
-        "desync at collective 103 of group 7: ranks 0, 2 issue all_reduce float32 x 200 at train.py:43 step; "
-        "rank 1 issues broadcast float32 x 200 at train.py:99 step"
-    )
+    assert (finding.measures["sequence"], finding.measures["group"]) == (103, "7")
+    rows = table(read(tmp_path), "desync")
+    assert [(row["name"], row["line"]) for row in rows] == [
+        ("all_reduce", "train.py:43 step"),
+        ("broadcast", "train.py:99 step"),
+        ("all_reduce", "train.py:43 step"),
+    ]
 
 
 def test_a_folder_of_dumps_and_a_single_dump_are_shown(tmp_path: Path) -> None:
@@ -138,7 +149,7 @@ def test_a_folder_of_dumps_and_a_single_dump_are_shown(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nccl_trace_rank_0"):
         shown = CliRunner().invoke(app, ["show", str(path)])
         assert shown.exit_code == 0, shown.output
-        assert "all_reduce 105 of group 7 never completed" in shown.stdout
+        assert "all_reduce 105 of group 7" in shown.stdout
         result = json.loads(CliRunner().invoke(app, ["show", "--json", str(path)]).stdout)
         assert {row["sequence"] for row in result["arrivals"]} == {105}
     assert CliRunner().invoke(app, ["show", str(tmp_path), "--ranks", "7"]).exit_code == 1
@@ -160,7 +171,7 @@ def test_dumps_beside_traces_are_read_with_them(tmp_path: Path) -> None:
         write(tmp_path / f"rank{number}.json", step(0, 100), **world(number, 2))
     run = read(tmp_path)
     assert (run.ranks, [flight.rank for flight in run.flights]) == ((0, 1), [0, 1])
-    assert "rank 1 never arrived" in analyze(run, "arrivals").findings[0].text
+    assert claim_of(tmp_path).measures["absent_ranks"] == "rank 1"
 
 
 def test_a_window_that_traceq_recorded_is_not_stuck(tmp_path: Path) -> None:
@@ -277,8 +288,8 @@ def test_what_stalled_ranks_left_is_shown_with_why_the_recording_ended(tmp_path:
     gave_up(tmp_path, 1, usual[0], entry(8, name="gloo:all_gather"), waits_at="train.py:41 agree")
     shown = CliRunner().invoke(app, ["show", str(tmp_path / "stalled")])
     assert shown.exit_code == 0, shown.output
-    assert "desync at collective 8 of group 7" in shown.stdout
-    assert "rank 0 issues all_reduce float32 x 200" in shown.stdout
+    assert "desync at collective 8" in shown.stdout
+    assert "rank 0: all_reduce float32 x 200" in shown.stdout
     assert "train.py:41 agree" in shown.stdout
     assert "the recording is incomplete (failed): the ranks stalled" in shown.output
     run = read(tmp_path / "stalled")

@@ -6,7 +6,6 @@ Some of each kind by default, a thousand under `-m many`.
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from simulator.meetings import Late, Meetings
 
 from traceq.analysis.registry import analyze
 from traceq.model import Run
+from traceq.report import Finding
 
 FEW = 15
 CASES = [
@@ -77,9 +77,9 @@ def step_end(timeline: Timeline, step: int) -> int:
 
 
 def findings_of(run: Run) -> tuple[list[str], list[str]]:
-    """(stragglers, desyncs) in the words of the findings."""
+    """Keys of (stragglers, desyncs)."""
     late, apart = analyze(run, "ranks").findings, analyze(run, "desync").findings
-    return [one.text for one in late], [one.text for one in apart]
+    return [one.key for one in late], [one.key for one in apart]
 
 
 @pytest.mark.slow
@@ -117,17 +117,18 @@ def test_a_straggler_is_named_with_what_keeps_it(seeds: range) -> None:
         (finding,) = findings
         on_host, on_device = ("cpu compute",) * 2 if meetings.backend == "gloo" else ("host-bound", "compute")
         assert finding.key == f"rank {late.rank}", seed
-        expected = f"its {on_device if late.in_kernel else on_host} time in {meetings.phase_of(late.place)} is"
-        assert expected in finding.text or is_of_host(finding.text, late), (seed, finding.text)
+        cell = finding.subject.phase, finding.measures.get("category")
+        expected = meetings.phase_of(late.place), on_device if late.in_kernel else on_host
+        assert cell == expected or is_of_host(finding, late), (seed, finding)
         assert findings_of(run)[1] == [], seed
     assert len(missed) <= len(seeds) / 6, missed
 
 
-def is_of_host(text: str, late: Late) -> bool:
+def is_of_host(finding: Finding, late: Late) -> bool:
     """Whether the reason is the host as a whole, all of its delay: most of that is behind a queue of device work."""
-    reason = re.search(r"its host takes ([\d.]+) (us|ms) longer than theirs in aten::prepare;", text)
-    ns = float(reason[1]) * {"us": US, "ms": 1_000 * US}[reason[2]] if reason else 0.0
-    return not late.in_kernel and ns == pytest.approx(late.ns, rel=0.05)
+    measures = finding.measures
+    is_host = measures.get("what") == "aten::prepare" and "category" not in measures
+    return is_host and not late.in_kernel and measures["excess_ns"] == pytest.approx(late.ns, rel=0.05)
 
 
 def inject_fault(rng: random.Random, plan: list[tuple[str, int]], how: str) -> tuple[list[tuple[str, int]], int] | None:

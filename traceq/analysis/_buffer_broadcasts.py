@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceq.analysis._basis import holds_in_steps, step_lengths
-from traceq.analysis._wording import per_step
+from traceq.claims.claim import AT_MOST, Claim, known
+from traceq.claims.limits import MODERATE
 from traceq.facts.comm.collective_roles import Role, collective_roles
 from traceq.facts.comm.collectives import collective_calls
 from traceq.facts.events.name_patterns import matching
@@ -19,12 +20,10 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.intervals import Spans, measure_within, spans, subtract
 from traceq.model import Category, Trace
-from traceq.report import Finding, found
-from traceq.units import Unit, format_value
+from traceq.report import Finding
 
 __all__ = ["BufferBroadcasts", "buffer_broadcast_spans", "buffer_broadcasts", "least_of_job"]
 
-_LEAST_PCT = 5.0
 _FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
 _SENDS = re.compile(
     r"^(c10d::|nccl:|gloo:|record_param_comms$"
@@ -53,7 +52,7 @@ def buffer_broadcast_spans(trace: Trace) -> Spans:
 
 @frozen
 class BufferBroadcasts:
-    """Whether a rank broadcasts buffers, and the finding where that takes 5 % of most of its steps."""
+    """Whether a rank broadcasts buffers, and the claim where that takes much of most of its steps."""
 
     is_done: bool = False
     finding: Finding | None = None
@@ -67,16 +66,11 @@ def buffer_broadcasts(trace: Trace) -> BufferBroadcasts:
         return BufferBroadcasts()
     window = all_steps.window[all_steps.counted]
     lost = measure_within(subtract(sends, activity(trace).when(TimeCategory.COMPUTE)), *window.T).astype(np.float64)
-    if not holds_in_steps(lost, step_lengths(all_steps), _LEAST_PCT):
+    if not holds_in_steps(lost, step_lengths(all_steps), 100 * MODERATE):
         return BufferBroadcasts(is_done=True)
-    share = format_value(100 * float(lost.sum()) / float(step_lengths(all_steps).sum()), Unit.PERCENT)
-    text = (
-        f"DDP sends the model's buffers before each forward pass, {format_value(lost.mean(), Unit.NS)} "
-        f"{per_step(all_steps)} ({share}) in which nothing computes; with broadcast_buffers=False each rank keeps its "
-        "own, as statistics of batch norm may be"
-    )
-    ns, lead = round(float(lost.mean())), "DDP sends buffers before each forward pass: try broadcast_buffers=False"
-    return BufferBroadcasts(True, found("buffer_broadcasts", "medium", text, ns, lead=lead, gain=(0, ns)))
+    ns, step_ns = round(float(lost.mean())), float(step_lengths(all_steps).mean())
+    measures = known(idle_ns=ns, share_pct=100 * ns / step_ns)
+    return BufferBroadcasts(True, Claim("buffer_broadcasts", ns, measures=measures, gain=(0, ns), gain_by=AT_MOST))
 
 
 def least_of_job(job: Job, of_ranks: Sequence[BufferBroadcasts]) -> list[Finding | None]:

@@ -62,12 +62,11 @@ def caused_wait_rows(job: Job, waits: CausedWaits) -> tuple[CausedWaitRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.caused_ns, row.key)))
 
 
-def most_of_waits_for(rank: int, rows: Sequence[CausedWaitRow]) -> str:
-    """Return `at all_reduce in backward` if at least half of the waits for a rank are there, else ""."""
+def most_of_waits_for(rank: int, rows: Sequence[CausedWaitRow]) -> CausedWaitRow | None:
+    """Return where others wait for a rank, if at least half of the waits for it are there."""
     of_rank = [row for row in rows if row.rank == rank]
-    if not of_rank or 2 * of_rank[0].caused_ns < sum(row.caused_ns for row in of_rank):
-        return ""
-    return f"at {of_rank[0].name}{f' in {of_rank[0].phase}' if of_rank[0].phase else ''}"
+    is_most = of_rank and 2 * of_rank[0].caused_ns >= sum(row.caused_ns for row in of_rank)
+    return of_rank[0] if is_most else None
 
 
 def caused_wait_table(rows: Sequence[CausedWaitRow]) -> Table:

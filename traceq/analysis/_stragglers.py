@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from traceq.analysis._caused_waits import CausedWaitRow, most_of_waits_for
 from traceq.analysis._job_gain import JobGain, job_gain
-from traceq.analysis._wording import category_term, in_traced_steps, plain_phase
+from traceq.analysis._wording import category_term, in_traced_steps
 from traceq.causes.stragglers import StragglerRanks, UnprofiledLateness, straggler_ranks
+from traceq.claims.claim import BY_JOB_REPLAY, BY_UNPROFILED, Basis, Claim, Measure, Subject, known
+from traceq.claims.limits import MUCH
+from traceq.claims.saying import plain_phase
 from traceq.facts.ranks.caused_waits import CausedWaits
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.lateness import HOST, Lateness, PhaseCategory, lateness
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
-from traceq.report import Finding, found
-from traceq.units import Unit, format_range, format_ranks, format_value
+from traceq.report import Finding
+from traceq.units import name_ranks
 from traceq.whatif.interventions import WithoutStraggler
 
 __all__ = ["Straggler", "Stragglers", "find_stragglers", "late_unprofiled", "straggler_finding"]
 
 _LOADS = re.compile(f"^Python in {LOADER}")
 _UNRECORDED = TimeCategory.UNRECORDED.name.lower()
-_NOT_SHOWN = "work that the trace does not show"
-_MOST_NAMED = 2
-_EXPLAINS = 0.25
-"""Part of the waits for a rank from which its largest excess is given as their reason."""
 
 
 @frozen
@@ -51,9 +51,9 @@ class Straggler:
 class Stragglers:
     """Late ranks, the largest cause of waits first; `note` says what the traced steps show beyond them, and why not.
 
-    `num_unprofiled` is the number of unprofiled steps that decided, 0 where the traced ones did; `saves_ns` of them
-    (least, most) that the job's step of `step_ns` is shorter if all these ranks work as long as the others. `unsteady`
-    ranks cause most of the waits, but too irregularly to be named, or in each of too few steps (`is_too_short`).
+    `num_unprofiled` is the number of unprofiled steps that decided, 0 where the traced ones did; by `saves_ns` of them
+    (least, most) the job's step is shorter if all these ranks work as long as the others. `unsteady` ranks cause most
+    of the waits, but too irregularly to be named, or in each of too few steps (`is_too_short`).
     `num_traced` steps, which all ranks count, have the waits.
     `undecided`: why a recording has no answer, and how to get one; "" where it has. `is_suspected`: others wait long.
     """
@@ -67,7 +67,6 @@ class Stragglers:
     undecided: str = ""
     is_suspected: bool = False
     saves_ns: tuple[float, float] | None = None
-    step_ns: float = 0.0
 
 
 def find_stragglers(job: Job, waits: CausedWaits, cells: Mapping[int, Mapping[PhaseCategory, float]]) -> Stragglers:
@@ -93,7 +92,6 @@ def find_stragglers(job: Job, waits: CausedWaits, cells: Mapping[int, Mapping[Ph
         unprofiled.num_steps,
         num_traced=num_traced,
         saves_ns=unprofiled.saves_ns,
-        step_ns=unprofiled.step_ns,
     )
 
 
@@ -104,120 +102,68 @@ def late_unprofiled(job: Job) -> frozenset[int] | None:
 
 
 def straggler_finding(job: Job, late: Stragglers, by_cause: Sequence[CausedWaitRow]) -> tuple[Finding, ...]:
-    """Return the finding that names the late ranks, and where the others wait for them; none without any."""
+    """Return the claim on the late ranks, with why the first of them is late and where others wait for it."""
     if not late.ranks:
         return ()
-    ranks = tuple(sorted(each.rank for each in late.ranks))
-    named, several = late.ranks[:_MOST_NAMED], len(late.ranks) > 1
-    basis = in_traced_steps(job, late.num_traced)
-    numbers = format_ranks(ranks)
-    subject = f"ranks {numbers} are stragglers" if several else f"rank {numbers} is the straggler"
-    gain = job_gain(job, WithoutStraggler(ranks)) if late.saves_ns is None else None
-    texts = [
-        _text(each, late.num_unprofiled, basis, most_of_waits_for(each.rank, by_cause), named=several) for each in named
-    ]
-    ns = sum(each.exposed_ns for each in late.ranks)
-    is_vain = gain is not None and gain.is_nothing
-    text = f"{subject}: {'; '.join([*texts, *(_saving(late) or _replayed(gain, several=several))])}"
-    waited = format_value(sum(each.wait_ns for each in late.ranks), Unit.NS)
-    saves_ns = (round(late.saves_ns[0]), round(late.saves_ns[1])) if late.saves_ns is not None else None
+    first, ranks = late.ranks[0], [each.rank for each in late.ranks]
+    subject = Subject(rank=first.rank, key=f"rank {first.rank}")
+    if (place := most_of_waits_for(first.rank, by_cause)) is not None:
+        subject = replace(subject, collective=place.name)
+    if (cause := _reason(first)) is not None:
+        subject = replace(subject, phase=cause.phase, line=cause.line)
+    replayed = job_gain(job, WithoutStraggler(tuple(sorted(ranks)))) if late.saves_ns is None else None
+    gain = late.saves_ns if replayed is None else replayed.saved_ns
+    measures = known(
+        wait_ns=first.wait_ns or None,
+        exposed_ns=first.exposed_ns,
+        waited_phase=plain_phase(place.phase) if place is not None else None,
+        late_ns=first.late_ns,
+        more_ranks=name_ranks(ranks[1:]) if len(ranks) > 1 else None,
+        **_excess(cause),
+        **_why_in_vain(replayed),
+    )
+    num_steps = late.num_unprofiled or late.num_traced * job.ranks[0].steps.marked
     return (
-        found(
+        Claim(
             "straggler",
-            "low" if is_vain else "high",
-            text,
-            ns,
-            f"rank {named[0].rank}",
-            lead=f"{'ranks' if several else 'rank'} {numbers} late ({waited} of waits){_lead(named[0])}",
-            evidence=_evidence(named[0], by_cause),
-            gain=gain.saved_ns if gain is not None else saves_ns,
+            sum(each.exposed_ns for each in late.ranks),
+            subject,
+            measures,
+            gain=None if gain is None else (round(gain[0]), round(gain[1])),
+            gain_by="" if gain is None else BY_UNPROFILED if replayed is None else BY_JOB_REPLAY,
+            basis=Basis(num_steps, is_unprofiled=late.num_unprofiled > 0),
         ),
     )
 
 
-def _lead(late: Straggler) -> str:
-    """Return why a rank is late, "" where that is not known."""
-    if late.cause is None or late.cause.excess_ns < _EXPLAINS * late.wait_ns:
-        return ""
-    return f": {_in_short(late.cause)}"
+def _reason(late: Straggler) -> Lateness | None:
+    """Return what makes a rank late, if that explains the waits for it."""
+    return late.cause if late.cause is not None and late.cause.excess_ns >= MUCH * late.wait_ns else None
 
 
-def _evidence(late: Straggler, by_cause: Sequence[CausedWaitRow]) -> str:
-    wait, exposed = (format_value(ns, Unit.NS) for ns in (late.wait_ns, late.exposed_ns))
-    place = most_of_waits_for(late.rank, by_cause)
-    return f"the others wait {wait} for it{f', most {place}' if place else ''}; {exposed} exposed"
-
-
-def _text(late: Straggler, num_unprofiled: int, basis: str, place: str, *, named: bool) -> str:
-    wait, exposed = (format_value(ns, Unit.NS) for ns in (late.wait_ns, late.exposed_ns))
-    who = f"rank {late.rank}" if named else "it"
-    most = f" (most of it {place})" if place else ""
-    waits = f"{basis} the others wait {wait} per step for {who}{most}, {exposed} of it exposed"
-    if not late.wait_ns:
-        waits = f"{basis} the others do not wait for {who}"
-    if late.late_ns is not None:
-        longer = format_value(late.late_ns, Unit.NS)
-        waits = (
-            f"{who} works {longer} longer than the others, persistently in {num_unprofiled:,} unprofiled steps; {waits}"
-        )
-    explains = late.cause is not None and late.cause.excess_ns >= _EXPLAINS * late.wait_ns
-    return f"{waits}; {_reason(late.cause)}" if late.cause is not None and explains else waits
-
-
-def _saving(late: Stragglers) -> list[str]:
-    """Return `at the pace of the others the step of 44.2 ms would take 30.1 ms to 33.5 ms less`, if that is known."""
-    if late.saves_ns is None:
-        return []
-    saves, step = format_range(*late.saves_ns, Unit.NS, grain=0), format_value(late.step_ns, Unit.NS)
-    return [f"at the pace of the others the step of {step} would take {saves} less (95 % CI)"]
-
-
-def _replayed(gain: JobGain | None, *, several: bool) -> list[str]:
-    """Return `if no rank waited for it, the step of 1.11 s would take 933 ms less (replay)`, or no gain."""
-    if gain is None:
-        return []
-    step, whom = format_value(gain.change.now_ns, Unit.NS), "them" if several else "it"
-    if gain.is_nothing:
-        pace = ": the hosts set the pace" if gain.is_host_bound else ""
-        return [f"but if no rank waited for {whom}, the step of {step} would gain nothing (replay){pace}"]
-    text = f"if no rank waited for {whom}, the step of {step} would take {gain.words} less (replay)"
-    if gain.change.noise_ns is not None and not gain.change.is_shorter:
-        return [f"{text}, which is not more than the noise of these steps"]
-    return [text]
-
-
-def _reason(cause: Lateness) -> str:
-    """Return `its host-bound time in forward is 1.00 s longer than theirs, 0.90 s of it aten::sort at train.py:4`.
-
-    Of the host itself, `its host takes 1.00 s longer than theirs in aten::sort at train.py:4`.
-    """
-    excess, (what, place) = format_value(cause.excess_ns, Unit.NS), _what_and_place(cause)
-    if cause.category == HOST:
-        return f"its host takes {excess} longer than theirs in {what}{place}"
+def _excess(cause: Lateness | None) -> Mapping[str, Measure]:
+    """Return what a late rank takes longer than the others: what its host does, or a category of time in a phase."""
+    if cause is None:
+        return {}
     if cause.category == _UNRECORDED:
-        share = format_value(cause.share_pct, Unit.PERCENT)
-        return f"its device is held for {excess} longer than theirs ({share} of its step) by {_NOT_SHOWN}"
-    text = f"its {category_term(cause.category)} time in {cause.phase} is {excess} longer than theirs"
-    if cause.what and cause.what_excess_ns > 0:
-        part = format_value(cause.what_excess_ns, Unit.NS)
-        text += f", {part} of it {what}{place}"
-    return text
+        return {"unrecorded_ns": cause.excess_ns}
+    is_host = cause.category == HOST
+    return known(
+        excess_ns=cause.excess_ns,
+        category=None if is_host else category_term(cause.category),
+        what="the data loader" if _LOADS.match(cause.what) else cause.what,
+        what_excess_ns=None if is_host or cause.what_excess_ns <= 0 else cause.what_excess_ns,
+        before="" if cause.line else cause.before,
+    )
 
 
-def _what_and_place(cause: Lateness) -> tuple[str, str]:
-    place = f" at {cause.line}" if cause.line else f", before {cause.before}" if cause.before else ""
-    return "the data loader" if _LOADS.match(cause.what) else cause.what, place
-
-
-def _in_short(cause: Lateness) -> str:
-    """Return `its host takes 1.00 s longer in aten::sort at train.py:4`, or `its host-bound time in forward is ...`."""
-    excess, (what, _) = format_value(cause.excess_ns, Unit.NS), _what_and_place(cause)
-    if cause.category == HOST:
-        at_line = f" at {cause.line.partition(' ')[0]}" if cause.line else ""
-        return f"its host takes {excess} longer in {what}{at_line}"
-    if cause.category == _UNRECORDED:
-        return f"its device is held by {_NOT_SHOWN}"
-    return f"its {category_term(cause.category)} time in {plain_phase(cause.phase)} is {excess} longer"
+def _why_in_vain(gain: JobGain | None) -> Mapping[str, Measure]:
+    """Return why the step gains nothing if no rank waits for the late ones: by noise, or as the hosts set the pace."""
+    if gain is None or gain.saved_ns[1]:
+        return {}
+    if not gain.is_nothing:
+        return {"replayed_ns": round(gain.change.most_saved_ns)}
+    return {"pace": "hosts"} if gain.is_host_bound else {}
 
 
 def _straggler(
@@ -252,12 +198,11 @@ def _not_steady(job: Job, late: StragglerRanks, num_steps: int) -> str:
     if not late.candidates:
         return ""
     if late.is_in_each:
-        noun, which = "ranks" if len(late.candidates) > 1 else "rank", "both" if num_steps == 2 else "each"
         too_few = f"{num_steps:,} traced steps are too few to name a straggler"
-        return f"{too_few}; the others wait for {noun} {format_ranks(late.candidates)} in {which}."
+        which = "both" if num_steps == 2 else "each"
+        return f"{too_few}; the others wait for {name_ranks(late.candidates)} in {which}."
     return f"{_waited_for(job, late.candidates, num_steps)}, too irregularly to name a straggler."
 
 
 def _waited_for(job: Job, ranks: Sequence[int], num_steps: int) -> str:
-    noun = "ranks" if len(ranks) > 1 else "rank"
-    return f"{in_traced_steps(job, num_steps).capitalize()} the others wait for {noun} {format_ranks(ranks)}"
+    return f"{in_traced_steps(job, num_steps).capitalize()} the others wait for {name_ranks(ranks)}"

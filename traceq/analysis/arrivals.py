@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from traceq.claims.claim import Claim, Subject, known
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
 from traceq.model import Flight, Trace
-from traceq.report import Finding, Report, Table, column, found
-from traceq.units import Unit, format_ranks
+from traceq.report import Finding, Report, Table, column
+from traceq.units import Unit, name_ranks
 
 POSITION = 57
 
 _NEVER, _NO_DUMP = "never arrived", "no dump"
-_VERBS = {
-    _NEVER: "never arrived",
-    _NO_DUMP: "left no dump",
-    "scheduled": "issued it but did not start it",
-    "started": "wait in it",
-    "completed": "completed it",
+_MEASURES = {
+    _NEVER: "absent_ranks",
+    _NO_DUMP: "undumped_ranks",
+    "scheduled": "queued_ranks",
+    "started": "waiting_ranks",
+    "completed": "done_ranks",
 }
-"""States as verbs, in the order in which a finding lists them."""
+"""Measures that name the ranks in a state."""
 
 
 @frozen
@@ -145,24 +146,20 @@ def _name(text: str) -> str:
 
 
 def _finding(stuck: _Stuck) -> Finding:
-    """Return who is missing, what they issued last, and where the others wait."""
-    states = [state for state in _VERBS if any(row.state == state for row in stuck.ranks)]
-    clauses = [_clause([row for row in stuck.ranks if row.state == state]) for state in states]
-    name = next(row.name for row in stuck.ranks if row.last_sequence == stuck.sequence)
-    text = f"{name} {stuck.sequence} of group {stuck.group or 'all'} never completed: {'; '.join(clauses)}"
-    is_missing = any(row.state in (_NEVER, _NO_DUMP) for row in stuck.ranks)
-    severity, key = "high" if is_missing else "medium", f"{stuck.group}|{stuck.sequence}"
-    lead = f"{name} {stuck.sequence} of group {stuck.group or 'all'} never completed"
-    return found("never_arrived", severity, text, 0, key, lead=lead, evidence=clauses[0])
-
-
-def _clause(rows: Sequence[ArrivalRow]) -> str:
-    """Return `rank 3 never arrived, last issued all_reduce 104 at train.py:41 step`, for rows of one state."""
-    first, is_one = rows[0], len(rows) == 1
-    verb = _VERBS[first.state].replace("wait ", "waits ") if is_one else _VERBS[first.state]
-    text = f"rank{'' if is_one else 's'} {format_ranks([row.rank for row in rows])} {verb}"
-    lines = sorted({row.line for row in rows if row.line})
-    where = f" at {lines[0]}" + (f" and {len(lines) - 1} more lines" if len(lines) > 1 else "") if lines else ""
-    if first.state == _NEVER and first.last_sequence is not None:
-        return f"{text}, last issued {first.name} {first.last_sequence}{where}"
-    return text + where
+    """Return the claim on who is missing, what they issued last, and where the others wait."""
+    ranks_by_state: dict[str, list[int]] = {}
+    for row in stuck.ranks:
+        ranks_by_state.setdefault(row.state, []).append(row.rank)
+    issued = [row for row in stuck.ranks if row.last_sequence == stuck.sequence]
+    measures = known(
+        sequence=stuck.sequence,
+        group=stuck.group or "all",
+        **{_MEASURES[state]: name_ranks(ranks) for state, ranks in ranks_by_state.items() if state in _MEASURES},
+    )
+    for row in stuck.ranks:
+        if row.state == _NEVER and row.last_sequence is not None:
+            measures |= known(last_collective=row.name, last_sequence=row.last_sequence, last_line=row.line)
+            break
+    line = min((row.line for row in issued if row.line), default="")
+    subject = Subject(collective=issued[0].name or "", line=line, key=f"{stuck.group}|{stuck.sequence}")
+    return Claim("never_arrived", 0, subject, measures)

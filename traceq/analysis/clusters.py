@@ -10,23 +10,23 @@ from numpy.typing import NDArray
 
 from traceq.analysis._rank_percentiles import each_rank, heat_view, spread_table
 from traceq.analysis._stragglers import late_unprofiled
-from traceq.analysis._wording import MOST_RANKS, in_traced_steps, more_rows
+from traceq.analysis._wording import MOST_RANKS, category_term, more_rows
+from traceq.claims.claim import Claim, Subject, known
+from traceq.claims.limits import MOST
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.phase_times import PhaseTimes, RankTimes, phase_times, rank_times
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column, found
+from traceq.report import Finding, Report, Table, column
 from traceq.stats.clustering import cluster_ranks
-from traceq.units import Unit, format_ranks, format_value
+from traceq.units import Unit, format_ranks
 
 POSITION = 54
 
-_MIN_GAP, _SEVERE = 0.01, 0.05
-"""Part of the median step by which clusters must differ, and from which a late cluster is a severe finding."""
+_MIN_GAP = 0.01
+"""Part of the median step by which clusters must differ."""
 _MOST_NAMES = 3
-_MOSTLY = 0.95
-"""Part of a lateness from which it is said to be in one phase."""
 
 
 @frozen
@@ -150,37 +150,27 @@ def _findings(job: Job, times: RankTimes, clusters: Sequence[_Cluster]) -> tuple
     has enough unprofiled steps, most of a cluster has to be late in these, too.
     """
     most, confirmed = clusters[0], late_unprofiled(job)
-    late = [cluster for cluster in clusters[1:] if 0 < cluster.late_ns <= 2 * (most.waits_ns - cluster.waits_ns)]
+    late = [each for each in clusters[1:] if 0 < MOST * each.late_ns <= most.waits_ns - each.waits_ns]
     if confirmed is not None:
         late = [each for each in late if 2 * len(confirmed & set(_names(times, each)[0])) > len(each.members)]
     if 2 * len(most.members) <= len(times.ranks) or not late:
         return ()
-    parts = [_late(times, cluster) for cluster in late[:2]]
-    if rest := sum(len(cluster.members) for cluster in late[2:]):
-        parts.append(f"{rest:,} more late elsewhere")
-    text = f"stragglers: {', '.join(parts)}; {len(most.members):,} ranks are alike ({in_traced_steps(job)})"
-    severity = "high" if late[0].late_ns >= _SEVERE * float(np.median(times.step)) else "medium"
-    key = f"rank {times.ranks[late[0].members[0]]}"
-    return (
-        found(
-            "late_ranks",
-            severity,
-            text,
-            round(late[0].late_ns),
-            key,
-            lead=f"stragglers: {parts[0]}",
-            evidence=f"{len(most.members):,} ranks are alike",
-        ),
+    worst, (ranks, hosts) = late[0], _names(times, late[0])
+    more = [rank for cluster in late[1:] for rank in _names(times, cluster)[0]]
+    measures = known(
+        ranks=_few_ranks(ranks),
+        num_late=len(ranks),
+        late_ns=round(worst.late_ns),
+        phase_ns=round(worst.phase_ns),
+        category=category_term(worst.category),
+        host=hosts[0] if len(hosts) == 1 else "",
+        num_hosts=len(hosts) or None,
+        num_alike=len(most.members),
+        more_ranks=_few_ranks(more) if more else "",
     )
+    subject = Subject(phase=worst.phase, key=f"rank {ranks[0]}")
+    return (Claim("late_ranks", round(worst.late_ns), subject, measures),)
 
 
-def _late(times: RankTimes, cluster: _Cluster) -> str:
-    """Return `8 on one host (node017: ranks 136-143) late by 41.0 ms in forward`."""
-    ranks, hosts = _names(times, cluster)
-    which = f"rank{'s' if len(ranks) > 1 else ''} {_few(format_ranks(ranks).split(', '))}"
-    where = {0: f"({which})", 1: f"on one host ({', '.join(hosts)}: {which})"}
-    on = where.get(len(hosts), f"on {len(hosts):,} hosts ({which})")
-    late, there = (format_value(ns, Unit.NS) for ns in (cluster.late_ns, cluster.phase_ns))
-    is_most = cluster.phase_ns >= _MOSTLY * cluster.late_ns
-    phase = f" in {cluster.phase}" if is_most else f", {there} of it in {cluster.phase}"
-    return f"{len(ranks):,} {on} late by {late}{phase}"
+def _few_ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {_few(format_ranks(ranks).split(', '))}"

@@ -8,34 +8,29 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.claim import Claim, Subject, known
+from traceq.claims.limits import LOST
 from traceq.facts.comm.rank_collectives import rank_calls
 from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.collective_matching import match_collectives
 from traceq.facts.ranks.desync import Mismatch, RankIssue, first_mismatches
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.job_collectives import issued_by_flights, issued_by_ranks
-from traceq.facts.ranks.unrecorded_share import or_lost_events, share_inside_steps
+from traceq.facts.ranks.unrecorded_share import share_inside_steps
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Caveat, Trace
-from traceq.report import Column, Finding, Report, Table, column, found
-from traceq.units import Unit, format_ranks
+from traceq.report import Column, Finding, Report, Table, column
+from traceq.units import Unit, format_ranks, name_ranks
 
 POSITION = 56
 
 _TRACE = "trace"
 
 _LOSSES = ("truncated", "malformed_events", "dropped_events", "no_device_work")
-_SENTENCES = {
-    "missing": "skip{s} it and issue{s} {what}",
-    "extra": "issue{s} an extra {what}",
-    "swapped": "issue{s} {what} out of order",
-    "different": "issue{s} {what}",
-    "": "issue{s} {what}",
-}
 
 
 @frozen
@@ -215,18 +210,19 @@ def _view(rows: Sequence[DesyncRow]) -> Table:
 
 
 def _finding(rows: Sequence[DesyncRow], parts: Sequence[_Lines]) -> Finding:
-    """Return the first mismatch of all in words; that of traces where they have it, as these know the phase."""
+    """Return the claim on the first mismatch of all; that of traces where they have it, as these know the phase."""
     first = rows[0]
-    where = f"collective {first.sequence if first.sequence is not None else first.place}"
-    where += f" of step {first.step}" if first.step is not None else ""
-    where += f" of group {first.group}" if first.group else ""
-    sentences = [_sentence(row, ranks) for row, ranks in _by_issue([row for row in rows if row.key == first.key])]
-    lost = or_lost_events(max((part.unrecorded_share for part in parts), default=0.0)) if first.source == _TRACE else ""
-    issued, lead = "; ".join(sentences), f"desync at {where}: ranks differ"
-    return found("desync", "high", f"desync at {where}: {issued}{lost}", 0, first.key, lead=lead, evidence=issued)
-
-
-def _sentence(row: DesyncRow, ranks: Sequence[int]) -> str:
-    is_one = len(ranks) == 1
-    verb = _SENTENCES[row.how].format(s="s" if is_one else "", what=row.collective)
-    return f"rank{'' if is_one else 's'} {format_ranks(ranks)} {verb}"
+    issues = _by_issue([row for row in rows if row.key == first.key])
+    ranks_by_how: dict[str, list[int]] = {}
+    for row, ranks in issues:
+        ranks_by_how.setdefault(row.how, []).extend(ranks)
+    share = max((part.unrecorded_share for part in parts), default=0.0) if first.source == _TRACE else 0.0
+    measures = known(
+        sequence=first.sequence if first.sequence is not None else first.place,
+        step=first.step,
+        group=first.group,
+        issued="; ".join(f"{name_ranks(ranks)}: {row.collective}" for row, ranks in issues),
+        lost_pct=100 * share if share >= LOST else None,
+        **{f"{how}_ranks": name_ranks(ranks) for how, ranks in ranks_by_how.items() if how},
+    )
+    return Claim("desync", 0, Subject(key=first.key), measures)

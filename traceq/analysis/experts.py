@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from traceq.analysis._basis import holds_in_steps, step_lengths
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import waits_in_steps
-from traceq.analysis._wording import MOST_RANKS, in_traced_steps, more_rows, per_step, with_step_headings
+from traceq.analysis._wording import MOST_RANKS, more_rows, with_step_headings
+from traceq.claims.claim import AT_MOST, Claim, Subject, known
+from traceq.claims.limits import MOST, NOTABLE
 from traceq.facts.comm.expert_tokens import EXCHANGES, expert_tokens
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
@@ -22,7 +24,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import measure, measure_within, span_index, spans
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column, found
+from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 52
@@ -33,8 +35,8 @@ _EXPERTS = re.compile(
 )
 """Kernels that multiply for several experts at once."""
 
-_LEAST_RATIO, _LEAST_SHARE, _LEAST_EXPLAINED = 1.1, 0.02, 0.5
-"""Busiest rank over the mean, its excess in parts of a step, and the part of the excess that others wait for."""
+_LEAST_RATIO = 1.1
+"""Busiest rank over the mean, from which people see them."""
 
 
 @frozen
@@ -170,20 +172,22 @@ def _findings(job: Job, parts: Sequence[_Rank], rows: Sequence[ExpertRow], mean:
     excess = busiest.dur_ns - mean
     waited = float(np.median(others)) if others else 0.0
     busiest_wait = busiest.wait_ns or 0
-    if excess < _LEAST_SHARE * step_ns or waited - busiest_wait < _LEAST_EXPLAINED * excess:
+    if excess < NOTABLE * step_ns or waited - busiest_wait < MOST * excess:
         return ()
     if not _holds(job, parts, busiest.rank):
         return ()
-    times = f"{format_value(excess, Unit.NS)} {per_step(steps_of)} more than the mean ({busiest.ratio:.2f}x)"
-    waits = f"{format_value(waited, Unit.NS)} in collectives (it waits {format_value(busiest_wait, Unit.NS)})"
-    tokens = "" if busiest.token_ratio is None else f" on {busiest.token_ratio:.2f}x the tokens"
-    text = (
-        f"expert compute is uneven: rank {busiest.rank} has {times}{tokens}, and the others wait {waits}, "
-        f"{in_traced_steps(job)}: {_remedy(busiest)}"
+    ratio, tokens_ratio = busiest.ratio, busiest.token_ratio
+    measures = known(
+        excess_ns=round(excess),
+        compute_ratio=ratio,
+        tokens_ratio=tokens_ratio,
+        wait_ns=round(waited),
+        own_wait_ns=busiest_wait,
     )
-    lead = f"rank {busiest.rank} has {busiest.ratio:.2f}x the expert compute: {_remedy(busiest)}"
-    key, gain = f"rank {busiest.rank}", (0, round(excess))
-    return (found("expert_imbalance", "medium", text, round(excess), key, lead=lead, evidence=waits, gain=gain),)
+    is_slow = tokens_ratio is not None and tokens_ratio - 1 < MOST * (ratio - 1)
+    subject, gain = Subject(rank=busiest.rank, key=f"rank {busiest.rank}"), (0, round(excess))
+    remedy = "slow_experts" if is_slow else "balance_experts"
+    return (Claim("expert_imbalance", round(excess), subject, measures, gain, AT_MOST, remedy),)
 
 
 def _holds(job: Job, parts: Sequence[_Rank], busiest: int) -> bool:
@@ -202,13 +206,5 @@ def _holds(job: Job, parts: Sequence[_Rank], busiest: int) -> bool:
     waited_ns = np.median(others_ns, axis=0) - waits_ns.get(busiest, np.zeros(len(common)))
     return all(
         holds_in_steps(each, step_ns, 100 * least)
-        for each, least in ((excess_ns, _LEAST_SHARE), (waited_ns, _LEAST_SHARE * _LEAST_EXPLAINED))
+        for each, least in ((excess_ns, NOTABLE), (waited_ns, NOTABLE * MOST))
     )
-
-
-def _remedy(busiest: ExpertRow) -> str:
-    """Return what to do: more tokens are a matter of balance, as many as others have are not."""
-    more_tokens = None if busiest.token_ratio is None else busiest.token_ratio - 1
-    if more_tokens is not None and more_tokens < _LEAST_EXPLAINED * (busiest.ratio - 1):
-        return "its tokens do not explain it: its device or its kernels are slower"
-    return "balance the tokens of experts, or place experts otherwise"

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import holds_in_steps
-from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._wording import per_step
+from traceq.analysis._basis import holds_in_steps, step_lengths
+from traceq.analysis._rank_rows import of_all
 from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.claims.claim import AT_MOST, Claim, known
+from traceq.claims.limits import NOTABLE
 from traceq.facts.comm.collective_roles import Role, collective_roles
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.device_work import device_work
@@ -20,13 +21,10 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity, in_coun
 from traceq.frozen import frozen
 from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column, found
-from traceq.units import Unit, format_value
+from traceq.report import Finding, Report, Table, column
+from traceq.units import Unit
 
 POSITION = 54
-
-_LEAST_SHARE = 0.01
-"""Share of a step that must be exposed to be a finding."""
 
 
 @frozen
@@ -40,28 +38,36 @@ class MetricRow:
     exposed_ns: int = column("exposed", Unit.NS)
 
 
-def summarize(trace: Trace) -> Part[MetricRow]:
+@frozen
+class _Rank:
+    """One rank's rows, and its claim that every step exchanges metrics."""
+
+    rows: tuple[MetricRow, ...]
+    finding: Finding | None
+
+
+def summarize(trace: Trace) -> _Rank:
     """Return the collectives that carry metrics in the counted steps, and their exposed time."""
-    return Part(tuple(_rows(trace)), _in_every_step(trace))
+    calls, step = _metric_calls(trace)
+    return _Rank(tuple(_rows(trace, calls, step)), _in_every_step(trace, calls, step))
 
 
-def merge(job: Job, parts: Sequence[Part[MetricRow]]) -> Report:
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks, and the finding of the rank that loses most time."""
     findings = on_the_worst_rank(job, (part.finding for part in parts))
     table = Table.of("metric_gathers", "Metrics", MetricRow, of_all(parts))
     return Report("metric_gathers", (table,), findings=findings)
 
 
-def _metrics(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (index into Calls of each collective of metrics in the counted steps, the step that issued it)."""
+def _metric_calls(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (index into Calls of each collective that carries metrics in the counted steps, its step)."""
     calls, host = collective_calls(trace), steps(trace).host
     step = span_index(host, trace.events.ts[calls.issued])
     metrics = np.flatnonzero((collective_roles(trace) == Role.METRIC) & (step >= 0) & steps(trace).counted[step])
     return metrics, step[metrics]
 
 
-def _rows(trace: Trace) -> list[MetricRow]:
-    metrics, step = _metrics(trace)
+def _rows(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.int64]) -> list[MetricRow]:
     names = collective_calls(trace).name[metrics]
     rows = []
     for name in sorted_unique(names).tolist():
@@ -91,26 +97,14 @@ def _exposed_ns(trace: Trace, metrics: NDArray[np.int64]) -> NDArray[np.int64]:
     return by_step[all_steps.counted].astype(np.int64)
 
 
-def _in_every_step(trace: Trace) -> Finding | None:
-    """Return a finding if each of two or more steps has such collectives, and they expose 1 % of most of them."""
-    (metrics, step), trace_steps = _metrics(trace), steps(trace)
-    num_steps, window = int(trace_steps.counted.sum()), trace_steps.window[trace_steps.counted]
-    by_step, step_ns = _exposed_ns(trace, metrics).astype(np.float64), np.diff(window)[:, 0].astype(np.float64)
-    exposed_ns = round(float(by_step.mean()))
-    if num_steps < 2 or len(sorted_unique(step)) < num_steps or exposed_ns < _LEAST_SHARE * float(step_ns.mean()):
+def _in_every_step(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.int64]) -> Finding | None:
+    """Return a claim if each of two or more steps has such collectives, exposed for a notable part of most of them."""
+    counted = steps(trace).counted
+    by_step, step_ns = _exposed_ns(trace, metrics).astype(np.float64), step_lengths(steps(trace))
+    num_steps, exposed_ns = int(counted.sum()), round(float(by_step.mean()))
+    if num_steps < 2 or len(sorted_unique(step)) < num_steps or exposed_ns < NOTABLE * float(step_ns.mean()):
         return None
-    if not holds_in_steps(by_step, step_ns, 100 * _LEAST_SHARE):
+    if not holds_in_steps(by_step, step_ns, 100 * NOTABLE):
         return None
-    num, exposed = format_value(len(metrics) / num_steps, Unit.MEAN), format_value(exposed_ns, Unit.NS)
-    plural = "" if len(metrics) == num_steps else "s"
-    evidence = f"{num} collective{plural} and {exposed} of exposed communication {per_step(trace_steps)}"
-    what, remedy = "every step exchanges metrics", "gather them every n-th step"
-    return found(
-        "metric_gathers",
-        "medium",
-        f"{what}: {evidence}; {remedy}",
-        exposed_ns,
-        lead=f"{what}: {remedy}",
-        evidence=evidence,
-        gain=(0, exposed_ns),
-    )
+    measures = known(calls_mean=len(metrics) / num_steps, exposed_ns=exposed_ns)
+    return Claim("metric_gathers", exposed_ns, measures=measures, gain=(0, exposed_ns), gain_by=AT_MOST)

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from traceq.analysis._basis import holds_in_steps
-from traceq.analysis._wording import MOST_RANKS, in_traced_steps, more_rows, per_step, with_step_headings
+from traceq.analysis._wording import MOST_RANKS, more_rows, with_step_headings
+from traceq.claims.claim import AT_MOST, Claim, Subject, known
+from traceq.claims.limits import MODERATE, UNEVEN_STAGES
 from traceq.facts.comm.microbatches import Passes, passes
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.message_matching import MessageTimes
@@ -15,22 +17,12 @@ from traceq.facts.ranks.pipeline_schedules import UNKNOWN
 from traceq.facts.ranks.pipelines import Pipeline, StageTimes, pipelines, stage_times
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column, found
-from traceq.units import Unit, format_ranks, format_value
+from traceq.report import Finding, Report, Table, column
+from traceq.units import Unit, format_ranks
 
 POSITION = 53
 
-_LEAST_PCT, _HIGH_PCT = 10.0, 25.0
-"""Percentage of the step from which a bubble is a finding, and a grave one."""
-_UNEVEN = 1.15
-"""Time of the slowest rank's passes over the mean from which layers are to be moved."""
-_MORE = "more microbatches"
-_REMEDIES = {
-    "GPipe": f"{_MORE}, or several stages per rank (interleaved 1F1B)",
-    "1F1B": f"{_MORE}, several stages per rank (interleaved), or weight gradients in the gaps (zero bubble)",
-    "looped BFS": f"{_MORE}, or interleaved 1F1B",
-    "interleaved 1F1B": f"{_MORE}, or weight gradients in the gaps (zero bubble)",
-}
+_REMEDIES = {"GPipe": "gpipe", "1F1B": "1f1b", "looped BFS": "looped_bfs", "interleaved 1F1B": "interleaved_1f1b"}
 
 
 @frozen
@@ -93,7 +85,7 @@ def merge(job: Job, parts: Sequence[Passes]) -> Report:
     if not rows:
         return _report((), (), None, ())
     worst = max(range(len(every)), key=lambda number: _mean([row for row in rows if row.pipeline == number]))
-    finding = _finding(job, worst, every[worst], of_stages[worst], [row for row in rows if row.pipeline == worst])
+    finding = _finding(every[worst], of_stages[worst], [row for row in rows if row.pipeline == worst])
     return _report(rows, messages, _view(job, every, worst, rows), finding)
 
 
@@ -182,53 +174,35 @@ def _words(pipeline: Pipeline) -> str:
     return f"({', '.join([*parts, *([f'{num} microbatches'] if num else [])])})"
 
 
-def _finding(
-    job: Job, number: int, pipeline: Pipeline, times: dict[int, StageTimes], rows: Sequence[StageRow]
-) -> tuple[Finding, ...]:
+def _finding(pipeline: Pipeline, times: dict[int, StageTimes], rows: Sequence[StageRow]) -> tuple[Finding, ...]:
     """Return the bubble if it is a large part of most steps."""
     num = min(len(each.window) for each in times.values())
     bubble, step = (
         np.mean([getattr(each, name)[:num] for each in times.values()], axis=0) for name in ("bubble", "window")
     )
-    if not holds_in_steps(bubble, step, _LEAST_PCT):
+    if not holds_in_steps(bubble, step, 100 * MODERATE):
         return ()
     ns, step_ns = _mean(rows), float(np.mean([row.step_ns for row in rows]))
-    share = format_value(100 * ns / step_ns, Unit.PERCENT)
-    parts = [
-        f"{format_value(float(np.mean([getattr(row, f'{name}_ns') for row in rows])), Unit.NS)} {text}"
-        for name, text in (("warmup", "in warm-up"), ("steady", "in the steady state"), ("cooldown", "in cool-down"))
-    ]
-    time = f"{format_value(ns, Unit.NS)} {per_step(job.ranks[pipeline.ranks[0]].steps)}"
-    text = (
-        f"pipeline bubble {_words(pipeline)}: {time} ({share}), mean over ranks, {in_traced_steps(job)}: "
-        f"{', '.join(parts)}{_least(pipeline)}; {_remedy(pipeline, rows)}"
+    slowest, passes_ns = max(rows, key=lambda row: row.passes_ns), float(np.mean([row.passes_ns for row in rows]))
+    is_uneven = slowest.passes_ns >= UNEVEN_STAGES * passes_ns
+    measures = known(
+        share_pct=100 * ns / step_ns,
+        schedule=pipeline.schedule,
+        num_ranks=len(pipeline.ranks),
+        num_microbatches=pipeline.num_microbatches or None,
+        warmup_ns=round(float(np.mean([row.warmup_ns for row in rows]))),
+        steady_ns=round(float(np.mean([row.steady_ns for row in rows]))),
+        cooldown_ns=round(float(np.mean([row.cooldown_ns for row in rows]))),
+        even_pct=_even_pct(pipeline),
+        passes_ratio=slowest.passes_ns / passes_ns if is_uneven else None,
     )
-    severity = "high" if 100 * ns >= _HIGH_PCT * step_ns else "medium"
     key = f"ranks {format_ranks(sorted(row.rank for row in rows))}"
-    return (
-        found(
-            "pipeline_bubble",
-            severity,
-            text,
-            round(ns),
-            key,
-            lead=f"pipeline bubble: {_remedy(pipeline, rows)}",
-            evidence=f"{_words(pipeline)[1:-1]}: {', '.join(parts)}",
-            gain=(0, round(ns)),
-        ),
-    )
+    subject = Subject(rank=slowest.rank if is_uneven else None, key=key)
+    remedy = "even_stages" if is_uneven else _REMEDIES.get(pipeline.schedule, "microbatches")
+    return (Claim("pipeline_bubble", round(ns), subject, measures, (0, round(ns)), AT_MOST, remedy),)
 
 
-def _least(pipeline: Pipeline) -> str:
-    """Return what GPipe and 1F1B leave idle with equal stages, (p - 1) / (m + p - 1); "" for other schedules."""
+def _even_pct(pipeline: Pipeline) -> float | None:
+    """Return what GPipe and 1F1B leave idle with equal stages, (p - 1) / (m + p - 1); None for other schedules."""
     hops, num = len(pipeline.ranks) - 1, pipeline.num_microbatches
-    if pipeline.schedule not in ("GPipe", "1F1B") or not num:
-        return ""
-    return f" (equal stages leave {format_value(100 * hops / (num + hops), Unit.PERCENT)} of the schedule idle)"
-
-
-def _remedy(pipeline: Pipeline, rows: Sequence[StageRow]) -> str:
-    slowest, mean = max(rows, key=lambda row: row.passes_ns), float(np.mean([row.passes_ns for row in rows]))
-    if slowest.passes_ns >= _UNEVEN * mean:
-        return f"rank {slowest.rank} computes {slowest.passes_ns / mean:.2f}x the mean: move layers to other ranks"
-    return _REMEDIES.get(pipeline.schedule, _MORE)
+    return 100 * hops / (num + hops) if pipeline.schedule in ("GPipe", "1F1B") and num else None

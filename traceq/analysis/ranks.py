@@ -21,7 +21,7 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans, intersect, measure, sorted_unique, spans
 from traceq.model import Caveat, Trace
 from traceq.report import Report, Table, column
-from traceq.units import Unit, format_ranks
+from traceq.units import Unit, name_ranks
 
 POSITION = 55
 
@@ -218,9 +218,8 @@ def _view(job: Job, rows: Sequence[RankRow], late: Stragglers) -> Table:
     """Return waits and transfers per step; the first collective of each group does not count."""
     longest = sorted(rows, key=lambda row: (row.verdict != _STRAGGLER, -(row.wait_ns or 0)))[:MOST_RANKS]
     shown = [row.per_step() for row in rows if row in longest]
-    names = format_ranks([each.rank for each in late.ranks])
-    noun = "ranks" if len(late.ranks) > 1 else "rank"
-    result = f"The others wait for {noun} {names}." if late.ranks else "No rank is a straggler."
+    names = name_ranks([each.rank for each in late.ranks])
+    result = f"The others wait for {names}." if late.ranks else "No rank is a straggler."
     if late.is_too_short:
         result = ""  # the note says why
     elif late.undecided:

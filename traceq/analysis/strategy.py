@@ -8,23 +8,24 @@ from dataclasses import replace
 import numpy as np
 
 from traceq.analysis._rank_rows import each_of
-from traceq.analysis._wording import in_traced_steps
+from traceq.claims.claim import Basis, Claim, Subject, known
+from traceq.claims.limits import LOST
 from traceq.facts.comm.collective_roles import Role
 from traceq.facts.comm.parallelism import NO_COLLECTIVE, issued_calls, strategy_of
-from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, Check, checks, micro_batches, unit_forwards
+from traceq.facts.comm.predictions import EXACT, MOST, UNEXPLAINED, Check, checks, micro_batches, unit_forwards
 from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.job import Job
-from traceq.facts.ranks.unrecorded_share import or_lost_events, share_inside_steps
+from traceq.facts.ranks.unrecorded_share import share_inside_steps
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column, found
-from traceq.units import Unit
+from traceq.report import Finding, Report, Table, column
+from traceq.units import Unit, name_ranks
 
 POSITION = 52
 
 _BACKWARD = "backward"
 _LEAST_RANKS = 2
-_BEST_FIRST = (EXACT, EXPLAINED, UNEXPLAINED)
+_BEST_FIRST = (EXACT, MOST, UNEXPLAINED)
 
 
 @frozen
@@ -122,7 +123,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         ),
     )
     checked = [part for part in parts if part.checks]
-    findings = (*_findings(checked), *_ranks_alone(job, parts))
+    is_marked = bool(job.ranks) and job.ranks[0].steps.marked
+    findings = (*_findings(checked, is_marked=is_marked), *_ranks_alone(job, parts))
     return Report("strategy", tables, (_view(checked),) if checked else (), findings)
 
 
@@ -155,44 +157,32 @@ def _view(parts: Sequence[_Rank]) -> Table:
     return Table.of("strategy", title, CheckRow, rows, note=f"{note}.").visible
 
 
-def _findings(parts: Sequence[_Rank]) -> list[Finding]:
-    """Return one finding for all ranks that issue calls which their strategy does not predict; none of samples."""
+def _findings(parts: Sequence[_Rank], *, is_marked: bool) -> Iterator[Finding]:
+    """Yield one claim on all ranks that issue calls which their strategy does not predict; none on samples."""
     unexplained = [part for part in parts if part.row.verdict == UNEXPLAINED and not part.is_sample]
     if not unexplained:
-        return []
-    first = unexplained[0].row
-    ranks = f"rank {first.rank}" + (f" and {len(unexplained) - 1} more" if len(unexplained) > 1 else "")
-    wrong = [_wrong(check, first.num_steps) for check in unexplained[0].checks if check.verdict == UNEXPLAINED]
-    lost = or_lost_events(unexplained[0].unrecorded_share)
-    text = f"{ranks}: {first.strategy} predicts {'; '.join(wrong)}{lost}"
-    lead = f"{ranks}: the collectives are not those of {first.strategy}"
-    return [found("strategy", "medium", text, 0, first.key, lead=lead, evidence=wrong[0])]
+        return
+    first, row = unexplained[0], unexplained[0].row
+    wrong = next(check for check in first.checks if check.verdict == UNEXPLAINED)
+    of_elements = wrong.expected_elements is not None and wrong.elements not in (None, wrong.expected_elements)
+    of_calls = not of_elements and wrong.expected_num not in (None, wrong.num)
+    measures = known(
+        ranks=name_ranks([part.row.rank for part in unexplained]),
+        strategy=row.strategy,
+        role=wrong.role.replace("_", " "),
+        num_elements=wrong.elements if of_elements else None,
+        num_expected_elements=wrong.expected_elements if of_elements else None,
+        num_calls=wrong.num if of_calls else None,
+        num_expected_calls=wrong.expected_num if of_calls else None,
+        reason=wrong.reason,
+        lost_pct=100 * first.unrecorded_share if first.unrecorded_share >= LOST else None,
+    )
+    yield Claim("strategy", 0, Subject(rank=row.rank, key=row.key), measures, basis=Basis(row.num_steps * is_marked))
 
 
 def _ranks_alone(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
-    """Yield a finding on recorded ranks of a job that train, and exchange nothing in any traced step."""
+    """Yield a claim on recorded ranks of a job that train, and exchange nothing in any traced step."""
     if job.timings is None or _BACKWARD not in job.timings.phases or len(parts) < _LEAST_RANKS:
         return
     if all(part.row.rule == NO_COLLECTIVE and not part.is_sample for part in parts):
-        text = (
-            f"{len(parts)} ranks exchange nothing through torch.distributed {in_traced_steps(job)}: if they should "
-            "train one model, nothing that exchanges gradients wraps it (DistributedDataParallel, FSDP, "
-            "accelerator.prepare)"
-        )
-        lead = (
-            f"{len(parts)} ranks exchange nothing: wrap the model (DistributedDataParallel, FSDP, accelerator.prepare)"
-        )
-        yield found("ranks_alone", "high", text, lead=lead)
-
-
-def _wrong(check: Check, num_steps: int) -> str:
-    """Return `2,560 elements for gradient reduction in 2 steps, 2,000 were issued (1 call short, in 1 of 2 steps)`."""
-    role = check.role.replace("_", " ") + (f" in {num_steps} steps" if num_steps > 1 else "")
-    num, elements = check.expected_num, check.expected_elements
-    if elements is not None and check.elements is not None and elements != check.elements:
-        predicted = f"{elements:,} elements for {role}, {check.elements:,} were issued"
-    elif num is not None and num != check.num:
-        predicted = f"{num:,} call{'' if num == 1 else 's'} for {role}, {check.num:,} were issued"
-    else:
-        predicted = f"other calls for {role}"
-    return f"{predicted} ({check.reason})"
+        yield Claim("ranks_alone", measures=known(num_ranks=len(parts)))

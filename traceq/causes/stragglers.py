@@ -27,14 +27,13 @@ _MOST_CHANCE = 0.025
 class UnprofiledLateness:
     """S unprofiled steps: `late` float64[R, S] ns; phases in which ranks wait for each other, where lateness hides.
 
-    `saves_ns`: (least, most) that the step of `step_ns` is shorter if the late ranks are not; None without any.
+    `saves_ns`: (least, most) that the step is shorter if the late ranks are not late; None without any.
     """
 
     late: NDArray[np.float64]
     waiting_phases: frozenset[str]
     late_ranks: tuple[int, ...]
     saves_ns: tuple[float, float] | None
-    step_ns: float
 
     @property
     def num_steps(self) -> int:
@@ -145,4 +144,4 @@ def _unprofiled(job: Job) -> UnprofiledLateness | None:
     numbers = late_ranks(late)
     median_ns = float(np.median(step_ns.max(axis=0)))
     saves_ns = saved_at_pace_of_others(own_ns, wait_ns, numbers) if numbers else None
-    return UnprofiledLateness(late * median_ns, waiting, numbers, saves_ns, float(step_ns.mean(axis=1).max()))
+    return UnprofiledLateness(late * median_ns, waiting, numbers, saves_ns)

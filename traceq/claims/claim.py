@@ -13,6 +13,7 @@ __all__ = [
     "AT_MOST",
     "BY_JOB_REPLAY",
     "BY_REPLAY",
+    "BY_UNPROFILED",
     "HIGH",
     "LOW",
     "MEDIUM",
@@ -37,6 +38,8 @@ _UNITS = {
     "mean": Unit.MEAN,
     "rate": Unit.RATE,
     "ratio": Unit.RATIO,
+    "sequence": Unit.COUNT,
+    "step": Unit.COUNT,
 }
 _DELTAS = {Unit.NS: Unit.DELTA_NS, Unit.BYTES: Unit.DELTA_BYTES, Unit.PERCENT: Unit.DELTA_PERCENT}
 
@@ -44,6 +47,7 @@ _DELTAS = {Unit.NS: Unit.DELTA_NS, Unit.BYTES: Unit.DELTA_BYTES, Unit.PERCENT: U
 HIGH, MEDIUM, LOW = "high", "medium", "low"
 """How much a claim matters; the judge says so (`claims.judge`)."""
 BY_JOB_REPLAY, BY_REPLAY, AT_MOST = "replay of all ranks", "replay", "at most its time"
+BY_UNPROFILED = "95 % interval of unprofiled steps"
 """How it is known what a step gains."""
 
 

@@ -8,12 +8,14 @@ __all__ = [
     "LARGE",
     "LEAST_BATCHES",
     "LIMITING",
+    "LOST",
     "MODERATE",
     "MOST",
     "MUCH",
     "NOTABLE",
     "NOTHING",
     "SHORT_GAP",
+    "UNEVEN_STAGES",
     "UNLIKE",
     "WORKER_CORES",
     "Limit",
@@ -55,3 +57,8 @@ LIMITING = Limit(0.85, "part of most steps", "nothing else gains much")
 SHORT_GAP = Limit(1_000_000, "ns", "in a longer gap the host does more than launching")
 LEAST_BATCHES = Limit(4, "batches", "the three times between them tell what recurs")
 WORKER_CORES = Limit(0.1, "cores", "workers that are busy for less take no core from the step")
+
+# of communication and ranks
+
+UNEVEN_STAGES = Limit(1.15, "slowest rank over the mean", "moving layers gains more than another schedule")
+LOST = Limit(0.05, "part of a trace", "where work is unrecorded for longer, the trace may lack calls that were issued")

@@ -33,6 +33,7 @@ _LONGEST = (
     "{autograd_function_pct} is autograd functions in Python, between the ops that they call",
     "{slow_convolution_pct} is convolutions of the unfolded input, as without oneDNN",
 )
+_LOST_EVENTS = "or the trace lost events: {lost_pct} of it waits for work that it does not show"
 
 SENTENCES: dict[str, Sentence] = {
     "costly_sync": Sentence(
@@ -322,6 +323,111 @@ SENTENCES: dict[str, Sentence] = {
     "alloc_wait": Sentence(
         ("the device idles while the allocator asks the driver: reuse memory that is cached",), (*_LOST, _REPLAYED)
     ),
+    # communication and ranks
+    "straggler": Sentence(
+        (
+            "rank {rank} is late: its device is held {unrecorded_ns} longer by work that the trace does not show",
+            "rank {rank} is late: its {category} time in {phase} is {excess_ns} longer, see {line}",
+            "rank {rank} is late: its {category} time in {phase} is {excess_ns} longer",
+            "rank {rank} is late: its host takes {excess_ns} longer in {what} at {line}",
+            "rank {rank} is late: its host takes {excess_ns} longer in {what}",
+            "rank {rank} works {late_ns} longer than the others",
+            "the others wait {wait_ns} for rank {rank}",
+        ),
+        (
+            "the others wait {wait_ns} {per_step} for it, {exposed_ns} of it exposed",
+            "most at {collective} in {waited_phase}",
+            "{what} takes {what_excess_ns} longer",
+            "the next op is {before}",
+            "it works {late_ns} longer {in_steps}",
+            "also late: {more_ranks}",
+            "the {pace} set the pace",
+            "without these waits the step is {replayed_ns} shorter, no more than its noise",
+        ),
+    ),
+    "late_ranks": Sentence(
+        (
+            "late by {phase_ns} in {phase}: {ranks} on {host}",
+            "late by {phase_ns} in {phase}: {ranks} on {num_hosts:host}",
+            "late by {phase_ns} in {phase}: {ranks}",
+        ),
+        (
+            "{num_late:rank} late by {late_ns} in all, there mostly in {category} time",
+            "also late: {more_ranks}",
+            "{num_alike} ranks are alike",
+        ),
+    ),
+    "pipeline_bubble": Sentence(
+        ("the pipeline is idle {share_pct} of {a_step}: {remedy}",),
+        (
+            "{num_ranks:rank}, schedule {schedule}",
+            "microbatches: {num_microbatches}",
+            "{warmup_ns} in warm-up, {steady_ns} in the steady state, {cooldown_ns} in cool-down",
+            "equal stages would leave {even_pct} of the schedule idle",
+            "rank {rank} computes {passes_ratio} the mean",
+        ),
+    ),
+    "expert_imbalance": Sentence(
+        ("rank {rank} has {compute_ratio} the mean expert compute: {remedy}",),
+        (
+            "{excess_ns} {per_step} more than the mean",
+            "it has {tokens_ratio} the mean number of tokens",
+            "the others wait {wait_ns} in collectives, it waits {own_wait_ns}",
+        ),
+    ),
+    "strategy": Sentence(
+        ("{ranks}: calls for {role} are not those of {strategy}",),
+        (
+            "{num_elements} elements issued {in_steps}, {num_expected_elements} predicted",
+            "{num_calls:call} issued {in_steps}, {num_expected_calls} predicted",
+            "{reason}",
+            _LOST_EVENTS,
+        ),
+    ),
+    "ranks_alone": Sentence(
+        ("{num_ranks:rank} exchange nothing: wrap the model (DistributedDataParallel, FSDP, accelerator.prepare)",),
+        ("no call of torch.distributed {in_steps}",),
+    ),
+    "metric_gathers": Sentence(
+        ("every step exchanges metrics: gather them every n-th step",),
+        ("{calls_mean:collective} and {exposed_ns} of exposed communication {per_step}",),
+    ),
+    "buffer_broadcasts": Sentence(
+        ("DDP sends buffers before each forward pass: try broadcast_buffers=False",),
+        (
+            "nothing computes meanwhile for {idle_ns} {per_step} ({share_pct})",
+            "each rank then keeps buffers of its own, such as statistics of batch norm",
+        ),
+    ),
+    "desync": Sentence(
+        (
+            "desync at collective {sequence} of step {step}: ranks differ",
+            "desync at collective {sequence}: ranks differ",
+        ),
+        (
+            "in group {group}",
+            "{issued}",
+            "{missing_ranks} skipped one",
+            "{extra_ranks} issued one more",
+            "{swapped_ranks} issued two in the other order",
+            _LOST_EVENTS,
+        ),
+    ),
+    "never_arrived": Sentence(
+        (
+            "{collective} {sequence} of group {group} never completed: {absent_ranks} never arrived",
+            "{collective} {sequence} of group {group} never completed",
+        ),
+        (
+            "last issued there: {last_collective} {last_sequence}",
+            "last seen at {last_line}",
+            "{undumped_ranks} left no dump",
+            "{queued_ranks} issued it and did not start it",
+            "{waiting_ranks} waited in it",
+            "{done_ranks} completed it",
+            "issued at {line}",
+        ),
+    ),
 }
 """Sentences by code."""
 
@@ -362,6 +468,14 @@ REMEDIES: dict[str, str] = {
     "unfused_optimizer_on_cpu": "try {optimizer}(..., fused=True), from torch 2.4 on",
     "pageable_copies": "use pin_memory=True and non_blocking=True",
     "expandable_segments": "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "even_stages": "move layers from rank {rank} to others",
+    "gpipe": "use more microbatches, or an interleaved schedule",
+    "1f1b": "use more microbatches, interleaved stages, or a zero-bubble schedule",
+    "looped_bfs": "use more microbatches, or interleaved 1F1B",
+    "interleaved_1f1b": "use more microbatches, or a zero-bubble schedule",
+    "microbatches": "use more microbatches",
+    "balance_experts": "balance the tokens of experts, or place experts otherwise",
+    "slow_experts": "compare its kernels and its device, as tokens do not explain it",
 }
 """What to do, by the remedy of a claim, or by its code."""
 

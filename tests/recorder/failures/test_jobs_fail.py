@@ -127,8 +127,8 @@ def test_a_desync_names_both_collectives_and_both_lines(
         if "has issued" in text:  # rank 1 waits at the end of a step, for the others to come there
             assert re.search(r"rank 0 has issued [\d,]+ collectives, last all_reduce; rank 1 has issued [\d,]+ ", text)
         else:
-            assert "rank 0 issues all_reduce float32 x 25" in text
-            assert f"rank 1 issues {collective}" in text
+            assert "rank 0: all_reduce float32 x 25" in text
+            assert f"rank 1: {collective}" in text
         assert "rank 0 waits at faulty_job.py:15 mean_loss" in text
         assert re.search(rf"rank 1 waits at (the end of a step, )?faulty_job.py:\d+ {line}", text)
 

@@ -26,8 +26,8 @@ OF_BACKWARD = ("FSDP::pre_backward", "FSDP::backward_prefetch", "FullyShardedDat
 AFTER_BACKWARD = ("FSDP::post_backward", "FullyShardedDataParallel._post_backward")
 
 
-def deviations(path: Path, strategy: str) -> list[str]:
-    """Like `8 calls for parameter gather forward in 2 steps, 9 were issued (1 call over, in 1 of 2 steps)`, by role."""
+def deviations(path: Path, strategy: str) -> list[tuple[str, int, int]]:
+    """(role, calls, elements) that a file has over what the strategy predicts, of roles that are not as predicted."""
     rank = Rank(read(path))
     gradients = rank.sums(GRADIENT)
     if strategy.startswith("FSDP"):
@@ -47,7 +47,11 @@ def deviations(path: Path, strategy: str) -> list[str]:
         checks = [(ACTIVATIONS, forward, as_usual), (ACTIVATIONS, backward, as_forward)]
     else:
         checks = [(GRADIENT, gradients, usual(gradients))]
-    return [text for role, issued, predicted in checks if (text := deviation(role, issued, predicted))]
+    off = [
+        (role, [(a[0] - b[0], a[1] - b[1]) for a, b in zip(issued, predicted, strict=True)])
+        for role, issued, predicted in checks
+    ]
+    return [(role, *map(sum, zip(*steps, strict=True))) for role, steps in off if any(map(any, steps))]
 
 
 def of_fsdp(rank: Rank, gradients: Sums) -> list[tuple[str, Sums, Sums]]:
@@ -180,22 +184,3 @@ def usual(sums: Sums) -> Sums:
 def same_size(sums: Sums, size: int) -> int:
     """The usual number of calls of the steps that move as many elements."""
     return most_frequent([num for num, other in sums if other == size] or [0])
-
-
-def deviation(role: str, issued: Sums, predicted: Sums) -> str:
-    """What a finding says of a role; empty where all steps are as predicted."""
-    off = [(a[0] - b[0], a[1] - b[1]) for a, b in zip(issued, predicted, strict=True)]
-    if not any(map(any, off)):
-        return ""
-    calls, elements = (sum(each) for each in zip(*off, strict=True))
-    parts = [words(number, noun) for number, noun in ((calls, "call"), (elements, "element")) if number]
-    number, noun = (1, "elements") if elements else (0, "calls")
-    before, after = (sum(sums[number] for sums in each) for each in (predicted, issued))
-    wrong, steps = sum(map(any, off)), len(off)
-    reason = f"{' and '.join(parts)}, in {wrong} of {steps} step{'s' if steps > 1 else ''}"
-    of = f"{role} in {steps} steps" if steps > 1 else role
-    return f"{before:,} {noun} for {of}, {after:,} were issued ({reason})"
-
-
-def words(number: int, noun: str) -> str:
-    return f"{abs(number):,} {noun}{'s' if abs(number) > 1 else ''} {'over' if number > 0 else 'short'}"

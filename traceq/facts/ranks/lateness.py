@@ -65,7 +65,7 @@ class Lateness:
 
     `phase` and `category` take `excess_ns` more per step, or the host as a whole ("" and `HOST`); within them `what`, a
     kernel, a call, a host op or Python, takes `what_excess_ns` more; `line`, "" where the trace has none; `before`, the
-    op that follows the longest interval in Python, "" for anything else. `share_pct` of the late rank's step it is.
+    op that follows the longest interval in Python, "" for anything else.
     """
 
     phase: str
@@ -75,7 +75,6 @@ class Lateness:
     what_excess_ns: int
     line: str
     before: str
-    share_pct: float = 0.0
 
 
 def busy_ns(cells: Mapping[PhaseCategory, float]) -> int:
@@ -96,11 +95,10 @@ def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]
     others = [rank for rank in cells if rank != late]
     chosen = sorted_unique(np.linspace(0, len(others) - 1, min(len(others), _MAX_COMPARED)).round().astype(np.int64))
     compared = (late, *(others[index] for index in chosen.tolist()))
-    step_ns = max(sum(late_cells.values()), 1)
     host, host_ns = _largest_excess(query(_named_host_contents, [(rank, None) for rank in compared]))
     if host_ns > _MUCH_MORE * max(map(excess.__getitem__, more), default=0.0):
         line, before = query(_line_and_next_op, [(late, (None, host))])[0]
-        return Lateness("", HOST, round(host_ns), host, round(host_ns), line, before, 100 * host_ns / step_ns)
+        return Lateness("", HOST, round(host_ns), host, round(host_ns), line, before)
     causes: list[tuple[float, PhaseCategory, str, float]] = []
     for cell in more[:_MOST_CELLS]:
         if cell[1] == TimeCategory.UNRECORDED:  # no host and no recorded kernel has any part in it
@@ -119,7 +117,7 @@ def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]
     line, before = query(_line_and_next_op, [(late, (cell, what))])[0]
     phase, category = cell[0], TimeCategory(cell[1]).name.lower()
     what_ns = round(min(what_ns, cell_ns))
-    return Lateness(phase, category, round(cell_ns), what, what_ns, line, before, 100 * cell_ns / step_ns)
+    return Lateness(phase, category, round(cell_ns), what, what_ns, line, before)
 
 
 def cells_of(trace: Trace) -> dict[PhaseCategory, float]:

@@ -13,12 +13,10 @@ from traceq.intervals import measure, measure_within
 from traceq.model import Caveat, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["or_lost_events", "share_inside_steps", "unrecorded_caveats", "unrecorded_share"]
+__all__ = ["share_inside_steps", "unrecorded_caveats", "unrecorded_share"]
 
 _LEAST_SHARE = 0.005
 """Part of a trace from which unrecorded work is worth a note."""
-_MUCH = 0.05
-"""Part of a trace from which what it lacks may be what a job did not do."""
 
 
 def unrecorded_share(trace: Trace) -> float:
@@ -33,14 +31,6 @@ def share_inside_steps(trace: Trace) -> float:
     opens_ns = steps(trace).opens_ns
     first = np.array([start if opens_ns is None else opens_ns])
     return int(measure_within(unrecorded(trace), first, np.array([end]))[0]) / max(end - start, 1)
-
-
-def or_lost_events(share: float) -> str:
-    """Return that a collective may be missing in the trace alone, where much of its window is unrecorded; else ""."""
-    if share < _MUCH:
-        return ""
-    percent = format_value(100 * share, Unit.PERCENT)
-    return f"; or the trace lost events: {percent} of its window waits for work that it does not show"
 
 
 def unrecorded_caveats(ranks: Sequence[Outline], shares: Sequence[float]) -> tuple[Caveat, ...]:
