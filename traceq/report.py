@@ -7,7 +7,7 @@ from dataclasses import field, fields, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from traceq.claims.claim import Claim, Subject
+from traceq.claims.claim import Claim
 from traceq.claims.limits import NOTABLE
 from traceq.claims.rules import supersedes
 from traceq.claims.saying import line_of, said
@@ -23,17 +23,14 @@ __all__ = [
     "MOST_LEADS",
     "Cell",
     "Column",
-    "Finding",
     "Report",
     "Sheet",
     "Source",
     "StepTime",
-    "SyncSite",
     "Table",
     "Unknown",
     "column",
     "columns_of",
-    "found",
 ]
 
 Cell = str | int | float | bool | None
@@ -195,34 +192,6 @@ class Table:
 
 
 @frozen
-class SyncSite:
-    """Syncs that a finding is about: their kind, op and Python line, as in the table `syncs`."""
-
-    kind: str
-    op: str
-    line: str
-
-
-Finding = Claim
-
-
-def found(
-    code: str,
-    severity: str,
-    text: str,
-    ns: int = 0,
-    key: str = "",
-    site: SyncSite | None = None,
-    lead: str = "",
-    evidence: str = "",
-    gain: tuple[int, int] | None = None,
-) -> Claim:
-    """Return a claim whose words are given."""
-    subject = Subject(key=key) if site is None else Subject(key=key, kind=site.kind, op=site.op, line=site.line)
-    return Claim(code, ns, subject, gain=gain, lead=lead, evidence=evidence, severity=severity, text=text)
-
-
-@frozen
 class Unknown:
     """Facts that a trace does not contain, and the argument of torch.profiler that records them."""
 
@@ -240,7 +209,7 @@ class Report:
     name: str
     tables: tuple[Table, ...] = ()
     views: tuple[Table, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Claim, ...] = ()
     caveats: tuple[Caveat, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     first: tuple[Table, ...] = ()
@@ -314,32 +283,32 @@ class Sheet:
     is_selectable: bool = True
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Claim, ...]:
         """Findings of all reports: errors, which have no cost in time, then the costliest; last what saves nothing."""
 
-        def order(finding: Finding) -> tuple[bool, bool, int]:
+        def order(finding: Claim) -> tuple[bool, bool, int]:
             is_error = finding.ns == 0 and finding.severity == "high"
             return not is_error, finding.severity == "low", -finding.ns
 
         return tuple(sorted((finding for report in self.reports for finding in report.findings), key=order))
 
     @property
-    def top_findings(self) -> tuple[Finding, ...]:
+    def top_findings(self) -> tuple[Claim, ...]:
         """Findings without those whose time others explain better, by half or more of it."""
 
-        def explained_ns(finding: Finding) -> int:
+        def explained_ns(finding: Claim) -> int:
             return sum(other.ns for other in self.findings if supersedes(other, finding))
 
         return tuple(finding for finding in self.findings if not finding.ns or 2 * explained_ns(finding) < finding.ns)
 
     @property
-    def leads(self) -> tuple[Finding, ...]:
+    def leads(self) -> tuple[Claim, ...]:
         """What one can act on: errors and what questions the rest, then by what the step gains, then by time.
 
         Of several about one line of source only the first.
         """
 
-        def order(finding: Finding) -> tuple[bool, bool, int, int, int]:
+        def order(finding: Claim) -> tuple[bool, bool, int, int, int]:
             least_ns, most_ns = finding.gain or (0, 0)
             return (
                 not (finding.gain is None and finding.severity == "high"),
@@ -349,7 +318,7 @@ class Sheet:
                 -finding.ns,
             )
 
-        leads: list[Finding] = []
+        leads: list[Claim] = []
         for finding in sorted((each for each in self.top_findings if not self._gains_nothing(each)), key=order):
             line = line_of(finding)
             if not line or all(line != line_of(other) for other in leads):
@@ -357,7 +326,7 @@ class Sheet:
         return tuple(leads)
 
     @property
-    def without_gain(self) -> tuple[Finding, ...]:
+    def without_gain(self) -> tuple[Claim, ...]:
         """Findings without which the step would be as long."""
         return tuple(filter(self._gains_nothing, self.top_findings))
 
@@ -367,7 +336,7 @@ class Sheet:
         traced, once_ns = self.source.traced, sum(each.ns for each in self.findings if each.code == "cold_start")
         return max(traced.mean_ns - once_ns / traced.num, 0.0) if traced else 0.0
 
-    def _gains_nothing(self, finding: Finding) -> bool:
+    def _gains_nothing(self, finding: Claim) -> bool:
         return finding.gain is not None and finding.gain[1] < max(NOTABLE * self.recurring_ns, 1)
 
     @property

@@ -9,8 +9,8 @@ from builder import Event, annotation, build, comms, frame, kernel, launch, op, 
 from oracle.findings import finding_times
 
 from traceq.analysis.registry import analyze
+from traceq.claims.claim import Claim
 from traceq.model import Run, Trace
-from traceq.report import Finding
 
 
 def forward(start: float, *, sends_us: float, corr: int, name: str = "DistributedDataParallel.forward") -> list[Event]:
@@ -33,7 +33,7 @@ def steps(num: int = 3, **how: float | str) -> list[Event]:
     return [event for number in range(num) for event in forward(1000 * number, corr=number + 1, **how)]  # type: ignore[arg-type]
 
 
-def findings(*traces: Trace) -> list[Finding]:
+def findings(*traces: Trace) -> list[Claim]:
     reported = analyze(Run("job", traces), "collectives").findings
     return [finding for finding in reported if finding.code == "buffer_broadcasts"]
 

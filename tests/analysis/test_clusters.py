@@ -14,12 +14,12 @@ from fleet import MS, Fleet, play
 
 from traceq.analysis.clusters import merge
 from traceq.analysis.registry import analyze
-from traceq.claims.claim import Subject
+from traceq.claims.claim import Claim, Subject
 from traceq.facts.ranks.job import job_of
 from traceq.facts.ranks.phase_times import PhaseTimes
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.model import Run, Timings, Trace
-from traceq.report import Finding, Report
+from traceq.report import Report
 from traceq.stats.clustering import cluster_ranks, gap_clusters
 
 PHASES = ("dataload", "forward", "backward", "optimizer")
@@ -84,7 +84,7 @@ def test_unprofiled_steps_decide_which_clusters_are_late() -> None:
     """The traced step of both runs has three late ranks of nine; 400 unprofiled ones of 1 ms have them, or not."""
     traces = tuple(computing(rank, us, 9) for rank, us in enumerate([500] * 6 + [640] * 3))
 
-    def findings_of(late_us: float, num: int = 400) -> tuple[Finding, ...]:
+    def findings_of(late_us: float, num: int = 400) -> tuple[Claim, ...]:
         forward = np.random.default_rng(1).normal(500, 10, (9, num)) + np.r_[np.zeros(6), [late_us] * 3][:, None]
         phase_ns = (np.stack([forward, 1000 - forward], axis=2) * 1000).astype(np.int64)
         none = np.zeros(9, np.int64)

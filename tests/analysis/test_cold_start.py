@@ -6,12 +6,12 @@ import pytest
 from builder import Event, build, call, kernel, launch, memcpy, op, step, table
 
 from traceq.analysis.registry import analyze
+from traceq.claims.claim import Claim
 from traceq.facts.events.starting_calls import kernel_loading_calls, library_loading_calls
 from traceq.model import Run, Trace
-from traceq.report import Finding
 
 
-def cold_starts(trace: Trace) -> list[Finding]:
+def cold_starts(trace: Trace) -> list[Claim]:
     return [each for each in analyze(Run("", (trace,)), "partition").findings if each.code == "cold_start"]
 
 
@@ -161,7 +161,7 @@ def test_a_launch_that_takes_long_each_time_or_behind_a_full_queue_loads_nothing
     assert len(kernel_loading_calls(build(*queue[:801], *behind))) == 1
 
 
-def captures(length: int, *more: Event) -> list[Finding]:
+def captures(length: int, *more: Event) -> list[Claim]:
     """Those of a step of 1,000 us with a kernel of 20, whose host then captures a graph for `length`."""
     graph = call("cudaStreamBeginCapture", 100, 1), call("cudaStreamEndCapture", 100 + length, 1)
     rows = [step(0, 1_000), launch(2, 2, 1), kernel("fill", 5, 20, 1), op("capture", 90, length + 20), *graph, *more]

@@ -17,10 +17,9 @@ from oracle.spans import clip, measure
 from paths import FIXTURES
 
 from traceq.analysis.registry import analyze, sheet
-from traceq.claims.claim import Basis
+from traceq.claims.claim import Basis, Claim
 from traceq.kineto.read import read_trace
 from traceq.model import Run, Timings, Trace
-from traceq.report import Finding
 
 
 def steps(*compiled: Sequence[str], us: float = 60) -> Trace:
@@ -35,7 +34,7 @@ def steps(*compiled: Sequence[str], us: float = 60) -> Trace:
     return build(*rows)
 
 
-def findings_on(*compiled: Sequence[str], us: float = 60) -> list[Finding]:
+def findings_on(*compiled: Sequence[str], us: float = 60) -> list[Claim]:
     return list(analyze(Run("", (steps(*compiled, us=us),)), "compiling").findings)
 
 
@@ -104,7 +103,7 @@ def test_facts_that_cannot_be_read_tell_nothing(text: str) -> None:
     assert finding.measures["functions"] == "frame 0"
 
 
-def recorded_findings(text: str) -> tuple[Finding, ...]:
+def recorded_findings(text: str) -> tuple[Claim, ...]:
     """On steps that recompile, of a recording with this fact."""
     manifest = replace(MANIFEST, environment={"compiled": text})
     return analyze(Run("", (steps(["0/3"], ["0/4"], ["0/5"]),), manifest), "compiling").findings
@@ -160,7 +159,7 @@ def test_a_program_that_compiles_nothing_has_no_rows() -> None:
     assert findings_on([], []) == []
 
 
-def unprofiled(*us: float) -> list[Finding]:
+def unprofiled(*us: float) -> list[Claim]:
     """Of unprofiled steps of 100 us, of which these are in the recorded phase of compiling."""
     step_ns = np.full((1, len(us)), 100_000)
     phase_ns = np.stack([1000 * np.array([us]), step_ns - 1000 * np.array([us])], axis=2).astype(np.int64)

@@ -12,7 +12,6 @@ from traceq.analysis.registry import analyze, analyze_all
 from traceq.claims.claim import BY_JOB_REPLAY, BY_REPLAY, Claim
 from traceq.claims.saying import said
 from traceq.model import Run, Trace
-from traceq.report import Finding
 from traceq.runs.read import read
 from traceq.whatif.host_waits import WithoutSyncs
 from traceq.whatif.interventions import WithoutStraggler
@@ -40,7 +39,7 @@ def job(late: int) -> Run:
     return Run("job", (rank(0, 55, 60, *sync), rank(1, 11, late, launch(2, 1, 1), kernel("long", 7, late - 7, 1))))
 
 
-def finding_of(run: Run, analysis: str, code: str) -> Finding:
+def finding_of(run: Run, analysis: str, code: str) -> Claim:
     (finding,) = (each for each in analyze(run, analysis).findings if each.code == code)
     return finding
 

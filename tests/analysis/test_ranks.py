@@ -18,7 +18,6 @@ from traceq.facts.ranks.clock_offsets import clocks
 from traceq.facts.ranks.collective_matching import match_collectives
 from traceq.facts.ranks.job import job_of
 from traceq.model import Arm, Manifest, Run, Timings, Trace
-from traceq.report import Finding
 from traceq.stats.late_ranks import saved_at_pace_of_others
 from traceq.whatif.interventions import WithoutStraggler
 from traceq.whatif.job_replay import job_replay
@@ -348,7 +347,7 @@ def test_time_between_ops_is_python_in_the_innermost_annotation() -> None:
     assert (finding.measures["excess_ns"], finding.measures["before"]) == (460_000, "record_param_comms")
 
 
-def excess(straggler: Finding) -> tuple[Measure | None, Measure | None]:
+def excess(straggler: Claim) -> tuple[Measure | None, Measure | None]:
     """What takes longer on the late rank, and by how much."""
     return straggler.measures.get("what"), straggler.measures.get("what_excess_ns")
 

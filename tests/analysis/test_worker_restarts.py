@@ -14,12 +14,11 @@ from builder import Event, annotation, build, frame, op, step, write
 from oracle.findings import finding_times
 
 from traceq.analysis.registry import analyze
-from traceq.claims.claim import Basis
+from traceq.claims.claim import Basis, Claim
 from traceq.facts.timeline.data_loading import loader_iterations, loader_waits
 from traceq.intervals import measure
 from traceq.kineto.read import read_trace
 from traceq.model import Run, Trace
-from traceq.report import Finding
 
 MS = 1_000_000
 RECORDED = """
@@ -92,12 +91,12 @@ def epochs(*begins: list[Event], num_steps: int = 6, every: int = 3) -> list[Eve
     return rows
 
 
-def restarts_of(trace: Trace) -> list[Finding]:
+def restarts_of(trace: Trace) -> list[Claim]:
     findings = analyze(Run("trace", (trace,)), "dataload").findings
     return [finding for finding in findings if finding.code == "worker_restarts"]
 
 
-def of_restarts(*events: Event) -> list[Finding]:
+def of_restarts(*events: Event) -> list[Claim]:
     return restarts_of(build(*events))
 
 

@@ -18,7 +18,8 @@ from paths import FIXTURES
 from strategy_traces import with_one_call
 
 from traceq.analysis.registry import analyze
-from traceq.report import Finding, Report
+from traceq.claims.claim import Claim
+from traceq.report import Report
 from traceq.runs.read import read
 
 ARRIVED = {
@@ -30,7 +31,7 @@ ARRIVED = {
 }
 
 
-def only(path: Path, analysis: str) -> tuple[Finding, Report]:
+def only(path: Path, analysis: str) -> tuple[Claim, Report]:
     """The only finding of an analysis, and its report."""
     report = analyze(read(path), analysis)
     (finding,) = report.findings

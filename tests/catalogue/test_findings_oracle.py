@@ -25,11 +25,11 @@ from oracle.uneven import expert_excess_ns, late_ns
 from oracle.unprofiled import outside_phases_ns
 from paths import FIXTURES, ROOT
 
+from traceq.claims.claim import Claim
 from traceq.facts.stalls.lost_once import lost_once_ns
 from traceq.facts.timeline.steps import steps as steps_of
 from traceq.kineto.read import read_trace
 from traceq.recorder.timing.core_clocks import core_facts
-from traceq.report import Finding
 from traceq.runs.step_log import CoresLine, read_lines
 from traceq.snapshots.compare import snapshot_diff
 from traceq.snapshots.show import snapshot_sheet
@@ -99,7 +99,7 @@ def once_of(path: Path) -> float:
     return lost_once_ns(trace) / int(steps_of(trace).counted.sum())
 
 
-def expected_text(finding: Finding, times: dict[str, float]) -> float:
+def expected_text(finding: Claim, times: dict[str, float]) -> float:
     """What the oracle says of a finding."""
     if finding.code == "unfused_optimizer":
         return next(ns for name, ns in times.items() if f": {name.rpartition(' ')[2]} takes" in finding.text)
@@ -167,7 +167,7 @@ def test_the_time_of_a_finding_on_ops_is_that_of_their_kernels(path: Path) -> No
         assert finding.ns == pytest.approx(ns, abs=100), finding.text  # bytes and FLOPs of a step are rounded
 
 
-def only(path: Path, code: str) -> Finding:
+def only(path: Path, code: str) -> Claim:
     """The only finding of a code."""
     (finding,) = (finding for finding in sheet_of(path).findings if finding.code == code)
     return finding

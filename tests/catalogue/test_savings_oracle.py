@@ -12,7 +12,7 @@ from catalogue import FILES, JOBS, sheet_of
 from oracle.savings import CODES, Savings
 from paths import FIXTURES
 
-from traceq.report import Finding
+from traceq.claims.claim import Claim
 
 WITH_SYNCS = re.compile(
     "^(cuda-sync|dlrm|ep-moe-b200-ab/ref|hta-diff|owlv2|resnet50-2021|sam-a100-ab|torchrec|example|kinds/inference)"
@@ -27,7 +27,7 @@ OURS = [f"example/{name}/rank{rank}" for name in ("job", "uneven") for rank in (
 OURS += ["kinds/inference", "kinds/inference_slower", "kinds/late_start"]
 
 
-def findings_of(path: Path) -> list[Finding]:
+def findings_of(path: Path) -> list[Claim]:
     return [finding for finding in sheet_of(path).findings if finding.code in CODES]
 
 

@@ -35,13 +35,13 @@ from typer.testing import CliRunner
 
 import traceq
 from traceq.analysis.registry import sheet
+from traceq.claims.claim import Claim
 from traceq.compare.diff import diff
 from traceq.errors import TraceqError, UsageFault
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.model import Run
 from traceq.renderers.perfetto import pair_place, startup_commands, worst_place, write_pair, write_perfetto
-from traceq.report import Finding
 from traceq.typer_app import app
 
 CATALOGUE = ROOT.parent / "shared" / "traces"
@@ -62,7 +62,7 @@ STEP = (
 )
 
 
-def save_perfetto(run: Run, findings: Sequence[Finding], path: Path) -> Reading:
+def save_perfetto(run: Run, findings: Sequence[Claim], path: Path) -> Reading:
     with path.open("wb") as file:
         write_perfetto(run, findings, file)
     return read_perfetto(path)

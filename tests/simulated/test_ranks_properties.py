@@ -18,8 +18,8 @@ from simulator.arrivals import Arrival, arrivals
 from simulator.meetings import Late, Meetings
 
 from traceq.analysis.registry import analyze
+from traceq.claims.claim import Claim
 from traceq.model import Run
-from traceq.report import Finding
 
 FEW = 15
 CASES = [
@@ -124,7 +124,7 @@ def test_a_straggler_is_named_with_what_keeps_it(seeds: range) -> None:
     assert len(missed) <= len(seeds) / 6, missed
 
 
-def is_of_host(finding: Finding, late: Late) -> bool:
+def is_of_host(finding: Claim, late: Late) -> bool:
     """Whether the reason is the host as a whole, all of its delay: most of that is behind a queue of device work."""
     measures = finding.measures
     is_host = measures.get("what") == "aten::prepare" and "category" not in measures

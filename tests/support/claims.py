@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
+from traceq.claims.claim import Claim
 from traceq.facts.stalls.syncs import SYNC_KINDS
-from traceq.report import Finding, Sheet, Table
+from traceq.report import Sheet, Table
 from traceq.units import Unit, format_value
 
 __all__ = ["FOUND_IN", "contradictions"]
@@ -42,7 +43,7 @@ def contradictions(sheet: Sheet) -> Iterator[str]:
     yield from of_times(sheet)
 
 
-def of_finding(sheet: Sheet, finding: Finding) -> Iterator[str]:
+def of_finding(sheet: Sheet, finding: Claim) -> Iterator[str]:
     """Its time is that of the table which it speaks about, is in its text, and is the share of the step it states."""
     expected = FOUND_IN[finding.code](sheet, finding)
     if not expected - 1 <= finding.ns <= expected + 1:
@@ -63,7 +64,7 @@ def of_finding(sheet: Sheet, finding: Finding) -> Iterator[str]:
             yield f"{finding.code}: {time} is not {share} % of a step of {step_ns}: {finding.text}"
 
 
-def of_savings(finding: Finding) -> Iterator[str]:
+def of_savings(finding: Claim) -> Iterator[str]:
     """What taking a time away saves is no more than it, unless the text says that other work waits for it."""
     saved = re.search(r"saves ([\d.,]+ (?:ns|us|ms|s))\b", finding.text)
     lost = re.search(
@@ -75,7 +76,7 @@ def of_savings(finding: Finding) -> Iterator[str]:
         yield f"{finding.code}: saves {saved[1]} of {lost[1]}: {finding.text}"
 
 
-def of_basis(sheet: Sheet, finding: Finding) -> Iterator[str]:
+def of_basis(sheet: Sheet, finding: Claim) -> Iterator[str]:
     """The traced steps that it rests on are those that a rank counts, or that all ranks do."""
     counts = {len(steps) for steps in counted(sheet).values()}
     for several in re.findall(r"in (?:these ([\d,]+)|this one) traced steps?", finding.text):
@@ -282,7 +283,7 @@ def in_ns(time: str) -> float:
     return float(number) * {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
 
 
-def by_category(sheet: Sheet, finding: Finding) -> float:
+def by_category(sheet: Sheet, finding: Claim) -> float:
     named = {
         "device_bound": "compute",
         "cpu_bound": "cpu_compute",
@@ -293,38 +294,38 @@ def by_category(sheet: Sheet, finding: Finding) -> float:
     return sums / len(step_means(sheet))
 
 
-def by_host_op(sheet: Sheet, finding: Finding) -> float:
+def by_host_op(sheet: Sheet, finding: Claim) -> float:
     """The self time of the op that the finding names, in all steps."""
     name = finding.text.removeprefix("the host is longest in ").partition(", ")[0].partition(" at ")[0]
     num_steps = max(map(len, counted(sheet).values()))
     return sum(row["self_ns"] for row in rows_of(sheet, "host") if row["name"] == name) / num_steps
 
 
-def by_window(sheet: Sheet, finding: Finding) -> float:
+def by_window(sheet: Sheet, finding: Claim) -> float:
     """The step itself, which is no shorter."""
     return max(step_means(sheet).values())
 
 
-def by_sync(sheet: Sheet, finding: Finding) -> float:
+def by_sync(sheet: Sheet, finding: Claim) -> float:
     rows = [row for row in rows_of(sheet, "syncs") if row["key"] == finding.key]
     return max(row["replay_ns"] for row in on_named_rank(rows, finding))
 
 
-def by_replay(*removed: str) -> Callable[[Sheet, Finding], float]:
-    def largest(sheet: Sheet, finding: Finding) -> float:
+def by_replay(*removed: str) -> Callable[[Sheet, Claim], float]:
+    def largest(sheet: Sheet, finding: Claim) -> float:
         rows = [row for row in rows_of(sheet, "replay") if row["removed"] in removed]
         return max(row["saved_ns"] for row in on_named_rank(rows, finding))
 
     return largest
 
 
-def on_named_rank(rows: list[Row], finding: Finding) -> list[Row]:
+def on_named_rank(rows: list[Row], finding: Claim) -> list[Row]:
     """The rows of the rank that the text names; of all ranks if it names none."""
     named = re.search(r"\brank (\d+)\b", finding.text)
     return [row for row in rows if not named or row["rank"] == int(named[1])]
 
 
-def by_loader(sheet: Sheet, finding: Finding) -> float:
+def by_loader(sheet: Sheet, finding: Claim) -> float:
     if "replay" in finding.text:
         return by_replay("data loader")(sheet, finding)
     if "unprofiled" in finding.text:
@@ -336,17 +337,17 @@ def by_loader(sheet: Sheet, finding: Finding) -> float:
     return max(sums.values())
 
 
-def by_other_phase(sheet: Sheet, finding: Finding) -> float:
+def by_other_phase(sheet: Sheet, finding: Claim) -> float:
     (row,) = (r for r in on_named_rank(rows_of(sheet, "step_phases"), finding) if r["phase"] == "other")
     return float(row["mean_ns"])
 
 
-def at_most(expected: Callable[[Sheet, Finding], float]) -> Callable[[Sheet, Finding], float]:
+def at_most(expected: Callable[[Sheet, Claim], float]) -> Callable[[Sheet, Claim], float]:
     """What the table bounds: a finding's own time if that is less."""
     return lambda sheet, finding: min(finding.ns, expected(sheet, finding))
 
 
-def by_launches(sheet: Sheet, finding: Finding) -> float:
+def by_launches(sheet: Sheet, finding: Claim) -> float:
     """Without gaps that are long or a sync's, at most what the device waits for the host."""
     sums: dict[int, float] = defaultdict(float)
     for (rank, _, category), ns in cells(sheet).items():
@@ -354,12 +355,12 @@ def by_launches(sheet: Sheet, finding: Finding) -> float:
     return max(sums.values())
 
 
-def by_experts(sheet: Sheet, finding: Finding) -> float:
+def by_experts(sheet: Sheet, finding: Claim) -> float:
     ns = [row["dur_ns"] for row in rows_of(sheet, "experts")]
     return max(ns) - sum(ns) / len(ns)
 
 
-def by_pipeline(sheet: Sheet, finding: Finding) -> float:
+def by_pipeline(sheet: Sheet, finding: Claim) -> float:
     """The largest mean over the ranks of a pipeline."""
     bubbles: dict[int, list[int]] = defaultdict(list)
     for row in rows_of(sheet, "pipeline"):
@@ -367,7 +368,7 @@ def by_pipeline(sheet: Sheet, finding: Finding) -> float:
     return max(sum(each) / len(each) for each in bubbles.values())
 
 
-def by_once(sheet: Sheet, finding: Finding) -> float:
+def by_once(sheet: Sheet, finding: Claim) -> float:
     """All that the counted steps hold of it, on the rank with most."""
     sums = defaultdict[int, float](float)
     for (rank, _, category), ns in cells(sheet).items():
@@ -375,7 +376,7 @@ def by_once(sheet: Sheet, finding: Finding) -> float:
     return max(sums.values())
 
 
-def by_optimizer(sheet: Sheet, finding: Finding) -> float:
+def by_optimizer(sheet: Sheet, finding: Claim) -> float:
     chosen = counted(sheet)
     return max(
         row["window_ns"] / len(chosen[row["rank"]])
@@ -384,7 +385,7 @@ def by_optimizer(sheet: Sheet, finding: Finding) -> float:
     )
 
 
-def by_passes(sheet: Sheet, finding: Finding) -> float:
+def by_passes(sheet: Sheet, finding: Claim) -> float:
     """Backward without exposed communication, minus twice forward."""
     excess: dict[int, float] = defaultdict(float)
     for (rank, phase, category), ns in cells(sheet).items():
@@ -394,24 +395,24 @@ def by_passes(sheet: Sheet, finding: Finding) -> float:
     return max(excess.values())
 
 
-def by_metrics(sheet: Sheet, finding: Finding) -> float:
+def by_metrics(sheet: Sheet, finding: Claim) -> float:
     chosen, sums = counted(sheet), defaultdict[int, float](float)
     for row in rows_of(sheet, "metric_gathers"):
         sums[row["rank"]] += row["exposed_ns"] / len(chosen[row["rank"]])
     return max(sums.values())
 
 
-def by_stragglers(sheet: Sheet, finding: Finding) -> float:
+def by_stragglers(sheet: Sheet, finding: Claim) -> float:
     """The exposed part of the waits that the named ranks cause, so at most these."""
     rows = [row for row in rows_of(sheet, "ranks") if row["verdict"] == "straggler"]
     return sum(row["caused_ns"] / row["num_steps"] for row in rows)
 
 
-def by_cluster(sheet: Sheet, finding: Finding) -> float:
+def by_cluster(sheet: Sheet, finding: Claim) -> float:
     return next(row["late_ns"] for row in rows_of(sheet, "clusters") if row["key"] == finding.key)
 
 
-def by_roof(sheet: Sheet, finding: Finding) -> float:
+def by_roof(sheet: Sheet, finding: Claim) -> float:
     """The time of the op in the phase that the finding names."""
     op, _, phase = finding.text.partition(" reaches ")[0].partition(" in ")
     ns: dict[int, float] = defaultdict(float)
@@ -421,7 +422,7 @@ def by_roof(sheet: Sheet, finding: Finding) -> float:
     return max(ns.values())
 
 
-def by_attention(sheet: Sheet, finding: Finding) -> float:
+def by_attention(sheet: Sheet, finding: Claim) -> float:
     """The time of the ops that the finding names, of its scores."""
     phase, _, text = finding.text.partition(" in ")[2].partition(": ")
     ops, _, size = text.partition(" scores ")[0].rpartition(" of ")
@@ -437,17 +438,17 @@ def by_attention(sheet: Sheet, finding: Finding) -> float:
     return max(ns.values())
 
 
-def by_core_use(sheet: Sheet, finding: Finding) -> float:
+def by_core_use(sheet: Sheet, finding: Claim) -> float:
     """The waits for a core of the threads of the training process, of which a finding has the longest."""
     row = next(row for row in rows_of(sheet, "core_use") if row["process"] == "training")
     return float(row["core_wait_ns"])
 
 
-def no_time(sheet: Sheet, finding: Finding) -> float:
+def no_time(sheet: Sheet, finding: Claim) -> float:
     return 0
 
 
-FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
+FOUND_IN: dict[str, Callable[[Sheet, Claim], float]] = {
     **dict.fromkeys(("host_bound", "exposed_comm", "exposed_wait", "exposed_transfer", "exposed_memcpy"), by_category),
     **dict.fromkeys(("sync_wait", "alloc_wait", "dataload_wait"), by_category),
     **dict.fromkeys(("device_bound", "cpu_bound", "python_bound"), by_category),

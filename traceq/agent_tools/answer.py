@@ -10,9 +10,10 @@ from itertools import islice
 
 import msgspec
 
+from traceq.claims.claim import Claim
 from traceq.claims.saying import said
 from traceq.escaping import escape_json, visible
-from traceq.report import Cell, Finding, Table
+from traceq.report import Cell, Table
 
 __all__ = [
     "CANNOT_TELL",
@@ -96,7 +97,7 @@ def rows_of(table: Table) -> Rows:
     return Rows(columns, rows, len(table.rows), unknown)
 
 
-def findings_of(findings: Iterable[Finding]) -> Rows:
+def findings_of(findings: Iterable[Claim]) -> Rows:
     """Return findings as rows; `ns` of a step that the remedy is about."""
     rows = [(each.severity, each.code, each.ns, _cut(said(each), _LONGEST_TEXT)) for each in findings]
     return Rows(("severity", "code", "ns", "text"), rows, len(rows))

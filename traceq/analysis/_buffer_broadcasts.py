@@ -20,7 +20,6 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.intervals import Spans, measure_within, spans, subtract
 from traceq.model import Category, Trace
-from traceq.report import Finding
 
 __all__ = ["BufferBroadcasts", "buffer_broadcast_spans", "buffer_broadcasts", "least_of_job"]
 
@@ -55,7 +54,7 @@ class BufferBroadcasts:
     """Whether a rank broadcasts buffers, and the claim where that takes much of most of its steps."""
 
     is_done: bool = False
-    finding: Finding | None = None
+    finding: Claim | None = None
 
 
 def buffer_broadcasts(trace: Trace) -> BufferBroadcasts:
@@ -73,7 +72,7 @@ def buffer_broadcasts(trace: Trace) -> BufferBroadcasts:
     return BufferBroadcasts(True, Claim("buffer_broadcasts", ns, measures=measures, gain=(0, ns), gain_by=AT_MOST))
 
 
-def least_of_job(job: Job, of_ranks: Sequence[BufferBroadcasts]) -> list[Finding | None]:
+def least_of_job(job: Job, of_ranks: Sequence[BufferBroadcasts]) -> list[Claim | None]:
     """Return by rank the finding that counts: of all ranks of a job that of the rank with the least of this time.
 
     The others wait for that one beyond it, and would without these broadcasts.

@@ -11,13 +11,12 @@ from traceq.facts.memo import once_per_object
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.units import Unit, format_range, format_value
 from traceq.whatif.intervention import Intervention
 from traceq.whatif.job_replay import CannotReplay, JobReplay, replay_of_ranks
 from traceq.whatif.predict import Change, predict
 from traceq.whatif.unreplayed import refuse_unreplayed
 
-__all__ = ["JobGain", "gained_words", "job_gain", "played_job", "unplayed_words"]
+__all__ = ["JobGain", "job_gain", "played_job", "unplayed_words"]
 
 _MOST_EVENTS, _MOST_RANKS = 500_000, 64
 """Events of all ranks, and ranks, up to which they are replayed together; `traceq whatif` has no such bounds.
@@ -56,20 +55,6 @@ class JobGain:
             return 0, 0
         return round(max(self.change.least_saved_ns, 0)), round(self.change.most_saved_ns)
 
-    @property
-    def of_step(self) -> str:
-        """What all ranks gain together: `930 us of the job's step of 13.3 ms`."""
-        words = "nothing" if self.is_nothing else self.words
-        since = ", counted from when the last rank begins" * self.is_common_part
-        common = f", mean of the {self.num_common} steps that all ranks count" if self.num_common else ""
-        return f"{words} of the job's step of {format_value(self.change.now_ns, Unit.NS)}{since}{common}"
-
-    @property
-    def words(self) -> str:
-        """By how much the step is shorter: `933 ms`, `1.10 ms to 2.61 ms`."""
-        least_ns, most_ns = max(self.change.least_saved_ns, 0), self.change.most_saved_ns
-        return format_range(least_ns, most_ns, Unit.NS, grain=_GRAIN * self.change.now_ns)
-
 
 def job_gain(job: Job, intervention: Intervention) -> JobGain | None:
     """Return what a job gains by a change; None where its ranks cannot be replayed together, or it is not there."""
@@ -85,13 +70,6 @@ def job_gain(job: Job, intervention: Intervention) -> JobGain | None:
     num_common = len(set.intersection(*counted)) if any(names != counted[0] for names in counted) else 0
     is_common_part = (1 - _GRAIN) * longest_ns > change.now_ns
     return JobGain(change, 2 * replay.host_ns() >= change.now_ns, is_common_part, num_common)
-
-
-def gained_words(saved: str, gain: JobGain | None) -> str:
-    """Return what one rank saves, `saved`, and what all ranks gain where that is known, and not the same."""
-    if gain is None:
-        return saved
-    return gain.of_step if gain.words == saved else f"{saved} on this rank alone, and on all ranks {gain.of_step}"
 
 
 def unplayed_words(job: Job) -> str:

@@ -7,9 +7,9 @@ from functools import cached_property
 from operator import add
 from typing import Any, Generic, Protocol, TypeVar
 
+from traceq.claims.claim import Claim
 from traceq.facts.ranks.job import LazySequence
 from traceq.frozen import frozen
-from traceq.report import Finding
 
 __all__ = ["Part", "each_of", "largest_sums", "of_all"]
 
@@ -25,7 +25,7 @@ class Part(Generic[Row]):
     """One rank's rows of a table, and the finding of a rule on that rank."""
 
     rows: tuple[Row, ...]
-    finding: Finding | None = None
+    finding: Claim | None = None
 
 
 class _HasRows(Protocol[Row_co]):

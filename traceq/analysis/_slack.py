@@ -13,9 +13,8 @@ from traceq.facts.memo import once_per_object
 from traceq.facts.ranks.exposed_waits import waiting_times
 from traceq.facts.ranks.job import Job
 from traceq.intervals import measure_within
-from traceq.units import Unit, format_value
 
-__all__ = ["found_in_vain", "in_vain", "least_waiting_rank", "slack_by_rank", "waits_in_steps"]
+__all__ = ["in_vain", "least_waiting_rank", "slack_by_rank", "waits_in_steps"]
 
 
 @once_per_object
@@ -46,10 +45,3 @@ def least_waiting_rank(slack_ns: Mapping[int, float]) -> int | None:
 def in_vain(claim: Claim, slack_ns: float) -> Claim:
     """Return the claim that something shortens a rank's own work, as one of no use to the step."""
     return replace(claim, gain=(0, 0), gain_by="", measures={**claim.measures, "slack_ns": round(slack_ns)})
-
-
-def found_in_vain(finding: Claim, rank: int, slack_ns: float) -> Claim:
-    """Return the finding that something shortens a rank's own work, as one of no use to the step."""
-    waits = format_value(slack_ns, Unit.NS)
-    but = f"but rank {rank} waits for others anyway ({waits} more than the last one): the step gains nothing"
-    return replace(finding, severity="low", gain=(0, 0), text=f"{finding.text}, {but}")

@@ -21,7 +21,6 @@ from traceq.facts.ranks.lateness import HOST, Lateness, PhaseCategory, lateness
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
-from traceq.report import Finding
 from traceq.units import name_ranks
 from traceq.whatif.interventions import WithoutStraggler
 
@@ -101,7 +100,7 @@ def late_unprofiled(job: Job) -> frozenset[int] | None:
     return None if late.unprofiled is None and not late.undecided else frozenset(late.ranks)
 
 
-def straggler_finding(job: Job, late: Stragglers, by_cause: Sequence[CausedWaitRow]) -> tuple[Finding, ...]:
+def straggler_finding(job: Job, late: Stragglers, by_cause: Sequence[CausedWaitRow]) -> tuple[Claim, ...]:
     """Return the claim on the late ranks, with why the first of them is late and where others wait for it."""
     if not late.ranks:
         return ()

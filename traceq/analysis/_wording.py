@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from traceq.causes.savings import Saving
 from traceq.facts.events.graph_labels import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.phases import BEFORE_WINDOW, OTHER
 from traceq.facts.timeline.steps import Steps
 from traceq.report import Table
-from traceq.units import Unit, format_ends, format_range, format_value
+from traceq.units import Unit, format_ends, format_value
 
 __all__ = [
     "MOST_RANKS",
@@ -29,8 +28,6 @@ __all__ = [
     "plain_phase",
     "python_or_host",
     "python_place",
-    "replay_term",
-    "saving_words",
     "scope",
     "the_step",
     "until_done",
@@ -80,12 +77,6 @@ def the_step(steps: Steps) -> str:
     return "the step" if steps.marked else "the trace"
 
 
-def replay_term(job: Job) -> str:
-    """Return `replay`; of one rank of several `replay of this rank alone`: where others are later, it gains less."""
-    is_one_of_several = len(job.ranks) == 1 and job.ranks[0].world_size > 1
-    return "replay of this rank alone" if is_one_of_several else "replay"
-
-
 def until_done(rank: Outline, step_ns: float) -> str:
     """Return the note on a step of `step_ns` that lasts longer than in other tables; "" for one that does not."""
     if step_ns - float(np.diff(rank.steps.window[rank.steps.counted]).mean()) < _LONGER * step_ns:
@@ -121,11 +112,6 @@ def values_words(values: Sequence[int], unit: Unit) -> str:
 def category_term(category: str) -> str:
     """Return the term for a time category in a sentence: `host-bound`, `exposed communication`, else its name."""
     return _TERMS.get(category, category.replace("_", " "))
-
-
-def saving_words(saving: Saving, step_ns: float) -> str:
-    """Return `2.60 ms to 64.8 ms`, or one time where a saving is known to 1 % of the step."""
-    return format_range(saving.least_ns, saving.most_ns, Unit.NS, grain=_RANGE * step_ns)
 
 
 def in_phase(phase: str) -> str:

@@ -10,7 +10,7 @@ from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
 from traceq.model import Flight, Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Report, Table, column
 from traceq.units import Unit, name_ranks
 
 POSITION = 57
@@ -145,7 +145,7 @@ def _name(text: str) -> str:
     return COLLECTIVE_NAMES[number] if number >= 0 else text.rpartition(":")[2]
 
 
-def _finding(stuck: _Stuck) -> Finding:
+def _finding(stuck: _Stuck) -> Claim:
     """Return the claim on who is missing, what they issued last, and where the others wait."""
     ranks_by_state: dict[str, list[int]] = {}
     for row in stuck.ranks:

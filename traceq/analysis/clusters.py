@@ -18,7 +18,7 @@ from traceq.facts.ranks.phase_times import PhaseTimes, RankTimes, phase_times, r
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Report, Table, column
 from traceq.stats.clustering import cluster_ranks
 from traceq.units import Unit, format_ranks
 
@@ -143,7 +143,7 @@ def _view(rows: Sequence[ClusterRow]) -> Table:
     return Table.of("clusters", "Clusters of similar ranks", ClusterRow, shown, note=note).visible
 
 
-def _findings(job: Job, times: RankTimes, clusters: Sequence[_Cluster]) -> tuple[Finding, ...]:
+def _findings(job: Job, times: RankTimes, clusters: Sequence[_Cluster]) -> tuple[Claim, ...]:
     """Return the late ranks that most others wait for.
 
     Most ranks are one cluster, and wait longer than the late ones by at least half of what these are late. Where a run

@@ -18,13 +18,12 @@ from traceq.analysis._basis import (
     unprofiled_share,
 )
 from traceq.analysis._core_use import is_contended, place_of_workers
-from traceq.analysis._job_gain import JobGain, job_gain
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_loader
 from traceq.causes.savings import Saving
-from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, Basis, Claim, Subject, known
+from traceq.claims.claim import AT_MOST, BY_REPLAY, Basis, Claim, Subject, known
 from traceq.claims.limits import LEAST_BATCHES, MODERATE, MOST
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
@@ -121,11 +120,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     if share is not None:
         return Report("dataload", (table,), findings=(_unprofiled(job, share, parts),) if share.exceeds else ())
     gains = any(part.starved and part.starved.saving and not part.starved.num_batches for part in parts)
-    gain = job_gain(job, WithoutLoader()) if gains else None
     slack_ns = slack_by_rank(job)
-    starved = on_the_worst_rank(
-        job, [_starved_traced(part, gain) for part in parts], slack_ns, is_of_job=gain is not None
-    )
+    starved = on_the_worst_rank(job, map(_starved_traced, parts), slack_ns, WithoutLoader() if gains else None)
     restarts = on_the_worst_rank(job, [_restarts_claim(part.restarts) for part in parts], slack_ns)
     return Report("dataload", (table,), findings=(*restarts, *starved))
 
@@ -248,11 +244,8 @@ def _restarts_claim(restarts: _Restarts) -> Claim | None:
     return Claim("worker_restarts", ns, measures=measures, gain=(0, ns), gain_by=AT_MOST)
 
 
-def _starved_traced(part: _Rank, gain: JobGain | None) -> Claim | None:
-    """Return the claim on a rank; its time is what a step without these waits saves, or in which nothing runs.
-
-    `gain`: what all ranks gain without theirs, None where that is not known.
-    """
+def _starved_traced(part: _Rank) -> Claim | None:
+    """Return the claim on a rank; its time is what a step without these waits saves, or in which nothing runs."""
     starved = part.starved
     if starved is None:
         return None
@@ -270,8 +263,6 @@ def _starved_traced(part: _Rank, gain: JobGain | None) -> Claim | None:
     claim = Claim("starved", starved.idle_ns, Subject(line=line.line if line else ""), measures, remedy=remedy)
     if (saving := starved.saving) is None:
         return replace(claim, gain=(0, starved.idle_ns), gain_by=AT_MOST)
-    if gain is not None:
-        return replace(claim, ns=saving.least_ns, gain=gain.saved_ns, gain_by=BY_JOB_REPLAY)
     return replace(claim, ns=saving.least_ns, gain=(saving.least_ns, saving.most_ns), gain_by=BY_REPLAY)
 
 

@@ -23,7 +23,7 @@ from traceq.facts.timeline.steps import extent, main_track
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Caveat, Trace
-from traceq.report import Column, Finding, Report, Table, column
+from traceq.report import Column, Report, Table, column
 from traceq.units import Unit, format_ranks, name_ranks
 
 POSITION = 56
@@ -209,7 +209,7 @@ def _view(rows: Sequence[DesyncRow]) -> Table:
     return table.select(*where, "name", "dtype", "elements", "phase", "line")
 
 
-def _finding(rows: Sequence[DesyncRow], parts: Sequence[_Lines]) -> Finding:
+def _finding(rows: Sequence[DesyncRow], parts: Sequence[_Lines]) -> Claim:
     """Return the claim on the first mismatch of all; that of traces where they have it, as these know the phase."""
     first = rows[0]
     issues = _by_issue([row for row in rows if row.key == first.key])

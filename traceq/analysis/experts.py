@@ -24,7 +24,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import measure, measure_within, span_index, spans
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 52
@@ -160,7 +160,7 @@ def _of_layers(layers: Sequence[LayerRow], parts: Sequence[_Rank]) -> str:
     return f"{where}." if is_exact else f"{where}, by the rows of grouped products, which may have room to spare."
 
 
-def _findings(job: Job, parts: Sequence[_Rank], rows: Sequence[ExpertRow], mean: float) -> tuple[Finding, ...]:
+def _findings(job: Job, parts: Sequence[_Rank], rows: Sequence[ExpertRow], mean: float) -> tuple[Claim, ...]:
     """Return the rank with most expert compute if the others wait for about as long as it computes more.
 
     Both have to hold in most steps.

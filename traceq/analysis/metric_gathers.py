@@ -21,7 +21,7 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity, in_coun
 from traceq.frozen import frozen
 from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Report, Table, column
 from traceq.units import Unit
 
 POSITION = 54
@@ -43,7 +43,7 @@ class _Rank:
     """One rank's rows, and its claim that every step exchanges metrics."""
 
     rows: tuple[MetricRow, ...]
-    finding: Finding | None
+    finding: Claim | None
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -97,7 +97,7 @@ def _exposed_ns(trace: Trace, metrics: NDArray[np.int64]) -> NDArray[np.int64]:
     return by_step[all_steps.counted].astype(np.int64)
 
 
-def _in_every_step(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.int64]) -> Finding | None:
+def _in_every_step(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.int64]) -> Claim | None:
     """Return a claim if each of two or more steps has such collectives, exposed for a notable part of most of them."""
     counted = steps(trace).counted
     by_step, step_ns = _exposed_ns(trace, metrics).astype(np.float64), step_lengths(steps(trace))

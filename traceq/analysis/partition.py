@@ -19,6 +19,7 @@ from traceq.analysis._wording import (
 )
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.analysis.perturbation import much_longer_words
+from traceq.claims.claim import Claim
 from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.exposed_waits import (
     EXPOSED_TRANSFER,
@@ -36,7 +37,7 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, span_index
 from traceq.model import Trace
-from traceq.report import Cell, Column, Finding, Report, Table, column
+from traceq.report import Cell, Column, Report, Table, column
 from traceq.units import Unit, bar
 
 POSITION = 30
@@ -92,7 +93,7 @@ class _Rank:
     exposed: ExposedPieces
     loss: RankLoss
     in_order: tuple[str, ...]
-    cold_start: Finding | None
+    cold_start: Claim | None
     is_sample: bool
 
 
@@ -134,7 +135,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     waiting, waiting_first = exposed_waiting_times(job), waiting_times(job, "first")
     rows: list[PartitionRow] = []
     first_waits: list[PartitionRow] = []
-    losses, once, order, is_sample = list[RankLoss](), list[Finding | None](), dict[str, None](), False
+    losses, once, order, is_sample = list[RankLoss](), list[Claim | None](), dict[str, None](), False
     for rank, part in zip(job.ranks, parts, strict=True):  # parts may be read anew on each iteration
         rows += _waits_apart(part, waiting.get(rank.rank))
         first_waits += _first_waits(rank.rank, part, waiting_first.get(rank.rank))

@@ -17,7 +17,7 @@ from traceq.facts.ranks.pipeline_schedules import UNKNOWN
 from traceq.facts.ranks.pipelines import Pipeline, StageTimes, pipelines, stage_times
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Report, Table, column
 from traceq.units import Unit, format_ranks
 
 POSITION = 53
@@ -90,7 +90,7 @@ def merge(job: Job, parts: Sequence[Passes]) -> Report:
 
 
 def _report(
-    rows: Sequence[StageRow], messages: Sequence[MessageRow], view: Table | None, findings: tuple[Finding, ...]
+    rows: Sequence[StageRow], messages: Sequence[MessageRow], view: Table | None, findings: tuple[Claim, ...]
 ) -> Report:
     tables = (
         Table.of("pipeline", "Pipeline", StageRow, rows),
@@ -174,7 +174,7 @@ def _words(pipeline: Pipeline) -> str:
     return f"({', '.join([*parts, *([f'{num} microbatches'] if num else [])])})"
 
 
-def _finding(pipeline: Pipeline, times: dict[int, StageTimes], rows: Sequence[StageRow]) -> tuple[Finding, ...]:
+def _finding(pipeline: Pipeline, times: dict[int, StageTimes], rows: Sequence[StageRow]) -> tuple[Claim, ...]:
     """Return the bubble if it is a large part of most steps."""
     num = min(len(each.window) for each in times.values())
     bubble, step = (

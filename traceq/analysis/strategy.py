@@ -12,20 +12,20 @@ from traceq.claims.claim import Basis, Claim, Subject, known
 from traceq.claims.limits import LOST
 from traceq.facts.comm.collective_roles import Role
 from traceq.facts.comm.parallelism import NO_COLLECTIVE, issued_calls, strategy_of
-from traceq.facts.comm.predictions import EXACT, MOST, UNEXPLAINED, Check, checks, micro_batches, unit_forwards
+from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, Check, checks, micro_batches, unit_forwards
 from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import share_inside_steps
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Report, Table, column
 from traceq.units import Unit, name_ranks
 
 POSITION = 52
 
 _BACKWARD = "backward"
 _LEAST_RANKS = 2
-_BEST_FIRST = (EXACT, MOST, UNEXPLAINED)
+_BEST_FIRST = (EXACT, EXPLAINED, UNEXPLAINED)
 
 
 @frozen
@@ -157,7 +157,7 @@ def _view(parts: Sequence[_Rank]) -> Table:
     return Table.of("strategy", title, CheckRow, rows, note=f"{note}.").visible
 
 
-def _findings(parts: Sequence[_Rank], *, is_marked: bool) -> Iterator[Finding]:
+def _findings(parts: Sequence[_Rank], *, is_marked: bool) -> Iterator[Claim]:
     """Yield one claim on all ranks that issue calls which their strategy does not predict; none on samples."""
     unexplained = [part for part in parts if part.row.verdict == UNEXPLAINED and not part.is_sample]
     if not unexplained:
@@ -180,7 +180,7 @@ def _findings(parts: Sequence[_Rank], *, is_marked: bool) -> Iterator[Finding]:
     yield Claim("strategy", 0, Subject(rank=row.rank, key=row.key), measures, basis=Basis(row.num_steps * is_marked))
 
 
-def _ranks_alone(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
+def _ranks_alone(job: Job, parts: Sequence[_Rank]) -> Iterator[Claim]:
     """Yield a claim on recorded ranks of a job that train, and exchange nothing in any traced step."""
     if job.timings is None or _BACKWARD not in job.timings.phases or len(parts) < _LEAST_RANKS:
         return

@@ -97,7 +97,6 @@ class Claim:
     evidence: str = ""
     basis: Basis | None = None
     severity: str = ""
-    text: str = ""  # of claims that are not restated yet
 
     @property
     def key(self) -> str:

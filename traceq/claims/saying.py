@@ -23,10 +23,7 @@ class _Unknown(Exception):
 
 def lead_of(claim: Claim) -> str:
     """Return what a claim is and what to do, in at most 20 words."""
-    if claim.code in SENTENCES:
-        lead = next(_filled(SENTENCES[claim.code].leads, claim), claim.code)
-    else:
-        lead = claim.lead or re.split(r"; (?![^(]*\))", claim.text)[0]
+    lead = next(_filled(SENTENCES[claim.code].leads, claim), claim.code) if claim.code in SENTENCES else claim.lead
     words = lead.split()
     return " ".join(words[:MOST_WORDS]) + ("…" if len(words) > MOST_WORDS else "")
 
@@ -51,8 +48,6 @@ def evidence_of(claim: Claim) -> str:
 
 def said(claim: Claim) -> str:
     """Return all that is said of a claim: its lead, what it rests on, and what a step gains."""
-    if claim.text:
-        return claim.text
     gain = ""
     if claim.gain is not None and claim.code in SENTENCES:
         is_nothing = not claim.gain[1]

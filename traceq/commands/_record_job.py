@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from traceq.claims.claim import Claim
 from traceq.claims.saying import said
 from traceq.errors import TraceqError, UsageFault
 
 if TYPE_CHECKING:
     from traceq.compare.result import Diff
     from traceq.recorder.job_launch import JobOptions
-    from traceq.report import Finding
     from traceq.runs.run_folder import RunFolder
 
 __all__ = ["LOADER_RECIPE", "check_job_options", "record_job"]
@@ -235,7 +235,7 @@ def _baseline_step(diffs: Sequence[Diff]) -> Iterator[str]:
     yield f"traceq: {step}; steps and deltas are Hodges-Lehmann estimates of halves in turns, % is of that step"
 
 
-def _core_findings(folder: RunFolder) -> Sequence[Finding]:
+def _core_findings(folder: RunFolder) -> Sequence[Claim]:
     """Return what kept threads of the baseline's step waiting for a core: workers of its loader, or other processes."""
     from traceq.analysis.registry import analyze_all
     from traceq.runs.read import read_timing
@@ -247,7 +247,7 @@ def _core_findings(folder: RunFolder) -> Sequence[Finding]:
     ]
 
 
-def _core_lines(findings: Sequence[Finding]) -> Iterator[str]:
+def _core_lines(findings: Sequence[Claim]) -> Iterator[str]:
     """Yield a note for each; one of low severity is dim."""
     for finding in findings:
         note = f"traceq: note: {said(finding)}"

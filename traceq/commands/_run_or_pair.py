@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, BinaryIO
 
+from traceq.claims.claim import Claim
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
 
 if TYPE_CHECKING:
     from traceq.compare.result import Diff
     from traceq.model import Caveat, Run
-    from traceq.report import Finding
 
 __all__ = ["OneRun", "RunPair", "read_subject"]
 
@@ -20,7 +20,7 @@ class OneRun:
     """A run and what was concluded about it."""
 
     run: Run
-    findings: tuple[Finding, ...]
+    findings: tuple[Claim, ...]
     caveats: tuple[Caveat, ...]
 
     @property

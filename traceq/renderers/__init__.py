@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TextIO
 
+from traceq.claims.claim import Claim
 from traceq.entry_points import RENDERERS, find_plugins
 from traceq.errors import UsageFault
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from traceq.display import RenderOptions
     from traceq.frames import Frame
     from traceq.model import Run
-    from traceq.report import Finding, Sheet
+    from traceq.report import Sheet
 
 __all__ = ["Exporter", "Renderer", "export_suffix", "find_renderer", "renders"]
 
@@ -36,7 +37,7 @@ class Exporter(Protocol):
     An attribute `SUFFIX`, like ".csv", ends the name of the file or folder that `traceq export` suggests.
     """
 
-    def write_run(self, run: Run, findings: Sequence[Finding], file: BinaryIO, /) -> None:
+    def write_run(self, run: Run, findings: Sequence[Claim], file: BinaryIO, /) -> None:
         """Write a run as one file: `traceq export PATH --to NAME`."""
 
     def write_pair(self, a: Run, b: Run, diff: Diff, file: BinaryIO, /) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from html import escape
 from typing import TextIO
 
+from traceq.claims.claim import Claim
 from traceq.claims.saying import said
 from traceq.compare.result import Diff, Diffs
 from traceq.compare.tables import (
@@ -22,7 +23,7 @@ from traceq.compare.tables import (
 from traceq.display import RenderOptions
 from traceq.model import Caveat
 from traceq.renderers.text import MOST_FINDINGS, source_summary, unknown_line
-from traceq.report import Finding, Report, Sheet, Table
+from traceq.report import Report, Sheet, Table
 from traceq.units import Unit, format_value
 
 __all__ = ["caveats_list", "folded", "table_fragment", "write_diffs", "write_report", "write_sheet", "write_table"]
@@ -109,7 +110,7 @@ def caveats_list(caveats: Sequence[Caveat]) -> str:
     return f"<ul>{items}</ul>" if items else ""
 
 
-def _findings_list(findings: Sequence[Finding]) -> str:
+def _findings_list(findings: Sequence[Claim]) -> str:
     items = "".join(f"<li>{escape(said(finding))}</li>" for finding in findings)
     return f"<ul>{items}</ul>" if items else ""
 

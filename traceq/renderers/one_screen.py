@@ -14,6 +14,7 @@ from typing import TextIO
 
 from rich.text import Text
 
+from traceq.claims.claim import Claim
 from traceq.claims.rules import rule_of
 from traceq.claims.saying import evidence_of, lead_of
 from traceq.display import RenderOptions
@@ -28,7 +29,7 @@ from traceq.renderers.text import (
     unknown_line,
     visible_text,
 )
-from traceq.report import MOST_LEADS, Finding, Sheet, Table
+from traceq.report import MOST_LEADS, Sheet, Table
 from traceq.units import Unit, format_ends
 
 __all__ = ["FIRST_TABLES", "MOST_LINES", "gain_words", "gainer_words", "num_lines", "print_screen", "write_sheet"]
@@ -127,7 +128,7 @@ def _print_head(sheet: Sheet, console: EscapedConsole) -> None:
         print_line(visible_text(". ".join(rest), style="dim"), console)
 
 
-def _lead_lines(sheet: Sheet, leads: Sequence[Finding], width: int) -> Iterator[Text]:
+def _lead_lines(sheet: Sheet, leads: Sequence[Claim], width: int) -> Iterator[Text]:
     """Yield each lead beside what it gains, on a narrow terminal above it, and below it what that rests on."""
     gains = [gain_words(sheet, finding) for finding in leads]
     has_gain, gainer = any(gain for gain, _ in gains), gainer_words(sheet)
@@ -154,7 +155,7 @@ def gainer_words(sheet: Sheet) -> str:
     return "the trace gains" if sheet.source.traced and not sheet.source.traced.is_step else "a step gains"
 
 
-def gain_words(sheet: Sheet, finding: Finding) -> tuple[str, str]:
+def gain_words(sheet: Sheet, finding: Claim) -> tuple[str, str]:
     """Return what a step gains, and which part of it that is: `4.6 to 8.5 ms`, `10 to 19 %`; "" where unknown."""
     step_ns = sheet.recurring_ns
     if (gain := finding.gain) is None:

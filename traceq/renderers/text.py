@@ -16,13 +16,14 @@ from rich.console import JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from traceq.claims.claim import Claim
 from traceq.claims.saying import said
 from traceq.display import RenderOptions
 from traceq.escaped_console import EscapedConsole
 from traceq.escaping import visible
 from traceq.frozen import frozen
 from traceq.model import Caveat
-from traceq.report import BECOMES, Column, Finding, Report, Sheet, Source, Table
+from traceq.report import BECOMES, Column, Report, Sheet, Source, Table
 from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_ends, format_ranks, format_value
 
@@ -132,7 +133,7 @@ def print_source(sheet: Sheet, console: EscapedConsole) -> None:
         print_line(visible_text(_NO_BOTTLENECK, style="bold"), console)
 
 
-def print_findings(findings: Sequence[Finding], console: EscapedConsole) -> None:
+def print_findings(findings: Sequence[Claim], console: EscapedConsole) -> None:
     """Write a line for each finding, with a dot as red as it is severe."""
     for finding in findings:
         print_line(Text("* ", style=_SEVERITY[finding.severity]) + visible_text(said(finding)), console)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TextIO
 
+from traceq.claims.claim import Claim
 from traceq.claims.saying import evidence_of, lead_of, said
 from traceq.display import RenderOptions
 from traceq.model import Run
@@ -21,7 +22,7 @@ from traceq.renderers.html.step_numbers import step_numbers, steps_chart
 from traceq.renderers.html.timeline import Timeline, place_of_finding, place_of_sync, run_timeline, shown_ranks
 from traceq.renderers.one_screen import FIRST_TABLES, gain_words, gainer_words
 from traceq.renderers.text import MOST_FINDINGS, source_summary, step_words, unknown_line
-from traceq.report import MOST_LEADS, Finding, Report, Sheet, Table
+from traceq.report import MOST_LEADS, Report, Sheet, Table
 from traceq.units import Unit, format_value
 
 __all__ = ["sheet_to_html", "write_sheet"]
@@ -74,13 +75,13 @@ def _answer(sheet: Sheet, timeline: Timeline | None) -> Iterator[str]:
     yield paragraphs([unknown_line(sheet)], "note") if sheet.unknown else ""
 
 
-def _basis(sheet: Sheet, lead: Finding) -> str:
+def _basis(sheet: Sheet, lead: Claim) -> str:
     """Return what a lead gains, and what that rests on."""
     gain = f"{gainer_words(sheet)} {', '.join(gain_words(sheet, lead))}" if lead.gain is not None else ""
     return "; ".join(filter(None, (gain, evidence_of(lead))))
 
 
-def _further_leads(sheet: Sheet, leads: Sequence[Finding], timeline: Timeline | None) -> str:
+def _further_leads(sheet: Sheet, leads: Sequence[Claim], timeline: Timeline | None) -> str:
     items = (
         element("li", linked(_capitalised(lead_of(lead)), _place(lead, timeline)), escape(f" ({_basis(sheet, lead)})"))
         for lead in leads
@@ -88,7 +89,7 @@ def _further_leads(sheet: Sheet, leads: Sequence[Finding], timeline: Timeline | 
     return element("ul", *items, of="leads") if leads else ""
 
 
-def _findings(findings: Sequence[Finding], timeline: Timeline | None) -> str:
+def _findings(findings: Sequence[Claim], timeline: Timeline | None) -> str:
     """Return findings in full as a list, the time that each is about beside it."""
     shown = [
         element(
@@ -110,7 +111,7 @@ def _capitalised(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def _place(finding: Finding, timeline: Timeline | None) -> str:
+def _place(finding: Claim, timeline: Timeline | None) -> str:
     """Return where a finding is on the timeline, as `data-goto`; "" where it is not."""
     place = place_of_finding(timeline.shown, finding) if timeline else None
     return place.attribute() if place else ""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.claim import Claim
 from traceq.claims.saying import said
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.device_work import device_work
@@ -19,7 +20,6 @@ from traceq.intervals import Spans
 from traceq.model import Trace
 from traceq.renderers.perfetto.slices import Argument
 from traceq.renderers.perfetto.worst_place import syncs_of
-from traceq.report import Finding
 from traceq.units import Unit, format_value
 
 __all__ = ["DerivedTrack", "QueueDepth", "derived_tracks", "queue_depth"]
@@ -48,7 +48,7 @@ class QueueDepth:
     num: NDArray[np.int64]
 
 
-def derived_tracks(trace: Trace, findings: Sequence[Finding], waits: NDArray[np.int64]) -> tuple[DerivedTrack, ...]:
+def derived_tracks(trace: Trace, findings: Sequence[Claim], waits: NDArray[np.int64]) -> tuple[DerivedTrack, ...]:
     """Return the tracks of one trace that are not empty, in order.
 
     `waits` int64[N] ns holds for each collective call, by its row of Events, how long this rank waits in it for others;
@@ -160,7 +160,7 @@ def _collective_name(name: int, size_bytes: int) -> str:
     return COLLECTIVE_NAMES[name] + (f" {format_value(size_bytes, Unit.BYTES)}" if size_bytes >= 0 else "")
 
 
-def _findings(trace: Trace, findings: Sequence[Finding]) -> DerivedTrack:
+def _findings(trace: Trace, findings: Sequence[Claim]) -> DerivedTrack:
     """Return instants: findings about a sync where it costs most, others at the start of the first whole step."""
     rank_syncs = syncs(trace)
     first = int(steps(trace).window[steps(trace).counted][0, 0])

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import BinaryIO
 
+from traceq.claims.claim import Claim
 from traceq.model import Run
 from traceq.renderers.perfetto.clock import common_clock
 from traceq.renderers.perfetto.derived_tracks import derived_tracks
 from traceq.renderers.perfetto.process_tracks import TraceProcess, process_packets
-from traceq.report import Finding
 
 __all__ = ["write_perfetto"]
 
 
-def write_perfetto(run: Run, findings: Sequence[Finding], file: BinaryIO) -> None:
+def write_perfetto(run: Run, findings: Sequence[Claim], file: BinaryIO) -> None:
     """Write the run as a Perfetto trace: per rank a process with derived tracks, device streams and threads.
 
     Times are exact to the nanosecond; those of several ranks are absolute, with clocks corrected by collectives.

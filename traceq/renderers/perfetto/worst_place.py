@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.claim import Claim
 from traceq.claims.saying import said
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.model import Run, Trace
 from traceq.renderers.perfetto.clock import common_clock
-from traceq.report import Finding
 
 __all__ = ["WorstPlace", "syncs_of", "worst_place"]
 
@@ -31,7 +31,7 @@ class WorstPlace:
     why: str
 
 
-def worst_place(run: Run, findings: Sequence[Finding]) -> WorstPlace:
+def worst_place(run: Run, findings: Sequence[Claim]) -> WorstPlace:
     """Return the costliest sync of the first finding about syncs; without one, the longest step."""
     clock = common_clock(run)
     for finding in findings:
@@ -47,7 +47,7 @@ def worst_place(run: Run, findings: Sequence[Finding]) -> WorstPlace:
     return WorstPlace(run.traces[index].rank, start + offset_ns, end + offset_ns, why)
 
 
-def syncs_of(trace: Trace, finding: Finding) -> NDArray[np.int64]:
+def syncs_of(trace: Trace, finding: Claim) -> NDArray[np.int64]:
     """Return the indices into Syncs of those that a finding is about."""
     rank_syncs, site = syncs(trace), finding.subject
     if not site.kind:
@@ -58,7 +58,7 @@ def syncs_of(trace: Trace, finding: Finding) -> NDArray[np.int64]:
     return np.flatnonzero(is_kind & ops[origin.op] & lines[origin.line])
 
 
-def _around_sync(trace: Trace, finding: Finding, offset_ns: int) -> WorstPlace:
+def _around_sync(trace: Trace, finding: Claim, offset_ns: int) -> WorstPlace:
     rank_syncs, rows = syncs(trace), syncs_of(trace, finding)
     worst = rows[np.argmax(rank_syncs.cost[rows])]
     start, blocked = int(rank_syncs.start[worst]) + offset_ns, int(rank_syncs.blocked[worst])

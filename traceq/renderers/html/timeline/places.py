@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.claim import Claim
 from traceq.compare.attributed_spans import charges
 from traceq.compare.result import Cause
 from traceq.facts.comm.collective_roles import ROLES
@@ -20,7 +21,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.model import Category, Trace
 from traceq.renderers.html.timeline.shown_steps import ShownTrace
-from traceq.report import Cell, Finding
+from traceq.report import Cell
 
 __all__ = ["Place", "place_of_cause", "place_of_finding", "place_of_sync"]
 
@@ -81,7 +82,7 @@ def place_of_sync(shown: Iterable[ShownTrace], row: Mapping[str, Cell]) -> Place
     return _largest(_syncs_at(each, selected(each.trace)) for each in shown if rank is None or each.trace.rank == rank)
 
 
-def place_of_finding(shown: Iterable[ShownTrace], finding: Finding) -> Place | None:
+def place_of_finding(shown: Iterable[ShownTrace], finding: Claim) -> Place | None:
     """Return where a finding shows on the shown steps; None where it does not, or is not about an instant.
 
     Its costliest sync, the step of a late rank, the first call of an op below its roof, the first collective that a
