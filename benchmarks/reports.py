@@ -1,4 +1,4 @@
-"""Does the first screen name the cause that a public report names? Records each script of a folder, and reads its leads.
+"""Does the first screen name the cause that a public report names? Records the scripts of a folder, and reads leads.
 
     python benchmarks/reports.py FOLDER [--only NAME] [--times 3] [--steps 60] [--write]
 

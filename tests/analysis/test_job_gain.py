@@ -10,7 +10,7 @@ from paths import ROOT, TRACES
 
 from traceq.analysis.registry import analyze, analyze_all
 from traceq.claims.claim import BY_JOB_REPLAY, BY_REPLAY, Claim
-from traceq.claims.saying import said
+from traceq.claims.saying import text_of
 from traceq.model import Run, Trace
 from traceq.runs.read import read
 from traceq.whatif.host_waits import WithoutSyncs
@@ -45,7 +45,7 @@ def finding_of(run: Run, analysis: str, code: str) -> Claim:
 
 
 def is_replayed(claim: Claim) -> bool:
-    return claim.gain_by in (BY_REPLAY, BY_JOB_REPLAY) or "(replay" in said(claim)
+    return claim.gain_by in (BY_REPLAY, BY_JOB_REPLAY) or "(replay" in text_of(claim)
 
 
 def test_a_straggler_without_which_nothing_is_gained_says_so() -> None:

@@ -481,7 +481,7 @@ def test_a_command_that_starts_another_process_is_not_ended(tmp_path: Path, star
         ([sys.executable, "-E", "-c", ""], 1, "no process of the job loaded traceq"),
         ([sys.executable, "-c", "raise SystemExit(7)"], 7, "ended with exit code 7 before a training step ran"),
         ([sys.executable, "no_such.py"], 2, "ended with exit code 2 before a training step ran"),
-        ([sys.executable, "-c", "import torch, os; os.kill(os.getpid(), 9)"], 137, "before its steps were known"),
+        ([sys.executable, "-c", "import torch, os; os.kill(os.getpid(), 9)"], 137, "before its steps were measured"),
         ([sys.executable, "train.py", "3"], 1, "before its steps were known"),
         ([sys.executable, "train.py", "many"], 1, "its steps were known: ValueError: invalid literal for int() with"),
         ([sys.executable, "-c", "import torch; torch.func.grad(torch.sum)(torch.ones(2))"], 1, "marks them"),

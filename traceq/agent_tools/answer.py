@@ -11,7 +11,7 @@ from itertools import islice
 import msgspec
 
 from traceq.claims.claim import Claim
-from traceq.claims.saying import said
+from traceq.claims.saying import text_of
 from traceq.escaping import escape_json, visible
 from traceq.report import Cell, Table
 
@@ -99,7 +99,7 @@ def rows_of(table: Table) -> Rows:
 
 def findings_of(findings: Iterable[Claim]) -> Rows:
     """Return findings as rows; `ns` of a step that the remedy is about."""
-    rows = [(each.severity, each.code, each.ns, _cut(said(each), _LONGEST_TEXT)) for each in findings]
+    rows = [(each.severity, each.code, each.ns, _cut(text_of(each), _LONGEST_TEXT)) for each in findings]
     return Rows(("severity", "code", "ns", "text"), rows, len(rows))
 
 

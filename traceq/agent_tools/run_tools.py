@@ -12,7 +12,7 @@ from traceq.agent_tools.answer import CANNOT_TELL, Answer, Rows, command_line, f
 from traceq.agent_tools.looked import examined, read_from, why_not
 from traceq.agent_tools.readings import Readings
 from traceq.agent_tools.tool import PATH, RANKS, Tool
-from traceq.claims.saying import said
+from traceq.claims.saying import text_of
 from traceq.errors import UsageFault
 from traceq.facts.timeline.call_sites import is_at_line
 from traceq.locations import Place
@@ -176,7 +176,7 @@ class LineContext(Tool, frozen=True):
         lines = [line for each in tables for line in _texts(each.table, each.column)]
         hits = [hit for each in tables if (hit := each.rows_at(self.line)).table.rows]
         place = self.line.partition(" ")[0]
-        findings = findings_of(finding for finding in sheet.findings if place in said(finding))
+        findings = findings_of(finding for finding in sheet.findings if place in text_of(finding))
         parts: dict[str, object] = {hit.table.key: rows_of(hit.table) for hit in hits}
         parts |= {"findings": findings} if findings.num else {}
         parts |= {} if hits else {"lines": Rows.of_texts([*dict.fromkeys(lines)][:_MOST_LINES])}

@@ -14,7 +14,7 @@ from traceq.analysis._roofs import Roofed, against_roofs
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.savings import Saving
-from traceq.claims.claim import AT_MOST, BY_REPLAY, Claim, Subject, known
+from traceq.claims.claim import AT_MOST, BY_REPLAY, Claim, Subject, measured
 from traceq.claims.limits import LARGE
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.op_work import OpWork, RankWork
@@ -188,7 +188,7 @@ def _claim(op: _SlowOp, saving: Saving | None) -> Claim:
     roofed, ns = _together(rows, peaks), sum(row.own_step_ns for row in rows)
     flops, moved = sum(row.step_flops for row in rows), sum(row.step_bytes for row in rows)
     is_compute, is_slower = roofed.roof == "compute", op.target != dtype
-    measures = known(
+    measures = measured(
         roof=roofed.roof,
         roof_pct=100 * roofed.least_ns / ns,
         dtype=dtype,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceq.analysis._basis import holds_in_steps, step_lengths
-from traceq.claims.claim import AT_MOST, Claim, known
+from traceq.claims.claim import AT_MOST, Claim, measured
 from traceq.claims.limits import MODERATE
 from traceq.facts.comm.collective_roles import Role, collective_roles
 from traceq.facts.comm.collectives import collective_calls
@@ -68,7 +68,7 @@ def buffer_broadcasts(trace: Trace) -> BufferBroadcasts:
     if not holds_in_steps(lost, step_lengths(all_steps), 100 * MODERATE):
         return BufferBroadcasts(is_done=True)
     ns, step_ns = round(float(lost.mean())), float(step_lengths(all_steps).mean())
-    measures = known(idle_ns=ns, share_pct=100 * ns / step_ns)
+    measures = measured(idle_ns=ns, share_pct=100 * ns / step_ns)
     return BufferBroadcasts(True, Claim("buffer_broadcasts", ns, measures=measures, gain=(0, ns), gain_by=AT_MOST))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceq.claims.claim import Claim, Measure, in_some_steps, known
+from traceq.claims.claim import Claim, Measure, in_some_steps, measured
 from traceq.claims.limits import LARGE
 from traceq.facts.events.device_work import device_work
 from traceq.facts.stalls.lost_once import lost_once, lost_once_ns, lost_once_share
@@ -40,7 +40,7 @@ def cold_start(trace: Trace) -> Claim | None:
     of_kinds: dict[str, Measure] = {}
     for each in lost:
         of_kinds |= zip(_MEASURES[each.kind], (each.ns, each.name), strict=True)
-    measures = known(
+    measures = measured(
         what="a pause" if lost[0].kind == OnceKind.PAUSE else "cold start",
         once_ns=all_ns,
         **of_kinds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceq.claims.claim import Basis, Claim, Measure, Subject, known
+from traceq.claims.claim import Basis, Claim, Measure, Subject, measured
 from traceq.claims.limits import MODERATE, MUCH, WORKER_CORES
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.loading_workers import worker_line, worker_place
@@ -129,7 +129,7 @@ def place_of_workers(job: Job) -> tuple[Subject, dict[str, Measure]]:
     place = worker_place(job)
     if place is None:
         return Subject(), {}
-    return Subject(line=place.line), known(
+    return Subject(line=place.line), measured(
         function=place.function, workers_pct=place.share_pct, num_samples=place.num_samples
     )
 
@@ -145,7 +145,7 @@ def core_claims(job: Job) -> Iterator[Claim]:
     if cores is None or cores.wait_share < MODERATE:
         return
     use, has_threads = cores.use, cores.num_threads > 1
-    measures = known(
+    measures = measured(
         wait_ns=cores.wait_ns,
         share_pct=100 * cores.wait_share,
         num_cores=use.cores_available,
@@ -163,11 +163,11 @@ def core_claims(job: Job) -> Iterator[Claim]:
     if cores.is_of_workers:
         subject, place = place_of_workers(job)
         runnable_pct, busy_pct = 100 * use.worker_runnable, 100 * use.worker_busy
-        of_workers = known(num_workers=use.loader_workers, busy_pct=busy_pct, runnable_pct=runnable_pct, **place)
+        of_workers = measured(num_workers=use.loader_workers, busy_pct=busy_pct, runnable_pct=runnable_pct, **place)
         remedy = "less_loading_or_threads" if has_threads else "less_loading"
         yield Claim("contended_cores", cores.wait_ns, subject, measures | of_workers, remedy=remedy, basis=steps)
     elif cores.training_cores > use.cores_available and not is_busy:
-        of_ranks = known(num_ranks=use.ranks_per_host, training_cores_mean=cores.training_cores)
+        of_ranks = measured(num_ranks=use.ranks_per_host, training_cores_mean=cores.training_cores)
         remedy = "fewer_threads_or_more_cores" if has_threads else "more_cores"
         yield Claim("contended_cores", cores.wait_ns, Subject(), measures | of_ranks, remedy=remedy, basis=steps)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from traceq.analysis._wording import in_phase, plain_phase, python_place
-from traceq.claims.claim import Measure, Subject, known
+from traceq.claims.claim import Measure, Subject, measured
 from traceq.claims.limits import MOST
 from traceq.facts.events.device_work import device_work
 from traceq.facts.stalls.idle_time import IdleCause, idleness
@@ -70,7 +70,7 @@ def most_of_host(ranks: Sequence[HostCauses], host_ns: float) -> tuple[Subject, 
     largest = sorted((-ns, place) for place, ns in sums.items() if place and ns >= _LEAST_NAMED * host_ns)[:_MOST_NAMED]
     places = ", ".join(f"{format_value(-ns, Unit.NS)} {place}" for ns, place in largest)
     most = next((place for ns, place in largest if -ns >= MOST * host_ns), "")
-    return subjects.get(most, Subject()), known(place=most, places=places)
+    return subjects.get(most, Subject()), measured(place=most, places=places)
 
 
 def _place_words(cause: IdleCause, op: str, line: str, phase: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.claims.claim import Measure, known
+from traceq.claims.claim import Measure, measured
 from traceq.claims.limits import MUCH
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.device_work import device_work
@@ -177,7 +177,7 @@ def work_measures(work: Sequence[LongWork], whole_ns: float) -> dict[str, Measur
     )
     of_kind = {kind: sum(each.by_kind.get(kind, 0.0) for each in work) for kind in _KINDS}
     large = {kind: 100 * ns / whole_ns for kind, ns in of_kind.items() if ns >= MUCH * computes_ns > 0}
-    return known(longest=", ".join(shares), **large)
+    return measured(longest=", ".join(shares), **large)
 
 
 def _shown_names(work: Sequence[LongWork]) -> list[str]:

@@ -23,7 +23,7 @@ from traceq.analysis._wording import per_step
 from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
-from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, Claim, Measure, Subject, by_step, known
+from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, Claim, Measure, Subject, by_step, measured
 from traceq.claims.limits import LIMITING, MODERATE, MOST, MUCH, Limit
 from traceq.claims.rules import RULES
 from traceq.facts.events.device_work import device_work, lacks_host_ops
@@ -143,7 +143,9 @@ class StepTimes:
     def measures(self, category: str) -> dict[str, Measure]:
         """Return how long a category takes."""
         ns = self.ns(category).round().astype(np.int64).tolist()
-        return known(time_ns=round(self.mean_ns(category)), share_pct=self.share_pct(category), **by_step("time", ns))
+        return measured(
+            time_ns=round(self.mean_ns(category)), share_pct=self.share_pct(category), **by_step("time", ns)
+        )
 
 
 def time_claims(job: Job, times: StepTimes, losses: Sequence[RankLoss]) -> list[Claim]:
@@ -183,7 +185,7 @@ def _lost(job: Job, times: StepTimes, losses: Sequence[RankLoss], category: str)
     if category in (*_BESIDE_COMPUTE, _HOST_BOUND):
         unrecorded_ns = times.mean_ns(_UNRECORDED)
         is_much = unrecorded_ns > MOST_UNRECORDED * times.mean_whole_ns
-        measures |= known(unrecorded_ns=round(unrecorded_ns) if is_much else None)
+        measures |= measured(unrecorded_ns=round(unrecorded_ns) if is_much else None)
     claim = Claim(category, ns, subject, times.measures(category) | measures, remedy=remedy)
     return _gained(claim, job, losses)
 
@@ -195,23 +197,23 @@ def _details(
     mean_ns, has_device = times.mean_ns(category), any(rank.has_device for rank in job.ranks)
     if category == _HOST_BOUND:
         subject, places = most_of_host([loss.host_causes for loss in losses], mean_ns)
-        return subject, known(compute_pct=times.share_pct(_COMPUTE), **places), ""
+        return subject, measured(compute_pct=times.share_pct(_COMPUTE), **places), ""
     if category == _EXPOSED:
         most_ns = sum(loss.most_transfer_ns for loss in losses) / len(losses)
         tells_waits = not (job.waits.complete & ~job.waits.possible).any()  # durations do, of all ranks
         is_bound = has_device and tells_waits and most_ns <= MOST * mean_ns
         remedy = "all_ranks" if _lacks_ranks(job) else ""
-        return Subject(), known(most_transfer_ns=round(most_ns) if is_bound else None), remedy
+        return Subject(), measured(most_transfer_ns=round(most_ns) if is_bound else None), remedy
     if category == EXPOSED_WAIT:
-        return Subject(), known(first_collective_ns=round(float(times.first_waits.mean())) or None), ""
+        return Subject(), measured(first_collective_ns=round(float(times.first_waits.mean())) or None), ""
     if category == _COPIES:
         rates, (op, device_ns) = rate_words([loss.copies for loss in losses]), _device_copies(losses)
         if device_ns < MOST * mean_ns:
-            return Subject(), known(rates=rates), ""
-        return Subject(op=op), known(device_copies_ns=round(device_ns), rates=rates), "device_copies"
+            return Subject(), measured(rates=rates), ""
+        return Subject(op=op), measured(device_copies_ns=round(device_ns), rates=rates), "device_copies"
     if category == _LOADER:
         makes_own = any(loss.makes_own_batches for loss in losses)
-        return Subject(), known(num_workers=0 if makes_own else None), ""
+        return Subject(), measured(num_workers=0 if makes_own else None), ""
     return Subject(), {}, ""
 
 
@@ -240,7 +242,7 @@ def _gained(claim: Claim, job: Job, losses: Sequence[RankLoss]) -> Claim:
     if not savings:
         return replace(claim, gain=(0, claim.ns), gain_by=AT_MOST)
     least_ns, most_ns = np.mean([(saving.least_ns, saving.most_ns) for saving in savings], axis=0)
-    replayed = known(replayed=None if last is None else name_ranks([last]))
+    replayed = measured(replayed=None if last is None else name_ranks([last]))
     gained = round(least_ns), round(most_ns)
     return replace(claim, gain=gained, gain_by=BY_REPLAY, measures={**claim.measures, **replayed})
 
@@ -302,6 +304,6 @@ def _longest_op_of_host(
     if op is None or any(rank.has_device for rank in job.ranks):
         return
     line = next((each.place.removeprefix(" at ") for each in work if each.name == op.name), "")
-    measures = known(time_ns=round(op.mean_ns), share_pct=100 * op.mean_ns / times.mean_whole_ns)
+    measures = measured(time_ns=round(op.mean_ns), share_pct=100 * op.mean_ns / times.mean_whole_ns)
     remedy = "" if op.asks_device else "on_device"
     yield Claim("host_op", round(op.mean_ns), Subject(op=op.name, line=line), measures, remedy=remedy)

@@ -12,7 +12,7 @@ from traceq.analysis._caused_waits import CausedWaitRow, most_of_waits_for
 from traceq.analysis._job_gain import JobGain, job_gain
 from traceq.analysis._wording import category_term, in_traced_steps
 from traceq.causes.stragglers import StragglerRanks, UnprofiledLateness, straggler_ranks
-from traceq.claims.claim import BY_JOB_REPLAY, BY_UNPROFILED, Basis, Claim, Measure, Subject, known
+from traceq.claims.claim import BY_JOB_REPLAY, BY_UNPROFILED, Basis, Claim, Measure, Subject, measured
 from traceq.claims.limits import MUCH
 from traceq.claims.saying import plain_phase
 from traceq.facts.ranks.caused_waits import CausedWaits
@@ -112,7 +112,7 @@ def straggler_finding(job: Job, late: Stragglers, by_cause: Sequence[CausedWaitR
         subject = replace(subject, phase=cause.phase, line=cause.line)
     replayed = job_gain(job, WithoutStraggler(tuple(sorted(ranks)))) if late.saves_ns is None else None
     gain = late.saves_ns if replayed is None else replayed.saved_ns
-    measures = known(
+    measures = measured(
         wait_ns=first.wait_ns or None,
         exposed_ns=first.exposed_ns,
         waited_phase=plain_phase(place.phase) if place is not None else None,
@@ -147,7 +147,7 @@ def _excess(cause: Lateness | None) -> Mapping[str, Measure]:
     if cause.category == _UNRECORDED:
         return {"unrecorded_ns": cause.excess_ns}
     is_host = cause.category == HOST
-    return known(
+    return measured(
         excess_ns=cause.excess_ns,
         category=None if is_host else category_term(cause.category),
         what="the data loader" if _LOADS.match(cause.what) else cause.what,

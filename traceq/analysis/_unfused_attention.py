@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, step_lengths
 from traceq.analysis._worst_rank import on_the_worst_rank
-from traceq.claims.claim import AT_MOST, Claim, Subject, known
+from traceq.claims.claim import AT_MOST, Claim, Subject, measured
 from traceq.claims.limits import LARGE
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.op_work import OpWork, RankWork
@@ -47,7 +47,7 @@ def unfused_attention(job: Job, parts: Sequence[RankWork], below_roof: Sequence[
             is_large = len(numbers) == 1 and 0 not in numbers and ns.sum() >= LARGE * step_ns.sum() > 0
             if is_large and holds_in_steps(ns, step_ns, 100 * LARGE):
                 keys, mean_ns = {row.key for rows in rows_of_role for row in rows}, round(float(ns.mean()))
-                measures = known(
+                measures = measured(
                     ops=", ".join(rows[0].op for rows in rows_of_role),
                     scores=" x ".join(f"{number:,}" for number in shape),
                     takes_ns=mean_ns,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traceq.claims.claim import Claim, Subject, known
+from traceq.claims.claim import Claim, Subject, measured
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
@@ -151,14 +151,14 @@ def _finding(stuck: _Stuck) -> Claim:
     for row in stuck.ranks:
         ranks_by_state.setdefault(row.state, []).append(row.rank)
     issued = [row for row in stuck.ranks if row.last_sequence == stuck.sequence]
-    measures = known(
+    measures = measured(
         sequence=stuck.sequence,
         group=stuck.group or "all",
         **{_MEASURES[state]: name_ranks(ranks) for state, ranks in ranks_by_state.items() if state in _MEASURES},
     )
     for row in stuck.ranks:
         if row.state == _NEVER and row.last_sequence is not None:
-            measures |= known(last_collective=row.name, last_sequence=row.last_sequence, last_line=row.line)
+            measures |= measured(last_collective=row.name, last_sequence=row.last_sequence, last_line=row.line)
             break
     line = min((row.line for row in issued if row.line), default="")
     subject = Subject(collective=issued[0].name or "", line=line, key=f"{stuck.group}|{stuck.sequence}")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceq.analysis._rank_percentiles import each_rank, heat_view, spread_table
 from traceq.analysis._stragglers import late_unprofiled
 from traceq.analysis._wording import MOST_RANKS, category_term, more_rows
-from traceq.claims.claim import Claim, Subject, known
+from traceq.claims.claim import Claim, Subject, measured
 from traceq.claims.limits import MOST
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.phase_times import PhaseTimes, RankTimes, phase_times, rank_times
@@ -157,7 +157,7 @@ def _findings(job: Job, times: RankTimes, clusters: Sequence[_Cluster]) -> tuple
         return ()
     worst, (ranks, hosts) = late[0], _names(times, late[0])
     more = [rank for cluster in late[1:] for rank in _names(times, cluster)[0]]
-    measures = known(
+    measures = measured(
         ranks=_few_ranks(ranks),
         num_late=len(ranks),
         late_ns=round(worst.late_ns),

@@ -15,7 +15,7 @@ from traceq.analysis._basis import step_lengths, unprofiled_phase_ns, unprofiled
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import more_rows
 from traceq.analysis._worst_rank import on_the_worst_rank
-from traceq.claims.claim import Basis, Claim, Measure, known
+from traceq.claims.claim import Basis, Claim, Measure, measured
 from traceq.claims.limits import MODERATE
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.compilations import PASSES, Recompiled, compilations, recompiled
@@ -122,19 +122,19 @@ def _compiling(trace: Trace, rows: Sequence[CompilingRow]) -> Claim | None:
     again, counted = _recompiles(rows), np.flatnonzero(all_steps.counted)
     num_again = int(np.isin(counted, [row.index for row in again if row.index is not None]).sum())
     mean_ns = round(float(ns.mean()))
-    times = known(compiling_ns=mean_ns, share_pct=100 * share)
+    times = measured(compiling_ns=mean_ns, share_pct=100 * share)
     if 2 * num_again <= max(len(counted), 2):  # few steps, or one alone
         num = max(Counter(row.name for row in rows if row.of_pass == "forward").values(), default=1)
-        return Claim("compiling", mean_ns, measures=known(functions=_longest(rows), num_times=num, **times))
+        return Claim("compiling", mean_ns, measures=measured(functions=_longest(rows), num_times=num, **times))
     remedy, why = _reason(again)
-    measures = known(functions=_longest(again), num_again=num_again, num_steps=len(counted), **times, **why)
+    measures = measured(functions=_longest(again), num_again=num_again, num_steps=len(counted), **times, **why)
     return Claim("recompiles", mean_ns, measures=measures, remedy=remedy)
 
 
 def _recorded(claim: Claim, recorded: Sequence[Recompiled]) -> Claim:
     """Return a claim with the functions and the guard that the recording has, rather than those of the trace."""
     guard = recorded[0].guard
-    names = known(functions=_functions([each.function for each in recorded]), guard=cut_end(guard, _LONGEST_GUARD))
+    names = measured(functions=_functions([each.function for each in recorded]), guard=cut_end(guard, _LONGEST_GUARD))
     return replace(claim, measures={**claim.measures, **names}, remedy=_SIZES if _OF_SIZES.search(guard) else _VALUES)
 
 
@@ -146,7 +146,7 @@ def _unprofiled(job: Job) -> tuple[Claim, ...]:
     num = int(np.count_nonzero(ns[share.rank]))
     if 2 * num <= share.num_steps:
         return ()
-    measures = known(compiling_ns=share.ns, share_pct=share.pct, num_again=num, num_steps=share.num_steps)
+    measures = measured(compiling_ns=share.ns, share_pct=share.pct, num_again=num, num_steps=share.num_steps)
     return (Claim("recompiles", share.ns, measures=measures, basis=Basis(share.num_steps, is_unprofiled=True)),)
 
 
@@ -167,7 +167,7 @@ def _reason(again: Sequence[CompilingRow]) -> tuple[str, dict[str, Measure]]:
         return "", {}
     pairs = ((old, new) for before, after in pairwise(inputs) for old, new in zip(before, after, strict=False))
     sizes = next(((old, new) for old, new in pairs if old != new), None)
-    return (_VALUES, {}) if sizes is None else (_SIZES, known(old_size=str(sizes[0]), new_size=str(sizes[1])))
+    return (_VALUES, {}) if sizes is None else (_SIZES, measured(old_size=str(sizes[0]), new_size=str(sizes[1])))
 
 
 def _inputs(shapes: str) -> list[object]:

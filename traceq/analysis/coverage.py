@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from traceq.analysis._wording import in_graphs
-from traceq.claims.claim import Claim, Subject, known
+from traceq.claims.claim import Claim, Subject, measured
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.graph_labels import ReplayTimes, replay_times
 from traceq.facts.events.missing_ops import missing_ops_share
@@ -128,7 +128,7 @@ def _missing_ops(job: Job, parts: Sequence[_Rank]) -> Iterator[Claim]:
     shares = ((part.missing_ops, rank.rank) for part, rank in zip(parts, job.ranks, strict=True))
     share, rank = max(shares, default=(0.0, 0))
     if share:
-        yield Claim("missing_ops", subject=Subject(rank=rank), measures=known(missing_pct=100 * share))
+        yield Claim("missing_ops", subject=Subject(rank=rank), measures=measured(missing_pct=100 * share))
 
 
 def _lost_host(job: Job, parts: Sequence[_Rank]) -> list[Caveat]:
@@ -160,7 +160,7 @@ def _of_another_program(job: Job) -> Iterator[Claim]:
     """Yield a claim on traces of which no event is one of PyTorch's profiler."""
     ranks = [rank.rank for rank in job.ranks if rank.is_foreign]
     if ranks:
-        yield Claim("foreign_trace", measures=known(ranks=name_ranks(ranks) if len(ranks) < len(job.ranks) else ""))
+        yield Claim("foreign_trace", measures=measured(ranks=name_ranks(ranks) if len(ranks) < len(job.ranks) else ""))
 
 
 def _empty(job: Job, parts: Sequence[_Rank]) -> Iterator[Claim]:
@@ -170,7 +170,7 @@ def _empty(job: Job, parts: Sequence[_Rank]) -> Iterator[Claim]:
     calls = [part.longest_call for part in parts if part.longest_call is not None]
     call, ns = max(calls, key=lambda call: call[1], default=("", 0))
     whole_ns = max(rank.extent[1] - rank.extent[0] for rank in job.ranks)
-    yield Claim("empty_recording", measures=known(call=call, call_ns=ns or None, whole_ns=whole_ns))
+    yield Claim("empty_recording", measures=measured(call=call, call_ns=ns or None, whole_ns=whole_ns))
 
 
 def _several_devices(trace: Trace) -> list[Caveat]:

@@ -23,7 +23,7 @@ from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_loader
 from traceq.causes.savings import Saving
-from traceq.claims.claim import AT_MOST, BY_REPLAY, Basis, Claim, Subject, known
+from traceq.claims.claim import AT_MOST, BY_REPLAY, Basis, Claim, Subject, measured
 from traceq.claims.limits import LEAST_BATCHES, MODERATE, MOST
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
@@ -240,7 +240,7 @@ def _restarts_claim(restarts: _Restarts) -> Claim | None:
     if not restarts.num or restarts.idle_ns < MODERATE * restarts.window_ns:
         return None
     ns, share_pct = round(restarts.idle_ns / restarts.num_steps), 100 * restarts.idle_ns / restarts.window_ns
-    measures = known(time_ns=ns, share_pct=share_pct, num_restarts=restarts.num)
+    measures = measured(time_ns=ns, share_pct=share_pct, num_restarts=restarts.num)
     return Claim("worker_restarts", ns, measures=measures, gain=(0, ns), gain_by=AT_MOST)
 
 
@@ -251,7 +251,7 @@ def _starved_traced(part: _Rank) -> Claim | None:
         return None
     line = part.line if part.line is not None and part.line.share_pct >= 100 * MOST else None
     is_for_first = starved.first_ns >= MOST * starved.idle_ns
-    measures = known(
+    measures = measured(
         wait_ns=starved.idle_ns,
         share_pct=100 * starved.idle_ns / starved.step_ns,
         first_batches_ns=starved.first_ns or None,
@@ -268,16 +268,16 @@ def _starved_traced(part: _Rank) -> Claim | None:
 
 def _unprofiled(job: Job, share: UnprofiledShare, parts: Sequence[_Rank]) -> Claim:
     """Return the claim on waits for the loader in unprofiled steps."""
-    measures = known(wait_ns=share.ns, share_pct=share.pct)
+    measures = measured(wait_ns=share.ns, share_pct=share.pct)
     is_one_of_several = job.timings is not None and len(job.timings.step_ns) > 1
     subject = Subject(rank=share.rank if is_one_of_several else None)
     gain, basis = (0, share.ns), Basis(share.num_steps, is_unprofiled=True)
     place, of_place = place_of_workers(job)
     if lines := [part.line for part in parts if part.line is not None]:
         longest = max(lines, key=lambda line: line.share_pct)
-        place, of_place = Subject(line=longest.line), known(line_pct=longest.share_pct)
+        place, of_place = Subject(line=longest.line), measured(line_pct=longest.share_pct)
     makes_own = any(part.makes_own for part in parts)
-    measures |= of_place | known(num_workers=0 if makes_own else None)
+    measures |= of_place | measured(num_workers=0 if makes_own else None)
     remedy = "own_batches" if makes_own else "no_free_core" if is_contended(job) else ""
     subject = replace(subject, line=place.line)
     return Claim("starved", share.ns, subject, measures, gain, AT_MOST, remedy, basis=basis)

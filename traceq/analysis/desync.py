@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.claims.claim import Claim, Subject, known
+from traceq.claims.claim import Claim, Subject, measured
 from traceq.claims.limits import LOST
 from traceq.facts.comm.rank_collectives import rank_calls
 from traceq.facts.events.nesting import tracks
@@ -217,7 +217,7 @@ def _finding(rows: Sequence[DesyncRow], parts: Sequence[_Lines]) -> Claim:
     for row, ranks in issues:
         ranks_by_how.setdefault(row.how, []).extend(ranks)
     share = max((part.unrecorded_share for part in parts), default=0.0) if first.source == _TRACE else 0.0
-    measures = known(
+    measures = measured(
         sequence=first.sequence if first.sequence is not None else first.place,
         step=first.step,
         group=first.group,

@@ -13,7 +13,7 @@ from traceq.analysis._basis import holds_in_steps, step_lengths
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import waits_in_steps
 from traceq.analysis._wording import MOST_RANKS, more_rows, with_step_headings
-from traceq.claims.claim import AT_MOST, Claim, Subject, known
+from traceq.claims.claim import AT_MOST, Claim, Subject, measured
 from traceq.claims.limits import MOST, NOTABLE
 from traceq.facts.comm.expert_tokens import EXCHANGES, expert_tokens
 from traceq.facts.events.communication_kernels import is_communication
@@ -177,7 +177,7 @@ def _findings(job: Job, parts: Sequence[_Rank], rows: Sequence[ExpertRow], mean:
     if not _holds(job, parts, busiest.rank):
         return ()
     ratio, tokens_ratio = busiest.ratio, busiest.token_ratio
-    measures = known(
+    measures = measured(
         excess_ns=round(excess),
         compute_ratio=ratio,
         tokens_ratio=tokens_ratio,

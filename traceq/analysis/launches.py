@@ -13,7 +13,7 @@ from traceq.analysis._basis import holds_in_steps, step_lengths
 from traceq.analysis._job_gain import job_gain
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._worst_rank import on_the_worst_rank
-from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, Claim, Measure, Subject, by_step, known
+from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, Claim, Measure, Subject, by_step, measured
 from traceq.claims.limits import LARGE, MOST, MUCH, SHORT_GAP
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.copies import copies_to_host, host_copies, ops_that_copy_to_host
@@ -186,7 +186,7 @@ def _round_trips(trace: Trace, waits: _ShortWaits) -> Claim | None:
         for chosen in (launched_kernels(trace).work, host_copies(trace), copies_to_host(trace))
     )
     ns, op = round(copying_ns / len(windows)), max(by_name, key=lambda name: by_name[name])
-    num = known(copies_mean=copies, to_host_mean=to_host, kernels_mean=kernels)
+    num = measured(copies_mean=copies, to_host_mean=to_host, kernels_mean=kernels)
     return Claim("host_round_trips", ns, Subject(op=op), _measures(trace, waits) | num, (0, ns), AT_MOST)
 
 
@@ -197,7 +197,7 @@ def _launch_bound(trace: Trace, waits: _ShortWaits) -> Claim:
     by_phase = np.bincount(partition.phase, waits.ns, len(names))
     phase, line = names[int(by_phase.argmax())], _awaited_line(trace, waits)
     is_in_phase = phase != OTHER and by_phase.max() >= MOST * waited_ns
-    measures = known(
+    measures = measured(
         host_bound_ns=round(int(partition.ns[host_bound].sum()) / num),
         tiny_pct=100 * float(launched_kernels(trace).tiny.mean()),
         syncs_mean=_num_uncapturable(trace, by_phase >= MUCH * waited_ns) / num or None,
@@ -211,7 +211,7 @@ def _measures(trace: Trace, waits: _ShortWaits) -> dict[str, Measure]:
     partition, waited_ns = activity(trace), float(waits.by_step.sum())
     whole_ns = float(step_lengths(steps(trace)).sum()) - lost_once_ns(trace)  # which are without what is once
     computing_ns = float(partition.ns[in_counted_steps(trace) & partition.among(TimeCategory.COMPUTE)].sum())
-    return known(
+    return measured(
         time_ns=round(waited_ns / len(waits.by_step)),
         share_pct=100 * waited_ns / whole_ns,
         compute_pct=100 * computing_ns / whole_ns,

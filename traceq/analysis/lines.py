@@ -13,7 +13,7 @@ from traceq.analysis._basis import other_share
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import in_traced_steps, more_rows
 from traceq.analysis.perturbation import much_longer_words
-from traceq.claims.claim import Basis, Claim, Subject, known
+from traceq.claims.claim import Basis, Claim, Subject, measured
 from traceq.claims.limits import LARGE
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
@@ -215,7 +215,7 @@ def _outside_phases(job: Job, parts: Sequence[_Rank]) -> Iterator[Claim]:
     if not (traced_ns := sum(times)):
         return
     row, line_ns = max(zip(rows, times, strict=True), key=itemgetter(1))
-    measures = known(
+    measures = measured(
         outside_ns=share.ns,
         share_pct=share.pct,
         line_pct=100 * line_ns / traced_ns,

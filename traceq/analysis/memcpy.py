@@ -14,7 +14,7 @@ from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import over_ranks
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import copies_pageable_memory, saved_without_pageable_copies
-from traceq.claims.claim import BY_REPLAY, Claim, Subject, known
+from traceq.claims.claim import BY_REPLAY, Claim, Subject, measured
 from traceq.claims.limits import NOTABLE
 from traceq.facts.events.copies import copy_kind
 from traceq.facts.events.device_work import device_work
@@ -155,5 +155,5 @@ def _pageable_copies(trace: Trace) -> Claim | None:
         return None
     origin, longest = syncs(trace).origin, int(np.argmax(np.where(inside, calls.end - calls.start, -1)))
     line, op = (origin.texts[int(texts[longest])] for texts in (origin.line, origin.op))
-    measures, gain = known(blocked_ns=round(blocked_ns)), (saving.least_ns, saving.most_ns)
+    measures, gain = measured(blocked_ns=round(blocked_ns)), (saving.least_ns, saving.most_ns)
     return Claim("pageable_copies", saving.least_ns, Subject(line=line, op=op), measures, gain, BY_REPLAY)

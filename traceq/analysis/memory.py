@@ -13,7 +13,7 @@ from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import scope
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_syncs
-from traceq.claims.claim import BY_REPLAY, Claim, Measure, in_some_steps, known
+from traceq.claims.claim import BY_REPLAY, Claim, Measure, in_some_steps, measured
 from traceq.claims.limits import NOTHING
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.one_time_syncs import is_in_graph_capture, returns_memory
@@ -171,4 +171,4 @@ def _retries(trace: Trace) -> dict[str, Measure]:
     of_frees = of_frees[of_frees >= 0]
     if not len(of_frees):
         return {}
-    return known(frees_mean=len(of_frees) / len(host), **in_some_steps(len(sorted_unique(of_frees)), len(host)))
+    return measured(frees_mean=len(of_frees) / len(host), **in_some_steps(len(sorted_unique(of_frees)), len(host)))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceq.analysis._basis import holds_in_steps, step_lengths
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._worst_rank import on_the_worst_rank
-from traceq.claims.claim import AT_MOST, Claim, known
+from traceq.claims.claim import AT_MOST, Claim, measured
 from traceq.claims.limits import NOTABLE
 from traceq.facts.comm.collective_roles import Role, collective_roles
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
@@ -106,5 +106,5 @@ def _in_every_step(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.in
         return None
     if not holds_in_steps(by_step, step_ns, 100 * NOTABLE):
         return None
-    measures = known(calls_mean=len(metrics) / num_steps, exposed_ns=exposed_ns)
+    measures = measured(calls_mean=len(metrics) / num_steps, exposed_ns=exposed_ns)
     return Claim("metric_gathers", exposed_ns, measures=measures, gain=(0, exposed_ns), gain_by=AT_MOST)

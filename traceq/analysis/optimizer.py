@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceq.analysis._basis import UnprofiledShare, holds_in_steps, step_lengths, unprofiled_share
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._worst_rank import on_the_worst_rank
-from traceq.claims.claim import AT_MOST, Claim, Subject, known
+from traceq.claims.claim import AT_MOST, Claim, Subject, measured
 from traceq.claims.limits import LARGE
 from traceq.facts.events.compiled_code import COMPILED
 from traceq.facts.events.device_work import device_work
@@ -73,7 +73,7 @@ def merge(job: Job, parts: Sequence[Part[OptimizerRow]]) -> Report:
 
 def _of_unprofiled(claim: Claim, share: UnprofiledShare) -> Claim:
     """Return the claim with the time of the optimizer's phase in unprofiled steps as well."""
-    unprofiled = known(unprofiled_ns=share.ns, unprofiled_pct=share.pct, num_unprofiled=share.num_steps)
+    unprofiled = measured(unprofiled_ns=share.ns, unprofiled_pct=share.pct, num_unprofiled=share.num_steps)
     return replace(claim, measures={**claim.measures, **unprofiled})
 
 
@@ -135,7 +135,7 @@ def _unfused(trace: Trace) -> Claim | None:
     if not holds_in_steps(np.array(slowest.steps_ns, np.float64), steps_ns, 100 * LARGE):
         return None
     step_ns = round(slowest.window_ns / len(steps_ns))
-    measures = known(
+    measures = measured(
         optimizer=slowest.name,
         implementation=slowest.implementation,
         takes_ns=step_ns,

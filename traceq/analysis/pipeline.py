@@ -8,7 +8,7 @@ import numpy as np
 
 from traceq.analysis._basis import holds_in_steps
 from traceq.analysis._wording import MOST_RANKS, more_rows, with_step_headings
-from traceq.claims.claim import AT_MOST, Claim, Subject, known
+from traceq.claims.claim import AT_MOST, Claim, Subject, measured
 from traceq.claims.limits import MODERATE, UNEVEN_STAGES
 from traceq.facts.comm.microbatches import Passes, passes
 from traceq.facts.ranks.job import Job
@@ -185,7 +185,7 @@ def _finding(pipeline: Pipeline, times: dict[int, StageTimes], rows: Sequence[St
     ns, step_ns = _mean(rows), float(np.mean([row.step_ns for row in rows]))
     slowest, passes_ns = max(rows, key=lambda row: row.passes_ns), float(np.mean([row.passes_ns for row in rows]))
     is_uneven = slowest.passes_ns >= UNEVEN_STAGES * passes_ns
-    measures = known(
+    measures = measured(
         share_pct=100 * ns / step_ns,
         schedule=pipeline.schedule,
         num_ranks=len(pipeline.ranks),

@@ -18,7 +18,7 @@ from traceq.analysis._wording import a_step, the_step, until_done
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
-from traceq.claims.claim import BY_JOB_REPLAY, BY_REPLAY, Basis, Claim, Subject, known
+from traceq.claims.claim import BY_JOB_REPLAY, BY_REPLAY, Basis, Claim, Subject, measured
 from traceq.claims.limits import FAR_MORE, FEW
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.ranks.job import Job
@@ -232,7 +232,7 @@ def _claim(job: Job, rank: Outline, part: _Rank, slack_ns: float) -> Claim | Non
         return None
     saved_ns = {row.removed: row.saved_ns for row in part.rows}
     of_kind, kind_ns = max(((row.removed, row.saved_ns) for row in removed if row.removed != _ALL), key=itemgetter(1))
-    measures = known(
+    measures = measured(
         together_ns=together_ns, alone_ns=part.largest_alone_ns, of_kind=of_kind, kind_ns=kind_ns,
         with_loader_ns=saved_ns.get(_BOTH),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from traceq.analysis._basis import ranks_differ
 from traceq.analysis._step_kinds import StepKindRow, step_kinds, table_of, view_of
 from traceq.analysis._wording import MOST_RANKS
 from traceq.analysis.loader import is_loader_alone
-from traceq.claims.claim import Basis, Claim, Subject, known
+from traceq.claims.claim import Basis, Claim, Subject, measured
 from traceq.claims.limits import MODERATE
 from traceq.facts.comm.parallelism import strategy_of
 from traceq.facts.ranks.job import Job
@@ -151,7 +151,7 @@ def _claims(wall_time: WallTime | None, timings: Timings) -> Iterator[Claim]:
     """
     if wall_time is not None and wall_time.is_notable:
         irregular = next(part for part in wall_time.training if part.name != "regular")
-        measures = known(
+        measures = measured(
             part=irregular.counted_text,
             part_pct=wall_time.share_pct(irregular),
             part_ns=irregular.ns,
@@ -168,7 +168,7 @@ def _claims(wall_time: WallTime | None, timings: Timings) -> Iterator[Claim]:
     share = paused_ns / int(timings.host_step_ns.sum(axis=1).max())
     if share >= MODERATE:
         most = timings.pauses[0]
-        measures = known(
+        measures = measured(
             share_pct=100 * share,
             collection=most.name,
             num_pauses=most.num,

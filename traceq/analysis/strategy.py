@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from traceq.analysis._rank_rows import each_of
-from traceq.claims.claim import Basis, Claim, Subject, known
+from traceq.claims.claim import Basis, Claim, Subject, measured
 from traceq.claims.limits import LOST
 from traceq.facts.comm.collective_roles import Role
 from traceq.facts.comm.parallelism import NO_COLLECTIVE, issued_calls, strategy_of
@@ -166,7 +166,7 @@ def _findings(parts: Sequence[_Rank], *, is_marked: bool) -> Iterator[Claim]:
     wrong = next(check for check in first.checks if check.verdict == UNEXPLAINED)
     of_elements = wrong.expected_elements is not None and wrong.elements not in (None, wrong.expected_elements)
     of_calls = not of_elements and wrong.expected_num not in (None, wrong.num)
-    measures = known(
+    measures = measured(
         ranks=name_ranks([part.row.rank for part in unexplained]),
         strategy=row.strategy,
         role=wrong.role.replace("_", " "),
@@ -185,4 +185,4 @@ def _ranks_alone(job: Job, parts: Sequence[_Rank]) -> Iterator[Claim]:
     if job.timings is None or _BACKWARD not in job.timings.phases or len(parts) < _LEAST_RANKS:
         return
     if all(part.row.rule == NO_COLLECTIVE and not part.is_sample for part in parts):
-        yield Claim("ranks_alone", measures=known(num_ranks=len(parts)))
+        yield Claim("ranks_alone", measures=measured(num_ranks=len(parts)))

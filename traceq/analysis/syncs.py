@@ -21,7 +21,7 @@ from traceq.causes.removed_waits import (
     sync_keys,
 )
 from traceq.causes.savings import Saving
-from traceq.claims.claim import BY_JOB_REPLAY, BY_REPLAY, Basis, Claim, Subject, by_step, in_some_steps, known
+from traceq.claims.claim import BY_JOB_REPLAY, BY_REPLAY, Basis, Claim, Subject, by_step, in_some_steps, measured
 from traceq.claims.saying import plain_phase
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.ranks.job import Job
@@ -427,7 +427,7 @@ def _claim(code: str, job: Job, row: SyncRow) -> Claim:
         module=row.module,
         key=row.key,
     )
-    measures = known(
+    measures = measured(
         blocked_ns=row.step_blocked_ns,
         unrecorded_ns=row.step_unrecorded_ns or None,
         window_ns=None if steps_of.marked or row.step_blocked_ns <= window_ns else window_ns,

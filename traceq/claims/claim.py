@@ -23,7 +23,7 @@ __all__ = [
     "Subject",
     "by_step",
     "in_some_steps",
-    "known",
+    "measured",
     "unit_of",
 ]
 
@@ -104,7 +104,7 @@ class Claim:
         return self.subject.key
 
 
-def known(**values: Measure | None) -> dict[str, Measure]:
+def measured(**values: Measure | None) -> dict[str, Measure]:
     """Return the measures that are known: neither None nor ""."""
     return {name: value for name, value in values.items() if value is not None and value != ""}
 

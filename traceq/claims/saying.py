@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from traceq.claims.claim import BY_JOB_REPLAY, Basis, Claim, unit_of
+from traceq.claims.claim import Basis, Claim, unit_of
 from traceq.claims.sentences import GAINS, ONCE, REMEDIES, SENTENCES, SHARED_EVIDENCE
 from traceq.units import Unit, format_ends, format_value
 
-__all__ = ["MOST_WORDS", "evidence_of", "lead_of", "line_of", "plain_phase", "said"]
+__all__ = ["MOST_WORDS", "evidence_of", "lead_of", "line_of", "plain_phase", "text_of"]
 
 MOST_WORDS = 20
 """Words of a lead."""
@@ -46,14 +46,12 @@ def evidence_of(claim: Claim) -> str:
     return "; ".join(clauses)
 
 
-def said(claim: Claim) -> str:
+def text_of(claim: Claim) -> str:
     """Return all that is said of a claim: its lead, what it rests on, and what a step gains."""
     gain = ""
     if claim.gain is not None and claim.code in SENTENCES:
-        is_nothing = not claim.gain[1]
-        by = f" ({claim.gain_by})" if claim.gain_by else ""
-        template = GAINS["nothing"] if is_nothing else GAINS["all ranks" if claim.gain_by == BY_JOB_REPLAY else "step"]
-        gain = next(_filled((template,), claim)) + by * (not is_nothing)
+        template = GAINS[claim.gain_by if claim.gain[1] else "nothing"]
+        gain = next(_filled((template,), claim))
     return "; ".join(filter(None, (lead_of(claim), evidence_of(claim), gain)))
 
 

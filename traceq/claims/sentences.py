@@ -8,6 +8,7 @@ known, of evidence every clause.
 
 from __future__ import annotations
 
+from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY
 from traceq.frozen import frozen
 
 __all__ = ["GAINS", "ONCE", "REMEDIES", "SENTENCES", "SHARED_EVIDENCE"]
@@ -496,7 +497,10 @@ SHARED_EVIDENCE = (
 """Clauses of claims of all codes."""
 
 GAINS = {
-    "step": "{a_step} gains {gain}",
-    "all ranks": "the job's step gains {gain}",
+    "": "{a_step} gains {gain}",
+    AT_MOST: "{a_step} gains {gain}",
+    BY_REPLAY: "{a_step} gains {gain} (replay)",
+    BY_JOB_REPLAY: "the job's step gains {gain} (replay of all ranks)",
     "nothing": "{the_step} gains nothing",
 }
+"""What a step gains, by how that is known."""

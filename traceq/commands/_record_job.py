@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from traceq.claims.claim import Claim
-from traceq.claims.saying import said
+from traceq.claims.saying import text_of
 from traceq.errors import TraceqError, UsageFault
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _core_findings(folder: RunFolder) -> Sequence[Claim]:
 def _core_lines(findings: Sequence[Claim]) -> Iterator[str]:
     """Yield a note for each; one of low severity is dim."""
     for finding in findings:
-        note = f"traceq: note: {said(finding)}"
+        note = f"traceq: note: {text_of(finding)}"
         yield f"{_DIM}{note}{_PLAIN}" if finding.severity == "low" else note
 
 
@@ -268,7 +268,7 @@ def _leads(folder: RunFolder) -> Iterator[str]:
     printed = {finding.code for report in sheet.reports if report.name == "loader" for finding in report.findings}
     printed.add("wall_time")
     others = [finding for finding in sheet.top_findings if finding.code not in printed]
-    yield from (f"traceq: {said(finding)}" for finding in others[:_MOST_LEADS])
+    yield from (f"traceq: {text_of(finding)}" for finding in others[:_MOST_LEADS])
 
 
 def _verdicts(diffs: Sequence[Diff]) -> Iterator[str]:

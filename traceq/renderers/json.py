@@ -11,7 +11,7 @@ import msgspec
 
 from traceq.claims.claim import Claim
 from traceq.claims.rules import rule_of
-from traceq.claims.saying import evidence_of, lead_of, said
+from traceq.claims.saying import evidence_of, lead_of, text_of
 from traceq.display import RenderOptions
 from traceq.escaping import escape_json
 from traceq.report import Cell, Sheet, Table
@@ -98,7 +98,7 @@ def _finding(claim: Claim) -> dict[str, object]:
     return {
         "code": claim.code,
         "severity": claim.severity,
-        "text": said(claim),
+        "text": text_of(claim),
         "lead": lead_of(claim),
         "evidence": evidence_of(claim),
         "ns": claim.ns,

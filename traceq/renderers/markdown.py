@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from traceq.claims.saying import said
+from traceq.claims.saying import text_of
 from traceq.compare.result import Diff, Diffs
 from traceq.compare.tables import (
     causes_table,
@@ -69,7 +69,7 @@ def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
 def sheet_to_markdown(sheet: Sheet) -> str:
     """Return findings, tables and caveats as Markdown."""
     parts = [f"**{safe(source_summary(sheet.source))}**"]
-    parts += ["\n".join(f"- {safe(said(finding))}" for finding in sheet.top_findings[:MOST_FINDINGS])]
+    parts += ["\n".join(f"- {safe(text_of(finding))}" for finding in sheet.top_findings[:MOST_FINDINGS])]
     parts += [table_to_markdown(view.non_empty_columns) for report in sheet.reports for view in report.views]
     parts += ["\n".join(f"> {safe(caveat.text)}" for caveat in sheet.all_caveats)]
     parts += [safe(unknown_line(sheet))] if sheet.unknown else []

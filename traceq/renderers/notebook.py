@@ -8,7 +8,7 @@ from html import escape
 from typing import TextIO
 
 from traceq.claims.claim import Claim
-from traceq.claims.saying import said
+from traceq.claims.saying import text_of
 from traceq.compare.result import Diff, Diffs
 from traceq.compare.tables import (
     causes_table,
@@ -111,7 +111,7 @@ def caveats_list(caveats: Sequence[Caveat]) -> str:
 
 
 def _findings_list(findings: Sequence[Claim]) -> str:
-    items = "".join(f"<li>{escape(said(finding))}</li>" for finding in findings)
+    items = "".join(f"<li>{escape(text_of(finding))}</li>" for finding in findings)
     return f"<ul>{items}</ul>" if items else ""
 
 

@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from traceq.claims.claim import Claim
-from traceq.claims.saying import said
+from traceq.claims.saying import text_of
 from traceq.display import RenderOptions
 from traceq.escaped_console import EscapedConsole
 from traceq.escaping import visible
@@ -136,7 +136,7 @@ def print_source(sheet: Sheet, console: EscapedConsole) -> None:
 def print_findings(findings: Sequence[Claim], console: EscapedConsole) -> None:
     """Write a line for each finding, with a dot as red as it is severe."""
     for finding in findings:
-        print_line(Text("* ", style=_SEVERITY[finding.severity]) + visible_text(said(finding)), console)
+        print_line(Text("* ", style=_SEVERITY[finding.severity]) + visible_text(text_of(finding)), console)
 
 
 def unknown_line(sheet: Sheet) -> str:

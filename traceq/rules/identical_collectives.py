@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceq.claims.saying import said
+from traceq.claims.saying import text_of
 from traceq.errors import TraceqError
 from traceq.facts.ranks.collective_matching import match_collectives
 from traceq.facts.ranks.job import Job
@@ -29,7 +29,7 @@ def first_mismatch(job: Job, reports: Sequence[Report]) -> str:
         raise _refusal(job, "the windows are minutes apart, so they are not of one job")
     report = next(each for each in reports if each.name == "desync")
     if report.findings:
-        return said(report.findings[0])
+        return text_of(report.findings[0])
     if reasons := [caveat.text for caveat in report.caveats if caveat.code == "not_compared"]:
         raise _refusal(job, reasons[0])
     issued = job.issued

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from traceq.claims.claim import Basis, Claim, known
+from traceq.claims.claim import Basis, Claim, measured
 from traceq.claims.judge import judged
 from traceq.facts.timeline.call_sites import line_function
 from traceq.frozen import frozen
@@ -185,7 +185,7 @@ def _claim(name: str, before: Moment, after: Moment, kinds: Sequence[_KindRow], 
     """Return by how much a moment differs, and which kinds of allocations do most."""
     delta, is_same = after.size_bytes - before.size_bytes, not any(row.delta_bytes for row in lines)
     changed = sorted((row for row in kinds if row.delta_bytes), key=lambda row: -abs(row.delta_bytes))
-    measures = known(
+    measures = measured(
         moment=name,
         before_bytes=before.size_bytes,
         after_bytes=after.size_bytes,

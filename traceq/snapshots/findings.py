@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from traceq.claims.claim import Basis, Claim, Subject, known
+from traceq.claims.claim import Basis, Claim, Subject, measured
 from traceq.claims.judge import judged
 from traceq.model import Action, Caveat
 from traceq.snapshots.fragmentation import free_for
@@ -31,7 +31,7 @@ def claims_of(memory: DeviceMemory, device: int | None = None) -> tuple[Claim, .
 def _claims(memory: DeviceMemory, device: int | None) -> Iterator[Claim]:
     oom, peak = memory.moment("oom"), memory.moment("peak")
     if oom is not None:
-        measures = known(
+        measures = measured(
             device=device,
             asked_bytes=oom.oom_bytes,
             free_bytes=oom.device_free_bytes,
@@ -42,7 +42,7 @@ def _claims(memory: DeviceMemory, device: int | None) -> Iterator[Claim]:
         yield Claim("out_of_memory", subject=Subject(line=line), measures=measures)
         yield from _fragmented(memory, oom, device)
     if peak is not None:
-        measures = known(
+        measures = measured(
             device=device, peak_bytes=peak.size_bytes, reserved_bytes=peak.reserved_bytes, holders=_holders(peak)
         )
         yield Claim("memory_peak", measures=measures)
@@ -103,7 +103,7 @@ def _fragmented(memory: DeviceMemory, oom: Moment, device: int | None) -> Iterat
     if np.isin(history.action[oom.action + 1 :], _MOVES).any() or not largest < request <= free:
         return
     remedy = "" if memory.snapshot.segments.is_expandable.any() else "expandable_segments"
-    measures = known(device=device, free_bytes=free, largest_bytes=largest, asked_bytes=request)
+    measures = measured(device=device, free_bytes=free, largest_bytes=largest, asked_bytes=request)
     yield Claim("fragmentation", measures=measures, remedy=remedy)
 
 

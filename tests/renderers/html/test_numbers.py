@@ -12,7 +12,7 @@ from catalogue import sheet_of
 from pages import Figure, figures
 from paths import FIXTURES, TRACES
 
-from traceq.claims.saying import said
+from traceq.claims.saying import text_of
 from traceq.facts.events.kernel_names import short_kernel
 from traceq.model import Run
 from traceq.renderers.html.show import sheet_to_html
@@ -188,6 +188,6 @@ def test_the_numbers_at_the_top_and_the_findings_are_those_of_the_json(both: tup
     assert f"{format_value(computes, Unit.NS)} of {format_value(whole, Unit.NS)}" in top
     assert format_value(100 * computes / whole, Unit.PERCENT) in top
     of_json = {(each["code"], each["text"], each["ns"]) for each in doc["findings"]}
-    assert {(each.code, said(each), each.ns) for each in sheet.top_findings} <= of_json
+    assert {(each.code, text_of(each), each.ns) for each in sheet.top_findings} <= of_json
     times = re.findall(r'<span class="time">([^<]*)</span><span class="text">', top)
     assert times == [format_value(each.ns, Unit.NS) if each.ns else "" for each in sheet.top_findings[:8]]

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from traceq.analysis.registry import analyze
-from traceq.claims.saying import said
+from traceq.claims.saying import text_of
 from traceq.errors import RecordingFailed
 from traceq.facts.timeline.call_sites import user_line
 from traceq.model import Run
@@ -53,7 +53,7 @@ def find_desync(folder: RunFolder) -> str:
     flights, _ = read_flights(stalled, None)
     dumps = {flight.rank: msgspec.json.decode(Path(flight.path).read_bytes(), type=_Dump) for flight in flights}
     findings = analyze(Run(str(stalled), (), flights=flights), "desync").findings
-    difference = said(findings[0]) if findings else _uneven_text(dumps)
+    difference = text_of(findings[0]) if findings else _uneven_text(dumps)
     if not difference:
         return ""
     return "; ".join([difference, *(f"rank {rank} waits at {dump.waits_at}" for rank, dump in dumps.items())])

@@ -7,7 +7,7 @@ from html import escape
 from typing import TextIO
 
 from traceq.claims.claim import Claim
-from traceq.claims.saying import evidence_of, lead_of, said
+from traceq.claims.saying import evidence_of, lead_of, text_of
 from traceq.display import RenderOptions
 from traceq.model import Run
 from traceq.renderers.html.bar_ranking import partition_chart, ranking_chart
@@ -96,7 +96,7 @@ def _findings(findings: Sequence[Claim], timeline: Timeline | None) -> str:
             "li",
             element("span", escape(finding.severity), of=f"severity {finding.severity}"),
             element("span", escape(format_value(finding.ns, Unit.NS) if finding.ns else ""), of="time"),
-            element("span", linked(said(finding), _place(finding, timeline)), of="text"),
+            element("span", linked(text_of(finding), _place(finding, timeline)), of="text"),
             data_key=finding.key,
         )
         for finding in findings[:MOST_FINDINGS]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.claims.claim import Claim
-from traceq.claims.saying import said
+from traceq.claims.saying import text_of
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.device_work import device_work
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -169,5 +169,5 @@ def _findings(trace: Trace, findings: Sequence[Claim]) -> DerivedTrack:
         rows = syncs_of(trace, finding)
         times.append(int(rank_syncs.start[rows[np.argmax(rank_syncs.cost[rows])]]) if len(rows) else first)
     instants = np.array(times, np.int64)
-    names = [said(finding) for finding in findings]
+    names = [text_of(finding) for finding in findings]
     return DerivedTrack("findings", np.column_stack([instants, instants]), np.arange(len(names)), names)

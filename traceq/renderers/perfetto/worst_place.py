@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.claims.claim import Claim
-from traceq.claims.saying import said
+from traceq.claims.saying import text_of
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
@@ -63,4 +63,4 @@ def _around_sync(trace: Trace, finding: Claim, offset_ns: int) -> WorstPlace:
     worst = rows[np.argmax(rank_syncs.cost[rows])]
     start, blocked = int(rank_syncs.start[worst]) + offset_ns, int(rank_syncs.blocked[worst])
     margin = _AROUND * max(blocked, int(rank_syncs.cost[worst]))
-    return WorstPlace(trace.rank, start - margin, start + blocked + margin, said(finding))
+    return WorstPlace(trace.rank, start - margin, start + blocked + margin, text_of(finding))
