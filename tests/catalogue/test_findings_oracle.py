@@ -99,13 +99,12 @@ def once_of(path: Path) -> float:
     return lost_once_ns(trace) / int(steps_of(trace).counted.sum())
 
 
-def expected_text(finding: Claim, times: dict[str, float]) -> float:
+def expected_ns(finding: Claim, times: dict[str, float]) -> float:
     """What the oracle says of a finding."""
     if finding.code == "unfused_optimizer":
-        return next(ns for name, ns in times.items() if f": {name.rpartition(' ')[2]} takes" in finding.text)
+        return times[f"unfused_optimizer {finding.measures['optimizer']}"]
     if finding.code == "host_op":
-        name = finding.text.removeprefix("the host is longest in ").partition(", ")[0].partition(" at ")[0]
-        return times[f"host_op {name}"]
+        return times[f"host_op {finding.subject.op}"]
     return times[finding.code]
 
 
@@ -127,12 +126,12 @@ def test_the_time_of_a_finding_is_that_of_its_events(path: Path) -> None:
     findings = [finding for finding in sheet_of(path).findings if finding.code in BY_EVENTS]
     times = finding_times(path) if findings else {}
     for finding in findings:
-        ns = expected_text(finding, times)
-        if finding.code == "starved":  # its own time is what replay saves; its text begins with this one
-            assert f"waits {format_value(ns, Unit.NS)} " in finding.text
+        ns = expected_ns(finding, times)
+        if finding.code == "starved":  # its own time is what replay saves
+            assert finding.measures["wait_ns"] == pytest.approx(ns, abs=1)
         else:  # the oracle does not tell what of the host's time is once
             once_ns = once_of(path) if finding.code in ("host_bound", "launch_bound") else 0
-            assert finding.ns - 1 <= ns <= finding.ns + once_ns + 1, finding.text
+            assert finding.ns - 1 <= ns <= finding.ns + once_ns + 1
 
 
 @pytest.mark.slow
@@ -143,7 +142,7 @@ def test_the_time_of_a_finding_on_several_ranks_is_that_of_their_events(path: Pa
     times = job_finding_times(sorted(path.glob("rank*.json*"))) if findings else {}
     for finding in findings:
         key = f"straggler {finding.key.removeprefix('rank ')}" if finding.code == "straggler" else finding.code
-        assert finding.ns == pytest.approx(times[key], abs=1 if path.parent.parent == FIXTURES else 5_000), finding.text
+        assert finding.ns == pytest.approx(times[key], abs=1 if path.parent.parent == FIXTURES else 5_000)
 
 
 OPS = ("ep-moe-b200-ab/ref", "owlv2/h100", "owlv2/mi300", "sam-a100-ab/compile_false", "qwen-h100/qwen1.5-0.5b")
@@ -156,15 +155,12 @@ def test_the_time_of_a_finding_on_ops_is_that_of_their_kernels(path: Path) -> No
     assert bool(findings) == ("qwen" not in path.as_posix())
     for finding in findings:
         if finding.code == "below_roof":
-            op, phase = re.findall(r"^(\S+) in (.*?) reaches ", finding.text)[0]
-            ns = saved_ns(path, op, phase)
+            ns = saved_ns(path, finding.subject.op, finding.subject.phase)
         else:
-            phase, *scores = re.findall(r"kernel in (.*?): .* of ([\d,]+) x ([\d,]+) x ([\d,]+) scores", finding.text)[
-                0
-            ]
+            scores = str(finding.measures["scores"]).split(" x ")
             batch, rows, columns = (int(number.replace(",", "")) for number in scores)
-            ns = attention_ns(path, phase, (batch, rows, columns))
-        assert finding.ns == pytest.approx(ns, abs=100), finding.text  # bytes and FLOPs of a step are rounded
+            ns = attention_ns(path, finding.subject.phase, (batch, rows, columns))
+        assert finding.ns == pytest.approx(ns, abs=100)  # bytes and FLOPs of a step are rounded
 
 
 def only(path: Path, code: str) -> Claim:
@@ -191,7 +187,7 @@ def test_late_ranks_are_late_by_their_own_time(late_in: str, tmp_path: Path) -> 
     finding = only(tmp_path, "late_ranks")
     assert finding.key == "rank 4"
     by_number = sorted(tmp_path.iterdir(), key=lambda path: int(re.findall(r"\d+", path.name)[0]))
-    assert finding.ns == pytest.approx(late_ns(by_number, late), abs=1), finding.text
+    assert finding.ns == pytest.approx(late_ns(by_number, late), abs=1)
 
 
 @pytest.mark.slow
@@ -203,7 +199,7 @@ def test_what_is_outside_of_phases_is_what_their_journals_leave(phase: str, tmp_
     for journal in (run / "steps").iterdir():
         journal.write_text(re.sub(rf'"{phase}":\d+,', "", journal.read_text()))
     finding = only(run / "off", "outside_phases")
-    assert finding.ns == pytest.approx(outside_phases_ns(run, "off"), abs=1), finding.text
+    assert finding.ns == pytest.approx(outside_phases_ns(run, "off"), abs=1)
 
 
 CORES = 4
@@ -243,13 +239,14 @@ def test_the_wait_for_a_core_is_that_of_the_journals(code: str, tmp_path: Path) 
     (run / "run.json").write_text(json.dumps({**manifest, "environment": {**manifest["environment"], **facts}}))
     finding, times = only(run / "off", code), core_times(run, ["h", "h"])
     assert finding.ns == pytest.approx(times.wait_ns, abs=1)
-    assert f"waits {format_value(times.wait_ns, Unit.NS)} ({100 * times.waits:.1f} %) for a core" in finding.text
+    assert finding.measures["share_pct"] == pytest.approx(100 * times.waits)
     if code == "busy_machine":
-        assert times.others is not None
-        assert f"outside the job keep {times.others:.2f} of {CORES} cores busy" in finding.text
+        assert finding.measures["other_cores_mean"] == pytest.approx(times.others)
+        assert finding.measures["num_cores"] == CORES
     else:
-        share = f"{100 * times.worker_busy:.1f} % busy, {100 * times.worker_runnable:.1f} % with its waits"
-        assert f"2 loader workers ({share} for a core)" in finding.text
+        assert finding.measures["num_workers"] == 2
+        assert finding.measures["busy_pct"] == pytest.approx(100 * times.worker_busy)
+        assert finding.measures["runnable_pct"] == pytest.approx(100 * times.worker_runnable)
 
 
 SNAPSHOTS = [FIXTURES / "kinds" / f"snapshot{kind}.pickle" for kind in ("", "_longer", "_oom")]
@@ -258,22 +255,22 @@ SNAPSHOTS = [FIXTURES / "kinds" / f"snapshot{kind}.pickle" for kind in ("", "_lo
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in SNAPSHOTS])
 def test_the_bytes_of_a_snapshot_are_those_of_its_actions(path: Path) -> None:
     memory = memory_of(path)
-    texts = {finding.code: finding.text for finding in snapshot_sheet(path).findings}
-    assert f"{size(memory.peak)} allocated of {size(memory.reserved)} reserved" in texts["memory_peak"]
-    assert ("out_of_memory" in texts) == ("fragmentation" in texts) == (memory.requested is not None)
+    measures = {claim.code: claim.measures for claim in snapshot_sheet(path).findings}
+    assert measures["memory_peak"]["peak_bytes"] == memory.peak
+    assert measures["memory_peak"]["reserved_bytes"] == memory.reserved
+    assert ("out_of_memory" in measures) == ("fragmentation" in measures) == (memory.requested is not None)
     if memory.requested is not None:
-        asked_and_free = f"{size(memory.requested)} asked for, {size(memory.device_free)} free on the device"
-        assert asked_and_free in texts["out_of_memory"].replace(" at (no Python frame) MmBackward0", "")
-        assert f"{size(memory.pool_free)} of what is reserved are free" in texts["fragmentation"]
-        assert f"has {size(memory.largest_free)}, and {size(memory.requested)} were asked for" in texts["fragmentation"]
+        asked, pieces = measures["out_of_memory"], measures["fragmentation"]
+        assert (asked["asked_bytes"], asked["free_bytes"]) == (memory.requested, memory.device_free)
+        assert (pieces["free_bytes"], pieces["largest_bytes"]) == (memory.pool_free, memory.largest_free)
 
 
 def test_the_peaks_of_two_snapshots_are_those_of_their_actions() -> None:
     a, b = SNAPSHOTS[:2]
-    (finding,) = snapshot_diff(a, b).findings
+    (claim,) = snapshot_diff(a, b).findings
     before, after = (memory_of(path).peak for path in (a, b))
-    assert f"{size(before)} to {size(after)}" in finding.text
-    assert f"{100 * (after - before) / before:+.1f} %" in finding.text
+    assert (claim.measures["before_bytes"], claim.measures["after_bytes"]) == (before, after)
+    assert claim.measures["delta_pct"] == pytest.approx(100 * (after - before) / before)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +290,8 @@ def test_a_trace_lacks_ops_if_the_numbers_of_those_it_has_lie_apart(path: Path) 
     assert len(findings) == (len(numbers) >= 100 and apart >= 0.2 * (len(numbers) - 1))
     for finding in findings:
         missing = numbers[-1] - numbers[0] + 1 - len(numbers)
-        assert f": {100 * missing / (numbers[-1] - numbers[0] + 1):.1f} % of the ops are missing" in finding.text
+        share_pct = 100 * missing / (numbers[-1] - numbers[0] + 1)
+        assert finding.measures["missing_pct"] == pytest.approx(share_pct)
 
 
 def is_numbered(event: Event) -> bool:

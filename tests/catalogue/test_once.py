@@ -40,8 +40,9 @@ def test_torchscript_compiles_in_one_pause(name: str, pause_ms: float) -> None:
 
 def test_after_a_pause_the_device_is_busy() -> None:
     trace = trace_of("jit-pause-b512")
-    (text,) = (each.text for each in analyze(Run("", (trace,)), "partition").findings if each.code == "cold_start")
-    assert "after it the device is busy for 98.8 % of 85.3 ms" in text
+    (claim,) = (each for each in analyze(Run("", (trace,)), "partition").findings if each.code == "cold_start")
+    assert claim.measures["busy_after_pct"] == pytest.approx(98.8, abs=0.05)
+    assert claim.measures["after_ns"] == pytest.approx(85.3e6, rel=1e-3)
     assert "host_bound" not in codes(trace)
 
 

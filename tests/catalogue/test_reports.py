@@ -53,7 +53,7 @@ def test_the_bandwidth_of_each_kind_of_copies_is_known() -> None:
         ("DtoH", "pageable"): 4.4, ("HtoD", "pageable"): 4.8, ("DtoH", "pinned"): 8.7, ("HtoD", "pinned"): 5.0
     }  # fmt: skip
     (finding,) = (each for each in analyze(read(path("copies-pinned-async")), "partition").findings)
-    assert "HtoD pinned at 5.0 GB/s" in finding.evidence
+    assert "HtoD pinned at 5.0 GB/s" in str(finding.measures["rates"])
 
 
 def test_copies_that_came_in_another_order_cost_what_their_memory_makes_of_them() -> None:
@@ -78,7 +78,9 @@ def test_a_recording_without_a_program_says_that_it_is_empty() -> None:
     every = sheet(read(path("empty-recording-3090")))
     (finding,) = every.findings
     assert finding.code == "empty_recording"
-    assert "cudaDeviceSynchronize takes 185 ms of 211 ms" in finding.text
+    assert finding.measures["call"] == "cudaDeviceSynchronize"
+    assert finding.measures["call_ns"] == pytest.approx(185.1e6, rel=1e-3)
+    assert finding.measures["whole_ns"] == pytest.approx(211e6, rel=2e-3)
     assert every.source.device == ""
     cells = table(read(path("empty-recording-3090")), "partition")
     assert {row["category"] for row in cells} == {"once", "unrecorded"}

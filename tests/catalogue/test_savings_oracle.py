@@ -48,25 +48,25 @@ def test_what_a_finding_saves_is_what_a_replay_of_its_events_saves(path: Path, n
     savings = Savings(path) if findings else None
     for finding in findings:
         assert savings is not None
-        assert finding.ns == pytest.approx(savings.saved_ns(finding.code, finding.key), abs=1), finding.text
+        assert finding.ns == pytest.approx(savings.saved_ns(finding.code, finding.key), abs=1)
     if savings is not None:
         replayed = zip(savings.replay.observed, savings.replay.steps, strict=True)
         assert all(ns == step["window_ns"] for ns, step in replayed if step["window"] == "device")
 
 
 EXAMPLES = ("example/job", "example/uneven")
-RANK = re.compile(r"\b(?:on|of) rank (\d+)\b|\(rank (\d+)\)$|, rank (\d+)\)$")
 
 
 @pytest.mark.parametrize(
     "path", [*(pytest.param(FIXTURES / "example" / name, id=name) for name in ("job", "uneven")), *JOBS]
 )
 def test_what_a_finding_of_a_job_saves_is_what_a_replay_of_its_rank_saves(path: Path) -> None:
-    of_rank: dict[str, Savings] = {}
+    of_rank: dict[int, Savings] = {}
     for finding in findings_of(path):
-        (rank,) = {rank for ranks in RANK.findall(finding.text) for rank in ranks if rank}
+        rank = finding.subject.rank
+        assert rank is not None
         if rank not in of_rank:
             (file,) = path.glob(f"rank{rank}.json*")
             of_rank[rank] = Savings(file)
-        assert finding.ns == pytest.approx(of_rank[rank].saved_ns(finding.code, finding.key), abs=1), finding.text
+        assert finding.ns == pytest.approx(of_rank[rank].saved_ns(finding.code, finding.key), abs=1)
     assert bool(of_rank) == bool(re.search("example|dlrm|torchrec", path.as_posix()))

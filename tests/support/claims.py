@@ -1,4 +1,4 @@
-"""What a sheet claims, walked: numbers of findings found again in tables, and tables that agree with each other.
+"""What a sheet claims, walked: measures of claims found again in tables, and tables that agree with each other.
 
 Each function yields sentences, one per contradiction.
 """
@@ -6,16 +6,16 @@ Each function yields sentences, one per contradiction.
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
-from traceq.claims.claim import Claim
+from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, Claim
+from traceq.claims.saying import text_of
 from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.report import Sheet, Table
-from traceq.units import Unit, format_value
+from traceq.units import Unit
 
 __all__ = ["FOUND_IN", "contradictions"]
 
@@ -43,46 +43,52 @@ def contradictions(sheet: Sheet) -> Iterator[str]:
     yield from of_times(sheet)
 
 
-def of_finding(sheet: Sheet, finding: Claim) -> Iterator[str]:
-    """Its time is that of the table which it speaks about, is in its text, and is the share of the step it states."""
-    expected = FOUND_IN[finding.code](sheet, finding)
-    if not expected - 1 <= finding.ns <= expected + 1:
-        yield f"{finding.code}: {finding.ns} ns, its table {expected:.0f}: {finding.text}"
-    if finding.ns and format_value(finding.ns, Unit.NS) not in finding.text:
-        yield f"{finding.code}: {format_value(finding.ns, Unit.NS)} is not in its text: {finding.text}"
-    shares = re.findall(r"([\d.,]+ (?:ns|us|ms|s))(?: per step| of the trace)? \(([\d.]+) %\)", finding.text)
-    for time, share in shares:
-        if finding.code in ("starved", "batch_transfer") and "unprofiled" in finding.text:
-            step_ns = [row["step_ns"] for row in step_profiles(sheet)]
-        elif finding.code in ("busy_machine", "contended_cores"):
-            (row,) = (row for row in rows_of(sheet, "core_use") if row["process"] == "training")
-            step_ns = [100 * row["cpu_ns"] / row["busy_pct"]]
-        else:
-            of_ranks = recurring_means(sheet).values()
-            step_ns = [*of_ranks, sum(of_ranks) / len(of_ranks), *step_means(sheet).values()]
-        if not any(abs(100 * in_ns(time) / ns - float(share)) <= 0.06 + 0.006 * float(share) for ns in step_ns):
-            yield f"{finding.code}: {time} is not {share} % of a step of {step_ns}: {finding.text}"
+def of_finding(sheet: Sheet, claim: Claim) -> Iterator[str]:
+    """Its time is that of the table which it is about, and its share of a step is one of the step."""
+    expected = FOUND_IN[claim.code](sheet, claim)
+    if not expected - 1 <= claim.ns <= expected + 1:
+        yield f"{claim.code}: {claim.ns} ns, its table {expected:.0f}: {text_of(claim)}"
+    share, ns = claim.measures.get("share_pct"), time_measure(claim)
+    if share is None or ns is None:
+        return
+    if claim.basis is not None and claim.basis.is_unprofiled:
+        step_ns = [row["step_ns"] for row in step_profiles(sheet)]
+    elif claim.code in ("busy_machine", "contended_cores"):
+        (row,) = (row for row in rows_of(sheet, "core_use") if row["process"] == "training")
+        step_ns = [100 * row["cpu_ns"] / row["busy_pct"]]
+    else:
+        of_ranks = recurring_means(sheet).values()
+        step_ns = [*of_ranks, sum(of_ranks) / len(of_ranks), *step_means(sheet).values()]
+    if not any(abs(100 * ns / each - float(share)) <= 0.01 + 0.001 * float(share) for each in step_ns):
+        yield f"{claim.code}: {ns} ns are not {share} % of a step of {step_ns}: {text_of(claim)}"
 
 
-def of_savings(finding: Claim) -> Iterator[str]:
-    """What taking a time away saves is no more than it, unless the text says that other work waits for it."""
-    saved = re.search(r"saves ([\d.,]+ (?:ns|us|ms|s))\b", finding.text)
-    lost = re.search(
-        r"(?:^[a-z -]+, |waits |blocks the host )([\d.,]+ (?:ns|us|ms|s)) (?:per step|of the trace|\()", finding.text
-    )
-    on_rank = re.search(r" of ([\d.,]+ (?:ns|us|ms|s)) on rank ", finding.text)
-    lost = on_rank or lost
-    if saved and lost and in_ns(saved[1]) > 1.01 * in_ns(lost[1]) and "as later waits shrink, too" not in finding.text:
-        yield f"{finding.code}: saves {saved[1]} of {lost[1]}: {finding.text}"
+def time_measure(claim: Claim) -> float | None:
+    """The measure whose share of the step a claim has."""
+    for name in ("wait_ns", "time_ns", "takes_ns", "compiling_ns", "idle_ns", "outside_ns"):
+        if (value := claim.measures.get(name)) is not None:
+            return float(value)
+    return None
 
 
-def of_basis(sheet: Sheet, finding: Claim) -> Iterator[str]:
-    """The traced steps that it rests on are those that a rank counts, or that all ranks do."""
-    counts = {len(steps) for steps in counted(sheet).values()}
-    for several in re.findall(r"in (?:these ([\d,]+)|this one) traced steps?", finding.text):
-        num = int(several.replace(",", "")) if several else 1
-        if num > min(counts) and num not in counts:
-            yield f"{finding.code}: {num} traced steps, ranks count {counts}: {finding.text}"
+def of_savings(claim: Claim) -> Iterator[str]:
+    """A gain is a range, and of what its own time bounds no more than that."""
+    if claim.gain is None:
+        return
+    least, most = claim.gain
+    if not 0 <= least <= most or (claim.gain_by == AT_MOST and most > claim.ns + 1):
+        yield f"{claim.code}: gains {claim.gain} by {claim.gain_by}: {text_of(claim)}"
+
+
+def of_basis(sheet: Sheet, claim: Claim) -> Iterator[str]:
+    """The traced steps that it rests on are those that a rank counts, or that all ranks do; collectives are of all."""
+    basis, num_steps = claim.basis, {len(steps) for steps in counted(sheet).values()}
+    if claim.code == "strategy":
+        num_steps = {sum(row["rank"] == rank for row in rows_of(sheet, "steps")) for rank in counted(sheet)}
+    if basis is None:
+        yield f"{claim.code}: no basis: {text_of(claim)}"
+    elif not basis.is_unprofiled and basis.num_steps > min(num_steps) and basis.num_steps not in num_steps:
+        yield f"{claim.code}: {basis.num_steps} traced steps, ranks count {num_steps}: {text_of(claim)}"
 
 
 def of_late_savings(sheet: Sheet) -> Iterator[str]:
@@ -90,13 +96,12 @@ def of_late_savings(sheet: Sheet) -> Iterator[str]:
     waits = {
         row["rank"]: row["wait_ns"] / row["num_steps"] for row in rows_of(sheet, "ranks") if row["wait_ns"] is not None
     }
-    for finding in sheet.findings:
-        named = re.search(r" on rank (\d+) ", finding.text)
-        if finding.code != "costly_sync" or not named or "of the job's step" in finding.text:
+    for claim in sheet.findings:
+        if claim.code != "costly_sync" or claim.subject.rank is None or claim.gain_by == BY_JOB_REPLAY:
             continue  # the replay of all ranks says what the job gains (tests/analysis/test_job_gain.py)
-        slack = waits.get(int(named[1]), 0) - min(waits.values(), default=0)
-        if abs(slack - finding.ns) > 2 and (slack > finding.ns) != ("the step gains nothing" in finding.text):
-            yield f"costly_sync: {slack:.0f} ns of slack: {finding.text}"
+        slack = waits.get(claim.subject.rank, 0) - min(waits.values(), default=0)
+        if abs(slack - claim.ns) > 2 and (slack > claim.ns) != (claim.gain == (0, 0)):
+            yield f"costly_sync: {slack:.0f} ns of slack: {text_of(claim)}"
 
 
 def of_view(view: Table) -> Iterator[str]:
@@ -135,10 +140,10 @@ def of_labels(sheet: Sheet) -> Iterator[str]:
         if not 0 <= row["replay_ns"] <= row["blocked_ns"]:
             yield f"syncs: saves {row['replay_ns']} of {row['blocked_ns']}: {row['key']}"
     for finding in sheet.findings:
-        if finding.code in ("costly_sync", "free_sync"):
+        if finding.code in ("costly_sync", "costly_allocation", "free_sync"):
             labels = {row["label"] for row in syncs if row["key"] == finding.key and row["replay_ns"] == finding.ns}
-            if ("costly" in labels) != (finding.code == "costly_sync"):
-                yield f"{finding.code}: labels {labels}: {finding.text}"
+            if ("costly" in labels) != finding.code.startswith("costly"):
+                yield f"{finding.code}: labels {labels}: {text_of(finding)}"
     for view in sheet.report("syncs").views:
         if any("cost" in column.heading for column in view.columns):
             yield f"{view.title}: a second cost"
@@ -296,7 +301,7 @@ def by_category(sheet: Sheet, finding: Claim) -> float:
 
 def by_host_op(sheet: Sheet, finding: Claim) -> float:
     """The self time of the op that the finding names, in all steps."""
-    name = finding.text.removeprefix("the host is longest in ").partition(", ")[0].partition(" at ")[0]
+    name = finding.subject.op
     num_steps = max(map(len, counted(sheet).values()))
     return sum(row["self_ns"] for row in rows_of(sheet, "host") if row["name"] == name) / num_steps
 
@@ -320,15 +325,14 @@ def by_replay(*removed: str) -> Callable[[Sheet, Claim], float]:
 
 
 def on_named_rank(rows: list[Row], finding: Claim) -> list[Row]:
-    """The rows of the rank that the text names; of all ranks if it names none."""
-    named = re.search(r"\brank (\d+)\b", finding.text)
-    return [row for row in rows if not named or row["rank"] == int(named[1])]
+    """The rows of the rank that a claim is about; of all ranks if it is about none."""
+    return [row for row in rows if finding.subject.rank in (None, row["rank"])]
 
 
 def by_loader(sheet: Sheet, finding: Claim) -> float:
-    if "replay" in finding.text:
+    if finding.gain_by in (BY_REPLAY, BY_JOB_REPLAY):
         return by_replay("data loader")(sheet, finding)
-    if "unprofiled" in finding.text:
+    if finding.basis is not None and finding.basis.is_unprofiled:
         return max(row["mean_ns"] for row in rows_of(sheet, "step_phases") if row["phase"] == "dataload_wait")
     chosen, sums = counted(sheet), defaultdict[int, float](float)
     for row in rows_of(sheet, "dataload"):
@@ -381,18 +385,8 @@ def by_optimizer(sheet: Sheet, finding: Claim) -> float:
     return max(
         row["window_ns"] / len(chosen[row["rank"]])
         for row in rows_of(sheet, "optimizers")
-        if f"{row['name']} takes" in finding.text and row["implementation"] in ("foreach", "for-loop")
+        if row["name"] == finding.measures["optimizer"] and row["implementation"] in ("foreach", "for-loop")
     )
-
-
-def by_passes(sheet: Sheet, finding: Claim) -> float:
-    """Backward without exposed communication, minus twice forward."""
-    excess: dict[int, float] = defaultdict(float)
-    for (rank, phase, category), ns in cells(sheet).items():
-        if category.startswith("exposed_comm") or category in ("exposed_wait", "exposed_transfer"):
-            continue
-        excess[rank] += ns * (bool(re.search("backward|bwd", phase)) - 2 * bool(re.search("forward|fwd", phase)))
-    return max(excess.values())
 
 
 def by_metrics(sheet: Sheet, finding: Claim) -> float:
@@ -414,7 +408,7 @@ def by_cluster(sheet: Sheet, finding: Claim) -> float:
 
 def by_roof(sheet: Sheet, finding: Claim) -> float:
     """The time of the op in the phase that the finding names."""
-    op, _, phase = finding.text.partition(" reaches ")[0].partition(" in ")
+    op, phase = finding.subject.op, finding.subject.phase
     ns: dict[int, float] = defaultdict(float)
     for row in rows_of(sheet, "efficiency_ops"):
         if (row["op"], row["phase"]) == (op, phase):
@@ -424,9 +418,8 @@ def by_roof(sheet: Sheet, finding: Claim) -> float:
 
 def by_attention(sheet: Sheet, finding: Claim) -> float:
     """The time of the ops that the finding names, of its scores."""
-    phase, _, text = finding.text.partition(" in ")[2].partition(": ")
-    ops, _, size = text.partition(" scores ")[0].rpartition(" of ")
-    batch, height, width = (int(number.replace(",", "")) for number in size.split(" x "))
+    phase, ops = finding.subject.phase, str(finding.measures["ops"])
+    batch, height, width = (int(number.replace(",", "")) for number in str(finding.measures["scores"]).split(" x "))
     ns: dict[int, float] = defaultdict(float)
     for row in rows_of(sheet, "efficiency_ops"):
         if row["op"] not in ops or row["phase"] != phase or not row["shapes"]:
@@ -454,11 +447,11 @@ FOUND_IN: dict[str, Callable[[Sheet, Claim], float]] = {
     **dict.fromkeys(("device_bound", "cpu_bound", "python_bound"), by_category),
     **dict.fromkeys(("recompiles", "compiling"), by_category),
     "host_op": at_most(by_host_op),
-    **dict.fromkeys(("costly_sync", "free_sync"), by_sync),
+    **dict.fromkeys(("costly_sync", "costly_allocation", "free_sync"), by_sync),
     "joint_syncs": by_replay("all syncs", *(f"{kind} syncs" for kind in SYNC_KINDS)),  # one kind has no row of all
     "pageable_copies": at_most(by_replay("htod syncs")),
-    **dict.fromkeys(("allocator_retries", "uncached_allocations"), by_replay("alloc syncs")),
-    **dict.fromkeys(("starved", "batch_transfer"), by_loader),
+    "allocator_retries": by_replay("alloc syncs"),
+    "starved": by_loader,
     "worker_restarts": at_most(by_loader),
     "buffer_broadcasts": at_most(by_window),
     "outside_phases": by_other_phase,
@@ -470,7 +463,6 @@ FOUND_IN: dict[str, Callable[[Sheet, Claim], float]] = {
     "below_roof": at_most(by_roof),
     "unfused_attention": at_most(by_attention),
     "unfused_optimizer": by_optimizer,
-    "long_backward": by_passes,
     "metric_gathers": by_metrics,
     "straggler": at_most(by_stragglers),
     "late_ranks": by_cluster,
