@@ -397,7 +397,7 @@ SENTENCES: dict[str, Sentence] = {
         ("DDP sends buffers before each forward pass: try broadcast_buffers=False",),
         (
             "nothing computes meanwhile for {idle_ns} {per_step} ({share_pct})",
-            "each rank then keeps buffers of its own, such as statistics of batch norm",
+            "without broadcasts each rank keeps separate buffers, such as batch-norm statistics",
         ),
     ),
     "desync": Sentence(
