@@ -13,6 +13,7 @@ from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import BY_JOB_REPLAY, BY_UNPROFILED, Basis, Claim, Measure
+from traceq.claims.saying import text_of
 from traceq.errors import UsageFault
 from traceq.facts.ranks.clock_offsets import clocks
 from traceq.facts.ranks.collective_matching import match_collectives
@@ -486,6 +487,7 @@ def test_a_straggler_gains_what_the_pace_of_the_others_saves(own_ms: tuple[float
     expected_ns = expected_ms * 1e6
     assert 0.85 * expected_ns < least_ns <= most_ns < expected_ns  # in some steps the other one is the later, by noise
     assert finding.gain_by == BY_UNPROFILED
+    assert text_of(finding).endswith("unprofiled steps)")
 
 
 def test_of_many_ranks_the_next_latest_bounds_the_saving() -> None:

@@ -213,9 +213,10 @@ def _finding(rows: Sequence[DesyncRow], parts: Sequence[_Lines]) -> Claim:
     """Return the claim on the first mismatch of all; that of traces where they have it, as these know the phase."""
     first = rows[0]
     issues = _by_issue([row for row in rows if row.key == first.key])
-    ranks_by_how: dict[str, list[int]] = {}
+    by_how: dict[str, list[int]] = {}
     for row, ranks in issues:
-        ranks_by_how.setdefault(row.how, []).extend(ranks)
+        by_how.setdefault(row.how, []).extend(ranks)
+    names = {how: name_ranks(ranks) for how, ranks in by_how.items()}
     share = max((part.unrecorded_share for part in parts), default=0.0) if first.source == _TRACE else 0.0
     measures = measured(
         sequence=first.sequence if first.sequence is not None else first.place,
@@ -223,6 +224,9 @@ def _finding(rows: Sequence[DesyncRow], parts: Sequence[_Lines]) -> Claim:
         group=first.group,
         issued="; ".join(f"{name_ranks(ranks)}: {row.collective}" for row, ranks in issues),
         lost_pct=100 * share if share >= LOST else None,
-        **{f"{how}_ranks": name_ranks(ranks) for how, ranks in ranks_by_how.items() if how},
+        missing_ranks=names.get("missing"),
+        extra_ranks=names.get("extra"),
+        swapped_ranks=names.get("swapped"),
+        different_ranks=names.get("different"),
     )
     return Claim("desync", 0, Subject(key=first.key), measures)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, step_lengths
-from traceq.analysis._rank_rows import of_all
+from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.claims.claim import AT_MOST, Claim, measured
 from traceq.claims.limits import NOTABLE
@@ -38,21 +38,13 @@ class MetricRow:
     exposed_ns: int = column("exposed", Unit.NS)
 
 
-@frozen
-class _Rank:
-    """One rank's rows, and its claim that every step exchanges metrics."""
-
-    rows: tuple[MetricRow, ...]
-    finding: Claim | None
-
-
-def summarize(trace: Trace) -> _Rank:
+def summarize(trace: Trace) -> Part[MetricRow]:
     """Return the collectives that carry metrics in the counted steps, and their exposed time."""
     calls, step = _metric_calls(trace)
-    return _Rank(tuple(_rows(trace, calls, step)), _in_every_step(trace, calls, step))
+    return Part(tuple(_rows(trace, calls, step)), _in_every_step(trace, calls, step))
 
 
-def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+def merge(job: Job, parts: Sequence[Part[MetricRow]]) -> Report:
     """Return the rows of all ranks, and the finding of the rank that loses most time."""
     findings = on_the_worst_rank(job, (part.finding for part in parts))
     table = Table.of("metric_gathers", "Metrics", MetricRow, of_all(parts))
@@ -99,9 +91,8 @@ def _exposed_ns(trace: Trace, metrics: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _in_every_step(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.int64]) -> Claim | None:
     """Return a claim if each of two or more steps has such collectives, exposed for a notable part of most of them."""
-    counted = steps(trace).counted
     by_step, step_ns = _exposed_ns(trace, metrics).astype(np.float64), step_lengths(steps(trace))
-    num_steps, exposed_ns = int(counted.sum()), round(float(by_step.mean()))
+    num_steps, exposed_ns = len(step_ns), round(float(by_step.mean()))
     if num_steps < 2 or len(sorted_unique(step)) < num_steps or exposed_ns < NOTABLE * float(step_ns.mean()):
         return None
     if not holds_in_steps(by_step, step_ns, 100 * NOTABLE):

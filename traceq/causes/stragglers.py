@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.limits import MODERATE
 from traceq.facts.memo import once_per_object
 from traceq.facts.ranks.caused_waits import CausedWaits, caused_waits, stragglers
 from traceq.facts.ranks.job import Job
@@ -18,8 +19,6 @@ from traceq.units import format_ranks
 
 __all__ = ["StragglerRanks", "UnprofiledLateness", "straggler_ranks"]
 
-_LEAST_SHARE = 0.05
-"""Part of the step for which the others wait, from which a rank is a straggler."""
 _MOST_CHANCE = 0.025
 
 
@@ -81,7 +80,7 @@ def straggler_ranks(job: Job) -> StragglerRanks:
     ranks = job.issued.ranks
     waits = caused_waits(job, dict.fromkeys(ranks, empty()))
     step_ns = _shortest_step_ns(job, waits)
-    indices = stragglers(waits, step_ns, _LEAST_SHARE).tolist()
+    indices = stragglers(waits, step_ns, MODERATE).tolist()
     candidates = tuple(ranks[index] for index in indices)
     if undecided := _undecided(job):
         return StragglerRanks((), candidates, undecided=undecided)
@@ -123,7 +122,7 @@ def _steadiness(waits: CausedWaits, candidates: Sequence[int], step_ns: float) -
     caused = waits.per_collective(waits.ns) if is_one else waits.per_step(waits.ns)
     of_them, all_ranks = caused[:, candidates].sum(axis=1), caused.sum(axis=1)
     by_turns = all_ranks * len(candidates) / caused.shape[1]
-    is_late = of_them > all_ranks / 2 if is_one else of_them >= _LEAST_SHARE * step_ns
+    is_late = of_them > all_ranks / 2 if is_one else of_them >= MODERATE * step_ns
     is_beyond = chance_of_mean(of_them - by_turns) <= _MOST_CHANCE
     return 2 * int(np.count_nonzero(is_late)) > len(caused) and is_beyond, bool(is_late.all()) and not is_one
 

@@ -183,7 +183,7 @@ _ALL = (
     Rule(
         "straggler",
         "the others wait for a rank that is late, beyond chance, in unprofiled steps or else in most traced ones",
-        (MUCH,),
+        (MODERATE, MUCH),
         explains=("exposed_wait",),
         whatif="--without-straggler",
     ),

@@ -8,7 +8,7 @@ known, of evidence every clause.
 
 from __future__ import annotations
 
-from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY
+from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, BY_UNPROFILED
 from traceq.frozen import frozen
 
 __all__ = ["GAINS", "ONCE", "REMEDIES", "SENTENCES", "SHARED_EVIDENCE"]
@@ -397,7 +397,7 @@ SENTENCES: dict[str, Sentence] = {
         ("DDP sends buffers before each forward pass: try broadcast_buffers=False",),
         (
             "nothing computes meanwhile for {idle_ns} {per_step} ({share_pct})",
-            "each rank then keeps buffers of its own, such as statistics of batch norm",
+            "without broadcasts each rank keeps separate buffers, such as batch-norm statistics",
         ),
     ),
     "desync": Sentence(
@@ -501,6 +501,7 @@ GAINS = {
     AT_MOST: "{a_step} gains {gain}",
     BY_REPLAY: "{a_step} gains {gain} (replay)",
     BY_JOB_REPLAY: "the job's step gains {gain} (replay of all ranks)",
+    BY_UNPROFILED: "the job's step gains {gain} (95 % interval of unprofiled steps)",
     "nothing": "{the_step} gains nothing",
 }
 """What a step gains, by how that is known."""
