@@ -15,8 +15,9 @@ from math import exp, log, prod
 from statistics import median
 from typing import Any
 
-from traceq.compare.attribution import line_function
 from traceq.compare.cause_sentences import cause_text
+
+from traceq.compare.attribution import line_function
 from traceq.compare.result import Cause, Diff, Diffs
 from traceq.compare.tables import (
     causes_table,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from traceq.compare.result import Diff
 from traceq.compare.side import Side, of_one_run
+from traceq.compare.statement import Statement, state
 from traceq.model import CoreUse
 from traceq.stats import Comparison
-from traceq.units import Unit, format_value
 
-__all__ = ["busy_machine_words", "is_by_other_processes"]
+__all__ = ["busy_machine", "is_by_other_processes"]
 
 _MIN_OTHERS = 0.2
 """Share of the cores that processes outside the job keep busy."""
@@ -30,16 +33,21 @@ def is_by_other_processes(a: Side, b: Side, steps: Comparison) -> bool:
     )
 
 
-def busy_machine_words(a: Side, b: Side, names: tuple[str, str], steps: Comparison | None) -> tuple[str, ...]:
-    """Return that the machine was busy, for how long a step waited for a core on both sides, and what it computed."""
-    waits = _waits(a, b)
+def busy_machine(a: Side, b: Side, diff: Diff) -> Iterator[Statement]:
+    """Yield that the machine was busy, for how long a step waited for a core on both sides, and what it computed."""
+    waits, steps = _waits(a, b), diff.steps
     if waits is None or steps is None or not steps.unprofiled or not is_by_other_processes(a, b, steps):
-        return ()
-    of_a, of_b = (format_value(use.thread_core_wait_ns, Unit.NS) for use in waits)
-    waited = f"{of_a} per step for a core in {names[0]}, {of_b} in {names[1]}"
-    cpu = " and ".join(format_value(use.step_cpu_ns, Unit.NS) for use in waits)
-    busy = f"The machine was busy with other processes: a thread waits {waited} (CPU time of a step: {cpu})"
-    return (f"{busy}; record both on an idle one.",)
+        return
+    of_a, of_b = waits
+    yield state(
+        "busy_machine",
+        a=diff.a_name,
+        b=diff.b_name,
+        core_wait_a_ns=round(of_a.thread_core_wait_ns),
+        core_wait_b_ns=round(of_b.thread_core_wait_ns),
+        cpu_a_ns=round(of_a.step_cpu_ns),
+        cpu_b_ns=round(of_b.step_cpu_ns),
+    )
 
 
 def _waits(a: Side, b: Side) -> tuple[CoreUse, CoreUse] | None:

@@ -18,11 +18,11 @@ __all__ = [
     "MOST",
     "cause_name",
     "change_name",
-    "counted_syncs",
     "is_within_jitter",
     "jitter_name",
     "joined",
     "lines_text",
+    "listed_syncs",
     "number",
     "numbered",
     "pace_name",
@@ -122,25 +122,15 @@ def is_within_jitter(ns: float, sd_ns: float) -> bool:
     return abs(ns) <= JITTER_ERRORS * sd_ns
 
 
-def counted_syncs(verb: str, changed: Sequence[Cause], per: str) -> str:
-    """Return `removes 20 syncs per step (20 dtoh aten::item in forward)`; those of several lines are one.
-
-    On a CPU, where none waits: `removes 20 reads of a value per step, each a sync on a GPU (20 aten::item in forward)`.
-    """
+def listed_syncs(changed: Sequence[Cause]) -> str:
+    """Return `20 dtoh aten::item in forward, 2 aten::equal in optimizer`; those of several lines are one."""
     named: dict[tuple[str, str], Cause] = {}
     for cause in changed:
         key = cause.name, cause.phase
         named[key] = joined(cause, named[key]) if key in named else cause
-    names = ", ".join(
-        f"{numbered(each, sync_name(each))} in {each.phase}{steps_text(each)}"
-        for each in [*named.values()][:_MOST_SYNCS]
-    )
-    rest = f" and {len(named) - _MOST_SYNCS} more" if len(named) > _MOST_SYNCS else ""
-    num = format_value(abs(sum(cause.delta_num for cause in changed)), Unit.MEAN)
-    plural, each_is = ("", "") if num == "1" else ("s", "each ")
-    if all(map(reads_on_cpu, changed)):
-        return f"{verb} {num} read{plural} of a value {per}, {each_is}a sync on a GPU ({names}{rest})"
-    return f"{verb} {num} sync{plural} {per} ({names}{rest})"
+    shown = [*named.values()][:_MOST_SYNCS]
+    names = ", ".join(f"{numbered(each, sync_name(each))} in {each.phase}{steps_text(each)}" for each in shown)
+    return names + (f" and {len(named) - _MOST_SYNCS} more" if len(named) > _MOST_SYNCS else "")
 
 
 def joined(cause: Cause, other: Cause) -> Cause:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from traceq.compare.side import Side, of_one_run
+from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.lost_device import lost_device_caveats
 from traceq.facts.ranks.run_ranks import RunRanks
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats
@@ -148,15 +149,13 @@ def _of_side(name: str, caveats: Iterable[Caveat]) -> list[Caveat]:
     return [Caveat(each.code, f"{name}: {each.text}") for each in caveats]
 
 
-def other_step_ends(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
-    """Return a caveat where steps end with the device's work on one side alone, as traces of few steps may show it."""
+def other_step_ends(a: RunRanks, b: RunRanks) -> Iterator[Statement]:
+    """Yield that steps end with the device's work on one side alone, as traces of few steps may show it."""
     ranks = [side.job.ranks[0] for side in (a, b) if side.job.ranks]
     ends = [rank.steps for rank in ranks if rank.has_device and rank.steps.marked]
-    if len(ends) < 2 or ends[0].by_device == ends[1].by_device:
-        return ()
-    by_device, by_host = "AB" if ends[0].by_device else "BA"
-    text = f"Steps of {by_device} end with their work on the device, those of {by_host} with the host"
-    return (Caveat("other_step_ends", f"{text}: part of their traced difference is how they are measured"),)
+    if len(ends) == 2 and ends[0].by_device != ends[1].by_device:
+        by_device, by_host = "AB" if ends[0].by_device else "BA"
+        yield state("other_step_ends", by_device=by_device, by_host=by_host)
 
 
 def unmatched_ranks(a: Run, b: Run) -> tuple[Caveat, ...]:

@@ -7,20 +7,20 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import compress
 
-from traceq.compare.result import Comparable, Traced
+from traceq.compare.result import Comparable, Diff, Traced
 from traceq.compare.side import Side
+from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.model import OPTIMIZER_STEPS, Run
-from traceq.units import Unit, format_value
 
 __all__ = [
     "UNKNOWN_SAMPLES",
     "are_ranks_of_one_job",
     "comparable",
     "differences",
+    "earlier_start",
     "on_common_steps",
     "parameters_of",
-    "start_words",
     "uncommon_steps",
     "unrecorded_device",
 ]
@@ -100,8 +100,8 @@ def on_common_steps(a: Side, b: Side) -> tuple[Side, Side]:
     return _without_steps(a, ours - theirs), _without_steps(b, theirs - ours)
 
 
-def start_words(a: Side, b: Side, names: tuple[str, str], traced: Traced, exposed_ns: int) -> tuple[str, ...]:
-    """Return which of two ranks of a job began its first step earlier, where that makes up much of their difference.
+def earlier_start(a: Side, b: Side, diff: Diff, traced: Traced, exposed_ns: int) -> Iterator[Statement]:
+    """Yield which of two ranks of a job began its first step earlier, where that makes up much of their difference.
 
     It waits so much longer in its first collective: profilers start one after the other. Not where the other one is in
     collectives for longer, by `exposed_ns` (of B against A).
@@ -109,12 +109,10 @@ def start_words(a: Side, b: Side, names: tuple[str, str], traced: Traced, expose
     starts = [min(map(_first_start, side.ranks.job.ranks)) for side in (a, b)]
     earlier_ns = starts[0] - starts[1]
     if earlier_ns * traced.delta_ns <= 0 or abs(earlier_ns) < _MUCH_OF_DELTA * abs(traced.delta_ns) * traced.num_a:
-        return ()
-    if earlier_ns * exposed_ns <= 0:
-        return ()
-    first, other = reversed(names) if earlier_ns > 0 else names
-    time = format_value(abs(earlier_ns), Unit.NS)
-    return (f"{first} begins its first step {time} before {other}, and waits longer in its first collective for that.",)
+        return
+    if earlier_ns * exposed_ns > 0:
+        early, late = (diff.b_name, diff.a_name) if earlier_ns > 0 else (diff.a_name, diff.b_name)
+        yield state("earlier_start", early=early, late=late, earlier_ns=abs(earlier_ns))
 
 
 def _first_start(rank: Outline) -> int:
@@ -128,10 +126,10 @@ def _without_steps(side: Side, names: Collection[str]) -> Side:
 
 
 def uncommon_steps(a: Side, b: Side) -> str:
-    """Return `ProfilerStep#4 counts on one side only`, of sides with the same steps; "" where all count on both."""
+    """Return the steps that count on one side only, of sides with the same steps; "" where all count on both."""
     ours, theirs = _counted(a), _counted(b)
     apart = sorted(ours ^ theirs)
-    return f"{', '.join(apart)} count{'s' * (len(apart) == 1)} on one side only" if apart and ours & theirs else ""
+    return ", ".join(apart) if ours & theirs else ""
 
 
 def _counted(side: Side) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from traceq.compare.result import ArmInteraction, Diff
-from traceq.compare.verdict_sentences import interaction_words
+from traceq.compare.verdict import interaction_of
 from traceq.model import Arm
 from traceq.stats import interaction
 
@@ -21,4 +21,4 @@ def arm_interactions(arms: Sequence[Arm], diffs: Sequence[Diff]) -> Iterator[Arm
             continue
         if here.comparison and there.comparison and here.comparison.num_pairs and there.comparison.num_pairs:
             result = interaction(here.comparison, there.comparison)
-            yield ArmInteraction(here.b_name, there.b_name, result, interaction_words(here, there, result))
+            yield ArmInteraction(here.b_name, there.b_name, result, interaction_of(here, there, result))

@@ -1,16 +1,19 @@
-"""Sentences on work: of ops that take longer or shorter more calls, more per call or slower; of all a common factor."""
+"""What work makes of a delta: more calls of an op, more work per call, another speed; of all ops a common factor."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import exp
 
-from traceq.compare.result import Traced
+from traceq.compare.result import Diff, Traced
+from traceq.compare.statement import Statement, state
 from traceq.compare.work_deltas import WorkDelta, log_mean
-from traceq.units import Unit, format_value
+from traceq.facts.timeline.time_partition import TimeCategory
 
-__all__ = ["work_factor_words", "work_split_words"]
+__all__ = ["op_work", "work_factor"]
+
+_COMPUTING = (TimeCategory.COMPUTE.name.lower(), TimeCategory.CPU_COMPUTE.name.lower())
 
 _LARGE_SHARE, _SHARE_OF_STEP = 0.05, 0.01
 """Parts of the traced delta and of the step from which ops are named."""
@@ -24,48 +27,63 @@ _COMMON, _MOST_OF_TIME, _SEVERAL, _OPTIMIZER = 0.95, 0.5, 2, "optimizer"
 to; the phase that no batch changes."""
 
 
-def work_split_words(traced: Traced, work: Sequence[WorkDelta], *, timed: bool = True) -> tuple[str, ...]:
-    """Return `By recorded shapes: matrix products +52.0 ms, 1.60 times the FLOPs at the same speed.`, or nothing.
+def op_work(traced: Traced, work: Sequence[WorkDelta], *, timed: bool = True) -> Iterator[Statement]:
+    """Yield the ops with most of a change, each with the factors of its time.
 
-    The factors of one op are those of its time: with calls, work per call and speed, time B / time A is calls x work /
-    speed. Where the mix of shapes changed they are not, as shapes differ in speed; then `each shape at the same speed`
-    compares calls of the same shapes. Not `timed`, where durations are no evidence, only ops that do other work are
-    named, without times and speeds.
+    With calls, work per call and speed, time B / time A is calls x work / speed. Where the mix of shapes changed it is
+    not, as shapes differ in speed; then the speed is that of calls of the same shapes. Not `timed`, where durations are
+    no evidence, only ops that do other work are named, without times and speeds.
     """
-    roles = [
-        role for role in _by_role(work) if (_is_notable(role, traced) if timed else _does_other_work(role, traced))
-    ]
-    if not roles:
-        return ()
-    texts = [_text(role, timed=timed) for role in roles[:_MOST]]
-    more = f"; {len(roles) - _MOST} more" if len(roles) > _MOST else ""
-    of_device = " (device time)" if timed and traced.matched_pct is not None else ""
-    return (f"By recorded shapes{of_device}: {'; '.join(texts)}{more}.",)
+    roles = [role for role in _by_role(work) if (_is_notable if timed else _does_other_work)(role, traced)]
+    for role in roles[:_MOST]:
+        calls_ratio, work_ratio, speed_ratio = _ratio(*_calls(role)), _ratio(*_work(role)), _speed(role)
+        overall_ratio = work_ratio / _ratio(*_ns(role))
+        is_mixed = _is_changed(overall_ratio / speed_ratio, _SAME_SPEED)
+        yield state(
+            "op_work",
+            op=role[0].role,
+            work="FLOPs" if role[0].is_flops else "bytes",
+            calls_ratio=calls_ratio,
+            per_call_ratio=work_ratio / calls_ratio,
+            delta_ns=_delta_ns(role) if timed else None,
+            speed_ratio=speed_ratio if timed else None,
+            overall_ratio=overall_ratio if timed and is_mixed else None,
+        )
 
 
-def work_factor_words(
-    work: Sequence[WorkDelta], a_ns: float, b_ns: float, computing_ns: tuple[float, float] = (0.0, 0.0)
-) -> tuple[str, ...]:
-    """Return `8.00 times the FLOPs in 7.39 times the time: 7.6 % less time per FLOP.`, of ops that share one factor.
+def work_factor(diff: Diff) -> Iterator[Statement]:
+    """Yield by what the work of all ops changed, and the step, of ops that share one factor.
 
     Without ops that have FLOPs, that is the factor of the bytes of all others but those of an optimizer, which a batch
-    does not change. `a_ns`, `b_ns`: the step of either side, of which it computes for `computing_ns`: nothing is said
-    where ops with a model have less than a hundredth of that on a side, as where graphs are replayed.
+    does not change. Nothing where the verdict is of samples, or not decided, nor where ops with a model have less than
+    a hundredth of what a side computes, as where graphs are replayed.
     """
+    steps = diff.steps
+    is_step = steps is not None and diff.comparison is not None and diff.comparison.samples is None
+    if steps is None or not is_step or not diff.comparable.ok or not (steps.a_ns and steps.b_ns):
+        return
+    if steps.unprofiled and steps.verdict.is_open and not steps.steps_apart:
+        return
+    computing = [cell for cell in diff.cells if cell.category in _COMPUTING]
+    computing_ns = sum(cell.a_ns for cell in computing), sum(cell.b_ns for cell in computing)
+    factor, unit = _factor_of_all(diff.work, computing_ns)
+    if factor and _is_changed(factor, _SAME_WORK):
+        slower = steps.b_ns / steps.a_ns
+        per_work = 100 * (slower / factor - 1)
+        yield state("work_factor", work=unit, work_ratio=factor, time_ratio=slower, per_work_delta_pct=per_work)
+
+
+def _factor_of_all(work: Sequence[WorkDelta], computing_ns: tuple[float, float]) -> tuple[float, str]:
+    """Return (the ratio of B's work to A's, its unit) of ops that share one; 0 without."""
     modelled = (sum(each.a_ns for each in work), sum(each.b_ns for each in work))
     if any(ns < _LEAST_MODELLED * whole_ns for ns, whole_ns in zip(modelled, computing_ns, strict=True)):
-        return ()
+        return 0.0, ""
     counted = [each for each in work if not each.is_bound and each.phase != _OPTIMIZER]
     flops = [each for each in counted if each.is_flops]
     modelled_work = [each for each in work if not each.is_bound]  # an optimizer that takes most of it has no FLOPs
-    factor = _common_factor(flops, modelled_work) if flops else _common_factor(counted, counted)
-    if not factor or not _is_changed(factor, _SAME_WORK) or not (a_ns and b_ns):
-        return ()
-    slower = b_ns / a_ns
-    percent = 100 * (slower / factor - 1)
-    more = f"{format_value(abs(percent), Unit.PERCENT)} {'more' if percent > 0 else 'less'} time"
-    what, unit = ("FLOPs", "FLOP") if flops else ("bytes of ops with recorded shapes", "byte")
-    return (f"{_times(factor)} the {what} in {_times(slower)} the time: {more} per {unit}.",)
+    if flops:
+        return _common_factor(flops, modelled_work), "FLOPs"
+    return _common_factor(counted, counted), "bytes"
 
 
 def _common_factor(work: Sequence[WorkDelta], others: Sequence[WorkDelta]) -> float:
@@ -99,30 +117,6 @@ def _by_role(work: Sequence[WorkDelta]) -> list[list[WorkDelta]]:
         roles[each.role, each.is_flops].append(each)
     both = [role for role in roles.values() if all((*_ns(role), *_work(role))) and not any(w.is_bound for w in role)]
     return sorted(both, key=lambda role: -abs(_delta_ns(role)))
-
-
-def _text(role: Sequence[WorkDelta], *, timed: bool) -> str:
-    """Return `aten::relu +52.0 ms, 1.50 times the calls, 1.07 times the bytes per call at 0.98 times the speed`."""
-    unit = "FLOPs" if role[0].is_flops else "bytes"
-    calls, work = _ratio(*_calls(role)), _ratio(*_work(role))
-    if _is_changed(calls, _SAME_WORK):
-        of_work = f"{_times(calls)} the calls, {_factor(work / calls, _SAME_WORK)} {unit} per call"
-    else:
-        of_work = f"{_factor(work, _SAME_WORK)} {unit}"
-    if not timed:
-        return f"{role[0].role}, {of_work}"
-    overall, by_shape = work / _ratio(*_ns(role)), _speed(role)
-    each = ", each shape" if _is_changed(overall / by_shape, _SAME_SPEED) else ""
-    speed = _factor(by_shape, _SAME_SPEED)
-    return f"{role[0].role} {format_value(_delta_ns(role), Unit.DELTA_NS)}, {of_work}{each} at {speed} speed"
-
-
-def _factor(ratio: float, same: float) -> str:
-    return f"{_times(ratio)} the" if _is_changed(ratio, same) else "the same"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.2f} times"
 
 
 def _is_changed(ratio: float, same: float) -> bool:
