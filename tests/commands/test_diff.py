@@ -189,8 +189,19 @@ DIFF: dict[str, Any] = {
     },
     "sample": (dict, type(None)),
     "cpu_step": (dict, type(None)),
-    "verdict": {"name": str, "threshold_pct": NUMBER, "reason": str, "pairs_needed": (int, type(None)), "of": str},
-    "words": [str],
+    "verdict": {
+        "state": str,
+        "measures": dict,
+        "text": str,
+        "name": str,
+        "threshold_pct": NUMBER,
+        "reason": str,
+        "pairs_needed": (int, type(None)),
+        "of": str,
+    },
+    "basis": [{"code": str, "measures": dict, "text": str}],
+    "reasons": [{"code": str, "measures": dict, "text": str}],
+    "doubt": (dict, type(None)),
     "traced": {
         "rank": int,
         "a_ns": int,
@@ -229,7 +240,7 @@ DIFF: dict[str, Any] = {
 def test_json_keeps_its_contract(run: Path, shell: Shell) -> None:
     code, out, err = shell(run / "off", run / "on", "--json")
     result = json.loads(out)
-    assert (code, err, result["schema"]) == (0, "", "traceq.diff/1")
+    assert (code, err, result["schema"]) == (0, "", "traceq.diff/2")
     result["warnings"] = result["warnings"] or [{"code": "", "text": ""}]
     fits(result, DIFF, "diff")
     assert {cause["kind"] for cause in result["causes"]} <= set(KINDS)

@@ -105,7 +105,7 @@ def _snapshots(a: str, b: str, readings: Readings) -> Any:
 def _compared(diff: Diff) -> Mapping[str, object]:
     """Return one comparison as a JSON object."""
     comparison = diff.comparison
-    answer: dict[str, object] = {"a": diff.a_name, "b": diff.b_name}
+    answer: dict[str, object] = {"a": diff.a_name, "b": diff.b_name, "state": diff.answer.code}
     if comparison is None:
         why = "; ".join(diff.comparable.reasons) or diff.answer.lead
         return answer | {"verdict": CANNOT_TELL, "reason": why, "words": _words(diff)}

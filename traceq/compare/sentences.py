@@ -13,9 +13,14 @@ from traceq.claims.sentences import Sentence
 __all__ = ["SENTENCES"]
 
 _OBSERVED = "{b} takes {size} {more} {per} ({delta_pct}), from {windows}, no interval."
+_OPEN = (
+    "Not decided at the {threshold_pct} threshold: {b} against {a} is {ci_delta_ns} {per} "
+    "(95 % CI, estimate {delta_ns}, {delta_pct})."
+)
+_QUESTIONS = "It is 1 of {num_questions} questions of this run."
 _DECIDED = Sentence(
     ("{b} {costs} {size} {per} ({delta_pct}, 95 % CI {ci_delta_ns}): {verdict} at the {threshold_pct} threshold.",),
-    ("It is 1 of {num_questions} questions that this run decides together.",),
+    (_QUESTIONS,),
 )
 _TIMED = ("That makes {delta_ns} {per}.", "It is {share_pct} of the traced {traced_delta_ns}.")
 _SYNCS = (
@@ -97,13 +102,10 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "inconclusive": Sentence(
         (
-            "Not decided: {b} against {a} is {ci_delta_ns} {per} (95 % CI, estimate {delta_ns}, {delta_pct}).",
+            _OPEN,
             "Not decided: {b} against {a} has no interval, estimate {delta_ns} {per} ({delta_pct}).",
         ),
-        (
-            "That is {verdict} at the {threshold_pct} threshold.",
-            "It is 1 of {num_questions} questions that this run decides together.",
-        ),
+        (_QUESTIONS,),
     ),
     "in_the_noise": _DECIDED,
     "detectable": _DECIDED,
