@@ -272,7 +272,7 @@ def test_json_of_steps_that_train_on_other_numbers_of_samples_has_both(tmp_path:
 def test_more_than_two_arms_are_a_list_of_diffs(tmp_path: Path, shell: Shell) -> None:
     three = replace(MANIFEST, arms=(*MANIFEST.arms[:2], Arm("later", "a check now and then")))
     result = json.loads(shell(record(tmp_path / "run", three), "--json")[1])
-    assert (result["schema"], result["baseline"]) == ("traceq.diffs/1", "off")
+    assert (result["schema"], result["baseline"]) == ("traceq.diffs/2", "off")
     assert [one["b"]["arm"] for one in result["diffs"]] == ["on", "later"]
 
 

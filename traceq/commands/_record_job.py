@@ -278,7 +278,7 @@ def _verdicts(diffs: Sequence[Diff]) -> Iterator[str]:
     for each in diffs:
         yield each.answer.lead
         if each.comparison and each.comparison.verdict.is_open and each.cpu and not each.cpu.verdict.is_open:
-            yield f"  {cpu_time(each.cpu)}"
+            yield f"  {cpu_time(each.cpu).lead}"
     yield from dict.fromkeys(
         f"traceq: note: {caveat.text}" for each in diffs for caveat in each.caveats if caveat.code == "arm_ended"
     )

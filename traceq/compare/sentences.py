@@ -34,6 +34,7 @@ _SYNCS_OF_DISABLED = (
     "Copies from device to host in {phase}: {copies_mean}.",
     "Reads of a value in {phase}: {reads_mean}.",
 )
+_CPU = "CPU time of the main thread (excludes blocked time): "
 _TRUST = "Trust which ops were added or removed, not their durations (--full)."
 _NUMBERS = (
     "There are {more_mean} more {per}.",
@@ -168,10 +169,10 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "cpu_time": Sentence(
         (
-            "CPU time of the main thread: {delta_ns} {per} ({delta_pct}, 95 % CI {ci_delta_ns}): {verdict}.",
-            "CPU time of the main thread: {delta_ns} {per} ({delta_pct}): {verdict}.",
+            _CPU + "{delta_ns} {per} ({delta_pct}, 95 % CI {ci_delta_ns}): {verdict}.",
+            _CPU + "{delta_ns} {per} ({delta_pct}): {verdict}.",
         ),
-        ("Blocked time is left out.", "Of {num_ranks} ranks it is that with most.", "By rank: {rank_deltas} {per}."),
+        ("Of {num_ranks} ranks it is that with most.", "By rank: {rank_deltas} {per}."),
     ),
     "samples": Sentence(
         ("A step trains on {num_b} samples instead of {num_a} and takes {b_ns} instead of {a_ns}: {delta_ns}.",),
