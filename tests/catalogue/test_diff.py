@@ -136,7 +136,7 @@ def test_twenty_removed_syncs_are_named_with_what_they_save() -> None:
     assert [each["code"] for each in (removed, host, in_common)] == ["syncs", "free_host", "where_only"]
     assert {each["code"].partition("_")[0] for each in differences} == {"cause"}
     measures = removed["measures"]
-    assert (measures["removed_syncs_mean"], measures["side"]) == (20, "ref")
+    assert (measures["removed_syncs_mean"], measures["side"]) == (20, "a")
     assert measures["least_saved_ns"] == pytest.approx(5_690_000, rel=1e-3)
     assert measures["together_delta_ns"] == result["traced"]["delta_ns"]
     assert host["measures"]["least_saved_b_ns"] == pytest.approx(3_230_000, rel=1e-2)

@@ -115,7 +115,7 @@ def test_two_ranks_of_a_job_are_no_change() -> None:
     of_rank1 = traceq.diff(first, real("nanogpt-h100-8r/rank1.json.gz"))
     assert not of_code("delta_within_jitter", of_rank1)  # +1.60 ms ± 262 us of a delta of +152 us
     late = only("later_host", of_rank1)
-    assert late["late"] == "rank1"
+    assert late["late_side"] == "b"
     assert (late["host_bound_ns"], late["in_collectives_ns"]) == pytest.approx((9_040_000, 8_920_000), abs=5_000)
 
 
@@ -124,7 +124,7 @@ def test_a_step_that_one_rank_counts_alone_is_no_difference_between_ranks() -> N
     other, late = (real(f"torchrec-v100-straggler-4r/rank{rank}.json.gz") for rank in (0, 2))
     diff = traceq.diff(other, late)
     assert (diff.answer.code, diff.answer.measures["num_a"]) == ("same_time", 2)
-    assert only("later_host", diff)["late"] == "rank2"
+    assert only("later_host", diff)["late_side"] == "b"
     assert not {"line_changes", "syncs", "replaced"} & {each.code for each in diff.reasons}  # by clocks in us
 
 
@@ -185,7 +185,7 @@ def test_the_rank_whose_waiting_is_told_is_named() -> None:
 def test_a_rank_that_begins_earlier_waits_for_the_others() -> None:
     """Rank 5 begins 2.48 ms before rank 0; +2.53 ms of its +3.34 ms are in the first all_to_all."""
     start = only("earlier_start", traceq.diff(*(real(f"dlrm-v100-8r/rank{rank}.json.gz") for rank in (0, 5))))
-    assert (start["early"], start["earlier_ns"]) == ("rank5", pytest.approx(2_480_000, abs=5_000))
+    assert (start["early_side"], start["earlier_ns"]) == ("b", pytest.approx(2_480_000, abs=5_000))
 
 
 @pytest.mark.parametrize("rank", [1, 2])
@@ -224,7 +224,7 @@ def test_a_device_that_a_trace_does_not_name_is_not_another_one() -> None:
     assert (result.answer.code, result.answer.measures["num_a"]) == ("observed", 5)
     assert only("unrecorded_device", result)["device"] == "not recorded against Tesla V100-DGXS-32GB"
     repeated = only("repeated_ops", result)
-    assert (repeated["side"], repeated["repeated_pct"]) == ("bare-array", pytest.approx(20.2, abs=0.05))
+    assert (repeated["side"], repeated["repeated_pct"]) == ("a", pytest.approx(20.2, abs=0.05))
     note = "possible confounder: device: not recorded against Tesla V100-DGXS-32GB"
     assert note in {caveat.text for caveat in result.caveats}
 

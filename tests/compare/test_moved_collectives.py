@@ -69,9 +69,9 @@ def test_a_collective_that_both_sides_issue_as_often_moved_and_replaced_nothing(
 def test_a_move_is_told_also_where_it_costs_nothing() -> None:
     traced, _, causes = explain(CURRENT, HOOKED)
     moved = {what_of(cause) for cause in causes if cause.moved and cause.name.startswith("reduce_scatter")}
-    assert moved <= {each.measures.get("what") for each in cause_statements("A", "hook", traced, causes)}
+    assert moved <= {each.measures.get("what") for each in cause_statements(traced, causes)}
     doubt = state("not_seen", delta_ns=traced.delta_ns)
-    untimed = cause_statements("A", "hook", traced, causes, doubt=doubt)
+    untimed = cause_statements(traced, causes, doubt=doubt)
     assert moved & {each["what"] for each in of_code("moved", untimed)}
     assert all("delta_ns" not in each for each in of_code("moved", untimed))
 

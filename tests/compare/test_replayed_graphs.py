@@ -50,16 +50,16 @@ def test_a_host_that_needs_less_by_graphs_gains_nothing_where_the_device_is_busy
     result = diff_runs(side(replays=False), side(replays=True))
     assert result.answer.code == "same_time"
     (what,) = of_code("graph_replays", result)
-    keys = ("replaying", "launching", "replays_mean", "launches_mean", "other_launches_mean")
-    assert [what[key] for key in keys] == ["B", "A", 1, 0, NUM]
+    keys = ("replaying_side", "launching_side", "replays_mean", "launches_mean", "other_launches_mean")
+    assert [what[key] for key in keys] == ["b", "a", 1, 0, NUM]
     assert int(what["less_host_ns"]) > 0
     assert float(what["busy_pct"]) > 90
 
 
 def test_the_host_does_not_need_the_time_for_which_it_waits() -> None:
-    for first, name in ((False, "B"), (True, "A")):
+    for first, name in ((False, "b"), (True, "a")):
         (what,) = graphs(side(replays=first, sync=True), side(replays=not first, sync=True))
-        assert (what["replaying"], what["less_host_ns"]) == (name, 150_000)
+        assert (what["replaying_side"], what["less_host_ns"]) == (name, 150_000)
 
 
 def test_what_a_difference_gains_is_not_denied() -> None:

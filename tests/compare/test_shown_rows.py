@@ -50,13 +50,13 @@ def test_no_row_of_the_rest_is_larger_than_one_that_is_shown() -> None:
 
 def test_what_is_no_change_is_named_where_it_is_larger_than_what_is_listed() -> None:
     causes = (cause("a", 130), cause("b", 60), cause("state at the start", -90, "residual", ""))
-    *listed, rest = cause_statements("A", "B", TRACED, causes)
+    *listed, rest = cause_statements(TRACED, causes)
     assert [each.measures["delta_ns"] for each in (*listed, rest)] == [130_000, 60_000, -90_000]
     assert (rest.code, rest.measures["parts"]) == ("all_else", "-90.0 us state at the start")
 
 
 def test_next_to_a_large_one_small_causes_are_not_listed() -> None:
-    said = cause_statements("A", "B", TRACED, (cause("a", 1130), cause("b", -14), cause("c", -1016, "residual", "")))
+    said = cause_statements(TRACED, (cause("a", 1130), cause("b", -14), cause("c", -1016, "residual", "")))
     assert only("cause", said)["what"] == "a in fwd"
 
 

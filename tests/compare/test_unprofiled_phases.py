@@ -30,7 +30,7 @@ def timed(arm: str, wait_us: float, *, pairs: tuple[Pairs, ...] = PAIRS, **facts
 
 def test_the_phase_that_differs_is_named_with_the_line_of_the_slower_loader() -> None:
     phase = only("unprofiled_phase", diff_runs(timed("off", 100), timed("on", 200, **SAMPLED)))
-    assert (phase["phase"], phase["a_ns"], phase["b_ns"], phase["side"]) == ("dataload_wait", 100_000, 200_000, "on")
+    assert (phase["phase"], phase["a_ns"], phase["b_ns"], phase["side"]) == ("dataload_wait", 100_000, 200_000, "b")
     assert "augment.py:42" in str(phase["workers"])
 
 

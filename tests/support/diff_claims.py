@@ -188,7 +188,6 @@ def of_traced(diff: Diff, traced: Traced) -> Expected:
         row = causes[str(measures["cause"])]
         return {
             "delta_ns": row.delta_ns,
-            "traced_delta_ns": whole_ns,
             "share_pct": row.share_pct,
             "more_mean": row.delta_num,
             "fewer_mean": -row.delta_num,
@@ -208,7 +207,6 @@ def of_traced(diff: Diff, traced: Traced) -> Expected:
             "removed_syncs_mean": min(removed, float(measures.get("removed_syncs_mean", 0))),
             "delta_ns": sum(parts) if chains and any(parts) else None,
             "share_pct": 100 * float(delta_ns) / whole_ns if whole_ns and delta_ns is not None else None,
-            "traced_delta_ns": whole_ns,
             "together_delta_ns": whole_ns,
             "least_saved_ns": saved[0],
             "most_saved_ns": saved[1],
@@ -257,14 +255,13 @@ def of_traced(diff: Diff, traced: Traced) -> Expected:
     exposed = ("exposed_comm", "exposed_wait", "exposed_transfer")
     in_cell = {
         "starts_elsewhere": lambda m: {"delta_ns": of_cells(*_categories(m), phase=str(m["phase"]))},
-        "filled_by_kernels": lambda m: {"delta_ns": of_cells(*_categories(m), phase=str(m["phase"]))},
-        "left_by_kernels": lambda m: {"delta_ns": of_cells(*_categories(m), phase=str(m["phase"]))},
+        "traded_with_kernels": lambda m: {"delta_ns": of_cells(*_categories(m), phase=str(m["phase"]))},
     }
     return {
         **dict.fromkeys(("cause", "cause_of_host", "cause_of_idle_device", "cause_of_collective"), cause),
         **dict.fromkeys(("moved", "replaced"), cause),
         **dict.fromkeys(("syncs", "value_reads", "line_changes"), changes),
-        **dict.fromkeys(("only_rank", "slowest_rank", "slow_rank"), of_rank),
+        **dict.fromkeys(("only_rank", "slowest_rank"), of_rank),
         **dict.fromkeys(
             ("outside_interval", "unlike_unprofiled", "undecided", "not_seen"), lambda _: {"delta_ns": whole_ns}
         ),

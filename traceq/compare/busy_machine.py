@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceq.compare.result import Diff
 from traceq.compare.side import Side, of_one_run
 from traceq.compare.statement import Statement, state
 from traceq.model import CoreUse
@@ -33,16 +32,14 @@ def is_by_other_processes(a: Side, b: Side, steps: Comparison) -> bool:
     )
 
 
-def busy_machine(a: Side, b: Side, diff: Diff) -> Iterator[Statement]:
+def busy_machine(a: Side, b: Side, steps: Comparison | None) -> Iterator[Statement]:
     """Yield that the machine was busy, for how long a step waited for a core on both sides, and what it computed."""
-    waits, steps = _waits(a, b), diff.steps
+    waits = _waits(a, b)
     if waits is None or steps is None or not steps.unprofiled or not is_by_other_processes(a, b, steps):
         return
     of_a, of_b = waits
     yield state(
         "busy_machine",
-        a=diff.a_name,
-        b=diff.b_name,
         core_wait_a_ns=round(of_a.thread_core_wait_ns),
         core_wait_b_ns=round(of_b.thread_core_wait_ns),
         cpu_a_ns=round(of_a.step_cpu_ns),

@@ -51,8 +51,6 @@ _Sized = tuple[int, Statement]
 
 
 def cause_statements(
-    a_name: str,
-    b_name: str,
     traced: Traced,
     causes: Sequence[Cause],
     *,
@@ -79,13 +77,13 @@ def cause_statements(
     other_work = [] if same_code and not doubt else _other_work(causes, traced, same_work=same_work)
     if doubt:
         return (
-            *(_line_changes(b_name, traced, members, timed=False) for members in by_line),
-            *(each for _, each in _sync_changes(a_name, b_name, traced, syncs, timed=False)),
-            *_other_work_of(b_name, traced, other_work, timed=False),
+            *(_line_changes(traced, members, timed=False) for members in by_line),
+            *(each for _, each in _sync_changes(traced, syncs, timed=False)),
+            *_other_work_of(traced, other_work, timed=False),
             doubt,
         )
-    sized = [(abs(_sum(members)), _line_changes(b_name, traced, members)) for members in by_line]
-    sized += _sync_changes(a_name, b_name, traced, syncs)
+    sized = [(abs(_sum(members)), _line_changes(traced, members)) for members in by_line]
+    sized += _sync_changes(traced, syncs)
     listed |= {cause.key for cause in syncs}
     large = _large([cause for cause in causes if cause.key not in listed], causes, traced)
     of_device, unnamed = any(cause.kind in _ON_DEVICE for cause in causes), list(causes)
@@ -101,21 +99,21 @@ def cause_statements(
     cancels = any(cause.names_a_change and _size(cause) > _MOST_OF_DELTA * abs(traced.delta_ns) for cause in causes)
     return (
         *(each for _, each in sized),
-        *_other_work_of(b_name, traced, [cause for cause in other_work if cause not in large]),
-        *_free_host(a_name, b_name, traced),
+        *_other_work_of(traced, [cause for cause in other_work if cause not in large]),
+        *_free_host(traced),
         *_where_only(traced),
         *(() if cancels else _no_change(traced, unnamed)),
     )
 
 
-def work_alone(names: tuple[str, str], causes: Sequence[Cause], traced: Traced) -> dict[str, Measure]:
+def work_alone(causes: Sequence[Cause], traced: Traced) -> dict[str, Measure]:
     """Return the work that one side does, and the other less often or never, if that is most of a large delta."""
     sign = 1 if traced.delta_ns > 0 else -1
     alone = [cause for cause in causes if cause.names_a_change and sign * cause.delta_num > 0 and not cause.moved]
     alone_ns = _sum(alone)
     if 2 * sign * alone_ns < abs(traced.delta_ns) or abs(traced.delta_ns) < _MUCH * traced.a_ns:
         return {}
-    return {"alone_delta_ns": alone_ns, "doing": names[sign > 0], "lacking": names[sign < 0]}
+    return {"alone_delta_ns": alone_ns, "doing_side": "ab"[sign > 0], "lacking_side": "ab"[sign < 0]}
 
 
 def what_of(cause: Cause) -> str:
@@ -155,8 +153,6 @@ def _cause(cause: Cause, traced: Traced, *, of_device: bool) -> Statement:
         cause=cause.key,
         what=what_of(cause),
         delta_ns=cause.delta_ns,
-        per=traced.per,
-        traced_delta_ns=traced.delta_ns,
         more_mean=cause.delta_num if cause.delta_num > 0 else None,
         fewer_mean=-cause.delta_num if cause.delta_num < 0 else None,
         moved_delta_bytes=cause.delta_bytes or None,
@@ -175,7 +171,7 @@ def _left_over(traced: Traced, large: Sequence[Cause], causes: Sequence[Cause]) 
 
 def _all_else(traced: Traced, large: Sequence[Cause], left_over: Sequence[Cause]) -> Statement:
     parts = [f"{format_value(each.delta_ns, Unit.DELTA_NS)} {unchanged_name(each)}" for each in left_over]
-    return state("all_else", delta_ns=traced.delta_ns - _sum(large), per=traced.per, parts=", ".join(parts))
+    return state("all_else", delta_ns=traced.delta_ns - _sum(large), parts=", ".join(parts))
 
 
 def _where_only(traced: Traced) -> Iterator[Statement]:
@@ -209,8 +205,6 @@ def _no_change(traced: Traced, causes: Sequence[Cause]) -> Iterator[Statement]:
             code = "many_small_changes"
         yield state(
             code,
-            traced_delta_ns=traced.delta_ns,
-            per=traced.per,
             what=cause.name,
             delta_ns=cause.delta_ns,
             error_ns=JITTER_ERRORS * cause.sd_ns,
@@ -253,13 +247,12 @@ def _changed_lines(causes: Sequence[Cause], traced: Traced, *, same_work: bool) 
     return listed[:_MOST_LINES]
 
 
-def _line_changes(b_name: str, traced: Traced, members: Sequence[Cause], *, timed: bool = True) -> Statement:
+def _line_changes(traced: Traced, members: Sequence[Cause], *, timed: bool = True) -> Statement:
     """Return what B adds and removes at the lines of a function."""
     removed, added = _by_sign(members)
     names_lines = len({cause.line for cause in members}) > 1
     return state(
         "line_changes",
-        b=b_name,
         line=lines_text(members),
         phases=" and ".join(dict.fromkeys(cause.phase for cause in members)),
         added=_listed(added, names_lines=names_lines),
@@ -278,7 +271,7 @@ def _other_work(causes: Sequence[Cause], traced: Traced, *, same_work: bool) -> 
     return [cause for cause in causes if cause.moved or (tells_replaced and cause.is_replacement)]
 
 
-def _other_work_of(b_name: str, traced: Traced, causes: Sequence[Cause], *, timed: bool = True) -> Iterator[Statement]:
+def _other_work_of(traced: Traced, causes: Sequence[Cause], *, timed: bool = True) -> Iterator[Statement]:
     """Yield what B issues elsewhere, and what it does instead of other work, where that is little.
 
     Without a device a collective's time is that of the op that waits for it: none is said of its own 0.
@@ -289,7 +282,7 @@ def _other_work_of(b_name: str, traced: Traced, causes: Sequence[Cause], *, time
         for cause in members if len(members) <= _MOST_REPLACED else ():
             has_time = timed and (cause.delta_ns or cause.kind != "collective")
             amount = _amount(cause.delta_ns, traced) if has_time else {}
-            yield state(code, b=b_name, kind=cause.kind, cause=cause.key, what=what_of(cause), **amount)
+            yield state(code, kind=cause.kind, cause=cause.key, what=what_of(cause), **amount)
 
 
 def _by_sign(causes: Sequence[Cause]) -> tuple[list[Cause], list[Cause]]:
@@ -308,9 +301,7 @@ def _listed(causes: Sequence[Cause], *, names_lines: bool) -> str:
     return ", ".join(each) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _sync_changes(
-    a_name: str, b_name: str, traced: Traced, syncs: Sequence[Cause], *, timed: bool = True
-) -> list[_Sized]:
+def _sync_changes(traced: Traced, syncs: Sequence[Cause], *, timed: bool = True) -> list[_Sized]:
     """Return the changes of the syncs without a source line; in one where fewer cost more: only the sum says much then.
 
     By replay of the side that has them, if no causes can be told.
@@ -323,18 +314,16 @@ def _sync_changes(
         if changed := [*fewer, *more]:
             measures: dict[str, Measure | None] = {}
             if timed:
-                measures = (not is_one and _replayed(a_name if fewer else b_name, changed, traced)) or {
+                measures = (not is_one and _replayed("a" if fewer else "b", changed, traced)) or {
                     **_amount(_sum(changed), traced),
                     **_chain(changed),
                 }
             statement = state(
                 "value_reads" if all(map(reads_on_cpu, changed)) else "syncs",
-                b=b_name,
-                per=traced.per,
                 removed=listed_syncs(fewer),
                 added=listed_syncs(more),
                 **_number_of("syncs", more, fewer),
-                **{key: value for key, value in measures.items() if key != "per"},
+                **measures,
             )
             changes.append((max(abs(_sum(syncs)), least_ns), statement))
     return changes
@@ -347,32 +336,30 @@ def _number_of(noun: str, added: Sequence[Cause], removed: Sequence[Cause]) -> d
     return dict(zip(names, nums, strict=True))
 
 
-def _replayed(name: str, changed: Sequence[Cause], traced: Traced) -> dict[str, Measure | None]:
-    """Return what syncs cost by replay of the side `name`, if no causes can be told; {} where it has others."""
-    side = 0 if changed[0].delta_num < 0 else 1
-    replay = traced.replays[side] if traced.replays else None
+def _replayed(side: str, changed: Sequence[Cause], traced: Traced) -> dict[str, Measure | None]:
+    """Return what syncs cost by replay of their side, if no causes can be told; {} where it has others."""
+    number = "ab".index(side)
+    replay = traced.replays[number] if traced.replays else None
     if replay is None or replay.num_syncs != abs(sum(cause.delta_num for cause in changed)):
         return {}
     saves = replay.syncs_most_ns > 0
     return {
-        "side": name if saves else None,
-        "unchanged_side": None if saves else name,
+        "side": side if saves else None,
+        "unchanged_side": None if saves else side,
         "least_saved_ns": replay.syncs_ns if saves else None,
         "most_saved_ns": replay.syncs_most_ns if saves else None,
-        "of_side": traced.of_sides[side],
+        "window": traced.of_sides[number],
         "together_delta_ns": traced.delta_ns,
     }
 
 
-def _free_host(a_name: str, b_name: str, traced: Traced) -> Iterator[Statement]:
+def _free_host(traced: Traced) -> Iterator[Statement]:
     """Yield how far B waits for its host, by replay, if no causes can be told."""
     if traced.replays is None or (traced.replays[1].host_ns or 0) < _LARGE_SHARE * traced.b_ns:
         return
     a, b = traced.replays
     yield state(
         "free_host",
-        a=a_name,
-        b=b_name,
         least_saved_a_ns=a.host_ns or 0,
         most_saved_a_ns=a.host_most_ns or 0,
         least_saved_b_ns=b.host_ns or 0,
@@ -411,6 +398,5 @@ def _sum(causes: Sequence[Cause]) -> int:
 
 def _amount(delta_ns: int, traced: Traced) -> dict[str, Measure | None]:
     """Return a part of the traced delta, and which part it is."""
-    whole_ns = traced.delta_ns
-    share_pct = 100 * delta_ns / whole_ns if whole_ns else None
-    return {"delta_ns": delta_ns, "per": traced.per, "share_pct": share_pct, "traced_delta_ns": whole_ns}
+    share_pct = 100 * delta_ns / traced.delta_ns if traced.delta_ns else None
+    return {"delta_ns": delta_ns, "share_pct": share_pct}

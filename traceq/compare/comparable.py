@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import compress
 
-from traceq.compare.result import Comparable, Diff, Traced
+from traceq.compare.result import Comparable, Traced
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.rank_outline import Outline
@@ -100,7 +100,7 @@ def on_common_steps(a: Side, b: Side) -> tuple[Side, Side]:
     return _without_steps(a, ours - theirs), _without_steps(b, theirs - ours)
 
 
-def earlier_start(a: Side, b: Side, diff: Diff, traced: Traced, exposed_ns: int) -> Iterator[Statement]:
+def earlier_start(a: Side, b: Side, traced: Traced, exposed_ns: int) -> Iterator[Statement]:
     """Yield which of two ranks of a job began its first step earlier, where that makes up much of their difference.
 
     It waits so much longer in its first collective: profilers start one after the other. Not where the other one is in
@@ -111,8 +111,8 @@ def earlier_start(a: Side, b: Side, diff: Diff, traced: Traced, exposed_ns: int)
     if earlier_ns * traced.delta_ns <= 0 or abs(earlier_ns) < _MUCH_OF_DELTA * abs(traced.delta_ns) * traced.num_a:
         return
     if earlier_ns * exposed_ns > 0:
-        early, late = (diff.b_name, diff.a_name) if earlier_ns > 0 else (diff.a_name, diff.b_name)
-        yield state("earlier_start", early=early, late=late, earlier_ns=abs(earlier_ns))
+        early, late = "ba" if earlier_ns > 0 else "ab"
+        yield state("earlier_start", early_side=early, late_side=late, earlier_ns=abs(earlier_ns))
 
 
 def _first_start(rank: Outline) -> int:

@@ -18,7 +18,7 @@ from traceq.compare.input_shapes import (
 )
 from traceq.compare.labels import LOADER
 from traceq.compare.other_jobs import job_difference
-from traceq.compare.result import Cause, Diff, Traced
+from traceq.compare.result import Cause, Traced
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
 from traceq.compare.thread_blocks import block_difference
@@ -103,22 +103,21 @@ def unlike_device(a: Side, b: Side) -> Iterator[Statement]:
         yield state("unrecorded_device", device=text.removeprefix("device: "))
 
 
-def repeated_ops(a: Side, b: Side, diff: Diff) -> Iterator[Statement]:
+def repeated_ops(a: Side, b: Side) -> Iterator[Statement]:
     """Yield that one side records its ops twice, where that is so: each costs the host time on that side alone."""
     if _is_one_recording(a, b) or not (a.run.traces and b.run.traces):
         return
     shares = [_repeated_share(side.first_trace()) for side in (a, b)]
     if max(shares) < _MANY_REPEATED or min(shares) > _MANY_REPEATED / 2:
         return
-    side = (diff.a_name, diff.b_name)[shares.index(max(shares))]
-    yield state("repeated_ops", side=side, repeated_pct=100 * max(shares))
+    yield state("repeated_ops", side="ab"[shares.index(max(shares))], repeated_pct=100 * max(shares))
 
 
-def uncounted_steps(a: Side, b: Side, diff: Diff) -> Iterator[Statement]:
+def uncounted_steps(a: Side, b: Side) -> Iterator[Statement]:
     """Yield how much of the time is in steps that do not count, where that is much: a change may be in those."""
     a_pct, b_pct = map(_uncounted_pct, (a, b))
     if max(a_pct, b_pct) >= _MUCH_UNCOUNTED_PCT:
-        yield state("uncounted_steps", a=diff.a_name, b=diff.b_name, a_pct=a_pct, b_pct=b_pct)
+        yield state("uncounted_steps", a_pct=a_pct, b_pct=b_pct)
 
 
 def _uncounted_pct(side: Side) -> float:
@@ -127,20 +126,19 @@ def _uncounted_pct(side: Side) -> float:
     return account.irregular_pct if account else 0.0
 
 
-def cold_start(a: Side, b: Side, diff: Diff) -> Statement | None:
+def cold_start(a: Side, b: Side, traced: Traced | None) -> Statement | None:
     """Return what each process does once in the steps that are compared, where that is much of them on a side.
 
     Of several ranks that is said of the one that is explained.
     """
     if not (a.run.traces and b.run.traces):
         return None
-    traced = diff.traced
     traces = [side.first_trace() if traced is None else side.trace_or_first(traced.rank) for side in (a, b)]
     if max(map(lost_once_share, traces)) < _COLD:
         return None
     once_a_ns, once_b_ns = (round(lost_once_ns(trace)) for trace in traces)
     rank = traces[0].rank if min(len(side.run.ranks) for side in (a, b)) > 1 else None
-    return state("cold_start", a=diff.a_name, b=diff.b_name, once_a_ns=once_a_ns, once_b_ns=once_b_ns, rank=rank)
+    return state("cold_start", once_a_ns=once_a_ns, once_b_ns=once_b_ns, rank=rank)
 
 
 def unchanged_work(a: Side, b: Side, causes: Sequence[Cause], traced: Traced | None) -> Statement | None:

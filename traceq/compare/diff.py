@@ -9,6 +9,7 @@ from pathlib import Path
 
 from traceq.analysis.facts import fact_tables
 from traceq.analysis.registry import describe
+from traceq.claims.claim import measured
 from traceq.compare.cause_statements import cause_statements, is_jitter
 from traceq.compare.caveats import (
     arm_ended,
@@ -27,7 +28,6 @@ from traceq.compare.disabled_change import added_ops
 from traceq.compare.explain import MAX_PEERS, explain
 from traceq.compare.exposed_cells import waits_apart
 from traceq.compare.inference import inference_deltas
-from traceq.compare.interaction import arm_interactions
 from traceq.compare.loader_line import loader_workers
 from traceq.compare.loader_starvation import feeding, feeding_answer
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
@@ -37,7 +37,7 @@ from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory
 from traceq.compare.statement import Statement, state
 from traceq.compare.step_counts import count_deltas
 from traceq.compare.step_times import compare_cpu, compare_sides, ranges_of_steps
-from traceq.compare.verdict import answer, basis, doubt, is_same_time
+from traceq.compare.verdict import answer, arm_interactions, basis, doubt, is_same_time
 from traceq.compare.where_statements import (
     exposed_delta_ns,
     later_host,
@@ -189,6 +189,9 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     of_ranks = (each for note in (lost_device, unrecorded_work) for each in note(a.ranks, b.ranks))
     of_step_ends = (Caveat(each.code, f"{each}") for each in other_step_ends(a.ranks, b.ranks))
     of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *of_step_ends, *confounders(a, b))
+    per, traced_delta_ns = (traced.per, traced.delta_ns) if traced else ("per step", None)
+    context = measured(a=a_name, b=b_name, per=per, traced_delta_ns=traced_delta_ns)
+    why_not = doubt(traced, comparison, steps) if traced else None
     diff = Diff(
         a=_source(a),
         b=_source(b),
@@ -203,44 +206,45 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         answer=state("nothing_to_compare"),
         ranks=ranks,
         cpu=compare_cpu(a, b, comparability, threshold_pct, None),
-        doubt=doubt(traced, comparison, steps) if traced else None,
+        doubt=why_not.within(context) if why_not else None,
         free=added_ops(a.ranks, reference.ranks, _changed_phase(causes)) if traced and reference else None,
         inference=inference_deltas(a.ranks, b.ranks),
         work=work_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else (),
         counts=count_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else (),
         caveats=tuple(dict.fromkeys((*of_sides, *of_verdict, *unmatched_ranks(a.run, b.run)))),
     )
-    diff = replace(diff, answer=answer(a, b, diff, is_other_job=is_other_job))
-    rests_on = tuple(basis(a, b, diff, cpu, is_other_job=is_other_job))
-    return replace(diff, basis=rests_on, reasons=tuple(_reasons(a, b, diff, is_other_job=is_other_job)))
+    diff = replace(diff, answer=answer(a, b, diff, is_other_job=is_other_job).within(context))
+    rests_on = (each.within(context) for each in basis(a, b, diff, cpu, is_other_job=is_other_job))
+    reasons = (each.within(context) for each in _reasons(a, b, diff, is_other_job=is_other_job))
+    return replace(diff, basis=tuple(rests_on), reasons=tuple(reasons))
 
 
 def _reasons(a: Side, b: Side, diff: Diff, *, is_other_job: bool) -> Iterator[Statement]:
     """Yield what makes the traced delta; with a doubt, only what does not rest on durations of traced steps."""
-    traced, cells, causes, names = diff.traced, diff.cells, diff.causes, (diff.a_name, diff.b_name)
+    traced, cells, causes = diff.traced, diff.cells, diff.causes
     if traced is None:
         return
     same_code, same_work = are_ranks_of_one_job(a, b), diff.comparable.ok and not is_other_job
     traces = _traces_of(traced.rank, a, b)
-    of_causes = cause_statements(*names, traced, causes, doubt=diff.doubt, same_work=same_work, same_code=same_code)
+    of_causes = cause_statements(traced, causes, doubt=diff.doubt, same_work=same_work, same_code=same_code)
     if diff.doubt:
-        yield from graph_replays(*traces, diff, traced, timed=False)
-        yield from unprofiled_phase_times(a, b, diff)
-        yield from python_line(diff)
+        yield from graph_replays(*traces, traced, cells, timed=False)
+        yield from unprofiled_phase_times(a, b, diff.steps)
+        yield from python_line(causes, diff.steps)
         yield from op_work(traced, diff.work, timed=False)
         yield from of_causes
         return
     waited_in = collective_waited_in(a.ranks, b.ranks, diff.ranks, traced.rank) if only_changed_rank(diff.ranks) else ""
     is_scatter = diff.comparison is not None and not diff.comparison.unprofiled and bool(ranges_of_steps(a, b))
     is_seen = not (is_same_time(diff.comparison) or is_jitter(traced, causes) or is_scatter)
-    yield from graph_replays(*traces, diff, traced, is_seen=is_seen, timed=diff.comparable.ok)
+    yield from graph_replays(*traces, traced, cells, is_seen=is_seen, timed=diff.comparable.ok)
     yield from of_ranks(traced, diff.ranks, cells, waited_in)
-    yield from of_slowest(diff, traced)
+    yield from of_slowest(traced, diff.ranks, diff.comparison)
     if same_code:
-        yield from earlier_start(a, b, diff, traced, exposed_delta_ns(cells))
-        yield from later_host(diff, traced)
+        yield from earlier_start(a, b, traced, exposed_delta_ns(cells))
+        yield from later_host(traced, cells)
     yield from of_causes
-    yield from loader_workers(a, b, diff)
+    yield from loader_workers(a, b, causes)
     yield from unknown_sizes(a, b, causes, traced.delta_ns)
     yield from waits_and_transfers(traced, cells, causes, num_ranks=len(diff.ranks))
     yield from op_work(traced, diff.work, timed=is_seen)

@@ -26,25 +26,24 @@ def added_ops(arm: RunRanks, reference: RunRanks, phase: str) -> Statement | Non
 
     On all ranks that both have; None where there are none.
     """
-    names = {"a": reference.run.arm, "b": arm.run.arm}
     common = [rank for rank in arm.run.ranks if rank in reference.run.ranks]
     if not common:
         return None
+    context = {"a": reference.run.arm, "b": arm.run.arm}
     ops = [(_ops_per_step(arm.trace(rank)), _ops_per_step(reference.trace(rank))) for rank in common]
     extra = sum((_extra(ours, theirs) for ours, theirs in ops), Counter[str]())
     if extra:
         added = ", ".join(f"{count:g} {text}" for text, count in extra.most_common(_MOST_NAMED))
-        return state("not_free", **names, added=added, added_mean=extra.total())
+        return state("not_free", added=added, added_mean=extra.total()).within(context)
     on_device = any(rank.has_device for rank in arm.job.ranks)
     num_syncs = _num_syncs(arm, phase)
     return state(
-        "free" if all(ours == theirs for ours, theirs in ops) else "free_with_fewer",
-        **names,
+        "free",
         num_ops=round(sum(_ops_per_step(arm.trace(arm.run.ranks[0])).values())),
         phase=phase or "a step",
         copies_mean=num_syncs if on_device else None,
         reads_mean=None if on_device else num_syncs,
-    )
+    ).within(context)
 
 
 def _extra(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Counter[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from traceq.compare.labels import LOADER
-from traceq.compare.result import Cause, Diff
+from traceq.compare.result import Cause
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.loading_workers import worker_line
@@ -26,12 +26,12 @@ def with_loader_line(causes: tuple[Cause, ...], a: Trace, b: Trace) -> tuple[Cau
     return tuple(_at_line(cause, b if cause.delta_ns > 0 else a) if _is_loader(cause) else cause for cause in causes)
 
 
-def loader_workers(a: Side, b: Side, diff: Diff) -> Iterator[Statement]:
+def loader_workers(a: Side, b: Side, causes: Sequence[Cause]) -> Iterator[Statement]:
     """Yield in which function the workers of a loader are that is a notable cause and has no line of its own."""
-    loader = next((cause for cause in diff.causes if _is_loader(cause)), None)
+    loader = next((cause for cause in causes if _is_loader(cause)), None)
     if loader is None or loader.share_pct is None or abs(loader.share_pct) < _NOTABLE_PCT:
         return
-    slower, name = (b, diff.b_name) if loader.delta_ns > 0 else (a, diff.a_name)
+    slower, name = (b, "b") if loader.delta_ns > 0 else (a, "a")
     if workers := worker_line(slower.ranks.job):
         yield state("loader_workers", side=name, workers=workers)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from traceq.compare.result import Diff, Traced
+from traceq.compare.result import CellDelta, Traced
 from traceq.compare.statement import Statement, state
 from traceq.facts.events.graph_replays import capture_spans
 from traceq.facts.events.name_patterns import matching
@@ -27,7 +27,7 @@ _COMPUTE = TimeCategory.COMPUTE.name.lower()
 
 
 def graph_replays(
-    a: Trace, b: Trace, diff: Diff, traced: Traced, *, timed: bool = True, is_seen: bool = True
+    a: Trace, b: Trace, traced: Traced, cells: Sequence[CellDelta], *, timed: bool = True, is_seen: bool = True
 ) -> Iterator[Statement]:
     """Yield that one side replays CUDA graphs, with how many kernels each side launches, and what its host saves.
 
@@ -35,7 +35,7 @@ def graph_replays(
     that this gains nothing, where no difference of the steps `is_seen` and the device of the other side computes all
     along.
     """
-    traces, names = (a, b), (diff.a_name, diff.b_name)
+    traces = (a, b)
     nums = [_calls(trace, _REPLAY) for trace in traces]
     if traced.whole is not None or min(nums) > 0 or max(nums) < _FEWEST:
         return
@@ -47,14 +47,13 @@ def graph_replays(
     saved_ns = round(_host_ns(traces[other]) - _host_ns(traces[replaying]))
     is_captured = any(len(capture_spans(trace)) for trace in traces)
     has_host = timed and not is_captured and abs(saved_ns) >= _NOTABLE * traced.a_ns
-    computing = sum((cell.b_ns if other else cell.a_ns) for cell in diff.cells if cell.category == _COMPUTE)
+    computing = sum((cell.b_ns if other else cell.a_ns) for cell in cells if cell.category == _COMPUTE)
     busy = computing / max(traced.b_ns if other else traced.a_ns, 1)
     gains_nothing = has_host and saved_ns > 0 and not is_seen and busy >= _BUSY
     yield state(
         "graph_replays",
-        replaying=names[replaying],
-        launching=names[other],
-        per=traced.per,
+        replaying_side="ab"[replaying],
+        launching_side="ab"[other],
         replays_mean=nums[replaying],
         launches_mean=num_launches[replaying],
         other_launches_mean=num_launches[other],

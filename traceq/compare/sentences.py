@@ -26,13 +26,9 @@ _TIMED = ("That makes {delta_ns} {per}.", "It is {share_pct} of the traced {trac
 _SYNCS = (
     *_TIMED,
     "Of that, copies make {copied_delta_ns}, waits {waited_delta_ns} and the rest {rest_delta_ns}.",
-    "Without them {side} would be {saved_ns} faster {of_side} by replay.",
+    "Without them {side} would be {saved_ns} faster {window} by replay.",
     "Without them {unchanged_side} would take as long by replay.",
     "All differences together make the traced {together_delta_ns}.",
-)
-_SYNCS_OF_DISABLED = (
-    "Copies from device to host in {phase}: {copies_mean}.",
-    "Reads of a value in {phase}: {reads_mean}.",
 )
 _CPU = "CPU time of the main thread (excludes blocked time): "
 _TRUST = "Trust which ops were added or removed, not their durations (--full)."
@@ -87,7 +83,7 @@ SENTENCES: dict[str, Sentence] = {
         ),
     ),
     "work_of_one_side": Sentence(
-        (_OBSERVED,), ("{alone_delta_ns} is work that {doing} does, and {lacking} less often or never.",)
+        (_OBSERVED,), ("{alone_delta_ns} is work that {doing_side} does, and {lacking_side} less often or never.",)
     ),
     "other_work": Sentence(
         (
@@ -191,9 +187,9 @@ SENTENCES: dict[str, Sentence] = {
         ),
     ),
     # whether a disabled change is free
-    "free": Sentence(("{b} adds no op to {a}: the same {num_ops} ops per step.",), _SYNCS_OF_DISABLED),
-    "free_with_fewer": Sentence(
-        ("{b} adds no op to {a}: {num_ops} ops per step, none more often.",), _SYNCS_OF_DISABLED
+    "free": Sentence(
+        ("{b} adds no op to {a}: of its {num_ops} ops per step none is issued more often.",),
+        ("Copies from device to host in {phase}: {copies_mean}.", "Reads of a value in {phase}: {reads_mean}."),
     ),
     "not_free": Sentence(("{b} adds ops to {a}, per step: {added}.",)),
     # why durations of traced steps are no evidence
@@ -272,26 +268,18 @@ SENTENCES: dict[str, Sentence] = {
         ),
     ),
     "slowest_rank": Sentence(
-        ("Rank {rank} has the most own time on both sides, {own_a_ns} and {own_b_ns}; its step is explained.",),
+        ("Rank {rank}, which is explained, has the most own time of both sides: {own_a_ns} and {own_b_ns}.",),
         ("The median of the others is {others_a_ns} and {others_b_ns}.", "Exposed communication is left out."),
-    ),
-    "slow_rank": Sentence(
-        ("Rank {rank} has the most own time of both sides together: {own_a_ns} and {own_b_ns}.",),
-        (
-            "The median of the others is {others_a_ns} and {others_b_ns}.",
-            "Exposed communication is left out.",
-            "The step of this rank is explained.",
-        ),
     ),
     "explained_rank": Sentence(
         ("The slowest is rank {slowest_a} in {a} and rank {slowest_b} in {b}.",),
         ("Rank {rank}, which is explained, differs by {delta_ns} {per}.",),
     ),
     "earlier_start": Sentence(
-        ("{early} begins its first step {earlier_ns} before {late}, and waits longer in its first collective.",)
+        ("{early_side} begins {earlier_ns} before {late_side}, and waits longer in its first collective.",)
     ),
     "later_host": Sentence(
-        ("{late} is later: its device waits {host_bound_ns} more for its host than that of {early}.",),
+        ("{late_side} is later: its device waits {host_bound_ns} more for its host than that of {early_side}.",),
         ("It is {in_collectives_ns} less in collectives.",),
     ),
     "loader_workers": Sentence(("In {side}, {workers}.",)),
@@ -313,25 +301,21 @@ SENTENCES: dict[str, Sentence] = {
         ("Its mix of shapes changed: over all its speed is {overall_ratio}.",),
     ),
     "graph_replays": Sentence(
-        ("{replaying} replays CUDA graphs ({replays_mean} {per}, {launching} none).",),
+        ("{replaying_side} replays CUDA graphs ({replays_mean} {per}, {launching_side} none).",),
         (
             "It has {launches_mean} kernel launches {per} instead of {other_launches_mean}.",
             "Its host needs {less_host_ns} less {per}.",
             "Its host needs {more_host_ns} more {per}.",
-            "That gains nothing: the device of {launching} computes for {busy_pct} of its step.",
+            "That gains nothing: the device of {launching_side} computes for {busy_pct} of its step.",
         ),
     ),
     "starts_elsewhere": Sentence(
         ("It shows as {delta_ns} of {category} in {phase}, whose {calls} take as long as before.",),
         ("They start {later} because of {what}.",),
     ),
-    "filled_by_kernels": Sentence(
+    "traded_with_kernels": Sentence(
         ("It shows as {delta_ns} of {category} in {phase}, where kernels take {kernels_delta_ns}.",),
-        ("They fill time in which the device waited.",),
-    ),
-    "left_by_kernels": Sentence(
-        ("It shows as {delta_ns} of {category} in {phase}, where kernels take {kernels_delta_ns}.",),
-        ("The device waits instead.",),
+        ("Kernels run while the device would wait for the host, or no longer do.",),
     ),
     "most_in_phase": Sentence(("{share_pct} of the difference is in {phase}.",)),
     "python_line": Sentence(("{b} spends {more} time in Python at {line} in {phase} than {a}.",)),

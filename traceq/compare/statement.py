@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field, replace
 
 from traceq.claims.claim import Measure, measured
 from traceq.claims.saying import filled
@@ -16,10 +17,15 @@ __all__ = ["Statement", "intervals", "state"]
 
 @frozen
 class Statement:
-    """A statement of a comparison: `code` of its sentences, and what was measured, by name, as JSON has it."""
+    """A statement of a comparison: `code` of its sentences, and what was measured, by name, as JSON has it.
+
+    A measure whose name ends in `side` is `a` or `b`; words name it. `context` is what all sentences of a comparison
+    may say besides: the names of its sides, the unit of its differences, the traced delta.
+    """
 
     code: str
-    measures: Mapping[str, Measure]
+    measures: Mapping[str, Measure] = field(default_factory=dict)
+    context: Mapping[str, Measure] = field(default_factory=dict)
 
     @property
     def lead(self) -> str:
@@ -33,7 +39,12 @@ class Statement:
 
     @property
     def _fields(self) -> Mapping[str, Measure]:
-        return {**_by_sign(self.measures.get("delta_ns")), **self.measures}
+        sides = {name: self.context[str(side)] for name, side in self.measures.items() if name.endswith("side")}
+        return {**self.context, **_by_sign(self.measures.get("delta_ns")), **self.measures, **sides}
+
+    def within(self, context: Mapping[str, Measure]) -> Statement:
+        """Return it as one of a comparison."""
+        return replace(self, context=context)
 
     def __str__(self) -> str:
         return " ".join((self.lead, *self.evidence))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from traceq.claims.claim import Measure
 from traceq.compare.busy_machine import busy_machine
@@ -17,16 +17,17 @@ from traceq.compare.confounders import (
     unlike_device,
     unlike_work,
 )
-from traceq.compare.result import Diff, Traced
+from traceq.compare.result import ArmInteraction, Diff, Traced
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, intervals, state
 from traceq.compare.step_times import ranges_of_steps
 from traceq.compare.work_statements import work_factor
-from traceq.stats import Comparison, Interaction
+from traceq.model import Arm
+from traceq.stats import Comparison, Interaction, interaction
 from traceq.stats.sample_kinds import PROCESSES
 from traceq.units import Unit, format_value
 
-__all__ = ["answer", "basis", "cpu_time", "doubt", "interaction_of", "is_same_time"]
+__all__ = ["answer", "arm_interactions", "basis", "cpu_time", "doubt", "is_same_time"]
 
 _SEEN_PCT = 0.005
 """Percent of a step below which profiled steps, which have no interval, show no difference."""
@@ -40,13 +41,12 @@ def answer(a: Side, b: Side, diff: Diff, *, is_other_job: bool) -> Statement:
     they only show that there is no difference, one that has another reason than a change, or what was observed. Of
     another job nothing costs or saves.
     """
-    comparison, names = diff.comparison, {"a": diff.a_name, "b": diff.b_name}
+    comparison = diff.comparison
     if not diff.comparable.ok:
-        return state("not_comparable", **names, reasons="; ".join(diff.comparable.reasons))
+        return state("not_comparable", reasons="; ".join(diff.comparable.reasons))
     if comparison is None:
-        return state("nothing_to_compare", **names, untraced=_untraced(a, b, diff))
+        return state("nothing_to_compare", untraced=_untraced(a, b, diff))
     measures: dict[str, Measure | None] = {
-        **names,
         "per": _per(comparison, diff.traced),
         **intervals(comparison),
         "num_a": comparison.num_a,
@@ -81,7 +81,7 @@ def _of_profiled(
     """Return the state of profiled steps, which have no interval: the first that applies."""
     num_a, num_b, of_steps = comparison.num_a, comparison.num_b, measures["per"] != "in the trace"
     measures = {**measures, "windows": f"{num_a:,} and {num_b:,} profiled steps" if of_steps else "one trace each"}
-    alone = work_alone((diff.a_name, diff.b_name), diff.causes, diff.traced) if diff.traced else {}
+    alone = work_alone(diff.causes, diff.traced) if diff.traced else {}
     has_scatter = bool(ranges_of_steps(a, b))
     if is_same_time(comparison):
         return state("same_time", **measures)
@@ -95,7 +95,7 @@ def _of_profiled(
         return state("work_of_one_side", **measures, **alone)
     if has_scatter:
         return state("within_scatter", **measures)
-    has_other_pace = unchanged_work(a, b, diff.causes, diff.traced) or cold_start(a, b, diff)
+    has_other_pace = unchanged_work(a, b, diff.causes, diff.traced) or cold_start(a, b, diff.traced)
     return state("other_pace" if has_other_pace else "observed", **measures)
 
 
@@ -105,39 +105,37 @@ def basis(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_other_job:
     is_unprofiled = comparison is not None and comparison.unprofiled
     if not diff.comparable.ok and UNKNOWN_SAMPLES in "; ".join(diff.comparable.reasons):
         yield state("count_samples")
-    once = cold_start(a, b, diff)
+    once = cold_start(a, b, diff.traced)
     if diff.answer.code in ("other_pace", "steps_apart"):
         yield unchanged_work(a, b, diff.causes, diff.traced) or state("with_cold_start")
     if comparison is not None and not is_unprofiled and diff.comparable.ok:
         ranges = {} if is_same_time(comparison) else ranges_of_steps(a, b)
-        yield from [state("ranges", a=diff.a_name, b=diff.b_name, **ranges)] if ranges else []
+        yield from [state("ranges", **ranges)] if ranges else []
         yield from [state("slowest_decides", num_ranks=len(diff.ranks))] if len(diff.ranks) > 1 else []
     yield from () if is_unprofiled else other_step_ends(a.ranks, b.ranks)
     yield from unlike_device(a, b)
     yield from [once] if once else []
-    yield from repeated_ops(a, b, diff)
-    yield from uncounted_steps(a, b, diff) if is_unprofiled else ()
+    yield from repeated_ops(a, b)
+    yield from uncounted_steps(a, b) if is_unprofiled else ()
     yield from unlike_work(a, b)
     yield from () if is_other_job else work_factor(diff)
     if comparison is not None and is_unprofiled and diff.comparable.ok:
         control = (a.run.manifest.baseline if a.run.manifest else "") or diff.a_name
         reason, floor_ns = comparison.verdict.reason, comparison.noise_floor_ns
         yield state("why", reason=reason, noise_floor_ns=floor_ns, control=control)
-        yield from _rare_events(diff, comparison)
-    yield from busy_machine(a, b, diff)
+        yield from _rare_events(comparison)
+    yield from busy_machine(a, b, diff.steps)
     yield from [cpu_time(cpu)] if cpu is not None and diff.comparable.ok else []
     yield from _samples(comparison, diff.steps)
 
 
-def _rare_events(diff: Diff, comparison: Comparison) -> Iterator[Statement]:
+def _rare_events(comparison: Comparison) -> Iterator[Statement]:
     """Yield what the typical step differs by, and the rare events that the mean has besides."""
     if comparison.typical is None:
         return
     event = comparison.rare_events[0]
     yield state(
         "rare_events",
-        a=diff.a_name,
-        b=diff.b_name,
         **intervals(comparison),
         typical_delta_ns=round(comparison.each(comparison.typical.delta)),
         event=event.name,
@@ -174,17 +172,29 @@ def _samples(comparison: Comparison | None, steps: Comparison | None) -> Iterato
     )
 
 
-def interaction_of(here: Diff, there: Diff, interaction: Interaction) -> Statement:
+def arm_interactions(arms: Sequence[Arm], diffs: Sequence[Diff]) -> Iterator[ArmInteraction]:
+    """Yield one interaction per arm that repeats another's change, in the recipe's order, where both have pairs."""
+    by_arm = {diff.b_name: diff for diff in diffs}
+    for arm in arms:
+        here, there = by_arm.get(arm.repeats), by_arm.get(arm.name)
+        if here is None or there is None or here.comparison is None or there.comparison is None:
+            continue
+        if here.comparison.num_pairs and there.comparison.num_pairs:
+            result = interaction(here.comparison, there.comparison)
+            yield ArmInteraction(here.b_name, there.b_name, result, _interaction(here, there, result))
+
+
+def _interaction(here: Diff, there: Diff, result: Interaction) -> Statement:
     """Return whether a change costs as much in another context, or what other work there hides of it or adds."""
-    low, high = interaction.ci95_ns or (None, None)
-    is_difference, is_same = interaction.verdict.is_difference, interaction.verdict.name == "in_the_noise"
-    hides = is_difference and interaction.delta_ns > 0
+    low, high = result.ci95_ns or (None, None)
+    is_difference, is_same = result.verdict.is_difference, result.verdict.name == "in_the_noise"
+    hides = is_difference and result.delta_ns > 0
     return state(
         "interaction",
-        delta_ns=interaction.delta_ns,
+        delta_ns=result.delta_ns,
         least_ci_delta_ns=low,
         most_ci_delta_ns=high,
-        verdict=interaction.verdict.text,
+        verdict=result.verdict.text,
         here=here.b_name,
         here_from=here.a_name,
         here_delta_ns=here.comparison.delta_ns if here.comparison else None,

@@ -8,9 +8,10 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.claim import Measure
 from traceq.compare.cause_names import cause_name
 from traceq.compare.ranks import only_changed_rank
-from traceq.compare.result import Cause, CellDelta, Diff, RankDelta, Traced
+from traceq.compare.result import Cause, CellDelta, RankDelta, Traced
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
@@ -22,6 +23,7 @@ from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.facts.timeline.unprofiled_phases import unprofiled_phases
 from traceq.frozen import frozen
 from traceq.model import Run, Timings, Trace
+from traceq.stats import Comparison
 from traceq.stats.hodges_lehmann import location_of_pairs, shift_of_pairs
 
 __all__ = [
@@ -118,9 +120,15 @@ def shown_elsewhere(
     if bound is None or sign * bound.delta_ns < _LARGE_CELL * whole_ns:
         return
     category, calls, taken_ns = _OF_HOST[bound.category]
+    shown: dict[str, Measure] = {"delta_ns": bound.delta_ns, "category": category, "phase": bound.phase}
     if kernels_ns := _by_kernels(bound, cells):
-        code = "filled_by_kernels" if kernels_ns > 0 else "left_by_kernels"
-        yield state(code, delta_ns=bound.delta_ns, category=category, phase=bound.phase, kernels_delta_ns=kernels_ns)
+        yield state(
+            "traded_with_kernels",
+            delta_ns=bound.delta_ns,
+            category=category,
+            phase=bound.phase,
+            kernels_delta_ns=kernels_ns,
+        )
         return
     own_ns = sum(cause.delta_ns for cause in causes if cause.phase == bound.phase and _is_of(bound.category, cause))
     varies_ns = sum(sign * cause.delta_ns for cause in causes if cause.kind in _RUN_TO_RUN)
@@ -131,15 +139,7 @@ def shown_elsewhere(
     cause = max(others, key=lambda each: sign * each.delta_ns)
     if sign * (taken_ns(b, bound.phase) - taken_ns(a, bound.phase)) > _SMALL_PART * abs(bound.delta_ns):
         return
-    yield state(
-        "starts_elsewhere",
-        delta_ns=bound.delta_ns,
-        category=category,
-        phase=bound.phase,
-        calls=calls,
-        cause=cause.key,
-        what=cause_name(cause),
-    )
+    yield state("starts_elsewhere", calls=calls, cause=cause.key, what=cause_name(cause), **shown)
 
 
 def _by_kernels(bound: CellDelta, cells: Sequence[CellDelta]) -> int:
@@ -163,30 +163,31 @@ def exposed_delta_ns(cells: Sequence[CellDelta]) -> int:
     return sum(cell.delta_ns for cell in cells if cell.category in (_EXPOSED_COMM, EXPOSED_WAIT, EXPOSED_TRANSFER))
 
 
-def later_host(diff: Diff, traced: Traced) -> Iterator[Statement]:
+def later_host(traced: Traced, cells: Sequence[CellDelta]) -> Iterator[Statement]:
     """Yield, of two ranks of a job, that the device of one waits longer for its host, and less in collectives."""
-    host_ns = sum(cell.delta_ns for cell in diff.cells if cell.category == _HOST_BOUND)
-    comm_ns = exposed_delta_ns(diff.cells)
+    host_ns = sum(cell.delta_ns for cell in cells if cell.category == _HOST_BOUND)
+    comm_ns = exposed_delta_ns(cells)
     least_ns = max(abs(traced.delta_ns), _LITTLE * traced.a_ns)
     if min(abs(host_ns), abs(comm_ns)) < least_ns or host_ns * comm_ns > 0:
         return
-    early, late = (diff.a_name, diff.b_name) if host_ns > 0 else (diff.b_name, diff.a_name)
-    yield state("later_host", early=early, late=late, host_bound_ns=abs(host_ns), in_collectives_ns=abs(comm_ns))
+    early, late = "ab" if host_ns > 0 else "ba"
+    yield state(
+        "later_host", early_side=early, late_side=late, host_bound_ns=abs(host_ns), in_collectives_ns=abs(comm_ns)
+    )
 
 
-def python_line(diff: Diff) -> Iterator[Statement]:
+def python_line(causes: Sequence[Cause], steps: Comparison | None) -> Iterator[Statement]:
     """Yield at which line B spends more time in Python, where durations of traced steps are no evidence by themselves.
 
     Only of Python that is as much as most of the difference of unprofiled steps.
     """
-    steps = diff.steps
     if steps is None or not steps.unprofiled or not steps.is_seen or not steps.delta_ns:
         return
-    python = [cause for cause in diff.causes if cause.is_python and cause.line]
+    python = [cause for cause in causes if cause.is_python and cause.line]
     most = max(python, key=lambda cause: cause.delta_ns / steps.delta_ns, default=None)
     if most is None or 100 * most.delta_ns / steps.delta_ns < _MOST_PCT:
         return
-    yield state("python_line", a=diff.a_name, b=diff.b_name, line=most.line, phase=most.phase, delta_ns=most.delta_ns)
+    yield state("python_line", line=most.line, phase=most.phase, delta_ns=most.delta_ns)
 
 
 _STRAGGLES = 1.02
@@ -202,7 +203,7 @@ def of_ranks(
     With the only rank that changed the largest of its `cells` and the collective in which others wait.
     """
     if only := only_changed_rank(deltas):
-        yield _only_rank(only, cells, waited_in, traced.per)
+        yield _only_rank(only, cells, waited_in)
         return
     explained = next((delta for delta in deltas if delta.rank == traced.rank), None)
     others = [delta for delta in deltas if delta.rank != traced.rank]
@@ -211,9 +212,8 @@ def of_ranks(
     others_a_ns, others_b_ns = median(rank.own_a_ns for rank in others), median(rank.own_b_ns for rank in others)
     if explained.own_a_ns < _STRAGGLES * others_a_ns or explained.own_b_ns < _STRAGGLES * others_b_ns:
         return
-    is_most = all(explained.own_a_ns >= rank.own_a_ns and explained.own_b_ns >= rank.own_b_ns for rank in others)
     yield state(
-        "slowest_rank" if is_most else "slow_rank",
+        "slowest_rank",
         rank=traced.rank,
         own_a_ns=explained.own_a_ns,
         own_b_ns=explained.own_b_ns,
@@ -222,9 +222,8 @@ def of_ranks(
     )
 
 
-def of_slowest(diff: Diff, traced: Traced) -> Iterator[Statement]:
+def of_slowest(traced: Traced, deltas: Sequence[RankDelta], comparison: Comparison | None) -> Iterator[Statement]:
     """Yield which rank is slowest on each side, as the verdict has it, where another is explained by another delta."""
-    deltas, comparison = diff.ranks, diff.comparison
     if len(deltas) < 2 or comparison is None or comparison.unprofiled:
         return
     apart_ns, most_ns = abs(comparison.delta_ns - traced.delta_ns), max(abs(comparison.delta_ns), abs(traced.delta_ns))
@@ -233,17 +232,14 @@ def of_slowest(diff: Diff, traced: Traced) -> Iterator[Statement]:
         return
     yield state(
         "explained_rank",
-        a=diff.a_name,
-        b=diff.b_name,
         slowest_a=f"{slowest_a}",
         slowest_b=f"{slowest_b}",
         rank=f"{traced.rank}",
         delta_ns=traced.delta_ns,
-        per=traced.per,
     )
 
 
-def _only_rank(delta: RankDelta, cells: Sequence[CellDelta], waited_in: str, per: str) -> Statement:
+def _only_rank(delta: RankDelta, cells: Sequence[CellDelta], waited_in: str) -> Statement:
     sign = 1 if delta.own_delta_ns > 0 else -1
     own_cells = [
         cell for cell in cells if not cell.category.startswith("exposed_") or cell.category == "exposed_memcpy"
@@ -253,7 +249,6 @@ def _only_rank(delta: RankDelta, cells: Sequence[CellDelta], waited_in: str, per
         "only_rank",
         rank=delta.rank,
         delta_ns=delta.own_delta_ns,
-        per=per,
         cell_delta_ns=most.delta_ns,
         category=most.category.replace("_", "-"),
         phase=most.phase,
@@ -266,14 +261,13 @@ _NOTABLE = 0.2
 _MOST_PHASES = 3
 
 
-def unprofiled_phase_times(a: Side, b: Side, diff: Diff) -> Iterator[Statement]:
+def unprofiled_phase_times(a: Side, b: Side, steps: Comparison | None) -> Iterator[Statement]:
     """Yield the phases of the unprofiled steps that differ most, the first of them with the loader's line.
 
     Times are means over ranks, and of the halves of the pairs that decided by their estimator; of separate recordings
     means of all steps. Nothing where no step is unprofiled, the verdict claims no difference, no phase has a notable
     part of it, or the phases differ the other way: rare long steps, which the verdict is robust to.
     """
-    steps = diff.steps
     if steps is None or not steps.unprofiled or not steps.is_seen:
         return
     of_a, of_b = _in_pairs(a.run, b.run) or _means(a.run, b.run)
@@ -282,7 +276,7 @@ def unprofiled_phase_times(a: Side, b: Side, diff: Diff) -> Iterator[Statement]:
     notable = [name for name in sorted(deltas, key=lambda name: -abs(deltas[name])) if abs(deltas[name]) >= least]
     if len(deltas) < 2 or not notable or sum(deltas.values()) * steps.delta_ns <= 0:
         return
-    slower, name = (b, diff.b_name) if deltas[notable[0]] > 0 else (a, diff.a_name)
+    slower, name = (b, "b") if deltas[notable[0]] > 0 else (a, "a")
     workers = worker_line(slower.ranks.job) if notable[0] == DATALOAD_WAIT else ""
     for phase in notable[:_MOST_PHASES]:
         loads = {"side": name, "workers": workers} if phase == notable[0] and workers else {}
