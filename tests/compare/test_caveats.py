@@ -23,7 +23,7 @@ def test_only_ranks_that_stand_on_both_sides_decide() -> None:
     assert result.comparison is not None
     assert (result.comparison.a_ns, result.comparison.b_ns) == (41_000, 50_000)
     texts = {caveat.code: caveat.text for caveat in result.caveats}
-    assert texts["ranks_apart"] == "only rank 1 of 4 is on both sides; the others are ignored"
+    assert "only rank 1 of 4 " in texts["ranks_apart"]
 
 
 def test_jobs_without_a_common_rank_are_not_explained() -> None:
@@ -32,7 +32,7 @@ def test_jobs_without_a_common_rank_are_not_explained() -> None:
 
     result = diff_runs(Run("a", (rank(0), rank(1))), Run("b", (rank(2), rank(3))))
     assert result.traced is None
-    assert any(caveat.text.endswith("so the delta is not explained") for caveat in result.caveats)
+    assert "ranks_apart" in codes(result)
 
 
 def doubt(b_us: float, jitter_us: int, traced_b_us: float) -> tuple[str, object] | None:

@@ -17,7 +17,7 @@ from traceq.compare.cause_statements import cause_statements, what_of
 from traceq.compare.diff import diff_runs
 from traceq.compare.disabled_change import added_ops
 from traceq.compare.result import REPLACED_BY, Cause, CellDelta, Chain, Diff, SideReplay, Traced
-from traceq.compare.sentences import SENTENCES
+from traceq.compare.sentences import CAVEATS, SENTENCES
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
 from traceq.compare.tables import causes_table, waterfall
@@ -80,6 +80,11 @@ def test_a_sentence_is_whole_and_has_at_most_twenty_words(code: str) -> None:
         assert text[0] in "{+" or text[0].isupper() or text.startswith("record_shapes")
         assert text.endswith(".")
     assert code not in OF_CLAIMS
+
+
+@pytest.mark.parametrize("code", sorted(CAVEATS))
+def test_a_doubt_has_at_most_twenty_words(code: str) -> None:
+    assert max(len(text.split()) for text in CAVEATS[code]) <= MOST_WORDS
 
 
 def test_a_clause_is_said_only_if_all_of_its_measures_are_known() -> None:

@@ -7,17 +7,16 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from traceq.compare.side import Side, of_one_run
-from traceq.compare.statement import Statement, state
+from traceq.compare.statement import Statement, doubtful, state
 from traceq.facts.ranks.lost_device import lost_device_caveats
 from traceq.facts.ranks.run_ranks import RunRanks
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats
 from traceq.model import BUILT_APART, Caveat, Run
 from traceq.runs.read import arm_failure
 from traceq.stats import Comparison
-from traceq.units import Unit, format_value
+from traceq.units import Unit, format_ranks, format_value, name_ranks
 
 __all__ = [
-    "PROFILED_STEPS",
     "arm_ended",
     "lost_device",
     "not_interleaved",
@@ -29,8 +28,6 @@ __all__ = [
     "unmatched_ranks",
     "unrecorded_work",
 ]
-
-PROFILED_STEPS = Caveat("profiled_steps", "step times come from the traced windows: profiled, few, and not interleaved")
 
 _UNEVEN, _MOST_LISTED = 1.5, 8
 """Factor by which steps of the processes of a side differ if some were disturbed, and how many are listed."""
@@ -47,10 +44,9 @@ def side_caveats(side: Side) -> tuple[Caveat, ...]:
         return (*side.run.caveats, *_uneven_processes(side), *_traced_process(side.run))
     named = [Caveat(caveat.code, f"{run.path}: {caveat.text}") for run in side.runs for caveat in run.caveats]
     empty = [run.path for run, medians in zip(side.runs, side.processes, strict=True) if not medians]
-    left_out = [Caveat("no_steps", f"{path}: no unprofiled steps; this process is ignored") for path in empty]
+    left_out = [doubtful("no_steps", path=path) for path in empty]
     if side.run.traces:
-        text = f"{side.run.path}: the median of {len(side.runs)} recordings; only its trace is looked at"
-        left_out.append(Caveat("one_process_explains", text))
+        left_out.append(doubtful("one_process_explains", path=side.run.path, num_recordings=len(side.runs)))
     of_recordings = {caveat for run in side.runs for caveat in run.caveats}
     return (
         *named,
@@ -66,11 +62,7 @@ def _uneven_processes(side: Side) -> Iterator[Caveat]:
     if len(timed) > 1 and max(timed) > _UNEVEN * min(timed):
         listed = ", ".join(format_value(ns, Unit.NS) for ns in timed[:_MOST_LISTED])
         listed += ", ..." if len(timed) > _MOST_LISTED else ""
-        text = (
-            f"{side.path}: its {len(timed)} processes have median steps of {listed}: something disturbed some of them, "
-            "which may decide size and sign of the difference; record again"
-        )
-        yield Caveat("uneven_processes", text)
+        yield doubtful("uneven_processes", path=side.path, num_processes=len(timed), medians=listed)
 
 
 def _traced_process(run: Run) -> tuple[Caveat, ...]:
@@ -78,26 +70,21 @@ def _traced_process(run: Run) -> tuple[Caveat, ...]:
     timed = next((each for each in run.processes if each.arm == run.arm), None)
     if timed is None or len(timed.median_ns) < 2 or not run.traces:
         return ()
-    last, middle = (format_value(ns, Unit.NS) for ns in (timed.median_ns[-1], np.median(timed.median_ns)))
-    text = (
-        f"arm {run.arm}: the last of its {len(timed.median_ns)} processes is traced (median step {last}; of all "
-        f"{middle}), so that traced times are those of that process alone; record again to trace another"
-    )
-    return (Caveat("one_process_explains", text),)
+    times = {"traced_ns": timed.median_ns[-1], "median_ns": float(np.median(timed.median_ns))}
+    return (doubtful("one_process_explains", arm=run.arm, num_processes=len(timed.median_ns), **times),)
 
 
 def arm_ended(run: Run) -> tuple[Caveat, ...]:
     """Return a caveat for an arm that was not recorded to its end."""
     why = arm_failure(run)
-    return (Caveat("arm_ended", f"arm {run.arm}: {why}"),) if why else ()
+    return (doubtful("arm_ended", arm=run.arm, why=why),) if why else ()
 
 
 def not_paired(a: Side, b: Side) -> tuple[Caveat, ...]:
     """Return a caveat for two arms of one process that were never paired."""
     if not of_one_run(a, b) or a.is_isolated:
         return ()
-    names = f"{a.run.arm} and {b.run.arm}"
-    return (Caveat("not_paired", f"{names} were never paired with each other: their median steps are compared"),)
+    return (doubtful("not_paired", arms=f"{a.run.arm} and {b.run.arm}"),)
 
 
 def not_interleaved(a: Side, b: Side) -> tuple[Caveat, ...]:
@@ -107,8 +94,7 @@ def not_interleaved(a: Side, b: Side) -> tuple[Caveat, ...]:
         return ()
     if max(times[0]) >= min(times[1]) and max(times[1]) >= min(times[0]):
         return ()
-    text = "all processes of one side ran before the other's: the delta includes drift in between; alternate the sides"
-    return (Caveat("not_interleaved", text),)
+    return (doubtful("not_interleaved"),)
 
 
 def separate_builds(a: Side, b: Side, *comparisons: Comparison | None) -> tuple[Caveat, ...]:
@@ -121,11 +107,7 @@ def separate_builds(a: Side, b: Side, *comparisons: Comparison | None) -> tuple[
     claims = (comparison for comparison in comparisons if comparison and comparison.verdict.is_difference)
     if all(abs(claim.delta_pct) > LAYOUT_PCT for claim in claims):
         return ()
-    text = (
-        f"{a.run.arm} and {b.run.arm} are separate builds, and identical builds differ by up to {LAYOUT_PCT:g} % "
-        "through memory layout: this delta may be layout; record several runs per side to tell"
-    )
-    return (Caveat("built_apart", text),)
+    return (doubtful("built_apart", arms=f"{a.run.arm} and {b.run.arm}", layout_pct=LAYOUT_PCT),)
 
 
 def unrecorded_work(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
@@ -164,19 +146,10 @@ def unmatched_ranks(a: Run, b: Run) -> tuple[Caveat, ...]:
     if not a.traces or not b.traces or ours == theirs:
         return ()
     if common := ours & theirs:
-        noun, verb = ("rank", "is") if len(common) == 1 else ("ranks", "are")
-        text = f"only {noun} {_listed(common)} of {len(ours | theirs)} {verb} on both sides; the others are ignored"
-    elif len(a.traces) == len(b.traces) == 1:
-        text = f"rank {a.ranks[0]} is compared with rank {b.ranks[0]}: ranks of one job differ as well"
-    else:
-        text = (
-            f"ranks {_listed(ours)} against {_listed(theirs)}: no rank is on both sides, so the delta is not explained"
-        )
-    return (Caveat("ranks_apart", text),)
-
-
-def _listed(ranks: set[int]) -> str:
-    return ", ".join(map(str, sorted(ranks)[:8])) + (" and more" if len(ranks) > 8 else "")
+        return (doubtful("ranks_apart", common_ranks=name_ranks([*common]), num_ranks=len(ours | theirs)),)
+    if len(a.traces) == len(b.traces) == 1:
+        return (doubtful("ranks_apart", rank_a=f"{a.ranks[0]}", rank_b=f"{b.ranks[0]}"),)
+    return (doubtful("ranks_apart", ranks_a=format_ranks([*ours]), ranks_b=format_ranks([*theirs])),)
 
 
 def other_loader(a: Run, b: Run) -> Iterator[Caveat]:
@@ -184,5 +157,4 @@ def other_loader(a: Run, b: Run) -> Iterator[Caveat]:
     ours, theirs = (run.manifest.parameters if run.manifest else {} for run in (a, b))
     for key in _LOADER_SETTINGS:
         if key in ours and key in theirs and ours[key] != theirs[key]:
-            text = f"{key}: {ours[key]} against {theirs[key]}: loader and steps were recorded with different settings"
-            yield Caveat("other_loader", text)
+            yield doubtful("other_loader", difference=f"{key}: {ours[key]} against {theirs[key]}")

@@ -20,7 +20,7 @@ from traceq.compare.labels import LOADER
 from traceq.compare.other_jobs import job_difference
 from traceq.compare.result import Cause, Traced
 from traceq.compare.side import Side
-from traceq.compare.statement import Statement, state
+from traceq.compare.statement import Statement, doubtful, state
 from traceq.compare.thread_blocks import block_difference
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops
@@ -78,9 +78,9 @@ def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
     texts += filter(None, [unrecorded_device(a, b)])
     if a.run.traces and b.run.traces:
         texts += _trace_differences(a.first_trace(), b.first_trace())
-    confounded = [Caveat("confounded", f"possible confounder: {text}") for text in texts]
+    confounded = [doubtful("confounded", difference=text) for text in texts]
     reasons = {str(reason) for side in (a, b) for run in side.runs if (reason := _environment(run).get("throttled"))}
-    throttled = [Caveat("throttled", f"clocks were throttled during recording: {text}") for text in sorted(reasons)]
+    throttled = [doubtful("throttled", why=reason) for reason in sorted(reasons)]
     return (*confounded, *throttled)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from traceq.claims.sentences import Sentence
 
-__all__ = ["SENTENCES"]
+__all__ = ["CAVEATS", "SENTENCES"]
 
 _OBSERVED = "{b} takes {size} {more} {per} ({delta_pct}), from {windows}, no interval."
 _OPEN = (
@@ -324,3 +324,32 @@ SENTENCES: dict[str, Sentence] = {
     ),
 }
 """Sentences by the code of what they say."""
+
+CAVEATS: dict[str, tuple[str, ...]] = {
+    "profiled_steps": ("step times come from the traced windows: profiled, few, and not interleaved",),
+    "no_steps": ("{path}: no unprofiled steps; this process is ignored",),
+    "one_process_explains": (
+        "arm {arm}: the last of its {num_processes} processes is traced (median step {traced_ns}; of all {median_ns})",
+        "{path}: the median of {num_recordings} recordings; only its trace is looked at",
+    ),
+    "uneven_processes": (
+        "{path}: its {num_processes} processes have median steps of {medians}: something disturbed some; record again",
+    ),
+    "arm_ended": ("arm {arm}: {why}",),
+    "not_paired": ("{arms} were never paired with each other: their median steps are compared",),
+    "not_interleaved": (
+        "all processes of one side ran before the other's: the delta includes drift in between; alternate the sides",
+    ),
+    "built_apart": (
+        "{arms} are separate builds, which may differ by {layout_pct} by memory layout: record several runs per side",
+    ),
+    "ranks_apart": (
+        "only {common_ranks} of {num_ranks} on both sides: the others are ignored",
+        "rank {rank_a} is compared with rank {rank_b}: ranks of one job differ as well",
+        "ranks {ranks_a} against {ranks_b}: no rank is on both sides, so the delta is not explained",
+    ),
+    "other_loader": ("{difference}: loader and steps were recorded with different settings",),
+    "confounded": ("possible confounder: {difference}",),
+    "throttled": ("clocks were throttled during recording: {why}",),
+}
+"""Doubts by code: the first is said of which everything is known."""

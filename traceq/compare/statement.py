@@ -7,12 +7,13 @@ from dataclasses import field, replace
 
 from traceq.claims.claim import Measure, measured
 from traceq.claims.saying import filled
-from traceq.compare.sentences import SENTENCES
+from traceq.compare.sentences import CAVEATS, SENTENCES
 from traceq.frozen import frozen
+from traceq.model import Caveat
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = ["Statement", "intervals", "state"]
+__all__ = ["Statement", "doubtful", "intervals", "state"]
 
 
 @frozen
@@ -53,6 +54,11 @@ class Statement:
 def state(code: str, **measures: Measure | None) -> Statement:
     """Return a statement with the measures that are known."""
     return Statement(code, measured(**measures))
+
+
+def doubtful(code: str, **measures: Measure | None) -> Caveat:
+    """Return a caveat in the words of its code."""
+    return Caveat(code, next(filled(CAVEATS[code], measures)))
 
 
 def intervals(comparison: Comparison) -> dict[str, Measure | None]:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.compare.busy_machine import is_by_other_processes
-from traceq.compare.caveats import PROFILED_STEPS, not_interleaved, not_paired
+from traceq.compare.caveats import not_interleaved, not_paired
 from traceq.compare.result import Comparable
 from traceq.compare.side import Side, of_one_run
+from traceq.compare.statement import doubtful
 from traceq.model import Manifest, Pairs
 from traceq.stats import Comparison, Samples, answer_together, compare_pairs, compare_values, samples_apart
 from traceq.stats.means import are_means_apart
@@ -48,7 +49,7 @@ def compare_sides(
             comparison = replace(comparison, steps_apart=is_apart)
     elif a.run.traces and b.run.traces:
         comparison = _compare_means(*_traced_steps(a, b), threshold_pct, samples)
-        comparison = replace(comparison, caveats=(*comparison.caveats, PROFILED_STEPS))
+        comparison = replace(comparison, caveats=(*comparison.caveats, doubtful("profiled_steps")))
     else:
         return None
     return comparison if comparability.ok else _refused(comparison, comparability)
