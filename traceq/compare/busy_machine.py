@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from traceq.compare.limits import BUSY_CORES, MOST
 from traceq.compare.side import Side, of_one_run
 from traceq.compare.statement import Statement, state
 from traceq.model import CoreUse
 from traceq.stats import Comparison
 
 __all__ = ["busy_machine", "is_by_other_processes"]
-
-_MIN_OTHERS = 0.2
-"""Share of the cores that processes outside the job keep busy."""
-_MIN_PART = 0.5
-"""Part of the difference for which a thread waits for a core on one side."""
 
 
 def is_by_other_processes(a: Side, b: Side, steps: Comparison) -> bool:
@@ -25,10 +21,10 @@ def is_by_other_processes(a: Side, b: Side, steps: Comparison) -> bool:
     """
     ratio = max(steps.a_ns, steps.b_ns) / max(1, min(steps.a_ns, steps.b_ns))
     return any(
-        use.thread_core_wait_ns >= _MIN_PART * abs(steps.delta_ns)
+        use.thread_core_wait_ns >= MOST * abs(steps.delta_ns)
         and ratio * max(0.0, 1 - use.thread_core_wait_ns / use.timed_step_ns) ** 2 <= 1
         for use in _waits(a, b) or ()
-        if use.other_busy_cores >= _MIN_OTHERS * use.cores_available
+        if use.other_busy_cores >= BUSY_CORES * use.cores_available
     )
 
 

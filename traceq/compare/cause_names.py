@@ -15,7 +15,7 @@ from traceq.units import Unit, format_value
 __all__ = [
     "BEYOND",
     "JITTER_ERRORS",
-    "MOST",
+    "MOST_OF_IT",
     "cause_name",
     "change_name",
     "is_within_jitter",
@@ -35,7 +35,7 @@ __all__ = [
     "unchanged_name",
 ]
 
-BEYOND, MOST = "beyond their jitter", "most of it "
+BEYOND, MOST_OF_IT = "beyond their jitter", "most of it "
 """What small differences are together that are more than run-to-run jitter."""
 JITTER_ERRORS = 2
 """Standard deviations of a sum within which it is jitter."""
@@ -105,10 +105,10 @@ def jitter_name(num: int, ns: float, sd_ns: float, most: str = "") -> str:
     """Return `3 kinds of work, each within jitter`, or what has `most` of it; or that their sum `ns` is beyond it."""
     kinds = f"{num:,} {'kind' if num == 1 else 'kinds'} of work"
     if not is_within_jitter(ns, sd_ns) and abs(ns) > num:  # more than roundings
-        several = f"{kinds}, {MOST + most if most else 'small each'}, together {BEYOND}"
+        several = f"{kinds}, {MOST_OF_IT + most if most else 'small each'}, together {BEYOND}"
         return several if num > 1 else f"{kinds}, small, but beyond its jitter"
     if most and num > 1:
-        return f"{kinds}, {MOST}{most}, within jitter"
+        return f"{kinds}, {MOST_OF_IT}{most}, within jitter"
     return f"{kinds}{', each' if num > 1 else ''} within jitter"
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from traceq.claims.claim import Measure
 from traceq.compare.cause_names import (
     JITTER_ERRORS,
-    MOST,
+    MOST_OF_IT,
     cause_name,
     change_name,
     is_within_jitter,
@@ -23,6 +23,7 @@ from traceq.compare.cause_names import (
     unchanged_name,
 )
 from traceq.compare.labels import LOADER, QUEUE, THREAD
+from traceq.compare.limits import CANCELLED, CHANCE, MOST, NAMED, REST
 from traceq.compare.result import Cause, Traced
 from traceq.compare.statement import Statement, state
 from traceq.facts.timeline.call_sites import line_function
@@ -30,9 +31,6 @@ from traceq.units import Unit, format_value
 
 __all__ = ["cause_statements", "is_jitter", "jitter_text", "what_of", "work_alone"]
 
-_LARGE_SHARE, _MUCH = 0.05, 0.1
-_REST_SHARE = 0.1
-"""Part of the delta from which what the largest causes leave over is named beside them."""
 _ON_DEVICE = ("kernel", "memcpy")
 """Kinds of causes that are work of a device alone."""
 _MOST_LINES = 2
@@ -40,11 +38,6 @@ _MOST_OPS = 6
 _MOST_REPLACED = 3
 """Replacements that are named where their time is no cause; more are other code, not other work."""
 _MOST_CAUSES = 3
-_MAJORITY = 2
-_MOST_OF_DELTA = 1.5
-"""Multiple of a delta up to which time is most of it; beyond, other changes cancel that time."""
-_SEVERAL = 1.5
-"""Events from which an op is not there by chance."""
 
 _Sized = tuple[int, Statement]
 """A statement and the time that it is about, ns."""
@@ -96,7 +89,7 @@ def cause_statements(
             sized.append((size, _all_else(traced, large, left_over)))
             unnamed = [cause for cause in causes if cause.kind == "jitter" or cause not in left_over]
     sized.sort(key=lambda each: -each[0])
-    cancels = any(cause.names_a_change and _size(cause) > _MOST_OF_DELTA * abs(traced.delta_ns) for cause in causes)
+    cancels = any(cause.names_a_change and _size(cause) > CANCELLED * abs(traced.delta_ns) for cause in causes)
     return (
         *(each for _, each in sized),
         *_other_work_of(traced, [cause for cause in other_work if cause not in large]),
@@ -111,7 +104,7 @@ def work_alone(causes: Sequence[Cause], traced: Traced) -> dict[str, Measure]:
     sign = 1 if traced.delta_ns > 0 else -1
     alone = [cause for cause in causes if cause.names_a_change and sign * cause.delta_num > 0 and not cause.moved]
     alone_ns = _sum(alone)
-    if 2 * sign * alone_ns < abs(traced.delta_ns) or abs(traced.delta_ns) < _MUCH * traced.a_ns:
+    if sign * alone_ns < MOST * abs(traced.delta_ns) or abs(traced.delta_ns) < REST * traced.a_ns:
         return {}
     return {"alone_delta_ns": alone_ns, "doing_side": "ab"[sign > 0], "lacking_side": "ab"[sign < 0]}
 
@@ -133,7 +126,7 @@ def _large(causes: Sequence[Cause], all_causes: Sequence[Cause], traced: Traced)
     paced_ns = _sum([cause for cause in all_causes if cause.kind == "pace"])
     sizes = [min(abs(traced.delta_ns), abs(traced.delta_ns - paced_ns))]  # of the delta what its pace leaves
     sizes += [_size(cause) for cause in all_causes if cause.kind != "pace"]
-    large = sorted((cause for cause in others if _size(cause) >= _LARGE_SHARE * max(sizes)), key=_size)
+    large = sorted((cause for cause in others if _size(cause) >= NAMED * max(sizes)), key=_size)
     return large[: -_MOST_CAUSES - 1 : -1]
 
 
@@ -162,10 +155,10 @@ def _cause(cause: Cause, traced: Traced, *, of_device: bool) -> Statement:
 def _left_over(traced: Traced, large: Sequence[Cause], causes: Sequence[Cause]) -> list[Cause] | None:
     """Return what of the rest names no change, if much is left, or what is no change but larger than a listed cause."""
     rest_ns = traced.delta_ns - _sum(large)
-    least_ns = min(min(map(_size, large)), abs(rest_ns) / _MAJORITY)
+    least_ns = min(min(map(_size, large)), MOST * abs(rest_ns))
     unnamed = [cause for cause in causes if not cause.names_a_change and _size(cause) > least_ns]
     is_hidden = any(_size(cause) > min(map(_size, large)) for cause in unnamed)
-    is_little = abs(rest_ns) <= _REST_SHARE * abs(traced.delta_ns) and not is_hidden
+    is_little = abs(rest_ns) <= REST * abs(traced.delta_ns) and not is_hidden
     return None if is_little else unnamed
 
 
@@ -187,9 +180,9 @@ def _no_change(traced: Traced, causes: Sequence[Cause]) -> Iterator[Statement]:
     """
     sign = 1 if traced.delta_ns > 0 else -1
     for cause in causes:
-        if cause.names_a_change or _MAJORITY * sign * cause.delta_ns <= abs(traced.delta_ns):
+        if cause.names_a_change or sign * cause.delta_ns <= MOST * abs(traced.delta_ns):
             continue
-        if sign * cause.delta_ns > _MOST_OF_DELTA * abs(traced.delta_ns) and not _is_within(traced, cause):
+        if sign * cause.delta_ns > CANCELLED * abs(traced.delta_ns) and not _is_within(traced, cause):
             continue
         if cause.kind == "residual":
             code = "no_known_change"
@@ -199,7 +192,7 @@ def _no_change(traced: Traced, causes: Sequence[Cause]) -> Iterator[Statement]:
             code = "delta_within_jitter"
         elif is_within_jitter(cause.delta_ns, cause.sd_ns):
             code = "mostly_jitter"
-        elif MOST in cause.name:  # one kind, which is named
+        elif MOST_OF_IT in cause.name:  # one kind, which is named
             return
         else:
             code = "many_small_changes"
@@ -225,7 +218,7 @@ def _is_within(traced: Traced, jitter: Cause) -> bool:
 def _is_single(cause: Cause, traced: Traced) -> bool:
     """Return whether one event in one of several steps is all that one side has more."""
     num_steps = min(traced.num_a, traced.num_b)
-    return num_steps > 1 and 0 < abs(cause.delta_num) * num_steps < _SEVERAL
+    return num_steps > 1 and 0 < abs(cause.delta_num) * num_steps < CHANCE
 
 
 def _changed_lines(causes: Sequence[Cause], traced: Traced, *, same_work: bool) -> list[list[Cause]]:
@@ -355,7 +348,7 @@ def _replayed(side: str, changed: Sequence[Cause], traced: Traced) -> dict[str, 
 
 def _free_host(traced: Traced) -> Iterator[Statement]:
     """Yield how far B waits for its host, by replay, if no causes can be told."""
-    if traced.replays is None or (traced.replays[1].host_ns or 0) < _LARGE_SHARE * traced.b_ns:
+    if traced.replays is None or (traced.replays[1].host_ns or 0) < NAMED * traced.b_ns:
         return
     a, b = traced.replays
     yield state(
@@ -384,7 +377,7 @@ def _size(cause: Cause) -> int:
 
 
 def _is_large(delta_ns: int, traced: Traced) -> bool:
-    return abs(delta_ns) >= _LARGE_SHARE * abs(traced.delta_ns)
+    return abs(delta_ns) >= NAMED * abs(traced.delta_ns)
 
 
 def _is_notable(cause: Cause, traced: Traced) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from traceq.compare.limits import EVEN, LAYOUT
 from traceq.compare.side import Side, of_one_run
 from traceq.compare.statement import Statement, doubtful, state
 from traceq.facts.ranks.lost_device import lost_device_caveats
@@ -29,12 +30,7 @@ __all__ = [
     "unrecorded_work",
 ]
 
-_UNEVEN, _MOST_LISTED = 1.5, 8
-"""Factor by which steps of the processes of a side differ if some were disturbed, and how many are listed."""
-
-LAYOUT_PCT = 2.0
-"""Percent of a step by which identical models in one process may differ: above what `benchmarks/layout.py` measures."""
-
+_MOST_LISTED = 8
 _LOADER_SETTINGS = ("size", "batch_size", "num_workers", "prefetch_factor", "load_us")
 
 
@@ -59,7 +55,7 @@ def side_caveats(side: Side) -> tuple[Caveat, ...]:
 def _uneven_processes(side: Side) -> Iterator[Caveat]:
     """Yield a caveat for a side whose processes, which ran the same code, have steps of very different length."""
     timed = side.steps_ns.tolist()
-    if len(timed) > 1 and max(timed) > _UNEVEN * min(timed):
+    if len(timed) > 1 and max(timed) > EVEN * min(timed):
         listed = ", ".join(format_value(ns, Unit.NS) for ns in timed[:_MOST_LISTED])
         listed += ", ..." if len(timed) > _MOST_LISTED else ""
         yield doubtful("uneven_processes", path=side.path, num_processes=len(timed), medians=listed)
@@ -105,9 +101,9 @@ def separate_builds(a: Side, b: Side, *comparisons: Comparison | None) -> tuple[
     if not {a.run.arm, b.run.arm} <= set(str(names).split()):
         return ()
     claims = (comparison for comparison in comparisons if comparison and comparison.verdict.is_difference)
-    if all(abs(claim.delta_pct) > LAYOUT_PCT for claim in claims):
+    if all(abs(claim.delta_pct) > LAYOUT for claim in claims):
         return ()
-    return (doubtful("built_apart", arms=f"{a.run.arm} and {b.run.arm}", layout_pct=LAYOUT_PCT),)
+    return (doubtful("built_apart", arms=f"{a.run.arm} and {b.run.arm}", layout_pct=LAYOUT),)
 
 
 def unrecorded_work(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import compress
 
+from traceq.compare.limits import LARGE
 from traceq.compare.result import Comparable, Traced
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
@@ -25,8 +26,6 @@ __all__ = [
     "unrecorded_device",
 ]
 
-_MUCH_OF_DELTA = 0.3
-"""Part of the difference between two ranks from which it is said that one began earlier."""
 UNKNOWN_SAMPLES = "samples per step unknown"
 
 _AMD = re.compile("AMD|Instinct|Radeon")
@@ -108,7 +107,7 @@ def earlier_start(a: Side, b: Side, traced: Traced, exposed_ns: int) -> Iterator
     """
     starts = [min(map(_first_start, side.ranks.job.ranks)) for side in (a, b)]
     earlier_ns = starts[0] - starts[1]
-    if earlier_ns * traced.delta_ns <= 0 or abs(earlier_ns) < _MUCH_OF_DELTA * abs(traced.delta_ns) * traced.num_a:
+    if earlier_ns * traced.delta_ns <= 0 or abs(earlier_ns) < LARGE * abs(traced.delta_ns) * traced.num_a:
         return
     if earlier_ns * exposed_ns > 0:
         early, late = "ba" if earlier_ns > 0 else "ab"

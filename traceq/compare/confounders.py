@@ -17,6 +17,7 @@ from traceq.compare.input_shapes import (
     shape_difference,
 )
 from traceq.compare.labels import LOADER
+from traceq.compare.limits import DRAWN, INSIDE, NAMED, REPEATED, REST, SCATTER, UNCOUNTED
 from traceq.compare.other_jobs import job_difference
 from traceq.compare.result import Cause, Traced
 from traceq.compare.side import Side
@@ -51,19 +52,8 @@ _ENVIRONMENT_KEYS = {
 """Keys of a manifest's environment that can change the step time, and what a missing key means. Without the commit,
 which can be the change itself."""
 
-_SAME_CLOCK, _COLD = 0.02, 0.05
-_MUCH_REPLACED = 0.1
-"""Part of the delta that replaced kernels make up from which it is said that their sizes are unknown."""
-_DRAWN = 0.002
-"""Part of the ops of a step by which two runs of one code may differ, as by what they draw at random."""
-_INSIDE = 12
-"""Ops that one which a side alone runs may have inside, at most; or others have more inside."""
 _NO_OP = ("Python", LOADER.name)
 """How names of causes begin that are time of the host outside of ops."""
-_MANY_REPEATED = 0.1
-"""Part of the ops inside an op of the same name from which each op is recorded twice; else at most 0.04 are."""
-_MUCH_UNCOUNTED_PCT = 25.0
-"""Part of the time of a side's steps from which it is said that those which take it do not count."""
 
 
 def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
@@ -108,7 +98,7 @@ def repeated_ops(a: Side, b: Side) -> Iterator[Statement]:
     if _is_one_recording(a, b) or not (a.run.traces and b.run.traces):
         return
     shares = [_repeated_share(side.first_trace()) for side in (a, b)]
-    if max(shares) < _MANY_REPEATED or min(shares) > _MANY_REPEATED / 2:
+    if max(shares) < REPEATED or min(shares) > REPEATED / 2:
         return
     yield state("repeated_ops", side="ab"[shares.index(max(shares))], repeated_pct=100 * max(shares))
 
@@ -116,7 +106,7 @@ def repeated_ops(a: Side, b: Side) -> Iterator[Statement]:
 def uncounted_steps(a: Side, b: Side) -> Iterator[Statement]:
     """Yield how much of the time is in steps that do not count, where that is much: a change may be in those."""
     a_pct, b_pct = map(_uncounted_pct, (a, b))
-    if max(a_pct, b_pct) >= _MUCH_UNCOUNTED_PCT:
+    if max(a_pct, b_pct) >= UNCOUNTED:
         yield state("uncounted_steps", a_pct=a_pct, b_pct=b_pct)
 
 
@@ -134,7 +124,7 @@ def cold_start(a: Side, b: Side, traced: Traced | None) -> Statement | None:
     if not (a.run.traces and b.run.traces):
         return None
     traces = [side.first_trace() if traced is None else side.trace_or_first(traced.rank) for side in (a, b)]
-    if max(map(lost_once_share, traces)) < _COLD:
+    if max(map(lost_once_share, traces)) < NAMED:
         return None
     once_a_ns, once_b_ns = (round(lost_once_ns(trace)) for trace in traces)
     rank = traces[0].rank if min(len(side.run.ranks) for side in (a, b)) > 1 else None
@@ -171,7 +161,7 @@ def _same_ops(a: Side, b: Side, causes: Sequence[Cause], traced: Traced) -> Stat
     if 2 * changed_ns >= max(abs(traced.delta_ns), sum(abs(cause.delta_ns) for cause in causes)):
         return None
     num_changed = sum(abs(cause.delta_num) for cause in causes)
-    if _num_apart(*traces) > _INSIDE * num_changed:  # more ops inside of those that both run
+    if _num_apart(*traces) > INSIDE * num_changed:  # more ops inside of those that both run
         return None
     if not (num_changed or any(cause.is_replacement for cause in causes)):
         return state("same_ops", **_other_pace(a, b))
@@ -195,7 +185,7 @@ def _num_apart(a: Trace, b: Trace) -> float:
     ours, theirs = op_calls_per_step(a), op_calls_per_step(b)
     computing = [op for op in ours.keys() | theirs.keys() if not (VIEW.match(op) or ALLOCATES.match(op))]
     apart = sum(abs(ours.get(op, 0.0) - theirs.get(op, 0.0)) for op in computing)
-    return max(apart - _DRAWN * sum(ours.values()), 0.0)
+    return max(apart - DRAWN * sum(ours.values()), 0.0)
 
 
 def _other_pace(a: Side, b: Side) -> dict[str, Measure]:
@@ -214,7 +204,7 @@ def unknown_sizes(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> I
     """
     replaced = (cause for cause in causes if cause.kind == "kernel" and cause.is_replacement and LAUNCHES in cause.name)
     replaced_ns = sum(abs(cause.delta_ns) for cause in replaced)
-    if _is_one_recording(a, b) or not replaced_ns or replaced_ns < _MUCH_REPLACED * abs(delta_ns):
+    if _is_one_recording(a, b) or not replaced_ns or replaced_ns < REST * abs(delta_ns):
         return
     traces = [side.first_trace() for side in (a, b)]
     if traces[0].device == traces[1].device and not all(map(has_shapes, traces)):
@@ -264,7 +254,7 @@ def _recording_differences(a: Side, b: Side) -> Iterator[str]:
     for key, absent in _ENVIRONMENT_KEYS.items():
         yield from _difference(key, *([_environment(run).get(key) or absent for run in side.runs] for side in (a, b)))
     clocks = [max(float(_environment(run).get("sm_mhz", 0)) for run in side.runs) for side in (a, b)]
-    if all(clocks) and abs(clocks[0] - clocks[1]) > _SAME_CLOCK * max(clocks):
+    if all(clocks) and abs(clocks[0] - clocks[1]) > SCATTER * max(clocks):
         yield f"clocks: {clocks[0]:,.0f} MHz against {clocks[1]:,.0f} MHz"
     yield from _difference("ranks", *([run.manifest.num_ranks for run in side.runs if run.manifest] for side in (a, b)))
     yield from _difference("recipe", *([run.manifest.recipe for run in side.runs if run.manifest] for side in (a, b)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceq.analysis.loader import loader_of
 from traceq.claims.claim import Measure
+from traceq.compare.limits import NAMED
 from traceq.compare.result import Feeding
 from traceq.compare.statement import Statement, state
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
@@ -11,8 +12,6 @@ from traceq.facts.timeline.unprofiled_phases import pace_of, unprofiled_phases
 from traceq.model import Run
 
 __all__ = ["feeding", "feeding_answer"]
-
-_NOTABLE_WAIT = 0.05
 
 
 def feeding(a: Run, b: Run) -> Feeding | None:
@@ -55,7 +54,7 @@ def feeding_answer(feeding: Feeding) -> Statement:
         more = {"wait_ns": feeding.wait_ns, "loaded_rate": loaded, "trained_rate": trained}
         return state("starved", starved_ns=starved_ns, **measures, **more)
     feeds_ratio, wait_ns = feeding.rest_ns / loader_ns, feeding.wait_ns
-    if wait_ns is None or wait_ns <= _NOTABLE_WAIT * feeding.step_ns:
+    if wait_ns is None or wait_ns <= NAMED * feeding.step_ns:
         return state("not_starved", feeds_ratio=feeds_ratio, **measures)
     wait_pct = 100 * wait_ns / feeding.step_ns
     return state("not_starved", feeds_ratio=feeds_ratio, **measures, wait_ns=wait_ns, wait_pct=wait_pct)

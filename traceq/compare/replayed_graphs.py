@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from traceq.claims.limits import NOTABLE
+from traceq.compare.limits import BUSY_DEVICE, BY_GRAPHS, FEW_LAUNCHES
 from traceq.compare.result import CellDelta, Traced
 from traceq.compare.statement import Statement, state
 from traceq.facts.events.graph_replays import capture_spans
@@ -19,10 +21,6 @@ __all__ = ["graph_replays"]
 
 _REPLAY = re.compile(r"GraphLaunch")
 _LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch(Cooperative)?Kernel")
-_FEWEST, _FEWER = 0.75, 0.75
-"""Replays per step from which a side runs by graphs, and part of the other side's launches that it has left then."""
-_NOTABLE, _BUSY = 0.01, 0.9
-"""Parts of a step: from which time of the host is told, and of the device's computing that leaves it nothing to do."""
 _COMPUTE = TimeCategory.COMPUTE.name.lower()
 
 
@@ -37,19 +35,19 @@ def graph_replays(
     """
     traces = (a, b)
     nums = [_calls(trace, _REPLAY) for trace in traces]
-    if traced.whole is not None or min(nums) > 0 or max(nums) < _FEWEST:
+    if traced.whole is not None or min(nums) > 0 or max(nums) < BY_GRAPHS:
         return
     replaying = nums.index(max(nums))
     other = 1 - replaying
     num_launches = [_calls(trace, _LAUNCH) for trace in traces]
-    if num_launches[replaying] > _FEWER * num_launches[other]:
+    if num_launches[replaying] > FEW_LAUNCHES * num_launches[other]:
         return
     saved_ns = round(_host_ns(traces[other]) - _host_ns(traces[replaying]))
     is_captured = any(len(capture_spans(trace)) for trace in traces)
-    has_host = timed and not is_captured and abs(saved_ns) >= _NOTABLE * traced.a_ns
+    has_host = timed and not is_captured and abs(saved_ns) >= NOTABLE * traced.a_ns
     computing = sum((cell.b_ns if other else cell.a_ns) for cell in cells if cell.category == _COMPUTE)
     busy = computing / max(traced.b_ns if other else traced.a_ns, 1)
-    gains_nothing = has_host and saved_ns > 0 and not is_seen and busy >= _BUSY
+    gains_nothing = has_host and saved_ns > 0 and not is_seen and busy >= BUSY_DEVICE
     yield state(
         "graph_replays",
         replaying_side="ab"[replaying],

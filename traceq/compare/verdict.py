@@ -17,6 +17,7 @@ from traceq.compare.confounders import (
     unlike_device,
     unlike_work,
 )
+from traceq.compare.limits import SAME_TIME
 from traceq.compare.result import ArmInteraction, Diff, Traced
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, intervals, state
@@ -29,8 +30,6 @@ from traceq.units import Unit, format_value
 
 __all__ = ["answer", "arm_interactions", "basis", "cpu_time", "doubt", "is_same_time"]
 
-_SEEN_PCT = 0.005
-"""Percent of a step below which profiled steps, which have no interval, show no difference."""
 _MOST_RANKS = 8
 
 
@@ -152,7 +151,7 @@ def _num_steps(rate: float) -> int | None:
 
 def is_same_time(comparison: Comparison | None) -> bool:
     """Return whether profiled steps are as long on both sides."""
-    return comparison is not None and not comparison.unprofiled and abs(comparison.delta_pct) < _SEEN_PCT
+    return comparison is not None and not comparison.unprofiled and abs(comparison.delta_pct) < SAME_TIME
 
 
 def _samples(comparison: Comparison | None, steps: Comparison | None) -> Iterator[Statement]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.claims.claim import Measure
 from traceq.compare.cause_names import cause_name
+from traceq.compare.limits import ALL, LARGE, MOST, NAMED, PHASE, REST, STRAGGLES
 from traceq.compare.ranks import only_changed_rank
 from traceq.compare.result import Cause, CellDelta, RankDelta, Traced
 from traceq.compare.side import Side
@@ -38,10 +39,6 @@ __all__ = [
     "waits_and_transfers",
 ]
 
-_MOST_PCT, _ALL_PCT = 50.0, 100.5
-"""Percent of a difference from which a phase is named; beyond the second, others have the opposite sign."""
-_LITTLE = 0.05
-"""Part of a step, or of a difference, that is next to nothing."""
 _RUN_TO_RUN = ("pace", "jitter", "minor")
 """Kinds of causes that hold the durations of host ops, too, which then do not take as long as before."""
 _HOST_BOUND, _ALLOC_WAIT, _EXPOSED_COMM, _COMPUTE = (
@@ -53,9 +50,6 @@ _OF_HOST = {
     _ALLOC_WAIT: ("alloc wait", "allocations", allocations_ns),
 }
 """Categories in which the host's work shows once the device has caught up: their words, whose time it is, how long."""
-_LARGE_CELL, _SMALL_PART, _MOST_OF_CELL = 0.3, 0.1, 0.5
-"""The part of a delta from which it is named; parts of it that its own ops may have become longer, and that kernels
-which change the other way explain."""
 
 
 def most_in_phase(traced: Traced, cells: Sequence[CellDelta]) -> Iterator[Statement]:
@@ -69,10 +63,10 @@ def most_in_phase(traced: Traced, cells: Sequence[CellDelta]) -> Iterator[Statem
     if not by_phase or not traced.delta_ns:
         return
     phase = max(by_phase, key=lambda name: by_phase[name] / traced.delta_ns)
-    percent = 100 * by_phase[phase] / traced.delta_ns
-    if _MOST_PCT <= percent <= _ALL_PCT and not _has_most_of_step(phase, cells):
+    part = by_phase[phase] / traced.delta_ns
+    if MOST <= part <= ALL and not _has_most_of_step(phase, cells):
         where = "work launched before the trace began" if phase == BEFORE_WINDOW else phase
-        yield state("most_in_phase", share_pct=percent, phase=where)
+        yield state("most_in_phase", share_pct=100 * part, phase=where)
 
 
 def _has_most_of_step(phase: str, cells: Sequence[CellDelta]) -> bool:
@@ -81,7 +75,7 @@ def _has_most_of_step(phase: str, cells: Sequence[CellDelta]) -> bool:
         [sum(getattr(cell, side) for cell in chosen) for side in ("a_ns", "b_ns")]
         for chosen in (cells, [cell for cell in cells if cell.phase == phase])
     )
-    return all(part > (1 - _LITTLE) * of for part, of in zip(in_phase, whole, strict=True) if of)
+    return all(part > (1 - NAMED) * of for part, of in zip(in_phase, whole, strict=True) if of)
 
 
 def waits_and_transfers(
@@ -91,7 +85,7 @@ def waits_and_transfers(
 
     Of one rank of several, which is named: others may wait more where it waits less.
     """
-    least_ns = _LITTLE * abs(traced.delta_ns)
+    least_ns = NAMED * abs(traced.delta_ns)
     if not any(cause.kind == "collective" and abs(cause.delta_ns) > least_ns for cause in causes):
         return
     waits, transfers = (
@@ -117,7 +111,7 @@ def shown_elsewhere(
     sign, whole_ns = (1 if traced.delta_ns > 0 else -1), abs(traced.delta_ns)
     of_host = (cell for cell in cells if cell.category in _OF_HOST)
     bound = max(of_host, key=lambda cell: sign * cell.delta_ns, default=None)
-    if bound is None or sign * bound.delta_ns < _LARGE_CELL * whole_ns:
+    if bound is None or sign * bound.delta_ns < LARGE * whole_ns:
         return
     category, calls, taken_ns = _OF_HOST[bound.category]
     shown: dict[str, Measure] = {"delta_ns": bound.delta_ns, "category": category, "phase": bound.phase}
@@ -133,11 +127,11 @@ def shown_elsewhere(
     own_ns = sum(cause.delta_ns for cause in causes if cause.phase == bound.phase and _is_of(bound.category, cause))
     varies_ns = sum(sign * cause.delta_ns for cause in causes if cause.kind in _RUN_TO_RUN)
     named = [cause for cause in causes if cause.names_a_change and cause.kind not in _RUN_TO_RUN]
-    others = [cause for cause in named if sign * cause.delta_ns > _LARGE_CELL * whole_ns]
-    if max(abs(own_ns), varies_ns) > _SMALL_PART * abs(bound.delta_ns) or not others:
+    others = [cause for cause in named if sign * cause.delta_ns > LARGE * whole_ns]
+    if max(abs(own_ns), varies_ns) > REST * abs(bound.delta_ns) or not others:
         return
     cause = max(others, key=lambda each: sign * each.delta_ns)
-    if sign * (taken_ns(b, bound.phase) - taken_ns(a, bound.phase)) > _SMALL_PART * abs(bound.delta_ns):
+    if sign * (taken_ns(b, bound.phase) - taken_ns(a, bound.phase)) > REST * abs(bound.delta_ns):
         return
     yield state("starts_elsewhere", calls=calls, cause=cause.key, what=cause_name(cause), **shown)
 
@@ -148,7 +142,7 @@ def _by_kernels(bound: CellDelta, cells: Sequence[CellDelta]) -> int:
     0 if they change otherwise.
     """
     computed_ns = sum(cell.delta_ns for cell in cells if (cell.phase, cell.category) == (bound.phase, _COMPUTE))
-    is_other = computed_ns * bound.delta_ns >= 0 or abs(computed_ns) < _MOST_OF_CELL * abs(bound.delta_ns)
+    is_other = computed_ns * bound.delta_ns >= 0 or abs(computed_ns) < MOST * abs(bound.delta_ns)
     return 0 if is_other else computed_ns
 
 
@@ -167,7 +161,7 @@ def later_host(traced: Traced, cells: Sequence[CellDelta]) -> Iterator[Statement
     """Yield, of two ranks of a job, that the device of one waits longer for its host, and less in collectives."""
     host_ns = sum(cell.delta_ns for cell in cells if cell.category == _HOST_BOUND)
     comm_ns = exposed_delta_ns(cells)
-    least_ns = max(abs(traced.delta_ns), _LITTLE * traced.a_ns)
+    least_ns = max(abs(traced.delta_ns), NAMED * traced.a_ns)
     if min(abs(host_ns), abs(comm_ns)) < least_ns or host_ns * comm_ns > 0:
         return
     early, late = "ab" if host_ns > 0 else "ba"
@@ -185,14 +179,9 @@ def python_line(causes: Sequence[Cause], steps: Comparison | None) -> Iterator[S
         return
     python = [cause for cause in causes if cause.is_python and cause.line]
     most = max(python, key=lambda cause: cause.delta_ns / steps.delta_ns, default=None)
-    if most is None or 100 * most.delta_ns / steps.delta_ns < _MOST_PCT:
+    if most is None or most.delta_ns / steps.delta_ns < MOST:
         return
     yield state("python_line", line=most.line, phase=most.phase, delta_ns=most.delta_ns)
-
-
-_STRAGGLES = 1.02
-_SAME_DELTA = 0.05
-"""Part of a delta by which that of another rank may differ: ranks that wait for each other take as long."""
 
 
 def of_ranks(
@@ -210,7 +199,7 @@ def of_ranks(
     if explained is None or not others or explained.delta_ns == 0:
         return
     others_a_ns, others_b_ns = median(rank.own_a_ns for rank in others), median(rank.own_b_ns for rank in others)
-    if explained.own_a_ns < _STRAGGLES * others_a_ns or explained.own_b_ns < _STRAGGLES * others_b_ns:
+    if explained.own_a_ns < STRAGGLES * others_a_ns or explained.own_b_ns < STRAGGLES * others_b_ns:
         return
     yield state(
         "slowest_rank",
@@ -228,7 +217,7 @@ def of_slowest(traced: Traced, deltas: Sequence[RankDelta], comparison: Comparis
         return
     apart_ns, most_ns = abs(comparison.delta_ns - traced.delta_ns), max(abs(comparison.delta_ns), abs(traced.delta_ns))
     slowest_a, slowest_b = (max(deltas, key=key).rank for key in (lambda d: d.a_ns, lambda d: d.b_ns))
-    if (slowest_a, slowest_b) == (traced.rank, traced.rank) or apart_ns <= _SAME_DELTA * most_ns:
+    if (slowest_a, slowest_b) == (traced.rank, traced.rank) or apart_ns <= NAMED * most_ns:
         return
     yield state(
         "explained_rank",
@@ -256,8 +245,6 @@ def _only_rank(delta: RankDelta, cells: Sequence[CellDelta], waited_in: str) -> 
     )
 
 
-_NOTABLE = 0.2
-"""Part of the difference of the step from which a phase is named."""
 _MOST_PHASES = 3
 
 
@@ -272,7 +259,7 @@ def unprofiled_phase_times(a: Side, b: Side, steps: Comparison | None) -> Iterat
         return
     of_a, of_b = _in_pairs(a.run, b.run) or _means(a.run, b.run)
     deltas = {name: of_b[name] - of_a[name] for name in of_a if name in of_b}
-    least = _NOTABLE * abs(steps.delta_ns)
+    least = PHASE * abs(steps.delta_ns)
     notable = [name for name in sorted(deltas, key=lambda name: -abs(deltas[name])) if abs(deltas[name]) >= least]
     if len(deltas) < 2 or not notable or sum(deltas.values()) * steps.delta_ns <= 0:
         return

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import exp
 
+from traceq.claims.limits import NOTABLE
+from traceq.compare.limits import COMMON, COUNTED, MODELLED, MOST, NAMED, SAME, SCATTER
 from traceq.compare.result import Diff, Traced
 from traceq.compare.statement import Statement, state
 from traceq.compare.work_deltas import WorkDelta, log_mean
@@ -15,16 +17,9 @@ __all__ = ["op_work", "work_factor"]
 
 _COMPUTING = (TimeCategory.COMPUTE.name.lower(), TimeCategory.CPU_COMPUTE.name.lower())
 
-_LARGE_SHARE, _SHARE_OF_STEP = 0.05, 0.01
-"""Parts of the traced delta and of the step from which ops are named."""
-_SAME_WORK, _SAME_SPEED = 0.01, 0.02
-"""Differences below which a ratio is no change: work is counted, times scatter."""
-_MOST = 3
-_LEAST_MODELLED = 0.01
-"""Part of what a side computes that ops with a model have, or they tell nothing of it."""
-_COMMON, _MOST_OF_TIME, _SEVERAL, _OPTIMIZER = 0.95, 0.5, 2, "optimizer"
-"""Parts of the time of ops with FLOPs, and of all with a model, whose work changes by the common factor; ops that have
-to; the phase that no batch changes."""
+_MOST_OPS = 3
+_OPTIMIZER = "optimizer"
+"""The phase that no batch changes."""
 
 
 def op_work(traced: Traced, work: Sequence[WorkDelta], *, timed: bool = True) -> Iterator[Statement]:
@@ -35,10 +30,10 @@ def op_work(traced: Traced, work: Sequence[WorkDelta], *, timed: bool = True) ->
     no evidence, only ops that do other work are named, without times and speeds.
     """
     roles = [role for role in _by_role(work) if (_is_notable if timed else _does_other_work)(role, traced)]
-    for role in roles[:_MOST]:
+    for role in roles[:_MOST_OPS]:
         calls_ratio, work_ratio, speed_ratio = _ratio(*_calls(role)), _ratio(*_work(role)), _speed(role)
         overall_ratio = work_ratio / _ratio(*_ns(role))
-        is_mixed = _is_changed(overall_ratio / speed_ratio, _SAME_SPEED)
+        is_mixed = _is_changed(overall_ratio / speed_ratio, SCATTER)
         yield state(
             "op_work",
             op=role[0].role,
@@ -67,7 +62,7 @@ def work_factor(diff: Diff) -> Iterator[Statement]:
     computing = [cell for cell in diff.cells if cell.category in _COMPUTING]
     computing_ns = sum(cell.a_ns for cell in computing), sum(cell.b_ns for cell in computing)
     factor, unit = _factor_of_all(diff.work, computing_ns)
-    if factor and _is_changed(factor, _SAME_WORK):
+    if factor and _is_changed(factor, SAME):
         slower = steps.b_ns / steps.a_ns
         per_work = 100 * (slower / factor - 1)
         yield state("work_factor", work=unit, work_ratio=factor, time_ratio=slower, per_work_delta_pct=per_work)
@@ -76,7 +71,7 @@ def work_factor(diff: Diff) -> Iterator[Statement]:
 def _factor_of_all(work: Sequence[WorkDelta], computing_ns: tuple[float, float]) -> tuple[float, str]:
     """Return (the ratio of B's work to A's, its unit) of ops that share one; 0 without."""
     modelled = (sum(each.a_ns for each in work), sum(each.b_ns for each in work))
-    if any(ns < _LEAST_MODELLED * whole_ns for ns, whole_ns in zip(modelled, computing_ns, strict=True)):
+    if any(ns < MODELLED * whole_ns for ns, whole_ns in zip(modelled, computing_ns, strict=True)):
         return 0.0, ""
     counted = [each for each in work if not each.is_bound and each.phase != _OPTIMIZER]
     flops = [each for each in counted if each.is_flops]
@@ -93,21 +88,21 @@ def _common_factor(work: Sequence[WorkDelta], others: Sequence[WorkDelta]) -> fl
         return 0.0
     most = max(both, key=lambda each: each.a_ns + each.b_ns)
     factor = _ratio(most.a_work, most.b_work)
-    alike = [each for each in both if not _is_changed(_ratio(each.a_work, each.b_work) / factor, _SAME_WORK)]
+    alike = [each for each in both if not _is_changed(_ratio(each.a_work, each.b_work) / factor, SAME)]
     alike_ns, work_ns, all_ns = (sum(each.a_ns + each.b_ns for each in chosen) for chosen in (alike, work, others))
-    is_common = alike_ns >= _COMMON * work_ns and alike_ns >= _MOST_OF_TIME * all_ns
-    return factor if is_common and len(alike) >= _SEVERAL else 0.0
+    is_common = alike_ns >= COMMON * work_ns and alike_ns >= MOST * all_ns
+    return factor if is_common and len(alike) >= COUNTED else 0.0
 
 
 def _is_notable(role: Sequence[WorkDelta], traced: Traced) -> bool:
     """Return whether an op's time changed by much, because of its work or as the step's did."""
     delta_ns = _delta_ns(role)
-    is_large = abs(delta_ns) >= max(_LARGE_SHARE * abs(traced.delta_ns), _SHARE_OF_STEP * traced.a_ns)
-    return is_large and (_is_changed(_ratio(*_work(role)), _SAME_WORK) or delta_ns * traced.delta_ns > 0)
+    is_large = abs(delta_ns) >= max(NAMED * abs(traced.delta_ns), NOTABLE * traced.a_ns)
+    return is_large and (_is_changed(_ratio(*_work(role)), SAME) or delta_ns * traced.delta_ns > 0)
 
 
 def _does_other_work(role: Sequence[WorkDelta], traced: Traced) -> bool:
-    return max(_ns(role)) >= _SHARE_OF_STEP * traced.a_ns and _is_changed(_ratio(*_work(role)), _SAME_WORK)
+    return max(_ns(role)) >= NOTABLE * traced.a_ns and _is_changed(_ratio(*_work(role)), SAME)
 
 
 def _by_role(work: Sequence[WorkDelta]) -> list[list[WorkDelta]]:
