@@ -56,8 +56,8 @@ def test_what_is_no_change_is_named_where_it_is_larger_than_what_is_listed() -> 
 
 
 def test_next_to_a_large_one_small_causes_are_not_listed() -> None:
-    said = cause_statements(TRACED, (cause("a", 1130), cause("b", -14), cause("c", -1016, "residual", "")))
-    assert only("cause", said)["what"] == "a in fwd"
+    stated = cause_statements(TRACED, (cause("a", 1130), cause("b", -14), cause("c", -1016, "residual", "")))
+    assert only("cause", stated)["what"] == "a in fwd"
 
 
 def test_cells_without_a_difference_are_among_the_rest() -> None:

@@ -88,9 +88,9 @@ def test_a_doubt_has_at_most_twenty_words(code: str) -> None:
 
 
 def test_a_clause_is_said_only_if_all_of_its_measures_are_known() -> None:
-    known = state("waits_and_transfers", rank=2, wait_delta_ns=80, transfer_delta_ns=-10)
+    of_rank = state("waits_and_transfers", rank=2, wait_delta_ns=80, transfer_delta_ns=-10)
     unknown = state("waits_and_transfers", wait_delta_ns=80, transfer_delta_ns=-10)
-    assert ("rank 2" in known.lead, "rank" in unknown.lead) == (True, False)
+    assert ("rank 2" in of_rank.lead, "rank" in unknown.lead) == (True, False)
     cost = state("syncs", b="on", added="1 x", added_syncs_mean=1, per="per step", delta_ns=80)
     assert len(cost.evidence) == 1  # of no traced delta it has no share
     assert [
@@ -148,7 +148,7 @@ def test_the_phase_with_most_of_a_difference_is_named() -> None:
 
 
 def elsewhere(traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]) -> list[Statement]:
-    """What is said where ops and allocations take as long on both sides."""
+    """What is stated where ops and allocations take as long on both sides."""
     trace = build(step(0, 1000))
     return [*shown_elsewhere(trace, trace, traced, cells, causes)]
 
@@ -218,9 +218,9 @@ def test_allocator_waits_that_a_sync_uncovers_are_not_the_allocator_s() -> None:
 def test_a_sync_in_one_of_several_steps_is_not_one_that_a_side_adds() -> None:
     """As a loss that is read in every tenth step: it is in a window of three by chance."""
     item = cause("dtoh aten::item", 30, 1 / 3, kind="sync", line="train.py:7 step")
-    said = said_of(100, item, cause("aten::mm", 70))
-    assert [each["delta_ns"] for each in of_code("cause", said)] == [70_000, 30_000]
-    assert "line_changes" not in codes(said)
+    stated = said_of(100, item, cause("aten::mm", 70))
+    assert [each["delta_ns"] for each in of_code("cause", stated)] == [70_000, 30_000]
+    assert "line_changes" not in codes(stated)
     in_all = said_of(100, replace(item, delta_num=1.0), cause("aten::mm", 70))
     assert only("line_changes", in_all)["added_mean"] == 1
 
@@ -302,15 +302,15 @@ def test_what_is_missing_is_said() -> None:
 
 def test_syncs_have_their_number_and_their_part_of_the_delta() -> None:
     for num in (1, 2):
-        (said,) = of_code("syncs", said_of(-100, cause("dtoh aten::item", -50, -num, kind="sync")))
-        assert (said["removed_syncs_mean"], said["delta_ns"], said["share_pct"]) == (num, -50_000, 50)
+        (stated,) = of_code("syncs", said_of(-100, cause("dtoh aten::item", -50, -num, kind="sync")))
+        assert (stated["removed_syncs_mean"], stated["delta_ns"], stated["share_pct"]) == (num, -50_000, 50)
 
 
 def test_syncs_of_one_name_at_several_lines_are_named_once() -> None:
     lines = [cause("htod aten::copy_", -20, -1, kind="sync", phase=phase) for phase in ("fwd", "fwd", "bwd", "fwd")]
-    said = only("syncs", said_of(-100, *lines))
-    assert (said["removed_syncs_mean"], said["delta_ns"]) == (4, -80_000)
-    assert str(said["removed"]).split(", ") == ["3 htod aten::copy_ in fwd", "1 htod aten::copy_ in bwd"]
+    stated = only("syncs", said_of(-100, *lines))
+    assert (stated["removed_syncs_mean"], stated["delta_ns"]) == (4, -80_000)
+    assert str(stated["removed"]).split(", ") == ["3 htod aten::copy_ in fwd", "1 htod aten::copy_ in bwd"]
 
 
 @pytest.mark.parametrize(
@@ -324,8 +324,8 @@ def test_syncs_of_one_name_at_several_lines_are_named_once() -> None:
     ],
 )
 def test_synchronizes_and_allocations_have_names_in_words(name: str, num: int, text: str) -> None:
-    said = only("syncs", said_of(100, cause(name, 50, num, kind="sync")))
-    assert said["added"] == f"{text} in fwd"
+    stated = only("syncs", said_of(100, cause(name, 50, num, kind="sync")))
+    assert stated["added"] == f"{text} in fwd"
 
 
 def test_the_table_of_causes_names_syncs_in_words_as_well() -> None:
@@ -343,14 +343,14 @@ def test_the_table_of_causes_names_syncs_in_words_as_well() -> None:
 
 
 def test_syncs_that_came_and_syncs_that_went_are_told_apart() -> None:
-    said = said_of(10, cause("device a", 15, 1, kind="sync"), cause("dtoh b", -5, -3, kind="sync"))
-    assert [given(each, "removed_syncs_mean", "added_syncs_mean") for each in said] == [[3, None], [None, 1]]
+    stated = said_of(10, cause("device a", 15, 1, kind="sync"), cause("dtoh b", -5, -3, kind="sync"))
+    assert [given(each, "removed_syncs_mean", "added_syncs_mean") for each in stated] == [[3, None], [None, 1]]
 
 
 def test_of_a_sync_its_whole_chain_is_told() -> None:
     waits = replace(cause("dtoh aten::item", -50, -2, kind="sync"), chain=Chain(0, -38 * US, -12 * US))
-    said = only("syncs", said_of(-100, waits))
-    assert [said[f"{part}_delta_ns"] for part in ("copied", "waited", "rest")] == [0, -38_000, -12_000]
+    stated = only("syncs", said_of(-100, waits))
+    assert [stated[f"{part}_delta_ns"] for part in ("copied", "waited", "rest")] == [0, -38_000, -12_000]
 
 
 def no_change(kind: str, name: str, delta_us: float, sd_us: float = 0) -> Cause:
@@ -381,24 +381,24 @@ def test_what_names_no_change_is_named_where_it_is_most_of_the_delta(kind: str, 
 
 def test_the_pace_of_all_work_is_a_cause_without_a_phase() -> None:
     pace = no_change("pace", "pace of all kernels", 90)
-    (said,) = of_code("cause", said_of(100, pace))
-    assert (said["delta_ns"], said["what"]) == (90_000, pace.name)
+    (stated,) = of_code("cause", said_of(100, pace))
+    assert (stated["delta_ns"], stated["what"]) == (90_000, pace.name)
 
 
 def test_sides_with_little_in_common_are_told_where_not_why() -> None:
     traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=37.6)
-    said = cause_statements(traced, (cause("aten::mm", 95),))
-    assert codes(said) == ["cause", "where_only"]
-    assert said[-1].measures["matched_pct"] == 37.6
+    stated = cause_statements(traced, (cause("aten::mm", 95),))
+    assert codes(stated) == ["cause", "where_only"]
+    assert stated[-1].measures["matched_pct"] == 37.6
     for pct in (70.0, None):
         assert codes(cause_statements(replace(traced, matched_pct=pct), (cause("aten::mm", 95),))) == ["cause"]
 
 
 def test_what_the_largest_causes_leave_over_is_named_where_it_is_much() -> None:
     large = cause("aten::mm", -90), cause("aten::bmm", -70), cause("aten::add", -60)
-    said = said_of(-106, *large, cause("aten::max", 55), cause("aten::cat", 59))
-    assert [each["delta_ns"] for each in of_code("cause", said)] == [-90_000, -70_000, -60_000]
-    assert only("all_else", said)["delta_ns"] == 114_000
+    stated = said_of(-106, *large, cause("aten::max", 55), cause("aten::cat", 59))
+    assert [each["delta_ns"] for each in of_code("cause", stated)] == [-90_000, -70_000, -60_000]
+    assert only("all_else", stated)["delta_ns"] == 114_000
     assert "all_else" not in codes(said_of(-240, *large, cause("aten::max", -20)))
     jitter = no_change("jitter", jitter_name(346, 80 * US, 20 * US), 80, 20)
     parts = str(only("all_else", said_of(-106, *large, jitter, cause("aten::cat", 34)))["parts"])
@@ -437,8 +437,8 @@ def test_in_the_table_jitter_has_its_deviation_and_no_number() -> None:
 
 
 def test_syncs_that_cost_less_although_they_are_more_are_told_together() -> None:
-    (said,) = said_of(-20, cause("device a", -4, 2, kind="sync"), cause("dtoh b", -15, -3, kind="sync"))
-    assert given(said, "removed_syncs_mean", "added_syncs_mean", "delta_ns", "share_pct") == [3, 2, -19_000, 95]
+    (stated,) = said_of(-20, cause("device a", -4, 2, kind="sync"), cause("dtoh b", -15, -3, kind="sync"))
+    assert given(stated, "removed_syncs_mean", "added_syncs_mean", "delta_ns", "share_pct") == [3, 2, -19_000, 95]
 
 
 def test_between_sides_that_are_not_alike_only_large_changes_are_told() -> None:
@@ -454,7 +454,7 @@ def test_a_sync_that_cost_no_time_says_so() -> None:
 
 def test_a_line_comes_with_its_ops_its_sync_first() -> None:
     line = "check.py:41 check"
-    said = only(
+    stated = only(
         "line_changes",
         said_of(
             100,
@@ -463,57 +463,57 @@ def test_a_line_comes_with_its_ops_its_sync_first() -> None:
             cause("aten::abs", 5, 2, line="check.py:40 check"),
         ),
     )
-    assert (said["line"], said["phases"], said["delta_ns"]) == ("check.py:40-41 check", "fwd", 95_000)
-    assert str(said["added"]).split(", ") == ["1 dtoh aten::item (sync) in line 41", "1 aten::any", "2 aten::abs"]
+    assert (stated["line"], stated["phases"], stated["delta_ns"]) == ("check.py:40-41 check", "fwd", 95_000)
+    assert str(stated["added"]).split(", ") == ["1 dtoh aten::item (sync) in line 41", "1 aten::any", "2 aten::abs"]
 
 
 def test_several_syncs_of_a_function_are_told_no_line_of_one() -> None:
     syncs = cause("dtoh aten::item", 80, 2, kind="sync", line="check.py:41 check")
-    said = only("line_changes", said_of(100, syncs, cause("aten::abs", 5, 2, line="check.py:40 check")))
-    assert said["added"] == "2 dtoh aten::item (syncs), 2 aten::abs"
+    stated = only("line_changes", said_of(100, syncs, cause("aten::abs", 5, 2, line="check.py:40 check")))
+    assert stated["added"] == "2 dtoh aten::item (syncs), 2 aten::abs"
 
 
 def test_what_reads_a_value_on_a_cpu_is_a_sync_on_a_gpu() -> None:
     for num, name in ((1, "a sync"), (2, "syncs")):
-        said = said_of(100, cause("aten::item", 80, num, kind="sync", line="check.py:41 check"))
-        assert only("line_changes", said)["added"] == f"{num} aten::item ({name} on a GPU)"
+        stated = said_of(100, cause("aten::item", 80, num, kind="sync", line="check.py:41 check"))
+        assert only("line_changes", stated)["added"] == f"{num} aten::item ({name} on a GPU)"
         reads = only("value_reads", said_of(100, cause("aten::item", 80, num, kind="sync")))
         assert (reads["added_syncs_mean"], reads["delta_ns"]) == (num, 80_000)
 
 
 def test_a_synchronize_is_not_named_as_the_op_around_it() -> None:
     synchronize = cause("device aten::matmul", 80, 1, kind="sync", line="check.py:41 check")
-    said = only("line_changes", said_of(100, synchronize, cause("aten::any", 10, 1, line="check.py:41 check")))
-    assert said["added"] == "1 device synchronize in aten::matmul, 1 aten::any"
+    stated = only("line_changes", said_of(100, synchronize, cause("aten::any", 10, 1, line="check.py:41 check")))
+    assert stated["added"] == "1 device synchronize in aten::matmul, 1 aten::any"
 
 
 def test_a_line_that_adds_and_removes_says_which() -> None:
     line = "check.py:41 check"
-    said = only(
+    stated = only(
         "line_changes",
         said_of(-40, cause("aten::where", 10, 1, line=line), cause("aten::nonzero", -50, -3, line=line, phase="bwd")),
     )
-    assert (said["removed"], said["added"], said["delta_ns"]) == ("3 aten::nonzero", "1 aten::where", -40_000)
+    assert (stated["removed"], stated["added"], stated["delta_ns"]) == ("3 aten::nonzero", "1 aten::where", -40_000)
 
 
 def test_a_second_line_is_told_only_if_it_matters() -> None:
     first = cause("aten::a", 90, 1, line="a.py:1 a")
     for other, num in ((1, 1), (9, 2)):
-        said = said_of(100, first, cause("aten::b", other, 1, line="b.py:1 b"))
-        assert len(of_code("line_changes", said)) == num
-    said = said_of(100, first, cause("scalar aten::b", 1, 1, kind="sync", line="b.py:1 b"))
-    assert len(of_code("line_changes", said)) == 2
+        stated = said_of(100, first, cause("aten::b", other, 1, line="b.py:1 b"))
+        assert len(of_code("line_changes", stated)) == num
+    stated = said_of(100, first, cause("scalar aten::b", 1, 1, kind="sync", line="b.py:1 b"))
+    assert len(of_code("line_changes", stated)) == 2
 
 
 def test_many_ops_are_counted_not_listed() -> None:
-    said = said_of(100, *(cause(f"aten::op{index}", 10, 1, line="a.py:1 a") for index in range(9)))
-    assert str(only("line_changes", said)["added"]).endswith(" and 3 more")
+    stated = said_of(100, *(cause(f"aten::op{index}", 10, 1, line="a.py:1 a") for index in range(9)))
+    assert str(only("line_changes", stated)["added"]).endswith(" and 3 more")
 
 
 def test_without_a_line_or_a_sync_the_largest_causes_are_named() -> None:
-    said = said_of(100, cause("aten::mm", 70), cause("all_reduce", 26, 1, kind="collective"), cause("aten::add", 4))
-    assert codes(said) == ["cause", "cause_of_collective"]
-    assert given(said[1], "kind", "delta_ns", "more_mean", "fewer_mean") == ["collective", 26_000, 1, None]
+    stated = said_of(100, cause("aten::mm", 70), cause("all_reduce", 26, 1, kind="collective"), cause("aten::add", 4))
+    assert codes(stated) == ["cause", "cause_of_collective"]
+    assert given(stated[1], "kind", "delta_ns", "more_mean", "fewer_mean") == ["collective", 26_000, 1, None]
 
 
 def test_of_a_device_host_time_is_told_from_its_work_and_in_accounts_is_time_in_which_it_is_idle() -> None:
@@ -631,9 +631,9 @@ def test_of_sides_with_little_in_common_syncs_cost_what_their_own_side_saves_wit
     traced = Traced(0, 1000 * US, 950 * US, 3, 3, matched_pct=37.6, replays=replays)
 
     def of_syncs(traced: Traced, num: int) -> Statement:
-        said = cause_statements(traced, (cause("dtoh aten::item", -20, num, kind="sync"),))
-        assert codes(said)[1:] in (["free_host", "where_only"], ["where_only"])
-        return said[0]
+        stated = cause_statements(traced, (cause("dtoh aten::item", -20, num, kind="sync"),))
+        assert codes(stated)[1:] in (["free_host", "where_only"], ["where_only"])
+        return stated[0]
 
     together = ("side", "unchanged_side", "most_saved_ns", "together_delta_ns", "delta_ns")
     assert given(of_syncs(traced, -2), *together) == ["a", None, 70_000, -50_000, None]
@@ -658,8 +658,8 @@ def test_python_that_is_most_of_a_confirmed_delta_is_named_by_its_line() -> None
     rest = cause("aten::mm", 90)  # of traced steps, which are no evidence by themselves
     for sign, delta_us in ((1, 40), (-1, -80)):
         steps = comparison_of(60 * sign, "material", unprofiled=True)
-        (said,) = python(steps, replace(here, delta_ns=delta_us * US), rest)
-        assert given(said, "line", "phase", "delta_ns") == ["train.py:11 check", "other", delta_us * US]
+        (stated,) = python(steps, replace(here, delta_ns=delta_us * US), rest)
+        assert given(stated, "line", "phase", "delta_ns") == ["train.py:11 check", "other", delta_us * US]
 
 
 def test_python_is_not_named_without_confirmation_or_a_line_or_if_it_is_not_most() -> None:

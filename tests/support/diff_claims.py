@@ -131,9 +131,9 @@ def of_statements(diff: Diff) -> Iterator[str]:
             yield f"no sentence: {statement}"
         expected = rows.get(statement.code)
         for name, value in statement.measures.items() if expected else ():
-            known = expected(statement.measures).get(name)
-            if known is not None and not isinstance(value, str) and abs(value - known) > 1e-6 * abs(known) + 1:
-                yield f"{name} is {known}: {statement.code} {statement.measures}"
+            number = expected(statement.measures).get(name)
+            if number is not None and not isinstance(value, str) and abs(value - number) > 1e-6 * abs(number) + 1:
+                yield f"{name} is {number}: {statement.code} {statement.measures}"
 
 
 Numbers = Mapping[str, float | None]
@@ -213,8 +213,8 @@ def of_traced(diff: Diff, traced: Traced) -> Expected:
         }
 
     def all_else(_: Mapping[str, Measure]) -> Numbers:
-        said = [each.measures for each in diff.reasons if each.code.startswith("cause")]
-        return {"delta_ns": whole_ns - sum(causes[str(each["cause"])].delta_ns for each in said)}
+        listed = [each.measures for each in diff.reasons if each.code.startswith("cause")]
+        return {"delta_ns": whole_ns - sum(causes[str(each["cause"])].delta_ns for each in listed)}
 
     def free_host(_: Mapping[str, Measure]) -> Numbers:
         sides = zip("ab", traced.replays or (), strict=False)

@@ -185,12 +185,12 @@ def _arm(diff: Diff, pairs: Sequence[_Pair]) -> str:
     heading = element("h3", escape(f"{diff.b_name} against {diff.a_name}"))
     summary = f"{heading} {element('span', escape(verdict), of='verdict')}"
     first = element("p", escape(str(diff.answer)), data_key="verdict", data_verdict=diff.verdict_name)
-    said = paragraphs(map(str, (*diff.basis, *diff.reasons)))
+    statements = paragraphs(map(str, (*diff.basis, *diff.reasons)))
     is_open = comparison is not None and comparison.verdict.is_difference
     return folded(
         summary,
         first,
-        said,
+        statements,
         _caveats(diff),
         _traced(diff, pairs),
         of="arm",
