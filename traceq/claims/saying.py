@@ -23,7 +23,8 @@ class _Unknown(Exception):
 
 def lead_of(claim: Claim) -> str:
     """Return what a claim is and what to do, in at most 20 words."""
-    lead = next(filled(SENTENCES[claim.code].leads, _fields(claim)), claim.code) if claim.code in SENTENCES else claim.lead
+    sentence = SENTENCES.get(claim.code)
+    lead = next(filled(sentence.leads, _fields(claim)), claim.code) if sentence else claim.lead
     words = lead.split()
     return " ".join(words[:MOST_WORDS]) + ("…" if len(words) > MOST_WORDS else "")
 
