@@ -161,7 +161,7 @@ def test_a_notebook_shows_every_result_as_html(results: dict[str, Any]) -> None:
         assert html.startswith("<"), kind
         assert html.count("<table>") == html.count("</table>") > 0, kind
         assert "<script" not in html
-    assert results["diffs"].diffs[0].words[0].split(":")[0] in results["diffs"]._repr_html_()
+    assert results["diffs"].diffs[0].answer.lead in results["diffs"]._repr_html_()
 
 
 def test_html_escapes_what_a_trace_says() -> None:

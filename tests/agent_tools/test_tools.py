@@ -140,7 +140,8 @@ def test_the_command_of_a_comparison_has_its_verdict_and_interval() -> None:
     for each, diff in zip(answer["comparisons"], printed, strict=True):
         assert (each["delta_ns"], each["ci95_ns"]) == (diff["step"]["delta_ns"], diff["step"]["ci95_ns"])
         assert (each["verdict"], diff["verdict"]["name"]) == (CANNOT_TELL, "inconclusive")
-        assert each["words"] == diff["words"]
+        parts = (diff["verdict"], *diff["basis"], *diff["reasons"])
+        assert (each["state"], each["words"]) == (diff["verdict"]["state"], [part["text"] for part in parts])
 
 
 def test_the_command_of_a_summary_prints_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,10 @@ def test_steps_are_starved_by_what_the_loader_takes_longer_than_the_rest_of_them
         30 * MS,
         True,
     )
-    assert (difference.feeding.wait_ns, difference.feeding.samples_per_step, len(difference.words)) == (22 * MS, 16, 2)
+    assert difference.answer.code == "starved"
+    measures = difference.answer.measures
+    assert (measures["starved_ns"], measures["wait_ns"]) == (20 * MS, 22 * MS)
+    assert (measures["loaded_rate"], measures["trained_rate"]) == pytest.approx((320, 533.3), rel=1e-3)
     assert (difference.comparison, difference.traced, difference.causes) == (None, None, ())
     assert diff_runs(steps, loader).feeding == difference.feeding
 
@@ -126,11 +129,11 @@ def test_steps_are_starved_by_what_the_loader_takes_longer_than_the_rest_of_them
 def test_a_loader_that_keeps_up_is_told_by_how_much_and_what_steps_wait_nevertheless() -> None:
     loader = alone([batch(4 * MS)], samples=8)
     steps = training([line(100 * MS, dataload_wait=10 * MS)], samples=8)
-    difference = diff_runs(loader, steps)
-    assert difference.feeding is not None
-    assert (difference.feeding.is_starved, difference.feeding.wait_ns, len(difference.words)) == (False, 10 * MS, 2)
+    fed = diff_runs(loader, steps).answer
+    assert (fed.code, fed.measures["feeds_ratio"]) == ("not_starved", 22.5)
+    assert (fed.measures["wait_ns"], fed.measures["wait_pct"]) == (10 * MS, 10)
     calm = training([line(100 * MS, dataload_wait=MS)], samples=8)
-    assert len(diff_runs(loader, calm).words) == 1
+    assert "wait_ns" not in diff_runs(loader, calm).answer.measures
 
 
 def test_a_step_of_several_batches_needs_as_many_of_the_loader() -> None:

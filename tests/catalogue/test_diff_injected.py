@@ -26,6 +26,7 @@ from injection import (
     with_stalls,
     within,
 )
+from statements import only
 
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.diff import diff
@@ -81,8 +82,8 @@ def test_an_injected_sync_is_found_with_all_that_it_costs(compare: Any, name: st
     assert result.traced.delta_ns == pytest.approx(injected, rel=0.001)
     first = is_told(result, injected)
     assert (first.kind, first.name, first.delta_num) == ("sync", "dtoh aten::_local_scalar_dense", num)
-    added = f"b adds {num} syncs per step ({num} dtoh aten::_local_scalar_dense in {first.phase})"
-    assert result.words[1].startswith(added)
+    syncs = only("syncs", result)
+    assert (syncs["added_syncs_mean"], syncs["delta_ns"]) == (num, first.delta_ns)
 
 
 @pytest.fixture(scope="module")
@@ -98,19 +99,18 @@ def test_twenty_stalls_of_two_milliseconds_are_forty_milliseconds_of_one_op(comp
     first = is_told(result, 40_100_000)
     assert (first.kind, first.name, first.delta_num) == ("sync", "dtoh aten::_local_scalar_dense", 20)
     assert sum(abs(cause.delta_ns) for cause in result.causes[1:]) < 0.01 * 40_100_000
-    assert result.words[1] == (
-        "b adds 20 syncs per step (20 dtoh aten::_local_scalar_dense in ## forward ##): "
-        "+40.0 ms per step (copy +30.0 us, waits +39.9 ms, rest +48.5 us), 100.0 % of the traced +40.0 ms."
-    )
+    syncs = only("syncs", result)
+    assert (syncs["added_syncs_mean"], syncs["delta_ns"]) == (20, first.delta_ns)
+    parts = [syncs[f"{part}_delta_ns"] for part in ("copied", "waited", "rest")]
+    assert parts == pytest.approx([30_000, 39_900_000, 48_500], rel=0.01)
 
 
 @pytest.mark.slow
 def test_taking_them_out_again_saves_as_much(compare: Any, stalled: Any) -> None:
     there, back = compare(*stalled), compare(*reversed(stalled))
     is_told(back, -40_100_000)
-    assert back.words[1].startswith(
-        "b removes 20 syncs per step (20 dtoh aten::_local_scalar_dense in ## forward ##): -40.0 ms"
-    )
+    syncs = only("syncs", back)
+    assert (syncs["removed_syncs_mean"], syncs["delta_ns"]) == (20, back.causes[0].delta_ns)
     assert [(cause.key, cause.delta_ns) for cause in there.causes] == [
         (cause.key, -cause.delta_ns) for cause in back.causes
     ]
@@ -136,7 +136,7 @@ def test_an_op_that_got_slower_on_the_host_is_found_inside_the_one_that_called_i
     result = compare(rows, slower)
     first = is_told(result, 3_000_000)
     assert (first.kind, first.self_op) == ("host", op)
-    assert f"{op} in {first.phase}" in result.words[1]
+    assert f"{op} in {first.phase}" in str(result.reasons[0].measures["what"])
     is_told(compare(slower, rows), -3_000_000)
 
 
@@ -150,7 +150,7 @@ def test_python_that_got_slower_is_found_by_its_line(compare: Any) -> None:
     result = compare(rows, stretched(rows, [zoom["ts"] + 1.0], 50_000))
     first = is_told(result, 50_000_000)
     assert (first.kind, first.line, first.phase) == ("host", "_interpolation.py:739 zoom", "dataload")
-    assert "+50.0 ms Python between ops at _interpolation.py:739 zoom in dataload" in result.words[1]
+    assert "_interpolation.py:739 zoom in dataload" in str(result.reasons[0].measures["what"])
 
 
 # Kernels
@@ -254,9 +254,8 @@ def test_one_slowed_rank_of_four_is_named(tmp_path: Path) -> None:
     first = explain(*sides)[2][0]  # by itself: what was added to the others' traces is no physical wait
     assert (first.name, first.phase) == ("aten::addmm > volta_sgemm_128x64_tn", "## forward ##")
     assert first.delta_ns == pytest.approx(20_000_000, rel=0.02)
-    assert result.words[1] == (
-        "Only rank 1 is slower, by 20.0 ms per step of its own time: +20.0 ms of compute time in ## forward ##; "
-        "the other ranks wait for it in all_to_all for index exchange."
-    )
-    faster = "Only rank 1 is faster, by 20.0 ms per step of its own time: -20.0 ms of compute time in ## forward ##"
-    assert back.words[1].startswith(faster)
+    for each, sign in ((result, 1), (back, -1)):
+        only_rank = only("only_rank", each)
+        assert (only_rank["rank"], only_rank["category"], only_rank["phase"]) == (1, "compute", "## forward ##")
+        assert only_rank["delta_ns"] == pytest.approx(sign * 20_000_000, rel=0.01)
+    assert str(only("only_rank", result)["waited_in"]).startswith("all_to_all")

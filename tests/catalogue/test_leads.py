@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from paths import FIXTURES, TRACES
+from statements import of_code, only, statements
 
 import traceq
 from traceq.analysis.registry import analyze
@@ -107,64 +108,58 @@ def test_a_sync_that_costs_nothing_alone_may_go_with_the_others() -> None:
 
 def test_two_ranks_of_a_job_are_no_change() -> None:
     first, fourth = (real(f"nanogpt-h100-8r/rank{rank}.json.gz") for rank in (0, 3))
-    lead = "they are ranks of one job, which wait for each other, and no change is between them."
-    words = traceq.diff(first, fourth).words[0]
-    assert words.startswith("The step of rank3 is 95.8 us longer than that of rank0 (+0.22 %), from 3 and 3 profiled")
-    assert words.endswith(lead)
-    assert lead not in traceq.diff(first, real("resnet-ddp-mi300/rank0.json.gz")).words[0]
-    of_rank1 = " ".join(traceq.diff(first, real("nanogpt-h100-8r/rank1.json.gz")).words)
-    assert "jitter, which adds" not in of_rank1  # +1.60 ms ± 262 us of a delta of +152 us
-    late = "rank1 is later: its device waits 9.04 ms more for its host than that of rank0, and 8.92 ms less in coll"
-    assert late in of_rank1
+    answer = traceq.diff(first, fourth).answer
+    assert answer.code == "ranks_of_one_job"
+    assert answer.measures["delta_ns"] == pytest.approx(95_800, abs=50)
+    assert traceq.diff(first, real("resnet-ddp-mi300/rank0.json.gz")).answer.code != "ranks_of_one_job"
+    of_rank1 = traceq.diff(first, real("nanogpt-h100-8r/rank1.json.gz"))
+    assert not of_code("delta_within_jitter", of_rank1)  # +1.60 ms ± 262 us of a delta of +152 us
+    late = only("later_host", of_rank1)
+    assert late["late_side"] == "b"
+    assert (late["host_bound_ns"], late["in_collectives_ns"]) == pytest.approx((9_040_000, 8_920_000), abs=5_000)
 
 
 def test_a_step_that_one_rank_counts_alone_is_no_difference_between_ranks() -> None:
     """Rank 2 counts ProfilerStep#4, which is 59 ms shorter; the two steps that both count take equally long."""
     other, late = (real(f"torchrec-v100-straggler-4r/rank{rank}.json.gz") for rank in (0, 2))
-    words = traceq.diff(other, late).words
-    assert words[0] == "No difference in time seen between rank0 and rank2, from 2 and 2 profiled steps."
-    assert words[1].startswith("rank2 is later: its device waits 1.00 s more for its host than that of rank0, and 1.00")
-    assert not any("removes" in text or "does other work" in text for text in words)  # by clocks in us
+    diff = traceq.diff(other, late)
+    assert (diff.answer.code, diff.answer.measures["num_a"]) == ("same_time", 2)
+    assert only("later_host", diff)["late_side"] == "b"
+    assert not {"line_changes", "syncs", "replaced"} & {each.code for each in diff.reasons}  # by clocks in us
 
 
 def test_a_wait_in_one_collective_of_one_step_is_not_called_jitter() -> None:
     """Rank 1 begins its step 5.47 ms earlier, and waits in the first message."""
     first, second = (real(f"dlrm-v100-8r/rank{rank}.json.gz") for rank in (0, 1))
-    words = " ".join(traceq.diff(first, second).words)
-    assert "Causes of the traced +5.45 ms per step: +5.49 ms all_to_all for activation exchange in" in words
-    assert "jitter" not in words
+    diff = traceq.diff(first, second)
+    (exchange, *_) = of_code("cause_of_collective", diff)
+    assert str(exchange["what"]).startswith("all_to_all for activation exchange in")
+    assert exchange["delta_ns"] == pytest.approx(5_490_000, abs=5_000)
+    assert not any("jitter" in str(each) for each in statements(diff))
 
 
 @pytest.mark.slow
 def test_what_is_captured_once_follows_the_verdict() -> None:
-    words = traceq.diff(*(real(f"sam-a100-ab/compile_{side}.json.gz") for side in ("false", "true"))).words
-    assert words[1] == "B captures a CUDA graph in what is compared: that, with its warm-up, is paid once."
+    diff = traceq.diff(*(real(f"sam-a100-ab/compile_{side}.json.gz") for side in ("false", "true")))
+    assert [each.code for each in diff.basis[:2]] == ["with_cold_start", "cold_start"]
 
 
 def test_twice_the_microbatches_are_other_work() -> None:
     once, twice = (FIXTURES / "strategies" / f"fsdp2{side}.json.gz" for side in ("", "_accumulated"))
-    words = "The sides differ in what they compute: calls: aten::mm runs 28 times per step instead of 14, and 1 more"
-    assert traceq.diff(once, twice).words[1].startswith(words)
+    differences = only("work_differs", traceq.diff(once, twice))["differences"]
+    assert str(differences).startswith("calls: aten::mm runs 28 times per step instead of 14")
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "words"),
+    ("a", "b", "code", "delta_us"),
     [
-        slow(
-            "owlv2/h100.json.gz",
-            "owlv2/mi300.json.gz",
-            "all else +128 ms (+80.7 ms 312 kinds of work that so few steps do not tell apart, most in dataload).",
-        ),
-        (
-            "ep-moe-b200-ab/ref.json.gz",
-            "ep-moe-b200-ab/syncless.json.gz",
-            "+2.78 ms idle device during MXFP8GroupedExpertsFunc in forward (10 more per step).",
-        ),
-        slow("resnet50-2021/workers0.json.gz", "resnet50-2021/workers4.json.gz", "; all else -4.41 ms (+2.94 ms 147 "),
+        slow("owlv2/h100.json.gz", "owlv2/mi300.json.gz", "all_else", 128_000),
+        ("ep-moe-b200-ab/ref.json.gz", "ep-moe-b200-ab/syncless.json.gz", "cause_of_idle_device", 2_780),
+        slow("resnet50-2021/workers0.json.gz", "resnet50-2021/workers4.json.gz", "all_else", -4_410),
     ],
 )
-def test_what_a_lead_leaves_out_or_is_on_the_host_is_said(a: str, b: str, words: str) -> None:
-    assert words in " ".join(traceq.diff(real(a), real(b)).words)
+def test_what_a_lead_leaves_out_or_is_on_the_host_is_said(a: str, b: str, code: str, delta_us: int) -> None:
+    assert only(code, traceq.diff(real(a), real(b)))["delta_ns"] == pytest.approx(1000 * delta_us, rel=0.005)
 
 
 def test_a_straggler_behind_a_queue_of_work_is_late_by_its_host() -> None:
@@ -178,35 +173,33 @@ def test_a_straggler_behind_a_queue_of_work_is_late_by_its_host() -> None:
 def test_experts_in_eight_bits_are_other_work() -> None:
     sides = (real(f"ep-moe-b200-ab/{name}.json.gz") for name in ("ref", "syncless"))
     dtype = "dtype: aten::_grouped_mm of bfloat16 against aten::_scaled_grouped_mm of float8_e4m3fn"
-    assert traceq.diff(*sides).words[1] == f"The sides differ in what they compute: {dtype}."
+    assert only("work_differs", traceq.diff(*sides))["differences"] == dtype
 
 
 def test_the_rank_whose_waiting_is_told_is_named() -> None:
     """It waits for nobody on either side; the mean rank waits 13 ms less."""
-    words = " ".join(traceq.diff(*(real(f"torchrec-v100-ab/{side}") for side in "ab")).words)
-    assert "Of exposed communication of rank 2, waiting for other ranks differs by -1.32 ms and transfer by" in words
+    parts = only("waits_and_transfers", traceq.diff(*(real(f"torchrec-v100-ab/{side}") for side in "ab")))
+    assert (parts["rank"], parts["wait_delta_ns"]) == (2, pytest.approx(-1_320_000, abs=5_000))
 
 
 def test_a_rank_that_begins_earlier_waits_for_the_others() -> None:
     """Rank 5 begins 2.48 ms before rank 0; +2.53 ms of its +3.34 ms are in the first all_to_all."""
-    words = traceq.diff(*(real(f"dlrm-v100-8r/rank{rank}.json.gz") for rank in (0, 5))).words
-    assert (
-        "rank5 begins its first step 2.48 ms before rank0, and waits longer in its first collective for that." in words
-    )
+    start = only("earlier_start", traceq.diff(*(real(f"dlrm-v100-8r/rank{rank}.json.gz") for rank in (0, 5))))
+    assert (start["early_side"], start["earlier_ns"]) == ("b", pytest.approx(2_480_000, abs=5_000))
 
 
 @pytest.mark.parametrize("rank", [1, 2])
 def test_a_rank_that_begins_earlier_and_waits_less_waits_for_nothing_else(rank: int) -> None:
     """Ranks 1 and 2 begin 2.74 and 3.57 ms before rank 0, and are in collectives for 8.92 and 0.55 ms less."""
     sides = (real(f"nanogpt-h100-8r/rank{number}.json.gz") for number in (0, rank))
-    assert not any(" begins its first step " in text for text in traceq.diff(*sides).words)
+    assert not of_code("earlier_start", traceq.diff(*sides))
 
 
 @pytest.mark.slow
 def test_a_capture_is_not_told_as_time_that_recurs() -> None:
     sides = (real(f"sam-a100-ab/compile_{value}.json.gz") for value in ("false", "true"))
-    words = " ".join(traceq.diff(*sides).words)
-    assert "compile_true would be 1.18 s faster in the trace by replay, compile_false 1.18 s." in words
+    host = only("free_host", traceq.diff(*sides))
+    assert (host["least_saved_a_ns"], host["least_saved_b_ns"]) == pytest.approx((1.18e9, 1.18e9), rel=0.005)
 
 
 def test_a_sample_of_a_trace_has_no_idle_time() -> None:
@@ -228,9 +221,10 @@ def test_a_device_that_a_trace_does_not_name_is_not_another_one() -> None:
     """The oldest profiler wrote a list of events without the properties of the device; the kernels are the same."""
     bare, named = (real(f"resnet50-2021/{name}.json.gz") for name in ("bare-array", "workers0"))
     result = traceq.diff(bare, named)
-    assert result.words[0].startswith("workers0 saves 38.9 ms per step (-18.1 %), from 5 and 5 profiled steps")
-    assert result.words[1] == "Device: not recorded against Tesla V100-DGXS-32GB: it may be another one."
-    assert result.words[2].startswith("Host times are not comparable: 20.2 % of the ops of bare-array lie in an op of")
+    assert (result.answer.code, result.answer.measures["num_a"]) == ("observed", 5)
+    assert only("unrecorded_device", result)["device"] == "not recorded against Tesla V100-DGXS-32GB"
+    repeated = only("repeated_ops", result)
+    assert (repeated["side"], repeated["repeated_pct"]) == ("a", pytest.approx(20.2, abs=0.05))
     note = "possible confounder: device: not recorded against Tesla V100-DGXS-32GB"
     assert note in {caveat.text for caveat in result.caveats}
 

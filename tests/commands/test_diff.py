@@ -189,8 +189,19 @@ DIFF: dict[str, Any] = {
     },
     "sample": (dict, type(None)),
     "cpu_step": (dict, type(None)),
-    "verdict": {"name": str, "threshold_pct": NUMBER, "reason": str, "pairs_needed": (int, type(None)), "of": str},
-    "words": [str],
+    "verdict": {
+        "state": str,
+        "measures": dict,
+        "text": str,
+        "name": str,
+        "threshold_pct": NUMBER,
+        "reason": str,
+        "pairs_needed": (int, type(None)),
+        "of": str,
+    },
+    "basis": [{"code": str, "measures": dict, "text": str}],
+    "reasons": [{"code": str, "measures": dict, "text": str}],
+    "doubt": (dict, type(None)),
     "traced": {
         "rank": int,
         "a_ns": int,
@@ -229,7 +240,7 @@ DIFF: dict[str, Any] = {
 def test_json_keeps_its_contract(run: Path, shell: Shell) -> None:
     code, out, err = shell(run / "off", run / "on", "--json")
     result = json.loads(out)
-    assert (code, err, result["schema"]) == (0, "", "traceq.diff/1")
+    assert (code, err, result["schema"]) == (0, "", "traceq.diff/2")
     result["warnings"] = result["warnings"] or [{"code": "", "text": ""}]
     fits(result, DIFF, "diff")
     assert {cause["kind"] for cause in result["causes"]} <= set(KINDS)
@@ -261,7 +272,7 @@ def test_json_of_steps_that_train_on_other_numbers_of_samples_has_both(tmp_path:
 def test_more_than_two_arms_are_a_list_of_diffs(tmp_path: Path, shell: Shell) -> None:
     three = replace(MANIFEST, arms=(*MANIFEST.arms[:2], Arm("later", "a check now and then")))
     result = json.loads(shell(record(tmp_path / "run", three), "--json")[1])
-    assert (result["schema"], result["baseline"]) == ("traceq.diffs/1", "off")
+    assert (result["schema"], result["baseline"]) == ("traceq.diffs/2", "off")
     assert [one["b"]["arm"] for one in result["diffs"]] == ["on", "later"]
 
 

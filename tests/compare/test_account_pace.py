@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 from builder import Event, build, op, step
+from statements import of_code, only
 
 from traceq.compare.account_pace import NO_PACE, pace_of_accounts
 from traceq.compare.attribution import Account
 from traceq.compare.diff import diff_runs
+from traceq.compare.result import Diff
 from traceq.model import Run, Trace
 
 NAMES = [f"aten::op{number}" for number in range(20)]
@@ -101,20 +103,21 @@ def steps_of_ops(slower: float, *, added: bool = False, shapes: str = "[[8, 8]]"
     return build(*rows)
 
 
-def words(a: Trace, b: Trace) -> tuple[str, ...]:
-    return diff_runs(Run("a", (a,)), Run("b", (b,))).words
+def diff_of(a: Trace, b: Trace) -> Diff:
+    return diff_runs(Run("a", (a,)), Run("b", (b,)))
 
 
 def test_a_step_that_is_shorter_by_the_pace_alone_saves_nothing() -> None:
-    lead, causes, *_ = words(steps_of_ops(1), steps_of_ops(0.7, added=True))
-    assert lead.startswith("b takes 109 us less per step (-27.9 %), from 3 and 3 profiled steps, no interval: -117 us")
-    assert lead.endswith("the pace of work that both sides do alike, as with another load, clock or number of threads.")
-    assert "-117 us pace of all host ops (-30.0 %); +8.00 us aten::clone" in causes
+    diff = diff_of(steps_of_ops(1), steps_of_ops(0.7, added=True))
+    assert (diff.answer.code, diff.answer.measures["delta_ns"]) == ("other_pace", -109_000)
+    pace = only("pace", diff)
+    assert (pace["paced_delta_ns"], "unknown_sizes" in pace) == (-117_000, False)
+    assert [each["delta_ns"] for each in of_code("cause", diff)] == [-117_000, 8_000]
 
 
 def test_of_unknown_or_larger_inputs_more_time_is_no_matter_of_load_alone() -> None:
-    lead, *_ = words(steps_of_ops(1, shapes=""), steps_of_ops(2, shapes=""))
-    assert lead.endswith("number of threads, or inputs of another size, as no shapes are recorded.")
+    diff = diff_of(steps_of_ops(1, shapes=""), steps_of_ops(2, shapes=""))
+    assert only("pace", diff)["unknown_sizes"] == "A and B"
 
 
 def one_trace(*durs: float, python: int = 0) -> Trace:
@@ -139,31 +142,31 @@ def test_an_op_that_takes_longer_in_another_process_is_no_cost() -> None:
             rows.append(step(1000 * number, 600 + us, number))
         return Run("", (build(*rows),))
 
-    lead, causes, *_ = diff_runs(run(10), run(24)).words
-    assert "more per step" in lead
-    assert "both sides issue the same ops, and one run each does not tell a change from another process" in lead
-    assert "aten::op7" in causes
+    diff = diff_runs(run(10), run(24))
+    assert diff.answer.code == "other_pace"
+    assert "same_delta_ns" not in only("same_ops", diff)
+    assert "aten::op7" in str(only("cause", diff)["what"])
 
 
 def test_the_same_ops_of_one_trace_each_neither_cost_nor_save() -> None:
     """Half of them take twice as long: no common pace, and nothing that tells a change from a busy machine."""
-    slower = one_trace(*[1, 2] * 10)
-    lead, *_ = words(one_trace(*[1] * 20), slower)
-    assert lead == (
-        "b takes 100 us more in the trace (+50.0 %), from one trace each, no interval: both sides issue the same ops, "
-        "and one run each does not tell a change from another process, load, clock or number of threads."
-    )
-    assert words(one_trace(*[1] * 20), one_trace(*[1] * 15))[0].startswith("b saves ")  # five ops are gone
-    lead, *_ = words(one_trace(*[1] * 20), one_trace(*[1, 2] * 9))
-    assert "b takes 70.0 us more in the trace" in lead  # two ops are gone, and those that are left take 90 us longer
-    assert "+90.0 us is in ops that both sides run as often, and one run each does not tell a change from" in lead
-    assert words(one_trace(*[1] * 20), one_trace(*[1] * 20, python=100))[0].startswith("b costs ")  # Python has a line
+    usual = one_trace(*[1] * 20)
+    slower = diff_of(usual, one_trace(*[1, 2] * 10))
+    assert (slower.answer.code, slower.answer.measures["delta_ns"]) == ("other_pace", 100_000)
+    assert "same_delta_ns" not in only("same_ops", slower)
+    assert diff_of(usual, one_trace(*[1] * 15)).answer.code == "observed"  # five ops are gone
+    fewer = diff_of(usual, one_trace(*[1, 2] * 9))  # two ops are gone, and those that are left take 90 us longer
+    assert (fewer.answer.code, fewer.answer.measures["delta_ns"]) == ("other_pace", 70_000)
+    assert only("same_ops", fewer)["same_delta_ns"] == 90_000
+    assert diff_of(usual, one_trace(*[1] * 20, python=100)).answer.code == "observed"  # Python has a line
     nodes = [[op("aten::mm", 20 * number, 19), op("aten::ne", 20 * number + 1, 15)] for number in range(20)]
     plain, checked = build(*(node[0] for node in nodes)), build(*(each for node in nodes for each in node))
-    assert "same ops" not in words(plain, checked)[0]  # those inside others are more, as in anomaly mode
+    assert not of_code("same_ops", diff_of(plain, checked))  # those inside others are more, as in anomaly mode
     names = {"resize_": True, "view": True, "ne": False}
     for name, is_same in names.items():
         other = build(
             *(each for us in range(0, 800, 40) for each in (op("aten::mm", us, 39), op(f"aten::{name}", us + 1, 15)))
         )
-        assert ("same ops" in words(plain, other)[0]) == is_same  # what other versions of torch run inside of others
+        assert (
+            bool(of_code("same_ops", diff_of(plain, other))) == is_same
+        )  # what other versions of torch run inside of others

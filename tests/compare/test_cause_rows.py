@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass
 
 import pytest
@@ -12,17 +11,17 @@ from item_trace import with_item
 from simulator import US, run_of
 from simulator.meetings import Late, Meetings
 from simulator.program import Instruction, Launch, Synchronize, item
+from statements import only
 
 from traceq.causes.host_line import ONCE
 from traceq.compare.account_causes import account_causes
 from traceq.compare.attribution import ledger
 from traceq.compare.diff import diff_runs
 from traceq.compare.explain import explain
-from traceq.compare.result import Cause, share
+from traceq.compare.result import REPLACED_BY, Cause, share
 from traceq.facts.timeline.active_thread import parallel_launches
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
-from traceq.units import Unit, format_value
 
 
 def causes_of(a: Trace | list[Event], b: Trace | list[Event]) -> tuple[float, dict[str, Cause]]:
@@ -305,16 +304,16 @@ def test_a_kernel_that_replaces_another_one_as_often_changes_by_duration() -> No
 def test_a_renamed_kernel_is_one_row() -> None:
     a, b = (queued().run(name, dur).run("add", 5).trace for name, dur in (("ampere", 30), ("hopper", 20)))
     delta, causes = causes_of(a, b)
-    assert (delta, deltas(causes)) == (-10, {"aten::mm > ampere replaced by hopper": -10})
-    assert causes["aten::mm > ampere replaced by hopper"].delta_num == 0
-    assert list(causes_of(b, a)[1]) == ["aten::mm > hopper replaced by ampere"]
+    assert (delta, deltas(causes)) == (-10, {f"aten::mm > ampere{REPLACED_BY}hopper": -10})
+    assert causes[f"aten::mm > ampere{REPLACED_BY}hopper"].delta_num == 0
+    assert list(causes_of(b, a)[1]) == [f"aten::mm > hopper{REPLACED_BY}ampere"]
 
 
 def test_a_kernel_that_another_op_launches_under_another_name_is_one_row_with_both_ops() -> None:
     a = queued().run("ampere", 30, launcher="aten::mm").run("add", 5).trace
     b = queued().run("hopper", 20, launcher="aten::bmm").run("add", 5).trace
-    assert list(causes_of(a, b)[1]) == ["aten::mm > ampere replaced by aten::bmm > hopper"]
-    assert list(causes_of(b, a)[1]) == ["aten::bmm > hopper replaced by aten::mm > ampere"]
+    assert list(causes_of(a, b)[1]) == [f"aten::mm > ampere{REPLACED_BY}aten::bmm > hopper"]
+    assert list(causes_of(b, a)[1]) == [f"aten::bmm > hopper{REPLACED_BY}aten::mm > ampere"]
 
 
 def test_a_kernel_that_another_op_launches_is_not_replaced_by_itself() -> None:
@@ -329,8 +328,8 @@ def test_a_renamed_op_is_one_row() -> None:
         for name, dur in (("aten::slow", 50), ("aten::slower", 150))
     )
     delta, causes = causes_of(a, b)
-    assert (delta, deltas(causes)) == (100, {"aten::slow replaced by aten::slower": 100})
-    assert list(causes_of(b, a)[1]) == ["aten::slower replaced by aten::slow"]
+    assert (delta, deltas(causes)) == (100, {f"aten::slow{REPLACED_BY}aten::slower": 100})
+    assert list(causes_of(b, a)[1]) == [f"aten::slower{REPLACED_BY}aten::slow"]
 
 
 def test_another_op_of_another_line_is_no_replacement() -> None:
@@ -359,12 +358,11 @@ def test_work_that_replaced_other_work_for_the_same_time_is_a_row(is_op: bool) -
         return queued().run(name, 30).run("add", 5).trace
 
     a, b = side("old"), side("new")
-    name = "aten::old replaced by aten::new" if is_op else "aten::mm > old replaced by new"
+    name = f"aten::old{REPLACED_BY}aten::new" if is_op else f"aten::mm > old{REPLACED_BY}new"
     delta, causes = causes_of(a, b)
     assert (delta, causes[name].delta_ns, causes[name].is_replacement) == (0, 0, True)
-    (text,) = (text for text in diff_runs(Run("a", (a,)), Run("b", (b,))).words if "other work" in text)
-    assert text.startswith("b does other work: ")
-    assert text.endswith(" (no time difference per step).")
+    replaced = only("replaced", diff_runs(Run("a", (a,)), Run("b", (b,))))
+    assert (replaced["cause"], replaced["delta_ns"]) == (causes[name].key, 0)
     assert not [cause for cause in causes_of(a, a)[1].values() if cause.is_replacement]
 
 
@@ -421,10 +419,9 @@ def test_a_device_at_another_speed_is_one_row(factor: float, percent: str) -> No
     assert causes[paced].kind == "pace"
     assert deltas(causes)[paced] == pytest.approx(unchanged, abs=60)  # a part of softmax's time is pace as well
     assert deltas(causes)["aten::mm > softmax"] == pytest.approx(delta - unchanged, abs=60)
-    lead = diff_runs(Run("a", (a,)), Run("b", (b,))).words[0]
-    paced_text = format_value(causes[paced].delta_ns, Unit.DELTA_NS)
-    assert re.match(r"b takes \d+ us (more|less) per step", lead)
-    assert f", no interval: {paced_text} is the pace of work that both sides do alike, as with another load" in lead
+    diff = diff_runs(Run("a", (a,)), Run("b", (b,)))
+    assert diff.answer.code == "other_pace"
+    assert only("pace", diff)["paced_delta_ns"] == causes[paced].delta_ns
 
 
 @pytest.mark.parametrize(("rows", "dtype"), [(16, "float"), (8, "c10::BFloat16")])
@@ -522,8 +519,8 @@ def test_work_that_varies_at_random_is_jitter_and_no_cause() -> None:
     _, causes = causes_of(at_random(1), at_random(2))
     assert {cause.kind for cause in causes.values()} == {"jitter"}
     assert all(cause.sd_ns > 0 for cause in causes.values())
-    first = diff_runs(*(Run(name, (at_random(seed),)) for name, seed in (("a", 1), ("b", 2)))).words[0]
-    assert first.startswith("No difference beyond jitter seen between a and b: ")
+    diff = diff_runs(*(Run(name, (at_random(seed),)) for name, seed in (("a", 1), ("b", 2))))
+    assert diff.answer.code == "within_jitter"
 
 
 def test_the_jitter_of_work_does_not_grow_with_its_own_change() -> None:

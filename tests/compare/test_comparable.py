@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from builder import build, op, step
 from made_sides import H100, MANIFEST, PAIRS, plain, rows, verdict
+from statements import only, statements
 
 from traceq.compare.diff import diff_runs
 from traceq.compare.tables import waterfall
@@ -30,7 +31,7 @@ def test_nothing_is_per_step_between_marked_steps_and_a_whole_trace() -> None:
     unmarked = Run("b", (build(*ops, *later),))
     for sides, change in (((marked, unmarked), "from step to trace"), ((unmarked, marked), "from trace to step")):
         result = diff_runs(*sides)
-        text = "\n".join([*result.words, *(table.title + table.note for table in (waterfall(result),))])
+        text = "\n".join([*map(str, statements(result)), *(table.title + table.note for table in (waterfall(result),))])
         assert result.traced is not None
         assert f"{format_value(result.traced.delta_ns, Unit.DELTA_NS)} {change}" in text
         assert "per step" not in text
@@ -41,8 +42,9 @@ def test_nothing_is_per_step_between_marked_steps_and_a_whole_trace() -> None:
 def test_calls_of_whole_traces_are_not_per_step() -> None:
     ops = [op(name, 100 * number, 90) for number, name in enumerate(("aten::mm", "aten::addmm", "aten::relu") * 2)]
     once, twice = Run("a", (build(*ops[:3]),)), Run("b", (build(*ops),))
-    calls = "calls: aten::addmm runs 2 times in the trace instead of 1, and 1 more likewise"
-    assert calls in " ".join(diff_runs(once, twice).words).replace("aten::mm runs", "aten::addmm runs")
+    differences = str(only("work_differs", diff_runs(once, twice))["differences"])
+    assert "runs 2 times in the trace" in differences
+    assert "per step" not in differences
 
 
 @pytest.mark.parametrize(
@@ -56,9 +58,7 @@ def test_other_hardware_or_another_world_is_inconclusive(metadata: dict[str, Any
     result = diff_runs(plain(20), plain(30, **metadata))
     assert result.comparable.reasons == (reason,)
     assert verdict(result) == ("inconclusive", f"not comparable: {reason}")
-    assert (
-        result.words[0] == f"Not comparable ({reason}): the breakdown shows where time goes, not what a change costs."
-    )
+    assert (result.answer.code, result.answer.measures["reasons"]) == ("not_comparable", reason)
 
 
 def test_runs_without_a_trace_are_compared_by_what_they_say_of_themselves() -> None:

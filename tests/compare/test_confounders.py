@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from builder import build, call, kernel, launch, op, step
 from made_sides import H100, MANIFEST, PAIRS, codes, plain, rows, run_of
+from statements import of_code, only, statements
 
 from traceq.compare.diff import diff_runs
 from traceq.model import Arm, Manifest, Run, WallPart, WallTime
@@ -129,7 +130,7 @@ def launches_product(name: str, us: int, *, has_shapes: bool = False) -> Run:
 
 def test_without_shapes_a_kernel_of_the_same_op_may_compute_on_another_size() -> None:
     def says(a: Run, b: Run) -> bool:
-        return any(line.startswith("Shapes are not recorded: ") for line in diff_runs(a, b).words)
+        return bool(of_code("unknown_sizes", diff_runs(a, b)))
 
     small, large = launches_product("sgemm_32x32", 20), launches_product("sgemm_128x64", 800)
     assert says(small, large)
@@ -145,12 +146,12 @@ def test_a_cold_start_in_what_is_compared_is_told_with_its_time_on_both_sides() 
         work = (launch(1000 * first_ms + 10, 5, 1), kernel("gemm", 1000 * first_ms + 20, 900, 1))
         return Run("plain", (build(*first, *work, **H100),))
 
-    words = diff_runs(started(200), started(300)).words
-    assert words[0].startswith("B takes 100 ms more in the trace (+")
-    assert words[0].endswith(", no interval: a cold start is a part of what is compared.")
-    took = "200 ms in A and 300 ms in B"
-    assert words[1] == f"What is compared holds a cold start, once per process: {took}; trace steps after a warm-up."
-    assert not [line for line in diff_runs(plain(20), plain(30)).words if "cold start" in line]
+    result = diff_runs(started(200), started(300))
+    assert (result.answer.code, result.answer.measures["delta_ns"]) == ("other_pace", 100_000_000)
+    assert [each.code for each in result.basis[:2]] == ["with_cold_start", "cold_start"]
+    once = only("cold_start", result)
+    assert [once[f"once_{side}_ns"] for side in "ab"] == pytest.approx([200_000_000, 300_000_000], rel=1e-3)
+    assert not of_code("cold_start", diff_runs(plain(20), plain(30)))
 
 
 def typed(*ops: tuple[str, list[object]]) -> Run:
@@ -173,8 +174,7 @@ def test_matmuls_of_another_type_are_other_work(ours: list[object], theirs: list
     result = diff_runs(typed(("aten::mm", ours)), typed(("aten::mm", theirs)))
     texts = [caveat.text for caveat in result.caveats if caveat.code == "confounded"]
     assert texts == [f"possible confounder: {text}" for text in reported]
-    lines = [line for line in result.words[:2] if line.startswith("The sides differ in what they compute")]
-    assert lines == [f"The sides differ in what they compute: {text}." for text in reported]  # among the first lines
+    assert [each["differences"] for each in of_code("work_differs", result)] == reported
 
 
 def test_products_that_one_side_alone_scales_are_of_another_type() -> None:
@@ -205,27 +205,19 @@ def test_a_host_without_recorded_ops_is_not_in_python() -> None:
         return Run("plain", (build(*first, *second, **H100),))
 
     result = diff_runs(launches_at(100), launches_at(1_000))
-    text = " ".join(result.words)
-    assert "+900 us unrecorded host ops in " in text
-    assert "Python" not in text
-    assert "host that takes no time" not in text
+    (first, *_) = of_code("cause", result)
+    assert (first["delta_ns"], str(first["what"]).partition(" in ")[0]) == (900_000, "unrecorded host ops")
+    assert not any("Python" in str(each) for each in statements(result))
+    assert not of_code("free_host", result)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "words"),
-    [
-        (51, 83, ["51.0 % of off and 83.0 % of on by time"]),
-        (51, 51, ["51.0 % by time"]),
-        (20, 24, []),
-    ],
-)
-def test_that_much_of_the_time_is_in_steps_that_do_not_count_is_told(ours: int, theirs: int, words: list[str]) -> None:
+@pytest.mark.parametrize(("ours", "theirs", "is_told"), [(51, 83, True), (51, 51, True), (20, 24, False)])
+def test_that_much_of_the_time_is_in_steps_that_do_not_count_is_told(ours: int, theirs: int, is_told: bool) -> None:
     """A change may be in those: of a GAN, whose generator trained in every other block of steps."""
     of_sides = ((WallPart("regular", 100 - pct), WallPart("evaluation", pct, 5)) for pct in (ours, theirs))
     facts = (WallTime(parts).facts() for parts in of_sides)
     named = zip(("off", "on"), facts, strict=True)
     arms = tuple(Arm(name, "", baseline=name == "off", facts=of_arm) for name, of_arm in named)
     off, on = (Run("run", (), replace(MANIFEST, arms=arms), name, PAIRS) for name in ("off", "on"))
-    texts = [text for text in diff_runs(off, on).words if text.startswith("Steps that do more or less")]
-    assert [text for text in texts if text.endswith("do not count: nothing is said of these.")] == texts
-    assert [text.partition("others, ")[2].partition(", do")[0] for text in texts] == words
+    uncounted = of_code("uncounted_steps", diff_runs(off, on))
+    assert [(each["a_pct"], each["b_pct"]) for each in uncounted] == [(ours, theirs)] * is_told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from made_interaction import diffs_of
 from made_pairs import recording, simulate
+from statements import only
 
 from traceq.compare.tables import matrix
 from traceq.errors import UsageFault
@@ -39,29 +39,28 @@ def test_turned_around_the_difference_has_the_other_sign() -> None:
 
 
 @pytest.mark.parametrize(
-    ("here_ms", "there_ms", "name", "words"),
-    [
-        (0, 2, "material", "other work in off hides this much of the cost"),
-        (2, 0.5, "material", "other work in off adds this much to the cost"),
-        (1, 1, "in_the_noise", "the cost is the same in both contexts"),
-    ],
+    ("here_ms", "there_ms", "name", "meaning"),
+    [(0, 2, "material", "hides"), (2, 0.5, "material", "adds"), (1, 1, "in_the_noise", "same_contexts")],
 )
 def test_an_interaction_says_whether_other_work_hides_the_cost(
-    here_ms: float, there_ms: float, name: str, words: str
+    here_ms: float, there_ms: float, name: str, meaning: str
 ) -> None:
     (result,) = diffs_of(here_ms=here_ms, there_ms=there_ms).interactions
     assert (result.repeats, result.arm, result.interaction.verdict.name) == ("on", "on_alone", name)
     assert result.interaction.delta_ns == pytest.approx((there_ms - here_ms) * MS, abs=20_000)
-    assert result.words.endswith(f"{words}.")
+    assert {"hides", "adds", "same_contexts"} & result.statement.measures.keys() == {meaning}
 
 
-def test_both_costs_are_in_the_sentence_and_in_the_matrix() -> None:
+def test_both_costs_are_in_the_interaction_and_in_the_matrix() -> None:
     result = diffs_of(here_ms=1, there_ms=3)
     (between,) = result.interactions
-    assert (
-        ": on costs 1.00 ms per step against off, on_alone costs 3.00 ms per step against off_alone;" in between.words
-    )
-    assert between.words.startswith("Interaction: +2.00 ms per step (95 % CI +")
+    measures = between.statement.measures
+    assert [(measures[key], measures[f"{key}_from"]) for key in ("here", "there")] == [
+        ("on", "off"),
+        ("on_alone", "off_alone"),
+    ]
+    keys = ("here_delta_ns", "there_delta_ns", "delta_ns")
+    assert [measures[key] for key in keys] == pytest.approx([1 * MS, 3 * MS, 2 * MS], abs=30_000)
     table = matrix(result)
     arms = [("off", None), ("on", "off"), ("off_alone", "off"), ("on_alone", "off_alone")]
     assert [row[:2] for row in table.rows] == arms
@@ -72,8 +71,10 @@ def test_both_costs_are_in_the_sentence_and_in_the_matrix() -> None:
 
 
 def test_the_noise_floor_names_the_arm_of_the_control() -> None:
-    words = [diff.words[1] for diff in diffs_of(here_ms=1, there_ms=3).diffs]
-    assert all(re.search(r" A/A noise floor: \S+ [mu]s \(off against itself\)\.$", line) for line in words)
+    for diff in diffs_of(here_ms=1, there_ms=3).diffs:
+        assert diff.comparison is not None
+        why = only("why", diff)
+        assert (why["control"], why["noise_floor_ns"]) == ("off", diff.comparison.noise_floor_ns)
 
 
 @pytest.mark.slow

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 from builder import Event, annotation, build, comms, kernel, launch, op, step
+from statements import of_code
 
-from traceq.compare.cause_sentences import cause_text, cause_words
+from traceq.compare.cause_statements import cause_statements, what_of
 from traceq.compare.explain import explain
 from traceq.compare.moved_collectives import join_moved
 from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import Cause
+from traceq.compare.statement import state
 from traceq.model import Trace
 
 NAMES = {
@@ -40,6 +42,7 @@ def job(backward: str, optimizer: str, *, exchange_us: float = 40) -> Trace:
     return build(step(0, free + 5), *rows)
 
 
+MULS = ("mul", "add")
 CURRENT = job("mm mm mm mm mm mm", "reduce_scatter mul add all_gather div")
 HOOKED = job("mm mm reduce_scatter mm mm mm mm", "all_gather mul add div")
 
@@ -65,15 +68,16 @@ def test_a_collective_that_both_sides_issue_as_often_moved_and_replaced_nothing(
 
 def test_a_move_is_told_also_where_it_costs_nothing() -> None:
     traced, _, causes = explain(CURRENT, HOOKED)
-    lines = cause_words("A", "hook", traced, causes)
-    assert any("reduce_scatter" in line and "moved from optimizer to backward" in line for line in lines)
-    lines = cause_words("A", "hook", traced, causes, doubt="No evidence.")
-    assert lines[0].startswith("hook issues elsewhere: reduce_scatter moved from optimizer to backward")
+    moved = {what_of(cause) for cause in causes if cause.moved and cause.name.startswith("reduce_scatter")}
+    assert moved <= {each.measures.get("what") for each in cause_statements(traced, causes)}
+    doubt = state("not_seen", delta_ns=traced.delta_ns)
+    untimed = cause_statements(traced, causes, doubt=doubt)
+    assert moved & {each["what"] for each in of_code("moved", untimed)}
+    assert all("delta_ns" not in each for each in of_code("moved", untimed))
 
 
 def test_a_collective_less_and_another_one_more_is_a_replacement() -> None:
-    a = job("mm mm mm all_reduce mm mm mm", "mul add div")
-    b = job("mm mm mm reduce_scatter mm mm mm", "mul add div")
+    a, b = (job(" ".join([*["mm"] * 3, name, *["mm"] * 3]), "mul add div") for name in ("all_reduce", "reduce_scatter"))
     (cause,) = of_kind(a, b)
     assert cause.name.startswith("all_reduce")
     assert " replaced by reduce_scatter" in cause.name
@@ -81,7 +85,7 @@ def test_a_collective_less_and_another_one_more_is_a_replacement() -> None:
 
 
 def test_kernels_that_swap_places_replace_nothing() -> None:
-    a, b = job("mm mm mul mm mm mm add mm", "div"), job("mm mm add mm mm mm mul mm", "div")
+    a, b = (job(" ".join(["mm mm", first, *["mm"] * 3, last, "mm"]), "div") for first, last in (MULS, MULS[::-1]))
     assert not [cause.name for cause in of_kind(a, b, "kernel") if cause.is_replacement]
 
 
@@ -95,7 +99,7 @@ def test_calls_that_cancel_between_phases_are_one_row() -> None:
     kept, joined = join_moved([old, other, new], -290, ("opt", "bwd"))
     assert kept is other
     assert (joined.moved, joined.phase, joined.delta_ns) == ("from opt to bwd", "bwd and opt", -300)
-    assert cause_text(joined) == "all_reduce moved from opt to bwd (with waits for other ranks)"
+    assert what_of(joined) == "all_reduce moved from opt to bwd"
     assert join_moved([old, other, collective("all_reduce", "bwd", 1, 200)], -290, ("opt", "bwd"))[0] is old
     assert join_moved([old, new], -300, ("bwd",)) == [old, new]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +12,15 @@ import pytest
 from builder import build, call, kernel, launch, op, world
 from simulator import US, run_of
 from simulator.meetings import Late, Meetings
+from statements import codes, of_code, only
 
+from traceq.claims.claim import Measure
 from traceq.compare.diff import diff_runs
 from traceq.compare.ranks import explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import CellDelta, Diff, Diffs, RankDelta, Traced
+from traceq.compare.statement import state
 from traceq.compare.tables import ranks_table, waterfall
-from traceq.compare.verdict_sentences import rank_words, slowest_words
+from traceq.compare.where_statements import of_ranks, of_slowest
 from traceq.facts.ranks.run_ranks import ranks_in_memory
 from traceq.model import Arm, Manifest, Pairs, Run, Trace
 from traceq.renderers.diff_json import diffs_to_json
@@ -54,10 +58,10 @@ def test_a_rank_that_is_slower_is_named_with_what_it_does(in_kernel: bool) -> No
     assert abs(sum(cause.delta_ns for cause in others)) < 0.01 * DELAY
     assert result.residual_ns == 0
     category = "compute" if in_kernel else "host-bound"
-    assert result.words[1] == (
-        f"Only rank 3 is slower, by 4.00 ms per step of its own time: +4.00 ms of {category} time in backward; "
-        "the other ranks wait for it in all_gather for activation exchange."
-    )
+    only_rank = only("only_rank", result)
+    assert (only_rank["rank"], only_rank["delta_ns"]) == (3, pytest.approx(DELAY, rel=0.02))
+    assert (only_rank["category"], only_rank["phase"]) == (category, "backward")
+    assert str(only_rank["waited_in"]).startswith("all_gather")
 
 
 @pytest.mark.slow
@@ -77,22 +81,21 @@ def test_the_other_way_around_it_is_faster_by_as_much(slowed: Diff) -> None:
     assert [(cause.key, cause.delta_ns) for cause in back.causes] == [
         (cause.key, -cause.delta_ns) for cause in slowed.causes
     ]
-    assert back.words[1].startswith(
-        "Only rank 3 is faster, by 4.00 ms per step of its own time: -4.00 ms of host-bound time in backward; the other"
-    )
+    only_rank = only("only_rank", back)
+    assert (only_rank["rank"], only_rank["delta_ns"]) == (3, pytest.approx(-DELAY, rel=0.02))
 
 
 @pytest.mark.slow
 def test_where_all_ranks_change_alike_none_is_named() -> None:
     result = diff_runs(job(0), job(0, compute=150 * US))
-    assert not [line for line in result.words if line.startswith("Only rank ")]
+    assert not of_code("only_rank", result)
 
 
 @pytest.mark.slow
 def test_ranks_in_any_order_give_the_same_diff(slowed: Diff) -> None:
     a, b = job(0), job(DELAY)
     turned = diff_runs(replace(a, traces=a.traces[::-1]), replace(b, traces=(*b.traces[4:], *b.traces[:4])))
-    assert (turned.ranks, turned.causes, turned.words) == (slowed.ranks, slowed.causes, slowed.words)
+    assert (turned.ranks, turned.causes, turned.reasons) == (slowed.ranks, slowed.causes, slowed.reasons)
 
 
 def test_json_has_every_rank(slowed: Diff) -> None:
@@ -118,7 +121,8 @@ def test_whichever_rank_is_late_and_wherever_it_is_named_with_its_delay(seed: in
         for one in (replace(late, ns=0), late)
     )
     result = diff_runs(a, b)
-    assert result.words[1].startswith(f"Only rank {late.rank} is slower, by ")
+    only_rank = only("only_rank", result)
+    assert (only_rank["rank"], int(only_rank["delta_ns"]) > 0) == (late.rank, True)
     assert result.traced is not None
     assert late.ns - SLACK <= result.traced.delta_ns <= late.ns  # other ranks came later before: that much is hidden
     assert result.causes[0].delta_ns == pytest.approx(result.traced.delta_ns, rel=0.0005)
@@ -132,7 +136,7 @@ def test_traces_of_different_ranks_are_named_by_both() -> None:
     result = diff_runs(first, second)
     assert result.traced is not None
     assert (result.traced.rank, result.traced.b_rank) == (0, 1)
-    assert "traced steps of rank 0 and rank 1; profiled)" in waterfall(result).title
+    assert "of rank 0 and rank 1; profiled)" in waterfall(result).title
     assert "rank 0 and rank 1 of 2" in compared(Diffs("rank0", (result,)))
     same = diff_runs(first, first)
     assert "traced steps of rank 0; profiled)" in waterfall(same).title
@@ -146,7 +150,7 @@ def test_what_hosts_that_run_ahead_hide_is_no_cause() -> None:
     )
     result = diff_runs(a, b)
     assert (result.causes, {rank.delta_ns for rank in result.ranks}) == ((), {0})
-    assert not [line for line in result.words[1:] if "rank" in line.lower()]  # the first names the steps
+    assert not {"only_rank", "slowest_rank"} & set(codes(result.reasons))
 
 
 @pytest.mark.slow
@@ -163,8 +167,9 @@ def test_unprofiled_steps_that_find_nothing_leave_no_rank_to_blame() -> None:
     result = diff_runs(off, on)
     assert result.comparison is not None
     assert (result.comparison.unprofiled, result.comparison.verdict.name) == (True, "inconclusive")
-    assert "outside the unprofiled" not in result.doubt
-    assert not [line for line in result.words if line.startswith(("Only rank", "Straggler"))]
+    assert result.doubt is not None
+    assert result.doubt.code != "outside_interval"
+    assert not {"only_rank", "slowest_rank"} & set(codes(result.reasons))
 
 
 # By hand
@@ -206,22 +211,19 @@ def test_a_rank_that_waits_less_for_another_in_a_step_that_lasts_as_long_did_not
 
 def test_the_rank_with_the_most_own_time_on_both_sides_is_named() -> None:
     deltas = [rank(0, 500, 550), rank(1, 900, 990), rank(2, 510, 570)]
-    (sentence,) = rank_words(traced(1), deltas, (), "")
-    assert sentence == (
-        "The same rank has the most own time on both sides: rank 1, whose step minus exposed communication is 900 ns "
-        "and 990 ns; the median of the others is 505 ns and 560 ns. The step of this rank is explained."
-    )
+    (slowest,) = of_ranks(traced(1), deltas, (), "")
+    assert slowest == state("slowest_rank", rank=1, own_a_ns=900, own_b_ns=990, others_a_ns=505, others_b_ns=560)
     apart = [rank(0, 700, 960), rank(1, 800, 950), rank(2, 510, 570), rank(3, 510, 570)]
-    assert rank_words(traced(1), apart, (), "")[0].startswith("Most own time of both sides together: rank 1, ")
-    assert rank_words(traced(0), [rank(0, 500, 550), rank(1, 495, 549)], (), "") == ()
-    assert rank_words(traced(1), [rank(0, 500, 500), rank(1, 900, 900)], (), "") == ()
+    assert codes(of_ranks(traced(1), apart, (), "")) == ["slowest_rank"]
+    assert not [*of_ranks(traced(0), [rank(0, 500, 550), rank(1, 495, 549)], (), "")]
+    assert not [*of_ranks(traced(1), [rank(0, 500, 500), rank(1, 900, 900)], (), "")]
 
 
 def test_without_a_collective_to_wait_in_none_is_named() -> None:
     deltas, cells = [rank(0, 500, 500), rank(1, 500, 900)], (CellDelta("forward", "compute", 0, 400),)
-    assert rank_words(traced(1), deltas, cells, "") == (
-        "Only rank 1 is slower, by 400 ns per step of its own time: +400 ns of compute time in forward.",
-    )
+    only_rank = only("only_rank", of_ranks(traced(1), deltas, cells, ""))
+    assert (only_rank["rank"], only_rank["delta_ns"], only_rank["cell_delta_ns"]) == (1, 400, 400)
+    assert "waited_in" not in only_rank
 
 
 def test_of_traces_of_different_ranks_each_alone_that_of_a_is_explained() -> None:
@@ -243,18 +245,19 @@ def of_process(rank: int, first_ms: int) -> Trace:
 def test_where_each_side_has_another_slowest_rank_the_explained_one_is_named() -> None:
     deltas = (RankDelta(0, 19, 20, 17, 5), RankDelta(1, 20, 18, 10, 1))
     traced = Traced(0, 19, 20, 1, 1, marked=False)
-    comparison = diff_runs(*(Run(name, (of_process(0, 0),)) for name in "ab")).comparison
-    assert slowest_words("a", "b", traced, deltas, comparison) == (
-        "The slowest is rank 1 in a and rank 0 in b; rank 0, which is explained, differs by +1 ns in the trace.",
-    )
-    (both,) = slowest_words("a", "b", traced, (deltas[0], RankDelta(1, 20, 22, 10, 1)), comparison)
-    assert both.startswith("The slowest is rank 1 on both sides; rank 0, which is explained, ")
-    same = (RankDelta(0, 21, 20, 17, 5), deltas[1])
-    assert slowest_words("a", "b", traced, same, comparison) == ()
-    alike = Traced(0, 19, 19, 1, 1, marked=False)  # by as much as the slowest
-    assert slowest_words("a", "b", alike, deltas, comparison) == ()
-    assert slowest_words("a", "b", traced, deltas, None) == ()
-    assert slowest_words("a", "b", traced, deltas[:1], comparison) == ()
+    diff = diff_runs(*(Run(name, (of_process(0, 0),)) for name in "ab"))
+
+    def slowest(traced: Traced, deltas: tuple[RankDelta, ...], diff: Diff = diff) -> list[Mapping[str, Measure]]:
+        return of_code("explained_rank", of_slowest(traced, deltas, diff.comparison))
+
+    (apart,) = slowest(traced, deltas)
+    assert (apart["slowest_a"], apart["slowest_b"], apart["rank"], apart["delta_ns"]) == ("1", "0", "0", 1)
+    (both,) = slowest(traced, (deltas[0], RankDelta(1, 20, 22, 10, 1)))
+    assert (both["slowest_a"], both["slowest_b"]) == ("1", "1")
+    assert not slowest(traced, (RankDelta(0, 21, 20, 17, 5), deltas[1]))
+    assert not slowest(Traced(0, 19, 19, 1, 1, marked=False), deltas)  # by as much as the slowest
+    assert not slowest(traced, deltas, replace(diff, comparison=None))
+    assert not slowest(traced, deltas[:1])
 
 
 def test_a_cold_start_is_that_of_the_rank_which_is_explained() -> None:
@@ -262,7 +265,6 @@ def test_a_cold_start_is_that_of_the_rank_which_is_explained() -> None:
     result = diff_runs(Run("a", tuple(cold)), Run("b", tuple(warm)))
     assert result.traced is not None
     assert result.traced.rank == 1
-    cold_start = "a cold start is a part of what is compared"
-    assert result.words[0].endswith(f", from one trace each, of its slowest rank, no interval: {cold_start}.")
-    took = "300 ms in a and 0 in b"
-    assert result.words[1].startswith(f"What is compared of rank 1 holds a cold start, once per process: {took}; ")
+    assert (result.answer.code, result.answer.measures["per"]) == ("other_pace", "in the trace")
+    once = only("cold_start", result)
+    assert (once["rank"], once["once_a_ns"], once["once_b_ns"]) == (1, pytest.approx(300_000_000, rel=1e-3), 0)

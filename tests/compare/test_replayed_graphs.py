@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from builder import Event, build, call, kernel, launch, step
 from made_sides import H100
+from statements import of_code
 
+from traceq.claims.claim import Measure
 from traceq.compare.diff import diff_runs
 from traceq.model import Run
 
@@ -39,37 +42,35 @@ def launched(num: int) -> list[Event]:
     return [step(0, 90), *(event for pair in each for event in pair)]
 
 
-def graphs(a: Run, b: Run) -> list[str]:
-    return [line for line in diff_runs(a, b).words if "CUDA graphs" in line]
+def graphs(a: Run, b: Run) -> list[Mapping[str, Measure]]:
+    return of_code("graph_replays", diff_runs(a, b))
 
 
 def test_a_host_that_needs_less_by_graphs_gains_nothing_where_the_device_is_busy() -> None:
-    lead, what, *_ = diff_runs(side(replays=False), side(replays=True)).words
-    assert lead.startswith("No difference in time seen between A and B")
-    counts = "B replays CUDA graphs (1 per step, A none): 0 kernel launches per step instead of 4"
-    assert what.startswith(f"{counts}, and its host needs ")
-    assert "less per step, which gains nothing: the device of A computes for " in what
+    result = diff_runs(side(replays=False), side(replays=True))
+    assert result.answer.code == "same_time"
+    (what,) = of_code("graph_replays", result)
+    keys = ("replaying_side", "launching_side", "replays_mean", "launches_mean", "other_launches_mean")
+    assert [what[key] for key in keys] == ["b", "a", 1, 0, NUM]
+    assert int(what["less_host_ns"]) > 0
+    assert float(what["busy_pct"]) > 90
 
 
 def test_the_host_does_not_need_the_time_for_which_it_waits() -> None:
-    (text,) = graphs(side(replays=False, sync=True), side(replays=True, sync=True))
-    assert "its host needs 150 us less per step" in text
-    (back,) = graphs(side(replays=True, sync=True), side(replays=False, sync=True))
-    assert back.startswith(
-        "A replays CUDA graphs (1 per step, B none): 0 kernel launches per step instead of 4, and its"
-    )
-    assert "its host needs 150 us less per step" in back
+    for first, name in ((False, "b"), (True, "a")):
+        (what,) = graphs(side(replays=first, sync=True), side(replays=not first, sync=True))
+        assert (what["replaying_side"], what["less_host_ns"]) == (name, 150_000)
 
 
 def test_what_a_difference_gains_is_not_denied() -> None:
-    (text,) = graphs(side(replays=False, gap=60), side(replays=True))
-    assert "gains nothing" not in text
+    (what,) = graphs(side(replays=False, gap=60), side(replays=True))
+    assert "busy_pct" not in what
 
 
 def test_the_host_of_another_device_is_not_compared_nor_a_single_graph_among_launches_told() -> None:
     ours, theirs = side(replays=False).traces[0], replace(side(replays=True).traces[0], device="Tesla V100")
-    (text,) = graphs(Run("a", (ours,)), Run("b", (theirs,)))
-    assert text.endswith(": 0 kernel launches per step instead of 4.")
+    (what,) = graphs(Run("a", (ours,)), Run("b", (theirs,)))
+    assert not {"less_host_ns", "more_host_ns"} & what.keys()
     replay = call("cudaGraphLaunch", 60, 5, 99), kernel("gemm", 70, 9, 99)
     assert graphs(Run("a", (build(*launched(9)),)), Run("b", (build(*launched(8), *replay),))) == []
 

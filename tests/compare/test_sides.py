@@ -72,7 +72,7 @@ def test_the_processes_of_two_folders_are_compared_by_their_medians(tmp_path: Pa
     assert (c.delta_ns, c.ci95_ns, c.num_a, c.num_b, c.num_pairs) == (100_000, (97_000, 104_000), 4, 4, 0)
     assert (c.verdict.name, c.unprofiled) == ("material", True)
     assert (result.a_name, result.b_name, result.a.path) == ("before", "after", str(a))
-    assert result.words[0].startswith("after costs 100 us per step (+10.0 %, 95 % CI +97.0 us to +104 us): material")
+    assert (result.answer.code, result.answer.measures["most_ci_delta_ns"]) == ("material", 104_000)
 
 
 @pytest.mark.parametrize(("num_a", "num_b", "counts"), [(3, 3, "3"), (4, 1, "4 and 1"), (1, 6, "1 and 6")])
@@ -127,10 +127,7 @@ def test_the_process_in_the_middle_explains(tmp_path: Path) -> None:
 def test_processes_of_one_side_that_differ_much_are_listed(tmp_path: Path) -> None:
     even, uneven = side(tmp_path / "a", [1000, 1010, 1005, 1490]), side(tmp_path / "b", [1100, 4000, 1120, 4100])
     texts = caveat_texts(diff(even, uneven))
-    assert (
-        "its 4 processes have median steps of 1.10 ms, 4.00 ms, 1.12 ms, 4.10 ms: something"
-        in texts["uneven_processes"]
-    )
+    assert "1.10 ms, 4.00 ms, 1.12 ms, 4.10 ms" in texts["uneven_processes"]
     assert "uneven_processes" not in caveat_texts(diff(even, even))
 
 
@@ -141,7 +138,7 @@ def test_a_process_without_steps_is_left_out_and_named(tmp_path: Path) -> None:
     result = diff(a, b)
     assert result.comparison is not None
     assert (result.comparison.num_a, result.comparison.num_b) == (4, 3)
-    assert caveat_texts(result)["no_steps"] == f"{b / '2' / 'run'}: no unprofiled steps; this process is ignored"
+    assert caveat_texts(result)["no_steps"].startswith(f"{b / '2' / 'run'}: ")
     assert caveat_texts(result)["incomplete_run"].endswith("(failed): rank 0 was killed")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from builder import write
 from made_sides import H100, MANIFEST, PAIRS, codes, paired, plain, rows, run_of, verdict
+from statements import only, statements
 
 from traceq.compare.diff import diff, diff_runs
 from traceq.errors import UnreadableInput
@@ -48,7 +49,7 @@ def test_arms_that_were_never_paired_fall_back_to_medians_and_say_so() -> None:
     assert verdict(result)[0] == "inconclusive"
     assert result.comparison.unprofiled
     texts = {caveat.code: caveat.text for caveat in result.caveats}
-    assert texts["not_paired"].startswith("on and deferred were never paired with each other")
+    assert "not_paired" in texts
 
 
 def test_two_runs_are_one_process_a_side_and_no_test() -> None:
@@ -59,7 +60,7 @@ def test_two_runs_are_one_process_a_side_and_no_test() -> None:
     assert (result.comparison.num_pairs, result.comparison.unprofiled) == (0, True)
     name, reason = verdict(result)
     assert name == "inconclusive"
-    assert reason.startswith("1 process per side gives no confidence interval; record at least 4: each side again")
+    assert "record at least 4: " in reason
     assert "not_paired" not in codes(result)
     assert "confounded" not in codes(result)
 
@@ -82,8 +83,10 @@ def test_without_pairs_and_without_traces_the_answer_says_what_is_missing() -> N
     off, on = (Run(arm, (), MANIFEST, arm, ()) for arm in ("off", "on"))
     result = diff_runs(off, on)
     assert result.comparison is None
-    assert result.words == ("Nothing to compare: no unprofiled pairs yet, and no trace of off or on.",)
-    assert diff_runs(run_of("off", pairs=()), on).words[0].endswith("no unprofiled pairs yet, and no trace of on.")
+    assert [(each.code, each.measures) for each in statements(result)] == [
+        ("nothing_to_compare", {"untraced": "off or on"})
+    ]
+    assert diff_runs(run_of("off", pairs=()), on).answer.measures["untraced"] == "on"
 
 
 def test_an_older_reading_of_a_run_without_these_pairs_has_their_verdict() -> None:
@@ -112,5 +115,5 @@ def test_the_main_threads_cpu_time_has_a_verdict_of_its_own() -> None:
     assert result.cpu is not None
     assert (result.comparison.verdict.name, result.cpu.verdict.name) == ("in_the_noise", "material")
     assert result.cpu.delta_ns == pytest.approx(10_000, abs=2_000)
-    assert result.words[2].startswith("CPU time of the main thread (excludes blocked time): +")
+    assert only("cpu_time", result)["delta_ns"] == result.cpu.delta_ns
     assert diff_runs(run_of("off"), run_of("on")).cpu is None

@@ -9,6 +9,7 @@ import pytest
 from builder import annotation, build, frame, op, step
 from made_sides import MANIFEST, paired, run_of
 from numpy.typing import NDArray
+from statements import of_code, only
 
 from traceq.compare.diff import diff_runs
 from traceq.compare.result import Diff
@@ -52,26 +53,27 @@ def test_steps_that_lie_apart_are_told_with_phase_and_causes() -> None:
     assert is_apart(diff)
     assert diff.comparison is not None
     assert diff.comparison.is_seen
-    assert " more per step (+" in diff.words[0]
-    assert diff.words[0].endswith(", from 1 process per side, no interval: inconclusive at the 0.50 % threshold.")
-    assert diff.words[1].startswith("Why: 1 process per side gives no confidence interval; record at least 4: ")
-    assert diff.doubt == ""
-    assert any(words.startswith("Causes of the traced +100 us per step: +100 us ") for words in diff.words)
+    measures = diff.answer.measures
+    assert (diff.answer.code, measures["num_a"], measures["num_b"]) == ("steps_apart", 1, 1)
+    assert only("why", diff)["reason"] == diff.comparison.verdict.reason
+    assert diff.doubt is None
+    assert only("cause", diff)["delta_ns"] == 100_000
 
 
 @pytest.mark.parametrize("more_gpu_us", [0, 30, 300, -100])
 def test_traced_steps_that_say_otherwise_are_no_evidence(more_gpu_us: float) -> None:
     diff = compared(1000 + NOISE_US[0], 1100 + NOISE_US[1], more_gpu_us=more_gpu_us)
     assert is_apart(diff)
-    assert "is not that of the unprofiled steps, +" in diff.doubt
-    assert any(words.startswith("In the unprofiled steps, dataload_wait takes ") for words in diff.words)
+    assert diff.doubt is not None
+    assert diff.doubt.code == "unlike_unprofiled"
+    assert "dataload_wait" in [each["phase"] for each in of_code("unprofiled_phase", diff)]
 
 
 def test_steps_that_overlap_decide_nothing() -> None:
     diff = compared(1000 + NOISE_US[0], 1005 + NOISE_US[1])
     assert not is_apart(diff)
-    assert diff.words[0].startswith("Not decided: ")
-    assert diff.doubt.startswith("The unprofiled steps do not decide")
+    assert diff.doubt is not None
+    assert (diff.answer.code, diff.doubt.code) == ("inconclusive", "undecided")
 
 
 def test_the_same_ops_at_another_pace_are_told_as_that() -> None:
@@ -84,8 +86,7 @@ def test_the_same_ops_at_another_pace_are_told_as_that() -> None:
 
     diff = diff_runs(processed("r1", 1, NOISE_US[0]), processed("r2", 1.1, NOISE_US[1]))
     assert is_apart(diff)
-    assert diff.words[2].startswith("+")
-    assert " is the pace of work that both sides do alike, as with another load, clock" in diff.words[2]
+    assert int(only("pace", diff)["paced_delta_ns"]) > 0
 
 
 def test_less_than_the_threshold_is_no_difference_however_regular_the_steps() -> None:
@@ -116,9 +117,8 @@ def test_waits_for_cores_that_other_processes_keep_are_no_difference(
     b = recorded("r2", 1100 + NOISE_US[1], gpu_us=300, core_use=busy)
     diff = diff_runs(a, b)
     assert is_apart(diff) is not is_theirs
-    waits = "The machine was busy with other processes: a thread waits 0 per step for a core in A, 80.0 us in B "
-    waits += "(CPU time of a step: 900 us and 900 us); record both on an idle one."
-    assert (waits in diff.words) is is_theirs
+    waits = [[each[f"core_wait_{side}_ns"] for side in "ab"] for each in of_code("busy_machine", diff)]
+    assert waits == [[0, waits_ns]] * is_theirs
     swapped = diff_runs(b, a)
     assert is_apart(swapped) is not is_theirs
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from builder import build, kernel, launch, op, step
 from made_sides import codes
+from statements import of_code
 
 from traceq.compare.diff import diff_runs
 from traceq.model import Run
@@ -27,22 +29,19 @@ def launched(blocks: Sequence[int], *, device: str = "NVIDIA H100", calls: int =
     return Run("made", (trace,))
 
 
-def size_words(a: Run, b: Run) -> list[str]:
+def sizes(a: Run, b: Run) -> list[str]:
     """Return by how much inputs are told to be larger."""
     diff = diff_runs(a, b)
-    texts = [words for words in diff.words if "thread blocks" in words]
+    texts = [str(each["differences"]) for each in of_code("work_differs", diff)]
+    texts = [text for text in texts if "thread blocks" in text]
     assert bool(texts) == any("thread blocks" in caveat.text for caveat in diff.caveats)
     assert not texts or "confounded" in codes(diff)
-    return texts
+    return re.findall(r"([\d.]+) times", " ".join(texts))
 
 
 @pytest.mark.parametrize(("factor", "text"), [(4, "4"), (0.25, "0.25"), (1.5, "1.50")])
 def test_inputs_of_another_size_are_told_without_shapes(factor: float, text: str) -> None:
-    (words,) = size_words(launched(BLOCKS), launched([int(factor * blocks) for blocks in BLOCKS]))
-    assert words == (
-        "The sides differ in what they compute: inputs of another size: kernels that both launch as often have "
-        f"{text} times the thread blocks."
-    )
+    assert sizes(launched(BLOCKS), launched([int(factor * blocks) for blocks in BLOCKS])) == [text]
 
 
 @pytest.mark.parametrize(
@@ -56,15 +55,15 @@ def test_inputs_of_another_size_are_told_without_shapes(factor: float, text: str
     ],
 )
 def test_other_blocks_tell_no_size(blocks: Sequence[int]) -> None:
-    assert size_words(launched(BLOCKS), launched(blocks)) == []
+    assert sizes(launched(BLOCKS), launched(blocks)) == []
 
 
 def test_few_blocks_are_rounded_too_much() -> None:
-    assert size_words(launched((1, 2, 3, 4, 5)), launched((4, 8, 12, 16, 20))) == []
+    assert sizes(launched((1, 2, 3, 4, 5)), launched((4, 8, 12, 16, 20))) == []
 
 
 def test_shapes_another_device_and_other_numbers_of_launches_leave_it_open() -> None:
     larger = [4 * blocks for blocks in BLOCKS]
-    assert size_words(launched(BLOCKS, **SHAPES), launched(larger, **SHAPES)) == []
-    assert size_words(launched(BLOCKS), launched(larger, device="NVIDIA A100")) == []
-    assert size_words(launched(BLOCKS), launched(larger, calls=2)) == []
+    assert sizes(launched(BLOCKS, **SHAPES), launched(larger, **SHAPES)) == []
+    assert sizes(launched(BLOCKS), launched(larger, device="NVIDIA A100")) == []
+    assert sizes(launched(BLOCKS), launched(larger, calls=2)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isclose, log
 
@@ -9,11 +10,13 @@ import pytest
 from builder import Event, build, kernel, launch, op, step
 from hypothesis import example, given
 from hypothesis import strategies as st
+from statements import of_code
 
+from traceq.claims.claim import Measure
 from traceq.compare.diff import diff_runs
 from traceq.compare.result import Traced
 from traceq.compare.work_deltas import WorkDelta, log_mean, split, work_deltas
-from traceq.compare.work_sentences import work_factor_words, work_split_words
+from traceq.compare.work_statements import op_work, work_factor
 from traceq.model import Run, Trace
 
 POSITIVE = st.floats(1, 1e9)
@@ -89,9 +92,10 @@ def cpu(*products: tuple[int, int], other: int = 0) -> Trace:
     )
 
 
-def words(a: Trace, b: Trace) -> list[str]:
-    diff = diff_runs(Run("a", (a,)), Run("b", (b,)))
-    return [line for line in diff.words if line.startswith("By recorded shapes")]
+def factors(a: Trace, b: Trace) -> list[list[float]]:
+    """Of each op the factors of its calls, work per call and speed."""
+    each = of_code("op_work", diff_runs(Run("a", (a,)), Run("b", (b,))))
+    return [[round(float(op[f"{what}_ratio"]), 2) for what in ("calls", "per_call", "speed")] for op in each]
 
 
 def test_without_a_device_the_self_time_of_ops_is_divided() -> None:
@@ -99,9 +103,7 @@ def test_without_a_device_the_self_time_of_ops_is_divided() -> None:
     (delta,) = work_deltas(cpu((10, 100), (20, 200)), cpu((24, 240), (24, 240)))
     assert (delta.a_work, delta.b_work) == (2 * 16 * 4 * 30, 2 * 16 * 4 * 48)
     assert (delta.delta_ns, delta.calls_ns, delta.more_ns, delta.slower_ns) == (180_000, 0, 180_000, 0)
-    assert words(cpu((10, 100), (20, 200)), cpu((24, 240), (24, 240))) == [
-        "By recorded shapes: matrix products (mm) +180 us, 1.60 times the FLOPs at the same speed."
-    ]
+    assert factors(cpu((10, 100), (20, 200)), cpu((24, 240), (24, 240))) == [[1, 1.6, 1]]
 
 
 def test_calls_work_per_call_and_speed_are_three_parts() -> None:
@@ -111,23 +113,18 @@ def test_calls_work_per_call_and_speed_are_three_parts() -> None:
     expected = mean * log(3 / 2), mean * log(2), mean * log(3 / 2)
     assert (delta.calls_ns, delta.per_call_ns, delta.slower_ns) == pytest.approx(expected, abs=2)
     assert delta.calls_ns + delta.per_call_ns + delta.slower_ns == delta.delta_ns == 700_000
-    ratios = "1.50 times the calls, 2.00 times the FLOPs per call at 0.67 times the speed"
-    assert words(a, b) == [f"By recorded shapes: matrix products (mm) +700 us, {ratios}."]
+    assert factors(a, b) == [[1.5, 2, 0.67]]
 
 
 def test_more_calls_of_a_slow_shape_are_no_loss_of_speed() -> None:
     a, b = cpu((8, 100), (800, 200)), cpu(*[(8, 100)] * 4, (800, 200))
-    ratios = "2.50 times the calls, 0.41 times the FLOPs per call, each shape at the same speed"
-    assert words(a, b) == [f"By recorded shapes: matrix products (mm) +300 us, {ratios}."]
-    slower = cpu(*[(8, 200)] * 4, (800, 400))
-    assert words(a, slower)[0].endswith(", each shape at 0.51 times the speed.")
+    assert factors(a, b) == [[2.5, 0.41, 1]]
+    assert factors(a, cpu(*[(8, 200)] * 4, (800, 400))) == [[2.5, 0.41, 0.51]]
 
 
 def test_a_slower_op_does_the_same_work_and_without_shapes_nothing_is_said() -> None:
-    assert words(cpu((10, 100)), cpu((10, 300))) == [
-        "By recorded shapes: matrix products (mm) +200 us, the same FLOPs at 0.33 times the speed."
-    ]
-    assert words(*(build(step(0, 1000), op("aten::mm", 0, dur)) for dur in (100, 300))) == []
+    assert factors(cpu((10, 100)), cpu((10, 300))) == [[1, 1, 0.33]]
+    assert factors(*(build(step(0, 1000), op("aten::mm", 0, dur)) for dur in (100, 300))) == []
 
 
 def test_with_time_in_ops_without_a_model_only_roles_with_as_many_calls_are_compared() -> None:
@@ -139,25 +136,24 @@ def test_with_time_in_ops_without_a_model_only_roles_with_as_many_calls_are_comp
 def test_other_work_that_took_as_long_is_told_where_durations_are_no_evidence() -> None:
     traced = Traced(0, 100_000, 100_000, 1, 1)
     other = WorkDelta("forward", "products", True, 10_000, 10_000, 5, 10, 1.0, 1.0, 0, 6_931, -6_931, is_bound=False)
-    assert work_split_words(traced, [other], timed=False) == ("By recorded shapes: products, 2.00 times the FLOPs.",)
-    assert work_split_words(traced, [other]) == ()
+    (untimed,) = of_code("op_work", op_work(traced, [other], timed=False))
+    assert (untimed["op"], untimed["per_call_ratio"], "delta_ns" in untimed) == ("products", 2, False)
+    assert not [*op_work(traced, [other])]
 
 
 def test_a_device_on_one_side_alone_is_not_compared() -> None:
     assert work_deltas(cpu((8, 100)), made((8, 100))) == ()
 
 
-@pytest.mark.parametrize(
-    ("timed", "text"), [(True, "+10.0 us, 2.00 times the FLOPs"), (False, "s, 2.00 times the FLOPs")]
-)
-def test_where_durations_are_no_evidence_only_other_work_is(timed: bool, text: str) -> None:
+@pytest.mark.parametrize("timed", [True, False])
+def test_where_durations_are_no_evidence_only_other_work_is(timed: bool) -> None:
     traced = Traced(0, 100_000, 110_000, 1, 1)
     other = WorkDelta("forward", "products", True, 10_000, 20_000, 5, 10, 1.0, 1.0, 0, 10_000, 0, is_bound=False)
     same = WorkDelta("forward", "copies", False, 10_000, 20_000, 5, 5, 1.0, 1.0, 0, 0, 10_000, is_bound=False)
-    (line,) = work_split_words(traced, [other, same], timed=timed)
-    assert text in line
-    assert ("copies" in line) == timed
-    assert ("speed" in line) == timed
+    ops = of_code("op_work", op_work(traced, [other, same], timed=timed))
+    assert [op["op"] for op in ops] == ["products", *["copies"] * timed]
+    assert {"delta_ns" in op and "speed_ratio" in op for op in ops} == {timed}
+    assert ops[0]["per_call_ratio"] == 2
 
 
 def batch_of(num: int, dur: int) -> Trace:
@@ -170,18 +166,25 @@ def batched(num: int, dur: int) -> list[Event]:
     return [op("aten::bmm", 12, 5, **shapes), launch(13, 1, corr=2), kernel("second", 20 + dur, dur, corr=2)]
 
 
-def factor_words(a: Trace, b: Trace) -> list[str]:
-    return [line for line in diff_runs(Run("a", (a,)), Run("b", (b,))).words if "times the time" in line]
+def common_factors(a: Trace, b: Trace) -> list[list[float]]:
+    """The factors of all work and of the time, and by how many percent more that is for the same work."""
+    each = of_code("work_factor", diff_runs(Run("a", (a,)), Run("b", (b,))))
+    keys = ("work_ratio", "time_ratio", "per_work_delta_pct")
+    return [[round(float(factor[key]), 2) for key in keys] for factor in each]
+
+
+def factor_of(work: Sequence[WorkDelta], a_ns: int, b_ns: int) -> list[Mapping[str, Measure]]:
+    run = Run("", (batch_of(8, 100),))
+    diff = diff_runs(run, run)
+    assert diff.steps is not None
+    steps = replace(diff.steps, a_ns=a_ns, b_ns=b_ns)
+    return of_code("work_factor", work_factor(replace(diff, work=tuple(work), cells=(), steps=steps)))
 
 
 def test_a_larger_batch_is_told_with_the_time_per_flop() -> None:
-    assert factor_words(batch_of(8, 100), batch_of(64, 740)) == [
-        "8.00 times the FLOPs in 6.33 times the time: 20.8 % less time per FLOP."
-    ]
-    assert factor_words(batch_of(64, 740), batch_of(8, 100)) == [
-        "0.12 times the FLOPs in 0.16 times the time: 26.3 % more time per FLOP."
-    ]
-    assert factor_words(batch_of(8, 100), batch_of(8, 140)) == []
+    assert common_factors(batch_of(8, 100), batch_of(64, 740)) == [[8, 6.33, -20.83]]
+    assert common_factors(batch_of(64, 740), batch_of(8, 100)) == [[0.12, 0.16, 26.32]]
+    assert common_factors(batch_of(8, 100), batch_of(8, 140)) == []
 
 
 @pytest.mark.parametrize(("us", "is_told"), [(15_000, True), (25_000, False)])
@@ -192,30 +195,29 @@ def test_where_most_of_what_computes_has_no_model_no_factor_is_told(us: int, is_
         for num, dur in ((8, 100), (64, 740))
         for unknown in (kernel("custom", 30 + 2 * dur, us, 3),)
     ]
-    assert bool(factor_words(*sides)) == is_told
+    assert bool(common_factors(*sides)) == is_told
 
 
 def test_where_ops_change_by_several_factors_none_is_told() -> None:
     (of_products, of_batches) = work_deltas(batch_of(8, 100), batch_of(64, 740))
-    assert work_factor_words((of_products, of_batches), 1, 7)
-    assert work_factor_words((of_products, replace(of_batches, b_work=of_batches.a_work)), 1, 7) == ()
-    assert work_factor_words((of_products,), 1, 7) == ()  # a single op may be padded
+    assert factor_of((of_products, of_batches), 1, 7)
+    assert factor_of((of_products, replace(of_batches, b_work=of_batches.a_work)), 1, 7) == []
+    assert factor_of((of_products,), 1, 7) == []  # a single op may be padded
     relu = replace(of_products, role="aten::relu", is_flops=False, b_work=of_products.a_work)
-    assert work_factor_words((of_products, of_batches, relu), 1, 7)
-    assert work_factor_words((of_products, of_batches, *[relu] * 3), 1, 7) == ()
+    assert factor_of((of_products, of_batches, relu), 1, 7)
+    assert factor_of((of_products, of_batches, *[relu] * 3), 1, 7) == []
     update = replace(relu, phase="optimizer")
-    assert work_factor_words((of_products, of_batches, update), 1, 7)
-    assert work_factor_words((of_products, of_batches, *[update] * 3), 1, 7) == ()  # most of the step has no FLOPs
+    assert factor_of((of_products, of_batches, update), 1, 7)
+    assert factor_of((of_products, of_batches, *[update] * 3), 1, 7) == []  # most of the step has no FLOPs
 
 
 def test_of_ops_without_flops_the_bytes_tell() -> None:
     (of_products, of_batches) = work_deltas(batch_of(8, 100), batch_of(64, 740))
     of_bytes = [replace(each, is_flops=False) for each in (of_products, of_batches)]
-    assert work_factor_words(of_bytes, 100, 740) == (
-        "8.00 times the bytes of ops with recorded shapes in 7.40 times the time: 7.5 % less time per byte.",
-    )
+    (factor,) = factor_of(of_bytes, 100, 740)
+    assert (factor["work"], factor["work_ratio"], factor["time_ratio"]) == ("bytes", 8, 7.4)
     update = replace(of_bytes[0], phase="optimizer", b_work=of_bytes[0].a_work)
-    assert work_factor_words((*of_bytes, update), 100, 740)
+    assert factor_of((*of_bytes, update), 100, 740)
 
 
 def cpu_steps(rows: int, *durs: int) -> Run:
@@ -230,14 +232,14 @@ def cpu_steps(rows: int, *durs: int) -> Run:
     return Run("", (build(*events),))
 
 
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [(8, []), (16, ["By recorded shapes: matrix products (mm), 2.00 times the FLOPs."])],
-)
-def test_no_op_is_slower_where_steps_do_not_tell_the_sides_apart(rows: int, words: list[str]) -> None:
+@pytest.mark.parametrize(("rows", "per_call"), [(8, []), (16, [2])])
+def test_no_op_is_slower_where_steps_do_not_tell_the_sides_apart(rows: int, per_call: list[float]) -> None:
     """Two runs of the same code had a copy at "0.62 times the speed"; other work is a difference in any case."""
-    lead, *more = diff_runs(cpu_steps(8, 400, 800, 400, 800), cpu_steps(rows, 500, 900, 500, 900)).words
-    assert lead.startswith("No difference beyond the scatter of steps")
-    assert [text for text in more if text.startswith("By recorded")] == words
-    (slower,) = [text for text in diff_runs(cpu_steps(8, 400, 400), cpu_steps(8, 600, 600)).words if "speed" in text]
-    assert slower == "By recorded shapes: matrix products (mm) +200 us, the same FLOPs at 0.67 times the speed."
+    diff = diff_runs(cpu_steps(8, 400, 800, 400, 800), cpu_steps(rows, 500, 900, 500, 900))
+    assert diff.answer.code == "within_scatter"
+    ops = of_code("op_work", diff)
+    assert [each["per_call_ratio"] for each in ops] == per_call
+    assert not any("speed_ratio" in each for each in ops)
+    (slower,) = of_code("op_work", diff_runs(cpu_steps(8, 400, 400), cpu_steps(8, 600, 600)))
+    assert (slower["delta_ns"], slower["per_call_ratio"]) == (200_000, 1)
+    assert slower["speed_ratio"] == pytest.approx(2 / 3)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from made_pairs import MS, recording
 
 from traceq.compare.diff import diff_runs
-from traceq.compare.interaction import arm_interactions
 from traceq.compare.result import Diffs
+from traceq.compare.verdict import arm_interactions
 from traceq.model import Arm, Manifest, Pairs, Run
 
 __all__ = ["diffs_of"]

@@ -105,10 +105,10 @@ def _snapshots(a: str, b: str, readings: Readings) -> Any:
 def _compared(diff: Diff) -> Mapping[str, object]:
     """Return one comparison as a JSON object."""
     comparison = diff.comparison
-    answer: dict[str, object] = {"a": diff.a_name, "b": diff.b_name}
+    answer: dict[str, object] = {"a": diff.a_name, "b": diff.b_name, "state": diff.answer.code}
     if comparison is None:
-        why = "; ".join(diff.comparable.reasons) or diff.words[0]
-        return answer | {"verdict": CANNOT_TELL, "reason": why, "words": Rows.of_texts(diff.words)}
+        why = "; ".join(diff.comparable.reasons) or diff.answer.lead
+        return answer | {"verdict": CANNOT_TELL, "reason": why, "words": _words(diff)}
     verdict = comparison.verdict
     is_open = verdict.is_open or not diff.comparable.ok
     keys = ("a_ns", "b_ns", "delta_ns", "ci95_ns", "noise_floor_ns", "num_pairs", "unprofiled")
@@ -119,9 +119,14 @@ def _compared(diff: Diff) -> Mapping[str, object]:
         "delta_pct": float(f"{comparison.delta_pct:.6g}"),
         "threshold_pct": verdict.threshold_pct,
         **({"pairs_needed": verdict.pairs_needed} if verdict.pairs_needed else {}),
-        "words": Rows.of_texts(diff.words),
-        **({"free": diff.free} if diff.free else {}),
+        "words": _words(diff),
+        **({"free": str(diff.free)} if diff.free else {}),
     }
+
+
+def _words(diff: Diff) -> Rows:
+    """Return the answer and what it rests on, a text each."""
+    return Rows.of_texts([str(each) for each in (diff.answer, *diff.basis, *diff.reasons)])
 
 
 def _explained(diff: Diff) -> tuple[str, str]:
@@ -132,7 +137,7 @@ def _explained(diff: Diff) -> tuple[str, str]:
     if not diff.comparable.ok:
         return CANNOT_TELL, "; ".join(diff.comparable.reasons)
     if diff.doubt:
-        return CANNOT_TELL, diff.doubt
+        return CANNOT_TELL, str(diff.doubt)
     if traced.says_where_only:
         shared = f"only {traced.matched_pct or 0:.0f} % of the host's calls are on both sides"
         return "where only", traced.unclear or f"{shared}: the rows are where time differs, not why"

@@ -123,9 +123,9 @@ def in_some_steps(num: int, num_counted: int) -> dict[str, Measure]:
 def unit_of(name: str) -> Unit:
     """Return the unit of a measure by the end of its name, as of `blocked_ns`, or by its begin, as of `num_calls`.
 
-    A `delta_ns` has a sign.
+    A delta, as `delta_ns` or `wait_delta_ns`, has a sign.
     """
     if name.startswith("num"):
         return Unit.COUNT
     unit = _UNITS.get(name.rpartition("_")[2], Unit.NUMBER)
-    return _DELTAS.get(unit, unit) if name.startswith("delta_") else unit
+    return _DELTAS.get(unit, unit) if "delta" in name.split("_") else unit

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from traceq.claims.claim import Basis, Claim, unit_of
+from traceq.claims.claim import Basis, Claim, Measure, unit_of
 from traceq.claims.sentences import GAINS, ONCE, REMEDIES, SENTENCES, SHARED_EVIDENCE
 from traceq.units import Unit, format_ends, format_value
 
-__all__ = ["MOST_WORDS", "evidence_of", "lead_of", "line_of", "plain_phase", "text_of"]
+__all__ = ["MOST_WORDS", "evidence_of", "filled", "lead_of", "line_of", "plain_phase", "text_of"]
 
 MOST_WORDS = 20
 """Words of a lead."""
@@ -18,12 +18,13 @@ _ENDS = "least_{}", "most_{}"
 
 
 class _Unknown(Exception):
-    """A field of a template that a claim does not have."""
+    """A field of a template that is not known."""
 
 
 def lead_of(claim: Claim) -> str:
     """Return what a claim is and what to do, in at most 20 words."""
-    lead = next(_filled(SENTENCES[claim.code].leads, claim), claim.code) if claim.code in SENTENCES else claim.lead
+    sentence = SENTENCES.get(claim.code)
+    lead = next(filled(sentence.leads, _fields(claim)), claim.code) if sentence else claim.lead
     words = lead.split()
     return " ".join(words[:MOST_WORDS]) + ("…" if len(words) > MOST_WORDS else "")
 
@@ -39,7 +40,7 @@ def evidence_of(claim: Claim) -> str:
     sentence = SENTENCES.get(claim.code)
     if sentence is None:
         return claim.evidence
-    clauses = [*_filled(sentence.evidence, claim), *_filled(SHARED_EVIDENCE, claim)]
+    clauses = [*filled((*sentence.evidence, *SHARED_EVIDENCE), _fields(claim))]
     rank = claim.subject.rank
     if rank is not None and "{rank}" not in "".join((*sentence.leads, *sentence.evidence)):
         clauses[:1] = [f"rank {rank}: {clauses[0]}"] if clauses else [f"on rank {rank}"]
@@ -51,26 +52,28 @@ def text_of(claim: Claim) -> str:
     gain = ""
     if claim.gain is not None and claim.code in SENTENCES:
         template = GAINS[claim.gain_by if claim.gain[1] else "nothing"]
-        gain = next(_filled((template,), claim))
+        gain = next(filled((template,), _fields(claim)))
     return "; ".join(filter(None, (lead_of(claim), evidence_of(claim), gain)))
 
 
-def _filled(templates: tuple[str, ...], claim: Claim) -> Iterator[str]:
-    """Yield the templates of which everything is known."""
+def filled(templates: Iterable[str], fields: Mapping[str, Measure | None]) -> Iterator[str]:
+    """Yield the templates of which every field is known, each filled with its value and unit.
+
+    A field without a value is the range of two, `{saved_ns}` of `least_saved_ns` and `most_saved_ns`; one with a noun,
+    as `{num_calls:call}`, is counted.
+    """
     for template in templates:
         try:
-            yield _FIELD.sub(lambda match: _word(claim, match[1], match[2] or ""), template)
+            yield _FIELD.sub(lambda match: _word(fields, match[1], match[2] or ""), template)
         except _Unknown:
             continue
 
 
-def _word(claim: Claim, name: str, noun: str) -> str:
+def _word(fields: Mapping[str, Measure | None], name: str, noun: str) -> str:
     """Return a field in words, of several things with their noun. Raises _Unknown."""
-    value = claim.measures.get(name)
-    if value is None:
-        value = _named(claim).get(name)
+    value = fields.get(name)
     if value is None or value == "":
-        least, most = (claim.measures.get(each.format(name)) for each in _ENDS)
+        least, most = (fields.get(each.format(name)) for each in _ENDS)
         if least is None or most is None:
             raise _Unknown(name)
         return format_ends(float(least), float(most), unit_of(name))
@@ -80,7 +83,12 @@ def _word(claim: Claim, name: str, noun: str) -> str:
     return f"{text} {noun}{'' if value == 1 else 's'}" if noun else text
 
 
-def _named(claim: Claim) -> Mapping[str, str | int | None]:
+def _fields(claim: Claim) -> Mapping[str, Measure | None]:
+    """Return what templates of claims may name: parts of the subject, what is said of steps, and the measures."""
+    return {**_named(claim), **claim.measures}
+
+
+def _named(claim: Claim) -> Mapping[str, Measure | None]:
     """Return what templates may name besides measures."""
     subject, steps = claim.subject, claim.basis is None or claim.basis.num_steps > 0
     remedy = REMEDIES.get(claim.remedy or claim.code, "")
@@ -93,7 +101,7 @@ def _named(claim: Claim) -> Mapping[str, str | int | None]:
         "kind": subject.kind,
         "module": subject.module,
         "collective": subject.collective,
-        "remedy": next(_filled((remedy,), claim), "") if remedy else "",
+        "remedy": next(filled((remedy,), claim.measures), "") if remedy else "",
         "why_once": ONCE.get(str(claim.measures.get("once")), ""),
         "gain": format_ends(least_ns, most_ns, Unit.NS),
         "per_step": "per step" if steps else "of the trace",

@@ -203,7 +203,7 @@ def _confirm_fastest(options: JobOptions, folder: RunFolder, diffs: Sequence[Dif
         return
     for diff in _ranked_diffs(result.folder, say):
         is_faster = diff.verdict_name == "material" and diff.comparison is not None and diff.comparison.delta_ns < 0
-        say(f"traceq: {arm.name} is {'confirmed' if is_faster else 'not confirmed'}: {diff.words[0]}")
+        say(f"traceq: {arm.name} is {'confirmed' if is_faster else 'not confirmed'}: {diff.answer.lead}")
     for line in _core_lines(_core_findings(result.folder)):
         say(line)
     say(shlex.join(["traceq", "diff", str(result.folder.path)]))
@@ -273,12 +273,12 @@ def _leads(folder: RunFolder) -> Iterator[str]:
 
 def _verdicts(diffs: Sequence[Diff]) -> Iterator[str]:
     """Yield a line per arm, what CPU time decides where step times do not, and why arms have no verdict."""
-    from traceq.compare.verdict_sentences import cpu_words
+    from traceq.compare.verdict import cpu_time
 
     for each in diffs:
-        yield each.words[0]
+        yield each.answer.lead
         if each.comparison and each.comparison.verdict.is_open and each.cpu and not each.cpu.verdict.is_open:
-            yield from (f"  {sentence}" for sentence in cpu_words(each.cpu))
+            yield f"  {cpu_time(each.cpu).lead}"
     yield from dict.fromkeys(
         f"traceq: note: {caveat.text}" for each in diffs for caveat in each.caveats if caveat.code == "arm_ended"
     )

@@ -91,7 +91,7 @@ def command(
 
     if html is not None:
         for diff in diffs.diffs:
-            typer.echo(diff.words[0])
+            typer.echo(diff.answer.lead)
     write_result("diffs", diffs, form, RenderOptions(width, full=full, sides=explained_traces))
     if not form.holds_caveats:
         print_caveats(dict.fromkeys(caveat for each in diffs.diffs for caveat in each.caveats))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from traceq.compare.limits import BUSY_CORES, MOST
 from traceq.compare.side import Side, of_one_run
+from traceq.compare.statement import Statement, state
 from traceq.model import CoreUse
 from traceq.stats import Comparison
-from traceq.units import Unit, format_value
 
-__all__ = ["busy_machine_words", "is_by_other_processes"]
-
-_MIN_OTHERS = 0.2
-"""Share of the cores that processes outside the job keep busy."""
-_MIN_PART = 0.5
-"""Part of the difference for which a thread waits for a core on one side."""
+__all__ = ["busy_machine", "is_by_other_processes"]
 
 
 def is_by_other_processes(a: Side, b: Side, steps: Comparison) -> bool:
@@ -23,23 +21,26 @@ def is_by_other_processes(a: Side, b: Side, steps: Comparison) -> bool:
     """
     ratio = max(steps.a_ns, steps.b_ns) / max(1, min(steps.a_ns, steps.b_ns))
     return any(
-        use.thread_core_wait_ns >= _MIN_PART * abs(steps.delta_ns)
+        use.thread_core_wait_ns >= MOST * abs(steps.delta_ns)
         and ratio * max(0.0, 1 - use.thread_core_wait_ns / use.timed_step_ns) ** 2 <= 1
         for use in _waits(a, b) or ()
-        if use.other_busy_cores >= _MIN_OTHERS * use.cores_available
+        if use.other_busy_cores >= BUSY_CORES * use.cores_available
     )
 
 
-def busy_machine_words(a: Side, b: Side, names: tuple[str, str], steps: Comparison | None) -> tuple[str, ...]:
-    """Return that the machine was busy, for how long a step waited for a core on both sides, and what it computed."""
+def busy_machine(a: Side, b: Side, steps: Comparison | None) -> Iterator[Statement]:
+    """Yield that the machine was busy, for how long a step waited for a core on both sides, and what it computed."""
     waits = _waits(a, b)
     if waits is None or steps is None or not steps.unprofiled or not is_by_other_processes(a, b, steps):
-        return ()
-    of_a, of_b = (format_value(use.thread_core_wait_ns, Unit.NS) for use in waits)
-    waited = f"{of_a} per step for a core in {names[0]}, {of_b} in {names[1]}"
-    cpu = " and ".join(format_value(use.step_cpu_ns, Unit.NS) for use in waits)
-    busy = f"The machine was busy with other processes: a thread waits {waited} (CPU time of a step: {cpu})"
-    return (f"{busy}; record both on an idle one.",)
+        return
+    of_a, of_b = waits
+    yield state(
+        "busy_machine",
+        core_wait_a_ns=round(of_a.thread_core_wait_ns),
+        core_wait_b_ns=round(of_b.thread_core_wait_ns),
+        cpu_a_ns=round(of_a.step_cpu_ns),
+        cpu_b_ns=round(of_b.step_cpu_ns),
+    )
 
 
 def _waits(a: Side, b: Side) -> tuple[CoreUse, CoreUse] | None:

@@ -15,14 +15,14 @@ from traceq.units import Unit, format_value
 __all__ = [
     "BEYOND",
     "JITTER_ERRORS",
-    "MOST",
+    "MOST_OF_IT",
     "cause_name",
     "change_name",
-    "counted_syncs",
     "is_within_jitter",
     "jitter_name",
     "joined",
     "lines_text",
+    "listed_syncs",
     "number",
     "numbered",
     "pace_name",
@@ -35,7 +35,7 @@ __all__ = [
     "unchanged_name",
 ]
 
-BEYOND, MOST = "beyond their jitter", "most of it "
+BEYOND, MOST_OF_IT = "beyond their jitter", "most of it "
 """What small differences are together that are more than run-to-run jitter."""
 JITTER_ERRORS = 2
 """Standard deviations of a sum within which it is jitter."""
@@ -105,10 +105,10 @@ def jitter_name(num: int, ns: float, sd_ns: float, most: str = "") -> str:
     """Return `3 kinds of work, each within jitter`, or what has `most` of it; or that their sum `ns` is beyond it."""
     kinds = f"{num:,} {'kind' if num == 1 else 'kinds'} of work"
     if not is_within_jitter(ns, sd_ns) and abs(ns) > num:  # more than roundings
-        several = f"{kinds}, {MOST + most if most else 'small each'}, together {BEYOND}"
+        several = f"{kinds}, {MOST_OF_IT + most if most else 'small each'}, together {BEYOND}"
         return several if num > 1 else f"{kinds}, small, but beyond its jitter"
     if most and num > 1:
-        return f"{kinds}, {MOST}{most}, within jitter"
+        return f"{kinds}, {MOST_OF_IT}{most}, within jitter"
     return f"{kinds}{', each' if num > 1 else ''} within jitter"
 
 
@@ -122,25 +122,15 @@ def is_within_jitter(ns: float, sd_ns: float) -> bool:
     return abs(ns) <= JITTER_ERRORS * sd_ns
 
 
-def counted_syncs(verb: str, changed: Sequence[Cause], per: str) -> str:
-    """Return `removes 20 syncs per step (20 dtoh aten::item in forward)`; those of several lines are one.
-
-    On a CPU, where none waits: `removes 20 reads of a value per step, each a sync on a GPU (20 aten::item in forward)`.
-    """
+def listed_syncs(changed: Sequence[Cause]) -> str:
+    """Return `20 dtoh aten::item in forward, 2 aten::equal in optimizer`; those of several lines are one."""
     named: dict[tuple[str, str], Cause] = {}
     for cause in changed:
         key = cause.name, cause.phase
         named[key] = joined(cause, named[key]) if key in named else cause
-    names = ", ".join(
-        f"{numbered(each, sync_name(each))} in {each.phase}{steps_text(each)}"
-        for each in [*named.values()][:_MOST_SYNCS]
-    )
-    rest = f" and {len(named) - _MOST_SYNCS} more" if len(named) > _MOST_SYNCS else ""
-    num = format_value(abs(sum(cause.delta_num for cause in changed)), Unit.MEAN)
-    plural, each_is = ("", "") if num == "1" else ("s", "each ")
-    if all(map(reads_on_cpu, changed)):
-        return f"{verb} {num} read{plural} of a value {per}, {each_is}a sync on a GPU ({names}{rest})"
-    return f"{verb} {num} sync{plural} {per} ({names}{rest})"
+    shown = [*named.values()][:_MOST_SYNCS]
+    names = ", ".join(f"{numbered(each, sync_name(each))} in {each.phase}{steps_text(each)}" for each in shown)
+    return names + (f" and {len(named) - _MOST_SYNCS} more" if len(named) > _MOST_SYNCS else "")
 
 
 def joined(cause: Cause, other: Cause) -> Cause:

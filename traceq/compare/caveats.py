@@ -6,17 +6,18 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from traceq.compare.limits import EVEN, LAYOUT
 from traceq.compare.side import Side, of_one_run
+from traceq.compare.statement import Statement, doubtful, state
 from traceq.facts.ranks.lost_device import lost_device_caveats
 from traceq.facts.ranks.run_ranks import RunRanks
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats
 from traceq.model import BUILT_APART, Caveat, Run
 from traceq.runs.read import arm_failure
 from traceq.stats import Comparison
-from traceq.units import Unit, format_value
+from traceq.units import Unit, format_ranks, format_value, name_ranks
 
 __all__ = [
-    "PROFILED_STEPS",
     "arm_ended",
     "lost_device",
     "not_interleaved",
@@ -29,14 +30,7 @@ __all__ = [
     "unrecorded_work",
 ]
 
-PROFILED_STEPS = Caveat("profiled_steps", "step times come from the traced windows: profiled, few, and not interleaved")
-
-_UNEVEN, _MOST_LISTED = 1.5, 8
-"""Factor by which steps of the processes of a side differ if some were disturbed, and how many are listed."""
-
-LAYOUT_PCT = 2.0
-"""Percent of a step by which identical models in one process may differ: above what `benchmarks/layout.py` measures."""
-
+_MOST_LISTED = 8
 _LOADER_SETTINGS = ("size", "batch_size", "num_workers", "prefetch_factor", "load_us")
 
 
@@ -46,10 +40,9 @@ def side_caveats(side: Side) -> tuple[Caveat, ...]:
         return (*side.run.caveats, *_uneven_processes(side), *_traced_process(side.run))
     named = [Caveat(caveat.code, f"{run.path}: {caveat.text}") for run in side.runs for caveat in run.caveats]
     empty = [run.path for run, medians in zip(side.runs, side.processes, strict=True) if not medians]
-    left_out = [Caveat("no_steps", f"{path}: no unprofiled steps; this process is ignored") for path in empty]
+    left_out = [doubtful("no_steps", path=path) for path in empty]
     if side.run.traces:
-        text = f"{side.run.path}: the median of {len(side.runs)} recordings; only its trace is looked at"
-        left_out.append(Caveat("one_process_explains", text))
+        left_out.append(doubtful("one_process_explains", path=side.run.path, num_recordings=len(side.runs)))
     of_recordings = {caveat for run in side.runs for caveat in run.caveats}
     return (
         *named,
@@ -62,14 +55,10 @@ def side_caveats(side: Side) -> tuple[Caveat, ...]:
 def _uneven_processes(side: Side) -> Iterator[Caveat]:
     """Yield a caveat for a side whose processes, which ran the same code, have steps of very different length."""
     timed = side.steps_ns.tolist()
-    if len(timed) > 1 and max(timed) > _UNEVEN * min(timed):
+    if len(timed) > 1 and max(timed) > EVEN * min(timed):
         listed = ", ".join(format_value(ns, Unit.NS) for ns in timed[:_MOST_LISTED])
         listed += ", ..." if len(timed) > _MOST_LISTED else ""
-        text = (
-            f"{side.path}: its {len(timed)} processes have median steps of {listed}: something disturbed some of them, "
-            "which may decide size and sign of the difference; record again"
-        )
-        yield Caveat("uneven_processes", text)
+        yield doubtful("uneven_processes", path=side.path, num_processes=len(timed), medians=listed)
 
 
 def _traced_process(run: Run) -> tuple[Caveat, ...]:
@@ -77,26 +66,21 @@ def _traced_process(run: Run) -> tuple[Caveat, ...]:
     timed = next((each for each in run.processes if each.arm == run.arm), None)
     if timed is None or len(timed.median_ns) < 2 or not run.traces:
         return ()
-    last, middle = (format_value(ns, Unit.NS) for ns in (timed.median_ns[-1], np.median(timed.median_ns)))
-    text = (
-        f"arm {run.arm}: the last of its {len(timed.median_ns)} processes is traced (median step {last}; of all "
-        f"{middle}), so that traced times are those of that process alone; record again to trace another"
-    )
-    return (Caveat("one_process_explains", text),)
+    times = {"traced_ns": timed.median_ns[-1], "median_ns": float(np.median(timed.median_ns))}
+    return (doubtful("one_process_explains", arm=run.arm, num_processes=len(timed.median_ns), **times),)
 
 
 def arm_ended(run: Run) -> tuple[Caveat, ...]:
     """Return a caveat for an arm that was not recorded to its end."""
     why = arm_failure(run)
-    return (Caveat("arm_ended", f"arm {run.arm}: {why}"),) if why else ()
+    return (doubtful("arm_ended", arm=run.arm, why=why),) if why else ()
 
 
 def not_paired(a: Side, b: Side) -> tuple[Caveat, ...]:
     """Return a caveat for two arms of one process that were never paired."""
     if not of_one_run(a, b) or a.is_isolated:
         return ()
-    names = f"{a.run.arm} and {b.run.arm}"
-    return (Caveat("not_paired", f"{names} were never paired with each other: their median steps are compared"),)
+    return (doubtful("not_paired", arms=f"{a.run.arm} and {b.run.arm}"),)
 
 
 def not_interleaved(a: Side, b: Side) -> tuple[Caveat, ...]:
@@ -106,8 +90,7 @@ def not_interleaved(a: Side, b: Side) -> tuple[Caveat, ...]:
         return ()
     if max(times[0]) >= min(times[1]) and max(times[1]) >= min(times[0]):
         return ()
-    text = "all processes of one side ran before the other's: the delta includes drift in between; alternate the sides"
-    return (Caveat("not_interleaved", text),)
+    return (doubtful("not_interleaved"),)
 
 
 def separate_builds(a: Side, b: Side, *comparisons: Comparison | None) -> tuple[Caveat, ...]:
@@ -118,13 +101,9 @@ def separate_builds(a: Side, b: Side, *comparisons: Comparison | None) -> tuple[
     if not {a.run.arm, b.run.arm} <= set(str(names).split()):
         return ()
     claims = (comparison for comparison in comparisons if comparison and comparison.verdict.is_difference)
-    if all(abs(claim.delta_pct) > LAYOUT_PCT for claim in claims):
+    if all(abs(claim.delta_pct) > LAYOUT for claim in claims):
         return ()
-    text = (
-        f"{a.run.arm} and {b.run.arm} are separate builds, and identical builds differ by up to {LAYOUT_PCT:g} % "
-        "through memory layout: this delta may be layout; record several runs per side to tell"
-    )
-    return (Caveat("built_apart", text),)
+    return (doubtful("built_apart", arms=f"{a.run.arm} and {b.run.arm}", layout_pct=LAYOUT),)
 
 
 def unrecorded_work(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
@@ -148,15 +127,13 @@ def _of_side(name: str, caveats: Iterable[Caveat]) -> list[Caveat]:
     return [Caveat(each.code, f"{name}: {each.text}") for each in caveats]
 
 
-def other_step_ends(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
-    """Return a caveat where steps end with the device's work on one side alone, as traces of few steps may show it."""
+def other_step_ends(a: RunRanks, b: RunRanks) -> Iterator[Statement]:
+    """Yield that steps end with the device's work on one side alone, as traces of few steps may show it."""
     ranks = [side.job.ranks[0] for side in (a, b) if side.job.ranks]
     ends = [rank.steps for rank in ranks if rank.has_device and rank.steps.marked]
-    if len(ends) < 2 or ends[0].by_device == ends[1].by_device:
-        return ()
-    by_device, by_host = "AB" if ends[0].by_device else "BA"
-    text = f"Steps of {by_device} end with their work on the device, those of {by_host} with the host"
-    return (Caveat("other_step_ends", f"{text}: part of their traced difference is how they are measured"),)
+    if len(ends) == 2 and ends[0].by_device != ends[1].by_device:
+        by_device, by_host = "AB" if ends[0].by_device else "BA"
+        yield state("other_step_ends", by_device=by_device, by_host=by_host)
 
 
 def unmatched_ranks(a: Run, b: Run) -> tuple[Caveat, ...]:
@@ -165,19 +142,10 @@ def unmatched_ranks(a: Run, b: Run) -> tuple[Caveat, ...]:
     if not a.traces or not b.traces or ours == theirs:
         return ()
     if common := ours & theirs:
-        noun, verb = ("rank", "is") if len(common) == 1 else ("ranks", "are")
-        text = f"only {noun} {_listed(common)} of {len(ours | theirs)} {verb} on both sides; the others are ignored"
-    elif len(a.traces) == len(b.traces) == 1:
-        text = f"rank {a.ranks[0]} is compared with rank {b.ranks[0]}: ranks of one job differ as well"
-    else:
-        text = (
-            f"ranks {_listed(ours)} against {_listed(theirs)}: no rank is on both sides, so the delta is not explained"
-        )
-    return (Caveat("ranks_apart", text),)
-
-
-def _listed(ranks: set[int]) -> str:
-    return ", ".join(map(str, sorted(ranks)[:8])) + (" and more" if len(ranks) > 8 else "")
+        return (doubtful("ranks_apart", common_ranks=name_ranks([*common]), num_ranks=len(ours | theirs)),)
+    if len(a.traces) == len(b.traces) == 1:
+        return (doubtful("ranks_apart", rank_a=f"{a.ranks[0]}", rank_b=f"{b.ranks[0]}"),)
+    return (doubtful("ranks_apart", ranks_a=format_ranks([*ours]), ranks_b=format_ranks([*theirs])),)
 
 
 def other_loader(a: Run, b: Run) -> Iterator[Caveat]:
@@ -185,5 +153,4 @@ def other_loader(a: Run, b: Run) -> Iterator[Caveat]:
     ours, theirs = (run.manifest.parameters if run.manifest else {} for run in (a, b))
     for key in _LOADER_SETTINGS:
         if key in ours and key in theirs and ours[key] != theirs[key]:
-            text = f"{key}: {ours[key]} against {theirs[key]}: loader and steps were recorded with different settings"
-            yield Caveat("other_loader", text)
+            yield doubtful("other_loader", difference=f"{key}: {ours[key]} against {theirs[key]}")

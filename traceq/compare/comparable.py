@@ -7,26 +7,25 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import compress
 
+from traceq.compare.limits import LARGE
 from traceq.compare.result import Comparable, Traced
 from traceq.compare.side import Side
+from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.model import OPTIMIZER_STEPS, Run
-from traceq.units import Unit, format_value
 
 __all__ = [
     "UNKNOWN_SAMPLES",
     "are_ranks_of_one_job",
     "comparable",
     "differences",
+    "earlier_start",
     "on_common_steps",
     "parameters_of",
-    "start_words",
     "uncommon_steps",
     "unrecorded_device",
 ]
 
-_MUCH_OF_DELTA = 0.3
-"""Part of the difference between two ranks from which it is said that one began earlier."""
 UNKNOWN_SAMPLES = "samples per step unknown"
 
 _AMD = re.compile("AMD|Instinct|Radeon")
@@ -100,21 +99,19 @@ def on_common_steps(a: Side, b: Side) -> tuple[Side, Side]:
     return _without_steps(a, ours - theirs), _without_steps(b, theirs - ours)
 
 
-def start_words(a: Side, b: Side, names: tuple[str, str], traced: Traced, exposed_ns: int) -> tuple[str, ...]:
-    """Return which of two ranks of a job began its first step earlier, where that makes up much of their difference.
+def earlier_start(a: Side, b: Side, traced: Traced, exposed_ns: int) -> Iterator[Statement]:
+    """Yield which of two ranks of a job began its first step earlier, where that makes up much of their difference.
 
     It waits so much longer in its first collective: profilers start one after the other. Not where the other one is in
     collectives for longer, by `exposed_ns` (of B against A).
     """
     starts = [min(map(_first_start, side.ranks.job.ranks)) for side in (a, b)]
     earlier_ns = starts[0] - starts[1]
-    if earlier_ns * traced.delta_ns <= 0 or abs(earlier_ns) < _MUCH_OF_DELTA * abs(traced.delta_ns) * traced.num_a:
-        return ()
-    if earlier_ns * exposed_ns <= 0:
-        return ()
-    first, other = reversed(names) if earlier_ns > 0 else names
-    time = format_value(abs(earlier_ns), Unit.NS)
-    return (f"{first} begins its first step {time} before {other}, and waits longer in its first collective for that.",)
+    if earlier_ns * traced.delta_ns <= 0 or abs(earlier_ns) < LARGE * abs(traced.delta_ns) * traced.num_a:
+        return
+    if earlier_ns * exposed_ns > 0:
+        early, late = "ba" if earlier_ns > 0 else "ab"
+        yield state("earlier_start", early_side=early, late_side=late, earlier_ns=abs(earlier_ns))
 
 
 def _first_start(rank: Outline) -> int:
@@ -128,10 +125,10 @@ def _without_steps(side: Side, names: Collection[str]) -> Side:
 
 
 def uncommon_steps(a: Side, b: Side) -> str:
-    """Return `ProfilerStep#4 counts on one side only`, of sides with the same steps; "" where all count on both."""
+    """Return the steps that count on one side only, of sides with the same steps; "" where all count on both."""
     ours, theirs = _counted(a), _counted(b)
     apart = sorted(ours ^ theirs)
-    return f"{', '.join(apart)} count{'s' * (len(apart) == 1)} on one side only" if apart and ours & theirs else ""
+    return ", ".join(apart) if ours & theirs else ""
 
 
 def _counted(side: Side) -> set[str]:

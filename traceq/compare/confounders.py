@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from traceq.claims.claim import Measure, measured
 from traceq.compare.comparable import differences, parameters_of, unrecorded_device
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import (
@@ -16,9 +17,11 @@ from traceq.compare.input_shapes import (
     shape_difference,
 )
 from traceq.compare.labels import LOADER
+from traceq.compare.limits import DRAWN, INSIDE, NAMED, REPEATED, REST, SCATTER, UNCOUNTED
 from traceq.compare.other_jobs import job_difference
 from traceq.compare.result import Cause, Traced
 from traceq.compare.side import Side
+from traceq.compare.statement import Statement, doubtful, state
 from traceq.compare.thread_blocks import block_difference
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops
@@ -27,18 +30,17 @@ from traceq.facts.stalls.lost_once import lost_once_ns, lost_once_share
 from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
 from traceq.facts.timeline.phases import COMPILING, phases
 from traceq.model import Caveat, Run, Trace, WallTime
-from traceq.units import Unit, format_value
 
 __all__ = [
     "are_other_jobs",
-    "cold_start_words",
+    "cold_start",
     "confounders",
-    "device_words",
-    "no_change_text",
-    "recording_words",
-    "uncounted_words",
-    "unknown_size_words",
-    "work_words",
+    "repeated_ops",
+    "unchanged_work",
+    "uncounted_steps",
+    "unknown_sizes",
+    "unlike_device",
+    "unlike_work",
 ]
 
 _ENVIRONMENT_KEYS = {
@@ -50,19 +52,8 @@ _ENVIRONMENT_KEYS = {
 """Keys of a manifest's environment that can change the step time, and what a missing key means. Without the commit,
 which can be the change itself."""
 
-_SAME_CLOCK, _COLD = 0.02, 0.05
-_MUCH_REPLACED = 0.1
-"""Part of the delta that replaced kernels make up from which it is said that their sizes are unknown."""
-_DRAWN = 0.002
-"""Part of the ops of a step by which two runs of one code may differ, as by what they draw at random."""
-_INSIDE = 12
-"""Ops that one which a side alone runs may have inside, at most; or others have more inside."""
 _NO_OP = ("Python", LOADER.name)
 """How names of causes begin that are time of the host outside of ops."""
-_MANY_REPEATED = 0.1
-"""Part of the ops inside an op of the same name from which each op is recorded twice; else at most 0.04 are."""
-_MUCH_UNCOUNTED_PCT = 25.0
-"""Part of the time of a side's steps from which it is said that those which take it do not count."""
 
 
 def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
@@ -77,16 +68,17 @@ def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
     texts += filter(None, [unrecorded_device(a, b)])
     if a.run.traces and b.run.traces:
         texts += _trace_differences(a.first_trace(), b.first_trace())
-    confounded = [Caveat("confounded", f"possible confounder: {text}") for text in texts]
+    confounded = [doubtful("confounded", difference=text) for text in texts]
     reasons = {str(reason) for side in (a, b) for run in side.runs if (reason := _environment(run).get("throttled"))}
-    throttled = [Caveat("throttled", f"clocks were throttled during recording: {text}") for text in sorted(reasons)]
+    throttled = [doubtful("throttled", why=reason) for reason in sorted(reasons)]
     return (*confounded, *throttled)
 
 
-def work_words(a: Side, b: Side) -> tuple[str, ...]:
-    """Return `The sides differ in what they compute: dtype: ...`, where separate recordings multiply other tensors."""
+def unlike_work(a: Side, b: Side) -> Iterator[Statement]:
+    """Yield in what separate recordings compute something else: `dtype: aten::mm of float32 against bfloat16`."""
     texts = [] if _is_one_recording(a, b) else list(_work_differences(a, b))
-    return (f"The sides differ in what they compute: {'; '.join(texts)}.",) if texts else ()
+    if texts:
+        yield state("work_differs", differences="; ".join(texts))
 
 
 def are_other_jobs(a: Side, b: Side) -> bool:
@@ -95,31 +87,27 @@ def are_other_jobs(a: Side, b: Side) -> bool:
     return has_traces and not _is_one_recording(a, b) and bool(_job_difference(a, b))
 
 
-def device_words(a: Side, b: Side) -> tuple[str, ...]:
-    """Return `Device: not recorded against Tesla V100: it may be another one.`; nothing where both are recorded."""
-    return tuple(f"D{text.removeprefix('d')}: it may be another one." for text in [unrecorded_device(a, b)] if text)
+def unlike_device(a: Side, b: Side) -> Iterator[Statement]:
+    """Yield that one side does not say its device, which may be another one."""
+    if text := unrecorded_device(a, b):
+        yield state("unrecorded_device", device=text.removeprefix("device: "))
 
 
-def recording_words(a: Side, b: Side, names: tuple[str, str]) -> tuple[str, ...]:
-    """Return that one side records its ops twice, where that is so: each costs the host time on that side alone."""
+def repeated_ops(a: Side, b: Side) -> Iterator[Statement]:
+    """Yield that one side records its ops twice, where that is so: each costs the host time on that side alone."""
     if _is_one_recording(a, b) or not (a.run.traces and b.run.traces):
-        return ()
+        return
     shares = [_repeated_share(side.first_trace()) for side in (a, b)]
-    if max(shares) < _MANY_REPEATED or min(shares) > _MANY_REPEATED / 2:
-        return ()
-    side, percent = names[shares.index(max(shares))], format_value(100 * max(shares), Unit.PERCENT)
-    why = f"{percent} of the ops of {side} lie in an op of the same name, as other versions of torch record them"
-    return (f"Host times are not comparable: {why}.",)
+    if max(shares) < REPEATED or min(shares) > REPEATED / 2:
+        return
+    yield state("repeated_ops", side="ab"[shares.index(max(shares))], repeated_pct=100 * max(shares))
 
 
-def uncounted_words(a: Side, b: Side, names: tuple[str, str]) -> tuple[str, ...]:
-    """Return how much of the time is in steps that do not count, where that is much: a change may be in those."""
-    shares = [_uncounted_pct(side) for side in (a, b)]
-    if max(shares) < _MUCH_UNCOUNTED_PCT:
-        return ()
-    of_sides = [f"{format_value(share, Unit.PERCENT)} of {name}" for share, name in zip(shares, names, strict=True)]
-    of_time = format_value(shares[0], Unit.PERCENT) if shares[0] == shares[1] else " and ".join(of_sides)
-    return (f"Steps that do more or less than the others, {of_time} by time, do not count: nothing is said of these.",)
+def uncounted_steps(a: Side, b: Side) -> Iterator[Statement]:
+    """Yield how much of the time is in steps that do not count, where that is much: a change may be in those."""
+    a_pct, b_pct = map(_uncounted_pct, (a, b))
+    if max(a_pct, b_pct) >= UNCOUNTED:
+        yield state("uncounted_steps", a_pct=a_pct, b_pct=b_pct)
 
 
 def _uncounted_pct(side: Side) -> float:
@@ -128,62 +116,59 @@ def _uncounted_pct(side: Side) -> float:
     return account.irregular_pct if account else 0.0
 
 
-def cold_start_words(a: Side, b: Side, names: tuple[str, str], traced: Traced | None) -> tuple[str, ...]:
+def cold_start(a: Side, b: Side, traced: Traced | None) -> Statement | None:
     """Return what each process does once in the steps that are compared, where that is much of them on a side.
 
     Of several ranks that is said of the one that is explained.
     """
     if not (a.run.traces and b.run.traces):
-        return ()
+        return None
     traces = [side.first_trace() if traced is None else side.trace_or_first(traced.rank) for side in (a, b)]
-    if max(map(lost_once_share, traces)) < _COLD:
-        return ()
-    took = " and ".join(
-        f"{format_value(lost_once_ns(trace), Unit.NS)} in {name}" for trace, name in zip(traces, names, strict=True)
-    )
-    of_rank = f" of rank {traces[0].rank}" if min(len(side.run.ranks) for side in (a, b)) > 1 else ""
-    once = f"What is compared{of_rank} holds a cold start, once per process"
-    return (f"{once}: {took}; trace steps after a warm-up.",)
+    if max(map(lost_once_share, traces)) < NAMED:
+        return None
+    once_a_ns, once_b_ns = (round(lost_once_ns(trace)) for trace in traces)
+    rank = traces[0].rank if min(len(side.run.ranks) for side in (a, b)) > 1 else None
+    return state("cold_start", once_a_ns=once_a_ns, once_b_ns=once_b_ns, rank=rank)
 
 
-def no_change_text(a: Side, b: Side, causes: Sequence[Cause], traced: Traced) -> str:
-    """Return what may give the same work another time, where that is most of the delta; else ""."""
-    return _pace_text(a, b, causes, traced.delta_ns) or _same_ops_text(a, b, causes, traced)
+def unchanged_work(a: Side, b: Side, causes: Sequence[Cause], traced: Traced | None) -> Statement | None:
+    """Return what may give the same work another time, where that is most of the delta: its pace, or the same ops."""
+    if traced is None:
+        return None
+    return _pace(a, b, causes, traced.delta_ns) or _same_ops(a, b, causes, traced)
 
 
-def _pace_text(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> str:
-    """Return that most of a delta is the pace of what both sides do alike, and what gives it another one; else ""."""
+def _pace(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> Statement | None:
+    """Return that most of a delta is the pace of what both sides do alike."""
     paced_ns = sum(cause.delta_ns for cause in causes if cause.kind == "pace")
     if not paced_ns or (paced_ns > 0) != (delta_ns > 0) or 2 * abs(paced_ns) < abs(delta_ns):
-        return ""
-    ns, of = format_value(paced_ns, Unit.DELTA_NS), "of work that both sides do alike"
-    return f"{ns} is the pace {of}, as with another {_other_pace(a, b)}"
+        return None
+    return state("pace", paced_delta_ns=paced_ns, **_other_pace(a, b))
 
 
-def _same_ops_text(a: Side, b: Side, causes: Sequence[Cause], traced: Traced) -> str:
-    """Return that most of what differs between separate processes on a CPU are durations of the same ops; else "".
+def _same_ops(a: Side, b: Side, causes: Sequence[Cause], traced: Traced) -> Statement | None:
+    """Return that most of what differs between separate processes on a CPU are durations of the same ops.
 
     Steps of one process scatter less than processes do, in which memory lies elsewhere, and the machine has other work.
     Python and the loader have a place in the program, as ops that one side alone has, and are none of that.
     """
     traces = [side.first_trace() for side in (a, b)]
     if _is_one_recording(a, b) or any(len(device_work(trace)) for trace in traces) or not have_same_work(*traces):
-        return ""
+        return None
     sign = 1 if traced.delta_ns > 0 else -1
     changed = [cause for cause in causes if _has_place(cause)]
     changed_ns = sum(max(sign * cause.delta_ns, 0) for cause in changed)
     if 2 * changed_ns >= max(abs(traced.delta_ns), sum(abs(cause.delta_ns) for cause in causes)):
-        return ""
-    why = f"one run each does not tell a change from another process, {_other_pace(a, b)}"
+        return None
     num_changed = sum(abs(cause.delta_num) for cause in causes)
-    if _num_apart(*traces) > _INSIDE * num_changed:  # more ops inside of those that both run
-        return ""
+    if _num_apart(*traces) > INSIDE * num_changed:  # more ops inside of those that both run
+        return None
     if not (num_changed or any(cause.is_replacement for cause in causes)):
-        return f"both sides issue the same ops, and {why}"
+        return state("same_ops", **_other_pace(a, b))
     same_ns = traced.delta_ns - sum(cause.delta_ns for cause in changed)
     if 2 * sign * same_ns < abs(traced.delta_ns):
-        return ""
-    return f"{format_value(same_ns, Unit.DELTA_NS)} is in ops that both sides run as often, and {why}"
+        return None
+    return state("same_ops", same_delta_ns=same_ns, **_other_pace(a, b))
 
 
 def _has_place(cause: Cause) -> bool:
@@ -200,33 +185,30 @@ def _num_apart(a: Trace, b: Trace) -> float:
     ours, theirs = op_calls_per_step(a), op_calls_per_step(b)
     computing = [op for op in ours.keys() | theirs.keys() if not (VIEW.match(op) or ALLOCATES.match(op))]
     apart = sum(abs(ours.get(op, 0.0) - theirs.get(op, 0.0)) for op in computing)
-    return max(apart - _DRAWN * sum(ours.values()), 0.0)
+    return max(apart - DRAWN * sum(ours.values()), 0.0)
 
 
-def _other_pace(a: Side, b: Side) -> str:
-    """Return what else gives the same work another pace: `load or clock, or inputs of another size, as ...`."""
+def _other_pace(a: Side, b: Side) -> dict[str, Measure]:
+    """Return what else gives the same work another pace, and the sides whose inputs may be of another size."""
     traces = [side.first_trace() for side in (a, b)]
-    reasons = (
-        "load or clock" if any(len(device_work(trace)) for trace in traces) else "load, clock or number of threads"
-    )
-    size = "" if all(map(has_shapes, traces)) else ", or inputs of another size, as no shapes are recorded"
-    return f"{reasons}{size}"
+    names = [name for name, trace in zip("AB", traces, strict=True) if not has_shapes(trace)]
+    on_device = any(len(device_work(trace)) for trace in traces)
+    other = "load or clock" if on_device else "load, clock or number of threads"
+    return measured(other=other, unknown_sizes=" and ".join(names))
 
 
-def unknown_size_words(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> tuple[str, ...]:
-    """Return that replaced kernels may compute on other sizes, where that is much of a delta and shapes are unknown.
+def unknown_sizes(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> Iterator[Statement]:
+    """Yield that replaced kernels may compute on other sizes, where that is much of a delta and shapes are unknown.
 
     Libraries choose a kernel by the size of its inputs: another kernel of the same op may be the same implementation.
     """
     replaced = (cause for cause in causes if cause.kind == "kernel" and cause.is_replacement and LAUNCHES in cause.name)
     replaced_ns = sum(abs(cause.delta_ns) for cause in replaced)
-    if _is_one_recording(a, b) or not replaced_ns or replaced_ns < _MUCH_REPLACED * abs(delta_ns):
-        return ()
+    if _is_one_recording(a, b) or not replaced_ns or replaced_ns < REST * abs(delta_ns):
+        return
     traces = [side.first_trace() for side in (a, b)]
-    if traces[0].device != traces[1].device or all(map(has_shapes, traces)):
-        return ()
-    may = "kernels that others replaced may have computed on inputs of another size"
-    return (f"Shapes are not recorded: {may} (record_shapes=True tells).",)
+    if traces[0].device == traces[1].device and not all(map(has_shapes, traces)):
+        yield state("unknown_sizes", replaced_ns=replaced_ns)
 
 
 def _repeated_share(trace: Trace) -> float:
@@ -272,7 +254,7 @@ def _recording_differences(a: Side, b: Side) -> Iterator[str]:
     for key, absent in _ENVIRONMENT_KEYS.items():
         yield from _difference(key, *([_environment(run).get(key) or absent for run in side.runs] for side in (a, b)))
     clocks = [max(float(_environment(run).get("sm_mhz", 0)) for run in side.runs) for side in (a, b)]
-    if all(clocks) and abs(clocks[0] - clocks[1]) > _SAME_CLOCK * max(clocks):
+    if all(clocks) and abs(clocks[0] - clocks[1]) > SCATTER * max(clocks):
         yield f"clocks: {clocks[0]:,.0f} MHz against {clocks[1]:,.0f} MHz"
     yield from _difference("ranks", *([run.manifest.num_ranks for run in side.runs if run.manifest] for side in (a, b)))
     yield from _difference("recipe", *([run.manifest.recipe for run in side.runs if run.manifest] for side in (a, b)))

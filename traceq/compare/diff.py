@@ -1,17 +1,16 @@
-"""Compare B with A: decide from unprofiled steps, explain from the traces, phrase the answer."""
+"""Compare B with A: decide from unprofiled steps, explain from the traces."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from traceq.analysis.facts import fact_tables
 from traceq.analysis.registry import describe
-from traceq.compare.busy_machine import busy_machine_words
-from traceq.compare.cause_sentences import alone_text, cause_words, is_jitter
+from traceq.claims.claim import measured
+from traceq.compare.cause_statements import cause_statements, is_jitter
 from traceq.compare.caveats import (
     arm_ended,
     lost_device,
@@ -23,65 +22,45 @@ from traceq.compare.caveats import (
     unrecorded_work,
 )
 from traceq.compare.collective_volumes import exchanges
-from traceq.compare.comparable import are_ranks_of_one_job, comparable, on_common_steps, start_words, uncommon_steps
-from traceq.compare.confounders import (
-    are_other_jobs,
-    cold_start_words,
-    confounders,
-    device_words,
-    no_change_text,
-    recording_words,
-    uncounted_words,
-    unknown_size_words,
-    work_words,
-)
-from traceq.compare.disabled_change import added_ops_text
+from traceq.compare.comparable import are_ranks_of_one_job, comparable, earlier_start, on_common_steps
+from traceq.compare.confounders import are_other_jobs, confounders, unknown_sizes
+from traceq.compare.disabled_change import added_ops
 from traceq.compare.explain import MAX_PEERS, explain
 from traceq.compare.exposed_cells import waits_apart
 from traceq.compare.inference import inference_deltas
-from traceq.compare.interaction import arm_interactions
-from traceq.compare.loader_line import loading_worker_words
-from traceq.compare.loader_starvation import feeding, feeding_words
+from traceq.compare.loader_line import loader_workers
+from traceq.compare.loader_starvation import feeding, feeding_answer
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
-from traceq.compare.replayed_graphs import replay_words
+from traceq.compare.replayed_graphs import graph_replays
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
 from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory, read_into_memory, side_names
+from traceq.compare.statement import Statement, state
 from traceq.compare.step_counts import count_deltas
 from traceq.compare.step_times import compare_cpu, compare_sides, ranges_of_steps
-from traceq.compare.verdict_sentences import (
-    cpu_words,
-    doubt,
-    no_difference_seen,
-    rank_words,
-    sample_words,
-    slowest_words,
-    unprofiled_phase_words,
-    verdict_words,
-)
-from traceq.compare.where_sentences import (
-    elsewhere_words,
+from traceq.compare.verdict import answer, arm_interactions, basis, doubt, is_same_time
+from traceq.compare.where_statements import (
     exposed_delta_ns,
-    lateness_words,
-    phase_words,
-    python_words,
-    waiting_words,
+    later_host,
+    most_in_phase,
+    of_ranks,
+    of_slowest,
+    python_line,
+    shown_elsewhere,
+    unprofiled_phase_times,
+    waits_and_transfers,
 )
 from traceq.compare.work_deltas import work_deltas
-from traceq.compare.work_sentences import work_factor_words, work_split_words
+from traceq.compare.work_statements import op_work
 from traceq.errors import UnreadableInput, UsageFault
-from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.locations import Place, place
-from traceq.model import Manifest, Run, Trace
+from traceq.model import Caveat, Manifest, Run, Trace
 from traceq.report import Source
 from traceq.runs.run_folder import is_run, read_manifest
 from traceq.runs.sides import recordings_in
-from traceq.stats import Comparison, samples_apart
+from traceq.stats import samples_apart
 from traceq.threshold import THRESHOLD_PCT
 
 __all__ = ["arms_of_run", "diff", "diff_arms", "diff_run", "diff_runs", "diff_sides"]
-
-_WITH_COLD_START = "a cold start is a part of what is compared"
-_COMPUTE, _CPU_COMPUTE = TimeCategory.COMPUTE.name.lower(), TimeCategory.CPU_COMPUTE.name.lower()
 
 
 def diff(
@@ -208,7 +187,11 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     cpu = compare_cpu(a, b, comparability, threshold_pct, samples)
     of_verdict = (*(comparison.caveats if comparison else ()), *separate_builds(a, b, comparison, cpu))
     of_ranks = (each for note in (lost_device, unrecorded_work) for each in note(a.ranks, b.ranks))
-    of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *other_step_ends(a.ranks, b.ranks), *confounders(a, b))
+    of_step_ends = (Caveat(each.code, f"{each}") for each in other_step_ends(a.ranks, b.ranks))
+    of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *of_step_ends, *confounders(a, b))
+    per, traced_delta_ns = (traced.per, traced.delta_ns) if traced else ("per step", None)
+    context = measured(a=a_name, b=b_name, per=per, traced_delta_ns=traced_delta_ns)
+    why_not = doubt(traced, comparison, steps) if traced else None
     diff = Diff(
         a=_source(a),
         b=_source(b),
@@ -220,107 +203,53 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
         traced=traced,
         cells=cells,
         causes=causes,
-        words=(),
+        answer=state("nothing_to_compare"),
         ranks=ranks,
         cpu=compare_cpu(a, b, comparability, threshold_pct, None),
-        doubt=doubt(traced, comparison, steps) if traced else "",
-        free=added_ops_text(a.ranks, reference.ranks, _changed_phase(causes)) if traced and reference else "",
+        doubt=why_not.within(context) if why_not else None,
+        free=added_ops(a.ranks, reference.ranks, _changed_phase(causes)) if traced and reference else None,
         inference=inference_deltas(a.ranks, b.ranks),
         work=work_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else (),
         counts=count_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else (),
         caveats=tuple(dict.fromkeys((*of_sides, *of_verdict, *unmatched_ranks(a.run, b.run)))),
     )
-    words = _verdict_words(a, b, diff, cpu, is_other_job=is_other_job)
-    of_traces = _traced_words(a, b, diff, is_other_job=is_other_job)
-    return replace(diff, words=(*words, *of_traces), num_verdict_words=len(words))
+    diff = replace(diff, answer=answer(a, b, diff, is_other_job=is_other_job).within(context))
+    rests_on = (each.within(context) for each in basis(a, b, diff, cpu, is_other_job=is_other_job))
+    reasons = (each.within(context) for each in _reasons(a, b, diff, is_other_job=is_other_job))
+    return replace(diff, basis=tuple(rests_on), reasons=tuple(reasons))
 
 
-def _verdict_words(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_other_job: bool) -> tuple[str, ...]:
-    """Return the verdict, what else is compared, and in what the sides differ; `cpu` may be of samples."""
-    is_one_job = are_ranks_of_one_job(a, b)
-    cold_start = cold_start_words(a, b, (diff.a_name, diff.b_name), diff.traced)
-    no_change = no_change_text(a, b, diff.causes, diff.traced) if diff.traced else ""
-    is_unprofiled = diff.comparison is not None and diff.comparison.unprofiled
-    lead, *why = verdict_words(
-        diff.a_name,
-        diff.b_name,
-        diff.comparable,
-        diff.comparison,
-        missing=_missing(a, b),
-        control=_control(a),
-        per=diff.traced.per if diff.traced else "per step",
-        num_ranks=len(diff.ranks),
-        is_one_job=is_one_job,
-        uncommon=uncommon_steps(a, b) if is_one_job else "",
-        is_jitter=diff.traced is not None and is_jitter(diff.traced, diff.causes),
-        ranges=ranges_of_steps(a, b),
-        does_other_work=is_other_job,
-        pace=no_change or (_WITH_COLD_START if cold_start and not is_unprofiled else ""),
-        alone=alone_text((diff.a_name, diff.b_name), diff.causes, diff.traced) if diff.traced else "",
-    )
-    limits = () if is_unprofiled else tuple(f"{each.text}." for each in other_step_ends(a.ranks, b.ranks))
-    return (
-        lead,
-        *limits,
-        *device_words(a, b),
-        *cold_start,
-        *recording_words(a, b, (diff.a_name, diff.b_name)),
-        *(uncounted_words(a, b, (diff.a_name, diff.b_name)) if is_unprofiled else ()),
-        *work_words(a, b),
-        *(() if is_other_job else _factor_words(diff)),
-        *why,
-        *busy_machine_words(a, b, (diff.a_name, diff.b_name), diff.steps),
-        *(cpu_words(cpu) if diff.comparable.ok else ()),
-        *sample_words(diff.comparison, diff.steps),
-    )
-
-
-def _factor_words(diff: Diff) -> tuple[str, ...]:
-    """Return by what the work of all ops changed, and the step: nothing where it is of samples, or not decided."""
-    steps = diff.steps
-    is_step = steps is not None and diff.comparison is not None and diff.comparison.samples is None
-    if steps is None or not is_step or not diff.comparable.ok:
-        return ()
-    if steps.unprofiled and steps.verdict.is_open and not steps.steps_apart:
-        return ()
-    computing = [cell for cell in diff.cells if cell.category in (_COMPUTE, _CPU_COMPUTE)]
-    computing_ns = sum(cell.a_ns for cell in computing), sum(cell.b_ns for cell in computing)
-    return work_factor_words(diff.work, steps.a_ns, steps.b_ns, computing_ns)
-
-
-def _traced_words(a: Side, b: Side, diff: Diff, *, is_other_job: bool) -> tuple[str, ...]:
-    """Return the causes of the traced delta; with a doubt, only what does not rest on durations of traced steps."""
-    traced, cells, causes, names = diff.traced, diff.cells, diff.causes, (diff.a_name, diff.b_name)
+def _reasons(a: Side, b: Side, diff: Diff, *, is_other_job: bool) -> Iterator[Statement]:
+    """Yield what makes the traced delta; with a doubt, only what does not rest on durations of traced steps."""
+    traced, cells, causes = diff.traced, diff.cells, diff.causes
     if traced is None:
-        return ()
+        return
     same_code, same_work = are_ranks_of_one_job(a, b), diff.comparable.ok and not is_other_job
-    of_causes = cause_words(*names, traced, causes, doubt=diff.doubt, same_work=same_work, same_code=same_code)
-    graphs = partial(replay_words, *_traces_of(traced.rank, a, b), names, traced, cells)
+    traces = _traces_of(traced.rank, a, b)
+    of_causes = cause_statements(traced, causes, doubt=diff.doubt, same_work=same_work, same_code=same_code)
     if diff.doubt:
-        return (
-            *graphs(timed=False),
-            *unprofiled_phase_words(a, b, names, diff.steps),
-            *python_words(*names, causes, diff.steps),
-            *work_split_words(traced, diff.work, timed=False),
-            *of_causes,
-        )
+        yield from graph_replays(*traces, traced, cells, timed=False)
+        yield from unprofiled_phase_times(a, b, diff.steps)
+        yield from python_line(causes, diff.steps)
+        yield from op_work(traced, diff.work, timed=False)
+        yield from of_causes
+        return
     waited_in = collective_waited_in(a.ranks, b.ranks, diff.ranks, traced.rank) if only_changed_rank(diff.ranks) else ""
-    is_scatter = diff.comparison is not None and not diff.comparison.unprofiled and ranges_of_steps(a, b)
-    is_seen = not (no_difference_seen(diff.comparison) or is_jitter(traced, causes) or is_scatter)
-    return (
-        *graphs(is_seen=is_seen, timed=diff.comparable.ok),
-        *rank_words(traced, diff.ranks, cells, waited_in),
-        *slowest_words(*names, traced, diff.ranks, diff.comparison),
-        *(start_words(a, b, names, traced, exposed_delta_ns(cells)) if same_code else ()),
-        *(lateness_words(*names, traced, cells) if same_code else ()),
-        *of_causes,
-        *loading_worker_words(a, b, names, causes),
-        *unknown_size_words(a, b, causes, traced.delta_ns),
-        *waiting_words(traced, cells, causes, num_ranks=len(diff.ranks)),
-        *work_split_words(traced, diff.work, timed=is_seen),
-        *elsewhere_words(a.trace_or_first(traced.rank), b.trace_or_first(traced.rank), traced, cells, causes),
-        *(phase_words(traced, cells) if is_seen else ()),
-    )
+    is_scatter = diff.comparison is not None and not diff.comparison.unprofiled and bool(ranges_of_steps(a, b))
+    is_seen = not (is_same_time(diff.comparison) or is_jitter(traced, causes) or is_scatter)
+    yield from graph_replays(*traces, traced, cells, is_seen=is_seen, timed=diff.comparable.ok)
+    yield from of_ranks(traced, diff.ranks, cells, waited_in)
+    yield from of_slowest(traced, diff.ranks, diff.comparison)
+    if same_code:
+        yield from earlier_start(a, b, traced, exposed_delta_ns(cells))
+        yield from later_host(traced, cells)
+    yield from of_causes
+    yield from loader_workers(a, b, causes)
+    yield from unknown_sizes(a, b, causes, traced.delta_ns)
+    yield from waits_and_transfers(traced, cells, causes, num_ranks=len(diff.ranks))
+    yield from op_work(traced, diff.work, timed=is_seen)
+    yield from shown_elsewhere(*traces, traced, cells, causes)
+    yield from most_in_phase(traced, cells) if is_seen else ()
 
 
 def _of_unlike_runs(cause: Cause) -> Cause:
@@ -346,7 +275,7 @@ def _feeding_diff(a: Side, b: Side, feeding: Feeding) -> Diff:
         traced=None,
         cells=(),
         causes=(),
-        words=feeding_words(feeding),
+        answer=feeding_answer(feeding),
         caveats=tuple(dict.fromkeys((*side_caveats(a), *side_caveats(b), *other_loader(a.run, b.run)))),
         feeding=feeding,
     )
@@ -354,17 +283,6 @@ def _feeding_diff(a: Side, b: Side, feeding: Feeding) -> Diff:
 
 def _source(side: Side) -> Source:
     return replace(describe(side.run, side.ranks.job.ranks), path=side.path)
-
-
-def _control(a: Side) -> str:
-    """Return the arm of the A/A control; "" for a side that was not recorded."""
-    return a.run.manifest.baseline if a.run.manifest else ""
-
-
-def _missing(a: Side, b: Side) -> str:
-    """Return why there is no step to compare."""
-    empty = [name for name, side in zip(side_names(a, b), (a, b), strict=True) if not side.run.traces]
-    return "no unprofiled pairs yet" + (f", and no trace of {' or '.join(empty)}" if empty else "")
 
 
 def _explained(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.compare.statement import Statement, state
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.run_ranks import RunRanks
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -15,35 +16,34 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.model import Category, Trace
 
-__all__ = ["added_ops_text"]
+__all__ = ["added_ops"]
+
+_MOST_NAMED = 3
 
 
-def added_ops_text(arm: RunRanks, reference: RunRanks, phase: str) -> str:
-    """Return one sentence that compares the arm with the reference, op by op and sync by sync.
+def added_ops(arm: RunRanks, reference: RunRanks, phase: str) -> Statement | None:
+    """Return whether the arm issues anything that the reference does not, op by op and sync by sync.
 
-    On all ranks that both have; "" where there are none.
+    On all ranks that both have; None where there are none.
     """
-    name, other = arm.run.arm, reference.run.arm
     common = [rank for rank in arm.run.ranks if rank in reference.run.ranks]
     if not common:
-        return ""
+        return None
+    context = {"a": reference.run.arm, "b": arm.run.arm}
     ops = [(_ops_per_step(arm.trace(rank)), _ops_per_step(reference.trace(rank))) for rank in common]
     extra = sum((_extra(ours, theirs) for ours, theirs in ops), Counter[str]())
     if extra:
-        most = ", ".join(f"{count:g} {text}" for text, count in extra.most_common(3))
-        return f"{name} adds ops to {other}, per step: {most}."
-    num_ops = f"{sum(_ops_per_step(arm.trace(arm.run.ranks[0])).values()):,.0f}"
-    is_same = all(ours == theirs for ours, theirs in ops)
-    issued = f"the same {num_ops} ops per step" if is_same else f"{num_ops} ops per step, none more often"
-    return f"{name} adds no op to {other}: {issued}, {_syncs_text(arm, phase)}."
-
-
-def _syncs_text(arm: RunRanks, phase: str) -> str:
+        added = ", ".join(f"{count:g} {text}" for text, count in extra.most_common(_MOST_NAMED))
+        return state("not_free", added=added, added_mean=extra.total()).within(context)
     on_device = any(rank.has_device for rank in arm.job.ranks)
-    one, several = ("device-to-host copy", "device-to-host copies") if on_device else ("scalar sync", "scalar syncs")
-    where = f" in {phase}" if phase else ""
-    num = _num_syncs(arm, phase)
-    return f"{num:g} {one if num == 1 else several}{where}, as many as without it" if num else f"no {one}{where}"
+    num_syncs = _num_syncs(arm, phase)
+    return state(
+        "free",
+        num_ops=round(sum(_ops_per_step(arm.trace(arm.run.ranks[0])).values())),
+        phase=phase or "a step",
+        copies_mean=num_syncs if on_device else None,
+        reads_mean=None if on_device else num_syncs,
+    ).within(context)
 
 
 def _extra(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Counter[str]:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from traceq.compare.labels import LOADER
+from traceq.compare.limits import MOST, PHASE
 from traceq.compare.result import Cause
 from traceq.compare.side import Side
+from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.loading_workers import worker_line
 from traceq.facts.timeline.loading_line import loading_line
 from traceq.model import Trace
 
-__all__ = ["loading_worker_words", "with_loader_line"]
-
-_MOST_PCT = 50.0
-"""Share of the time in the loader from which one line stands for it."""
-_NOTABLE_PCT = 20.0
-"""Share of the delta from which the loader's workers are told of."""
+__all__ = ["loader_workers", "with_loader_line"]
 
 
 def with_loader_line(causes: tuple[Cause, ...], a: Trace, b: Trace) -> tuple[Cause, ...]:
@@ -25,14 +22,14 @@ def with_loader_line(causes: tuple[Cause, ...], a: Trace, b: Trace) -> tuple[Cau
     return tuple(_at_line(cause, b if cause.delta_ns > 0 else a) if _is_loader(cause) else cause for cause in causes)
 
 
-def loading_worker_words(a: Side, b: Side, names: tuple[str, str], causes: Sequence[Cause]) -> tuple[str, ...]:
-    """Return in which function the workers of a loader are that is a notable cause and has no line of its own."""
+def loader_workers(a: Side, b: Side, causes: Sequence[Cause]) -> Iterator[Statement]:
+    """Yield in which function the workers of a loader are that is a notable cause and has no line of its own."""
     loader = next((cause for cause in causes if _is_loader(cause)), None)
-    if loader is None or loader.share_pct is None or abs(loader.share_pct) < _NOTABLE_PCT:
-        return ()
-    slower, name = (b, names[1]) if loader.delta_ns > 0 else (a, names[0])
-    line = worker_line(slower.ranks.job)
-    return (f"In {name}, {line}.",) if line else ()
+    if loader is None or loader.share_pct is None or abs(loader.share_pct) < 100 * PHASE:
+        return
+    slower, name = (b, "b") if loader.delta_ns > 0 else (a, "a")
+    if workers := worker_line(slower.ranks.job):
+        yield state("loader_workers", side=name, workers=workers)
 
 
 def _is_loader(cause: Cause) -> bool:
@@ -41,4 +38,4 @@ def _is_loader(cause: Cause) -> bool:
 
 def _at_line(cause: Cause, trace: Trace) -> Cause:
     loading = loading_line(trace)
-    return cause if loading is None or loading.share_pct < _MOST_PCT else replace(cause, line=loading.line)
+    return cause if loading is None or loading.share_pct < 100 * MOST else replace(cause, line=loading.line)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from traceq.analysis.loader import loader_of
+from traceq.claims.claim import Measure
+from traceq.compare.limits import NAMED
 from traceq.compare.result import Feeding
+from traceq.compare.statement import Statement, state
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.unprofiled_phases import pace_of, unprofiled_phases
 from traceq.model import Run
-from traceq.units import Unit, format_value
 
-__all__ = ["feeding", "feeding_words"]
-
-_NOTABLE_WAIT = 0.05
+__all__ = ["feeding", "feeding_answer"]
 
 
 def feeding(a: Run, b: Run) -> Feeding | None:
@@ -38,42 +38,23 @@ def feeding(a: Run, b: Run) -> Feeding | None:
     )
 
 
-def feeding_words(feeding: Feeding) -> tuple[str, ...]:
-    """Return whether steps are starved and by how much, then the throughput of both sides or an unexpected wait."""
-    loader, rest = format_value(feeding.loader_ns, Unit.NS), format_value(feeding.rest_ns, Unit.NS)
-    batches = feeding.batches_per_step
-    data = "batch" if batches == 1 else f"{format_value(batches, Unit.MEAN)} batches"
-    what = "the rest of the step" if feeding.wait_ns is not None else "the step, including any wait for data,"
-    sides = f"the loader alone takes {loader} for the {data} of a step, {what} {rest}"
-    if not feeding.is_starved:
-        return (f"Not starved: {sides}; it could feed {_times(feeding)} as many steps.", *_unexpected_wait(feeding))
-    measured = (
-        "" if feeding.wait_ns is None else f" ({DATALOAD_WAIT} measured {format_value(feeding.wait_ns, Unit.NS)})"
-    )
-    wait = format_value(feeding.loader_ns - feeding.rest_ns, Unit.NS)
-    return (f"Starved: {sides}; each step waits {wait} for data{measured}.", *_throughput(feeding))
-
-
-def _times(feeding: Feeding) -> str:
-    """Return `14 times`."""
-    ratio = feeding.rest_ns / feeding.loader_ns
-    return f"{format_value(ratio, Unit.COUNT if ratio >= 10 else Unit.MEAN)} times"
-
-
-def _unexpected_wait(feeding: Feeding) -> tuple[str, ...]:
-    """Return a sentence where steps wait for data although the loader keeps up."""
-    if feeding.wait_ns is None or feeding.wait_ns <= _NOTABLE_WAIT * feeding.step_ns:
-        return ()
-    wait = format_value(feeding.wait_ns, Unit.NS)
-    share = format_value(100 * feeding.wait_ns / feeding.step_ns, Unit.PERCENT)
-    reason = "workers share cores with training, or batches arrive late"
-    return (f"Yet each step waits {wait} ({share}) in {DATALOAD_WAIT}: {reason}.",)
-
-
-def _throughput(feeding: Feeding) -> tuple[str, ...]:
-    """Return samples per second of the loader and of the steps without waiting, where samples are known."""
-    if not feeding.samples_per_step:
-        return ()
-    rates = (feeding.samples_per_step / (ns * 1e-9) for ns in (feeding.loader_ns, feeding.rest_ns))
-    loader, steps = (format_value(rate, Unit.COUNT if rate >= 100 else Unit.MEAN) for rate in rates)
-    return (f"The loader delivers {loader} samples/s; without waiting the job would train {steps} samples/s.",)
+def feeding_answer(feeding: Feeding) -> Statement:
+    """Return whether steps are starved and by how much, with the throughput of both sides or an unexpected wait."""
+    batches, loader_ns = feeding.batches_per_step, feeding.loader_ns
+    measures: dict[str, Measure | None] = {
+        "loader_ns": loader_ns,
+        "rest_ns": None if feeding.wait_ns is None else feeding.rest_ns,
+        "step_ns": feeding.step_ns if feeding.wait_ns is None else None,
+        "per_step_mean": None if batches == 1 else batches,
+    }
+    if feeding.is_starved:
+        rates = (feeding.samples_per_step * 1e9 / ns for ns in (loader_ns, feeding.rest_ns))
+        loaded, trained = rates if feeding.samples_per_step else (None, None)
+        starved_ns = loader_ns - feeding.rest_ns
+        more = {"wait_ns": feeding.wait_ns, "loaded_rate": loaded, "trained_rate": trained}
+        return state("starved", starved_ns=starved_ns, **measures, **more)
+    feeds_ratio, wait_ns = feeding.rest_ns / loader_ns, feeding.wait_ns
+    if wait_ns is None or wait_ns <= NAMED * feeding.step_ns:
+        return state("not_starved", feeds_ratio=feeds_ratio, **measures)
+    wait_pct = 100 * wait_ns / feeding.step_ns
+    return state("not_starved", feeds_ratio=feeds_ratio, **measures, wait_ns=wait_ns, wait_pct=wait_pct)

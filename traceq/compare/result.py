@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from traceq.compare.collective_volumes import Exchange
 from traceq.compare.inference import InferenceDelta
+from traceq.compare.statement import Statement
 from traceq.compare.step_counts import CountDelta
 from traceq.compare.work_deltas import WorkDelta
 from traceq.display import to_html, to_text
@@ -288,12 +289,12 @@ class Diff:
 
     `comparison` has the verdict and is None where there is nothing to compare; `steps` compares steps even if the
     verdict is about samples. `traced`, `cells` and `causes` explain one rank and are empty where a side has no trace;
-    `ranks` are those of both sides. `words` is the answer, one sentence per line. `free` says whether A, the change
-    when off, issues anything more, "" without a traced reference. `doubt` says why durations of traced steps are no
-    evidence, "" where they are. `cpu` compares the main thread's CPU time per step where pairs have it. `inference`
-    compares the kinds of step of an inference engine, `work` what ops of the explained rank do and how fast, `counts`
-    its syncs and collectives per step. The first `num_verdict_words` of `words` are the verdict and its basis. If one
-    side is a data loader alone, `feeding` is the answer and the rest is empty.
+    `ranks` are those of both sides. `answer` is the state of the verdict, `basis` what it rests on and in what the
+    sides differ, `reasons` what makes the traced delta. `free` says whether A, the change when off, issues anything
+    more, None without a traced reference. `doubt` says why durations of traced steps are no evidence, None where they
+    are. `cpu` compares the main thread's CPU time per step where pairs have it. `inference` compares the kinds of step
+    of an inference engine, `work` what ops of the explained rank do and how fast, `counts` its syncs and collectives
+    per step. If one side is a data loader alone, `feeding` has its times and the rest is empty.
     """
 
     a: Source
@@ -306,17 +307,18 @@ class Diff:
     traced: Traced | None
     cells: tuple[CellDelta, ...]
     causes: tuple[Cause, ...]
-    words: tuple[str, ...]
+    answer: Statement
+    basis: tuple[Statement, ...] = ()
+    reasons: tuple[Statement, ...] = ()
     ranks: tuple[RankDelta, ...] = ()
-    free: str = ""
-    doubt: str = ""
+    free: Statement | None = None
+    doubt: Statement | None = None
     cpu: Comparison | None = None
     caveats: tuple[Caveat, ...] = ()
     feeding: Feeding | None = None
     inference: tuple[InferenceDelta, ...] = ()
     work: tuple[WorkDelta, ...] = ()
     counts: tuple[CountDelta, ...] = ()
-    num_verdict_words: int = 1
 
     @property
     def verdict_name(self) -> VerdictName:
@@ -329,7 +331,7 @@ class Diff:
         return (self.traced.delta_ns if self.traced else 0) - sum(cell.delta_ns for cell in self.cells)
 
     def __repr__(self) -> str:
-        return f"<Diff {self.b_name} against {self.a_name}: {self.words[0]}>"
+        return f"<Diff {self.b_name} against {self.a_name}: {self.answer.lead}>"
 
     def __str__(self) -> str:
         return str(Diffs(self.a_name, (self,)))
@@ -345,7 +347,7 @@ class ArmInteraction:
     repeats: str
     arm: str
     interaction: Interaction
-    words: str
+    statement: Statement
 
 
 @frozen
@@ -366,7 +368,7 @@ class Diffs:
     facts: tuple[Table, ...] = ()
 
     def __repr__(self) -> str:
-        answers = [f"  {diff.words[0]}" for diff in self.diffs[:_MOST_ANSWERS]]
+        answers = [f"  {diff.answer.lead}" for diff in self.diffs[:_MOST_ANSWERS]]
         more = [f"  and {len(self.diffs) - _MOST_ANSWERS} more"] if len(self.diffs) > _MOST_ANSWERS else []
         return "\n".join([f"<Diffs against {self.baseline}:", *answers, *more]) + ">"
 

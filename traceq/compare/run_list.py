@@ -75,7 +75,7 @@ def _result(run: Place, manifest: Manifest) -> str:
 def _verdict(diff: Diff) -> str:
     """Return `on +1.20 ms (+3.1 %): material`."""
     if diff.comparison is None:
-        return diff.words[0]
+        return diff.answer.lead
     delta = format_value(diff.comparison.delta_ns, Unit.DELTA_NS)
     share = format_value(diff.comparison.delta_pct, Unit.DELTA_PERCENT)
     return f"{diff.b_name} {delta} ({share}): {diff.comparison.verdict.text}"

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.compare.busy_machine import is_by_other_processes
-from traceq.compare.caveats import PROFILED_STEPS, not_interleaved, not_paired
+from traceq.compare.caveats import not_interleaved, not_paired
 from traceq.compare.result import Comparable
 from traceq.compare.side import Side, of_one_run
+from traceq.compare.statement import doubtful
 from traceq.model import Manifest, Pairs
 from traceq.stats import Comparison, Samples, answer_together, compare_pairs, compare_values, samples_apart
 from traceq.stats.means import are_means_apart
 from traceq.stats.sample_kinds import PROCESSES
-from traceq.units import Unit, format_value
 
 __all__ = ["compare_cpu", "compare_sides", "ranges_of_steps"]
 
@@ -49,30 +49,33 @@ def compare_sides(
             comparison = replace(comparison, steps_apart=is_apart)
     elif a.run.traces and b.run.traces:
         comparison = _compare_means(*_traced_steps(a, b), threshold_pct, samples)
-        comparison = replace(comparison, caveats=(*comparison.caveats, PROFILED_STEPS))
+        comparison = replace(comparison, caveats=(*comparison.caveats, doubtful("profiled_steps")))
     else:
         return None
     return comparison if comparability.ok else _refused(comparison, comparability)
 
 
-def ranges_of_steps(a: Side, b: Side) -> str:
-    """Return `59.0 ms to 61.2 ms and 59.2 ms to 60.7 ms`, traced steps that do not tell the sides apart, else "".
+def ranges_of_steps(a: Side, b: Side) -> dict[str, int]:
+    """Return the shortest and longest step of both sides, ns by name, of traced steps that do not tell them apart.
 
     Few of them do where their ranges are apart, more where the interval of the difference of their means excludes 0.
     """
     if not (a.run.traces and b.run.traces) or any(side.ranks.job.ranks[0].steps.labels for side in (a, b)):
-        return ""  # steps of an inference engine are of several kinds
+        return {}  # steps of an inference engine are of several kinds
     if samples_apart(a.samples, b.samples):
-        return ""
+        return {}
     ours, theirs = sides = _traced_steps(a, b)
     num = min(map(len, sides))
     if num < _FEWEST_STEPS:
-        return ""
+        return {}
     is_apart = _lie_apart(ours, theirs)
     if are_means_apart(ours.astype(np.float64), theirs.astype(np.float64)) if num >= _MANY_STEPS else is_apart:
-        return ""
-    ends = ([format_value(int(ns), Unit.NS) for ns in (steps_ns.min(), steps_ns.max())] for steps_ns in sides)
-    return " and ".join(" to ".join(each) for each in ends)
+        return {}
+    return {
+        f"{end}_step_{name}_ns": int(ns)
+        for name, steps_ns in (("a", ours), ("b", theirs))
+        for end, ns in (("least", steps_ns.min()), ("most", steps_ns.max()))
+    }
 
 
 def compare_cpu(

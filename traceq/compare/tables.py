@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceq.compare.cause_names import short_name, sync_name
-from traceq.compare.cause_sentences import jitter_text
+from traceq.compare.cause_statements import jitter_text
 from traceq.compare.collective_volumes import EXCHANGED_KINDS, CollectiveVolume
 from traceq.compare.result import REPLACED_BY, Cause, Diff, Diffs, share
 from traceq.compare.work_deltas import WorkDelta

@@ -1,4 +1,4 @@
-"""A diff as JSON: `traceq.diff/1`, or `traceq.diffs/1` for a run of more than two arms; times in ns per step."""
+"""A diff as JSON: `traceq.diff/2`, or `traceq.diffs/2` for a run of more than two arms; times in ns per step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TextIO
 import msgspec
 
 from traceq.compare.result import ArmInteraction, Cause, Diff, Diffs, Feeding, RankDelta
+from traceq.compare.statement import Statement
 from traceq.display import RenderOptions
 from traceq.escaping import escape_json
 from traceq.report import Cell, Source
@@ -15,7 +16,7 @@ from traceq.stats import Comparison
 
 __all__ = ["DIFFS_SCHEMA", "DIFF_SCHEMA", "diffs_to_json", "write_diffs"]
 
-DIFF_SCHEMA, DIFFS_SCHEMA = "traceq.diff/1", "traceq.diffs/1"
+DIFF_SCHEMA, DIFFS_SCHEMA = "traceq.diff/2", "traceq.diffs/2"
 
 
 def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
@@ -52,7 +53,7 @@ def _interaction(between: ArmInteraction) -> dict[str, object]:
         "ci95_ns": interaction.ci95_ns,
         "ci90_ns": interaction.ci90_ns,
         "verdict": interaction.verdict.name,
-        "words": between.words,
+        "statement": _statement(between.statement),
     }
 
 
@@ -89,11 +90,17 @@ def _diff(diff: Diff) -> dict[str, object]:
         "causes": [_cause(cause) for cause in diff.causes],
         "counts": diff.counts,
         "work": diff.work,
-        "words": diff.words,
-        "free": diff.free or None,
+        "basis": [_statement(each) for each in diff.basis],
+        "reasons": [_statement(each) for each in diff.reasons],
+        "doubt": _statement(diff.doubt) if diff.doubt else None,
+        "free": _statement(diff.free) if diff.free else None,
         "feeding": _feeding(diff.feeding),
         "warnings": diff.caveats,
     }
+
+
+def _statement(statement: Statement) -> dict[str, object]:
+    return {"code": statement.code, "measures": statement.measures, "text": str(statement)}
 
 
 def _feeding(feeding: Feeding | None) -> dict[str, object] | None:
@@ -179,10 +186,12 @@ def _sample(comparison: Comparison | None) -> dict[str, object] | None:
 
 
 def _verdict(diff: Diff) -> dict[str, object]:
-    comparison = diff.comparison
+    comparison, of_state = diff.comparison, {"state": diff.answer.code, **_statement(diff.answer)}
+    del of_state["code"]
     if comparison is None:
         return {
             "name": diff.verdict_name,
+            **of_state,
             "threshold_pct": None,
             "reason": "nothing to compare",
             "pairs_needed": None,
@@ -193,6 +202,7 @@ def _verdict(diff: Diff) -> dict[str, object]:
     verdict = comparison.verdict
     return {
         "name": verdict.name,
+        **of_state,
         "threshold_pct": verdict.threshold_pct,
         "reason": verdict.reason,
         "pairs_needed": verdict.pairs_needed,

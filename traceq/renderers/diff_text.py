@@ -50,16 +50,17 @@ def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
 def print_diff(diff: Diff, console: EscapedConsole, num_rows: int = _FEW_ROWS) -> None:
     """Write one diff to a console: the verdict, the counts per step that differ, and what makes the delta."""
     style = _STYLES[diff.verdict_name]
-    for index, line in enumerate(diff.words[: diff.num_verdict_words]):
-        print_line(visible_text(line, style=style if index == 0 else ""), console)
+    print_line(visible_text(str(diff.answer), style=style), console)
+    for each in diff.basis:
+        print_line(visible_text(str(each)), console)
     counts = counts_table(diff, top=num_rows) if diff.traced is not None else None
     if counts is not None and counts.rows:
         _print_table(counts, console)
         console.print()
     elif counts is not None:
         print_line(visible_text(f"{counts.title}."), console)
-    for line in diff.words[diff.num_verdict_words :]:
-        print_line(visible_text(line), console)
+    for each in diff.reasons:
+        print_line(visible_text(str(each)), console)
 
 
 def print_diffs(diffs: Diffs, console: EscapedConsole, *, full: bool = False) -> None:
@@ -101,12 +102,12 @@ def _print_overview(diffs: Diffs, console: EscapedConsole) -> None:
     if facts is not None and facts.rows:
         _print_table(facts, console)
     alike = (facts.note,) if facts is not None and not facts.rows else ()
-    _print_lines((*alike, *(interaction.words for interaction in diffs.interactions)), console)
+    _print_lines((*alike, *(str(interaction.statement) for interaction in diffs.interactions)), console)
 
 
 def _print_free(diffs: Diffs, console: EscapedConsole) -> None:
     """Write what the change costs while it is off."""
-    _print_lines(tuple(dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)), console)
+    _print_lines(tuple(dict.fromkeys(str(diff.free) for diff in diffs.diffs if diff.free)), console)
 
 
 def _print_lines(lines: Sequence[str], console: EscapedConsole) -> None:

@@ -35,15 +35,15 @@ def diffs_to_markdown(diffs: Diffs, *, full: bool = False) -> str:
     parts = [table_to_markdown(matrix(diffs))] if len(diffs.diffs) > 1 else []
     parts += [table_to_markdown(exchanges_table(diffs))] if diffs.exchanges else []
     parts += [table_to_markdown(facts)] if (facts := facts_table(diffs)) is not None else []
-    parts += [safe(interaction.words) for interaction in diffs.interactions]
-    parts += [safe(line) for line in dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)]
+    parts += [safe(str(interaction.statement)) for interaction in diffs.interactions]
+    parts += [safe(line) for line in dict.fromkeys(str(diff.free) for diff in diffs.diffs if diff.free)]
     parts += [part for diff in diffs.diffs for part in _diff(diff, full=full)]
     return "\n\n".join(parts) + "\n"
 
 
 def _diff(diff: Diff, *, full: bool) -> list[str]:
     parts = [f"## {safe(diff.b_name)} against {safe(diff.a_name)}"]
-    parts += [f"**{safe(diff.words[0])}**", *(safe(line) for line in diff.words[1:])]
+    parts += [f"**{safe(str(diff.answer))}**", *(safe(str(each)) for each in (*diff.basis, *diff.reasons))]
     if diff.traced is not None and (full or not diff.doubt):
         parts += [
             table_to_markdown(table)

@@ -38,8 +38,8 @@ def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
     if (facts := facts_table(diffs)) is not None:
         file.write(table_fragment(facts))
     lines = (
-        *(interaction.words for interaction in diffs.interactions),
-        *dict.fromkeys(diff.free for diff in diffs.diffs if diff.free),
+        *(str(interaction.statement) for interaction in diffs.interactions),
+        *dict.fromkeys(str(diff.free) for diff in diffs.diffs if diff.free),
     )
     file.writelines(f"<p>{escape(line)}</p>" for line in lines)
     for diff in diffs.diffs:
@@ -47,8 +47,8 @@ def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
 
 
 def _fragments(diff: Diff) -> Iterator[str]:
-    yield f"<p><b>{escape(diff.words[0])}</b></p>"
-    yield from (f"<p>{escape(line)}</p>" for line in diff.words[1:])
+    yield f"<p><b>{escape(str(diff.answer))}</b></p>"
+    yield from (f"<p>{escape(str(each))}</p>" for each in (*diff.basis, *diff.reasons))
     if diff.traced is not None:
         tables = (inference_table(diff), waterfall(diff), ranks_table(diff), causes_table(diff), work_table(diff))
         title = f"{diff.b_name} against {diff.a_name}, part by part"

@@ -111,7 +111,7 @@ def test_of_one_arm_the_heading_is_its_sentence_and_three_numbers_follow(folder:
     run("diff", *pair, "--html", str(tmp_path / "pair.html"))
     page = (tmp_path / "pair.html").read_text()
     [heading] = re.findall(r"<h1[^>]*>(.*?)</h1>", page)
-    assert unescape(heading) == traceq.diff(*pair).words[0]
+    assert unescape(heading) == traceq.diff(*pair).answer.lead
     assert len(re.findall('<dd class="figure', page)) == 3
 
 

@@ -99,17 +99,17 @@ def _answer(diffs: Diffs) -> Iterator[str]:
     yield "" if only else table(matrix(diffs))
     if only:
         yield from _only_answer(only)
-    yield paragraphs(interaction.words for interaction in diffs.interactions)
-    yield paragraphs(dict.fromkeys(diff.free for diff in diffs.diffs if diff.free))
+    yield paragraphs(str(interaction.statement) for interaction in diffs.interactions)
+    yield paragraphs(dict.fromkeys(str(diff.free) for diff in diffs.diffs if diff.free))
 
 
 def _only_answer(diff: Diff) -> Iterator[str]:
     """Yield what the verdict rests on, what a step does differently, what makes the delta, and doubts."""
-    yield paragraphs(diff.words[1 : diff.num_verdict_words])
+    yield paragraphs((*diff.answer.evidence, *map(str, diff.basis)))
     if diff.traced is not None:
         counts = counts_table(diff)
         yield table(counts) if counts.rows else paragraphs([f"{counts.title}."])
-    yield paragraphs(diff.words[diff.num_verdict_words :])
+    yield paragraphs(map(str, diff.reasons))
     yield _caveats(diff)
 
 
@@ -141,7 +141,7 @@ def _sections(diffs: Diffs, sides: Sides | None) -> Sections:
         timelines = first.timeline.figure() + "".join(map(_further_timeline, others))
         yield from (
             (name, section, "".join(parts))
-            for name, section, parts in drawn_sections(timelines, flame, first.diff.doubt)
+            for name, section, parts in drawn_sections(timelines, flame, str(first.diff.doubt or ""))
         )
     charts = [*pairs_charts(diffs.pairs)]
     yield "steps", _STEPS, element("div", *charts, of="multiples") if charts else ""
@@ -152,7 +152,7 @@ def _sections(diffs: Diffs, sides: Sides | None) -> Sections:
 
 def _further_timeline(pair: _Pair) -> str:
     """Return the timeline of another arm, which opens by a click, also on one of its causes."""
-    noted = [paragraphs([pair.diff.doubt], "note")] if pair.diff.doubt else []
+    noted = [paragraphs([str(pair.diff.doubt)], "note")] if pair.diff.doubt else []
     title = element("h3", escape(f"{pair.diff.b_name} against {pair.diff.a_name}"))
     return folded(title, *noted, pair.timeline.figure(), of="arm")
 
@@ -184,10 +184,17 @@ def _arm(diff: Diff, pairs: Sequence[_Pair]) -> str:
     verdict = f"{format_value(comparison.delta_ns, Unit.DELTA_NS)}, {comparison.verdict.text}" if comparison else ""
     heading = element("h3", escape(f"{diff.b_name} against {diff.a_name}"))
     summary = f"{heading} {element('span', escape(verdict), of='verdict')}"
-    first = element("p", escape(diff.words[0]), data_key="verdict", data_verdict=diff.verdict_name)
+    first = element("p", escape(str(diff.answer)), data_key="verdict", data_verdict=diff.verdict_name)
+    statements = paragraphs(map(str, (*diff.basis, *diff.reasons)))
     is_open = comparison is not None and comparison.verdict.is_difference
     return folded(
-        summary, first, paragraphs(diff.words[1:]), _caveats(diff), _traced(diff, pairs), of="arm", is_open=is_open
+        summary,
+        first,
+        statements,
+        _caveats(diff),
+        _traced(diff, pairs),
+        of="arm",
+        is_open=is_open,
     )
 
 

@@ -17,7 +17,7 @@ _MOST_NAMED = 6
 def answer(diffs: Diffs) -> str:
     """Return the verdict as one sentence: that of the only arm, or what differs, what does not, and what is open."""
     if len(diffs.diffs) == 1:
-        return diffs.diffs[0].words[0]
+        return diffs.diffs[0].answer.lead
     timed = [(diff, diff.comparison) for diff in diffs.diffs if diff.comparison]
     parts = [
         f"{_arm(diff, diffs)} {_cost(comparison)}" + (", detectable" if comparison.verdict.name == "detectable" else "")

@@ -58,7 +58,7 @@ def pair_place(a: Run, b: Run, diff: Diff) -> WorstPlace:
     start, end = steps(ours).window[steps(ours).counted][step].tolist()
     end = max(end, start + int(others[step]))
     offset_ns, _ = _offsets(ours, theirs)
-    return WorstPlace(ours.rank, start + offset_ns, end + offset_ns, diff.words[0])
+    return WorstPlace(ours.rank, start + offset_ns, end + offset_ns, diff.answer.lead)
 
 
 def _traces(a: Run, b: Run, diff: Diff) -> tuple[Trace, Trace]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from made_sides import MANIFEST, PAIRS, paired, run_of
+from statements import of_code, only
 
 from traceq.compare.diff import diff_runs
 from traceq.model import PairedSteps, Pairs, Run, Timings
@@ -28,29 +29,26 @@ def timed(arm: str, wait_us: float, *, pairs: tuple[Pairs, ...] = PAIRS, **facts
 
 
 def test_the_phase_that_differs_is_named_with_the_line_of_the_slower_loader() -> None:
-    words = diff_runs(timed("off", 100), timed("on", 200, **SAMPLED)).words
-    assert (
-        "In the unprofiled steps, dataload_wait takes 200 us instead of 100 us (in on, 80.0 % of 50 samples of "
-        "loading workers are in collate, most at augment.py:42)." in words
-    )
+    phase = only("unprofiled_phase", diff_runs(timed("off", 100), timed("on", 200, **SAMPLED)))
+    assert (phase["phase"], phase["a_ns"], phase["b_ns"], phase["side"]) == ("dataload_wait", 100_000, 200_000, "b")
+    assert "augment.py:42" in str(phase["workers"])
 
 
 def test_the_faster_side_gives_no_line() -> None:
-    words = diff_runs(timed("on", 200), timed("off", 100, **SAMPLED)).words
-    assert "In the unprofiled steps, dataload_wait takes 100 us instead of 200 us." in words
+    phase = only("unprofiled_phase", diff_runs(timed("on", 200), timed("off", 100, **SAMPLED)))
+    assert phase == {"phase": "dataload_wait", "a_ns": 200_000, "b_ns": 100_000}
 
 
 def test_a_verdict_without_a_difference_names_no_phase() -> None:
     alike = (paired("off", "on", 1000, 1000),)
-    words = diff_runs(timed("off", 100, pairs=alike), timed("on", 200, pairs=alike)).words
-    assert not any("unprofiled steps," in text for text in words)
+    assert not of_code("unprofiled_phase", diff_runs(timed("off", 100, pairs=alike), timed("on", 200, pairs=alike)))
 
 
 def test_means_that_differ_the_other_way_than_the_verdict_name_no_phase() -> None:
     """As of a few very long steps on one side."""
-    words = diff_runs(timed("off", 200), timed("on", 100)).words
-    assert any("on costs" in text for text in words)
-    assert not any("unprofiled steps," in text for text in words)
+    diff = diff_runs(timed("off", 200), timed("on", 100))
+    assert int(diff.answer.measures["delta_ns"]) > 0
+    assert not of_code("unprofiled_phase", diff)
 
 
 def test_phases_are_those_of_the_pairs_that_decided_and_robust_to_a_long_step() -> None:
@@ -69,4 +67,4 @@ def test_phases_are_those_of_the_pairs_that_decided_and_robust_to_a_long_step() 
 
     off = of_arm("off", [900] * 20 + [5000] * 20, ["on"] * 20 + ["other"] * 20)
     on = of_arm("on", [1000] * 19 + [90_000], ["off"] * 20)
-    assert "In the unprofiled steps, forward takes 1.00 ms instead of 900 us." in diff_runs(off, on).words
+    assert only("unprofiled_phase", diff_runs(off, on)) == {"phase": "forward", "a_ns": 900_000, "b_ns": 1_000_000}
