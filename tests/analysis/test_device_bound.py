@@ -28,7 +28,7 @@ def test_a_step_that_computes_all_the_time_says_in_what() -> None:
     (finding,) = findings((SGEMM, "aten::mm", 300), (TF32, "aten::mm", 300), (MUL, "aten::mul", 330), ("tiny", "x", 20))
     assert (finding.code, finding.ns) == ("device_bound", 950_000)
     assert "device-bound, 950 us per step (95.0 %) in this one traced step: only less or faster work" in finding.text
-    named = f"vectorized_elementwise_kernel<MulFunctor> of aten::mul 33.0 %, {SGEMM} of aten::mm 30.0 %, cutlass_80_"
+    named = f"mul of aten::mul 33.0 %, {SGEMM} of aten::mm 30.0 %, cutlass_80_"
     assert f"; longest: {named}" in finding.text
     assert "tiny" not in finding.text
 
