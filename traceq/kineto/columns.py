@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from traceq.kineto.categories import categorise
 from traceq.kineto.collective_messages import MessageRows
 from traceq.kineto.interning import NAME_DECIDES, CategoryCodes, InternedNumbers, InternedStrings, Interner
-from traceq.kineto.raw_events import RawArgs, RawEvent
+from traceq.kineto.raw_events import NODE_LABELS, RawArgs, RawEvent
 from traceq.model import Allocations, CallStacks, Category, Events, EventWaits, GraphNodes
 
 __all__ = ["DTYPES", "INVALID_NS", "SIDE_TABLES", "ColumnBuilder", "nanoseconds", "to_int"]
@@ -221,8 +221,7 @@ class ColumnBuilder:
         """Record which node of a graph device work ran, if it ran one, with its annotation."""
         graph, node = _ints([a.graph for a in args]), _ints([a.graph_node for a in args])
         for index in np.flatnonzero((graph > 0) | (node > 0)).tolist():
-            given = (args[index].label, args[index].label_2_13, args[index].label_unnamed)
-            text = next((_as_text(label) for label in given if label is not None), "")
+            text = next((_as_text(label) for label in NODE_LABELS(args[index]) if label is not None), "")
             label = self.strings[text] if text else -1
             self._nodes.append((self.num_rows + int(rows[index]), int(graph[index]), int(node[index]), label))
 

@@ -166,7 +166,7 @@ private:
         if (category < kKernel || category > kSync) return true;
         if (!integer(kGraph, node[1]) || !integer(kGraphNode, node[2])) return false;
         if (node[1] <= 0 && node[2] <= 0) return true;
-        for (const Field label : {kLabel, kLabel213, kLabelUnnamed}) {
+        for (const Field label : {kLabelModule, kLabel, kLabel213, kLabelUnnamed}) {
             if (!event_.given(label)) continue;
             Text text;
             if (!text_of(label, text, scratch_)) return false;
