@@ -62,6 +62,24 @@ def test_nodes_of_graphs_are_read_alike(label: Any, node: Any) -> None:
     compare(text(op("aten::mm", 0, 1), *kernels, kernel("k", 5, 1, 9, **ids, **dict.fromkeys(keys, label))))
 
 
+def test_samples_of_counters_are_counted_alike() -> None:
+    samples = [
+        {
+            "ph": "C",
+            "cat": "hardware_counters",
+            "name": name,
+            "pid": "GPU 0 Counters",
+            "tid": 0,
+            "ts": 1.5,
+            "args": {"": n},
+        }
+        for n, name in enumerate(("sm__throughput", "sm__\u00e9", ""))
+    ]
+    result = compare(text(*samples, op("aten::mm", 0, 1), {**samples[0], "ph": "\u0043"}))
+    assert isinstance(result, Scan)
+    assert (result.num_counters, len(result.events)) == (4, 1)
+
+
 @pytest.mark.parametrize("path", FILES)
 def test_every_real_trace_is_read_alike(path: Path) -> None:
     assert_same(*both(path))

@@ -65,11 +65,15 @@ def _ints(values: Sequence[Any]) -> NDArray[np.int64]:
 
 @dataclass(slots=True, eq=False)
 class ColumnBuilder:
-    """Builder of Events from windows of raw events. `dropped` counts complete events without a usable time."""
+    """Builder of Events from windows of raw events. `dropped` counts complete events without a usable time.
+
+    `num_counters` counts samples of counters, which are not read.
+    """
 
     strings: Interner = field(default_factory=Interner)
     threads: dict[tuple[str, str], str] = field(default_factory=dict)
     dropped: int = 0
+    num_counters: int = 0
     num_rows: int = 0
     _chunks: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
     _messages: MessageRows = field(default_factory=MessageRows)
@@ -90,6 +94,7 @@ class ColumnBuilder:
         """Append the complete events of a window."""
         events = [event for event in window if event.ph == "X"]
         if len(events) != len(window):
+            self.num_counters += sum(event.ph == "C" for event in window)
             for event in [event for event in window if event.ph == "M"]:
                 self.note_thread(event)
             self._note_allocations([event for event in window if event.ph == "i" and event.name == "[memory]"])

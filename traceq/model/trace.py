@@ -314,6 +314,7 @@ class Trace:
     `arm`, `pairs`, `processes` and `lines`. `versions` are (what, text): drivers, NCCL and options of the profiler.
     `host`: the machine, "" if unknown. `group_size`: ranks of the process groups, -1 if unknown or not all the same.
     `captured`: what another window captured, for replays of it. `left_out`: names of steps that do not count.
+    `num_counters`: samples of counters, which are not read.
     """
 
     path: str
@@ -332,6 +333,7 @@ class Trace:
     processes: tuple[Processes, ...] = ()
     lines: SourceLines | None = None
     num_dropped: int = 0
+    num_counters: int = 0
     versions: tuple[tuple[str, str], ...] = ()
     caveats: tuple[Caveat, ...] = ()
     host: str = ""
