@@ -8,6 +8,7 @@ from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_labels import kernel_labels
+from traceq.facts.events.kernel_names import short_kernel
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
@@ -75,7 +76,8 @@ def _rows(trace: Trace) -> list[KernelRow]:
     rows = []
     for keys, *sums in zip(groups.keys.tolist(), groups.count(), groups.sum(kernels.ns), strict=True):
         phase, full, short = labels.names[keys[0]], events.strings[keys[1]], does.names[keys[2]]
-        rows.append(KernelRow(f"{phase}|{short}|{full}", trace.rank, phase, full, short, *sums))
+        key = f"{phase}|{full}" if short == short_kernel(full).strip() else f"{phase}|{full}|{short}"
+        rows.append(KernelRow(key, trace.rank, phase, full, short, *sums))
     return sorted(rows, key=lambda row: (-row.gpu_ns, row.phase, row.name))
 
 
