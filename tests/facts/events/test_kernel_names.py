@@ -120,3 +120,4 @@ def test_what_a_cut_name_does_is_told_by_its_op() -> None:
     assert short_kernel("void at::native::reduce_kernel<512, 1, at::native::Red", "aten::sum") == "reduce sum"
     assert short_kernel(CUT, "aten::add_") == "add"
     assert short_kernel(CUT) == "unrolled_elementwise_kernel"
+    assert short_kernel(CUT, "CompiledFunction") == "unrolled_elementwise_kernel"

@@ -138,7 +138,8 @@ def _operation(name: str, op: str) -> str:
     elif words:
         operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", _AROUND.sub("", words[0])).lower()
     else:
-        operation = _AROUND.sub("", op.removeprefix("aten::").strip("_").removeprefix("foreach_"))
+        is_aten, stem = op.startswith("aten::"), op.removeprefix("aten::").strip("_").removeprefix("foreach_")
+        operation = _AROUND.sub("", stem) if is_aten else ""
     return " ".join(filter(None, [loop["list"] and "foreach", loop["reduce"], operation])) if operation else ""
 
 

@@ -45,7 +45,7 @@ def casts(trace: Trace) -> tuple[Cast, ...]:
     """Return the casts of the counted steps, the longest first; those fused into other kernels cost nothing apart.
 
     Types are those of the inputs of `aten::copy_`. Where these are not recorded, only the casts count that a kernel's
-    name tells: those of strided tensors it does not.
+    name tells, which are those of contiguous tensors.
     """
     work, labels, all_steps = device_work(trace), kernel_labels(trace), steps(trace)
     is_cast = np.array([copied is not None and copied.is_cast for copied in labels.copies], np.bool_)
