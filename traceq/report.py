@@ -14,7 +14,7 @@ from traceq.claims.saying import line_of, text_of
 from traceq.display import to_html, to_text
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
-from traceq.model import Caveat
+from traceq.model import Caveat, Window
 from traceq.optional_packages import import_or_fault
 from traceq.units import Unit
 
@@ -253,6 +253,7 @@ class Source:
 
     `lacks_device_rows`: the job has a device, and a trace has none of its rows. `rows_of`: the ranks whose rows tables
     have, which stand for the others; empty where they have those of all. `traced` and `unprofiled` steps, None without.
+    `window`: which one was read of several in a folder.
     """
 
     path: str
@@ -267,6 +268,7 @@ class Source:
     rows_of: tuple[int, ...] = ()
     traced: StepTime | None = None
     unprofiled: StepTime | None = None
+    window: Window | None = None
 
 
 @frozen

@@ -112,7 +112,7 @@ def test_what_is_not_known_is_counted(tmp_path: Path) -> None:
     trace = build(
         op("aten::mm", 0, 5), op("no time", 1, -1), launch(1, 1, 1), kernel("a", 5, 3, 1), kernel("b", 9, 4, 77)
     )
-    zeros = dict.fromkeys(("before_window_ns", "unrecorded_ns", "replay_ns", "uncaptured_ns"), 0)
+    zeros = dict.fromkeys(("before_window_ns", "unrecorded_ns", "replay_ns", "uncaptured_ns", "unread_counters"), 0)
     assert table(trace, "coverage") == [{"num_gpu_events": 2, "unattributed_ns": 4_000, **zeros, "dropped_events": 1}]
 
 
@@ -139,3 +139,11 @@ def shown_steps(trace: Trace) -> dict[str, Any]:
     """The only row that people see of the steps, without empty cells."""
     (row,) = analyze(Run("run", (trace,)), "steps").views[0].non_empty_columns.to_dicts()
     return row
+
+
+def test_samples_of_hardware_counters_are_named_as_unread() -> None:
+    sample = {"ph": "C", "cat": "hardware_counters", "name": "sm__throughput", "pid": "GPU 0 Counters", "tid": 0}
+    trace = build(op("aten::mm", 0, 5), *({**sample, "ts": n, "args": {"": 1.5}} for n in range(3)))
+    (row,) = table(trace, "coverage")
+    assert row["unread_counters"] == 3
+    assert [caveat.code for caveat in analyze(Run("", (trace,)), "coverage").caveats] == ["unread_counters"]

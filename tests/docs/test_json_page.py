@@ -59,7 +59,7 @@ def fits(value: Any, kind: str, name: str, reported: Keys) -> None:
     elif kind == "values by name":
         assert all(isinstance(inner, (str, *KINDS["number"])) for inner in value.values()), name
     elif kind == "object":
-        seldom = {"arm", "step", "rows_of"} if name == "source" else set()
+        seldom = {"arm", "step", "rows_of", "window", "num_windows"} if name == "source" else set()
         assert value.keys() | seldom == reported[name].keys(), name
         for key, inner in value.items():
             fits(inner, reported[name][key], key, reported)

@@ -56,10 +56,28 @@ def compare(content: bytes, **sizes: Any) -> Scan | str:
 @pytest.mark.parametrize("label", ["a", "", "\\u00e9", 7, 1.5, None, True, {"a": 1}, ["b"]])
 @pytest.mark.parametrize("node", [0, 8589934593, "12", -1, 2**63, None, "x"])
 def test_nodes_of_graphs_are_read_alike(label: Any, node: Any) -> None:
-    keys = ("name", "str", "annotation")
+    keys = ("module_fqn", "name", "str", "annotation")
     ids = {"graph id": 2, "graph node id": node}
     kernels = [kernel("k", n, 1, 9, **ids, **{key: label}) for n, key in enumerate(keys)]
     compare(text(op("aten::mm", 0, 1), *kernels, kernel("k", 5, 1, 9, **ids, **dict.fromkeys(keys, label))))
+
+
+def test_samples_of_counters_are_counted_alike() -> None:
+    samples = [
+        {
+            "ph": "C",
+            "cat": "hardware_counters",
+            "name": name,
+            "pid": "GPU 0 Counters",
+            "tid": 0,
+            "ts": 1.5,
+            "args": {"": n},
+        }
+        for n, name in enumerate(("sm__throughput", "sm__\u00e9", ""))
+    ]
+    result = compare(text(*samples, op("aten::mm", 0, 1), {**samples[0], "ph": "\u0043"}))
+    assert isinstance(result, Scan)
+    assert (result.num_counters, len(result.events)) == (4, 1)
 
 
 @pytest.mark.parametrize("path", FILES)

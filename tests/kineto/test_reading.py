@@ -247,15 +247,16 @@ def test_the_event_that_a_synchronize_waits_for_is_kept_where_its_row_names_stre
 
 def test_the_nodes_of_graphs_are_kept_with_the_annotations_of_torch() -> None:
     labels = [{"name": "attention"}, {"str": "mlp", "annotation": "x"}, {"annotation": "loss"}, {"name": ""}, {}]
+    labels.append({"name": "block::layers.0", "module_fqn": "layers.0"})
     nodes = [
         kernel("k", n, 1, 9, **{"graph id": 5, "graph node id": (5 << 32) + n}, **args) for n, args in enumerate(labels)
     ]
     eager = kernel("k", 9, 1, 8, **{"graph id": 0, "graph node id": 0, "name": "no node"})
     events = build(op("aten::mm", 0, 1, **{"graph id": 7, "graph node id": 7}), eager, *nodes).events
-    assert (events.nodes.row.tolist(), events.nodes.graph.tolist()) == ([2, 3, 4, 5, 6], [5] * 5)
-    assert events.nodes.node.tolist() == [(5 << 32) + n for n in range(5)]
+    assert (events.nodes.row.tolist(), events.nodes.graph.tolist()) == ([2, 3, 4, 5, 6, 7], [5] * 6)
+    assert events.nodes.node.tolist() == [(5 << 32) + n for n in range(6)]
     texts = [events.strings[text] if text >= 0 else "" for text in events.nodes.label.tolist()]
-    assert texts == ["attention", "mlp", "loss", "", ""]
+    assert texts == ["attention", "mlp", "loss", "", "", "layers.0"]
 
 
 def test_an_mtia_copy_gets_the_name_that_other_devices_give_it() -> None:

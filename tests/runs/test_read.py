@@ -15,7 +15,7 @@ from builder import Event, kernel, launch, op, step, world, write
 from terminal import traceq
 
 from traceq.errors import UnreadableInput, UsageFault
-from traceq.model import Arm, Manifest, Run
+from traceq.model import Arm, Manifest, Run, Window
 from traceq.runs.embedded_recording import Embedded, encode
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
@@ -106,7 +106,20 @@ def test_of_several_windows_of_a_rank_the_latest_counts(tmp_path: Path) -> None:
     late = rank(tmp_path / "host.0.pt.trace.json", 0, origin=5000)
     run = read(tmp_path)
     assert [trace.path for trace in run.traces] == [str(late)] != [str(early)]
-    assert [caveat.text for caveat in run.caveats] == [f"rank 0 has 2 windows; the latest is used: {late}"]
+    assert run.window == Window(2, str(late))
+    shown = traceq("show", tmp_path)
+    assert shown.out.splitlines()[0].startswith(f"{tmp_path} · latest of 2 windows: host.0.pt.trace.json · ")
+    assert "windows" not in shown.err
+    source = show_json(tmp_path)["source"]
+    assert (source["window"], source["num_windows"]) == (str(late), 2)
+
+
+def test_ranks_of_unlike_numbers_of_windows_are_a_doubt(tmp_path: Path) -> None:
+    for number in range(3):
+        rank(tmp_path / f"rank0.{number}.json", 0, origin=1000 * number)
+    rank(tmp_path / "rank1.json", 1)
+    run = read(tmp_path)
+    assert (run.window, codes(run)) == (None, ["several_windows"])
 
 
 def test_stacks_flight_records_and_hidden_files_are_no_ranks(job: Path) -> None:

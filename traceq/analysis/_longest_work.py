@@ -13,7 +13,8 @@ from traceq.claims.claim import Measure, measured
 from traceq.claims.limits import MUCH
 from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.kernel_names import short_kernel, without_tunings
+from traceq.facts.events.kernel_labels import kernel_labels
+from traceq.facts.events.kernel_names import without_tunings
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.self_time import self_times
 from traceq.facts.roofline.peaks import peaks_of
@@ -83,20 +84,20 @@ def work_times(trace: Trace) -> WorkTimes:
 
 
 def _kernel_times(trace: Trace) -> WorkTimes:
-    done, kernels, names = activity(trace), launched_kernels(trace), trace.events.name
+    done, kernels, names, does = activity(trace), launched_kernels(trace), trace.events.name, kernel_labels(trace)
     chosen = np.flatnonzero((done.category == TimeCategory.COMPUTE) & in_counted_steps(trace))
     op = np.full(len(device_work(trace)), -1)
     op[kernels.work] = np.where(kernels.op >= 0, names[kernels.op], -1)
     owner = done.owner[chosen]
-    groups = group([names[device_work(trace).rows[owner]], op[owner]])
+    groups = group([names[device_work(trace).rows[owner]], op[owner], does.label[owner]])
     num_steps, strings = int(steps(trace).counted.sum()), [*trace.events.strings, ""]
-    said_of = {_FLOAT32: _has_tensor_cores(trace.device, {strings[name] for name, _ in groups.keys.tolist()})}
+    said_of = {_FLOAT32: _has_tensor_cores(trace.device, {strings[name] for name, *_ in groups.keys.tolist()})}
     said_of[_ELEMENTWISE] = not runs_compiled(trace)
     times: defaultdict[tuple[str, str, str], float] = defaultdict(float)
-    for (name, of_op), ns in zip(groups.keys.tolist(), groups.sum(done.ns[chosen]), strict=True):
+    for (name, of_op, label), ns in zip(groups.keys.tolist(), groups.sum(done.ns[chosen]), strict=True):
         kind = _kind(strings[name])
         place = f" of {strings[of_op]}" if strings[of_op] else ""
-        key = short_kernel(strings[name]).strip(), place, kind if said_of.get(kind, True) else ""
+        key = does.names[label], place, kind if said_of.get(kind, True) else ""
         times[key] += ns / num_steps
     return dict(times)
 

@@ -33,7 +33,8 @@ class CoverageRow:
     """Device work whose launch is unknown, as a sum of its durations, and events that could not be read.
 
     `unrecorded_ns`: time in which the device does work that the trace does not show. `replay_ns`: launched by replays
-    of graphs; `uncaptured_ns`: the part of it whose capture, and so its modules, are unknown.
+    of graphs; `uncaptured_ns`: the part of it whose capture, and so its modules, are unknown. `unread_counters`:
+    samples of counters, as of hardware.
     """
 
     num_gpu_events: int = column("GPU events", Unit.COUNT)
@@ -43,6 +44,7 @@ class CoverageRow:
     replay_ns: int = column("in graphs", Unit.NS)
     uncaptured_ns: int = column("capture unknown", Unit.NS)
     dropped_events: int = column("dropped", Unit.COUNT)
+    unread_counters: int = column("counters", Unit.COUNT)
 
 
 @frozen
@@ -74,6 +76,7 @@ def summarize(trace: Trace) -> _Rank:
         replay_ns=replays.replay_ns,
         uncaptured_ns=replays.replay_ns - replays.captured_ns,
         dropped_events=trace.num_dropped,
+        unread_counters=trace.num_counters,
     )
     return _Rank(
         row=row,
@@ -106,6 +109,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         replay_ns=sum(row.replay_ns for row in rows),
         uncaptured_ns=sum(row.uncaptured_ns for row in rows),
         dropped_events=sum(row.dropped_events for row in rows),
+        unread_counters=sum(row.unread_counters for row in rows),
     )
     of_ranks = tuple(caveat for part in parts for caveat in part.caveats)
     caveats = (
@@ -114,13 +118,19 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         *of_ranks,
         *unrecorded_caveats(job.ranks, [part.unrecorded for part in parts]),
         *_uncaptured([part.replays for part in parts]),
+        *_unread(total.unread_counters),
     )
     table = Table.of("coverage", "Coverage", CoverageRow, [total], single=True)
     shown = (total.unattributed_ns, total.unrecorded_ns, total.uncaptured_ns, total.dropped_events)
-    view = table if total.replay_ns else table.without("replay_ns", "uncaptured_ns")
+    view = table.without("unread_counters", *(() if total.replay_ns else ("replay_ns", "uncaptured_ns")))
     views = (view,) if any(shown) else ()  # `phases` has earlier work
     findings = (*_of_another_program(job), *_empty(job, parts), *_missing_ops(job, parts))
     return Report("coverage", (table,), views, findings, caveats)
+
+
+def _unread(num: int) -> Iterator[Caveat]:
+    if num:
+        yield Caveat("unread_counters", f"traceq does not read counters, as of hardware: {num:,} samples")
 
 
 def _missing_ops(job: Job, parts: Sequence[_Rank]) -> Iterator[Claim]:

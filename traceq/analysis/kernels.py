@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernel_labels import kernel_labels
 from traceq.facts.events.kernel_names import short_kernel
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.ranks.job import Job
@@ -24,12 +25,13 @@ _TOP, _MANY_TINY = 6, 0.1
 
 @frozen
 class KernelRow:
-    """Kernels of one name that one phase launched on one rank, over the whole trace."""
+    """Kernels of one name that one phase launched on one rank, over the whole trace; `short` is what they do."""
 
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)
     phase: str = column("phase")
     name: str = column("kernel")
+    short: str = column("short name")
     num: int = column("num", Unit.COUNT)
     gpu_ns: int = column("GPU time", Unit.NS)
 
@@ -68,18 +70,20 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 
 
 def _rows(trace: Trace) -> list[KernelRow]:
-    kernels, events, labels = launched_kernels(trace), trace.events, phases(trace)
-    groups = group([labels.work_phase[kernels.work], events.name[device_work(trace).rows[kernels.work]]])
+    kernels, events, labels, does = launched_kernels(trace), trace.events, phases(trace), kernel_labels(trace)
+    name = events.name[device_work(trace).rows[kernels.work]]
+    groups = group([labels.work_phase[kernels.work], name, does.label[kernels.work]])
     rows = []
-    for (phase_number, text), *sums in zip(groups.keys.tolist(), groups.count(), groups.sum(kernels.ns), strict=True):
-        phase, name = labels.names[phase_number], events.strings[text]
-        rows.append(KernelRow(f"{phase}|{name}", trace.rank, phase, name, *sums))
+    for keys, *sums in zip(groups.keys.tolist(), groups.count(), groups.sum(kernels.ns), strict=True):
+        phase, full, short = labels.names[keys[0]], events.strings[keys[1]], does.names[keys[2]]
+        key = f"{phase}|{full}" if short == short_kernel(full).strip() else f"{phase}|{full}|{short}"
+        rows.append(KernelRow(key, trace.rank, phase, full, short, *sums))
     return sorted(rows, key=lambda row: (-row.gpu_ns, row.phase, row.name))
 
 
 def _view(job: Job, rows: Sequence[KernelRow], parts: Sequence[_Rank]) -> Table:
     """Return the longest kernels, and how many are tiny."""
-    longest = largest_sums(rows, lambda row: (row.phase, short_kernel(row.name)), lambda row: (row.num, row.gpu_ns))
+    longest = largest_sums(rows, lambda row: (row.phase, row.short), lambda row: (row.num, row.gpu_ns))
     all_ns = sum(gpu_ns for _, (_, gpu_ns) in longest) or 1
     shown = [_Sum(*names, num, ns, 100 * ns / all_ns) for names, (num, ns) in longest[:_TOP]]
     note = f"{_tiny(parts)} {more_rows(len(longest) - _TOP)}".strip()

@@ -180,6 +180,7 @@ def describe(run: Run, ranks: Sequence[Outline] | None = None) -> Source:
         lacks_device_rows=any(rank.lacks_device_rows for rank in ranks),
         traced=_traced(ranks),
         unprofiled=_step_time(unprofiled[unprofiled.mean(axis=1).argmax()]) if unprofiled.size else None,
+        window=run.window,
     )
 
 

@@ -67,9 +67,11 @@ def write_result(kind: str, result: object, form: Form, options: RenderOptions) 
 
 def write_sheet(sheet: Sheet, form: Form, options: RenderOptions) -> None:
     """Write a sheet in the form, and its doubts to stderr where the form does not hold them."""
+    from traceq.model import SHOWN_WINDOW
+
     write_result("sheet", sheet, form, options)
     if not form.holds_caveats:
-        print_caveats(sheet.all_caveats)
+        print_caveats(caveat for caveat in sheet.all_caveats if caveat.code != SHOWN_WINDOW)  # its first line says it
 
 
 def print_table(table: Table, *, err: bool = False) -> None:

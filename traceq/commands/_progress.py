@@ -46,23 +46,23 @@ def shown_progress(
 
 @contextmanager
 def shown_work(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that is told (ranks read, ranks planned), and show what the block does.
+    """Yield a function that is told (traces read, traces planned), and show what the block does.
 
     That is the stage that it is at (`traceq.stages`), or `what` where it is at none: on a terminal as a bar for what
     takes longer than a second, drawn by a thread, which imports nothing for a block that is shorter. Elsewhere it is a
-    line each quarter of the ranks.
+    line each quarter of the traces.
     """
     if not sys.stderr.isatty():
-        yield _Lines("ranks").show
+        yield _Lines("traces").show
         return
-    ended, ranks = Event(), list[Stage]()
+    ended, traces = Event(), list[Stage]()
     with watched() as work:
 
         def show(num: int, planned: int) -> None:
-            ranks[:] = [Stage("reading ranks", lambda: num, planned)] if num < planned else []
+            traces[:] = [Stage("reading traces", lambda: num, planned)] if num < planned else []
 
         def now() -> Stage:
-            return next(iter(ranks), work.stage) or Stage(what, lambda: 0, 0)
+            return next(iter(traces), work.stage) or Stage(what, lambda: 0, 0)
 
         thread = Thread(target=_draw, args=(now, ended), name="traceq-progress", daemon=True)
         thread.start()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from traceq.kineto.categories import categorise
 from traceq.kineto.collective_messages import MessageRows
 from traceq.kineto.interning import NAME_DECIDES, CategoryCodes, InternedNumbers, InternedStrings, Interner
-from traceq.kineto.raw_events import RawArgs, RawEvent
+from traceq.kineto.raw_events import NODE_LABELS, RawArgs, RawEvent
 from traceq.model import Allocations, CallStacks, Category, Events, EventWaits, GraphNodes
 
 __all__ = ["DTYPES", "INVALID_NS", "SIDE_TABLES", "ColumnBuilder", "nanoseconds", "to_int"]
@@ -65,11 +65,15 @@ def _ints(values: Sequence[Any]) -> NDArray[np.int64]:
 
 @dataclass(slots=True, eq=False)
 class ColumnBuilder:
-    """Builder of Events from windows of raw events. `dropped` counts complete events without a usable time."""
+    """Builder of Events from windows of raw events. `dropped` counts complete events without a usable time.
+
+    `num_counters` counts samples of counters, which are not read.
+    """
 
     strings: Interner = field(default_factory=Interner)
     threads: dict[tuple[str, str], str] = field(default_factory=dict)
     dropped: int = 0
+    num_counters: int = 0
     num_rows: int = 0
     _chunks: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
     _messages: MessageRows = field(default_factory=MessageRows)
@@ -90,6 +94,7 @@ class ColumnBuilder:
         """Append the complete events of a window."""
         events = [event for event in window if event.ph == "X"]
         if len(events) != len(window):
+            self.num_counters += sum(event.ph == "C" for event in window)
             for event in [event for event in window if event.ph == "M"]:
                 self.note_thread(event)
             self._note_allocations([event for event in window if event.ph == "i" and event.name == "[memory]"])
@@ -221,8 +226,7 @@ class ColumnBuilder:
         """Record which node of a graph device work ran, if it ran one, with its annotation."""
         graph, node = _ints([a.graph for a in args]), _ints([a.graph_node for a in args])
         for index in np.flatnonzero((graph > 0) | (node > 0)).tolist():
-            given = (args[index].label, args[index].label_2_13, args[index].label_unnamed)
-            text = next((_as_text(label) for label in given if label is not None), "")
+            text = next((_as_text(label) for label in NODE_LABELS(args[index]) if label is not None), "")
             label = self.strings[text] if text else -1
             self._nodes.append((self.num_rows + int(rows[index]), int(graph[index]), int(node[index]), label))
 

@@ -74,7 +74,7 @@ class NativeColumns:
     MORE: int = 0 if MISSING else _scan.MORE
 
     def __init__(self, capacity: int) -> None:
-        self.num_rows = self.num_dropped = 0
+        self.num_rows = self.num_dropped = self.num_counters = 0
         self._threads: dict[tuple[str, str], str] = {}
         self._scanner = _scan.Scanner(_category, _decoded_utf8)
         self._table = GrowableColumns({name: DTYPES[name] for name in _NUMBERED}, capacity)
@@ -109,7 +109,7 @@ class NativeColumns:
         self._add_side_tables()
         part = ColumnBuilder(threads=self._threads)
         part.add(window)
-        self.num_dropped += part.dropped
+        self.num_dropped, self.num_counters = self.num_dropped + part.dropped, self.num_counters + part.num_counters
         events, first = part.build(), self.num_rows
         ids = self._interned(events.strings)
         self._append({name: getattr(events, name) for name in _NUMBERED}, len(events), ids)
@@ -128,8 +128,8 @@ class NativeColumns:
 
     def _add_side_tables(self) -> None:
         """Move the scanner's side tables so far to the end of ours."""
-        num_dropped, threads, *tables = self._scanner.take()
-        self.num_dropped += num_dropped
+        num_dropped, num_counters, threads, *tables = self._scanner.take()
+        self.num_dropped, self.num_counters = self.num_dropped + num_dropped, self.num_counters + num_counters
         builder = ColumnBuilder(threads=self._threads)
         for text in threads:
             builder.note_thread(_decode_event(text))

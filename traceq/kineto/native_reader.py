@@ -36,7 +36,8 @@ def scan_natively(source: ByteSource) -> Scan:
     finally:
         buffer.close()
     events = columns.build()
-    return Scan(events, columns.threads, document.metadata, Damage.of(document, columns.num_dropped))
+    damage = Damage.of(document, columns.num_dropped)
+    return Scan(events, columns.threads, document.metadata, damage, columns.num_counters)
 
 
 def _read_events(buffer: ReadBuffer, document: Document, columns: NativeColumns) -> None:

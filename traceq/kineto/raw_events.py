@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-__all__ = ["RawArgs", "RawEvent"]
+__all__ = ["NODE_LABELS", "RawArgs", "RawEvent"]
 
 _ABSENT = msgspec.Raw(b"")
 
@@ -46,6 +47,7 @@ class RawArgs(msgspec.Struct, gc=False):
     types: msgspec.Raw = msgspec.field(name="Input type", default=_ABSENT)
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=_ABSENT)
     inputs: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_ABSENT)
+    label_module: Any = msgspec.field(name="module_fqn", default=None)  # torchtitan's of a node of a graph
     label: Any = msgspec.field(name="name", default=None)  # of a thread_name row, and torch's of a node of a graph
     label_2_13: Any = msgspec.field(name="str", default=None)  # as torch 2.12 and 2.13 wrote it, like the next
     label_unnamed: Any = msgspec.field(name="annotation", default=None)
@@ -55,6 +57,10 @@ class RawArgs(msgspec.Struct, gc=False):
     device_type: Any = msgspec.field(name="Device Type", default=-1)
     device_id: Any = msgspec.field(name="Device Id", default=-1)
     address: Any = msgspec.field(name="Addr", default=-1)
+
+
+NODE_LABELS = attrgetter("label_module", "label", "label_2_13", "label_unnamed")
+"""What annotates a node of a graph, the module first: torchtitan names it twice, `block::layers.0` in `name`."""
 
 
 class RawEvent(msgspec.Struct, gc=False):

@@ -92,6 +92,7 @@ def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
         schema=_schema(metadata, events),
         embedded=_decoded(metadata, "traceq", str),
         num_dropped=result.damage.num_dropped,
+        num_counters=result.num_counters,
         versions=_versions(metadata, world),
         caveats=(*caveats, *of_format),
         host=_host(metadata, path, events),

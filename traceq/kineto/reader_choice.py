@@ -40,4 +40,5 @@ def scan(source: ByteSource) -> Scan:
         columns.add(window)
         check_size(source.path, columns.num_rows)
     named = tuple(Thread(pid, tid, name) for (pid, tid), name in columns.threads.items())
-    return Scan(columns.build(), named, document.metadata, Damage.of(document, columns.dropped))
+    damage = Damage.of(document, columns.dropped)
+    return Scan(columns.build(), named, document.metadata, damage, columns.num_counters)

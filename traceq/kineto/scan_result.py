@@ -15,9 +15,13 @@ __all__ = ["Scan"]
 
 @frozen
 class Scan:
-    """Contents of one file: events as columns, its named threads, the raw JSON of its metadata, its damage."""
+    """Contents of one file: events as columns, its named threads, the raw JSON of its metadata, its damage.
+
+    `num_counters` samples of counters, as of hardware, are not read.
+    """
 
     events: Events
     threads: tuple[Thread, ...]
     metadata: Mapping[str, msgspec.Raw]
     damage: Damage
+    num_counters: int

@@ -23,6 +23,7 @@ from traceq.model.recording import (
     Timings,
 )
 from traceq.model.trace import (
+    SHOWN_WINDOW,
     SLOWED_BY_STACKS,
     Allocations,
     CallStacks,
@@ -39,6 +40,7 @@ from traceq.model.trace import (
     Run,
     Thread,
     Trace,
+    Window,
 )
 from traceq.model.wall_time import OTHER_STEPS, WallPart, WallTime, WorkKind
 
@@ -49,6 +51,7 @@ __all__ = [
     "NO_EFFECT",
     "OPTIMIZER_STEPS",
     "OTHER_STEPS",
+    "SHOWN_WINDOW",
     "SLOWED_BY_STACKS",
     "Action",
     "Allocations",
@@ -85,5 +88,6 @@ __all__ = [
     "Trace",
     "WallPart",
     "WallTime",
+    "Window",
     "WorkKind",
 ]

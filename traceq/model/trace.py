@@ -13,6 +13,7 @@ from traceq.model.recording import Manifest, Pairs, Processes, SourceLines, Timi
 from traceq.units import format_ranks
 
 __all__ = [
+    "SHOWN_WINDOW",
     "SLOWED_BY_STACKS",
     "Allocations",
     "CallStacks",
@@ -29,6 +30,7 @@ __all__ = [
     "Run",
     "Thread",
     "Trace",
+    "Window",
 ]
 
 
@@ -50,6 +52,8 @@ class Category(IntEnum):
     COMPILING = 12
 
 
+SHOWN_WINDOW = "shown_window"
+"""Code of the caveat that says what `Run.window` says."""
 SLOWED_BY_STACKS = "slowed_by_stacks"
 """Code of the caveat of a trace whose durations are no evidence: Python's stacks were recorded with it."""
 
@@ -314,6 +318,7 @@ class Trace:
     `arm`, `pairs`, `processes` and `lines`. `versions` are (what, text): drivers, NCCL and options of the profiler.
     `host`: the machine, "" if unknown. `group_size`: ranks of the process groups, -1 if unknown or not all the same.
     `captured`: what another window captured, for replays of it. `left_out`: names of steps that do not count.
+    `num_counters`: samples of counters, which are not read.
     """
 
     path: str
@@ -332,6 +337,7 @@ class Trace:
     processes: tuple[Processes, ...] = ()
     lines: SourceLines | None = None
     num_dropped: int = 0
+    num_counters: int = 0
     versions: tuple[tuple[str, str], ...] = ()
     caveats: tuple[Caveat, ...] = ()
     host: str = ""
@@ -370,9 +376,20 @@ class Flight:
     waits_at: str = ""
 
 
+@frozen
+class Window:
+    """Latest of `num` windows that each rank of a folder has; `path` is that of the first rank."""
+
+    num: int
+    path: str
+
+
 @frozen(eq=False)
 class Run:
-    """Traces of one arm by rank, with the data of the recording they come from."""
+    """Traces of one arm by rank, with the data of the recording they come from.
+
+    `window` is set where a folder has several windows of each rank.
+    """
 
     path: str
     traces: tuple[Trace, ...]
@@ -383,6 +400,7 @@ class Run:
     flights: tuple[Flight, ...] = ()
     timings: Timings | None = None
     processes: tuple[Processes, ...] = ()
+    window: Window | None = None
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -49,6 +49,7 @@ def sheet_to_json_pieces(sheet: Sheet) -> Iterator[str]:
             **({"arm": source.arm} if source.arm else {}),
             **({"step": source.step} if source.step is not None else {}),
             **({"rows_of": source.rows_of} if source.rows_of else {}),
+            **({"window": source.window.path, "num_windows": source.window.num} if source.window else {}),
         },
         **{table.key: table for report in sheet.reports for table in report.tables},
         "findings": [_finding(finding) for finding in sheet.findings],

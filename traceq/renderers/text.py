@@ -9,6 +9,7 @@ from dataclasses import replace
 from io import StringIO
 from itertools import repeat
 from operator import add
+from pathlib import PurePath
 from shutil import get_terminal_size
 from typing import TextIO
 
@@ -152,9 +153,10 @@ def unknown_line(sheet: Sheet) -> str:
 
 
 def source_summary(source: Source) -> str:
-    """Return `path · step · ranks · device · torch · events`, without unknown parts."""
+    """Return `path · window · step · ranks · device · torch · events`, without unknown parts."""
     parts = [
         source.path,
+        _window_read(source),
         f"step {source.step}" if source.step is not None else "",
         _ranks_read(source),
         source.device,
@@ -163,6 +165,14 @@ def source_summary(source: Source) -> str:
         f"{source.num_events:,} events" if source.num_events else "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _window_read(source: Source) -> str:
+    """Return `latest of 16 windows: w15.json`, of several ranks the first one's file; "" where there is only one."""
+    if source.window is None:
+        return ""
+    of_ranks = " of each rank" if len(source.ranks) > 1 else ""
+    return f"latest of {source.window.num} windows{of_ranks}: {PurePath(source.window.path).name}"
 
 
 def _ranks_read(source: Source) -> str:

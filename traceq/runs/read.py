@@ -302,13 +302,12 @@ def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, 
         raise _no_such_ranks(folder, ranks or (), others)
     if not traces:
         raise UnreadableInput(str(folder), caveats[0].text)
-    latest, several_windows = latest_windows(traces)
+    latest, window, several_windows = latest_windows(traces)
     flights, unread = read_flights(folder, [trace.rank for trace in latest] if len(latest) > 1 else ())
     first = latest[0]
     caveats += [*several_windows, *unread, *_different_jobs(latest)]
-    return Run(
-        str(folder), latest, first.manifest, first.arm, first.pairs, tuple(caveats), flights, processes=first.processes
-    )
+    recording = first.manifest, first.arm, first.pairs
+    return Run(str(folder), latest, *recording, tuple(caveats), flights, processes=first.processes, window=window)
 
 
 def _runs_in(folder: Place) -> str:

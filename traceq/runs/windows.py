@@ -14,7 +14,7 @@ from traceq.facts.events.graph_replays import captures, graph_replays
 from traceq.facts.events.nesting import tracks
 from traceq.facts.roofline.owning_ops import op_of_calls
 from traceq.facts.timeline.modules import modules, modules_at
-from traceq.model import CapturedGraphs, CapturedOp, Caveat, Trace
+from traceq.model import SHOWN_WINDOW, CapturedGraphs, CapturedOp, Caveat, Trace, Window
 from traceq.units import format_ranks
 
 __all__ = ["latest_windows", "with_captured_graphs"]
@@ -22,8 +22,8 @@ __all__ = ["latest_windows", "with_captured_graphs"]
 _PROCESS = re.compile(r"^(?P<process>.+[._]\d+)\.\d{6,}\.pt\.trace\.json")
 
 
-def latest_windows(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], list[Caveat]]:
-    """Return the latest window of each rank, by rank, and what that leaves out: one caveat for all ranks alike.
+def latest_windows(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], Window | None, list[Caveat]]:
+    """Return the latest window of each rank, by rank, which one it is where all have as many, and what is left out.
 
     A window that replays CUDA graphs knows those that earlier windows of its process captured.
     """
@@ -33,7 +33,7 @@ def latest_windows(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], list[Cav
     for windows in by_rank.values():
         windows.sort(key=lambda trace: trace.base_time_ns + int(trace.events.ts.min()))
     caveats = [_processes(rank, windows) for rank, windows in sorted(by_rank.items()) if len(_names(windows)) > 1]
-    with_number: dict[int, list[int]] = {}
+    window, with_number = None, dict[int, list[int]]()
     for rank, windows in sorted(by_rank.items()):
         if len(windows) > 1 and len(_names(windows)) <= 1:
             with_number.setdefault(len(windows), []).append(rank)
@@ -42,9 +42,11 @@ def latest_windows(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], list[Cav
         noun, verb = ("rank", "has") if len(ranks) == 1 else ("ranks", "have")
         each, use = ("", "is used") if len(ranks) == 1 else (" each", "are used, of the first")
         text = f"{noun} {format_ranks(ranks)} {verb} {num} windows{each}; the latest {use}: {latest}"
-        caveats.append(Caveat("several_windows", text))
+        if len(ranks) == len(by_rank):
+            window = Window(num, latest)
+        caveats.append(Caveat("several_windows" if window is None else SHOWN_WINDOW, text))
     selected = [_latest(windows) for _, windows in sorted(by_rank.items())]
-    return tuple(selected), caveats + [_captures(trace) for trace in selected if trace.captured is not None]
+    return tuple(selected), window, caveats + [_captures(trace) for trace in selected if trace.captured is not None]
 
 
 def _latest(windows: Sequence[Trace]) -> Trace:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceq.errors import UsageFault
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.enclosing_rows import surroundings
-from traceq.facts.events.kernel_names import short_kernel
+from traceq.facts.events.kernel_labels import kernel_labels
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.ops_on_cpu import ops_on_cpu
@@ -252,13 +252,15 @@ class NamedTime:
 
 def named_time(trace: Trace, pattern: str) -> NamedTime:
     """Return what has a name by a pattern, like nvjet_* or aten::mm."""
-    events, work = trace.events, device_work(trace)
+    events, work, does = trace.events, device_work(trace), kernel_labels(trace)
     ids, number = unique_names(events, work.rows)
     kernels = [events.strings[name] for name in ids.tolist()]
-    is_named = np.array([_matches(name, pattern, short_kernel(name).strip()) for name in kernels], np.bool_)
-    chosen = is_named[number] if len(work) else np.zeros(0, np.bool_)
+    is_named, is_short = (
+        np.array([fnmatchcase(each, pattern) for each in of], np.bool_) for of in (kernels, does.names)
+    )
+    chosen = is_named[number] | is_short[does.label] if len(work) else np.zeros(0, np.bool_)
     host = surroundings(trace, work.call[work.linked])
-    rows = host.rows[np.isin(host.name_index, [i for i, name in enumerate(host.names) if _matches(name, pattern)])]
+    rows = host.rows[np.isin(host.name_index, [i for i, name in enumerate(host.names) if fnmatchcase(name, pattern)])]
     in_op = rows[events.category[rows] == Category.CPU_OP]
     if len(work) and len(in_op):
         chosen[np.flatnonzero(work.linked)[host.within_rows(in_op)]] = True
@@ -267,12 +269,8 @@ def named_time(trace: Trace, pattern: str) -> NamedTime:
     on_host = NamedTime(np.empty(0, np.int64), by_chain(trace, rows))
     if on_host.is_any:
         return on_host
-    names = list(dict.fromkeys([*map(short_kernel, kernels), *host.names]))
+    names = list(dict.fromkeys([*does.names, *host.names]))
     return NamedTime(np.empty(0, np.int64), nearest=_nearest(pattern, names))
-
-
-def _matches(name: str, pattern: str, short: str = "") -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(short, pattern)
 
 
 def _nearest(pattern: str, names: list[str]) -> tuple[str, ...]:

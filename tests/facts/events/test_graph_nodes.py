@@ -138,7 +138,7 @@ def test_a_capture_in_an_earlier_window_names_the_modules(tmp_path: Path) -> Non
     replays = [*replay(100, 900, 5, "a", "b"), *replay(200, 901, 6, "c"), *replay(300, 902, 5, "a", "b")]
     write(tmp_path / "step.json", STEP, *replays, baseTimeNanoseconds=9 * 10**9)
     run = read(tmp_path)
-    assert [caveat.code for caveat in run.caveats] == ["several_windows", "captured_before"]
+    assert [caveat.code for caveat in run.caveats] == ["shown_window", "captured_before"]
     assert str(tmp_path / "capture.json") in run.caveats[1].text
     by_module = {row["module"]: row["gpu_ns"] for row in table(run, "modules") if row["gpu_ns"]}
     assert by_module == {"a_0": 10_000, "b_0": 10_000, "c_0": 5_000}
@@ -151,7 +151,7 @@ def test_a_capture_in_an_earlier_window_names_the_modules(tmp_path: Path) -> Non
 def test_a_window_that_captures_nothing_is_no_source(tmp_path: Path) -> None:
     write(tmp_path / "first.json", op("aten::mm", 0, 5), baseTimeNanoseconds=10**9)
     write(tmp_path / "step.json", STEP, *replay(100, 900, 5, "a"), baseTimeNanoseconds=9 * 10**9)
-    assert [caveat.code for caveat in read(tmp_path).caveats] == ["several_windows"]
+    assert [caveat.code for caveat in read(tmp_path).caveats] == ["shown_window"]
 
 
 def loaded(name: str) -> list[Event]:

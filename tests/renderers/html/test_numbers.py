@@ -13,7 +13,6 @@ from pages import Figure, figures
 from paths import FIXTURES, TRACES
 
 from traceq.claims.saying import text_of
-from traceq.facts.events.kernel_names import short_kernel
 from traceq.model import Run
 from traceq.renderers.html.show import sheet_to_html
 from traceq.renderers.json import sheet_to_json
@@ -136,7 +135,7 @@ def test_the_bars_of_collectives_kernels_and_memory_are_sums_of_their_rows(both:
         collectives[name, "exposed_comm"] += row["exposed_ns"] if has_device else 0
         collectives[name, "hidden"] += row["gpu_ns"] - row["exposed_ns"] if has_device else 0
     for row in doc["kernels"]:
-        kernels[" · ".join(filter(None, (row["phase"], short_kernel(row["name"])))), "compute"] += row["gpu_ns"]
+        kernels[" · ".join(filter(None, (row["phase"], row["short"]))), "compute"] += row["gpu_ns"]
     if has_device:
         for figure in captioned(page, "Collectives ("):
             of_name: dict[tuple[str, str], int] = defaultdict(int)

@@ -1,11 +1,14 @@
-"""Short kernel names: families that match two traces, and distinctive names for people."""
+"""Short kernel names: families that match two traces, and for people what a kernel does, or a distinctive name."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 __all__ = [
+    "CopyTypes",
+    "copy_types",
     "kernel_family",
     "short_kernel",
     "without_tunings",
@@ -15,6 +18,8 @@ _TENSILE = re.compile(r"\b(Cijk_[A-Z]\w{3}_[A-Z]\w{3})_\w*?_(MT\d+x\d+x\d+)_\w+"
 """Names of ROCm's products of matrices: they begin alike, and their tiles tell them apart."""
 _NCCL = re.compile(r"^nccl(Dev|Sym|SymDev|Symk|SymkDev)?Kernel_(?P<name>[A-Za-z]+)")
 _MANGLED, _LENGTH = re.compile(r"^_ZN?K?(?=\d)"), re.compile(r"\d{1,3}")
+_MANGLED_PART = re.compile(r"L[a-z]n?\d+E|DF\d+[b_x]?|S[0-9A-Z]*_|(?P<length>\d{1,3})")
+"""In the template arguments of a mangled name: values, types of floats, substitutions, and the length of a word."""
 _NAMESPACES = re.compile(r"\b(at::native::|at_cuda_detail::|c10::|std::)|\(anonymous namespace\)::")
 _WORD = re.compile(r"(?<!\w)[A-Za-z_]\w+\b(?!::)")
 _UNINFORMATIVE = re.compile(
@@ -25,6 +30,27 @@ _UNINFORMATIVE = re.compile(
 """Words among template arguments that are types, or wrappers around the name of the operation."""
 _WRAPPER = re.compile(r"^\w+Op\w*Functor$")
 """Functors of ops on lists of tensors, which apply the operation that follows."""
+_LOOP = re.compile(
+    r"(^|::)(\w*elementwise_\w*kernel\w*|(?P<reduce>reduce)_kernel|(?P<list>multi_tensor_apply)_kernel)$"
+)
+"""Kernels of torch that only loop over elements: what they compute is a template argument."""
+_AROUND = re.compile(
+    r"^(CUDAFunctor(On(Self|Other))?_|launch_|_cuda_)"
+    r"|(_cuda|_kernel|_impl|_internal|_scalar|_tensor|_functor|CUDA|Kernel|Impl|(Math|Nan)?Functor|Ops)+$"
+)
+"""What surrounds the operation in names of functions and functors, as in `sqrt_kernel_cuda`."""
+_OPERATORS = {"plus": "add", "minus": "sub", "multiplies": "mul", "divides": "div"}
+"""Function objects of the standard library."""
+_COPY = re.compile(r"(direct|(?P<one>b?float\d+)(to(?P<other>float32))?)_copy|copy_device_to_device|copy")
+"""Operations that copy: two kernels of torch name the one type that is not that of their lambda."""
+_LAMBDA = re.compile(r"\{lambda\((?P<type>[\w:<> ]+)\)#\d+\}")
+_CASTS = re.compile("::LoadWithCast<")
+_CASTS_NOT = re.compile(r"::LoadWithoutCast\b|\bgpu_kernel_impl_nocast<|\bvectorized_elementwise_kernel<")
+_SHORT_TYPES = {
+    "bfloat16": "bf16", "half": "fp16", "float16": "fp16", "float": "fp32", "float32": "fp32", "double": "fp64",
+    "long": "int64", "long int": "int64", "int": "int32", "short": "int16", "short int": "int16", "char": "int8",
+    "signed char": "int8", "unsigned char": "uint8", "bool": "bool",
+}  # fmt: skip
 _GENERIC = re.compile(r"\b(\w+::)(?:Gemm)?Kernel\b(?!::)")
 """Names of classes that only their namespace tells from others."""
 _FORMAT = re.compile(r"(?:_|\b)(e[2-5]m[0-3])(?![0-9])")
@@ -40,26 +66,93 @@ def kernel_family(name: str) -> str:
     nccl = _NCCL.match(name)
     if nccl:
         return f"nccl {nccl['name']}"
-    whole, name = name, _demangled(name)
+    whole, name = name, _demangled(name)[0]
     name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
     head = re.split(r"[<(]", name, maxsplit=1)[0] or name
     return _with_arguments(head, _formats(whole, head))
 
 
-def short_kernel(name: str) -> str:
-    """Return a short distinctive name such as `elementwise_kernel<MulFunctor>`.
+class CopyTypes(NamedTuple):
+    """Types of elements that a kernel copies, like `bf16`; "" where unknown. `is_cast`: they are known to differ."""
 
-    Without the namespaces that all kernels of torch share, types and sizes; of the template arguments only what names
-    the operation, and formats of 8 bits or fewer.
+    source: str
+    target: str
+    is_cast: bool
+
+    @property
+    def text(self) -> str:
+        """`copy bf16->fp32`, `copy to fp32` from an unknown type, `copy fp32`, or `copy`."""
+        if self.is_cast:
+            return f"copy {self.source}->{self.target}" if self.source else f"copy to {self.target}"
+        return f"copy {self.target}" if self.source and self.target else "copy"
+
+
+def short_kernel(name: str, op: str = "", types: Sequence[str] = ()) -> str:
+    """Return what a kernel does, like `mul`, `reduce sum`, `foreach add` or `copy bf16->fp32`, where it is a loop.
+
+    `op` is the one that launched it, which tells what a cut name does not, and `types` those of its inputs. Other
+    kernels have their name without the namespaces that all kernels of torch share, types and sizes; of the template
+    arguments only what names the operation, and formats of 8 bits or fewer.
     """
-    whole, name = name, _NAMESPACES.sub("", _demangled(name).removeprefix("void "))
-    head = re.split(r"[<(]", name, maxsplit=1)[0] or name
-    arguments = _template_arguments(name[len(head) :])
-    words = [word for word in _WORD.findall(arguments) if not _UNINFORMATIVE.match(word)]
+    if (copied := copy_types(name, op, types)) is not None:
+        return copied.text
+    head, words = _head_and_words(name)
+    operation = words[: 2 if words and _WRAPPER.match(words[0]) else 1]
+    return _operation(name, op) or _with_arguments(head, [*operation, *_formats(name, head)])
+
+
+def copy_types(name: str, op: str = "", types: Sequence[str] = ()) -> CopyTypes | None:
+    """Return what a kernel copies, by the inputs of its op, else by its own name; None for other kernels.
+
+    A name has the type of the lambda alone, which is the target, and whether the source is of the same type.
+    """
+    copy = _COPY.fullmatch(_operation(name, op))
+    if copy is None:
+        return None
+    if op == "aten::copy_" and len(types) > 1 and types[0] and types[1]:
+        target, source = map(_short_type, types[:2])
+        return CopyTypes(source, target, source != target)
+    parameter = _LAMBDA.search(name)
+    of_lambda, one = _short_type(parameter["type"] if parameter else ""), _short_type(copy["one"] or "")
+    if copy["other"]:
+        return CopyTypes(one, _short_type(copy["other"]), is_cast=True)
+    if one and not of_lambda.startswith(one):
+        return CopyTypes(of_lambda, one, is_cast=True)
+    return CopyTypes(of_lambda if _CASTS_NOT.search(name) else "", of_lambda, bool(of_lambda and _CASTS.search(name)))
+
+
+def _short_type(text: str) -> str:
+    """Return `bf16` for `c10::BFloat16` and for `bfloat16`."""
+    name = text.removeprefix("c10::").lower()
+    return _SHORT_TYPES.get(name, name)
+
+
+def _operation(name: str, op: str) -> str:
+    """Return `mul`, `reduce sum`, `foreach add` of a kernel that loops over elements; "" of others, and if unknown."""
+    head, words = _head_and_words(name)
+    if (loop := _LOOP.search(head)) is None:
+        return ""
+    if words and _WRAPPER.match(words[0]) and len(words) > 1:
+        operation = _OPERATORS.get(words[1], words[1].lower())
+        operation = f"addc{operation}" if words[0].startswith("Pointwise") else operation
+    elif words:
+        operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", _AROUND.sub("", words[0])).lower()
+    else:
+        is_aten, stem = op.startswith("aten::"), op.removeprefix("aten::").strip("_").removeprefix("foreach_")
+        operation = _AROUND.sub("", stem) if is_aten else ""
+    return " ".join(filter(None, [loop["list"] and "foreach", loop["reduce"], operation])) if operation else ""
+
+
+def _head_and_words(name: str) -> tuple[str, list[str]]:
+    """Return the name before its arguments, and those words of its template arguments that name an operation."""
+    demangled, words = _demangled(name)
+    demangled = _NAMESPACES.sub("", demangled.removeprefix("void "))
+    head = re.split(r"[<(]", demangled, maxsplit=1)[0] or demangled
+    arguments = _template_arguments(demangled[len(head) :])
+    words = [word for word in [*words, *_WORD.findall(arguments)] if not _UNINFORMATIVE.match(word)]
     if words and (generic := _GENERIC.search(arguments)) and words[0] == generic[0].removeprefix(generic[1]):
         words[0] = generic[0]
-    operation = words[: 2 if words and _WRAPPER.match(words[0]) else 1]
-    return _with_arguments(head, [*operation, *_formats(whole, head)])
+    return head, words
 
 
 def _with_arguments(head: str, words: Sequence[str]) -> str:
@@ -84,7 +177,7 @@ def without_tunings(names: Sequence[str]) -> list[str]:
 
 
 def _template_arguments(text: str) -> str:
-    """Return the content of the angle brackets that a text begins with; "" if it begins with none."""
+    """Return the content of the angle brackets that a text begins with, without a word that is cut; "" without any."""
     if not text.startswith("<"):
         return ""
     depth = 0
@@ -92,16 +185,27 @@ def _template_arguments(text: str) -> str:
         depth += (letter == "<") - (letter == ">")
         if depth == 0:
             return text[1:index]
-    return text[1:]
+    return re.sub(r"[\w:]*$", "", text[1:])
 
 
-def _demangled(name: str) -> str:
-    """Return `cutlass::device_kernel` for `_ZN7cutlass13device_kernelI...`; other names unchanged."""
+def _demangled(name: str) -> tuple[str, list[str]]:
+    """Return (`cutlass::device_kernel`, names of its template arguments) for `_ZN7cutlass13device_kernelI...`.
+
+    Other names as they are, without arguments.
+    """
     prefix = _MANGLED.match(name)
     if prefix is None:
-        return name
+        return name, []
     parts, position = [], prefix.end()
     while length := _LENGTH.match(name, position):
         position = length.end() + int(length[0])
         parts.append(name[length.end() : position])
-    return "::".join(part for part in parts if not part.startswith("_GLOBAL_")) or name
+    whole = "::".join(part for part in parts if not part.startswith("_GLOBAL_"))
+    words = []
+    while part := _MANGLED_PART.search(name, position):
+        position, end = part.end(), part.end() + int(part["length"] or 0)
+        if name[position:end].isidentifier():
+            if name[end : end + 1] in ("I", "E"):  # a namespace is followed by another name
+                words.append(name[position:end])
+            position = end
+    return (whole, words) if whole else (name, [])

@@ -44,7 +44,7 @@ public:
     std::vector<std::array<int64_t, 3>> waits;       // the columns of EventWaits
     std::vector<std::array<int64_t, 4>> nodes;       // the columns of GraphNodes
     std::vector<std::string> threads;                // metadata events that name one
-    int64_t num_dropped = 0;
+    int64_t num_dropped = 0, num_counters = 0;
     Cursor cursor;
     size_t row = 0;  // what stands before the cursor is in the rows before this one
     bool busy = false;
@@ -90,6 +90,7 @@ private:
         const Text ph = event_.value[kPh];
         if (!parser_.odd.empty() && ph.find('\\') != Text::npos) return false;
         if (ph == "\"X\"") return emit_complete();
+        if (ph == "\"C\"") return ++num_counters, true;
         if (ph != "\"M\"" && ph != "\"i\"") return true;
         Text name;
         if (!text_of(kName, name, name_)) return false;
@@ -166,7 +167,7 @@ private:
         if (category < kKernel || category > kSync) return true;
         if (!integer(kGraph, node[1]) || !integer(kGraphNode, node[2])) return false;
         if (node[1] <= 0 && node[2] <= 0) return true;
-        for (const Field label : {kLabel, kLabel213, kLabelUnnamed}) {
+        for (const Field label : {kLabelModule, kLabel, kLabel213, kLabelUnnamed}) {
             if (!event_.given(label)) continue;
             Text text;
             if (!text_of(label, text, scratch_)) return false;

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.kernel_names import short_kernel
+from traceq.facts.events.kernel_labels import kernel_labels
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.events.spin_kernels import is_spin_wait
@@ -60,19 +60,19 @@ class EventLanes:
 
 def device_lanes(trace: Trace, window: tuple[int, int], labels: Labels, limits: Limits) -> EventLanes:
     """Return the lanes of the device's streams, the busiest first; the extra of a span is the time since its launch."""
-    work, strings = device_work(trace), trace.events.strings
+    work, does, strings = device_work(trace), kernel_labels(trace), trace.events.strings
     index = np.flatnonzero((work.start < window[1]) & (work.end > window[0]))
     host_labels = HostLabels(trace)
     op, line = host_labels.of_kernels(index)
     texts = list(host_labels.texts)
-    name = trace.events.name[work.rows[index]].astype(np.int64)
-    colour = np.where(trace.events.category[work.rows[index]] == Category.KERNEL, 1, 0)
+    is_kernel = trace.events.category[work.rows[index]] == Category.KERNEL
+    name = np.where(is_kernel, does.label[index], trace.events.name[work.rows[index]])
+    colour = np.where(is_kernel, 1, 0)
     colour[is_communication(trace)[index]] = 2
     colour[is_spin_wait(trace)[index]] = 3
 
     def label_of(name_number: int, colour_number: int, op_number: int, line_number: int) -> Label:
-        text = strings[name_number]
-        shown = short_kernel(text) if colour_number else text
+        shown = (does.names if colour_number else strings)[name_number]
         return Label(shown, _COLOURS[colour_number], texts[op_number], texts[line_number])
 
     label = labelled(labels, [name, colour, op.astype(np.int64), line], label_of)
