@@ -83,7 +83,7 @@ class UsualSteps:
         events = self.form.of(step)
         usual = self._usual.get(arm)
         if events == (self._learn(arm, events) if usual is None else usual):
-            if usual is not None:
+            if self._others and usual is not None:
                 self._others.clear()
             self._usual_s, self._silent_s = self.clock(), SILENT_S
             if self.form.joins_batches:
@@ -216,10 +216,11 @@ class StepTracker:
         Where the first part comes unexpectedly, as something was skipped before it, a step begins there.
         """
         self._anchor_passed = False
-        if pattern.parts:
-            part = tuple(self._events[self._part_begin :])
-            if part == pattern.parts[0] != pattern.parts[self._num_parts]:
-                self._num_parts = 0
+        if not pattern.parts:
+            return True
+        part = tuple(self._events[self._part_begin :])
+        if part == pattern.parts[0] != pattern.parts[self._num_parts]:
+            self._num_parts = 0
         self._num_parts += 1
         self._part_begin = len(self._events)
         return self._num_parts >= len(pattern.parts)
