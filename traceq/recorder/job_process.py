@@ -234,7 +234,7 @@ class JobProcess:
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Add the event of the optimizer; in backward it may step on another thread than the loop's."""
-        if self._stack.thread is None or get_ident() in self._other_threads:
+        if self._stack.thread is None or (self._other_threads and get_ident() in self._other_threads):
             return
         self._tracker.is_in_optimizer = False
         event = self._optimizer_events.get(id(optimizer))

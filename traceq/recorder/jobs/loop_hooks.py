@@ -254,11 +254,11 @@ class LoopHooks:
             # AOTAutograd, which computes gradients while it compiles
             if is_dynamo_compiling() or _TLS.__dict__.get("tracing_context") is not None:
                 return function(*args, **kwargs)
-            depth = None
             try:
                 depth = before(args, kwargs)
             except Exception as error:  # noqa: BLE001 (any fault of the recorder ends the recording, not the job)
                 fail(error)
+                depth = None
             if depth is None:
                 return function(*args, **kwargs)
             result = None

@@ -119,16 +119,16 @@ class WallAccount:
 
         `size`: its backward passes, to which the time of steps is proportional where their numbers of batches differ.
         """
-        if (ns := self._step_ns) is None:
+        if (step_ns := self._step_ns) is None:
             return
-        self._step_ns, began_ns, work = None, self.at_ns - ns, self._usual
+        self._step_ns, ns, work = None, step_ns, self._usual
         if self.compiled_ns:
             ns -= self._charge_compiled("recompiling", ns)
         if kind is None and work.num >= _FIRST_STEPS and ns * work.size > _LONG * work.ns * size:
             is_collection = 2 * (self.collector.collected_ns - self._began_collected_ns) > ns
             kind = ("collection",) if is_collection else ("pause",)
         if kind is not None:
-            work = self._irregular("+".join(kind), began_ns)
+            work = self._irregular("+".join(kind), self.at_ns - step_ns)
         work.num += 1
         work.size += size
         work.ns += ns
