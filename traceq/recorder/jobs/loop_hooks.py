@@ -462,7 +462,7 @@ class LoopHooks:
         depth = self._steps.pop(number, None)
         if depth is not None:
             if self._steps:
-                self._steps = {key: each for key, each in self._steps.items() if each is None or each < depth}
+                self._steps = {key: each for key, each in list(self._steps.items()) if each is None or each < depth}
             self._observer.end(depth)
 
 
