@@ -48,6 +48,7 @@ from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wall_account import WallAccount, process_began_ns
 from traceq.recorder.rank_recording import fitting_steps
+from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing.graph_capture import CAPTURED_STEP, is_capturing
 from traceq.recorder.toggles.compile import compiled_ns, has_compiled
 from traceq.recorder.toggles.toggle import Job
@@ -80,16 +81,14 @@ def attach(folder: str) -> None:
 class JobProcess:
     """Observer of the loop of this process.
 
-    `thread` is the loop's thread while it is watched: from its first backward until the recording has ended;
     `is_learning` is true until its steps are known.
     """
 
     def __init__(self, request: JobRequest, injection: Injection) -> None:
-        self.thread: int | None = None
         self.is_learning = True
         self._tracker = StepTracker()
         self._stack = PhaseStack(self._tracker, self._begin_step)
-        self.begin, self.end, self.is_inside_model = self._stack.begin, self._stack.end, self._stack.is_inside_model
+        self.phase, self.end, self.is_inside_model = self._stack.phase, self._stack.end, self._stack.is_inside_model
         self.hooks = LoopHooks(self, WorkerSamples(injection.folder))
         self._request = request
         self._injection = injection
@@ -104,7 +103,7 @@ class JobProcess:
         self._has_captured = False  # a CUDA graph of a backward
         self._watched: WatchedRank | None = None
         self._models: list[torch.nn.Module] = []
-        self._account = WallAccount(process_began_ns(), compiled_ns=lambda: self._stack.compiled_ns)
+        self._account = WallAccount(process_began_ns())
         self._set_up_ns = self._account.clock()
         self._optimizers: list[Optimizer] = []
         self._optimizer_events: dict[int, str] = {}  # by the optimizer's id
@@ -114,6 +113,15 @@ class JobProcess:
         self._steps: Iterator[str] = iter(())
         self._excepthook: ExceptHook = sys.excepthook
         self._while_recording = ExitStack()
+
+    @property
+    def thread(self) -> int | None:
+        """The loop's thread while it is watched: from its first backward until the recording has ended."""
+        return self._stack.thread
+
+    @thread.setter
+    def thread(self, thread: int | None) -> None:
+        self._stack.thread = thread
 
     @property
     def tries_all(self) -> bool:
@@ -152,11 +160,12 @@ class JobProcess:
         if self._may_capture and not self._has_captured and is_capturing():
             self._has_captured = True
             at_process_exit(self._note_exit)
-        if self.thread is None:
+        watched, thread = self._stack.thread, get_ident()
+        if watched is None:
             if not self._is_over:
                 self._watch_loop()
-        elif self.thread != get_ident():
-            self._other_threads.add(get_ident())
+        elif watched != thread:
+            self._other_threads.add(thread)
         elif self._rank is not None:
             if self._have_models_compiled:
                 self._have_models_compiled = False
@@ -179,9 +188,9 @@ class JobProcess:
         """Watch this thread from its first backward on."""
         self.thread = get_ident()
         self._learning = LearningNotes()
-        self._stack.compiled_ns = compiled_ns()
+        self.compiled(before_ns := compiled_ns())
         self._account.charge("start_up")
-        self._account.before_ns = max(self._account.at_ns - self._set_up_ns - compiled_ns(), 0)
+        self._account.before_ns = max(self._account.at_ns - self._set_up_ns - before_ns, 0)
         self._be_watched()
         self._find_models()
 
@@ -205,6 +214,10 @@ class JobProcess:
         """Note that models are to be hooked again, as torch compiles the first of them."""
         self._have_models_compiled = self.thread is not None
 
+    def compiled(self, ns: int) -> None:
+        """Note that torch has compiled for so long."""
+        self._account.compiled_ns += ns
+
     def optimizer_made(self) -> None:
         """Note when the job was set up: what it does from here on, before it trains, it may do again."""
         self._set_up_ns = self._account.clock()
@@ -221,13 +234,14 @@ class JobProcess:
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Add the event of the optimizer; in backward it may step on another thread than the loop's."""
-        if self.thread is None or get_ident() in self._other_threads:
+        if self._stack.thread is None or (self._other_threads and get_ident() in self._other_threads):
             return
         self._tracker.is_in_optimizer = False
-        if id(optimizer) not in self._optimizer_events:
-            self._optimizer_events[id(optimizer)] = f"O{len(self._optimizers)}"
+        event = self._optimizer_events.get(id(optimizer))
+        if event is None:
+            event = self._optimizer_events[id(optimizer)] = f"O{len(self._optimizers)}"
             self._optimizers.append(optimizer)
-        self._tracker.add(self._optimizer_events[id(optimizer)])
+        self._tracker.add(event)
 
     def _be_watched(self) -> None:
         """Let the launcher see that this process makes progress, if it runs on the same host."""
@@ -290,7 +304,7 @@ class JobProcess:
             return
         self.is_learning = False
         self._may_capture = self._rank.rank.world.device.type == "cuda"
-        self._stack.time(self._rank.rank.phases)
+        self._stack.phases = self._rank.rank.phases
         self._while_recording.enter_context(sampled_steps(self._account, self._tracker))
         self._steps = self._rank.run()
         at_process_exit(self._note_exit)
@@ -329,7 +343,7 @@ class JobProcess:
     def _end(self) -> None:
         """Restore everything that was changed; from here on the job runs as if it had never been watched."""
         self._is_over, self.thread, self.is_learning = True, None, False
-        self._stack.time(None)
+        self._stack.phases = Phases()
         if self._watched is not None:
             self._watched.close()
         self._while_recording.close()

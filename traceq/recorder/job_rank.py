@@ -6,10 +6,11 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from time import time
 
@@ -71,9 +72,11 @@ class JobRank:
             self.steps.close()
         _restore(self.toggles)
 
-    def run(self) -> Generator[str, None, None]:
-        """Yield the arm of each step of the recording, which is complete then; then what a whole cycle still lacks."""
-        yield from self.steps
+    def run(self) -> Iterator[str]:
+        """Return the arm of each step of the recording, which is complete then; then what a whole cycle still lacks."""
+        return chain(self.steps, self._rest())
+
+    def _rest(self) -> Generator[str, None, None]:
         self._note_results()
         if not self.rank.plan.replicates and len(self.arms) == 1:
             yield from rest_of_cycle(self.rank)

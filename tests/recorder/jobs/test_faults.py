@@ -23,12 +23,13 @@ from traceq.recorder.jobs.loss_by_arm import LossByArm
 from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.step_tracker import StepTracker, UsualSteps
 from traceq.recorder.rank import rank_state
-from traceq.recorder.spec.phases import Phases
+from traceq.recorder.rank.wall_account import WallAccount
+from traceq.recorder.timing.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.torch
 
 FAULTY = [
-    *((PhaseStack, name) for name in ("time", "is_inside_model", "_is_backward", "_is_open")),
+    *((PhaseStack, name) for name in ("end", "is_inside_model", "_is_backward", "_is_open")),
     *((StepTracker, name) for name in ("add", "was_regular", "num_batches", "optimizer_steps", "_ends_step")),
     (step_tracker, "learn_pattern"),
     (step_tracker, "split_steps"),
@@ -36,10 +37,10 @@ FAULTY = [
     (JobBatches, "add"),
     (LossByArm, "note"),
     (LossByArm, "end_step"),
-    (Phases, "switch"),
-    (Phases, "take"),
+    (Stopwatch, "mark"),
+    (WallAccount, "classify"),
     *((LoopHooks, name) for name in ("hook_models", "watch_inner", "take_inner", "remove", "_restore_models")),
-    *((LoopHooks, name) for name in ("_before_step", "_after_step")),
+    *((LoopHooks, name) for name in ("_before_step", "_after_step", "_end_step")),
     (job_process, "find_roots"),
     (job_process, "start_rank"),
     *((JobProcess, name) for name in ("backward_began", "batch_requested", "batch_delivered")),

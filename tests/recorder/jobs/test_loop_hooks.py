@@ -14,6 +14,7 @@ pytest.importorskip("torch", reason="hooks are torch's")
 import torch
 
 from traceq.recorder.jobs.loop_hooks import LoopHooks
+from traceq.recorder.jobs.phase_stack import Begin
 from traceq.recorder.tracing.worker_samples import WorkerSamples
 
 pytestmark = pytest.mark.torch
@@ -29,9 +30,14 @@ class Noting:
         self.open: list[str] = []
         self.ended: list[str] = []
 
-    def begin(self, phase: str, event: str) -> int:
-        self.open.append(phase)
-        return len(self.open) - 1
+    def phase(self, name: str, event: str = "") -> Begin:
+        def begin(*_: object) -> int | None:
+            if self.thread != get_ident():
+                return None
+            self.open.append(name)
+            return len(self.open) - 1
+
+        return begin
 
     def end(self, depth: int) -> None:
         self.ended += self.open[depth:]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from threading import get_ident
+from typing import Any
 
 import pytest
 
@@ -40,8 +41,13 @@ class Tracker:
 
 def stack_of(phases: Phases, tracker: Any, begin_step: Callable[[], None] = lambda: None) -> PhaseStack:
     stack = PhaseStack(tracker, begin_step)
-    stack.time(phases)
+    stack.phases, stack.thread = phases, get_ident()
     return stack
+
+
+def begin(stack: PhaseStack, name: str, event: str = "") -> int:
+    depth = stack.phase(name, event)()
+    return len(stack._open) if depth is None else depth
 
 
 def test_a_phase_inside_another_interrupts_it(now: list[int]) -> None:
@@ -52,27 +58,27 @@ def test_a_phase_inside_another_interrupts_it(now: list[int]) -> None:
 
     phases, tracker = Phases(), Tracker()
     stack = stack_of(phases, tracker, begin_step)
-    outer = stack.begin("optimizer")
+    outer = begin(stack, "optimizer")
     now[0] += 10
-    inner = stack.begin("forward", "F")
+    inner = begin(stack, "forward", "F")
     now[0] += 30
     stack.end(inner)
     now[0] += 5
     stack.end(outer)
     now[0] += 100
-    assert phases.take()[0] == {"optimizer": 15, "forward": 30}
+    assert phases.elapsed_ns == {"optimizer": 15, "forward": 30}
     assert tracker.events == ["F"]
 
 
 def test_an_event_inside_a_phase_of_the_same_event_is_none() -> None:
     tracker = Tracker()
     stack = stack_of(Phases(), tracker)
-    outer = stack.begin("forward", "F")
-    middle = stack.begin("dataload_wait", "L")
-    stack.end(stack.begin("forward", "F"))
+    outer = begin(stack, "forward", "F")
+    middle = begin(stack, "dataload_wait", "L")
+    stack.end(begin(stack, "forward", "F"))
     stack.end(middle)
     stack.end(outer)
-    stack.end(stack.begin("forward", "F"))
+    stack.end(begin(stack, "forward", "F"))
     assert tracker.events == ["F", "L", "F"]
 
 
@@ -80,14 +86,14 @@ def test_what_a_backward_runs_is_part_of_it(now: list[int]) -> None:
     """An adjoint method repeats the forward there; an optimizer in backward is a phase as ever."""
     tracker, phases = Tracker(), Phases()
     stack = stack_of(phases, tracker)
-    outer = stack.begin("backward", "B")
+    outer = begin(stack, "backward", "B")
     for name, event in (("forward", "F"), ("autograd_grad", ""), ("optimizer", "")):
         now[0] += 10
-        inner = stack.begin(name, event)
+        inner = begin(stack, name, event)
         now[0] += 10
         stack.end(inner)
     stack.end(outer)
-    assert phases.take()[0] == {"backward": 50, "optimizer": 10}
+    assert phases.elapsed_ns == {"backward": 50, "optimizer": 10}
     assert tracker.events == ["B"]
     assert not stack.is_inside_model()
 
@@ -95,16 +101,16 @@ def test_what_a_backward_runs_is_part_of_it(now: list[int]) -> None:
 def test_the_end_of_a_phase_ends_those_that_an_exception_left_open(now: list[int]) -> None:
     tracker, phases = Tracker(), Phases()
     stack = stack_of(phases, tracker)
-    outer = stack.begin("forward", "F")
+    outer = begin(stack, "forward", "F")
     now[0] += 10
-    stack.begin("backward", "B")
+    begin(stack, "backward", "B")
     now[0] += 20
     stack.end(outer)
     now[0] += 40
-    stack.end(stack.begin("backward", "B"))
+    stack.end(begin(stack, "backward", "B"))
     stack.end(outer)
     assert tracker.events == ["F", "B", "B"]
-    assert phases.take()[0] == {"forward": 10, "backward": 20}
+    assert phases.elapsed_ns == {"forward": 10, "backward": 20}
     assert phases.names == ("forward", "backward")
 
 
@@ -113,13 +119,13 @@ def test_phases_that_are_timed_from_the_middle_of_one_have_an_end(now: list[int]
     phases = Phases()
 
     def begin_step() -> None:
-        stack.time(phases)
+        stack.phases = phases
 
-    stack = PhaseStack(cast(Any, Tracker()), begin_step)
-    outer = stack.begin("optimizer")
-    inner = stack.begin("forward", "F")
+    stack = stack_of(Phases(), Tracker(), begin_step)
+    outer = begin(stack, "optimizer")
+    inner = begin(stack, "forward", "F")
     now[0] += 10
     stack.end(inner)
     now[0] += 5
     stack.end(outer)
-    assert phases.take()[0] == {"forward": 10, "optimizer": 5}
+    assert phases.elapsed_ns == {"forward": 10, "optimizer": 5}

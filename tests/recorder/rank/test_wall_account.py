@@ -28,11 +28,10 @@ class Job:
     """A job that is recorded: 10 ns to start, 20 ns to learn, and 3 ns of the recording's own after each step."""
 
     now_ns: int = 100
-    compiled_ns: int = 0
     phases: Phases = field(default_factory=Phases)
 
     def run(self, steps: list[Step]) -> WallAccount:
-        account = WallAccount(100, lambda: self.now_ns, lambda: self.compiled_ns)
+        account = WallAccount(100, lambda: self.now_ns)
         self.now_ns += 10
         account.charge("start_up")
         self.now_ns += 20
@@ -42,7 +41,7 @@ class Job:
         ):
             self.phases.profiling = is_profiled
             self.now_ns += wall_ns
-            self.compiled_ns += compiled_ns
+            account.compiled_ns += compiled_ns
         account.charge("recording")
         return account
 
@@ -114,7 +113,7 @@ def test_a_step_is_no_pause_that_is_as_long_as_others_of_its_arm() -> None:
 @pytest.mark.parametrize(("collected_ns", "name"), [(1_500, "collection"), (500, "pause")])
 def test_a_pause_in_which_garbage_is_collected_is_a_collection(collected_ns: int, name: str) -> None:
     job = Job()
-    account = WallAccount(clock=lambda: job.now_ns, take_lines=lambda: Counter(["train.py:3 step"]))
+    account = WallAccount(clock=lambda: job.now_ns, take_lines=lambda _: Counter(["train.py:3 step"]))
     steps = [*[plain(None, 100)] * 10, plain(None, 2_000)]
     for number, _ in enumerate(account.around(job.recorded(account, steps), job.phases)):
         job.now_ns += steps[number][1] if number < len(steps) else 0
@@ -187,12 +186,8 @@ def _run(job: Job, account: WallAccount, steps: list[Step]) -> WallAccount:
 
 
 def test_a_line_is_that_of_the_step_in_which_it_was_met() -> None:
-    job, lines, met = Job(), iter([Counter(a=1), Counter(b=3, c=1), Counter(d=9)]), Counter[str]()
-
-    def begin_step(_: int) -> None:
-        met.clear()
-        met.update(next(lines, {}))
-
-    account = WallAccount(clock=lambda: job.now_ns, begin_step=begin_step, take_lines=lambda: met)
+    job, lines = Job(), {0: Counter(a=1), 103: Counter(b=3, c=1)}
+    job.now_ns = -3
+    account = WallAccount(clock=lambda: job.now_ns, take_lines=lambda began_ns: lines[began_ns])
     _run(job, account, [plain(None, 100), plain(("checkpoint",), 900), plain(None, 100)])
     assert WallPart("checkpoint", 800, 1, "b", 75) in account_of(account).parts

@@ -21,12 +21,23 @@ pytestmark = pytest.mark.torch
 LINE = "test_gc_pauses.py"
 
 
+class Pauses:
+    """Collections since the last call."""
+
+    def __init__(self, measured: GcPauses) -> None:
+        self._measured, self._taken = measured, measured.so_far()
+
+    def take(self) -> StepPauses:
+        before, self._taken = self._taken, self._measured.so_far()
+        return StepPauses.between(before, self._taken)
+
+
 @pytest.fixture
-def pauses() -> Iterator[GcPauses]:
+def pauses() -> Iterator[Pauses]:
     thresholds, measured = gc.get_threshold(), GcPauses()
     gc.set_threshold(700, 10, 10)  # the command line, which other tests run in this process, collects rarely
     measured.start()
-    yield measured
+    yield Pauses(measured)
     measured.stop()
     gc.set_threshold(*thresholds)
 
@@ -36,7 +47,7 @@ def lines(step: StepPauses) -> list[str]:
     return [kind.partition(" ")[2].partition(":")[0] for kind in step.kinds]
 
 
-def test_automatic_collections_have_no_line_and_each_has_a_time(pauses: GcPauses) -> None:
+def test_automatic_collections_have_no_line_and_each_has_a_time(pauses: Pauses) -> None:
     kept = [[number] for number in range(5_000)]
     step = pauses.take()
     assert step.kinds.keys() >= {"0"} or step.kinds.keys() >= {"1"}  # from Python 3.14 on all of them are of 1
@@ -46,7 +57,7 @@ def test_automatic_collections_have_no_line_and_each_has_a_time(pauses: GcPauses
 
 
 @pytest.mark.parametrize("num_allocated", [0, 600])
-def test_an_explicit_collection_has_the_line_that_asks_for_it(pauses: GcPauses, num_allocated: int) -> None:
+def test_an_explicit_collection_has_the_line_that_asks_for_it(pauses: Pauses, num_allocated: int) -> None:
     """Also where the next automatic one is near."""
     gc.collect()
     pauses.take()
@@ -59,7 +70,7 @@ def test_an_explicit_collection_has_the_line_that_asks_for_it(pauses: GcPauses, 
     del kept
 
 
-def test_where_the_collector_is_disabled_only_the_program_collects(pauses: GcPauses) -> None:
+def test_where_the_collector_is_disabled_only_the_program_collects(pauses: Pauses) -> None:
     gc.disable()
     try:
         kept = [[number] for number in range(5_000)]
@@ -71,14 +82,14 @@ def test_where_the_collector_is_disabled_only_the_program_collects(pauses: GcPau
     del kept
 
 
-def test_a_collection_of_another_thread_belongs_to_the_step_too(pauses: GcPauses) -> None:
+def test_a_collection_of_another_thread_belongs_to_the_step_too(pauses: Pauses) -> None:
     thread = threading.Thread(target=gc.collect)
     thread.start()
     thread.join()
     assert [kind[0] for kind in pauses.take().kinds if " " in kind] == ["2"]
 
 
-def test_each_step_has_its_own_collections(pauses: GcPauses) -> None:
+def test_each_step_has_its_own_collections(pauses: Pauses) -> None:
     pauses.take()
     gc.collect()
     first, second = pauses.take(), pauses.take()

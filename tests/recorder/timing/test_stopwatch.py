@@ -72,7 +72,6 @@ def test_of_phases_that_do_not_nest_one_event_ends_a_phase_and_begins_the_next(d
         stopwatch.mark()
         (step,) = stopwatch.take()
     assert step.device_phases == {"forward": 2_000_000, "backward": 3_000_000}
-    assert list(step.phases) == ["forward", "backward"]
 
 
 def test_a_profiled_switch_is_a_range_of_the_profiler() -> None:
@@ -83,7 +82,6 @@ def test_a_profiled_switch_is_a_range_of_the_profiler() -> None:
             phases.switch(name)
     names = [event.name for event in profiler.events() or []]
     assert [name for name in names if name in ("forward", "backward")] == ["forward", "backward"]
-    assert list(phases.take()[0]) == ["forward", "backward"]
 
 
 def test_profiled_and_untimed_phases_record_no_event(device: list[float]) -> None:
@@ -100,7 +98,7 @@ def test_profiled_and_untimed_phases_record_no_event(device: list[float]) -> Non
     phases.profiling = False
     with phases("forward"):
         pass
-    assert phases.take()[1] == []
+    assert phases.events == []
 
 
 def test_without_a_device_there_is_no_time_of_one_and_the_peak_is_that_of_the_process() -> None:

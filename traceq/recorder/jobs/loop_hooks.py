@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import get_ident
+from time import perf_counter_ns
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
 
@@ -29,6 +30,7 @@ from torch.utils.data import DataLoader
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.recorder.jobs.compiled_models import compiled_modules, replaceable, skip_own_code
+from traceq.recorder.jobs.phase_stack import Begin
 from traceq.recorder.jobs.root_models import with_forward
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, COMPILE, EPOCH, FORWARD, NO_GRAD_FORWARD, SAVE
 from traceq.recorder.rank.replaced_methods import ReplacedMethods, Replacement, has_forward
@@ -59,8 +61,12 @@ class Observer(Protocol):
         """Report that torch begins to compile, and that models are to be hooked again once it has."""
         ...
 
+    def compiled(self, ns: int) -> None:
+        """Report that torch has compiled for so long on the watched thread."""
+        ...
+
     def batch_requested(self) -> None:
-        """Report a batch while no thread is watched: there may never be a backward in a compiled step."""
+        """Report a batch of a thread that is not watched: there may never be a backward in a compiled step."""
         ...
 
     def batch_delivered(self, loader: DataLoader[Any] | None, batch: Any) -> None:
@@ -71,8 +77,8 @@ class Observer(Protocol):
         """Report a backward, on any thread, and what it begins with: the first one's thread is watched from here on."""
         ...
 
-    def begin(self, phase: str, event: str) -> int:
-        """Report that a phase begins, with an event of the loop or ""; return what `end` requires."""
+    def phase(self, name: str, event: str = "") -> Begin:
+        """Return what reports that a phase begins, with an event of the loop or ""; it returns what `end` requires."""
         ...
 
     def end(self, depth: int) -> None:
@@ -111,13 +117,15 @@ class LoopHooks:
         self._is_graphing = False
         self._assumes_eager = False  # models were replaced before anything was compiled
         self._compilers: list[Callable[..., None]] = []
-        self._compile_depth: int | None = None
+        self._compiling: tuple[int, int] | None = None  # the depth of the phase, and when it began
         self._optimizer_hooks: list[Any] = []
         self._restore: list[Callable[[], None]] = []
         self._methods: list[ReplacedMethods] = []
         self._inner: InnerCalls | None = None
-        self._open_steps: list[tuple[int, int]] = []  # (the optimizer's id, the depth of its phase)
-        self._num_unended: dict[int, int] = {}  # steps in a row without an end, by the optimizer's id
+        self._begin_optimizer = observer.phase("optimizer")
+        self._begin_compiling = observer.phase("compiling", COMPILE)
+        self._steps: dict[int, int | None] = {}  # of optimizers, by their id, that have begun: what `end` requires
+        self._num_unended: Counter[int] = Counter()  # steps in a row without an end, by the optimizer's id
         self._loaders: WeakKeyDictionary[Any, Callable[[], DataLoader[Any] | None]] = WeakKeyDictionary()
 
     def install(self) -> None:
@@ -149,7 +157,7 @@ class LoopHooks:
     def watch_autocast(self) -> None:
         """Note from here on whether the job enters a region of torch.autocast."""
 
-        def before(_: Any) -> None:
+        def before(*_: object) -> None:
             self.has_entered_autocast = True
 
         self._replace(torch.autocast, "__enter__", self._around(torch.autocast.__enter__, before))
@@ -229,12 +237,12 @@ class LoopHooks:
     def _around(
         self,
         function: Callable[..., Any],
-        before: Callable[..., int | None],
+        before: Begin,
         after: Callable[[int, tuple[Any, ...], Any], None] | None = None,
     ) -> Callable[..., Any]:
-        """Return the function between calls of `before`, of its arguments, and `after`, of that one's result.
+        """Return the function between calls of `before`, of its args and kwargs, and `after`, of that one's result.
 
-        `after` gets the arguments and the result as well, None if the function raised; without it the phase ends that
+        `after` gets the args and the result as well, None if the function raised; without it the phase ends that
         `before` began. Neither happens if `before` returned None. The recorder runs inside calls of the job here and in
         `_guarded` alone, and raises into neither.
         """
@@ -244,13 +252,13 @@ class LoopHooks:
         def call(*args: Any, **kwargs: Any) -> Any:
             # Dynamo traces no further than the first half; the other, `TracingContext.try_get` without a call, is of
             # AOTAutograd, which computes gradients while it compiles
-            if is_dynamo_compiling() or getattr(_TLS, "tracing_context", None) is not None:
+            if is_dynamo_compiling() or _TLS.__dict__.get("tracing_context") is not None:
                 return function(*args, **kwargs)
-            depth = None
             try:
-                depth = before(*args, **kwargs)
+                depth = before(args, kwargs)
             except Exception as error:  # noqa: BLE001 (any fault of the recorder ends the recording, not the job)
                 fail(error)
+                depth = None
             if depth is None:
                 return function(*args, **kwargs)
             result = None
@@ -283,12 +291,7 @@ class LoopHooks:
         return call
 
     def _phase(self, function: Callable[..., Any], phase: str, event: str = "") -> Callable[..., Any]:
-        observer, begin = self._observer, self._observer.begin
-
-        def before(*_: Any, **__: Any) -> int | None:
-            return begin(phase, event) if observer.thread == get_ident() else None
-
-        return self._around(function, before)
+        return self._around(function, self._observer.phase(phase, event))
 
     def _set_up(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the method by which every optimizer takes its parameters; the job is set up once it has.
@@ -299,7 +302,7 @@ class LoopHooks:
         def after(*_: object) -> None:
             self._observer.optimizer_made()
 
-        return self._around(function, lambda *_, **__: 0, after)
+        return self._around(function, lambda *_: 0, after)
 
     def _iterator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         loaders = self._loaders
@@ -309,25 +312,26 @@ class LoopHooks:
             # an iterator may outlive its loader; but one with persistent workers is held by it, and would never go
             loaders[iterator] = ref(loader) if loader.persistent_workers else lambda: loader
 
-        return self._around(function, lambda *args, **_: 0 if len(args) > 1 else None, after)
+        return self._around(function, lambda args, _: 0 if len(args) > 1 else None, after)
 
     def _reading(self, function: Callable[..., Any]) -> Callable[..., Any]:
         observer, waits = self._observer, self.waits
 
-        def before(iterator: Any, *_: Any, **__: Any) -> None:
+        def before(args: tuple[Any, ...], _: object) -> None:
             if observer.thread == get_ident():
-                waits.reads(iterator)
+                waits.reads(args[0])
 
         return self._around(function, before)
 
     def _batch(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        observer, begin, loaders = self._observer, self._observer.begin, self._loaders
+        observer, begin, loaders = self._observer, self._observer.phase(DATALOAD_WAIT, BATCH), self._loaders
         waits, forking = self.waits, torch.utils.data.dataloader._MultiProcessingDataLoaderIter
 
-        def before(*_: Any) -> int | None:
-            if observer.thread is None:
+        def before(*_: object) -> int | None:
+            if (depth := begin()) is None:
                 observer.batch_requested()
-            return begin(DATALOAD_WAIT, BATCH) if observer.thread == get_ident() else None
+                depth = begin()
+            return depth
 
         def after(depth: int, args: tuple[Any, ...], batch: Any) -> None:
             observer.end(depth)
@@ -342,29 +346,29 @@ class LoopHooks:
         return self._around(function, before, after)
 
     def _backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        observer, begin = self._observer, self._observer.begin
+        observer, begin = self._observer, self._observer.phase("backward", BACKWARD)
 
-        def before(tensors: Any = None, *_: Any, **__: Any) -> int | None:
-            observer.backward_began(tensors)
-            return begin("backward", BACKWARD) if observer.thread == get_ident() else None
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+            observer.backward_began(args[0] if args else kwargs.get("tensors"))
+            return begin()
 
         return self._around(function, before)
 
     def _gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of gradients that is a phase; a loop that has no other backward is watched from here on."""
-        observer, begin = self._observer, self._observer.begin
+        observer, begin = self._observer, self._observer.phase("autograd_grad")
 
-        def before(outputs: Any = None, *_: Any, **__: Any) -> int | None:
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
             if observer.thread is None and not self._is_graphing:
-                observer.backward_began(outputs)
-            return begin("autograd_grad", "") if observer.thread == get_ident() else None
+                observer.backward_began(args[0] if args else kwargs.get("outputs"))
+            return begin()
 
         return self._around(function, before)
 
     def _graphing(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function whose gradients are no training: it captures parts of a model that may not exist yet."""
 
-        def before(*_: Any, **__: Any) -> int:
+        def before(*_: object) -> int:
             self._is_graphing = True
             return 0
 
@@ -375,33 +379,30 @@ class LoopHooks:
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a forward that is training if gradients are enabled: not all wrappers are in training mode."""
-        observer = self._observer
-
-        def before(*_: Any, **__: Any) -> int | None:
-            return self._begin_forward() if observer.thread == get_ident() else None
-
-        return self._around(function, before)
+        return self._around(function, self._forward_phase())
 
     def _inner_forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a forward of a module inside a model that is one where it is outside of any forward or backward."""
-        observer = self._observer
+        observer, begin = self._observer, self._forward_phase()
 
-        def before(module: torch.nn.Module, *_: Any, **__: Any) -> int | None:
+        def before(args: tuple[Any, ...], _: object) -> int | None:
             if observer.thread != get_ident() or observer.is_inside_model() or self._inner is None:
                 return None
-            self._inner.count(module)
-            return self._begin_forward()
+            self._inner.count(args[0])
+            return begin()
 
         return self._around(function, before)
 
-    def _begin_forward(self) -> int:
-        begin = self._observer.begin
-        return begin("forward", FORWARD) if torch.is_grad_enabled() else begin("no_grad_forward", NO_GRAD_FORWARD)
+    def _forward_phase(self) -> Begin:
+        training = self._observer.phase("forward", FORWARD)
+        other = self._observer.phase("no_grad_forward", NO_GRAD_FORWARD)
+        return lambda *_: training() if torch.is_grad_enabled() else other()
 
     def _compiler(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return torch.compile that lets what it compiles be watched, from its first call on."""
 
-        def before(model: Any = None, *_: Any, **__: Any) -> None:
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            model = args[0] if args else kwargs.get("model")
             if isinstance(getattr(model, "__self__", model), torch.nn.Module):
                 self._restore_eager()  # of which Dynamo would compile the replaced forward
             if not self._compilers:
@@ -423,45 +424,46 @@ class LoopHooks:
 
     def _compile_began(self, *_: object) -> None:
         self._restore_eager()
-        if self._observer.thread == get_ident():
-            self._compile_depth = self._observer.begin("compiling", COMPILE)
+        if (depth := self._begin_compiling()) is not None:
+            self._compiling = depth, perf_counter_ns()
 
     def _compile_ended(self, *_: object) -> None:
-        if self._compile_depth is not None:
-            self._observer.end(self._compile_depth)
-            self._compile_depth = None
+        if self._compiling is not None:
+            (depth, since_ns), self._compiling = self._compiling, None
+            self._observer.end(depth)
+            self._observer.compiled(perf_counter_ns() - since_ns)
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        number, is_watched = id(optimizer), self._observer.thread == get_ident()
-        if is_watched and self._open_steps:
-            self._end_steps(number)  # of one that raised, and has no other end
-        num_unended = self._num_unended.get(number, 0)
-        if num_unended == _COMPILED_END:
+        number = id(optimizer)
+        if number in self._steps and self._has_compiled_end(number):
             self._observer.optimizer_left()
             return
-        self._num_unended[number] = num_unended + 1
         if self._observer.is_learning:
             self._observer.optimizer_began()
-        if is_watched:
-            self._open_steps.append((number, self._observer.begin("optimizer", "")))
+        self._steps[number] = self._begin_optimizer()
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
-        number = id(optimizer)
-        self._num_unended.pop(number, None)
-        if (steps := self._open_steps) and self._observer.thread == get_ident():
-            if steps[-1][0] == number:
-                self._observer.end(steps.pop()[1])
-            else:
-                self._end_steps(number)
+        self._end_step(id(optimizer))
+        if self._num_unended:
+            del self._num_unended[id(optimizer)]
         self._observer.optimizer_stepped(optimizer)
 
-    def _end_steps(self, number: int) -> None:
-        """End the phases of an optimizer's step, by its id, and of steps inside it."""
-        for index, (begun, depth) in enumerate(self._open_steps):
-            if begun == number:
-                self._observer.end(depth)
-                del self._open_steps[index:]
-                return
+    def _has_compiled_end(self, number: int) -> bool:
+        """End the last step of an optimizer, which raised, or has no end that is seen; return whether it never has."""
+        self._end_step(number)
+        self._num_unended[number] += 1
+        if self._num_unended[number] < _COMPILED_END:
+            return False
+        self._steps[number] = None
+        return True
+
+    def _end_step(self, number: int) -> None:
+        """End the phase of an optimizer's step, by its id, and those of steps inside it."""
+        depth = self._steps.pop(number, None)
+        if depth is not None:
+            if self._steps:
+                self._steps = {key: each for key, each in list(self._steps.items()) if each is None or each < depth}
+            self._observer.end(depth)
 
 
 ENGINE_METHODS = (

@@ -15,22 +15,24 @@ __all__ = ["LossByArm", "loss_texts"]
 
 
 class LossByArm:
-    """The tensor of each step's last backward, kept on its device until the recording ends: reading it would wait.
+    """The value of each step's last backward, kept on its device until the recording ends: reading it would wait.
 
-    Of a device it is a copy: the next replay of a CUDA graph, also one of torch.compile, writes over its outputs.
+    There it is a copy: the next replay of a CUDA graph, also one of torch.compile, writes over its outputs.
     """
 
     __slots__ = ("_latest", "_losses")
 
     def __init__(self) -> None:
-        self._latest: torch.Tensor | None = None
-        self._losses: list[tuple[str, torch.Tensor]] = []
+        self._latest: torch.Tensor | float | None = None
+        self._losses: list[tuple[str, torch.Tensor | float]] = []
 
     def note(self, tensors: Any) -> None:
         """Note what a backward is called with, a tensor or several of them; only one of a single value is a loss."""
         first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
         if isinstance(first, torch.Tensor) and first.numel() == 1:
-            if not first.is_cuda:
+            if type(first) is torch.Tensor and first.is_cpu:
+                self._latest = first.item()
+            elif not first.is_cuda:
                 self._latest = first.detach()
             elif not is_capturing():
                 self._latest = first.detach().clone()
@@ -48,10 +50,10 @@ class LossByArm:
         difference for each stretch of steps between two of the baseline: a loss that falls does so in all arms, and
         arms do not run at the same steps. Of a DTensor it is this rank's part.
         """
-        for device in {loss.device for _, loss in self._losses if loss.is_cuda}:  # copied on another stream than this
+        devices = {loss.device for _, loss in self._losses if isinstance(loss, torch.Tensor) and loss.is_cuda}
+        for device in devices:  # copied on another stream than this
             torch.cuda.synchronize(device)
-        local = [loss.to_local() if hasattr(loss, "to_local") else loss for _, loss in self._losses]
-        values = np.array([float(loss.reshape(()).to("cpu", torch.float64)) for loss in local])
+        values = np.array([_value(loss) for _, loss in self._losses])
         arms = [arm for arm, _ in self._losses]
         steps = {
             arm: np.flatnonzero([each == arm for each in arms] & np.isfinite(values)) for arm in dict.fromkeys(arms)
@@ -64,6 +66,13 @@ class LossByArm:
             differences = _differences(values, nothing if arm == baseline else of_arm, of_baseline)
             moments[arm] = (*_sums(values[of_arm]), *_sums(differences))
         return moments
+
+
+def _value(loss: torch.Tensor | float) -> float:
+    if not isinstance(loss, torch.Tensor):
+        return loss
+    local = loss.to_local() if hasattr(loss, "to_local") else loss
+    return float(local.reshape(()).to("cpu", torch.float64))
 
 
 def _sums(values: NDArray[np.float64]) -> tuple[int, float, float]:

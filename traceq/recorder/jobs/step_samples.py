@@ -31,55 +31,47 @@ class StepSamples:
     files if it comes to them, else in the library that does it.
     """
 
-    def __init__(self, thread: int) -> None:
-        self._thread = thread
-        self._began_ns: int | None = None  # the step that runs
-        self._long_ns = 0.0
-        self._has_departed = False
+    def __init__(self, account: WallAccount) -> None:
+        """Sample the calling thread, which is where a step begins, and whose steps are those of the account."""
+        self._account = account
+        self._thread = get_ident()
+        self._loop = _places(sys._getframe())
+        self._departed_ns = 0  # when the step began that last went over to other work
+        self._sampled_ns = 0  # when the step began of which the lines are
         self._lines: Counter[str] = Counter()
-        self._loop: _Places = []
         self._stopped = Event()
         Thread(target=self._run, name="traceq-step-samples", daemon=True).start()
 
-    def begin_step(self, usual_ns: int) -> None:
-        """Note that a step begins, on the thread that is sampled."""
-        if not self._loop:
-            self._loop = _places(sys._getframe())
-        if self._lines:
-            self._lines = Counter()
-        self._long_ns, self._has_departed = _LONG * usual_ns, False
-        self._began_ns = perf_counter_ns()
-
     def depart(self) -> None:
         """Note, on the thread that is sampled, that the step goes over to other work: what was met before is usual."""
-        if not self._has_departed:
-            self._has_departed, self._long_ns = True, 0.0
+        if self._departed_ns != self._account.at_ns:
+            self._departed_ns = self._sampled_ns = self._account.at_ns
             self._lines = Counter([line] if (line := self._line(sys._getframe())) else [])
 
-    def take(self) -> Counter[str]:
-        """Return how often each line was met in the step that has ended; no other is sampled until it begins."""
-        self._began_ns = None
-        lines, self._lines = self._lines, Counter()
-        return lines
+    def take(self, began_ns: int) -> Counter[str]:
+        """Return how often each line was met in the step that began then."""
+        return self._lines if self._sampled_ns == began_ns else Counter()
 
     def stop(self) -> None:
         """End the thread."""
         self._stopped.set()
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._pause_s()):
-            began_ns = self._began_ns
-            if began_ns is not None and perf_counter_ns() - began_ns >= self._long_ns:
+        while not self._stopped.wait(max(_PERIOD_S, self._rest_ns() * 1e-9)):
+            began_ns = self._account.at_ns
+            if self._account.is_running and self._rest_ns() <= 0:
+                if self._sampled_ns != began_ns:
+                    self._sampled_ns, self._lines = began_ns, Counter()
                 frame = sys._current_frames().get(self._thread)
                 if line := self._line(frame):
                     self._lines[line] += 1
                 del frame  # it would keep what its locals hold
 
-    def _pause_s(self) -> float:
-        """Return how long nothing is to be sampled: until the step that runs is a long one."""
-        began_ns = self._began_ns
-        rest_ns = 0.0 if began_ns is None else began_ns + self._long_ns - perf_counter_ns()
-        return max(_PERIOD_S, rest_ns * 1e-9)
+    def _rest_ns(self) -> float:
+        """Return how long the step that runs, if any, is none that is to be sampled."""
+        began_ns = self._account.at_ns
+        usual_ns = 0 if self._departed_ns == began_ns else self._account.usual_ns
+        return began_ns + _LONG * usual_ns - perf_counter_ns() if self._account.is_running else 0.0
 
     def _line(self, frame: FrameType | None) -> str:
         """Return `file.py:17 function` of a stack; "" where it has only the loop's frames, and none of the user's."""
@@ -95,8 +87,8 @@ class StepSamples:
 @contextmanager
 def sampled_steps(account: WallAccount, tracker: StepTracker) -> Iterator[None]:
     """Let an account know lines that run in this thread while a step lasts longer than others, in the block."""
-    samples = StepSamples(get_ident())
-    account.begin_step, account.take_lines, tracker.on_other_work = samples.begin_step, samples.take, samples.depart
+    samples = StepSamples(account)
+    account.take_lines, tracker.on_other_work = samples.take, samples.depart
     try:
         yield
     finally:

@@ -83,7 +83,7 @@ class UsualSteps:
         events = self.form.of(step)
         usual = self._usual.get(arm)
         if events == (self._learn(arm, events) if usual is None else usual):
-            if usual is not None:
+            if self._others and usual is not None:
                 self._others.clear()
             self._usual_s, self._silent_s = self.clock(), SILENT_S
             if self.form.joins_batches:
@@ -161,14 +161,15 @@ class StepTracker:
 
     Which events are usual may differ between arms, and change; where a step begins remains the same.
     `arm`: the one that the step runs which has begun. `is_in_optimizer`: an optimizer has begun its step, and not ended
-    it: one with closures runs many backwards before its event. `steps_of_pair`: see `UsualSteps`. `say` is told of
-    usual steps that become others, and of what is seen while none counts. `on_other_work` is called where a step goes
-    over to what is in no usual one.
+    it: one with closures runs many backwards before its event. `size_of_step`: backward passes of the step before the
+    last begin, at least 1. `steps_of_pair`: see `UsualSteps`. `say` is told of usual steps that become others, and of
+    what is seen while none counts. `on_other_work` is called where a step goes over to what is in no usual one.
     """
 
     pattern: StepPattern | None = None
     arm: str = ""
     is_in_optimizer: bool = False
+    size_of_step: int = 1
     steps_of_pair: int = 0
     say: Callable[[str], None] = lambda _: None
     on_other_work: Callable[[], None] = lambda: None
@@ -187,25 +188,26 @@ class StepTracker:
     def add(self, event: str) -> bool:
         """Add an event; return True if it begins a step of a known pattern."""
         pattern = self.pattern or self._learn_before(event)
+        events = self._events
         if pattern is None:
             ends = event.startswith("O") or event == BACKWARD
             self._anchor_passed = ends or (self._anchor_passed and event not in (BATCH, FORWARD))
-            self._events.append(event)
+            events.append(event)
             return False
         begins = (
             self._anchor_passed
             and (event == pattern.start or pattern.starts_with(event))  # the first alone costs no call
             and self._ends_step(pattern)
         )
-        if len(self._events) >= self._looks_at and not begins:
-            begins = self._look_again(event)
-        if begins:
-            self._last_step, self._events = self._events, []
+        if begins or (len(events) >= self._looks_at and self._look_again(event)):
+            begins, self._last_step, self._events = True, events, [event]
+            self.size_of_step = events.count(BACKWARD) or 1
             self._part_begin = self._num_parts = 0
-            self._looks_at, self._long_since_s = max(_MANY_EVENTS, 4 * len(self._last_step)), None
+            self._looks_at, self._long_since_s = max(_MANY_EVENTS, 4 * len(events)), None
+        else:
+            events.append(event)
         if event == pattern.anchor:
             self._anchor_passed = True
-        self._events.append(event)
         if event in _OTHER_WORK and event not in pattern.events:
             self.on_other_work()
         return begins
@@ -216,10 +218,11 @@ class StepTracker:
         Where the first part comes unexpectedly, as something was skipped before it, a step begins there.
         """
         self._anchor_passed = False
-        if pattern.parts:
-            part = tuple(self._events[self._part_begin :])
-            if part == pattern.parts[0] != pattern.parts[self._num_parts]:
-                self._num_parts = 0
+        if not pattern.parts:
+            return True
+        part = tuple(self._events[self._part_begin :])
+        if part == pattern.parts[0] != pattern.parts[self._num_parts]:
+            self._num_parts = 0
         self._num_parts += 1
         self._part_begin = len(self._events)
         return self._num_parts >= len(pattern.parts)
@@ -269,11 +272,6 @@ class StepTracker:
         kinds: WorkKind = ("evaluation" if more[BATCH] > 0 else "rollout", "checkpoint", "epoch")
         events = (NO_GRAD_FORWARD, SAVE, EPOCH)
         return tuple(kind for kind, event in zip(kinds, events, strict=True) if more[event] > 0) or OTHER_STEPS
-
-    @property
-    def size_of_step(self) -> int:
-        """Number of backward passes of the step before the last begin, at least 1."""
-        return self._last_step.count(BACKWARD) or 1
 
     def num_batches(self, arm: str) -> float:
         """Return how many batches a usual step of an arm asks for, on average."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.nn import Module
 
 __all__ = ["ReplacedMethods", "Replacement", "has_forward"]
@@ -66,9 +67,9 @@ def _for_some(method: Callable[..., Any], replacement: Replacement, ids: set[int
     replaced = replacement(method)
 
     @functools.wraps(method)
-    def call(self: Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling() or id(self) not in ids:
-            return method(self, *args, **kwargs)
-        return replaced(self, *args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling() or id(args[0]) not in ids:
+            return method(*args, **kwargs)
+        return replaced(*args, **kwargs)
 
     return call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -62,35 +62,32 @@ class _NoCollector:
 class WallAccount:
     """Time since `at_ns`, as far as it was charged to a part; whoever ends a part charges it.
 
-    `compiled_ns` returns how long torch has compiled so far, which is a part of its own. `take_lines` returns where the
-    main thread was found in the step that has ended. `collector` measures garbage collections while steps are timed. A
-    step is as long as others of its arm.
+    `compiled_ns`: how long torch has compiled since a part was charged that may hold it; it is a part of its own.
+    `take_lines` returns where the main thread was found in the step that began at a time. `collector` measures garbage
+    collections while steps are timed. A step, which `is_running` since `at_ns`, is as long as others of its arm.
     """
 
     at_ns: int = field(default_factory=time.perf_counter_ns)
     clock: Callable[[], int] = time.perf_counter_ns
-    compiled_ns: Callable[[], int] = int
-    begin_step: Callable[[int], object] = int
-    take_lines: Callable[[], Counter[str]] = Counter
+    take_lines: Callable[[int], Counter[str]] = lambda _: Counter()
     before_ns: int = 0
+    compiled_ns: int = 0
+    is_running: bool = False
     collector: Collector = field(default_factory=_NoCollector)
     _parts: Counter[str] = field(default_factory=Counter)
-    _regular: dict[str, _Work] = field(default_factory=dict)  # by arm
+    _regular: dict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))  # by arm
     _usual: _Work = field(default_factory=_Work)  # of the arm that the step runs
     _works: dict[str, _Work] = field(default_factory=dict)
     _step_ns: int | None = None  # of the step that has ended, and is in no part yet
-    _num_steps: int = 0
-    _charged_compiled_ns: int = 0
     _began_collected_ns: int = 0
     _is_closed: bool = False
 
     def charge(self, part: str) -> None:
         """Add the time since the last charge to a part: `start_up`, `learning`, `recording`."""
-        ns = self._passed_ns()
+        now_ns = self.clock()
+        ns, self.at_ns = now_ns - self.at_ns, now_ns
         if part != "recording":
-            compiled_ns = self._compiled_of(ns)
-            self._parts["compiling"] += compiled_ns
-            ns -= compiled_ns
+            ns -= self._charge_compiled("compiling", ns)
         self._parts[part] += ns
 
     def around(self, steps: Generator[str, None, None], phases: Phases) -> Generator[str, None, None]:
@@ -99,41 +96,42 @@ class WallAccount:
             for arm in steps:
                 if self._step_ns is not None:  # its loop tells no kinds
                     self.classify(None)
-                self.charge("recording")
-                if arm not in self._regular:
-                    self._regular[arm] = _Work()
-                usual = self._usual = self._regular[arm]
-                self.begin_step(usual.ns // (usual.num or 1))
+                self._usual = self._regular[arm]
                 self._began_collected_ns = self.collector.collected_ns
+                now_ns = self.clock()
+                self._parts["recording"] += now_ns - self.at_ns
+                self.at_ns, self.is_running = now_ns, True
                 yield arm
+                self.is_running = False
                 if phases.profiling or self._is_closed:
-                    self.take_lines()
                     self.charge("recording")
                 else:
-                    self._step_ns = self._passed_ns()
+                    now_ns = self.clock()
+                    self._step_ns, self.at_ns = now_ns - self.at_ns, now_ns
+
+    @property
+    def usual_ns(self) -> int:
+        """How long regular steps of the arm that runs take, ns."""
+        return self._usual.ns // (self._usual.num or 1)
 
     def classify(self, kind: WorkKind | None, size: int = 1) -> None:
         """Note what the step that has ended did besides what is usual; None for nothing.
 
         `size`: its backward passes, to which the time of steps is proportional where their numbers of batches differ.
         """
-        if (ns := self._step_ns) is None:
+        if (step_ns := self._step_ns) is None:
             return
-        self._step_ns = None
-        if compiled_ns := self._compiled_of(ns):
-            self._parts["recompiling"] += compiled_ns
-            ns -= compiled_ns
-        self._num_steps += 1
-        usual = self._usual
-        if kind is None and usual.num >= _FIRST_STEPS and ns * usual.size > _LONG * usual.ns * size:
+        self._step_ns, ns, work = None, step_ns, self._usual
+        if self.compiled_ns:
+            ns -= self._charge_compiled("recompiling", ns)
+        if kind is None and work.num >= _FIRST_STEPS and ns * work.size > _LONG * work.ns * size:
             is_collection = 2 * (self.collector.collected_ns - self._began_collected_ns) > ns
             kind = ("collection",) if is_collection else ("pause",)
-        if kind is None:
-            usual.num += 1
-            usual.size += size
-            usual.ns += ns
-        else:
-            self._add_irregular("+".join(kind), size, ns)
+        if kind is not None:
+            work = self._irregular("+".join(kind), self.at_ns - step_ns)
+        work.num += 1
+        work.size += size
+        work.ns += ns
 
     def close(self) -> None:
         """Leave out what follows: it is the recording's."""
@@ -168,41 +166,39 @@ class WallAccount:
             irregular.append(WallPart(kind, work.ns - as_usual_ns, work.num, line, pct))
         regular = WallPart("regular", usual.ns + in_irregular_ns, usual.num)
         others = [WallPart(name, ns) for name, ns in self._parts.items() if ns]
-        num_steps = usual.num + sum(work.num for work in self._works.values())
         return WallTime(
             parts=(regular, *irregular, *others),
             rank=rank,
             num_ranks=num_ranks,
-            samples=round(num_steps * samples_per_step),
+            samples=round(self._num_steps * samples_per_step),
             regular_samples=round(usual.num * samples_per_step),
             regular_ns=usual.ns,
             renewed_workers=renewed_workers,
         )
 
-    def _add_irregular(self, name: str, size: int, ns: int) -> None:
-        work, lines = self._works.setdefault(name, _Work()), self.take_lines()
-        work.num += 1
-        work.size += size
-        work.ns += ns
+    def _irregular(self, name: str, began_ns: int) -> _Work:
+        """Return the work of this name, to which the step belongs that began then."""
+        work, lines, number = self._works.setdefault(name, _Work()), self.take_lines(began_ns), self._num_steps + 1
         if name != "collection":  # the thread is found nowhere else until one has ended
             work.lines.update(lines)
-        work.longest = max(work.longest, self._num_steps - work.last)
-        work.last = self._num_steps
+        work.longest = max(work.longest, number - work.last)
+        work.last = number
+        return work
+
+    @property
+    def _num_steps(self) -> int:
+        return sum(work.num for work in (*self._regular.values(), *self._works.values()))
 
     @property
     def _all_regular(self) -> _Work:
         works = self._regular.values()
         return _Work(*(sum(getattr(work, part) for work in works) for part in ("num", "size", "ns")))
 
-    def _passed_ns(self) -> int:
-        now_ns = self.clock()
-        passed_ns, self.at_ns = now_ns - self.at_ns, now_ns
-        return passed_ns
-
-    def _compiled_of(self, ns: int) -> int:
-        """Return how much of the last `ns` torch compiled."""
-        before_ns, self._charged_compiled_ns = self._charged_compiled_ns, self.compiled_ns()
-        return min(self._charged_compiled_ns - before_ns, ns)
+    def _charge_compiled(self, part: str, ns: int) -> int:
+        """Add what torch compiled of the last `ns` to a part, and return it."""
+        compiled_ns, self.compiled_ns = min(self.compiled_ns, ns), 0
+        self._parts[part] += compiled_ns
+        return compiled_ns
 
 
 def slowest_account(world: World, account: WallTime) -> WallTime:

@@ -23,7 +23,7 @@ except ImportError:  # the job's Python may lack it: nothing but the ranges that
 else:
     _RANGES = nvtx.get_domain()
 
-__all__ = ["PhaseEvents", "Phases", "Taken"]
+__all__ = ["PhaseEvents", "Phases"]
 
 
 def _range_attributes(name: str) -> object | None:
@@ -43,8 +43,9 @@ class PhaseEvents:
     ended: torch.cuda.Event
 
 
-Taken = tuple[dict[str, int], list[PhaseEvents]]
-"""Times of outermost phases, ns, and their events."""
+_Range = tuple[object | None, AbstractContextManager[object] | None]
+"""An open range of a tool, by its attributes, and one of the profiler."""
+_NO_RANGE: _Range = (None, None)
 
 
 class _Phase:
@@ -67,33 +68,35 @@ class Phases:
 
     Without declared names every valid name is a phase. If `event` is set, it is called where an outermost phase begins
     and ends, unless steps are profiled; if it returns None there, the phase has no time of the device. A phase costs
-    1 us.
+    1 us. `elapsed_ns`: time so far in each outermost phase, once it has ended; `events`: those of the device.
+
+    Phases that do not nest are timed by their owner, which adds to `elapsed_ns`, and calls `switch` if `is_shown`.
     """
 
     __slots__ = (
+        "_attributes",
         "_began",
         "_current",
         "_declared",
-        "_elapsed_ns",
-        "_events",
         "_on_enter",
         "_open",
-        "_seen",
-        "_since_ns",
+        "_range",
+        "elapsed_ns",
         "event",
+        "events",
         "profiling",
     )
 
     def __init__(self, names: Sequence[str] = (), on_enter: Callable[[], None] | None = None) -> None:
         self.profiling = False
         self.event: Callable[[], torch.cuda.Event | None] | None = None
+        self.elapsed_ns: dict[str, int] = defaultdict(int, dict.fromkeys(names, 0))
+        self.events: list[PhaseEvents] = []
         self._declared = tuple(names)
-        self._seen = {name: _range_attributes(name) for name in names}
+        self._attributes = {name: _range_attributes(name) for name in names}
         self._on_enter = on_enter
-        self._elapsed_ns: dict[str, int] = defaultdict(int)
-        self._events: list[PhaseEvents] = []
-        self._open: list[tuple[str, int, torch.cuda.Event | None, AbstractContextManager[object] | None]] = []
-        self._current, self._since_ns = "", 0  # by the last switch
+        self._open: list[tuple[str, int, torch.cuda.Event | None, _Range]] = []
+        self._current, self._range = "", _NO_RANGE  # by the last switch
         self._began: torch.cuda.Event | None = None
 
     def __call__(self, name: str) -> AbstractContextManager[None]:
@@ -102,11 +105,59 @@ class Phases:
 
     def begin(self, name: str) -> None:
         """Begin a phase, inside those that are open; UsageFault for a name that is not declared."""
-        if name not in self._seen:
+        if name not in self._attributes:
             self._add_name(name)
         if self._on_enter is not None:
             self._on_enter()
-        attributes = self._seen[name]
+        opened = self._open_range(name)
+        began = self.event() if self.event and not self._open and not self.profiling else None
+        self._open.append((name, perf_counter_ns(), began, opened))
+
+    def end(self) -> None:
+        """End the phase that began last."""
+        now_ns = perf_counter_ns()
+        name, start_ns, began, opened = self._open.pop()
+        if not self._open:
+            self.elapsed_ns[name] += now_ns - start_ns
+        if began and self.event and (ended := self.event()):
+            self.events.append(PhaseEvents(name, began, ended))
+        _close_range(opened)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether phases are ranges of a profiler or tool, or have events of the device."""
+        return self.profiling or _HAS_TOOL or self.event is not None
+
+    def switch(self, name: str) -> None:
+        """Show that the phase of the last switch has ended, and that this one begins unless it is ""."""
+        _close_range(self._range)
+        self._range = _NO_RANGE
+        if name and name not in self._attributes:
+            self._add_name(name)
+        if name and (self.profiling or _HAS_TOOL):
+            self._range = self._open_range(name)
+        if self.event is not None and not self.profiling:
+            event = self.event()
+            if self._current and self._began is not None and event is not None:
+                self.events.append(PhaseEvents(self._current, self._began, event))
+            self._began = event
+        self._current = name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Declared phases, or those seen so far, in order."""
+        return tuple(self.elapsed_ns)
+
+    def _add_name(self, name: str) -> None:
+        if self._declared:
+            hint, declared = did_you_mean(name, self._declared), ", ".join(self._declared)
+            raise UsageFault(f"phase {name!r} is not declared{hint}; declared: {declared}")
+        check_phase(name)
+        self._attributes[name] = _range_attributes(name)
+        self.elapsed_ns[name] += 0
+
+    def _open_range(self, name: str) -> _Range:
+        attributes = self._attributes[name]
         if attributes is not None:
             _RANGES.push_range(attributes)
         profiled: AbstractContextManager[object] | None = None
@@ -118,57 +169,12 @@ class Phases:
                 if attributes is not None:
                     _RANGES.pop_range()
                 raise
-        began = self.event() if self.event and not self._open and not self.profiling else None
-        self._open.append((name, perf_counter_ns(), began, profiled))
+        return attributes, profiled
 
-    def end(self) -> None:
-        """End the phase that began last."""
-        now_ns = perf_counter_ns()
-        name, start_ns, began, profiled = self._open.pop()
-        if not self._open:
-            self._elapsed_ns[name] += now_ns - start_ns
-        if began and self.event and (ended := self.event()):
-            self._events.append(PhaseEvents(name, began, ended))
-        if profiled is not None:
-            profiled.__exit__(None, None, None)
-        if self._seen[name] is not None:
-            _RANGES.pop_range()
 
-    def switch(self, name: str) -> None:
-        """End the phase that the last switch began, and begin this one unless it is "": of phases that do not nest."""
-        if self.profiling or _HAS_TOOL:
-            if self._open:
-                self.end()
-            if name:
-                self.begin(name)
-            self._current = ""
-            return
-        now_ns, current = perf_counter_ns(), self._current
-        if current:
-            if current not in self._seen:
-                self._add_name(current)
-            self._elapsed_ns[current] += now_ns - self._since_ns
-        if self.event is not None:
-            event = self.event()
-            if current and self._began is not None and event is not None:
-                self._events.append(PhaseEvents(current, self._began, event))
-            self._began = event
-        self._current, self._since_ns = name, now_ns
-
-    def take(self) -> Taken:
-        """Return the phases since the last call; one that has not ended is of the next."""
-        taken = self._elapsed_ns, self._events
-        self._elapsed_ns, self._events = defaultdict(int), []
-        return taken
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Declared phases, or those seen so far, in order."""
-        return tuple(self._seen)
-
-    def _add_name(self, name: str) -> None:
-        if self._declared:
-            hint, declared = did_you_mean(name, self._declared), ", ".join(self._declared)
-            raise UsageFault(f"phase {name!r} is not declared{hint}; declared: {declared}")
-        check_phase(name)
-        self._seen[name] = _range_attributes(name)
+def _close_range(opened: _Range) -> None:
+    attributes, profiled = opened
+    if profiled is not None:
+        profiled.__exit__(None, None, None)
+    if attributes is not None:
+        _RANGES.pop_range()

@@ -15,15 +15,11 @@ from typing import Any
 from traceq.recorder.tracing.line_marks import is_user_code
 from traceq.runs.step_log import pause_kind
 
-__all__ = ["GcPauses", "StepPauses"]
+__all__ = ["GcPauses", "PausesSoFar", "StepPauses"]
 
 _CALL_BYTES = 40
 """Bytecode before a call in which the function is loaded that it calls: of gc.collect(2) 30 bytes on Python 3.11."""
 _COLLECT = "collect"
-
-
-_NONE: dict[str, tuple[int, int]] = {}
-"""Kinds of a step without a collection; nobody writes into it."""
 
 
 @dataclass(slots=True)
@@ -36,6 +32,20 @@ class StepPauses:
     kinds: dict[str, tuple[int, int]] = field(default_factory=dict)
     allocated: int = 0
 
+    @classmethod
+    def between(cls, began: PausesSoFar, ended: PausesSoFar) -> StepPauses:
+        """Return the collections between two moments."""
+        kinds = {}
+        for kind, (num, ns) in ended[0].items():
+            num_before, before_ns = began[0].get(kind, (0, 0))
+            if num > num_before:
+                kinds[kind] = num - num_before, ns - before_ns
+        return cls(kinds, ended[1] - began[1] if ended[2] else 0)
+
+
+PausesSoFar = tuple[dict[str, tuple[int, int]], int, bool]
+"""Collections up to a moment, as in `StepPauses`, and whether the collector is enabled."""
+
 
 class GcPauses:
     """Measures the collections of the whole process between `start` and `stop`, whichever thread they run on.
@@ -44,47 +54,40 @@ class GcPauses:
     `collected_ns`: how long all of them took.
     """
 
-    __slots__ = ("_allocated", "_base", "_began_ns", "_is_measuring", "_kind", "_kinds", "collected_ns")
+    __slots__ = ("_began_ns", "_is_measuring", "_kind", "_kinds", "_num_counted", "collected_ns")
 
     def __init__(self) -> None:
         self.collected_ns = 0
-        self._kinds: dict[str, tuple[int, int]] = {}
-        self._allocated = 0
-        self._base = self._began_ns = 0
+        self._kinds: dict[str, tuple[int, int]] = {}  # replaced, not changed: what `so_far` returned stays
+        self._num_counted = 0  # objects until the last collection, from which the collector counts anew
+        self._began_ns = 0
         self._kind = ""
         self._is_measuring = False
 
     def start(self) -> None:
         """Measure the collections from now on."""
         gc.callbacks.append(self._on_collection)
-        self.take()
 
     def stop(self) -> None:
         """Measure no more collections."""
         if self._on_collection in gc.callbacks:  # the job may have removed it
             gc.callbacks.remove(self._on_collection)
 
-    def take(self) -> StepPauses:
-        """Return the collections since the last call."""
-        kinds = _NONE
-        if self._kinds:
-            kinds, self._kinds = self._kinds, {}
-        count = gc.get_count()[0]
-        allocated = self._allocated + count - self._base if gc.isenabled() else 0
-        self._base, self._allocated = count, 0
-        return StepPauses(kinds, allocated)
+    def so_far(self) -> PausesSoFar:
+        """Return the collections so far."""
+        return self._kinds, self._num_counted + gc.get_count()[0], gc.isenabled()
 
     def _on_collection(self, event: str, info: dict[str, Any]) -> None:
         if event == "start":
             caller, count = sys._getframe().f_back, gc.get_count()[0]
             line = _user_line(caller) if _is_explicit(caller, count) else ""
-            self._allocated += count - self._base
-            self._base, self._kind, self._is_measuring = 0, pause_kind(info["generation"], line), True
+            self._num_counted += count
+            self._kind, self._is_measuring = pause_kind(info["generation"], line), True
             self._began_ns = perf_counter_ns()
         elif self._is_measuring:  # else it had begun before the start
             ns = perf_counter_ns() - self._began_ns
             num, total_ns = self._kinds.get(self._kind, (0, 0))
-            self._kinds[self._kind] = num + 1, total_ns + ns
+            self._kinds = {**self._kinds, self._kind: (num + 1, total_ns + ns)}
             self.collected_ns += ns
             self._is_measuring = False
 

@@ -11,8 +11,8 @@ from time import perf_counter_ns, thread_time_ns
 import torch
 
 from traceq.errors import RecordingFailed
-from traceq.recorder.spec.phases import Phases, Taken
-from traceq.recorder.timing.gc_pauses import GcPauses, StepPauses
+from traceq.recorder.spec.phases import PhaseEvents, Phases
+from traceq.recorder.timing.gc_pauses import GcPauses, PausesSoFar, StepPauses
 from traceq.recorder.timing.graph_capture import CAPTURED_STEP
 from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, read_peak
 from traceq.runs.step_log import HalfPauses
@@ -36,8 +36,12 @@ class StepTime:
     pauses: StepPauses = field(default_factory=StepPauses)
 
 
-_Mark = tuple[int, int, torch.cuda.Event | None, Peak | None, Taken, StepPauses]
-"""The end of a step: wall and CPU time, ns, event, peak, phases and collections. A plain tuple costs least."""
+_Began = tuple[int, int, PausesSoFar]
+"""Wall and CPU time, ns, and collections so far."""
+_DeviceMark = tuple[torch.cuda.Event, int, Peak]
+"""The end of a step on the device: its event, the number of events of phases so far, and the peak."""
+_Mark = tuple[_Began, dict[str, int], _DeviceMark | None]
+"""The end of a step, phases so far, and its end on the device. A plain tuple costs least."""
 
 
 class Stopwatch:
@@ -54,7 +58,7 @@ class Stopwatch:
         self._phases = phases
         self.collector = GcPauses()
         self._marks: list[_Mark] = []
-        self._resumed: dict[int, tuple[int, int]] = {}  # where the step after a mark began later: wall and CPU time
+        self._resumed: dict[int, _Began] = {}  # where the step after a mark began later
 
     def __enter__(self) -> Stopwatch:
         self._phases.event = partial(_event, self.device) if self._is_cuda else None
@@ -70,21 +74,20 @@ class Stopwatch:
 
         Raises RecordingFailed if a CUDA graph is being captured.
         """
-        event: torch.cuda.Event | None = None
-        peak: Peak | None = None
-        if self._is_cuda:
-            event = _event(self.device)
-            if event is None:
-                raise RecordingFailed(CAPTURED_STEP)
-            peak = read_peak(self.device) if half_ended else NO_PEAK
-        taken = perf_counter_ns(), thread_time_ns(), event, peak, self._phases.take(), self.collector.take()
-        self._marks.append(taken)
+        on_device = self._mark_device(half_ended=half_ended) if self._is_cuda else None
+        now = perf_counter_ns(), thread_time_ns(), self.collector.so_far()
+        self._marks.append((now, self._phases.elapsed_ns.copy(), on_device))
+
+    def _mark_device(self, *, half_ended: bool) -> _DeviceMark:
+        event = _event(self.device)
+        if event is None:
+            raise RecordingFailed(CAPTURED_STEP)
+        return event, len(self._phases.events), read_peak(self.device) if half_ended else NO_PEAK
 
     def resume(self) -> None:
         """Begin the next step now on the host: what happened since the last mark belongs to no step."""
-        self.collector.take()
-        cpu_ns = thread_time_ns()
-        self._resumed[len(self._marks) - 1] = (perf_counter_ns(), cpu_ns)
+        pauses, cpu_ns = self.collector.so_far(), thread_time_ns()
+        self._resumed[len(self._marks) - 1] = perf_counter_ns(), cpu_ns, pauses
 
     def take(self) -> list[StepTime]:
         """Return the times between the marks so far, oldest first, and clear them.
@@ -94,11 +97,13 @@ class Stopwatch:
         """
         marks, self._marks = self._marks, []
         resumed, self._resumed = self._resumed, {}
+        events = self._phases.events.copy()
+        self._phases.events.clear()
         if self._is_cuda:  # all of its streams: a phase may have run on another one than the last mark
             torch.cuda.synchronize(self.device)
         of_process = NO_PEAK if self._is_cuda else read_peak(self.device)
         return [
-            _step_time(resumed.get(index, before[:2]), before[2], after, of_process)
+            _step_time(resumed.get(index, before[0]), before, after, events, of_process)
             for index, (before, after) in enumerate(pairwise(marks))
         ]
 
@@ -117,21 +122,26 @@ def _event(device: torch.device) -> torch.cuda.Event | None:
 
 
 def _step_time(
-    began: tuple[int, int], began_event: torch.cuda.Event | None, end: _Mark, peak_of_process: Peak
+    began: _Began, before: _Mark, end: _Mark, events: Sequence[PhaseEvents], peak_of_process: Peak
 ) -> StepTime:
-    wall_ns, cpu_ns, event, peak, (phases, events), pauses = end
-    device_phases: dict[str, int] = {}
-    for phase in events:
-        device_phases[phase.name] = device_phases.get(phase.name, 0) + _elapsed_ns(phase.began, phase.ended)
-    return StepTime(
+    _, before_ns, began_on_device = before
+    (wall_ns, cpu_ns, pauses), elapsed_ns, ended_on_device = end
+    step = StepTime(
         wall_ns=wall_ns - began[0],
         cpu_ns=cpu_ns - began[1],
-        device_ns=0 if began_event is None or event is None else _elapsed_ns(began_event, event),
-        peak=peak_of_process if peak is None else peak,
-        phases=phases,
-        device_phases=device_phases,
-        pauses=pauses,
+        device_ns=0,
+        peak=peak_of_process,
+        phases={name: spent for name, ns in elapsed_ns.items() if (spent := ns - before_ns[name])},
+        device_phases={},
+        pauses=StepPauses.between(began[2], pauses),
     )
+    if began_on_device is not None and ended_on_device is not None:
+        (began_event, first, _), (event, last, step.peak) = began_on_device, ended_on_device
+        step.device_ns = _elapsed_ns(began_event, event)
+        for phase in events[first:last]:
+            phase_ns = _elapsed_ns(phase.began, phase.ended)
+            step.device_phases[phase.name] = step.device_phases.get(phase.name, 0) + phase_ns
+    return step
 
 
 def _elapsed_ns(began: torch.cuda.Event, ended: torch.cuda.Event) -> int:

@@ -157,7 +157,6 @@ def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
             yield arm
             rank.progress.count_step()
             attempt.is_regular = rank.control.is_regular() and attempt.is_regular
-        rank.phases.take()
         if rank.control.was_regular is None or all(rank.world.gather(attempt.is_regular)):
             return since_ns
     rank.note(arm, "irregular_window", "a profiled step did more than the others, such as an evaluation")
