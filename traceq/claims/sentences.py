@@ -11,7 +11,7 @@ from __future__ import annotations
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, BY_UNPROFILED
 from traceq.frozen import frozen
 
-__all__ = ["GAINS", "ONCE", "REMEDIES", "SENTENCES", "SHARED_EVIDENCE"]
+__all__ = ["GAINS", "ONCE", "REMEDIES", "SENTENCES", "SHARED_EVIDENCE", "Sentence"]
 
 
 @frozen

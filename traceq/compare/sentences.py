@@ -181,7 +181,7 @@ SENTENCES: dict[str, Sentence] = {
     ),
     # whether a disabled change is free
     "free": _one(
-        "{b} adds no op to {a}: of its {num_ops} ops per step none is issued more often.",
+        "{b} adds no op to {a}: {num_ops} ops per step, none more often.",
         "Copies from device to host in {phase}: {copies_mean}.",
         "Reads of a value in {phase}: {reads_mean}.",
     ),
