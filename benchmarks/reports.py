@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -35,7 +36,7 @@ def leads_of(script: Path, steps: int, folder: Path) -> list[dict[str, str]]:
     launcher = [str(bin_folder / TORCHRUN[0]), *TORCHRUN[1:]] if "torchrun" in script.read_text() else [sys.executable]
     run = folder / "run"
     record = [str(bin_folder / "traceq"), "record", "--steps", str(steps), "--out", str(run), "--"]
-    with (folder / "log.txt").open("w") as log:
+    with (folder / "log.txt").open("w") as log, suppress(subprocess.TimeoutExpired):
         subprocess.run(
             [*record, *launcher, str(script)], cwd=folder, stdout=log, stderr=log, timeout=SECONDS, check=False
         )

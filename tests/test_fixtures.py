@@ -66,20 +66,21 @@ def test_all_reduced_bytes_are_the_parameters() -> None:
 
 
 def test_off_adds_no_op() -> None:
-    words = {result.free for result in diff_run(RUN).diffs}
-    assert len(words) == 1
-    words_of_off = words.pop()
-    assert words_of_off.startswith("off adds no op to absent: the same ")
-    assert words_of_off.endswith(" ops per step, no scalar sync in forward.")
+    statements = [result.free for result in diff_run(RUN).diffs if result.free is not None]
+    assert [(each.code, each.measures["phase"], each.measures["reads_mean"]) for each in statements] == [
+        ("free", "forward", 0.0)
+    ] * len(diff_run(RUN).diffs)
 
 
 def test_on_adds_ops_of_the_check() -> None:
-    from traceq.compare.disabled_change import added_ops_text
+    from traceq.compare.disabled_change import added_ops
     from traceq.facts.ranks.run_ranks import ranks_in_memory
 
     on, absent = (ranks_in_memory(traceq.read(RUN / name)) for name in ("on", "absent"))
-    text = added_ops_text(on, absent, "forward")
-    assert text.startswith("on adds ops to absent, per step: ")
+    statement = added_ops(on, absent, "forward")
+    assert statement is not None
+    assert statement.code == "not_free"
+    assert float(statement.measures["added_mean"]) > 0
 
 
 def test_the_diff_names_the_check_and_nothing_else_as_added() -> None:

@@ -260,8 +260,8 @@ def test_the_bytes_of_a_snapshot_are_those_of_its_actions(path: Path) -> None:
     assert measures["memory_peak"]["reserved_bytes"] == memory.reserved
     assert ("out_of_memory" in measures) == ("fragmentation" in measures) == (memory.requested is not None)
     if memory.requested is not None:
-        asked, pieces = measures["out_of_memory"], measures["fragmentation"]
-        assert (asked["asked_bytes"], asked["free_bytes"]) == (memory.requested, memory.device_free)
+        request, pieces = measures["out_of_memory"], measures["fragmentation"]
+        assert (request["asked_bytes"], request["free_bytes"]) == (memory.requested, memory.device_free)
         assert (pieces["free_bytes"], pieces["largest_bytes"]) == (memory.pool_free, memory.largest_free)
 
 

@@ -107,18 +107,17 @@ def test_the_process_that_is_traced_is_named_beside_all(tmp_path: Path) -> None:
     assert [caveat.code for caveat in diff_runs(*sides).caveats] == []
     trace = build(step_row(0, 1000), op("aten::mm", 10, 20))
     texts = [each.text for each in diff_runs(*(replace(side, traces=(trace,)) for side in sides)).caveats]
-    assert [text for text in texts if "processes is traced" in text] == [
-        f"arm {arm}: the last of its 4 processes is traced (median step {last}; of all {middle}), so that traced "
-        "times are those of that process alone; record again to trace another"
-        for arm, last, middle in (("a", "20.0 ms", "20.0 ms"), ("b", "22.0 ms", "22.0 ms"))
-    ]
+    named = [text for text in texts if "processes is traced" in text]
+    for text, arm, median in zip(named, ("a", "b"), ("20.0 ms", "22.0 ms"), strict=True):
+        assert text.startswith(f"arm {arm}: ")
+        assert f"(median step {median}; of all {median})" in text
 
 
 def test_one_process_a_side_gives_none_and_the_answer_says_what_would(tmp_path: Path) -> None:
     lines = [*process("a", 0, 5), *process("b", 1, 7)]
     out = traceq("diff", written(tmp_path / "run", [lines, lines])).out
-    assert "Not decided: b against a has no interval, estimate +2.00 ms per step (+40.0 %): inconclusive" in out
-    assert "1 process per side gives no confidence interval; record at least 4: the same command" in out
+    assert "+40.0 %" in out
+    assert "record at least 4" in out
 
 
 def test_an_arm_that_left_nothing_is_one_line_of_show_and_of_diff(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from .syncs import Sync
 __all__ = ["CODES", "Savings"]
 
 OF_ALLOCATIONS = {"allocator_retries"}
-CODES = {"costly_sync", "free_sync", "joint_syncs", "pageable_copies", *OF_ALLOCATIONS}
+CODES = {"costly_sync", "costly_allocation", "free_sync", "joint_syncs", "pageable_copies", *OF_ALLOCATIONS}
 
 
 class Savings:
