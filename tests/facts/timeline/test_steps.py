@@ -175,4 +175,5 @@ def test_work_without_a_launch_is_from_before_the_trace_only_until_its_stream_ha
         "replay_ns": 0,
         "uncaptured_ns": 0,
         "dropped_events": 0,
+        "unread_counters": 0,
     }
