@@ -2,7 +2,7 @@
 
     python docs/claims_page.py
 
-Evidence is that of the recorded answers (`tests/answers`), and of tests for what only a recording or a job shows.
+Evidence is that of the recorded answers (`tests/answers`), and of scripts that `benchmarks/reports.py` has recorded.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ __all__ = ["PAGE", "inputs_by_code", "page"]
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "claims.md"
 _RECORD = ROOT / "tests" / "answers" / "recorded.json.gz"
+_JOBS = ROOT / "tests" / "claims" / "recorded_jobs.json"
 _HEAD = """# Claims
 
 What `traceq show` may say, generated from `traceq/claims` by `python docs/claims_page.py`. A rule makes a claim from
 its measures and limits; a template says it. Claims are ranked by what a step gains, and one that another explains
-better is left out. Each rule has fired on two inputs of different origin, or tests record jobs for it.
+better is left out. A new rule has to fire on two inputs of different origin, and be right there.
 
 """
 
@@ -37,6 +38,9 @@ def inputs_by_code() -> dict[str, set[str]]:
     for question, answer in json.loads(gzip.decompress(_RECORD.read_bytes())).items():
         for code, *_ in answer.get("findings", ()):
             inputs[code] |= {_origin(path) for path in question.split()[1:]}
+    for script, codes in json.loads(_JOBS.read_text(encoding="utf-8")).items():
+        for code in codes:
+            inputs[code].add(f"a recording of {script}")
     return inputs
 
 
@@ -65,7 +69,8 @@ def _section(rule: Rule, inputs: list[str]) -> str:
     explained = (*rule.explains, *(f"syncs of kind {kind}" for kind in rule.explains_syncs))
     lines += [f"- explains: {', '.join(f'`{code}`' for code in explained)}"] if explained else []
     lines += [f"- ask: `traceq whatif PATH {rule.whatif}`"] if rule.whatif else []
-    lines += [f"- fires on: {', '.join(inputs)}"] if inputs else []
+    few = "" if len(inputs) > 1 else ", and on traces that tests build" if inputs else "traces that tests build"
+    lines += [f"- fires on: {', '.join(inputs)}{few}"]
     return "\n".join(lines) + "\n"
 
 

@@ -243,7 +243,7 @@ def test_a_folder_of_runs_is_listed_with_what_each_asked_and_its_result(tmp_path
     manifest = json.loads((FIXTURES / "outlier_ab" / "run.json").read_text())
     assert rows["first"]["question"] == (manifest["question"] or manifest["recipe"])
     assert rows["first"]["started"] == manifest.get("started", "").replace("T", " ").removesuffix("Z")
-    verdict = json.loads(traceq("diff", FIXTURES / "outlier_ab", "--json").out)["diffs"][0]["verdict"]
+    verdict = json.loads(traceq("diff", FIXTURES / "outlier_ab", "--json").out)["diffs"][0]["verdict"]["state"]
     assert verdict.replace("_", " ") in rows["first"]["result"]
     assert rows["second"]["status"] == "unreadable"
     text = traceq("show", tmp_path / "runs", "--width", "160")

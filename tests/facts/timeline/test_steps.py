@@ -168,7 +168,6 @@ def test_work_without_a_launch_is_from_before_the_trace_only_until_its_stream_ha
     (coverage,) = table(trace, "coverage")
     assert coverage == {
         "num_gpu_events": 4,
-        "unread_counters": 0,
         "unattributed_ns": 10_000,
         "before_window_ns": 2_000,
         "unrecorded_ns": 0,
