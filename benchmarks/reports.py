@@ -18,11 +18,19 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+
+from traceq.analysis.registry import sheet
+from traceq.claims.claim import Claim
+from traceq.claims.saying import evidence_of, lead_of
+from traceq.errors import TraceqError
+from traceq.report import MOST_LEADS, Sheet
+from traceq.runs.read import read
 
 ROOT = Path(__file__).parents[1]
 EVIDENCE = ROOT / "tests" / "claims" / "recorded_jobs.json"
@@ -30,8 +38,8 @@ SECONDS = 300
 TORCHRUN = ("torchrun", "--nproc-per-node", "2")
 
 
-def leads_of(script: Path, steps: int, folder: Path) -> list[dict[str, str]]:
-    """Record a script and return its findings in the order of the first screen; none where nothing was recorded."""
+def recorded(script: Path, steps: int, folder: Path) -> Sheet | None:
+    """Record a script and return what traceq says of it; None where nothing was recorded."""
     bin_folder = Path(sys.executable).parent
     launcher = [str(bin_folder / TORCHRUN[0]), *TORCHRUN[1:]] if "torchrun" in script.read_text() else [sys.executable]
     run = folder / "run"
@@ -40,25 +48,19 @@ def leads_of(script: Path, steps: int, folder: Path) -> list[dict[str, str]]:
         subprocess.run(
             [*record, *launcher, str(script)], cwd=folder, stdout=log, stderr=log, timeout=SECONDS, check=False
         )
-    shown = subprocess.run(
-        [str(bin_folder / "traceq"), "show", str(run), "--json"], capture_output=True, text=True, check=False
-    )
-    findings: list[dict[str, str]] = json.loads(shown.stdout)["findings"] if shown.returncode == 0 else []
-    return findings
+    try:
+        return sheet(read(str(run)))
+    except TraceqError:
+        return None
 
 
-def verdict(leads: list[dict[str, str]], expected: str) -> str:
-    """Return where the expected cause stands: `first`, `in the first three`, `later`, `silent`, `not recorded`."""
-    if not leads:
-        return "not recorded"
-    places = [
-        place
-        for place, lead in enumerate(leads)
-        if re.search(expected, f"{lead['code']} {lead['lead']} {lead['evidence']}")
-    ]
+def verdict(leads: Sequence[Claim], expected: str, name: str) -> str:
+    """Return where the expected cause stands: `first`, `in the first three`, `later`, `silent`."""
+    texts = [f"{lead.code} {lead_of(lead)} {evidence_of(lead)}".replace(name, "script") for lead in leads]
+    places = [place for place, text in enumerate(texts) if re.search(expected, text)]
     if not places:
         return "silent"
-    return "first" if places[0] == 0 else "in the first three" if places[0] < 3 else "later"
+    return "first" if places[0] == 0 else "in the first three" if places[0] < MOST_LEADS else "later"
 
 
 def main() -> None:
@@ -77,13 +79,16 @@ def main() -> None:
         for _ in range(options.times):
             began = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="traceq-") as scratch:
-                leads = leads_of(script, options.steps, Path(scratch))
-            codes = sorted({lead["code"] for lead in leads})
-            where = verdict(leads, expected.get(script.stem, "$^"))
-            first = leads[0]["lead"] if leads else ""
-            table.add_row(script.stem, where, first, ", ".join(codes), f"{time.monotonic() - began:.0f} s")
-            if leads:
-                evidence[script.stem] = sorted({*evidence.get(script.stem, ()), *codes})
+                answer = recorded(script, options.steps, Path(scratch))
+            if answer is None:
+                table.add_row(script.stem, "not recorded")
+                continue
+            where = verdict(answer.leads, expected.get(script.stem, "$^"), script.stem)
+            codes = {claim.code for claim in answer.findings}
+            first = lead_of(answer.leads[0]) if answer.leads else ""
+            took = f"{time.monotonic() - began:.0f} s"
+            table.add_row(script.stem, where, first, ", ".join(sorted(codes)), took)
+            evidence[script.stem] = sorted({*evidence.get(script.stem, ()), *codes})
     Console(width=None if sys.stdout.isatty() else 200).print(table)
     if options.write:
         EVIDENCE.write_text(json.dumps(evidence, indent=1, sort_keys=True) + "\n")

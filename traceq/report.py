@@ -296,12 +296,23 @@ class Sheet:
 
     @property
     def top_findings(self) -> tuple[Claim, ...]:
-        """Findings without those whose time others explain better, by half or more of it."""
+        """Findings without those whose time others explain better, by half or more of it.
+
+        Times of traced and of unprofiled steps are not compared: there the one that explains better stands.
+        """
+
+        def explains(other: Claim, finding: Claim) -> bool:
+            return supersedes(other, finding) and _is_unprofiled(other) != _is_unprofiled(finding)
 
         def explained_ns(finding: Claim) -> int:
             return sum(other.ns for other in self.findings if supersedes(other, finding))
 
-        return tuple(finding for finding in self.findings if not finding.ns or 2 * explained_ns(finding) < finding.ns)
+        return tuple(
+            finding
+            for finding in self.findings
+            if not finding.ns
+            or not (2 * explained_ns(finding) >= finding.ns or any(explains(other, finding) for other in self.findings))
+        )
 
     @property
     def leads(self) -> tuple[Claim, ...]:
@@ -373,3 +384,7 @@ class Sheet:
 
 def _count(things: Sequence[object], noun: str) -> str:
     return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+
+
+def _is_unprofiled(claim: Claim) -> bool:
+    return claim.basis is not None and claim.basis.is_unprofiled

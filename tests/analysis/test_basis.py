@@ -75,6 +75,14 @@ def test_unprofiled_steps_decide_whether_a_run_is_starved() -> None:
     assert codes(recorded(steps_waiting(0, 0, 0), (1.2, 9, 1), num=31), "dataload") == set()
 
 
+def test_one_pause_does_not_hide_what_nearly_all_unprofiled_steps_wait() -> None:
+    """The mean of the steps has an interval from below 0, as one of them takes 200 ms more outside of the loader."""
+    run = recorded(steps_waiting(440, 430, 450), (1.2, 9, 1), num=64)
+    assert run.timings is not None
+    run.timings.step_ns[0, 7] += 200_000_000
+    assert codes(run, "dataload") == {"starved"}
+
+
 def optimizing(closure_us: float, update_us: float) -> Trace:
     """Three steps of 1 ms in one `Optimizer.step`: first a closure of forward and backward, then the update."""
     events: list[Event] = []

@@ -71,7 +71,12 @@ _ALL = (
         (LARGE,),
     ),
     Rule("wall_time", "much of the training's wall time is not in regular steps", is_error=True),
-    Rule("garbage_collection", "Python's collector takes much of the unprofiled steps of a rank", (MODERATE,)),
+    Rule(
+        "garbage_collection",
+        "Python's collector takes much of the unprofiled steps of a rank",
+        (MODERATE,),
+        explains=("outside_phases", "python_bound"),
+    ),
     Rule(
         "busy_machine",
         "processes outside the job keep cores busy, and a thread of the step waits for one",
