@@ -141,7 +141,8 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	$(PIP) install -q -e '.[record]'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.torch pyproject.toml
+# What is compiled is built anew where its sources have changed.
+$(VENV)/.test: $(VENV)/.torch pyproject.toml setup.py $(wildcard traceq/*.cpp traceq/kineto/*.cpp traceq/kineto/scanner/*.hpp)
 	$(PIP) install -q -e '.[record,dev,hta]'
 	@touch $@ $(VENV)/.demo
 

@@ -7,9 +7,9 @@ from dataclasses import field, fields, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from traceq.claims.claim import Claim
+from traceq.claims.claim import LOW, Claim
 from traceq.claims.limits import NOTABLE
-from traceq.claims.rules import supersedes
+from traceq.claims.rules import questions_rest, supersedes
 from traceq.claims.saying import line_of, text_of
 from traceq.display import to_html, to_text
 from traceq.errors import UsageFault
@@ -289,8 +289,8 @@ class Sheet:
         """Findings of all reports: errors, which have no cost in time, then the costliest; last what saves nothing."""
 
         def order(finding: Claim) -> tuple[bool, bool, int]:
-            is_error = finding.ns == 0 and finding.severity == "high"
-            return not is_error, finding.severity == "low", -finding.ns
+            is_error = finding.ns == 0 and questions_rest(finding)
+            return not is_error, finding.severity == LOW, -finding.ns
 
         return tuple(sorted((finding for report in self.reports for finding in report.findings), key=order))
 
@@ -323,13 +323,7 @@ class Sheet:
 
         def order(finding: Claim) -> tuple[bool, bool, int, int, int]:
             least_ns, most_ns = finding.gain or (0, 0)
-            return (
-                not (finding.gain is None and finding.severity == "high"),
-                finding.gain is None,
-                -least_ns,
-                -most_ns,
-                -finding.ns,
-            )
+            return not questions_rest(finding), finding.gain is None, -least_ns, -most_ns, -finding.ns
 
         leads: list[Claim] = []
         for finding in sorted((each for each in self.top_findings if not self._gains_nothing(each)), key=order):

@@ -53,7 +53,7 @@ def test_a_busy_worker_and_two_threads_contend_for_two_cores() -> None:
     assert (claim.ns, claim.remedy, claim.gain, claim.basis) == (
         30 * MS,
         "less_loading_or_threads",
-        None,
+        (0, 30 * MS),
         Basis(63, True),
     )
     assert claim.measures == {

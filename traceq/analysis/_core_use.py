@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from traceq.claims.claim import Basis, Claim, Measure, Subject, measured
+from traceq.claims.claim import AT_MOST, Basis, Claim, Measure, Subject, measured
 from traceq.claims.limits import MODERATE, MUCH, WORKER_CORES
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.loading_workers import worker_line, worker_place
@@ -160,16 +161,17 @@ def core_claims(job: Job) -> Iterator[Claim]:
         yield Claim(
             "busy_machine", cores.wait_ns, Subject(), others, remedy="fewer_threads" if is_crowded else "", basis=steps
         )
+    contended = Claim("contended_cores", cores.wait_ns, gain=(0, cores.wait_ns), gain_by=AT_MOST, basis=steps)
     if cores.is_of_workers:
         subject, place = place_of_workers(job)
         runnable_pct, busy_pct = 100 * use.worker_runnable, 100 * use.worker_busy
         of_workers = measured(num_workers=use.loader_workers, busy_pct=busy_pct, runnable_pct=runnable_pct, **place)
         remedy = "less_loading_or_threads" if has_threads else "less_loading"
-        yield Claim("contended_cores", cores.wait_ns, subject, measures | of_workers, remedy=remedy, basis=steps)
+        yield replace(contended, subject=subject, measures=measures | of_workers, remedy=remedy)
     elif cores.training_cores > use.cores_available and not is_busy:
         of_ranks = measured(num_ranks=use.ranks_per_host, training_cores_mean=cores.training_cores)
         remedy = "fewer_threads_or_more_cores" if has_threads else "more_cores"
-        yield Claim("contended_cores", cores.wait_ns, Subject(), measures | of_ranks, remedy=remedy, basis=steps)
+        yield replace(contended, measures=measures | of_ranks, remedy=remedy)
 
 
 def _counted(num: int, noun: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceq.claims.claim import Claim
+from traceq.claims.claim import HIGH, Claim
 from traceq.claims.limits import (
     FAR_MORE,
     FEW,
@@ -22,7 +22,7 @@ from traceq.claims.limits import (
 )
 from traceq.frozen import frozen
 
-__all__ = ["RULES", "rule_of", "supersedes"]
+__all__ = ["RULES", "questions_rest", "rule_of", "supersedes"]
 
 
 @frozen
@@ -30,7 +30,7 @@ class Rule:
     """What is the same for all claims of a code.
 
     `limits` from which it is made. `explains`: codes of claims about the same time that it explains better, and
-    `explains_syncs` kinds of syncs. `is_error`: it questions all the rest. `is_note`: nothing is to be done about it.
+    `explains_syncs` kinds of syncs. `questions_rest`: it stands first. `is_note`: nothing is to be done about it.
     `whatif`: the option of `traceq whatif` that asks what its remedy gains.
     """
 
@@ -39,7 +39,7 @@ class Rule:
     limits: tuple[Limit, ...] = ()
     explains: tuple[str, ...] = ()
     explains_syncs: tuple[str, ...] = ()
-    is_error: bool = False
+    questions_rest: bool = False
     is_note: bool = False
     whatif: str = ""
 
@@ -51,31 +51,33 @@ _ALL = (
     Rule(
         "missing_ops",
         "a fifth of the ops comes behind a hole in the numbers that the profiler gives them",
-        is_error=True,
+        questions_rest=True,
     ),
-    Rule("foreign_trace", "no event of a rank is of PyTorch's profiler", is_error=True),
-    Rule("empty_recording", "no trace has an op, an annotation, Python or work of a device", is_error=True),
+    Rule("foreign_trace", "no event of a rank is of PyTorch's profiler", questions_rest=True),
+    Rule("empty_recording", "no trace has an op, an annotation, Python or work of a device", questions_rest=True),
     Rule(
         "desync",
         "ranks issue different collectives in a group, or with different types or sizes",
         (LOST,),
-        is_error=True,
+        questions_rest=True,
     ),
-    Rule("never_arrived", "by the flight recorders, a collective never completed", is_error=True),
-    Rule("ranks_alone", "recorded ranks train, and issue no collective in any traced step", is_error=True),
-    Rule("out_of_memory", "a snapshot holds an out-of-memory error: who is alive at the last one", is_error=True),
+    Rule("never_arrived", "by the flight recorders, a collective never completed", questions_rest=True),
+    Rule("ranks_alone", "recorded ranks train, and issue no collective in any traced step", questions_rest=True),
+    Rule("out_of_memory", "a snapshot holds an out-of-memory error: who is alive at the last one", questions_rest=True),
     # the whole step
     Rule(
         "cold_start",
         "what is once (start of the device, loading, compiling, first calls, a pause) is much of the counted steps",
         (LARGE,),
+        questions_rest=True,
     ),
-    Rule("wall_time", "much of the training's wall time is not in regular steps", is_error=True),
+    Rule("wall_time", "much of the training's wall time is not in regular steps", questions_rest=True),
     Rule(
         "garbage_collection",
         "Python's collector takes much of the unprofiled steps of a rank",
         (MODERATE,),
         explains=("outside_phases", "python_bound"),
+        questions_rest=True,
     ),
     Rule(
         "busy_machine",
@@ -227,7 +229,9 @@ _ALL = (
         explains=("alloc_wait",),
         explains_syncs=("alloc",),
     ),
-    Rule("fragmentation", "a request fails though that much is free in its pool, in smaller pieces", is_error=True),
+    Rule(
+        "fragmentation", "a request fails though that much is free in its pool, in smaller pieces", questions_rest=True
+    ),
     Rule("memory_peak", "of a snapshot: who is alive at the peak"),
     Rule("memory_delta", "of two snapshots: what is alive at the peak of one and not of the other"),
 )
@@ -240,6 +244,12 @@ NO_RULE = Rule("", "a claim of another package")
 def rule_of(claim: Claim) -> Rule:
     """Return the rule that made a claim."""
     return RULES.get(claim.code, NO_RULE)
+
+
+def questions_rest(claim: Claim) -> bool:
+    """Return whether a claim stands before what a step gains; of another package if it is severe and has no gain."""
+    rule = rule_of(claim)
+    return rule.questions_rest or (rule is NO_RULE and claim.severity == HIGH and claim.gain is None)
 
 
 def supersedes(claim: Claim, other: Claim) -> bool:
