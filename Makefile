@@ -142,7 +142,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	@touch $@
 
 # What is compiled is built anew where its sources have changed.
-$(VENV)/.test: $(VENV)/.torch pyproject.toml setup.py $(wildcard traceq/*.cpp traceq/kineto/*.cpp traceq/kineto/scanner/*.hpp)
+$(VENV)/.test: $(VENV)/.torch pyproject.toml setup.py $(wildcard traceq/*.?pp traceq/causes/*.cpp traceq/kineto/*.cpp traceq/kineto/scanner/*.hpp)
 	$(PIP) install -q -e '.[record,dev,hta]'
 	@touch $@ $(VENV)/.demo
 
