@@ -29,7 +29,7 @@ def judged(claims: Iterable[Claim], basis: Basis, step_ns: float, *, lacks_ranks
 def severity_of(claim: Claim, step_ns: float) -> str:
     """Return how much a claim matters in a step of `step_ns`, 0 where that is not known."""
     rule = rule_of(claim)
-    if rule.questions_rest:
+    if rule.questions_rest and not claim.ns:
         return HIGH
     if rule.is_note or (claim.gain is not None and claim.gain[1] < NOTHING * step_ns):
         return LOW
