@@ -301,18 +301,14 @@ class Sheet:
         Times of traced and of unprofiled steps are not compared: there the one that explains better stands.
         """
 
-        def explains(other: Claim, finding: Claim) -> bool:
-            return supersedes(other, finding) and _is_unprofiled(other) != _is_unprofiled(finding)
-
         def explained_ns(finding: Claim) -> int:
-            return sum(other.ns for other in self.findings if supersedes(other, finding))
+            return sum(
+                other.ns if _is_unprofiled(other) == _is_unprofiled(finding) else finding.ns
+                for other in self.findings
+                if supersedes(other, finding)
+            )
 
-        return tuple(
-            finding
-            for finding in self.findings
-            if not finding.ns
-            or not (2 * explained_ns(finding) >= finding.ns or any(explains(other, finding) for other in self.findings))
-        )
+        return tuple(finding for finding in self.findings if not finding.ns or 2 * explained_ns(finding) < finding.ns)
 
     @property
     def leads(self) -> tuple[Claim, ...]:

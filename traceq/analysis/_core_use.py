@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from traceq.claims.claim import AT_MOST, Basis, Claim, Measure, Subject, measured
-from traceq.claims.limits import MODERATE, MUCH, WORKER_CORES
+from traceq.claims.limits import BUSY_CORES, MODERATE, MUCH, WORKER_CORES
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.loading_workers import worker_line, worker_place
 from traceq.frozen import frozen
@@ -153,7 +153,7 @@ def core_claims(job: Job) -> Iterator[Claim]:
         num_threads=cores.num_threads,
     )
     steps = Basis(job.timings.step_ns.shape[1] if job.timings else 0, is_unprofiled=True)
-    is_busy = cores.other_cores >= MUCH * use.cores_available
+    is_busy = cores.other_cores >= BUSY_CORES * use.cores_available
     if is_busy:
         # ops wait for each of their threads, which are more than the cores that others leave
         is_crowded = has_threads and use.ranks_per_host * cores.num_threads > use.cores_available - cores.other_cores

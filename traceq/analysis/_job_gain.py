@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import compress
-
-import numpy as np
-
+from traceq.claims.limits import NOTHING
 from traceq.errors import UsageFault
 from traceq.facts.memo import once_per_object
 from traceq.facts.ranks.job import Job
@@ -23,30 +20,22 @@ _MOST_EVENTS, _MOST_RANKS = 500_000, 64
 
 Here they are in the process that merges: to build the graph of a rank takes it 10 ms however small its trace is.
 """
-_LEAST_SHARE = 0.001
-"""Part of a step that a change has to gain at most, or it gains nothing."""
-_GRAIN = 0.01
-"""Part of a step from which the ends of a range are told apart."""
 
 
 @frozen
 class JobGain:
     """What the mean step of all ranks gains by a change.
 
-    `is_host_bound`: the hosts' own time is most of that step; `is_common_part`: the step is shorter than that of a
-    rank, as the first step that ranks count lasts from when the last of them begins it. `num_common`: steps that all
-    ranks count, where some count others as well; else 0.
+    `is_host_bound`: the hosts' own time is most of that step.
     """
 
     change: Change
     is_host_bound: bool
-    is_common_part: bool
-    num_common: int = 0
 
     @property
     def is_nothing(self) -> bool:
         """Whether the step would be as long as it is."""
-        return self.change.most_saved_ns < _LEAST_SHARE * self.change.now_ns
+        return self.change.most_saved_ns < NOTHING * self.change.now_ns
 
     @property
     def saved_ns(self) -> tuple[int, int]:
@@ -65,11 +54,7 @@ def job_gain(job: Job, intervention: Intervention) -> JobGain | None:
         change = predict(replay, [intervention]).together
     except UsageFault:
         return None
-    longest_ns = max(float(np.diff(rank.steps.window[rank.steps.counted]).mean()) for rank in job.ranks)
-    counted = [set(compress(rank.steps.names, rank.steps.counted)) for rank in job.ranks]
-    num_common = len(set.intersection(*counted)) if any(names != counted[0] for names in counted) else 0
-    is_common_part = (1 - _GRAIN) * longest_ns > change.now_ns
-    return JobGain(change, 2 * replay.host_ns() >= change.now_ns, is_common_part, num_common)
+    return JobGain(change, 2 * replay.host_ns() >= change.now_ns)
 
 
 def unplayed_words(job: Job) -> str:

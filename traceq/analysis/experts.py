@@ -14,7 +14,7 @@ from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import waits_in_steps
 from traceq.analysis._wording import MOST_RANKS, more_rows, with_step_headings
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
-from traceq.claims.limits import MOST, NOTABLE
+from traceq.claims.limits import FEW, MOST
 from traceq.facts.comm.expert_tokens import EXCHANGES, expert_tokens
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
@@ -172,7 +172,7 @@ def _findings(job: Job, parts: Sequence[_Rank], rows: Sequence[ExpertRow], mean:
     excess = busiest.dur_ns - mean
     waited = float(np.median(others)) if others else 0.0
     busiest_wait = busiest.wait_ns or 0
-    if excess < NOTABLE * step_ns or waited - busiest_wait < MOST * excess:
+    if excess < FEW * step_ns or waited - busiest_wait < MOST * excess:
         return ()
     if not _holds(job, parts, busiest.rank):
         return ()
@@ -205,6 +205,5 @@ def _holds(job: Job, parts: Sequence[_Rank], busiest: int) -> bool:
     others_ns = [waits_ns[rank] for rank in ns if rank != busiest and rank in waits_ns]
     waited_ns = np.median(others_ns, axis=0) - waits_ns.get(busiest, np.zeros(len(common)))
     return all(
-        holds_in_steps(each, step_ns, 100 * least)
-        for each, least in ((excess_ns, NOTABLE), (waited_ns, NOTABLE * MOST))
+        holds_in_steps(each, step_ns, 100 * least) for each, least in ((excess_ns, FEW), (waited_ns, FEW * MOST))
     )

@@ -9,7 +9,7 @@ import numpy as np
 from traceq.analysis._basis import holds_in_steps
 from traceq.analysis._wording import MOST_RANKS, more_rows, with_step_headings
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
-from traceq.claims.limits import MODERATE, UNEVEN_STAGES
+from traceq.claims.limits import LARGE, UNEVEN_STAGES
 from traceq.facts.comm.microbatches import Passes, passes
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.message_matching import MessageTimes
@@ -180,7 +180,7 @@ def _finding(pipeline: Pipeline, times: dict[int, StageTimes], rows: Sequence[St
     bubble, step = (
         np.mean([getattr(each, name)[:num] for each in times.values()], axis=0) for name in ("bubble", "window")
     )
-    if not holds_in_steps(bubble, step, 100 * MODERATE):
+    if not holds_in_steps(bubble, step, 100 * LARGE):
         return ()
     ns, step_ns = _mean(rows), float(np.mean([row.step_ns for row in rows]))
     slowest, passes_ns = max(rows, key=lambda row: row.passes_ns), float(np.mean([row.passes_ns for row in rows]))

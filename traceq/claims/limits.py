@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "BUSY_CORES",
     "FAR_MORE",
     "FEW",
     "LARGE",
@@ -46,7 +47,7 @@ UNLIKE = Limit(2.0, "longest over shortest step", "from there on the mean of ste
 
 LARGE = Limit(0.1, "part of a step", "the remedy gains only a part: launches and transfers take time anyway")
 MODERATE = Limit(0.05, "part of a step", "less hardly pays for a change of the program")
-FEW = Limit(0.02, "part of a step", "single calls cause it, and can go")
+FEW = Limit(0.02, "part of a step", "what causes it is known, and can go")
 FAR_MORE = Limit(1.5, "saved together over saved by one", "below it the one sync is the better advice")
 
 # of the host, the data loader, and time that is lost
@@ -56,6 +57,7 @@ MUCH = Limit(0.25, "part of a whole", "a remedy for less changes little")
 LIMITING = Limit(0.85, "part of most steps", "nothing else gains much")
 SHORT_GAP = Limit(1_000_000, "ns", "in a longer gap the host does more than launching")
 LEAST_BATCHES = Limit(4, "batches", "the three times between them tell what recurs")
+BUSY_CORES = Limit(0.2, "part of the cores", "other processes that keep fewer busy make no thread wait")
 WORKER_CORES = Limit(0.1, "cores", "workers that are busy for less take no core from the step")
 
 # of communication and ranks

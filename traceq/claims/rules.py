@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceq.claims.claim import HIGH, Claim
 from traceq.claims.limits import (
+    BUSY_CORES,
     FAR_MORE,
     FEW,
     LARGE,
@@ -82,7 +83,7 @@ _ALL = (
     Rule(
         "busy_machine",
         "processes outside the job keep cores busy, and a thread of the step waits for one",
-        (MODERATE, MUCH),
+        (MODERATE, BUSY_CORES),
         is_note=True,
     ),
     Rule(
@@ -198,13 +199,13 @@ _ALL = (
     Rule(
         "pipeline_bubble",
         "the ranks of a pipeline are idle for much of the step, in the mean",
-        (MODERATE, UNEVEN_STAGES),
+        (LARGE, UNEVEN_STAGES),
         explains=_OVERLAP,
     ),
     Rule(
         "expert_imbalance",
         "one rank computes longer for experts than the mean, and the others wait for it",
-        (NOTABLE, MOST),
+        (FEW, MOST),
     ),
     Rule("strategy", "the collectives of a rank are not those of the parallelism that its trace shows", (LOST,)),
     Rule("metric_gathers", "every step exchanges metrics while nothing computes", (NOTABLE,)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceq.compare.limits import BUSY_CORES, MOST
+from traceq.claims.limits import BUSY_CORES, MOST
 from traceq.compare.side import Side, of_one_run
 from traceq.compare.statement import Statement, state
 from traceq.model import CoreUse

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from traceq.claims.claim import Measure
+from traceq.claims.limits import MOST
 from traceq.compare.cause_names import (
     JITTER_ERRORS,
     MOST_OF_IT,
@@ -23,7 +24,7 @@ from traceq.compare.cause_names import (
     unchanged_name,
 )
 from traceq.compare.labels import LOADER, QUEUE, THREAD
-from traceq.compare.limits import CANCELLED, CHANCE, MOST, NAMED, REST
+from traceq.compare.limits import CANCELLED, CHANCE, NAMED, REST
 from traceq.compare.result import Cause, Traced
 from traceq.compare.statement import Statement, state
 from traceq.facts.timeline.call_sites import line_function

@@ -9,7 +9,6 @@ from traceq.claims.limits import Limit
 
 __all__ = [
     "ALL",
-    "BUSY_CORES",
     "BUSY_DEVICE",
     "BY_GRAPHS",
     "CANCELLED",
@@ -23,7 +22,6 @@ __all__ = [
     "LARGE",
     "LAYOUT",
     "MODELLED",
-    "MOST",
     "NAMED",
     "PHASE",
     "REPEATED",
@@ -42,7 +40,6 @@ NAMED = Limit(0.05, "part of a delta, or of a step", "what is less is next to no
 REST = Limit(0.1, "part of a delta, or of a step", "what is left over is said from there on, as it may hide a cause")
 PHASE = Limit(0.2, "part of a delta", "a phase or a loader with less of it is not where to look first")
 LARGE = Limit(0.3, "part of a delta", "one place with as much of it is a place where it shows")
-MOST = Limit(0.5, "part of a whole", "the majority")
 ALL = Limit(1.005, "part of a delta", "beyond it others have the opposite sign; the rest is rounding")
 CANCELLED = Limit(1.5, "multiple of a delta", "other changes cancel so much that the delta is not about it")
 CHANCE = Limit(1.5, "events in the traced steps", "a single event may be in a window by chance")
@@ -64,7 +61,6 @@ REPEATED = Limit(0.1, "part of the ops", "ops recorded twice; else at most 0.04 
 UNCOUNTED = Limit(25.0, "% of the time", "a change may be in steps that do not count")
 EVEN = Limit(1.5, "longest over shortest process", "processes of the same code that were disturbed")
 LAYOUT = Limit(2.0, "% of a step", "what identical models in one process differ by", "benchmarks/layout.py")
-BUSY_CORES = Limit(0.2, "part of the cores", "other processes that keep fewer busy make no thread wait")
 BY_GRAPHS = Limit(0.75, "replays in a step", "a side that replays less runs by launches")
 FEW_LAUNCHES = Limit(0.75, "part of the launches of the other side", "graphs that replace fewer gain nothing")
 BUSY_DEVICE = Limit(0.9, "part of a step", "a device that computes as long is not kept waiting by its host")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from traceq.claims.limits import MOST
 from traceq.compare.labels import LOADER
-from traceq.compare.limits import MOST, PHASE
+from traceq.compare.limits import PHASE
 from traceq.compare.result import Cause
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state

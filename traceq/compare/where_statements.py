@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.claims.claim import Measure
+from traceq.claims.limits import MOST
 from traceq.compare.cause_names import cause_name
-from traceq.compare.limits import ALL, LARGE, MOST, NAMED, PHASE, REST, STRAGGLES
+from traceq.compare.limits import ALL, LARGE, NAMED, PHASE, REST, STRAGGLES
 from traceq.compare.ranks import only_changed_rank
 from traceq.compare.result import Cause, CellDelta, RankDelta, Traced
 from traceq.compare.side import Side

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import exp
 
-from traceq.claims.limits import NOTABLE
-from traceq.compare.limits import COMMON, COUNTED, MODELLED, MOST, NAMED, SAME, SCATTER
+from traceq.claims.limits import MOST, NOTABLE
+from traceq.compare.limits import COMMON, COUNTED, MODELLED, NAMED, SAME, SCATTER
 from traceq.compare.result import Diff, Traced
 from traceq.compare.statement import Statement, state
 from traceq.compare.work_deltas import WorkDelta, log_mean
