@@ -55,6 +55,9 @@ BY_RANKS = {"exposed_wait", "exposed_transfer", "straggler"}
 BY_OPS = {"below_roof", "unfused_attention"}
 """Codes whose time `oracle.efficiency` computes from one file."""
 
+BY_CASTS = {"casts"}
+"""Codes whose time `tests/facts/timeline/test_casts.py` compares with a count over the rows of a file."""
+
 BY_JOBS = {"expert_imbalance", "late_ranks", "pipeline_bubble"}
 """Codes whose time `oracle.uneven` and `oracle.pipelines` compute from the files of a job."""
 
@@ -311,6 +314,7 @@ def test_every_finding_has_a_second_way() -> None:
         BY_MACHINE,
         BY_RANKS,
         BY_OPS,
+        BY_CASTS,
         BY_JOBS,
         BY_JOURNALS,
         BY_BYTES,

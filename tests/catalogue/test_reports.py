@@ -91,3 +91,12 @@ def test_a_first_allocation_of_seconds_shows_a_device_whose_rows_are_missing() -
     assert (every.source.device, every.source.lacks_device_rows) == ("", True)
     (partition,) = (view for report in every.reports for view in report.first if view.key == "partition")
     assert "in ops" in [column.heading for column in partition.columns]
+
+
+def test_casts_of_autocast_are_a_claim() -> None:
+    """198 `aten::_to_copy`, 5.7 of 26.3 ms that the device computes; more than attention."""
+    (claim,) = analyze(read(path("window-last")), "kernels").findings
+    assert (claim.code, claim.measures["casts_mean"]) == ("casts", 198)
+    assert claim.ns == pytest.approx(5.69e6, rel=1e-3)
+    assert (claim.subject.op, claim.measures["cast"]) == ("aten::linear", "fp32 to fp16")
+    assert analyze(read(path("window-first")), "kernels").findings == ()

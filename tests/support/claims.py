@@ -416,6 +416,15 @@ def by_roof(sheet: Sheet, finding: Claim) -> float:
     return max(ns.values())
 
 
+def by_copies(sheet: Sheet, finding: Claim) -> float:
+    """The kernels that are called copies of one type to another, on the rank with most of them."""
+    ns: dict[int, float] = defaultdict(float)
+    for row in rows_of(sheet, "kernels"):
+        if "copy " in row["short"]:
+            ns[row["rank"]] += row["gpu_ns"] / len(counted(sheet)[row["rank"]])
+    return max(ns.values())
+
+
 def by_attention(sheet: Sheet, finding: Claim) -> float:
     """The time of the ops that the finding names, of its scores."""
     phase, ops = finding.subject.phase, str(finding.measures["ops"])
@@ -461,6 +470,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Claim], float]] = {
     "expert_imbalance": by_experts,
     "pipeline_bubble": by_pipeline,
     "below_roof": at_most(by_roof),
+    "casts": at_most(by_copies),
     "unfused_attention": at_most(by_attention),
     "unfused_optimizer": by_optimizer,
     "metric_gathers": by_metrics,

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from traceq.analysis._basis import holds_in_steps, step_lengths
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import more_rows, over_ranks
+from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.claims.claim import AT_MOST, Claim, Subject, measured
+from traceq.claims.limits import MODERATE
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_labels import kernel_labels
 from traceq.facts.events.kernel_names import short_kernel
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.ranks.job import Job
+from traceq.facts.timeline.casts import casts
 from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Trace
@@ -49,24 +57,47 @@ class _Sum:
 
 @frozen
 class _Rank:
-    """One rank's rows, the number of its kernels, and of those that are tiny."""
+    """One rank's rows, the number of its kernels, and of those that are tiny; its claim on casts."""
 
     rows: tuple[KernelRow, ...]
     num: int
     num_tiny: int
+    casts: Claim | None
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return kernels by phase and name, longest first, over the whole trace."""
     tiny = launched_kernels(trace).tiny
-    return _Rank(tuple(_rows(trace)), len(tiny), int(tiny.sum()))
+    return _Rank(tuple(_rows(trace)), len(tiny), int(tiny.sum()), _casts(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks; people see sums over them, with variants of one kernel as one."""
     rows = of_all(parts)
     table = Table.of("kernels", "Kernels", KernelRow, rows)
-    return Report("kernels", (table,), (_view(job, rows, parts),) if rows else ())
+    claims = on_the_worst_rank(job, (part.casts for part in parts))
+    return Report("kernels", (table,), (_view(job, rows, parts),) if rows else (), claims)
+
+
+def _casts(trace: Trace) -> Claim | None:
+    """Return the claim that kernels which only cast elements take a part of most steps, with the longest of a place."""
+    all_casts = casts(trace)
+    if not all_casts:
+        return None
+    by_step = np.array([cast.steps_ns for cast in all_casts], np.float64).sum(axis=0)
+    step_ns, ns = step_lengths(steps(trace)), round(float(by_step.mean()))
+    if by_step.sum() < MODERATE * step_ns.sum() or not holds_in_steps(by_step, step_ns, 100 * MODERATE):
+        return None
+    longest = all_casts[0]
+    measures = measured(
+        time_ns=ns,
+        share_pct=100 * float(by_step.sum() / step_ns.sum()),
+        casts_mean=float(np.mean([sum(num) for num in zip(*(cast.steps_num for cast in all_casts), strict=True)])),
+        longest_ns=round(float(np.mean(longest.steps_ns))),
+        cast=f"{longest.source} to {longest.target}".strip(),
+    )
+    subject = Subject(phase=longest.phase, line=longest.line, op=longest.op, module=longest.module)
+    return Claim("casts", ns, subject, measures, (0, ns), AT_MOST)
 
 
 def _rows(trace: Trace) -> list[KernelRow]:

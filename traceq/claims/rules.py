@@ -169,6 +169,7 @@ _ALL = (
         "by replay a step is shorter if one op ran at what well-tuned kernels reach of its roof",
         (LARGE,),
     ),
+    Rule("casts", "kernels that only copy elements to another type take a part of most steps", (MODERATE,)),
     Rule(
         "unfused_attention",
         "products, softmaxes of their results and products that take them have one shape, and much of the step",

@@ -142,6 +142,17 @@ SENTENCES: dict[str, Sentence] = {
             "TF32 has {tf32_tflops} TFLOP/s, if its precision is enough",
         ),
     ),
+    "casts": Sentence(
+        (
+            "casts between types, most at {line}: {remedy}",
+            "casts between types, most in {op}: {remedy}",
+            "casts between types: {remedy}",
+        ),
+        (
+            "{casts_mean:cast} {per_step} take {time_ns} ({share_pct})",
+            "the longest, {cast}, take {longest_ns} in one place",
+        ),
+    ),
     "unfused_attention": Sentence(
         ("attention without a fused kernel in {phase}: use scaled_dot_product_attention",),
         (
@@ -463,6 +474,7 @@ REMEDIES: dict[str, str] = {
     "dynamic_sizes": "try dynamic=True, mark_dynamic, or padding to a few sizes",
     "values_in_tensors": "keep values that change in tensors (TORCH_LOGS=recompiles)",
     "checkpointing": "activation checkpointing recomputes part of forward",
+    "casts": "keep tensors in one type, or let torch.compile fuse them",
     "below_roof": "a well-tuned kernel is faster",
     "tf32": "try torch.set_float32_matmul_precision('high')",
     "unfused_optimizer": "try {optimizer}(..., fused=True)",
