@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from traceq.claims.claim import HIGH, LOW, MEDIUM, Claim, Subject, unit_of
-from traceq.claims.judge import severity_of
+from traceq.claims.claim import HIGH, LOW, MEDIUM, Basis, Claim, Subject, unit_of
+from traceq.claims.judge import judged, severity_of
 from traceq.claims.rules import supersedes
 from traceq.units import Unit
 
@@ -37,6 +37,13 @@ def test_a_sync_to_remove_explains_one_to_leave_at_its_line(line: str, is_explai
 )
 def test_severity_is_the_part_of_a_step_that_is_known(claim: Claim, step_ns: float, severity: str) -> None:
     assert severity_of(claim, step_ns) == severity
+
+
+@pytest.mark.parametrize(("once", "gain"), [("pool_growth", (0, 0)), ("first_use", (0, 0)), ("pool_refill", (50, 60))])
+def test_a_step_gains_nothing_of_what_ends_by_itself(once: str, gain: tuple[int, int]) -> None:
+    """Memory that the job returns it asks for again."""
+    (claim,) = judged([Claim("alloc_wait", 60, gain=(50, 60), measures={"once": once})], Basis(1), 100)
+    assert (claim.gain, claim.severity) == (gain, LOW if gain == (0, 0) else HIGH)
 
 
 def test_the_name_of_a_measure_tells_its_unit() -> None:

@@ -29,6 +29,7 @@ from traceq.claims.rules import RULES
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
+from traceq.facts.stalls.one_time_syncs import allocates_once
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT, makes_own_batches
 from traceq.facts.timeline.time_partition import TimeCategory
@@ -64,6 +65,7 @@ class RankLoss:
     `saved` is what replay saves without the resource of a category. `device_copies`: ns of a step by op of exposed
     copies that no overlap can hide, `copies`: (bytes, ns) by kind of all exposed ones; exposed collectives can transfer
     for `most_transfer_ns`. `work` divides what it computes, and `places` are those of a host without a device.
+    `allocates_once`: why its allocations do not recur, "" where they may.
     """
 
     saved: dict[str, Saving]
@@ -74,6 +76,7 @@ class RankLoss:
     makes_own_batches: bool
     work: WorkTimes
     places: tuple[HostPlace, ...]
+    allocates_once: str
 
 
 def rank_loss(trace: Trace) -> RankLoss:
@@ -87,6 +90,7 @@ def rank_loss(trace: Trace) -> RankLoss:
         makes_own_batches=makes_own_batches(trace),
         work=work_times(trace),
         places=host_places(trace),
+        allocates_once=allocates_once(trace),
     )
 
 
@@ -214,6 +218,9 @@ def _details(
     if category == _LOADER:
         makes_own = any(loss.makes_own_batches for loss in losses)
         return Subject(), measured(num_workers=0 if makes_own else None), ""
+    if category == _ALLOC:
+        reasons = {loss.allocates_once for loss in losses}
+        return Subject(), measured(once=reasons.pop() if len(reasons) == 1 else ""), ""
     return Subject(), {}, ""
 
 

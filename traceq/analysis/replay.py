@@ -19,12 +19,14 @@ from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, sav
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
 from traceq.claims.claim import BY_JOB_REPLAY, BY_REPLAY, Basis, Claim, Subject, measured
-from traceq.claims.limits import FAR_MORE, FEW
+from traceq.claims.limits import FAR_MORE, FEW, MOST
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.stalls.host_waits import host_waits
+from traceq.facts.stalls.one_time_syncs import allocates_once
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.call_sites import is_at_line
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
@@ -83,7 +85,7 @@ class _Rank:
 
     These are those that would gain most, of a rank that is replayed alone; none if it cannot be replayed.
     `unreplayed_share` of its step cannot, at least `least_unreplayed_share`. `sync_lines` are those of the rows of
-    `syncs`.
+    `syncs`. `allocates_once`: why its allocations do not recur, "" where they may.
     """
 
     rows: tuple[ReplayRow, ...]
@@ -92,6 +94,7 @@ class _Rank:
     unreplayed_share: float
     least_unreplayed_share: float
     sync_lines: tuple[str, ...]
+    allocates_once: str
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -99,7 +102,7 @@ def summarize(trace: Trace) -> _Rank:
     largest_alone_ns = max((saving.least_ns for saving in saved_without_alike(trace)), default=0)
     shares = unreplayed_share(trace), least_unreplayed_share(trace)
     lines = tuple(syncs(trace).origin.texts[line] for _, _, line, *_ in alike_syncs(trace).keys.tolist())
-    return _Rank(tuple(_rows(trace)), largest_alone_ns, _changes(trace), *shares, lines)
+    return _Rank(tuple(_rows(trace)), largest_alone_ns, _changes(trace), *shares, lines, allocates_once(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -232,9 +235,10 @@ def _claim(job: Job, rank: Outline, part: _Rank, slack_ns: float) -> Claim | Non
         return None
     saved_ns = {row.removed: row.saved_ns for row in part.rows}
     of_kind, kind_ns = max(((row.removed, row.saved_ns) for row in removed if row.removed != _ALL), key=itemgetter(1))
+    are_allocations = of_kind == f"{SYNC_KINDS[SyncKind.ALLOC]} syncs" and kind_ns >= MOST * together_ns
     measures = measured(
         together_ns=together_ns, alone_ns=part.largest_alone_ns, of_kind=of_kind, kind_ns=kind_ns,
-        with_loader_ns=saved_ns.get(_BOTH),
+        with_loader_ns=saved_ns.get(_BOTH), once=part.allocates_once if are_allocations else "",
     )  # fmt: skip
     subject = Subject(rank=rank.rank if len(job.ranks) > 1 else None)
     basis = Basis(int(rank.steps.counted.sum()) * rank.steps.marked)

@@ -11,17 +11,22 @@ from traceq.claims.rules import rule_of
 
 __all__ = ["judged", "severity_of"]
 
+_ENDS = ("first_use", "graph_capture", "pool_growth")
+"""Why what a claim is about does not recur (`claims.sentences.ONCE`), where later steps have none of it."""
+
 
 def judged(claims: Iterable[Claim], basis: Basis, step_ns: float, *, lacks_ranks: bool = False) -> tuple[Claim, ...]:
     """Return claims with what they rest on and their severity, of a job whose mean step takes `step_ns`.
 
-    Where ranks are missing, which may be later, the step may gain nothing.
+    Where ranks are missing, which may be later, the step may gain nothing. Later steps gain nothing of what is once.
     """
 
     def judge(claim: Claim) -> Claim:
         gain = (0, claim.gain[1]) if claim.gain is not None and lacks_ranks else claim.gain
-        severity = claim.severity or severity_of(claim, step_ns)
-        return replace(claim, basis=claim.basis or basis, severity=severity, gain=gain)
+        if claim.measures.get("once") in _ENDS:
+            gain = (0, 0)
+        claim = replace(claim, basis=claim.basis or basis, gain=gain)
+        return replace(claim, severity=claim.severity or severity_of(claim, step_ns))
 
     return tuple(map(judge, claims))
 

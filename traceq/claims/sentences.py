@@ -64,6 +64,7 @@ SENTENCES: dict[str, Sentence] = {
             "together they gain {together_ns}, none alone more than {alone_ns}",
             "{of_kind} alone gain {kind_ns}",
             "with the waits for the data loader {with_loader_ns}",
+            "{why_once}",
         ),
     ),
     # what questions the rest
@@ -333,7 +334,8 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "sync_wait": Sentence(("the device idles after syncs: remove them",), (*_LOST, _REPLAYED)),
     "alloc_wait": Sentence(
-        ("the device idles while the allocator asks the driver: reuse memory that is cached",), (*_LOST, _REPLAYED)
+        ("the device idles while the allocator asks the driver: reuse memory that is cached",),
+        (*_LOST, _REPLAYED, "{why_once}"),
     ),
     # communication and ranks
     "straggler": Sentence(

@@ -106,3 +106,14 @@ def test_a_pool_that_was_emptied_before_the_counted_steps_is_refilled(num: int) 
 def test_a_claim_tells_that_a_pool_still_grows() -> None:
     assert reasons(allocating("cudaMalloc", "cudaMalloc")) == ["pool_growth"]
     assert "pool_growth" not in reasons(allocating("cudaFree", "cudaMalloc"))
+
+
+@pytest.mark.parametrize(("num_steps", "why"), [(1, "pool_growth"), (2, "pool_growth"), (3, "")])
+def test_a_pool_that_grows_in_most_steps_is_no_end_of_growth(num_steps: int, why: str) -> None:
+    """Of four steps, the first `num_steps` allocate."""
+    rows: list[Event] = []
+    for n in range(4):
+        begin = 500 * n
+        rows += [step(begin, 500, n), launch(begin + 200, 2, n + 1), kernel("fill", begin + 210, 280, n + 1)]
+        rows += [op("aten::empty", begin + 20, 40), call("cudaMalloc", begin + 30, 20)] if n < num_steps else []
+    assert allocates_once(build(*rows)) == why

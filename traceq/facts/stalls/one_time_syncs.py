@@ -83,7 +83,8 @@ def allocates_once(trace: Trace) -> str:
     """Return why the allocations of the counted steps are none of every step; "" where they may be.
 
     `first_use`: the process uses its device for the first time there. `pool_refill`: memory was returned to the driver
-    before these steps, but not in them. `pool_growth`: none was, and they enlarge a pool, which ends.
+    before these steps, but not in them. `pool_growth`: none was, and they enlarge a pool, which ends, unless most of
+    several steps do so.
     """
     waits, all_steps = syncs(trace), steps(trace)
     host = all_steps.host[all_steps.counted]
@@ -92,7 +93,10 @@ def allocates_once(trace: Trace) -> str:
     in_steps = (waits.kind == SyncKind.ALLOC) & (span_index(host, waits.start) >= 0)
     if not in_steps.any() or (in_steps & returns_memory(trace)).any():
         return ""
-    return "pool_refill" if num_returned_before(trace) else "pool_growth"
+    if num_returned_before(trace):
+        return "pool_refill"
+    with_one = sorted_unique(span_index(host, waits.start[in_steps]))
+    return "" if len(host) > 1 and 2 * len(with_one) > len(host) else "pool_growth"
 
 
 def num_returned_before(trace: Trace) -> int:
