@@ -73,11 +73,12 @@ ALL = sorted(
 
 
 def seconds(pattern: re.Pattern[str], text: str) -> float:
+    """CPU time of this thread: on a busy machine the wall time is that of others."""
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.thread_time()
         pattern.search(text)
-        times.append(time.perf_counter() - start)
+        times.append(time.thread_time() - start)
     return min(times)
 
 
