@@ -320,7 +320,7 @@ class JobProcess:
             return JobLoader(self._batches.samples_per_batch)
         hooks, pids = self.hooks, partial(self.hooks.worker_pids, ref(loader))  # the job may want to free it
         num_renewed = 0 if getattr(loader, "persistent_workers", False) else loader.num_workers
-        workers = LoaderWorkers(pids, hooks.samples.start, hooks.waits.counts, hooks.samples.take, num_renewed)
+        workers = LoaderWorkers(pids, hooks.samples.start, hooks.samples.take, num_renewed)
         return JobLoader(self._batches.samples_per_batch, loader_settings(loader), workers)
 
     def _measure_loader(self) -> None:

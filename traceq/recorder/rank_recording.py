@@ -11,7 +11,7 @@ from traceq.recorder.failures.rank_errors import note_arm
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
-from traceq.recorder.rank.loader_workers import batch_wait_facts, worker_line_facts
+from traceq.recorder.rank.loader_workers import worker_line_facts
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wrappers import wrapper_facts, wrapper_warning
 from traceq.recorder.spec.catalogue import Entry
@@ -76,7 +76,6 @@ def _recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None
     rank.warn_of_blocking()
     pairs = pairs_of(rank.world.gather((yield from timed_steps(rank))))
     rank = rank.remaining
-    rank.facts.update(batch_wait_facts(rank.world.gather(rank.workers.waits())))
     rank.facts.update(wrapper_facts(rank.facts))
     if warning := wrapper_warning(rank.facts):
         rank.say(f"traceq: note: {warning}")

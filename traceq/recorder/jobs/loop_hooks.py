@@ -10,7 +10,6 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -37,7 +36,7 @@ from traceq.recorder.rank.replaced_methods import ReplacedMethods, Replacement, 
 from traceq.recorder.toggles.compile import has_compiled
 from traceq.recorder.tracing.worker_samples import WorkerSamples
 
-__all__ = ["BatchWaits", "LoopHooks", "Observer", "imported_functions", "owners"]
+__all__ = ["LoopHooks", "Observer", "imported_functions", "owners"]
 
 _COMPILED_END = 3
 """Steps in a row that begin and do not end: torch compiles what follows the first hook, so the other never runs."""
@@ -112,7 +111,6 @@ class LoopHooks:
     def __init__(self, observer: Observer, samples: WorkerSamples) -> None:
         self._observer = observer
         self.samples = samples
-        self.waits = BatchWaits()
         self.has_entered_autocast = False
         self._is_graphing = False
         self._assumes_eager = False  # models were replaced before anything was compiled
@@ -137,7 +135,6 @@ class LoopHooks:
         forking = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
         self._replace(forking, "__init__", self.samples.of_forked(forking.__init__))
         self._replace(loader, "__next__", self._batch(loader.__next__))
-        self._replace(forking, "_try_get_data", self._reading(forking._try_get_data))
         self._replace(DataLoader, "__iter__", self._phase(DataLoader.__iter__, DATALOAD_WAIT, EPOCH))
         self._replace(Optimizer, "add_param_group", self._set_up(Optimizer.add_param_group))
         self._replace(Optimizer, "zero_grad", self._phase(Optimizer.zero_grad, "zero_grad"))
@@ -314,18 +311,8 @@ class LoopHooks:
 
         return self._around(function, lambda args, _: 0 if len(args) > 1 else None, after)
 
-    def _reading(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        observer, waits = self._observer, self.waits
-
-        def before(args: tuple[Any, ...], _: object) -> None:
-            if observer.thread == get_ident():
-                waits.reads(args[0])
-
-        return self._around(function, before)
-
     def _batch(self, function: Callable[..., Any]) -> Callable[..., Any]:
         observer, begin, loaders = self._observer, self._observer.phase(DATALOAD_WAIT, BATCH), self._loaders
-        waits, forking = self.waits, torch.utils.data.dataloader._MultiProcessingDataLoaderIter
 
         def before(*_: object) -> int | None:
             if (depth := begin()) is None:
@@ -337,8 +324,6 @@ class LoopHooks:
             observer.end(depth)
             if batch is None:  # the loader is at its end, or raised
                 return
-            if type(args[0]) is forking:
-                waits.received()
             if observer.is_learning:
                 loader = loaders.get(args[0])
                 observer.batch_delivered(None if loader is None else loader(), batch)
@@ -516,38 +501,6 @@ def owners(models: Sequence[Module], base: str) -> list[Module]:
     """Return the modules in the models whose class is, or is derived from, one of this name."""
     modules = (module for model in models for module in model.modules())
     return [module for module in modules if any(class_.__name__ == base for class_ in type(module).__mro__)]
-
-
-class BatchWaits:
-    """Batches that a loop received from workers, and how many of them it waited for.
-
-    A batch that is there may still take long: this process opens the shared memory of each tensor, with the help of a
-    thread of the worker.
-    """
-
-    __slots__ = ("_is_waiting", "num", "num_waited")
-
-    def __init__(self) -> None:
-        self.num = self.num_waited = 0
-        self._is_waiting = False
-
-    def reads(self, iterator: Any) -> None:
-        """Note that an iterator is about to read from its workers: it waits if nothing is there.
-
-        It reads more than once where another worker's batch comes first.
-        """
-        with suppress(Exception):
-            self._is_waiting |= iterator._data_queue.empty()
-
-    def received(self) -> None:
-        """Count a batch, read now or put aside before."""
-        self.num += 1
-        self.num_waited += self._is_waiting
-        self._is_waiting = False
-
-    def counts(self) -> tuple[int, int]:
-        """Return the number of batches, and how many of them were waited for."""
-        return self.num, self.num_waited
 
 
 _LEAST_CALLS = 4

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from traceq.recorder.process.child_processes import daemonic_children
 
-__all__ = ["LoaderWorkers", "batch_wait_facts", "loader_settings", "worker_line_facts"]
+__all__ = ["LoaderWorkers", "loader_settings", "worker_line_facts"]
 
 _MOST_LINES = 30
 
@@ -22,13 +22,11 @@ class LoaderWorkers:
     """`pids` of the living workers: the daemons that multiprocessing started, unless the loader is known.
 
     `sample` lets them count which lines they run, for a few seconds; `lines` waits for it and returns the counts.
-    `waits` returns how many batches the loop received from them, and how many of these it waited for; nothing where
-    that is not known. Each epoch starts `num_renewed` of them anew.
+    Each epoch starts `num_renewed` of them anew.
     """
 
     pids: Callable[[], Sequence[int]] = daemonic_children
     sample: Callable[[], object] = tuple
-    waits: Callable[[], Sequence[int]] = tuple
     lines: Callable[[], Mapping[str, int]] = dict
     num_renewed: int = 0
 
@@ -37,15 +35,6 @@ def loader_settings(loader: DataLoader[Any]) -> dict[str, int]:
     """Return `num_workers` and `prefetch_factor` (0 without workers) of a loader, as facts for the manifest."""
     num_workers = loader.num_workers
     return {"num_workers": num_workers, "prefetch_factor": (loader.prefetch_factor or 0) if num_workers else 0}
-
-
-def batch_wait_facts(ranks: Sequence[Sequence[int]]) -> dict[str, str | int | float]:
-    """Return the batches that all ranks received from workers and those waited for, as facts for the manifest."""
-    counts = [tuple(of_rank) for of_rank in ranks if of_rank]
-    if not counts:
-        return {}
-    received, waited = (sum(column) for column in zip(*counts, strict=True))
-    return {"batches_received": received, "batches_waited_for": waited} if received else {}
 
 
 def worker_line_facts(ranks: Sequence[Mapping[str, int]]) -> dict[str, str | int | float]:
