@@ -61,41 +61,41 @@ SENTENCES: dict[str, Sentence] = {
     "joint_syncs": Sentence(
         ("all syncs together: remove them at once",),
         (
-            "together they gain {together_ns}, none alone more than {alone_ns}",
-            "{of_kind} alone gain {kind_ns}",
-            "with the waits for the data loader {with_loader_ns}",
+            "removing all saves {together_ns}, removing any one at most {alone_ns}",
+            "removing {of_kind} alone saves {kind_ns}",
+            "with the waits for the data loader, {with_loader_ns}",
             "{why_once}",
         ),
     ),
     # what questions the rest
     "missing_ops": Sentence(
-        ("{missing_pct} of the ops are missing: idle and exposed times are not known",),
-        ("by the numbers of the ops on rank {rank}: it is a sample, or events are lost",),
+        ("{missing_pct} of the ops are missing: idle and exposed times are unknown",),
+        ("ops of rank {rank} are numbered with gaps: the trace is a sample, or lost events",),
     ),
     "foreign_trace": Sentence(
         (
-            "{ranks}: no event is of PyTorch's profiler: traceq query reads its events",
-            "no event is of PyTorch's profiler: traceq query reads its events",
+            "{ranks}: no events from PyTorch's profiler: read the others with traceq query",
+            "no events from PyTorch's profiler: read the others with traceq query",
         ),
-        ("no category is `cpu_op` or `kernel`, so that it is not known what takes the time",),
+        ("no event is a `cpu_op` or a `kernel`, so where the time goes is unknown",),
     ),
     "empty_recording": Sentence(
-        ("an empty recording, without an op or a kernel: record while the steps run",),
+        ("the recording has no ops or kernels: record while steps run",),
         ("{call} takes {call_ns} of {whole_ns}",),
     ),
     # the whole step
     "cold_start": Sentence(
-        ("{what}, {once_ns} once per process: trace steps after a warm-up",),
+        ("{what} takes {once_ns} once per process: trace steps after a warm-up",),
         (
-            "the first use of the device ({device_start_of}) takes {device_start_ns}",
-            "starting libraries ({library_start_of}) takes {library_start_ns}",
-            "loading kernels ({kernel_loading_of}) takes {kernel_loading_ns}",
+            "the first use of the device takes {device_start_ns} (longest: {device_start_of})",
+            "starting libraries takes {library_start_ns} (longest: {library_start_of})",
+            "loading kernels takes {kernel_loading_ns} (longest: {kernel_loading_of})",
             "capturing CUDA graphs takes {graph_capture_ns}",
-            "the profiler's own work ({profiler_of}) takes {profiler_ns}",
-            "first calls of ops ({first_calls_of}) take {first_calls_ns}",
-            "compiling before a first launch ({compiling_of}) takes {compiling_ns}",
+            "the profiler's own work takes {profiler_ns} (longest: {profiler_of})",
+            "first calls of ops take {first_calls_ns} (longest: {first_calls_of})",
+            "compiling before a first launch takes {compiling_ns} (longest: {compiling_of})",
             "a pause before {pause_before} takes {pause_ns}",
-            "after it the device is busy for {busy_after_pct} of {after_ns}",
+            "after that the device is busy for {busy_after_pct} of {after_ns}",
         ),
     ),
     "wall_time": Sentence(
@@ -118,13 +118,13 @@ SENTENCES: dict[str, Sentence] = {
         (
             "in {num_again} of {num_steps} steps, {compiling_ns} {per_step} ({share_pct})",
             "the guard that fails: {guard}",
-            "an input changes its size, as from {old_size} to {new_size}",
+            "an input changes size, for example from {old_size} to {new_size}",
         ),
     ),
     "outside_phases": Sentence(
         (
-            "{share_pct} of an unprofiled step is in no phase, {line_pct} of that at {line}",
-            "{share_pct} of an unprofiled step is in no phase",
+            "{share_pct} of an unprofiled step is outside all phases, {line_pct} of that at {line}",
+            "{share_pct} of an unprofiled step is outside all phases",
         ),
         (
             "{outside_ns} is outside of {phases}",
@@ -138,9 +138,9 @@ SENTENCES: dict[str, Sentence] = {
         (
             "{tflops} of {peak_tflops} TFLOP/s in {dtype}",
             "{gbps} of {peak_gbps}",
-            "{takes_ns} {per_step}, which would take {reachable_ns}",
+            "it takes {takes_ns} {per_step}, a well-tuned kernel {reachable_ns}",
             "well-tuned kernels reach {reachable_pct} of that roof",
-            "TF32 has {tf32_tflops} TFLOP/s, if its precision is enough",
+            "TF32 reaches {tf32_tflops} TFLOP/s, if its precision suffices",
         ),
     ),
     "casts": Sentence(
@@ -194,10 +194,10 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "fragmentation": Sentence(
         (
-            "{free_bytes} are free, but in no piece of {asked_bytes}: {remedy}",
-            "{free_bytes} are free, but in no piece of {asked_bytes}",
+            "{free_bytes} are free, but no contiguous block of {asked_bytes}: {remedy}",
+            "{free_bytes} are free, but no contiguous block of {asked_bytes}",
         ),
-        ("on device {device}", "the largest piece for such a request has {largest_bytes}"),
+        ("on device {device}", "the largest free block for such a request has {largest_bytes}"),
     ),
     "memory_delta": Sentence(
         (
@@ -210,15 +210,15 @@ SENTENCES: dict[str, Sentence] = {
     # the host
     "host_bound": Sentence(
         (
-            "host-bound, most of it {place}: shorten what the host does there",
+            "host-bound, mostly {place}: shorten what the host does there",
             "host-bound: shorten what the host does between launches",
         ),
         (*_LOST, "the device computes for {compute_pct} of it", "{places}", _UNRECORDED, _REPLAYED),
     ),
     "launch_bound": Sentence(
         (
-            "launch-bound, most of it for launches at {line}: {remedy}",
-            "launch-bound, most of it in {phase}: {remedy}",
+            "launch-bound, mostly by launches at {line}: {remedy}",
+            "launch-bound, mostly in {phase}: {remedy}",
             "launch-bound: {remedy}",
         ),
         (
@@ -234,8 +234,8 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "host_op": Sentence(
         (
-            "the host is {share_pct} of {a_step} in {op} at {line}: {remedy}",
-            "the host is {share_pct} of {a_step} in {op}: {remedy}",
+            "the host spends {share_pct} of {a_step} in {op} at {line}: {remedy}",
+            "the host spends {share_pct} of {a_step} in {op}: {remedy}",
         ),
         ("{time_ns} {per_step}",),
     ),
@@ -252,21 +252,21 @@ SENTENCES: dict[str, Sentence] = {
         (
             _WAITS_FOR_CORE,
             "threads of all ranks would keep {training_cores_mean} of {num_cores} cores busy",
-            "workers are busy for {busy_pct}, and for {runnable_pct} with their waits for a core",
+            "workers run for {busy_pct} of the time, with waits for a core {runnable_pct}",
             _WORKERS_AT,
         ),
     ),
     # the data loader
     "starved": Sentence(
         (
-            "starved, as the main thread makes each batch (num_workers={num_workers}, {line}): {remedy}",
-            "starved, as the main thread makes each batch (num_workers={num_workers}): {remedy}",
+            "starved because the main thread makes each batch (num_workers={num_workers}, {line}): {remedy}",
+            "starved because the main thread makes each batch (num_workers={num_workers}): {remedy}",
             "starved by the data loader ({line}): {remedy}",
             "starved by the data loader: {remedy}",
         ),
         (
             "{a_step} waits {wait_ns}, {share_pct} of it",
-            "{first_batches_ns} of it is for the first batch of an epoch, which workers begin only then",
+            "{first_batches_ns} of it is for first batches of epochs, which workers start only then",
             "counted from the first to the last of {num_batches} batches",
             "{line_pct} of the loader's time is at {line}",
             _WORKERS_AT,
@@ -293,16 +293,16 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "cpu_bound": Sentence(
         (
-            "ops on the CPU take {share_pct} of {a_step}, most of it in {op}",
-            "ops on the CPU take {share_pct} of {a_step}, most of it at {line}",
-            "ops on the CPU take {share_pct} of {a_step}, most of it in module {module}",
+            "ops on the CPU take {share_pct} of {a_step}, mostly in {op}",
+            "ops on the CPU take {share_pct} of {a_step}, mostly at {line}",
+            "ops on the CPU take {share_pct} of {a_step}, mostly in module {module}",
             "ops on the CPU take {share_pct} of {a_step}",
         ),
         ("{time_ns} {per_step}", "{remedy}", *_LONGEST),
     ),
     "python_bound": Sentence(
         (
-            "Python takes {share_pct} of {a_step}, most of it {place}",
+            "Python takes {share_pct} of {a_step}, mostly {place}",
             "Python between ops takes {share_pct} of {a_step}",
         ),
         ("{time_ns} {per_step}", "{places}", *_LONGEST),
@@ -312,13 +312,13 @@ SENTENCES: dict[str, Sentence] = {
         ("exposed communication: {remedy}",),
         (
             *_LOST,
-            "at most {most_transfer_ns} of it is transfer, if each takes as long as the shortest of its size",
+            "at most {most_transfer_ns} of it is transfer, if each takes as long as the fastest of its size",
             _UNRECORDED,
             _REPLAYED,
         ),
     ),
     "exposed_wait": Sentence(
-        ("ranks wait {share_pct} of {a_step} for the last one to arrive: see which is late (--only ranks)",),
+        ("ranks wait {share_pct} of {a_step} for the last to arrive: see which one (--only ranks)",),
         (
             "{time_ns} {per_step}",
             "{first_collective_ns} of it in a first collective, where profilers start apart",
@@ -453,7 +453,7 @@ REMEDIES: dict[str, str] = {
     "compile": "torch.compile or larger batches",
     "batches": "larger batches",
     "host_op": "record the device, too",
-    "on_device": "it calls nothing of the device, so compute it there",
+    "on_device": "it launches no device work, so move it to the device",
     "fewer_threads": "also compare fewer torch threads: --toggle @threads=default,1",
     "less_loading": "less work per sample, or num_workers=0",
     "less_loading_or_threads": "less work per sample, num_workers=0, or fewer torch threads",
@@ -511,11 +511,11 @@ SHARED_EVIDENCE = (
 """Clauses of claims of all codes."""
 
 GAINS = {
-    "": "{a_step} gains {gain}",
-    AT_MOST: "{a_step} gains {gain}",
-    BY_REPLAY: "{a_step} gains {gain} (replay)",
-    BY_JOB_REPLAY: "the job's step gains {gain} (replay of all ranks)",
-    BY_UNPROFILED: "the job's step gains {gain} (95 % interval of unprofiled steps)",
-    "nothing": "{the_step} gains nothing",
+    "": "{a_step} gets {gain} shorter",
+    AT_MOST: "{a_step} gets {gain} shorter",
+    BY_REPLAY: "{a_step} gets {gain} shorter (replay)",
+    BY_JOB_REPLAY: "the job's step gets {gain} shorter (replay of all ranks)",
+    BY_UNPROFILED: "the job's step gets {gain} shorter (95 % interval of unprofiled steps)",
+    "nothing": "{the_step} gets no shorter",
 }
 """What a step gains, by how that is known."""

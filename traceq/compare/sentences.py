@@ -27,13 +27,13 @@ _DECIDED = _one(
     "{b} {costs} {size} {per} ({delta_pct}, 95 % CI {ci_delta_ns}): {verdict} at the {threshold_pct} threshold.",
     _QUESTIONS,
 )
-_TIMED = ("That makes {delta_ns} {per}.", "It is {share_pct} of the traced {traced_delta_ns}.")
+_TIMED = ("That accounts for {delta_ns} {per}.", "It is {share_pct} of the traced {traced_delta_ns}.")
 _SYNCS = (
     *_TIMED,
-    "Of that, copies make {copied_delta_ns}, waits {waited_delta_ns} and the rest {rest_delta_ns}.",
+    "Of that, copies are {copied_delta_ns}, waits {waited_delta_ns} and the rest {rest_delta_ns}.",
     "Without them {side} would be {saved_ns} faster {window} by replay.",
     "Without them {unchanged_side} would take as long by replay.",
-    "All differences together make the traced {together_delta_ns}.",
+    "All differences together account for the traced {together_delta_ns}.",
 )
 _CPU = "CPU time of the main thread (excludes blocked time): "
 _TRUST = "Trust which ops were added or removed, not their durations (--full)."
@@ -76,7 +76,7 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "ranks_of_one_job": _one(
         "The step of {b} is {size} {longer} than that of {a} ({delta_pct}), from {windows}.",
-        "They are ranks of one job, which wait for each other: no change is between them.",
+        "They are ranks of one job, which wait for each other: no code change separates them.",
         "Counted on one side only: {uncommon_steps}.",
     ),
     "work_of_one_side": _one(
@@ -106,7 +106,7 @@ SENTENCES: dict[str, Sentence] = {
     "ranges": _one("Steps take {step_a_ns} in {a} and {step_b_ns} in {b}."),
     "slowest_decides": _one("Of {num_ranks} ranks the slowest of each side is compared."),
     "count_samples": _one(
-        "Recorded by traceq.record(samples_per_rank=N), or from a DataLoader, they are compared per sample."
+        "To compare per sample, record with traceq.record(samples_per_rank=N), or from a DataLoader."
     ),
     "other_step_ends": _one(
         "Steps of {by_device} end with their work on the device, those of {by_host} with the host.",
@@ -123,7 +123,7 @@ SENTENCES: dict[str, Sentence] = {
         "Other versions of torch record them so.",
     ),
     "uncounted_steps": _one(
-        "Steps that do more or less than the others are not compared: {a_pct} of {a} by time, {b_pct} of {b}."
+        "Steps that do more or less than the others are not compared: {a_pct} of the time of {a}, {b_pct} of {b}."
     ),
     "work_differs": _one("The sides differ in what they compute: {differences}."),
     "work_factor": _one(
@@ -140,7 +140,7 @@ SENTENCES: dict[str, Sentence] = {
             "Both sides issue the same ops.",
         ),
         (
-            "One run each does not tell a change from another process, {other}.",
+            "One run per side cannot tell a change from process-to-process variation, {other}.",
             "Inputs may also be of another size: no shapes are recorded of {unknown_sizes}.",
         ),
     ),
@@ -228,15 +228,15 @@ SENTENCES: dict[str, Sentence] = {
     "cause_of_collective": _one(
         "{delta_ns} of the traced {traced_delta_ns} {per} is {what}, with waits for other ranks.", *_NUMBERS
     ),
-    "all_else": Sentence(("All else is {delta_ns} {per}, of which {parts}.", "All else is {delta_ns} {per}.")),
-    "moved": _one("{b} issues elsewhere: {what}.", *_TIMED),
+    "all_else": Sentence(("The rest is {delta_ns} {per}, of which {parts}.", "The rest is {delta_ns} {per}.")),
+    "moved": _one("{b} moved: {what}.", *_TIMED),
     "replaced": _one("{b} does other work: {what}.", *_TIMED),
     "free_host": _one(
-        "With a host that takes no time, {b} would be {saved_b_ns} faster {of_b} by replay.",
+        "With an infinitely fast host, {b} would be {saved_b_ns} faster {of_b} by replay.",
         "{a} would be {saved_a_ns} faster {of_a}.",
     ),
     "where_only": Sentence(
-        ("Only {matched_pct} of the host's calls are on both sides.", "In one trace {unclear}."),
+        ("Only {matched_pct} of the host's calls are on both sides.", "In one trace, {unclear}."),
         ("The table shows where the time went, not why.",),
     ),
     "no_known_change": _one("Most of the traced {traced_delta_ns} {per} is no known change: {delta_ns} {what}."),
@@ -278,8 +278,8 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "waits_and_transfers": Sentence(
         (
-            "While nothing computes, waits of rank {rank} make {wait_delta_ns}, transfers {transfer_delta_ns}.",
-            "While nothing computes, waits for others make {wait_delta_ns}, transfers {transfer_delta_ns}.",
+            "Exposed waits of rank {rank} change by {wait_delta_ns}, exposed transfers by {transfer_delta_ns}.",
+            "Exposed waits for others change by {wait_delta_ns}, exposed transfers by {transfer_delta_ns}.",
         )
     ),
     "op_work": Sentence(
