@@ -65,12 +65,13 @@ def test_what_torch_returns_before_a_capture_is_returned_once(num_filled: int, p
     assert [finding.code for finding in retries] == ([] if prepares else ["allocator_retries"])
 
 
-def allocating(*calls: str, first_op: float = 5) -> Trace:
+def allocating(*calls: str, first_op: float = 5, last_call: float = 20) -> Trace:
     """Runtime calls of 20 in an op, in the second of two steps; `first_op`: how long the op takes that comes first."""
     rows: list[Event] = [step(0, 500 + first_op), step(500 + first_op, 500, 1), op("aten::zeros", 0, first_op)]
     rows += [launch(1, 2, 1), kernel("zeros", first_op + 1, 490, 1)]
     begin = 510 + first_op
-    rows += [call(name, begin + 30 * n, 20) for n, name in enumerate(calls)]
+    takes = [20.0] * (len(calls) - 1) + [last_call]
+    rows += [call(name, begin + 30 * n, dur) for n, (name, dur) in enumerate(zip(calls, takes, strict=False))]
     rows += [op("aten::empty", begin - 2, 30 * len(calls)), launch(begin + 200, 2, 2)]
     return build(*rows, kernel("fill", begin + 210, 150, 2))
 
@@ -88,6 +89,23 @@ def test_allocations_recur_unless_a_pool_grows_or_a_process_begins(calls: list[s
     trace = allocating(*calls, first_op=first_op)
     assert len(syncs(trace)) == len(calls)
     assert allocates_once(trace) == why
+
+
+@pytest.mark.parametrize(("free_us", "why"), [(20, ""), (3, "pool_growth")])
+def test_a_free_of_nothing_returns_no_memory(free_us: float, why: str) -> None:
+    """A thread asks for a context by it, and is answered at once."""
+    assert allocates_once(allocating("cudaMalloc", "cudaFree", last_call=free_us)) == why
+
+
+@pytest.mark.parametrize("is_library", [False, True])
+def test_a_library_that_starts_returns_no_memory(is_library: bool) -> None:
+    """It frees nothing for some ms, then asks for the device's attributes."""
+    asks = [call("cudaDeviceGetAttribute", 2_520, 1)] if is_library else []
+    rows = [op("aten::mm", 502, 2_060), call("cudaFree", 510, 2_000), *asks, call("cudaMalloc", 2_525, 20)]
+    trace = build(
+        step(0, 3_000), launch(1, 2, 1), kernel("a", 4, 480, 1), *rows, launch(2_800, 2, 2), kernel("b", 2_810, 9, 2)
+    )
+    assert allocates_once(trace) == ("pool_growth" if is_library else "")
 
 
 @pytest.mark.parametrize("num", [1, 3])

@@ -11,7 +11,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import capture_spans, capturing_calls
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
-from traceq.facts.events.starting_calls import first_device_use
+from traceq.facts.events.starting_calls import first_device_use, library_loading_calls
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.once import FILLED
@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 _FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
+_LEAST_FREE_NS = 20_000
+"""Of a call that frees memory: it takes 130 us and more, a free of nothing, by which a thread asks for a context, 5."""
 
 
 def is_in_graph_capture(trace: Trace) -> NDArray[np.bool_]:
@@ -107,6 +109,8 @@ def num_returned_before(trace: Trace) -> int:
 
 
 def returns_memory(trace: Trace) -> NDArray[np.bool_]:
-    """Return bool[S]: frees by which an allocator returns memory to the driver."""
+    """Return bool[S]: frees by which an allocator returns memory to the driver; a library that starts returns none."""
     waits = syncs(trace)
-    return np.asarray((waits.kind == SyncKind.ALLOC) & matching(trace.events, waits.rows, _FREE))
+    frees = (waits.kind == SyncKind.ALLOC) & matching(trace.events, waits.rows, _FREE)
+    frees &= trace.events.dur[waits.rows] >= _LEAST_FREE_NS
+    return np.asarray(frees & ~np.isin(waits.rows, library_loading_calls(trace)))
