@@ -28,7 +28,8 @@ test: lint ## lint, types, and every test but those of the targets below
 
 guard: $(VENV)/.test ## does a recording leave a job of any kind as it is? Part of the slow tests, which a change has to pass
 	$(BIN)/python $(PYTEST_OPTIONS) -n auto -m "slow or not slow" \
-	  tests/recorder/test_recording_changes_nothing.py tests/recorder/test_compiled_jobs.py tests/recorder/test_job_ends.py
+	  tests/recorder/test_recording_changes_nothing.py tests/recorder/test_compiled_jobs.py tests/recorder/test_job_ends.py \
+	  tests/recorder/jobs/test_faults.py tests/recorder/timing/test_gc_pauses.py
 
 # All parts take a night. PARTS="slow faults" runs some; the rows of the others stay as they are.
 nightly: ## the long suites; what came of each goes into tests/nightly.md

@@ -87,7 +87,7 @@ LONGEST = ("mtia/rank0", "resnet50-2021/bare-array")
 """Traces that the oracle reads for seconds; others have findings of the same codes."""
 
 EVERY = 3
-"""Of the real traces the oracle reads every third one in the default suite: each takes it about a second."""
+"""Of the real traces the oracle reads every third one in the default suite, of ours rank 0: each takes a second."""
 
 EXAMPLES = ("example/job", "example/uneven")
 OURS = [
@@ -115,7 +115,12 @@ def expected_ns(finding: Claim, times: dict[str, float]) -> float:
 @pytest.mark.parametrize(
     "path",
     [
-        *(pytest.param(path, id=f"{path.parent.name}/{path.stem}") for path in OURS),
+        *(
+            pytest.param(
+                path, id=f"{path.parent.name}/{path.stem}", marks=[pytest.mark.slow] * (path.stem == "rank1.json")
+            )
+            for path in OURS
+        ),
         *(
             pytest.param(
                 *file.values,

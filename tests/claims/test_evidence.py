@@ -70,11 +70,12 @@ def test_templates_name_fields_that_exist() -> None:
         for text in (*sentence.leads, *sentence.evidence)
         for field in re.findall(r"{(\w+)", text)
     }
+    given, quoted = set(re.findall(r"\b(\w+)=", source)), set(re.findall(r'"(\w+)"', source))
     for field in fields - subject - basis:
         if field.endswith("_ranks"):  # by what a rank did
             continue
-        name = field.removesuffix("_by_step_ns")
-        assert re.search(rf'\b(least_)?{field}=|"{name}"', source), f"{field}: no measure has this name"
+        is_named = {field, f"least_{field}"} & given or field.removesuffix("_by_step_ns") in quoted
+        assert is_named, f"{field}: no measure has this name"
 
 
 def test_the_page_is_what_rules_limits_and_evidence_say() -> None:

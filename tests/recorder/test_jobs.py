@@ -268,6 +268,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_trains_beside_the_recorded_one_says_that_it_trains_on(tmp_path: Path) -> None:
     (tmp_path / "apart.py").write_text(APART)
     done = record(tmp_path, *QUICK, "--", sys.executable, "apart.py")
@@ -302,7 +303,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("start", ["torch", *(pytest.param(start, marks=SLOW) for start in ("fork", "spawn"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["torch", "fork", "spawn"])
 def test_the_end_of_a_process_that_multiprocessing_started_is_told(start: str, tmp_path: Path) -> None:
     """One that torch spawned and that raised `ended its loop`, and of one that was forked nothing was known."""
     (tmp_path / "started.py").write_text(STARTED)
@@ -399,6 +401,7 @@ def test_a_job_that_ends_before_its_recording_says_what_reads_the_measured_steps
     assert run_here("diff", str(tmp_path / "run")).code == 0
 
 
+@pytest.mark.slow
 def test_a_package_that_the_recorder_lacks_is_the_reason(tmp_path: Path) -> None:
     """It was said that the job imported no torch."""
     (tmp_path / "lacking").mkdir()
@@ -635,6 +638,7 @@ for _ in range(60):
     assert notes == {False: True, True: False}, result.stderr
 
 
+@pytest.mark.slow
 def test_arms_with_processes_of_their_own_get_their_words_and_variables(tmp_path: Path) -> None:
     """What a job reads only once, at the start."""
     program = "import os, sys; REPEAT = int(os.environ.get('REPEAT', '1')); open(sys.argv[2] + '/x', 'x')\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -165,26 +166,32 @@ SEGMENT = {"device": 0, "address": 0, "total_size": 1}
 FRAME = {"filename": "x" * 100_000, "line": 1, "name": "f"}
 
 
+def many_blocks() -> dict[str, object]:
+    return {"segments": times(SEGMENT | {"blocks": times({"size": 1, "state": "inactive"})})}
+
+
+def many_actions() -> dict[str, object]:
+    return {"segments": [], "device_traces": times(times({"action": "alloc"}))}
+
+
+def many_frames() -> dict[str, object]:
+    actions = [{"action": "alloc", "frames": [*times(FRAME, 9_000), n]} for n in range(9_000)]
+    return {"segments": [], "device_traces": [actions]}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({"segments": times(SEGMENT | {"blocks": times({"size": 1, "state": "inactive"})})}, "more actions and blocks"),
-        ({"segments": [], "device_traces": times(times({"action": "alloc"}))}, "more actions and blocks"),
-        (
-            {
-                "segments": [],
-                "device_traces": [[{"action": "alloc", "frames": [*times(FRAME, 9_000), n]} for n in range(9_000)]],
-            },
-            "more frames than bytes|not what torch writes",
-        ),
+        (many_blocks, "more actions and blocks"),
+        (many_actions, "more actions and blocks"),
+        (many_frames, "more frames than bytes|not what torch writes"),
     ],
 )
 def test_parts_that_are_held_many_times_take_no_more_than_their_size(
-    tmp_path: Path, content: Any, problem: str
+    tmp_path: Path, content: Callable[[], dict[str, object]], problem: str
 ) -> None:
-    shared = pickle.dumps(content)
-    del content
+    shared = pickle.dumps(content())
     tracemalloc.start()
     try:
         with pytest.raises(UnreadableInput, match=problem):

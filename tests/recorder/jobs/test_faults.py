@@ -26,7 +26,7 @@ from traceq.recorder.rank import rank_state
 from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.timing.stopwatch import Stopwatch
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]  # `make guard` runs them
 
 FAULTY = [
     *((PhaseStack, name) for name in ("end", "is_inside_model", "_is_backward", "_is_open")),
@@ -73,7 +73,7 @@ def _process(folder: Path, **options: Any) -> JobProcess:
     return JobProcess(request, injection)
 
 
-@pytest.mark.parametrize("num_before", [30, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_before", [0, 30])
 @pytest.mark.parametrize(("owner", "name"), FAULTY, ids=lambda value: getattr(value, "__name__", value))
 def test_a_fault_of_the_recorder_changes_nothing_in_the_job(
     owner: Any, name: str, num_before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

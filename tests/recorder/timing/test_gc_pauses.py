@@ -97,6 +97,7 @@ def test_each_step_has_its_own_collections(pauses: Pauses) -> None:
     assert second == StepPauses(allocated=second.allocated)
 
 
+@pytest.mark.slow  # `make guard` runs it
 def test_a_recording_leaves_the_collector_as_the_job_has_it(tmp_path: Path) -> None:
     """Pauses of steps, of whole halves of pairs too, are those of the job alone."""
     states = set()
