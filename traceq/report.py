@@ -336,8 +336,17 @@ class Sheet:
     @property
     def recurring_ns(self) -> float:
         """The mean traced step without what a finding tells to be once; 0.0 without steps."""
-        traced, once_ns = self.source.traced, sum(each.ns for each in self.findings if each.code == "cold_start")
+        traced, once_ns = self.source.traced, sum(each.ns for each in self._cold_starts)
         return max(traced.mean_ns - once_ns / traced.num, 0.0) if traced else 0.0
+
+    @property
+    def has_cold_start(self) -> bool:
+        """Whether a finding tells that a good deal of the traced steps is once."""
+        return bool(self._cold_starts)
+
+    @property
+    def _cold_starts(self) -> list[Claim]:
+        return [each for each in self.findings if each.code == "cold_start"]
 
     def _gains_nothing(self, finding: Claim) -> bool:
         return finding.gain is not None and finding.gain[1] < max(NOTABLE * self.recurring_ns, 1)

@@ -129,7 +129,7 @@ class _PerStep:
     """Syncs of one place in a counted step of the rank where they matter most."""
 
     kind: str = column("kind")
-    line: str = column("line")
+    line: str = column("where")
     phase: str = column("phase")
     num: str = column("syncs", Unit.COUNT)
     step_blocked_ns: int = column("blocks", Unit.NS)

@@ -132,13 +132,14 @@ def _lead_lines(sheet: Sheet, leads: Sequence[Claim], width: int) -> Iterator[Te
     """Yield each lead beside what it gains, on a narrow terminal above it, and below it what that rests on."""
     gains = [gain_words(sheet, finding) for finding in leads]
     has_gain, gainer = any(gain for gain, _ in gains), gainer_words(sheet)
-    of_ns, of_share = (max(map(len, column)) for column in zip((gainer, "of it"), *gains, strict=True))
+    base = "of the rest" if sheet.has_cold_start else "of it"
+    of_ns, of_share = (max(map(len, column)) for column in zip((gainer, base), *gains, strict=True))
     tail = of_ns + of_share + 4 if has_gain else 0
     is_beside = width - 3 - tail >= _NARROWEST_LEAD
     room = width - 3 - (tail if is_beside else 0)
     room = min(room, max(len(line) for finding in leads for line in wrap(visible(lead_of(finding)), room)))
     if has_gain and is_beside:
-        yield Text(f"{'Gain first':<{room + 3}}  {gainer:>{of_ns}}  {'of it':>{of_share}}", style="dim")
+        yield Text(f"{'Gain first':<{room + 3}}  {gainer:>{of_ns}}  {base:>{of_share}}", style="dim")
     for number, (finding, (gain, share)) in enumerate(zip(leads, gains, strict=True), 1):
         first, *more = wrap(visible(lead_of(finding)), room)
         end = f"  {gain:>{of_ns}}  {share:>{of_share}}" if gain and is_beside else ""
