@@ -129,9 +129,9 @@ def test_show_claims_nothing_where_whatif_refuses() -> None:
 def test_no_finding_rests_on_a_replay_that_does_not_hold() -> None:
     """A kernel that starts 330 after its launch, and nobody knows why, makes none of what are findings without it."""
     copy = call("cudaMemcpyAsync", 10, 30, 1), memcpy("HtoD (Pageable -> Device)", 12, 28, 1)
-    frees = call("cudaFree", 42, 8), call("cudaDeviceSynchronize", 52, 8)
-    events = step(0, 70), op("aten::to", 9, 32), *copy, *frees, launch(62, 2, 2)
-    for start, is_claimed in ((66, True), (400, False)):
+    frees = call("cudaFree", 42, 20), call("cudaDeviceSynchronize", 64, 8)
+    events = step(0, 82), op("aten::to", 9, 32), *copy, *frees, launch(74, 2, 2)
+    for start, is_claimed in ((78, True), (412, False)):
         reports = analyze_all(Run("job", (build(*events, kernel("k", start, 30, 2)),)))
         claims = {each.code for report in reports for each in report.findings if is_replayed(each)}
         assert bool(claims) == is_claimed, claims

@@ -152,7 +152,7 @@ def test_a_wait_in_one_collective_of_one_step_is_not_called_jitter() -> None:
 @pytest.mark.slow
 def test_what_is_captured_once_follows_the_verdict() -> None:
     diff = traceq.diff(*(real(f"sam-a100-ab/compile_{side}.json.gz") for side in ("false", "true")))
-    assert [each.code for each in diff.basis[:2]] == ["with_cold_start", "cold_start"]
+    assert "cold_start" in [each.code for each in diff.basis]
 
 
 def test_twice_the_microbatches_are_other_work() -> None:

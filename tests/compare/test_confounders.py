@@ -148,7 +148,7 @@ def test_a_cold_start_in_what_is_compared_is_told_with_its_time_on_both_sides() 
 
     result = diff_runs(started(200), started(300))
     assert (result.answer.code, result.answer.measures["delta_ns"]) == ("other_pace", 100_000_000)
-    assert [each.code for each in result.basis[:2]] == ["with_cold_start", "cold_start"]
+    assert "cold_start" in [each.code for each in result.basis]
     once = only("cold_start", result)
     assert [once[f"once_{side}_ns"] for side in "ab"] == pytest.approx([200_000_000, 300_000_000], rel=1e-3)
     assert not of_code("cold_start", diff_runs(plain(20), plain(30)))

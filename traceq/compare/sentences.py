@@ -123,7 +123,7 @@ SENTENCES: dict[str, Sentence] = {
         "Other versions of torch record them so.",
     ),
     "uncounted_steps": _one(
-        "Steps that do more or less than the others are not compared: {a_pct} of the time of {a}, {b_pct} of {b}."
+        "Steps unlike the others are not compared: {a_pct} of the time of {a}, {b_pct} of {b}."
     ),
     "work_differs": _one("The sides differ in what they compute: {differences}."),
     "work_factor": _one(
@@ -144,7 +144,6 @@ SENTENCES: dict[str, Sentence] = {
             "Inputs may also be of another size: no shapes are recorded of {unknown_sizes}.",
         ),
     ),
-    "with_cold_start": _one("A cold start is a part of what is compared."),
     "rare_events": _one(
         "Typical step {typical_delta_ns}; mean {delta_ns} ({ci_delta_ns}).",
         "In {b}, {event} takes {event_ns} in 1 of {num_steps_b} steps.",

@@ -106,7 +106,7 @@ def basis(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_other_job:
         yield state("count_samples")
     once = cold_start(a, b, diff.traced)
     if diff.answer.code in ("other_pace", "steps_apart"):
-        yield unchanged_work(a, b, diff.causes, diff.traced) or state("with_cold_start")
+        yield from filter(None, [unchanged_work(a, b, diff.causes, diff.traced)])
     if comparison is not None and not is_unprofiled and diff.comparable.ok:
         ranges = {} if is_same_time(comparison) else ranges_of_steps(a, b)
         yield from [state("ranges", **ranges)] if ranges else []
