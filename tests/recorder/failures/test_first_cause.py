@@ -72,12 +72,11 @@ def test_ranks_that_wait_in_two_collectives_are_given_the_time_to_say_which(
     monkeypatch.setenv("TRACEQ_TEST_PATIENCE", str(patient(15)))
     done = start(tmp_path, *LONG, "--hang-after", "3", "--set", "end=desync").finish()
     assert done.code == 1
-    assert re.search(
-        r"stalled: desync at collective \d+: .*rank 0: all_reduce float32 x \d+; rank 1: all_gather float32 x 16; "
-        r"rank 0 waits at linear\.py:\d+ step; rank 1 waits at linear\.py:\d+ step$",
-        done.stderr,
-        re.MULTILINE,
-    )
+    (fault,) = (line for line in done.stderr.splitlines() if re.search(r"stalled: desync at collective \d+: ", line))
+    assert "rank 1: all_gather float32 x 16; " in fault
+    for rank in (0, 1):
+        assert re.search(rf"rank {rank}: all_\w+ float32 x \d+; ", fault)
+        assert re.search(rf"rank {rank} waits at linear\.py:\d+", fault)
 
 
 @pytest.mark.slow
@@ -87,7 +86,7 @@ def test_a_run_folder_that_is_deleted_is_the_cause(tmp_path: Path) -> None:
     shutil.rmtree(started.out)
     done = started.finish(20)
     assert done.code == 1
-    assert done.stderr.splitlines()[-1] == f"traceq: {started.out}: was deleted during the recording"
+    assert done.stderr.splitlines()[-1].startswith(f"traceq: {started.out}: was deleted ")
     assert not started.out.exists()
     assert started.left_running() == []
 
@@ -114,14 +113,14 @@ def test_a_launcher_that_is_killed_leaves_no_grandchild_and_no_folder(tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("end", "places"),
+    ("end", "stands", "late"),
     [
-        ("sleep_all", "rank 0 is at linear.py:{end}, rank 1 is at linear.py:{end}"),
-        ("sleep", "rank 1 is at linear.py:{end}; the others wait for rank 1"),
-        ("stop", "rank 1 was stopped at linear.py:{end}; the others wait for rank 1"),
+        ("sleep_all", ["rank 0 is", "rank 1 is"], ""),
+        ("sleep", ["rank 1 is"], "rank 1"),
+        ("stop", ["rank 1 was stopped"], "rank 1"),
     ],
 )
-def test_ranks_that_hang_are_named_with_their_lines(end: str, places: str, tmp_path: Path) -> None:
+def test_ranks_that_hang_are_named_with_their_lines(end: str, stands: list[str], late: str, tmp_path: Path) -> None:
     started = start(tmp_path, *LONG, "--set", f"end={end}", "--hang-after", "4")
     done = started.finish(60)
     assert done.code == 1
@@ -129,8 +128,9 @@ def test_ranks_that_hang_are_named_with_their_lines(end: str, places: str, tmp_p
     call = {"stop": "os.kill(os.getpid(), signal.SIGSTOP)"}.get(end, "time.sleep(1e6)")
     line = next(number for number, line in enumerate(lines, 1) if call in line)
     fault = RunFolder(done.out).read_manifest().fault
-    assert fault.startswith("no rank made progress for 4 s: rank 0 ")
-    assert fault.endswith(places.format(end=f"{line} _end"))
+    assert fault.startswith("no rank made progress for 4 s: ")
+    assert [text for text in stands if f"{text} at linear.py:{line} _end" not in fault] == []
+    assert fault.partition("; the others wait for ")[2] == late
     stacks = done.stderr.partition(fault)[2]
     assert stacks.count("in run_rank") == 2  # the stack of each rank
     steps = done.out / "steps" / "rank0.jsonl"
@@ -313,7 +313,7 @@ def test_a_watcher_ends_also_if_its_rank_ended_before_it_began(tmp_path: Path) -
 
 def test_a_library_that_connects_without_descriptors_is_not_a_peer_that_left() -> None:
     assert is_peer_error("RuntimeError: Gloo connectFullMesh failed with ... connection reset")
-    assert not is_peer_error("RuntimeError: Gloo connectFullMesh failed with ... socket: Too many open files")
+    assert not is_peer_error("RuntimeError: Gloo connectFullMesh failed with ... Too many open files")
 
 
 def test_a_long_exception_is_cut_to_a_screen_with_both_ends() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -127,7 +128,7 @@ def test_a_rank_of_torchrun_that_hangs_is_named_with_the_stacks(
     how: str, what: str, jobs: list[Job], tmp_path: Path
 ) -> None:
     job = start(jobs, tmp_path, what, how, "torchrun")
-    stderr = job.wait_for("traceq: the job may be slow")
+    stderr = job.wait_for("the job may be slow")
     assert f"traceq: no step for {HANG_S} s: {PLACES[how]}\n" in stderr
     assert stderr.count('hanging_job.py", line') >= (1 if how == "stop" else 2)
     assert job.process.poll() is None
@@ -138,14 +139,14 @@ def test_a_rank_of_torchrun_that_hangs_is_named_with_the_stacks(
 @pytest.mark.faults
 def test_a_rank_of_accelerate_that_hangs_is_named(jobs: list[Job], tmp_path: Path) -> None:
     job = start(jobs, tmp_path, UNEDITED, "sleep", "accelerate")
-    assert PLACES["sleep"] in job.wait_for("traceq: the job may be slow")
+    assert PLACES["sleep"] in job.wait_for("the job may be slow")
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("what", [UNEDITED, LOOP])
 def test_a_job_of_one_process_that_hangs_says_where(what: str, jobs: list[Job], tmp_path: Path) -> None:
     job = start(jobs, tmp_path, what, "sleep", "alone")
-    assert f"traceq: no step for {HANG_S} s: rank 0 is at {SLEEP}\n" in job.wait_for("traceq: the job may be slow")
+    assert f" for {HANG_S} s: rank 0 is at {SLEEP}\n" in job.wait_for("the job may be slow")
     os.killpg(job.process.pid, signal.SIGINT)
     job.process.wait(patient(30))
     fault = RunFolder(job.out).read_manifest().fault
@@ -158,7 +159,7 @@ def test_a_job_of_one_process_that_hangs_says_where(what: str, jobs: list[Job], 
 @pytest.mark.faults
 def test_a_process_that_was_stopped_is_named_by_the_launcher(jobs: list[Job], tmp_path: Path) -> None:
     job = start(jobs, tmp_path, UNEDITED, "stop", "alone")
-    job.wait_for(f"traceq: no step for {HANG_S} s: rank 0 was stopped\n")
+    job.wait_for(f" for {HANG_S} s: rank 0 was stopped\n")
 
 
 @pytest.mark.faults
@@ -214,11 +215,15 @@ def test_ranks_in_collectives_and_in_backward_wait_for_those_that_are_not() -> N
         rank_stand(seen(2), STACK),
         rank_stand(seen(3), EVALUATES, is_busy=True),
     ]
+    assert [each.text.rpartition(" at ")[::2] for each in stands] == [
+        ("waits for the others", "train.py:15 mean"),
+        ("is in backward", "train.py:30 <module>"),
+        ("waits for the others", "train.py:15 mean"),
+        ("computes", "train.py:71 evaluate"),
+    ]
     line, *stacks = describe_stands(stands)
-    assert line == (
-        "ranks 0, 2 wait for the others at train.py:15 mean, rank 1 is in backward at train.py:30 <module>, "
-        "rank 3 computes at train.py:71 evaluate; the others wait for rank 3"
-    )
+    assert re.findall(r"ranks? [\d, ]*\d \w+", line) == ["ranks 0, 2 wait", "rank 1 is", "rank 3 computes"]
+    assert line.endswith("; the others wait for rank 3")
     assert [text for text in stacks if not text.startswith(" ")] == [
         "ranks 0, 2, most recent call first:",
         "rank 1, most recent call first:",
@@ -230,7 +235,8 @@ def test_of_ranks_that_stand_alike_the_one_behind_is_late_and_none_if_all_are_eq
     (line, *_) = describe_stands([rank_stand(seen(0), STACK), rank_stand(seen(1, num_events=6), STACK)])
     assert line.endswith("; the others wait for rank 1")
     (line, *_) = describe_stands([rank_stand(seen(0), EVALUATES), rank_stand(seen(1), EVALUATES)])
-    assert line == "ranks 0-1 are at train.py:71 evaluate"
+    assert line.startswith("ranks 0-1 are at train.py:71")
+    assert ";" not in line
 
 
 def test_a_rank_without_a_stack_does_not_answer() -> None:
@@ -285,7 +291,7 @@ def test_it_is_said_once_until_the_time_has_doubled_and_taken_back_when_steps_go
     rank.counters.count_step()
     first, *rest = said_within(patient(5))
     assert first.startswith("traceq: no step for 0 s: rank 0 ")
-    assert rest[-1] == "traceq: the job may be slow, and is not ended; Ctrl-C ends it"
+    assert rest[-1].endswith("Ctrl-C ends it")
     assert folder.hang.read_text().startswith(first.removeprefix("traceq: "))
     rank.counters.count_step()
     assert said_within(patient(5)) == ["traceq: steps go on after 1 s"]
