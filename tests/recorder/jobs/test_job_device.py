@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,15 +47,15 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     [
         (["cpu"], (), "cpu", ""),
         ([], (), "cpu", ""),
-        (["cuda:1 cuda:1", "cuda:0"], (0, 9), "cuda:1", "on cuda:1, cuda:0: device times and memory are those of cuda"),
+        (["cuda:1 cuda:1", "cuda:0"], (0, 9), "cuda:1", r"on cuda:1, cuda:0: .* of cuda:1$"),
         (["cpu cuda:0"], (9,), "cuda:0", ""),  # an embedding on the host
         (["cpu", "cuda:1"], (0, 9), "cuda:1", ""),  # a teacher on the host
-        (["cpu cpu"], (0, 9), "cuda:1", "no parameter is on a GPU: timed on cuda:1"),  # offloaded
+        (["cpu cpu"], (0, 9), "cuda:1", "no parameter .* timed on cuda:1"),  # offloaded
         (["meta"], (3, 9), "cuda:0", "no parameter is on a GPU"),
         ([], (3, 9), "cuda:0", "no parameter is on a GPU"),  # functions instead of modules
         (["cpu"], (0, 0), "cpu", ""),  # another program of this machine has the GPUs
-        (["mps:0"], (), "cpu", "the models are on mps: steps are timed on the host, which does not wait"),
-        (["xpu:0"], (), "cpu", "the models are on xpu"),
+        (["mps:0"], (), "cpu", "on mps: .* on the host"),
+        (["xpu:0"], (), "cpu", "on xpu: .* on the host"),
     ],
 )
 def test_a_job_is_timed_on_the_device_that_computes(
@@ -64,7 +65,7 @@ def test_a_job_is_timed_on_the_device_that_computes(
     timed_on = device_of(job(*models))
     assert timed_on == torch.device(device)
     text = device_note(job(*models), timed_on)
-    assert note in text
+    assert re.search(note, text)
     assert bool(text) is bool(note)
 
 
@@ -98,7 +99,7 @@ def test_a_loop_of_a_process_that_never_called_set_device_is_timed_where_its_mem
 def test_ranks_on_devices_of_several_kinds_are_refused(gpus: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Halves of steps are longer on a GPU: ranks would wait for each other at different steps."""
     monkeypatch.setattr(World, "gather", lambda self, kind: [kind, "cpu", "cuda"])
-    with pytest.raises(RecordingFailed, match="ranks 0, 2 compute on a GPU, the others on the host"):
+    with pytest.raises(RecordingFailed, match="ranks 0, 2 compute on a GPU"):
         world_on_devices(job("cuda:0"))
 
 
@@ -109,4 +110,4 @@ def test_a_loop_on_another_accelerator_is_told(
     monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 9)
     with traceq.record(tmp_path / "run", device="cpu", steps=2, trace_steps=0) as rec:
         list(rec.steps(range(20)))
-    assert "the models are on mps: steps are timed on the host" in capfd.readouterr().err
+    assert "the models are on mps: " in capfd.readouterr().err

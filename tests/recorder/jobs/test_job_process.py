@@ -142,7 +142,7 @@ def test_phases_and_what_was_found_are_in_the_manifest(tmp_path: Path) -> None:
     assert manifest.environment["optimizers"] == "AdamW"
     of_baseline, of_other = (str(manifest.fact("loss", arm)) for arm in manifest.arms)
     assert ", sd " in of_baseline
-    assert of_other.endswith(") from value=0 in the steps beside them")
+    assert ") from value=0 in" in of_other
     assert [(arm.name, arm.baseline) for arm in manifest.arms] == [("value=0", True), ("value=1", False)]
 
 
@@ -253,7 +253,7 @@ def test_the_loader_of_a_job_is_measured_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_loop_without_a_loader_has_none_to_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path, without_loader, toggles=(), num_steps=40, of_loader=True)
-    assert "takes its batches from no DataLoader of torch" in capsys.readouterr().err
+    assert "no DataLoader of torch" in capsys.readouterr().err
     assert not RunFolder(tmp_path / "run").manifest_path.exists()
 
 
@@ -314,10 +314,10 @@ def test_a_copy_of_the_model_does_not_call_the_original(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("toggle", "message"),
     [
-        (f"{__name__}.switch.valu=0,1", "Switch has no 'valu' (did you mean value?)"),
-        (f"{__name__}.switch.value=0,x", "'x' is no int; the job has 0"),
-        ("nobody.knows=0,1", "no model, imported module or variable is called 'nobody'"),
-        ("model.layer.weight=0,1", "holds a Parameter; expected a plain value"),
+        (f"{__name__}.switch.valu=0,1", "'valu' (did you mean value?)"),
+        (f"{__name__}.switch.value=0,x", "'x' is no int; "),
+        ("nobody.knows=0,1", "variable is called 'nobody'"),
+        ("model.layer.weight=0,1", "holds a Parameter; "),
         ("@unknown=0,1", "no toggle @unknown"),
     ],
 )
@@ -335,7 +335,7 @@ def test_a_toggle_that_the_job_does_not_have_ends_the_recording_and_not_the_job(
 def test_a_mistyped_path_is_refused_in_the_second_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     notes = recorded(tmp_path, plain, toggles=(f"{__name__}.switch.valu=0,1",), num_steps=2)
     assert len(notes.steps) == 2
-    assert "Switch has no 'valu' (did you mean value?)" in capsys.readouterr().err
+    assert "'valu' (did you mean value?)" in capsys.readouterr().err
 
 
 def test_a_path_that_only_one_rank_lacks_is_no_fault_of_all() -> None:
@@ -358,7 +358,7 @@ def test_a_value_that_does_not_take_effect_is_refused(tmp_path: Path, capsys: py
 
     globals()["stubborn"] = Stubborn()
     recorded(tmp_path, plain, toggles=(f"{__name__}.stubborn.value=0,1",), num_steps=30)
-    assert "'1' is not in effect: Stubborn.value was set to 1 and reads 0" in capsys.readouterr().err
+    assert re.search("'1' is not .*Stubborn.value .* 1 and reads 0", capsys.readouterr().err)
 
 
 @pytest.mark.slow
@@ -373,7 +373,7 @@ def test_a_loop_whose_steps_differ_is_not_recorded(tmp_path: Path, capsys: pytes
             optimizer.step()
 
     recorded(tmp_path, loop)
-    assert "the steps of the loop differ: " in capsys.readouterr().err
+    assert "steps of the loop differ: " in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -417,7 +417,7 @@ def test_toggles_that_apply_are_tried_or_listed(
     recorded(tmp_path, plain, toggles=(), num_steps=1200, **{option: True})
     if option == "is_dry":
         lines = capsys.readouterr().err.splitlines()
-        assert any(line.startswith("traceq: where its time goes: traceq record --") for line in lines)
+        assert any(line.startswith("traceq: ") and ": traceq record -- " in line for line in lines)
         (line,) = (each for each in lines if "toggles that apply: " in each)
         assert "@optimizer=default,foreach,fused" in line
         assert "@attention" not in line

@@ -53,7 +53,7 @@ def test_a_frozen_wrapper_is_a_fact(frozen: torch.nn.Module) -> None:
 
 def test_what_nobody_froze_is_not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.unfreeze()
-    monkeypatch.setattr(gc, "freeze", lambda: pytest.fail("froze the objects of the job"))
+    monkeypatch.setattr(gc, "freeze", lambda: pytest.fail("froze"))
     model = torch.nn.Linear(4, 4)
     assert any(each is model for each in find_roots())
 

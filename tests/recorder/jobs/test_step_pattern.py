@@ -229,7 +229,7 @@ def test_a_pattern_that_the_last_steps_do_not_have_may_be_that_of_a_warm_up() ->
     for event in ["L", "F", "B", "O0"] * 6 + ["L", "F", "B", "F", "B", "O0"] * 2 + ["L"]:
         tracker.add(event)
     assert tracker.pattern is not None
-    assert tracker.pattern.warm_up_note == "the last steps are L F B F B O0: the pattern may hold for a warm-up only"
+    assert " L F B F B O0: " in tracker.pattern.warm_up_note
 
 
 def test_a_stage_with_another_optimizer_is_learned_after_ten_seconds() -> None:
