@@ -65,9 +65,12 @@ def test_a_slow_arm_runs_four_steps_and_the_others_as_ever(
     rank, arms = run_loop(plan, Times(12_500_000), tmp_path, monkeypatch)
     assert arms.count("slow") == 4
     assert {(each.a, each.b) for each in read_pairs(tmp_path / "steps")} == {("off", "on"), ("off", "off")}
-    reason = "each of its first 4 steps took at least 12.5 times a step of off: not measured further"
     of_arms = {arm.name: arm.failure for arm in rank.publish(rank.plan.manifest("", "")).arms}
-    assert of_arms == {"off": "", "slow": f"{MUCH_SLOWER}: {reason}", "on": ""}
+    slow = of_arms.pop("slow")
+    assert of_arms == {"off": "", "on": ""}
+    assert slow.startswith(f"{MUCH_SLOWER}: ")
+    assert "first 4 steps" in slow
+    assert " 12.5 times a step of off" in slow
     lines = [line for line in read_lines(tmp_path / "steps" / "rank0.jsonl") if isinstance(line, StepLine)]
     assert sum(line.arm == "slow" for line in lines) == 4
 
@@ -102,4 +105,4 @@ def test_an_arm_that_is_slow_on_one_rank_only_is_measured() -> None:
     steps = [StepLine(arm, "", "", -1, 0, 0, {}, ns, ns, 0, 0) for arm, times in times_ns.items() for ns in times]
     (left_out,) = slow_arms(rank, steps).items()
     assert left_out[0] == "slow"
-    assert " at least 6.0 times a step of off" in left_out[1]
+    assert " 6.0 times a step of off" in left_out[1]

@@ -117,8 +117,11 @@ def test_arms_with_other_batch_sizes_are_compared_by_the_time_per_sample(monkeyp
     rank = alone(replace(PLAN, arms=arms))
     ran, _ = record(rank)
     assert num_pairs(ran)["off", "on"] == 16
-    assert re.fullmatch(r"on: .* per sample after 16 pairs, in the noise", rank.messages[1])
-    assert re.fullmatch(r"deferred: (?!.* per sample).* after 16 pairs, in the noise", rank.messages[2])
+    _, on, deferred = rank.messages
+    assert re.match(r"on: .* per sample after 16 pairs", on)
+    assert re.match(r"deferred: .* after 16 pairs", deferred)
+    assert "per sample" not in deferred
+    assert [text.endswith(", in the noise") for text in (on, deferred)] == [True, True]
 
 
 def test_a_decided_comparison_stops_while_the_control_goes_on_with_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +178,7 @@ def test_out_of_looks_is_out_of_time() -> None:
     planned = ran[-1].end_pair
     assert {pairs.num_looks for pairs in pairs_of([lines])} == {LOOKS.index(planned) + 1}
     num_looks = LOOKS.index(planned) + 1
-    assert rank.messages[0] == f"up to {planned} pairs per comparison, {num_looks} looks, at most 1 min"
+    assert re.findall(r"\d+ [a-z]+", rank.messages[0]) == [f"{planned} pairs", f"{num_looks} looks", "1 min"]
     most = 3 * (2 * 2 * (planned + len({block.first_pair for block in ran})) + planned)
     assert rank.planned == [most]
 
@@ -202,17 +205,16 @@ def comparison(change_pct: Callable[[int], float], num_pairs: int) -> Comparison
 
 def test_a_look_is_reported_in_one_line() -> None:
     unclear = comparison(lambda i: 1.1 + 0.45 * ((i * 7) % 16 - 7.5), 32)
-    assert re.fullmatch(
-        r"on: \+1\.1 % \(-0\.\d\d to \+\d\.\d\) after 32 pairs, not yet decided",
-        look_text("on", unclear, is_last=False),
-    )
+    look = look_text("on", unclear, is_last=False)
+    assert re.match(r"on: \+1\.1 % \(-0\.\d\d to \+\d\.\d\) after 32 pairs, ", look)
+    assert look.endswith("not yet decided")
     assert look_text("on", unclear, is_last=True).endswith("after 32 pairs, undecided")
     assert look_text("on", comparison(lambda i: 2, 16), is_last=False) == (
         "on: +2.0 % (+2.0 to +2.0) after 16 pairs, material"
     )
-    assert look_text("on", comparison(lambda i: 0, 16), is_last=True) == (
-        "on: 0.00 % (0.00 to 0.00) after 16 pairs, in the noise"
-    )
+    look = look_text("on", comparison(lambda i: 0, 16), is_last=True)
+    assert look.startswith("on: 0.00 % (0.00 to 0.00) after 16 pairs, ")
+    assert look.endswith("in the noise")
 
 
 @pytest.mark.slow
@@ -221,7 +223,7 @@ def test_a_large_stall_is_decided_at_the_first_look_on_two_ranks(tmp_path: Path)
     done = start(tmp_path, "--ranks", "2", *options).finish()
     assert done.code == 0, done.stderr
     lines = done.stderr.splitlines()
-    assert any(re.fullmatch(r"up to \d+ pairs per comparison, \d+ looks, at most 1 min", line) for line in lines)
+    assert any(re.match(r"up to \d+ pairs .*, \d+ looks, .* 1 min$", line) for line in lines)
     assert any(re.fullmatch(r"slow: \+[\d,.]+ % \(\+[\d,.]+ to \+[\d,.]+\) after 16 pairs, material", x) for x in lines)
     folder = RunFolder(done.out)
     assert folder.read_manifest().status == "complete"
@@ -234,10 +236,10 @@ def test_a_large_stall_is_decided_at_the_first_look_on_two_ranks(tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--max-minutes", "5"], "--max-minutes 5: requires --until decided; without it use --steps"),
-        (["--until", "decided", "--steps", "9"], "--steps 9: --until decided determines the number of steps"),
-        (["--until", "decided", "--max-minutes", "0"], "--max-minutes 0: expected more than 0"),
-        (["--until", "decided", "--max-minutes", "nan"], "--max-minutes nan: expected more than 0"),
+        (["--max-minutes", "5"], "--max-minutes 5: requires --until decided"),
+        (["--until", "decided", "--steps", "9"], "--steps 9: --until decided determines"),
+        (["--until", "decided", "--max-minutes", "0"], "--max-minutes 0: expected more"),
+        (["--until", "decided", "--max-minutes", "nan"], "--max-minutes nan: expected more"),
     ],
 )
 def test_options_that_contradict_each_other_are_usage_errors(tmp_path: Path, options: list[str], message: str) -> None:
@@ -254,5 +256,5 @@ def test_one_arm_leaves_nothing_to_decide(tmp_path: Path) -> None:
         "from traceq.recorder import Recipe\n"
         "recipe = Recipe('', phases=(), parameters=make_dataclass('Parameters', [])(), build=lambda *_: print)\n"
     )
-    with pytest.raises(UsageFault, match=r"alone\.py times only one arm; --vary KEY=A,B adds an arm"):
+    with pytest.raises(UsageFault, match=r"alone\.py .* one arm; --vary KEY=A,B"):
         Request(str(recipe), until_decided=True).check()

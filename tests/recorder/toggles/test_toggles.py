@@ -254,7 +254,7 @@ def test_a_stall_in_no_layer_is_a_fault() -> None:
     toggle = create_toggle("@stall", ("0", "50000"), Job([torch.nn.Linear(2, 2)], []))
     for number in range(32):
         toggle.apply(number % 2)
-    with pytest.raises(RecordingFailed, match="the steps call the first layers of no model"):
+    with pytest.raises(RecordingFailed, match=r"@stall: .* layers of no model"):
         toggle.apply(0)
 
 
@@ -294,13 +294,13 @@ def test_lists_of_what_is_not_called_are_no_blocks() -> None:
     layers = nn.ModuleList(
         [nn.ModuleList([None, nn.Linear(4, 4)]) for _ in range(4)]  # type: ignore[list-item]
     )
-    with pytest.raises(UsageFault, match="no list of blocks of one class"):
+    with pytest.raises(UsageFault, match="no list of blocks"):
         create_toggle("@checkpointing", ("off", "on"), Job([nn.ModuleList([layers])], []))
 
 
 def test_a_list_of_norms_is_no_list_of_blocks() -> None:
     norms = nn.ModuleList([nn.LayerNorm(64) for _ in range(2)])
-    with pytest.raises(UsageFault, match="no list of blocks of one class"):
+    with pytest.raises(UsageFault, match="no list of blocks"):
         create_toggle("@checkpointing", ("off", "on"), Job([nn.ModuleList([norms, nn.Linear(64, 512)])], []))
 
 
@@ -324,17 +324,16 @@ def test_what_a_job_does_not_use_is_not_worth_a_try() -> None:
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("@optimizer", ("foreach", "fussed"), "fussed: expected one of default, loop, foreach, fused"),
-        ("@optimiser", ("foreach", "fused"), "@optimiser: no such toggle (did you mean optimizer?)"),
+        ("@optimizer", ("foreach", "fussed"), "fussed: .* default, loop, foreach, fused"),
+        ("@optimiser", ("foreach", "fused"), r"@optimiser: .*\(did you mean optimizer\?\)"),
         ("@compile", ("on", "off"), "the job compiles nothing" if COMPILE_CAN_SWITCH else "2.6 can"),
         ("@threads", ("1", "many"), "many: expected a number of threads"),
         ("@stall", ("0", "x"), "expected microseconds"),
     ],
 )
 def test_what_a_job_does_not_have_is_refused(name: str, values: Sequence[str], message: str) -> None:
-    with pytest.raises(UsageFault) as refused:
+    with pytest.raises(UsageFault, match=message):
         create_toggle(name, values, Training().job)
-    assert message in str(refused.value)
 
 
 def test_the_optimizer_without_a_fused_implementation_is_named() -> None:

@@ -122,7 +122,7 @@ def test_a_trace_without_steps_has_no_lines() -> None:
 
 
 def test_the_line_of_a_loops_body_is_marked_while_it_runs() -> None:
-    pytest.importorskip("torch", reason="marks are ranges of torch's profiler")
+    pytest.importorskip("torch", reason="marks are torch's")
     from traceq.recorder.tracing import line_marks
 
     marked: list[str] = []
@@ -143,7 +143,7 @@ def test_the_line_of_a_loops_body_is_marked_while_it_runs() -> None:
 
 
 def test_no_module_of_the_recorder_is_taken_for_user_code() -> None:
-    pytest.importorskip("torch", reason="marks are ranges of torch's profiler")
+    pytest.importorskip("torch", reason="marks are torch's")
     from traceq.recorder.tracing import line_marks
 
     folder = ROOT / "traceq" / "recorder"
