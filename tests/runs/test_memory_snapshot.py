@@ -109,7 +109,7 @@ def test_a_pickle_that_would_run_something_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     content = used().content() | {"bomb": _Bomb()}
-    with pytest.raises(UnreadableInput, match=r"it refers to (posix|nt)\.system; only plain .*expected a snapshot of"):
+    with pytest.raises(UnreadableInput, match=r" (posix|nt)\.system; .*expected a snapshot"):
         read_bytes(tmp_path, pickle.dumps(content, protocol))
     assert not (tmp_path / "exploded").exists()
 
@@ -146,7 +146,7 @@ def changed(**row: Any) -> Row:
     ],
 )
 def test_parts_that_torch_does_not_write_are_one_line(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(UnreadableInput, match=r"snapshot.pickle: .*expected a snapshot of torch") as fault:
+    with pytest.raises(UnreadableInput, match=r"snapshot.pickle: .*expected a snapshot") as fault:
         read_bytes(tmp_path, pickle.dumps(content))
     assert "\n" not in str(fault.value)
 
@@ -185,7 +185,7 @@ def many_frames() -> dict[str, object]:
     [
         (many_blocks, "more actions and blocks"),
         (many_actions, "more actions and blocks"),
-        (many_frames, "more frames than bytes|not what torch writes"),
+        (many_frames, "more frames|not what torch"),
     ],
 )
 def test_parts_that_are_held_many_times_take_no_more_than_their_size(

@@ -49,19 +49,19 @@ def test_processes_that_tell_their_rank_are_ranks(tmp_path: Path) -> None:
 def test_one_rank_of_them_can_be_chosen(tmp_path: Path) -> None:
     path = merged(tmp_path, *rank(0), *rank(1))
     assert read(path, ranks={1}).ranks == (1,)
-    with pytest.raises(UsageFault, match="no trace of rank 7; expected ranks 0-1"):
+    with pytest.raises(UsageFault, match="rank 7; expected ranks 0-1"):
         read(path, ranks={7})
 
 
 def test_processes_that_do_not_are_refused_with_a_way_out(tmp_path: Path) -> None:
     path = merged(tmp_path, *rank(0), *rank(1, named="python"))
-    with pytest.raises(UnreadableInput, match="2 processes in one file; 1001 do not tell their rank"):
+    with pytest.raises(UnreadableInput, match=r"2 processes .*; 1001 do not tell"):
         read(path)
 
 
 def test_a_folder_with_a_merged_file_says_so(tmp_path: Path) -> None:
     merged(tmp_path, *rank(0), *rank(1))
-    with pytest.raises(UnreadableInput, match="events of 2 processes in one file; expected a file per rank"):
+    with pytest.raises(UnreadableInput, match=r"2 processes .*; expected a file per rank"):
         read(tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -55,7 +56,7 @@ def test_a_folder_of_a_folder_for_each_rank_is_a_job(tmp_path: Path) -> None:
     for number in (0, 1):
         rank(tmp_path / f"rank{number}" / f"host_{number}.pt.trace.json", number)
     assert (read(tmp_path).ranks, read(tmp_path, ranks=[1]).ranks) == ((0, 1), (1,))
-    with pytest.raises(UsageFault, match="no trace of rank 7; expected ranks 0-1"):
+    with pytest.raises(UsageFault, match="rank 7; expected ranks 0-1"):
         read(tmp_path, ranks=[7])
 
 
@@ -97,7 +98,7 @@ def test_a_cut_rank_is_named_in_its_caveat(job: Path) -> None:
 def test_when_every_rank_is_bad_the_first_reason_is_the_error(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_bytes(b"{}")
-    with pytest.raises(UnreadableInput, match=r"a\.json: a JSON object with the keys none"):
+    with pytest.raises(UnreadableInput, match=r"a\.json: a JSON object .* keys none"):
         read(tmp_path)
 
 
@@ -108,7 +109,7 @@ def test_of_several_windows_of_a_rank_the_latest_counts(tmp_path: Path) -> None:
     assert [trace.path for trace in run.traces] == [str(late)] != [str(early)]
     assert run.window == Window(2, str(late))
     shown = traceq("show", tmp_path)
-    assert shown.out.splitlines()[0].startswith(f"{tmp_path} · latest of 2 windows: host.0.pt.trace.json · ")
+    assert shown.out.splitlines()[0].startswith(f"{tmp_path} · latest of 2 windows: {late.name} · ")
     assert "windows" not in shown.err
     source = show_json(tmp_path)["source"]
     assert (source["window"], source["num_windows"]) == (str(late), 2)
@@ -133,7 +134,9 @@ def test_ranks_that_are_not_asked_for_are_left_out(job: Path) -> None:
     assert show_json("--ranks", "0,2", job)["source"]["ranks"] == [0, 2]
     assert show_json("--ranks", "1-7", job)["source"]["ranks"] == [1, 2]
     nobody = traceq("show", "--ranks", "9", job)
-    assert (nobody.code, nobody.err) == (2, f"traceq: {job}: no trace of rank 9; expected ranks 0-2\n")
+    assert nobody.code == 2
+    assert nobody.err.startswith(f"traceq: {job}: ")
+    assert nobody.err.endswith(" rank 9; expected ranks 0-2\n")
 
 
 def test_a_rank_told_by_its_name_is_not_even_opened(tmp_path: Path) -> None:
@@ -178,9 +181,9 @@ def test_a_run_that_broke_off_is_shown_and_says_so(recorded: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("pairs", "steps"),
     [
-        ((), "no step of arm off is measured"),
-        ((-1, -1), "of 2 steps of arm off none is measured (they warm up)"),
-        ((-1, 0, 1, 2), "of 4 steps of arm off 3 are measured"),
+        ((), "no step of arm off "),
+        ((-1, -1), "2 steps of arm off none "),
+        ((-1, 0, 1, 2), "4 steps of arm off 3 "),
     ],
 )
 def test_a_run_that_broke_off_untraced_says_how_far_it_got(
@@ -194,10 +197,9 @@ def test_a_run_that_broke_off_untraced_says_how_far_it_got(
     lines = [StepLine("off", "off", "on", pair, 0, 0, {}, 9, 0, 0, 0) for pair in pairs]
     recorded.samples(0).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     (caveat,) = read(recorded.path).caveats
-    assert caveat.text == (
-        f"the recording is incomplete (interrupted): KeyboardInterrupt; {steps}, and none traced; "
-        "to record the rest: traceq record -- COMMAND"
-    )
+    assert caveat.code == "incomplete_run"
+    assert re.search(rf" \(interrupted\): KeyboardInterrupt; .*{steps}.*, and none traced; ", caveat.text)
+    assert caveat.text.endswith(": traceq record -- COMMAND")
 
 
 def test_metadata_of_a_recording_that_cannot_be_decoded_is_a_caveat(tmp_path: Path) -> None:

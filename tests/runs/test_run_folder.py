@@ -35,7 +35,7 @@ def test_a_manifest_reads_back_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}'])
 def test_a_damaged_manifest_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(UnreadableInput, match=r"run\.json: .*; expected the manifest of a run"):
+    with pytest.raises(UnreadableInput, match=r"run\.json: .*; expected the manifest"):
         RunFolder(tmp_path).read_manifest()
 
 

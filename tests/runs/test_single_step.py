@@ -98,16 +98,17 @@ def test_messages_keep_the_events_they_are_about() -> None:
 
 
 def test_an_unknown_step_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UsageFault, match=r"^a\.json: no step 9; expected one of 4-5$"):
+    with pytest.raises(UsageFault, match=r"^a\.json: .* 9; expected one of 4-5$"):
         of(two_steps(), 9)
-    with pytest.raises(UsageFault, match=r"no step 0; expected a trace with steps"):
+    with pytest.raises(UsageFault, match="no step 0; expected a trace"):
         of(build(op("aten::mm", 1, 2)), 0)
 
 
 def test_ranks_that_lack_the_step_are_left_out_and_named() -> None:
     other = replace(build(step(0, 100, 4), op("aten::mm", 1, 2)), rank=1)
     result = only_step(Run("job", (two_steps(), other)), 5)
-    assert (result.ranks, result.caveats[-1].text) == ((0,), "no step 5 on rank 1: left out")
+    assert (result.ranks, result.caveats[-1].code) == ((0,), "no_such_step")
+    assert result.caveats[-1].text.startswith("no step 5 on rank 1")
 
 
 def test_show_says_which_step_it_is_about() -> None:
@@ -119,7 +120,9 @@ def test_show_says_which_step_it_is_about() -> None:
     assert result["source"]["step"] == 2
     assert [(row["rank"], row["name"]) for row in result["steps"]] == [(0, "ProfilerStep#2"), (1, "ProfilerStep#2")]
     refused = traceq("show", JOB, "--step", "9")
-    assert (refused.code, refused.err) == (2, f"traceq: {JOB}: no step 9; expected one of 0-3\n")
+    assert refused.code == 2
+    assert refused.err.startswith(f"traceq: {JOB}: no step 9; ")
+    assert refused.err.endswith(" 0-3\n")
 
 
 def test_every_analysis_answers_about_one_step() -> None:
@@ -134,7 +137,7 @@ def test_every_analysis_answers_about_one_step() -> None:
 def test_steps_of_a_real_trace_share_out_its_work(name: str) -> None:
     path = TRACES / f"{name}.json.gz"
     if not path.is_file():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no traces in {TRACES}")
     run = read(path)
     entries = steps(run.traces[0])
     launched: Counter[str] = Counter()
