@@ -65,7 +65,8 @@ def test_a_rank_that_ended_without_a_message_did_not_end_because_of_another() ->
     for code, text in ((-signal.SIGTERM, "killed by SIGTERM"), (-40, "killed by signal 40")):
         assert find_cause([reported, RankFailure(1, code)], {0: 1, 1: 9}).text == text
     silent = find_cause([reported, RankFailure(1, 0)], {0: 1, 1: 9})
-    assert (silent.rank, silent.text[:18]) == (1, "exited with code 0")
+    assert silent.rank == 1
+    assert silent.text.startswith("exited with code 0 ")
     assert find_cause([reported, RankFailure(1, -signal.SIGABRT)], {0: 1, 1: 1}).rank == 0
 
 

@@ -212,9 +212,9 @@ def test_a_look_is_reported_in_one_line() -> None:
     assert look_text("on", comparison(lambda i: 2, 16), is_last=False) == (
         "on: +2.0 % (+2.0 to +2.0) after 16 pairs, material"
     )
-    look = look_text("on", comparison(lambda i: 0, 16), is_last=True)
-    assert look.startswith("on: 0.00 % (0.00 to 0.00) after 16 pairs, ")
-    assert look.endswith("in the noise")
+    alike = comparison(lambda i: 0, 16)
+    assert alike.verdict.name == "in_the_noise"
+    assert look_text("on", alike, is_last=True) == f"on: 0.00 % (0.00 to 0.00) after 16 pairs, {alike.verdict.text}"
 
 
 @pytest.mark.slow
