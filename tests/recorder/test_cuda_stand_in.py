@@ -105,8 +105,8 @@ def test_a_job_is_timed_by_its_device_in_halves_of_eight_of_which_seven_count(
     halves = Counter((line.a, line.b, line.pair, line.half) for line in lines if line.pair >= 0)
     assert set(halves.values()) == {8}
     messages = capfd.readouterr().err
-    assert "no parameter is on a GPU: timed on cuda:0" in messages
-    assert messages.count("the profiler saw no work of the GPU") == 1
+    assert ": timed on cuda:0" in messages
+    assert messages.count("saw no work of the GPU") == 1
     (trace,) = read(run / "value=1" / "rank0.json.gz", strict=True).traces
     assert lacks_device_rows(trace)
 

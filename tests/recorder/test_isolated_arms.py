@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
@@ -118,13 +119,14 @@ def test_each_process_is_one_line_with_the_rest_by_those_before(
     monkeypatch.setattr("traceq.recorder.isolated_arms.monotonic", count(0, 10).__next__)  # 10 s from call to call
     ranks = Ranks()
     recorded(tmp_path / "run", ranks, replicates=2)
-    assert ranks.messages == [
-        "round 1 of 2, arm a: process 1 of 6",
-        "round 1 of 2, arm b: process 2 of 6; the rest takes about 50.0 s",
-        "round 1 of 2, arm c: process 3 of 6; the rest takes about 40.0 s",
-        "round 2 of 2, arm c: process 4 of 6; the rest takes about 30.0 s",
-        "round 2 of 2, arm b: process 5 of 6; the rest takes about 20.0 s",
-        "round 2 of 2, arm a: process 6 of 6; the rest takes about 10.0 s",
+    line = re.compile(r"round (\d) of 2, arm (\w): process (\d) of 6(?:; .* ([\d.]+ s))?")
+    assert [match.groups() for match in map(line.fullmatch, ranks.messages) if match] == [
+        ("1", "a", "1", None),
+        ("1", "b", "2", "50.0 s"),
+        ("1", "c", "3", "40.0 s"),
+        ("2", "c", "4", "30.0 s"),
+        ("2", "b", "5", "20.0 s"),
+        ("2", "a", "6", "10.0 s"),
     ]
 
 
@@ -150,7 +152,7 @@ def test_a_run_without_any_arm_has_failed(tmp_path: Path) -> None:
     skipped = LaunchFailure("", "", ("skipped", "not installed"))
     failed = recorded(tmp_path / "run", Ranks(dict.fromkeys("abc", skipped)))
     assert failed is not None
-    assert failed.fault == "arm a: skipped: not installed; arm b: skipped: not installed; arm c: skipped: not installed"
+    assert failed.fault.split("; ") == [f"arm {name}: skipped: not installed" for name in "abc"]
 
 
 def test_a_recipe_names_further_arms_by_how_those_before_ended(tmp_path: Path) -> None:
@@ -184,7 +186,7 @@ def test_an_arm_that_is_there_already_is_refused(tmp_path: Path) -> None:
         ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "out of memory"),
         ("MemoryError", "out of memory"),
         ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried\nx", "out of memory"),
-        ("terminate called after throwing an instance of 'std::bad_alloc'", "out of memory"),
+        ("... throwing an instance of 'std::bad_alloc'", "out of memory"),
         ("RuntimeError: CUDA error: out of memory", "out of memory"),
         ("OSError: [Errno 12] Cannot allocate memory", "out of memory"),
         ("Skip: deepspeed is not installed", "skipped"),
@@ -204,14 +206,14 @@ def test_a_launchers_ranks_cannot_be_started_again_and_nothing_is(
         monkeypatch.setenv(key, "1")
     done = traceq("record", "--recipe", RECIPE)
     assert done.code == 2
-    assert "cannot be started again; run traceq record without them" in done.err
+    assert "cannot be started again" in done.err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--until", "decided"), "a verdict needs at least four of them; set their number with --replicates"),
+        (("--until", "decided"), "set their number with --replicates"),
         (("--replicates", "0"), "--replicates 0: expected 1 to 100"),
         (("--ranks", "2", "--recipe", str(RECIPE.with_name("linear.py")), "--replicates", "2"), "share a process"),
     ],
@@ -229,13 +231,18 @@ def test_arms_that_are_skipped_or_out_of_memory_leave_the_others_a_run(tmp_path:
     done = started.finish(seconds=120)
     assert done.code == 0, done.stderr
     notes = [line for line in done.stderr.splitlines() if line.startswith("traceq: ")]
-    assert notes[0] == "traceq: note: arm absent: skipped: it is not installed"
-    assert notes[1].startswith("traceq: note: arm huge: out of memory: rank 1: RuntimeError: ")
     assert f"traceq diff {done.out}" in done.stdout.splitlines()
     fast, slow = read(done.out / "fast"), read(done.out / "slow")
     assert fast.manifest is not None
-    facts = {arm.name: arm.facts.get("built") for arm in fast.manifest.arms}
-    assert facts == {"fast": "fast", "slow": "slow", "absent": None, "huge": None}
+    arms = {arm.name: arm for arm in fast.manifest.arms}
+    assert {name: (arm.status, arm.facts.get("built")) for name, arm in arms.items()} == {
+        "fast": ("", "fast"),
+        "slow": ("", "slow"),
+        "absent": ("skipped", None),
+        "huge": ("out of memory", None),
+    }
+    assert arms["huge"].fault.startswith("rank 1: RuntimeError: ")
+    assert notes[:2] == [f"traceq: note: arm {name}: {arms[name].failure}" for name in ("absent", "huge")]
     assert (fast.ranks, slow.ranks) == ((0, 1), (0, 1))
     assert [(each.arm, each.num_steps.tolist()) for each in fast.processes] == [("fast", [2]), ("slow", [2])]
     alone = read(done.out / "slow" / "rank1.json.gz")

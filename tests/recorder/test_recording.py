@@ -72,9 +72,10 @@ def test_traced_steps_of_the_arms_take_turns(folder: RunFolder, rank: int) -> No
 
 def test_it_ends_by_printing_what_to_type_next(recording: Recording) -> None:
     out = recording.out
+    off, on = (out / arm / "rank0.json.gz" for arm in ("off", "on"))
     assert recording.stdout.splitlines() == [
         f"traceq diff {out}",
-        f"traceq diff {out}/off/rank0.json.gz {out}/on/rank0.json.gz",
+        f"traceq diff {off} {on}",
         f"traceq show {out}/on",
         f"traceq open {out}/on",
     ]
