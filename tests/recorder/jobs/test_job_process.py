@@ -417,7 +417,7 @@ def test_toggles_that_apply_are_tried_or_listed(
     recorded(tmp_path, plain, toggles=(), num_steps=1200, **{option: True})
     if option == "is_dry":
         lines = capsys.readouterr().err.splitlines()
-        assert any(line.startswith("traceq: ") and ": traceq record -- " in line for line in lines)
+        assert any(line.startswith("traceq: ") and ": traceq record --" in line for line in lines)
         (line,) = (each for each in lines if "toggles that apply: " in each)
         assert "@optimizer=default,foreach,fused" in line
         assert "@attention" not in line
