@@ -88,8 +88,11 @@ def test_two_values_of_a_local_variable_are_compared_and_the_job_stops(tmp_path:
     done = record(tmp_path, *QUICK, "--toggle", "config.repeat=1,3000", "--", sys.executable, "train.py", "100000")
     assert (done.returncode, done.stdout) == (0, "")
     lines = done.stderr.splitlines()
-    assert lines[0].startswith("traceq: recording this job into run; it stops when that is complete")
-    assert lines[1] == "traceq: step L F B O0 (6 of 6 alike); models: Linear; optimizers: AdamW; 1 rank"
+    assert re.match("traceq: recording .* run; it stops ", lines[0])
+    environment = RunFolder(tmp_path / "run").read_manifest().environment
+    found = [environment[key] for key in ("step_pattern", "models", "optimizers")]
+    assert found == ["L F B O0 (6 of 6 alike)", "Linear", "AdamW"]
+    assert re.findall(r"step (.*); models: (.*); optimizers: (.*); 1 rank$", lines[1]) == [tuple(found)]
     assert any(line.startswith("repeat=3000 ") and " per step " in line for line in lines)
     assert lines[-2:] == [f"traceq diff {tmp_path}/run", f"traceq show {tmp_path}/run/repeat=3000"]
     (diff,) = traceq.diff(tmp_path / "run").diffs
@@ -273,7 +276,7 @@ def test_a_process_that_trains_beside_the_recorded_one_says_that_it_trains_on(tm
     (tmp_path / "apart.py").write_text(APART)
     done = record(tmp_path, *QUICK, "--", sys.executable, "apart.py")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("one of them is recorded, this one trains on") == 1
+    assert done.stderr.count("this one trains on") == 1
     assert "the recording is complete" in done.stderr
 
 
@@ -314,7 +317,7 @@ def test_the_end_of_a_process_that_multiprocessing_started_is_told(start: str, t
     assert raised.stderr.splitlines()[-1].endswith("the recording failed: ValueError: a bad batch")
     shutil.rmtree(tmp_path / "run")
     ended = record(tmp_path, "--", *command, "40", "-1")
-    assert "let the job run longer, or record fewer steps (--steps " in ended.stderr.splitlines()[-1]
+    assert "record fewer steps (--steps " in ended.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -361,11 +364,8 @@ def main("""
     done = record(tmp_path, *QUICK, "--try", "--then", "continue", "--", sys.executable, "slow.py", "1500")
     assert done.returncode == 0, done.stderr
     (note,) = {line for line in done.stderr.splitlines() if "much slower" in line}
-    assert re.fullmatch(
-        r"traceq: note: arm threads=2: much slower: each of its first 4 steps took at least [\d.]+ times "
-        r"a step of as_is: not measured further",
-        note,
-    )
+    assert note.startswith("traceq: note: arm threads=2: ")
+    assert re.search(r" first 4 steps .* [\d.]+ times a step of as_is", note)
     compared = {diff.b_name for diff in traceq.diff(tmp_path / "run").diffs}
     assert compared >= {"optimizer=foreach", "optimizer=fused", "gc=off"}
     assert "threads=2" not in compared
@@ -383,9 +383,11 @@ def test_ranks_of_torchrun_stop_without_an_error(tmp_path: Path) -> None:
 def test_a_job_that_ends_too_early_says_how_many_steps_are_missing(tmp_path: Path) -> None:
     done = record(tmp_path, "--", sys.executable, "train.py", "40")
     assert (done.returncode, done.stdout) == (1, "trained 40 steps\n")
-    assert "the recording failed: the loop ended after " in done.stderr
-    assert RunFolder(tmp_path / "run").read_manifest().status == "failed"
-    fewer = re.search(r"let the job run longer, or record fewer steps \(--steps (\d+)\)", done.stderr)
+    manifest = RunFolder(tmp_path / "run").read_manifest()
+    assert manifest.status == "failed"
+    assert manifest.fault.startswith("the loop ended after ")
+    assert manifest.fault in done.stderr
+    fewer = re.search(r"record fewer steps \(--steps (\d+)\)", done.stderr)
     assert fewer, done.stderr
     shutil.rmtree(tmp_path / "run")
     assert record(tmp_path, "--steps", fewer[1], "--", sys.executable, "train.py", "40").returncode == 0
@@ -396,8 +398,8 @@ def test_a_job_that_ends_before_its_recording_says_what_reads_the_measured_steps
     done = record(tmp_path, "--toggle", "@gc=off,on", "--", sys.executable, "train.py", "500")
     assert done.returncode == 1
     *_, measured, reason = done.stderr.splitlines()
-    assert measured == f"traceq: what was measured before it ended: traceq diff {tmp_path / 'run'}"
-    assert "the recording failed: the loop ended after" in reason
+    assert measured.endswith(f": traceq diff {tmp_path / 'run'}")
+    assert "the loop ended after" in reason
     assert run_here("diff", str(tmp_path / "run")).code == 0
 
 
@@ -408,10 +410,10 @@ def test_a_package_that_the_recorder_lacks_is_the_reason(tmp_path: Path) -> None
     (tmp_path / "lacking" / "statistics.py").write_text("raise ModuleNotFoundError(\"No module named 'statistics'\")")
     done = record(tmp_path, "--", sys.executable, "-c", "import torch", path=str(tmp_path / "lacking"))
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        f"traceq: {tmp_path / 'run'}: nothing was recorded: the job's Python cannot load the recorder: "
-        "ModuleNotFoundError: No module named 'statistics'; pip install 'traceq-torch[record]' for the job's Python"
-    )
+    reason = done.stderr.splitlines()[-1]
+    assert reason.startswith(f"traceq: {tmp_path / 'run'}: nothing was recorded: ")
+    assert "ModuleNotFoundError: No module named 'statistics'; " in reason
+    assert "pip install 'traceq-torch[record]'" in reason
 
 
 @pytest.mark.slow
@@ -426,8 +428,7 @@ def test_a_job_whose_python_cannot_load_the_recorder_is_ended(
     done = record(tmp_path, *options, "--", sys.executable, "-c", job, path=str(tmp_path / "lacking"))
     assert done.returncode == code
     assert (tmp_path / "trained").exists() == (code == 1)
-    ended = "traceq: the job is ended, as nothing is recorded (--then continue: it trains on)"
-    assert (ended in done.stderr) == (code != 1)
+    assert ("the job is ended" in done.stderr) == (code != 1)
 
 
 @pytest.mark.slow
@@ -438,11 +439,8 @@ def test_an_arm_whose_python_cannot_load_the_recorder_ends_its_job(tmp_path: Pat
     arms = ("--arm", "a=1", "--arm", "b=2")
     done = record(tmp_path, *arms, "--", sys.executable, "-c", job, "{arm}")
     assert (done.returncode, (tmp_path / "trained").exists()) == (1, False)
-    assert "traceq: this process of the job is ended, as nothing is recorded" in done.stderr
-    reason = done.stderr.splitlines()[-1]
-    assert (
-        "arm a: the job's Python cannot load the recorder: ModuleNotFoundError: No module named 'statistics'" in reason
-    )
+    assert "of the job is ended" in done.stderr
+    assert re.search("arm a: .*: ModuleNotFoundError: No module named 'statistics'", done.stderr.splitlines()[-1])
 
 
 @pytest.mark.slow
@@ -481,14 +479,14 @@ def test_a_command_that_starts_another_process_is_not_ended(tmp_path: Path, star
 @pytest.mark.parametrize(
     ("command", "code", "reason"),
     [
-        ([sys.executable, "-E", "-c", ""], 1, "no process of the job loaded traceq"),
-        ([sys.executable, "-c", "raise SystemExit(7)"], 7, "ended with exit code 7 before a training step ran"),
-        ([sys.executable, "no_such.py"], 2, "ended with exit code 2 before a training step ran"),
-        ([sys.executable, "-c", "import torch, os; os.kill(os.getpid(), 9)"], 137, "before its steps were measured"),
+        ([sys.executable, "-E", "-c", ""], 1, "no process of the job"),
+        ([sys.executable, "-c", "raise SystemExit(7)"], 7, "exit code 7 before a training step"),
+        ([sys.executable, "no_such.py"], 2, "exit code 2 before a training step"),
+        ([sys.executable, "-c", "import torch, os; os.kill(os.getpid(), 9)"], 137, "exit code 137 before its steps"),
         ([sys.executable, "train.py", "3"], 1, "before its steps were known"),
-        ([sys.executable, "train.py", "many"], 1, "its steps were known: ValueError: invalid literal for int() with"),
+        ([sys.executable, "train.py", "many"], 1, "were known: ValueError: invalid literal"),
         ([sys.executable, "-c", "import torch; torch.func.grad(torch.sum)(torch.ones(2))"], 1, "marks them"),
-        (torchrun(2, "no_such.py"), 1, "the job ended with exit code 1 before its steps were known"),
+        (torchrun(2, "no_such.py"), 1, "exit code 1 before its steps"),
         (
             [
                 sys.executable,
@@ -498,7 +496,7 @@ def test_a_command_that_starts_another_process_is_not_ended(tmp_path: Path, star
                 "many",
             ],
             1,
-            "its steps were known: ValueError: invalid literal for int() with",
+            "were known: ValueError: invalid literal",
         ),
     ],
 )
@@ -526,8 +524,7 @@ def test_a_job_that_aborts_after_its_recording_keeps_its_exit_code_and_the_recor
     (tmp_path / "aborts.py").write_text(f"import atexit, os\natexit.register(os.abort)\n{SCRIPT}")
     done = record(tmp_path, *QUICK, "--then", "continue", "--", sys.executable, "aborts.py", "1000")
     assert done.returncode == 134
-    note = "traceq: note: the job ended with exit code 134; its recording was complete before"
-    assert note in done.stderr.splitlines()
+    assert " exit code 134; its recording " in done.stderr
     manifest = RunFolder(tmp_path / "run").read_manifest()
     assert (manifest.status, manifest.fault) == ("complete", "")
 
@@ -587,12 +584,11 @@ def test_the_line_of_what_is_in_no_phase_is_named_at_the_end(tmp_path: Path) -> 
     (tmp_path / "averaged.py").write_text(AVERAGED)
     done = record(tmp_path, "--steps", "32", "--", sys.executable, "averaged.py")
     assert done.returncode == 0, done.stderr
-    of_that = r"of that is at averaged.py:5 (<listcomp>|average)"
-    pattern = rf"of an unprofiled step \([\d.]+ %\) is outside of .* and \w+: .* {of_that}"
     (line,) = (line for line in done.stderr.splitlines() if "outside of" in line)
-    assert re.search(pattern, line), line
+    assert re.search(r"[\d.]+ % .* [\d.]+ % of that at averaged\.py:5\b", line), line
     first, *_ = traceq.analyze(tmp_path / "run").top_findings
-    assert f"traceq: {first.text}" in done.stderr.splitlines()
+    assert first.code == "outside_phases"
+    assert re.fullmatch(r"averaged\.py:5( <listcomp>| average)?", first.subject.line)
 
 
 @pytest.mark.slow
@@ -634,7 +630,7 @@ for _ in range(60):
         (folder / "loop.py").write_text(loop.format(persists=persists))
         result = record(folder, *QUICK, "--", sys.executable, "loop.py")
         assert result.returncode == 0, result.stderr
-        notes[persists] = "starts its 2 workers anew for each epoch: persistent_workers=True" in result.stderr
+        notes[persists] = "starts its 2 workers anew" in result.stderr
     assert notes == {False: True, True: False}, result.stderr
 
 
@@ -703,27 +699,27 @@ def test_the_loader_of_a_job_alone_ends_with_the_comparison_with_its_steps(tmp_p
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "Batches per second: " in done.stderr
     run = tmp_path / "run"
-    assert done.stderr.splitlines()[-2:] == [
-        f"traceq record --out {run}-steps -- {sys.executable} train.py 100000",
-        f"traceq diff {run} {run}-steps",
-    ]
+    steps, diff = done.stderr.splitlines()[-2:]
+    assert steps.startswith(f"traceq record --out {run}-steps -- ")
+    assert steps.endswith(f" {sys.executable} train.py 100000")
+    assert diff == f"traceq diff {run} {run}-steps"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--arm", "a=1", "--arm", "b=2", "--", "true"], "expected the word {arm} in the command"),
+        (["--arm", "a=1", "--arm", "b=2", "--", "true"], "expected the word {arm}"),
         (["--arm", "a=1", "--", "true", "{arm}"], "expected at least two arms"),
         (
             ["--arm", "a=a.py", "--arm", "b=b.py", "--", "true", "{arm}"],
-            "--arm b=b.py: no such file (did you mean a.py?)",
+            "file (did you mean a.py?)",
         ),
         (["--arm", "a=a.py 1", "--arm", "b=x/a.py 2", "--", "true", "{arm}"], "--arm b=x/a.py: no such file"),
         (["--arm", "a=1", "--arm", "b=b.py", "--", "python", "-u", "{arm}"], "--arm b=b.py: no such file"),
         (["--arm", "a=--cfg c.yml", "--arm", "b=--cfg d.yml", "--", "true", "{arm}"], "b=d.yml: no such file"),
         (["--arm", "a=1", "--arm", "b=2", "--try", "--", "true", "{arm}"], "not together with --toggle, --try"),
         (["--batch-arg", "--size", "--", "true", "{arm}"], "expected {} where the batch stands"),
-        (["--batch-arg", "--size {}", "--", "true"], "expected the word {arm} in the command"),
+        (["--batch-arg", "--size {}", "--", "true"], "expected the word {arm}"),
         (["--batch-arg", "{}", "--try", "--", "true", "{arm}"], "not together with --toggle, --try"),
         (["--batch-arg", "{}", "--arm", "a=1", "--", "true", "{arm}"], "not together with --arm"),
     ],
@@ -752,7 +748,7 @@ def test_words_of_arms_that_may_be_no_files_are_not_refused(tmp_path: Path, monk
 def test_a_job_that_fails_in_an_arm_ends_the_recording(tmp_path: Path) -> None:
     done = record(tmp_path, "--arm", "a=1", "--arm", "b=2", "--", "false", "{arm}")
     assert done.returncode == 1
-    assert "arm a: the job ended with exit code 1" in done.stderr.splitlines()[-1]
+    assert re.search(r"arm a: .* exit code 1\b", done.stderr.splitlines()[-1])
 
 
 @pytest.mark.slow
@@ -779,25 +775,22 @@ def test_a_sitecustomize_of_the_user_is_loaded_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "expected the command of a job after --, or --recipe NAME"),
-        (["--toggle", "a.b=1,2"], "expected the command of a job after --, or --recipe NAME"),
+        ([], "command of a job after --"),
+        (["--toggle", "a.b=1,2"], "command of a job after --"),
         (["--ranks", "2", "--", "true"], "--ranks: only for --recipe"),
-        (["--recipe", "outlier_ab", "--", "true"], "--recipe outlier_ab: of recipes a job has only dataloader"),
-        (["--recipe", "dataloader", "--try", "--", "true"], "a job's loader alone has no arms"),
-        (["--toggle", "a.b=1", "--", "true"], "--toggle a.b=1: expected at least two values"),
-        (["--toggle", "lr=1,2", "--", "true"], "expected a path such as main.lr"),
-        (["--toggle", "@optimzer=loop,fused", "--", "true"], "no such toggle (did you mean optimizer?)"),
-        (
-            ["--toggle", "@optimizer=loop,fusde", "--", "true"],
-            "fusde: expected one of default, loop, foreach",
-        ),
-        (["--toggle", "@gc=off,no", "--", "true"], "@gc: no: expected one of default, off, on"),
+        (["--recipe", "outlier_ab", "--", "true"], "job has only dataloader"),
+        (["--recipe", "dataloader", "--try", "--", "true"], "loader alone has no arms"),
+        (["--toggle", "a.b=1", "--", "true"], "a.b=1: expected at least two"),
+        (["--toggle", "lr=1,2", "--", "true"], "path such as main.lr"),
+        (["--toggle", "@optimzer=loop,fused", "--", "true"], "(did you mean optimizer?)"),
+        (["--toggle", "@optimizer=loop,fusde", "--", "true"], "fusde: expected one of default, "),
+        (["--toggle", "@gc=off,no", "--", "true"], "@gc: no: expected one of "),
         (["--steps", "-1", "--", "true"], "--steps -1: expected 0 to 100000"),
         (["--until", "decided", "--", "true"], "there is only one arm"),
         (["--until", "decided", "--steps", "9", "--try", "--", "true"], "--steps 9: --until decided determines"),
-        (["--", "no-such-program"], "no-such-program: no such command"),
-        (["outlier_ab"], "outlier_ab: no such command; the recipe is recorded by --recipe outlier_ab"),
-        (["--", "train.py"], "train.py: no such command; a script needs its interpreter: -- python train.py ..."),
+        (["--", "no-such-program"], "program: no such command"),
+        (["outlier_ab"], "recorded by --recipe outlier_ab"),
+        (["--", "train.py"], "its interpreter: -- python train.py ..."),
         (["--toggle", "--", "true"], "--toggle --: expected NAME=A,B"),
     ],
 )
