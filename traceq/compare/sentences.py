@@ -122,9 +122,7 @@ SENTENCES: dict[str, Sentence] = {
         "Host times are not comparable: {repeated_pct} of the ops of {side} lie in an op of the same name.",
         "Other versions of torch record them so.",
     ),
-    "uncounted_steps": _one(
-        "Steps unlike the others are not compared: {a_pct} of the time of {a}, {b_pct} of {b}."
-    ),
+    "uncounted_steps": _one("Steps unlike the others are not compared: {a_pct} of the time of {a}, {b_pct} of {b}."),
     "work_differs": _one("The sides differ in what they compute: {differences}."),
     "work_factor": _one(
         "{work_ratio} the {work} in {time_ratio} the time: {per_work_delta_pct} time for the same {work}."
