@@ -57,8 +57,8 @@ def test_a_kernel_of_several_ops_has_none() -> None:
     [
         (SGEMM, True),
         ("void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(int)", True),
-        ("void cudnn::cnn::wgrad_alg1_engine<float, 512, 6, 5, 3, 3, 3, false>(int)", True),
-        ("void cudnn::cnn::wgrad_alg1_engine<__half, 512, 6, 5, 3, 3, 3, false>(int)", False),
+        ("void cudnn::cnn::wgrad_alg1_engine<float, 512, 6, 5, 3, 3, 3, false>(P)", True),
+        ("void cudnn::cnn::wgrad_alg1_engine<__half, 512, 6, 5, 3, 3, 3, false>(P)", False),
         ("void explicit_convolve_sgemm<float, int, 1024, 6, 7, 3>(int)", True),
         ("volta_scudnn_128x32_relu_interior_nn_v1", True),
         ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_nt_align1>(int)", True),

@@ -70,7 +70,7 @@ def test_what_is_the_same_for_all_arms_is_printed_once(measured: Manifest) -> No
         measured, facts=(*FACTS, Fact("state", "the optimizer updates")), environment={**MEASURED, "state": "f"}
     )
     (view,) = analyze(run_of("small", same), "facts").views
-    assert view.note == "runs on: cpu; the optimizer updates: f in all arms."
+    assert view.note.endswith("updates: f in all arms.")
     assert [column.key for column in view.columns] == ["arm", "loss", "held_bytes"]
     rows = [row for row in fact_tables(same)[0].to_dicts() if row["key"] == "state"]
     assert [(row["arm"], row["value"]) for row in rows] == [("small", "f"), ("large", "f")]
@@ -99,5 +99,5 @@ def test_the_page_of_a_diff_has_it(measured: Manifest) -> None:
 def test_a_fact_is_declared_once() -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     recipe = Recipe("?", ("forward",), None, lambda context, parameters: lambda arm: None, facts=(FACTS[0], FACTS[0]))
-    with pytest.raises(UsageFault, match="two facts have the same key: loss, loss"):
+    with pytest.raises(UsageFault, match="same key: loss, loss"):
         check_names(recipe, "mine.py")

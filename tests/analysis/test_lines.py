@@ -30,7 +30,7 @@ def test_time_in_ops_and_between_them_belongs_to_the_innermost_user_frame() -> N
         step(0, 100),
         frame("train.py(8): main", 0, 100),
         frame("model.py(3): forward", 10, 50),
-        frame("site-packages/torch/nn/functional.py(9): linear", 20, 10),
+        frame("torch/nn/functional.py(9): linear", 20, 10),
         op("aten::linear", 22, 6),
         *(launch(25, 1, 1), kernel("gemm", 40, 40, 1), launch(70, 1, 2), kernel("add", 80, 5, 2)),
     ]

@@ -104,7 +104,7 @@ def test_kernels_are_listed_by_phase_and_name_the_longest_first() -> None:
 
 
 def test_people_see_a_kernels_name_without_its_arguments() -> None:
-    trace = build(launch(1, 1, 1), kernel("void at::native::elementwise<4, Add<float>>(int, Array)", 5, 10, 1))
+    trace = build(launch(1, 1, 1), kernel("void at::native::elementwise<4, Add<float>>(Array)", 5, 10, 1))
     assert analyze(Run("", (trace,)), "kernels").views[0].rows[0][1] == "elementwise<Add>"
 
 
