@@ -235,7 +235,7 @@ def test_split_sizes_that_are_cut_short_or_none_tell_nothing(splits: object) -> 
     assert tokens(split(0, [1, 2], [1, 2], **odd), split(5, [1, 2], [1, 2], **odd)) == ("", [])
 
 
-@pytest.mark.skipif(not EP_MOE.exists(), reason=f"no traces beside this checkout, in {TRACES}")
+@pytest.mark.skipif(not EP_MOE.exists(), reason=f"no {TRACES}")
 def test_split_sizes_and_shapes_of_a_real_trace_tell_the_same(tmp_path: Path) -> None:
     trace = json.loads(gzip.decompress(EP_MOE.read_bytes()))
     calls = [event for event in trace["traceEvents"] if event["name"] == "record_param_comms"]
@@ -285,6 +285,6 @@ def test_a_real_mixture_of_experts_has_ten_layers(name: str, source: str, num: i
     """Balanced by its authors: 8,192 rows with two choices of 4,096 tokens; without syncs, room for twice as many."""
     path = TRACES / "ep-moe-b200-ab" / f"{name}.json.gz"
     if not path.exists():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no {TRACES}")
     result = expert_tokens(read_trace(path))
     assert (result.source, result.tokens.tolist()) == (source, [num] * 10)

@@ -265,7 +265,7 @@ def test_without_shapes_the_report_says_what_would_record_them() -> None:
     assert analyze(Run("", (build(step(0, 9)),)), "duplicates").unknown == ()
 
 
-@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no {TRACES}")
 @pytest.mark.parametrize("name", ["ddp-a100/rank0", "ep-moe-b200-ab/ref", "owlv2/mi300"])
 def test_launches_and_duplicates_of_a_real_trace_agree_with_its_kernels(name: str) -> None:
     run = read(Path(TRACES, f"{name}.json.gz"))

@@ -19,7 +19,7 @@ from traceq.facts.timeline.modules import modules
 from traceq.model import Run
 from traceq.runs.read import read
 
-needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
+needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no {TRACES}")
 
 
 def forward(number: int, start: int) -> list[Event]:

@@ -326,7 +326,7 @@ def test_the_profile_of_an_engine_is_that_of_its_traced_steps_by_kind(seed: int)
 def test_the_profile_of_a_real_engine_has_the_time_and_tokens_of_its_marks(name: str) -> None:
     path = TRACES / "inference" / f"{name}.json.gz"
     if not path.exists():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no {TRACES}")
     run = read(path)
     (row,) = analyze(run, "step_profile").tables[2].to_dicts()
     (mark,) = table(run, "inference")

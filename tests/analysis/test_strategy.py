@@ -494,7 +494,7 @@ def test_real_jobs_conserve_their_parameters(
 ) -> None:
     """25,557,032 are the parameters of ResNet-50, 11,689,512 those of ResNet-18."""
     if not (TRACES / path).exists():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no {TRACES}")
     result, checked = report_of(read(TRACES / path))
     assert (result["strategy"], result["parameters"]) == (strategy, elements)
     assert {row["verdict"] for row in checked if row["role"] != "kernels"} == {"exact"}
@@ -505,7 +505,7 @@ def test_real_jobs_conserve_their_parameters(
 def test_kernels_of_a_real_job_that_no_call_in_the_window_launched_were_launched_before_it() -> None:
     """28 + 28 calls on each of 8 ranks, and 76 to 84 kernels."""
     if not (TRACES / "nanogpt-h100-8r").is_dir():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no {TRACES}")
     _, checked = report_of(read(TRACES / "nanogpt-h100-8r"))
     kernels = [row for row in checked if row["role"] == "kernels"]
     assert {row["expected_num"] for row in kernels} == {56}

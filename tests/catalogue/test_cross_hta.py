@@ -31,7 +31,7 @@ STREAMED_OPS = "nanogpt-h100-8r/rank0"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("hta") is None, reason="no hta: pip install traceinsight"),
-    pytest.mark.skipif(not TRACES.exists(), reason="no traces beside this checkout"),
+    pytest.mark.skipif(not TRACES.exists(), reason=f"no {TRACES}"),
 ]
 
 

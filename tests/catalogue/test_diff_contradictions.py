@@ -44,7 +44,7 @@ def walked(a: Path, b: Path) -> list[str]:
     "pair",
     [pytest.param(pair, id=" ".join(pair), marks=[pytest.mark.slow] * pair[0].startswith(LARGE)) for pair in REAL],
 )
-@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no {TRACES}")
 def test_a_comparison_of_real_traces_does_not_contradict_itself(pair: tuple[str, str]) -> None:
     assert walked(*(TRACES / name for name in pair)) == []
 
@@ -61,7 +61,7 @@ def test_a_recorded_run_does_not_contradict_itself() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", [REAL[0], REAL[1]], ids=" ".join)
-@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no {TRACES}")
 def test_a_statement_with_another_number_is_a_contradiction(pair: tuple[str, str]) -> None:
     """Each number of each statement in turn."""
     result = diff(*(TRACES / name for name in pair))

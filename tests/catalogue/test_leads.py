@@ -22,7 +22,7 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
 def real(name: str) -> Path:
     path = TRACES / name
     if not path.exists():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no {TRACES}")
     return path
 
 

@@ -14,7 +14,7 @@ from traceq.kineto.read import read_trace
 from traceq.model import Run, Trace
 
 REPORTS = SHARED / "reports" / "traces"
-pytestmark = pytest.mark.skipif(not REPORTS.is_dir(), reason=f"no traces beside this checkout, in {REPORTS}")
+pytestmark = pytest.mark.skipif(not REPORTS.is_dir(), reason=f"no {REPORTS}")
 MS = 1_000_000
 
 

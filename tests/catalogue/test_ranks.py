@@ -16,7 +16,7 @@ from traceq.facts.comm.collectives import collective_calls
 from traceq.model import Events, Run, Trace
 from traceq.runs.read import read
 
-pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
+pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no {TRACES}")
 
 
 @cache

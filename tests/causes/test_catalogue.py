@@ -37,7 +37,7 @@ def pairs() -> list[Any]:
             marks = [pytest.mark.slow] if number or kind in LARGE else []
             names = (side.relative_to(TRACES / kind).as_posix().removesuffix(".json.gz") for side in (a, b))
             params.append(pytest.param(a, b, id=f"{kind}: {' against '.join(names)}", marks=marks))
-    none = pytest.mark.skip(reason=f"no traces beside this checkout, in {TRACES}")
+    none = pytest.mark.skip(reason=f"no {TRACES}")
     return params or [pytest.param(None, None, id="none", marks=none)]
 
 

@@ -221,7 +221,7 @@ def test_the_path_lies_on_the_late_rank_before_the_collective_that_it_is_late_fo
 @pytest.mark.parametrize("name", ["nanogpt-h100-8r", "torchrec-v100-straggler-4r", "dlrm-v100-8r"])
 def test_the_path_of_a_real_job_adds_up_to_its_steps(name: str) -> None:
     if not (TRACES / name).is_dir():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no {TRACES}")
     result = path_of(read(TRACES / name).traces)
     assert isinstance(result, PathOnRanks)
     assert_adds_up(result)
@@ -229,7 +229,7 @@ def test_the_path_of_a_real_job_adds_up_to_its_steps(name: str) -> None:
 
 def test_a_second_of_torchrecs_step_is_python_in_the_sparse_arch_of_rank_2() -> None:
     if not (TRACES / "torchrec-v100-straggler-4r").is_dir():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no {TRACES}")
     report = analyze(read(TRACES / "torchrec-v100-straggler-4r"), "critical")
     result = report.tables[1]
     longest = dict(zip((column.key for column in result.columns), result.rows[0], strict=True))

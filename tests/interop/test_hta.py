@@ -21,7 +21,7 @@ from traceq.interop import hta
 from traceq.kineto import native_reader
 
 needs_hta = pytest.mark.skipif(importlib.util.find_spec("hta") is None, reason="no hta: pip install traceinsight")
-needs_traces = pytest.mark.skipif(not TRACES.exists(), reason=f"no traces beside this checkout, in {TRACES}")
+needs_traces = pytest.mark.skipif(not TRACES.exists(), reason=f"no {TRACES}")
 needs_native = pytest.mark.skipif(bool(native_reader.MISSING), reason=f"no native reader: {native_reader.MISSING}")
 
 

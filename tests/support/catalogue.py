@@ -34,9 +34,7 @@ def every_trace() -> Iterable[Any]:
         yield pytest.param(path, id=name.removesuffix(".json.gz"), marks=marks)
 
 
-FILES = list(every_trace()) or [
-    pytest.param(None, id="none", marks=pytest.mark.skip(reason=f"no traces beside this checkout, in {TRACES}"))
-]
+FILES = list(every_trace()) or [pytest.param(None, id="none", marks=pytest.mark.skip(reason=f"no {TRACES}"))]
 
 JOBS = [
     pytest.param(

@@ -52,7 +52,7 @@ def test_where_all_groups_of_the_job_have_one_size_it_is_that(sizes: tuple[int, 
     assert row["group_size"] == ranks
 
 
-@pytest.mark.skipif(not SAMPLED.exists(), reason=f"no traces beside this checkout, in {TRACES}")
+@pytest.mark.skipif(not SAMPLED.exists(), reason=f"no {TRACES}")
 def test_a_gather_of_64_ranks_in_a_world_of_128_is_no_zero_1() -> None:
     trace = read_trace(SAMPLED)
     (gather,) = (row for row in table(trace, "collectives") if row["name"] == "all_gather")

@@ -170,7 +170,7 @@ def by_hand(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not INFERENCE.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
+@pytest.mark.skipif(not INFERENCE.is_dir(), reason=f"no {TRACES}")
 def test_the_graphs_of_vllm_run_the_kernels_that_were_captured(tmp_path: Path) -> None:
     """VLLM's capture of 25 graphs and a step that replays them, recorded by one process in two files."""
     recorded, window = load("vllm-piecewise-mi300-capture.json.gz"), load("vllm-piecewise-mi300.json.gz")
@@ -198,7 +198,7 @@ def test_a_compiled_model_runs_what_it_captured() -> None:
     """A graph of segment-anything that is captured and replayed in one window: kernels and ops name each other."""
     path = TRACES / "sam-a100-ab" / "compile_true.json.gz"
     if not path.exists():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no {TRACES}")
     trace = read_trace(path)
     kernels, work = launched_kernels(trace), device_work(trace)
     selected = graph_replays(trace).captured[kernels.work] >= 0

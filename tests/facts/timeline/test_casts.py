@@ -72,7 +72,7 @@ def test_the_line_of_a_cast_is_that_of_its_caller() -> None:
 def test_casts_of_a_real_trace_are_those_of_brute_force(name: str) -> None:
     path: Path = SHARED / name
     if not path.exists():
-        pytest.skip("no traces beside this checkout")
+        pytest.skip(f"no {path}")
     expected, counted = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for (source, target, around), (num, ns) in casts_by_brute_force(path).items():
         place = SHORT[source], SHORT[target], around
@@ -87,7 +87,7 @@ def test_casts_of_a_real_trace_are_those_of_brute_force(name: str) -> None:
 def test_autocast_takes_a_fifth_of_a_real_window() -> None:
     path: Path = SHARED / RECORDED[0]
     if not path.exists():
-        pytest.skip("no traces beside this checkout")
+        pytest.skip(f"no {path}")
     rows = casts(read_trace(path))
     assert sum(sum(row.steps_num) for row in rows) == 198
     assert sum(sum(row.steps_ns) for row in rows) == 5_689_826

@@ -142,7 +142,7 @@ def ns(microseconds: Any) -> int:
 )
 def test_real_engines_agree_with_plain_python(path: Path, kind: str, batch: int, tokens: int) -> None:
     if not path.exists():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no {TRACES}")
     trace, expected = read_trace(path), slow_answer(path)
     (row,) = table(trace, "inference")
     assert (row["kind"], row["batch"], row["tokens"]) == (kind, batch, tokens)
