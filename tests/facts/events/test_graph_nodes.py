@@ -118,8 +118,7 @@ def test_annotations_of_torch_name_the_modules_of_nodes() -> None:
     assert by_module["layers_0"]["tree_gpu_ns"] == 5_000
     coverage = table(trace, "coverage")[0]
     assert (coverage["replay_ns"], coverage["uncaptured_ns"]) == (20_000, 5_000)
-    note = analyze(Run("", (trace,)), "modules").views[0].note
-    assert "of which 25.0 % has no known capture and counts to the line and module that replays them" in note
+    assert "25.0 % has no known capture" in analyze(Run("", (trace,)), "modules").views[0].note
 
 
 def test_a_module_that_the_trace_shows_precedes_an_annotation() -> None:
@@ -189,7 +188,7 @@ def test_real_engines_replay_what_an_earlier_window_captured(name: str, num: int
     """VLLM and SGLang, each with the window of its captures: kernels are those captured, and so are their modules."""
     for part in (name, f"{name}-capture"):
         if not (INFERENCE / f"{part}.json.gz").exists():
-            pytest.skip(f"no such traces beside this checkout, in {TRACES}")
+            pytest.skip(f"no {part} in {TRACES}")
         shutil.copy(INFERENCE / f"{part}.json.gz", tmp_path)
     events = loaded(name)
     launches = {event["args"]["correlation"] for event in events if event["name"] == "hipGraphLaunch"}

@@ -182,5 +182,5 @@ SHOWS_ALL = ("nanogpt", "resnet50-2021", "sam-a100", "ep-moe", "ddp-a100", "owlv
 @pytest.mark.parametrize("path", FILES)
 def test_real_traces_that_show_all_their_work_have_none(path: Path) -> None:
     if not any(name in str(path) for name in SHOWS_ALL):
-        pytest.skip("opens with, or has lost, some work")
+        pytest.skip("not all work is recorded")
     assert len(unrecorded_work(read_trace(path))) == 0

@@ -31,15 +31,15 @@ def test_the_line_is_that_of_the_innermost_user_frame() -> None:
         frame("train.py(88): main", 0, 100),
         frame("/home/me/model.py(20): forward", 10, 60),
         frame("nn.Module: Linear_3", 20, 40),
-        frame("/usr/lib/python3/site-packages/torch/_tensor.py(9): item", 25, 30),
-        frame("<built-in method item of Tensor object at 0x7f>", 28, 20),
+        frame("site-packages/torch/_tensor.py(9): item", 25, 30),
+        frame("<built-in method item of Tensor>", 28, 20),
     ) == ("", "Linear_3", "model.py:20 forward")
 
 
 def test_since_torch_2_14_the_line_is_the_one_that_makes_the_call() -> None:
     main = frame("/repo/train.py(88): main", 0, 100, CallFrom="/repo/train.py:120")
     loss = frame("/repo/loss.py(20): check", 10, 60, CallFrom="/repo/train.py:95")
-    item = frame("<built-in method item of Tensor object at 0x7f>", 28, 20, CallFrom="/repo/loss.py:24")
+    item = frame("<built-in method item of Tensor>", 28, 20, CallFrom="/repo/loss.py:24")
     inside = frame("torch/_tensor.py(9): wrapped", 25, 30, CallFrom="/repo/loss.py:23")
     assert origin(main)[2] == "train.py:88 main"  # what calls nothing is somewhere in the function
     assert origin(main, loss)[2] == "loss.py:20 check"
@@ -63,8 +63,8 @@ def test_the_module_is_the_path_to_the_innermost() -> None:
     [
         "torch/nn/modules/module.py(1): _call_impl",
         "/x/accelerate/y.py(3): f",
-        "/x/site-packages/traceq/recorder/rank_process.py(3): main",
-        "/x/site-packages/traceq/recorder/timing/stopwatch.py(3): mark",
+        "/x/traceq/recorder/rank_process.py(3): main",
+        "/x/traceq/recorder/timing/stopwatch.py(3): f",
         "threading.py(9): run",
         "contextlib.py(7): inner",
         "typing.py(359): inner",
@@ -72,7 +72,7 @@ def test_the_module_is_the_path_to_the_innermost() -> None:
         "collections/__init__.py(599): __init__",
         "numpy/lib/_shape_base_impl.py(1078): kron",
         "/tmp/torchinductor_me/td/ctdohded2joxbr65dap4lhqshj4f44heltdwej7ddnuuwqec4cx4.py(1011): call",
-        "/usr/lib/python3.12/json/decoder.py(5): decode",
+        "/lib/python3.12/json/decoder.py(5): decode",
     ],
 )
 def test_a_library_frame_is_never_the_line(library: str) -> None:
@@ -84,7 +84,7 @@ def test_a_library_frame_is_never_the_line(library: str) -> None:
     [
         "profile.py(88): main",
         "data/random.py(88): main",
-        "/usr/lib/python3.12/site-packages/model/net.py(88): main",
+        "/lib/python3.12/site-packages/m.py(88): main",
     ],
 )
 def test_a_user_frame_may_be_named_like_a_librarys_or_be_installed(name: str) -> None:

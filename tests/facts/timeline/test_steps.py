@@ -82,11 +82,12 @@ def test_the_only_step_tells_what_no_step_among_others_has() -> None:
         return [caveat.text for caveat in analyze(Run("", (build(*rows),)), "steps").caveats]
 
     only = step(5, 20, 3), launch(6, 1, 1)
-    begin, end = "rank 0: ProfilerStep#3 is the only step, and no whole one: ", "; record two or more steps"
-    late = "it ends 75.0 us after the host's, with the last device work it launched"
-    assert notes(*only, kernel("a", 10, 90, 1)) == [begin + late + end]
-    early = "3.00 us of it are device work that was launched before it"
-    assert notes(*only, kernel("old", 2, 6), kernel("a", 10, 90, 1)) == [f"{begin}{early} and {late}{end}"]
+    late, early = "ends 75.0 us after the host's", "3.00 us of it are device"
+    (note,) = notes(*only, kernel("a", 10, 90, 1))
+    assert note.startswith("rank 0: ProfilerStep#3 is the only step")
+    assert (late in note, early in note) == (True, False)
+    (note,) = notes(*only, kernel("old", 2, 6), kernel("a", 10, 90, 1))
+    assert (late in note, early in note) == (True, True)
     assert notes(*only, kernel("a", 10, 9, 1)) == []
 
 
@@ -96,7 +97,7 @@ def test_a_first_window_with_work_from_before_the_trace_is_left_out_of_means() -
     summary = analyze(Run("", (trace,)), "steps").views[0]
     mean = dict(zip((column.key for column in summary.columns), summary.rows[0], strict=True))
     assert (mean["num"], mean["mean_ns"]) == (1, 20_000.0)
-    assert summary.note.endswith("; the partial first window is left out.")
+    assert "the partial first window" in summary.note
 
 
 KEEPS_UP = (
