@@ -77,7 +77,7 @@ def test_a_cut_loses_nothing_but_the_event_it_hits() -> None:
     content = text(*SMALL)
     assert names(read_text(content[: content.rindex(b"{")])) == names(build(*SMALL))[:-1]
     assert names(read_text(content[:-2])) == names(build(*SMALL))
-    assert is_refused(content[:-1], f"byte {len(content) - 1}: the file ends early; 5 of its events were read")
+    assert is_refused(content[:-1], f"byte {len(content) - 1}: .*; 5 of its events")
 
 
 MANY = tuple(op(f"aten::op{i}", i, 1, dims=list(range(20))) for i in range(1500))
@@ -94,7 +94,7 @@ def test_a_cut_gzip_gives_all_that_it_still_holds(tmp_path: Path, share: float) 
     assert still_there <= len(trace.events) <= still_there + 1
     assert names(trace) == [event["name"] for event in MANY[: len(trace.events)]]
     assert codes(trace) == ["damaged_archive" if zlib_prefix(cut) == text(*MANY) else "truncated"]
-    assert "the compressed stream is cut off" in trace.caveats[0].text
+    assert "stream is cut off" in trace.caveats[0].text
 
 
 def zlib_prefix(packed: bytes) -> bytes:
@@ -134,7 +134,7 @@ def test_a_wrong_checksum_loses_nothing_and_is_said(
 def test_a_zstd_of_which_nothing_can_be_read_says_that_it_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "rank0.json.zst"
     path.write_bytes(zstandard.compress(text(*SMALL))[:-20])
-    with pytest.raises(UnreadableInput, match=r"the archive is damaged \(the compressed stream is cut off"):
+    with pytest.raises(UnreadableInput, match=r"damaged .*stream is cut off"):
         read_trace(path)
 
 
@@ -203,14 +203,15 @@ def test_every_broken_event_is_counted_at_the_byte_of_the_first(window: int, mon
     content = text(*events).replace(b"VICTIM", b'"')
     trace = read_text(content)
     assert names(trace) == [f"ok{i}" for i in range(1, 2000, 2)]
-    assert [caveat.text for caveat in trace.caveats] == ["byte 16: 1,000 events are not valid JSON and were skipped"]
+    (caveat,) = trace.caveats
+    assert (caveat.code, caveat.text.partition(" events")[0]) == ("malformed_events", "byte 16: 1,000")
 
 
 def test_two_broken_neighbours_are_two() -> None:
     content = text(op("before", 0, 1), op("VICTIM", 1, 1), op("VICTIM", 2, 1), op("after", 3, 1))
     trace = read_text(content.replace(b"VICTIM", b'a "b" c'))
     assert names(trace) == ["before", "after"]
-    assert trace.caveats[0].text.endswith(": 2 events are not valid JSON and were skipped")
+    assert ": 2 events" in trace.caveats[0].text
 
 
 @pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity", "nan", "-inf"])
@@ -257,7 +258,7 @@ def test_an_event_without_a_usable_time_is_dropped_and_counted(old: bytes, new: 
     trace = read_text(content)
     assert names(trace) == NEIGHBOURS
     assert trace.num_dropped == 1
-    assert "1 events have no usable time and were dropped" in [caveat.text for caveat in trace.caveats]
+    assert "dropped_events" in codes(trace)
     assert is_refused(content, "1 events")
 
 
@@ -350,7 +351,7 @@ def test_broken_metadata_does_not_take_the_rank_with_it(damage: bytes, place: st
     assert (trace.rank, len(trace.events)) == (5, len(SMALL))
     if damage != b'"\xff"':
         assert codes(trace) == ["malformed_metadata"]
-        assert is_refused(content, "byte [0-9]+: the metadata is not valid JSON")
+        assert is_refused(content, "byte [0-9]+: the metadata")
 
 
 def test_broken_utf8_in_the_metadata_keeps_the_rest_of_its_object() -> None:

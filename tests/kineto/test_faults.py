@@ -16,37 +16,28 @@ SOUND = text(op("aten::add", 0, 1))
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"", "the file is empty; expected a Kineto trace (JSON)"),
-        (b" \n ", "the file contains only whitespace; expected a Kineto trace (JSON)"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(50), "a PNG image; expected a Kineto trace (JSON)"),
-        (b"PK\x03\x04" + bytes(50), "a zip archive; expected a Kineto trace (JSON)"),
-        (
-            b"version https://git-lfs.github.com/spec/v1\noid sha256:1d13\nsize 20480\n",
-            "a pointer of Git LFS instead of the file (git lfs pull); expected a Kineto trace (JSON)",
-        ),
-        (b"version,loss\n", "a file that starts with b'version,loss'; expected a Kineto trace (JSON)"),
-        (b"step,loss\n0,1.2\n", "a file that starts with b'step,loss\\n0,'; expected a Kineto trace (JSON)"),
-        (b"null", "a file that starts with b'null'; expected a Kineto trace (JSON)"),
-        (b"{}", "a JSON object with the keys none; expected a list `traceEvents`"),
-        (b'{"b": 1, "a": [2]}', "a JSON object with the keys a, b; expected a list `traceEvents`"),
-        (b'{"a": 1 "b": 2}', "no list `traceEvents`: JSON is malformed: expected ',' or '}' (byte 8)"),
-        (b'{"traceEvents": null}', "a JSON object with the keys traceEvents; expected a list `traceEvents`"),
-        (b"[]", "no complete event; expected events with ts and dur"),
-        (b'{"traceEvents": []}', "no complete event; expected events with ts and dur"),
-        (b'[{"ph": "i", "ts": 1}]', "no complete event; expected events with ts and dur"),
-        (b"[1, 2]", "byte 1: 2 events are not valid JSON and were skipped; expected events with ts and dur"),
-        (b"[" * 1_000_000, "byte 1000000: the file ends early; 0 of its events were read"),
-        (b'{"a":' * 1_000_000, "no list `traceEvents`: maximum recursion depth exceeded"),
-        (SOUND[:9], "no list `traceEvents`: input data was truncated"),
-        (SOUND[:40], "byte 40: the file ends early; 0 of its events were read; expected events with ts and dur"),
-        (
-            gzip.compress(SOUND, mtime=0)[:10],
-            "the archive is damaged (the compressed stream is cut off); expected a Kineto trace",
-        ),
-        (
-            gzip.compress(SOUND, mtime=0)[:15],
-            "the archive ends before the first event (the compressed stream is cut off)",
-        ),
+        (b"", "the file is empty; expected"),
+        (b" \n ", "the file contains only whitespace"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(50), "a PNG image; expected a Kineto trace"),
+        (b"PK\x03\x04" + bytes(50), "a zip archive; expected a Kineto trace"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1d13\nsize 20480\n", "(git lfs pull)"),
+        (b"version,loss\n", "starts with b'version,loss'"),
+        (b"step,loss\n0,1.2\n", "starts with b'step,loss\\n0,'"),
+        (b"null", "starts with b'null'"),
+        (b"{}", "object with the keys none"),
+        (b'{"b": 1, "a": [2]}', "object with the keys a, b;"),
+        (b'{"a": 1 "b": 2}', "no list `traceEvents`: JSON is malformed"),
+        (b'{"traceEvents": null}', "the keys traceEvents; expected a list"),
+        (b"[]", "no complete event; expected events"),
+        (b'{"traceEvents": []}', "no complete event; expected events"),
+        (b'[{"ph": "i", "ts": 1}]', "no complete event; expected events"),
+        (b"[1, 2]", "byte 1: 2 events are not"),
+        (b"[" * 1_000_000, "byte 1000000: the file ends early"),
+        (b'{"a":' * 1_000_000, "maximum recursion depth"),
+        (SOUND[:9], "input data was truncated"),
+        (SOUND[:40], "byte 40: the file ends early"),
+        (gzip.compress(SOUND, mtime=0)[:10], "damaged (the compressed stream is"),
+        (gzip.compress(SOUND, mtime=0)[:15], "ends before the first event ("),
         (gzip.compress(SOUND, mtime=0)[:4] + bytes(40), "the archive is damaged ("),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -56,16 +47,17 @@ def test_a_file_that_is_no_trace_is_one_clear_line(tmp_path: Path, content: byte
     path.write_bytes(content)
     done = traceq("show", path)
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith(f"traceq: {path}: {line}")
+    assert done.err.startswith(f"traceq: {path}: ")
+    assert line in done.err
     assert done.err.count("\n") == 1
 
 
 def test_a_path_without_a_file_is_one_clear_line(tmp_path: Path) -> None:
     missing = tmp_path / "nothing.json"
-    assert traceq("show", missing).err == f"traceq: {missing}: no such file or directory; expected a trace file\n"
-    empty = traceq("show", tmp_path)
-    assert empty.err == f"traceq: {tmp_path}: no trace files; expected *.json, *.json.gz or *.json.zst\n"
-    assert empty.code == 1
+    for path, fact in ((missing, "no such file"), (tmp_path, "no trace files; expected *.json")):
+        done = traceq("show", path)
+        assert done.err.startswith(f"traceq: {path}: {fact}")
+        assert (done.code, done.err.count("\n")) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -92,4 +84,4 @@ def test_a_cut_file_is_shown_with_a_note_on_stderr(tmp_path: Path) -> None:
     done = traceq("show", path)
     assert done.code == 0
     assert "1 events" in done.out
-    assert f"traceq: note: byte {len(path.read_bytes())}: the file ends early; 1 of its events were read\n" in done.err
+    assert f"note: byte {len(path.read_bytes())}: the file ends" in done.err
