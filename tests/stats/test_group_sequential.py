@@ -79,7 +79,7 @@ def test_one_more_look_asks_for_a_wider_interval(num_looks: int) -> None:
 @pytest.mark.parametrize("num_looks", [-1, 0, len(LOOKS) + 1])
 def test_pairs_of_an_unknown_plan_are_refused(num_looks: int) -> None:
     pairs = Pairs("off", "on", np.array([True, False]), np.ones((1, 2), np.int64), np.ones((1, 2), np.int64), num_looks)
-    with pytest.raises(UnreadableInput, match=f"off against on: {num_looks} looks; expected 1 to 11"):
+    with pytest.raises(UnreadableInput, match=f"off against on: {num_looks} looks; .* 11$"):
         compare_pairs(pairs)
 
 
@@ -91,7 +91,7 @@ def test_the_verdict_of_a_recording_that_might_have_gone_on_is_stricter_and_says
     assert compare_pairs(fixed).ci95_ns == (520, 550)
     assert compare_pairs(planned).ci95_ns == (510, 560)
     assert compare_pairs(planned).delta_ns == compare_pairs(fixed).delta_ns == 535
-    assert compare_pairs(planned).verdict.reason.startswith("in this process, the 95 % CI over 11 looks, +510 ns to")
+    assert "95 % CI over 11 looks, +510 ns to" in compare_pairs(planned).verdict.reason
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -90,12 +91,11 @@ def test_the_only_question_of_a_run_needs_what_the_main_one_of_several_does() ->
     assert claimed.verdict == material.verdict
     (weakened,) = answer_together([replace(material, p_material=0.03, p_different=0.02)])
     assert weakened.verdict.name == "detectable"
-    assert weakened.verdict.reason == (
-        f"{material.verdict.reason}; chance does that in 3.0 % of runs, and a claim may in 2.5 %"
-    )
+    assert weakened.verdict.reason.startswith(material.verdict.reason)
+    assert re.findall(r"[\d.]+ %", weakened.verdict.reason)[-2:] == ["3.0 %", "2.5 %"]
     (lost,) = answer_together([replace(material, p_material=0.05, p_different=0.04)])
     assert lost.verdict.name == "inconclusive"
-    assert lost.verdict.reason.endswith("; chance does that in 4.0 % of runs, and a claim may in 2.5 %")
+    assert re.findall(r"[\d.]+ %", lost.verdict.reason)[-2:] == ["4.0 %", "2.5 %"]
 
 
 def test_a_claim_that_chance_makes_too_often_is_weakened_and_says_so() -> None:
@@ -105,9 +105,7 @@ def test_a_claim_that_chance_makes_too_often_is_weakened_and_says_so() -> None:
     weak = replace(alone, p_material=0.03, p_different=0.004)
     (main, other, _) = answer_together([weak, weak, nothing])
     assert (main.verdict.name, main.num_questions) == ("detectable", 3)
-    assert main.verdict.reason.endswith(
-        "(0.50 % of A's step); with 3 questions, chance does that in up to 6.0 % of runs"
-    )
+    assert main.verdict.reason.endswith("up to 6.0 % of runs")
     assert other.verdict.name == "detectable"
     (strong, second, _) = answer_together([alone, weak, nothing])
     assert (strong.verdict.name, second.verdict.name) == ("material", "detectable")
@@ -135,14 +133,14 @@ def test_an_interaction_is_claimed_only_beside_a_cost() -> None:
     doubtful = [replace(each, verdict=replace(each.verdict, name="inconclusive")) for each in (here, there)]
     result = interaction(doubtful[0], doubtful[1]).verdict
     assert result.name == "inconclusive"
-    assert result.reason.endswith("not claimed, as neither of the two costs is")
+    assert "neither of the two costs" in result.reason
 
 
 def test_only_a_control_far_beyond_chance_costs_the_verdict() -> None:
     other, rng = recording(100 * MS, 103 * MS, num=64), np.random.default_rng(1)
     broken = compare_pairs(other, control=recording(100 * MS, 102 * MS, num=64))
     assert broken.verdict.name == "inconclusive"
-    assert broken.verdict.reason.startswith("the A/A control differs from itself, far beyond chance: in this process,")
+    assert broken.verdict.reason.startswith("the A/A control differs from itself, ")
     noisy = (rng.normal(100 * MS, MS, (200, 2, 64))).astype(np.int64)
     controls = [pairs_of(first, second, np.arange(64) % 2 == 0, b="off") for first, second in noisy]
     by_chance = [compare_pairs(other, control=control) for control in controls]
