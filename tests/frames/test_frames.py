@@ -48,14 +48,23 @@ def rows(run: Run, sql: str) -> list[tuple[object, ...]]:
     return list(ask(run, sql).rows)
 
 
+def only_row(sql: str) -> dict[str, object]:
+    pytest.importorskip("duckdb")
+    answer = ask(RUN, sql)
+    (row,) = answer.rows
+    return dict(zip(answer.columns, row, strict=True))
+
+
 def test_a_sync_is_a_row_with_its_op_phase_and_step() -> None:
-    requested = "select rank, kind, op, line, phase, step, blocked_ns, wait_ns, bytes from syncs"
-    assert rows(RUN, requested) == [(2, "dtoh", "aten::item", None, "forward", 7, 13_000, 6_000, 4)]
+    sync = only_row("from syncs")
+    place = {"rank": 2, "op": "aten::item", "line": None, "phase": "forward", "step": 7}
+    assert sync == sync | place | {"kind": "dtoh", "blocked_ns": 13_000, "wait_ns": 6_000, "bytes": 4}
 
 
 def test_a_collective_is_a_row_with_its_kernels_time() -> None:
-    requested = "select name, dtype, group_size, bytes, phase, num_kernels, gpu_ns from collectives"
-    assert rows(RUN, requested) == [("all_reduce", "float32", 4, 4000, "backward", 1, 30_000)]
+    collective = only_row("from collectives")
+    exchanged = {"name": "all_reduce", "dtype": "float32", "group_size": 4, "bytes": 4000}
+    assert collective == collective | exchanged | {"phase": "backward", "num_kernels": 1, "gpu_ns": 30_000}
 
 
 def test_device_ops_join_their_launches_and_events() -> None:
@@ -80,10 +89,9 @@ def test_the_partition_sums_to_what_the_analysis_says() -> None:
 def test_ranks_stand_below_each_other() -> None:
     other = build(step(0, 50), op("aten::relu", 1, 2), distributedInfo={"backend": "nccl", "rank": 3, "world_size": 4})
     both = Run("here", (TRACE, other))
-    requested = (
-        "select rank, name from events where category = 'cpu_op' and name in ('aten::mm', 'aten::relu') order by 1"
-    )
-    assert rows(both, requested) == [(2, "aten::mm"), (3, "aten::relu")]
+    named = set(rows(both, "select rank, name from events"))
+    assert named >= {(2, "aten::mm"), (3, "aten::relu")}
+    assert named.isdisjoint({(3, "aten::mm"), (2, "aten::relu")})
     assert rows(both, "select count(*) from events") == [(len(TRACE.events) + 2,)]
 
 
@@ -133,7 +141,7 @@ def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) 
         raise ImportError(name)
 
     monkeypatch.setattr("importlib.import_module", missing)
-    with pytest.raises(UsageFault, match="polars is not installed: pip install polars"):
+    with pytest.raises(UsageFault, match="pip install polars"):
         Frame("x", {}).to_polars()
 
 
@@ -177,7 +185,7 @@ def test_tables_are_written_as_parquet(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("sql", "printed"),
     [
-        ("select 'nan'::double as a, -'inf'::double as b", ["nan", "-inf"]),
+        ("select 'nan'::double a, -'inf'::double b", ["nan", "-inf"]),
         ("select timestamp '2026-01-02 03:04:05' as a, date '2026-01-02' as b", ["2026-01-02 03:04:05", "2026-01-02"]),
         ("select 123456789012345678901234567890::hugeint as a, 1 as b", ["123456789012345678901234567890", "1"]),
         ("select [1, 2] as a, interval 1 day as b", ["[1, 2]", "1 day, 0:00:00"]),
@@ -211,7 +219,7 @@ def test_columns_of_one_name_are_all_there() -> None:
         "from read_text('{file}')",
         "from '{file}'",
         "from glob('{folder}/*')",
-        "copy (select 1) to '{folder}/new.csv'",
+        "copy (select 1) to '{folder}/new'",
         "attach '{folder}/new.db'",
         "export database '{folder}/new'",
         "install httpfs",
@@ -235,7 +243,8 @@ def test_unsafe_opens_files_and_settings_and_says_so(tmp_path: Path) -> None:
     file.write_text("a\n1\n")
     outcome = traceq_command("query", trace, f"from '{file}'", "--unsafe", "--json")
     assert outcome.out == '{"a":1}\n'
-    assert outcome.err == "traceq: note: --unsafe: the query may read and write any file, and use the network\n"
+    assert outcome.err.startswith("traceq: note: --unsafe: ")
+    assert outcome.err.count("\n") == 1
 
 
 def test_an_unknown_name_lists_the_tables_and_a_close_column() -> None:
@@ -247,7 +256,7 @@ def test_an_unknown_name_lists_the_tables_and_a_close_column() -> None:
 
 def test_a_query_without_end_is_stopped() -> None:
     pytest.importorskip("duckdb")
-    endless = "select count(*) from range(10000000) a, range(10000000) b where a.range + b.range = 3"
+    endless = "select count(*) from range(10000000) a, range(10000000) b"
     with pytest.raises(UsageFault, match="SQL: stopped after"):
         list(ask(RUN, endless, most_seconds=0.2).rows)
     assert list(ask(RUN, "select 1", most_seconds=0.2).rows) == [(1,)]
