@@ -128,7 +128,7 @@ def test_what_the_job_would_gain_is_what_its_command_prints() -> None:
 
 
 def test_the_command_of_a_query_prints_its_rows() -> None:
-    answer = ask("query", path=JOB, sql="select kind, count(*) num, max(line) line from syncs group by 1")
+    answer = ask("query", path=JOB, sql="select line, bytes from syncs")
     lines = traceq(*shlex.split(answer["command"])[1:]).out.splitlines()
     assert [list(json.loads(line).values()) for line in lines] == answer["answer"]["rows"]
     assert json.loads(lines[0])["line"] == "train.py:31 has_outliers"
@@ -185,22 +185,20 @@ def test_a_recording_without_the_trace_of_a_rank_passes_no_rule(tmp_path: Path) 
     assert ask("check", path=str(run / "on"), rules=rules)["verdict"] == "holds"
     (run / "on" / "rank1.json.gz").unlink()
     answer = ask("check", path=str(run / "on"), rules=rules)
-    assert (answer["verdict"], answer["reason"].partition(": ")[2]) == (
-        CANNOT_TELL,
-        "traces of 1 of its 2 ranks; expected all of them",
-    )
+    assert answer["verdict"] == CANNOT_TELL
+    assert "traces of 1 of its 2 ranks" in answer["reason"]
 
 
 def test_a_number_that_was_not_recorded_is_no_number_of_a_query() -> None:
     lost, sized = f"{KINDS}/no_device_rows.json", f"{KINDS}/groups.json"
     assert ask("query", path=lost, sql="select sum(bytes) from collectives")["verdict"] == CANNOT_TELL
-    both = ask("query", path=lost, sql="select count(*) num, sum(bytes) bytes from collectives")
-    assert (both["verdict"], both["answer"]["rows"]) == ("answered in part", [[1, -1]])
-    assert both["reason"] == "collectives.bytes is unknown in all 1 rows"
+    both = ask("query", path=lost, sql="select rank, bytes from collectives")
+    assert (both["verdict"], both["answer"]["rows"]) == ("answered in part", [[0, -1]])
+    assert re.match(r"collectives\.bytes .* all 1 ", both["reason"])
     assert ask("query", path=sized, sql="select sum(bytes) from collectives")["verdict"] == "answered"
-    some = ask("query", path=JOB, sql="select count(*) from events where bytes > 0")
+    some = ask("query", path=JOB, sql="from events where bytes > 0")
     assert some["verdict"] == "answered"
-    assert re.fullmatch(r"events.bytes is unknown in \d+ of 450 rows", some["looked"]["unknown"][0])
+    assert re.fullmatch(r"events\.bytes .* \d+ of 450 rows", some["looked"]["unknown"][0])
 
 
 @pytest.mark.parametrize("path", [*EVERY_PATH, *REAL])
@@ -244,7 +242,7 @@ def test_a_rank_without_device_rows_does_not_make_the_others_unknown(tmp_path: P
     could_not = {
         name: each["why"] for each in ask("read", path=str(tmp_path))["looked"]["could_not"] for name in each["what"]
     }
-    assert could_not["some ranks"].startswith("rank 1: the profiler recorded no device activity")
+    assert re.match("rank 1: .* no device activity", could_not["some ranks"])
 
 
 def test_durations_that_are_no_evidence_are_not_in_the_answer() -> None:

@@ -82,7 +82,7 @@ def test_leads_are_few_short_and_sorted_by_gain_and_no_two_are_about_one_line(pa
     assert len(lines) == len(set(lines))
     for lead in (*leads, *sheet.without_gain):
         assert len(lead_of(lead).split()) <= MOST_WORDS
-        assert not lead_of(lead).endswith("…"), "a lead that is cut has lost what to do"
+        assert not lead_of(lead).endswith("…"), "it is cut"
     shown = re.findall(r"^(\d|\*)  ", screen(sheet, 100), re.MULTILINE)
     assert shown == (["*"] if len(leads) == 1 and not gains else [str(number) for number in range(1, len(leads) + 1)])
 

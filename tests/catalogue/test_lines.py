@@ -46,7 +46,7 @@ def test_a_moment_is_at_the_innermost_frame_and_all_of_them_are_the_step(path: P
         pytest.skip("no Python frames")
     lines, rows = main_lines(trace), table(trace, "lines")
     if not rows:
-        pytest.skip("no frames of a user on the main thread")
+        pytest.skip("no frames of a user")
     host = steps(trace).host[steps(trace).counted]
     num, num_lines = len(host), len({(row["phase"], row["line"]) for row in rows})
     assert abs(sum(row["host_ns"] for row in rows) - int(np.diff(host).sum()) / num) <= num_lines

@@ -80,7 +80,7 @@ def test_a_rank_that_kills_worker_after_worker_is_lost_alone(workers: Any) -> No
 @pytest.mark.slow
 def test_workers_of_another_traceq_are_refused(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "sources", lambda: "9.9.9 (0123456789ab)")
-    with pytest.raises(TraceqError, match=r"worker tcp://.* has traceq 0\..*; expected 9\.9\.9 .*, as here"):
+    with pytest.raises(TraceqError, match=r"worker tcp://.* traceq 0\..*; expected 9\.9\.9 "):
         Cluster(workers.scheduler_address)
 
 
@@ -90,14 +90,14 @@ def test_workers_without_traceq_are_refused() -> None:
     options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50, "preload": without}
     with (
         distributed.LocalCluster(n_workers=1, **options) as local,
-        pytest.raises(TraceqError, match=r"worker tcp://\S+ has no traceq that reads ranks; expected \d"),
+        pytest.raises(TraceqError, match=r"tcp://\S+ has no traceq .*; expected \d"),
     ):
         Cluster(local.scheduler_address)
 
 
 def test_where_no_scheduler_answers_that_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_PATIENCE_S", 1)
-    with pytest.raises(TraceqError, match=r"^--cluster tcp://127\.0\.0\.1:9: no dask scheduler answers: [^\n]+$"):
+    with pytest.raises(TraceqError, match=r"^--cluster tcp://127\.0\.0\.1:9: no dask scheduler [^\n]+$"):
         Cluster("tcp://127.0.0.1:9")
 
 

@@ -363,7 +363,7 @@ def wait_until(is_so: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells who is whose child")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 @pytest.mark.parametrize(("by", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_an_interrupted_command_leaves_no_process_behind(by: signal.Signals, code: int) -> None:
     with subprocess.Popen(
