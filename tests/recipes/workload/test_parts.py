@@ -76,7 +76,7 @@ def test_each_parameter_is_told_what_becomes_of_it() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
     lines = list(usage_lines(uses))
     assert lines[1] == "  spare: 2 tensors, 25 parameters: weight [5, 4], bias [5]"
-    assert lines[5] == "  the model itself: 1 tensor, 3 parameters: fixed [3]"
+    assert lines[5].endswith(": 1 tensor, 3 parameters: fixed [3]")
     assert lines[6:] == ["USED      2 tensors, 9 parameters"]
 
 
@@ -91,15 +91,9 @@ def test_held_is_what_outlives_the_call_and_views_count_once() -> None:
     assert held_bytes(forward) == 10 * 4
 
 
-@pytest.mark.parametrize(
-    ("precision", "state"),
-    [
-        ("float32_masters", "weights float32 on cpu, moments float32 on cpu"),
-        ("bfloat16", "weights bfloat16 on cpu, moments bfloat16 on cpu"),
-    ],
-)
+@pytest.mark.parametrize(("precision", "dtype"), [("float32_masters", "float32"), ("bfloat16", "bfloat16")])
 @pytest.mark.parametrize("size", SIZES)
-def test_a_size_has_the_dtypes_of_its_regime(size: str, precision: Precision, state: str) -> None:
+def test_a_size_has_the_dtypes_of_its_regime(size: str, precision: Precision, dtype: str) -> None:
     """Sizes differ in what they compute in, not in what the optimizer updates."""
     context = Context(0, 0, 1, torch.device("cpu"), Phases(()))
     weights = nn.Linear(2, 2, dtype=sized(size, precision).weights)
@@ -108,7 +102,9 @@ def test_a_size_has_the_dtypes_of_its_regime(size: str, precision: Precision, st
     for _ in range(2):
         weights(torch.ones(1, 2, dtype=weights.weight.dtype)).sum().backward()
         optimizer.step()
-    assert context.facts == {"precision": precision, "state": state}
+    assert context.facts.keys() == {"precision", "state"}
+    assert context.facts["precision"] == precision
+    assert str(context.facts["state"]).count(f" {dtype} on cpu") == 2
 
 
 def test_a_state_of_another_dtype_is_refused() -> None:
@@ -129,7 +125,7 @@ def test_masters_are_a_state_of_float32() -> None:
     weights(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
     optimizer.step()
     note_state(context, optimizer, "float32_masters")
-    assert context.facts["state"] == "weights float32 on cpu, moments float32 on cpu"
+    assert str(context.facts["state"]).count(" float32 on cpu") == 2
 
 
 def test_a_prefix_attends_to_itself_the_state_to_all_and_nothing_to_padding() -> None:
@@ -324,5 +320,5 @@ def test_a_scaler_that_cannot_unscale_the_weights_type_is_refused_with_the_way_o
         raise NotImplementedError("not implemented for 'BFloat16'")
 
     monkeypatch.setattr(torch, "_amp_foreach_non_finite_check_and_unscale_", refuses)
-    with pytest.raises(RecordingFailed, match=r"does not support torch.bfloat16 weights here: --set scaler=false"):
+    with pytest.raises(RecordingFailed, match=r"torch\.bfloat16 .* --set scaler=false"):
         check_unscaling(weights)
