@@ -184,12 +184,12 @@ def test_a_path_a_url_and_a_run_are_analysed_alike(tmp_path: Path) -> None:
 
 
 def test_analyze_names_what_there_is() -> None:
-    with pytest.raises(traceq.UsageFault, match="no analysis 'sync'; did you mean 'syncs'"):
+    with pytest.raises(traceq.UsageFault, match="did you mean 'syncs'"):
         traceq.analyze(RUN / "on", "sync")
     sheet = traceq.analyze(RUN / "on")
     with pytest.raises(traceq.UsageFault, match="no report 'sync'; choose from "):
         sheet.report("sync")
-    with pytest.raises(traceq.UsageFault, match="syncs: no table 'sync'; choose from syncs"):
+    with pytest.raises(traceq.UsageFault, match="table 'sync'; choose from syncs"):
         sheet.report("syncs").table("sync")
 
 
@@ -211,7 +211,7 @@ def test_a_run_that_was_read_is_compared_with_all_its_arms(part: str) -> None:
 def test_a_trace_alone_is_compared_with_nothing(tmp_path: Path) -> None:
     path = write(tmp_path / "rank0.json", step(0, 100))
     for source in (path, traceq.read(path)):
-        with pytest.raises(traceq.UsageFault, match="not a recorded run; expected one, or a second"):
+        with pytest.raises(traceq.UsageFault, match="not a recorded run; expected one"):
             traceq.diff(source)
 
 

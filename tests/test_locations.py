@@ -133,19 +133,20 @@ def test_a_cut_off_archive_gives_what_it_holds_wherever_it_lies(job: Path, serve
 
 
 @pytest.mark.parametrize(
-    ("path", "printed"),
+    ("path", "problem"),
     [
-        ("{server}/nothing.json", "{server}/nothing.json: the server answers 404 File not found"),
-        ("{server}/nothing", "{server}/nothing: the server answers 404 File not found"),
-        ("http://127.0.0.1:1/a.json", "http://127.0.0.1:1/a.json: Cannot connect to host 127.0.0.1:1"),
-        ("memory://nothing.json", "memory://nothing.json: no such file or folder"),
-        ("nonsense://a/b", "nonsense://a/b: Protocol not known: nonsense"),
+        ("{server}/nothing.json", "the server answers 404 "),
+        ("{server}/nothing", "the server answers 404 "),
+        ("http://127.0.0.1:1/a.json", "Cannot connect to host 127.0.0.1:1"),
+        ("memory://nothing.json", "no such file or folder"),
+        ("nonsense://a/b", "Protocol not known: nonsense"),
     ],
 )
-def test_what_cannot_be_read_is_one_line(server: tuple[str, list[str]], path: str, printed: str) -> None:
-    done = traceq("show", path.format(server=server[0]))
+def test_what_cannot_be_read_is_one_line(server: tuple[str, list[str]], path: str, problem: str) -> None:
+    path = path.format(server=server[0])
+    done = traceq("show", path)
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("traceq: " + printed.format(server=server[0]))
+    assert done.err.startswith(f"traceq: {path}: {problem}")
     assert done.err.count("\n") == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -108,7 +109,8 @@ def test_an_installed_analysis_reads_ranks_in_other_processes_too(installed: Pat
 def test_an_installed_recipe_is_listed_and_described(installed: Path) -> None:
     listed, described = traceq_each([("recipes",), ("recipes", "toy")], installed)
     assert (listed.code, listed.err) == (0, "")
-    assert listed.out.splitlines()[-1].split(maxsplit=1) == ["toy", "What does one more addition cost a step?"]
+    name, question = listed.out.splitlines()[-1].split(maxsplit=1)
+    assert (name, question.endswith("one more addition cost a step?")) == ("toy", True)
     assert "size=64" in described.out
 
 
@@ -136,15 +138,15 @@ def test_an_installed_renderer_is_chosen_on_the_command_line(installed: Path, tm
 @pytest.mark.slow
 def test_an_unknown_renderer_is_a_usage_fault_that_lists_them(installed: Path) -> None:
     choices: dict[tuple[str | Path, ...], str] = {
-        ("show", RUN / "on", "--to", "tyo"): "for reports; choose from text, json, markdown, html, notebook, toy",
-        ("show", RUN / "on", "--to", "parquet"): "for reports; choose from text, json, markdown, html, notebook, toy",
-        ("diff", RUN, "--to", "tyo"): "for comparisons; choose from text, json, markdown, html, notebook, toy",
-        ("export", RUN / "on", "--to", "json"): "for runs; choose from parquet, perfetto, toy",
-        ("export", RUN / "on", RUN / "off", "--to", "toy"): "toy: tables are of one run",
+        ("show", RUN / "on", "--to", "tyo"): "for reports; .* text, .* notebook, toy$",
+        ("show", RUN / "on", "--to", "parquet"): "for reports; .* text, .* notebook, toy$",
+        ("diff", RUN, "--to", "tyo"): "for comparisons; .* text, .* notebook, toy$",
+        ("export", RUN / "on", "--to", "json"): "for runs; .* parquet, perfetto, toy$",
+        ("export", RUN / "on", RUN / "off", "--to", "toy"): "toy: .* of one run",
     }
     for done, choice in zip(traceq_each(list(choices), installed), choices.values(), strict=True):
         assert (done.code, done.out) == (2, "")
-        assert choice in done.err
+        assert re.search(choice, done.err.rstrip())
 
 
 @pytest.mark.slow
@@ -180,8 +182,8 @@ def test_what_fails_while_it_runs_names_its_package_too(broken: Path) -> None:
     failing = [("show", RUN / "on", "--only", "later"), ("show", RUN / "on", "--only", "steps", "--to", "later")]
     shown, drawn = traceq_each(failing, broken)
     assert (shown.code, shown.out) == (1, "")
-    assert shown.err == "traceq: plugin broken-later 2.1: traceq.analyses later: KeyError: 'toy'\n"
-    assert drawn.err == "traceq: plugin broken-later 2.1: traceq.renderers later: ValueError: no form\n"
+    for done, kind, error in ((shown, "analyses", "KeyError: 'toy'"), (drawn, "renderers", "ValueError: no form")):
+        assert done.err.endswith(f" broken-later 2.1: traceq.{kind} later: {error}\n")
 
 
 @pytest.mark.slow
