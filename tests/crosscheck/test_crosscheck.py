@@ -87,7 +87,7 @@ def test_a_rule_explains_a_number_only_if_it_predicts_it(tmp_path: Path, monkeyp
     monkeypatch.setattr(compare, "ask_hta", lambda _: HtaOpinion("HTA", theirs, launches=names))
     monkeypatch.setattr(compare, "ask_perfetto", lambda *_: PerfettoOpinion("Perfetto", quantities(trace)))
     result = crosscheck(trace, path)
-    assert result.reasons == ("HTA leaves out 1 device rows whose launch the trace does not have",)
+    assert ["1 device rows whose launch" in reason for reason in result.reasons] == [True]
     differing = {row.quantity.key: row.hta.reasons for row in result.rows if not row.hta.agrees}
     assert differing == {"kernels": (0,), "span": (0,), "busy": (0,), "idle": (0,), "compute": (0,), "queue": None}
     assert result.unexplained == ["longest launch queue"]
@@ -104,7 +104,7 @@ def test_work_on_no_named_stream_is_a_reason_for_hta(tmp_path: Path, monkeypatch
     monkeypatch.setattr(compare, "ask_hta", lambda _: HtaOpinion("HTA", quantities(trace, has), launches=names))
     monkeypatch.setattr(compare, "ask_perfetto", lambda *_: PerfettoOpinion("Perfetto", quantities(trace)))
     result = crosscheck(trace, path)
-    assert result.reasons == ("HTA leaves out 1 device rows that name no stream",)
+    assert ["1 device rows that name no" in reason for reason in result.reasons] == [True]
     assert result.unexplained == []
 
 
@@ -153,17 +153,14 @@ def test_without_the_other_tools_it_says_which_are_missing(tmp_path: Path) -> No
     (tmp_path / "hta").mkdir()
     (tmp_path / "hta" / "__init__.py").write_text("raise ImportError('a broken install')")
     words = ["crosscheck", str(trace_file(tmp_path)), "--trace-processor", str(tmp_path / "absent")]
-    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from traceq.cli import main; main()"
     environment = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False, env=environment
-    )
+    command = [sys.executable, "-m", "traceq", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert "HTA cannot analyse this trace: " in done.stdout
     assert "Perfetto cannot be asked: " in done.stdout
     assert done.stdout.splitlines()[-1] == "Nobody else was asked."
-    command = [sys.executable, "-c", program, *words, "--json"]
-    output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    output = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, env=environment).stdout
     assert [row["hta"] for row in json.loads(output)["quantities"]] == [
         {"number": None, "agrees": True, "reasons": []}
     ] * 12
