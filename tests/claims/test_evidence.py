@@ -85,5 +85,5 @@ def test_the_page_is_what_rules_limits_and_evidence_say() -> None:
 def test_what_has_no_rule_has_the_words_of_its_package() -> None:
     from traceq.claims.saying import lead_of, text_of
 
-    claim = Claim("of_a_plugin", lead="cold cache: read it first", evidence="2 s of it")
-    assert (lead_of(claim), text_of(claim)) == ("cold cache: read it first", "cold cache: read it first; 2 s of it")
+    claim = Claim("of_a_plugin", lead="cold cache: read it first", evidence="2 s")
+    assert (lead_of(claim), text_of(claim)) == ("cold cache: read it first", "cold cache: read it first; 2 s")

@@ -109,7 +109,7 @@ def outputs(notebook: Path) -> list[object]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not all(map(find_spec, ("nbclient", "nbformat", "ipykernel", "pandas"))), reason="no notebook can be run here"
+    not all(map(find_spec, ("nbclient", "nbformat", "ipykernel", "pandas"))), reason="no notebook kernel"
 )
 def test_the_notebook_runs_and_shows_what_it_says(tmp_path: Path) -> None:
     target = NOTEBOOK if UPDATE else tmp_path / "notebook.ipynb"

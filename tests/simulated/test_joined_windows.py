@@ -124,7 +124,7 @@ def test_steps_that_begin_with_work_in_flight_do_not_count(shape: Shape) -> None
             start, end = marks.window[index].tolist()
             in_flight = work.before_window & (work.start < end) & (work.end > start)
             assert marks.partial[index] or not in_flight.any(), (seed, index)
-            assert start >= marks.host[index, 0], "the time between two windows is no step"
+            assert start >= marks.host[index, 0], (seed, index)
 
 
 def test_the_profilers_own_synchronizes_are_no_syncs_of_the_step() -> None:
@@ -149,7 +149,7 @@ def test_replay_reproduces_every_step_and_the_critical_path_tiles_those_that_cou
 @each_shape
 def test_a_change_is_the_cause_of_what_whole_steps_take_longer(shape: Shape, edit: Edit) -> None:
     if shape is SHAPES["host-bound"] and edit is slower_kernel:
-        pytest.skip("it only lets the device idle less")
+        pytest.skip("the device only idles less")
     (timeline_a, a), (timeline_b, b) = a_run(1, shape), a_run(1, shape, edit)
     diff = traceq.diff(*(Run(side, (trace,)) for side, trace in (("a", a), ("b", b))))
     assert diff.traced is not None

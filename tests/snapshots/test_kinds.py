@@ -46,7 +46,7 @@ GEMM = cpp("void at::cuda::blas::gemm_and_bias<float>(bool, bool, long, long, lo
         ([user("model.py:4 forward"), CALL], Kind.ACTIVATIONS),
         ([torch_frame("torch/nn/functional.py:3 cross_entropy"), user("train.py:4 main")], Kind.ACTIVATIONS),
         ([NODE, ENGINE], Kind.GRADIENTS),
-        ([cpp("c10d::Reducer::initialize_buckets(std::vector<std::vector<unsigned long>>)")], Kind.GRADIENTS),
+        ([cpp("c10d::Reducer::initialize_buckets(std::vector<unsigned long>)")], Kind.GRADIENTS),
         (
             [torch_frame("torch/autograd/graph.py:9 _engine_run_backward"), torch_frame("torch/_tensor.py:2 backward")],
             Kind.GRADIENTS,
