@@ -84,6 +84,6 @@ def test_a_thousand_ranks_are_the_same_on_any_cores_and_workers(
     killer = threading.Thread(target=kill_a_worker, args=(cluster, killed))
     killer.start()
     outcome = outcome_of(f"{line} --cluster {cluster.scheduler_address}", jobs)
-    assert killed, "the command ended before"
+    assert killed, "it ended too early"
     killer.join()
     assert outcome == expected
