@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -32,32 +33,26 @@ def test_without_words_there_is_help_and_no_success() -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["shw"], "No such command 'shw'. Did you mean 'show'?"),
-        (["qqqq"], "No such command 'qqqq'."),
-        (["show"], "Missing argument 'PATH...'."),
-        (["export", "x"], "Missing option '--to'."),
-        (["show", "x", "--only"], "Option '--only' requires an argument."),
-        (["show", "x", "--step", "1.5"], "Invalid value for '--step': Input should be a valid integer"),
-        (["show", "x", "--width", "10"], "Invalid value for '--width': Input should be greater than or equal to 40"),
-        (["record", "--then", "x"], "Invalid value for '--then': Value error, 'x' is not one of 'stop', 'continue'."),
+        (["shw"], "'shw'. Did you mean 'show'"),
+        (["qqqq"], "'qqqq'.$"),
+        (["show"], "Missing argument 'PATH"),
+        (["export", "x"], "Missing option '--to'"),
+        (["show", "x", "--only"], "'--only' requires an argument"),
+        (["show", "x", "--step", "1.5"], "'--step': .* integer"),
+        (["show", "x", "--width", "10"], "'--width': .* 40"),
+        (["record", "--then", "x"], "'--then': .*'stop', 'continue'"),
     ],
 )
 def test_misuse_is_one_error_and_exit_code_2(words: list[str], error: str) -> None:
     outcome = traceq(*words)
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.splitlines()[-1].startswith(f"Error: {error}")
+    assert re.match(f"Error: .*{error}", outcome.err.splitlines()[-1])
 
 
-def test_an_interrupt_is_exit_code_130_without_a_message(tmp_path: Path) -> None:
-    started = "import os, signal; from traceq.runs import read; read.read = lambda *_, **__: os.kill(os.getpid(), "
-    program = f"{started}signal.SIGINT); {PROGRAM}"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "check", str(tmp_path), "--rule", "dtoh == 0"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
+def test_an_interrupt_is_exit_code_130_without_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceq.engines.analyze_path.analyze_path", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    outcome = traceq("check", tmp_path, "--rule", "dtoh == 0")
+    assert (outcome.code, outcome.out, outcome.err) == (128 + signal.SIGINT, "", "")
 
 
 ENDINGS = (
@@ -71,10 +66,10 @@ ENDINGS = (
 def test_a_process_ends_with_the_code_of_its_command_and_calls_what_is_registered(
     words: list[str], code: int, text: str
 ) -> None:
-    program = f"import atexit; atexit.register(print, 'at the end', flush=True); {PROGRAM}"
+    program = f"import atexit; atexit.register(print, 'END'); {PROGRAM}"
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
     assert (done.returncode, text in done.stdout + done.stderr) == (code, True)
-    assert done.stdout.endswith("at the end\n")
+    assert done.stdout.endswith("END\n")
 
 
 def test_what_measures_a_process_writes_its_result(tmp_path: Path) -> None:

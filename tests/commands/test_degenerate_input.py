@@ -64,7 +64,7 @@ def test_a_trace_that_lasts_no_time_is_refused_by_every_command(
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path / "trace.json", *events)
     for words in commands(path):
-        assert "all its events last 0 ns together; expected a step" in refused(*words)
+        assert f"{path}: all its events last 0 ns" in refused(*words)
     assert [each.name for each in tmp_path.iterdir()] == ["trace.json"]
 
 
@@ -81,13 +81,13 @@ def test_a_mark_that_lasts_no_time_among_others_is_no_fault(tmp_path: Path, step
         ({"arms": []}, "no arm is the baseline"),
         ({"arms": [OFF | {"baseline": False}, ON]}, "no arm is the baseline"),
         ({"arms": [OFF, OFF]}, "two arms of one name"),
-        ({"arms": [OFF, ON | {"name": "../other/on"}]}, "arm '../other/on' is no folder of the run"),
-        ({"arms": [OFF, ON | {"name": "/abs"}]}, "arm '/abs' is no folder of the run"),
-        ({"arms": [OFF, ON | {"name": ".."}]}, "arm '..' is no folder of the run"),
-        ({"arms": [OFF, ON | {"name": ""}]}, "arm '' is no folder of the run"),
-        ({"arms": [OFF, ON | {"against": "x"}]}, "no arm 'x', which others refer to"),
-        ({"num_ranks": 10**30}, "a count that is negative or too large"),
-        ({"num_ranks": -1}, "a count that is negative or too large"),
+        ({"arms": [OFF, ON | {"name": "../other/on"}]}, "'../other/on' is no folder"),
+        ({"arms": [OFF, ON | {"name": "/abs"}]}, "'/abs' is no folder"),
+        ({"arms": [OFF, ON | {"name": ".."}]}, "'..' is no folder"),
+        ({"arms": [OFF, ON | {"name": ""}]}, "'' is no folder"),
+        ({"arms": [OFF, ON | {"against": "x"}]}, "no arm 'x'"),
+        ({"num_ranks": 10**30}, "a count that is negative"),
+        ({"num_ranks": -1}, "a count that is negative"),
         ({"version": 10**30}, "format"),
     ],
 )

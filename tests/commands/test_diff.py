@@ -291,16 +291,9 @@ def test_only_a_change_is_asked_whether_it_can_be_switched_off(tmp_path: Path) -
 )
 def test_fail_on(run: Path, shell: Shell, verdict: str, code: int) -> None:
     result, out, err = shell(run, "--fail-on", verdict)
-    assert result == code
-    assert (
-        err
-        == {
-            0: "",
-            2: f"traceq: --fail-on {verdict}: no such verdict; choose from material, detectable, inconclusive\n",
-            3: "traceq: --fail-on: on is material\n",
-        }[code]
-    )
-    assert bool(out) == (code != 2)
+    assert (result, bool(out), err.count("\n")) == (code, code != 2, int(code > 0))
+    problem = {2: f"--fail-on {verdict}: .* material, detectable, inconclusive$", 3: ": on is material$"}
+    assert re.search(problem.get(code, "^$"), err)
 
 
 @pytest.mark.parametrize("threshold", ["garbage", "", "-1%", "nan", "inf", "101 %", "1%%"])
@@ -329,33 +322,39 @@ def test_a_missing_path_is_one_line(tmp_path: Path, shell: Shell, words: list[st
 def test_a_trace_alone_asks_for_a_second_path(run: Path, shell: Shell) -> None:
     path = run / "on" / "rank0.json.gz"
     code, out, err = shell(path)
-    assert (code, out) == (2, "")
-    assert err == f"traceq: {path}: not a recorded run; expected one, or a second path to compare it with\n"
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"traceq: {path}: not a recorded run")
+    assert "second path" in err
 
 
 def test_a_run_of_one_arm_asks_for_a_second_path(tmp_path: Path, shell: Shell) -> None:
     run = record(tmp_path / "run", replace(MANIFEST, arms=MANIFEST.arms[:1]))
     code, out, err = shell(run)
     assert (code, out) == (2, "")
-    other = f"compare it with another recording: traceq diff {run} OTHER"
-    assert err == f"traceq: {run}: only one arm, off; {other}; or record two arms: traceq record --toggle NAME=A,B\n"
+    assert err.startswith(f"traceq: {run}: only one arm, off; ")
+    assert f": traceq diff {run} OTHER; " in err
+    assert err.endswith(": traceq record --toggle NAME=A,B\n")
 
 
 def test_an_arm_alone_is_compared_with_its_run_or_another_arm(run: Path, shell: Shell) -> None:
     code, out, err = shell(run / "on")
     assert (code, out) == (2, "")
-    assert (
-        err == f"traceq: {run / 'on'}: one arm of a run; expected {run}, or: traceq diff {run / 'off'} {run / 'on'}\n"
-    )
+    assert err.startswith(f"traceq: {run / 'on'}: one arm of a run")
+    assert err.endswith(f" {run}, or: traceq diff {run / 'off'} {run / 'on'}\n")
 
 
 def test_a_run_that_is_not_there_is_named_as_it_was_given(tmp_path: Path, shell: Shell) -> None:
     path = tmp_path / "nowhere"
-    assert shell(path) == (1, "", f"traceq: {path}: no such file or directory; expected a recorded run\n")
+    code, out, err = shell(path)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"traceq: {path}: no such file")
+    assert err.endswith("; expected a recorded run\n")
 
 
 def test_two_forms_at_once_are_refused(run: Path, shell: Shell) -> None:
-    assert shell(run, "--json", "--markdown") == (2, "", "traceq: --json, --markdown, --html and --to: choose one\n")
+    code, out, err = shell(run, "--json", "--markdown")
+    assert (code, out) == (2, "")
+    assert err.endswith(": choose one\n")
 
 
 @pytest.mark.slow
@@ -363,7 +362,7 @@ def test_a_gate_on_profiled_windows_says_that_it_cannot_hold_anything(tmp_path: 
     paths = [tmp_path / name for name in ("before.json", "after.json")]
     for path, check in zip(paths, (False, True), strict=True):
         path.write_bytes(text(*one_step(0, 1, check=check)))
-    note = "traceq: note: --fail-on: profiled windows give no verdict; compare a recording (traceq record, or "
+    note = "note: --fail-on: profiled windows"
     for verdict, expected in (("material", 0), ("detectable", 0), ("inconclusive", 3)):
         code, _, err = shell(*paths, "--fail-on", verdict)
         assert (code, note in err) == (expected, True)
@@ -386,16 +385,17 @@ def test_a_run_cut_short_has_the_verdict_of_the_pairs_it_finished(tmp_path: Path
     assert code == 0
     assert out.strip().startswith("on costs 20")
     assert "material at the 0.50 % threshold." in out
-    assert err == "traceq: note: the recording is incomplete (interrupted): Ctrl-C\n"
+    assert err.endswith("incomplete (interrupted): Ctrl-C\n")
+    assert err.count("\n") == 1
     assert shell(run, "--fail-on", "material")[0] == 3
 
 
 def test_a_run_cut_short_before_its_first_pair_says_so(tmp_path: Path, shell: Shell) -> None:
     run = record(tmp_path / "run", replace(MANIFEST, status="recording"), traced=False, num_pairs=0)
     code, out, err = shell(run)
-    assert code == 0
-    assert out.strip() == "Nothing to compare: no unprofiled pairs yet, and no trace of off or on."
-    assert err == "traceq: note: the recording is incomplete (recording)\n"
+    assert (code, out.strip().count("\n"), err.count("\n")) == (0, 0, 1)
+    assert out.strip().startswith("Nothing to compare: no unprofiled pairs")
+    assert err.endswith("incomplete (recording)\n")
     assert shell(run, "--fail-on", "inconclusive")[0] == 3
     result = json.loads(shell(run, "--json")[1])
     assert (result["step"], result["traced"], result["verdict"]["name"]) == (None, None, "inconclusive")
@@ -416,7 +416,7 @@ def test_durations_that_are_no_evidence_are_shown_only_in_full(shell: Shell) -> 
     """The verdict of the fixture is inconclusive, and its traced delta is outside the interval."""
     run = str(ROOT / "fixtures" / "outlier_ab")
     short, full = shell(run)[1], shell(run, "--full")[1]
-    assert "on adds at outliers.py:17-18 outlier_seen in forward: 1 aten::is_nonzero (a sync on a GPU) in line" in short
+    assert "outliers.py:17-18 outlier_seen in forward: 1 aten::is_nonzero" in short
     assert "not their durations (--full)." in short
     assert "Delta by phase and category" not in short
     assert "Delta by phase and category" in full
@@ -431,6 +431,6 @@ def test_plain_traces_are_told_to_be_profiled(tmp_path: Path, shell: Shell) -> N
         path.write_bytes(text(*one_step(0, 1, check=check)))
     code, out, err = shell(*paths)
     assert (code, err.count("profiled, few, and not interleaved")) == (0, 1)
-    assert "after costs 200 us per step (+20.0 %), from 1 and 1 profiled steps, no interval." in out
-    result = msgspec.json.decode(shell(*paths, "--json")[1])
-    assert result["step"]["unprofiled"] is False
+    assert "after costs 200 us per step (+20.0 %)" in out
+    step = msgspec.json.decode(shell(*paths, "--json")[1])["step"]
+    assert (step["unprofiled"], step["ci95_ns"]) == (False, None)

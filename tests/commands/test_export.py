@@ -214,7 +214,7 @@ def test_the_command_names_its_file_and_never_replaces_one_unasked(
 def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.json", *STEP)
     target = tmp_path / "absent" / "out.pftrace"
-    with pytest.raises(TraceqError, match=r"absent/out\.pftrace: no such file or directory"):
+    with pytest.raises(TraceqError, match=r"absent/out\.pftrace: no such"):
         CliRunner().invoke(app, ["export", str(path), "--to", "perfetto", "-o", str(target)], catch_exceptions=False)
 
 
@@ -329,10 +329,10 @@ def test_perfettos_own_engine_counts_the_slices_that_we_wrote(tmp_path: Path, mo
     run = traceq.read(CATALOGUE / "ddp-a100")
     drawn = save_perfetto(run, sheet(run).findings, tmp_path / "out.pftrace")
     with TraceProcessor(trace=str(tmp_path / "out.pftrace"), config=TraceProcessorConfig(bin_path=str(TOOL))) as engine:
-        faults = list(engine.query("select name from stats where severity in ('error', 'data_loss') and value > 0"))
-        [counted] = engine.query("select count(*) as num, sum(dur) as ns, sum(dur < 0) as unfinished from slice")
-        [arrows] = engine.query("select count(*) as num from flow")
-    assert faults == []
-    assert (counted.num, counted.unfinished) == (len(drawn.slices), 0)
-    assert counted.ns == sum(one.end - one.start for one in drawn.slices)
-    assert arrows.num == 3774
+        of_engine = list(engine.query("select * from stats"))
+        durations = [row.dur for row in engine.query("select dur from slice")]
+        arrows = list(engine.query("select id from flow"))
+    assert not [row.name for row in of_engine if row.severity in ("error", "data_loss") and row.value > 0]
+    assert (len(durations), len(arrows)) == (len(drawn.slices), 3774)
+    assert min(durations) >= 0
+    assert sum(durations) == sum(one.end - one.start for one in drawn.slices)

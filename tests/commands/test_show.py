@@ -111,7 +111,8 @@ def test_only_shows_what_is_asked_for_in_the_order_of_a_report(trace: str) -> No
 def test_an_unknown_analysis_is_a_usage_fault_that_names_the_nearest(trace: str) -> None:
     done = traceq("show", "--only", "kernel", trace)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("traceq: no analysis 'kernel'; did you mean 'kernels'? choose from ")
+    assert done.err.startswith("traceq: no analysis 'kernel'; ")
+    assert "did you mean 'kernels'? " in done.err
     assert "did you mean" not in traceq("show", "--only", "xyz", trace).err
 
 
@@ -130,7 +131,7 @@ def test_two_forms_at_once_are_a_usage_fault(trace: str) -> None:
     "options", ["", *(pytest.param(name, marks=pytest.mark.slow) for name in ("--json", "--markdown"))]
 )
 def test_a_reader_that_leaves_early_sees_no_traceback(trace: str, options: str) -> None:
-    done = shell(f"for i in 1 2 3 4 5 6 7 8; do set -- $@ {trace}; done; $TRACEQ show {options} $@ $@ $@ | head -1")
+    done = shell(f"$TRACEQ show {options} {' '.join([trace] * 24)} | head -1")
     assert done.err == ""
     assert done.out.count("\n") == 1
 
@@ -186,15 +187,16 @@ def test_garbage_for_ranks_is_a_usage_error(trace: str, text: str) -> None:
 def test_a_file_of_another_rank_than_asked_for_is_refused(trace: str) -> None:
     result = traceq("show", "--ranks", "7", trace)
     assert result.code == 2
-    assert result.err == f"traceq: {trace}: no trace of rank 7; expected rank 0\n"
+    assert result.err.startswith(f"traceq: {trace}: no trace of rank 7")
+    assert result.err.endswith("; expected rank 0\n")
 
 
 def test_the_step_with_stacks_of_a_recording_names_the_trace_to_show_and_has_no_findings() -> None:
     arm = FIXTURES / "outlier_ab" / "on"
     shown = traceq("show", arm / "rank0.stacks.json.gz")
     assert shown.code == 0
-    assert f"\ntraceq: note: {arm}/rank0.stacks.json.gz: the one step of a recording " in f"\n{shown.err}"
-    assert f"show {arm}/rank0.json.gz instead" in shown.err
+    (note,) = (line for line in shown.err.splitlines() if line.startswith(f"traceq: note: {arm}/rank0.stacks.json.gz"))
+    assert f"show {arm}/rank0.json.gz instead" in note
     assert "\n1  " not in shown.out
     assert "\n1  " in traceq("show", arm / "rank0.json.gz").out
 
@@ -203,14 +205,15 @@ def test_the_step_with_stacks_of_a_recording_names_the_trace_to_show_and_has_no_
 def test_ranks_that_a_recording_does_not_have_are_refused(path: str) -> None:
     refused = traceq("show", FIXTURES / path, "--ranks", "7")
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err.endswith(": no trace of rank 7; expected ranks 0-1\n")
+    assert ": no trace of rank 7; " in refused.err
+    assert refused.err.endswith(" ranks 0-1\n")
 
 
 def test_a_folder_with_a_folder_of_runs_is_told_of_it(tmp_path: Path) -> None:
     (tmp_path / "traceq-runs" / "train").mkdir(parents=True)
     refused = traceq("show", tmp_path)
     assert refused.code == 1
-    assert refused.err.endswith(f", or its folder of recorded runs: {tmp_path}/traceq-runs\n")
+    assert refused.err.endswith(f" recorded runs: {tmp_path}/traceq-runs\n")
 
 
 def test_control_characters_in_a_name_do_not_reach_the_terminal(tmp_path: Path) -> None:
@@ -254,8 +257,7 @@ def test_a_folder_of_runs_is_listed_with_what_each_asked_and_its_result(tmp_path
 def test_what_a_recording_lacks_is_no_option_of_it() -> None:
     assert "Not in a recording" not in traceq("show", FIXTURES / "outlier_ab").out
     out = traceq("show", FIXTURES / "outlier_ab", "--full").out
-    assert "Not in a recording of traceq: " in out
-    assert "a torch.profiler of your own has them (" in out
+    assert "profile_memory=True" in out.partition("Not in a recording of traceq: ")[2]
 
 
 def test_a_path_alone_is_shown() -> None:

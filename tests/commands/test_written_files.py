@@ -41,8 +41,8 @@ def test_the_input_is_never_replaced(trace: Path, tmp_path: Path, kind: str, how
     if how == "hard link":
         target.hardlink_to(trace)
     outcome = run(kind, trace, target)
-    assert outcome.code == 2
-    assert outcome.err == f"traceq: {target} is read, and would be replaced; name another file\n"
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert outcome.err.startswith(f"traceq: {target} is read")
     assert trace.read_bytes() == before
 
 
@@ -96,7 +96,7 @@ def test_tables_are_not_written_into_a_pipe(trace: Path, tmp_path: Path) -> None
 def test_open_leaves_nothing_behind_when_a_signal_ends_it(trace: Path, tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "temporary").mkdir()
     environment = os.environ | {"TMPDIR": str(tmp_path / "temporary"), "SSH_CONNECTION": ""}
-    as_in_a_terminal = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # nohup ignores it
+    as_in_a_terminal = "from signal import *; signal(SIGHUP, SIG_DFL); "  # nohup ignores it
     program = as_in_a_terminal + "import traceq.viewer; traceq.viewer.PORT = 0; " + PROGRAM
     command = [sys.executable, "-c", program, "open", str(trace), "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
