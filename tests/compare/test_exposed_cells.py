@@ -54,7 +54,7 @@ def test_an_example_waits_as_the_oracle_says() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no {TRACES}")
 def test_a_real_pair_waits_as_the_oracle_says() -> None:
     """Of clocks that are known to some us."""
     check(TRACES / "torchrec-v100-ab/a", TRACES / "torchrec-v100-ab/b", within_ns=5_000)

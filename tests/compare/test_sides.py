@@ -83,17 +83,17 @@ def test_fewer_than_four_a_side_are_no_test_and_the_reason_counts_them(
     assert result.comparison is not None
     verdict = result.comparison.verdict
     assert (verdict.name, verdict.pairs_needed, result.comparison.ci95_ns) == ("inconclusive", 4, None)
-    assert verdict.reason == f"{counts} processes per side give no confidence interval; record at least 4"
+    assert verdict.reason.startswith(f"{counts} processes per side")
+    assert verdict.reason.endswith("at least 4")
 
 
 def test_two_runs_say_which_command_compares_more_of_each(tmp_path: Path) -> None:
     a, b = record(tmp_path / "before", run=1000), record(tmp_path / "after", run=1100)
     result = diff(a, b)
     assert result.comparison is not None
-    assert result.comparison.verdict.reason == (
-        "1 process per side gives no confidence interval; record at least 4: each side again with the same --out, by "
-        f"turns, then traceq diff '{a}*' '{b}*'"
-    )
+    reason = result.comparison.verdict.reason
+    assert reason.startswith("1 process per side")
+    assert reason.endswith(f" traceq diff '{a}*' '{b}*'")
 
 
 def test_a_pattern_and_an_arm_of_every_run_are_sides_too(tmp_path: Path) -> None:
@@ -166,45 +166,44 @@ def test_what_differs_in_any_process_of_a_side_is_named(tmp_path: Path) -> None:
 def test_recordings_of_different_things_are_no_side(tmp_path: Path) -> None:
     record(tmp_path / "a" / "0")
     record(tmp_path / "a" / "1", AB, off=1000, on=1000)
-    with pytest.raises(
-        UnreadableInput, match="recordings of more than one recipe: check, loop; expected one recipe per side"
-    ):
+    with pytest.raises(UnreadableInput, match="one recipe: check, loop;"):
         diff(tmp_path / "a", tmp_path / "a")
 
 
 @pytest.mark.parametrize(
     ("other", "what"),
     [
-        (replace(LOOP, num_ranks=2), "number of ranks: 1, 2"),
-        (replace(LOOP, environment={"device": "cuda"}), "device: cpu, cuda"),
-        (replace(LOOP, arms=(replace(LOOP.arms[0], samples_per_step=8),)), "number of samples per step: 0, 8"),
+        (replace(LOOP, num_ranks=2), "number of ranks: 1, 2;"),
+        (replace(LOOP, environment={"device": "cuda"}), "device: cpu, cuda;"),
+        (replace(LOOP, arms=(replace(LOOP.arms[0], samples_per_step=8),)), "number of samples per step: 0, 8;"),
     ],
 )
 def test_a_side_is_of_one_size_on_one_kind_of_device(tmp_path: Path, other: Manifest, what: str) -> None:
     record(tmp_path / "a" / "0")
     record(tmp_path / "a" / "1", other)
-    with pytest.raises(UnreadableInput, match=f"recordings of more than one {what}; expected one"):
+    with pytest.raises(UnreadableInput, match=f"more than one {what}"):
         diff(tmp_path / "a", tmp_path / "a")
 
 
 def test_a_recording_counts_once(tmp_path: Path) -> None:
     a, b = side(tmp_path / "a", [1000, 1001, 1002, 1003]), side(tmp_path / "b", [1100, 1101, 1102, 1103])
     shutil.copytree(b / "0", b / "copy")
-    with pytest.raises(UnreadableInput, match="1 of its 5 paths repeat a recording"):
+    with pytest.raises(UnreadableInput, match="1 of its 5 paths repeat"):
         diff(a, b)
     for number in range(4):
         reported = encode(Embedded(AB, "off", ()))
         write(tmp_path / f"rank{number}.json", step(0, 9), **world(number, 4), **{KEY: reported})
-    with pytest.raises(UnreadableInput, match=r"3 of its 4 paths repeat .*; the ranks of one process are RUN/ARM"):
+    with pytest.raises(UnreadableInput, match=r"3 of its 4 paths repeat .* RUN/ARM"):
         diff(str(tmp_path / "rank*.json"), a)
 
 
 def test_an_arm_that_some_run_lacks_is_named_and_one_that_all_lack_is_no_path(tmp_path: Path) -> None:
     record(tmp_path / "0", AB, off=1000, on=1100)
     record(tmp_path / "1", replace(AB, arms=AB.arms[:1]), off=1000)
-    with pytest.raises(UnreadableInput, match=r"1.on: no such arm; expected one of off"):
+    with pytest.raises(UnreadableInput, match="no such arm") as fault:
         diff(tmp_path / "on", tmp_path / "off")
-    with pytest.raises(UnreadableInput, match=r"nothing: no such file or directory"):
+    assert (fault.value.where, fault.value.expected) == (str(tmp_path / "1" / "on"), "one of off")
+    with pytest.raises(UnreadableInput, match="nothing: no such file"):
         diff(tmp_path / "nothing", tmp_path / "off")
     with pytest.raises(UnreadableInput, match="no path matches the pattern"):
         diff(str(tmp_path / "x-*"), tmp_path / "off")
@@ -213,9 +212,10 @@ def test_an_arm_that_some_run_lacks_is_named_and_one_that_all_lack_is_no_path(tm
 def test_a_folder_of_runs_alone_says_what_to_type(tmp_path: Path) -> None:
     for number in range(2):
         record(tmp_path / "ab" / f"{number}", AB, off=1000, on=1100)
-    with pytest.raises(UsageFault, match=f"to compare their arms: traceq diff {tmp_path}/ab/off {tmp_path}/ab/on$"):
+    off, on = tmp_path / "ab" / "off", tmp_path / "ab" / "on"
+    with pytest.raises(UsageFault, match=f": traceq diff {off} {on}$"):
         diff_run(tmp_path / "ab")
-    with pytest.raises(UsageFault, match="2 recorded runs, one side of a diff; expected a second path"):
+    with pytest.raises(UsageFault, match=r"2 recorded runs, .* second path"):
         diff_run(side(tmp_path / "loops", [1000, 1001]))
 
 
@@ -224,7 +224,7 @@ def test_an_arm_that_was_only_timed_has_its_verdict(tmp_path: Path) -> None:
     result = diff(run / "off", run / "on")
     assert result.comparison is not None
     assert (result.comparison.num_pairs, result.comparison.verdict.name) == (16, "material")
-    with pytest.raises(UnreadableInput, match=r"run.steps: no such arm; expected one of off, on"):
-        diff(run / "off", run / "steps")
-    with pytest.raises(UnreadableInput, match=r"run.om: no such arm; expected one of off, on"):
-        diff(run / "off", run / "om")
+    for name in ("steps", "om"):
+        with pytest.raises(UnreadableInput) as fault:
+            diff(run / "off", run / name)
+        assert (fault.value.where, fault.value.expected) == (str(run / name), "one of off, on")

@@ -462,13 +462,16 @@ def test_a_line_comes_with_its_ops_its_sync_first() -> None:
         ),
     )
     assert (stated["line"], stated["phases"], stated["delta_ns"]) == ("check.py:40-41 check", "fwd", 95_000)
-    assert str(stated["added"]).split(", ") == ["1 dtoh aten::item (sync) in line 41", "1 aten::any", "2 aten::abs"]
+    first, *others = str(stated["added"]).split(", ")
+    assert others == ["1 aten::any", "2 aten::abs"]
+    assert first.startswith("1 dtoh aten::item ")
+    assert first.endswith(" in line 41")
 
 
 def test_several_syncs_of_a_function_are_told_no_line_of_one() -> None:
     syncs = cause("dtoh aten::item", 80, 2, kind="sync", line="check.py:41 check")
     stated = only("line_changes", said_of(100, syncs, cause("aten::abs", 5, 2, line="check.py:40 check")))
-    assert stated["added"] == "2 dtoh aten::item (syncs), 2 aten::abs"
+    assert str(stated["added"]).split(", ") == ["2 dtoh aten::item (syncs)", "2 aten::abs"]
 
 
 def test_what_reads_a_value_on_a_cpu_is_a_sync_on_a_gpu() -> None:
@@ -482,7 +485,7 @@ def test_what_reads_a_value_on_a_cpu_is_a_sync_on_a_gpu() -> None:
 def test_a_synchronize_is_not_named_as_the_op_around_it() -> None:
     synchronize = cause("device aten::matmul", 80, 1, kind="sync", line="check.py:41 check")
     stated = only("line_changes", said_of(100, synchronize, cause("aten::any", 10, 1, line="check.py:41 check")))
-    assert stated["added"] == "1 device synchronize in aten::matmul, 1 aten::any"
+    assert str(stated["added"]).split(", ") == ["1 device synchronize in aten::matmul", "1 aten::any"]
 
 
 def test_a_line_that_adds_and_removes_says_which() -> None:
@@ -536,7 +539,7 @@ def test_an_allocation_now_and_then_is_not_told() -> None:
 
 
 def test_a_cause_by_its_name_line_and_phase() -> None:
-    assert what_of(cause("aten::mm", 5, -0.5, line="a.py:1 a")) == "aten::mm at a.py:1 a in fwd"
+    assert what_of(cause("mm", 5, -0.5, line="a.py:1 f")) == "mm at a.py:1 f in fwd"
     assert what_of(cause("aten::mm", 5)) == "aten::mm in fwd"
     assert what_of(cause("x" * 99, 5)) == "x" * 59 + "… in fwd"
 
@@ -552,8 +555,8 @@ def test_what_tells_two_names_apart_is_not_cut() -> None:
     assert [what_of(cause(f"aten::bmm > k{REPLACED_BY}{name}", 5)) for name in tiles] == [
         f"aten::bmm > k{REPLACED_BY}Cijk_Ailk_Bljk…{tile} in fwd" for tile in TILES
     ]
-    many = what_of(cause(f"aten::addmm > {'y' * 99} (and 5 more){REPLACED_BY}z", 5))
-    assert many == f"aten::addmm > {'y' * 17}… (and 5 more){REPLACED_BY}z in fwd"
+    old, new = what_of(cause(f"aten::addmm > {'y' * 99} (and 5 more){REPLACED_BY}z", 5)).split(REPLACED_BY)
+    assert (old, new) == (f"aten::addmm > {'y' * 17}… (and 5 more)", "z in fwd")
 
 
 def arm(name: str, *, num_reads: int, num_adds: int) -> Run:
