@@ -17,7 +17,7 @@ from terminal import traceq
 from traceq.cli import main
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.model import Arm, Manifest, Run, Trace
-from traceq.rules.evaluate import RuleOutcome, judge_run
+from traceq.rules.evaluate import Contribution, RuleOutcome, judge_run
 from traceq.rules.messages import annotation as github
 from traceq.rules.messages import line
 from traceq.rules.metrics import Measure
@@ -124,7 +124,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         ("exposed_comm < 5 %", "exposed_comm", "mean", "", False, "<", Fraction(1, 20), Measure.SHARE),
         ("exposed_comm<0.1%", "exposed_comm", "mean", "", False, "<", Fraction(1, 1000), Measure.SHARE),
         ("step p95 >= 1.5ms", "step", "p95", "", False, ">=", 1_500_000, Measure.NS),
-        ("host_bound max in step per step > 2 us", "host_bound", "max", "step", True, ">", 2000, Measure.NS),
+        ("host_bound max in step per step > 2 s", "host_bound", "max", "step", True, ">", 2 * 10**9, Measure.NS),
         ("sync_cost == 0", "sync_cost", "mean", "", False, "==", 0, Measure.NS),
         ("all_reduce < 1 GiB", "all_reduce", "mean", "", False, "<", 2**30, Measure.BYTES),
         ("all_reduce < 1 GB", "all_reduce", "mean", "", False, "<", 10**9, Measure.BYTES),
@@ -139,33 +139,35 @@ def test_a_rule_says(
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "found", "expected"),
     [
-        ("dtho == 0", "found 'dtho'; expected a metric; did you mean 'dtoh'?"),
-        ("allgather == 0", "found 'allgather'; expected a metric; did you mean 'all_gather'?"),
-        ("exposed-comm < 5 %", "found 'exposed-comm'; expected a metric; did you mean 'exposed_comm'?"),
-        ("xyz == 0", "found 'xyz'; expected a metric: dtoh htod stream"),
-        ("== 0", "found no metric; expected a metric: dtoh"),
-        ("dtoh", "found no comparison; expected == != <= < >= >"),
-        ("dtoh = 0", "found '='; expected == != <= < >= >"),
-        ("dtoh ==", "found no number; expected a number without a unit (0) or a size (2 GiB)"),
-        ("dtoh == -1", "found '-1'; expected a number without a unit (0)"),
-        ("dtoh == 3 ms", "found '3 ms'; expected a number without a unit (0) or a size (2 GiB)"),
-        ("step < 3", "found '3'; expected a time (3 ms) or a share of the step (5 %)"),
-        ("all_gather < 3 gib", "found 'gib'; expected a unit; did you mean 'GiB'?"),
-        ("step < 3 weeks", "found 'weeks'; expected a unit: ns us ms s B KiB MiB GiB kB MB GB %"),
-        ("dtoh max == 0", "found 'max'; expected none: dtoh is a sum"),
-        ("sync_cost p95 < 3 ms", "found 'p95'; expected none: sync_cost is a sum"),
-        ("step p96 < 3 ms", "found 'p96'; expected [mean|median|p95|max|min] [in PHASE] [per step] after the metric"),
-        ("dtoh per step in forward == 0", "found 'per step in forward'; expected [mean|"),
-        ("dtoh in == 0", "found 'in'; expected [mean|"),
-        ("copies in forward == 0", "found 'in forward'; expected none: copies has no phases; dtoh and htod"),
+        ("dtho == 0", "'dtho'", "'dtoh'?"),
+        ("allgather == 0", "'allgather'", "'all_gather'?"),
+        ("exposed-comm < 5 %", "'exposed-comm'", "'exposed_comm'?"),
+        ("xyz == 0", "'xyz'", "a metric: dtoh htod stream"),
+        ("== 0", "no metric", "a metric: dtoh"),
+        ("dtoh", "no comparison", "== != <= < >= >"),
+        ("dtoh = 0", "'='", "== != <= < >= >"),
+        ("dtoh ==", "no number", "(2 GiB)"),
+        ("dtoh == -1", "'-1'", "(2 GiB)"),
+        ("dtoh == 3 ms", "'3 ms'", "(2 GiB)"),
+        ("step < 3", "'3'", "(5 %)"),
+        ("all_gather < 3 gib", "'gib'", "'GiB'?"),
+        ("step < 3 weeks", "'weeks'", "a unit: ns us ms s B KiB MiB GiB kB MB GB %"),
+        ("dtoh max == 0", "'max'", "none: dtoh is a sum"),
+        ("sync_cost p95 < 3 ms", "'p95'", "none: sync_cost is a sum"),
+        ("step p96 < 3 ms", "'p96'", "[mean|median|p95|max|min]"),
+        ("dtoh per step in forward == 0", "'per step in forward'", "[mean|"),
+        ("dtoh in == 0", "'in'", "[mean|"),
+        ("copies in forward == 0", "'in forward'", "none: copies has no phases"),
     ],
 )
-def test_what_is_no_rule_is_answered_with_what_was_expected(text: str, complaint: str) -> None:
+def test_what_is_no_rule_is_answered_with_what_was_expected(text: str, found: str, expected: str) -> None:
     with pytest.raises(UsageFault) as fault:
         parse(text)
-    assert str(fault.value).startswith(f"rule '{text}': {complaint}")
+    where, _, answer = str(fault.value).partition("; expected ")
+    assert where == f"rule '{text}': found {found}"
+    assert expected in answer
     assert fault.value.exit_code == 2
 
 
@@ -265,14 +267,22 @@ def test_a_comparison_is_exact_and_says_every_digit_where_rounding_would_hide_it
 
 
 def test_a_broken_rule_names_op_and_line(gpu: Trace) -> None:
-    expected = "BROKEN dtoh in forward == 0: 2 on rank 0 (2 aten::_local_scalar_dense at model.py:41 forward)"
-    assert line(outcome("dtoh in forward == 0", gpu)) == expected
+    (breach,) = outcome("dtoh in forward == 0", gpu).breaches
+    assert (breach.rank, breach.value) == (0, 2)
+    assert breach.causes == (Contribution("aten::_local_scalar_dense at model.py:41 forward", Fraction(2)),)
 
 
 def test_a_broken_rule_names_the_three_largest_causes() -> None:
-    trace = build(*gpu_events(extra=5))
-    names = "5 fill in ## forward ##, 2 gemm in ## forward ##, 2 gemm_backward in ## backward ##, 1 more"
-    assert line(outcome("kernels < 6", trace)) == f"BROKEN kernels < 6: 11 on rank 0 ({names})"
+    result = outcome("kernels < 6", build(*gpu_events(extra=5)))
+    (breach,) = result.breaches
+    assert [(each.value, each.name) for each in breach.causes] == [
+        (5, "fill in ## forward ##"),
+        (2, "gemm in ## forward ##"),
+        (2, "gemm_backward in ## backward ##"),
+    ]
+    assert (breach.value, breach.num_more_causes) == (11, 1)
+    assert line(result).startswith("BROKEN kernels < 6: 11 on rank 0 (5 fill ")
+    assert line(result).endswith(", 1 more)")
 
 
 def test_a_value_that_is_too_small_has_no_causes(gpu: Trace) -> None:
@@ -294,7 +304,8 @@ def test_a_rule_must_hold_on_every_rank_and_the_worst_is_shown() -> None:
     ranks = rank(0), rank(1, extra=1), rank(2, extra=4)
     result = outcome("kernels in forward <= 2", *ranks)
     assert [(breach.rank, breach.value) for breach in result.breaches] == [(2, 6), (1, 3)]
-    assert line(result).endswith("6 on rank 2 (4 fill, 2 gemm); also broken on rank 1")
+    assert [(each.value, each.name) for each in result.breaches[0].causes] == [(4, "fill"), (2, "gemm")]
+    assert line(result).endswith("; also broken on rank 1")
     assert outcome("kernels in forward <= 6", *ranks).holds
 
 
@@ -303,14 +314,14 @@ def test_a_rule_must_hold_on_every_rank_and_the_worst_is_shown() -> None:
 
 @pytest.mark.parametrize("metric", ["dtoh", "htod", "stream", "event", "device"])
 def test_a_wait_for_a_device_cannot_be_counted_without_one(cpu: Trace, metric: str) -> None:
-    with pytest.raises(TraceqError, match=r"no device work; use 'scalar in forward == 0'") as fault:
+    with pytest.raises(TraceqError, match="; use 'scalar in forward == 0'") as fault:
         outcome(f"{metric} in forward == 0", cpu)
     assert fault.value.exit_code == 1
 
 
 @pytest.mark.parametrize("rule", ["alloc == 0", "kernels == 0", "copies == 0", "host_bound < 1 ms", "sync_cost == 0"])
 def test_a_device_metric_has_no_answer_without_a_device(cpu: Trace, rule: str) -> None:
-    with pytest.raises(TraceqError, match=r"the trace has no device work$"):
+    with pytest.raises(TraceqError, match=r"has no device work$"):
         outcome(rule, cpu)
 
 
@@ -322,27 +333,27 @@ def test_without_a_device_reads_of_scalars_are_counted(cpu: Trace) -> None:
 
 @pytest.mark.parametrize("rule", ["scalar in forward == 0", "python < 1 ms"])
 def test_a_metric_of_cpu_traces_has_no_answer_on_a_device(gpu: Trace, rule: str) -> None:
-    with pytest.raises(TraceqError, match="only traces without device work have"):
+    with pytest.raises(TraceqError, match="only traces without device work"):
         outcome(rule, gpu)
 
 
 def test_an_unknown_phase_is_answered_with_those_there_are(gpu: Trace) -> None:
-    with pytest.raises(TraceqError, match=r"no phase 'forwad'; did you mean 'forward'\? the phases are ## forward ##,"):
+    with pytest.raises(TraceqError, match=r"'forwad'; .* 'forward'\? .* ## forward ##, ## backward ##,"):
         outcome("dtoh in forwad == 0", gpu)
-    with pytest.raises(TraceqError, match=r"no phase 'xyz'; the phases are ## forward ##, ## backward ##,"):
+    with pytest.raises(TraceqError, match=r"'xyz'; [^'?]* ## forward ##, ## backward ##,"):
         outcome("dtoh in xyz == 0", gpu)
 
 
 def test_kernels_of_collectives_without_calls_are_not_zero_calls() -> None:
     trace = build(*(event for event in gpu_events() if event["name"] != "record_param_comms"))
-    with pytest.raises(TraceqError, match="2 kernels of collectives and no calls"):
+    with pytest.raises(TraceqError, match="2 kernels of collectives"):
         outcome("all_reduce == 0", trace)
 
 
 def test_bytes_that_the_trace_does_not_tell_are_not_zero() -> None:
     trace = build(*cpu_events(), annotation("gloo:all_reduce", 10, 5))
     assert value("all_reduce", trace) == 1
-    with pytest.raises(TraceqError, match="does not record the sizes of its all_reduce calls"):
+    with pytest.raises(TraceqError, match="sizes of its all_reduce calls"):
         outcome("all_reduce < 1 GiB", trace)
 
 
@@ -385,7 +396,7 @@ def test_a_folder_with_two_of_eight_ranks_cannot_pass(shell: Shell, tmp_path: Pa
         write(tmp_path / f"rank{rank}.json", *gpu_events(), **world(rank, 8))
     code, out, err = shell(tmp_path, "--rule", "htod == 0")
     assert (code, out) == (1, "")
-    assert "traces of 2 of its 8 ranks; expected all of them" in err
+    assert "traces of 2 of its 8 ranks" in err
 
 
 def test_a_recording_with_a_missing_rank_cannot_pass(shell: Shell, tmp_path: Path) -> None:
@@ -395,7 +406,7 @@ def test_a_recording_with_a_missing_rank_cannot_pass(shell: Shell, tmp_path: Pat
     trace = write(run.trace("on", 0), *gpu_events(), **world(0, 2))
     code, out, err = shell(tmp_path, "--rule", "htod == 0")
     assert (code, out) == (1, "")
-    assert "traces of 1 of its 2 ranks; expected all of them" in err
+    assert "traces of 1 of its 2 ranks" in err
     assert shell(trace, "--rule", "htod == 0")[0] == 0
     write(run.trace("on", 1), *gpu_events(), **world(1, 2))
     assert shell(tmp_path / "on", "--rule", "htod == 0")[0] == 0
@@ -404,7 +415,9 @@ def test_a_recording_with_a_missing_rank_cannot_pass(shell: Shell, tmp_path: Pat
 def test_exposed_communication_of_several_ranks_is_waits_and_transfers(shell: Shell) -> None:
     code, out, _ = shell(FIXTURES / "example" / "job", "--rule", "exposed_comm < 1 ms")
     assert code == 3
-    assert out.startswith("BROKEN exposed_comm < 1 ms: 1.38 ms on rank 0 (700 us exposed_transfer in backward, 682 us ")
+    assert out.startswith("BROKEN exposed_comm < 1 ms: 1.38 ms on rank 0 (")
+    parts = [("700", "exposed_transfer"), ("682", "exposed_wait")]
+    assert re.findall(r"(\d+) us (exposed_\w+) in backward", out) == parts
 
 
 def test_each_line_names_its_path_where_there_are_several(shell: Shell, tmp_path: Path) -> None:
@@ -419,7 +432,8 @@ def test_github_gets_an_annotation_a_broken_rule(shell: Shell, tmp_path: Path, m
     trace = write(tmp_path / "trace.json", *gpu_events())
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     _, out, _ = shell(trace, "--rule", "htod == 0", "--rule", "gpu_busy > 80 %")
-    assert out.splitlines()[2] == f"::error title=traceq check::{trace}: gpu_busy > 80 %25: 52.8 %25 on rank 0"
+    assert out.splitlines()[2].startswith(f"::error title=traceq check::{trace}: ")
+    assert out.splitlines()[2].endswith(": gpu_busy > 80 %25: 52.8 %25 on rank 0")
     assert out.count("::error") == 1
 
 
@@ -428,10 +442,10 @@ def test_a_name_in_a_trace_cannot_give_github_a_command() -> None:
     result = outcome("kernels == 0", trace)
     assert "\n" not in line(result)
     assert "\r" not in line(result)
-    assert github(result, "a\nb") == (
-        "::error title=traceq check::a%0Ab: kernels == 0: 1 on rank 0 "
-        "(1 a\ufffd::set-output name=x::y\ufffd in forward)"
-    )
+    command = github(result, "a\nb")
+    assert command.startswith("::error title=traceq check::a%0Ab: kernels == 0: ")
+    assert " a\ufffd::set-output name=x::y\ufffd in " in command
+    assert not {"\n", "\r"} & set(command)
 
 
 # The file.
@@ -461,7 +475,7 @@ def test_a_file_holds_rules_and_their_reasons(tmp_path: Path, gpu: Trace) -> Non
         ("limits = ['dtoh == 0']", "found 'limits'; expected rules ="),
         ("", "expected rules ="),
         ("rules = [", "expected TOML"),
-        ("rules = ['dtho == 0']", "rules.toml: rule 'dtho == 0': found 'dtho'"),
+        ("rules = ['dtho == 0']", "rules.toml: rule 'dtho == 0': "),
     ],
 )
 def test_a_file_that_holds_no_rules_is_refused(tmp_path: Path, content: str, complaint: str) -> None:
@@ -516,7 +530,7 @@ def test_every_example_of_the_page_does_what_the_page_says(
 def test_the_textbook_removal_of_syncs_is_seen(shell: Shell) -> None:
     folder = TRACES / "ep-moe-b200-ab"
     if not folder.is_dir():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no {TRACES}")
     code, out, _ = shell(folder / "ref.json.gz", "--rule", "dtoh in forward == 0", "--rule", "dtoh_copies == 30")
     causes = "10 aten::_local_scalar_dense, 10 aten::copy_"
     assert (code, out.splitlines()) == (

@@ -61,23 +61,22 @@ def test_the_first_mismatch_is_named() -> None:
 @pytest.mark.parametrize(
     ("traces", "reason"),
     [
-        ([rank(0, USUAL)], "it compares ranks, and the run has only rank 0"),
-        ([rank(0, ()), rank(1, ())], "ranks 0, 1: no collective in common with the trace of another rank"),
-        ([rank(0, USUAL), rank(1, USUAL), rank(2, ())], "rank 2: no collective in common with"),
+        ([rank(0, USUAL)], "only rank 0"),
+        ([rank(0, ()), rank(1, ())], "ranks 0, 1: no collective in common"),
+        ([rank(0, USUAL), rank(1, USUAL), rank(2, ())], "rank 2: no collective in common"),
         (
             [rank(0, USUAL), replace(rank(1, USUAL), caveats=(Caveat("truncated", ""),)), rank(2, USUAL)],
-            "rank 1 lost events: its collectives are not compared with other ranks'",
+            "rank 1 lost events",
         ),
         (
             [rank(0, ("allreduce 10", "send 10"), group={}), rank(1, ("allreduce 10", "recv 10"), group={})],
-            "ranks send to each other, and the trace does not name its groups",
+            "ranks send to each other",
         ),
     ],
 )
 def test_a_rule_that_compares_nothing_does_not_pass(traces: list[Trace], reason: str) -> None:
-    with pytest.raises(TraceqError) as fault:
+    with pytest.raises(TraceqError, match=f"^job: .*'{IDENTICAL}': .*{reason}") as fault:
         judged(*traces)
-    assert str(fault.value).startswith(f"job: cannot answer '{IDENTICAL}': {reason}")
     assert fault.value.exit_code == 1
 
 
@@ -114,7 +113,7 @@ def test_the_command_ends_as_for_every_rule(
     assert out.splitlines()[2] == "ok     collectives > 0"
     code, out, err = check(tmp_path / "rank0.json")
     assert (code, out) == (1, "")
-    assert "it compares ranks, and the run has only rank 0" in err
+    assert "only rank 0" in err
 
 
 @pytest.mark.parametrize("name", ["nanogpt-h100-8r", "dlrm-v100-8r", "torchrec-v100-ab/a"])
