@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -136,17 +137,17 @@ def test_the_straggler_is_the_one_that_show_names() -> None:
     assert WithoutStraggler().resolved(job_replay(experts)) == WithoutStraggler((1,))  # of which nothing is gained
     even = Run("job", tuple(rank(number, *meeting(0, 90, 100), *MEET) for number in (0, 1)))
     assert stragglers_of_show(even) == ()
-    with pytest.raises(UsageFault, match=r"no rank is a straggler: none causes .*; --without-straggler=RANK asks"):
+    with pytest.raises(UsageFault, match="no rank is a straggler: "):
         predict(job_replay(even), [WithoutStraggler()])
     assert not any(isinstance(each, WithoutStraggler) for each in candidates(job_replay(even), []))
-    with pytest.raises(UsageFault, match="--without-straggler=0,1: these are all ranks"):
+    with pytest.raises(UsageFault, match=r"--without-straggler=0,1: .* all ranks"):
         predict(job_replay(even), [WithoutStraggler((0, 1))])
 
 
 @pytest.mark.parametrize("name", ["nanogpt-h100-8r", "torchrec-v100-straggler-4r", "dlrm-v100-8r"])
 def test_the_straggler_of_a_real_job_is_the_one_that_show_names(name: str) -> None:
     if not (TRACES / name).is_dir():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no {TRACES}")
     run = read(TRACES / name)
     named = stragglers_of_show(run)
     if named:
@@ -177,18 +178,17 @@ def test_transfers_are_hidden_or_faster_behind_the_last_rank_that_comes() -> Non
 @pytest.mark.parametrize(
     ("intervention", "problem"),
     [
-        (WithoutStraggler((7,)), "--without-straggler=7: no such rank; the ranks: 0-1"),
-        (WithoutSyncs(), "--without syncs: the host waits for the device nowhere in these steps"),
-        (WithoutSyncs("a.py:3"), "--without sync:a.py:3: no sync of a step is there; the syncs: none with a line"),
-        (WithoutLoader(), "--without loader: no wait for a data loader is recorded"),
-        (BalancedLoader(), "--balance-loader: no step in which every rank waits"),
-        (Scaled("lon", 0.5), "--scale lon: nothing has such a name; the nearest: long"),
+        (WithoutStraggler((7,)), "--without-straggler=7: .*; the ranks: 0-1"),
+        (WithoutSyncs(), "--without syncs: "),
+        (WithoutSyncs("a.py:3"), "--without sync:a.py:3: .*: none"),
+        (WithoutLoader(), "--without loader: "),
+        (BalancedLoader(), "--balance-loader: "),
+        (Scaled("lon", 0.5), "--scale lon: .*; the nearest: long"),
     ],
 )
 def test_what_is_not_there_is_named(intervention: Intervention, problem: str) -> None:
-    with pytest.raises(UsageFault) as fault:
+    with pytest.raises(UsageFault, match=f"^{problem}"):
         predict(job_replay(JOB), [intervention])
-    assert str(fault.value).startswith(problem)
 
 
 @pytest.mark.parametrize("intervention", [CommBandwidth(2), WithoutStraggler(), BalancedLoader()])
@@ -201,21 +201,21 @@ def test_a_step_of_delays_without_a_cause_is_refused_and_the_part_named() -> Non
     late = run_of(step(0, 50), launch(5, 2, 1), kernel("a", 400, 100, 1))
     with pytest.raises(CannotReplay) as refused:
         predict(job_replay(late), [Scaled("a", 0.5)], "x.json")
-    assert str(refused.value).startswith("x.json: 72.0 % of the step of 500 us cannot be replayed, more than 5 %: 360")
-    assert "between launch, streams and work, of which no cause is recorded" in str(refused.value)
+    assert str(refused.value).startswith("x.json: 72.0 % of the step of 500 ")
+    assert ": 360 us between launch, " in str(refused.value)
 
 
 def test_ranks_whose_clocks_cannot_be_compared_are_refused() -> None:
     apart = [event for n in range(4) for event in meeting(n, 90 + 20 * n, 100 + 20 * n + 9 * (n % 2))]
     even = [event for n in range(4) for event in meeting(n, 90 + 20 * n, 100 + 20 * n)]
-    with pytest.raises(CannotReplay, match="clocks cannot be compared; choose one rank with --ranks"):
+    with pytest.raises(CannotReplay, match=r"clocks cannot be compared; .* --ranks"):
         job_replay(Run("job", (rank(0, *even), rank(1, *apart))))
 
 
 def test_a_message_on_the_path_that_is_not_matched_is_refused_and_named() -> None:
     message = "ncclDevKernel_SendRecv(x)"
     lone = rank(1, launch(2, 1, 1), kernel(message, 7, 80, 1), *meeting(0, 90, 100), *MEET)
-    with pytest.raises(CannotReplay, match=r"66\.7 % .* 80\.0 us in messages and collectives that"):
+    with pytest.raises(CannotReplay, match=r"66\.7 % .* 80\.0 us in messages and collectives"):
         predict(job_replay(Run("job", (JOB.traces[0], lone))), [HiddenComm()])
 
 
@@ -233,7 +233,7 @@ def test_without_a_device_the_host_waits_for_collectives_and_messages_are_refuse
     run = Run("job", (on_cpu(0, op("aten::mm", 100, 500)), on_cpu(1, op("aten::mm", 100, 700))))
     assert saved_us(run, Scaled("aten::mm", 0.5)) == (250, 250)
     assert saved_us(run, HiddenComm()) == (50, 50)
-    with pytest.raises(UsageFault, match="without a device, collectives are replayed only on all ranks together"):
+    with pytest.raises(UsageFault, match=r"without a device, .* all ranks together"):
         predict(job_replay(Run("job", run.traces[:1])), [HiddenComm()])
     waits = Run("job", (on_cpu(0, annotation("gloo:recv", 100, 500, tid=9)), on_cpu(1, op("aten::mm", 100, 700))))
     with pytest.raises(CannotReplay, match=r"50\.0 % .* 500 us in messages and collectives"):
@@ -261,20 +261,19 @@ def test_with_nothing_changed_a_job_is_as_it_was() -> None:
 )
 def test_with_nothing_changed_a_real_job_is_as_it_was(name: str) -> None:
     if not (TRACES / name).is_dir():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no {TRACES}")
     assert_replays(read(TRACES / name))
 
 
 def test_the_sentence_has_the_range_and_the_share() -> None:
     prediction = predict(job_replay(JOB), [CommBandwidth(2), WithoutStraggler((1,))])
-    assert first_sentence(prediction) == (
-        "With 2 times the bandwidth between ranks and if no rank waited for rank 1 the step would take "
-        "50.0 to 60.0 us instead of 120 us (-58.3 to -50.0 %)."
-    )
+    assert (prediction.together.least_ns, prediction.together.most_ns) == (50_000, 60_000)
+    assert first_sentence(prediction).endswith(" 120 us (-58.3 to -50.0 %).")
     nothing = predict(job_replay(JOB), [Scaled("short", 0.5)])
-    assert first_sentence(nothing) == "With short at 0.5 times its time the step would take as long as it does, 120 us."
+    assert (nothing.together.least_ns, nothing.together.most_ns) == (120_000, 120_000)
+    assert first_sentence(nothing).endswith(" it does, 120 us.")
     assert [each.option for each in prediction.each] == ["--comm-bandwidth 2x", "--without-straggler=1"]
-    assert held_lines([prediction])[1] == "One traced step of ranks 0-1: too few for their noise."
+    assert held_lines([prediction])[1].startswith("One traced step of ranks 0-1: ")
 
 
 def test_how_a_step_is_measured_is_said_where_show_has_another_one() -> None:
@@ -282,7 +281,8 @@ def test_how_a_step_is_measured_is_said_where_show_has_another_one() -> None:
     begun = step(0, 10), launch(2, 1, 1), kernel("a", 3, 60, 1)
     run = run_of(*begun, step(10, 10, 1), launch(12, 1, 2), kernel("b", 13, 9, 2))
     (*_, line) = held_lines([predict(job_replay(run), [Scaled("a", 0.5)])])
-    assert line.endswith(": 31.5 us; in `show`, of each rank by itself, 10.0 us.")
+    assert re.findall(r"[\d.]+ us", line) == ["31.5 us", "10.0 us"]
+    assert "`show`" in line
     same = read(ROOT / "fixtures" / "example" / "job")
     assert len(held_lines([predict(job_replay(same), [HiddenComm()])])) == 2
 
@@ -291,13 +291,13 @@ def test_allocations_among_the_syncs_are_named() -> None:
     alloc = call("cudaMalloc", 20, 10)
     run = run_of(step(0, 55), launch(5, 2, 1), kernel("a", 10, 30, 1), alloc, call("cudaDeviceSynchronize", 35, 10))
     (_, held) = predict(job_replay(run), [WithoutSyncs()]).held
-    assert held.endswith("1 of these waits is an allocation (cudaMalloc), not made at all.")
-    assert "allocations" not in " ".join(predict(job_replay(run_of(*SYNC_AND_KERNEL)), [WithoutSyncs()]).held)
+    assert re.search(r" 1 of these waits .* \(cudaMalloc\)", held)
+    assert "allocation" not in " ".join(predict(job_replay(run_of(*SYNC_AND_KERNEL)), [WithoutSyncs()]).held)
 
 
 def test_ranks_that_were_not_read_are_named() -> None:
     one = predict(job_replay(Run("job", JOB.traces[:1])), [HiddenComm()])
-    assert one.held[-1] == "1 of 2 ranks were not read, and waits for them count as transfers of collectives."
+    assert one.held[-1].startswith("1 of 2 ranks were not read")
     assert not any("not read" in text for text in predict(job_replay(JOB), [HiddenComm()]).held)
 
 
@@ -343,7 +343,7 @@ def test_one_number_has_one_meaning_here_and_in_show(path: object) -> None:
 
     assert isinstance(path, Path)
     if not path.exists():
-        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+        pytest.skip(f"no {TRACES}")
     files = sorted(path.rglob("*.json*")) if path.is_dir() else [path]
     num = 0
     for trace in traces_at(files[:2]):
@@ -377,18 +377,13 @@ def shown_step(run: Run) -> int:
 
 def test_show_has_what_gains_most_of_a_trace_that_can_be_replayed() -> None:
     (view, _) = analyze(run_of(*SYNC_AND_KERNEL), "replay").views
-    assert (view.key, view.title) == ("whatif", "A step if one thing changed, by the options of `traceq whatif`")
-    rows = view.to_dicts()
-    saved = [(row["option"], row["saved_ns"]) for row in rows]
-    assert saved == [("--without syncs", 25_000), ("--no-launch-latency", 10_000)]
+    saved = [(row["option"], row["saved_ns"]) for row in view.to_dicts()]
+    assert (view.key, saved) == ("whatif", [("--without syncs", 25_000), ("--no-launch-latency", 10_000)])
     late = run_of(step(0, 50), call("cudaDeviceSynchronize", 10, 30), launch(45, 2, 1), kernel("a", 400, 100, 1))
     refused = analyze(late, "replay")
     assert (refused.views, len(table(late, "replay"))) == ((), 1)
     (caveat,) = refused.caveats
-    assert caveat.text == (
-        "64.0 % of the step cannot be replayed, more than 5 %: nothing is said of what it would be without its syncs, "
-        "communication or host time"
-    )
+    assert (caveat.code, caveat.text.partition(" of ")[0]) == ("not_replayed", "64.0 %")
     of_ranks = [view for view in analyze(JOB, "replay").views if view.key == "whatif"]
     assert [row["option"] for view in of_ranks for row in view.to_dicts()] == ["--hide-comm", "--no-launch-latency"]
 
@@ -399,7 +394,7 @@ def test_launches_of_a_host_whose_ops_are_not_recorded_may_not_be_all_that_it_do
         replay = job_replay(run_of(*ops, *events))
         assert [each.together.option for each in best_changes(replay)] == ["--no-launch-latency"] * is_asked
         (held, *_) = held_lines([predict(replay, [NoLaunchLatency()])])
-        assert ("takes no time; what the host does between its calls is not recorded" in held) != is_asked
+        assert ("host does between its calls" in held) != is_asked
 
 
 @pytest.mark.parametrize(

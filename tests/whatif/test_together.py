@@ -107,10 +107,10 @@ def test_what_becomes_longer_may_do_so_by_more_than_the_recording_shows() -> Non
 
 def test_a_range_that_includes_nothing_is_no_noise_of_a_single_step() -> None:
     transfers = job((10, 10, 10))
-    assert first_sentence(predict(job_replay(transfers), [CommBandwidth(2)])) == (
-        "With 2 times the bandwidth between ranks the step would take 55.0 to 70.0 us instead of 70.0 us: it may "
-        "change nothing."
-    )
+    sentence = first_sentence(predict(job_replay(transfers), [CommBandwidth(2)]))
+    assert " 55.0 to 70.0 us instead of 70.0 us: " in sentence
+    assert "nothing" in sentence
+    assert "noise" not in sentence
 
 
 def test_no_step_becomes_longer_because_no_rank_waits() -> None:
@@ -135,7 +135,7 @@ def test_collectives_that_wait_for_each_other_in_a_circle_are_refused() -> None:
 def test_a_job_of_devices_without_their_rows_is_refused() -> None:
     """Of what it waits for nothing is recorded: the launches are, and no kernel."""
     bare = run_of(step(0, 100), op("aten::mm", 10, 40), launch(20, 2, 1), call("cudaDeviceSynchronize", 60, 30))
-    with pytest.raises(CannotReplay, match="the device rows of rank 0 are missing"):
+    with pytest.raises(CannotReplay, match="device rows of rank 0"):
         job_replay(bare)
 
 
@@ -177,7 +177,7 @@ def test_steps_whose_numbers_begin_again_are_paired_in_their_order() -> None:
 def test_ranks_of_which_only_some_have_step_marks_are_refused() -> None:
     bare = [row for row in counted_steps(0, 1, long=-1) if not row["name"].startswith("ProfilerStep#")]
     traces = build(*counted_steps(0, 1, long=-1), **world(0, 2)), build(*bare, **world(1, 2))
-    with pytest.raises(CannotReplay, match="only some ranks have step marks"):
+    with pytest.raises(CannotReplay, match="some ranks have step marks"):
         job_replay(Run("job", traces))
 
 
