@@ -60,7 +60,7 @@ def test_a_report_is_one_screen_and_cuts_no_line_number(path: Path) -> None:
 @pytest.mark.parametrize(("name", "is_lost"), [("no_device_rows.json", True), ("groups.json", False)])
 def test_a_trace_without_rows_of_its_device_says_first_that_no_bottleneck_is_known(name: str, is_lost: bool) -> None:
     _, _, third, *_ = screen(sheet_of(FIXTURES / "kinds" / name), 200).splitlines()
-    assert third.startswith("What the device does is not recorded: no bottleneck of it can be named.") == is_lost
+    assert third.startswith("What the device does ") == is_lost
 
 
 def check_lines(view: Table, narrow: str) -> None:
@@ -107,7 +107,7 @@ def test_the_first_screen_is_what_matters_and_full_is_all() -> None:
     assert "\nSteps\n" in full
     assert "Host ops by self time" in full
     assert full.count("\n") > 2 * short.count("\n")
-    assert re.search(r"\nNext: traceq open PATH, --full \(\d+ more tables\), --only NAME\n$", short)
+    assert re.search(r"\nNext: .*--full \(\d+ more tables\).*\n$", short)
     only = traceq("show", "--only", "host", FIXTURES / "outlier_ab" / "on").out
     assert "Host ops by self time" in only
     assert "Next:" not in only
@@ -139,7 +139,7 @@ def test_a_terminal_of_40_columns_is_no_error() -> None:
         for number, pair in enumerate(PAIRS)
     ],
 )
-@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no {TRACES}")
 def test_a_comparison_is_one_screen_and_cuts_no_line_number(pair: tuple[str, str]) -> None:
     result = diff(*(TRACES / name for name in pair))
     diffs = Diffs(result.a_name, (result,))
@@ -179,11 +179,12 @@ def test_leads_are_by_what_the_step_gains_and_what_questions_the_rest_is_first()
 
 def test_what_gains_less_than_a_hundredth_of_the_step_is_no_lead() -> None:
     little = Claim("x_costly_sync", 12_000, lead="sync at a.py:3: remove it", gain=(12_000, 12_000), severity="high")
-    bound = Claim("x_device_bound", 9_700_000, lead="device-bound, 97 %: only faster work saves much", severity="low")
+    bound = Claim("x_device_bound", 9_700_000, lead="device-bound", severity="low")
     result = a_sheet(little, bound)
     assert (result.leads, result.without_gain) == ((bound,), (little,))
-    lines = screen(result, 80).splitlines()
-    assert [line for line in lines if "sync" in line] == ["Little or nothing to gain: sync at a.py:3"]
+    (line,) = (line for line in screen(result, 80).splitlines() if "sync" in line)
+    assert line.startswith("Little or nothing to gain: ")
+    assert line.endswith(" sync at a.py:3")
 
 
 def test_two_leads_are_not_about_one_line() -> None:

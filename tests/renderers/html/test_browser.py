@@ -100,7 +100,7 @@ def test_every_figure_is_drawn_and_the_answer_is_on_the_first_screen(show: Show,
 def test_a_script_in_a_name_is_shown_and_not_run(show: Show) -> None:
     page = show("nasty")
     assert page.get_by_text(NASTY).first.is_visible()
-    assert page.evaluate("[...document.scripts].filter(each => each.type !== 'application/json').length") == 1
+    assert page.locator("script:not([type='application/json'])").count() == 1
 
 
 def table_of(page: Any, key: str) -> tuple[Any, Any]:
@@ -214,7 +214,7 @@ def test_at_no_width_the_page_scrolls_sideways_or_a_text_is_small_or_cut(
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
     assert page.evaluate(SMALLEST_TEXT) >= 12
     assert page.evaluate(OUTSIDE_OF_PLOTS) == []
-    assert page.evaluate("[...document.querySelectorAll('.plot > svg')].every(svg => svg.getScreenCTM().a === 1)")
+    assert set(page.locator(".plot > svg").evaluate_all("all => all.map(svg => svg.getScreenCTM().a)")) <= {1}
 
 
 SMALLEST_TEXT = """Math.min(...[...document.querySelectorAll('.plot text, td, th, p, li, dd')]
@@ -229,12 +229,11 @@ OUTSIDE_OF_PLOTS = """[...document.querySelectorAll('.plot text')].filter(text =
 def test_charts_follow_the_width_of_the_window(show: Show) -> None:
     page = show("arms")
     open_all(page)
-    svg = page.locator("figure[data-chart=waterfall] .plot > svg").first
+    waterfall = "[data-chart=waterfall] .plot > svg"
+    svg = page.locator(waterfall).first
     wide = svg.bounding_box()["width"]
     page.set_viewport_size({"width": 390, "height": 844})
-    until(
-        page, "document.querySelector('figure[data-chart=waterfall] .plot > svg').getBoundingClientRect().width < 390"
-    )
+    until(page, f"document.querySelector('{waterfall}').getBoundingClientRect().width < 390")
     assert svg.bounding_box()["width"] < wide
 
 
@@ -278,7 +277,7 @@ def test_costs_and_savings_are_told_without_colour(show: Show) -> None:
     "name", ["jobs", pytest.param("arms", marks=pytest.mark.slow), pytest.param("show", marks=pytest.mark.slow)]
 )
 def test_axe_finds_nothing(show: Show, name: str, size: tuple[int, int], scheme: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is missing")
     page = show(name, size, color_scheme=scheme)
     open_all(page)
     violations = axe.Axe().run(page).response["violations"]

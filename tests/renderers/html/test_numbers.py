@@ -88,7 +88,7 @@ def test_every_figure_is_one_that_is_checked_here(both: tuple[Sheet, Row, str]) 
     _, _, page = both
     checked = (
         "A step by phase",
-        "A step of the host by phase",
+        "A step of the host",
         "The trace by phase",
         "Time per step that is not",
         "Time over the median",
@@ -100,7 +100,7 @@ def test_every_figure_is_one_that_is_checked_here(both: tuple[Sheet, Row, str]) 
 
 def test_the_bars_of_phases_and_categories_are_the_partition(both: tuple[Sheet, Row, str]) -> None:
     _, doc, page = both
-    (figure,) = captioned(page, "A step by phase", "A step of the host by phase", "The trace by phase")
+    (figure,) = captioned(page, "A step by phase", "A step of the host", "The trace by phase")
     expected = {key: ns for key, ns in means(doc, "phase", "category").items() if ns >= 0.5}
     drawn = {key: size for key, size in bars(figure).items() if size}
     assert drawn == {key: pytest.approx(ns, abs=1) for key, ns in expected.items()}
@@ -188,5 +188,5 @@ def test_the_numbers_at_the_top_and_the_findings_are_those_of_the_json(both: tup
     assert format_value(100 * computes / whole, Unit.PERCENT) in top
     of_json = {(each["code"], each["text"], each["ns"]) for each in doc["findings"]}
     assert {(each.code, text_of(each), each.ns) for each in sheet.top_findings} <= of_json
-    times = re.findall(r'<span class="time">([^<]*)</span><span class="text">', top)
+    times = re.findall(r'<span class="time">([^<]*)</span>', top)
     assert times == [format_value(each.ns, Unit.NS) if each.ns else "" for each in sheet.top_findings[:8]]

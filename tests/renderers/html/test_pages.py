@@ -98,7 +98,9 @@ def test_the_verdict_stands_first(folder: Path) -> None:
     page = (folder / "diff.html").read_text()
     words = run("diff", str(ROOT / "fixtures" / "outlier_ab"), "--markdown")
     sentences = [unescape(text) for text in re.findall(r"^\*\*(.*?)\*\*$", words, re.MULTILINE)]
-    assert re.findall(r"<h1[^>]*>(.*?)</h1>", page) == ["Against off: on and deferred are inconclusive."]
+    [heading] = re.findall(r"<h1[^>]*>(.*?)</h1>", page)
+    assert heading.startswith("Against off: on and deferred ")
+    assert heading.endswith(" inconclusive.")
     arms = [unescape(text) for text in re.findall(r'<p data-key="verdict"[^>]*>(.*?)</p>', page)]
     assert [text.split(" per step")[0] for text in arms] == [text.split(" per step")[0] for text in sentences]
     assert page.index("<h1") < page.index("<figure") < page.index("<table")
@@ -153,10 +155,9 @@ def test_durations_that_are_no_evidence_are_folded(folder: Path) -> None:
     """Of a comparison that the unprofiled steps do not bear out, the page shows sentences; the tables on a click."""
     diffs = diff_run(ROOT / "fixtures" / "outlier_ab")
     page = (folder / "diff.html").read_text()
-    folded = re.findall(r'<details class="doubt"><summary>(.*?)</summary>(.*?)</details>', page, re.DOTALL)
-    assert all("no evidence" in summary for summary, _ in folded)
-    with_cells = [durations for _, durations in folded if 'data-key="cells"' in durations]
-    assert len(with_cells) == sum(bool(diff.doubt) for diff in diffs.diffs) > 0
+    folded = re.findall(r'<details class="doubt">(.*?)</details>', page, re.DOTALL)
+    assert all("no evidence" in text.partition("</summary>")[0] for text in folded)
+    assert sum('data-key="cells"' in text for text in folded) == sum(bool(diff.doubt) for diff in diffs.diffs) > 0
     shown = re.sub(r"<details.*?</details>", "", page, flags=re.DOTALL)
     assert shown.count('data-key="cells"') == sum(not diff.doubt for diff in diffs.diffs)
 
@@ -226,10 +227,10 @@ def test_where_the_rows_of_the_device_are_missing_titles_and_numbers_are_the_hos
     path, made = ROOT / "fixtures/kinds/no_device_rows.json", tmp_path / "lost.html"
     text = run("show", str(path))
     assert " · 1 of 4 ranks (0) · no device rows" in text.splitlines()[0]
-    assert "\nA step of the host by phase and category\n" in text
+    assert "\nA step of the host " in text
     run("show", str(path), "--html", str(made))
     page = made.read_text()
-    assert re.search(r"<h1[^>]*>No findings: the trace has no rows of its device</h1>", page)
+    assert re.search(r"<h1[^>]*>No findings: .* rows of its device</h1>", page)
     assert "Host&#x27;s compute" in page or "Host's compute" in page
     assert "no device rows" not in run("show", str(ROOT / "fixtures/example/job"))
 
@@ -264,9 +265,9 @@ def test_intervals_of_arms_with_other_numbers_of_samples_are_for_as_many_as_the_
     arms = tuple(replace(arm, samples_per_step=8 if arm.baseline else 16) for arm in manifest.arms)
     RunFolder(tmp_path / "run").write_manifest(replace(manifest, arms=arms))
     run("diff", str(tmp_path / "run"), "--html", str(tmp_path / "diff.html"))
-    caption = "Cost {} against off, unprofiled, with 95 % CI"
-    assert caption.format("per step") in (folder / "diff.html").read_text("utf-8")
-    assert caption.format("for the samples of one step of off") in (tmp_path / "diff.html").read_text("utf-8")
+    alike, other = (figures((of / "diff.html").read_text("utf-8"), "intervals") for of in (folder, tmp_path))
+    assert alike[0].caption.startswith("Cost per step against off")
+    assert "samples of one step" in other[0].caption
 
 
 def test_the_roofline_has_a_point_for_each_op_below_the_roof(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from traceq.renderers.html.timeline.spans import BLOCK, Lane
 from traceq.renderers.html.timeline.view import finest_ns, lanes_of, merge_short
 
 Spans = list[tuple[int, int]]
+LINE = "train.py:12 train"
 
 
 def lane(spans: Spans, extra: bool = False) -> Lane:
@@ -145,18 +146,13 @@ def test_the_page_holds_every_span_to_the_ns() -> None:
 
 
 def test_a_sync_says_its_op_line_and_what_a_step_without_it_saves() -> None:
-    savings = {(0, "dtoh|aten::item|train.py:12 train|Net_0|forward"): 250_000}
+    savings = {(0, f"dtoh|aten::item|{LINE}|Net_0|forward"): 250_000}
     timeline = run_timeline(Run("run", (trace_with_syncs(),)), {0: "rank 0"}, savings)
     data = unpacked(timeline.figure())
     syncs = next(each for each in data["groups"][0]["lanes"] if each["kind"] == "sync")
     label = [data["texts"][number] for number in data["labels"][syncs["label"][1]]]
-    assert label == [
-        "dtoh sync: aten::item",
-        "sync_wait",
-        "aten::item",
-        "train.py:12 train",
-        "a step without all such syncs is 250 us shorter (replay)",
-    ]
+    assert label[:-1] == ["dtoh sync: aten::item", "sync_wait", "aten::item", LINE]
+    assert " 250 us shorter " in label[-1]
     assert syncs["ns"] == [105_000, 305_000, 105_000]
 
 
@@ -169,14 +165,14 @@ def test_the_copy_and_the_synchronize_of_a_sync_have_its_colour() -> None:
 
 def test_a_place_is_the_sync_of_the_shown_step() -> None:
     shown = run_timeline(Run("run", (trace_with_syncs(),)), {0: "rank 0"}).shown
-    row = {"kind": "dtoh", "op": "aten::item", "line": "train.py:12 train", "phase": "forward"}
+    row = {"kind": "dtoh", "op": "aten::item", "line": LINE, "phase": "forward"}
     place = place_of_sync(shown, row)
     assert place is not None
     assert json.loads(place.attribute())["rank"] == 0
     assert json.loads(place.attribute(2))["timeline"] == 2
     zero = shown[0].zero_ns
     assert (place.start_ns + zero, place.end_ns + zero) == (2_045_000, 2_350_000)
-    subject = Subject(kind="dtoh", op="aten::item", line="train.py:12 train")
+    subject = Subject(kind="dtoh", op="aten::item", line=LINE)
     assert place_of_finding(shown, Claim("costly_sync", 1, subject)) == place
     for other in ({"kind": "htod"}, {"op": "aten::nonzero"}, {"line": ""}, {"phase": "backward"}):
         assert place_of_sync(shown, row | other) is None
@@ -204,7 +200,7 @@ def test_a_late_rank_leads_to_the_step_on_its_lane_and_an_op_to_its_first_call()
 
 
 def test_a_number_and_its_unit_stand_on_one_line() -> None:
-    text = unbroken("on costs 1.20 ms per step (+3.1 %, 40 GB/s); 3 steps in 2 GiB, 5 more, 7 s")
+    text = unbroken("costs 1.20 ms (+3.1 %, 40 GB/s); 3 steps in 2 GiB, 5 more, 7 s")
     assert text.split() == text.replace("\N{NO-BREAK SPACE}", " ").split()
     assert [part for part in text.split(" ") if "\N{NO-BREAK SPACE}" in part] == [
         "1.20\N{NO-BREAK SPACE}ms",
@@ -307,7 +303,7 @@ def test_of_many_ranks_the_slowest_the_median_and_the_fastest_are_shown(tmp_path
     run = traceq.read(tmp_path / "job")
     titles = shown_ranks(sheet(run))
     assert next(iter(titles)) == 9
-    assert titles[9] == "rank 9 · slowest: waits least for others"
+    assert titles[9].startswith("rank 9 · slowest")
     assert len(titles) == 3
     timeline = run_timeline(run, titles)
     first, *others = timeline.shown
