@@ -179,10 +179,10 @@ def test_transfers_are_hidden_or_faster_behind_the_last_rank_that_comes() -> Non
     ("intervention", "problem"),
     [
         (WithoutStraggler((7,)), "--without-straggler=7: .*; the ranks: 0-1"),
-        (WithoutSyncs(), "--without syncs: "),
+        (WithoutSyncs(), "--without syncs: .* nowhere"),
         (WithoutSyncs("a.py:3"), "--without sync:a.py:3: .*: none"),
-        (WithoutLoader(), "--without loader: "),
-        (BalancedLoader(), "--balance-loader: "),
+        (WithoutLoader(), "--without loader: no wait"),
+        (BalancedLoader(), "--balance-loader: no step"),
         (Scaled("lon", 0.5), "--scale lon: .*; the nearest: long"),
     ],
 )
