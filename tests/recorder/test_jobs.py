@@ -90,9 +90,9 @@ def test_two_values_of_a_local_variable_are_compared_and_the_job_stops(tmp_path:
     lines = done.stderr.splitlines()
     assert re.match("traceq: recording .* run; it stops ", lines[0])
     environment = RunFolder(tmp_path / "run").read_manifest().environment
-    found = [environment[key] for key in ("step_pattern", "models", "optimizers")]
-    assert found == ["L F B O0 (6 of 6 alike)", "Linear", "AdamW"]
-    assert re.findall(r"step (.*); models: (.*); optimizers: (.*); 1 rank$", lines[1]) == [tuple(found)]
+    job = [environment[key] for key in ("step_pattern", "models", "optimizers")]
+    assert job == ["L F B O0 (6 of 6 alike)", "Linear", "AdamW"]
+    assert re.findall(r"step (.*); models: (.*); optimizers: (.*); 1 rank$", lines[1]) == [tuple(job)]
     assert any(line.startswith("repeat=3000 ") and " per step " in line for line in lines)
     assert lines[-2:] == [f"traceq diff {tmp_path}/run", f"traceq show {tmp_path}/run/repeat=3000"]
     (diff,) = traceq.diff(tmp_path / "run").diffs

@@ -139,7 +139,7 @@ def test_a_rule_says(
 
 
 @pytest.mark.parametrize(
-    ("text", "found", "expected"),
+    ("text", "part", "expected"),
     [
         ("dtho == 0", "'dtho'", "'dtoh'?"),
         ("allgather == 0", "'allgather'", "'all_gather'?"),
@@ -162,11 +162,11 @@ def test_a_rule_says(
         ("copies in forward == 0", "'in forward'", "none: copies has no phases"),
     ],
 )
-def test_what_is_no_rule_is_answered_with_what_was_expected(text: str, found: str, expected: str) -> None:
+def test_what_is_no_rule_is_answered_with_what_was_expected(text: str, part: str, expected: str) -> None:
     with pytest.raises(UsageFault) as fault:
         parse(text)
     where, _, answer = str(fault.value).partition("; expected ")
-    assert where == f"rule '{text}': found {found}"
+    assert where == f"rule '{text}': found {part}"
     assert expected in answer
     assert fault.value.exit_code == 2
 
