@@ -134,6 +134,13 @@ def test_the_workflow_tests_the_supported_versions_and_publishes_without_a_passw
     assert targets <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
+def test_the_workflow_pins_each_action_by_its_commit_and_names_the_version() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    actions = re.findall(r"uses: (.*)", workflow)
+    assert actions
+    assert [each for each in actions if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)] == []
+
+
 def test_reports_of_bugs_are_asked_for_the_version_and_a_trace() -> None:
     form = (ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml").read_text()
     assert "traceq --version" in form
