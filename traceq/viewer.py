@@ -29,6 +29,10 @@ __all__ = ["PERFETTO", "PORT", "StartupCommand", "TraceServer", "find_ui", "star
 PERFETTO = "https://ui.perfetto.dev"
 PORT = 9001
 HOST = "127.0.0.1"
+_NOWHERE = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_DATA_POLICY = f"default-src 'none'; {_NOWHERE}"
+_UI_POLICY = f"default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:; object-src 'none'; {_NOWHERE}"
+"""The UI compiles WebAssembly and has inline scripts; its own policy allows servers of Google, this one nothing."""
 
 StartupCommand = tuple[str, tuple[str, ...]]
 
@@ -162,6 +166,11 @@ class _Handler(BaseHTTPRequestHandler):
         if secrets.compare_digest(path.encode(), self.server.trace_path.encode()):
             return self.server.trace
         return _file_below(self.server.ui, path) if self.server.ui else None
+
+    def end_headers(self) -> None:
+        """Send a policy with every answer, errors of the base class included."""
+        self.send_header("Content-Security-Policy", _UI_POLICY if self.server.ui else _DATA_POLICY)
+        super().end_headers()
 
     def _refuse(self) -> None:
         self.close_connection = True

@@ -109,6 +109,18 @@ def test_nothing_can_be_written(server: TraceServer, method: str) -> None:
     assert response.status == 501
 
 
+@pytest.mark.parametrize("method", ["GET", "OPTIONS", "POST"])
+@pytest.mark.parametrize("path", ["/", "/wrong-token", "trace"])
+def test_no_answer_lets_a_page_send_a_form_or_stand_in_a_frame(
+    server: TraceServer, offline: TraceServer, method: str, path: str
+) -> None:
+    for each in (server, offline):
+        response, _ = ask(each, urlsplit(each.trace_url).path if path == "trace" else path, method)
+        policy = response.headers["Content-Security-Policy"].split("; ")
+        assert {"base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"} <= {*policy}
+        assert not [word for word in policy if "http" in word or "*" in word]
+
+
 def test_two_servers_have_two_tokens(server: TraceServer, offline: TraceServer) -> None:
     assert server.trace_path != offline.trace_path
     assert len(server.trace_path.split("/")[1]) >= 20

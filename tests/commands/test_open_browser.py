@@ -38,12 +38,15 @@ def link(tmp_path: Path) -> Iterator[str]:
 def test_the_perfetto_ui_pins_our_tracks_and_sums_our_partition(browser: Any, link: str, tmp_path: Path) -> None:
     context = browser.new_context(viewport={"width": 1400, "height": 1200})
     page = context.new_page()
+    failures: dict[str, str] = {}
+    page.on("requestfailed", lambda request: failures.update({request.url: request.failure}))
     page.goto(link)
     page.get_by_text("Query result").first.wait_for(timeout=LOADED_MS)
     pinned = page.locator("[class*=pinned-track-tree]").inner_text().split("\n")
     assert {"steps", "phases", "findings", "where the time goes", "syncs", "queue depth"} <= set(pinned)
     below = page.locator("body").inner_text().rpartition("Query result")[2].split()
     context.close()
+    assert {*failures.values()} <= {"csp"}, "what is not of this server is not even looked up"
     done = activity(traceq.read(tmp_path / "trace.json").traces[0])
     for category in set(done.category.tolist()):
         ms = int(done.ns[done.category == category].sum()) / 1e6

@@ -82,6 +82,7 @@ def test_a_page_loads_nothing_and_runs_nothing_but_its_own_script(page: str) -> 
         digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in (policy or "")
     assert (policy or "").startswith("default-src 'none'")
+    assert (policy or "").endswith("base-uri 'none'; form-action 'none'")
     assert "unsafe" not in (policy or "")
     assert len(page) < 1_000_000
 

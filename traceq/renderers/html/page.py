@@ -36,7 +36,8 @@ def page(title: str, body: Iterable[str], aside: str = "") -> str:
     `body` and `aside`, the contents beside it, are markup.
     """
     style, script = ("\n".join(map(_asset, names)) for names in (_STYLES, _SCRIPTS))
-    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
+    allowed = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"  # no default holds for the last two
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
