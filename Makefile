@@ -3,7 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+PINS := $(VENV)/constraints.txt
+# The second is for what packages are built with, where pip is 25.3 or newer.
+PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) $(BIN)/python -m pip --disable-pip-version-check
 OLDEST := $(VENV)-oldest
 
 # Tests start hundreds of processes; with this variable set each would compile traceq again.
@@ -14,7 +16,7 @@ PLUGINS := xdist.plugin xdist.looponfail pytest_rerunfailures _hypothesis_pytest
 PYTEST_OPTIONS := -m pytest $(PLUGINS:%=-p %)
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD := 1
 
-.PHONY: demo test guard nightly slow answers oldest lint fuzz recipes faults strategies bench causes jobs recordings whatif docs wheels clean
+.PHONY: demo test guard nightly slow answers oldest lint fuzz recipes faults strategies bench causes jobs recordings whatif docs wheels constraints clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record a check, and one of known cost, on two CPU ranks and say what each costs
@@ -133,10 +135,18 @@ $(BIN)/python:
 	@if $(PYTHON) -c 'import torch' 2> /dev/null; then $(PYTHON) -m venv --system-site-packages $(VENV); \
 	  else $(PYTHON) -m venv $(VENV); fi
 
-$(VENV)/.torch: $(BIN)/python constraints.txt
+$(VENV)/.torch: $(PINS)
 	@$(BIN)/python -c 'import torch' 2> /dev/null || \
-	  $(PIP) install -q -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	  $(PIP) install -q $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	@touch $@
+
+# The torch of another index comes with other libraries of CUDA.
+$(PINS): $(BIN)/python constraints.txt packaging/constraints.py
+	@$(BIN)/python packaging/constraints.py $(if $(TORCH_INDEX),| grep -Ev '^(cuda|nvidia|triton)') > $@
+
+# KEEP="msgspec==0.22.0 torch==2.15.0" chooses versions; of torch the present one is kept.
+constraints: $(BIN)/python ## the newest versions of what is installed here, in constraints.txt; run `make test` on them
+	$(BIN)/python packaging/constraints.py --renew $(KEEP)
 
 $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	$(PIP) install -q -e '.[record]'
@@ -147,6 +157,6 @@ $(VENV)/.test: $(VENV)/.torch pyproject.toml setup.py $(wildcard traceq/*.?pp tr
 	$(PIP) install -q -e '.[record,dev,hta]'
 	@touch $@ $(VENV)/.demo
 
-$(VENV)/.wheels: $(BIN)/python pyproject.toml
+$(VENV)/.wheels: $(PINS) pyproject.toml
 	$(PIP) install -q $$($(BIN)/python packaging/wheels.py --requirements)
 	@touch $@
