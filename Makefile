@@ -62,8 +62,8 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 # MINUTES of damaged traces through both readers: first the scanner as it is installed, then, where there is a gcc, one
-# built with sanitizers. What is read differently is added to tests/corpus. Half of the time whole commands run on traces,
-# recordings and dumps whose structure was changed, in processes of limited memory.
+# built with sanitizers. What is read differently is added to tests/corpus. Half of the time whole commands, all there are
+# and the tools of agents, run on input whose structure was changed, in processes of limited memory and CPU time.
 MINUTES ?= 10
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g
 fuzz: $(VENV)/.test

