@@ -2,12 +2,15 @@
 
 The C++ compiler is clang from the package `ziglang`, which brings the C libraries of all platforms and links its own
 C++ library statically: a wheel needs nothing but the C library of its tag. Extensions use Python's stable ABI, so a
-wheel fits CPython 3.11 and later. auditwheel verifies the tags of Linux.
+wheel fits CPython 3.11 and later. auditwheel verifies the tags of Linux. The same tree gives the same bytes, with the
+versions of constraints.txt: anybody can build what was released, and compare.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import io
 import os
 import shlex
 import subprocess
@@ -21,6 +24,8 @@ from zipfile import ZipFile
 
 ROOT = Path(__file__).parents[1]
 ELF, MACH_O = b"\x7fELF\x02", b"\xcf\xfa\xed\xfe"
+EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", 315_532_800))
+"""The time of every file in an archive: 1980, the first that a wheel can hold."""
 EXTENSIONS = ("traceq/_merges.abi3.so", "traceq/kineto/_scan.abi3.so", "traceq/causes/_paths.abi3.so")
 
 
@@ -67,7 +72,20 @@ def main() -> None:
 def build_sdist(out: Path) -> Path:
     """Return the source distribution of the working tree."""
     run([sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(out), str(ROOT)], ROOT)
-    return max(out.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime)
+    sdist = max(out.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime)
+    drop_times(sdist)
+    return sdist
+
+
+def drop_times(sdist: Path) -> None:
+    """Write an archive anew, its members in order, of one time and of nobody."""
+    plain = io.BytesIO()
+    with tarfile.open(sdist) as read, tarfile.open(fileobj=plain, mode="w") as written:
+        for member in sorted(read.getmembers(), key=lambda each: each.name):
+            nobodys = member.replace(mtime=EPOCH, uid=0, gid=0, uname="", gname="", mode=member.mode & ~0o022)
+            nobodys.pax_headers = {}  # they hold the time to the nanosecond
+            written.addfile(nobodys, read.extractfile(member) if member.isfile() else None)
+    sdist.write_bytes(gzip.compress(plain.getvalue(), mtime=EPOCH))
 
 
 def build_wheel(sdist: Path, platform: Platform, work: Path, out: Path) -> Path:
@@ -83,6 +101,7 @@ def build_wheel(sdist: Path, platform: Platform, work: Path, out: Path) -> Path:
         kind += " -undefined dynamic_lookup"  # with -bundle zig writes a file of zeros
     environment = {
         **os.environ,
+        "SOURCE_DATE_EPOCH": str(EPOCH),
         "CC": str(compiler),
         "CXX": str(compiler),
         "LDSHARED": f"{compiler} {kind} -s",

@@ -75,12 +75,15 @@ class Environment:
         assert json.loads(self.run("-m", "traceq", "show", "--json", str(RUN))) == json.loads(ours.stdout)
 
 
-@pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build(out: Path) -> Path:
     """A folder with the source distribution and the wheel of this machine's kind, built by clang of ziglang."""
-    out = tmp_path_factory.mktemp("released")
     subprocess.run([sys.executable, str(WHEELS), "--out", str(out), "--only", "manylinux_2_17_x86_64"], check=True)
     return out
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("released"))
 
 
 @pytest.mark.slow
@@ -111,6 +114,16 @@ def test_the_source_installs_without_gcc_and_reads_natively_where_another_compil
     )
     environment.install(source, given)
     environment.check("python" if compiler == "none" else "native")
+
+
+@pytest.mark.slow
+@linux
+@needs_builders
+def test_what_is_built_twice_is_the_same_to_the_byte(released: Path, tmp_path: Path) -> None:
+    first, second = ({path.name: path.read_bytes() for path in out.iterdir()} for out in (released, build(tmp_path)))
+    assert len(first) == 2
+    assert first.keys() == second.keys()
+    assert [name for name, content in first.items() if content != second[name]] == []
 
 
 def test_the_version_stands_in_one_place_and_has_a_dated_entry() -> None:
