@@ -1,4 +1,4 @@
-"""A recording of 20,000 steps holds no more memory at its end than near its beginning."""
+"""A recording of 20,000 steps keeps of each what its verdict needs, a few hundred bytes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ pytestmark = [
 ]
 STEPS = 20_000
 EVERY = 2_000
-MOST_KB = 8_000
-"""The objects of one log line take 1 kB; the allocators of C and Python come to rest within 5,000."""
+MOST_BYTES = 400
+"""A step leaves its loss and its half of a pair, 210 bytes; as it is logged it would be 1,000."""
 LOOP = f"""
 import re, torch
 from pathlib import Path
@@ -35,7 +35,7 @@ with open("held.txt", "w", buffering=1) as held:
 """
 
 
-def test_a_job_of_many_steps_holds_no_more_at_the_end(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_what_is_logged(tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(LOOP)
     each = STEPS // 4  # of two arms against each other, and of one against itself
     words = ["--toggle", "torch.backends.cudnn.benchmark=False,True", "--steps", str(each), "--trace-steps", "0"]
@@ -45,4 +45,4 @@ def test_a_job_of_many_steps_holds_no_more_at_the_end(tmp_path: Path) -> None:
     held_kb = [int(line) for line in (tmp_path / "held.txt").read_text().split()]
     begun = held_kb[2:]  # by then torch is imported, the pattern of a step learned, and the first groups timed
     assert len(begun) >= STEPS // EVERY - 2
-    assert max(begun) - begun[0] <= MOST_KB, held_kb
+    assert 1024 * (begun[-1] - begun[0]) <= MOST_BYTES * EVERY * (len(begun) - 1), held_kb
