@@ -2,8 +2,8 @@
 
 The C++ compiler is clang from the package `ziglang`, which brings the C libraries of all platforms and links its own
 C++ library statically: a wheel needs nothing but the C library of its tag. Extensions use Python's stable ABI, so a
-wheel fits CPython 3.11 and later. auditwheel verifies the tags of Linux. The same tree gives the same bytes, with the
-versions of constraints.txt: anybody can build what was released, and compare.
+wheel fits CPython 3.11 and later. auditwheel verifies the tags of Linux. With the versions of constraints.txt one tree
+gives the same bytes again: what was released can be built, and compared.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def main() -> None:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         sys.stdout.write(f"{' '.join(project['optional-dependencies']['wheels'])}\n")
         return
+    os.umask(0o022)  # archives hold the modes of files
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="traceq-wheels-") as folder:
         sdist = build_sdist(options.out)
@@ -82,7 +83,8 @@ def drop_times(sdist: Path) -> None:
     plain = io.BytesIO()
     with tarfile.open(sdist) as read, tarfile.open(fileobj=plain, mode="w") as written:
         for member in sorted(read.getmembers(), key=lambda each: each.name):
-            nobodys = member.replace(mtime=EPOCH, uid=0, gid=0, uname="", gname="", mode=member.mode & ~0o022)
+            mode = 0o755 if member.mode & 0o100 else 0o644
+            nobodys = member.replace(mtime=EPOCH, mode=mode, uid=0, gid=0, uname="", gname="")
             nobodys.pax_headers = {}  # they hold the time to the nanosecond
             written.addfile(nobodys, read.extractfile(member) if member.isfile() else None)
     sdist.write_bytes(gzip.compress(plain.getvalue(), mtime=EPOCH))
