@@ -18,6 +18,7 @@ export PYTEST_DISABLE_PLUGIN_AUTOLOAD := 1
 
 .PHONY: demo test guard nightly slow answers oldest lint fuzz recipes faults strategies bench causes jobs recordings whatif docs wheels constraints clean
 .DEFAULT_GOAL := demo
+.DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo ## record a check, and one of known cost, on two CPU ranks and say what each costs
 	@run=traceq-runs/demo-$$(date +%Y%m%d-%H%M%S) && \
