@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import socket
+import struct
 import sys
 import threading
 from collections.abc import Iterator
-from functools import partial
+from functools import partial, partialmethod
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,11 @@ from terminal import traceq
 
 import traceq as library
 from traceq.errors import TraceqError, UnreadableInput
-from traceq.locations import Remote, place
+from traceq.locations import Remote, place, read_whole
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
-pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
 
 NUM_RANKS = 12
 EVENTS = [step(0, 100), *(op("aten::mm", 5 * n, 3) for n in range(20)), launch(50, 2, 1)]
@@ -130,6 +134,51 @@ def test_a_cut_off_archive_gives_what_it_holds_wherever_it_lies(job: Path, serve
     local, remote = (library.read(f"{folder}/cut.json.gz") for folder in (job.parent, server[0]))
     assert len(remote.traces[0].events) == len(local.traces[0].events) > 100
     assert [caveat.code for caveat in remote.caveats] == [caveat.code for caveat in local.caveats] == ["truncated"]
+
+
+@pytest.mark.parametrize("ending", ["json", "json.gz", "json.zst"])
+def test_a_dropped_transfer_gives_what_a_file_gives_that_ends_there(
+    ending: str, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = text(step(0, 10**6), *(op(f"aten::mm{n * 7919 % 10007}", 5 * n, 3) for n in range(5000)))
+    content = {"json": bytes, "json.gz": gzip.compress, "json.zst": zstandard.compress}[ending](content)
+    size = len(content) // 2
+    (tmp_path / f"cut.{ending}").write_bytes(content[:size])
+    fsspec.filesystem("memory").pipe(f"/cut.{ending}", content)
+    monkeypatch.setattr(fsspec.implementations.memory.MemoryFile, "read", partialmethod(read_until_dropped, end=size))
+    local, remote = (library.read(f"{folder}cut.{ending}") for folder in (f"{tmp_path}/", memory))
+    assert len(remote.traces[0].events) == len(local.traces[0].events) > 1000
+    assert "the transfer is cut off" in remote.caveats[0].text
+    assert [caveat.code for caveat in remote.caveats] == ["truncated"]
+
+
+def read_until_dropped(file: io.BytesIO, size: int, *, end: int) -> bytes:
+    if file.tell() == end:
+        raise aiohttp.ClientPayloadError("Response payload is not completed")
+    return io.BytesIO.read(file, min(size, end - file.tell()))
+
+
+def test_no_part_of_a_dropped_transfer_is_taken_for_a_whole_file(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsspec.implementations.memory.MemoryFile, "read", partialmethod(read_until_dropped, end=100))
+    with pytest.raises(UnreadableInput, match="cut off"):
+        read_whole(place(f"{memory}runs/outlier_ab/run.json"))
+
+
+def test_a_connection_that_is_reset_is_one_line(server: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def reset(handler: Served, source: Any, output: Any) -> None:
+        output.write(source.read(100))
+        output.flush()
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        handler.connection.close()
+
+    monkeypatch.setattr(Served, "copyfile", reset)
+    done = traceq("show", f"{server[0]}/job/rank7.json.gz")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+
+
+def test_nothing_is_asked_for_below_a_file(server: tuple[str, list[str]]) -> None:
+    library.read(f"{server[0]}/job/rank7.json.gz")
+    assert not [line for line in server[1] if "run.json" in line]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import field
-from io import BufferedReader
+from io import BufferedReader, RawIOBase
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ from traceq.cores import memory_bytes
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.frozen import frozen
 
-__all__ = ["Place", "Remote", "open_binary", "place", "read_errors", "read_whole"]
+__all__ = ["Place", "Remote", "open_binary", "place", "read_whole"]
 
 _URL = re.compile(r"^[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://")
 _BLOCK, _BUFFER = 16 << 20, 1 << 20
@@ -84,6 +84,11 @@ class Remote:
     def _bare(self) -> str:
         return (self.url.partition("?")[0] if self._is_http else self.url).rstrip("/")
 
+    @property
+    def has_name_of_a_file(self) -> bool:
+        """Whether HTTP, which has no folders, serves a file here: its suffix is that of one."""
+        return self._is_http and PurePosixPath(self.name).suffix in _SUFFIXES and not self.url.endswith("/")
+
     def exists(self) -> bool:
         """Return whether there is a file or a folder."""
         return self._kind() != ""
@@ -108,15 +113,16 @@ class Remote:
     def open(self) -> BufferedReader:
         """Return a stream of its bytes, to be read sequentially: one response over HTTP, else block by block.
 
-        Raises UnreadableInput.
+        Raises UnreadableInput, as reading from it does. Only `read1` and `readinto1` keep what came before that.
         """
         with _as_unreadable(self.url):
             system, path = _system(self.url)
-            return BufferedReader(system.open(path, "rb", block_size=0 if self._is_http else _BLOCK), _BUFFER)
+            file = system.open(path, "rb", block_size=0 if self._is_http else _BLOCK)
+        return BufferedReader(_Transfer(self.url, file), _BUFFER)
 
     def read_bytes(self) -> bytes:
         """Return all bytes. Raises UnreadableInput."""
-        with self.open() as file, _as_unreadable(self.url):
+        with self.open() as file:
             return file.read()
 
     def _kind(self) -> str:
@@ -133,9 +139,34 @@ class Remote:
             except FileNotFoundError:
                 return ""
         if self._is_http:
-            is_file = PurePosixPath(self.name).suffix in _SUFFIXES and not self.url.endswith("/")
-            return "file" if is_file else "directory"
+            return "file" if self.has_name_of_a_file else "directory"
         return kind
+
+
+class _Transfer(RawIOBase):
+    """Bytes of a file that a backend opened; raises its errors as UnreadableInput."""
+
+    def __init__(self, url: str, file: Any) -> None:
+        self.size = int(getattr(file, "size", 0) or 0)
+        self._url, self._file, self._num_read = url, file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with _as_unreadable(self._url):
+            piece = self._file.read(len(buffer))
+        buffer[: len(piece)] = piece
+        self._num_read += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._num_read
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 Place: TypeAlias = Path | Remote
@@ -189,7 +220,7 @@ def _open_regular(path: str, flags: int) -> int:
     raise OSError(errno.EINVAL, "not a regular file", path)
 
 
-def read_errors() -> tuple[type[Exception], ...]:
+def _read_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions that reading a remote file can raise."""
     loaded = (getattr(sys.modules.get(module), name, None) for module, name in _BACKEND_ERRORS)
     return (OSError, ValueError, *(error for error in loaded if error is not None))
@@ -225,14 +256,17 @@ def _as_unreadable(url: str) -> Iterator[None]:
     """Raise a backend's error as UnreadableInput, in one line."""
     try:
         yield
-    except read_errors() as fault:
-        raise UnreadableInput(url, _line(fault.__cause__ or fault)) from None
+    except _read_errors() as fault:
+        raise UnreadableInput(url, _line(fault)) from None
     except (AttributeError, LookupError, NotImplementedError, TypeError) as fault:  # dir://, or zip:// without a file
         raise UnreadableInput(url, f"incomplete for its file system: {_line(fault)}", "a URL of a file") from None
 
 
 def _line(fault: BaseException) -> str:
     """Return an exception's message in one line; for a server's response its status."""
+    if type(fault).__name__ == "ClientPayloadError":  # of aiohttp, whose message is about a header
+        return "the transfer is cut off"
+    fault = fault.__cause__ or fault
     if isinstance(status := getattr(fault, "status", None), int):
         return f"the server answers {status} {getattr(fault, 'message', '')}".strip()
     if isinstance(fault, FileNotFoundError):

@@ -11,10 +11,11 @@ from contextlib import suppress
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from traceq.errors import TraceqError, UnreadableInput
-from traceq.locations import Place, open_binary, read_errors
+from traceq.locations import Place, open_binary
 
 fast_gzip: Any
 try:
@@ -36,17 +37,17 @@ class ByteSource:
         self, path: Place, file: BufferedReader, readinto: Callable[[Any], int], *damage: type[Exception]
     ) -> None:
         self.path, self.fault = path, ""
-        self.is_packed = readinto != file.readinto
+        self.is_packed = readinto not in (file.readinto, file.readinto1)
         self.size_bytes = _size(path, file)
         self._file, self._readinto, self._buffer = file, readinto, page_buffer(1)
-        self._damage: tuple[type[Exception], ...] = (EOFError, *read_errors(), *damage)
+        self._damage: tuple[type[Exception], ...] = (EOFError, OSError, UnreadableInput, *damage)
 
     def readinto(self, buffer: memoryview) -> int:
-        """Fill a buffer and return the number of bytes; 0 at the end, and where an archive is cut off."""
+        """Fill a buffer and return the number of bytes; 0 at the end, and where an archive or transfer is cut off."""
         try:
             return self._readinto(buffer)
         except self._damage as fault:
-            self.fault = str(fault) or type(fault).__name__
+            self.fault = getattr(fault, "problem", "") or str(fault) or type(fault).__name__
             return 0
 
     def read(self, size: int) -> bytes:
@@ -84,7 +85,7 @@ def open_source(path: Place) -> ByteSource:
     try:
         file = open_binary(path)
         magic = file.peek(4)[:4]
-    except read_errors() as fault:
+    except (OSError, ValueError) as fault:
         problem = (getattr(fault, "strerror", "") or str(fault) or "cannot be opened").lower()
         raise UnreadableInput(str(path), problem, "a trace file") from None
     if not magic:
@@ -97,7 +98,7 @@ def open_source(path: Place) -> ByteSource:
         zstandard = _import_zstandard(path)
         zstd = _Zstd(zstandard, file, can_rewind=isinstance(path, Path))
         return ByteSource(path, file, zstd.readinto, zstandard.ZstdError)
-    return ByteSource(path, file, file.readinto)
+    return ByteSource(path, file, file.readinto if isinstance(path, Path) else file.readinto1)
 
 
 def _size(path: Place, file: BufferedReader) -> int:
@@ -141,11 +142,11 @@ class _Gzip:
     def _read(self, size: int) -> bytes:
         while True:
             if self._member.eof:
-                self._packed = self._member.unused_data.lstrip(b"\0") or self._file.read(_PACKED).lstrip(b"\0")
+                self._packed = self._member.unused_data.lstrip(b"\0") or self._file.read1(_PACKED).lstrip(b"\0")
                 if not self._packed:
                     return b""
                 self._member = _decompressor()
-            packed = self._packed or self._file.read(_PACKED)
+            packed = self._packed or self._file.read1(_PACKED)
             plain, self._packed = self._decompress(packed, size)
             if plain:
                 return plain
@@ -188,7 +189,8 @@ class _Zstd:
 
     def __init__(self, zstandard: Any, file: BufferedReader, *, can_rewind: bool) -> None:
         self._zstandard, self._file, self._can_rewind = zstandard, file, can_rewind
-        self._stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        pieces = SimpleNamespace(read=file.read1)
+        self._stream = zstandard.ZstdDecompressor().stream_reader(pieces, read_across_frames=True)
         self._pieces: Iterator[bytes] | None = None
         self._plain = b""
         self._num_returned = 0

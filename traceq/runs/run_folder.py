@@ -17,7 +17,7 @@ import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.frozen import frozen
-from traceq.locations import Place, read_whole
+from traceq.locations import Place, Remote, read_whole
 from traceq.model import Manifest
 
 __all__ = [
@@ -134,8 +134,9 @@ class RunFolder:
 
 
 def is_run(folder: Place) -> bool:
-    """Return whether a folder has a manifest."""
-    return (folder / MANIFEST).is_file()
+    """Return whether a folder has a manifest; nothing is asked of a server below a file."""
+    is_file = isinstance(folder, Remote) and folder.has_name_of_a_file
+    return not is_file and (folder / MANIFEST).is_file()
 
 
 def read_manifest(folder: Place) -> Manifest:
