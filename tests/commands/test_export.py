@@ -37,7 +37,7 @@ import traceq
 from traceq.analysis.registry import sheet
 from traceq.claims.claim import Claim
 from traceq.compare.diff import diff
-from traceq.errors import TraceqError, UsageFault
+from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.model import Run
@@ -175,6 +175,22 @@ def test_ranks_are_set_on_one_clock_and_wait_for_the_late_one(tmp_path: Path) ->
 def test_an_event_before_the_zero_of_its_trace_is_kept(tmp_path: Path) -> None:
     result = export(tmp_path, step(-2, 100), op("aten::mm", -1, 6))
     assert {(one.name, one.start) for one in result.slices} >= {("ProfilerStep#0", 0), ("aten::mm", 1_000)}
+
+
+@pytest.mark.parametrize("base_ns", [8 * 10**18, 2**63 - 1, 2**64, -1])
+def test_a_base_time_out_of_range_counts_as_unknown(base_ns: int, tmp_path: Path) -> None:
+    for rank, base in enumerate((base_ns, 1_700_000_000 * 10**9)):
+        write(tmp_path / f"rank{rank}.json", *STEP, baseTimeNanoseconds=base, **world(rank, 2))
+    run = traceq.read(tmp_path)
+    assert [trace.base_time_ns for trace in run.traces] == [0, 1_700_000_000 * 10**9]
+    assert save_perfetto(run, (), tmp_path / "both.pftrace").slices
+
+
+def test_events_that_are_centuries_apart_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "rank0.json", step(-7 * 10**15, 100), op("aten::mm", 7 * 10**15, 10))
+    done = CliRunner().invoke(app, ["export", str(path), "--to", "perfetto", "-o", str(tmp_path / "far.pftrace")])
+    assert isinstance(done.exception, UnreadableInput)
+    assert not (tmp_path / "far.pftrace").exists()
 
 
 def test_the_worst_place_is_the_sync_that_costs_most() -> None:

@@ -22,7 +22,7 @@ from traceq.kineto.interning import NAME_DECIDES, CategoryCodes, InternedNumbers
 from traceq.kineto.raw_events import NODE_LABELS, RawArgs, RawEvent
 from traceq.model import Allocations, CallStacks, Category, Events, EventWaits, GraphNodes
 
-__all__ = ["DTYPES", "INVALID_NS", "SIDE_TABLES", "ColumnBuilder", "nanoseconds", "to_int"]
+__all__ = ["DTYPES", "INVALID_NS", "LIMIT_NS", "SIDE_TABLES", "ColumnBuilder", "nanoseconds", "to_int"]
 
 SIDE_TABLES = ("strings", "messages", "stacks", "allocations", "waits", "nodes")
 """Fields of Events that are not columns."""
@@ -299,7 +299,9 @@ def _as_grid(grid: Any) -> str:
 INVALID_NS = np.iinfo(np.int64).min
 """Value of a number that is missing, not finite, or beyond any plausible time."""
 
-_LIMIT_NS = 10**18 * 8
+LIMIT_NS = 10**18 * 8
+"""Time from the zero of a clock, 254 years; a longest duration, 32 years, beyond it fits into int64."""
+
 _MOST_DIGITS = 20
 _MOST_DECIMALS = 18  # a larger power of ten does not fit into int64
 _PLAIN = b"0123456789.\n"
@@ -323,7 +325,7 @@ def _fixed_point(joined: bytes, count: int) -> NDArray[np.int64] | None:
         return None
     mantissas = np.fromstring(joined.replace(b".", b"").decode(), np.uint64, sep="\n")  # overflow saturates
     scale = (10 ** np.maximum(3 - decimals, 0)).astype(np.uint64)
-    if len(mantissas) != count or (mantissas > np.uint64(_LIMIT_NS) // scale).any():
+    if len(mantissas) != count or (mantissas > np.uint64(LIMIT_NS) // scale).any():
         return None
     excess = (10 ** np.maximum(decimals - 3, 0)).astype(np.uint64)
     if (excess > 1).any():
@@ -362,4 +364,4 @@ def _by_decimal(text: bytes) -> int:
         return 0
     with localcontext(prec=len(text) + 2 * _MOST_DIGITS):
         value = value * 1000
-        return int((value + Decimal("0.5")).__floor__()) if abs(value) <= _LIMIT_NS else int(INVALID_NS)
+        return int((value + Decimal("0.5")).__floor__()) if abs(value) <= LIMIT_NS else int(INVALID_NS)

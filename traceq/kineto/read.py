@@ -15,7 +15,7 @@ import msgspec
 from traceq.errors import UnreadableInput
 from traceq.intervals import sorted_unique
 from traceq.kineto.categories import UNNAMED_DEVICES, device_of, unread_device_of
-from traceq.kineto.columns import to_int
+from traceq.kineto.columns import LIMIT_NS, to_int
 from traceq.kineto.damage_report import damage_caveats
 from traceq.kineto.decompression import open_source
 from traceq.kineto.event_windows import Document
@@ -88,7 +88,7 @@ def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
         world_size=max(to_int(world.get("world_size", 1)), 1),
         backend=str(world.get("backend", "")),
         device=_device(path, metadata, events),
-        base_time_ns=max(to_int(_decoded(metadata, "baseTimeNanoseconds", int)), 0),
+        base_time_ns=_base_time_ns(metadata, events),
         schema=_schema(metadata, events),
         embedded=_decoded(metadata, "traceq", str),
         num_dropped=result.damage.num_dropped,
@@ -98,6 +98,13 @@ def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
         host=_host(metadata, path, events),
         group_size=_group_size(world),
     )
+
+
+def _base_time_ns(metadata: Mapping[str, msgspec.Raw], events: Events) -> int:
+    """Return what makes times absolute; 0 where it is negative, or puts the last event beyond any plausible time."""
+    base_ns: int = _decoded(metadata, "baseTimeNanoseconds", int)
+    latest_ns = int((events.ts + events.dur).max(initial=0))
+    return base_ns if 0 <= base_ns <= LIMIT_NS - latest_ns else 0
 
 
 def _with_short_names(events: Events) -> Events:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.errors import UnreadableInput
 from traceq.facts.ranks.job import job_of
 from traceq.frozen import frozen
 from traceq.model import Run, Trace
@@ -47,8 +48,11 @@ def not_before_zero(traces: Sequence[Trace], offset: NDArray[np.int64]) -> NDArr
     """Return int64[R] ns, the offsets of R traces, all larger by what keeps each event at 0 or later: Perfetto's range.
 
     Traces without an absolute time begin at 0, and one whose clock is corrected, or that is a diff's B, may be moved
-    before that.
+    before that. Raises UnreadableInput where the events are further apart than int64 reaches.
     """
-    pairs = zip(traces, offset.tolist(), strict=True)
-    earliest_ns: list[int] = [int(trace.events.ts.min()) + ns for trace, ns in pairs if len(trace.events)]
-    return offset - np.int64(min([0, *earliest_ns]))
+    shown = [(trace.events, ns) for trace, ns in zip(traces, offset.tolist(), strict=True) if len(trace.events)]
+    earliest_ns = min([0, *(int(events.ts.min()) + ns for events, ns in shown)])
+    latest_ns = max([0, *(int((events.ts + events.dur).max()) + ns for events, ns in shown)])
+    if latest_ns - earliest_ns > np.iinfo(np.int64).max:
+        raise UnreadableInput(traces[0].path, "centuries between its events", "events of one recording")
+    return offset - np.int64(earliest_ns)
