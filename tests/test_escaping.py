@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import json
 import unicodedata
+from pathlib import Path
 
+import pytest
+from builder import op, step, write
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import FIXTURES
@@ -36,6 +39,7 @@ def test_of_all_characters_the_controls_are_replaced() -> None:
 def test_escaped_json_is_the_same_json(text: str) -> None:
     escaped = escape_json(json.dumps({text: text}, ensure_ascii=False))
     assert json.loads(escaped) == {text: text}
+    assert escaped.isascii()
     assert not any(map(is_control, escaped))
 
 
@@ -48,8 +52,16 @@ def test_a_stream_escapes_and_a_console_keeps_its_own_colours() -> None:
     assert stream.getvalue() == below.getvalue()
 
 
-def test_what_an_encoding_lacks_is_written_in_ascii() -> None:
-    done = shell(f"PYTHONIOENCODING=ascii $TRACEQ show {FIXTURES}/example/job")
+@pytest.mark.parametrize("setting", ["PYTHONIOENCODING=ascii", "LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0"])
+def test_what_an_encoding_lacks_is_written_in_ascii(setting: str) -> None:
+    done = shell(f"{setting} $TRACEQ show {FIXTURES}/example/job")
     assert done.code == 0
     assert "job - 2 of 2 ranks - " in done.out
     assert "Error" not in done.err
+
+
+def test_json_is_the_same_in_every_encoding(tmp_path: Path) -> None:
+    trace = write(tmp_path / "rank0.json", step(0, 100), op("küche → 日本 😀", 0, 50))
+    one, other = (shell(f"PYTHONIOENCODING={name} $TRACEQ show {trace} --json").out for name in ("cp1252", "utf-8"))
+    assert one == other
+    assert "küche → 日本 😀" in json.dumps(json.loads(one), ensure_ascii=False)

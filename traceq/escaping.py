@@ -17,6 +17,7 @@ _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _NEVER = f"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_BIDI}\ud800-\udfff\ufffe\uffff"
 _CONTROL = re.compile(f"[\t\n{_NEVER}]")
 _CONTROL_IN_LINES = re.compile(f"[{_NEVER}]")
+_NOT_ASCII = re.compile("[^\t\n -~]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _BLOCKS = "".join(map(chr, range(0x2580, 0x25A0)))
 _IN_ASCII = {
@@ -42,13 +43,18 @@ def visible_lines(text: str) -> str:
 
 
 def escape_json(text: str) -> str:
-    """Return the same JSON with `\\u` escapes for what `visible_lines` replaces."""
-    return _CONTROL_IN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    """Return the same JSON in ASCII: its encoding is UTF-8 whatever that of the output is, and it holds no control."""
+    return _NOT_ASCII.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
 
 
 def in_its_encoding(stream: TextIO) -> TextIO:
     """Return the stream, which writes characters that its encoding lacks, as of Windows, in ASCII: bars as `#`."""
-    if hasattr(stream, "reconfigure") and stream.errors == "strict":
+    if hasattr(stream, "reconfigure") and stream.errors in ("strict", "surrogateescape"):  # the latter in LC_ALL=C
         stream.reconfigure(errors="traceq.ascii")
     return stream
 
