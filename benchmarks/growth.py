@@ -10,12 +10,12 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from builder import call, frame, kernel, launch, op, step, write
+from builder import Event, call, frame, kernel, launch, op, step, write
 
 _MEASURE = """
 import resource, subprocess, sys
@@ -78,11 +78,15 @@ def streams(path: Path, num: int) -> Path:
     return write(path, *events)
 
 
-def nested(path: Path, depth: int, *, frames: bool) -> Path:
-    """Write a trace of ops, or Python frames, each inside the one before."""
-    made = frame if frames else op
-    inside = (made(f"level{index % 9}", 1 + index, 4 * depth - 2 * index - 2) for index in range(depth))
+def nested(path: Path, depth: int, made: Callable[[str, int, int], Event] = op, num_names: int = 9) -> Path:
+    """Write a trace of ops, Python frames or modules, each inside the one before."""
+    inside = (made(f"level{index % num_names}", 1 + index, 4 * depth - 2 * index - 2) for index in range(depth))
     return write(path, step(0, 4 * depth), *inside, launch(depth + 2, 1, 1), kernel("k", depth + 5, 10, 1))
+
+
+def module(name: str, start: int, dur: int) -> Event:
+    """Return the frame of a call of a module."""
+    return frame(f"nn.Module: {name}", start, dur)
 
 
 def bars(folder: Path) -> Iterator[Bar]:
@@ -94,10 +98,11 @@ def bars(folder: Path) -> Iterator[Bar]:
     yield Bar("show of 30,000 traced steps", ("show", path), 10, 1000)
     path = str(streams(folder / "streams.json", 8000))
     yield Bar("show of 8,000 overlapping streams", ("show", path), 15, 1000)
-    for frames in (False, True):
-        path = str(nested(folder / "nested.json", 100_000, frames=frames))
-        what = "Python frames" if frames else "ops"
+    for what, made in (("ops", op), ("Python frames", frame)):
+        path = str(nested(folder / "nested.json", 100_000, made))
         yield Bar(f"show of {what} nested 100,000 deep, above an empty trace", ("show", path), 1, 1000)
+    path = str(nested(folder / "modules.json", 20_000, module, 20_000))
+    yield Bar("show of nn.Modules nested 20,000 deep", ("show", path), 2, 200)
 
 
 def cost(words: Sequence[str]) -> tuple[float, float]:
@@ -114,7 +119,7 @@ def main() -> int:
     missed = 0
     with TemporaryDirectory() as name:
         folder = Path(name)
-        start_s, _ = cost(("show", str(nested(folder / "empty.json", 1, frames=False))))
+        start_s, _ = cost(("show", str(nested(folder / "empty.json", 1))))
         for bar in bars(folder):
             seconds, size_mb = cost(bar.words)
             seconds -= start_s if "above" in bar.name else 0

@@ -169,3 +169,12 @@ def test_modules_of_a_recording_are_those_of_the_model(tmp_path: Path) -> None:
     linear = [row for row in backward if "Linear" in row["module"]]
     assert len(linear) == 2
     assert all(row["host_ns"] > 0 for row in linear)
+
+
+def test_modules_nested_without_end_take_memory_that_grows_with_their_number() -> None:
+    num = 2000
+    frames = [frame(f"nn.Module: Block_{level}", level, 4 * num - 2 * level) for level in range(num)]
+    tree = modules(build(step(0, 4 * num), *frames, launch(num, 1, 1), kernel("gemm", num + 5, 10, 1)))
+    assert sum(map(len, tree.paths)) < 100 * num
+    deepest = len(tree) - 1
+    assert set(tree.by_name[tree.by_name >= 0][deepest:].tolist()) == {deepest}

@@ -18,6 +18,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_labels import graph_labels
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.kernels import launched_kernels
+from traceq.facts.timeline.modules import modules
 from traceq.model import Run, Trace
 from traceq.runs.read import read
 
@@ -119,6 +120,11 @@ def test_annotations_of_torch_name_the_modules_of_nodes() -> None:
     coverage = table(trace, "coverage")[0]
     assert (coverage["replay_ns"], coverage["uncaptured_ns"]) == (20_000, 5_000)
     assert "25.0 % has no known capture" in analyze(Run("", (trace,)), "modules").views[0].note
+
+
+def test_an_annotation_without_end_names_modules_to_a_depth() -> None:
+    trace = build(*replay(100, 900, 5, "qkv", name=".".join("a" * 5000)))
+    assert len(modules(trace)) == modules(trace).by_label[0] + 1 == 64
 
 
 def test_a_module_that_the_trace_shows_precedes_an_annotation() -> None:

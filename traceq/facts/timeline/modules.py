@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +22,25 @@ from traceq.model import Trace
 __all__ = ["Modules", "modules", "modules_at", "modules_of_work"]
 
 
+_MOST_LEVELS, _LONGEST_PATH = 64, 1024
+"""Modules around one another, and characters of a path, several times those of the deepest models: each module has the
+names of all around it in its path, whose memory would grow with the square of the depth."""
+
+
 @frozen(eq=False)
 class Modules:
-    """M modules, each after its parent.
+    """M modules, each after its parent; what is deeper than paths reach counts to the module around it.
 
     `paths` like `Net_0.Linear_1`; `parent` int64[M], -1 at the top; `frames` their calls by track; `by_name`
-    int64[strings] the module of a frame by the string id of its name, -1 for other strings.
+    int64[strings] the module of a frame by the string id of its name, -1 for other strings; `by_label` that of each
+    name of `graph_labels`.
     """
 
     paths: tuple[str, ...]
     parent: NDArray[np.int64]
     frames: dict[int, Nest]
     by_name: NDArray[np.int64]
+    by_label: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -65,25 +72,36 @@ def modules(trace: Trace) -> Modules:
             if by_name[names[index]] < 0:
                 parent = int(by_name[names[calls.parent[index]]]) if calls.parent[index] >= 0 else -1
                 name = events.strings[names[index]].removeprefix("nn.Module: ")
+                path = f"{paths[parent]}.{name}" if parent >= 0 else name
+                if parent >= 0 and _is_too_deep(path):
+                    by_name[names[index]] = parent
+                    continue
                 by_name[names[index]] = len(paths)
-                paths.append(f"{paths[parent]}.{name}" if parent >= 0 else name)
+                paths.append(path)
                 parents.append(parent)
-    _add_paths(paths, parents, graph_labels(trace).names)
-    return Modules(tuple(paths), np.array(parents, np.int64), frames, by_name)
+    by_label = list(_add_paths(paths, parents, graph_labels(trace).names))
+    return Modules(tuple(paths), np.array(parents, np.int64), frames, by_name, np.array(by_label, np.int64))
 
 
-def _add_paths(paths: list[str], parents: list[int], names: Iterable[str]) -> None:
-    """Append the modules of these paths, and those around them, that are not there yet."""
+def _is_too_deep(path: str) -> bool:
+    return len(path) > _LONGEST_PATH or path.count(".") >= _MOST_LEVELS
+
+
+def _add_paths(paths: list[str], parents: list[int], names: Iterable[str]) -> Iterator[int]:
+    """Yield the module of each of these paths; append those, and the ones around them, that are not there yet."""
     index = {path: number for number, path in enumerate(paths)}
     for name in names:
         parent, path = -1, ""
         for part in name.split("."):
             path = f"{path}.{part}" if path else part
+            if parent >= 0 and _is_too_deep(path):
+                break
             if path not in index:
                 index[path] = len(paths)
                 paths.append(path)
                 parents.append(parent)
             parent = index[path]
+        yield parent
 
 
 def modules_at(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -112,8 +130,7 @@ def modules_of_work(trace: Trace) -> NDArray[np.int64]:
     replays, labels = graph_replays(trace), graph_labels(trace)
     call = replays.calls(device_work(trace).call)
     module = np.where(call >= 0, modules_at(trace, tracks(trace)[call], trace.events.ts[call]), -1)
-    index = {path: number for number, path in enumerate(modules(trace).paths)}
-    labelled = np.array([*(index[name] for name in labels.names), -1])[labels.label]
+    labelled = np.append(modules(trace).by_label, -1)[labels.label]
     is_shown = (replays.captured >= 0) & (module >= 0)
     return np.where(is_shown | (labelled < 0), module, labelled)
 
