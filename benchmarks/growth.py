@@ -84,6 +84,19 @@ def nested(path: Path, depth: int, made: Callable[[str, int, int], Event] = op, 
     return write(path, step(0, 4 * depth), *inside, launch(depth + 2, 1, 1), kernel("k", depth + 5, 10, 1))
 
 
+def merged(path: Path, num: int) -> Path:
+    """Write the traces of four ranks with so many launches each as one file."""
+    events: list[Event] = []
+    for rank in range(4):
+        pid = f"rank {rank}"
+        events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": pid}})
+        work = [step(0, 20 * num), *(launch(20 * index, 2, index + 1) for index in range(num))]
+        work += [op("aten::mm", 20 * index, 10) for index in range(num)]
+        work += [kernel(f"gemm{index % 99}", 20 * index + 5, 10, index + 1) for index in range(num)]
+        events += [event | {"pid": pid} for event in work]
+    return write(path, *events)
+
+
 def module(name: str, start: int, dur: int) -> Event:
     """Return the frame of a call of a module."""
     return frame(f"nn.Module: {name}", start, dur)
@@ -101,6 +114,8 @@ def bars(folder: Path) -> Iterator[Bar]:
     for what, made in (("ops", op), ("Python frames", frame)):
         path = str(nested(folder / "nested.json", 100_000, made))
         yield Bar(f"show of {what} nested 100,000 deep, above an empty trace", ("show", path), 1, 1000)
+    path = str(merged(folder / "merged.json", 50_000))
+    yield Bar("show of a file of 71 MB with four ranks", ("show", path), 5, 320)
     path = str(nested(folder / "modules.json", 20_000, module, 20_000))
     yield Bar("show of nn.Modules nested 20,000 deep", ("show", path), 2, 200)
 

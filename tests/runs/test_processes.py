@@ -13,6 +13,7 @@ from paths import FIXTURES
 
 from traceq.analysis.registry import analyze
 from traceq.errors import UnreadableInput, UsageFault
+from traceq.kineto.decompression import ByteSource
 from traceq.runs.read import read
 
 
@@ -96,3 +97,23 @@ def test_a_recorded_job_reads_the_same_from_one_merged_file(name: str, tmp_path:
 
 def complete_events(number: int) -> list[Event]:
     return [event for event in of_recording(number) if event["ph"] == "X"]
+
+
+def test_a_merged_file_that_is_cut_off_is_split_by_what_it_tells(tmp_path: Path) -> None:
+    path = merged(tmp_path, *(event for number in range(2) for event in rank(number)), op("cut", 0, 1))
+    path.write_bytes(path.read_bytes()[:-20])
+    assert read(path).ranks == (0, 1)
+
+
+def test_a_merged_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    fill = ByteSource.readinto
+
+    def counted(source: ByteSource, buffer: memoryview) -> int:
+        sizes.append(fill(source, buffer))
+        return sizes[-1]
+
+    monkeypatch.setattr(ByteSource, "readinto", counted)
+    path = merged(tmp_path, *(event for number in range(4) for event in rank(number)))
+    assert read(path).ranks == (0, 1, 2, 3)
+    assert sum(sizes) == path.stat().st_size

@@ -67,7 +67,7 @@ def assert_same(result: Scan | str, expected: Scan | str) -> None:
         assert result == expected
         return
     assert (result.damage, result.num_counters) == (expected.damage, expected.num_counters)
-    assert result.threads == expected.threads
+    assert (result.names.threads, result.names.processes) == (expected.names.threads, expected.names.processes)
     assert {key: bytes(value) for key, value in result.metadata.items()} == {
         key: bytes(value) for key, value in expected.metadata.items()
     }

@@ -124,11 +124,11 @@ template <class Table> PyObject* taken(Table& table) {
 
 PyObject* take(PyObject* self, PyObject*) {
     Scanner& scanner = of(self);
-    PyObject* const threads = list_of(scanner.threads, as_bytes);
-    scanner.threads.clear();
+    PyObject* const named = list_of(scanner.named, as_bytes);
+    scanner.named.clear();
     const long long num_dropped = std::exchange(scanner.num_dropped, 0), num_counters = std::exchange(scanner.num_counters, 0);
     return Py_BuildValue(
-        "LLNNNNNN", num_dropped, num_counters, threads, taken(scanner.sent), taken(scanner.stacks), taken(scanner.allocations), taken(scanner.waits),
+        "LLNNNNNN", num_dropped, num_counters, named, taken(scanner.sent), taken(scanner.stacks), taken(scanner.allocations), taken(scanner.waits),
         taken(scanner.nodes));
 }
 
@@ -209,7 +209,7 @@ PyType_Spec value_scanner_spec = {
 
 PyMethodDef scanner_methods[] = {
     {"scan", scan, METH_VARARGS, "scan(text, start, stop, comma_due, columns, row) -> (verdict, position, row, comma_due)"},
-    {"take", take, METH_NOARGS, "take() -> (number of dropped events, number of counter samples, names of threads, int64[M, 3] messages, int64[M, 2] stacks, int64[M, 9] allocations, int64[M, 3] waits)"},
+    {"take", take, METH_NOARGS, "take() -> (number of dropped events, number of counter samples, events that name threads and processes, int64[M, 3] messages, int64[M, 2] stacks, int64[M, 9] allocations, int64[M, 3] waits)"},
     {"intern", intern, METH_O, "intern(bytes) -> number"},
     {"strings", strings, METH_NOARGS, "strings() -> [str]"},
     {"messages", messages, METH_NOARGS, "messages() -> [JSON of the arguments, NUL, name]"},

@@ -20,9 +20,9 @@ from traceq.kineto.categories import categorise
 from traceq.kineto.collective_messages import MessageRows
 from traceq.kineto.interning import NAME_DECIDES, CategoryCodes, InternedNumbers, InternedStrings, Interner
 from traceq.kineto.raw_events import NODE_LABELS, RawArgs, RawEvent
-from traceq.model import Allocations, CallStacks, Category, Events, EventWaits, GraphNodes
+from traceq.model import Allocations, CallStacks, Category, Events, EventWaits, GraphNodes, Thread
 
-__all__ = ["DTYPES", "INVALID_NS", "LIMIT_NS", "SIDE_TABLES", "ColumnBuilder", "nanoseconds", "to_int"]
+__all__ = ["DTYPES", "INVALID_NS", "LIMIT_NS", "SIDE_TABLES", "ColumnBuilder", "TrackNames", "nanoseconds", "to_int"]
 
 SIDE_TABLES = ("strings", "messages", "stacks", "allocations", "waits", "nodes")
 """Fields of Events that are not columns."""
@@ -64,6 +64,32 @@ def _ints(values: Sequence[Any]) -> NDArray[np.int64]:
 
 
 @dataclass(slots=True, eq=False)
+class TrackNames:
+    """Names that metadata events give: of threads by (pid, tid), and (pid, name or label) of processes, in order."""
+
+    _threads: dict[tuple[str, str], str] = field(default_factory=dict)
+    _processes: dict[tuple[str, str], None] = field(default_factory=dict)
+
+    def note(self, event: RawEvent) -> None:
+        """Record what a metadata event names, if anything."""
+        args = event.args or _NO_ARGS
+        if event.name == "thread_name" and args.label:
+            self._threads[_as_text(event.pid), _as_text(event.tid)] = _as_text(args.label)
+        elif event.name in ("process_name", "process_labels") and (name := args.label or args.labels):
+            self._processes[_as_text(event.pid), _as_text(name)] = None
+
+    @property
+    def threads(self) -> tuple[Thread, ...]:
+        """Threads that have names."""
+        return tuple(Thread(pid, tid, name) for (pid, tid), name in self._threads.items())
+
+    @property
+    def processes(self) -> tuple[tuple[str, str], ...]:
+        """(Process, its name or label), of which a process can have several."""
+        return tuple(self._processes)
+
+
+@dataclass(slots=True, eq=False)
 class ColumnBuilder:
     """Builder of Events from windows of raw events. `dropped` counts complete events without a usable time.
 
@@ -71,7 +97,7 @@ class ColumnBuilder:
     """
 
     strings: Interner = field(default_factory=Interner)
-    threads: dict[tuple[str, str], str] = field(default_factory=dict)
+    names: TrackNames = field(default_factory=TrackNames)
     dropped: int = 0
     num_counters: int = 0
     num_rows: int = 0
@@ -96,7 +122,7 @@ class ColumnBuilder:
         if len(events) != len(window):
             self.num_counters += sum(event.ph == "C" for event in window)
             for event in [event for event in window if event.ph == "M"]:
-                self.note_thread(event)
+                self.names.note(event)
             self._note_allocations([event for event in window if event.ph == "i" and event.name == "[memory]"])
         if not events:
             return
@@ -248,11 +274,6 @@ class ColumnBuilder:
             ),
         ]
         self._allocations.append(np.column_stack(columns))
-
-    def note_thread(self, event: RawEvent) -> None:
-        """Record the name of a thread, if a metadata event gives one."""
-        if event.name == "thread_name" and event.args and event.args.label:
-            self.threads[_as_text(event.pid), _as_text(event.tid)] = _as_text(event.args.label)
 
     def build(self) -> Events:
         """Return all rows so far; the builder must not be used afterwards."""

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from traceq.kineto.categories import BY_NAME, categorise
 from traceq.kineto.collective_messages import COUNT_LIMIT, MessageRows
-from traceq.kineto.columns import DTYPES, SIDE_TABLES, ColumnBuilder
+from traceq.kineto.columns import DTYPES, SIDE_TABLES, ColumnBuilder, TrackNames
 from traceq.kineto.growable_columns import GrowableColumns
 from traceq.kineto.interning import Interner
 from traceq.kineto.raw_events import RawArgs, RawEvent
-from traceq.model import Allocations, CallStacks, Events, EventWaits, GraphNodes, Messages, Thread
+from traceq.model import Allocations, CallStacks, Events, EventWaits, GraphNodes, Messages
 
 _NUMBERED = tuple(column.name for column in fields(Events) if column.name not in SIDE_TABLES)
 
@@ -75,7 +75,7 @@ class NativeColumns:
 
     def __init__(self, capacity: int) -> None:
         self.num_rows = self.num_dropped = self.num_counters = 0
-        self._threads: dict[tuple[str, str], str] = {}
+        self.names = TrackNames()
         self._scanner = _scan.Scanner(_category, _decoded_utf8)
         self._table = GrowableColumns({name: DTYPES[name] for name in _NUMBERED}, capacity)
         self._message_rows: list[NDArray[np.int64]] = []
@@ -84,11 +84,6 @@ class NativeColumns:
         self._allocations: list[Allocations] = []
         self._waits: list[EventWaits] = []
         self._nodes: list[GraphNodes] = []
-
-    @property
-    def threads(self) -> tuple[Thread, ...]:
-        """Threads that have names."""
-        return tuple(Thread(pid, tid, name) for (pid, tid), name in self._threads.items())
 
     def scan(self, text: mmap | bytearray, start: int, stop: int, *, comma_due: bool) -> tuple[int, int, bool]:
         """Add the events of text[start:stop], which PADDING follows; return (status, position, is a comma due)."""
@@ -107,7 +102,7 @@ class NativeColumns:
     def add(self, window: Sequence[RawEvent]) -> None:
         """Append a window of events that the reference has read."""
         self._add_side_tables()
-        part = ColumnBuilder(threads=self._threads)
+        part = ColumnBuilder(names=self.names)
         part.add(window)
         self.num_dropped, self.num_counters = self.num_dropped + part.dropped, self.num_counters + part.num_counters
         events, first = part.build(), self.num_rows
@@ -128,11 +123,10 @@ class NativeColumns:
 
     def _add_side_tables(self) -> None:
         """Move the scanner's side tables so far to the end of ours."""
-        num_dropped, num_counters, threads, *tables = self._scanner.take()
+        num_dropped, num_counters, named, *tables = self._scanner.take()
         self.num_dropped, self.num_counters = self.num_dropped + num_dropped, self.num_counters + num_counters
-        builder = ColumnBuilder(threads=self._threads)
-        for text in threads:
-            builder.note_thread(_decode_event(text))
+        for text in named:
+            self.names.note(_decode_event(text))
         message_rows, stacks, allocations, waits, nodes = (
             np.frombuffer(table, np.int64).reshape(-1, width).copy()
             for table, width in zip(tables, (3, 2, 9, 3, 4), strict=True)

@@ -37,7 +37,7 @@ def scan_natively(source: ByteSource) -> Scan:
         buffer.close()
     events = columns.build()
     damage = Damage.of(document, columns.num_dropped)
-    return Scan(events, columns.threads, document.metadata, damage, columns.num_counters)
+    return Scan(events, columns.names, document.metadata, damage, columns.num_counters)
 
 
 def _read_events(buffer: ReadBuffer, document: Document, columns: NativeColumns) -> None:

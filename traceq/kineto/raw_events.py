@@ -48,7 +48,8 @@ class RawArgs(msgspec.Struct, gc=False):
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=_ABSENT)
     inputs: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_ABSENT)
     label_module: Any = msgspec.field(name="module_fqn", default=None)  # torchtitan's of a node of a graph
-    label: Any = msgspec.field(name="name", default=None)  # of a thread_name row, and torch's of a node of a graph
+    label: Any = msgspec.field(name="name", default=None)  # of a named track, and torch's of a node of a graph
+    labels: Any = None  # of a process_labels row
     label_2_13: Any = msgspec.field(name="str", default=None)  # as torch 2.12 and 2.13 wrote it, like the next
     label_unnamed: Any = msgspec.field(name="annotation", default=None)
     memory_bytes: Any = msgspec.field(name="Bytes", default=-1)  # of a [memory] row, like all below

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from operator import itemgetter
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
@@ -32,8 +31,6 @@ __all__ = ["read_rank", "read_trace"]
 
 _VERSIONS = ("cuda_driver_version", "cuda_runtime_version", "hip_driver_version", "hip_runtime_version")
 _LONGEST_NAME = 4096
-_PROCESS_NAME = re.compile(rb'"process_name"[^}]*?"args"\s*:\s*{\s*"name"\s*:\s*"([^"]*)"')
-_HEAD_BYTES = 2**20
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory")
 
 
@@ -83,11 +80,12 @@ def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
     return Trace(
         path=str(path),
         events=events,
-        threads=result.threads,
+        threads=result.names.threads,
+        process_names=result.names.processes,
         rank=_rank(world, path),
         world_size=max(to_int(world.get("world_size", 1)), 1),
         backend=str(world.get("backend", "")),
-        device=_device(path, metadata, events),
+        device=_device(metadata, events, [name for _, name in result.names.processes]),
         base_time_ns=_base_time_ns(metadata, events),
         schema=_schema(metadata, events),
         embedded=_decoded(metadata, "traceq", str),
@@ -168,7 +166,7 @@ def _unnamed(device: Mapping[str, object]) -> str:
     return next((name for key, name in UNNAMED_DEVICES.items() if key == (major, minor, units, gib)), "")
 
 
-def _device(path: Place, metadata: Mapping[str, msgspec.Raw], events: Events) -> str:
+def _device(metadata: Mapping[str, msgspec.Raw], events: Events, processes: Sequence[str]) -> str:
     """Return the accelerator's name: from the device list, else its kind from the runtime calls; `cpu` without one.
 
     Without rows of a device it is one that is not read, if categories or processes tell of it.
@@ -178,26 +176,12 @@ def _device(path: Place, metadata: Mapping[str, msgspec.Raw], events: Events) ->
     device_rows = events.rows(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
     if len(device_rows) == 0:
         unread = {events.strings[int(i)] for i in sorted_unique(events.cat[events.rows(Category.OTHER)])}
-        return unread_device_of([*sorted(unread), *_process_names(path)]) or "cpu"
+        return unread_device_of([*sorted(unread), *processes]) or "cpu"
     if names and names[0]:
         return names[0]
     cats = {events.strings[int(i)].lower() for i in sorted_unique(events.cat[device_rows])}
     calls = {events.strings[int(i)] for i in sorted_unique(events.name[events.rows(Category.RUNTIME)])}
     return device_of([*sorted(cats), *sorted(calls)]) or "accelerator"
-
-
-def _process_names(path: Place) -> list[str]:
-    """Return the names of processes that stand at the beginning of a file, where profilers write them.
-
-    None of a pipe, which is read once, or of a remote file, which is fetched once.
-    """
-    if not isinstance(path, Path) or not path.is_file():
-        return []
-    source = open_source(path)
-    try:
-        return [name.decode("utf-8", "replace") for name in _PROCESS_NAME.findall(source.read(_HEAD_BYTES))]
-    finally:
-        source.close()
 
 
 def _versions(metadata: Mapping[str, msgspec.Raw], world: dict[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -16,7 +16,6 @@ from traceq.kineto.decompression import ByteSource
 from traceq.kineto.event_windows import Document
 from traceq.kineto.limits import check_size
 from traceq.kineto.scan_result import Scan
-from traceq.model import Thread
 
 __all__ = ["reader", "scan"]
 
@@ -39,6 +38,5 @@ def scan(source: ByteSource) -> Scan:
     for window in document.windows():
         columns.add(window)
         check_size(source.path, columns.num_rows)
-    named = tuple(Thread(pid, tid, name) for (pid, tid), name in columns.threads.items())
     damage = Damage.of(document, columns.dropped)
-    return Scan(columns.build(), named, document.metadata, damage, columns.num_counters)
+    return Scan(columns.build(), columns.names, document.metadata, damage, columns.num_counters)

@@ -318,7 +318,7 @@ class Trace:
     `arm`, `pairs`, `processes` and `lines`. `versions` are (what, text): drivers, NCCL and options of the profiler.
     `host`: the machine, "" if unknown. `group_size`: ranks of the process groups, -1 if unknown or not all the same.
     `captured`: what another window captured, for replays of it. `left_out`: names of steps that do not count.
-    `num_counters`: samples of counters, which are not read.
+    `num_counters`: samples of counters, which are not read. `process_names`: (process, its name or a label).
     """
 
     path: str
@@ -345,6 +345,7 @@ class Trace:
     group_size: int = -1
     captured: CapturedGraphs | None = None
     left_out: frozenset[str] = frozenset()
+    process_names: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         device = f", {self.device}" if self.device else ""

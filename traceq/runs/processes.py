@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from traceq.errors import UnreadableInput
 from traceq.facts.events.select_events import select_events
 from traceq.intervals import sorted_unique
-from traceq.kineto.decompression import open_source
 from traceq.locations import Place
 from traceq.model import Category, Trace
 
@@ -20,7 +17,6 @@ __all__ = ["num_processes", "one_process", "split_by_rank"]
 
 _RANK = re.compile(r"\brank\s*[:#_-]?\s*(\d+)", re.IGNORECASE)
 _EXPECTED = "a file per rank, or processes whose `process_name` tells the rank, as in `RANK 0 - CPU`"
-_CHUNK = 1 << 22
 
 
 def num_processes(trace: Trace) -> int:
@@ -42,7 +38,7 @@ def split_by_rank(trace: Trace, path: Place) -> tuple[Trace, ...]:
     """
     if num_processes(trace) < 2:
         return (trace,)
-    events, rank_of = trace.events, _ranks_of_processes(path)
+    events, rank_of = trace.events, _ranks_of_processes(trace)
     processes = sorted_unique(events.pid).tolist()
     ranks = {process: rank_of.get(events.strings[process], -1) for process in processes}
     unknown = sorted(events.strings[process] for process, rank in ranks.items() if rank < 0)
@@ -62,27 +58,10 @@ def _of_rank(trace: Trace, rank: int, processes: list[int], world_size: int) -> 
     return replace(trace, events=selected, threads=threads, rank=rank, world_size=world_size)
 
 
-def _ranks_of_processes(path: Place) -> dict[str, int]:
-    """Return process -> rank by the names and labels of processes; {} where the file is damaged."""
-    try:
-        document = msgspec.json.decode(_content(path))
-    except msgspec.DecodeError:
-        return {}
-    rows = document if isinstance(document, list) else document.get("traceEvents", [])
+def _ranks_of_processes(trace: Trace) -> dict[str, int]:
+    """Return process -> rank by the names and labels of processes."""
     ranks: dict[str, int] = {}
-    for row in rows:
-        if isinstance(row, dict) and row.get("ph") == "M" and row.get("name") in ("process_name", "process_labels"):
-            arguments: Any = row.get("args") or {}
-            if match := _RANK.search(str(arguments.get("name") or arguments.get("labels") or "")):
-                ranks.setdefault(str(row.get("pid")), int(match[1]))
+    for process, name in trace.process_names:
+        if match := _RANK.search(name):
+            ranks.setdefault(process, int(match[1]))
     return ranks
-
-
-def _content(path: Place) -> bytes:
-    source, chunks = open_source(path), list[bytes]()
-    try:
-        while chunk := source.read(_CHUNK):
-            chunks.append(chunk)
-    finally:
-        source.close()
-    return b"".join(chunks)

@@ -16,7 +16,7 @@ enum Field : int {
     kPh, kName, kCat, kPid, kTid, kTs, kDur, kArgs,
     kExternalId, kExternalId2021, kCorrelation, kDevice, kStream, kBytes, kSize, kSequence, kForwardThread,
     kMessageSequence, kWaitOnStream, kEventRecord, kGraph, kGraphNode,
-    kDirection, kGrid, kCallStack, kCallFrom, kLabelModule, kLabel, kLabel213, kLabelUnnamed, kDims2021, kStrides, kInputs,
+    kDirection, kGrid, kCallStack, kCallFrom, kLabelModule, kLabel, kLabels, kLabel213, kLabelUnnamed, kDims2021, kStrides, kInputs,
     kCollective, kElementsIn, kElementsOut, kSplitsIn, kSplitsOut, kDtype, kGroup, kGroupSize, kRanks, kDims, kTypes,  // those of Messages
     kMemoryBytes, kAllocated, kReserved, kDeviceType, kDeviceId, kAddress,                      // those of Allocations
     kNumFields,
@@ -25,7 +25,7 @@ constexpr Text kKeys[kNumFields] = {
     "ph", "name", "cat", "pid", "tid", "ts", "dur", "args",
     "External id", "external id", "correlation", "device", "stream", "bytes", "size", "Sequence number", "Fwd thread id",
     "Seq", "wait_on_stream", "wait_on_cuda_event_record_corr_id", "graph id", "graph node id",
-    "direction", "grid", "Call stack", "CallFrom", "module_fqn", "name", "str", "annotation", "Input dims", "Input Strides", "Concrete Inputs",
+    "direction", "grid", "Call stack", "CallFrom", "module_fqn", "name", "labels", "str", "annotation", "Input dims", "Input Strides", "Concrete Inputs",
     "Collective name", "In msg nelems", "Out msg nelems", "In split size", "Out split size", "dtype", "Process Group Name", "Group size", "Process Group Ranks",
     "Input Dims", "Input type",
     "Bytes", "Total Allocated", "Total Reserved", "Device Type", "Device Id", "Addr",

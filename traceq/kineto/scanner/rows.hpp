@@ -43,7 +43,7 @@ public:
     std::vector<std::array<int64_t, 2>> stacks;      // row, number of the string; of a Python frame the line that called it
     std::vector<std::array<int64_t, 3>> waits;       // the columns of EventWaits
     std::vector<std::array<int64_t, 4>> nodes;       // the columns of GraphNodes
-    std::vector<std::string> threads;                // metadata events that name one
+    std::vector<std::string> named;                  // metadata events that name a thread or a process
     int64_t num_dropped = 0, num_counters = 0;
     Cursor cursor;
     size_t row = 0;  // what stands before the cursor is in the rows before this one
@@ -95,7 +95,7 @@ private:
         Text name;
         if (!text_of(kName, name, name_)) return false;
         if (ph == "\"i\"") return name != "[memory]" || emit_allocation();
-        if (name == "thread_name") threads.emplace_back(whole);
+        if (name == "thread_name" || name == "process_name" || name == "process_labels") named.emplace_back(whole);
         return true;
     }
 
