@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -136,6 +138,20 @@ def test_a_zstd_of_which_nothing_can_be_read_says_that_it_is_cut_off(tmp_path: P
     path.write_bytes(zstandard.compress(text(*SMALL))[:-20])
     with pytest.raises(UnreadableInput, match=r"damaged .*stream is cut off"):
         read_trace(path)
+
+
+@pytest.mark.parametrize("pack", [bytes, partial(gzip.compress, mtime=0), zstandard.compress])
+def test_a_file_is_read_or_refused_wherever_it_ends(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    packed, path = pack(text(*MANY[:60], **world(0, 2))), tmp_path / "rank0.json"
+    num_read = []
+    for end in range(0, len(packed), 64):
+        path.write_bytes(packed[:end])
+        with suppress(UnreadableInput):
+            trace = read_trace(path)
+            assert codes(trace) in (["truncated"], ["damaged_archive"])
+            num_read.append(len(trace.events))
+    assert num_read == sorted(num_read)
+    assert pack is zstandard.compress or num_read[-1] > 40  # zstd gives a block or nothing
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from examples import up_to
 from hypothesis import given
 from hypothesis import strategies as st
 
+from traceq.errors import UnreadableInput
 from traceq.kineto import event_windows
 from traceq.kineto.read import read_trace
 from traceq.model import Category, Trace
@@ -345,6 +346,22 @@ def test_several_gzip_members_are_one_file(tmp_path: Path, pieces: int) -> None:
         b"".join(gzip.compress(content[index : index + cut]) for index in range(0, len(content), cut)) + bytes(99)
     )
     assert len(read_trace(path, strict=True).events) == 100
+
+
+def test_several_zstd_frames_are_one_file_of_which_some_are_skipped(tmp_path: Path) -> None:
+    content = text(*(op(f"op{i}", i, 1) for i in range(100)))
+    note = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"note"  # as pzstd writes before each frame
+    path = tmp_path / "trace.json.zst"
+    path.write_bytes(b"".join(note + zstandard.compress(half) for half in (content[:3000], content[3000:])))
+    assert len(read_trace(path, strict=True).events) == 100
+
+
+def test_a_file_that_needs_a_dictionary_says_so(tmp_path: Path) -> None:
+    dictionary = zstandard.train_dictionary(1024, [text(op(f"op{i}", i, 1)) for i in range(500)])
+    path = tmp_path / "trace.json.zst"
+    path.write_bytes(zstandard.ZstdCompressor(dict_data=dictionary).compress(text(*SMALL)))
+    with pytest.raises(UnreadableInput, match="with a dictionary"):
+        read_trace(path)
 
 
 def test_the_packing_is_told_by_the_first_bytes_not_by_the_name(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from traceq.kineto.decompression import is_gzip, is_zstd
 from traceq.locations import Place, Remote
 
 __all__ = ["free_bytes", "needed_bytes", "plain_bytes"]
@@ -16,7 +17,7 @@ _PACKED = 12
 """Assumed compression ratio of a trace where the archive does not give the uncompressed size."""
 _UNKNOWN = 4_000_000_000
 _LARGE = 500_000_000
-_GZIP, _ZSTD, _TRAILER_LIMIT = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", 2**28
+_TRAILER_LIMIT = 2**28
 
 
 def free_bytes() -> int:
@@ -43,9 +44,9 @@ def plain_bytes(file: Place) -> int:
         size = file.stat().st_size
         with file.open("rb") as stream:
             magic = stream.read(4)
-            if not magic.startswith((_GZIP, _ZSTD)):
+            if not is_gzip(magic) and not is_zstd(magic):
                 return size
-            if magic.startswith(_ZSTD) or size > _TRAILER_LIMIT:
+            if is_zstd(magic) or size > _TRAILER_LIMIT:
                 return _PACKED * size
             stream.seek(-4, os.SEEK_END)
             return max(int.from_bytes(stream.read(4), "little"), size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -23,9 +24,10 @@ try:
 except ImportError:
     fast_gzip = None
 
-__all__ = ["ByteSource", "open_source", "page_buffer"]
+__all__ = ["ByteSource", "is_gzip", "is_zstd", "open_source", "page_buffer"]
 
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_GZIP, _ZSTD, _SKIPPABLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
+_LONGEST_HEADER = 18  # of a zstd frame, in bytes
 _PACKED = 1 << 16
 _PIECE = 256  # of a damaged zstd file: 64 blocks of 128 KB at most
 
@@ -91,14 +93,28 @@ def open_source(path: Place) -> ByteSource:
     if not magic:
         file.close()
         raise UnreadableInput(str(path), "the file is empty", "a Kineto trace (JSON)")
-    if magic.startswith(_GZIP):
+    if is_gzip(magic):
         gzip = _Gzip(file, can_rewind=isinstance(path, Path))
         return ByteSource(path, file, gzip.readinto, zlib.error)
-    if magic.startswith(_ZSTD):
+    if is_zstd(magic):
         zstandard = _import_zstandard(path)
+        with suppress(zstandard.ZstdError):  # the header is cut off or damaged: reading says so
+            if zstandard.get_frame_parameters(file.peek(_LONGEST_HEADER)).dict_id:
+                file.close()
+                raise UnreadableInput(str(path), "packed by zstd with a dictionary", "a file packed without one")
         zstd = _Zstd(zstandard, file, can_rewind=isinstance(path, Path))
         return ByteSource(path, file, zstd.readinto, zstandard.ZstdError)
     return ByteSource(path, file, file.readinto if isinstance(path, Path) else file.readinto1)
+
+
+def is_gzip(magic: bytes) -> bool:
+    """Return whether a file that starts with these four bytes is a gzip file."""
+    return magic.startswith(_GZIP)
+
+
+def is_zstd(magic: bytes) -> bool:
+    """Return whether a file that starts with these four bytes is a zstd file; pzstd begins with a frame to skip."""
+    return magic.startswith(_ZSTD) or _SKIPPABLE.match(magic) is not None
 
 
 def _size(path: Place, file: BufferedReader) -> int:
