@@ -84,6 +84,16 @@ def nested(path: Path, depth: int, made: Callable[[str, int, int], Event] = op, 
     return write(path, step(0, 4 * depth), *inside, launch(depth + 2, 1, 1), kernel("k", depth + 5, 10, 1))
 
 
+def threads(path: Path, num: int, num_events: int) -> Path:
+    """Write a trace of so many threads, one after the other, each of which launches."""
+    events, num_calls = [step(0, 10 * num_events)], num_events // 3
+    for index in range(num_calls):
+        start, tid = 20 * index + 10, 100 + index * num // num_calls
+        events += [op("aten::mm", start, 10, tid=tid), launch(start + 2, 2, index + 1, tid=tid)]
+        events.append(kernel("gemm", start + 5, 10, index + 1))
+    return write(path, *events)
+
+
 def merged(path: Path, num: int) -> Path:
     """Write the traces of four ranks with so many launches each as one file."""
     events: list[Event] = []
@@ -114,6 +124,9 @@ def bars(folder: Path) -> Iterator[Bar]:
     for what, made in (("ops", op), ("Python frames", frame)):
         path = str(nested(folder / "nested.json", 100_000, made))
         yield Bar(f"show of {what} nested 100,000 deep, above an empty trace", ("show", path), 1, 1000)
+    for num, most_s in ((100, 2), (20_000, 10)):
+        path = str(threads(folder / "threads.json", num, 60_000))
+        yield Bar(f"show of 60,000 events on {num:,} threads", ("show", path), most_s, 300)
     path = str(merged(folder / "merged.json", 50_000))
     yield Bar("show of a file of 71 MB with four ranks", ("show", path), 5, 320)
     path = str(nested(folder / "modules.json", 20_000, module, 20_000))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceq.grouping import absent, group, inverse
+from traceq.grouping import absent, by_value, group, inverse
 
 near, far = st.integers(-2, 3), st.sampled_from([-(2**63), -1, 0, 7, 2**40, 2**62, 2**63 - 1])
 
@@ -34,6 +34,14 @@ def test_a_group_has_rows_in_some_parts_and_adds_up_to_most_in_one(rows: list[tu
         sums.setdefault(k, {})[p] = sums.get(k, {}).get(p, 0) + v
     assert num == [len(sums[k]) for k in sorted(sums)]
     assert largest == [max(sums[k].values()) for k in sorted(sums)]
+
+
+@given(st.lists(st.integers(-3, 40) | far))
+def test_indices_by_value_are_those_of_a_search(values: list[int]) -> None:
+    column = np.array(values, np.int64)
+    assert [(value, index.tolist()) for value, index in by_value(column)] == [
+        (value, np.flatnonzero(column == value).tolist()) for value in sorted(set(values))
+    ]
 
 
 @given(st.permutations(range(8)), st.integers(0, 8), st.integers(0, 3))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.frozen import frozen
+from traceq.intervals import sorted_unique
 
-__all__ = ["Groups", "Numbers", "absent", "group", "inverse", "ordinals"]
+__all__ = ["Groups", "Numbers", "absent", "by_value", "group", "inverse", "ordinals"]
 
 _WIDEST, _MOST = 2**31, 2**62
 """Ranges of one column, and of all columns combined, up to which values are used as numbers without sorting."""
 
+_FEW_VALUES = 16
+"""Values that are searched for one by one, which is faster than sorting."""
 
 Numbers: TypeAlias = NDArray[np.signedinteger[Any]]
 """Indices, labels or nodes; what is kept as long as its trace is int32, and arithmetic with it needs care."""
@@ -87,6 +90,21 @@ def ordinals(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     ordinal = np.empty(len(order), np.int64)
     ordinal[order] = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
     return ordinal
+
+
+def by_value(values: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield (value, the indices that have it, ascending) for each value, ascending.
+
+    One sort where there are many values: a search for each, as of thousands of threads, takes their number times N.
+    """
+    distinct = sorted_unique(values)
+    if len(distinct) <= _FEW_VALUES:
+        yield from ((value, np.flatnonzero(values == value)) for value in distinct.tolist())
+        return
+    order = np.argsort(values, kind="stable")
+    bounds = np.append(np.searchsorted(values[order], distinct), len(order)).tolist()
+    for value, start, end in zip(distinct.tolist(), bounds[:-1], bounds[1:], strict=True):
+        yield value, order[start:end]
 
 
 def absent(chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
-from traceq.intervals import TOO_DEEP, count_before, last_open, sorted_unique
+from traceq.grouping import by_value
+from traceq.intervals import TOO_DEEP, count_before, last_open
 from traceq.model import Category, Events, Trace
 
 __all__ = ["Nest", "host_ops", "nest", "nests_by_track", "python_frames", "tracks"]
@@ -175,4 +176,4 @@ def python_frames(trace: Trace) -> dict[int, Nest]:
 def nests_by_track(trace: Trace, rows: NDArray[np.int64]) -> dict[int, Nest]:
     """Return the nests of some rows by track, in ascending order of the tracks."""
     row_track = tracks(trace)[rows]
-    return {int(track): nest(trace.events, rows[row_track == track]) for track in sorted_unique(row_track)}
+    return {track: nest(trace.events, rows[index]) for track, index in by_value(row_track)}

@@ -18,7 +18,7 @@ from traceq.facts.roofline.formulas import has_formula, is_opaque_kernel, needs_
 from traceq.facts.roofline.op_calls import parse_call
 from traceq.facts.roofline.work import Kind, Work
 from traceq.frozen import frozen
-from traceq.grouping import group
+from traceq.grouping import by_value, group
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
@@ -85,9 +85,8 @@ def climb(
     Only levels of the rows `among`, bool[N], where given: ops nest deep, those that matter seldom do.
     """
     row_track = tracks(trace)[rows]
-    for track, ops in host_ops(trace).items():
-        which = np.flatnonzero(row_track == track)
-        if len(which) == 0:
+    for track, which in by_value(row_track):
+        if (ops := host_ops(trace).get(track)) is None:
             continue
         chosen = np.ones(len(ops.rows), np.bool_) if among is None else among[ops.rows]
         nearest = np.append(ops.first_enclosing(np.arange(len(chosen)), chosen), -1)  # of -1: -1

@@ -9,15 +9,14 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching, unique_inverse
-from traceq.facts.events.nesting import nest, tracks
+from traceq.facts.events.nesting import nests_by_track, tracks
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.active_thread import ActiveThread
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.lines_between_ops import lines_between_ops
 from traceq.facts.timeline.phases import phases
-from traceq.grouping import Numbers
-from traceq.intervals import sorted_unique
+from traceq.grouping import Numbers, by_value
 from traceq.model import Category, Trace
 
 __all__ = ["HostLabels"]
@@ -69,18 +68,17 @@ class HostLabels:
 
     def around(self, track: NDArray[np.int64], time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the innermost annotation of each thread at some times; step marks and phases do not count."""
-        events, row_track = self.trace.events, tracks(self.trace)
+        events = self.trace.events
         rows = events.rows(Category.ANNOTATION)
         rows = rows[~matching(events, rows, _STEP_OR_LOADER)]
         phase_names = set(phases(self.trace).names)
         is_phase = np.array([name in phase_names for name in events.strings], np.bool_)
         rows = rows[~is_phase[events.name[rows]]]
         names = np.zeros(len(time_ns), np.int64)
-        for track_number in sorted_unique(track).tolist():
-            on_track, annotations = (
-                np.flatnonzero(track == track_number),
-                nest(events, rows[row_track[rows] == track_number]),
-            )
+        nests = nests_by_track(self.trace, rows)
+        for number, on_track in by_value(track):
+            if (annotations := nests.get(number)) is None:
+                continue
             index = annotations.innermost_at(time_ns[on_track])
             annotated = np.flatnonzero(index >= 0)
             names[on_track[annotated]] = self._numbers_of_names(events.name[annotations.rows[index[annotated]]])

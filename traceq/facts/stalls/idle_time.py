@@ -21,7 +21,8 @@ from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, Activity, TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
-from traceq.intervals import Spans, contains, count_before, cut, sorted_unique
+from traceq.grouping import by_value
+from traceq.intervals import Spans, contains, count_before, cut
 from traceq.model import Trace
 
 __all__ = ["IdleCause", "Idleness", "idleness"]
@@ -138,6 +139,7 @@ def _cut_at_host_changes(
     if len(work):
         owner = partition.owner[piece]
         launching = np.where((owner >= 0) & work.linked[owner], tracks(trace)[work.call[owner]], main)
-        for track in sorted_unique(launching[launching != main]).tolist():
-            active.assign(trace, track, np.flatnonzero(launching == track))
+        for track, of_thread in by_value(launching):
+            if track != main:
+                active.assign(trace, track, of_thread)
     return parts, piece, active

@@ -15,6 +15,9 @@ from traceq.model import Trace
 
 __all__ = ["ActiveThread", "active_thread", "launching_threads", "parallel_launches"]
 
+_MOST_THREADS = 128
+"""Threads that are followed at once, more than any program launches from: each one is looked at for every instant."""
+
 
 @frozen(eq=False)
 class ActiveThread:
@@ -41,10 +44,15 @@ class ActiveThread:
 
 @once_per_trace
 def launching_threads(trace: Trace) -> tuple[int, ...]:
-    """Return the tracks of the main thread and of the others that launch."""
+    """Return the tracks of the main thread and of the others that launch, of those the 128 that launch most."""
     main, work = main_track(trace), device_work(trace)
-    launching = sorted_unique(tracks(trace)[work.call[work.linked]]).tolist() if len(work) else []
-    return main, *(track for track in launching if track != main)
+    launches = tracks(trace)[work.call[work.linked]]
+    launches = launches[launches != main]
+    launching = sorted_unique(launches)
+    if len(launching) > _MOST_THREADS:
+        most_first = np.argsort(-np.bincount(np.searchsorted(launching, launches)), kind="stable")
+        launching = np.sort(launching[most_first[:_MOST_THREADS]])
+    return main, *launching.tolist()
 
 
 def active_thread(trace: Trace, time_ns: NDArray[np.int64], threads: tuple[int, ...] | None = None) -> ActiveThread:

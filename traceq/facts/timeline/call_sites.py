@@ -21,7 +21,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import OTHER, phases
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
-from traceq.grouping import Numbers, group, ordinals
+from traceq.grouping import Numbers, by_value, group, ordinals
 from traceq.intervals import sorted_unique
 from traceq.model import CallStacks, Category, Trace
 
@@ -98,8 +98,7 @@ def origins(
     texts: dict[str, int] = {"": 0}
     op, module, line = (np.zeros(len(track), np.int32) for _ in range(3))
     has_lines = len(trace.events.stacks.row) > 0 or trace.lines is not None
-    for number in sorted_unique(track).tolist():
-        calls = np.flatnonzero(track == number)
+    for number, calls in by_value(track):
         ops = host_ops(trace).get(number)
         frames = python_frames(trace).get(number)
         middle = start[calls] + (end[calls] - start[calls] >> 1)

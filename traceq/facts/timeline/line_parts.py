@@ -15,6 +15,7 @@ from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
+from traceq.grouping import by_value
 from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Trace
 
@@ -72,8 +73,9 @@ def outermost_ops(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return int64[K]: (the name of the outermost op on a thread at a time, -1 for none; when it starts, -1)."""
     name, start = np.full(len(instants), -1), np.full(len(instants), -1)
-    for number, ops in host_ops(trace).items():
-        on_track = np.flatnonzero(track == number)
+    for number, on_track in by_value(track):
+        if (ops := host_ops(trace).get(number)) is None:
+            continue
         index = ops.innermost_at(instants[on_track])
         on_track, outermost = on_track[index >= 0], ops.outermost()[index[index >= 0]]
         name[on_track], start[on_track] = trace.events.name[ops.rows[outermost]], ops.start[outermost]

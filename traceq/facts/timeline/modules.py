@@ -16,6 +16,7 @@ from traceq.facts.events.nesting import Nest, nests_by_track, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
+from traceq.grouping import by_value
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
@@ -112,8 +113,7 @@ def modules_at(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int6
     module = np.full(len(instants), -1)
     if len(modules(trace)) == 0:
         return module
-    for number in sorted_unique(track).tolist():
-        on_track = np.flatnonzero(track == number)
+    for number, on_track in by_value(track):
         running = _running_module(trace, number, instants[on_track])
         forward = forward_op_at(trace, number, instants[on_track])
         differentiated = np.where(forward >= 0, _modules_of_forward_ops(trace)[forward], -1)
@@ -151,8 +151,6 @@ def _modules_of_forward_ops(trace: Trace) -> NDArray[np.int64]:
     module = np.full(len(trace.events), -1)
     rows = sorted_unique(forward_op(trace))
     rows = rows[rows >= 0]
-    row_track = tracks(trace)[rows]
-    for track in sorted_unique(row_track).tolist():
-        on_track = rows[row_track == track]
-        module[on_track] = _running_module(trace, track, trace.events.ts[on_track])
+    for track, index in by_value(tracks(trace)[rows]):
+        module[rows[index]] = _running_module(trace, track, trace.events.ts[rows[index]])
     return module
