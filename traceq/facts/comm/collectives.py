@@ -17,11 +17,12 @@ from traceq.facts.comm.group_sizes import group_sizes
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import host_ops, nest, tracks
+from traceq.facts.events.nesting import host_ops, nest, nests_by_track, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
+from traceq.grouping import by_value
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
@@ -175,8 +176,9 @@ def time_on_thread(trace: Trace, calls: Calls) -> NDArray[np.int64]:
     """
     events, row_track = trace.events, tracks(trace)[calls.rows]
     start, end = events.ts[calls.rows], events.end[calls.rows]
-    for track, ops in host_ops(trace).items():
-        on_track = np.flatnonzero(row_track == track)
+    for track, on_track in by_value(row_track):
+        if (ops := host_ops(trace).get(track)) is None:
+            continue
         op = ops.innermost_at(start[on_track])
         inside, op = on_track[op >= 0], op[op >= 0]
         end[inside] = np.minimum(end[inside], events.end[ops.rows[op]])
@@ -314,10 +316,10 @@ def _enclosing_call(trace: Trace, calls: Calls, launches: NDArray[np.int64]) -> 
     call = np.full(len(launches), -1)
     call_index = np.full(len(trace.events), -1)
     call_index[calls.rows] = np.arange(len(calls))
-    row_track = tracks(trace)
-    for track in sorted_unique(row_track[calls.rows]):
-        call_rows = nest(trace.events, calls.rows[row_track[calls.rows] == track])
-        selected = np.flatnonzero((launches >= 0) & (row_track[launches] == track))
+    nests = nests_by_track(trace, calls.rows)
+    for track, selected in by_value(np.where(launches >= 0, tracks(trace)[launches], -1)):
+        if (call_rows := nests.get(track)) is None:
+            continue
         index = call_rows.innermost_at(trace.events.ts[launches[selected]])
         call[selected[index >= 0]] = call_index[call_rows.rows[index[index >= 0]]]
     return call

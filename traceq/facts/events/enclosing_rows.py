@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.nesting import tracks
 from traceq.frozen import frozen
-from traceq.intervals import ascending, contains, sorted_unique, spans
+from traceq.grouping import by_value
+from traceq.intervals import ascending, contains, spans
 from traceq.model import Category, Trace
 
 __all__ = ["Surroundings", "surroundings"]
@@ -47,9 +48,11 @@ class Surroundings:
     def within_rows(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return whether one of these rows is open on the thread of each host row: bool[K]."""
         events, row_track = self.trace.events, tracks(self.trace)
-        inside = np.zeros(len(self.host_rows), np.bool_)
-        for track in sorted_unique(row_track[self.host_rows]).tolist():
-            on_track, enclosing = row_track[self.host_rows] == track, rows[row_track[rows] == track]
+        inside, of_track = np.zeros(len(self.host_rows), np.bool_), dict(by_value(row_track[rows]))
+        for track, on_track in by_value(row_track[self.host_rows]):
+            if track not in of_track:
+                continue
+            enclosing = rows[of_track[track]]
             inside[on_track] = contains(spans(events.ts[enclosing], events.end[enclosing]), self.start_ns[on_track])
         return inside
 
