@@ -27,8 +27,8 @@ MODULES = sorted(path for path in TRACEQ.rglob("*.py") if "recipes" not in path.
 
 LAYERS = (
     {"frozen"},
-    {"cores", "errors", "escaping", "units", "threshold", "garbage_collection", "stages", "short_texts"},
-    {"escaped_console", "model", "intervals", "locations", "grouping", "entry_points", "optional_packages"},
+    {"cores", "errors", "escaping", "units", "threshold", "garbage_collection", "stages", "short_texts", "intervals"},
+    {"escaped_console", "model", "locations", "grouping", "entry_points", "optional_packages"},
     {"display", "claims"},
     {"kineto", "facts", "stats", "report"},
     {"runs", "causes"},

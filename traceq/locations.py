@@ -144,7 +144,7 @@ class Remote:
 
 
 class _Transfer(RawIOBase):
-    """Bytes of a file that a backend opened; raises its errors as UnreadableInput."""
+    """Bytes of a file that a backend opened, whose errors it raises as UnreadableInput."""
 
     def __init__(self, url: str, file: Any) -> None:
         self.size = int(getattr(file, "size", 0) or 0)
