@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from terminal import shell
 from traceq.kineto.read import read_trace
 from traceq.locations import open_binary, read_whole
 from traceq.model import Category
+from traceq.runs.read import read
 from traceq.runs.step_log import read_lines
 
 
@@ -27,9 +31,73 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(kind: str, tmp_
     else:
         path.symlink_to("/dev/zero")
     path = Path("/dev/zero") if kind == "device" else path
-    for read in (read_whole, open_binary):
+    for opened in (partial(read_whole, most=1 << 20), open_binary):
         with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
-            read(path)
+            opened(path)
+
+
+def test_a_file_larger_than_any_of_its_kind_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(b"{}")
+    assert read_whole(path, 2) == b"{}"
+    for size in (3, 1 << 40):
+        os.truncate(path, size)
+        with pytest.raises(OSError, match="larger than"):
+            read_whole(path, 2)
+
+
+def test_a_pipe_without_end_is_read_up_to_the_limit(tmp_path: Path) -> None:
+    trace = write(tmp_path / "rank0.json", step(0, 10), op("aten::mm", 1, 2))
+    done = shell(f"timeout 60 yes | $TRACEQ check {trace} --rules /dev/stdin")
+    assert done.code == 1
+    assert "larger than 1 MiB" in done.err
+
+
+HOLE = 1 << 40
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress])
+@pytest.mark.parametrize("end", [b"", b"]"])
+def test_a_file_ends_at_the_first_large_hole(packed: Callable[[bytes], bytes], end: bytes, tmp_path: Path) -> None:
+    path, small = tmp_path / "large.json", tmp_path / "small.json"
+    text = write(small, step(0, 100), *(op("aten::mm", start, 2) for start in range(50))).read_bytes()
+    small.write_bytes(packed(text[:-100]))
+    path.write_bytes(small.read_bytes())
+    os.truncate(path, HOLE)
+    with path.open("ab") as file:
+        file.write(end)
+    with open_binary(path) as stream:
+        assert len(stream.read(1 << 20)) < 1 << 20
+    assert len(read_trace(path).events) == len(read_trace(small).events)
+
+
+def test_a_size_that_a_file_only_claims_takes_no_memory(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", step(0, 10), op("aten::mm", 1, 2))
+    os.truncate(tmp_path / "rank0.json", HOLE)
+    assert shell(f"ulimit -v 4000000; OPENBLAS_NUM_THREADS=1 $TRACEQ show {tmp_path}").code == 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to itself", "link to a device"])
+def test_a_rank_that_is_no_regular_file_is_said_to_be_unreadable(kind: str, tmp_path: Path) -> None:
+    for rank in range(2):
+        write(tmp_path / f"rank{rank}.json", step(0, 10), op("aten::mm", 1, 2))
+    path = tmp_path / "rank1.json"
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if kind == "link to a device" else path)
+    assert [caveat.code for caveat in read(tmp_path).caveats if "rank1" in caveat.text] == ["unreadable_rank"]
+
+
+def test_links_in_a_circle_are_no_fault_of_traceq(tmp_path: Path) -> None:
+    for name in ("recipe.py", "in.json", "out.json"):
+        (tmp_path / name).symlink_to(name)
+    trace = write(tmp_path / "rank0.json", step(0, 10), op("aten::mm", 1, 2))
+    export = f"cd {tmp_path}; $TRACEQ export --to perfetto"
+    assert shell(f"cd {tmp_path}; $TRACEQ record --recipe recipe.py").code == 2
+    assert shell(f"{export} in.json").code == 1
+    assert shell(f"{export} {trace} -o out.json").code == 0
 
 
 @pytest.mark.parametrize("name", ["rank0.json.gz", "rank0.flight.json", "run.json", "steps/rank0.jsonl"])

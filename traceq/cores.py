@@ -1,10 +1,12 @@
-"""The cores that this process may use, and the memory of the machine."""
+"""The cores and the memory that this process may use."""
 
 from __future__ import annotations
 
 import os
+from functools import cache
+from pathlib import Path
 
-__all__ = ["memory_bytes", "num_cores"]
+__all__ = ["memory_bytes", "memory_of_container", "num_cores"]
 
 
 def num_cores() -> int:
@@ -12,9 +14,24 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@cache
 def memory_bytes() -> int:
-    """Return the bytes of this machine's memory; a number beyond any where the system does not say."""
+    """Return the bytes of the memory of this machine, or container; a number beyond any where no system says it."""
+    limit = memory_of_container()[0] or 1 << 62
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), limit)
     except (AttributeError, ValueError, OSError):
-        return 1 << 62
+        return limit
+
+
+def memory_of_container() -> tuple[int, int]:
+    """Return (limit, used) bytes of the container, of the two versions of cgroups; (0, 0) without one."""
+    files = "memory.max", "memory.current", "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"
+    for names in (files[:2], files[2:]):
+        try:
+            limit, used = (Path("/sys/fs/cgroup", name).read_text(encoding="ascii").strip() for name in names)
+        except OSError:
+            continue
+        if limit.isdigit() and int(limit) < 1 << 60:
+            return int(limit), int(used)
+    return 0, 0

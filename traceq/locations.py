@@ -11,22 +11,23 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import field
-from io import BufferedReader, RawIOBase
+from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from traceq.cores import memory_bytes
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.frozen import frozen
 
-__all__ = ["Place", "Remote", "open_binary", "place", "read_whole"]
+__all__ = ["Place", "Remote", "open_binary", "place", "read_whole", "stored_bytes"]
 
 _URL = re.compile(r"^[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://")
 _BLOCK, _BUFFER = 16 << 20, 1 << 20
 _SECONDS = 60
+_HOLE = 64 << 20
+"""Bytes of a file without data at which reading ends: as many as the longest event of a trace."""
 _SUFFIXES = (".json", ".jsonl", ".gz", ".zst", ".pkl", ".pickle", ".bin")
 _OF_SHELL = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 _BACKEND_ERRORS = (
@@ -120,11 +121,6 @@ class Remote:
             file = system.open(path, "rb", block_size=0 if self._is_http else _BLOCK)
         return BufferedReader(_Transfer(self.url, file), _BUFFER)
 
-    def read_bytes(self) -> bytes:
-        """Return all bytes. Raises UnreadableInput."""
-        with self.open() as file:
-            return file.read()
-
     def _kind(self) -> str:
         """Return file, directory, or "" if there is nothing.
 
@@ -190,20 +186,62 @@ def place(path: str | Path | Remote) -> Place:
 def open_binary(file: Place) -> BufferedReader:
     """Return a stream of the bytes of a regular file, behind links, or of a pipe that the shell made: `<(zcat ...)`.
 
-    Never waits: a named pipe may have no writer, and a device no end. Raises OSError, or UnreadableInput for a remote
-    file.
+    Never waits: a named pipe may have no writer, and a device no end. Ends at the first large hole: `truncate -s 1T`
+    takes no disk. Raises OSError, or UnreadableInput for a remote file.
     """
-    return open(file, "rb", opener=_open_regular) if isinstance(file, Path) else file.open()
+    return BufferedReader(_Regular(file)) if isinstance(file, Path) else file.open()
 
 
-def read_whole(file: Place) -> bytes:
-    """Return all bytes of such a file. Raises OSError, also where they do not fit into memory, or UnreadableInput."""
-    if isinstance(file, Remote):
-        return file.read_bytes()
-    with open_binary(file) as stream:
-        if os.fstat(stream.fileno()).st_size > memory_bytes() // 4:  # what is decoded from them takes more
-            raise OSError(errno.EFBIG, "too large for this machine's memory", str(file))
-        return stream.read()
+def read_whole(file: Place, most: int) -> bytes:
+    """Return all bytes of such a file, of which more than `most` are none of its kind.
+
+    Raises OSError, also for a larger file, or UnreadableInput for a remote one.
+    """
+    with _as_unreadable(str(file)) if isinstance(file, Remote) else nullcontext(), open_binary(file) as stream:
+        size = stored_bytes(file, stream) or most  # unknown of a pipe and of some servers
+        content = stream.read(size + 1) if size <= most else b""  # no more than the size: all is allocated at once
+    if max(size, len(content)) > most:
+        raise OSError(errno.EFBIG, f"larger than {most >> 20:,} MiB", str(file))
+    return content
+
+
+def stored_bytes(file: Place, stream: BufferedReader) -> int:
+    """Return the size of an open file as it is stored, in bytes; 0 if unknown."""
+    return os.fstat(stream.fileno()).st_size if isinstance(file, Path) else int(getattr(stream.raw, "size", 0) or 0)
+
+
+class _Regular(FileIO):
+    """Such a file up to its first large hole, for a BufferedReader, which reads by `readinto` alone."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), opener=_open_regular)
+        self._end = _first_hole(self.fileno())
+
+    def readinto(self, buffer: Any, /) -> int:
+        if self._end is not None:
+            buffer = memoryview(buffer)[: max(self._end - self.tell(), 0)]
+        return int(super().readinto(buffer) or 0)
+
+
+def _first_hole(descriptor: int) -> int | None:
+    """Return where a file has no data for long; None if it has no such hole, or its file system does not say."""
+    size = os.fstat(descriptor).st_size
+    if size <= _HOLE or not hasattr(os, "SEEK_HOLE"):
+        return None
+    data = 0
+    try:
+        while (hole := os.lseek(descriptor, data, os.SEEK_HOLE)) < size - _HOLE:
+            try:
+                data = os.lseek(descriptor, hole, os.SEEK_DATA)
+            except OSError:  # no data follows
+                data = size
+            if data - hole > _HOLE:
+                return hole
+    except OSError:
+        return None
+    finally:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    return None
 
 
 def _open_regular(path: str, flags: int) -> int:

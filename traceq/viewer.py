@@ -23,6 +23,7 @@ from typing import BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
 from traceq.errors import TraceqError, UnreadableInput
+from traceq.locations import open_binary
 
 __all__ = ["PERFETTO", "PORT", "StartupCommand", "TraceServer", "find_ui", "start_server"]
 
@@ -90,7 +91,7 @@ def start_server(trace: Path, *, port: int = PORT, ui: Path | None = None) -> Tr
     Raises UnreadableInput if the trace cannot be read, TraceqError if the port is in use.
     """
     try:
-        with trace.open("rb"):
+        with open_binary(trace):
             pass
         server = TraceServer(trace, port=port, ui=ui)
     except OSError as fault:
@@ -137,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         file = self._find()
         if file is None:
             return self._refuse()
-        with file.open("rb") as stream:
+        with open_binary(file) as stream:
             self._send(file, stream)
         return None
 

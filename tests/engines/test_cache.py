@@ -76,6 +76,13 @@ def test_a_link_is_neither_followed_nor_written(trace: Path, tmp_path: Path) -> 
     assert not any((tmp_path / "target").iterdir())
 
 
+def test_an_entry_that_is_a_pipe_is_never_waited_for(trace: Path) -> None:
+    store_summary(trace, summary(trace), HOW)
+    entry(trace).unlink()
+    os.mkfifo(entry(trace))
+    assert load_summary(trace, (), HOW) is None
+
+
 def test_the_key_is_checked_before_anything_is_decoded(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store_summary(trace, summary(trace), HOW)
     place = entry(trace)

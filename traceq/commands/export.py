@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -69,8 +70,8 @@ def export_name(path: str, other: str | None, suffix: str) -> str:
     A run or arm has the name of its folder.
     """
     names = []
-    for side in (path, other):
-        name = (folder.resolve() if isinstance(folder := place(side), Path) else folder).name if side else ""
+    for where in map(place, filter(None, (path, other))):
+        name = os.path.basename(os.path.realpath(where)) if isinstance(where, Path) else where.name
         for ending in (".gz", ".zst", ".json"):
             name = name.removesuffix(ending)
         names.append(name)

@@ -22,7 +22,7 @@ from traceq.analysis.registry import plugins_version
 from traceq.engines.rank_summary import RankSummary
 from traceq.engines.serialization import Damaged, pack, unpack
 from traceq.engines.source_digest import sources
-from traceq.locations import Place
+from traceq.locations import Place, read_whole
 from traceq.runs.run_folder import atomic_write
 
 __all__ = ["MOST_BYTES", "How", "cache_entries", "cache_folder", "clear_cache", "load_summary", "store_summary"]
@@ -73,10 +73,10 @@ def load_summary(file: Place, names: Sequence[str], how: How) -> RankSummary | N
     if (entry := _entry_of(file, how)) is None or not _is_private(entry.path.parent):
         return None
     try:
-        with open(os.open(entry.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as content:
-            if content.read(_KEY_BYTES) != entry.key:
-                return None
-            summary = unpack(content.read(), RankSummary)
+        content = read_whole(entry.path, MOST_BYTES)
+        if entry.path.is_symlink() or content[:_KEY_BYTES] != entry.key:
+            return None
+        summary = unpack(content[_KEY_BYTES:], RankSummary)
         os.utime(entry.path)
     except (OSError, Damaged):
         return None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from traceq.cores import memory_of_container
 from traceq.kineto.decompression import is_gzip, is_zstd
-from traceq.locations import Place, Remote
+from traceq.locations import Place, Remote, open_binary
 
 __all__ = ["free_bytes", "needed_bytes", "plain_bytes"]
 
@@ -22,7 +23,8 @@ _TRAILER_LIMIT = 2**28
 
 def free_bytes() -> int:
     """Return the bytes of memory that can be used without swapping, within a container's limits; 4 GB if unknown."""
-    limits = [_meminfo(), *(limit - used for limit, used in (_cgroup(2), _cgroup(1)) if limit)]
+    limit, used = memory_of_container()
+    limits = [_meminfo(), limit - used if limit else None]
     return max(min((free for free in limits if free is not None), default=_UNKNOWN), 0)
 
 
@@ -42,7 +44,7 @@ def plain_bytes(file: Place) -> int:
         return _LARGE if file.size < 0 else file.size * (_PACKED if packed else 1)
     try:
         size = file.stat().st_size
-        with file.open("rb") as stream:
+        with open_binary(file) as stream:
             magic = stream.read(4)
             if not is_gzip(magic) and not is_zstd(magic):
                 return size
@@ -69,14 +71,3 @@ def _by_pages() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     except (AttributeError, ValueError, OSError):
         return None
-
-
-def _cgroup(version: int) -> tuple[int, int]:
-    """Return (limit, used) bytes of the container; (0, 0) without one."""
-    folder = Path("/sys/fs/cgroup") if version == 2 else Path("/sys/fs/cgroup/memory")
-    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    try:
-        limit, used = ((folder / name).read_text(encoding="ascii").strip() for name in names)
-        return (int(limit), int(used)) if limit.isdigit() and int(limit) < 2**60 else (0, 0)
-    except OSError:
-        return 0, 0

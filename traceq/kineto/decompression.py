@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import re
 import zlib
 from bisect import bisect_left
@@ -16,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from traceq.errors import TraceqError, UnreadableInput
-from traceq.locations import Place, open_binary
+from traceq.locations import Place, open_binary, stored_bytes
 
 fast_gzip: Any
 try:
@@ -40,7 +39,7 @@ class ByteSource:
     ) -> None:
         self.path, self.fault = path, ""
         self.is_packed = readinto not in (file.readinto, file.readinto1)
-        self.size_bytes = _size(path, file)
+        self.size_bytes = stored_bytes(path, file)
         self._file, self._readinto, self._buffer = file, readinto, page_buffer(1)
         self._damage: tuple[type[Exception], ...] = (EOFError, OSError, UnreadableInput, *damage)
 
@@ -115,11 +114,6 @@ def is_gzip(magic: bytes) -> bool:
 def is_zstd(magic: bytes) -> bool:
     """Return whether a file that starts with these four bytes is a zstd file; pzstd begins with a frame to skip."""
     return magic.startswith(_ZSTD) or _SKIPPABLE.match(magic) is not None
-
-
-def _size(path: Place, file: BufferedReader) -> int:
-    """Return the size of the file as it is stored, in bytes; 0 if unknown."""
-    return os.fstat(file.fileno()).st_size if isinstance(path, Path) else int(getattr(file.raw, "size", 0) or 0)
 
 
 class _Gzip:

@@ -21,6 +21,7 @@ MISSING = native_columns.MISSING
 """Reason why the native reader is not available; "" if it is."""
 
 _FIRST_ROWS, _BYTES_PER_ROW = 1 << 16, 256
+_MOST_FIRST_ROWS = 1 << 22  # of a trace of 1 GB, 0.4 GB; what a larger size promises may not be there
 _LONG = 4 << 20  # events from this size on are left to the reference
 
 
@@ -29,7 +30,7 @@ def scan_natively(source: ByteSource) -> Scan:
     buffer = ReadBuffer(source, padding=NativeColumns.PADDING)
     try:
         document = Document(buffer)
-        columns = NativeColumns(max(_FIRST_ROWS, source.size_bytes // _BYTES_PER_ROW))
+        columns = NativeColumns(min(max(_FIRST_ROWS, source.size_bytes // _BYTES_PER_ROW), _MOST_FIRST_ROWS))
         document.open()
         buffer.unread(document.release())
         _read_events(buffer, document, columns)

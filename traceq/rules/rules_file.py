@@ -11,11 +11,14 @@ from traceq.rules.parse import Rule, parse
 
 __all__ = ["read_rules"]
 
+_MOST = 1 << 20
+"""Bytes of a file; a rule has some hundred."""
+
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
     """Return all rules of a TOML file, in order. Raises UnreadableInput, and UsageFault for an invalid rule."""
     try:
-        content = tomllib.loads(read_whole(path).decode())
+        content = tomllib.loads(read_whole(path, _MOST).decode())
     except OSError as fault:
         raise UnreadableInput(str(path), fault.strerror or str(fault), "a TOML file of rules") from None
     except RecursionError:

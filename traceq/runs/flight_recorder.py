@@ -30,6 +30,8 @@ _WINDOW = re.compile(r"^rank[-_]?(\d{1,9})\.flight\.json$")
 _PICKLED = re.compile(r"^[^.].*?(\d{1,9})(\.pkl|\.pickle|\.bin)?$")
 _MAGIC = b"\x80"
 _EXPECTED = "a flight recorder's dump"
+_MOST = 128 << 20
+"""Bytes of a dump; an entry with its stack has about 4,000, and torch keeps the last 2,000 of a rank."""
 
 
 class _Frame(msgspec.Struct):
@@ -132,7 +134,7 @@ def read_flight(path: Place) -> Flight:
 
 def _read(path: Place) -> _Dump:
     try:
-        content = read_whole(path)
+        content = read_whole(path, _MOST)
         if content[:1] == _MAGIC:
             return msgspec.convert(load_plain(content), _Dump, strict=False)
         return _decode(content)

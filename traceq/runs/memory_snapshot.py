@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.cores import memory_bytes
 from traceq.errors import UnreadableInput
 from traceq.locations import Place, open_binary, read_whole
 from traceq.model import Action, Blocks, Frame, History, MemorySnapshot, Segments
@@ -48,7 +49,7 @@ def is_memory_snapshot(path: Place) -> bool:
 def read_memory_snapshots(path: Place) -> tuple[MemorySnapshot, ...]:
     """Return the snapshot of each device that has segments or a history, by device. Raises UnreadableInput."""
     try:
-        content = read_whole(path)
+        content = read_whole(path, memory_bytes() // 4)  # its objects take more
         return _snapshots(str(path), load_shared(content), len(content))
     except OSError as fault:
         raise UnreadableInput(str(path), fault.strerror or str(fault), _EXPECTED) from fault

@@ -233,8 +233,8 @@ def _by_name(folder: Place) -> list[Place]:
 
 
 def is_trace_file(path: Place) -> bool:
-    """Return whether this is a file with the name of a trace."""
-    return _TRACE_NAME.match(path.name) is not None and path.is_file()
+    """Return whether this has the name of a trace and is no folder; what cannot be read is said once it is opened."""
+    return _TRACE_NAME.match(path.name) is not None and not path.is_dir()
 
 
 def trace_files(folder: Place, ranks: Collection[int] | None = None) -> list[Place]:

@@ -38,6 +38,8 @@ MANIFEST, STEPS = "run.json", "steps"
 RUNS = "traceq-runs"
 """Folder of the runs of a working directory."""
 _RESERVE_BYTES = 16_384  # several times the size of a manifest
+_MOST = 16 << 20
+"""Bytes of a manifest; one that names the hosts of 100,000 ranks has a few million."""
 
 
 @frozen
@@ -144,7 +146,7 @@ def read_manifest(folder: Place) -> Manifest:
     file = folder / MANIFEST
     where = str(file)
     try:
-        manifest = msgspec.json.decode(read_whole(file), type=Manifest)
+        manifest = msgspec.json.decode(read_whole(file, _MOST), type=Manifest)
     except OSError as fault:
         raise UnreadableInput(where, fault.strerror or str(fault), "the manifest of a run") from fault
     except msgspec.MsgspecError as fault:
@@ -180,7 +182,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
     Of a link the target is written. Raises OSError for what is no regular file, such as a device or a pipe.
     """
-    path = path.resolve()
+    path = Path(os.path.realpath(path))  # resolve() raises where links form a circle
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")  # several ranks may write one file

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-
-import msgspec
+from collections.abc import Sequence
 
 from traceq.analysis.registry import analyze
 from traceq.claims.saying import text_of
 from traceq.errors import RecordingFailed
 from traceq.facts.timeline.call_sites import user_line
-from traceq.model import Run
+from traceq.model import Flight, Run
 from traceq.recorder.failures.rank_errors import error_text
 from traceq.recorder.failures.root_cause import is_peer_error
 from traceq.recorder.process.flight_recorder import dump_stalled
@@ -51,34 +48,22 @@ def find_desync(folder: RunFolder) -> str:
     if not stalled.is_dir():
         return ""
     flights, _ = read_flights(stalled, None)
-    dumps = {flight.rank: msgspec.json.decode(Path(flight.path).read_bytes(), type=_Dump) for flight in flights}
     findings = analyze(Run(str(stalled), (), flights=flights), "desync").findings
-    difference = text_of(findings[0]) if findings else _uneven_text(dumps)
+    difference = text_of(findings[0]) if findings else _uneven_text(flights)
     if not difference:
         return ""
-    return "; ".join([difference, *(f"rank {rank} waits at {dump.waits_at}" for rank, dump in dumps.items())])
+    return "; ".join([difference, *(f"rank {flight.rank} waits at {flight.waits_at}" for flight in flights)])
 
 
-class _Entry(msgspec.Struct):
-    profiling_name: str = ""
-    collective_seq_id: int = 0
-
-
-class _Dump(msgspec.Struct):
-    waits_at: str
-    entries: list[_Entry] = []
-
-
-def _uneven_text(dumps: Mapping[int, _Dump]) -> str:
+def _uneven_text(flights: Sequence[Flight]) -> str:
     """Return how many collectives each rank has issued, if some wait at the end of a step and others before it."""
-    if not any(dump.waits_at.startswith(_STEP_END) and dump.entries for dump in dumps.values()):
-        return ""
-    lasts = {rank: max(dump.entries, key=lambda entry: entry.collective_seq_id) for rank, dump in dumps.items()}
-    if len({last.collective_seq_id for last in lasts.values()}) < 2:
+    counts = [int(flight.sequence.max(initial=0)) for flight in flights]
+    if 0 in counts or len(set(counts)) < 2 or not any(flight.waits_at.startswith(_STEP_END) for flight in flights):
         return ""
     issued = (
-        f"rank {rank} has issued {last.collective_seq_id:,} collectives, last {last.profiling_name.partition(':')[2]}"
-        for rank, last in lasts.items()
+        f"rank {flight.rank} has issued {count:,} collectives, "
+        f"last {flight.name[flight.sequence.tolist().index(count)].partition(':')[2]}"
+        for flight, count in zip(flights, counts, strict=True)
     )
     return f"desync: {'; '.join(issued)}"
 

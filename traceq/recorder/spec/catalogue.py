@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import sys
 from dataclasses import dataclass
 from importlib import import_module
@@ -57,7 +58,7 @@ def find_recipe(reference: str) -> Entry:
     Raises UsageFault for an unknown name or a file without a recipe, TraceqError for a file or a plugin that fails.
     """
     if reference.endswith(".py"):
-        path = Path(reference).resolve()
+        path = Path(os.path.realpath(reference))
         return _entry(path.stem, str(path), _load(path), where=reference)
     if reference in built_in_recipes():
         return _entry(reference, reference, import_module(f"traceq.recipes.{reference}"), where=reference)
