@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -127,13 +128,13 @@ finally:
 """
 
 
-def start(folder: Path, program: str, *words: str, ranks: int = 1) -> subprocess.Popen[str]:
+def start(folder: Path, program: str, *words: str, ranks: int = 1, job: Sequence[str] = ()) -> subprocess.Popen[str]:
     """Record a job of 62 steps that ends with its recording unless it does before."""
     (folder / "job.py").write_text(LOOP + program)
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
     environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    job = [sys.executable, "job.py"] if ranks == 1 else torchrun(ranks, "job.py")
-    command = [*MAIN[:-2], "--out", "run", "--steps", "32", "--trace-steps", "1", *words, "--", *job]
+    program_words = [sys.executable, "job.py"] if ranks == 1 else torchrun(ranks, "job.py")
+    command = [*MAIN[:-2], "--out", "run", "--steps", "32", "--trace-steps", "1", *words, "--", *program_words, *job]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
@@ -230,6 +231,31 @@ def test_ranks_end_at_the_same_step_and_torchrun_sees_no_failure(meets: bool, tm
     assert "terminate called" not in stderr
 
 
+ARMS = ("--arm", "a=1", "--arm", "b=2", "--replicates", "1", "--steps", "2000", "--trace-steps", "0")
+
+
+def test_arms_whose_run_folder_is_removed_end_with_the_first_process(tmp_path: Path) -> None:
+    program = """
+import shutil
+for step in train():
+    if step == 40:
+        shutil.rmtree("run")
+"""
+    code, _, stderr = finish(start(tmp_path, program, *ARMS, job=("{arm}",)))
+    assert code == 1
+    assert "folder was removed" in stderr.splitlines()[-1]
+    assert "process 2 of" not in stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_arms_on_a_full_disk_end_with_the_first_process_that_met_it(full_disk: Path, tmp_path: Path) -> None:
+    code, _, stderr = finish(start(tmp_path, "list(train())", *ARMS, job=("{arm}",)))
+    assert code == 1
+    assert "No space left on device" in stderr.splitlines()[-1]
+    assert "process 2 of" not in stderr
+    assert "No space left on device" in RunFolder(full_disk).read_manifest().fault
+
+
 def test_a_job_whose_run_folder_is_removed_ends_as_it_would(tmp_path: Path) -> None:
     program = """
 import shutil
@@ -238,7 +264,7 @@ for step in train(30):
         shutil.rmtree("run")
 print("trained")
 """
-    code, stdout, stderr = finish(start(tmp_path, program))
+    code, stdout, stderr = finish(start(tmp_path, program, "--then", "continue"))
     assert (code, stdout) == (1, "trained\n")
     last = stderr.splitlines()[-1]
     assert last.startswith(f"traceq: {tmp_path}/run: ")

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
 from traceq.model import Arm, Manifest
+from traceq.recorder.failures.run_status import named_deletion
 from traceq.recorder.rank.cpu_peaks import cpu_peak_facts
 from traceq.recorder.rank.environment_facts import environment_facts
 from traceq.recorder.rank.loader_workers import worker_line_facts
@@ -30,7 +31,7 @@ _STEPS_PER_BLOCK = 16
 
 def isolated_steps(rank: Rank) -> Generator[str, None, None]:
     """Yield the plan's only arm for each step to run; the results are on disk when the iterator ends."""
-    return rank.account.around(_isolated_steps(rank), rank.phases)
+    return rank.account.around(named_deletion(rank.plan.folder, _isolated_steps(rank)), rank.phases)
 
 
 def _isolated_steps(rank: Rank) -> Generator[str, None, None]:

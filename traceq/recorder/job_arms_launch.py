@@ -18,9 +18,9 @@ from traceq.model import Arm
 from traceq.recorder.failures.hang_watch import HangWatch
 from traceq.recorder.failures.rank_errors import read_error
 from traceq.recorder.failures.root_cause import LaunchFailure, RankFailure, find_cause, out_of_memory_line
-from traceq.recorder.failures.run_status import mark_ended
+from traceq.recorder.failures.run_status import mark_ended, read_early_end
 from traceq.recorder.isolated_arms import NextArms, record_isolated
-from traceq.recorder.job_launch import JobOptions, JobResult
+from traceq.recorder.job_launch import REMOVED, JobOptions, JobResult
 from traceq.recorder.jobs.arm_files import check_files_of_arms
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_request import MODERATE, JobRequest
@@ -58,6 +58,7 @@ class _JobArms:
         (planned,) = plan.arms
         injection = Injection.of_run(plan.folder.path)
         shutil.rmtree(plan.folder.faults, ignore_errors=True)
+        end_before = read_early_end(plan.folder)
         with (
             tempfile.TemporaryDirectory(prefix="traceq-out-") as output,
             tempfile.TemporaryDirectory(prefix="traceq-") as watched,
@@ -87,6 +88,10 @@ class _JobArms:
         if recorded:
             self.elsewhere.add(recorded)
             plan = replace(plan, out=recorded)
+        if not plan.folder.manifest_path.is_file():
+            return LaunchFailure(REMOVED, REMOVED)
+        if (end := read_early_end(plan.folder)) != end_before:  # on a full disk there is room for the manifest alone
+            reason = reason or end[1]
         return None if exit_code == 0 and not reason and _has_steps(plan) else _failure(plan, exit_code, reason)
 
     def _command(self, arm: Arm, output: str) -> tuple[list[str], dict[str, str]]:

@@ -35,8 +35,9 @@ from traceq.recorder.spec.prepare import (
 from traceq.recorder.toggles.toggle import check_toggles
 from traceq.runs.run_folder import RunFolder
 
-__all__ = ["JobOptions", "JobResult", "launch_job", "output_folders"]
+__all__ = ["REMOVED", "JobOptions", "JobResult", "launch_job", "output_folders"]
 
+REMOVED = "the run folder was removed while the job ran"
 _INTERRUPTED = (130, 143)
 """Exit codes of a job that was ended by SIGINT or SIGTERM."""
 _UNKNOWN_STEPS = (
@@ -220,7 +221,7 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
     if injection.reason == DRY_RUN:
         return ""
     if not injection.folder.is_dir():
-        return "the run folder was removed while the job ran"
+        return REMOVED
     if injection.is_attached:
         error = raised_line(injection.error) if exit_code else ""
         why = f": {error}" if error else "" if exit_code else _UNKNOWN_STEPS

@@ -8,6 +8,7 @@ from typing import Any
 
 from traceq.model import Manifest
 from traceq.recorder.failures.rank_errors import note_arm
+from traceq.recorder.failures.run_status import named_deletion
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
@@ -65,7 +66,7 @@ def run_rank(plan: Plan, entry: Entry, world: World, progress: ProgressCounters)
 
 def recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None]:
     """Yield the arm of each step to run, in order; the run is complete on disk when the iterator ends."""
-    return rank.account.around(_recorded_steps(rank, manifest), rank.phases)
+    return rank.account.around(named_deletion(rank.plan.folder, _recorded_steps(rank, manifest)), rank.phases)
 
 
 def _recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None]:

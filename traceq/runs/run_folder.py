@@ -121,6 +121,11 @@ class RunFolder:
             file.write(os.urandom(_RESERVE_BYTES))
 
     @property
+    def deleted_text(self) -> str:
+        """The cause of all that follows from a folder or a manifest that is gone."""
+        return f"{self.manifest_path if self.path.is_dir() else self.path}: was deleted during the recording"
+
+    @property
     def is_begun(self) -> bool:
         """Whether a recording was begun in this folder, be it complete or not."""
         return self.manifest_path.exists() or self._reserve.exists()

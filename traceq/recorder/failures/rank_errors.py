@@ -59,7 +59,7 @@ def write_error(folder: str, rank: int, error: BaseException) -> None:
     while _reserved:
         os.close(_reserved.pop())
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         with atomic_write(path) as part:
             part.write_bytes(msgspec.json.encode(RankError(error_text(error), time.time_ns(), noted_arm(error))))
 

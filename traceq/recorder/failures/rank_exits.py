@@ -54,9 +54,9 @@ def wait_for_ranks(processes: Sequence[Popen[bytes]], plan: Plan) -> list[RankFa
             if stall is not None and time.monotonic() >= give_up_at:
                 return stall
             if not plan.folder.manifest_path.is_file():
-                return _deleted(plan)
+                return LaunchFailure(plan.folder.deleted_text, plan.folder.deleted_text)
         if not plan.folder.manifest_path.is_file():
-            return _deleted(plan)
+            return LaunchFailure(plan.folder.deleted_text, plan.folder.deleted_text)
         if any(failure.exit_code is not None for failure in _failures(processes, plan)):
             return _settled_failures(processes, plan)
         if all(process.poll() is None for process in alive):
@@ -143,13 +143,6 @@ def _request_stacks(processes: Sequence[Popen[bytes]], failures: Sequence[RankFa
             signal_main_thread(processes[failure.rank], signal.SIGUSR1)
             signal_main_thread(processes[failure.rank], signal.SIGCONT)
     time.sleep(_STACK_WITHIN_S)
-
-
-def _deleted(plan: Plan) -> LaunchFailure:
-    """Return the cause of all errors that follow from a run's folder that is gone."""
-    gone = plan.folder.manifest_path if plan.folder.path.is_dir() else plan.folder.path
-    fault = f"{gone}: was deleted during the recording"
-    return LaunchFailure(fault, fault)
 
 
 def _stall_failure(processes: Sequence[Popen[bytes]], plan: Plan) -> LaunchFailure:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import replace
 
-from traceq.errors import TraceqError
+from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.process.signals import Stopped
 from traceq.runs.run_folder import RunFolder
 
@@ -15,6 +16,7 @@ __all__ = [
     "mark_ended",
     "mark_exit",
     "mark_interrupted",
+    "named_deletion",
     "read_early_end",
     "read_hang",
     "status_for",
@@ -78,6 +80,16 @@ def read_early_end(folder: RunFolder) -> tuple[str, str]:
     except TraceqError:
         return "", ""
     return (manifest.status, manifest.fault) if manifest.status in ("failed", "interrupted") else ("", "")
+
+
+def named_deletion(folder: RunFolder, steps: Generator[str, None, None]) -> Generator[str, None, None]:
+    """Yield the steps of a recording; what fails since its folder is gone is raised as that."""
+    try:
+        yield from steps
+    except (OSError, TraceqError):
+        if folder.path.is_dir():
+            raise
+        raise RecordingFailed(folder.deleted_text) from None
 
 
 def status_for(error: BaseException) -> str:

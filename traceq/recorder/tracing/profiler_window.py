@@ -127,7 +127,7 @@ def _export(profiler: profile, window: Window) -> None:
 
     Kineto writes invalid JSON if its path contains a quote, so it exports into a temporary folder.
     """
-    window.path.parent.mkdir(parents=True, exist_ok=True)
+    window.path.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="traceq-") as folder:
         plain = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(plain))
