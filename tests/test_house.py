@@ -306,6 +306,7 @@ OWN_FILES = {
     "traceq.kineto.native_columns",  # sources
     "traceq.locations",
     "traceq.renderers.html.page",  # scripts of the page
+    "traceq.runs.run_folder",  # folders, to lock them
 }
 """Modules that open files which no user names; a recording reads what it has written itself."""
 OPENS = re.compile(r"\bopen\(|read_bytes|read_text|fromfile|memmap")

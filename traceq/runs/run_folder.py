@@ -10,8 +10,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,12 @@ from traceq.errors import UnreadableInput
 from traceq.frozen import frozen
 from traceq.locations import Place, Remote, read_whole
 from traceq.model import Manifest
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 __all__ = [
     "FORMAT",
@@ -29,6 +36,7 @@ __all__ = [
     "atomic_write",
     "check_manifest",
     "is_run",
+    "lock",
     "read_manifest",
     "to_json_bytes",
 ]
@@ -109,16 +117,34 @@ class RunFolder:
         """Replace `run.json` atomically: a reader sees the old one or the new one."""
         if manifest.status != "recording":
             self._reserve.unlink(missing_ok=True)
+            if (descriptor := _locked.pop(self.path.absolute(), None)) is not None:
+                os.close(descriptor)
         with atomic_write(self.manifest_path) as part:
             part.write_bytes(msgspec.json.format(to_json_bytes(manifest), indent=2) + b"\n")
 
     def reserve(self) -> None:
         """Reserve disk space for the final manifest, so that it can say why the run ended on a full disk.
 
-        Raises FileExistsError if another process has: then the folder is that one's.
+        Raises FileExistsError if another process has: then the folder is that one's. It is locked until this process
+        ends, or writes how the recording ended.
         """
         with self._reserve.open("xb") as file:
             file.write(os.urandom(_RESERVE_BYTES))
+        with suppress(OSError):
+            _locked[self.path.absolute()] = descriptor = os.open(self.path, os.O_RDONLY)
+            lock(descriptor, waits=False)
+
+    @property
+    def is_being_recorded(self) -> bool:
+        """Whether a process that runs has reserved it; False where the file system has no locks."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            return not lock(descriptor, waits=False)
+        finally:
+            os.close(descriptor)
 
     @property
     def deleted_text(self) -> str:
@@ -138,6 +164,21 @@ class RunFolder:
         """Remove partial files of ranks that were killed while writing."""
         for part in self.path.rglob(".*.part"):
             part.unlink(missing_ok=True)
+
+
+_locked: dict[Path, int] = {}
+"""Descriptors of the folders that this process has reserved."""
+
+
+def lock(descriptor: int, *, waits: bool) -> bool:
+    """Lock a folder until it is closed; False if another process has it. Does nothing where there are no locks."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as fault:
+        return not isinstance(fault, BlockingIOError)
+    return True
 
 
 def is_run(folder: Place) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -218,10 +220,30 @@ def test_a_run_in_the_current_folder_has_the_next_one_beside_it(
     assert create_run_folder(tmp_path / "here", "x") == tmp_path / "here-3"
 
 
-def test_launchers_that_start_together_each_get_a_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_launchers_that_start_together_each_get_a_folder(overwrite: bool, tmp_path: Path) -> None:
+    if overwrite:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "run.json").write_text("{}")
     with ThreadPoolExecutor(8) as launchers:
-        folders = list(launchers.map(lambda _: create_run_folder(tmp_path / "run", "x"), range(8)))
+        folders = list(launchers.map(lambda _: create_run_folder(tmp_path / "run", "x", overwrite=overwrite), range(8)))
     assert sorted(folders) == sorted([tmp_path / "run", *(tmp_path / f"run-{number}" for number in range(2, 9))])
+
+
+def test_a_run_that_is_being_recorded_is_not_overwritten(tmp_path: Path) -> None:
+    program = f"""
+from pathlib import Path
+from traceq.recorder.spec.prepare import create_run_folder
+print(create_run_folder(Path({str(tmp_path / "run")!r}), "x"), flush=True)
+input()
+"""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline().strip() == str(tmp_path / "run")
+        assert create_run_folder(tmp_path / "run", "x", overwrite=True) == tmp_path / "run-2"
+        other.kill()
+    assert create_run_folder(tmp_path / "run", "x", overwrite=True) == tmp_path / "run"
 
 
 def test_a_folder_the_system_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
