@@ -85,6 +85,7 @@ def test_a_mark_that_lasts_no_time_among_others_is_no_fault(tmp_path: Path, step
         ({"arms": [OFF, ON | {"name": "/abs"}]}, "'/abs' is no folder"),
         ({"arms": [OFF, ON | {"name": ".."}]}, "'..' is no folder"),
         ({"arms": [OFF, ON | {"name": ""}]}, "'' is no folder"),
+        ({"arms": [OFF, ON | {"name": "x" * 256}]}, "is no folder"),
         ({"arms": [OFF, ON | {"against": "x"}]}, "no arm 'x'"),
         ({"num_ranks": 10**30}, "a count that is negative"),
         ({"num_ranks": -1}, "a count that is negative"),

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 from builder import op, step, write
 from terminal import traceq
 
-from traceq.engines import cache
+from traceq.engines import cache, rank_reader
 from traceq.engines.cache import How, cache_entries, cache_folder, clear_cache, load_summary, store_summary
+from traceq.engines.engine import SameProcess
+from traceq.engines.rank_reader import RankReader
 from traceq.engines.rank_summary import RankSummary, summarize
 
 HOW = How(strict=False, step=None)
@@ -81,6 +87,35 @@ def test_an_entry_that_is_a_pipe_is_never_waited_for(trace: Path) -> None:
     entry(trace).unlink()
     os.mkfifo(entry(trace))
     assert load_summary(trace, (), HOW) is None
+
+
+def test_a_trace_that_changes_while_it_is_read_is_not_cached(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def summarize_growing(file: Path, *arguments: Any) -> Any:
+        result = summarize(file, *arguments)
+        write(file, step(0, 100), op("a", 1, 5), op("b", 7, 5))
+        return result
+
+    monkeypatch.setattr(rank_reader, "summarize", summarize_growing)
+    reader = RankReader(("steps",), HOW, -1, SameProcess, lambda *_: None)
+    assert list(reader.read([trace]))
+    assert load_summary(trace, (), HOW) is None
+
+
+def use_cache(trace: Path, seed: int) -> None:
+    stored, choose = summary(trace), Random(seed)
+    for _ in range(60):
+        use = choose.choice((store_summary, load_summary, clear_cache, cache_entries))
+        if use is store_summary:
+            store_summary(trace, stored, HOW)
+        elif use is load_summary:
+            assert load_summary(trace, ("steps",), HOW) in (None, stored)
+        else:
+            use()
+
+
+def test_processes_that_store_read_and_clear_at_once_get_all_or_nothing(trace: Path) -> None:
+    with ProcessPoolExecutor(4, get_context("fork")) as processes:
+        list(processes.map(use_cache, [trace] * 4, range(4)))
 
 
 def test_the_key_is_checked_before_anything_is_decoded(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,16 @@ from traceq.engines.source_digest import sources
 from traceq.locations import Place, read_whole
 from traceq.runs.run_folder import atomic_write
 
-__all__ = ["MOST_BYTES", "How", "cache_entries", "cache_folder", "clear_cache", "load_summary", "store_summary"]
+__all__ = [
+    "MOST_BYTES",
+    "How",
+    "cache_entries",
+    "cache_folder",
+    "cache_key",
+    "clear_cache",
+    "load_summary",
+    "store_summary",
+]
 
 MOST_BYTES = 1 << 30
 _SUFFIX = ".summary"
@@ -55,8 +64,9 @@ def cache_entries() -> list[tuple[Path, os.stat_result]]:
     entries = []
     with suppress(OSError), os.scandir(cache_folder()) as files:
         for file in files:
-            if file.name.endswith(_SUFFIX) and file.is_file(follow_symlinks=False):
-                entries.append((Path(file.path), file.stat(follow_symlinks=False)))
+            with suppress(FileNotFoundError):  # another process has removed or replaced it
+                if file.name.endswith(_SUFFIX) and file.is_file(follow_symlinks=False):
+                    entries.append((Path(file.path), file.stat(follow_symlinks=False)))
     return sorted(entries, key=lambda entry: entry[1].st_mtime_ns)
 
 
@@ -83,9 +93,19 @@ def load_summary(file: Place, names: Sequence[str], how: How) -> RankSummary | N
     return summary if summary.names >= set(names) else None
 
 
-def store_summary(file: Place, summary: RankSummary, how: How) -> None:
-    """Write a summary to the cache, if possible, merged with the parts that are cached already."""
-    if (entry := _entry_of(file, how)) is None:
+def cache_key(file: Place, how: How) -> bytes:
+    """Return what the cache knows a trace by, as it is now; empty without a cache."""
+    entry = _entry_of(file, how)
+    return entry.key if entry else b""
+
+
+def store_summary(file: Place, summary: RankSummary, how: How, key: bytes = b"") -> None:
+    """Write a summary to the cache, if possible, merged with the parts that are cached already.
+
+    `key` is that of the trace before it was read: of one that has changed since, as one that is still being written,
+    nothing is stored.
+    """
+    if (entry := _entry_of(file, how)) is None or (key and key != entry.key):
         return
     if (before := load_summary(file, (), how)) is not None:
         summary = replace(summary, parts=tuple((dict(before.parts) | dict(summary.parts)).items()))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from traceq.engines.cache import How, load_summary, store_summary
+from traceq.engines.cache import How, cache_key, load_summary, store_summary
 from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.file_tasks import FileTasks
 from traceq.engines.memory_budget import plain_bytes
@@ -111,18 +111,21 @@ class RankReader:
         missing = [index for index in range(len(files)) if index not in results]
         most_kept = _MOST_EVENTS // len(files) if any(isinstance(file, Remote) for file in files) else 0
         arguments = [(files[index], self._names, *self._how, most_kept) for index in missing]
+        keys = [cache_key(files[index], self._how) for index in missing]
         if missing:
             self._on_progress(len(results), len(files))
         for number, result in self._tasks.run(summarize, arguments, [files[index] for index in missing]):
-            results[missing[number]] = self._stored(files[missing[number]], result)
+            results[missing[number]] = self._stored(files[missing[number]], result, keys[number])
             self._on_progress(len(results), len(files))
         return [results[index] for index in range(len(files))]
 
-    def _stored(self, file: Place, result: RankSummary | UnreadableInput | Lost) -> RankSummary | UnreadableInput:
+    def _stored(
+        self, file: Place, result: RankSummary | UnreadableInput | Lost, key: bytes
+    ) -> RankSummary | UnreadableInput:
         if isinstance(result, Lost):
             return UnreadableInput(str(file), "the process that read it died, possibly out of memory")
         if isinstance(result, RankSummary):
-            store_summary(file, result, self._how)
+            store_summary(file, result, self._how, key)
         return result
 
     def _read_here(self, file: Place) -> Trace | UnreadableInput:

@@ -46,6 +46,7 @@ MANIFEST, STEPS = "run.json", "steps"
 RUNS = "traceq-runs"
 """Folder of the runs of a working directory."""
 _RESERVE_BYTES = 16_384  # several times the size of a manifest
+_LONGEST_NAME = 255  # bytes of a folder's name on Linux
 _MOST = 16 << 20
 """Bytes of a manifest; one that names the hosts of 100,000 ranks has a few million."""
 
@@ -213,8 +214,12 @@ def check_manifest(manifest: Manifest) -> None:
         raise ValueError("two arms of one name")
     if not any(arm.baseline for arm in manifest.arms):
         raise ValueError("no arm is the baseline")
-    if outside := [name for name in names if name in ("", ".", "..") or set(name) & set("/\\\0")]:
-        raise ValueError(f"arm {outside[0]!r} is no folder of the run")
+    if outside := [
+        name
+        for name in names
+        if name in ("", ".", "..") or set(name) & set("/\\\0") or len(name.encode()) > _LONGEST_NAME
+    ]:
+        raise ValueError(f"arm {outside[0][:_LONGEST_NAME]!r} is no folder of the run")
     if unknown := {name for arm in manifest.arms for name in (arm.against, arm.repeats)} - {"", *names}:
         raise ValueError(f"no arm {min(unknown)!r}, which others refer to")
     counts = [manifest.num_ranks, *(count for arm in manifest.arms for count in (arm.num_ranks, arm.samples_per_step))]
