@@ -161,7 +161,7 @@ def read_until_dropped(file: io.BytesIO, size: int, *, end: int) -> bytes:
 def test_no_part_of_a_dropped_transfer_is_taken_for_a_whole_file(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fsspec.implementations.memory.MemoryFile, "read", partialmethod(read_until_dropped, end=100))
     with pytest.raises(UnreadableInput, match="cut off"):
-        read_whole(place(f"{memory}runs/outlier_ab/run.json"))
+        read_whole(place(f"{memory}runs/outlier_ab/run.json"), 1 << 20)
 
 
 def test_a_connection_that_is_reset_is_one_line(server: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
