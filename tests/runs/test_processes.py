@@ -54,8 +54,9 @@ def test_one_rank_of_them_can_be_chosen(tmp_path: Path) -> None:
         read(path, ranks={7})
 
 
-def test_processes_that_do_not_are_refused_with_a_way_out(tmp_path: Path) -> None:
-    path = merged(tmp_path, *rank(0), *rank(1, named="python"))
+@pytest.mark.parametrize("name", ["python", f"rank {'9' * 5000}"])
+def test_processes_that_do_not_are_refused_with_a_way_out(name: str, tmp_path: Path) -> None:
+    path = merged(tmp_path, *rank(0), *rank(1, named=name))
     with pytest.raises(UnreadableInput, match=r"2 processes .*; 1001 do not tell"):
         read(path)
 

@@ -49,7 +49,7 @@ _KINDS = (_FLOAT32, _ELEMENTWISE, _IN_PYTHON, _SLOW_CONVOLUTION)
 _PATTERNS = {
     _ELEMENTWISE: re.compile(r"elementwise_kernel"),
     _FLOAT32: re.compile(
-        r"^(?!.*(tf32|s1688|fp16|bf16)).*(sgemm|scudnn|(winograd\w*|[wd]grad\w*engine|convolve\w*)<float\b)"
+        r"^(?!.*(tf32|s1688|fp16|bf16)).*(sgemm|scudnn|(winograd\w{0,80}|[wd]grad\w{0,80}engine|convolve\w{0,80})<float\b)"
     ),
     _SLOW_CONVOLUTION: re.compile(r"aten::(_slow_conv|slow_conv|thnn_conv)"),
 }

@@ -30,7 +30,7 @@ from traceq.units import Unit, format_value
 POSITION = 52
 
 _EXPERTS = re.compile(
-    r"group(ed)?_?(gemm|mm)|Grouped\w*Gemm|GroupProblemShape|m_grouped_|MoeFCGemm|moe_?gemm|fused_moe|_matmul_ogs|ragged_dot",
+    r"group(ed)?_?(gemm|mm)|Grouped\w{0,80}Gemm|GroupProblemShape|m_grouped_|MoeFCGemm|moe_?gemm|fused_moe|_matmul_ogs|ragged_dot",
     re.IGNORECASE,
 )
 """Kernels that multiply for several experts at once."""

@@ -31,7 +31,7 @@ def lead_of(claim: Claim) -> str:
 
 def line_of(claim: Claim) -> str:
     """Return the line of source that a claim is about, `file.py:7`; "" for none."""
-    named = re.search(r"[\w./-]+\.py:\d+", f"{claim.subject.line} {lead_of(claim)}")
+    named = re.search(r"(?<![\w./-])[\w./-]+\.py:\d+", f"{claim.subject.line} {lead_of(claim)}")
     return named[0] if named else ""
 
 

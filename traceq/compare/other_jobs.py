@@ -38,7 +38,7 @@ _KINDS = {
 """Heavy ops of the layers of a model, by kind."""
 _NODES = {
     "convolution": re.compile(r"Convolution\w*Backward"),
-    "product": re.compile(r"(Linear|Add[bm]?mm|Ba?ddbmm|[MB]m+|GroupedMm)Backward", re.IGNORECASE),
+    "product": re.compile(r"(Linear|Add[bm]?mm|Ba?ddbmm|[MB]m{1,2}|GroupedMm)Backward", re.IGNORECASE),
     "norm": re.compile(r"(Batch|Layer|Group|Instance|RMS)_?Norm\w*Backward", re.IGNORECASE),
     "attention": re.compile(r"Attention\w*Backward"),
 }
@@ -209,13 +209,13 @@ def _number(num: float) -> str:
 _FORWARD, _BACKWARD, _PRODUCT = "forward kernels of attention", "backward kernels of attention", "products"
 _KERNELS = {
     _FORWARD: re.compile(
-        r"flash_fwd_(?!\w*combine)\w*kernel|FlashAttnFwdSm|fmha_cutlassF|fmha_fwd|attn_fwd|sdpa\w*fprop|"
+        r"flash_fwd_(?!\w{0,80}combine)\w{0,80}kernel|FlashAttnFwdSm|fmha_cutlassF|fmha_fwd|attn_fwd|sdpa\w{0,80}fprop|"
         r"^triton_tem_\w*flex_attention(?!_backward)|"
-        r"paged_attention_(?!\w*reduce)\w*kernel|kernel_unified_attention|fmhaSm\d+\w*Kernel|"
-        r"Batch(Decode|Prefill)With(Paged|Ragged)KVCache\w*Kernel"
+        r"paged_attention_(?!\w{0,80}reduce)\w{0,80}kernel|kernel_unified_attention|fmhaSm\d{1,4}\w{0,80}Kernel|"
+        r"Batch(Decode|Prefill)With(Paged|Ragged)KVCache\w{0,80}Kernel"
     ),
     _BACKWARD: re.compile(
-        r"flash_bwd_dq_dk_dv\w*kernel|FlashAttnBwdSm|fmha_cutlassB|fmha_bwd|attn_bwd|sdpa\w*bprop|"
+        r"flash_bwd_dq_dk_dv\w{0,80}kernel|FlashAttnBwdSm|fmha_cutlassB|fmha_bwd|attn_bwd|sdpa\w{0,80}bprop|"
         r"^triton_tem_\w*flex_attention_backward"
     ),
     _PRODUCT: re.compile(

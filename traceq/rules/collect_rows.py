@@ -140,7 +140,7 @@ def _phases_named(rule: Rule, rank_rows: RankRows) -> set[str]:
 
 
 def _bare(name: str) -> str:
-    return re.sub(r"^\W+|\W+$", "", name) or name
+    return re.sub(r"^\W+|(?<!\W)\W+$", "", name) or name
 
 
 def ratio(rule: Rule, rank_rows: RankRows, rows: Sequence[TableRow]) -> Fraction:

@@ -15,7 +15,7 @@ from traceq.model import Category, Trace
 
 __all__ = ["num_processes", "one_process", "split_by_rank"]
 
-_RANK = re.compile(r"\brank\s*[:#_-]?\s*(\d+)", re.IGNORECASE)
+_RANK = re.compile(r"\brank\s{0,4}[:#_-]?\s{0,4}(\d{1,9})(?!\d)", re.IGNORECASE)
 _EXPECTED = "a file per rank, or processes whose `process_name` tells the rank, as in `RANK 0 - CPU`"
 
 

@@ -18,25 +18,25 @@ _TENSILE = re.compile(r"\b(Cijk_[A-Z]\w{3}_[A-Z]\w{3})_\w*?_(MT\d+x\d+x\d+)_\w+"
 """Names of ROCm's products of matrices: they begin alike, and their tiles tell them apart."""
 _NCCL = re.compile(r"^nccl(Dev|Sym|SymDev|Symk|SymkDev)?Kernel_(?P<name>[A-Za-z]+)")
 _MANGLED, _LENGTH = re.compile(r"^_ZN?K?(?=\d)"), re.compile(r"\d{1,3}")
-_MANGLED_PART = re.compile(r"L[a-z]n?\d+E|DF\d+[b_x]?|S[0-9A-Z]*_|(?P<length>\d{1,3})")
+_MANGLED_PART = re.compile(r"L[a-z]n?\d+E|DF\d+[b_x]?|S[0-9A-Z]{0,4}_|(?P<length>\d{1,3})")
 """In the template arguments of a mangled name: values, types of floats, substitutions, and the length of a word."""
 _NAMESPACES = re.compile(r"\b(at::native::|at_cuda_detail::|c10::|std::)|\(anonymous namespace\)::")
 _WORD = re.compile(r"(?<!\w)[A-Za-z_]\w+\b(?!::)")
 _UNINFORMATIVE = re.compile(
-    r"^(float|double|half|int|long|short|char|bool|signed|unsigned|const|true|false|void|__half|__nv_\w+)\d*$"
+    r"^((float|double|half|int|long|short|char|bool|signed|unsigned|const|true|false|void|__half)\d*|__nv_\w+)$"
     r"|^(BFloat16|Half|OpaqueType|TensorIteratorBase|\w*TensorList\w*Metadata|Array|array|Var|NullType|lambda|operator|\w+_t|enable_\w+|\w*[Pp]olicy\w*)$"
     r"|^(gpu_kernel_impl(_nocast)?|gpu_index_kernel|func_wrapper_t|ReduceOp|[AB]?[BU]?(Unary|Binary)Functor)$"
 )
 """Words among template arguments that are types, or wrappers around the name of the operation."""
-_WRAPPER = re.compile(r"^\w+Op\w*Functor$")
+_WRAPPER = re.compile(r"^(?=\w+Op)\w+Functor$")
 """Functors of ops on lists of tensors, which apply the operation that follows."""
 _LOOP = re.compile(
-    r"(^|::)(\w*elementwise_\w*kernel\w*|(?P<reduce>reduce)_kernel|(?P<list>multi_tensor_apply)_kernel)$"
+    r"(^|::)((?>\w*?elementwise_)(?>\w*?kernel)\w*|(?P<reduce>reduce)_kernel|(?P<list>multi_tensor_apply)_kernel)$"
 )
 """Kernels of torch that only loop over elements: what they compute is a template argument."""
 _AROUND = re.compile(
     r"^(CUDAFunctor(On(Self|Other))?_|launch_|_cuda_)"
-    r"|(_cuda|_kernel|_impl|_internal|_scalar|_tensor|_functor|CUDA|Kernel|Impl|(Math|Nan)?Functor|Ops)+$"
+    r"|(_cuda|_kernel|_impl|_internal|_scalar|_tensor|_functor|CUDA|Kernel|Impl|(Math|Nan)?Functor|Ops){1,8}$"
 )
 """What surrounds the operation in names of functions and functors, as in `sqrt_kernel_cuda`."""
 _OPERATORS = {"plus": "add", "minus": "sub", "multiplies": "mul", "divides": "div"}
@@ -185,7 +185,7 @@ def _template_arguments(text: str) -> str:
         depth += (letter == "<") - (letter == ">")
         if depth == 0:
             return text[1:index]
-    return re.sub(r"[\w:]*$", "", text[1:])
+    return re.sub(r"(?<![\w:])[\w:]+$", "", text[1:])
 
 
 def _demangled(name: str) -> tuple[str, list[str]]:

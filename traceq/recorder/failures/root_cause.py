@@ -28,7 +28,7 @@ _PEER_ERROR = re.compile(
     r"connection (closed|reset|refused)|connection was (closed|reset)|broken pipe|timed out waiting|watchdog|"
     r"collective operation timeout|socket timeout|remote process exited|ncclRemoteError|ncclSystemError|"
     r"DistBackendError|DistNetworkError|DistStoreError|no response from peer|recvbytes|sendbytes|"
-    r"connectFullMesh|read from .* failed|timed out after \d+ ?(ms|seconds)|^ended by SIG\w+$",
+    r"connectFullMesh|read from .{1,200} failed|timed out after \d+ ?(ms|seconds)|^ended by SIG\w+$",
     re.IGNORECASE,
 )
 _OWN_ERROR = re.compile(r"ncclInvalid(Usage|Argument)|Duplicate GPU detected|Too many open files")

@@ -102,7 +102,7 @@ class StepPattern:
 def short_text(events: Sequence[str]) -> str:
     """Return events separated by spaces, with groups that repeat as `(F B)x4`."""
     text = "".join(f"{event} " for event in events)
-    return re.sub(r"((?:[\w*]+ )+?)\1{2,}", _repeated, text).strip()
+    return re.sub(r"(?<!\S)((?:[\w*]+ ){1,32}?)\1{2,}", _repeated, text).strip()
 
 
 def _repeated(match: re.Match[str]) -> str:
