@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 
 import pytest
-from builder import op, step, write
+from builder import comms, kernel, launch, op, step, world, write
 from paths import FIXTURES
 from terminal import shell
 
 from traceq.kineto.read import read_trace
 from traceq.locations import open_binary, read_whole
 from traceq.model import Category
+from traceq.runs.flight_recorder import read_flight
 from traceq.runs.read import read
 from traceq.runs.step_log import read_lines
 
@@ -129,3 +132,30 @@ def test_a_name_without_end_is_cut_and_stays_apart_from_others(tmp_path: Path) -
     read = [events.text(row) for row in events.rows(Category.CPU_OP).tolist()]
     assert [len(name) for name in read] == [4096, 4096, 8]
     assert len(set(read)) == 3
+
+
+def test_all_that_has_a_name_is_cut_but_lists_are_whole(tmp_path: Path) -> None:
+    long, shapes = "0" * 100_000, [[number] for number in range(2000)]
+    stack = f"{long};/x/train.py(31): {long};"
+    rows = [
+        {**op(long, 5, 50), "cat": long, "pid": long, "tid": long},
+        op("aten::mm", 60, 5, **{"Input Dims": shapes, "Call stack": stack}),
+        {"ph": "M", "name": "thread_name", "pid": long, "tid": long, "ts": 0, "args": {"name": long}},
+        comms("allreduce", 70, 5, (1, 1), **{"Process Group Name": long}),
+        launch(80, 1, 1),
+        kernel("gemm", 82, 2, 1),
+    ]
+    metadata = world(0, 1, long) | {"host_name": long, "deviceProperties": [{"id": 0, "name": long}]}
+    trace = read_trace(write(tmp_path / "rank0.json", step(0, 100), *rows, **metadata))
+    held = [trace.backend, trace.host, trace.device, *(text for thread in trace.threads for text in astuple(thread))]
+    held += [*trace.events.strings, *(text for _, text in trace.versions)]
+    assert sorted({text[:8] for text in held if len(text) > 4096}) == ["00000000", "[[0],[1]"]
+    assert [text.count(";") for text in held if len(text) > 4096 and text[0] == "0"] == [2]
+    assert {thread.tid for thread in trace.threads} <= set(trace.events.strings)
+
+
+def test_names_of_a_dump_are_cut(tmp_path: Path) -> None:
+    entry = {"process_group": ["9" * 5000, "x"], "collective_seq_id": 1, "profiling_name": "n" * 5000}
+    (tmp_path / "rank0.flight.json").write_text(json.dumps({"entries": [entry], "waits_at": "w" * 5000}))
+    flight = read_flight(tmp_path / "rank0.flight.json")
+    assert {len(text) for text in (*flight.group, *flight.name, flight.waits_at)} == {4096}

@@ -5,9 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["cut_apart", "cut_before", "cut_end", "place_of_difference"]
+__all__ = ["LONGEST_NAME", "capped", "cut_apart", "cut_before", "cut_end", "place_of_difference"]
+
+LONGEST_NAME = 4096
+"""Characters of a name, as many as the longest of CUTLASS have: pages, patterns and tables take room and time by it."""
 
 _IN_WORD, _BEFORE_WORD = re.compile(r"[A-Za-z0-9]"), re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]*$")
+
+
+def capped(name: str) -> str:
+    """Return a name of at most LONGEST_NAME characters, the end of a longer one replaced by its hash."""
+    if len(name) <= LONGEST_NAME:
+        return name
+    from hashlib import blake2b  # OpenSSL takes 2 ms to load, which few names need
+
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{name[: LONGEST_NAME - len(digest)]}{digest}"
 
 
 def cut_end(text: str, longest: int) -> str:

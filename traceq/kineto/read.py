@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Any
@@ -24,13 +23,13 @@ from traceq.kineto.reader_choice import scan
 from traceq.kineto.scan_result import Scan
 from traceq.kineto.torch_versions import with_compile_ranges, with_ops_of_autograd, with_sequence_numbers
 from traceq.locations import Place
-from traceq.model import Category, Caveat, Events, Trace
+from traceq.model import Category, Caveat, Events, Thread, Trace
+from traceq.short_texts import LONGEST_NAME, capped
 from traceq.stages import stage
 
 __all__ = ["read_rank", "read_trace"]
 
 _VERSIONS = ("cuda_driver_version", "cuda_runtime_version", "hip_driver_version", "hip_runtime_version")
-_LONGEST_NAME = 4096
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory")
 
 
@@ -80,12 +79,12 @@ def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
     return Trace(
         path=str(path),
         events=events,
-        threads=result.names.threads,
-        process_names=result.names.processes,
+        threads=tuple(Thread(*map(capped, (each.pid, each.tid, each.name))) for each in result.names.threads),
+        process_names=tuple((pid, capped(name)) for pid, name in result.names.processes),
         rank=_rank(world, path),
         world_size=max(to_int(world.get("world_size", 1)), 1),
-        backend=str(world.get("backend", "")),
-        device=_device(metadata, events, [name for _, name in result.names.processes]),
+        backend=capped(str(world.get("backend", ""))),
+        device=capped(_device(metadata, events, [name for _, name in result.names.processes])),
         base_time_ns=_base_time_ns(metadata, events),
         schema=_schema(metadata, events),
         embedded=_decoded(metadata, "traceq", str),
@@ -93,7 +92,7 @@ def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
         num_counters=result.num_counters,
         versions=_versions(metadata, world),
         caveats=(*caveats, *of_format),
-        host=_host(metadata, path, events),
+        host=capped(_host(metadata, path, events)),
         group_size=_group_size(world),
     )
 
@@ -106,17 +105,14 @@ def _base_time_ns(metadata: Mapping[str, msgspec.Raw], events: Events) -> int:
 
 
 def _with_short_names(events: Events) -> Events:
-    """Return the events with names of at most 4,096 characters, the end of longer ones replaced by its hash.
-
-    The longest names of CUTLASS have as many; patterns and pages take time and room in proportion to names.
-    """
-    names = [name for name in sorted_unique(events.name).tolist() if len(events.strings[name]) > _LONGEST_NAME]
-    if not names:
+    """Return the events with capped names; of call stacks each frame, while lists, such as shapes, stay whole."""
+    long = {index for index, text in enumerate(events.strings) if len(text) > LONGEST_NAME}
+    if not long:
         return events
-    strings = list(events.strings)
-    for name in names:
-        digest = blake2b(strings[name].encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-        strings[name] = f"{strings[name][: _LONGEST_NAME - len(digest)]}{digest}"
+    strings, stacks = list(events.strings), long.intersection(events.stacks.text.tolist())
+    lists = (events.shapes, events.types, events.strides, events.inputs, events.messages.ranks)
+    for index in long.difference(*(sorted_unique(each).tolist() for each in lists)):
+        strings[index] = ";".join(map(capped, strings[index].split(";"))) if index in stacks else capped(strings[index])
     return replace(events, strings=tuple(strings))
 
 
@@ -188,7 +184,9 @@ def _versions(metadata: Mapping[str, msgspec.Raw], world: dict[str, Any]) -> tup
     """Return (what, text): versions of drivers and NCCL, and which costly options the profiler was run with."""
     versions = [(name.replace("_", " "), str(_decoded(metadata, name, int) or "")) for name in _VERSIONS]
     versions += [(f"profiler's {name}", "yes" if _decoded(metadata, name, int) else "no") for name in _OPTIONS]
-    return tuple((name, text) for name, text in (*versions, ("nccl", str(world.get("nccl_version", "")))) if text)
+    return tuple(
+        (name, capped(text)) for name, text in (*versions, ("nccl", str(world.get("nccl_version", "")))) if text
+    )
 
 
 def _schema(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:

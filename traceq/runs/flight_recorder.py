@@ -23,6 +23,7 @@ from traceq.locations import Place, open_binary, read_whole
 from traceq.model import Caveat, Flight
 from traceq.runs.memory_snapshot import is_memory_snapshot
 from traceq.runs.plain_pickle import PickleRefused, load_plain
+from traceq.short_texts import capped
 
 __all__ = ["flight_rank", "is_flight", "read_flight", "read_flights"]
 
@@ -118,17 +119,17 @@ def read_flight(path: Place) -> Flight:
     return Flight(
         path=str(path),
         rank=flight_rank(path),
-        group=tuple(entry.group for entry in entries),
+        group=tuple(capped(entry.group) for entry in entries),
         members=tuple(members.get(entry.group, default_members) for entry in entries),
-        name=tuple(entry.profiling_name for entry in entries),
-        dtype=tuple(dtype_name(entry.input_dtypes[0]) if entry.input_dtypes else "" for entry in entries),
+        name=tuple(capped(entry.profiling_name) for entry in entries),
+        dtype=tuple(capped(dtype_name(entry.input_dtypes[0])) if entry.input_dtypes else "" for entry in entries),
         sequence=_column(entry.sequence for entry in entries),
         elements=_column(_elements(entry) for entry in entries),
         created_ns=_column(entry.time_created_ns for entry in entries),
-        state=tuple(_state(entry) for entry in entries),
-        line=tuple(user_line([f"{f.filename}({f.line}): {f.name}" for f in entry.frames]) for entry in entries),
+        state=tuple(capped(_state(entry)) for entry in entries),
+        line=tuple(user_line([capped(f"{f.filename}({f.line}): {f.name}") for f in entry.frames]) for entry in entries),
         is_window=is_window,
-        waits_at=dump.waits_at,
+        waits_at=capped(dump.waits_at),
     )
 
 
