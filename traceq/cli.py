@@ -10,6 +10,7 @@ from traceq.commands import SUMMARIES
 from traceq.engines.process_tuning import collect_rarely, raise_mmap_threshold
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.escaping import VisibleStream, in_its_encoding, visible
+from traceq.locations import as_printed
 from traceq.typer_app import app
 
 __all__ = ["main"]
@@ -19,7 +20,9 @@ _READER_GONE = 141  # as of a program that SIGPIPE ends: a check whose output wa
 
 
 def _run(words: list[str]) -> None:
-    """Run a command, `show` for a path alone."""
+    """Run a command, `show` for a path alone; of URLs it gets what can be printed, but for a job's own command."""
+    if words[:1] != ["record"]:
+        words = [*map(as_printed, words)]
     if words and words[0] not in SUMMARIES and ("/" in words[0] or ".json" in words[0] or os.path.exists(words[0])):
         words = ["show", *words]
     app(words, prog_name="traceq")

@@ -19,7 +19,7 @@ from traceq.engines.analyze_path import sheet_of
 from traceq.engines.engine import SameProcess
 from traceq.engines.read_ranks import PathReader
 from traceq.errors import UsageFault
-from traceq.locations import place
+from traceq.locations import as_printed, place
 from traceq.model import Run
 from traceq.report import Report, Sheet
 from traceq.runs.memory_snapshot import is_memory_snapshot
@@ -55,6 +55,7 @@ def analyze(run: str | Path | Run, name: str | None = None) -> Sheet | Report:
     UnreadableInput, and UsageFault where there is no analysis of that name.
     """
     names = () if name is None else (name,)
+    run = run if isinstance(run, Run) else as_printed(str(run))
     if isinstance(run, Run):
         sheet = sheet_of_run(run, names)
     elif is_memory_snapshot(place(run)):
@@ -62,7 +63,7 @@ def analyze(run: str | Path | Run, name: str | None = None) -> Sheet | Report:
 
         sheet = snapshot_sheet(run, names)
     else:
-        sheet, _ = sheet_of(str(run), names, start=lambda: nullcontext(SameProcess()))
+        sheet, _ = sheet_of(run, names, start=lambda: nullcontext(SameProcess()))
     return sheet if name is None else sheet.reports[0]
 
 
@@ -80,6 +81,7 @@ def diff(
     and UsageFault where `a` alone is no recorded run of several arms.
     """
     reader = PathReader(SameProcess)
+    a, b = (as_printed(side) if isinstance(side, str) else side for side in (a, b))
     if b is not None:
         return diff_pair(a, b, threshold_pct=threshold_pct, read_ranks=reader.ranks)
     path = _recording(a) if isinstance(a, Run) else a

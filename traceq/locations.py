@@ -1,6 +1,8 @@
 """Locations of traces: a local path, or a URL that fsspec opens (s3, gs, hf, http, ssh, ...).
 
-A `Remote` has the few methods of a path that reading needs, so that readers need not distinguish the two.
+A `Remote` has the few methods of a path that reading needs, so that readers need not distinguish the two. What is
+printed of a URL, `as_printed`, has no user, password or value of its query; `place` knows the URL that it stands
+for, so that the program hands nothing else around.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import field
 from io import BufferedReader, FileIO, RawIOBase
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -21,9 +24,13 @@ from urllib.parse import urlsplit
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.frozen import frozen
 
-__all__ = ["Place", "Remote", "open_binary", "place", "read_whole", "stored_bytes"]
+__all__ = ["Place", "Remote", "as_printed", "open_binary", "place", "read_whole", "stored_bytes", "without_secrets"]
 
 _URL = re.compile(r"^[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://")
+_HTTP = re.compile(r"(^|::)https?://")
+_USER = re.compile(r"(?<=://)[^/\s]*@")
+_QUERY = re.compile(r"(?<=[?#])[^\s'\"#]*")
+_SECRET = "xxxxx"  # no shell and no pattern of paths takes it for something else
 _BLOCK, _BUFFER = 16 << 20, 1 << 20
 _SECONDS = 60
 _HOLE = 64 << 20
@@ -45,6 +52,29 @@ _BACKEND_ERRORS = (
 """(module, name) of errors that backends raise and that are no OSError; considered if the module is loaded."""
 
 
+_urls: dict[str, str] = {}
+"""URL by what is printed of it, where that differs."""
+
+
+def as_printed(url: str) -> str:
+    """Return what is printed of a URL, and stands for it: `https://xxxxx@host/a.json?token=xxxxx`; of a path itself."""
+    shown = without_secrets(url) if _URL.match(url) else url
+    if shown == url or url in _urls:
+        return url
+    numbered = (shown.replace(_SECRET, f"{_SECRET}{number or ''}", 1) for number in count())
+    return next(each for each in numbered if _urls.setdefault(each, url) == url)  # of two versions each has its own
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without the user, password and values of the query of each URL in it."""
+    return _QUERY.sub(_without_values, _USER.sub(f"{_SECRET}@", text)) if "://" in text else text
+
+
+def _without_values(query: re.Match[str]) -> str:
+    members = (each.partition("=") for each in query[0].split("&"))
+    return "&".join(f"{name}={_SECRET}" if equals else name and _SECRET for name, equals, _ in members)
+
+
 @frozen
 class Remote:
     """URL with the methods of a path that reading needs.
@@ -53,12 +83,12 @@ class Remote:
     and -1 if not.
     """
 
-    url: str
+    url: str = field(repr=False)
     kind: str = field(default="", compare=False)
     size: int = field(default=-1, compare=False)
 
     def __str__(self) -> str:
-        return self.url
+        return as_printed(self.url)
 
     def __lt__(self, other: Remote) -> bool:
         return self.url < other.url
@@ -68,8 +98,8 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """Part after the last slash, without a query."""
-        return self._bare.rpartition("/")[2]
+        """Part after the last slash, without a query, as it can be printed."""
+        return str(Remote(self._bare)).rpartition("/")[2]
 
     @property
     def parent(self) -> Remote:
@@ -83,7 +113,7 @@ class Remote:
 
     @property
     def _bare(self) -> str:
-        return (self.url.partition("?")[0] if self._is_http else self.url).rstrip("/")
+        return (self.url.partition("?")[0] if _HTTP.search(self.url) else self.url).rstrip("/")
 
     @property
     def has_name_of_a_file(self) -> bool:
@@ -104,7 +134,7 @@ class Remote:
 
     def iterdir(self) -> Iterator[Remote]:
         """Yield the contents of the folder. Raises UnreadableInput."""
-        with _as_unreadable(self.url):
+        with _as_unreadable(str(self)):
             system, path = _system(self.url)
             for entry in system.ls(path, detail=True):
                 url = str(system.unstrip_protocol(entry["name"]))
@@ -116,10 +146,10 @@ class Remote:
 
         Raises UnreadableInput, as reading from it does. Only `read1` and `readinto1` keep what came before that.
         """
-        with _as_unreadable(self.url):
+        with _as_unreadable(str(self)):
             system, path = _system(self.url)
             file = system.open(path, "rb", block_size=0 if self._is_http else _BLOCK)
-        return BufferedReader(_Transfer(self.url, file), _BUFFER)
+        return BufferedReader(_Transfer(str(self), file), _BUFFER)
 
     def _kind(self) -> str:
         """Return file, directory, or "" if there is nothing.
@@ -128,7 +158,7 @@ class Remote:
         """
         if self.kind:
             return self.kind
-        with _as_unreadable(self.url):
+        with _as_unreadable(str(self)):
             system, path = _system(self.url)
             try:
                 kind = str(system.info(path)["type"])
@@ -172,15 +202,23 @@ def place(path: str | Path | Remote) -> Place:
     """Return the path or URL that a user names; of a file:// URL the path. Raises TraceqError without a backend."""
     if isinstance(path, Path | Remote):
         return path
+    path = _urls.get(path, path)
     if path.startswith("file://"):
         from urllib.request import url2pathname  # loads a client of HTTP, for file:// alone
 
         return Path(url2pathname(urlsplit(path).path))
     if not _URL.match(path):
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # what reads it says so
+        except OSError as fault:  # such as a name that is too long
+            raise UnreadableInput(path, fault.strerror or str(fault)) from None
         return Path(path)
-    with _as_unreadable(path):
-        _system(path)
-    return Remote(path)
+    remote = Remote(path)
+    with _as_unreadable(str(remote)):
+        _system(remote.url)
+    return remote
 
 
 def open_binary(file: Place) -> BufferedReader:
@@ -269,14 +307,14 @@ def _system(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise TraceqError(f"{url}: URLs need fsspec: pip install 'traceq-torch[remote]'") from None
+        raise TraceqError(f"{as_printed(url)}: URLs need fsspec: pip install 'traceq-torch[remote]'") from None
     options: dict[str, Any] = {}
     if url.startswith(("http://", "https://")):
         options["client_kwargs"] = {"timeout": _timeouts(url)}
     try:
         system, path = url_to_fs(url, **options)
     except ImportError as fault:  # its message names the package
-        raise TraceqError(f"{url}: {_line(fault)}: pip install 'traceq-torch[remote]'") from None
+        raise TraceqError(f"{as_printed(url)}: {_line(fault)}: pip install 'traceq-torch[remote]'") from None
     return system, path
 
 
@@ -285,7 +323,7 @@ def _timeouts(url: str) -> Any:
     try:
         from aiohttp import ClientTimeout
     except ImportError:
-        raise TraceqError(f"{url}: HTTP needs aiohttp: pip install 'traceq-torch[remote]'") from None
+        raise TraceqError(f"{as_printed(url)}: HTTP needs aiohttp: pip install 'traceq-torch[remote]'") from None
     return ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=_SECONDS)
 
 
@@ -309,4 +347,4 @@ def _line(fault: BaseException) -> str:
         return f"the server answers {status} {getattr(fault, 'message', '')}".strip()
     if isinstance(fault, FileNotFoundError):
         return "no such file or folder"
-    return " ".join(str(fault).split()) or type(fault).__name__
+    return " ".join(without_secrets(str(fault)).split()) or type(fault).__name__

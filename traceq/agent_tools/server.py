@@ -39,6 +39,7 @@ from traceq.agent_tools.run_tools import Findings, LineContext, Read, WhatIf
 from traceq.agent_tools.tool import Tool
 from traceq.errors import TraceqError, UsageFault
 from traceq.escaping import plain_stream, visible
+from traceq.locations import as_printed
 
 __all__ = ["TOOLS", "call_tool", "serve"]
 
@@ -65,6 +66,7 @@ def call_tool(readings: Readings, name: str, arguments: Mapping[str, Any]) -> di
     if name not in TOOLS:
         raise UsageFault(f"no tool {name!r}; choose from {', '.join(TOOLS)}")
     tool = TOOLS[name]
+    arguments = {key: as_printed(value) if isinstance(value, str) else value for key, value in arguments.items()}
     try:
         call = msgspec.convert(arguments, tool)
     except msgspec.ValidationError as fault:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from traceq.errors import TraceqError, UnreadableInput
-from traceq.locations import Place, open_binary, stored_bytes
+from traceq.locations import Place, open_binary, stored_bytes, without_secrets
 
 fast_gzip: Any
 try:
@@ -48,7 +48,7 @@ class ByteSource:
         try:
             return self._readinto(buffer)
         except self._damage as fault:
-            self.fault = getattr(fault, "problem", "") or str(fault) or type(fault).__name__
+            self.fault = getattr(fault, "problem", "") or without_secrets(str(fault)) or type(fault).__name__
             return 0
 
     def read(self, size: int) -> bytes:
@@ -87,7 +87,7 @@ def open_source(path: Place) -> ByteSource:
         file = open_binary(path)
         magic = file.peek(4)[:4]
     except (OSError, ValueError) as fault:
-        problem = (getattr(fault, "strerror", "") or str(fault) or "cannot be opened").lower()
+        problem = (getattr(fault, "strerror", "") or without_secrets(str(fault)) or "cannot be opened").lower()
         raise UnreadableInput(str(path), problem, "a trace file") from None
     if not magic:
         file.close()
