@@ -13,6 +13,7 @@ import typer
 from traceq.claims.claim import Claim
 from traceq.claims.saying import text_of
 from traceq.errors import TraceqError, UsageFault
+from traceq.locations import without_secrets
 
 if TYPE_CHECKING:
     from traceq.compare.result import Diff
@@ -68,7 +69,7 @@ def record_job(
 
         result = launch_job_arms(options, arms, replicates or _REPLICATES, say)
         if not result.fault and (replicates or _REPLICATES) < _REPLICATES:
-            again = shlex.join(["traceq", *_with_replicates(sys.argv[1:])])
+            again = without_secrets(shlex.join(["traceq", *_with_replicates(sys.argv[1:])]))
             say(f"traceq: {_REPLICATES} processes of each arm give a confidence interval: {again}")
     else:
         from traceq.recorder.job_launch import launch_job
@@ -126,7 +127,7 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
     elif options.of_loader:
         _print_table(folder, "loader")
         path = f"{folder.path}-steps"
-        say(shlex.join(["traceq", "record", "--out", path, "--", *options.command]))
+        say(without_secrets(shlex.join(["traceq", "record", "--out", path, "--", *options.command])))
         say(shlex.join(["traceq", "diff", str(folder.path), path]))
     else:
         _print_table(folder, "step_profile")

@@ -14,6 +14,7 @@ from pathlib import Path
 from zlib import crc32
 
 from traceq.errors import UsageFault
+from traceq.locations import without_secrets
 from traceq.model import Arm
 from traceq.recorder.failures.hang_watch import HangWatch
 from traceq.recorder.failures.rank_errors import read_error
@@ -114,7 +115,10 @@ def launch_job_arms(
     words = _parse(arms)
     check_files_of_arms(options.command, words)
     first = next(iter(words))
-    planned = [Arm(name, shlex.join(each) or "no words", baseline=name == first) for name, each in words.items()]
+    planned = [
+        Arm(name, without_secrets(shlex.join(each)) or "no words", baseline=name == first)
+        for name, each in words.items()
+    ]
     plan = _prepare(options, "--arm", planned, replicates)
     on_message(f"traceq: recording {len(words)} arms, {replicates} processes of each, into {plan.out}")
     return _record(plan, None, _JobArms(options, lambda arm: words[arm.name], on_message))

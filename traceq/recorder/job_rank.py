@@ -18,6 +18,7 @@ import msgspec
 import torch
 
 from traceq.errors import RecordingFailed, TraceqError
+from traceq.locations import without_secrets
 from traceq.model import BATCHES_PER_STEP, NO_EFFECT, OPTIMIZER_STEPS, Arm
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.jobs.compiled_models import COMPILED, compiled_functions
@@ -226,7 +227,9 @@ def start_rank(
             announced.say(f"traceq: {line}")
     _say_of_workers(announced, request, loader)
     if request.is_dry:
-        announced.say(f"traceq: where its time goes: {shlex.join(['traceq', 'record', '--', *request.command])}")
+        announced.say(
+            f"traceq: where its time goes: {without_secrets(shlex.join(['traceq', 'record', '--', *request.command]))}"
+        )
         leave_in_order(world)
         return None
     values = {each.arm.name: each.values for each in arms}

@@ -58,3 +58,8 @@ def test_an_option_that_only_the_script_names_becomes_the_arms(command: str, res
 def test_no_more_workers_than_cores_are_tried() -> None:
     assert "'w4=-j 4' --arm 'w0=-j 0' --arm 'w1=" in worker_arms_text(["python", "a.py", "-j", "4"], 4, "")
     assert "w3=" not in worker_arms_text(["python", "a.py", "-j", "0"], 0, "")
+
+
+def test_the_command_has_no_secret_of_a_url() -> None:
+    text = worker_arms_text(["python", "t.py", "--workers", "1", "--data", "s3://KEY:word@b/x?sig=abc"], 1, "")
+    assert "s3://xxxxx@b/x?sig=xxxxx" in text

@@ -7,6 +7,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from traceq.locations import without_secrets
+
 __all__ = ["worker_arms_text"]
 
 _OPTION = re.compile(r"^(?>[\w.-]*workers?)[\w-]*$")
@@ -29,7 +31,7 @@ def worker_arms_text(command: Sequence[str], num_workers: int, script: str) -> s
     tried = [num_workers, *(num for num in range(_MOST_TRIED + 1) if num != num_workers and num <= _num_cores())]
     words_of_option = option if option.endswith("=") else f"{option} "
     arms = [word for num in tried for word in ("--arm", f"w{num}={words_of_option}{num}")]
-    words = shlex.join(["traceq", "record", *arms, "--replicates", "4", "--", *rest])
+    words = without_secrets(shlex.join(["traceq", "record", *arms, "--replicates", "4", "--", *rest]))
     why = "workers start with an epoch and keep what they were started with, so no toggle reaches them"
     return f"num_workers={num_workers}: {why}; to compare, in processes: {words}"
 
