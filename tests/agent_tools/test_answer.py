@@ -66,3 +66,24 @@ def test_tokens_are_counted_on_the_safe_side() -> None:
     assert num_tokens("host-bound 632000 ns") == 6
     assert num_tokens('{"replay_ns":1234567}') == 12
     assert num_tokens("日本") == 4
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "a<b>, " * 20_000, "\N{CJK UNIFIED IDEOGRAPH-65E5}" * 50_000])
+def test_every_text_column_and_list_is_within_the_budget(text: str) -> None:
+    columns = tuple(f"{number}{text}" for number in range(3000))
+    rows = Rows(columns, [[text] * 3000] * 400, 400, columns)
+    compared = [{"a": text, "b": text, "words": Rows.of_texts([text])}] * 200
+    parts = {"device": text, text: [text] * 1000, "t": rows, "comparisons": compared, "together": {"command": text}}
+    looked = {"could_not": [{"what": (text,) * 100, "why": text}] * 100}
+    document = to_document(Answer("found", f"traceq show {text}", text, parts, looked))
+    assert num_tokens(to_text(document)) <= MOST_TOKENS
+    assert (document["verdict"], document["command"]) == ("found", "too long to be repeated")
+    assert isinstance(document["t"], dict)
+    assert len(document["t"]["columns"]) + document["t"]["left_out_columns"] == 3000
+
+
+def test_a_command_is_whole_or_not_there() -> None:
+    for length in (3000, 30_000):
+        command = f"traceq show {'a' * length}"
+        assert to_document(Answer("found", command))["command"] in (command, "too long to be repeated")
+    assert to_document(Answer("found", "traceq show " + "a" * 3000))["command"] != "too long to be repeated"

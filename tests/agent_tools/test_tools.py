@@ -8,11 +8,13 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builder import kernel, launch, step, write
+from builder import annotation, frame, kernel, launch, memcpy, op, step, world, write
 from paths import FIXTURES, ROOT, TRACES
 from terminal import traceq
 
@@ -21,7 +23,8 @@ pytest.importorskip("duckdb", reason="queries need DuckDB")
 
 from traceq.agent_tools.answer import CANNOT_TELL, MOST_TOKENS, num_tokens, to_text
 from traceq.agent_tools.readings import Readings
-from traceq.agent_tools.server import call_tool
+from traceq.agent_tools.server import answering, call_tool
+from traceq.agent_tools.worker import Worker
 from traceq.errors import TraceqError
 
 JOB, ARMS, KINDS = "fixtures/example/job", "fixtures/outlier_ab", "fixtures/kinds"
@@ -312,3 +315,57 @@ def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         call_tool(readings, tool, {"path": job, **more})
     call_tool(readings, "query", {"path": job, "sql": "create table x as from syncs"})
     assert sorted((str(path), path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def every_call(path: str) -> list[tuple[str, dict[str, Any]]]:
+    """A call of each tool."""
+    more: dict[str, dict[str, Any]] = {
+        "read": {},
+        "findings": {},
+        "what_if": {},
+        "line_context": {"line": "train.py:31"},
+        "check": {"rules": ["dtoh in forward == 0", "mfu >= 40 %"]},
+        "query": {"sql": "from events"},
+    }
+    calls = [(tool, {"path": path, **arguments}) for tool, arguments in more.items()]
+    return [*calls, *((tool, {"a": path, "b": path}) for tool in ("compare", "causes"))]
+
+
+@pytest.mark.parametrize("name", ["x" * 10_000, "\N{CJK UNIFIED IDEOGRAPH-65E5}" * 10_000])
+def test_answers_about_names_without_end_are_within_the_budget(name: str, tmp_path: Path) -> None:
+    rows = [step(0, 100), op("aten::item", 1, 50), launch(10, 2, 1), memcpy(name, 20, 30, 1), kernel(name, 60, 5, 2)]
+    rows += [annotation(name, 2, 80), frame(f"/x/{name}.py(3): {name}", 0, 99), launch(55, 2, 2)]
+    metadata = {"deviceProperties": [{"id": 0, "name": name}], "host_name": name, **world(0, 2, name)}
+    path = str(write(tmp_path / "rank0.json", *rows, **metadata))
+    readings = Readings()
+    analyses = [("findings", {"path": path, "analysis": report.name}) for report in readings.sheet(path).reports]
+    sizes = {str(call): num_tokens(to_text(call_tool(readings, *call))) for call in (*every_call(path), *analyses)}
+    assert {call: size for call, size in sizes.items() if size > MOST_TOKENS} == {}
+
+
+def test_many_rules_and_columns_are_within_the_budget() -> None:
+    ask("check", path=JOB, rules=["dtoh in forward == 0"] * 3000)
+    wide = ask("query", path=JOB, sql=f"select {', '.join(f'1 as c{number}' for number in range(3000))}")
+    assert len(wide["answer"]["columns"]) + wide["answer"]["left_out_columns"] == 3000
+
+
+@pytest.mark.parametrize("tool", [tool for tool, _ in every_call("")])
+def test_a_long_path_is_a_fault(tool: str) -> None:
+    with pytest.raises(TraceqError, match="File name too long"):
+        call_tool(Readings(), tool, dict(every_call("a" * 5000))[tool])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="/proc tells the memory of a process")
+def test_five_hundred_answers_take_no_more_memory_than_a_hundred() -> None:
+    worker = Worker(partial(answering, urls=False))
+    paths = ["fixtures/example/job", "fixtures/example/uneven", "fixtures/example/job/rank0.json", f"{ARMS}/on"]
+    calls = [call for path in paths for call in every_call(path)]
+    used = []
+    for number in range(500):
+        with suppress(TraceqError):
+            worker.ask(*calls[number % len(calls)])
+        pages = Path(f"/proc/{worker.process_id}/statm").read_text().split()[1]
+        used.append(int(pages) * os.sysconf("SC_PAGE_SIZE"))
+    worker.close()
+    assert max(used[400:]) < 1.1 * max(used[:100])

@@ -37,7 +37,13 @@ _TOKEN = re.compile(r"[A-Za-z]{1,5}|[0-9]{1,3}|[^\sA-Za-z0-9]")
 _MOST_ROWS = 400
 """Rows of a table that are looked at; far more than fit."""
 _LONGEST_TEXT = 400
+_BUDGETS = ((_LONGEST_TEXT, 1000), (160, 40), (60, 12), (20, 4), (8, 1))
+"""(characters of a text, members of a list or a row): the first with which all but rows fits into an answer."""
+_LONGER_COMMAND = 10
+"""A command may be so many times as long: cut off it would be another one."""
+_NO_COMMAND = "too long to be repeated"
 _LONGEST_CELL = 160
+_COMMAND = "command"
 _REPEATED = ("key", "bar")
 """Columns that repeat others."""
 
@@ -47,13 +53,14 @@ class Rows:
     """Rows of which an answer holds as many as fit, the first ones first.
 
     `num` is how many there are. Without `columns` a row is one text. `unknown` names columns that have no value in any
-    row: not recorded.
+    row: not recorded; `num_cut`: how many columns are left out.
     """
 
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Cell] | str]
     num: int
     unknown: tuple[str, ...] = ()
+    num_cut: int = 0
 
     @classmethod
     def of_texts(cls, texts: Iterable[str]) -> Rows:
@@ -68,7 +75,17 @@ class Rows:
             return [*self.rows[:num], *more]
         left_out = {"left_out": self.num - num} if num < self.num else {}
         unknown = {"unknown": self.unknown} if self.unknown else {}
-        return {"columns": self.columns, "rows": self.rows[:num], **left_out, **unknown}
+        cut = {"left_out_columns": self.num_cut} if self.num_cut else {}
+        return {"columns": self.columns, "rows": self.rows[:num], **left_out, **unknown, **cut}
+
+    def within(self, longest: int, most: int) -> Rows:
+        """Return rows of at most so many cells, whose texts have at most so many characters."""
+        rows = [
+            _cut(row, longest) if isinstance(row, str) else [_cut_text(cell, longest) for cell in row[:most]]
+            for row in self.rows
+        ]
+        columns, unknown = (tuple(_cut(name, longest) for name in each[:most]) for each in (self.columns, self.unknown))
+        return Rows(columns, rows, self.num, unknown, max(0, len(self.columns) - most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +121,24 @@ def findings_of(findings: Iterable[Claim]) -> Rows:
 
 
 def to_document(answer: Answer, most_tokens: int = MOST_TOKENS) -> dict[str, object]:
-    """Return the answer as a JSON object of at most so many tokens; tables that are too long share what is left."""
-    document: dict[str, object] = {
+    """Return the answer as a JSON object of at most so many tokens, whatever it holds.
+
+    Texts and lists are cut as far as it takes, and tables that are too long share what is left.
+    """
+    whole: dict[str, object] = {
         "verdict": answer.verdict,
-        **({"reason": _cut(answer.reason, _LONGEST_TEXT)} if answer.reason else {}),
+        **({"reason": answer.reason} if answer.reason else {}),
         **answer.parts,
         **({"looked": answer.looked} if answer.looked is not None else {}),
-        "command": answer.command,
+        _COMMAND: answer.command,
     }
-    parts = list(_rows_in(document))
+    for budget in _BUDGETS:
+        document = _within(whole, *budget)
+        parts = list(_rows_in(document))
+        room = most_tokens - num_tokens(to_text(_plain(document, {id(part): 0 for part in parts})))
+        if room >= 0:
+            break
     sizes = [[num_tokens(_encoded(row)) + 1 for row in part.rows] for part in parts]
-    room = most_tokens - num_tokens(to_text(_plain(document, {id(part): 0 for part in parts})))
     share = _fair_share([sum(each) for each in sizes], room)
     kept = {id(part): _num_within(each, share) for part, each in zip(parts, sizes, strict=True)}
     plain = _plain(document, kept)
@@ -149,12 +173,38 @@ def _cell(cell: Cell) -> Cell:
     """Return numbers with six digits, and texts within one line."""
     if isinstance(cell, float):
         return float(f"{cell:.6g}")
-    return _cut(cell, _LONGEST_CELL) if isinstance(cell, str) else cell
+    return _cut_text(cell, _LONGEST_CELL)
 
 
 def _cut(text: str, longest: int) -> str:
-    text = visible(text)
+    text = visible(text[: longest + 1])
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def _cut_text(cell: Cell, longest: int) -> Cell:
+    return _cut(cell, longest) if isinstance(cell, str) else cell
+
+
+def _within(value: object, longest: int, most: int) -> object:
+    """Return a value whose texts have at most so many characters, and whose lists so many members."""
+    if isinstance(value, Rows):
+        return value.within(longest, most)
+    if isinstance(value, str):
+        return _cut(value, longest)
+    if isinstance(value, Mapping):
+        return {
+            _cut(str(key), longest): _command(each, longest) if key == _COMMAND else _within(each, longest, most)
+            for key, each in value.items()
+        }
+    if isinstance(value, list | tuple):
+        more = [f"... {len(value) - most} more"] if len(value) > most else []
+        return [*(_within(each, longest, most) for each in value[:most]), *more]
+    return value
+
+
+def _command(command: object, longest: int) -> str:
+    text = str(command)
+    return text if len(text) <= _LONGER_COMMAND * longest else _NO_COMMAND
 
 
 def _rows_in(value: object) -> Iterator[Rows]:

@@ -31,7 +31,6 @@ __all__ = ["Check", "Query"]
 
 _MOST_ROWS = 400
 _MOST_SECONDS = 60
-_LONGEST_SQL = 400
 _OFTEN_NONE = {"step", "device", "stream", "correlation", "external_id", "launch_row", "module"}
 """Columns whose -1 means as often that there is none as that it is unknown."""
 _ANALYSIS_OF = {"device_ops": "kernels", "launches": "launches", "syncs": "syncs", "collectives": "collectives"}
@@ -64,12 +63,11 @@ class Query(Tool, frozen=True):
         elif empty or none_known:
             verdict = "answered in part"
         options = ("--ranks", self.ranks) if self.ranks else ()
-        sql = self.sql if len(self.sql) <= _LONGEST_SQL else "$SQL"
         more = {"note": f"more than {_MOST_ROWS} rows: aggregate them"} if len(rows) > _MOST_ROWS else {}
         looked = {"could_not": empty, "unknown": [text for text, _ in unknown]}
         return Answer(
             verdict,
-            command_line("query", self.path, *options, sql, "--json"),
+            command_line("query", self.path, *options, self.sql, "--json"),
             "; ".join([*empty, *none_known]),
             {"answer": Rows(result.columns, rows, len(rows)), **more},
             {name: texts for name, texts in looked.items() if texts} or None,

@@ -6,13 +6,12 @@ It is the SDK's low-level server: the other one ignores arguments that a tool do
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
-from threading import Lock
+from functools import partial
 from typing import Any
 
 import anyio
@@ -37,11 +36,12 @@ from traceq.agent_tools.event_tools import Check, Query
 from traceq.agent_tools.readings import Readings
 from traceq.agent_tools.run_tools import Findings, LineContext, Read, WhatIf
 from traceq.agent_tools.tool import Tool
+from traceq.agent_tools.worker import Worker
 from traceq.errors import TraceqError, UsageFault
 from traceq.escaping import plain_stream, visible
 from traceq.locations import as_printed
 
-__all__ = ["TOOLS", "call_tool", "serve"]
+__all__ = ["TOOLS", "answering", "call_tool", "serve"]
 
 TOOLS: Mapping[str, type[Tool]] = {
     "read": Read,
@@ -72,20 +72,21 @@ def call_tool(readings: Readings, name: str, arguments: Mapping[str, Any]) -> di
     except msgspec.ValidationError as fault:
         given = ", ".join(arguments) or "nothing"
         raise UsageFault(f"{name}: {fault}; given: {given}; expected: {', '.join(_signature(tool))}") from None
-    return to_document(call.answer(readings))
+    try:
+        return to_document(call.answer(readings))
+    except OSError as fault:
+        raise TraceqError(f"{fault.filename or name}: {fault.strerror or fault}") from None
 
 
 def serve(*, urls: bool = False) -> None:
     """Answer requests until stdin ends."""
-    readings, one_by_one = Readings(urls=urls), Lock()
+    worker = Worker(partial(answering, urls=urls))
 
     def answered(name: str, arguments: Mapping[str, Any]) -> CallToolResult:
-        with one_by_one:
-            try:
-                document = call_tool(readings, name, arguments)
-            except TraceqError as fault:
-                text = visible(str(fault))[:_LONGEST_ERROR]
-                return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
+        try:
+            document = worker.ask(name, arguments)
+        except TraceqError as fault:
+            return CallToolResult(content=[TextContent(type="text", text=_short(str(fault)))], is_error=True)
         return CallToolResult(content=[TextContent(type="text", text=to_text(document))], structured_content=document)
 
     async def list_tools(context: object, params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -101,12 +102,23 @@ def serve(*, urls: bool = False) -> None:
     async def run() -> None:
         async with stdio_server() as (requests, responses):
             await server.run(requests, responses, server.create_initialization_options())
-        if one_by_one.locked():
-            os._exit(0)  # a thread still computes, its client is gone, and nothing is written
+        worker.close()  # its client is gone, and nothing is written
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a thread that waits for stdin would hold up any other end
     with redirect_stdout(plain_stream(sys.stdout)):
         anyio.run(run)
+
+
+def answering(*, urls: bool) -> Callable[[str, Mapping[str, Any]], dict[str, object]]:
+    """Return what answers calls, and keeps what it read for the next ones."""
+    return partial(call_tool, Readings(urls=urls))
+
+
+def _short(text: str) -> str:
+    """Return an error with its beginning and its end: the reason follows a path that may be long."""
+    text = visible(text)
+    half = _LONGEST_ERROR // 2
+    return text if len(text) <= _LONGEST_ERROR else f"{text[:half]}…{text[-half:]}"
 
 
 def _listed(name: str, tool: type[Tool]) -> ListedTool:
