@@ -11,8 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from launching import torchrun
 from paths import ROOT, TESTS
 from patience import patient
+from recording import MAIN
 
 from traceq.runs.run_folder import RunFolder
 
@@ -67,3 +69,62 @@ def test_a_loop_that_ends_at_a_random_step_ends_as_without_traceq(seed: int, tmp
     if how not in AT_ONCE:
         assert not list(scratch.glob("traceq-*"))
         assert not list((tmp_path / "run").rglob("*.part"))
+
+
+TWO_RANKS = """
+import os, random, signal, sys
+import torch
+import torch.distributed as dist
+
+rank, last, how = int(os.environ["RANK"]), int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(400):
+    if rank == int(sys.argv[1]) and step == last:
+        if how == "raise":
+            raise ValueError("bad batch")
+        if how == "exit":
+            sys.exit(3)
+        if how == "_exit":
+            os._exit(3)
+        os.kill(os.getpid(), signal.Signals[how])
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+ENDS = ("raise", "exit", "_exit", "SIGKILL", "SIGSEGV", "SIGTERM")
+WHY = {"raise": "ValueError: bad batch", "exit": "the loop ended after "}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_of_two_ranks_the_one_that_ends_at_a_random_step_is_the_cause(seed: int, tmp_path: Path) -> None:
+    draw, how = random.Random(seed), ENDS[seed % len(ENDS)]
+    ended, last, scratch = draw.randrange(2), draw.randint(0, 60), tmp_path / "scratch"
+    scratch.mkdir()
+    (tmp_path / "job.py").write_text(TWO_RANKS)
+    outer = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    environment = {key: value for key, value in os.environ.items() if key not in outer}
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(scratch)}
+    words = ["--steps", "32", "--trace-steps", "1", "--", *torchrun(2, "job.py", str(ended), str(last), how)]
+    done = subprocess.run(
+        [*MAIN[:-2], "--out", "run", *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=patient(90),
+    )
+    folder = RunFolder(tmp_path / "run")
+    if done.returncode == 0:
+        assert folder.is_complete
+    elif folder.manifest_path.exists():
+        manifest = folder.read_manifest()
+        assert manifest.status in ("failed", "interrupted"), done.stderr
+        assert manifest.fault in done.stderr.splitlines()[-1]
+        assert manifest.fault.startswith(f"rank {ended}: {WHY.get(how, '')}"), done.stderr
+    else:
+        assert "nothing was recorded" in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.rglob("*.part"))
+    assert not list(scratch.glob("traceq-*"))
