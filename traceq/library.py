@@ -81,7 +81,8 @@ def diff(
     and UsageFault where `a` alone is no recorded run of several arms.
     """
     reader = PathReader(SameProcess)
-    a, b = (as_printed(side) if isinstance(side, str) else side for side in (a, b))
+    a = as_printed(a) if isinstance(a, str) else a
+    b = as_printed(b) if isinstance(b, str) else b
     if b is not None:
         return diff_pair(a, b, threshold_pct=threshold_pct, read_ranks=reader.ranks)
     path = _recording(a) if isinstance(a, Run) else a
