@@ -120,10 +120,10 @@ ALL = sorted(
 
 def texts(use: Use) -> Iterator[tuple[str, str, str]]:
     """(start, part, end) of texts: a part over and over, also behind a literal, and with an end that fits nothing."""
-    own = sorted(use.literals())
-    for part in {*PARTS, *own, *(literal + more for literal in own for more in " a")}:
+    literals = sorted(use.literals())
+    for part in {*PARTS, *literals, *(literal + more for literal in literals for more in " a")}:
         yield from (("", part, ""), ("", part, "!\n"))
-    for start in (*own, "a"):
+    for start in (*literals, "a"):
         yield from ((start, part, "!\n") for part in " a0")
 
 

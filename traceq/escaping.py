@@ -11,7 +11,15 @@ import re
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-__all__ = ["VisibleStream", "escape_json", "in_its_encoding", "plain_stream", "visible", "visible_lines"]
+__all__ = [
+    "VisibleStream",
+    "escape_controls",
+    "escape_json",
+    "in_its_encoding",
+    "plain_stream",
+    "visible",
+    "visible_lines",
+]
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _NEVER = f"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_BIDI}\ud800-\udfff\ufffe\uffff"
@@ -45,6 +53,11 @@ def visible_lines(text: str) -> str:
 def escape_json(text: str) -> str:
     """Return the same JSON in ASCII: its encoding is UTF-8 whatever that of the output is, and it holds no control."""
     return _NOT_ASCII.sub(_escape, text)
+
+
+def escape_controls(text: str) -> str:
+    """Return the same JSON, with escapes for controls alone: for a protocol in UTF-8, where an escape costs tokens."""
+    return _CONTROL_IN_LINES.sub(_escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from traceq.claims.claim import Claim
 from traceq.claims.saying import text_of
-from traceq.escaping import escape_json, visible
+from traceq.escaping import escape_controls, visible
 from traceq.report import Cell, Table
 
 __all__ = [
@@ -148,7 +148,7 @@ def to_document(answer: Answer, most_tokens: int = MOST_TOKENS) -> dict[str, obj
 
 def to_text(document: object) -> str:
     """Return JSON without spaces, its controls escaped."""
-    return escape_json(_encoded(document))
+    return escape_controls(_encoded(document))
 
 
 def num_tokens(text: str) -> int:
