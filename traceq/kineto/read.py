@@ -184,9 +184,8 @@ def _versions(metadata: Mapping[str, msgspec.Raw], world: dict[str, Any]) -> tup
     """Return (what, text): versions of drivers and NCCL, and which costly options the profiler was run with."""
     versions = [(name.replace("_", " "), str(_decoded(metadata, name, int) or "")) for name in _VERSIONS]
     versions += [(f"profiler's {name}", "yes" if _decoded(metadata, name, int) else "no") for name in _OPTIONS]
-    return tuple(
-        (name, capped(text)) for name, text in (*versions, ("nccl", str(world.get("nccl_version", "")))) if text
-    )
+    versions.append(("nccl", capped(str(world.get("nccl_version", "")))))
+    return tuple((name, text) for name, text in versions if text)
 
 
 def _schema(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:

@@ -90,7 +90,7 @@ SUFFIXES = (".json", ".jsonl", ".pickle", ".gz")
 
 
 def copied(source: Path, target: Path, is_chosen: Chosen, suffixes: Sequence[str] = SUFFIXES) -> Path:
-    """The input, or its files of some suffixes, with markup in the strings of chosen members, and where they are in names of folders and files."""
+    """The input, or its files of some suffixes, with markup in strings of the chosen members, and in names of arms."""
     files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
     for file in files:
         if file.suffix in suffixes:
