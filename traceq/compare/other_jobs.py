@@ -37,10 +37,10 @@ _KINDS = {
 }
 """Heavy ops of the layers of a model, by kind."""
 _NODES = {
-    "convolution": re.compile(r"Convolution\w*Backward"),
+    "convolution": re.compile(r"Convolution\w{0,80}Backward"),
     "product": re.compile(r"(Linear|Add[bm]?mm|Ba?ddbmm|[MB]m{1,2}|GroupedMm)Backward", re.IGNORECASE),
-    "norm": re.compile(r"(Batch|Layer|Group|Instance|RMS)_?Norm\w*Backward", re.IGNORECASE),
-    "attention": re.compile(r"Attention\w*Backward"),
+    "norm": re.compile(r"(Batch|Layer|Group|Instance|RMS)_?Norm\w{0,80}Backward", re.IGNORECASE),
+    "attention": re.compile(r"Attention\w{0,80}Backward"),
 }
 """Nodes of autograd that are the backward pass of each kind."""
 _HEAVY = tuple(op for ops in _KINDS.values() for op in ops)

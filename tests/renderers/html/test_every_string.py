@@ -186,5 +186,5 @@ def test_each_string_alone_is_text(kind: str, inputs: dict[str, Path], tmp_path:
         )  # the traces of a run are as those of a job
         for page in pages(path, tmp_path, WORDS[:1]):
             text = page if isinstance(page, str) else page.read_text("utf-8")
-            found = {each for each in Elements(text).names if each in ("xss", "img") or each.startswith("on")}
-            assert found == set(), name
+            markup = {each for each in Elements(text).names if each in ("xss", "img") or each.startswith("on")}
+            assert markup == set(), name

@@ -29,7 +29,7 @@ _MOST_GATHERED = 1.5
 _DDP = re.compile(r"^DistributedDataParallel\.forward$")
 _FSDP1 = re.compile(r"^FullyShardedDataParallel\.")
 _FSDP2 = re.compile(r"^FSDP::")
-_POOLED_LOOKUP = re.compile(r"^aten::_?embedding_bag$|^fbgemm::\w*embedding\w*lookup|^## KJTAllToAll")
+_POOLED_LOOKUP = re.compile(r"^aten::_?embedding_bag$|^fbgemm::\w{0,80}embedding\w{0,80}lookup|^## KJTAllToAll")
 """Lookups of recommendation models, which pool the rows of each sample; TorchRec's exchange of their indices."""
 
 

@@ -28,7 +28,9 @@ __all__ = [
 _REPLAY = re.compile(r"GraphLaunch")
 _BEGIN, _END = (re.compile(rf"^(cuda|hip|cu)Stream{word}Capture") for word in ("Begin", "End"))
 _INSTANTIATE = re.compile(r"^(cuda|hip|cu)GraphInstantiate")
-_CAPTURED = re.compile(r"^(cuda|hip|cu)\w*(LaunchKernel|LaunchCooperativeKernel|Memcpy\w*Async|Memset\w*Async)")
+_CAPTURED = re.compile(
+    r"^(cuda|hip|cu)\w*(LaunchKernel|LaunchCooperativeKernel|Memcpy\w{0,80}Async|Memset\w{0,80}Async)"
+)
 """Calls that become a node of the graph while it is captured."""
 
 

@@ -24,7 +24,7 @@ _NAMESPACES = re.compile(r"\b(at::native::|at_cuda_detail::|c10::|std::)|\(anony
 _WORD = re.compile(r"(?<!\w)[A-Za-z_]\w+\b(?!::)")
 _UNINFORMATIVE = re.compile(
     r"^((float|double|half|int|long|short|char|bool|signed|unsigned|const|true|false|void|__half)\d*|__nv_\w+)$"
-    r"|^(BFloat16|Half|OpaqueType|TensorIteratorBase|\w*TensorList\w*Metadata|Array|array|Var|NullType|lambda|operator|\w+_t|enable_\w+|\w*[Pp]olicy\w*)$"
+    r"|^(BFloat16|Half|OpaqueType|TensorIteratorBase|(?=\w*TensorList)\w+Metadata|Array|array|Var|NullType|lambda|operator|\w+_t|enable_\w+|\w*[Pp]olicy\w*)$"
     r"|^(gpu_kernel_impl(_nocast)?|gpu_index_kernel|func_wrapper_t|ReduceOp|[AB]?[BU]?(Unary|Binary)Functor)$"
 )
 """Words among template arguments that are types, or wrappers around the name of the operation."""

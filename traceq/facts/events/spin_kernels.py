@@ -21,7 +21,7 @@ __all__ = ["is_spin_wait"]
 _SPINS = re.compile(
     r"^([^<(]|\(anonymous namespace\))*"  # not in template arguments
     r"(\b|(?<=\d))"  # in mangled names a length precedes
-    r"((nano)?sleep_kernel|spin_kernel|(busy|spin)_wait\w*)(?=[\s(<E]|$)",
+    r"((nano)?sleep_kernel|spin_kernel|(busy|spin)_wait\w{0,80})(?=[\s(<E]|$)",
 )
 """torch's `spin_kernel` (`torch.cuda._sleep`) and `busy_wait_for_flag_kernel`, and names like theirs."""
 
