@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 import traceq
 from traceq.analysis.registry import sheet
+from traceq.claims.saying import lead_of, text_of
 from traceq.compare.diff import diff_run
 from traceq.compare.result import Diffs
 from traceq.errors import UsageFault
@@ -218,9 +219,9 @@ def test_findings_are_listed_with_the_time_they_are_about(tmp_path: Path) -> Non
     page = (tmp_path / "on.html").read_text()
     of_run = sheet(traceq.read(recorded))
     [heading] = re.findall(r"<h1>(.*?)</h1>", page)
-    assert of_run.leads[0].headline.lower() == Elements(heading).text.lower().replace("\xa0", " ")
+    assert lead_of(of_run.leads[0]).lower() == Elements(heading).text.lower().replace("\xa0", " ")
     [listed] = re.findall(r'<ol class="findings">(.*?)</ol>', page)
-    shown = [f"{other.severity}{format_value(other.ns, Unit.NS)}{other.text}" for other in of_run.top_findings]
+    shown = [f"{other.severity}{format_value(other.ns, Unit.NS)}{text_of(other)}" for other in of_run.top_findings]
     assert [Elements(item).text for item in listed.split("</li>")[:-1]] == shown != []
 
 
