@@ -13,7 +13,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import field
 from io import BufferedReader, FileIO, RawIOBase
 from itertools import count
@@ -235,7 +235,7 @@ def read_whole(file: Place, most: int) -> bytes:
 
     Raises OSError, also for a larger file, or UnreadableInput for a remote one.
     """
-    with _as_unreadable(str(file)) if isinstance(file, Remote) else nullcontext(), open_binary(file) as stream:
+    with open_binary(file) as stream:
         size = stored_bytes(file, stream) or most  # unknown of a pipe and of some servers
         content = stream.read(size + 1) if size <= most else b""  # no more than the size: all is allocated at once
     if max(size, len(content)) > most:
