@@ -28,6 +28,13 @@ def test_calls_are_answered_by_one_process_and_a_refusal_leaves_it(worker: Worke
     assert worker.ask("x", {}) == first
 
 
+def test_a_fault_of_a_tool_is_none_of_memory_and_leaves_the_process(worker: Worker) -> None:
+    first = worker.ask("x", {})
+    with pytest.raises(TraceqError, match="fail: ZeroDivisionError: of zero"):
+        worker.ask("fail", {})
+    assert worker.ask("x", {}) == first
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

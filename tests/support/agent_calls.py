@@ -13,7 +13,7 @@ __all__ = ["answering"]
 
 
 def answering() -> Callable[[str, Mapping[str, Any]], dict[str, object]]:
-    """What answers `sleep`, `fill`, `die` and `refuse` by doing so, and all others with the process."""
+    """What answers `sleep`, `fill`, `die`, `fail` and `refuse` by doing so, and all others with the process."""
     return _answer
 
 
@@ -25,6 +25,8 @@ def _answer(name: str, arguments: Mapping[str, Any]) -> dict[str, object]:
             bytearray(arguments["size_bytes"])
         case "die":
             os._exit(3)
+        case "fail":
+            raise ZeroDivisionError("of zero")
         case "refuse":
             raise TraceqError("no")
     return {"process": os.getpid()}

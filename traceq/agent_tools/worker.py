@@ -100,6 +100,8 @@ def _answer_calls(connection: Connection, answering: Answering, most_bytes: int)
             connection.send((None, str(fault)))
         except MemoryError:  # what is in memory stays there
             return
+        except Exception as fault:  # noqa: BLE001 (a fault of ours, whose end would be taken for one of memory)
+            connection.send((None, f"{name}: {type(fault).__name__}: {fault}"))
 
 
 def _limit_memory(most_bytes: int) -> None:
