@@ -24,7 +24,7 @@ from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, Claim, Measure, Subject, by_step, measured
-from traceq.claims.limits import LIMITING, MODERATE, MOST, MUCH, Limit
+from traceq.claims.limits import LARGE, LIMITING, MODERATE, MOST, MUCH, Limit
 from traceq.claims.rules import RULES
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
@@ -111,7 +111,8 @@ def _saved(trace: Trace) -> dict[str, Saving]:
 class StepTimes:
     """Time of the K counted steps of a job: float64[K] ns by category, mean over ranks.
 
-    `first_waits` float64[K] ns: exposed waits in first collectives. Shares are of steps without what is once.
+    `first_waits` float64[K] ns: exposed waits in first collectives. Shares are of whole steps; where a good deal is
+    once, and told as a cold start, of the rest.
     """
 
     by_category: Mapping[str, NDArray[np.float64]]
@@ -119,13 +120,16 @@ class StepTimes:
 
     @property
     def whole(self) -> NDArray[np.float64]:
-        """float64[K] ns of each step without what is once."""
-        recurring = [ns for category, ns in self.by_category.items() if category != _ONCE]
-        return np.sum(recurring, axis=0) if recurring else np.zeros(0)
+        """float64[K] ns of each step, of which shares are."""
+        if not self.by_category:
+            return np.zeros(0)
+        whole = np.sum(list(self.by_category.values()), axis=0)
+        once = self.by_category.get(_ONCE, np.zeros_like(whole))
+        return np.asarray(whole - once if once.sum() >= LARGE * whole.sum() else whole)
 
     @property
     def mean_whole_ns(self) -> float:
-        """Of a step without what is once; 0.0 without steps."""
+        """Of a step, of which shares are; 0.0 without steps."""
         return float(self.whole.mean()) if len(self.whole) else 0.0
 
     def ns(self, category: str) -> NDArray[np.float64]:
