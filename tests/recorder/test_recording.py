@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from paths import FIXTURES, ROOT
+from paths import ROOT
 from recording import Recording, start
 
 from traceq.model import SourceLines
@@ -22,7 +22,7 @@ distributed = pytest.importorskip("torch._C._distributed_c10d", reason="recordin
 pytest.importorskip("accelerate", reason="the outlier recipe gathers metrics through accelerate")
 pytestmark = pytest.mark.torch
 
-RECIPE = FIXTURES / "outlier_ab.py"
+RECIPE = ROOT / "tests" / "support" / "recipes" / "outlier_small.py"
 ARMS = ("off", "on", "deferred", "absent")
 STALL_NS = 20_000_000
 

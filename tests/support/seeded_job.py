@@ -1,4 +1,7 @@
-"""A seeded job of one of many kinds: it writes each loss, to the last bit, and `done` once it has trained all steps."""
+"""A seeded job of one of many kinds: it writes each loss, to the last bit, and `done` once it has trained all steps.
+
+A compiled one also writes how many graphs were compiled.
+"""
 
 import gc
 import os
@@ -68,6 +71,10 @@ def train(step, model, path="losses"):
             optimizer.zero_grad()
             file.write(f"{loss.item().hex()}\n")
     Path("done").touch()
+    if sys.argv[1] in COMPILED:
+        from torch._dynamo.utils import counters
+
+        Path("graphs").write_text(str(counters["stats"]["unique_graphs"]))
 
 
 def batch(number, generator=None):
@@ -92,6 +99,8 @@ def main(kind):
 
         train(of_llama, llama)
         return
+    if kind == "collecting":
+        gc.freeze()  # what was imported, which would make each collection of a step one of 60 ms
     net = Net(checkpoints=kind == "checkpointing")
     model = torch.compile(net, **COMPILED[kind]) if kind in COMPILED else net
 
