@@ -96,7 +96,7 @@ def everything(folder: Path) -> bytes:
 @pytest.mark.parametrize(
     ("command", "where"),
     [
-        pytest.param(command, where, marks=[] if (i + j) % 8 == 0 else [pytest.mark.slow])
+        pytest.param(command, where, marks=[] if (i + j) % 12 == 0 else [pytest.mark.slow])
         for i, command in enumerate(COMMANDS)
         for j, where in enumerate(WHERE)
     ],

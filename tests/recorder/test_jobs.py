@@ -225,9 +225,10 @@ for number in range(100_000):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loop", "step"),
-    [pytest.param("delayed", "F B O0 F B O0 F B O1 F B O1", marks=SLOW), ("episode", "F* B O0")],
+    [("delayed", "F B O0 F B O0 F B O1 F B O1"), ("episode", "F* B O0")],
 )
 def test_steps_that_alternate_or_vary_in_length_all_count(loop: str, step: str, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(OFF_POLICY.replace("LOOP", loop))

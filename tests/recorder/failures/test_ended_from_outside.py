@@ -20,13 +20,14 @@ SHORT = ("--steps", "16", "--trace-steps", "0")
 LONG = ("--steps", "10000")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "end_at", "reason", "measured"),
     [
         ("kill", 150, "killed by SIGKILL", [(2, 16)]),
-        pytest.param("kill", 60, "killed by SIGKILL", [], marks=pytest.mark.slow),
-        pytest.param("raise", 60, "ValueError: an injected fault", [], marks=pytest.mark.slow),
-        pytest.param("exit", 60, "called sys.exit(0)", [], marks=pytest.mark.slow),
+        ("kill", 60, "killed by SIGKILL", []),
+        ("raise", 60, "ValueError: an injected fault", []),
+        ("exit", 60, "called sys.exit(0)", []),
     ],
 )
 def test_a_rank_that_ends_early_ends_the_command_is_named_and_what_was_measured_is_kept(
