@@ -473,6 +473,17 @@ def test_several_syncs_of_a_function_are_told_no_line_of_one() -> None:
     assert str(stated["added"]).split(", ") == ["2 dtoh aten::item (syncs)", "2 aten::abs"]
 
 
+def test_what_a_function_calls_is_named_and_its_backward_counts() -> None:
+    node = cause(
+        "autograd::engine::evaluate_function: SiluBackward0", 30, 4, line="model.py:7 MLP.forward", phase="bwd"
+    )
+    stated = only("line_changes", said_of(100, node, cause("aten::silu", 5, 4, line="model.py:6 MLP.forward")))
+    assert (stated["line"], stated["phases"], stated["delta_ns"]) == ("model.py:6 MLP.forward", "fwd and bwd", 35_000)
+    assert (stated["added"], stated["added_mean"]) == ("4 aten::silu", 4)
+    alone = only("line_changes", said_of(100, node))
+    assert alone["added"] == "4 SiluBackward0"
+
+
 def test_what_reads_a_value_on_a_cpu_is_a_sync_on_a_gpu() -> None:
     for num, name in ((1, "a sync"), (2, "syncs")):
         stated = said_of(100, cause("aten::item", 80, num, kind="sync", line="check.py:41 check"))

@@ -18,6 +18,7 @@ __all__ = [
     "MOST_OF_IT",
     "cause_name",
     "change_name",
+    "is_backward_node",
     "is_within_jitter",
     "jitter_name",
     "joined",
@@ -52,7 +53,8 @@ _LONGEST_OF_TWO = 45
 _FEWEST = 12
 """Characters from which a kernel's name that is cut can tell it from another one."""
 _AND_MORE = re.compile(r" \(and \d+ more\)$")
-_NAMESPACES = re.compile(r"\b(at::native::|autograd::engine::evaluate_function: )|\(anonymous namespace\)::")
+_NODE = "autograd::engine::evaluate_function: "
+_NAMESPACES = re.compile(rf"\b(at::native::|{_NODE})|\(anonymous namespace\)::")
 
 
 def cause_name(cause: Cause) -> str:
@@ -67,6 +69,11 @@ def phase_text(cause: Cause) -> str:
         return f"moved {cause.moved}"
     *first, last = cause.phase.split(AND)
     return f"in {', '.join(first)}{AND if first else ''}{last}" if last else ""
+
+
+def is_backward_node(cause: Cause) -> bool:
+    """Return whether it is a call of autograd's engine, as that of `MulBackward0`, and not of the user's code."""
+    return _NODE in cause.name
 
 
 def change_name(cause: Cause) -> str:

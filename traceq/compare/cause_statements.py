@@ -12,6 +12,7 @@ from traceq.compare.cause_names import (
     MOST_OF_IT,
     cause_name,
     change_name,
+    is_backward_node,
     is_within_jitter,
     joined,
     lines_text,
@@ -242,13 +243,14 @@ def _changed_lines(causes: Sequence[Cause], traced: Traced, *, same_work: bool) 
 
 
 def _line_changes(traced: Traced, members: Sequence[Cause], *, timed: bool = True) -> Statement:
-    """Return what B adds and removes at the lines of a function."""
-    removed, added = _by_sign(members)
-    names_lines = len({cause.line for cause in members}) > 1
+    """Return what B adds and removes at the lines of a function; the backward of what it calls follows from that."""
+    called = [cause for cause in members if not is_backward_node(cause)] or members
+    removed, added = _by_sign(called)
+    names_lines = len({cause.line for cause in called}) > 1
     return state(
         "line_changes",
-        line=lines_text(members),
-        phases=" and ".join(dict.fromkeys(cause.phase for cause in members)),
+        line=lines_text(called),
+        phases=" and ".join(dict.fromkeys(cause.phase for cause in [*called, *members])),
         added=_listed(added, names_lines=names_lines),
         removed=_listed(removed, names_lines=names_lines),
         **_number_of("", added, removed),
