@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["GateTripped", "RecordingFailed", "TraceqError", "UnreadableInput", "UsageFault"]
+__all__ = ["GateTripped", "RecordingFailed", "TraceqError", "Unanswerable", "UnreadableInput", "UsageFault"]
 
 
 class TraceqError(Exception):
@@ -20,6 +20,10 @@ class UnreadableInput(TraceqError):
 
     def __reduce__(self) -> tuple[type[UnreadableInput], tuple[str, str, str]]:
         return type(self), (self.where, self.problem, self.expected)
+
+
+class Unanswerable(TraceqError):
+    """Question that a trace cannot answer, such as a rule of `traceq check`; the message is the reason alone."""
 
 
 class RecordingFailed(TraceqError):

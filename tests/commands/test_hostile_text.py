@@ -164,6 +164,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "export --to": ("export", "PATH", "--to", HOSTILE),
     "open": ("open", "PATH", "--no-browser"),
     "open A B": ("open", "PATH", "PATH", "--no-browser"),
+    "check --json": ("check", "PATH", "--rule", "kernels == 0", "--rule", f"dtoh in {HOSTILE} == 0", "--json"),
 }
 
 

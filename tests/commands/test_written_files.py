@@ -20,6 +20,7 @@ WRITERS = {
     "pair": lambda path, target: ("export", path, path, "--to", "perfetto", "-o", target),
     "show": lambda path, target: ("show", path, "--html", target),
     "diff": lambda path, target: ("diff", path, path, "--html", target),
+    "check": lambda path, target: ("check", path, "--rule", "step > 0 ms", "--junit", target),
 }
 
 

@@ -14,15 +14,15 @@ from traceq.agent_tools.answer import CANNOT_TELL, Answer, Rows, command_line
 from traceq.agent_tools.looked import why_not
 from traceq.agent_tools.readings import Readings
 from traceq.agent_tools.tool import PATH, RANKS, Tool
-from traceq.errors import TraceqError, UnreadableInput, UsageFault
+from traceq.errors import UnreadableInput
 from traceq.frames.column_table import ColumnValues, Texts
 from traceq.frames.sql import ask
 from traceq.frames.tables import NAMES, frame
 from traceq.model import Run
-from traceq.rules.collect_rows import refuse_missing_ranks
-from traceq.rules.evaluate import RuleOutcome, judge_run
-from traceq.rules.messages import line
-from traceq.rules.parse import Rule, parse
+from traceq.rules.collect_rows import missing_ranks
+from traceq.rules.evaluate import State, judge_run
+from traceq.rules.messages import complaint
+from traceq.rules.parse import parse
 from traceq.runs.rank_selection import parse_ranks
 from traceq.runs.read import with_traces
 from traceq.units import format_ranks
@@ -103,31 +103,18 @@ class Check(Tool, frozen=True):
         readings.run(self.path)  # what cannot be read at all is a fault
         try:
             run = readings.run(self.path, strict=True)
-            refuse_missing_ranks(run, where)
+            outcomes = judge_run(run, rules, missing_ranks(run, where))
         except UnreadableInput as fault:
             return Answer(CANNOT_TELL, command, str(fault))
-        outcomes = [_outcome(run, rule) for rule in rules]
-        verdicts = [verdict for verdict, _ in outcomes]
-        verdict = next(each for each in ("broken", CANNOT_TELL, "holds") if each in verdicts)
-        rows = [[rule.text, *outcome] for rule, outcome in zip(rules, outcomes, strict=True)]
-        reason = next(why for each, why in outcomes if each == verdict) if verdict == CANNOT_TELL else ""
+        states = [outcome.state for outcome in outcomes]
+        verdict = next(each for each in (State.BROKEN, State.CANNOT_TELL, State.HOLDS) if each in states)
+        reason = outcomes[states.index(verdict)].unanswered if verdict is State.CANNOT_TELL else ""
+        why = ["" if each.holds else complaint(each).removeprefix(f"{each.rule.text}: ") for each in outcomes]
+        rows = [[each.rule.text, str(each.state), text] for each, text in zip(outcomes, why, strict=True)]
         looked = {"ranks": f"rank{'s' * (len(run.ranks) > 1)} {format_ranks(run.ranks)}"}
-        return Answer(verdict, command, reason, {"rules": Rows(("rule", "verdict", "why"), rows, len(rows))}, looked)
-
-
-def _outcome(run: Run, rule: Rule) -> tuple[str, str]:
-    """Return the verdict on a rule and why."""
-    try:
-        [outcome] = judge_run(run, [rule])
-    except UsageFault:
-        raise
-    except TraceqError as fault:
-        return CANNOT_TELL, str(fault)
-    return ("holds" if outcome.holds else "broken"), _why(outcome)
-
-
-def _why(outcome: RuleOutcome) -> str:
-    return "" if outcome.holds else line(outcome).removeprefix("BROKEN ").removeprefix(f"{outcome.rule.text}: ")
+        return Answer(
+            str(verdict), command, reason, {"rules": Rows(("rule", "verdict", "why"), rows, len(rows))}, looked
+        )
 
 
 def _tables_in(sql: str) -> list[str]:

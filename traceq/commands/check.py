@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traceq.commands._engine_options import CLUSTER, MEMORY
-from traceq.errors import GateTripped, UsageFault
+from traceq.errors import GateTripped, TraceqError, UsageFault
+
+if TYPE_CHECKING:
+    from traceq.rules.evaluate import Checked
 
 __all__ = ["command"]
 
@@ -30,10 +35,14 @@ def command(
         list[str] | None,
         typer.Option(metavar="NAME=RATE", help="Peak of the device, for mfu and hfu: bf16=989 (TFLOP/s); repeatable."),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A row for each path and rule, as JSON.")] = False,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE.xml", help="Also write JUnit XML, a case for each path and rule.")
+    ] = None,
     memory: Annotated[str | None, MEMORY] = None,
     cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:
-    """Check that rules hold on every rank; exit 3 when one is broken, 1 when the trace cannot answer it.
+    """Check that rules hold on every rank; exit 3 when one is broken, else 1 when a trace cannot tell.
 
     A rule is METRIC in PHASE per step OP NUMBER UNIT; all but METRIC OP NUMBER can be left out. OP: == != < <= > >=
 
@@ -41,34 +50,74 @@ def command(
     dtod_copies ptop_copies and all copies (waited for or not); all_gather reduce_scatter all_reduce ... and all
     collectives; kernels, gpu_ops. Times of a step: step, gpu_busy, sync_cost, and the parts of the step: exposed_comm,
     host_bound, ... (docs/check.md). Shares of the peak: mfu, hfu. One more rule: collectives identical across ranks.
+
+    Under GitHub Actions each rule that does not hold is also an annotation. Exit codes: docs/check.md#exit-codes
     """
     from traceq.commands._engine import engine_for
+    from traceq.commands._file import refuse_input
     from traceq.commands._output import print_caveats
     from traceq.commands._progress import shown_work
     from traceq.engines.analyze_path import analyze_path
     from traceq.facts.roofline.peaks import replaced_peaks
     from traceq.locations import place
-    from traceq.rules.collect_rows import analyses_for, refuse_missing_ranks
-    from traceq.rules.evaluate import judge
+    from traceq.rules.collect_rows import analyses_for, missing_ranks
+    from traceq.rules.evaluate import Checked, judge
     from traceq.rules.messages import annotation, line
     from traceq.rules.parse import parse
     from traceq.rules.rules_file import read_rules
+    from traceq.rules.source_files import SourceTree
 
     checked = (*(read_rules(rules) if rules else ()), *map(parse, rule or ()))
     if not checked:
         raise UsageFault("nothing to check; expected --rule 'dtoh in forward == 0' or --rules FILE.toml")
-    names, engine, num_broken = analyses_for(checked), engine_for(memory, cluster), 0
+    names, engine, tree = analyses_for(checked), engine_for(memory, cluster), SourceTree()
+    checks: list[Checked] = []
+    if junit:
+        refuse_input(junit, (*paths, str(rules) if rules else None))
     for path in map(engine.path, paths):
         with shown_work("checking") as on_progress, replaced_peaks(peak or ()):
             analyzed = analyze_path(
                 path, names, start=engine.start, small=engine.small, strict=True, on_progress=on_progress
             )
-        refuse_missing_ranks(analyzed.run, place(path))
-        print_caveats(analyzed.run.caveats)
-        for outcome in judge(analyzed.job, analyzed.reports, checked):
-            typer.echo(line(outcome, path if len(paths) > 1 else ""))
-            num_broken += not outcome.holds
+        run = analyzed.run
+        if junit:
+            refuse_input(junit, (trace.path for trace in run.traces))
+        print_caveats(run.caveats)
+        outcomes = judge(analyzed.job, analyzed.reports, checked, missing_ranks(run, place(path)))
+        checks.append(Checked(path, run.ranks, outcomes))
+        for outcome in outcomes:
+            if not as_json:
+                typer.echo(line(outcome, path if len(paths) > 1 else ""))
             if not outcome.holds and os.environ.get("GITHUB_ACTIONS") == "true":
-                typer.echo(annotation(outcome, path))
+                typer.echo(annotation(outcome, path, tree.line_of(outcome)), err=as_json)  # GitHub reads both streams
+    _write(checks, junit, as_json=as_json)
+    _gate(checks)
+
+
+def _write(checks: Sequence[Checked], junit: Path | None, *, as_json: bool) -> None:
+    """Write outcomes in the forms that programs read: JSON on stdout, JUnit XML in a file."""
+    from traceq.commands._file import open_replacing
+    from traceq.commands._output import Form, write_result
+    from traceq.display import RenderOptions
+    from traceq.renderers import find_renderer
+
+    if as_json:
+        write_result("checks", checks, Form("json"), RenderOptions())
+    if junit:
+        with open_replacing(junit) as file:
+            text = TextIOWrapper(file, encoding="utf-8", newline="")
+            find_renderer("junit", "checks")(checks, text, RenderOptions())
+            text.detach()
+
+
+def _gate(checks: Sequence[Checked]) -> None:
+    """Raise GateTripped if a rule is broken, else TraceqError if that is not known of one."""
+    from traceq.rules.evaluate import State
+
+    states = [outcome.state for checked in checks for outcome in checked.outcomes]
+    num_broken, num_open = states.count(State.BROKEN), states.count(State.CANNOT_TELL)
     if num_broken:
-        raise GateTripped(f"{num_broken} of {len(checked) * len(paths)} rules broken")
+        also = f", {num_open} cannot be told" if num_open else ""
+        raise GateTripped(f"{num_broken} of {len(states)} rules broken{also}")
+    if num_open:
+        raise TraceqError(f"{num_open} of {len(states)} rules cannot be told")

@@ -55,7 +55,8 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "caveats": "text:write_caveats",
         "diffs": "diff_text:write_diffs",
     },
-    "json": {"sheet": "json:write_sheet", "diffs": "diff_json:write_diffs"},
+    "json": {"sheet": "json:write_sheet", "diffs": "diff_json:write_diffs", "checks": "check_json:write_checks"},
+    "junit": {"checks": "junit:write_checks"},
     "markdown": {"sheet": "markdown:write_sheet", "diffs": "markdown:write_diffs"},
     "html": {"sheet": "html.show:write_sheet", "diffs": "html.diff:write_diffs"},
     "notebook": {

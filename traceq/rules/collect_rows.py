@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from traceq.analysis.efficiency import COVERED_PCT
-from traceq.errors import TraceqError, UnreadableInput
+from traceq.errors import Unanswerable, UnreadableInput
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import BEFORE_WINDOW, OTHER
 from traceq.frozen import frozen
@@ -17,7 +17,7 @@ from traceq.report import Cell, Report
 from traceq.rules.metrics import METRICS, Measure, Needs
 from traceq.rules.parse import Rule, closest_name
 
-__all__ = ["RankRows", "TableRow", "analyses_for", "collect_rows", "integer", "ratio", "refuse_missing_ranks", "select"]
+__all__ = ["RankRows", "TableRow", "analyses_for", "collect_rows", "integer", "missing_ranks", "ratio", "select"]
 
 _WAITS = ("dtoh", "htod", "stream", "event", "device")
 
@@ -28,7 +28,6 @@ TableRow = Mapping[str, Cell]
 class RankRows:
     """Rows of one rank, by table; each row maps the fields of its table to cells."""
 
-    where: str
     rank: int
     tables: Mapping[str, Sequence[TableRow]]
 
@@ -48,23 +47,22 @@ class RankRows:
         complete = {integer(row, "step") for row in self.tables["steps"] if not row["partial"]}
         return {step: ns for step, ns in self.windows.items() if step in complete or not complete}
 
-    def refuse(self, rule: Rule, reason: str) -> TraceqError:
+    def refuse(self, reason: str) -> Unanswerable:
         """Return the error of a rule that this rank cannot answer."""
-        reason = " ".join(reason.split())  # names in a trace are untrusted: no line breaks
-        return TraceqError(f"{self.where}: rank {self.rank}: cannot answer '{rule.text}': {reason}")
+        return Unanswerable(f"rank {self.rank}: {' '.join(reason.split())}")  # names are untrusted: no line breaks
 
 
-def refuse_missing_ranks(run: Run, path: Place) -> None:
-    """Raise UnreadableInput for a folder that lacks the trace of a rank: a rule may be broken there.
+def missing_ranks(run: Run, path: Place) -> str:
+    """Return why no rule can hold on a folder that lacks the trace of a rank: it may be broken there; else "".
 
     A single file is what its rank did.
     """
     if not path.is_dir():
-        return
+        return ""
     world_size = max((trace.world_size for trace in run.traces), default=0)
     num_ranks = run.manifest.num_ranks_of(run.arm) if run.manifest else world_size
-    if len(run.traces) < num_ranks:
-        raise UnreadableInput(run.path, f"traces of {len(run.traces)} of its {num_ranks} ranks", "all of them")
+    num = len(run.traces)
+    return f"traces of {num} of its {num_ranks} ranks, and it may be broken on another" if num < num_ranks else ""
 
 
 def analyses_for(rules: Sequence[Rule]) -> tuple[str, ...]:
@@ -83,7 +81,7 @@ def collect_rows(job: Job, reports: Sequence[Report], rules: Sequence[Rule]) -> 
             of_rank[table.key] = []
         for row in table.to_dicts():
             rows[integer(row, "rank")][table.key].append(row)
-    return tuple(RankRows(job.path, rank, tables) for rank, tables in rows.items())
+    return tuple(RankRows(rank, tables) for rank, tables in rows.items())
 
 
 def _tables_for(rules: Sequence[Rule]) -> set[str]:
@@ -91,7 +89,7 @@ def _tables_for(rules: Sequence[Rule]) -> set[str]:
 
 
 def select(rule: Rule, rank_rows: RankRows) -> list[TableRow]:
-    """Return the rows of one rank that a rule is about. Raises TraceqError where their absence would mean nothing."""
+    """Return the rows of one rank that a rule is about. Raises Unanswerable where their absence would mean nothing."""
     metric = METRICS[rule.metric]
     _refuse_wrong_device(rule, rank_rows)
     if metric.table == "collectives":
@@ -101,30 +99,30 @@ def select(rule: Rule, rank_rows: RankRows) -> list[TableRow]:
         phases = _phases_named(rule, rank_rows)
         rows = [row for row in rows if row[metric.phase_key] in phases]
     if rule.measure is Measure.BYTES and any(row["num"] and row["bytes"] is None for row in rows):
-        raise rank_rows.refuse(rule, f"the trace does not record the sizes of its {rule.metric} calls")
+        raise rank_rows.refuse(f"the trace does not record the sizes of its {rule.metric} calls")
     if rule.measure is Measure.SHARE and not all(rank_rows.windows.values()):
-        raise rank_rows.refuse(rule, "a step of length 0 has no shares")
+        raise rank_rows.refuse("a step of length 0 has no shares")
     return rows
 
 
 def _refuse_wrong_device(rule: Rule, rank_rows: RankRows) -> None:
-    """Raise TraceqError for a metric that the trace cannot have: without it a count of 0 would pass."""
+    """Raise Unanswerable for a metric that the trace cannot have: without it a count of 0 would pass."""
     needs = METRICS[rule.metric].needs
     phase = f" in {rule.phase}" if rule.phase else ""
     if needs is Needs.DEVICE and not rank_rows.has_device:
         instead = f"; use 'scalar{phase} == 0', which counts the reads that wait on a device"
-        raise rank_rows.refuse(rule, "the trace has no device work" + instead * (rule.metric in _WAITS))
+        raise rank_rows.refuse("the trace has no device work" + instead * (rule.metric in _WAITS))
     if needs is Needs.CPU_ONLY and rank_rows.has_device:
         instead = f"; use 'dtoh{phase} == 0'" if rule.metric == "scalar" else ""
-        raise rank_rows.refuse(rule, f"only traces without device work have {rule.metric}{instead}")
+        raise rank_rows.refuse(f"only traces without device work have {rule.metric}{instead}")
 
 
 def _refuse_missing_calls(rule: Rule, rank_rows: RankRows) -> None:
-    """Raise TraceqError where kernels were launched inside the trace without a single recorded call."""
+    """Raise Unanswerable where kernels were launched inside the trace without a single recorded call."""
     rows = rank_rows.tables["collectives"]
     num_kernels = sum(integer(row, "num_kernels") for row in rows if row["phase"] != BEFORE_WINDOW)
     if num_kernels and not any(row["num"] for row in rows):
-        raise rank_rows.refuse(rule, f"the trace has {num_kernels:,} kernels of collectives and no calls to count")
+        raise rank_rows.refuse(f"the trace has {num_kernels:,} kernels of collectives and no calls to count")
 
 
 def _phases_named(rule: Rule, rank_rows: RankRows) -> set[str]:
@@ -135,7 +133,7 @@ def _phases_named(rule: Rule, rank_rows: RankRows) -> set[str]:
     if not matching:
         close = closest_name(_bare(rule.phase), map(_bare, names))
         hint = f"; did you mean '{close}'?" if close else ";"
-        raise rank_rows.refuse(rule, f"no phase '{rule.phase}'{hint} the phases are {', '.join(names)}")
+        raise rank_rows.refuse(f"no phase '{rule.phase}'{hint} the phases are {', '.join(names)}")
     return matching
 
 
@@ -144,7 +142,7 @@ def _bare(name: str) -> str:
 
 
 def ratio(rule: Rule, rank_rows: RankRows, rows: Sequence[TableRow]) -> Fraction:
-    """Return the share of 1 that the only row has. Raises TraceqError where the trace leaves it open.
+    """Return the share of 1 that the only row has. Raises Unanswerable where the trace leaves it open.
 
     A bound from above cannot prove that a share is large, nor FLOPs that are missing that it is small.
     """
@@ -153,12 +151,12 @@ def ratio(rule: Rule, rank_rows: RankRows, rows: Sequence[TableRow]) -> Fraction
         reason = "no shapes of matrix products are recorded (record_shapes=True)"
         if row["model_flops"]:
             reason = f"the peaks of '{row['device']}' are not known, or wrong; give them with --peak"
-        raise rank_rows.refuse(rule, reason)
+        raise rank_rows.refuse(reason)
     if rule.comparison not in ("<", "<=") and row["is_bound"]:
-        raise rank_rows.refuse(rule, "it is at most so large: lengths of sequences or groups are not recorded")
+        raise rank_rows.refuse("it is at most so large: lengths of sequences or groups are not recorded")
     modelled = row["modelled_pct"]
     if rule.comparison not in (">", ">=") and isinstance(modelled, int | float) and modelled < COVERED_PCT:
-        raise rank_rows.refuse(rule, f"it is at least so large: only {modelled:.1f} % of the time has a model")
+        raise rank_rows.refuse(f"it is at least so large: only {modelled:.1f} % of the time has a model")
     return Fraction(value) / 100
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
 from fractions import Fraction
 
 from traceq.analysis.registry import reports_of
+from traceq.errors import Unanswerable
 from traceq.facts.ranks.job import Job, job_of
 from traceq.frozen import frozen
 from traceq.model import Run
@@ -16,69 +19,127 @@ from traceq.rules.metrics import METRICS, Measure
 from traceq.rules.parse import Rule
 from traceq.rules.step_statistics import over_steps
 
-__all__ = ["Breach", "Contribution", "RuleOutcome", "judge", "judge_run"]
+__all__ = ["Checked", "Contribution", "RankValue", "RuleOutcome", "State", "judge", "judge_run"]
 
 _TOP = 3
 _LONGEST_NAME = 80
 
 
+class State(StrEnum):
+    """What a trace says of a rule."""
+
+    HOLDS = "holds"
+    BROKEN = "broken"
+    CANNOT_TELL = "cannot tell"
+
+
 @frozen
 class Contribution:
-    """Part of a value by its source: an op and its line, a collective, a kernel, or a category of the partition."""
+    """Part of a value by its source: an op and its line, a collective, a kernel, or a category of the partition.
+
+    `line` is `train.py:41 forward`, "" where not recorded.
+    """
 
     name: str
     value: Fraction
+    line: str = ""
 
 
 @frozen
-class Breach:
-    """Rank on which a rule does not hold; `causes` the largest first, none where the value is too small."""
+class RankValue:
+    """Value on one rank; `causes` of a broken rule the largest first, none where the value is too small."""
 
     rank: int
     value: Fraction
-    causes: tuple[Contribution, ...]
-    num_more_causes: int
+    causes: tuple[Contribution, ...] = ()
+    num_more_causes: int = 0
 
 
 @frozen
 class RuleOutcome:
-    """Rule and the ranks that break it, the worst first; `mismatch`: where ranks differ, for the rule about all."""
+    """Rule and the ranks that break it, the worst first; `mismatch`: where ranks differ, for the rule about all.
+
+    `closest` is the rank that comes closest to breaking a rule that none breaks. `unanswered` says why the trace leaves
+    open whether the rule holds on all ranks, "" where it does not; a rank that breaks it settles that.
+    """
 
     rule: Rule
-    breaches: tuple[Breach, ...]
+    breaches: tuple[RankValue, ...] = ()
     mismatch: str = ""
+    closest: RankValue | None = None
+    unanswered: str = ""
+
+    @property
+    def state(self) -> State:
+        """Whether the rule holds on every rank."""
+        if self.breaches or self.mismatch:
+            return State.BROKEN
+        return State.CANNOT_TELL if self.unanswered else State.HOLDS
 
     @property
     def holds(self) -> bool:
-        """Whether no rank breaks the rule."""
-        return not self.breaches and not self.mismatch
+        """Whether no rank breaks the rule, and that is known of all."""
+        return self.state is State.HOLDS
+
+    @property
+    def shown(self) -> RankValue | None:
+        """The rank to show: that which breaks the rule most, or comes closest to it; None without a value."""
+        return self.breaches[0] if self.breaches else self.closest
 
 
-def judge_run(run: Run, rules: Sequence[Rule]) -> tuple[RuleOutcome, ...]:
-    """Return the outcome of each rule on the ranks of a run. Raises TraceqError where a rank cannot answer a rule."""
+@frozen
+class Checked:
+    """Outcomes of rules on the ranks of one path."""
+
+    path: str
+    ranks: tuple[int, ...]
+    outcomes: tuple[RuleOutcome, ...]
+
+
+def judge_run(run: Run, rules: Sequence[Rule], missing: str = "") -> tuple[RuleOutcome, ...]:
+    """Return the outcome of each rule on the ranks of a run. Raises UnreadableInput for a run without traces.
+
+    `missing` is what `missing_ranks` says.
+    """
     job = job_of(run)
-    return judge(job, reports_of(job, run.traces, analyses_for(rules)), rules)
+    return judge(job, reports_of(job, run.traces, analyses_for(rules)), rules, missing)
 
 
-def judge(job: Job, reports: Sequence[Report], rules: Sequence[Rule]) -> tuple[RuleOutcome, ...]:
+def judge(job: Job, reports: Sequence[Report], rules: Sequence[Rule], missing: str = "") -> tuple[RuleOutcome, ...]:
     """Return the outcome of each rule by the reports of `analyses_for` the rules. Raises as `judge_run` does."""
     ranks = collect_rows(job, reports, rules)
-    return tuple(
-        RuleOutcome(rule, (), first_mismatch(job, reports)) if rule.metric == IDENTICAL else _outcome(rule, ranks)
-        for rule in rules
-    )
+    outcomes = (_mismatch(rule, job, reports) if rule.metric == IDENTICAL else _outcome(rule, ranks) for rule in rules)
+    return tuple(replace(each, unanswered=missing) if missing and each.holds else each for each in outcomes)
+
+
+def _mismatch(rule: Rule, job: Job, reports: Sequence[Report]) -> RuleOutcome:
+    try:
+        return RuleOutcome(rule, mismatch=first_mismatch(job, reports))
+    except Unanswerable as reason:
+        return RuleOutcome(rule, unanswered=str(reason))
 
 
 def _outcome(rule: Rule, ranks: Sequence[RankRows]) -> RuleOutcome:
-    breaches = []
+    breaches, holding, unanswered = [], [], ""
     for rank_rows in ranks:
-        rows = select(rule, rank_rows)
-        value = _value(rule, rank_rows, rows)
-        if not rule.holds(value):
-            too_much = value >= rule.bound and rule.comparison not in (">", ">=")
-            causes = _causes(rule, rank_rows, rows) if too_much else []
-            breaches.append(Breach(rank_rows.rank, value, tuple(causes[:_TOP]), len(causes[_TOP:])))
-    return RuleOutcome(rule, tuple(sorted(breaches, key=lambda breach: -abs(breach.value - rule.bound))))
+        try:
+            rows = select(rule, rank_rows)
+            value = _value(rule, rank_rows, rows)
+        except Unanswerable as reason:
+            unanswered = unanswered or str(reason)
+            continue
+        if rule.holds(value):
+            holding.append(RankValue(rank_rows.rank, value))
+            continue
+        too_much = value >= rule.bound and rule.comparison not in (">", ">=")
+        causes = _causes(rule, rank_rows, rows) if too_much else []
+        breaches.append(RankValue(rank_rows.rank, value, tuple(causes[:_TOP]), len(causes[_TOP:])))
+
+    def from_bound(each: RankValue) -> Fraction:
+        return abs(each.value - rule.bound)
+
+    breaches.sort(key=from_bound, reverse=True)
+    return RuleOutcome(rule, tuple(breaches), closest=min(holding, key=from_bound, default=None), unanswered=unanswered)
 
 
 def _value(rule: Rule, rank_rows: RankRows, rows: Sequence[TableRow]) -> Fraction:
@@ -104,7 +165,10 @@ def _causes(rule: Rule, rank_rows: RankRows, rows: Sequence[TableRow]) -> list[C
     by_name: dict[str, list[TableRow]] = {}
     for row in () if METRICS[rule.metric].is_ratio else rows:
         by_name.setdefault(_name(rule, row), []).append(row)
-    causes = [Contribution(name, _value(rule, rank_rows, same)) for name, same in by_name.items()]
+    causes = [
+        Contribution(name, _value(rule, rank_rows, same), str(same[0].get("line", "")))
+        for name, same in by_name.items()
+    ]
     causes = sorted((cause for cause in causes if cause.value), key=lambda cause: (-cause.value, cause.name))
     return [] if [cause.name for cause in causes] == [rule.metric] else causes
 

@@ -1,16 +1,17 @@
-"""Wording of the outcome of rules: a line for people, an annotation for GitHub."""
+"""Wording of the outcome of rules: a line for people, an annotation for GitHub, numbers with their unit."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
 from traceq.escaping import visible
-from traceq.rules.evaluate import Breach, RuleOutcome
+from traceq.rules.evaluate import RankValue, RuleOutcome, State
 from traceq.rules.metrics import Measure
 from traceq.rules.parse import Rule
+from traceq.rules.source_files import SourceLine
 from traceq.units import Unit, format_value
 
-__all__ = ["annotation", "line"]
+__all__ = ["annotation", "complaint", "line", "measured", "number", "unit_of"]
 
 _MANY_RANKS = 16
 _UNITS = {
@@ -19,7 +20,7 @@ _UNITS = {
     Measure.NS: Unit.NS,
     Measure.SHARE: Unit.PERCENT,
 }
-_BASE_UNITS = {Measure.COUNT: "", Measure.BYTES: " B", Measure.NS: " ns", Measure.SHARE: " %"}
+_BASE_UNITS = {Measure.COUNT: "", Measure.BYTES: "B", Measure.NS: "ns", Measure.SHARE: "%"}
 
 
 def line(outcome: RuleOutcome, path: str = "") -> str:
@@ -27,29 +28,36 @@ def line(outcome: RuleOutcome, path: str = "") -> str:
     where = f"{path}: " if path else ""
     if outcome.holds:
         return f"ok     {where}{outcome.rule.text}"
-    return f"BROKEN {where}{_complaint(outcome)}"
+    return f"{outcome.state.upper():6} {where}{complaint(outcome)}"
 
 
-def annotation(outcome: RuleOutcome, path: str) -> str:
-    """Return the workflow command that shows a broken rule on the pull request."""
-    return f"::error title=traceq check::{_escaped(f'{path}: {_complaint(outcome)}')}"
+def annotation(outcome: RuleOutcome, path: str, source: SourceLine | None = None) -> str:
+    """Return the workflow command that shows a rule that does not hold on the pull request, at a line if it has one."""
+    where = f"file={_escaped(source.file, ':,')},line={source.line}," if source else ""
+    return f"::error {where}title=traceq check::{_escaped(f'{path}: {complaint(outcome)}')}"
 
 
-def _complaint(outcome: RuleOutcome) -> str:
+def complaint(outcome: RuleOutcome) -> str:
+    """Return the rule and why it does not hold, in one line."""
     rule = outcome.rule
     why = f"; {rule.why}" if rule.why else ""
-    if outcome.mismatch:
-        return visible(f"{rule.text}: {outcome.mismatch}{why}")
+    if outcome.mismatch or outcome.state is State.CANNOT_TELL:
+        return visible(f"{rule.text}: {outcome.mismatch or outcome.unanswered}{why}")
     worst = outcome.breaches[0]
     others = sorted(breach.rank for breach in outcome.breaches[1:])
     named = f"rank {', '.join(map(str, others))}" if len(others) < _MANY_RANKS else f"{len(others)} other ranks"
     also = f"; also broken on {named}" if others else ""
-    return visible(  # a line break before `::` would be a command to GitHub
-        f"{rule.text}: {_value_text(rule, worst.value)} on rank {worst.rank}{_causes(rule, worst)}{also}{why}"
-    )
+    # a line break before `::` would be a command to GitHub
+    return visible(f"{rule.text}: {measured(outcome)}{_causes(rule, worst)}{also}{why}")
 
 
-def _causes(rule: Rule, breach: Breach) -> str:
+def measured(outcome: RuleOutcome) -> str:
+    """Return the value of the rank to show, `2 on rank 0`; what the state is where there is none."""
+    shown = outcome.shown
+    return f"{_value_text(outcome.rule, shown.value)} on rank {shown.rank}" if shown else str(outcome.state)
+
+
+def _causes(rule: Rule, breach: RankValue) -> str:
     causes = [f"{_amount(rule, cause.value)} {cause.name}" for cause in breach.causes]
     more = [f"{breach.num_more_causes} more"] if breach.num_more_causes else []
     return f" ({', '.join([*causes, *more])})" if causes else ""
@@ -60,16 +68,26 @@ def _value_text(rule: Rule, value: Fraction) -> str:
     text = _amount(rule, value)
     if value == rule.bound or text != _amount(rule, rule.bound):
         return text
-    return f"{_number(rule, value):,.12g}{_BASE_UNITS[rule.measure]}"
+    unit = unit_of(rule)
+    return f"{number(rule, value):,.12g}" + (f" {unit}" if unit else "")
 
 
 def _amount(rule: Rule, value: Fraction) -> str:
-    return format_value(_number(rule, value), _UNITS[rule.measure])
+    return format_value(number(rule, value), _UNITS[rule.measure])
 
 
-def _number(rule: Rule, value: Fraction) -> float:
-    return float(100 * value if rule.measure is Measure.SHARE else value)
+def number(rule: Rule, value: Fraction) -> int | float:
+    """Return a value of the rule in its unit; an integer where it is one."""
+    exact = 100 * value if rule.measure is Measure.SHARE else value
+    is_whole = exact.denominator == 1 and abs(exact) < 1 << 53  # what JSON holds exactly
+    return exact.numerator if is_whole else float(exact)
 
 
-def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+def unit_of(rule: Rule) -> str:
+    """Return the unit of the numbers of a rule: "" for a count, `B`, `ns`, `%`."""
+    return _BASE_UNITS[rule.measure]
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """Return a text as workflow commands have it; in values of properties ':' and ',' are escaped, too."""
+    return "".join(f"%{ord(each):02X}" if each in f"%\r\n{more}" else each for each in text)

@@ -64,6 +64,11 @@ class Rule:
     measure: Measure
     why: str = ""
 
+    @property
+    def has_number(self) -> bool:
+        """Whether a metric is compared with a number: all but the rule about the collectives of all ranks."""
+        return self.metric in METRICS
+
     def holds(self, value: Fraction) -> bool:
         """Return whether the comparison is true; exact."""
         return _OPERATORS[self.comparison](value, self.bound)

@@ -1,0 +1,55 @@
+"""Outcomes of rules as JSON: `traceq.check/1`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+import msgspec
+
+from traceq.display import RenderOptions
+from traceq.escaping import escape_json
+from traceq.rules.evaluate import Checked, Contribution, RuleOutcome
+from traceq.rules.messages import number, unit_of
+from traceq.rules.source_files import SourceTree
+
+__all__ = ["CHECK_SCHEMA", "write_checks"]
+
+CHECK_SCHEMA = "traceq.check/1"
+
+
+def write_checks(checks: Sequence[Checked], file: TextIO, options: RenderOptions) -> None:
+    """Write one object, with a row for each path and rule."""
+    tree = SourceTree()
+    document = {"schema": CHECK_SCHEMA, "rules": [row for checked in checks for row in _rows(checked, tree)]}
+    file.write(escape_json(msgspec.json.format(msgspec.json.encode(document), indent=1).decode()) + "\n")
+
+
+def _rows(checked: Checked, tree: SourceTree) -> Iterator[dict[str, object]]:
+    for outcome in checked.outcomes:
+        rule, shown = outcome.rule, outcome.shown
+        yield {
+            "path": checked.path,
+            "rule": rule.text,
+            "state": outcome.state,
+            "value": number(rule, shown.value) if shown else None,
+            "bound": number(rule, rule.bound) if rule.has_number else None,
+            "unit": (unit_of(rule) or "count") if rule.has_number else None,
+            "rank": shown.rank if shown else None,
+            "broken_ranks": sorted(each.rank for each in outcome.breaches),
+            "culprits": [_culprit(outcome, cause, tree) for cause in shown.causes] if shown else [],
+            "num_more_culprits": shown.num_more_causes if shown else 0,
+            "reason": outcome.mismatch or (outcome.unanswered if not outcome.breaches else "") or None,
+            "why": rule.why or None,
+        }
+
+
+def _culprit(outcome: RuleOutcome, cause: Contribution, tree: SourceTree) -> dict[str, object]:
+    source = tree.find(cause.line)
+    return {
+        "name": cause.name,
+        "value": number(outcome.rule, cause.value),
+        "source": cause.line or None,
+        "file": source.file if source else None,
+        "line": source.line if source else None,
+    }
