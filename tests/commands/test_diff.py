@@ -18,6 +18,7 @@ from json_shape import fits
 from paths import ROOT
 
 from traceq.cli import main
+from traceq.compare.delta_limit import judge_delta
 from traceq.compare.diff import diff_run
 from traceq.escaped_console import EscapedConsole
 from traceq.model import Arm, Manifest
@@ -294,6 +295,68 @@ def test_fail_on(run: Path, shell: Shell, verdict: str, code: int) -> None:
     assert (result, bool(out), err.count("\n")) == (code, code != 2, int(code > 0))
     problem = {2: f"--fail-on {verdict}: .* material, detectable, inconclusive$", 3: ": on is material$"}
     assert re.search(problem.get(code, "^$"), err)
+
+
+@pytest.mark.parametrize(
+    ("percent", "code", "sentence"),
+    [
+        ("19%", 3, "on takes more than 19.0 % longer"),
+        ("25 %", 0, "on takes at most 25.0 % longer"),
+        ("20", 0, "not decided whether on takes"),  # the interval includes it
+    ],
+)
+def test_a_limit_has_to_hold_for_the_whole_interval(
+    run: Path, shell: Shell, percent: str, code: int, sentence: str
+) -> None:
+    low, high = json.loads(shell(run, "--json")[1])["step"]["ci95_ns"]
+    assert low < 200_100 < high  # 20 % of 1000.5 us
+    result, out, err = shell(run, "--fail-on-delta", percent)
+    assert (result, bool(out), err.count("\n")) == (code, True, 1)
+    assert sentence in err
+    assert "the 95 % interval of unprofiled steps" in err
+    assert shell(run / "on", run / "off", "--fail-on-delta", percent)[0] == 0  # a saving
+
+
+def traces_alone(run: Path) -> tuple[Path, Path]:
+    """The traces of both arms, of which nothing else is known."""
+    a, b = (run.parent / f"{name}.json.gz" for name in ("a", "b"))
+    for name, path in (("off", a), ("on", b)):
+        path.write_bytes((run / name / "rank0.json.gz").read_bytes())
+    return a, b
+
+
+def test_two_traces_trip_a_limit_and_never_a_verdict(run: Path, shell: Shell) -> None:
+    a, b = traces_alone(run)
+    assert shell(a, b, "--fail-on", "material")[0] == 0
+    code, out, err = shell(a, b, "--fail-on-delta", "5%")
+    assert (code, bool(out)) == (3, True)
+    last = err.splitlines()[-1]
+    assert last.startswith("traceq: --fail-on-delta: b takes more than 5.0 % longer than a: +20.0 % per step, from 3 ")
+    assert last.endswith("without an interval")
+    assert shell(a, b, "--fail-on-delta", "20 %")[0] == 0
+    assert shell(b, a, "--fail-on-delta", "0")[0] == 0
+
+
+def test_a_limit_without_a_comparison_is_no_pass(tmp_path: Path, shell: Shell) -> None:
+    empty = record(tmp_path / "empty", traced=False, num_pairs=0)
+    code, _, err = shell(empty / "off", empty / "on", "--fail-on-delta", "5%")
+    assert (code, err.splitlines()[-1].startswith("traceq: --fail-on-delta: ")) == (1, True)
+    assert shell(empty / "off", empty / "on", "--fail-on-delta", "5%", "--fail-on", "inconclusive")[0] == 3
+
+
+def test_an_interval_that_the_control_refutes_decides_nothing(run: Path) -> None:
+    (diff,) = diff_run(run).diffs
+    assert diff.comparison is not None
+    assert judge_delta(diff, 5).state == "exceeded"
+    refuted = replace(diff.comparison, verdict=replace(diff.comparison.verdict, name="inconclusive"))
+    assert judge_delta(replace(diff, comparison=refuted), 5).state == "undecided"
+
+
+@pytest.mark.parametrize("percent", ["garbage", "", "-1%", "nan", "inf", "1%%"])
+def test_a_limit_that_is_no_percentage_is_refused(run: Path, shell: Shell, percent: str) -> None:
+    code, out, err = shell(run, f"--fail-on-delta={percent}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert shell(run, "--fail-on-delta", "150 %")[0] == 0
 
 
 @pytest.mark.parametrize("threshold", ["garbage", "", "-1%", "nan", "inf", "101 %", "1%%"])

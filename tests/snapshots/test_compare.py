@@ -110,5 +110,6 @@ def test_a_snapshot_is_compared_with_snapshots_alone() -> None:
         done = traceq("diff", *pair)
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert done.err.startswith("traceq: a.pickle: a memory snapshot")
-    done = traceq("diff", "--fail-on", "material", "a.pickle", "a.pickle")
-    assert (done.code, "has no verdict" in done.err) == (2, True)
+    for gate in (("--fail-on", "material"), ("--fail-on-delta", "5%")):
+        done = traceq("diff", *gate, "a.pickle", "a.pickle")
+        assert (done.code, "has no verdict" in done.err) == (2, True)

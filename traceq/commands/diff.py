@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.commands._engine_options import CLUSTER, MEMORY
-from traceq.errors import GateTripped, UsageFault
+from traceq.errors import GateTripped, TraceqError, Unanswerable, UsageFault
 from traceq.threshold import THRESHOLD_PCT
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ def command(
     fail_on: Annotated[
         list[str] | None, typer.Option(metavar="VERDICT", help="Exit 3 on material, detectable or inconclusive.")
     ] = None,
+    fail_on_delta: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="Exit 3 if B's step is longer than A's by more, like 5%.")
+    ] = None,
     to: Annotated[
         str | None, typer.Option(metavar="NAME", help="Write text, json, markdown, html, or a plugin's form.")
     ] = None,
@@ -54,6 +58,9 @@ def command(
 
     A side can be several recordings, each of a separate process: a folder of runs (before/), an arm of each
     (before/on), or a pattern in quotes ('before-*').
+
+    --fail-on-delta holds for the whole interval of unprofiled steps; one that includes the limit decides nothing, and
+    exits with 0. Two traces have no interval, and are taken as they are. Exit codes: docs/check.md#exit-codes
     """
     from traceq.engines.process_tuning import tune_process
 
@@ -69,10 +76,11 @@ def command(
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
     if html is not None:
         refuse_input(html, (a, b))
-    percent, verdicts = parse_threshold(threshold), _checked(fail_on or [])
+    percent, verdicts = parse_percent("--threshold", threshold, most=100), _checked(fail_on or [])
+    limit = None if fail_on_delta is None else parse_percent("--fail-on-delta", fail_on_delta)
     if b is not None and _are_snapshots(a, b):
-        if verdicts:
-            raise UsageFault("--fail-on: a comparison of memory snapshots has no verdict")
+        if verdicts or limit is not None:
+            raise UsageFault("--fail-on, --fail-on-delta: a comparison of memory snapshots has no verdict")
         from traceq.snapshots.compare import snapshot_diff
 
         write_sheet(snapshot_diff(a, b), form, RenderOptions(width, full=full))
@@ -97,7 +105,7 @@ def command(
         print_caveats(dict.fromkeys(caveat for each in diffs.diffs for caveat in each.caveats))
     if verdicts:
         print_caveats(_without_verdict(diffs.diffs))
-    _gate(diffs.diffs, verdicts)
+    _gate(diffs.diffs, verdicts, limit)
 
 
 def _read_sides(a: str, b: str | None, engine: Reading, on_progress: Callable[[int, int], None]) -> tuple[Side, ...]:
@@ -124,14 +132,14 @@ def _are_snapshots(a: str, b: str) -> bool:
     return is_a
 
 
-def parse_threshold(text: str) -> float:
+def parse_percent(option: str, text: str, most: float = math.inf) -> float:
     """Return `0.5%`, `0.5 %` or `0.5` as a number of percent. Raises UsageFault."""
     try:
         percent = float(text.strip().removesuffix("%"))
     except ValueError:
-        raise UsageFault(f"--threshold {text}: no percentage; expected something like {THRESHOLD_PCT}%") from None
-    if not 0 <= percent <= 100:
-        raise UsageFault(f"--threshold {text}: expected 0 % to 100 %")
+        raise UsageFault(f"{option} {text}: no percentage; expected something like {THRESHOLD_PCT}%") from None
+    if not 0 <= percent <= most or math.isinf(percent):
+        raise UsageFault(f"{option} {text}: expected 0 % {'or more' if math.isinf(most) else f'to {most:g} %'}")
     return percent
 
 
@@ -155,9 +163,30 @@ def _without_verdict(diffs: tuple[Diff, ...]) -> list[Caveat]:
     return [Caveat("no_verdict", text)]
 
 
-def _gate(diffs: tuple[Diff, ...], verdicts: set[str]) -> None:
-    """Raise GateTripped for a verdict of --fail-on; `detectable` includes material, which is more than that."""
+def _gate(diffs: tuple[Diff, ...], verdicts: set[str], limit_pct: float | None) -> None:
+    """Raise GateTripped for a verdict of --fail-on or a step above --fail-on-delta, else TraceqError without a step.
+
+    `detectable` includes material, which is more than that.
+    """
+    from traceq.compare.delta_limit import DeltaState, judge_delta
+
     if "detectable" in verdicts:
         verdicts = verdicts | {"material"}
-    if tripped := [f"{diff.b_name} is {diff.verdict_name}" for diff in diffs if diff.verdict_name in verdicts]:
-        raise GateTripped(f"--fail-on: {', '.join(tripped)}")
+    names = [f"{diff.b_name} is {diff.verdict_name}" for diff in diffs if diff.verdict_name in verdicts]
+    tripped, unanswered = [f"--fail-on: {', '.join(names)}"] if names else [], []
+    for diff in diffs:
+        if limit_pct is None:
+            break
+        try:
+            outcome = judge_delta(diff, limit_pct)
+        except Unanswerable as reason:
+            unanswered.append(f"--fail-on-delta: {reason}")
+            continue
+        if outcome.state is DeltaState.EXCEEDED:
+            tripped.append(f"--fail-on-delta: {outcome.text}")
+        else:
+            typer.echo(f"traceq: --fail-on-delta: {outcome.text}", err=True)
+    if tripped:
+        raise GateTripped("; ".join(tripped))
+    if unanswered:
+        raise TraceqError("; ".join(unanswered))
