@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from builder import Event, build, call, kernel, launch, op, step
 
-from traceq.facts.timeline.once import capture_times, first_calls
+from traceq.facts.timeline.once import OnceKind, capture_times, first_calls, once
+from traceq.intervals import measure
 from traceq.model import Trace
 
 
@@ -45,6 +46,41 @@ def test_a_first_call_is_slow_beside_the_median_of_later_ones(us: tuple[float, .
 
 def test_both_of_two_slow_calls_are_slow() -> None:
     assert names(build(*convolutions(5000, 15000, *[100] * 9))) == ["aten::conv2d", "aten::cudnn_convolution"] * 2
+
+
+def launched_after(*waits_us: float, name: str = "aten::sum") -> Trace:
+    """An op of one kernel after each wait of the host, and a copy before the first."""
+    rows, start = [launch(0, 1, 1000), kernel("first", 5, 5, 1000)], 20.0
+    for number, us in enumerate(waits_us, 1):
+        start += us
+        rows += [op(name, start, 10), launch(start + 1, 5, number), kernel("sum", start + 12, 5, number)]
+        start += 20
+    return build(*rows)
+
+
+@pytest.mark.parametrize(
+    ("waits_us", "once_us"),
+    [
+        ((5000, 90, 100), 5000),
+        ((5000, 90, 100, 3000), 0),  # that recurs
+        ((5000, 900, 900), 0),
+        ((100, 5000, 100), 0),  # not the first
+        ((5000,), 0),  # nothing tells how long it takes
+        ((900, 10, 10), 0),
+    ],
+)
+def test_what_the_host_does_before_the_first_launch_of_a_kernel_is_a_first_call(
+    waits_us: tuple[float, ...], once_us: float
+) -> None:
+    found = once(launched_after(*waits_us))
+    of_first = found.kind == OnceKind.FIRST_CALL
+    assert measure(found.parts[of_first]) == pytest.approx(once_us * 1000, abs=50_000)
+
+
+def test_its_name_is_that_of_the_op_that_launches() -> None:
+    trace = launched_after(5000, 90, 100)
+    (row,) = once(trace).row
+    assert trace.events.strings[trace.events.name[row]] == "aten::sum"
 
 
 def compiled(*around: Event, begin: int = 200) -> Trace:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.copies import TO_DEVICE
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import capture_spans, capturing_calls
+from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.ops_on_cpu import ALLOCATES
@@ -259,7 +260,7 @@ def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], may_be_few: ND
 
 
 def _long_launchless_times(trace: Trace, apart: Spans) -> list[_Layer]:
-    """Return the time before first launches of kernels that are compiled at run time, and the one pause, if there is.
+    """Return the time before first launches of kernels, and the one pause, if there is.
 
     Between launches and waits for the device the host takes about as long in every step. What is `apart`, once for
     another reason, and what a device, a loader or a compiler takes, does not count.
@@ -269,12 +270,18 @@ def _long_launchless_times(trace: Trace, apart: Spans) -> list[_Layer]:
     ns = measure_within(exposed, times[:, 0], times[:, 1])
     launched = _launched(trace, call)
     peers = group([launched, trace.events.name[call]])
-    first = peers.first[matching(trace.events, call[peers.first], _COMPILED_AT_RUN_TIME)]
-    compiles = np.zeros(len(call), np.bool_)
-    compiles[first[_is_slow_once(ns, peers.group_ids, np.ones(len(ns), np.bool_))[first]]] = True
-    pause = _pause(trace, np.where(compiles, 0, ns), launched)
+    first = peers.first[launched[peers.first] >= 0]
+    is_first = np.zeros(len(call), np.bool_)
+    is_first[first[_is_slow_once(ns, peers.group_ids, np.ones(len(ns), np.bool_))[first]]] = True
+    pause = _pause(trace, np.where(is_first, 0, ns), launched)
     piece, follows = _between_ops(trace, times[pause], call[pause])
-    return [(OnceKind.COMPILING, call[compiles], times[compiles]), (OnceKind.PAUSE, follows, piece)]
+    compiles = is_first & matching(trace.events, call, _COMPILED_AT_RUN_TIME)
+    prepares, op = is_first & ~compiles, innermost_ops(trace, call)
+    return [
+        (OnceKind.COMPILING, call[compiles], times[compiles]),
+        (OnceKind.FIRST_CALL, np.where(op >= 0, op, call)[prepares], times[prepares]),
+        (OnceKind.PAUSE, follows, piece),
+    ]
 
 
 def _launchless_times(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
