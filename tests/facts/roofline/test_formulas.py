@@ -191,6 +191,8 @@ def test_unmasked_pairs_are_those_of_a_mask_drawn_in_full(
         ("aten::_softmax", "[[8, 4], [], []]", f'[{BF16}, "Scalar", "Scalar"]', '["", "1", "True"]', (2 + 4) * 32),
         ("aten::_softmax_backward_data", "[[8, 4], [8, 4], [], []]", f'[{F32}, {F32}, "Scalar", "Scalar"]', "", 4 * 96),
         ("aten::native_layer_norm", "[[8, 4], [], [4], [4]]", f'[{F32}, "", {F32}, {F32}]', "", 4 * (64 + 8)),
+        ("aten::nll_loss_forward", "[[8, 1000], [8]]", f'[{F32}, "long int"]', "", 8 * (8 + 4)),  # one score a target
+        ("aten::nll_loss_backward", "[[], [8, 1000], [8]]", f'[{F32}, {F32}, "long int"]', "", 8 * (8 + 4)),
         ("aten::embedding", "[[100, 16], [3, 5]]", f'[{F32}, "long int"]', "", 8 * 15 + 2 * 4 * 15 * 16),
         ("aten::index_select", "[[9, 100], [], [5]]", f'[{F32}, "Scalar", "long int"]', '["", "1", ""]', 40 + 8 * 45),
         (
@@ -216,6 +218,7 @@ def test_lists_have_the_dtype_that_their_kernel_shows() -> None:
     types = '["TensorList", "TensorList", "Scalar"]'
     assert work("aten::_foreach_add_", f"[{lists}, {lists}, []]", types) is None
     assert modelled("aten::_foreach_add_", f"[{lists}, {lists}, []]", types, dtype="float32").bytes == 4 * 36 * 3
+    assert modelled("aten::_foreach_copy_", f"[{lists}, {lists}, []]", types, dtype="float32").bytes == 4 * 36 * 2
     adam = f"[{', '.join([lists] * 4)}]"
     kinds = '["TensorList", "TensorList", "TensorList", "TensorList"]'
     assert modelled("aten::_fused_adamw_", adam, kinds, dtype="bfloat16").bytes == 2 * 36 * 7

@@ -45,8 +45,7 @@ _REDUCTIONS = frozenset([
     "linalg_vector_norm", "var", "std", "var_mean", "std_mean", "argmax", "argmin", "count_nonzero", "logsumexp",
     "dist", "trace", "nonzero", "histc", "bincount", "median", "mode", "kthvalue", "unique2", "_unique2",
     "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d",
-    "_adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool2d", "equal", "is_nonzero", "nll_loss_forward",
-    "nll_loss2d_forward",
+    "_adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool2d", "equal", "is_nonzero",
 ])  # fmt: skip
 """Ops that read their inputs and write a result of unknown size, which is not larger."""
 _SAME_SHAPE = frozenset([
@@ -64,9 +63,13 @@ _LIKE_FIRST_GRADIENT = frozenset([
 """Ops that read a gradient, a saved tensor of the same shape and small ones, and write a gradient like the first."""
 _LIKE_SECOND = frozenset([
     "max_pool2d_with_indices_backward", "avg_pool2d_backward", "adaptive_avg_pool2d_backward",
-    "_adaptive_avg_pool2d_backward", "nll_loss_backward", "nll_loss2d_backward", "max_pool3d_with_indices_backward",
+    "_adaptive_avg_pool2d_backward", "max_pool3d_with_indices_backward",
 ])  # fmt: skip
 """Ops that read a gradient and write one like their second input."""
+
+
+_WRITES_FIRST = frozenset(["_foreach_copy", "_foreach_zero"])
+"""Ops on lists that write the first and do not read it."""
 
 
 def traffic_formula(name: str) -> Traffic | None:
@@ -164,6 +167,16 @@ def _rows_taken(table: int, index: int, *, is_whole_row: bool) -> Traffic:
     return traffic
 
 
+def _picked(scores: int, target: int) -> Traffic:
+    """Return the formula of a loss that reads one score of each target, or writes its gradient; others are filled."""
+
+    def traffic(call: OpCall) -> int | None:
+        score, chosen = call.tensor(scores), call.tensor(target)
+        return None if score is None or chosen is None else chosen.bytes + score.sized(chosen.numel)
+
+    return traffic
+
+
 def _embedding_gradient(call: OpCall) -> int | None:
     """Return the bytes of embedding_dense_backward(grad, indices, num_weights): read the gradient, write the table."""
     grad, indices, num = call.tensor(0), call.tensor(1), call.value(2)
@@ -211,13 +224,13 @@ def _created(call: OpCall) -> int | None:
 def _of_lists(stem: str, in_place: bool) -> Traffic:
     """Return the formula of an op on lists of tensors, as of optimizers: all are read, what changes is written."""
     num_states = 2 if stem.startswith("_fused_adam") else 1 if stem.startswith("_fused_sgd") else 0
-    writes = in_place or not stem.endswith("norm")
+    writes = stem not in _WRITES_FIRST and (in_place or not stem.endswith("norm"))
 
     def traffic(call: OpCall) -> int | None:
         lists = [entry for entry in call.inputs if isinstance(entry, tuple)]
         if not lists or not all(tensor.dtype for entry in lists for tensor in entry):
             return None
-        written = [lists[0], *lists[2 : 2 + num_states]]  # parameters, gradients, states
+        written = [lists[0], *lists[2 : 2 + num_states]]  # parameters, gradients, states; also read
         return sum(map(total_bytes, lists)) + (sum(map(total_bytes, written)) if writes else 0)
 
     return traffic
@@ -235,6 +248,10 @@ _BY_NAME: dict[str, Traffic] = {
     "embedding": _rows_taken(0, 1, is_whole_row=True),
     "gather": _rows_taken(0, 2, is_whole_row=False),
     "take": _rows_taken(0, 1, is_whole_row=False),
+    "nll_loss_forward": _picked(0, 1),
+    "nll_loss2d_forward": _picked(0, 1),
+    "nll_loss_backward": _picked(1, 2),
+    "nll_loss2d_backward": _picked(1, 2),
     "embedding_dense_backward": _embedding_gradient,
     "_index_put_impl": _put(2),
     "index_put": _put(2),
