@@ -39,6 +39,15 @@ def test_starting_the_device_and_loading_kernels_is_a_cold_start() -> None:
     assert [each.ns for each in cold_starts(cold(90, 80))] == [pytest.approx(80_000_000, rel=1e-4)]
 
 
+def test_where_most_launches_load_later_ones_tell_how_long_a_launch_takes() -> None:
+    rows, start = [], 0.0
+    for number, (name, us) in enumerate([("gemm", 9000), ("clamp", 17000), ("gemm", 10), ("div", 8000)], 1):
+        rows += [op(f"aten::{name}", start, us + 10), launch(start + 1, us, number)]
+        rows += [kernel(name, start + us + 5, 2, number)]
+        start += us + 20
+    assert len(kernel_loading_calls(build(*rows))) == 3
+
+
 @pytest.mark.parametrize(
     "calls",
     [

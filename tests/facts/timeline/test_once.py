@@ -48,13 +48,14 @@ def test_both_of_two_slow_calls_are_slow() -> None:
     assert names(build(*convolutions(5000, 15000, *[100] * 9))) == ["aten::conv2d", "aten::cudnn_convolution"] * 2
 
 
-def launched_after(*waits_us: float, name: str = "aten::sum") -> Trace:
-    """An op of one kernel after each wait of the host, and a copy before the first."""
-    rows, start = [launch(0, 1, 1000), kernel("first", 5, 5, 1000)], 20.0
+def launched_after(*waits_us: float) -> Trace:
+    """Pairs of ops of one kernel each, and waits of the host between the two."""
+    rows, start = list[Event](), 0.0
     for number, us in enumerate(waits_us, 1):
-        start += us
-        rows += [op(name, start, 10), launch(start + 1, 5, number), kernel("sum", start + 12, 5, number)]
-        start += 20
+        for name, wait_us, corr in (("aten::mm", 5, 2 * number), ("aten::sum", us, 2 * number + 1)):
+            start += wait_us
+            rows += [op(name, start, 10), launch(start + 1, 5, corr), kernel(name, start + 12, 5, corr)]
+            start += 20
     return build(*rows)
 
 
@@ -72,15 +73,24 @@ def launched_after(*waits_us: float, name: str = "aten::sum") -> Trace:
 def test_what_the_host_does_before_the_first_launch_of_a_kernel_is_a_first_call(
     waits_us: tuple[float, ...], once_us: float
 ) -> None:
-    found = once(launched_after(*waits_us))
-    of_first = found.kind == OnceKind.FIRST_CALL
-    assert measure(found.parts[of_first]) == pytest.approx(once_us * 1000, abs=50_000)
+    times = once(launched_after(*waits_us))
+    of_first = times.kind == OnceKind.FIRST_CALL
+    assert measure(times.parts[of_first]) == pytest.approx(once_us * 1000, abs=50_000)
 
 
 def test_its_name_is_that_of_the_op_that_launches() -> None:
     trace = launched_after(5000, 90, 100)
     (row,) = once(trace).row
     assert trace.events.strings[trace.events.name[row]] == "aten::sum"
+
+
+def test_what_a_single_step_begins_its_optimizer_with_may_be_in_each_step() -> None:
+    rows, start = list[Event](), 5000.0
+    for number in range(1, 40):
+        rows += [op("aten::add_", start, 10), launch(start + 1, 5, number), kernel("add", start + 12, 5, number)]
+        start += 20
+    before = [op("aten::mm", 0, 10), launch(1, 5, 90), kernel("mm", 12, 5, 90)]
+    assert len(once(build(*before, *rows)).parts) == 0
 
 
 def compiled(*around: Event, begin: int = 200) -> Trace:

@@ -22,9 +22,8 @@ _LEAST_START_NS = 100_000_000
 """The driver starts in no less; no call that returns memory or creates a stream takes so long for that alone."""
 _LEAST_NS = 1_000_000
 _LEAST_MULTIPLE, _MOST_OUTSTANDING = 50, 900
-"""A launch that takes so many times the median one does more than launch; behind so many others it waits for a place in
-the queue.
-"""
+"""A first launch that takes so many times the median of later ones does more than launch; behind so many others it
+waits for a place in the queue."""
 _WAITS = re.compile("memcpy|Synchronize", re.IGNORECASE)
 _FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 _CREATES = re.compile(r"^(cuda|hip|cu)(Stream|Event)Create")
@@ -78,9 +77,10 @@ def kernel_loading_calls(trace: Trace) -> NDArray[np.int64]:
     calls = work.call[kernels]
     num_done = np.searchsorted(ascending(work.end[kernels]), events.end[calls], "right")
     took = events.dur[calls]
-    is_long = took > max(_LEAST_NS, _LEAST_MULTIPLE * float(np.median(took)))
-    is_long &= np.arange(len(calls)) - num_done < _MOST_OUTSTANDING
     first = group([events.name[work.rows[kernels]]]).first
+    again = np.delete(took, first)
+    is_long = took > max(_LEAST_NS, _LEAST_MULTIPLE * float(np.median(again if len(again) else took)))
+    is_long &= np.arange(len(calls)) - num_done < _MOST_OUTSTANDING
     loading = calls[first[is_long[first]]]
     asking = events.rows(Category.RUNTIME)
     asking = asking[events.dur[asking] >= _LEAST_NS]

@@ -27,7 +27,7 @@ from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.steps import extent, main_track, steps
 from traceq.frozen import frozen
-from traceq.grouping import group
+from traceq.grouping import Groups, group
 from traceq.intervals import (
     Spans,
     complement,
@@ -269,19 +269,41 @@ def _long_launchless_times(trace: Trace, apart: Spans) -> list[_Layer]:
     exposed = subtract(_exposed(trace), apart)
     ns = measure_within(exposed, times[:, 0], times[:, 1])
     launched = _launched(trace, call)
-    peers = group([launched, trace.events.name[call]])
-    first = peers.first[launched[peers.first] >= 0]
-    is_first = np.zeros(len(call), np.bool_)
-    is_first[first[_is_slow_once(ns, peers.group_ids, np.ones(len(ns), np.bool_))[first]]] = True
-    pause = _pause(trace, np.where(is_first, 0, ns), launched)
+    compiles, prepares = _first_launches(trace, ns, call, launched)
+    pause = _pause(trace, np.where(compiles | prepares, 0, ns), launched)
     piece, follows = _between_ops(trace, times[pause], call[pause])
-    compiles = is_first & matching(trace.events, call, _COMPILED_AT_RUN_TIME)
-    prepares, op = is_first & ~compiles, innermost_ops(trace, call)
+    op = innermost_ops(trace, call)
     return [
         (OnceKind.COMPILING, call[compiles], times[compiles]),
         (OnceKind.FIRST_CALL, np.where(op >= 0, op, call)[prepares], times[prepares]),
         (OnceKind.PAUSE, follows, piece),
     ]
+
+
+def _first_launches(
+    trace: Trace, ns: NDArray[np.int64], call: NDArray[np.int64], launched: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return before which calls a kernel is compiled at run time, and before which the host prepares its first launch.
+
+    Of times of `ns` int64[L], each before a `call` that launches `launched`. One that recurs in each step does so after
+    the same kernel: where none follows that, nothing tells whether what a step begins with is once. If later times take
+    half as long now and then, first ones do so by chance.
+    """
+    name, by_compiler = trace.events.name[call], matching(trace.events, call, _COMPILED_AT_RUN_TIME)
+    compiles = by_compiler & _is_slow_first(ns, group([launched, name]))
+    peers = group([np.r_[-1, launched[:-1]][: len(call)], launched, name])
+    recurs = np.bincount(peers.group_ids)[peers.group_ids] > 1
+    later_ns = np.sort(np.delete(ns, peers.first))
+    by_chance_ns = 2 * int(later_ns[-2]) if len(later_ns) > 1 else 0
+    prepares = _is_slow_first(ns, peers) & recurs & (ns >= by_chance_ns)
+    return compiles, prepares & ~by_compiler & (launched >= 0)
+
+
+def _is_slow_first(ns: NDArray[np.int64], peers: Groups) -> NDArray[np.bool_]:
+    """Return which are the first of their group, and far slower than the others: bool[L]."""
+    is_first = np.zeros(len(ns), np.bool_)
+    is_first[peers.first] = True
+    return is_first & _is_slow_once(ns, peers.group_ids, np.ones(len(ns), np.bool_))
 
 
 def _launchless_times(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
