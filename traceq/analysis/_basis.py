@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.limits import LARGE
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import OTHER
 from traceq.facts.timeline.steps import Steps
@@ -20,6 +21,7 @@ __all__ = [
     "UnprofiledShare",
     "exceeds_in_mean",
     "holds_in_steps",
+    "is_told_once",
     "other_share",
     "ranks_differ",
     "recurs",
@@ -60,6 +62,11 @@ def unprofiled_share(job: Job, phase: re.Pattern[str], least_pct: float) -> Unpr
     None where no such phase was timed, or fewer than two blocks of steps, which are too few for an interval.
     """
     return _share(job, unprofiled_phase_ns(job, phase), least_pct)
+
+
+def is_told_once(once_ns: float, steps_ns: float) -> bool:
+    """Return whether so much of the steps is once that a claim tells it, and all others are about the rest."""
+    return once_ns >= LARGE * steps_ns
 
 
 def other_share(job: Job, least_pct: float) -> UnprofiledShare | None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_share
+from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, is_told_once, unprofiled_share
 from traceq.analysis._core_use import core_claims
 from traceq.analysis._device_copies import exposed_copies, exposed_device_copies, rate_words
 from traceq.analysis._host_causes import HostCauses, host_causes, most_of_host
@@ -24,7 +24,7 @@ from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, Claim, Measure, Subject, by_step, measured
-from traceq.claims.limits import LARGE, LIMITING, MODERATE, MOST, MUCH, Limit
+from traceq.claims.limits import LIMITING, MODERATE, MOST, MUCH, Limit
 from traceq.claims.rules import RULES
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
@@ -111,8 +111,8 @@ def _saved(trace: Trace) -> dict[str, Saving]:
 class StepTimes:
     """Time of the K counted steps of a job: float64[K] ns by category, mean over ranks.
 
-    `first_waits` float64[K] ns: exposed waits in first collectives. Shares are of whole steps; where a good deal is
-    once, and told as a cold start, of the rest.
+    `first_waits` float64[K] ns: exposed waits in first collectives. Shares are of whole steps, or of the rest where
+    what is once is told.
     """
 
     by_category: Mapping[str, NDArray[np.float64]]
@@ -123,9 +123,14 @@ class StepTimes:
         """float64[K] ns of each step, of which shares are."""
         if not self.by_category:
             return np.zeros(0)
-        whole = np.sum(list(self.by_category.values()), axis=0)
-        once = self.by_category.get(_ONCE, np.zeros_like(whole))
-        return np.asarray(whole - once if once.sum() >= LARGE * whole.sum() else whole)
+        recurring = np.sum([ns for name, ns in self.by_category.items() if name != _ONCE or not self.is_rest], axis=0)
+        return np.asarray(recurring)
+
+    @property
+    def is_rest(self) -> bool:
+        """Whether shares are of the rest of the steps, without what is once."""
+        once_ns = float(np.sum(self.by_category.get(_ONCE, 0.0)))
+        return once_ns > 0 and is_told_once(once_ns, float(np.sum(list(self.by_category.values()))))
 
     @property
     def mean_whole_ns(self) -> float:
@@ -152,8 +157,16 @@ class StepTimes:
         """Return how long a category takes."""
         ns = self.ns(category).round().astype(np.int64).tolist()
         return measured(
-            time_ns=round(self.mean_ns(category)), share_pct=self.share_pct(category), **by_step("time", ns)
+            time_ns=round(self.mean_ns(category)),
+            share_pct=self.share_pct(category),
+            **self.base,
+            **by_step("time", ns),
         )
+
+    @property
+    def base(self) -> dict[str, Measure]:
+        """The measure that tells what shares are of."""
+        return {"share_of": "rest"} if self.is_rest else {}
 
 
 def time_claims(job: Job, times: StepTimes, losses: Sequence[RankLoss]) -> list[Claim]:
@@ -315,6 +328,6 @@ def _longest_op_of_host(
     if op is None or any(rank.has_device for rank in job.ranks):
         return
     line = next((each.place.removeprefix(" at ") for each in work if each.name == op.name), "")
-    measures = measured(time_ns=round(op.mean_ns), share_pct=100 * op.mean_ns / times.mean_whole_ns)
+    measures = measured(time_ns=round(op.mean_ns), share_pct=100 * op.mean_ns / times.mean_whole_ns, **times.base)
     remedy = "" if op.asks_device else "on_device"
     yield Claim("host_op", round(op.mean_ns), Subject(op=op.name, line=line), measures, remedy=remedy)

@@ -256,6 +256,7 @@ def _starved_traced(part: _Rank) -> Claim | None:
         share_pct=100 * starved.idle_ns / starved.step_ns,
         first_batches_ns=starved.first_ns or None,
         num_batches=starved.num_batches or None,
+        share_of="batches" if starved.num_batches else None,
         num_workers=0 if part.makes_own else None,
         line_pct=line.share_pct if line else None,
     )

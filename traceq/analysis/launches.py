@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import holds_in_steps, step_lengths
+from traceq.analysis._basis import holds_in_steps, is_told_once, step_lengths
 from traceq.analysis._job_gain import job_gain
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._worst_rank import on_the_worst_rank
@@ -209,12 +209,15 @@ def _launch_bound(trace: Trace, waits: _ShortWaits) -> Claim:
 def _measures(trace: Trace, waits: _ShortWaits) -> dict[str, Measure]:
     """Return how long the device waits in a step, and which parts of the counted steps it waits and computes."""
     partition, waited_ns = activity(trace), float(waits.by_step.sum())
-    whole_ns = float(step_lengths(steps(trace)).sum()) - lost_once_ns(trace)  # which are without what is once
+    whole_ns, once_ns = float(step_lengths(steps(trace)).sum()), lost_once_ns(trace)
+    is_rest = is_told_once(once_ns, whole_ns)
+    whole_ns -= once_ns * is_rest
     computing_ns = float(partition.ns[in_counted_steps(trace) & partition.among(TimeCategory.COMPUTE)].sum())
     return measured(
         time_ns=round(waited_ns / len(waits.by_step)),
         share_pct=100 * waited_ns / whole_ns,
         compute_pct=100 * computing_ns / whole_ns,
+        share_of="rest" if is_rest else None,
         **by_step("time", waits.by_step.astype(np.int64).tolist()),
     )
 

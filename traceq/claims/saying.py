@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from traceq.claims.claim import Basis, Claim, Measure, unit_of
-from traceq.claims.sentences import GAINS, ONCE, REMEDIES, SENTENCES, SHARED_EVIDENCE
+from traceq.claims.sentences import GAINS, ONCE, REMEDIES, SENTENCES, SHARED_EVIDENCE, SHARES_OF
 from traceq.units import Unit, format_ends, format_value
 
 __all__ = ["MOST_WORDS", "evidence_of", "filled", "lead_of", "line_of", "plain_phase", "text_of"]
@@ -92,6 +92,8 @@ def _named(claim: Claim) -> Mapping[str, Measure | None]:
     """Return what templates may name besides measures."""
     subject, steps = claim.subject, claim.basis is None or claim.basis.num_steps > 0
     remedy = REMEDIES.get(claim.remedy or claim.code, "")
+    a_step = "a step" if steps else "the trace"
+    share_of = next(filled(filter(None, [SHARES_OF.get(str(claim.measures.get("share_of")))]), claim.measures), "")
     least_ns, most_ns = claim.gain or (0, 0)
     return {
         "rank": None if subject.rank is None else str(subject.rank),
@@ -105,7 +107,9 @@ def _named(claim: Claim) -> Mapping[str, Measure | None]:
         "why_once": ONCE.get(str(claim.measures.get("once")), ""),
         "gain": format_ends(least_ns, most_ns, Unit.NS),
         "per_step": "per step" if steps else "of the trace",
-        "a_step": "a step" if steps else "the trace",
+        "a_step": a_step,
+        "it": share_of or "it",
+        "whole": share_of or a_step,
         "the_step": "the step" if steps else "the trace",
         "in_steps": in_steps(claim.basis),
     }

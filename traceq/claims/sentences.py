@@ -2,8 +2,9 @@
 
 A field is a measure (`{blocked_ns}`, with its unit), a range of two (`{saved_ns}` of `least_saved_ns` and
 `most_saved_ns`), a part of the subject (`{line}`), `{remedy}`, or one of `{per_step}`, `{a_step}`, `{the_step}`,
-`{in_steps}`. A noun after a colon is counted: `{num_calls:call}`. Of leads the first is said of which everything is
-known, of evidence every clause.
+`{in_steps}`. What a share is of, `{it}` or `{whole}`, is a step, unless the measure `share_of` says what else. A noun
+after a colon is counted: `{num_calls:call}`. Of leads the first is said of which everything is known, of evidence every
+clause.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, BY_UNPROFILED
 from traceq.frozen import frozen
 
-__all__ = ["GAINS", "ONCE", "REMEDIES", "SENTENCES", "SHARED_EVIDENCE", "Sentence"]
+__all__ = ["GAINS", "ONCE", "REMEDIES", "SENTENCES", "SHARED_EVIDENCE", "SHARES_OF", "Sentence"]
 
 
 @frozen
@@ -22,7 +23,7 @@ class Sentence:
     evidence: tuple[str, ...] = ()
 
 
-_LOST = ("{time_ns} {per_step}, {share_pct} of it",)
+_LOST = ("{time_ns} {per_step}, {share_pct} of {it}",)
 _UNRECORDED = "it may be less, as work that the trace does not show runs for {unrecorded_ns} {per_step}"
 _REPLAYED = "the gain is that of {replayed}, which waits least for others"
 _WAITS_FOR_CORE = "a thread of {a_step} waits {wait_ns} for a core, {share_pct} of it"
@@ -213,7 +214,7 @@ SENTENCES: dict[str, Sentence] = {
             "host-bound, mostly {place}: shorten what the host does there",
             "host-bound: shorten what the host does between launches",
         ),
-        (*_LOST, "the device computes for {compute_pct} of it", "{places}", _UNRECORDED, _REPLAYED),
+        (*_LOST, "the device computes for {compute_pct} of {it}", "{places}", _UNRECORDED, _REPLAYED),
     ),
     "launch_bound": Sentence(
         (
@@ -223,9 +224,9 @@ SENTENCES: dict[str, Sentence] = {
         ),
         (
             *_LOST,
-            "the device computes for {compute_pct} of it",
+            "the device computes for {compute_pct} of {it}",
             "{tiny_pct} of kernels are under 10 us, or shorter than their launch",
-            "a CUDA graph cannot capture {syncs_mean} syncs {per_step}",
+            "a CUDA graph cannot capture {syncs_mean:sync} {per_step}",
         ),
     ),
     "host_round_trips": Sentence(
@@ -234,8 +235,8 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "host_op": Sentence(
         (
-            "the host spends {share_pct} of {a_step} in {op} at {line}: {remedy}",
-            "the host spends {share_pct} of {a_step} in {op}: {remedy}",
+            "the host spends {share_pct} of {whole} in {op} at {line}: {remedy}",
+            "the host spends {share_pct} of {whole} in {op}: {remedy}",
         ),
         ("{time_ns} {per_step}",),
     ),
@@ -265,9 +266,8 @@ SENTENCES: dict[str, Sentence] = {
             "starved by the data loader: {remedy}",
         ),
         (
-            "{a_step} waits {wait_ns}, {share_pct} of it",
+            "{a_step} waits {wait_ns}, {share_pct} of {it}",
             "{first_batches_ns} of it is for first batches of epochs, which workers start only then",
-            "counted from the first to the last of {num_batches} batches",
             "{line_pct} of the loader's time is at {line}",
             _WORKERS_AT,
         ),
@@ -286,24 +286,24 @@ SENTENCES: dict[str, Sentence] = {
     # what computes
     "device_bound": Sentence(
         (
-            "the device computes for {share_pct} of {a_step}: {remedy}",
-            "the device computes for {share_pct} of {a_step}",
+            "the device computes for {share_pct} of {whole}: {remedy}",
+            "the device computes for {share_pct} of {whole}",
         ),
         ("{time_ns} {per_step}", *_LONGEST),
     ),
     "cpu_bound": Sentence(
         (
-            "ops on the CPU take {share_pct} of {a_step}, mostly in {op}",
-            "ops on the CPU take {share_pct} of {a_step}, mostly at {line}",
-            "ops on the CPU take {share_pct} of {a_step}, mostly in module {module}",
-            "ops on the CPU take {share_pct} of {a_step}",
+            "ops on the CPU take {share_pct} of {whole}, mostly in {op}",
+            "ops on the CPU take {share_pct} of {whole}, mostly at {line}",
+            "ops on the CPU take {share_pct} of {whole}, mostly in module {module}",
+            "ops on the CPU take {share_pct} of {whole}",
         ),
         ("{time_ns} {per_step}", "{remedy}", *_LONGEST),
     ),
     "python_bound": Sentence(
         (
-            "Python takes {share_pct} of {a_step}, mostly {place}",
-            "Python between ops takes {share_pct} of {a_step}",
+            "Python takes {share_pct} of {whole}, mostly {place}",
+            "Python between ops takes {share_pct} of {whole}",
         ),
         ("{time_ns} {per_step}", "{places}", *_LONGEST),
     ),
@@ -318,7 +318,7 @@ SENTENCES: dict[str, Sentence] = {
         ),
     ),
     "exposed_wait": Sentence(
-        ("ranks wait {share_pct} of {a_step} for the last to arrive: see which one (--only ranks)",),
+        ("ranks wait {share_pct} of {whole} for the last to arrive: see which one (--only ranks)",),
         (
             "{time_ns} {per_step}",
             "{first_collective_ns} of it in a first collective, where profilers start apart",
@@ -501,6 +501,12 @@ ONCE: dict[str, str] = {
     "pool_refill": "memory was returned to the driver before: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
 }
 """Why what a claim is about does not recur, by its measure `once`."""
+
+SHARES_OF: dict[str, str] = {
+    "rest": "the rest",
+    "batches": "the time from the first to the last of {num_batches} batches",
+}
+"""What shares are of, by the measure `share_of`: steps without what is once, which is told beside, or some batches."""
 
 SHARED_EVIDENCE = (
     "{blocked_by_step_ns} by step",
