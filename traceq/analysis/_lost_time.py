@@ -36,7 +36,7 @@ from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
 from traceq.model import Caveat, Trace
 from traceq.units import Unit, format_value, name_ranks
-from traceq.whatif.interventions import HiddenComm
+from traceq.whatif.interventions import HiddenComm, NoLaunchLatency
 from traceq.whatif.unreplayed import is_replayed
 
 __all__ = ["RankLoss", "StepTimes", "first_collective_caveats", "rank_loss", "time_claims"]
@@ -55,6 +55,8 @@ _LIMITING = {_COMPUTE: "device_bound", _IN_OPS: "cpu_bound", _PYTHON: "python_bo
 """Category -> code of the claim that it is most of a step in which none of these is much."""
 _BESIDE_COMPUTE = (_EXPOSED, EXPOSED_WAIT, EXPOSED_TRANSFER)
 """Categories of what other work would hide."""
+_CHANGES = {EXPOSED_TRANSFER: HiddenComm(), _HOST_BOUND: NoLaunchLatency()}
+"""What `traceq whatif` changes where all of a category is gone on all ranks."""
 _DATA_WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 
 
@@ -254,10 +256,11 @@ def _device_copies(losses: Sequence[RankLoss]) -> tuple[str, float]:
 def _gained(claim: Claim, job: Job, losses: Sequence[RankLoss]) -> Claim:
     """Return the claim with what a step gains without its category; waits for other ranks are those ranks' time.
 
-    By replay of the rank that waits least for others: the others would only wait longer.
+    By replay of all ranks together; where that cannot be, of the one that waits least for others: the others would only
+    wait longer.
     """
-    if claim.code == EXPOSED_TRANSFER and (gain := job_gain(job, HiddenComm())) is not None:
-        return replace(claim, gain=(0, gain.saved_ns[1]), gain_by=BY_JOB_REPLAY)  # as much as is hidden
+    if (change := _CHANGES.get(claim.code)) is not None and (gain := job_gain(job, change)) is not None:
+        return replace(claim, gain=(0, gain.saved_ns[1]), gain_by=BY_JOB_REPLAY)  # as much as is hidden, or shortened
     last = least_waiting_rank(slack_by_rank(job))
     of_ranks = [loss.saved for rank, loss in zip(job.ranks, losses, strict=True) if last in (None, rank.rank)]
     savings = [saved[claim.code] for saved in of_ranks if claim.code in saved]
