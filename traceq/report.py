@@ -72,16 +72,10 @@ def column(
     return field(metadata={_COLUMN: Column(key, title, unit, is_per_step, is_hidden)})
 
 
-def columns_of(row_type: type[Any]) -> tuple[Column, ...]:
-    """Return the columns of a row dataclass in the order of its fields, without those declared without `column`."""
-    return tuple(
-        Column(item.key or name, item.title, item.unit, item.is_per_step, item.is_hidden)
-        for name, item in _declared(row_type)
-    )
-
-
-def _declared(row_type: type[Any]) -> list[tuple[str, Column]]:
-    return [(each.name, each.metadata[_COLUMN]) for each in fields(row_type) if _COLUMN in each.metadata]
+def columns_of(row_type: type[Any]) -> dict[str, Column]:
+    """Return the columns of a row dataclass by the names of their fields, without fields declared without `column`."""
+    declared = {each.name: each.metadata[_COLUMN] for each in fields(row_type) if _COLUMN in each.metadata}
+    return {name: replace(item, key=item.key or name) for name, item in declared.items()}
 
 
 class _CellRows(Sequence[tuple[Cell, ...]]):
@@ -105,7 +99,8 @@ class Table:
     """Rows of cells under columns; `Table.of` makes a table of typed rows.
 
     `key` names it in JSON. `single`: JSON has its only row as an object, or null without a row, instead of a list.
-    `parts` of such a row are tables of a name and a number, which are objects within it.
+    `parts` of such a row are tables of a name and a number, which are objects within it. `row_type`: the dataclass that
+    declares the columns, None where none does.
     """
 
     key: str
@@ -115,6 +110,7 @@ class Table:
     single: bool = False
     note: str = ""
     parts: tuple[Table, ...] = ()
+    row_type: type[Any] | None = None
 
     @classmethod
     def of(cls, key: str, title: str, row_type: type[Row], rows: Sequence[Row], **options: Any) -> Table:
@@ -123,10 +119,11 @@ class Table:
         `options` are further fields of Table. Rows in a tuple or a list become cells now, those of any other sequence
         each time they are iterated.
         """
-        names = [name for name, _ in _declared(row_type)]
+        columns = columns_of(row_type)
+        names = list(columns)
         cells = attrgetter(*names) if len(names) > 1 else lambda row: (getattr(row, names[0]),)
         cell_rows = tuple(map(cells, rows)) if isinstance(rows, tuple | list) else _CellRows(rows, cells)
-        return cls(key, title, columns_of(row_type), cell_rows, **options)
+        return cls(key, title, tuple(columns.values()), cell_rows, row_type=row_type, **options)
 
     def select(self, *keys: str) -> Table:
         """Return the same rows with the columns of these keys, in this order."""

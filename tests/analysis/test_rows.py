@@ -31,7 +31,8 @@ ROWS = [Row("gemm", 8, 20, "a", "not shown"), Row("relu", None, 30, "b")]
 
 def test_the_fields_of_a_row_are_the_columns_of_its_table() -> None:
     table = Table.of("kernels", "Kernels", Row, ROWS, note="two")
-    assert columns_of(Row) == table.columns
+    assert columns_of(Row) == dict(zip(("name", "size_bytes", "step_ns", "key"), table.columns, strict=True))
+    assert table.row_type is Row
     assert [(column.key, column.heading, column.unit) for column in table.columns] == [
         ("name", "kernel", Unit.TEXT),
         ("bytes", "bytes", Unit.BYTES),

@@ -54,36 +54,27 @@ class Comparable:
     """Whether the two sides can be compared, and the reasons if not."""
 
     ok: bool
+    """False refuses a verdict."""
     reasons: tuple[str, ...] = ()
 
 
 @frozen
 class SideReplay:
-    """One side replayed alone: ns by which its mean step is shorter, at least and at most, without something.
-
-    `syncs_ns` to `syncs_most_ns` without the `num_syncs` per step that the other side has not; `host_ns` to
-    `host_most_ns` with a host that takes no time, besides what it takes once to capture graphs; None where a side has
-    no host ops, so that what its host does is not known.
-    """
+    """One side replayed alone: ns by which its mean step is shorter without something, of A and of B."""
 
     num_syncs: float
+    """Per step that the other side has not."""
     syncs_ns: int
+    """Without these, at least."""
     syncs_most_ns: int
     host_ns: int | None
+    """With a host that takes no time, at least; None: no host ops."""
     host_most_ns: int | None
 
 
 @frozen
 class Traced:
-    """Profiled windows of one rank: the mean step of either side, over `num_a` and `num_b` whole steps.
-
-    `b_rank` is B's rank, None if it is the same: another one where each side has a single trace, of different ranks.
-
-    Not `marked` where the traces have no steps and count as one each; `whole` is the side, 0 or 1, that has none where
-    the other has, None elsewhere. `matched_pct` is the share of host calls that
-    both sides have, None without a device. `unclear`: what in a trace leaves open what caused the delta, "" for
-    nothing. `replays` of A and B where that does, or too little in common.
-    """
+    """Profiled steps of one rank: the mean of either side, over `num_a` and `num_b` whole ones."""
 
     rank: int
     a_ns: int
@@ -91,11 +82,17 @@ class Traced:
     num_a: int
     num_b: int
     marked: bool = True
+    """False where the traces have no steps and count as one each."""
     matched_pct: float | None = None
+    """Host calls that both sides have; below 70 causes say where, not why."""
     unclear: str = ""
+    """What in a trace leaves open what caused the delta, "" for nothing."""
     replays: tuple[SideReplay, SideReplay] | None = None
+    """Of A and B where causes say only where."""
     b_rank: int | None = None
+    """B's: another one where each side has one trace, of different ranks."""
     whole: int | None = None
+    """The side, 0 or 1, that has no steps where the other has, None elsewhere."""
 
     @property
     def ranks_text(self) -> str:
@@ -147,10 +144,7 @@ class Traced:
 
 @frozen
 class RankDelta:
-    """Mean traced step of one rank on either side; `own` times are without exposed communication.
-
-    Exposed communication includes the time in which the rank waits for others.
-    """
+    """Mean traced step of one rank on either side; `own` times are without exposed communication, waits among it."""
 
     rank: int
     a_ns: int
@@ -171,7 +165,7 @@ class RankDelta:
 
 @frozen
 class CellDelta:
-    """Time of one phase and category on either side."""
+    """Time of one phase and category per step on either side; with `residual_ns` they add up to `traced.delta_ns`."""
 
     phase: str
     category: str
@@ -186,44 +180,55 @@ class CellDelta:
 
 @frozen
 class Chain:
-    """Parts of a sync's delta: its copy, the wait for it, the rest: the op that asks, idle time that follows."""
+    """Parts of a sync's delta."""
 
     copied_ns: int
     waited_ns: int
     rest_ns: int
+    """The op that asks, idle time that follows."""
+
+    @property
+    def idle_ns(self) -> int:
+        """`rest_ns` by its former name."""
+        return self.rest_ns
 
 
 @frozen
 class Cause:
-    """One cause of the delta: `delta_ns` is `count_ns` (more or fewer) plus `dur_ns` (longer or shorter each).
-
-    `line` and `module`, a class of nn.Module, are "" where not recorded. `self_op` is the op inside a host op whose
-    self time is most of the delta, "" where that is the op itself. `delta_bytes` is the change in bytes moved by copies
-    and collectives. `chain` splits the delta of a sync on a device. `sd_ns` is the standard deviation of the delta
-    between two runs of the same code, 0 if unknown. `moved` is `from optimizer to backward` for a collective that both
-    sides issue as often, in other phases. `memory` is `pageable -> pinned, 4.4 -> 8.7 GB/s` for copies of which the
-    host's memory differs. `in_steps` is `1 of 3`: the traced steps that have what is more or fewer, "" where that is
-    all of them.
-    """
+    """One cause of the delta per step: `delta_ns` is `count_ns` (by calls) plus `dur_ns` (by duration per call)."""
 
     key: str
+    """Ends in `|replaced` for a replacement."""
     kind: str
+    """`sync`, `collective`, `kernel`, `memcpy`, `host`, `pace` (unchanged work), and last `minor`, `jitter`, `residual`
+    (not recorded).
+    """
     phase: str
+    """`backward and forward` for work in both."""
     name: str
+    """Op and kernel, collective, annotation; after `rank 3: ` where several are compared."""
     line: str
     delta_num: float
     delta_ns: int
     count_ns: int
     dur_ns: int
     share_pct: float | None
+    """Of `traced.delta_ns`; None if that is 0."""
     module: str = ""
+    """Class of nn.Module; "" if unknown."""
     self_op: str = ""
+    """Op inside that makes most of it; "": itself."""
     delta_bytes: int = 0
+    """Of copies and collectives."""
     chain: Chain | None = None
     sd_ns: int = 0
+    """Standard deviation between runs of the same code; 0: unknown."""
     moved: str = ""
+    """`from optimizer to backward` of a collective issued as often; or ""."""
     in_steps: str = ""
+    """`1 of 3`: steps with what is more or fewer; "": each."""
     memory: str = ""
+    """`pageable -> pinned, 4.4 -> 8.7 GB/s`: copies of which the host's memory differs."""
 
     @property
     def names_a_change(self) -> bool:

@@ -2,25 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
-from typing import TextIO
+from typing import NotRequired, TextIO, TypedDict
 
 import msgspec
 
-from traceq.claims.claim import Claim
+from traceq.claims.claim import Claim, Measure
 from traceq.claims.rules import rule_of
 from traceq.claims.saying import evidence_of, lead_of, text_of
 from traceq.display import RenderOptions
 from traceq.escaping import escape_json
-from traceq.report import Cell, Sheet, Table
+from traceq.report import Cell, Sheet, Source, Table
 
-__all__ = ["SHOW_SCHEMA", "sheet_to_json", "sheet_to_json_pieces", "write_sheet"]
+__all__ = ["SHOW_SCHEMA", "FindingObject", "SourceObject", "sheet_to_json", "sheet_to_json_pieces", "write_sheet"]
 
 SHOW_SCHEMA = "traceq.show/3"
 _ROWS = 4096
 """Rows of a table that are encoded at a time."""
+
+
+class SourceObject(TypedDict):
+    """What was read."""
+
+    path: str
+    num_events: int
+    ranks: tuple[int, ...]
+    world_size: int
+    device: str | None
+    torch: str | None
+    arm: NotRequired[str]
+    step: NotRequired[int]
+    """With `--step`."""
+    rows_of: NotRequired[tuple[int, ...]]
+    """Ranks whose rows tables have, where [others are like them](#more-than-64-ranks)."""
+    window: NotRequired[str]
+    """Path of the latest window of the first rank, of a folder with several."""
+    num_windows: NotRequired[int]
+
+
+class FindingObject(TypedDict):
+    """A claim: its words, then all that they are made of; in the order of the text report."""
+
+    code: str
+    severity: str
+    """`high`, `medium`, `low`."""
+    text: str
+    lead: str
+    """What it is and what to do, as on the first screen."""
+    evidence: str
+    ns: int
+    """Time of a step that it is about, no bound; 0: no matter of time."""
+    key: str
+    subject: Mapping[str, Measure]
+    """Known ones of `rank`, `phase`, `line`, `op`, `kind` of sync, `module`, `collective`, `key`."""
+    measures: Mapping[str, Measure]
+    """Names end in their unit; `least_` and `most_` begin ends of a range."""
+    least_gain_ns: int | None
+    """By which the job's step is shorter at least; 0 where ranks are missing."""
+    most_gain_ns: int | None
+    gain_by: str
+    """`replay of all ranks`, `replay` (of one rank), `95 % interval of unprofiled steps`, `at most its time`, or ""."""
+    num_steps: int
+    is_unprofiled: bool
+    remedy: str
+    whatif: str
+    """Option of `traceq whatif` that asks for the gain, or ""."""
+    replaces: tuple[str, ...]
+    """Codes, or prefixes of keys, of findings that it replaces."""
 
 
 def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
@@ -36,21 +86,9 @@ def sheet_to_json(sheet: Sheet) -> str:
 
 def sheet_to_json_pieces(sheet: Sheet) -> Iterator[str]:
     """Yield the JSON in pieces, so that the text of a thousand ranks is never in memory at once."""
-    source = sheet.source
     members: dict[str, object] = {
         "schema": sheet.schema or SHOW_SCHEMA,
-        "source": {
-            "path": source.path,
-            "num_events": source.num_events,
-            "ranks": source.ranks,
-            "world_size": source.world_size,
-            "device": source.device or None,
-            "torch": source.torch or None,
-            **({"arm": source.arm} if source.arm else {}),
-            **({"step": source.step} if source.step is not None else {}),
-            **({"rows_of": source.rows_of} if source.rows_of else {}),
-            **({"window": source.window.path, "num_windows": source.window.num} if source.window else {}),
-        },
+        "source": _source(sheet.source),
         **{table.key: table for report in sheet.reports for table in report.tables},
         "findings": [_finding(finding) for finding in sheet.findings],
         "unknown": sheet.unknown,
@@ -92,8 +130,27 @@ def _object(table: Table) -> object:
     return {**_row([column.key for column in table.columns], table.rows[0]), **parts}
 
 
-def _finding(claim: Claim) -> dict[str, object]:
-    """Return a claim as an object: its words, then all that they are made of."""
+def _source(source: Source) -> SourceObject:
+    members: SourceObject = {
+        "path": source.path,
+        "num_events": source.num_events,
+        "ranks": source.ranks,
+        "world_size": source.world_size,
+        "device": source.device or None,
+        "torch": source.torch or None,
+    }
+    if source.arm:
+        members["arm"] = source.arm
+    if source.step is not None:
+        members["step"] = source.step
+    if source.rows_of:
+        members["rows_of"] = source.rows_of
+    if source.window:
+        members |= {"window": source.window.path, "num_windows": source.window.num}
+    return members
+
+
+def _finding(claim: Claim) -> FindingObject:
     rule, (least_ns, most_ns) = rule_of(claim), claim.gain or (None, None)
     subject = {name: value for name, value in asdict(claim.subject).items() if value not in ("", None)}
     return {

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 from traceq.frozen import frozen
 from traceq.model import Caveat
-from traceq.report import Table, column
+from traceq.report import Cell, Table, column
 from traceq.units import Unit, format_ranks, format_value
 from traceq.whatif.predict import Change, Prediction
 
-__all__ = ["WHATIF_SCHEMA", "ChangeRow", "change_table", "first_sentence", "held_lines", "to_document"]
+__all__ = [
+    "WHATIF_SCHEMA",
+    "ChangeRow",
+    "PredictionObject",
+    "WhatifObject",
+    "change_table",
+    "first_sentence",
+    "held_lines",
+    "to_document",
+]
 
 WHATIF_SCHEMA = "traceq.whatif/1"
 
@@ -27,11 +37,38 @@ class ChangeRow:
     option: str = column("what if")
     now_ns: int = column("now", Unit.NS)
     least_ns: int = column("then, from", Unit.NS)
+    """Shortest that it would be, with noise in its favour."""
     most_ns: int = column("to", Unit.NS)
     saved_ns: int = column("saves", Unit.NS)
     most_saved_ns: int = column("at most", Unit.NS)
     noise_ns: int | None = column("noise", Unit.NS)
+    """Two standard errors of the mean saving; None: under three steps."""
     again_ns: int | None = column("again", Unit.NS)
+    """The same of a difference to as many other steps with the change."""
+
+
+class PredictionObject(TypedDict):
+    """What is predicted for the mean of the traced steps of some ranks."""
+
+    sentence: str
+    ranks: list[int]
+    num_steps: int
+    step_ns: int
+    unreplayed_ns: int
+    """Part that cannot be replayed; above 5 % nothing is predicted."""
+    together: dict[str, Cell]
+    each: list[dict[str, Cell]]
+    held_fixed: list[str]
+
+
+class WhatifObject(TypedDict):
+    """Whether a change is asked about or not."""
+
+    schema: str
+    path: str
+    predictions: list[PredictionObject]
+    """Of the change that is asked about, or those that gain most unasked."""
+    warnings: list[dict[str, str]]
 
 
 def first_sentence(prediction: Prediction) -> str:
@@ -95,7 +132,7 @@ def _table(changes: Sequence[Change], title: str = "") -> Table:
     return Table.of("whatif", title, ChangeRow, rows)
 
 
-def to_document(path: str, predictions: Sequence[Prediction], caveats: Sequence[Caveat]) -> dict[str, object]:
+def to_document(path: str, predictions: Sequence[Prediction], caveats: Sequence[Caveat]) -> WhatifObject:
     """Return the predictions as one JSON object; times in ns."""
     return {
         "schema": WHATIF_SCHEMA,
@@ -105,7 +142,7 @@ def to_document(path: str, predictions: Sequence[Prediction], caveats: Sequence[
     }
 
 
-def _document(prediction: Prediction) -> dict[str, object]:
+def _document(prediction: Prediction) -> PredictionObject:
     return {
         "sentence": first_sentence(prediction),
         "ranks": list(prediction.ranks),
