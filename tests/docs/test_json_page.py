@@ -1,9 +1,10 @@
-"""docs/json.md names just the keys that the JSON of `show`, `diff` and `whatif` has, each with its type."""
+"""docs/json.md is what the code says, and names every key of the JSON of `show`, `diff` and `whatif` with its type."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,127 +23,156 @@ from traceq.compare.result import Diffs
 from traceq.renderers.diff_json import diffs_to_json
 from traceq.runs.read import read
 
+sys.path.insert(0, str(ROOT / "docs"))
+sys.path.insert(0, str(ROOT / "tests" / "answers"))
+
+from inputs import Question, questions
+from json_page import PAGE, page
+
 FIXTURES = ROOT / "fixtures"
 JOB = FIXTURES / "example" / "job"
-KINDS: dict[str, Any] = {"text": str, "int": int, "bool": bool, "number": (int, float)}
-KINDS["text or number"] = (str, int, float)
+KINDS: dict[str, tuple[type, ...]] = {"text": (str,), "int": (int,), "bool": (bool,), "number": (int, float)}
+PARTS = {
+    "traceq.show/3": ("show",),
+    "traceq.diff/2": ("show", "diff"),
+    "traceq.diffs/2": ("show", "diff"),
+    "traceq.whatif/1": ("show", "whatif"),
+    "traceq.runs/1": ("show", "a folder of runs"),
+    "traceq.snapshot/2": ("show", "memory snapshot"),
+    "traceq.snapshot_diff/2": ("show", "two memory snapshots"),
+}
+"""Parts of the page that have the objects of a schema."""
 
 Keys = dict[str, dict[str, str]]
 """By name of an object, and that is the key under which it stands: the type of each of its keys."""
 
 
 @cache
-def page(part: str) -> Keys:
+def part(title: str) -> Keys:
     """What the page says about a command."""
-    text = (ROOT / "docs" / "json.md").read_text()
-    (selected,) = (result for result in re.split("^## ", text, flags=re.MULTILINE)[1:] if result.startswith(part))
+    (text,) = (each for each in re.split("^## ", PAGE.read_text(), flags=re.M)[1:] if each.startswith(f"{title}\n"))
     keys: Keys = {}
-    for section in re.split("^### ", selected, flags=re.MULTILINE)[1:]:
+    for section in re.split("^### ", text, flags=re.M)[1:]:
         heading, _, rest = section.partition("\n")
-        rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", rest, re.MULTILINE))
-        keys |= dict.fromkeys(re.findall("`(.*?)`", heading), rows)
+        listed = re.search(r"With (`.*)\.$", rest, re.M)
+        common = re.findall(r"(?:^|, )`(\w+)`", re.sub(r" \(.*?\)", "", listed[1])) if listed else []
+        types = {key: everywhere()[key] for key in common} | rows(rest)
+        keys |= dict.fromkeys(re.findall("`(.*?)`", heading), types)
     return keys
 
 
-def fits(value: Any, kind: str, name: str, reported: Keys) -> None:
+@cache
+def everywhere() -> dict[str, str]:
+    """The keys of many tables."""
+    return rows(PAGE.read_text().split("\n## Keys of many tables\n")[1].split("\n## ")[0])
+
+
+def rows(text: str) -> dict[str, str]:
+    """The types of keys in a table of the page."""
+    entries = re.findall(r"^\| (`[^|]*?) \| ([^|]*?) \|", text, re.M)
+    return {name: kind for names, kind in entries for name in re.findall(r"`(\w+)`", names)}
+
+
+def fits(value: Any, kind: str, name: str, objects: Keys) -> None:
     """A value is what the page says; so is all inside it."""
+    kind = kind.removesuffix(" or absent").partition(",")[0]
     if value is None:
-        assert kind.endswith(" or null"), name
+        assert kind.endswith("?"), name
         return
-    kind = kind.removesuffix(" or null")
+    kind = kind.removesuffix("?")
     if kind.startswith("list of "):
         for inner in value:
-            fits(inner, kind.removeprefix("list of ").removesuffix("s"), name, reported)
-    elif kind == "numbers by name":
-        assert value, name
-        assert all(isinstance(number, KINDS["number"]) for number in value.values()), name
-    elif kind == "values by name":
-        assert all(isinstance(inner, (str, *KINDS["number"])) for inner in value.values()), name
+            fits(inner, kind.removeprefix("list of ").removesuffix("s"), name, objects)
+    elif kind.endswith(" by name"):
+        fitting = (int, float) if kind.startswith("numbers") else (str, int, float)
+        assert all(isinstance(inner, fitting) for inner in value.values()), name
     elif kind == "object":
-        seldom = {"arm", "step", "rows_of", "window", "num_windows"} if name == "source" else set()
-        assert value.keys() | seldom == reported[name].keys(), name
+        seldom = {key for key, inner in objects[name].items() if inner.endswith(" or absent")}
+        assert value.keys() | seldom == objects[name].keys(), name
         for key, inner in value.items():
-            fits(inner, reported[name][key], key, reported)
+            fits(inner, objects[name][key], key, objects)
     else:
-        assert isinstance(value, KINDS[kind]), (name, value)
-        assert not isinstance(value, bool) or kind == "bool", (name, value)
+        fitting = tuple(each for words in kind.split(" or ") for each in KINDS[words])
+        assert isinstance(value, fitting), (name, value)
+        assert not isinstance(value, bool) or bool in fitting, (name, value)
 
 
-def shown(*words: str | Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(traceq(*words, "--json").out)
-    return result
+def fits_the_page(printed: str) -> dict[str, Any]:
+    """All of a document is what the page says."""
+    document: dict[str, Any] = json.loads(printed)
+    objects: Keys = {}
+    for title in PARTS[document["schema"]]:
+        objects |= part(title)
+    fits(document, "object", document["schema"], objects)
+    return document
+
+
+def test_the_page_is_that_of_the_code() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python docs/json_page.py"
 
 
 @pytest.mark.parametrize("path", ["outlier_ab/on", "example/job", "example/uneven", "strategies/fsdp2.json.gz"])
 def test_show_is_as_the_page_says(path: str) -> None:
-    result = shown("show", FIXTURES / path)
-    fits(result, "object", result["schema"], page("show"))
+    fits_the_page(traceq("show", FIXTURES / path, "--json").out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "question",
+    [
+        each
+        for each in questions()
+        if each.command != "check" and all(path.startswith("fixtures") for path in each.inputs)
+    ],
+    ids=lambda question: question.name,
+)
+def test_every_answer_on_a_fixture_is_as_the_page_says(question: Question) -> None:
+    done = traceq(question.command, *question.paths, "--json")
+    if done.code == 0:
+        fits_the_page(done.out)
 
 
 def test_tables_without_rows_are_as_the_page_says() -> None:
     tables = [table for report in analyze_all(read(JOB)) for table in report.tables]
-    assert {table.key: {part.key for part in (*table.columns, *table.parts)} for table in tables} == {
-        table.key: page("show")[table.key].keys() for table in tables
+    assert {table.key: {each.key for each in (*table.columns, *table.parts)} for table in tables} == {
+        table.key: part("show")[table.key].keys() for table in tables
     }
 
 
 def test_what_is_promised_is_on_the_page() -> None:
     for name, shape in SHOW.items():
-        rows = shape[0] if isinstance(shape, list) else shape
-        assert name in page("show")["traceq.show/3"]
-        assert not isinstance(rows, dict) or rows.keys() <= page("show")[name].keys(), name
-
-
-@pytest.mark.slow
-def test_diff_is_as_the_page_says() -> None:
-    result = shown("diff", FIXTURES / "outlier_ab")
-    fits(result, "object", result["schema"], page("diff"))
+        keys = shape[0] if isinstance(shape, list) else shape
+        assert name in part("show")["traceq.show/3"]
+        assert not isinstance(keys, dict) or keys.keys() <= part("show")[name].keys(), name
 
 
 def test_a_change_in_two_places_is_as_the_page_says() -> None:
-    reported = json.loads(diffs_to_json(diffs_of(here_ms=1.0, there_ms=3.0)))
-    fits(reported, "object", reported["schema"], page("diff"))
-    assert reported["joint"]
+    assert fits_the_page(diffs_to_json(diffs_of(here_ms=1.0, there_ms=3.0)))["joint"]
 
 
 def test_a_sync_and_samples_in_a_diff_are_as_the_page_says(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{item}.json", *with_item(item=item)) for item in (True, False)]
-    result = shown("diff", *paths)
-    fits(result, "object", result["schema"], page("diff"))
-    assert result["causes"][0]["chain"]
-    result = json.loads(diffs_to_json(Diffs("small", (compared(manifest(4, 8)),))))
-    fits(result, "object", result["schema"], page("diff"))
-    assert result["sample"]
+    assert fits_the_page(traceq("diff", *paths, "--json").out)["causes"][0]["chain"]
+    assert fits_the_page(diffs_to_json(Diffs("small", (compared(manifest(4, 8)),))))["sample"]
 
 
 @pytest.mark.parametrize("options", [(), ("--without", "syncs", "--without-straggler=1")])
 def test_whatif_is_as_the_page_says(options: tuple[str, ...]) -> None:
-    result = shown("whatif", JOB, *options)
-    fits(result, "object", result["schema"], page("whatif"))
-    assert result["predictions"]
+    assert fits_the_page(traceq("whatif", JOB, *options, "--json").out)["predictions"]
 
 
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (("show", FIXTURES / "kinds" / "snapshot_oom.pickle"), "memory snapshot"),
-        (
-            ("diff", *(FIXTURES / "kinds" / f"snapshot{which}.pickle" for which in ("", "_oom"))),
-            "two memory snapshots",
-        ),
-    ],
-)
-def test_memory_snapshots_are_as_the_page_says(words: tuple[str | Path, ...], part: str) -> None:
-    result = shown(*words)
-    fits(result, "object", result["schema"], page("show") | page(part))
-    tables = {name for name, kind in page(part)[result["schema"]].items() if kind == "list of objects"}
-    assert tables & result.keys() == tables
-    assert page(part).keys() - {result["schema"]} == {name for name in tables if name.startswith("memory_")}
+def test_a_folder_of_runs_is_as_the_page_says() -> None:
+    assert fits_the_page(traceq("show", FIXTURES, "--json").out)["runs"]
 
 
-def test_the_page_has_no_object_that_the_json_lacks() -> None:
-    for part in ("show", "diff", "whatif"):
-        objects = {
-            name for keys in page(part).values() for name, kind in keys.items() if re.search(r"\bobjects?\b", kind)
-        }
-        assert page(part).keys() == objects | {name for name in page(part) if name.startswith("traceq.")}
+@pytest.mark.parametrize("words", [("show", "snapshot_oom"), ("diff", "snapshot", "snapshot_oom")])
+def test_memory_snapshots_are_as_the_page_says(words: tuple[str, ...]) -> None:
+    command, *names = words
+    document = fits_the_page(traceq(command, *(FIXTURES / "kinds" / f"{name}.pickle" for name in names), "--json").out)
+    assert document["memory_lines"]
+
+
+@pytest.mark.parametrize("title", sorted({title for titles in PARTS.values() for title in titles}))
+def test_the_page_has_no_object_that_the_json_lacks(title: str) -> None:
+    inside = {name for keys in part(title).values() for name, kind in keys.items() if re.search(r"\bobjects?\b", kind)}
+    assert part(title).keys() <= inside | {name for name in part(title) if name.startswith("traceq.")}

@@ -26,8 +26,7 @@ _LEAST_SHARE = 0.01
 class CausedWaitRow:
     """Waits for one rank, the last to arrive in collectives of one kind in one of its phases, in the compared steps.
 
-    `caused_ns` is the mean over the ranks that share a group with it; `exposed_ns` the part in which they compute
-    nothing. `num_last` times it was the last.
+    The rows of a rank add up to its `caused_ns` in `ranks`.
     """
 
     key: str = column("key", is_hidden=True)
@@ -36,7 +35,9 @@ class CausedWaitRow:
     name: str = column("at collective")
     num_last: int = column("times last", Unit.COUNT)
     caused_ns: int = column("waits", Unit.NS)
+    """Waits of the others, mean over ranks that share a group."""
     exposed_ns: int = column("exposed", Unit.NS)
+    """Of that, they compute nothing."""
 
 
 def caused_wait_rows(job: Job, waits: CausedWaits) -> tuple[CausedWaitRow, ...]:

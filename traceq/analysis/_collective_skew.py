@@ -21,11 +21,7 @@ __all__ = ["SkewRow", "skew_table", "skew_view"]
 
 @frozen
 class SkewRow:
-    """Instances of one collective, group, dtype and phase, summed over them.
-
-    `shortest_ns` sums the shortest duration of each instance, on which the bandwidths rest: the rest is waiting.
-    `bytes` None where a size is unknown. `last_rank` starts last most often, `num_last` times.
-    """
+    """Instances of one collective, group, dtype and phase, matched across ranks and summed."""
 
     key: str = column("key")
     name: str = column("collective")
@@ -35,10 +31,13 @@ class SkewRow:
     num_ranks: int = column("ranks", Unit.COUNT)
     num: int = column("num", Unit.COUNT)
     bytes: int | None = column("bytes", Unit.BYTES)
+    """Larger side."""
     shortest_ns: int = column("transfer", Unit.NS)
+    """Shortest duration over ranks: the transfer, of which bandwidths are."""
     algbw_gbps: float | None = column("algbw", Unit.GBPS)
     busbw_gbps: float | None = column("busbw", Unit.GBPS)
     skew_ns: int = column("skew", Unit.NS)
+    """From the first to the last start."""
     skew_max_ns: int = column("max skew", Unit.NS)
     last_rank: int = column("mostly last", Unit.COUNT)
     num_last: int = column("times", Unit.COUNT)

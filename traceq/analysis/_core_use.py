@@ -21,17 +21,16 @@ _TRAINING, _WORKER, _OTHERS = "training", "loader worker", "outside the job"
 
 @frozen
 class CoreUseRow:
-    """CPU time of processes of one kind in a mean step of a rank.
-
-    Each has `cpu_ns`, is busy for a share of the step, and its threads together waited `core_wait_ns` for a core.
-    """
+    """CPU time of processes of one kind in a mean step of a rank."""
 
     process: str = column("process")
+    """Training, loader worker, or outside the job."""
     num: int | None = column("processes", Unit.COUNT)
     threads: int | None = column("torch threads", Unit.COUNT)
     cpu_ns: int = column("CPU time", Unit.NS)
     busy_pct: float = column("of a core", Unit.PERCENT)
     core_wait_ns: int | None = column("waits for a core", Unit.NS)
+    """Its threads could run and had no core, summed."""
 
 
 @frozen

@@ -24,6 +24,7 @@ class PercentileRow:
 
     key: str = column("key", is_hidden=True)
     name: str = column("phase")
+    """A phase (own time in it), `waits` (exposed communication) or `step`."""
     min_ns: int = column("min", Unit.NS)
     p5_ns: int = column("p5", Unit.NS)
     median_ns: int = column("median", Unit.NS)
@@ -41,6 +42,7 @@ class RankPhaseRow:
     host: str = column("host")
     phase: str = column("phase")
     own_ns: int = column("own time", Unit.NS)
+    """Mean, minus `waits_ns`."""
     waits_ns: int = column("waits", Unit.NS)
 
 

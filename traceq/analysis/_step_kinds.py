@@ -25,8 +25,10 @@ class StepKindRow:
 
     rank: int = column("rank", Unit.COUNT)
     kind: str = column("step")
+    """`prefill`, `decode`, `mixed`, or `step`: not known."""
     num: int = column("steps", Unit.COUNT)
     mean_ns: int = column("mean", Unit.NS)
+    """As `dur_ns` of `inference`."""
     median_ns: int = column("median", Unit.NS)
     p95_ns: int = column("p95", Unit.NS)
     share_pct: float = column("share", Unit.PERCENT)

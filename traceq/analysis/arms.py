@@ -20,27 +20,28 @@ POSITION = 4
 
 @frozen
 class ArmRow:
-    """An arm that ran in separate processes, by its unprofiled steps.
-
-    `step_ns` is the median of its processes' medians, `spread_ns` the range of these, `samples_per_second` those of all
-    ranks, `peak_bytes` the most memory of any rank. The other bytes are recorded by the recipe as facts of the arm.
-    """
+    """An arm that ran in separate processes, by its unprofiled steps, each on the slowest rank."""
 
     key: str = column("key", is_hidden=True)
     arm: str = column("arm")
     num_processes: int = column("processes", Unit.COUNT)
+    """With steps, all ranks together counting as one."""
     num_steps: int = column("steps", Unit.COUNT)
     batch_size: int | None = column("batch", Unit.COUNT, is_hidden=True)
     samples_per_step: int | None = column("samples per step", Unit.COUNT, is_hidden=True)
     step_ns: int | None = column("step", Unit.NS)
+    """Median of the medians of its processes."""
     spread_ns: int | None = column("range", Unit.NS)
+    """Range of these; None for one process."""
     samples_per_second: float | None = column("samples", Unit.RATE)
     peak_bytes: int | None = column("memory", Unit.BYTES)
     state_bytes: Cell = column("weights, moments", Unit.BYTES)
     allocated_bytes: Cell = column("allocated", Unit.BYTES, is_hidden=True)
+    """Noted: most in use on any rank, minus its start."""
     reserved_bytes: Cell = column("reserved", Unit.BYTES, is_hidden=True)
     head_room_bytes: Cell = column("headroom", Unit.BYTES, is_hidden=True)
     status: str = column("ended")
+    """Empty, `skipped`, `out of memory`, `no effect` or `much slower`."""
     fault: str = column("fault", is_hidden=True)
 
 

@@ -28,21 +28,21 @@ _MEASURES = {
 
 @frozen
 class ArrivalRow:
-    """How far one rank came with a collective that never completed: its entry, or else the rank's last one before.
-
-    `last_sequence` is the sequence number of that entry; None without an entry.
-    """
+    """How far one rank came with a collective that never completed, by its dump; None without an entry."""
 
     key: str = column("key", is_hidden=True)
     group: str = column("group")
     sequence: int = column("sequence", Unit.COUNT)
     rank: int = column("rank", Unit.COUNT)
     state: str = column("state")
+    """`never arrived`, `no dump`, `scheduled`, `started`, `completed`."""
     name: str | None = column("collective")
+    """Issued there, or the last one before."""
     dtype: str | None = column("dtype")
     elements: int | None = column("elements", Unit.COUNT)
     line: str = column("line")
     last_sequence: int | None = None
+    """Number of that entry; None without an entry."""
 
 
 @frozen

@@ -31,19 +31,19 @@ _MOST_NAMES = 3
 
 @frozen
 class ClusterRow:
-    """Similar ranks, and the time they take more than the largest cluster (0 for that one).
-
-    `late_ns` all in all; `phase_ns` in the phase, and `category` of it, that most of this is in. `num_hosts` None and
-    `hosts` "" where a host is unknown.
-    """
+    """Similar ranks, the largest cluster first, then by lateness; up to eight ranks are one."""
 
     key: str = column("key", is_hidden=True)
     num_ranks: int = column("size", Unit.COUNT)
     ranks: str = column("ranks")
+    """`0-7, 16`."""
     num_hosts: int | None = column("hosts", Unit.COUNT)
     hosts: str = column("on")
+    """The first three."""
     own_ns: int = column("own time", Unit.NS)
+    """Mean step minus exposed communication."""
     waits_ns: int = column("waits", Unit.NS)
+    """Mean exposed communication."""
     late_ns: int | None = column("late by", Unit.DELTA_NS)
     phase: str | None = column("mostly in")
     phase_ns: int | None = column("there", Unit.DELTA_NS)

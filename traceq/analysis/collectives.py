@@ -65,34 +65,40 @@ _FOR = {
 class CollectiveRow:
     """Collectives of one name, group, dtype, phase and role on one rank.
 
-    `bytes` None where sizes are unknown. Bandwidths rest on the time of the kernels, which includes waits for other
-    ranks. `host_ns` is the time of the calls on their threads.
+    Bandwidths rest on the time of the kernels, which includes waits for other ranks.
     """
 
     host_ns: int
+    """Of the calls on their threads."""
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)
     name: str = column("collective")
+    """`all_reduce`, ...; `unknown` for kernels without a known call."""
     group: str = column("group")
     group_size: int | None = column("ranks", Unit.COUNT)
     dtype: str = column("dtype")
     num: int = column("calls", Unit.COUNT)
     num_kernels: int = column("kernels", Unit.COUNT)
     bytes: int | None = column("bytes", Unit.BYTES)
+    """Larger side."""
     gpu_ns: int = column("GPU time", Unit.NS)
     exposed_ns: int = column("exposed", Unit.NS)
+    """Of that, without a device of the calls: nothing computes."""
     algbw_gbps: float | None = column("algbw", Unit.GBPS)
     busbw_gbps: float | None = column("busbw", Unit.GBPS)
+    """As defined by nccl-tests."""
     phase: str = column("phase")
     role: str = column("role")
+    """[What it is for](method.md#role-of-a-collective)."""
     num_copies: int = column("copies", Unit.COUNT)
+    """That carried calls without a kernel."""
 
 
 @frozen
 class StepRow:
     """Collectives of one name and role that one rank issued in one step, None between steps; they add up to the trace.
 
-    `gpu_ns` and `exposed_ns` are those of their kernels, in whatever step these ran; `bytes` None where unknown.
+    Times are those of their kernels, whenever these ran.
     """
 
     host_ns: int

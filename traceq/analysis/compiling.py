@@ -42,22 +42,20 @@ _ID = re.compile(r"^(?P<frame>\d+)/(?P<again>\d+)")
 
 @frozen
 class CompilingRow:
-    """One time that a thread of a rank compiles.
-
-    `step`: number of the step in which it begins, `index` that in its trace, None outside of all. `function` and
-    `compile_id` ("0/7": frame 0, its eighth compilation) are "" where the trace does not tell them. `of_pass`: a
-    backward pass is compiled apart, at its first run, and what is autotuned or captured then is of neither (`other`).
-    `shapes` of its inputs, "" if unknown.
-    """
+    """One time that a thread of a rank compiles."""
 
     index: int | None
     rank: int = column("rank", Unit.COUNT)
     step: int | None = column("step", Unit.COUNT)
     function: str = column("function")
+    """`file.py:7 function`; "" without stacks."""
     compile_id: str = column("id")
+    """`0/7`: frame 0, its eighth compilation; "" if unknown."""
     of_pass: str = column("pass", key="pass")
+    """`forward`, `backward` (compiled at its first run), `other`: autotuning, capture."""
     shapes: str = column("inputs")
     dur_ns: int = column("time", Unit.NS)
+    """On its thread, also while the device is busy."""
 
     @property
     def name(self) -> str:

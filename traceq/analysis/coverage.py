@@ -30,19 +30,17 @@ _MUCH = 0.1
 
 @frozen
 class CoverageRow:
-    """Device work whose launch is unknown, as a sum of its durations, and events that could not be read.
-
-    `unrecorded_ns`: time in which the device does work that the trace does not show. `replay_ns`: launched by replays
-    of graphs; `uncaptured_ns`: the part of it whose capture, and so its modules, are unknown. `unread_counters`:
-    samples of counters, as of hardware.
-    """
+    """What the report could not attribute or read."""
 
     num_gpu_events: int = column("GPU events", Unit.COUNT)
     unattributed_ns: int = column("no launch", Unit.NS)
+    """Work without a launching call."""
     before_window_ns: int = column("launched before", Unit.NS)
     unrecorded_ns: int = column("unrecorded", Unit.NS)
     replay_ns: int = column("in graphs", Unit.NS)
+    """Work that replays of CUDA graphs launched."""
     uncaptured_ns: int = column("capture unknown", Unit.NS)
+    """Of that, capture unknown: it has no ops."""
     dropped_events: int = column("dropped", Unit.COUNT)
     unread_counters: int = column("counters", Unit.COUNT)
 

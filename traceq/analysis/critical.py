@@ -29,11 +29,14 @@ _SLOWER = 1.01
 
 @frozen
 class PathRow:
-    """Pieces of a critical path on one rank, of one kind, phase, name and Python line."""
+    """Pieces of a critical path on one rank; they add up to its step, those of `job_path` to the job's."""
 
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)
     kind: str = column("kind")
+    """`kernel`, `collective`, `copy`, `launch latency`, `queue`, `sync return`, `host op`, `python`, `allocation`,
+    `data loader`, `before`, `unrecorded`, `spin wait`, `compiling`.
+    """
     phase: str = column("phase")
     name: str = column("name")
     line: str = column("line")

@@ -35,22 +35,22 @@ _LOSSES = ("truncated", "malformed_events", "dropped_events", "no_device_work")
 
 @frozen
 class DesyncRow:
-    """Collective that one rank issued at the first mismatch of a group, from a trace or a flight recorder.
-
-    `place` from 1; `how` as in RankIssue. None: unknown, or nothing was issued.
-    """
+    """Collective that one rank issued at the first mismatch of a group; None: unknown, or nothing was issued."""
 
     key: str = column("key")
     source: str = column("seen in")
+    """`trace` or `flight recorder`."""
     group: str = column("group")
     sequence: int | None = column("sequence", Unit.COUNT)
     step: int | None = column("step", Unit.COUNT)
     place: int | None = column("n-th in the step", Unit.COUNT)
     rank: int = column("rank", Unit.COUNT)
     how: str = column("how")
+    """`missing`, `extra`, `swapped`, `different`; "" for the majority, or without one."""
     name: str | None = column("collective")
     dtype: str | None = column("dtype")
     elements: int | None = column("elements", Unit.COUNT)
+    """Of the larger side."""
     phase: str = column("phase")
     line: str = column("line")
 

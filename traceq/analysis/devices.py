@@ -28,6 +28,7 @@ class DeviceRow:
     sum_ns: int = column("GPU sum", Unit.NS)
     busy_ns: int = column("busy", Unit.NS)
     compute_ns: int = column("compute", Unit.NS)
+    """A kernel other than a collective runs."""
     idle_ns: int = column("idle", Unit.NS)
     busy_pct: float = column("busy", Unit.PERCENT)
 

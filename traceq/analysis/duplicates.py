@@ -33,6 +33,7 @@ class DuplicateRow:
     op: str = column("op")
     shapes: str = column("shapes")
     name: str = column("kernel")
+    """`(others)` for all below 0.1 % of a rank's time."""
     grid: str = column("grid")
     num: int = column("num", Unit.COUNT)
     gpu_ns: int = column("GPU time", Unit.NS)

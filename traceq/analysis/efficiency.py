@@ -34,7 +34,10 @@ _MATERIAL, _MUCH = 0.05, 0.1
 
 @frozen
 class OpRow:
-    """Calls of one op with one set of shapes against the roof of the device."""
+    """Calls of one op with one set of shapes against its roof, over the whole trace.
+
+    Calls that only move bytes and take less than 0.1 % together are one row per op and phase, without shapes.
+    """
 
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)
@@ -42,21 +45,32 @@ class OpRow:
     op: str = column("op")
     shapes: str = column("shapes")
     dtype: str = column("dtype")
+    """Of operands; `tf32` for float32 that the kernel rounds."""
     model: str = column("model")
+    """`FLOPs`, `bytes`, or `arguments`: nothing else is known."""
     is_bound: bool = column("bound")
+    """At most so many FLOPs."""
     num: int = column("num", Unit.COUNT)
     gpu_ns: int = column("GPU time", Unit.NS)
     flops: int = column("FLOPs", Unit.COUNT)
+    """Executed, without masked pairs of attention."""
     model_flops: int = column("model FLOPs", Unit.COUNT)
+    """Without what is computed twice."""
     full_flops: int = column("full FLOPs", Unit.COUNT)
+    """With masked pairs, as torch.utils.flop_counter counts."""
     bytes: int = column("bytes", Unit.BYTES)
+    """Compulsory: each element read or written once."""
     intensity: float | None = column("FLOP/B", Unit.NUMBER)
     tflops: float | None = column("TFLOP/s", Unit.NUMBER)
+    """10^12 FLOP/s; None for a bound, or above its roof."""
     gbps: float | None = column("GB/s", Unit.NUMBER)
+    """Of `bytes`; None likewise, and for `arguments`."""
     roof: str = column("roof")
+    """`compute` or `memory`; "" without peaks."""
     roof_pct: float | None = column("of roof", Unit.PERCENT)
     lost_ns: int | None = column("above roof", Unit.NS)
     doubt: str = column("no result")
+    """Why there is no result."""
 
 
 @frozen
@@ -65,13 +79,15 @@ class LedgerRow:
 
     rank: int = column("rank", Unit.COUNT)
     kind: str = column("work")
+    """`modelled`, `arguments` (only these are known), `no_model`, `no_shape`, `no_op`, `communication`, `copy`."""
     gpu_ns: int = column("GPU time", Unit.NS)
+    """Without a device self time of ops."""
     share_pct: float = column("share", Unit.PERCENT)
 
 
 @frozen
 class RankRow:
-    """One rank's counted steps: FLOPs of a mean step, and their share of what the device could do in its time."""
+    """One rank's counted steps without communication: FLOPs of a mean step, and their share of the device's peak."""
 
     rank: int = column("rank", Unit.COUNT)
     device: str = column("device")
@@ -79,10 +95,14 @@ class RankRow:
     peak_source: str = column("source")
     window_ns: int = column("step", Unit.NS)
     model_flops: int = column("model FLOPs", Unit.COUNT)
+    """Of contractions that the model needs."""
     executed_flops: int = column("executed FLOPs", Unit.COUNT)
+    """With those computed twice."""
     mfu_pct: float | None = column("MFU", Unit.PERCENT)
+    """`model_flops` at the peak, of the step; None without a peak."""
     hfu_pct: float | None = column("HFU", Unit.PERCENT)
     is_bound: bool = column("at most")
+    """Some FLOPs are a bound: lengths were not recorded."""
     modelled_pct: float = column("modelled", Unit.PERCENT)
 
 

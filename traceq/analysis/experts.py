@@ -41,26 +41,24 @@ _LEAST_RATIO = 1.1
 
 @frozen
 class ExpertRow:
-    """Expert compute of one rank, of a counted step: `dur_ns` while such kernels run, `ratio` to the mean of all ranks.
-
-    `tokens` that its experts compute in the layers of a forward pass, `token_ratio` to the mean of all ranks;
-    `wait_ns`: this rank waits in collectives for the last to arrive. None where that is not known.
-    """
+    """Expert compute of one rank in a counted step; None where not known."""
 
     rank: int = column("rank", Unit.COUNT)
     num: int = column("kernels", Unit.COUNT)
     dur_ns: int = column("expert compute", Unit.NS)
     ratio: float = column("of the mean", Unit.MEAN)
     tokens: int | None = column("tokens", Unit.COUNT)
+    """Of its experts, summed over layers of the forward pass."""
     token_ratio: float | None = column("of their mean", Unit.MEAN)
     wait_ns: int | None = column("waits", Unit.NS)
 
 
 @frozen
 class LayerRow:
-    """Tokens of one layer (or grouped product) of a counted step: of the mean rank and of the busiest one."""
+    """Tokens of experts in one layer of a counted step: of the mean rank and of the busiest one."""
 
     layer: int = column("layer", Unit.COUNT)
+    """Place in the step; of grouped products without an exchange."""
     mean: float = column("tokens, mean", Unit.MEAN)
     tokens: int = column("most", Unit.COUNT)
     rank: int = column("rank", Unit.COUNT)

@@ -18,13 +18,15 @@ POSITION = 5.5
 
 @frozen
 class FactRow:
-    """One fact that a recipe declares, of an arm, "" where it is one of the whole run; None where it is not known."""
+    """What a recipe measured besides time, of an arm or of the run (`arm` is "")."""
 
     key: str = column("key")
     arm: str = column("arm")
     title: str = column("fact")
     unit: str = column("unit")
+    """`text`, `count`, `number`, `bytes`, `ns` or `percent`."""
     value: Cell = column("value")
+    """None: not measured."""
 
 
 def summarize(trace: Trace) -> None:

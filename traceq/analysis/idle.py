@@ -26,14 +26,14 @@ _MIN_IDLE = 0.02
 
 @frozen
 class IdleRow:
-    """Idle time of the counted steps of one rank, of one cause, op, line and phase.
-
-    `num` gaps in which it has a part, `longest_ns` the longest part.
-    """
+    """Idle time of the counted steps of one rank, of one cause, op, line and phase."""
 
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)
     cause: str = column("cause")
+    """`sync`, `allocation`, `data loader`, `host op`, `python`, `launch queue`, `end`, `spin wait`, `host`,
+    `compiling`, `once`.
+    """
     category: str = column("category")
     phase: str = column("phase")
     op: str = column("op")

@@ -23,24 +23,25 @@ _TOP = 12
 
 @frozen
 class InferenceRow:
-    """Steps of one kind and batch size on one rank; times are means, tokens and replays sums.
-
-    `token_ns` is the time of the steps over their tokens; `captured_ns` the part of `replay_ns` whose capture is
-    known.
-    """
+    """Steps of an inference engine of one kind and batch size on one rank; times are means, the rest sums."""
 
     key: str = column("key", is_hidden=True)
     rank: int = column("rank", Unit.COUNT)
     kind: str = column("step")
+    """`prefill`, `decode`, `mixed`, or `step`: not known."""
     batch: int | None = column("batch", Unit.COUNT)
+    """Requests."""
     num: int = column("steps", Unit.COUNT)
     tokens: int | None = column("tokens", Unit.COUNT)
     dur_ns: int = column("per step", Unit.NS)
+    """Until the device finished it, from its begin or the end before."""
     token_ns: int | None = column("per token", Unit.NS)
     host_ns: int = column("host", Unit.NS)
     gpu_ns: int = column("GPU sum", Unit.NS)
     replay_ns: int = column("in graphs", Unit.NS)
+    """Of that, launched by replays of CUDA graphs."""
     captured_ns: int = column("of captures", Unit.NS)
+    """Of that, capture known, and so its ops."""
     num_replays: int = column("replays", Unit.COUNT)
 
 

@@ -33,13 +33,14 @@ _TOP, _MANY_TINY = 6, 0.1
 
 @frozen
 class KernelRow:
-    """Kernels of one name that one phase launched on one rank, over the whole trace; `short` is what they do."""
+    """Kernels of one name that one phase launched on one rank, over the whole trace."""
 
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)
     phase: str = column("phase")
     name: str = column("kernel")
     short: str = column("short name")
+    """What it does: `copy fp32->bf16`."""
     num: int = column("num", Unit.COUNT)
     gpu_ns: int = column("GPU time", Unit.NS)
 

@@ -48,21 +48,20 @@ _CAN_BE_CAPTURED = (SYNC_KINDS.index("alloc"),)
 
 @frozen
 class LaunchRow:
-    """Kernels of one phase over the whole trace, and over its windows the host-bound part of its time.
-
-    `launch_bound_pct` is `host_bound_ns` in percent of `window_ns`; `cold_ns` the time in the counted steps in which
-    the device waits for what the host does once.
-    """
+    """Kernels of one phase over the whole trace, and over its windows the host-bound part of its time."""
 
     rank: int = column("rank", Unit.COUNT)
     phase: str = column("phase")
     num_kernels: int = column("kernels", Unit.COUNT)
     num_tiny: int = column("tiny", Unit.COUNT)
+    """[Tiny](method.md#kernels-launches-host-ops) ones."""
     tiny_gpu_ns: int = column("GPU time of tiny ones", Unit.NS)
     window_ns: int = column("time", Unit.NS)
     host_bound_ns: int = column("host-bound", Unit.NS)
+    """Of that, the device waits for a launch."""
     launch_bound_pct: float = column("host-bound", Unit.PERCENT)
     cold_ns: int = column("once", Unit.NS)
+    """In counted steps: waits for what happens [once](method.md#once)."""
 
 
 def summarize(trace: Trace) -> Part[LaunchRow]:

@@ -42,21 +42,20 @@ _ENGINE = "autograd::engine::evaluate_function: "
 
 @frozen
 class LineRow:
-    """Time per counted step of one line of the main thread in one phase on one rank.
+    """Time per counted step of one line of the main thread in one phase on one rank; `host_ns` adds up to the step.
 
-    `host_ns`: the thread is at the line, in ops or between them; `gpu_ns`: device work that is launched meanwhile, by
-    any thread. A backward op belongs to the line of its forward op, in the phase in which it runs. `op`: the outermost
-    ops that launch most of it, or else take most of the host's time, at most two; `num_ops` begin in a step. The line
-    "" is not known.
+    A backward op belongs to the line of its forward op, in the phase in which it runs.
     """
 
     rank: int = column("rank", Unit.COUNT)
     phase: str = column("phase")
     line: str = column("line")
     op: str = column("op")
+    """Outermost ops that take most there, at most two."""
     num_ops: float = column("ops", Unit.MEAN)
     host_ns: int = column("host", Unit.NS)
     gpu_ns: int = column("GPU time", Unit.NS)
+    """Device work launched meanwhile, by any thread."""
 
 
 @frozen

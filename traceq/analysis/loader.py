@@ -27,7 +27,7 @@ of the variance of their logarithms (of evenly spread ones any split explains at
 
 @frozen
 class LoaderRankRow:
-    """Times of a batch on one rank: `fetch` from the loader, and `h2d`, the copy to the device."""
+    """Times of a batch on one rank: `fetch` from the loader, and `h2d`, the copy to the device, by its clock."""
 
     rank: int = column("rank", Unit.COUNT)
     fetch_mean_ns: int = column("fetch, mean", Unit.NS)
@@ -41,15 +41,17 @@ class LoaderRankRow:
 
 @frozen
 class LoaderRow:
-    """Batches of each rank that were made, measured and counted; rates over ranks; the modes of bimodal fetches."""
+    """A data loader alone: batches of each rank, rates over ranks, and the modes of bimodal fetches."""
 
     warmup: int = column(unit=Unit.COUNT)
     measured: int = column(unit=Unit.COUNT)
     counted: int = column(unit=Unit.COUNT)
+    """Not prefetched while the recording paused."""
     batches_per_sec_min: float = column(unit=Unit.MEAN)
     batches_per_sec_mean: float = column(unit=Unit.MEAN)
     batches_per_sec_max: float = column(unit=Unit.MEAN)
     samples_per_sec_ceiling: float | None = column(unit=Unit.MEAN)
+    """All ranks at the slowest's pace; None without declared samples."""
     bimodal: bool = column()
     ready_pct: float | None = column(unit=Unit.PERCENT)
     ready_ns: int | None = column(unit=Unit.NS)

@@ -38,11 +38,13 @@ POSITION = 62
 
 @frozen
 class CopyRow:
-    """Copies of one kind on one rank, over the whole trace; `under_kernels_ns` is the part that kernels hide."""
+    """Copies of one kind on one rank, over the whole trace."""
 
     rank: int = column("rank", Unit.COUNT, is_hidden=True)
     kind: str = column("copy")
+    """`DtoH`, `HtoD`, `DtoD`, `PtoP`, ..."""
     memory: str = column("memory")
+    """Of the host: `pageable`, `pinned`, or ""."""
     num: int = column("num", Unit.COUNT)
     bytes: int = column("bytes", Unit.BYTES)
     gpu_ns: int = column("GPU time", Unit.NS)

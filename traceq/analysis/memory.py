@@ -43,19 +43,22 @@ class MemoryRow:
     device: str = column("device", is_hidden=True)
     phase: str = column("phase")
     num: int = column("allocs, frees", Unit.COUNT)
+    """Allocations."""
     allocated_bytes: int = column("allocated", Unit.BYTES)
     freed_bytes: int = column("freed", Unit.BYTES)
     growth_bytes: int = column("growth", Unit.DELTA_BYTES)
     peak_bytes: int = column("peak", Unit.BYTES)
+    """Highest level at one of these."""
 
 
 @frozen
 class PeakRow:
-    """The moment at which most memory of a device is in use; levels that are not absolute count from 0 at the start."""
+    """The moment at which most memory of a device is in use."""
 
     rank: int = column("rank", Unit.COUNT)
     device: str = column("device")
     absolute: bool = column("absolute")
+    """Else levels count from the start of the trace."""
     start_bytes: int = column("at the start", Unit.BYTES)
     end_bytes: int = column("at the end", Unit.BYTES)
     peak_bytes: int = column("peak", Unit.BYTES)

@@ -44,15 +44,17 @@ _CAN_FUSE = ("Adam", "AdamW", "SGD", "Adagrad")
 
 @frozen
 class OptimizerRow:
-    """One optimizer of one rank, without a closure; `window_ns` is its part of the windows `steps_ns` that count."""
+    """One optimizer of one rank, without a closure."""
 
     rank: int = column("rank", Unit.COUNT)
     name: str = column("optimizer")
     implementation: str = column("implementation")
+    """`fused`, `compiled`, `foreach`, `for-loop`."""
     num: int = column("calls", Unit.COUNT)
     host_ns: int = column("host", Unit.NS)
     num_gpu_ops: int = column("GPU ops", Unit.COUNT)
     window_ns: int = column("of the steps", Unit.NS)
+    """Of counted windows: its work runs, or only its host."""
     steps_ns: tuple[int, ...] = ()
 
 

@@ -61,13 +61,17 @@ _LEAST_SPREAD = 0.05
 
 @frozen
 class PartitionRow:
-    """Time of one category in one phase of one step on one rank; `index` is that of the step in its trace."""
+    """Time of one category in one phase of one step on one rank; the cells of a step add up to its `window_ns`."""
 
     index: int
     rank: int = column("rank", Unit.COUNT)
     step: int = column("step", Unit.COUNT)
     phase: str = column("phase")
     category: str = column("category")
+    """`compute`, `exposed_comm` or with several ranks `exposed_wait` and `exposed_transfer`, `exposed_memcpy`,
+    `sync_wait`, `alloc_wait`, `host_bound`, `launch_latency`, `tail`, `unrecorded`, `spin_wait`, `compiling`, `once`;
+    on a CPU `cpu_compute`, `exposed_comm`, `dataload_wait`, `python`, `compiling`, `once`.
+    """
     dur_ns: int = column("time", Unit.NS)
 
 

@@ -31,16 +31,19 @@ _RULES = {
 
 @frozen
 class PhaseRow:
-    """Host and device time of one phase on one rank, over the whole trace; `rule` tells how phases were determined."""
+    """Host and device time of one phase on one rank, over the whole trace."""
 
     rank: int = column("rank", Unit.COUNT, is_hidden=True)
     name: str = column("phase")
+    """The phase; traceq adds `before_window`, `unattributed` and `other`."""
     rule: str = column("rule", is_hidden=True)
+    """What defines phases: `recorded`, `inference`, `passes`, `annotations`, `structure`."""
     cpu_ns: int = column("host", Unit.NS)
     gpu_busy_ns: int = column("GPU busy", Unit.NS)
     gpu_sum_ns: int = column("GPU sum", Unit.NS)
     num_kernels: int = column("kernels", Unit.COUNT)
     num_gpu_ops: int = column("GPU ops", Unit.COUNT)
+    """With copies and memsets."""
 
 
 @frozen

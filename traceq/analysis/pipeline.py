@@ -27,35 +27,33 @@ _REMEDIES = {"GPipe": "gpipe", "1F1B": "1f1b", "looped BFS": "looped_bfs", "inte
 
 @frozen
 class StageRow:
-    """A counted step of one rank, mean: its passes, warm-up, steady, cool-down, transfers and the rest add up to it.
-
-    `pipeline` and `position` count from 0; `stages` are the numbers that annotations give them; `wait_ns` is part of
-    the bubble, `bubble_pct` the bubble's part of the step.
-    """
+    """A counted step of one rank, mean: passes, warm-up, steady, cool-down, transfer and other add up to it."""
 
     rank: int = column("rank", Unit.COUNT)
     pipeline: int = column("pipeline", Unit.COUNT, is_hidden=True)
     position: int | None = column("position", Unit.COUNT, is_hidden=True)
     stages: str = column("stages")
+    """As annotations number them, else by position; "": several without numbers."""
     schedule: str = column("schedule", is_hidden=True)
+    """`GPipe`, `1F1B`, `ZB1P`, `looped BFS`, `interleaved 1F1B`, `interleaved ZB1P`, `ZBV`, `DualPipeV`, `unknown`."""
     num_microbatches: int | None = column("microbatches", Unit.COUNT, is_hidden=True)
     step_ns: int = column("step", Unit.NS)
     passes_ns: int = column("passes", Unit.NS)
     bubble_pct: float = column("bubble", Unit.PERCENT)
+    """Warm-up, steady and cool-down, of the step."""
     warmup_ns: int = column("warm-up", Unit.NS)
     steady_ns: int = column("steady", Unit.NS)
     cooldown_ns: int = column("cool-down", Unit.NS)
     wait_ns: int | None = column("of it waits", Unit.NS)
+    """Of the bubble: waits for the other side to start."""
     transfer_ns: int | None = column("transfers", Unit.NS)
+    """Only messages move; None where none has a partner."""
     other_ns: int = column("other", Unit.NS)
 
 
 @frozen
 class MessageRow:
-    """Messages of a rank with another one, over the whole trace: wait_ns + transfer_ns + done_ns = dur_ns.
-
-    Of the messages that the other rank has, too: `wait_ns` until it starts, `done_ns` after it has ended.
-    """
+    """Messages of a rank with another one, over the whole trace; times are of those that the other rank has, too."""
 
     rank: int = column("rank", Unit.COUNT)
     peer: int = column("peer", Unit.COUNT)
@@ -64,8 +62,11 @@ class MessageRow:
     num_matched: int = column("matched", Unit.COUNT)
     dur_ns: int = column("time", Unit.NS)
     wait_ns: int = column("waits", Unit.NS)
+    """Until the other side starts."""
     transfer_ns: int = column("transfers", Unit.NS)
+    """Until the first of both sides ends."""
     done_ns: int = column("done", Unit.NS)
+    """Until this side ends."""
 
 
 def summarize(trace: Trace) -> Passes:

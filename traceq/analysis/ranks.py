@@ -31,26 +31,29 @@ _NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: th
 
 @frozen
 class RankRow:
-    """One rank's collectives in steps that all ranks count, its step (mean), and, for the straggler, why it is late.
-
-    `exposed_wait_ns` is the part of the waits in which nothing computes; `caused_ns` is what others wait for it as the
-    last to arrive, mean over the ranks that share a group with it; `offset_ns` of the rank's clock, within
-    `offset_pm_ns`. None or "" where unknown; no verdict without collectives.
-    """
+    """One rank in steps that all ranks count: its collectives, its mean step, and why the straggler is late."""
 
     key: str = column("key", is_hidden=True)
     rank: int = column("rank", Unit.COUNT)
     num_steps: int = column("steps compared", Unit.COUNT, is_hidden=True)
     step_ns: int = column("step", Unit.NS)
     busy_ns: int = column("compute", Unit.NS)
+    """Kernels other than collectives run."""
     num: int = column("collectives", Unit.COUNT, is_hidden=True)
+    """That all ranks ran, but the first of the trace."""
     wait_ns: int | None = column("waits", Unit.NS)
+    """From its start to the latest start, sum."""
     exposed_wait_ns: int | None = column("exposed waits", Unit.NS)
+    """Of that, nothing computes."""
     transfer_ns: int | None = column("transfers", Unit.NS)
+    """The rest of the time in collectives."""
     caused_ns: int | None = column("others wait for it", Unit.NS)
     offset_ns: int | None = column("clock offset", Unit.DELTA_NS)
     offset_pm_ns: int | None = column("within", Unit.NS)
     verdict: str = column("verdict")
+    """`straggler`, `irregular` (waited for, too irregularly), `waits`, `balanced`, `undecided` (too few steps); ""
+    without a common collective.
+    """
     late_phase: str = column("late in", is_hidden=True)
     late_category: str = column("late by", is_hidden=True)
     late_ns: int | None = column("longer than others", Unit.NS, is_hidden=True)
@@ -58,6 +61,7 @@ class RankRow:
     late_what_ns: int | None = column("what takes longer", Unit.NS, is_hidden=True)
     late_line: str = column("line", is_hidden=True)
     late_before: str = column("before", is_hidden=True)
+    """Op after the longest stretch of Python."""
 
     def per_step(self) -> RankRow:
         """Return the row with mean waits and transfers of a counted step instead of sums."""

@@ -57,42 +57,56 @@ class PhaseTimesRow:
 
 @frozen
 class WallTimeRow:
-    """A part of the job's wall time; `training_pct` is its share of the training, of parts of that alone."""
+    """A part of the job's wall time, from its start to the end of the recording."""
 
     part: str = column("part", is_hidden=True)
+    """`regular`, `recompiling`, `checkpoint`, `epoch`, `evaluation`, `rollout`, `pause`, `other`, joined by `+`;
+    `start_up`, `compiling`, `learning`, `recording`.
+    """
     title: str = column("part of the wall time")
     num: int | None = column("times", Unit.COUNT)
     ns: int = column("time", Unit.NS)
     share_pct: float = column("share", Unit.PERCENT)
     training_pct: float | None = column("of training", Unit.PERCENT)
     line: str = column("line")
+    """Where the main thread was most often."""
     line_pct: float | None = column("of its samples", Unit.PERCENT, is_hidden=True)
 
 
 @frozen
 class _Profile:
-    """The job's pace, and what was recorded how; parameters None where the recipe has no such one."""
+    """The unprofiled steps of an arm, in seconds and 10^9 bytes; parameters None where the recipe has no such one.
+
+    The means of phases add up to the step, with `other`, in none, and without `backward_step`, the sum of several.
+    """
 
     arm: str = column()
     warmup: int = column()
     measured: int = column()
     num_processes: int = column()
     distributed_type: str = column()
+    """Class that wraps the model, or `none`; of a loop, the strategy."""
     batch_size: str | float | None = column()
     grad_accum: str | float | None = column()
     num_workers: str | float | None = column()
     prefetch_factor: str | float | None = column()
     samples_per_step: int | None = column()
     clock: str = column()
+    """`device` or `host`: that of the phases."""
     global_step_time_s: float = column()
+    """Mean step of the slowest rank."""
     global_samples_per_sec: float | None = column()
     clock_samples_per_sec: float | None = column()
+    """By the wall time of the training, irregular steps included."""
     slowest_rank: int = column()
     ranks_differ: bool = column()
+    """Slowest and fastest rank differ by 1 % and beyond scatter."""
     peak_alloc_gb_worst: float | None = column()
+    """Most memory of tensors on any rank since warm-up."""
     peak_reserved_gb_worst: float | None = column()
     peak_rss_gb_worst: float | None = column()
     mfu_pct: float | None = column()
+    """With the FLOPs of traced steps; None without shapes or peaks."""
     note: str = column()
 
 

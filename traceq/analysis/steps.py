@@ -35,17 +35,22 @@ _CURVE = 5
 
 @frozen
 class StepRow:
-    """One step of one rank; `window` is the clock of its window, which ends `lag_ns` after the host's step."""
+    """One step of one rank, on the host and as a window."""
 
     rank: int = column("rank", Unit.COUNT)
     step: int = column("step", Unit.COUNT)
     name: str = column("name")
+    """`ProfilerStep#7`, or `whole trace`."""
     dur_ns: int = column("host", Unit.NS)
     window: str = column("window")
+    """`device` or `host`: what determines its end."""
     window_ns: int = column("window", Unit.NS)
     partial: bool = column("partial")
+    """Excluded from means: a stub, or not whole as a session begins."""
     lag_ns: int = column("lag", Unit.NS)
+    """End of the window minus end of the host step."""
     overhead_ns: int = column("overhead", Unit.NS)
+    """Of the host step: profiler's own work, or loading of kernels."""
 
 
 @frozen

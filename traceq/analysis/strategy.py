@@ -30,7 +30,7 @@ _BEST_FIRST = (EXACT, EXPLAINED, UNEXPLAINED)
 
 @frozen
 class StrategyRow:
-    """One rank's strategy and the worst verdict of its checks; numbers are per step, None where unknown."""
+    """One rank's strategy and the worst verdict of its checks; numbers are per step."""
 
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)
@@ -41,13 +41,15 @@ class StrategyRow:
     num_units: int | None = column("units", Unit.COUNT)
     num_kept: int | None = column("units kept for backward", Unit.COUNT)
     parameters: int | None = column("parameters", Unit.COUNT)
+    """Elements reduced or gathered in a pass, with padding."""
     verdict: str = column("verdict")
+    """`exact`, `explained`, `unexplained`."""
     reason: str = column("reason")
 
 
 @frozen
 class CheckRow:
-    """The calls for one role on one rank, over all its steps, and the prediction; None where unknown."""
+    """Calls for one role on one rank over all its steps, against those predicted; None without a prediction."""
 
     key: str = column("key", is_hidden=True)
     rank: int = column("rank", Unit.COUNT, is_hidden=True)
@@ -57,6 +59,7 @@ class CheckRow:
     elements: int | None = column("elements", Unit.COUNT)
     expected_elements: int | None = column("predicted", Unit.COUNT)
     verdict: str = column("verdict")
+    """`exact`, `explained`, `unexplained`."""
     reason: str = column("reason")
 
 

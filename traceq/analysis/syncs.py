@@ -60,21 +60,12 @@ _VIEW = (
 
 @frozen
 class SyncRow:
-    """Syncs of one kind, op, line, module and phase on one rank; times are sums over the trace.
-
-    Means over the counted steps are `step_blocked_ns` and `replay_ns`, by which a step becomes shorter without them:
-    what they cost, in labels, tables and findings; `most_replay_ns` where what streams wait for is not recorded, or
-    delays of the device have no recorded reason; None where it is not known what a step without them would be.
-    `cost_ns` is only the part of it right after them. `step_unrecorded_ns`: the part of `step_blocked_ns` in which they
-    wait for unrecorded work. `once`: why they do not recur in every step, "" if they may; `num_steps` counted steps
-    have one; before these the rank returned memory to the driver `num_returned` times. By step: `steps_num`, how many;
-    `steps_blocked_ns`, for how long they block, `steps_recorded_ns`, without waits for unrecorded work, and
-    `steps_saved_ns`. `place_saved_ns`: `replay_ns` without all syncs of this kind at this line, or by this op or call.
-    """
+    """Syncs of one kind, op, line, module and phase on one rank."""
 
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)
     kind: str = column("kind")
+    """`dtoh`, `htod`, `stream`, `event`, `device`, `alloc`, `scalar`."""
     op: str = column("op")
     call: str = column("call")
     phase: str = column("phase")
@@ -84,21 +75,35 @@ class SyncRow:
     bytes: int = column("bytes", Unit.BYTES)
     blocked_ns: int = column("blocked in all", Unit.NS)
     wait_ns: int = column("waited", Unit.NS)
+    """Of that, until the awaited work ended."""
     return_ns: int = column("returned", Unit.NS)
+    """Of that, until the call returns."""
     starved_ns: int = column("starved", Unit.NS)
+    """Idle time of the device after it."""
     cost_ns: int = column("device idle after", Unit.NS)
+    """Of that, caused by the host, at most `blocked_ns`."""
     step_blocked_ns: int = column("blocked", Unit.NS, is_per_step=True)
     step_unrecorded_ns: int = column("unrecorded", Unit.NS, is_per_step=True)
+    """Of that, waits for unrecorded work."""
     replay_ns: int | None = column("saves", Unit.NS, is_per_step=True)
+    """What it costs: a step without it is this shorter, at least; None: unknown."""
     most_replay_ns: int | None = column("at most", Unit.NS, is_per_step=True)
     label: str = column("effect")
+    """`costly`, `may_cost`, `waits_but_free`, `harmless`; `unknown` where too little is recorded."""
     once: str = column("once")
+    """Why it does not recur in every step: `graph_capture`, `pool_growth`, `pool_refill`, `first_use`, `measurement`;
+    "" if it may.
+    """
     num_steps: int = column("steps with one", Unit.COUNT)
     num_returned: int = 0
+    """Times that the rank returned memory to the driver before them."""
     place_saved_ns: int | None = None
+    """`replay_ns` without all syncs of this kind at this line, or by this op or call."""
     steps_num: tuple[int, ...] = ()
+    """By step, as the others."""
     steps_blocked_ns: tuple[int, ...] = ()
     steps_recorded_ns: tuple[int, ...] = ()
+    """Blocked, without waits for unrecorded work."""
     steps_saved_ns: tuple[int, ...] = ()
 
     @property
@@ -114,7 +119,7 @@ class SyncRow:
 
 @frozen
 class StepRow:
-    """Syncs of one kind that one rank had in one step, None between steps; they add up to the trace."""
+    """Syncs of one kind that one rank issued in one step, None between steps; they add up to the trace."""
 
     rank: int = column("rank", Unit.COUNT)
     step: int | None = column("step", Unit.COUNT)

@@ -22,26 +22,24 @@ _WORST = (EXACT, EXPLAINED, UNEXPLAINED)
 
 @frozen
 class CollectiveVolume:
-    """Calls of one collective and their bytes, mean per traced step of one rank; -1 bytes where not recorded."""
+    """Calls of one collective and their bytes, mean per traced step of one rank."""
 
     name: str
     num: float
     bytes: float
+    """-1 if unknown."""
 
 
 @frozen
 class Exchange:
-    """Sharding strategy of one arm and its cost.
-
-    `verdict` is the worst over the roles for which the strategy predicts calls; `moved` is by EXCHANGED_KINDS. The
-    unprofiled step, the samples per second of all ranks and the largest peak memory of any rank are None where arms
-    share a process; `state_bytes` are the weights and moments that the recipe noted.
-    """
+    """Sharding strategy of one arm and its cost; None where arms share a process."""
 
     arm: str
     strategy: str
     verdict: str
+    """The worst: `exact`, `explained`, `unexplained`."""
     moved: tuple[CollectiveVolume, ...]
+    """All-gathers, reduce-scatters and all-reduces."""
     step_ns: int | None
     samples_per_second: float | None
     peak_bytes: int | None

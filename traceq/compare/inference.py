@@ -15,13 +15,11 @@ __all__ = ["InferenceDelta", "inference_deltas"]
 
 @frozen
 class InferenceDelta:
-    """Steps of one kind and batch size that both sides have; means in ns, per token None where tokens are not told.
-
-    `batch` is None where it is not told, or the sides have none in common: then of all steps of the kind.
-    """
+    """Steps of one kind and batch size that both sides have; means."""
 
     kind: str
     batch: int | None
+    """Requests; None: all steps of the kind, as none is shared."""
     num_a: int
     num_b: int
     a_ns: int

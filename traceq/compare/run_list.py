@@ -23,7 +23,7 @@ RUNS_SCHEMA = "traceq.runs/1"
 
 @frozen
 class RunRow:
-    """A recorded run. `result`: the verdict of each arm, of a single one the job's step; why there is none."""
+    """A recorded run, the latest first."""
 
     run: str = column("run")
     started: str = column("recorded (UTC)")
@@ -31,6 +31,7 @@ class RunRow:
     num_ranks: int = column("ranks", Unit.COUNT)
     status: str = column("status")
     result: str = column("result")
+    """Verdict of each arm, the job's step, or why there is none."""
 
 
 def runs_sheet(folder: Place) -> Sheet:

@@ -23,20 +23,20 @@ _Key = tuple[str, str, str, str]
 
 @frozen
 class CountDelta:
-    """Syncs or collectives (`kind`) of one name, op or role, and phase in a mean counted step of the explained rank.
-
-    `name` of a sync is its kind, `what` its op, else its call, and `line` that of most of them on the side with more:
-    lines move between versions. Of a collective `what` is its role.
-    """
+    """Syncs or collectives in a mean counted step of the explained rank."""
 
     kind: str
+    """`sync` or `collective`."""
     name: str
     what: str
+    """Op of the sync, else its call; role of the collective."""
     phase: str
     line: str
+    """Of most of these syncs, on the side with more."""
     a_num: float
     b_num: float
     a_bytes: float
+    """Unknown sizes are left out."""
     b_bytes: float
 
     @property

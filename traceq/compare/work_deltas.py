@@ -60,17 +60,17 @@ class _Sums:
 
 @frozen
 class WorkDelta:
-    """Ops of one role in one phase, in a mean step on either side.
+    """Ops of one role in one phase, in a mean counted step of the explained rank.
 
-    A `role` that several ops may do names those that either side runs, in any phase. Times are those of kernels,
-    without a device the ops' self time. `is_flops`: `a_work` and `b_work` are FLOPs, else
-    bytes; `is_bound`: at most so many. `more_ns` is the part of the delta that more work takes, `calls_ns` of it by
-    more calls; `slower_ns` is that of slower work: it and `more_ns` add up to the delta.
+    Calls with the same shapes on both sides are compared with each other, all others of a role together; where 5 % of
+    the time of a side's ops has no model, only roles with as many calls on both.
     """
 
     phase: str
     role: str
+    """`matrix products (addmm, mm)`, ... with the ops of either side, else the op."""
     is_flops: bool
+    """Work is FLOPs, else bytes."""
     a_ns: int
     b_ns: int
     a_work: int
@@ -78,8 +78,11 @@ class WorkDelta:
     a_calls: float
     b_calls: float
     calls_ns: int
+    """Part of the delta by more calls."""
     more_ns: int
+    """By more work: more calls, or more in each."""
     slower_ns: int
+    """By slower work; with `more_ns` it adds up to the delta."""
     is_bound: bool
 
     @property

@@ -60,7 +60,7 @@ SLOWED_BY_STACKS = "slowed_by_stacks"
 
 @frozen
 class Caveat:
-    """Reservation about a result. `code` is stable, `text` is for people."""
+    """Doubt about the input or a result. `code` is stable, `text` is for people."""
 
     code: str
     text: str

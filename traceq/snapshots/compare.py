@@ -31,7 +31,7 @@ _MOST_LINES, _MOST_WORDS = 20, 3
 
 @frozen
 class _MomentRow:
-    """A moment of both sides, None where one has none."""
+    """Allocated and reserved on both sides at a moment, None where one has none."""
 
     moment: str = column("moment")
     a_bytes: int | None = column("A", Unit.BYTES)
@@ -43,6 +43,8 @@ class _MomentRow:
 
 @frozen
 class _KindRow:
+    """What is alive on both sides, by kind; the rows add up to the delta of the moment."""
+
     kind: str = column("kind")
     a_bytes: int = column("A", Unit.BYTES)
     b_bytes: int = column("B", Unit.BYTES)
@@ -51,10 +53,11 @@ class _KindRow:
 
 @frozen
 class _LineRow:
-    """`line` is a function without a number where the sides have other lines of it."""
+    """The same by kind and line, the largest difference first."""
 
     kind: str = column("kind")
     line: str = column("line")
+    """`file.py function` where its lines differ between the sides."""
     op: str = column("op")
     a_num: int = column("allocations of A", Unit.COUNT)
     b_num: int = column("of B", Unit.COUNT)
@@ -65,6 +68,8 @@ class _LineRow:
 
 @frozen
 class _PartRow:
+    """What is reserved at the end, in parts."""
+
     part: str = column("part")
     a_bytes: int = column("A", Unit.BYTES)
     b_bytes: int = column("B", Unit.BYTES)

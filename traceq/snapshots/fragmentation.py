@@ -18,17 +18,18 @@ _SMALL_REQUEST = 1 << 20
 
 @frozen
 class SegmentRow:
-    """A segment at the end. `size_bytes` is `requested_bytes` + `rounding_bytes` + `free_bytes`.
+    """A segment at the end, those with most free memory beside blocks in use first.
 
-    Of `free_bytes` none can be returned to the driver while a part of a segment that does not expand is in use
-    (`is_used`): an inactive split. `address` is hexadecimal.
+    `size_bytes` is `requested_bytes` + `rounding_bytes` + `free_bytes`.
     """
 
     device: int = column("device", Unit.COUNT)
     address: str = column("segment")
     pool: str = column("pool")
+    """`large`, or `small` for requests up to 1 MiB."""
     stream: int = column("stream", Unit.COUNT, is_hidden=True)
     is_expandable: bool = column("expandable", is_hidden=True)
+    """A mapped range of an expandable segment."""
     is_used: bool = column("in use", is_hidden=True)
     size_bytes: int = column("reserved", Unit.BYTES)
     requested_bytes: int = column("allocated", Unit.BYTES)
@@ -45,10 +46,11 @@ class SegmentRow:
 
 @frozen
 class ReservedRow:
-    """A part of what is reserved at the end: allocated, rounding, or free in one of two ways."""
+    """A part of what is reserved at the end; the four add up to it."""
 
     device: int = column("device", Unit.COUNT)
     part: str = column("part")
+    """`allocated`, `rounding of blocks`, `free, beside blocks in use` or `free, in segments without any`."""
     num_blocks: int = column("blocks", Unit.COUNT)
     size_bytes: int = column("reserved", Unit.BYTES)
     share_pct: float = column("share", Unit.PERCENT)

@@ -31,18 +31,23 @@ _TITLES = {"peak": "at the peak", "oom": "when memory ran out", "end": "at the e
 
 @frozen
 class _MomentRow:
-    """A moment; `action` is an index into the device's history, -1 for before it."""
+    """The peak, the last out-of-memory error and the end of a device."""
 
     device: int = column("device", Unit.COUNT)
     moment: str = column("moment")
     action: int = column("action", Unit.COUNT, is_hidden=True)
+    """After which it is, in the history; -1: before the first."""
     time_ns: int | None = column("time", Unit.NS)
+    """Since the first action; None without times."""
     allocated_bytes: int = column("allocated", Unit.BYTES)
+    """Alive, as asked for."""
     reserved_bytes: int | None = column("reserved", Unit.BYTES)
     free_bytes: int | None = column("reserved, not allocated", Unit.BYTES)
     oom_bytes: int | None = column("asked for", Unit.BYTES)
+    """Asked for in vain; None for other moments."""
     device_free_bytes: int | None = column("device free", Unit.BYTES)
     line: str = column("line")
+    """Of that request, or op of torch."""
 
     @classmethod
     def of(cls, moment: Moment) -> _MomentRow:
@@ -63,9 +68,14 @@ class _MomentRow:
 
 @frozen
 class _KindRow:
+    """What is alive at a moment, by kind."""
+
     device: int = column("device", Unit.COUNT)
     moment: str = column("moment")
     kind: str = column("kind")
+    """`weights`, `gradients`, `optimizer state`, `optimizer temporaries`, `activations`, `workspace`, `other`,
+    `unrecorded`.
+    """
     num: int = column("allocations", Unit.COUNT)
     size_bytes: int = column("allocated", Unit.BYTES)
     share_pct: float = column("share", Unit.PERCENT)
@@ -73,13 +83,15 @@ class _KindRow:
 
 @frozen
 class _LineRow:
-    """`line` is that of the program, or says why there is none; then `op` of torch may say more."""
+    """What is alive at a moment, by kind and line, the largest first."""
 
     device: int = column("device", Unit.COUNT)
     moment: str = column("moment")
     kind: str = column("kind")
     line: str = column("line")
+    """`file.py:7 function`, `(no stack)` or `(no Python frame)`."""
     op: str = column("op")
+    """Node of autograd or op of torch, where there is no line."""
     num: int = column("allocations", Unit.COUNT)
     size_bytes: int = column("allocated", Unit.BYTES)
     share_pct: float = column("share", Unit.PERCENT)

@@ -40,22 +40,12 @@ BROKEN = 0.001
 class Comparison:
     """B's step minus A's, in ns, with confidence intervals, verdict and caveats.
 
-    `delta_ns` is the Hodges-Lehmann estimate, and `a_ns`, `b_ns` are estimates of the arms of the same kind
-    (`location_of_pairs`; of values without pairs their medians): `b_ns - a_ns` is about `delta_ns`, equal to it where
-    one arm's values are all alike, and no arm saves more than `a_ns`. The
-    intervals are None where there are too few values. `noise_floor_ns` is the end farther from zero of the A/A
-    control's 95 % interval: the largest difference that noise may produce; None without a control. `rank_delta_ns` has
-    one estimate per rank. `num_slow_a` and `num_slow_b` count values above 1.5 times the median of their arm.
-    `unprofiled` is False where a profiler slowed the steps down. Unpaired values have 0 `num_pairs`; `num_a` and
-    `num_b` count the values of each side, paired or not. With `samples`, those per step of A and of B, all times are
-    for as many samples as A's step has. `p_material` is the chance of an interval so far beyond the threshold if the
-    difference is at most that, over all looks, `p_different` likewise beyond 0 if there is none; `num_questions`
-    comparisons of the run have their verdicts together. `steps_apart`: without an interval, whether the steps of
-    these processes are longer on one side. `rare_events` are taken out of the halves; where they differ beyond chance,
-    delta, intervals and verdict are those of the mean step with them, and `typical` is the shift without.
+    `delta_ns` is the Hodges-Lehmann estimate. `a_ns` and `b_ns` are estimates of the same kind (`location_of_pairs`; of
+    values without pairs their medians): no arm saves more than `a_ns`, and their difference is about `delta_ns`.
     """
 
     a_ns: int
+    """By `location_of_pairs`, of values without pairs the median; no arm saves more."""
     b_ns: int
     delta_ns: int
     ci95_ns: Interval | None
@@ -63,21 +53,35 @@ class Comparison:
     verdict: Verdict
     mean_delta_ns: int
     num_slow_a: int
+    """Values above 1.5 times the median of their arm, as of B."""
     num_slow_b: int
     num_a: int = 0
     num_b: int = 0
     num_pairs: int = 0
+    """0: the values are not paired."""
     num_looks: int = 1
+    """For which the intervals are valid."""
     samples: Samples | None = None
+    """Those per step of A and of B, where all times are for as many samples as A's step has."""
     rank_delta_ns: tuple[int, ...] = ()
     noise_floor_ns: int | None = None
+    """The largest difference that noise may produce, by the A/A control; None without."""
     unprofiled: bool = True
+    """False: a profiler slowed the steps down."""
     p_material: float = 1.0
+    """Chance of an interval so far beyond the threshold, over all looks, if the difference is at most that."""
     p_different: float = 1.0
+    """Likewise beyond 0 if there is none."""
     num_questions: int = 1
+    """Comparisons of the run whose verdicts hold together."""
     steps_apart: bool = False
+    """No interval, but steps of these processes are longer on one side."""
     rare_events: tuple[RareEvents, ...] = ()
+    """Taken out of the halves; where they differ beyond chance, delta, intervals and verdict are of the mean step with
+    them.
+    """
     typical: Shift | None = None
+    """The shift without rare events."""
     caveats: tuple[Caveat, ...] = ()
 
     @property

@@ -1,0 +1,366 @@
+"""Writes docs/json.md: every key of the JSON of `show`, `diff` and `whatif` with its type, unit and meaning.
+
+    python docs/json_page.py
+
+Types are annotations of rows, units those of their columns. A key means what the docstring of its field says, else
+the heading of its column; rows are described by the docstrings of their classes.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from itertools import groupby, pairwise
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from traceq.analysis.registry import analyze_all
+from traceq.claims.claim import unit_of
+from traceq.compare.collective_volumes import CollectiveVolume, Exchange
+from traceq.compare.inference import InferenceDelta
+from traceq.compare.result import Cause, CellDelta, Chain, Comparable, RankDelta, SideReplay, Traced
+from traceq.compare.run_list import RUNS_SCHEMA, RunRow
+from traceq.compare.step_counts import CountDelta
+from traceq.compare.work_deltas import WorkDelta
+from traceq.model import Caveat
+from traceq.renderers import diff_json
+from traceq.renderers.json import SHOW_SCHEMA, FindingObject, SourceObject
+from traceq.report import Column, Sheet, Table, Unknown, columns_of
+from traceq.runs.read import read
+from traceq.snapshots.compare import SNAPSHOT_DIFF_SCHEMA, snapshot_diff
+from traceq.snapshots.show import SNAPSHOT_SCHEMA, snapshot_sheet
+from traceq.stats import Comparison
+from traceq.units import Unit
+from traceq.whatif.sentences import WHATIF_SCHEMA, ChangeRow, PredictionObject, WhatifObject
+
+__all__ = ["EVERYWHERE", "PAGE", "Key", "page"]
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "json.md"
+_FIXTURES = ROOT / "fixtures"
+
+_HEAD = """# The JSON of show, diff and whatif
+
+`traceq show PATH --json`, `traceq diff A B --json` and `traceq whatif PATH --json` print one object. It is complete:
+text reports show the largest rows, JSON has all; of a job of more than 64 ranks, of
+[some of them](#more-than-64-ranks). Generated from the code by `python docs/json_page.py`; numbers are defined in
+[definitions](method.md).
+
+- Times are integer nanoseconds, sizes bytes, shares percent, bandwidths 10<sup>9</sup> bytes per second; other numbers
+  have no unit. null is an unknown number, "" an unknown text: `int?` may be null. `or absent`: not every object has it.
+- A row with a `rank` is about that rank, and about its whole trace unless stated otherwise. A **counted** step is one
+  that is not `partial`, or the only one.
+- `--only NAME` omits the other tables; `source`, `findings`, `unknown` and `warnings` are always present.
+- Keys may be added. While the number of the schema is the same, no key is removed or changes its meaning.
+
+## What changed
+
+| schema | before | now |
+|---|---|---|
+"""
+_CHANGES = (
+    (
+        "`traceq.show/3`, `traceq.snapshot/2`, `traceq.snapshot_diff/2`",
+        "`findings` with numbers in `text` alone, and `instead_of`",
+        "`subject`, `measures`, `gain_by`, `num_steps`, `remedy`, `whatif`; `replaces`",
+    ),
+    (
+        "`traceq.show/2`",
+        "`steps.index`, and `step` of `partition` and `dataload`, counted from 0 in the trace",
+        "`step`, the trace's own number, as in `--step` and SQL",
+    ),
+    (
+        "",
+        "`ns` of `partition`, `idle`, `critical`, `job_path`, `inference`, `experts`, `pipeline_messages`",
+        "`dur_ns`, as in SQL; sums of device work are `gpu_ns`",
+    ),
+    ("", "", "`collectives_steps`, `syncs_steps`: calls, bytes and times of each step"),
+    (
+        "`traceq.diff/2`",
+        "`words`, `free` and `joint.words`, sentences",
+        "`verdict.state`, `basis`, `reasons`, `doubt`, `free`, `joint.statement`: each a code with its measures",
+    ),
+)
+
+_MANY_RANKS = """
+### More than 64 ranks
+
+Tables with a `rank` then have the rows of the ranks in `source.rows_of`, so that the size does not grow with the job:
+
+- of each cluster of similar ranks (`clusters`) the rank in its middle by own time; of at most 16 clusters, the largest,
+  then the latest,
+- the slowest, the median and the fastest rank, up to two stragglers, ranks of both sides of a desync, and each rank
+  that a finding is about.
+
+A row that a finding names by its `key` is kept where none of these ranks has one. Tables of the job (`clusters`,
+`percentiles`, `skew`, `caused_waits`, `job_path`, ...) are complete. All rows are in `--json --full`, those of one
+analysis in `--json --only NAME`, those of some ranks in `--json --ranks 0-63`; `traceq query` and `traceq export` have
+those of all. A warning with the code `like_ranks` says so.
+"""
+
+_FEW_WORDS = 7
+"""Most words of a meaning that stands in parentheses beside its key."""
+_BESIDES = "`source`, `findings`, `unknown` and `warnings` are those of [`show`](#show)."
+_KINDS = "The [kinds](analyses/snapshots.md#kinds), and what counts as allocated, are defined beside the analysis."
+_AT_PEAK = "Kinds and lines are those at the peak, or at the end where one file has no history."
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of an object: its type and unit, and what it means, "" where its name tells."""
+
+    name: str
+    type: str
+    meaning: str = ""
+
+
+EVERYWHERE = {
+    key.name: key
+    for key in (
+        Key("schema", "text", "that of the heading; a change that breaks scripts raises the number"),
+        Key("key", "text", "identifies the row, also across traces"),
+        Key("rank", "int", "global rank of the process"),
+        Key("step", "int", "number of the step: 7 of `ProfilerStep#7`, else counted from 0"),
+        Key("phase", "text", 'as in `phases`: that in which the host issued it; "" without one'),
+        Key("line", "text", '`file.py:7 function`; "" if unknown'),
+        Key("op", "text", 'op that the host was in, or that launched it; "" if unknown'),
+        Key("module", "text", 'path of nn.Modules; "" if unknown'),
+        Key("category", "text", "of the `partition`"),
+        Key("group", "text", 'name of the process group; "" if unknown'),
+        Key("dtype", "text", '`float32`, ...; "" if unknown'),
+        Key("moment", "text", "`peak`, `oom` or `end`"),
+        Key("num", "int", "how many"),
+        Key("gpu_ns", "int, ns", "sum of the durations of device work"),
+        Key("step_ns", "int, ns", "of a counted step, mean"),
+        Key("exposed_ns", "int, ns", "of that, nothing computes"),
+        Key("algbw_gbps", "number?, GB/s", "bytes over time"),
+        Key("busbw_gbps", "number?, GB/s", "as defined by nccl-tests"),
+        Key("samples_per_step", "int?", "samples in a step of all ranks"),
+        Key("arm", "text", "name of the arm"),
+        Key("num_a", "int", "steps, or values, of A"),
+        Key("num_b", "int", "of B"),
+        Key("a_ns", "int, ns", "mean step of A"),
+        Key("b_ns", "int, ns", "of B"),
+        Key("delta_ns", "int, ns", "B minus A"),
+        Key("a_bytes", "int, bytes", "of A"),
+        Key("b_bytes", "int, bytes", "of B"),
+        Key("delta_bytes", "int, bytes", "B minus A"),
+        Key("ci95_ns", "list of ints?, ns", "ends of the 95 % confidence interval; null: too few values"),
+        Key("ci90_ns", "list of ints?, ns", "of the 90 % interval"),
+    )
+}
+"""Keys that mean the same wherever the type and the meaning are not said."""
+
+_UNITS = {
+    Unit.NS: "ns",
+    Unit.DELTA_NS: "ns",
+    Unit.BYTES: "bytes",
+    Unit.DELTA_BYTES: "bytes",
+    Unit.PERCENT: "%",
+    Unit.DELTA_PERCENT: "%",
+    Unit.GBPS: "GB/s",
+    Unit.RATE: "1/s",
+}
+_TYPES = {str: "text", int: "int", float: "number", bool: "bool"}
+
+_DIFF = (
+    (f"`{diff_json.DIFFS_SCHEMA}`", diff_json.DiffsObject),
+    ("`exchanges`", Exchange),
+    ("`moved`", CollectiveVolume),
+    ("`joint`", diff_json.JointObject),
+    (f"`{diff_json.DIFF_SCHEMA}`, `diffs`", diff_json.DiffObject),
+    ("`a`, `b`", diff_json.SideObject),
+    ("`comparable`", Comparable),
+    ("`step`, `cpu_step`", Comparison),
+    ("`sample`", diff_json.SampleObject),
+    ("`verdict`", diff_json.VerdictObject),
+    ("`statement`, `basis`, `reasons`, `doubt`, `free`", diff_json.StatementObject),
+    ("`feeding`", diff_json.FeedingObject),
+    ("`traced`", Traced),
+    ("`replays`", SideReplay),
+    ("`ranks`", RankDelta),
+    ("`inference`", InferenceDelta),
+    ("`cells`", CellDelta),
+    ("`counts`", CountDelta),
+    ("`work`", WorkDelta),
+    ("`causes`", Cause),
+    ("`chain`", Chain),
+)
+_WHATIF = (
+    (f"`{WHATIF_SCHEMA}`", WhatifObject),
+    ("`predictions`", PredictionObject),
+    ("`together`, `each`", ChangeRow),
+)
+"""Objects of the commands whose JSON is not made of tables, in the order of the page."""
+
+
+def page() -> str:
+    """Return the text of the page."""
+    last, before = (_FIXTURES / "kinds" / f"snapshot{which}.pickle" for which in ("_oom", ""))
+    tables = [table for report in analyze_all(read(_FIXTURES / "example" / "job")) for table in report.tables]
+    runs = [Table.of("runs", "", RunRow, ())]
+    shown = [*_sections(tables), *_section("`findings`", FindingObject), *_section("`unknown`", Unknown)]
+    return "\n".join(
+        (
+            _HEAD + "\n".join(f"| {' | '.join(change)} |" for change in _CHANGES),
+            "\n## Keys of many tables\n\nThese have one type and meaning in all tables that are `with` them.\n",
+            *_rows(EVERYWHERE.values()),
+            "\n## show",
+            *_document(SHOW_SCHEMA, tables),
+            *_section("`source`", SourceObject),
+            _MANY_RANKS,
+            *shown,
+            *_section("`warnings`", Caveat),
+            "\n## diff\n\n`facts` and `warnings` are those of [`show`](#show).",
+            *_of_objects(_DIFF),
+            "\n## whatif\n\n`warnings` are those of [`show`](#show).",
+            *_of_objects(_WHATIF),
+            f"\n## a folder of runs\n\n`traceq show FOLDER --json`. {_BESIDES}",
+            *_document(RUNS_SCHEMA, runs),
+            *_sections(runs),
+            f"\n## memory snapshot\n\n`traceq show snapshot.pickle --json`. {_BESIDES} {_KINDS}",
+            *_sheet(SNAPSHOT_SCHEMA, snapshot_sheet(last)),
+            f"\n## two memory snapshots\n\n`traceq diff a.pickle b.pickle --json`. {_BESIDES} {_AT_PEAK}",
+            *_sheet(SNAPSHOT_DIFF_SCHEMA, snapshot_diff(before, last)),
+            "",
+        )
+    )
+
+
+def _sheet(schema: str, sheet: Sheet) -> Iterator[str]:
+    tables = [table for report in sheet.reports for table in report.tables]
+    yield from _document(schema, tables)
+    yield from _sections(tables)
+
+
+def _document(schema: str, tables: Sequence[Table]) -> Iterator[str]:
+    """Yield the object that a command prints: its tables, and what is beside them."""
+    kinds = [Key(table.key, "object?" if table.single else "list of objects") for table in tables]
+    lists = [Key(name, "list of objects") for name in ("findings", "unknown", "warnings")]
+    yield f"\n### `{schema}`\n"
+    yield from _rows((Key("schema", "text"), Key("source", "object"), *kinds, *lists))
+
+
+def _sections(tables: Sequence[Table]) -> Iterator[str]:
+    """Yield the sections of tables; those of the same rows share one."""
+    for row_type, alike in groupby(tables, lambda table: table.row_type):
+        same = list(alike)
+        parts = [Key(part.key, "numbers by name") for table in same for part in table.parts]
+        yield from _section(", ".join(f"`{table.key}`" for table in same), row_type, parts)
+
+
+def _of_objects(objects: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    for heading, row_type in objects:
+        yield from _section(heading, row_type)
+
+
+def _section(heading: str, row_type: Any, more: Sequence[Key] = ()) -> Iterator[str]:
+    """Yield the heading of an object, what it is, and its keys."""
+    keys = [*_keys(row_type), *more]
+    common, rest = [[key for key in keys if _is_common(key) is expected] for expected in (True, False)]
+    yield f"\n### {heading}\n"
+    yield " ".join(filter(None, (_plain(row_type.__doc__), f"With {_named(common)}." if common else "")))
+    if rest:
+        yield ""
+        yield from _rows(rest)
+
+
+def _named(keys: Iterable[Key]) -> str:
+    return ", ".join(f"`{key.name}`" + (f" ({key.meaning})" if key.meaning else "") for key in keys)
+
+
+def _is_common(key: Key) -> bool:
+    is_short = len(key.meaning.split()) <= _FEW_WORDS
+    return key.name in EVERYWHERE and key.type == EVERYWHERE[key.name].type and is_short
+
+
+def _rows(keys: Iterable[Key]) -> Iterator[str]:
+    """Yield a table of keys; those of one type of which nothing more is said share a row."""
+    rows: dict[Key, list[str]] = {}
+    for key in keys:
+        rows.setdefault(key if key.meaning else Key("", key.type), []).append(f"`{key.name}`")
+    yield "| key | type | meaning |\n|---|---|---|"
+    for key, names in rows.items():
+        yield f"| {', '.join(names)} | {key.type} | {key.meaning} |"
+
+
+def _keys(row_type: Any) -> list[Key]:
+    """Return the keys of an object by its class, in their order."""
+    hints, docs = get_type_hints(row_type, include_extras=True), _field_docs(row_type)
+    if columns := {} if is_typeddict(row_type) else columns_of(row_type):
+        return [
+            Key(column.key, _type(hints[name], _UNITS.get(column.unit, "")), docs.get(name) or _title(column))
+            for name, column in columns.items()
+        ]
+    keys = []
+    for name in diff_json.SHAPES.get(row_type, tuple(hints)):
+        hint, meaning = hints.get(name), docs.get(name, "")
+        if isinstance(attribute := getattr(row_type, name, None), property):
+            hint, meaning = get_type_hints(attribute.fget)["return"], _meaning(attribute.__doc__)
+        keys.append(Key(name, _type(hint, _UNITS.get(unit_of(name), "")), meaning))
+    return keys
+
+
+def _title(column: Column) -> str:
+    """Return the heading of a column, "" where the key says as much."""
+    says_more = {*re.findall(r"\w+", column.title.lower())} - {*column.key.split("_"), "time", "num", "s"}
+    return column.title if says_more else ""
+
+
+@cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    tree = ast.parse(inspect.getsource(import_module(module)))
+    return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+
+
+def _field_docs(row_type: Any) -> dict[str, str]:
+    """Return the docstring of each field that has one: the text below it."""
+    docs = {}
+    for item, below in pairwise(_classes(row_type.__module__)[row_type.__name__].body):
+        match item, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                docs[name] = _meaning(text)
+    return docs
+
+
+def _plain(docstring: str) -> str:
+    """Return a docstring as one line of the page, with the words of JSON."""
+    text = " ".join(docstring.split()).replace("|", "&#124;")
+    return re.sub(r"\bNone\b", "null", text)
+
+
+def _meaning(docstring: str) -> str:
+    """Return the docstring of a field as a cell: no sentence."""
+    text = _plain(docstring).removesuffix(".")
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+
+
+def _type(hint: Any, unit: str = "") -> str:
+    """Return a type in words: `int?, ns`, `list of texts`, `object`."""
+    if unit:
+        return f"{_type(hint)}, {unit}"
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is NotRequired:
+        return f"{_type(inner[0])} or absent"
+    if origin in (Union, UnionType):
+        kinds = dict.fromkeys(_type(each) for each in inner if each is not NoneType)
+        if "number" in kinds:
+            kinds.pop("int", None)
+        return " or ".join(kinds) + "?" * (NoneType in inner)
+    if origin in (tuple, list):
+        return f"list of {_type(inner[0])}s"
+    if origin is Mapping:
+        return "values by name"
+    return "text" if origin is Literal else _TYPES.get(hint, "object")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    sys.stdout.write(f"{PAGE}\n")
