@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
 from itertools import groupby, pairwise
@@ -105,8 +106,11 @@ analysis in `--json --only NAME`, those of some ranks in `--json --ranks 0-63`; 
 those of all. A warning with the code `like_ranks` says so.
 """
 
-_FEW_WORDS = 7
+_FEW_WORDS = 5
 """Most words of a meaning that stands in parentheses beside its key."""
+_BY_NAME = (
+    "Keys that an object is `with` have the type and, where no other is said, the meaning of the first row that fits."
+)
 _BESIDES = "`source`, `findings`, `unknown` and `warnings` are those of [`show`](#show)."
 _KINDS = "The [kinds](analyses/snapshots.md#kinds), and what counts as allocated, are defined beside the analysis."
 _AT_PEAK = "Kinds and lines are those at the peak, or at the end where one file has no history."
@@ -121,42 +125,46 @@ class Key:
     meaning: str = ""
 
 
-EVERYWHERE = {
-    key.name: key
-    for key in (
-        Key("schema", "text", "that of the heading; a change that breaks scripts raises the number"),
-        Key("key", "text", "identifies the row, also across traces"),
-        Key("rank", "int", "global rank of the process"),
-        Key("step", "int", "number of the step: 7 of `ProfilerStep#7`, else counted from 0"),
-        Key("phase", "text", 'as in `phases`: that in which the host issued it; "" without one'),
-        Key("line", "text", '`file.py:7 function`; "" if unknown'),
-        Key("op", "text", 'op that the host was in, or that launched it; "" if unknown'),
-        Key("module", "text", 'path of nn.Modules; "" if unknown'),
-        Key("category", "text", "of the `partition`"),
-        Key("group", "text", 'name of the process group; "" if unknown'),
-        Key("dtype", "text", '`float32`, ...; "" if unknown'),
-        Key("moment", "text", "`peak`, `oom` or `end`"),
-        Key("num", "int", "how many"),
-        Key("gpu_ns", "int, ns", "sum of the durations of device work"),
-        Key("step_ns", "int, ns", "of a counted step, mean"),
-        Key("exposed_ns", "int, ns", "of that, nothing computes"),
-        Key("algbw_gbps", "number?, GB/s", "bytes over time"),
-        Key("busbw_gbps", "number?, GB/s", "as defined by nccl-tests"),
-        Key("samples_per_step", "int?", "samples in a step of all ranks"),
-        Key("arm", "text", "name of the arm"),
-        Key("num_a", "int", "steps, or values, of A"),
-        Key("num_b", "int", "of B"),
-        Key("a_ns", "int, ns", "mean step of A"),
-        Key("b_ns", "int, ns", "of B"),
-        Key("delta_ns", "int, ns", "B minus A"),
-        Key("a_bytes", "int, bytes", "of A"),
-        Key("b_bytes", "int, bytes", "of B"),
-        Key("delta_bytes", "int, bytes", "B minus A"),
-        Key("ci95_ns", "list of ints?, ns", "ends of the 95 % confidence interval; null: too few values"),
-        Key("ci90_ns", "list of ints?, ns", "of the 90 % interval"),
-    )
-}
-"""Keys that mean the same wherever the type and the meaning are not said."""
+EVERYWHERE = (
+    Key("schema", "text", "that of the heading; a change that breaks scripts raises the number"),
+    Key("key", "text", "identifies the row, also across traces"),
+    Key("rank", "int", "global rank of the process"),
+    Key("step", "int", "number of the step: 7 of `ProfilerStep#7`, else counted from 0"),
+    Key("phase", "text", 'as in `phases`: that in which the host issued it; "" without one'),
+    Key("line", "text", '`file.py:7 function`; "" if unknown'),
+    Key("op", "text", 'op that the host was in, or that launched it; "" if unknown'),
+    Key("module", "text", 'path of nn.Modules; "" if unknown'),
+    Key("category", "text", "of the `partition`"),
+    Key("group", "text", 'name of the process group; "" if unknown'),
+    Key("dtype", "text", '`float32`, ...; "" if unknown'),
+    Key("moment", "text", "`peak`, `oom` or `end`"),
+    Key("num", "int", "how many"),
+    Key("gpu_ns", "int, ns", "sum of the durations of device work"),
+    Key("step_ns", "int, ns", "of a counted step, mean"),
+    Key("exposed_ns", "int, ns", "of that, nothing computes"),
+    Key("algbw_gbps", "number?, GB/s", "bytes over time"),
+    Key("busbw_gbps", "number?, GB/s", "as defined by nccl-tests"),
+    Key("samples_per_step", "int?", "samples in a step of all ranks"),
+    Key("arm", "text", "name of the arm"),
+    Key("num_a", "int", "steps, or values, of A"),
+    Key("num_b", "int", "of B"),
+    Key("a_ns", "int, ns", "mean step of A"),
+    Key("b_ns", "int, ns", "of B"),
+    Key("delta_ns", "int, ns", "B minus A"),
+    Key("a_bytes", "int, bytes", "of A"),
+    Key("b_bytes", "int, bytes", "of B"),
+    Key("delta_bytes", "int, bytes", "B minus A"),
+    Key("ci95_ns", "list of ints?, ns", "ends of the 95 % confidence interval; null: too few values"),
+    Key("ci90_ns", "list of ints?, ns", "of the 90 % interval"),
+    Key("*_ns", "int, ns"),
+    Key("*_bytes", "int, bytes"),
+    Key("*_pct", "number, %"),
+    Key("num_*", "int"),
+    Key("is_*", "bool"),
+    Key("bytes", "int, bytes"),
+    Key("*", "text"),
+)
+"""Keys of many tables; the first whose name matches says the type and meaning, where nothing else is said."""
 
 _UNITS = {
     Unit.NS: "ns",
@@ -210,8 +218,8 @@ def page() -> str:
     return "\n".join(
         (
             _HEAD + "\n".join(f"| {' | '.join(change)} |" for change in _CHANGES),
-            "\n## Keys of many tables\n\nThese have one type and meaning in all tables that are `with` them.\n",
-            *_rows(EVERYWHERE.values()),
+            f"\n## Keys of many tables\n\n{_BY_NAME}\n",
+            *_rows(EVERYWHERE),
             "\n## show",
             *_document(SHOW_SCHEMA, tables),
             *_section("`source`", SourceObject),
@@ -277,8 +285,8 @@ def _named(keys: Iterable[Key]) -> str:
 
 
 def _is_common(key: Key) -> bool:
-    is_short = len(key.meaning.split()) <= _FEW_WORDS
-    return key.name in EVERYWHERE and key.type == EVERYWHERE[key.name].type and is_short
+    usual = next(each for each in EVERYWHERE if fnmatchcase(key.name, each.name))
+    return key.type == usual.type and len(key.meaning.split()) <= _FEW_WORDS
 
 
 def _rows(keys: Iterable[Key]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,21 +57,22 @@ def part(title: str) -> Keys:
         heading, _, rest = section.partition("\n")
         listed = re.search(r"With (`.*)\.$", rest, re.M)
         common = re.findall(r"(?:^|, )`(\w+)`", re.sub(r" \(.*?\)", "", listed[1])) if listed else []
-        types = {key: everywhere()[key] for key in common} | rows(rest)
+        types = {key: usual_type(key) for key in common} | rows(rest)
         keys |= dict.fromkeys(re.findall("`(.*?)`", heading), types)
     return keys
 
 
 @cache
-def everywhere() -> dict[str, str]:
-    """The keys of many tables."""
-    return rows(PAGE.read_text().split("\n## Keys of many tables\n")[1].split("\n## ")[0])
+def usual_type(key: str) -> str:
+    """The type of a key by its name alone."""
+    usual = rows(PAGE.read_text().split("\n## Keys of many tables\n")[1].split("\n## ")[0])
+    return next(kind for name, kind in usual.items() if fnmatchcase(key, name))
 
 
 def rows(text: str) -> dict[str, str]:
     """The types of keys in a table of the page."""
     entries = re.findall(r"^\| (`[^|]*?) \| ([^|]*?) \|", text, re.M)
-    return {name: kind for names, kind in entries for name in re.findall(r"`(\w+)`", names)}
+    return {name: kind for names, kind in entries for name in re.findall(r"`([\w*]+)`", names)}
 
 
 def fits(value: Any, kind: str, name: str, objects: Keys) -> None:
