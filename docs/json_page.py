@@ -41,7 +41,7 @@ from traceq.stats import Comparison
 from traceq.units import Unit
 from traceq.whatif.sentences import WHATIF_SCHEMA, ChangeRow, PredictionObject, WhatifObject
 
-__all__ = ["EVERYWHERE", "PAGE", "Key", "page"]
+__all__ = ["PAGE", "page"]
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "json.md"
@@ -118,14 +118,14 @@ _AT_PEAK = "Kinds and lines are those at the peak, or at the end where one file 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of an object: its type and unit, and what it means, "" where its name tells."""
+    """A key of an object: its type and unit, as `int, ns`, and what it means, "" where its name tells."""
 
     name: str
     type: str
     meaning: str = ""
 
 
-EVERYWHERE = (
+_EVERYWHERE = (
     Key("schema", "text", "that of the heading; a change that breaks scripts raises the number"),
     Key("key", "text", "identifies the row, also across traces"),
     Key("rank", "int", "global rank of the process"),
@@ -141,7 +141,7 @@ EVERYWHERE = (
     Key("num", "int", "how many"),
     Key("gpu_ns", "int, ns", "sum of the durations of device work"),
     Key("step_ns", "int, ns", "of a counted step, mean"),
-    Key("exposed_ns", "int, ns", "of that, nothing computes"),
+    Key("exposed_ns", "int, ns", "nothing computes meanwhile"),
     Key("algbw_gbps", "number?, GB/s", "bytes over time"),
     Key("busbw_gbps", "number?, GB/s", "as defined by nccl-tests"),
     Key("samples_per_step", "int?", "samples in a step of all ranks"),
@@ -219,7 +219,7 @@ def page() -> str:
         (
             _HEAD + "\n".join(f"| {' | '.join(change)} |" for change in _CHANGES),
             f"\n## Keys of many tables\n\n{_BY_NAME}\n",
-            *_rows(EVERYWHERE),
+            *_rows(_EVERYWHERE),
             "\n## show",
             *_document(SHOW_SCHEMA, tables),
             *_section("`source`", SourceObject),
@@ -285,7 +285,7 @@ def _named(keys: Iterable[Key]) -> str:
 
 
 def _is_common(key: Key) -> bool:
-    usual = next(each for each in EVERYWHERE if fnmatchcase(key.name, each.name))
+    usual = next(each for each in _EVERYWHERE if fnmatchcase(key.name, each.name))
     return key.type == usual.type and len(key.meaning.split()) <= _FEW_WORDS
 
 

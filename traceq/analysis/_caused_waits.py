@@ -37,7 +37,7 @@ class CausedWaitRow:
     caused_ns: int = column("waits", Unit.NS)
     """Waits of the others, mean over ranks that share a group."""
     exposed_ns: int = column("exposed", Unit.NS)
-    """Of that, they compute nothing."""
+    """Of `caused_ns`, they compute nothing."""
 
 
 def caused_wait_rows(job: Job, waits: CausedWaits) -> tuple[CausedWaitRow, ...]:

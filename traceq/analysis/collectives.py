@@ -83,7 +83,7 @@ class CollectiveRow:
     """Larger side."""
     gpu_ns: int = column("GPU time", Unit.NS)
     exposed_ns: int = column("exposed", Unit.NS)
-    """Of that, without a device of the calls: nothing computes."""
+    """Nothing computes meanwhile; without a device of the calls."""
     algbw_gbps: float | None = column("algbw", Unit.GBPS)
     busbw_gbps: float | None = column("busbw", Unit.GBPS)
     """As defined by nccl-tests."""

@@ -40,7 +40,7 @@ class CoverageRow:
     replay_ns: int = column("in graphs", Unit.NS)
     """Work that replays of CUDA graphs launched."""
     uncaptured_ns: int = column("capture unknown", Unit.NS)
-    """Of that, capture unknown: it has no ops."""
+    """Of `replay_ns`, capture unknown, and so ops."""
     dropped_events: int = column("dropped", Unit.COUNT)
     unread_counters: int = column("counters", Unit.COUNT)
 

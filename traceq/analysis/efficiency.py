@@ -64,7 +64,7 @@ class OpRow:
     tflops: float | None = column("TFLOP/s", Unit.NUMBER)
     """10^12 FLOP/s; None for a bound, or above its roof."""
     gbps: float | None = column("GB/s", Unit.NUMBER)
-    """Of `bytes`; None likewise, and for `arguments`."""
+    """Of `bytes`; None where `tflops` is, and for `arguments`."""
     roof: str = column("roof")
     """`compute` or `memory`; "" without peaks."""
     roof_pct: float | None = column("of roof", Unit.PERCENT)

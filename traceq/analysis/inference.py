@@ -39,9 +39,9 @@ class InferenceRow:
     host_ns: int = column("host", Unit.NS)
     gpu_ns: int = column("GPU sum", Unit.NS)
     replay_ns: int = column("in graphs", Unit.NS)
-    """Of that, launched by replays of CUDA graphs."""
+    """Of `gpu_ns`, by replays of CUDA graphs."""
     captured_ns: int = column("of captures", Unit.NS)
-    """Of that, capture known, and so its ops."""
+    """Of `replay_ns`, whose capture, and so ops, are known."""
     num_replays: int = column("replays", Unit.COUNT)
 
 

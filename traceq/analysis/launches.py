@@ -54,11 +54,11 @@ class LaunchRow:
     phase: str = column("phase")
     num_kernels: int = column("kernels", Unit.COUNT)
     num_tiny: int = column("tiny", Unit.COUNT)
-    """[Tiny](method.md#kernels-launches-host-ops) ones."""
+    """[tiny](method.md#kernels-launches-host-ops) ones."""
     tiny_gpu_ns: int = column("GPU time of tiny ones", Unit.NS)
     window_ns: int = column("time", Unit.NS)
     host_bound_ns: int = column("host-bound", Unit.NS)
-    """Of that, the device waits for a launch."""
+    """Of `window_ns`, the device waits for launches."""
     launch_bound_pct: float = column("host-bound", Unit.PERCENT)
     cold_ns: int = column("once", Unit.NS)
     """In counted steps: waits for what happens [once](method.md#once)."""

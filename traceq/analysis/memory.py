@@ -48,7 +48,7 @@ class MemoryRow:
     freed_bytes: int = column("freed", Unit.BYTES)
     growth_bytes: int = column("growth", Unit.DELTA_BYTES)
     peak_bytes: int = column("peak", Unit.BYTES)
-    """Highest level at one of these."""
+    """Highest level at an allocation or free."""
 
 
 @frozen

@@ -44,7 +44,7 @@ class RankRow:
     wait_ns: int | None = column("waits", Unit.NS)
     """From its start to the latest start, sum."""
     exposed_wait_ns: int | None = column("exposed waits", Unit.NS)
-    """Of that, nothing computes."""
+    """Of `wait_ns`, nothing computes."""
     transfer_ns: int | None = column("transfers", Unit.NS)
     """The rest of the time in collectives."""
     caused_ns: int | None = column("others wait for it", Unit.NS)

@@ -75,16 +75,16 @@ class SyncRow:
     bytes: int = column("bytes", Unit.BYTES)
     blocked_ns: int = column("blocked in all", Unit.NS)
     wait_ns: int = column("waited", Unit.NS)
-    """Of that, until the awaited work ended."""
+    """Until the awaited work ended."""
     return_ns: int = column("returned", Unit.NS)
-    """Of that, until the call returns."""
+    """From then until the call returns."""
     starved_ns: int = column("starved", Unit.NS)
     """Idle time of the device after it."""
     cost_ns: int = column("device idle after", Unit.NS)
-    """Of that, caused by the host, at most `blocked_ns`."""
+    """Of `starved_ns`, caused by the host, at most `blocked_ns`."""
     step_blocked_ns: int = column("blocked", Unit.NS, is_per_step=True)
     step_unrecorded_ns: int = column("unrecorded", Unit.NS, is_per_step=True)
-    """Of that, waits for unrecorded work."""
+    """Of `step_blocked_ns`, waits for unrecorded work."""
     replay_ns: int | None = column("saves", Unit.NS, is_per_step=True)
     """What it costs: a step without it is this shorter, at least; None: unknown."""
     most_replay_ns: int | None = column("at most", Unit.NS, is_per_step=True)

@@ -65,7 +65,7 @@ class SideReplay:
     num_syncs: float
     """Per step that the other side has not."""
     syncs_ns: int
-    """Without these, at least."""
+    """Without `num_syncs`, at least."""
     syncs_most_ns: int
     host_ns: int | None
     """With a host that takes no time, at least; None: no host ops."""

@@ -68,7 +68,7 @@ class FeedingObject(TypedDict):
     """Loader alone, a step's batches on its slowest rank."""
     step_ns: int
     wait_ns: int | None
-    """Of that, in `dataload_wait`; None without such a phase."""
+    """Of `step_ns`, in `dataload_wait`; None without such a phase."""
     rest_ns: int
     batches_per_step: float
     samples_per_step: int | None

@@ -53,7 +53,7 @@ class _KindRow:
 
 @frozen
 class _LineRow:
-    """The same by kind and line, the largest difference first."""
+    """What is alive on both sides, by kind and line, the largest difference first; the rows add up likewise."""
 
     kind: str = column("kind")
     line: str = column("line")

@@ -47,7 +47,7 @@ class _MomentRow:
     """Asked for in vain; None for other moments."""
     device_free_bytes: int | None = column("device free", Unit.BYTES)
     line: str = column("line")
-    """Of that request, or op of torch."""
+    """Of the failed request, or its op."""
 
     @classmethod
     def of(cls, moment: Moment) -> _MomentRow:

@@ -44,7 +44,7 @@ class ChangeRow:
     noise_ns: int | None = column("noise", Unit.NS)
     """Two standard errors of the mean saving; None: under three steps."""
     again_ns: int | None = column("again", Unit.NS)
-    """The same of a difference to as many other steps with the change."""
+    """As `noise_ns`, against as many other steps with the change."""
 
 
 class PredictionObject(TypedDict):
