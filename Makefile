@@ -51,6 +51,7 @@ oldest: $(OLDEST)/bin/python ## every test but those of the targets below, with 
 	$(OLDEST)/bin/python packaging/oldest.py record cluster hta parquet query zstd > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install -q -c $(OLDEST)/constraints.txt \
 	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[record,dev,hta]'
+	$(OLDEST)/bin/python -m pip install -q -c $(OLDEST)/constraints.txt --no-deps apache-otava
 	$(OLDEST)/bin/python $(PYTEST_OPTIONS) -n auto -m 'not pinned and not slow and not recipes and not many and not faults' \
 	  $(patsubst %,-W ignore::%,DeprecationWarning FutureWarning ResourceWarning pytest.PytestUnraisableExceptionWarning)
 
@@ -153,9 +154,11 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	$(PIP) install -q -e '.[record]'
 	@touch $@
 
-# What is compiled is built anew where its sources have changed.
+# What is compiled is built anew where its sources have changed. Of apache-otava the analysis alone is used, which needs
+# numpy and scipy of any version: as a dependency it would bring an older numpy and clients of BigQuery, Slack and others.
 $(VENV)/.test: $(VENV)/.torch pyproject.toml setup.py $(wildcard traceq/*.?pp traceq/causes/*.cpp traceq/kineto/*.cpp traceq/kineto/scanner/*.hpp)
 	$(PIP) install -q -e '.[record,dev,hta]'
+	$(PIP) install -q --no-deps apache-otava
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.wheels: $(PINS) pyproject.toml

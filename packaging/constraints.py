@@ -19,6 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
+ALONE = ("apache-otava",)
+"""Packages that the Makefile installs without what they ask for."""
 HEAD = """\
 # What `make demo`, `make test` and `make wheels` install, on Linux; `make constraints` renews it. The suite compares
 # what this torch records: another one is chosen by hand.
@@ -50,8 +52,10 @@ def binding(lines: Iterable[str], present: Iterable[str]) -> list[str]:
 def resolved(kept: Iterable[str]) -> list[str]:
     """Return `name==version` of everything that pip would install into an empty environment, sorted."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
-    done = subprocess.run([*command, ".[record,dev,hta]", *kept], cwd=ROOT, check=True, stdout=subprocess.PIPE)
-    found = {each["metadata"]["name"]: each["metadata"]["version"] for each in json.loads(done.stdout)["install"]}
+    found = {}
+    for words in ([".[record,dev,hta]", *kept], ["--no-deps", *ALONE]):
+        done = subprocess.run([*command, *words], cwd=ROOT, check=True, stdout=subprocess.PIPE)
+        found |= {each["metadata"]["name"]: each["metadata"]["version"] for each in json.loads(done.stdout)["install"]}
     found.pop("traceq-torch")
     return sorted(f"{_normalized(name)}=={version.partition('+')[0]}" for name, version in found.items())
 

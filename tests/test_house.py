@@ -36,6 +36,7 @@ LAYERS = (
     {"analysis", "frames", "crosscheck", "snapshots", "interop"},
     {"compare", "engines"},
     {"rules", "library"},
+    {"history"},
     {"renderers", "recorder", "viewer"},
     {"plugins", "integrations", "agent_tools"},
     {"commands", "pytest_plugin"},

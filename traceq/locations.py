@@ -151,6 +151,13 @@ class Remote:
             file = system.open(path, "rb", block_size=0 if self._is_http else _BLOCK)
         return BufferedReader(_Transfer(str(self), file), _BUFFER)
 
+    def write(self, content: bytes) -> None:
+        """Write a file at once, and its folder: an object store has all of it or nothing. Raises UnreadableInput."""
+        with _as_unreadable(str(self)):
+            system, path = _system(self.url)
+            system.makedirs(path.rpartition("/")[0], exist_ok=True)
+            system.pipe_file(path, content)
+
     def _kind(self) -> str:
         """Return file, directory, or "" if there is nothing.
 

@@ -34,6 +34,11 @@ class _Commands(TyperGroup):
         if cmd_name not in SUMMARIES:
             return None
         single, module = typer.Typer(**_SETTINGS), import_module(f"traceq.commands.{cmd_name}")
+        if subcommands := getattr(module, "SUBCOMMANDS", {}):
+            single.callback(invoke_without_command=True)(module.command)
+            for name, function in subcommands.items():
+                single.command(name)(function)
+            return typer.main.get_command(single)
         kind = _command_with(getattr(module, "MAY_BE_BARE", ()))
         single.command(cmd_name, cls=kind)(module.command)
         command = typer.main.get_command(single)

@@ -13,12 +13,14 @@ from golden_files import check_golden
 from terminal import PROGRAM, traceq
 
 from traceq.commands import SUMMARIES
+from traceq.commands.history import SUBCOMMANDS
 
 
 @pytest.mark.pinned
 def test_help_of_every_command_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    shown = [(words, traceq(*words)) for words in (["--help"], *([name, "--help"] for name in SUMMARIES))]
+    commands = [[], *([name] for name in SUMMARIES), *(["history", name] for name in SUBCOMMANDS)]
+    shown = [(words, traceq(*words)) for words in ([*command, "--help"] for command in commands)]
     assert {outcome.code for _, outcome in shown} == {0}
     check_golden("help.txt", "\n".join(f"$ traceq {' '.join(words)}\n{outcome.out}" for words, outcome in shown))
 

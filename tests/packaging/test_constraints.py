@@ -61,6 +61,6 @@ def test_the_makefile_installs_nothing_without_constraints() -> None:
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
     installs = [line for line in makefile.splitlines() if re.search(r"pip\)? install|\bPIP\) install", line)]
     bound = [line for line in installs if "$(PIP) install" in line or "-c $(OLDEST)/constraints.txt" in line]
-    assert len(installs) == 5
+    assert len(installs) == 7
     assert bound == installs
     assert re.search(r"^PIP := PIP_CONSTRAINT=", makefile, re.MULTILINE)

@@ -12,6 +12,7 @@ SUMMARIES: Mapping[str, str] = {
     "diff": "Say what a change costs a step",
     "whatif": "Say what a step would be without its waits, or with faster parts",
     "check": "Check that rules hold on every rank",
+    "history": "Keep what runs measured, and say where that changed",
     "open": "Show a run in the Perfetto UI, zoomed to the slowest step or costliest sync",
     "query": "Ask a run in SQL (DuckDB)",
     "export": "Write a run for other programs",

@@ -54,11 +54,16 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "table": "text:write_table",
         "caveats": "text:write_caveats",
         "diffs": "diff_text:write_diffs",
+        "history": "history_text:write_history",
     },
     "json": {"sheet": "json:write_sheet", "diffs": "diff_json:write_diffs", "checks": "check_json:write_checks"},
     "junit": {"checks": "junit:write_checks"},
     "markdown": {"sheet": "markdown:write_sheet", "diffs": "markdown:write_diffs"},
-    "html": {"sheet": "html.show:write_sheet", "diffs": "html.diff:write_diffs"},
+    "html": {
+        "sheet": "html.show:write_sheet",
+        "diffs": "html.diff:write_diffs",
+        "history": "html.history:write_history",
+    },
     "notebook": {
         "sheet": "notebook:write_sheet",
         "report": "notebook:write_report",

@@ -19,7 +19,7 @@ from traceq.rules.metrics import METRICS, Measure
 from traceq.rules.parse import Rule
 from traceq.rules.step_statistics import over_steps
 
-__all__ = ["Checked", "Contribution", "RankValue", "RuleOutcome", "State", "judge", "judge_run"]
+__all__ = ["Checked", "Contribution", "RankValue", "RuleOutcome", "State", "judge", "judge_run", "value_on"]
 
 _TOP = 3
 _LONGEST_NAME = 80
@@ -140,6 +140,11 @@ def _outcome(rule: Rule, ranks: Sequence[RankRows]) -> RuleOutcome:
 
     breaches.sort(key=from_bound, reverse=True)
     return RuleOutcome(rule, tuple(breaches), closest=min(holding, key=from_bound, default=None), unanswered=unanswered)
+
+
+def value_on(rule: Rule, rank_rows: RankRows) -> Fraction:
+    """Return the value on one rank that a rule compares. Raises TraceqError where the rank cannot answer it."""
+    return _value(rule, rank_rows, select(rule, rank_rows))
 
 
 def _value(rule: Rule, rank_rows: RankRows, rows: Sequence[TableRow]) -> Fraction:
