@@ -63,11 +63,11 @@ MACHINES = (
     Machine("a quiet machine", 0.5, 0.0),
     Machine("1 % of noise", 1.0, 0.0),
     Machine("1 %, autocorrelated", 1.0),
-    Machine("1 %, autocorrelated, drift of 1 %", 1.0, drift_pct=1.0),
-    Machine("1 %, autocorrelated, drift of 5 %", 1.0, drift_pct=5.0),
+    Machine("and drift of 1 %", 1.0, drift_pct=1.0),
+    Machine("and drift of 5 %", 1.0, drift_pct=5.0),
+    Machine("and 2 % of runs busy", 1.0, busy=0.02),
+    Machine("and 10 % of runs busy", 1.0, busy=0.1),
     Machine("2 %, autocorrelated", 2.0),
-    Machine("1 %, autocorrelated, 2 % of runs busy", 1.0, busy=0.02),
-    Machine("1 %, autocorrelated, 10 % of runs busy", 1.0, busy=0.1),
 )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import chdir, nullcontext
 from dataclasses import replace
 from functools import partial
+from hashlib import sha1
 from pathlib import Path
 
 import numpy as np
 import pytest
 from made_history import STEP_US, WORK_US, run_noise, write_run
+from paths import ROOT
 from terminal import traceq
 
 from traceq.engines.engine import SameProcess
@@ -20,7 +22,7 @@ from traceq.history.store import Row, append
 
 NUM, SYNC, WORK = 12, 4, 8
 """Commits, and the numbers, from 0, of those that add the sync and the work."""
-COMMITS = [f"{number:x}" * 40 for number in range(NUM)]
+COMMITS = [sha1(str(number).encode()).hexdigest() for number in range(NUM)]
 add = partial(add_run, start=lambda: nullcontext(SameProcess()))
 
 
@@ -125,3 +127,14 @@ def test_what_changes_between_runs_of_one_commit_is_not_the_code(tmp_path: Path)
         add(tmp_path / "store", str(run), "main", COMMITS[number // 12])
     (event,) = history_of(tmp_path / "store").events
     assert event.is_of_one_commit
+
+
+def test_the_page_of_the_docs_quotes_what_is_shown(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "traceq-history").symlink_to(store)
+    with chdir(tmp_path):
+        shown = traceq("history").out
+    lines = "\n".join(line.rstrip() for line in shown.splitlines())
+    assert f"$ traceq history\n{lines}\n```" in (ROOT / "docs" / "regressions.md").read_text()

@@ -56,10 +56,11 @@ def shell(line: str, **environment: str) -> Outcome:
 
 
 def options_of(command: str) -> set[str]:
-    """All options of a command."""
+    """All options of a command, and of the commands below it."""
     group: Any = typer.main.get_command(app)
-    parameters = group.get_command(group.make_context("traceq", [], resilient_parsing=True), command).params
-    return {option for parameter in parameters for option in parameter.opts}
+    chosen: Any = group.get_command(group.make_context("traceq", [], resilient_parsing=True), command)
+    commands = [chosen, *getattr(chosen, "commands", {}).values()]
+    return {option for each in commands for parameter in each.params for option in parameter.opts}
 
 
 def on_terminal(*arguments: str, columns: int, program: str = PROGRAM, **environment: str) -> str:

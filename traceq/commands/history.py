@@ -103,7 +103,6 @@ def compare(
         comparison = compare_runs(place(store), run, to)
     write_sheet(comparison.sheet, form, RenderOptions(width, full=True))
     for diff in comparison.diffs if form.renderer != "json" else ():
-        typer.echo()
         write_result("diffs", Diffs(diff.a_name, (diff,)), form, RenderOptions(width))
 
 

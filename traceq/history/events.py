@@ -214,7 +214,7 @@ def _cause(diff: Diff, measure: str) -> str:
     for each in diff.counts:
         if each.is_change and each.name in measure.split():
             where = "".join(f" {word} {text}" for word, text in (("at", each.line), ("in", each.phase)) if text)
-            return f"{each.name} {each.kind}s per step {each.a_num:g}{BECOMES}{each.b_num:g}: {each.what}{where}"
+            return f"{each.what}{where}: {each.a_num:g}{BECOMES}{each.b_num:g} per step"
     reasons = [each for each in diff.reasons if each.code not in _NO_REASON]
     return next((each.lead for each in sorted(reasons, key=lambda each: each.code != _ADDED)), "")
 

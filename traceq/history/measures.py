@@ -22,7 +22,7 @@ from traceq.facts.timeline.unprofiled_phases import unprofiled_phases
 from traceq.frozen import frozen
 from traceq.locations import Place, place
 from traceq.model import Processes, Timings
-from traceq.rules.collect_rows import RankRows, analyses_for, collect_rows, refuse_missing_ranks
+from traceq.rules.collect_rows import RankRows, analyses_for, collect_rows
 from traceq.rules.evaluate import value_on
 from traceq.rules.metrics import Measure
 from traceq.rules.parse import Rule, parse
@@ -92,20 +92,25 @@ def _measured_arm(where: Place, start: Start, small: int) -> MeasuredArm:
     run, manifest = analyzed.run, analyzed.run.manifest
     facts = manifest.facts_for(run.arm) if manifest else {}
     source = describe(run, analyzed.job.ranks)
+    if where.is_dir() and 0 < len(source.ranks) < source.world_size:
+        raise UnreadableInput(
+            str(where), f"traces of {len(source.ranks)} of its {source.world_size} ranks", "all of them"
+        )
     processes = next((each for each in run.processes if each.arm == run.arm), None)
     unprofiled = (*_unprofiled(run.timings, processes), *_cpu(facts.get("step_cpu_ns")))
+    traced = _traced(analyzed) if analyzed.job.ranks else ()
     replaced = {"traced step"} if unprofiled else set()
     return MeasuredArm(
         run_id=manifest.run_id if manifest else "",
         arm=run.arm,
         time=_time(manifest.started if manifest else ""),
         commit=str(facts.get("git", "")),
-        measured=(*unprofiled, *(each for each in _traced(analyzed, where) if each.measure not in replaced)),
+        measured=(*unprofiled, *(each for each in traced if each.measure not in replaced)),
         environment={
             "device": str(facts.get("device_name", source.device or facts.get("device", ""))),
             "torch": source.torch,
             "driver": str(facts.get("driver", "")),
-            "clock_mhz": int(facts.get("sm_mhz", 0)),
+            "clock_mhz": int(clock) if isinstance(clock := facts.get("sm_mhz"), int | float) else 0,
             "host": str(facts.get("host", "")),
             "cpu": str(facts.get("cpu", "")),
             "num_ranks": source.world_size,
@@ -117,7 +122,7 @@ def _time(started: str) -> datetime:
     """Return the begin of a recording in UTC; now for what does not say."""
     try:
         return datetime.fromisoformat(started).astimezone(UTC).replace(tzinfo=None)
-    except ValueError:
+    except (ValueError, OverflowError):
         return datetime.now(UTC).replace(tzinfo=None)
 
 
@@ -162,10 +167,7 @@ def _cpu(ns: str | int | float | None) -> Iterator[Measured]:
         yield Measured("cpu time", float(ns), "ns")
 
 
-def _traced(analyzed: AnalyzedPath, where: Place) -> Iterator[Measured]:
-    if not analyzed.job.ranks:
-        return
-    refuse_missing_ranks(analyzed.run, where)
+def _traced(analyzed: AnalyzedPath) -> Iterator[Measured]:
     ranks = collect_rows(analyzed.job, analyzed.reports, _RULES)
     for rule in _RULES:
         try:

@@ -136,7 +136,7 @@ def _rows_of(file: Place) -> list[Row]:
 
 def _schema(arrow: Any) -> Any:
     """Return the types of the columns: those of the fields of a row."""
-    by_type = {"str": arrow.string(), "datetime": arrow.timestamp("us"), "int": arrow.int32(), "float": arrow.float64()}
+    by_type = {"str": arrow.string(), "datetime": arrow.timestamp("us"), "int": arrow.int64(), "float": arrow.float64()}
     return arrow.schema([(each.name, by_type[str(each.type).partition(" ")[0]]) for each in fields(Row)])
 
 
