@@ -203,6 +203,8 @@ COMMANDS = (
     *("whatif PATH", "whatif PATH --json", "whatif PATH --without syncs --hide-comm --no-launch-latency"),
     *("whatif PATH --without-straggler --balance-loader", "whatif PATH --comm-bandwidth 2x --scale gemm=0.5"),
     *("whatif PATH --scale ODD", "whatif PATH --without ODD", "whatif PATH --comm-bandwidth ODD"),
+    *("history add PATH --branch b --commit c", "history show --store PATH", "history tag v ODD --store PATH"),
+    *("history add PATH PATH --commit ODD", "history compare ODD --to PATH --store PATH", "history show --branch ODD"),
     *("crosscheck PATH --trace-processor ENGINE", "crosscheck PATH --trace-processor ENGINE --json"),
     *("cache", "cache --clear", "recipes", "recipes ODD", f"{_SHORT} --out PATH --overwrite", f"{_SHORT} --out PATH"),
     *(f"{_SHORT} --out new --set ODD", f"{_SHORT} --out new --vary ODD", *("mcp",) * len(TOOLS)),

@@ -34,7 +34,7 @@ def add_run(
     run_id = arms[0].run_id or f"{place(path).name}-{os.urandom(6).hex()}"
     rows = [_row(arm, each, run_id, branch, commit, where) for arm in arms for each in arm.measured]
     append(store, rows)
-    return f"{store}: {len(rows)} measures of {run_id} at {commit[:9]} of {branch}"
+    return f"{store}: {len(rows)} measures of {where} at {commit[:9]} of {branch}"
 
 
 def _row(arm: MeasuredArm, measured: Measured, run_id: str, branch: str, commit: str, path: str) -> Row:
@@ -61,5 +61,5 @@ def _stored_path(store: Place, run: Place) -> str:
     if not isinstance(run, Path):
         return str(run)
     path = Path(os.path.abspath(run))
-    inside = isinstance(store, Path) and path.is_relative_to(os.path.abspath(store))
-    return path.relative_to(os.path.abspath(store)).as_posix() if inside else str(path)
+    folder = Path(os.path.abspath(store)) if isinstance(store, Path) else path
+    return path.relative_to(folder).as_posix() if folder in path.parents else str(path)

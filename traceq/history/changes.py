@@ -149,6 +149,7 @@ def _split(values: NDArray[np.float64], is_count: bool) -> Sequence[Any]:
     except ImportError:
         raise UsageFault("change points need apache-otava: pip install 'traceq-torch[history]'") from None
     window = _WINDOW_OF_COUNTS if is_count else _WINDOW
+    points: Sequence[Any]
     with np.errstate(all="ignore"):  # it divides by the spread of counts, which is 0
         points, _ = compute_change_points(
             values.tolist(), window_len=window, max_pvalue=_MAX_P, min_magnitude=MIN_MAGNITUDE

@@ -80,9 +80,7 @@ def compare_runs(store: Place, run: str | None = None, to: str | None = None) ->
     Raises UsageFault where there is no such run, or only one.
     """
     runs = read_history(store, "").runs
-    subject = find_run(store, run) if run is not None else runs[-1] if runs else None
-    if subject is None:
-        raise UsageFault(f"{store}: no runs")
+    subject = find_run(store, run) if run is not None else runs[-1]
     baseline = find_run(store, to) if to is not None else _newest_of_main(store, runs, subject)
     history = read_history(store, baseline.row.branch)
     verdicts = tuple(verdict for series in history.series for verdict in _verdicts(history, series, baseline, subject))

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceq.compare.result import Diff
-from traceq.errors import TraceqError, UsageFault
+from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.frozen import frozen
 from traceq.history.changes import Change, Series, change_points
 from traceq.history.git import Commit, commits_between
-from traceq.history.store import ENVIRONMENT, Row, read_rows, read_tags
+from traceq.history.store import Environment, Row, read_rows, read_tags
 from traceq.library import diff
 from traceq.locations import Place, place
 from traceq.model import Caveat
@@ -64,7 +64,7 @@ class HistoryRun:
 
     def differences(self, other: HistoryRun) -> tuple[str, ...]:
         """Return `torch 2.12.0 → 2.13.0` for what differs in the environment of another run."""
-        pairs = ((name, getattr(self.row, name), getattr(other.row, name)) for name in ENVIRONMENT)
+        pairs = ((name, getattr(self.row, name), getattr(other.row, name)) for name in Environment.__annotations__)
         return tuple(f"{name} {a or 'unknown'}{BECOMES}{b or 'unknown'}" for name, a, b in pairs if a != b)
 
 
@@ -113,18 +113,19 @@ class History:
 def read_history(store: Place, branch: str | None = None) -> History:
     """Return runs and series of a branch, by default that of the latest run, without events; of branch "" of all.
 
-    Raises UnreadableInput, and UsageFault where there is no such branch.
+    Raises UnreadableInput, also for an empty store, and UsageFault where there is no such branch.
     """
     stored = read_rows(store)
     by_run: dict[str, dict[tuple[str, str], Row]] = {}
     for row in stored.rows:
         by_run.setdefault(row.run_id, {})[row.arm, row.measure] = row
+    if not by_run:
+        raise UnreadableInput(str(store), "no runs", "those that `traceq history add RUN` adds")
     runs = sorted((tuple(rows.values()) for rows in by_run.values()), key=lambda rows: rows[0].time)
     branches = list(dict.fromkeys(rows[0].branch for rows in runs))
-    if branch is None:
-        branch = runs[-1][0].branch if runs else ""
+    branch = runs[-1][0].branch if branch is None else branch
     if branch and branch not in branches:
-        raise UsageFault(f"{store}: no run of branch {branch}; its branches are {', '.join(branches) or 'none'}")
+        raise UsageFault(f"{store}: no run of branch {branch}; its branches are {', '.join(branches)}")
     chosen = (rows for rows in runs if not branch or rows[0].branch == branch)
     numbered = tuple(HistoryRun(number, rows) for number, rows in enumerate(chosen, 1))
     return History(str(store), branch, numbered, _series(numbered), caveats=stored.caveats)

@@ -20,6 +20,7 @@ from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.unprofiled_phases import unprofiled_phases
 from traceq.frozen import frozen
+from traceq.history.store import Environment
 from traceq.locations import Place, place
 from traceq.model import Processes, Timings
 from traceq.rules.collect_rows import RankRows, analyses_for, collect_rows
@@ -71,7 +72,7 @@ class MeasuredArm:
     time: datetime
     commit: str
     measured: tuple[Measured, ...]
-    environment: dict[str, str | int]
+    environment: Environment
 
 
 def measure_run(path: str | Place, *, start: Start, small: int = SMALL) -> tuple[MeasuredArm, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -23,15 +23,25 @@ from traceq.model import Caveat
 from traceq.optional_packages import import_or_fault
 from traceq.runs.run_folder import atomic_write
 
-__all__ = ["ENVIRONMENT", "STORE", "Row", "StoredRows", "append", "append_tag", "read_rows", "read_tags"]
+__all__ = ["Environment", "Row", "StoredRows", "append", "append_tag", "read_rows", "read_tags"]
 
-STORE = "traceq-history"
-"""The store of a working directory."""
 _VERSION = 1
 _VERSION_KEY = b"traceq.history"
 _SUFFIX, _TAGS = ".parquet", "tags"
 _MOST = 64 << 20
 """Bytes of a file; one append of a run has about 20,000."""
+
+
+class Environment(TypedDict):
+    """Fields of a row that say where the run ran."""
+
+    device: str
+    torch: str
+    driver: str
+    clock_mhz: int
+    host: str
+    cpu: str
+    num_ranks: int
 
 
 @frozen
@@ -61,10 +71,6 @@ class Row:
     host: str = ""
     cpu: str = ""
     num_ranks: int = 0
-
-
-ENVIRONMENT = ("device", "torch", "driver", "clock_mhz", "host", "cpu", "num_ranks")
-"""Fields of a row that say where the run ran."""
 
 
 @frozen
