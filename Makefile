@@ -88,6 +88,7 @@ strategies: $(VENV)/.test ## does this torch issue what the recorded strategies 
 bench: $(VENV)/.test ## the figures that the docs quote
 	PYTHONPATH=tests/support $(BIN)/python benchmarks/bars.py --ranks 10240
 	$(BIN)/python benchmarks/stats.py
+	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/read.py
 	$(BIN)/python benchmarks/show.py
 	$(BIN)/python benchmarks/roofline.py $(TRACES)

@@ -138,3 +138,17 @@ def test_the_page_of_the_docs_quotes_what_is_shown(
         shown = traceq("history").out
     lines = "\n".join(line.rstrip() for line in shown.splitlines())
     assert f"$ traceq history\n{lines}\n```" in (ROOT / "docs" / "regressions.md").read_text()
+
+
+def test_two_changes_of_one_measure_in_a_row_are_two_events(tmp_path: Path) -> None:
+    for number, has_sync in enumerate([False] * 4 + [True] * 4 + [False] * 4):
+        run = write_run(tmp_path / str(number), np.random.default_rng(1), number=number, has_sync=has_sync)
+        add(tmp_path / "store", str(run), "main", COMMITS[number])
+    assert places_of(history_of(tmp_path / "store")) == [(4, {"scalar syncs"}), (8, {"scalar syncs"})]
+
+
+def test_of_many_changes_the_latest_have_causes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceq.history.events._MOST_TOLD", 1)
+    sync, work = history_of(store).events
+    assert (sync.cause, "traceq diff" in sync.why_not) == ("", True)
+    assert "model.py:41" in work.cause

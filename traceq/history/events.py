@@ -36,6 +36,8 @@ MAIN = ("main", "master")
 _LEADING = ("step", "traced step")
 _NO_REASON = ("undecided", "all_else")
 """Statements of a comparison that name no cause."""
+_MOST_TOLD = 8
+"""Latest events whose causes are told: each takes a diff of two runs."""
 _ADDED = "line_changes"
 """The statement that names what was added or removed, which no noise does."""
 
@@ -70,7 +72,7 @@ class HistoryRun:
 
 @frozen
 class Event:
-    """What changed from the run `before` to the run `after`, the weightiest change first.
+    """What changed from the run `before` to the run `after`; `surest` is the change that says where.
 
     `cause` is what a diff of the two says, "" where it says none; `why_not` says why. `commits`: those between.
     """
@@ -78,6 +80,7 @@ class Event:
     before: HistoryRun
     after: HistoryRun
     changes: tuple[Change, ...]
+    surest: Change
     cause: str = ""
     why_not: str = ""
     commits: tuple[Commit, ...] = ()
@@ -140,8 +143,10 @@ def history_of(store: Place, branch: str | None = None, *, bisect: bool = False)
     changes = [
         change for series in history.series for change in change_points(series, typical_step(history, series.arm))
     ]
-    events = [_event(history, store, each, bisect) for each in _together(changes)]
-    return replace(history, events=tuple(sorted(events, key=lambda event: event.after.number)))
+    groups = sorted(_together(changes), key=lambda each: each[0].place)
+    events = [_event(history, each, bisect) for each in groups]
+    latest = [_explained(store, each) for each in events[-_MOST_TOLD:]]
+    return replace(history, events=(*events[:-_MOST_TOLD], *latest))
 
 
 def find_run(store: Place, name: str) -> HistoryRun:
@@ -203,10 +208,12 @@ def _together(changes: Iterable[Change]) -> list[list[Change]]:
     groups: list[list[Change]] = []
     for change in sorted(changes, key=lambda each: (each.unit not in (Unit.MEAN, Unit.BYTES), each.p)):
         near = (of for of in groups if of[0].arm == change.arm and abs(of[0].place - change.place) <= 1)
-        if (group := next(near, None)) is None:
-            groups.append([change])
+        for group in near:
+            if all(each.measure != change.measure for each in group):
+                group.append(change)
+                break
         else:
-            group.append(change)
+            groups.append([change])
     return groups
 
 
@@ -229,15 +236,22 @@ def _pair(runs: Sequence[HistoryRun], change: Change) -> tuple[HistoryRun, Histo
     return runs[change.place_before], runs[change.place]
 
 
-def _event(history: History, store: Place, changes: list[Change], bisect: bool) -> Event:
+def _event(history: History, changes: list[Change], bisect: bool) -> Event:
+    """Return an event without its cause, its changes in the order of the series."""
     before, after = _pair(history.runs, changes[0])
-    cause = why_not = ""
-    try:
-        cause = _cause(run_diff(store, before, after, changes[0].arm), changes[0].measure)
-        why_not = "" if cause else "both runs issue the same work"
-    except TraceqError as fault:
-        why_not = str(fault)
     commits = commits_between(before.row.commit, after.row.commit) if bisect else ()
     order = [(series.arm, series.measure) for series in history.series]
-    changes.sort(key=lambda each: order.index((each.arm, each.measure)))
-    return Event(before, after, tuple(changes), cause, why_not, commits)
+    ordered = sorted(changes, key=lambda each: order.index((each.arm, each.measure)))
+    why_not = (
+        f"it is not among the latest {_MOST_TOLD} changes; traceq diff {before.row.path} {after.row.path} tells it"
+    )
+    return Event(before, after, tuple(ordered), changes[0], why_not=why_not, commits=commits)
+
+
+def _explained(store: Place, event: Event) -> Event:
+    """Return an event with its cause, or why there is none."""
+    try:
+        cause = _cause(run_diff(store, event.before, event.after, event.surest.arm), event.surest.measure)
+    except TraceqError as fault:
+        return replace(event, why_not=str(fault))
+    return replace(event, cause=cause, why_not="both runs issue the same work")

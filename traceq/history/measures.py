@@ -40,7 +40,6 @@ _RULES = tuple(
         (
             *(f"{kind} per step >= 0" for kind in SYNC_KINDS),
             *(f"{name} per step >= 0{unit}" for name in COLLECTIVE_NAMES[:-1] for unit in ("", " B")),
-            *(f"collectives per step >= 0{unit}" for unit in ("", " B")),
             *("kernels per step >= 0", "exposed_comm >= 0 ns", "step >= 0 ns", "mfu >= 0 %"),
         ),
     )

@@ -104,7 +104,7 @@ def read_rows(store: Place) -> StoredRows:
     for file in _files(store, _SUFFIX):
         try:
             rows += _rows_of(file)
-        except (OSError, ValueError) as fault:  # pyarrow's errors are such
+        except (OSError, ValueError, KeyError) as fault:  # pyarrow's errors are such
             reason = str(fault).partition("\n")[0]
             caveats.append(Caveat("unreadable_rows", f"{file}: cannot be read, and is left out: {reason}"))
     return StoredRows(tuple(rows), tuple(caveats))

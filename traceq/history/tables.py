@@ -105,7 +105,8 @@ def event_words(event: Event) -> str:
 def change_words(change: Change) -> str:
     """Return `40.1 ms → 41.4 ms (+3.1 %)`."""
     before, after = (format_value(value, change.unit) for value in (change.before, change.after))
-    share = f" ({format_value(change.delta_pct, Unit.DELTA_PERCENT)})" if change.delta_pct is not None else ""
+    has_share = change.delta_pct is not None and change.unit is not Unit.MEAN
+    share = f" ({format_value(change.delta_pct, Unit.DELTA_PERCENT)})" if has_share else ""
     return f"{before}{BECOMES}{after}{share}"
 
 
@@ -119,7 +120,7 @@ def _measure(series: Series, changed: tuple[Event, Change] | None, num_arms: int
         size = change_words(change) if pct is None or series.is_count else format_value(pct, Unit.DELTA_PERCENT)
         where = f"{size} at {event.after.name}"
     floor = min(float(values.min()), _FLOOR * float(values.max()))
-    name = f"{series.arm}: {series.measure}" if num_arms > 1 else series.measure
+    name = f"{series.arm or 'trace'}: {series.measure}" if num_arms > 1 else series.measure
     course = sparkline((values - floor).tolist(), _WIDTH)
     return _Measure(name, course, format_value(latest.value, series.unit), ends, where)
 
