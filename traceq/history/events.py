@@ -112,6 +112,10 @@ class History:
         """Names of arms, "" of traces."""
         return tuple(dict.fromkeys(series.arm for series in self.series))
 
+    def title(self, series: Series) -> str:
+        """Return the name of a measure, after its arm where there are several."""
+        return f"{series.arm or 'trace'}: {series.measure}" if len(self.arms) > 1 else series.measure
+
 
 def read_history(store: Place, branch: str | None = None) -> History:
     """Return runs and series of a branch, by default that of the latest run, without events; of branch "" of all.

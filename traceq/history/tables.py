@@ -69,6 +69,13 @@ class _ChangeRow:
 
 
 @frozen
+class _EventRow:
+    commit: str = column("commit")
+    changed: str = column("changed")
+    cause: str = column("cause")
+
+
+@frozen
 class _Measure:
     measure: str = column("measure")
     runs: str = column("runs")
@@ -86,20 +93,23 @@ def history_sheet(history: History) -> Sheet:
         Table.of("changes", "Changes", _ChangeRow, [_change(event, change) for event, change in changes]),
     )
     source = Source(history.store, 0, (), 0, f"branch {history.branch}, {len(history.runs)} runs", "")
-    views = (measures_view(history),)
+    events = [_EventRow(each.after.name, _changed(each), each.cause or each.why_not) for each in history.events]
+    views = (measures_view(history), Table.of("events", "Changes", _EventRow, events))
     return Sheet(source, (Report("history", tables, views),), history.caveats, HISTORY_SCHEMA, is_selectable=False)
 
 
 def measures_view(history: History) -> Table:
     """Return a row for each measure: its course, the latest value, and where it changed last."""
     last = {(change.arm, change.measure): (event, change) for event in history.events for change in event.changes}
-    rows = [_measure(series, last.get((series.arm, series.measure)), len(history.arms)) for series in history.series]
+    rows = [
+        _measure(series, history.title(series), last.get((series.arm, series.measure))) for series in history.series
+    ]
     return Table.of("measures", "Measures", _Measure, rows)
 
 
 def event_words(event: Event) -> str:
     """Return `4c1f9aa: step 40.1 ms → 41.4 ms (+3.1 %), forward +12.0 %`."""
-    return f"{event.after.name}: " + ", ".join(f"{change.measure} {change_words(change)}" for change in event.changes)
+    return f"{event.after.name}: {_changed(event)}"
 
 
 def change_words(change: Change) -> str:
@@ -110,7 +120,11 @@ def change_words(change: Change) -> str:
     return f"{before}{BECOMES}{after}{share}"
 
 
-def _measure(series: Series, changed: tuple[Event, Change] | None, num_arms: int) -> _Measure:
+def _changed(event: Event) -> str:
+    return ", ".join(f"{change.measure} {change_words(change)}" for change in event.changes)
+
+
+def _measure(series: Series, title: str, changed: tuple[Event, Change] | None) -> _Measure:
     latest, values = series.rows[-1], series.values
     ends = "" if latest.low is None or latest.high is None else format_ends(latest.low, latest.high, series.unit)
     where = ""
@@ -120,9 +134,8 @@ def _measure(series: Series, changed: tuple[Event, Change] | None, num_arms: int
         size = change_words(change) if pct is None or series.is_count else format_value(pct, Unit.DELTA_PERCENT)
         where = f"{size} at {event.after.name}"
     floor = min(float(values.min()), _FLOOR * float(values.max()))
-    name = f"{series.arm or 'trace'}: {series.measure}" if num_arms > 1 else series.measure
     course = sparkline((values - floor).tolist(), _WIDTH)
-    return _Measure(name, course, format_value(latest.value, series.unit), ends, where)
+    return _Measure(title, course, format_value(latest.value, series.unit), ends, where)
 
 
 def _run(number: int, row: Row) -> _Run:

@@ -88,8 +88,7 @@ def _chart(history: History, series: Series) -> str:
         *map(point, series.places, rows),
     ]
     drawing = element("svg", *drawn, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", aria_label=series.measure)
-    name = f"{series.arm}: {series.measure}" if len(history.arms) > 1 else series.measure
-    caption = element("strong", escape(name)), escape(f" {format_ends(least, most, series.unit)}")
+    caption = element("strong", escape(history.title(series))), escape(f" {format_ends(least, most, series.unit)}")
     return element("figure", element("figcaption", *caption), element("div", drawing, of="plot"))
 
 
