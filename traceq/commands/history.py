@@ -33,6 +33,9 @@ def add(
     store: Annotated[str, _STORE] = _DEFAULT_STORE,
     branch: Annotated[str | None, typer.Option(help="The branch of the runs; else that of git, or of CI.")] = None,
     commit: Annotated[str | None, typer.Option(help="The commit; else the recorded one, or that of git.")] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="wandb|mlflow", help="A tracker that gets the measures, too.")
+    ] = None,
     memory: Annotated[str | None, MEMORY] = None,
     cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:
@@ -45,7 +48,7 @@ def add(
     engine = engine_for(memory, cluster)
     for path in paths:
         with shown_work("analysing"):
-            added = add_run(place(store), path, branch, commit, start=engine.start, small=engine.small)
+            added = add_run(place(store), path, branch, commit, start=engine.start, small=engine.small, sink=to)
         typer.echo(added)
 
 

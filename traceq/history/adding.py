@@ -10,6 +10,7 @@ from traceq.engines.engine import Start
 from traceq.errors import UsageFault
 from traceq.history.git import current_branch, current_commit
 from traceq.history.measures import Measured, MeasuredArm, measure_run
+from traceq.history.sinks import check_sink, send
 from traceq.history.store import Row, append
 from traceq.locations import Place, place
 
@@ -17,13 +18,22 @@ __all__ = ["add_run"]
 
 
 def add_run(
-    store: Place, path: str, branch: str | None, commit: str | None, *, start: Start, small: int = SMALL
+    store: Place,
+    path: str,
+    branch: str | None,
+    commit: str | None,
+    *,
+    start: Start,
+    small: int = SMALL,
+    sink: str | None = None,
 ) -> str:
-    """Add what a run measured, and return a line that says so.
+    """Add what a run measured, and send it to a tracker if one is named; return a line that says so.
 
     Branch and commit are those of the recording, else of the working directory, where they are not given. Raises
     UsageFault where there are none, UnreadableInput for what is no run.
     """
+    if sink is not None:
+        check_sink(sink)
     arms = measure_run(path, start=start, small=small)
     branch = branch or current_branch()
     commit = commit or arms[0].commit or current_commit()
@@ -34,6 +44,8 @@ def add_run(
     run_id = arms[0].run_id or f"{place(path).name}-{os.urandom(6).hex()}"
     rows = [_row(arm, each, run_id, branch, commit, where) for arm in arms for each in arm.measured]
     append(store, rows)
+    if sink is not None:
+        send(sink, rows)
     return f"{store}: {len(rows)} measures of {where} at {commit[:9]} of {branch}"
 
 
