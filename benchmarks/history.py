@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from traceq.history.changes import Change, Series, change_points
+from traceq.history.changes import FEWEST_RUNS, Change, Series, change_points
 from traceq.history.store import Row
 from traceq.units import Unit
 
@@ -33,7 +33,6 @@ LENGTH, STEPPED, SEEN = 100, 30, 20
 HALF_WIDTH = 0.004
 """Of a run's interval, as a share of its step."""
 NEAR = 2
-FEWEST = 3
 NUM_STEPPED = 60
 
 
@@ -128,7 +127,7 @@ def changes_of(rows: list[Row], unit: Unit = Unit.NS) -> tuple[Change, ...]:
 def alarms(rows: list[Row]) -> list[tuple[int, int]]:
     """Return (place, runs when it was first named) of each alarm, if a history is looked at after each run."""
     named: list[tuple[int, int]] = []
-    for num in range(FEWEST, len(rows) + 1):
+    for num in range(FEWEST_RUNS, len(rows) + 1):
         for change in changes_of(rows[:num]):
             if all(abs(change.place - place) > NEAR for place, _ in named):
                 named.append((change.place, num))

@@ -20,7 +20,7 @@ from traceq.units import Unit
 if TYPE_CHECKING:
     from traceq.history.store import Row
 
-__all__ = ["MIN_MAGNITUDE", "Change", "Series", "change_points"]
+__all__ = ["FEWEST_RUNS", "MIN_MAGNITUDE", "Change", "Series", "change_points"]
 
 MIN_MAGNITUDE = 0.02
 """Least change, as a share of what was before, and of the step; `benchmarks/history.py` has what less would find."""
@@ -28,6 +28,8 @@ _MAX_P = 1e-4
 """Greatest chance of a change point by the t-test: with 1e-3 there are twice the false alarms."""
 _WINDOW, _WINDOW_OF_COUNTS = 16, 4
 """Runs that Otava splits at once. It splits the whole first: in 50 runs a regression that is reverted is not seen."""
+FEWEST_RUNS = 3
+"""Runs from which on there are changes: of two, one may be any."""
 _LEAST_RUNS = 2
 """Runs that a change of a measure with noise has to last: one slow run is a busy machine."""
 _WIDE = 3.0
@@ -100,7 +102,7 @@ def change_points(series: Series, step: float) -> tuple[Change, ...]:
     left_out = _is_busy(half_widths) if series.is_count else _is_busy(half_widths) | _is_alone(values)
     kept = np.flatnonzero(~left_out)
     values, half_widths = values[kept], half_widths[kept]
-    if len(values) < 2 or np.all(values == values[0]):
+    if len(values) < FEWEST_RUNS or np.all(values == values[0]):
         return ()
     least = 1 if series.is_count else _LEAST_RUNS
     points = [each for each in _split(values, series.is_count) if least <= each.index <= len(values) - least]

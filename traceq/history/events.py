@@ -246,9 +246,7 @@ def _event(history: History, changes: list[Change], bisect: bool) -> Event:
     commits = commits_between(before.row.commit, after.row.commit) if bisect else ()
     order = [(series.arm, series.measure) for series in history.series]
     ordered = sorted(changes, key=lambda each: order.index((each.arm, each.measure)))
-    why_not = (
-        f"it is not among the latest {_MOST_TOLD} changes; traceq diff {before.row.path} {after.row.path} tells it"
-    )
+    why_not = f"not of the latest {_MOST_TOLD} changes: traceq diff {before.row.path} {after.row.path}"
     return Event(before, after, tuple(ordered), changes[0], why_not=why_not, commits=commits)
 
 

@@ -6,11 +6,12 @@ from typing import TextIO
 
 from traceq.display import RenderOptions
 from traceq.escaped_console import EscapedConsole
+from traceq.history.changes import FEWEST_RUNS
 from traceq.history.events import Event, History
 from traceq.history.tables import event_words, measures_view
 from traceq.renderers.text import open_console, print_line, print_table, visible_text
 
-__all__ = ["event_lines", "history_summary", "write_history"]
+__all__ = ["event_lines", "history_summary", "no_events", "write_history"]
 
 
 def write_history(history: History, file: TextIO, options: RenderOptions) -> None:
@@ -24,7 +25,7 @@ def write_history(history: History, file: TextIO, options: RenderOptions) -> Non
         _print_event(event, console)
     if not history.events:
         console.print()
-        print_line(visible_text("No measure has changed."), console)
+        print_line(visible_text(no_events(history)), console)
 
 
 def history_summary(history: History) -> str:
@@ -33,6 +34,11 @@ def history_summary(history: History) -> str:
     of_days = f", {days[0]} to {days[-1]}" if days else ""
     num = len(history.runs)
     return f"{history.store} · {history.branch or 'all branches'} · {num} run{'s' * (num != 1)}{of_days}"
+
+
+def no_events(history: History) -> str:
+    """Return what is said without an event."""
+    return "No measure has changed." if len(history.runs) >= FEWEST_RUNS else f"{FEWEST_RUNS} runs tell what changes."
 
 
 def event_lines(event: Event) -> list[str]:

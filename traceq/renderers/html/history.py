@@ -10,7 +10,7 @@ from traceq.history.changes import Series
 from traceq.history.events import Event, History
 from traceq.history.store import Row
 from traceq.history.tables import event_words, measures_view
-from traceq.renderers.history_text import event_lines, history_summary
+from traceq.renderers.history_text import event_lines, history_summary, no_events
 from traceq.renderers.html.markup import element, folded, paragraphs, table, unbroken
 from traceq.renderers.html.page import contents, page
 from traceq.units import format_ends, format_value
@@ -30,7 +30,7 @@ def write_history(history: History, file: TextIO, options: RenderOptions) -> Non
 
 def history_to_html(history: History) -> str:
     """Return one HTML file that opens offline."""
-    lead = event_words(history.events[-1]) if history.events else "No measure has changed"
+    lead = event_words(history.events[-1]) if history.events else no_events(history)
     header = element("header", paragraphs([history_summary(history)], "source"), element("h1", escape(unbroken(lead))))
     charts = element("div", *(_chart(history, series) for series in history.series), of="multiples")
     sections = [
