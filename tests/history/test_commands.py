@@ -126,7 +126,7 @@ def test_the_page_is_one_file_with_a_chart_per_measure_and_a_cause_to_open(store
     assert tags.count("details") == 2  # the contents, and the event
     assert "train.py:57 log" in page.text
     links = {attributes.get("href") for tag, attributes in page.tags if tag == "a"}
-    assert "#run-7" in links
+    assert "#change-1" in links
     assert [
         url for _, attributes in page.tags for name in ("src", "href") if (url := attributes.get(name) or "#")[0] != "#"
     ] == []
@@ -181,3 +181,12 @@ def test_no_secret_of_a_url_is_printed(tmp_path: Path, store: Path) -> None:
     ]
     assert [outcome.code for outcome in outcomes] == [1, 0]
     assert "geheim" not in "".join(outcome.out + outcome.err for outcome in outcomes)
+
+
+def test_of_many_runs_the_latest_are_drawn(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceq.renderers.html.history._MOST_RUNS", 3)
+    history(store, "show", "--branch", "main", "--html", tmp_path / "page.html")
+    page = Elements((tmp_path / "page.html").read_text())
+    tags = [tag for tag, _ in page.tags]
+    assert tags.count("circle") == 3 * tags.count("figure")
+    assert "4 earlier runs" in page.text

@@ -19,6 +19,8 @@ __all__ = ["history_to_html", "write_history"]
 
 _WIDTH, _HEIGHT, _MARGIN = 560, 132, 8
 """Of a chart, in units that the page scales."""
+_MOST_RUNS = 200
+"""Latest runs that are drawn: each is a point in every chart."""
 _ROOM = 0.08
 """Part of a value that a chart spans at least, so that noise of a percent looks like noise."""
 
@@ -33,8 +35,11 @@ def history_to_html(history: History) -> str:
     lead = event_words(history.events[-1]) if history.events else no_events(history)
     header = element("header", paragraphs([history_summary(history)], "source"), element("h1", escape(unbroken(lead))))
     charts = element("div", *(_chart(history, series) for series in history.series), of="multiples")
+    events = "".join(_event(history, event) for event in reversed(history.events))
+    num_left_out = len(history.runs) - _MOST_RUNS
+    charts += paragraphs([f"{num_left_out:,} earlier runs are in --json."] if num_left_out > 0 else [], "note")
     sections = [
-        ("changes", "What changed, and why", "".join(map(_event, reversed(history.events)))),
+        ("changes", "What changed, and why", events),
         ("measures", "Measures over the runs", charts),
         ("latest", "The latest run", table(measures_view(history).without("runs").non_empty_columns)),
     ]
@@ -48,27 +53,31 @@ def history_to_html(history: History) -> str:
     return page(f"traceq: history of {history.branch}", body, contents((name, title) for name, title, _ in shown))
 
 
-def _event(event: Event) -> str:
+def _event(history: History, event: Event) -> str:
     """Return an event that opens by a click, also on its line in a chart: that leads to what is inside."""
     when = f"{event.after.row.time:%Y-%m-%d}, run {event.after.number} after run {event.before.number}"
     first, *more = event_lines(event)
-    inside = element("p", escape(first), id=_anchor(event)), paragraphs([*more, when], "note")
+    inside = element("p", escape(first), id=_anchor(history, event)), paragraphs([*more, when], "note")
     return folded(escape(unbroken(event_words(event))), *inside, is_open=True)
 
 
-def _anchor(event: Event) -> str:
-    return f"run-{event.after.number}"
+def _anchor(history: History, event: Event) -> str:
+    return f"change-{history.events.index(event) + 1}"
 
 
 def _chart(history: History, series: Series) -> str:
-    """Return a figure: a point for each run with its interval, and a line where the measure changed."""
-    rows, num = series.rows, len(history.runs)
-    values = [each for row in rows for each in (row.low, row.high, row.value) if each is not None]
+    """Return a figure: a point for each run with its interval, and a line where the measure changed; "" without one."""
+    first = max(len(history.runs) - _MOST_RUNS, 0)
+    num = len(history.runs) - first
+    shown = [(place, row) for place, row in zip(series.places, series.rows, strict=True) if place >= first]
+    if not shown:
+        return ""
+    values = [each for _, row in shown for each in (row.low, row.high, row.value) if each is not None]
     least, most = min(values), max(values)
     middle, room = (least + most) / 2, max(most - least, _ROOM * most)
 
     def x(place: int) -> str:
-        return f"{_MARGIN + (_WIDTH - 2 * _MARGIN) * (place + 0.5) / num:.1f}"
+        return f"{_MARGIN + (_WIDTH - 2 * _MARGIN) * (place - first + 0.5) / num:.1f}"
 
     def y(value: float) -> str:
         return f"{_HEIGHT / 2 - (_HEIGHT - 2 * _MARGIN) * (value - middle) / room:.1f}"
@@ -83,17 +92,15 @@ def _chart(history: History, series: Series) -> str:
 
     key = series.arm, series.measure
     events = [event for event in history.events if any((each.arm, each.measure) == key for each in event.changes)]
-    drawn = [
-        *(_change_line(event, x(event.after.number - 1)) for event in events),
-        *map(point, series.places, rows),
-    ]
+    lines = (_change_line(history, each, x(each.after.number - 1)) for each in events if each.after.number > first)
+    drawn = [*lines, *(point(place, row) for place, row in shown)]
     drawing = element("svg", *drawn, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", aria_label=series.measure)
     caption = element("strong", escape(history.title(series))), escape(f" {format_ends(least, most, series.unit)}")
     return element("figure", element("figcaption", *caption), element("div", drawing, of="plot"))
 
 
-def _change_line(event: Event, x: str) -> str:
+def _change_line(history: History, event: Event, x: str) -> str:
     """Return a line that leads to what is told of the event."""
     title = element("title", escape(event_words(event)))
     line = element("line", x1=x, x2=x, y1="0", y2=str(_HEIGHT), of="change")
-    return element("a", title, line, href=f"#{_anchor(event)}")
+    return element("a", title, line, href=f"#{_anchor(history, event)}")
