@@ -109,7 +109,8 @@ def test_json_has_runs_values_and_changes(store: Path) -> None:
     document = json.loads(history(store, "show", "--json", "--branch", "main").out)
     assert document["schema"] == "traceq.history/1"
     assert [run["commit"][0] for run in document["runs"]] == list("0123456")
-    (change,) = document["changes"]
+    change, of_ops = document["changes"]
+    assert of_ops["measure"] == "ops"
     assert (change["measure"], change["commit"][0], change["before"], change["after"]) == ("scalar syncs", "6", 0, 1)
     assert "train.py:57" in change["cause"]
     steps = [value for value in document["values"] if value["measure"] == "step"]
@@ -122,7 +123,7 @@ def test_the_page_is_one_file_with_a_chart_per_measure_and_a_cause_to_open(store
     assert outcome.code == 0
     page = Elements((tmp_path / "page.html").read_text())
     tags = [tag for tag, _ in page.tags]
-    assert tags.count("svg") == tags.count("figure") == 7
+    assert tags.count("svg") == tags.count("figure") == 8
     assert tags.count("details") == 2  # the contents, and the event
     assert "train.py:57 log" in page.text
     links = {attributes.get("href") for tag, attributes in page.tags if tag == "a"}

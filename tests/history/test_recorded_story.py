@@ -45,7 +45,7 @@ def commit(folder: Path, number: int) -> str:
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_history_finds_an_added_sync_with_its_commit_and_line_and_blames_no_other_commit(tmp_path: Path) -> None:
+def test_history_finds_the_added_sync_and_work_with_commit_and_line_and_blames_no_other(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-qb", "main", str(tmp_path)], check=True)
     commits = []
     with chdir(tmp_path):
@@ -60,7 +60,8 @@ def test_history_finds_an_added_sync_with_its_commit_and_line_and_blames_no_othe
         shown = traceq("history", "show", "--bisect").out
         events = history_of(tmp_path / "traceq-history").events
     print(shown)  # noqa: T201
-    sync = next(event for event in events if event.after.row.commit == commits[WITH_SYNC])
+    sync, work = events
+    assert [event.after.row.commit for event in events] == [commits[WITH_SYNC], commits[WITH_WORK]]
     assert "train.py:16" in sync.cause
-    assert f"commit {WITH_SYNC}" in shown
-    assert {event.after.row.commit for event in events} <= {commits[WITH_SYNC], commits[WITH_WORK]}
+    assert "train.py:17" in work.cause
+    assert all(f"commit {number}" in shown for number in (WITH_SYNC, WITH_WORK))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_files import UPDATE
 from made_history import STEP_US, WORK_US, run_noise, write_run
 from paths import ROOT
 from terminal import traceq
@@ -47,7 +48,7 @@ def places_of(history: History) -> list[tuple[int, set[str]]]:
     return [(event.after.number - 1, {change.measure for change in event.changes}) for event in history.events]
 
 
-EXPECTED = [(SYNC, {"scalar syncs"}), (WORK, {"step", "forward"})]
+EXPECTED = [(SYNC, {"scalar syncs", "ops"}), (WORK, {"step", "forward", "ops"})]
 
 
 def test_both_are_found_with_commit_cause_and_line(store: Path) -> None:
@@ -136,15 +137,20 @@ def test_the_page_of_the_docs_quotes_what_is_shown(
     (tmp_path / "traceq-history").symlink_to(store)
     with chdir(tmp_path):
         shown = traceq("history").out
-    lines = "\n".join(line.rstrip() for line in shown.splitlines())
-    assert f"$ traceq history\n{lines}\n```" in (ROOT / "docs" / "regressions.md").read_text()
+    printed = "\n".join(line.rstrip() for line in shown.splitlines())
+    before, command, rest = (page := ROOT / "docs" / "regressions.md").read_text().partition("$ traceq history\n")
+    quoted, end, after = rest.partition("\n```")
+    if UPDATE:
+        page.write_text("".join((before, command, printed, end, after)))
+    else:
+        assert quoted == printed
 
 
 def test_two_changes_of_one_measure_in_a_row_are_two_events(tmp_path: Path) -> None:
     for number, has_sync in enumerate([False] * 4 + [True] * 4 + [False] * 4):
         run = write_run(tmp_path / str(number), np.random.default_rng(1), number=number, has_sync=has_sync)
         add(tmp_path / "store", str(run), "main", COMMITS[number])
-    assert places_of(history_of(tmp_path / "store")) == [(4, {"scalar syncs"}), (8, {"scalar syncs"})]
+    assert places_of(history_of(tmp_path / "store")) == [(4, {"scalar syncs", "ops"}), (8, {"scalar syncs", "ops"})]
 
 
 def test_of_many_changes_the_latest_have_causes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from traceq.frozen import frozen
 from traceq.history.store import Environment
 from traceq.locations import Place, place
 from traceq.model import Processes, Timings
-from traceq.rules.collect_rows import RankRows, analyses_for, collect_rows
+from traceq.rules.collect_rows import RankRows, analyses_for, collect_rows, integer
 from traceq.rules.evaluate import value_on
 from traceq.rules.metrics import Measure
 from traceq.rules.parse import Rule, parse
@@ -45,6 +45,8 @@ _RULES = tuple(
     )
 )
 """Rules that always hold, whose values are measures."""
+_HOST = "host"
+"""The analysis of the host's ops, and its table."""
 _NAMES = {"step": "traced step", "exposed_comm": "exposed comm", **{kind: f"{kind} syncs" for kind in SYNC_KINDS}}
 """Names of measures where those of the metrics would not do without their rule."""
 _UNITS = {Measure.COUNT: "mean", Measure.BYTES: "bytes", Measure.NS: "ns", Measure.SHARE: "percent"}
@@ -88,7 +90,7 @@ def measure_run(path: str | Place, *, start: Start, small: int = SMALL) -> tuple
 
 
 def _measured_arm(where: Place, start: Start, small: int) -> MeasuredArm:
-    analyzed = analyze_path(where, analyses_for(_RULES), start=start, small=small)
+    analyzed = analyze_path(where, (*analyses_for(_RULES), _HOST), start=start, small=small)
     run, manifest = analyzed.run, analyzed.run.manifest
     facts = manifest.facts_for(run.arm) if manifest else {}
     source = describe(run, analyzed.job.ranks)
@@ -174,6 +176,17 @@ def _traced(analyzed: AnalyzedPath) -> Iterator[Measured]:
             yield _extreme(rule, ranks)
         except TraceqError:  # what this trace does not record, as a peak of a device that is not known
             continue
+    if not any(each.has_device for each in ranks):
+        yield _ops(analyzed, ranks)
+
+
+def _ops(analyzed: AnalyzedPath, ranks: tuple[RankRows, ...]) -> Measured:
+    """Return the ops of the host per step; with a device kernels say it, and calls that poll differ from run to run."""
+    nums = dict.fromkeys((each.rank for each in ranks), 0)
+    for row in next(report for report in analyzed.reports if report.name == _HOST).table(_HOST).to_dicts():
+        nums[integer(row, "rank")] += integer(row, "num")
+    value, rank = max((nums[each.rank] / len(each.windows), each.rank) for each in ranks)
+    return Measured("ops", value, "mean", None, rank)
 
 
 def _extreme(rule: Rule, ranks: tuple[RankRows, ...]) -> Measured:
