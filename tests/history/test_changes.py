@@ -58,8 +58,14 @@ def test_a_count_changes_with_its_first_run_and_a_time_with_its_second() -> None
     assert (places(times[:7]), places(times)) == ([], [6])
 
 
+def test_one_op_of_thousands_is_a_change() -> None:
+    assert places([4000] * 6 + [4001] * 2, unit=Unit.MEAN) == [6]
+
+
 def test_a_count_that_differs_from_run_to_run_has_no_changes() -> None:
     assert places([4, 10, 4, 4, 10, 4, 10, 4, 4, 4], unit=Unit.MEAN) == []
+    assert places(4000 + (np.random.default_rng(1).random(100) < 0.3), unit=Unit.MEAN) == []
+    assert places([4000] * 6 + [4001] + [4000] * 6, unit=Unit.MEAN) == []
 
 
 @pytest.mark.parametrize("values", [[], [1], [1, 1, 1, 1], [1, 2]])

@@ -39,6 +39,8 @@ _WIDE = 3.0
 """Times the median interval: a run whose interval is wider had a busy machine."""
 _ALONE = 5.0
 """Times the usual difference of neighbours: a run that is so far from both, which agree, is left out."""
+_FEW, _RARE = 4, 0.1
+"""Neighbours that differ in a series of exact counts, or their share of many runs; what differs more often is noise."""
 _COUNTS = (Unit.MEAN, Unit.BYTES)
 
 
@@ -102,13 +104,13 @@ def change_points(series: Series, step: float) -> tuple[Change, ...]:
     Raises UsageFault without Otava.
     """
     values, half_widths = series.values, series.half_widths
-    left_out = _is_busy(half_widths) if series.is_count else _is_busy(half_widths) | _is_alone(values)
-    kept = np.flatnonzero(~left_out)
+    is_exact = series.is_count and np.count_nonzero(np.diff(values)) <= max(_FEW, _RARE * len(values))
+    kept = np.flatnonzero(~(_is_busy(half_widths) | _is_alone(values)))
     values, half_widths = values[kept], half_widths[kept]
     if len(values) < FEWEST_RUNS or np.all(values == values[0]):
         return ()
-    least = 1 if series.is_count else _LEAST_RUNS
-    points = [each for each in _split(values, series.is_count) if least <= each.index <= len(values) - least]
+    least = 1 if is_exact else _LEAST_RUNS
+    points = [each for each in _split(values, is_exact) if least <= each.index <= len(values) - least]
     ends = [0, *(int(each.index) for each in points), len(values)]
     changes = []
     for number, point in enumerate(points):
@@ -148,15 +150,14 @@ def _half_width(half_widths: NDArray[np.float64]) -> float:
     return float(np.sqrt((finite**2).sum())) / len(finite) if len(finite) else 0.0
 
 
-def _split(values: NDArray[np.float64], is_count: bool) -> Sequence[Any]:
+def _split(values: NDArray[np.float64], is_exact: bool) -> Sequence[Any]:
+    """Return Otava's change points; any change of what is exact is one, if it does not come and go."""
     try:
         from otava.analysis import compute_change_points
     except ImportError:
         raise UsageFault("change points need apache-otava: pip install 'traceq-torch[history]'") from None
-    window = _WINDOW_OF_COUNTS if is_count else _WINDOW
+    window, least = (_WINDOW_OF_COUNTS, 0.0) if is_exact else (_WINDOW, MIN_MAGNITUDE)
     points: Sequence[Any]
     with np.errstate(all="ignore"):  # it divides by the spread of counts, which is 0
-        points, _ = compute_change_points(
-            values.tolist(), window_len=window, max_pvalue=_MAX_P, min_magnitude=MIN_MAGNITUDE
-        )
+        points, _ = compute_change_points(values.tolist(), window_len=window, max_pvalue=_MAX_P, min_magnitude=least)
     return points
