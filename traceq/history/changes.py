@@ -104,7 +104,8 @@ def change_points(series: Series, step: float) -> tuple[Change, ...]:
     Raises UsageFault without Otava.
     """
     values, half_widths = series.values, series.half_widths
-    is_exact = series.is_count and np.count_nonzero(np.diff(values)) <= max(_FEW, _RARE * len(values))
+    num_differ = int(np.count_nonzero(np.diff(values)))
+    is_exact = series.is_count and num_differ <= max(_FEW, _RARE * len(values))
     kept = np.flatnonzero(~(_is_busy(half_widths) | _is_alone(values)))
     values, half_widths = values[kept], half_widths[kept]
     if len(values) < FEWEST_RUNS or np.all(values == values[0]):

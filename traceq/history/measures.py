@@ -94,10 +94,9 @@ def _measured_arm(where: Place, start: Start, small: int) -> MeasuredArm:
     run, manifest = analyzed.run, analyzed.run.manifest
     facts = manifest.facts_for(run.arm) if manifest else {}
     source = describe(run, analyzed.job.ranks)
-    if where.is_dir() and 0 < len(source.ranks) < source.world_size:
-        raise UnreadableInput(
-            str(where), f"traces of {len(source.ranks)} of its {source.world_size} ranks", "all of them"
-        )
+    num, size = len(source.ranks), source.world_size
+    if where.is_dir() and 0 < num < size:
+        raise UnreadableInput(str(where), f"traces of {num} of its {size} ranks", "all of them")
     processes = next((each for each in run.processes if each.arm == run.arm), None)
     unprofiled = (*_unprofiled(run.timings, processes), *_cpu(facts.get("step_cpu_ns")))
     traced = _traced(analyzed) if analyzed.job.ranks else ()
@@ -115,7 +114,7 @@ def _measured_arm(where: Place, start: Start, small: int) -> MeasuredArm:
             "clock_mhz": int(clock) if isinstance(clock := facts.get("sm_mhz"), int | float) else 0,
             "host": str(facts.get("host", "")),
             "cpu": str(facts.get("cpu", "")),
-            "num_ranks": source.world_size,
+            "num_ranks": size,
         },
     )
 

@@ -29,7 +29,7 @@ _VERSION = 1
 _VERSION_KEY = b"traceq.history"
 _SUFFIX, _TAGS = ".parquet", "tags"
 _MOST = 64 << 20
-"""Bytes of a file; one append of a run has about 20,000."""
+"""Bytes of a file; one append of a run has about 6,000."""
 
 
 class Environment(TypedDict):
