@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from traceq.compare.result import Cause, Diff, Diffs
-    from traceq.errors import GateTripped, RecordingFailed, TraceqError, UnreadableInput, UsageFault
+    from traceq.errors import GateTripped, RecordingFailed, TraceqError, Unanswerable, UnreadableInput, UsageFault
     from traceq.library import analyses, analyze, diff
     from traceq.model import Run, Trace
     from traceq.recorder.user_loop import record
@@ -39,6 +39,7 @@ __all__ = [
     "Table",
     "Trace",
     "TraceqError",
+    "Unanswerable",
     "UnreadableInput",
     "UsageFault",
     "Verdict",
@@ -68,6 +69,7 @@ _HOMES = {
     "GateTripped": "errors",
     "RecordingFailed": "errors",
     "TraceqError": "errors",
+    "Unanswerable": "errors",
     "UnreadableInput": "errors",
     "UsageFault": "errors",
 }

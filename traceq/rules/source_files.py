@@ -15,7 +15,7 @@ from traceq.rules.evaluate import RuleOutcome
 
 __all__ = ["SourceLine", "SourceTree"]
 
-_LINE = re.compile(r"(?P<file>[^/:]+\.py):(?P<line>[0-9]{1,7}) (?P<function>.+)")
+_LINE = re.compile(r"^(?P<file>[^/:]+\.py):(?P<line>[0-9]{1,7}) (?P<function>.+)")
 _MOST_FILES = 100_000
 """Files of a tree that are looked through: about a second. What a larger tree holds is not known to be unique."""
 _LARGEST = 4 << 20
