@@ -234,13 +234,15 @@ class Report:
 class StepTime:
     """Mean, shortest and longest of `num` steps, ns, each the mean of all ranks; of unprofiled ones the slowest rank's.
 
-    `is_step`: the trace has steps; else it is one.
+    `num_partial` steps beside them are left out, as the trace has only a part of each. `is_step`: the trace has steps;
+    else it is one.
     """
 
     mean_ns: float
     least_ns: float
     most_ns: float
     num: int
+    num_partial: int = 0
     is_step: bool = True
 
 

@@ -190,7 +190,9 @@ def _traced(ranks: Sequence[Outline]) -> StepTime | None:
     num = min(map(len, windows), default=0)
     if not num:
         return None
-    return replace(_step_time(np.mean([ns[:num] for ns in windows], axis=0)), is_step=ranks[0].steps.marked)
+    num_partial = max(len(rank.steps) for rank in ranks) - num
+    mean = _step_time(np.mean([ns[:num] for ns in windows], axis=0))
+    return replace(mean, num_partial=num_partial, is_step=ranks[0].steps.marked)
 
 
 def _step_time(ns: NDArray[np.float64] | NDArray[np.int64]) -> StepTime:

@@ -316,8 +316,9 @@ def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
     is_on_cpu = all(row.kind == _SCALAR for row in in_steps)
     basis = " reads of a value on a CPU; on a device each would wait" if is_on_cpu else ""
     if allocations:
-        basis = f", and {_num_words(job, allocations)} allocations that wait"
-    worst = "; each on the rank where it costs most" if len(job.ranks) > 1 else ""
+        num = _num_words(job, allocations)
+        basis = f", and {num} blocking allocation{'' if num == '1' else 's'}"
+    worst = "; each on the rank where it costs most" if len(job.ranks) > 1 and len(shown) > 1 else ""
     view = Table.of("syncs", f"{title}: {total}{basis}{worst}", _PerStep, shown)
     return view.without("replay_ns") if is_on_cpu else view
 

@@ -196,8 +196,10 @@ def step_words(source: Source) -> str:
             parts.append(f"{format_value(time.mean_ns, Unit.NS)}, no step is marked (profiler.step())")
         else:
             mean, ends = format_value(time.mean_ns, Unit.NS), format_ends(time.least_ns, time.most_ns, Unit.NS)
-            of_several = f"{f' ({ends})' if ends != mean else ''}, mean of {time.num:,} {kind} steps"
-            parts.append(f"step {mean}{of_several if time.num > 1 else f', {kind}'}")
+            num = f"{time.num:,} of {time.num + time.num_partial:,}" if time.num_partial else f"{time.num:,}"
+            of_several = f"{f' ({ends})' if ends != mean else ''}, mean of {num} {kind} steps"
+            of_one = f", {num} {kind} steps" if time.num_partial else f", {kind}"
+            parts.append(f"step {mean}{of_several if time.num > 1 else of_one}")
     return "; ".join(parts)
 
 
