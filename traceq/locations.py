@@ -24,7 +24,18 @@ from urllib.parse import urlsplit
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.frozen import frozen
 
-__all__ = ["Place", "Remote", "as_printed", "open_binary", "place", "read_whole", "stored_bytes", "without_secrets"]
+__all__ = [
+    "Most",
+    "Place",
+    "Remote",
+    "as_printed",
+    "open_binary",
+    "place",
+    "read_rest",
+    "read_whole",
+    "stored_bytes",
+    "without_secrets",
+]
 
 _URL = re.compile(r"^[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://")
 _HTTP = re.compile(r"(^|::)https?://")
@@ -50,6 +61,19 @@ _BACKEND_ERRORS = (
     ("zipfile", "BadZipFile"),
 )
 """(module, name) of errors that backends raise and that are no OSError; considered if the module is loaded."""
+
+
+class Most:
+    """Bytes of a file by its kind: a larger one is none. Of a memory snapshot they are a part of the memory."""
+
+    MANIFEST = 16 << 20  # one that names the hosts of 100,000 ranks has a few million
+    STEP_LINE = 1 << 20  # of a file without limit; a line has a few hundred
+    FLIGHT_DUMP = 128 << 20  # an entry with its stack has about 4,000, and torch keeps the last 2,000 of a rank
+    RULES = 1 << 20  # a rule has some hundred
+    CACHE_ENTRY = 1 << 30  # the whole cache
+    SOURCE = 16 << 20  # of a script; the longest of torch has a million
+    STATUS = 16 << 20  # what processes of a recording tell each other: 32 of counters per rank, stacks of all
+    LOG_TAIL = 16 << 20  # of a file without limit; a screen of it is shown
 
 
 _urls: dict[str, str] = {}
@@ -243,8 +267,13 @@ def read_whole(file: Place, most: int) -> bytes:
     Raises OSError, also for a larger file, or UnreadableInput for a remote one.
     """
     with open_binary(file) as stream:
-        size = stored_bytes(file, stream) or most  # unknown of a pipe and of some servers
-        content = stream.read(size + 1) if size <= most else b""  # no more than the size: all is allocated at once
+        return read_rest(file, stream, most)
+
+
+def read_rest(file: Place, stream: BufferedReader, most: int) -> bytes:
+    """Return what is left of an open file of at most so many bytes; raises as `read_whole` does."""
+    size = stored_bytes(file, stream) or most  # unknown of a pipe and of some servers
+    content = stream.read(size + 1) if size <= most else b""  # no more than the size: all is allocated at once
     if max(size, len(content)) > most:
         raise OSError(errno.EFBIG, f"larger than {most >> 20:,} MiB", str(file))
     return content

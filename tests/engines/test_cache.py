@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tracemalloc
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -128,6 +129,17 @@ def test_the_key_is_checked_before_anything_is_decoded(trace: Path, monkeypatch:
 
     monkeypatch.setattr(cache, "unpack", fail)
     assert load_summary(trace, (), HOW) is None
+
+
+def test_of_an_entry_with_another_key_no_more_than_the_key_is_read(trace: Path) -> None:
+    store_summary(trace, summary(trace), HOW)
+    entry(trace).write_bytes(bytes(16 << 20))
+    tracemalloc.start()
+    try:
+        assert load_summary(trace, (), HOW) is None
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_beyond_its_bound_the_entries_unused_for_longest_go(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

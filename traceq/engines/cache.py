@@ -22,7 +22,7 @@ from traceq.analysis.registry import plugins_version
 from traceq.engines.rank_summary import RankSummary
 from traceq.engines.serialization import Damaged, pack, unpack
 from traceq.engines.source_digest import sources
-from traceq.locations import Place, read_whole
+from traceq.locations import Most, Place, open_binary, read_rest
 from traceq.runs.run_folder import atomic_write
 
 __all__ = [
@@ -36,9 +36,8 @@ __all__ = [
     "store_summary",
 ]
 
-MOST_BYTES = 1 << 30
+MOST_BYTES = Most.CACHE_ENTRY
 _SUFFIX = ".summary"
-_KEY_BYTES = 32
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -83,10 +82,10 @@ def load_summary(file: Place, names: Sequence[str], how: How) -> RankSummary | N
     if (entry := _entry_of(file, how)) is None or not _is_private(entry.path.parent):
         return None
     try:
-        content = read_whole(entry.path, MOST_BYTES)
-        if entry.path.is_symlink() or content[:_KEY_BYTES] != entry.key:
-            return None
-        summary = unpack(content[_KEY_BYTES:], RankSummary)
+        with open_binary(entry.path) as stream:
+            if entry.path.is_symlink() or stream.read(len(entry.key)) != entry.key:
+                return None
+            summary = unpack(read_rest(entry.path, stream, Most.CACHE_ENTRY), RankSummary)
         os.utime(entry.path)
     except (OSError, Damaged):
         return None

@@ -9,12 +9,13 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from zlib import crc32
 
 from traceq.errors import UsageFault
-from traceq.locations import without_secrets
+from traceq.locations import open_binary, without_secrets
 from traceq.model import Arm
 from traceq.recorder.failures.hang_watch import HangWatch
 from traceq.recorder.failures.rank_errors import read_error
@@ -250,8 +251,9 @@ def _request(plan: Plan, arm: Arm, watched: str, grace_s: float) -> JobRequest:
 
 def _has_steps(plan: Plan) -> bool:
     """Return True if rank 0 has written steps of this process."""
-    samples = plan.folder.samples(0)
-    return samples.is_file() and f'"process":{plan.process}' in samples.read_text()
+    with suppress(OSError), open_binary(plan.folder.samples(0)) as lines:
+        return any(f'"process":{plan.process}'.encode() in line for line in lines)
+    return False
 
 
 def _failure(plan: Plan, exit_code: int, reason: str) -> LaunchFailure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections import Counter
@@ -18,7 +17,7 @@ import msgspec
 import torch
 
 from traceq.errors import RecordingFailed, TraceqError
-from traceq.locations import without_secrets
+from traceq.locations import Most, read_whole, without_secrets
 from traceq.model import BATCHES_PER_STEP, NO_EFFECT, OPTIMIZER_STEPS, Arm
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.jobs.compiled_models import COMPILED, compiled_functions
@@ -332,7 +331,8 @@ def _say_of_workers(rank: Rank, request: JobRequest, loader: JobLoader) -> None:
 def _script_text() -> str:
     """Return the source of the program that runs; "" where it has none."""
     with suppress(OSError, ValueError):
-        return Path(getattr(sys.modules["__main__"], "__file__", None) or "").read_text(encoding="utf-8")
+        path = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+        return read_whole(path, Most.SOURCE).decode()
     return ""
 
 
@@ -350,7 +350,7 @@ def leave_in_order(world: World) -> None:
 def claims(out: Path) -> bool:
     """Return True for the first process of a job without a process group: its run holds one rank."""
     try:
-        os.close(os.open(out / _CLAIM, os.O_CREAT | os.O_EXCL))
+        (out / _CLAIM).touch(exist_ok=False)
     except FileExistsError:
         return False
     return True

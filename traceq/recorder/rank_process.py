@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from traceq.locations import Most, read_whole
 from traceq.recorder.failures.cpp_terminate import TerminateHandler
 from traceq.recorder.failures.external_launcher import note_abort
 from traceq.recorder.failures.hang_diagnosis import dump_flight_recorder, wait_for_dumps
@@ -29,7 +30,7 @@ def main() -> None:
     faulthandler.enable()
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, all_threads=False)  # lets the launcher see where a rank hangs
-    plan = Plan.from_bytes(Path(sys.argv[1]).read_bytes())
+    plan = Plan.from_bytes(read_whole(Path(sys.argv[1]), Most.STATUS))
     rank = int(os.environ["RANK"])
     reserve_descriptors()
     try:

@@ -6,19 +6,16 @@ import tomllib
 from pathlib import Path
 
 from traceq.errors import UnreadableInput, UsageFault
-from traceq.locations import read_whole
+from traceq.locations import Most, read_whole
 from traceq.rules.parse import Rule, parse
 
 __all__ = ["read_rules"]
-
-_MOST = 1 << 20
-"""Bytes of a file; a rule has some hundred."""
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
     """Return all rules of a TOML file, in order. Raises UnreadableInput, and UsageFault for an invalid rule."""
     try:
-        content = tomllib.loads(read_whole(path, _MOST).decode())
+        content = tomllib.loads(read_whole(path, Most.RULES).decode())
     except OSError as fault:
         raise UnreadableInput(str(path), fault.strerror or str(fault), "a TOML file of rules") from None
     except RecursionError:

@@ -19,7 +19,7 @@ import numpy as np
 from traceq.errors import UnreadableInput
 from traceq.facts.timeline.call_sites import user_line
 from traceq.kineto.collective_messages import dtype_name
-from traceq.locations import Place, open_binary, read_whole
+from traceq.locations import Most, Place, open_binary, read_whole
 from traceq.model import Caveat, Flight
 from traceq.runs.memory_snapshot import is_memory_snapshot
 from traceq.runs.plain_pickle import PickleRefused, load_plain
@@ -31,8 +31,6 @@ _WINDOW = re.compile(r"^rank[-_]?(\d{1,9})\.flight\.json$")
 _PICKLED = re.compile(r"^[^.].*?(\d{1,9})(\.pkl|\.pickle|\.bin)?$")
 _MAGIC = b"\x80"
 _EXPECTED = "a flight recorder's dump"
-_MOST = 128 << 20
-"""Bytes of a dump; an entry with its stack has about 4,000, and torch keeps the last 2,000 of a rank."""
 
 
 class _Frame(msgspec.Struct):
@@ -135,7 +133,7 @@ def read_flight(path: Place) -> Flight:
 
 def _read(path: Place) -> _Dump:
     try:
-        content = read_whole(path, _MOST)
+        content = read_whole(path, Most.FLIGHT_DUMP)
         if content[:1] == _MAGIC:
             return msgspec.convert(load_plain(content), _Dump, strict=False)
         return _decode(content)

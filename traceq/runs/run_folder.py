@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.frozen import frozen
-from traceq.locations import Place, Remote, read_whole
+from traceq.locations import Most, Place, Remote, read_whole
 from traceq.model import Manifest
 
 fcntl: Any
@@ -36,7 +36,7 @@ __all__ = [
     "atomic_write",
     "check_manifest",
     "is_run",
-    "lock",
+    "locked_folder",
     "read_manifest",
     "to_json_bytes",
 ]
@@ -47,8 +47,6 @@ RUNS = "traceq-runs"
 """Folder of the runs of a working directory."""
 _RESERVE_BYTES = 16_384  # several times the size of a manifest
 _LONGEST_NAME = 255  # bytes of a folder's name on Linux
-_MOST = 16 << 20
-"""Bytes of a manifest; one that names the hosts of 100,000 ranks has a few million."""
 
 
 @frozen
@@ -133,7 +131,7 @@ class RunFolder:
             file.write(os.urandom(_RESERVE_BYTES))
         with suppress(OSError):
             _locked[self.path.absolute()] = descriptor = os.open(self.path, os.O_RDONLY)
-            lock(descriptor, waits=False)
+            _lock(descriptor, waits=False)
 
     @property
     def is_being_recorded(self) -> bool:
@@ -143,7 +141,7 @@ class RunFolder:
         except OSError:
             return False
         try:
-            return not lock(descriptor, waits=False)
+            return not _lock(descriptor, waits=False)
         finally:
             os.close(descriptor)
 
@@ -171,7 +169,7 @@ _locked: dict[Path, int] = {}
 """Descriptors of the folders that this process has reserved."""
 
 
-def lock(descriptor: int, *, waits: bool) -> bool:
+def _lock(descriptor: int, *, waits: bool) -> bool:
     """Lock a folder until it is closed; False if another process has it. Does nothing where there are no locks."""
     if fcntl is None:
         return True
@@ -180,6 +178,17 @@ def lock(descriptor: int, *, waits: bool) -> bool:
     except OSError as fault:
         return not isinstance(fault, BlockingIOError)
     return True
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder: of processes that replace the same run at once the last would remove the first's."""
+    with ExitStack() as opened:
+        with suppress(OSError):  # Windows opens none, and no lock is worth a recording
+            descriptor = os.open(folder, os.O_RDONLY)
+            opened.callback(os.close, descriptor)
+            _lock(descriptor, waits=True)
+        yield
 
 
 def is_run(folder: Place) -> bool:
@@ -193,7 +202,7 @@ def read_manifest(folder: Place) -> Manifest:
     file = folder / MANIFEST
     where = str(file)
     try:
-        manifest = msgspec.json.decode(read_whole(file, _MOST), type=Manifest)
+        manifest = msgspec.json.decode(read_whole(file, Most.MANIFEST), type=Manifest)
     except OSError as fault:
         raise UnreadableInput(where, fault.strerror or str(fault), "the manifest of a run") from fault
     except msgspec.MsgspecError as fault:

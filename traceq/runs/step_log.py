@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
-from traceq.locations import Place, open_binary
+from traceq.locations import Most, Place, open_binary
 from traceq.model import EventKind, PairedEvents, Pairs
 
 __all__ = [
@@ -150,14 +150,12 @@ Line: TypeAlias = StepLine | PairLine | ClocksLine | CoresLine
 
 _SAMPLES = re.compile(r"^rank(\d+)\.jsonl$")
 _DECODER = msgspec.json.Decoder(Line)
-_LONGEST = 1 << 20
-"""Bytes of a line; that of a step has a few hundred."""
 
 
 def read_lines(path: Place) -> Iterator[Line]:
     """Yield the lines of one rank's file in order, without an incomplete last line. Raises UnreadableInput."""
     with open_binary(path) as file:
-        for number, text in enumerate(iter(partial(file.readline, _LONGEST), b""), start=1):
+        for number, text in enumerate(iter(partial(file.readline, Most.STEP_LINE), b""), start=1):
             if not text.endswith(b"\n"):
                 return
             try:

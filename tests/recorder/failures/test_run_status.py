@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Generator
 from dataclasses import replace
@@ -10,12 +11,20 @@ from pathlib import Path
 import pytest
 
 from traceq.errors import RecordingFailed
+from traceq.locations import Most
 from traceq.model import Arm, Manifest
-from traceq.recorder.failures.rank_errors import write_error
-from traceq.recorder.failures.run_status import mark_ended, named_deletion
+from traceq.recorder.failures.rank_errors import read_error, write_error
+from traceq.recorder.failures.rank_exits import read_log_tail
+from traceq.recorder.failures.run_status import mark_ended, named_deletion, read_hang
+from traceq.recorder.jobs.injection import Injection
+from traceq.recorder.jobs.job_request import JobRequest
+from traceq.recorder.process.progress_counters import read_counters
+from traceq.recorder.process.rank_messages import MessageReader
+from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.step_log_writer import Journal
 from traceq.runs.run_folder import RunFolder
 
+STATUS = ("messages", "reason", "error", "load_error")
 MANIFEST = Manifest(1, "id", "recipe", "?", {}, (Arm("off", "before", baseline=True),), (), num_ranks=2, seed=0)
 
 
@@ -69,3 +78,32 @@ def test_a_folder_that_is_gone_stays_gone(tmp_path: Path) -> None:
     write_error(str(folder.faults), 0, ValueError("bad batch"))
     mark_ended(folder, "failed", "bad batch")
     assert not folder.path.exists()
+
+
+def write_log(folder: RunFolder, text: str) -> Plan:
+    plan = Plan("", "id", str(folder.path), "cpu", 1, 8, 1, 0, {}, (), reseeds=False, started="")
+    folder.log(0).parent.mkdir()
+    folder.log(0).write_text(text)
+    return plan
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_file_of_the_run_that_is_no_regular_one_is_never_waited_for(kind: str, tmp_path: Path) -> None:
+    folder, injection = RunFolder(tmp_path), Injection(tmp_path)
+    plan = write_log(folder, "")
+    folder.log(0).unlink()
+    folder.faults.mkdir()
+    for path in (folder.faults / "rank0.json", folder.hang, folder.log(0), *(tmp_path / each for each in STATUS)):
+        os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    assert read_error(str(folder.faults), 0) is None
+    assert read_hang(folder) == read_log_tail(plan, 0) == ""
+    assert MessageReader(tmp_path / "messages").take() == []
+    assert (injection.reason, injection.error, injection.load_error) == ("", "", "")
+    for read in (read_counters, JobRequest.read):
+        with pytest.raises(OSError, match="not a regular file"):
+            read(tmp_path / "messages")
+
+
+def test_of_a_long_log_the_end_is_read(tmp_path: Path) -> None:
+    plan = write_log(RunFolder(tmp_path), "x" * 100 + "\n" + "\n" * Most.LOG_TAIL + "ValueError: bad batch")
+    assert read_log_tail(plan, 0).split() == ["ValueError:", "bad", "batch"]

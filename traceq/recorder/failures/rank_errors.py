@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from traceq.locations import Most, read_whole
 from traceq.recorder.process.signals import Stopped
 from traceq.runs.run_folder import atomic_write
 
@@ -50,7 +51,7 @@ class SilentExit(Exception):
 def reserve_descriptors() -> None:
     """Hold file descriptors for the report of an error, which may be that there are no more."""
     while len(_reserved) < _NUM_RESERVED:
-        _reserved.append(os.open(os.devnull, os.O_RDONLY))
+        _reserved.append(os.open(os.devnull, os.O_WRONLY))
 
 
 def write_error(folder: str, rank: int, error: BaseException) -> None:
@@ -67,7 +68,7 @@ def write_error(folder: str, rank: int, error: BaseException) -> None:
 def read_error(folder: str, rank: int) -> RankError | None:
     """Return the exception that the rank wrote; None if it wrote none."""
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(_path(folder, rank).read_bytes(), type=RankError)
+        return msgspec.json.decode(read_whole(_path(folder, rank), Most.STATUS), type=RankError)
     return None
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 from traceback import FrameSummary
 
+from traceq.locations import Most, open_binary
 from traceq.recorder.failures.hang_diagnosis import innermost_user_line
 from traceq.recorder.failures.rank_errors import RankError, read_error
 from traceq.recorder.failures.root_cause import ABORTED, LaunchFailure, RankFailure
@@ -112,9 +115,11 @@ def _terminate_message(plan: Plan, rank: int, text: str) -> str:
 
 
 def _read_log(plan: Plan, rank: int) -> str:
-    """Return what this process of the rank wrote into its log."""
-    path = plan.folder.log(rank)
-    text = path.read_text(errors="replace") if path.is_file() else ""
+    """Return what this process of the rank wrote into its log, the end of it if it is long."""
+    text = ""
+    with suppress(OSError), open_binary(plan.folder.log(rank)) as log:
+        log.seek(max(log.seek(0, os.SEEK_END) - Most.LOG_TAIL, 0))
+        text = log.read().decode(errors="replace")
     return (text.rpartition(plan.log_header)[2] if plan.log_header else text).strip()
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from traceq.errors import RecordingFailed, TraceqError
+from traceq.locations import Most, read_whole
 from traceq.recorder.process.signals import Stopped
 from traceq.runs.run_folder import RunFolder
 
@@ -100,6 +101,6 @@ def status_for(error: BaseException) -> str:
 def read_hang(folder: RunFolder) -> str:
     """Return where ranks stood that had made no progress when they ended; "" if they had."""
     try:
-        return folder.hang.read_text(encoding="utf-8").partition("\n")[0]
+        return read_whole(folder.hang, Most.STATUS).decode(errors="replace").partition("\n")[0]
     except OSError:
         return ""

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from traceq.locations import Most, read_whole
 from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.process.environment_variables import KINETO_IS_QUIET
 
@@ -71,8 +72,7 @@ class Injection:
         return int(self._load_failure()[0] or 0)
 
     def _load_failure(self) -> tuple[str, str]:
-        path = self.folder / _LOAD_ERROR
-        pid, _, text = path.read_text(encoding="utf-8").partition("\n") if path.is_file() else ("", "", "")
+        pid, _, text = self._text(_LOAD_ERROR).partition("\n")
         return pid, text
 
     def note_interrupt(self) -> None:
@@ -112,8 +112,7 @@ class Injection:
     @property
     def error(self) -> str:
         """The first exception that no one caught in a process of the job; else ""."""
-        path = self.folder / _ERROR
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        return self._text(_ERROR)
 
     def note_elsewhere(self, out: str) -> None:
         """Note that the ranks of this launcher are recorded into the run that another one made."""
@@ -123,11 +122,14 @@ class Injection:
     @property
     def elsewhere(self) -> str:
         """The run of another launcher that the ranks of this one are recorded into; else ""."""
-        path = self.folder / _ELSEWHERE
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        return self._text(_ELSEWHERE)
 
     @property
     def reason(self) -> str:
         """Why nothing was recorded, as far as the job knows; else ""."""
-        path = self.folder / _REASON
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        return self._text(_REASON)
+
+    def _text(self, name: str) -> str:
+        with suppress(OSError):
+            return read_whole(self.folder / name, Most.STATUS).decode(errors="replace")
+        return ""

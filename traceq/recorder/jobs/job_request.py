@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from traceq.errors import UsageFault
+from traceq.locations import Most, read_whole
 from traceq.model import Arm, Fact
 from traceq.recorder.spec.names import check_arm
 from traceq.recorder.spec.parameters import split_assignment
@@ -65,7 +66,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     @staticmethod
     def read(path: Path) -> JobRequest:
         """Return the request that the launcher wrote."""
-        return msgspec.json.decode(path.read_bytes(), type=JobRequest)
+        return msgspec.json.decode(read_whole(path, Most.STATUS), type=JobRequest)
 
 
 class JobArm(msgspec.Struct, frozen=True):

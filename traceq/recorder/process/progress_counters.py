@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from traceq.locations import Most, read_whole
+
 __all__ = ["PHASES_ENTERED", "Progress", "ProgressCounters", "create_counters", "read_counters"]
 
 _FIELDS = 4
@@ -86,5 +88,5 @@ def create_counters(path: Path, num_ranks: int) -> None:
 
 def read_counters(path: Path) -> Sequence[Progress]:
     """Return the counters of all ranks, by rank."""
-    cells = memoryview(path.read_bytes()).cast("q")
+    cells = memoryview(read_whole(path, Most.STATUS)).cast("q")
     return [Progress(*cells[first : first + _FIELDS]) for first in range(0, len(cells), _FIELDS)]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+from traceq.locations import open_binary
 
 __all__ = ["MessageReader", "append_message"]
 
@@ -38,7 +41,10 @@ class MessageReader:
 
     def take(self) -> list[str]:
         """Return the complete lines written since the last call."""
-        text = self._path.read_bytes()[self._read :] if self._path.is_file() else b""
+        text = b""
+        with suppress(OSError), open_binary(self._path) as file:
+            file.seek(self._read)
+            text = file.read()
         whole = text[: text.rfind(b"\n") + 1]
         self._read += len(whole)
         return whole.decode("utf-8").splitlines()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from traceq.locations import Most, read_whole
 from traceq.recorder.process.process_state import is_alive
 from traceq.recorder.process.progress_counters import ProgressCounters, create_counters, read_counters
 
@@ -109,7 +110,7 @@ def _size(file: Path) -> int:
 
 def _text_from(file: Path, size: int) -> str:
     try:
-        return file.read_bytes()[size:].decode(errors="replace") if size >= 0 else ""
+        return read_whole(file, Most.STATUS)[size:].decode(errors="replace") if size >= 0 else ""
     except OSError:
         return ""
 

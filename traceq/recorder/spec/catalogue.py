@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from traceq.entry_points import RECIPES, find_plugins
 from traceq.errors import TraceqError, UsageFault
+from traceq.locations import Most, read_whole
 from traceq.recorder.spec.parameters import describe_parameters, did_you_mean
 from traceq.recorder.spec.recipe import Recipe, check_names
 
@@ -71,7 +72,7 @@ def find_recipe(reference: str) -> Entry:
 
 def _has_recipe(path: Path) -> bool:
     """Return True if the file assigns `recipe` at its top level; it is parsed, not imported."""
-    tree = ast.parse(path.read_bytes(), str(path))
+    tree = ast.parse(read_whole(path, Most.SOURCE), str(path))
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
     return any(isinstance(target, ast.Name) and target.id == "recipe" for target in targets)
 

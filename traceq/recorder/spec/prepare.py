@@ -6,8 +6,8 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.spec.catalogue import Entry, find_recipe
 from traceq.recorder.spec.parameters import overrides, plain_values, with_changes
 from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, planned_arms, split_by_device, with_samples
-from traceq.runs.run_folder import RUNS, RunFolder, lock
+from traceq.runs.run_folder import RUNS, RunFolder, locked_folder
 from traceq.stats.late_ranks import steps_needed
 
 __all__ = [
@@ -188,7 +188,7 @@ def create_run_folder(
     try:
         with suppress(FileExistsError):  # a file, which is said below
             named.parent.mkdir(parents=True, exist_ok=True)
-        with _locked_folder(named.parent):
+        with locked_folder(named.parent):
             if overwrite and RunFolder(base).is_begun and not RunFolder(base).is_being_recorded:
                 shutil.rmtree(base)
             for folder in (base, *others):
@@ -203,17 +203,6 @@ def create_run_folder(
     except OSError as fault:
         raise TraceqError(f"{base}: cannot create this folder: {fault.strerror}; {remedy}") from fault
     raise TraceqError(f"{base}: {MAX_RUNS} runs of this name; {remedy}")
-
-
-@contextmanager
-def _locked_folder(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder: of processes that replace the same run at once the last would remove the first's."""
-    with ExitStack() as opened:
-        with suppress(OSError):  # Windows opens none, and no lock is worth a recording
-            descriptor = os.open(folder, os.O_RDONLY)
-            opened.callback(os.close, descriptor)
-            lock(descriptor, waits=True)
-        yield
 
 
 def resolve_device(device: str) -> str:

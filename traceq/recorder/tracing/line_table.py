@@ -14,6 +14,7 @@ import msgspec
 
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.phases import OTHER
+from traceq.locations import open_binary
 from traceq.model import SourceLines
 from traceq.recorder.tracing.line_marks import PREFIX, marked_place
 
@@ -75,7 +76,7 @@ class _Edge(NamedTuple):
 
 def read_rows(path: Path) -> list[TraceRow]:
     """Return the events of a trace file, in its order."""
-    with gzip.open(path) as file:
+    with open_binary(path) as packed, gzip.GzipFile(fileobj=packed) as file:
         return msgspec.json.decode(file.read(), type=_Document, strict=False).traceEvents
 
 

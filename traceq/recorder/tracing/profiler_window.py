@@ -17,6 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule, supported_activities
 
 from traceq.errors import RecordingFailed
+from traceq.locations import open_binary
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.tracing.line_marks import mark_running_line, marked_lines
 from traceq.runs.embedded_recording import KEY
@@ -135,13 +136,14 @@ def _export(profiler: profile, window: Window) -> None:
             shutil.move(plain, window.path)
             return
         _validate(plain, window)
-        with atomic_write(window.path) as part, plain.open("rb") as source, gzip.open(part, "wb", 5) as target:
+        with atomic_write(window.path) as part, open_binary(plain) as source, gzip.open(part, "wb", 5) as target:
             shutil.copyfileobj(source, target, 1 << 20)
 
 
 def _validate(plain: Path, window: Window) -> None:
     try:
-        document = json.loads(plain.read_bytes())
+        with open_binary(plain) as file:
+            document = json.load(file)
     except ValueError as error:
         raise RecordingFailed(f"{window.path}: the profiler wrote invalid JSON: {error}") from error
     if document.get(KEY, "") != window.embedded:

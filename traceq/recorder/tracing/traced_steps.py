@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from traceq.errors import RecordingFailed
+from traceq.locations import open_binary
 from traceq.model import Manifest, Pairs, Processes
 from traceq.recorder.process.flight_recorder import Entry, flight_entries, write_flight
 from traceq.recorder.rank.rank_state import Rank
@@ -249,7 +250,8 @@ def write_joined(windows: Sequence[Path], path: Path, embedded: str) -> None:
 
 def _document(window: Path) -> dict[str, Any]:
     try:
-        document: dict[str, Any] = json.loads(window.read_bytes())
+        with open_binary(window) as file:
+            document: dict[str, Any] = json.load(file)
     except ValueError as error:
         raise RecordingFailed(f"{window}: the profiler wrote invalid JSON: {error}") from error
     return document

@@ -27,6 +27,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import fetch
 
+from traceq.locations import Most, read_whole
 from traceq.recorder.rank.loader_workers import LoaderWorkers
 from traceq.recorder.tracing.line_marks import is_user_code
 
@@ -92,7 +93,7 @@ class WorkerSamples:
         counts: Counter[str] = Counter()
         for worker in self._started:
             with suppress(OSError, ValueError):
-                counts.update(json.loads(_file(self._folder, worker.pid).read_text()))
+                counts.update(json.loads(read_whole(_file(self._folder, worker.pid), Most.STATUS)))
         return counts
 
     def _is_sampling(self, worker: Any) -> bool:
