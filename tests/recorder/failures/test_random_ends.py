@@ -29,6 +29,20 @@ NEEDED = 25
 """Steps of a recording with these options, before which it is not complete."""
 
 
+def run(words: list[str], folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run a command with `folder`/scratch for what is temporary."""
+    (folder / "scratch").mkdir()
+    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "scratch")}
+    return subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=patient(seconds)
+    )
+
+
+def left_over(folder: Path) -> list[Path]:
+    return [*(folder / "scratch").glob("traceq-*"), *folder.rglob("*.part")]
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_a_loop_that_ends_at_a_random_step_ends_as_without_traceq(seed: int, tmp_path: Path) -> None:
     kind, how = KINDS[seed % len(KINDS)], list(CODES)[seed // len(KINDS) % len(CODES)]
@@ -37,19 +51,8 @@ def test_a_loop_that_ends_at_a_random_step_ends_as_without_traceq(seed: int, tmp
     if (kind, how) == ("lightning", "SIGTERM"):
         pytest.skip("Lightning has a handler of its own")
     last = random.Random(seed).randint(1, 30)
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(scratch)}
-    done = subprocess.run(
-        [sys.executable, str(TESTS / "support/trainers/ending_job.py"), kind, how, str(last)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=patient(60),
-    )
+    job = TESTS / "support/trainers/ending_job.py"
+    done = run([sys.executable, str(job), kind, how, str(last)], tmp_path, seconds=60)
     codes = {CODES[how], 130, 1} if how == "SIGINT" else {CODES[how]}  # Lightning's own is 1
     assert done.returncode in codes, done.stderr
     manifest = RunFolder(tmp_path / "run").read_manifest()
@@ -67,8 +70,7 @@ def test_a_loop_that_ends_at_a_random_step_ends_as_without_traceq(seed: int, tmp
     if done.returncode == 0:
         assert json.loads(done.stdout.splitlines()[-1]) == {"profiler": False, "gc": True, "tracer": True}
     if how not in AT_ONCE:
-        assert not list(scratch.glob("traceq-*"))
-        assert not list((tmp_path / "run").rglob("*.part"))
+        assert left_over(tmp_path) == []
 
 
 TWO_RANKS = """
@@ -100,22 +102,10 @@ WHY = {"raise": "ValueError: bad batch", "exit": "the loop ended after "}
 @pytest.mark.parametrize("seed", range(60))
 def test_of_two_ranks_the_one_that_ends_at_a_random_step_is_the_cause(seed: int, tmp_path: Path) -> None:
     draw, how = random.Random(seed), ENDS[seed % len(ENDS)]
-    ended, last, scratch = draw.randrange(2), draw.randint(0, 60), tmp_path / "scratch"
-    scratch.mkdir()
+    ended, last = draw.randrange(2), draw.randint(0, 60)
     (tmp_path / "job.py").write_text(TWO_RANKS)
-    outer = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-    environment = {key: value for key, value in os.environ.items() if key not in outer}
-    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(scratch)}
     words = ["--steps", "32", "--trace-steps", "1", "--", *torchrun(2, "job.py", str(ended), str(last), how)]
-    done = subprocess.run(
-        [*MAIN[:-2], "--out", "run", *words],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=patient(90),
-    )
+    done = run([*MAIN[:-2], "--out", "run", *words], tmp_path, seconds=90)
     folder = RunFolder(tmp_path / "run")
     if done.returncode == 0:
         assert folder.is_complete
@@ -126,5 +116,4 @@ def test_of_two_ranks_the_one_that_ends_at_a_random_step_is_the_cause(seed: int,
         assert manifest.fault.startswith(f"rank {ended}: {WHY.get(how, '')}"), done.stderr
     else:
         assert "nothing was recorded" in done.stderr.splitlines()[-1]
-    assert not list(tmp_path.rglob("*.part"))
-    assert not list(scratch.glob("traceq-*"))
+    assert left_over(tmp_path) == []
