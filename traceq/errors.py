@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["GateTripped", "RecordingFailed", "TraceqError", "Unanswerable", "UnreadableInput", "UsageFault"]
+__all__ = [
+    "GateTripped",
+    "PeerLeft",
+    "RecordingFailed",
+    "TraceqError",
+    "Unanswerable",
+    "UnreadableInput",
+    "UsageFault",
+]
 
 
 class TraceqError(Exception):
@@ -28,6 +36,10 @@ class Unanswerable(TraceqError):
 
 class RecordingFailed(TraceqError):
     """Recording that ended early; the message names the rank that caused it."""
+
+
+class PeerLeft(RecordingFailed):
+    """Recording that ended early on another rank, which told this one why."""
 
 
 class UsageFault(TraceqError):

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -241,6 +242,94 @@ def test_an_exception_in_the_loop_is_noted_and_passed_on(tmp_path: Path) -> None
     manifest = RunFolder(tmp_path / "run").read_manifest()
     assert manifest.status == "failed"
     assert manifest.fault.startswith("ZeroDivisionError: ")
+
+
+@pytest.mark.parametrize("last", [10, 35, NEEDED - 2])
+@pytest.mark.parametrize("part", ["", "steps"])
+def test_a_loop_whose_run_is_deleted_goes_on_and_says_so_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str, last: int
+) -> None:
+    run = tmp_path / "run"
+    with traceq.record(run, steps=32, trace_steps=2) as recording:
+        seen = 0
+        for _ in recording.steps(range(NEEDED + 9)):
+            seen += 1
+            if seen == last:
+                shutil.rmtree(run / part)
+    assert seen == NEEDED + 9
+    _, *ended = capsys.readouterr().err.splitlines()
+    cause = f"{run / part}: was deleted during the recording"
+    assert [line.endswith(f": {cause}") for line in ended] == [True]
+    assert run.exists() == bool(part)
+    if part:
+        manifest = RunFolder(run).read_manifest()
+        assert (manifest.status, manifest.fault) == ("failed", cause)
+
+
+def test_a_loop_on_a_full_disk_goes_on_and_says_so_once(
+    full_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with traceq.record(tmp_path / "run", steps=10_000) as recording:
+        assert train(recording, 2000) == 2000
+    manifest = RunFolder(full_disk).read_manifest()
+    assert manifest.status == "failed"
+    assert "No space left on device" in manifest.fault
+    _, ended = capsys.readouterr().err.splitlines()
+    assert ended.endswith(manifest.fault)
+
+
+def test_a_loop_that_changes_its_folder_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with traceq.record("run", steps=32, trace_steps=2) as recording:
+        (tmp_path / "elsewhere").mkdir()
+        os.chdir(tmp_path / "elsewhere")
+        train(recording, NEEDED)
+    assert RunFolder(tmp_path / "run").is_complete
+
+
+def test_a_profiler_of_the_loop_ends_the_recording_alone(tmp_path: Path) -> None:
+    with (
+        traceq.record(tmp_path / "run", steps=32, trace_steps=2) as recording,
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
+    ):
+        assert train(recording, NEEDED) == NEEDED
+    assert RunFolder(tmp_path / "run").read_manifest().fault.startswith("another profiler")
+
+
+TWO_RANKS = """
+import shutil, sys
+import torch
+import torch.distributed as dist
+import traceq
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+with traceq.record("run", steps=32, trace_steps=2) as recording:
+    for number, _ in enumerate(recording.steps(range(90))):
+        if number == {last} and dist.get_rank() == 1:
+            {fault}
+        model(torch.ones(2, 8)).sum().backward()
+if torch._C._autograd._profiler_enabled():
+    profiler.stop()
+dist.destroy_process_group()
+print("trained")
+"""
+FAULTS = {
+    "deleted": 'shutil.rmtree("run/steps")',
+    "profiler": "(profiler := torch.profiler.profile()).start()",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "last"), [("deleted", 4), ("deleted", 30), ("deleted", 55), ("profiler", 30)])
+def test_all_ranks_of_a_loop_go_on_once_one_of_them_cannot_be_recorded(tmp_path: Path, fault: str, last: int) -> None:
+    done = under_torchrun(tmp_path, TWO_RANKS.format(last=last, fault=FAULTS[fault]))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["trained"] * 2
+    manifest = RunFolder(tmp_path / "run").read_manifest()
+    assert manifest.status == "failed"
+    assert manifest.fault.startswith("rank 1: another profiler" if fault == "profiler" else "rank "), done.stderr
+    assert done.stderr.count(manifest.fault) == 1
 
 
 def test_a_loop_with_two_arms_reads_the_arm_of_each_step(tmp_path: Path) -> None:

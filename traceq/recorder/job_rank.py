@@ -171,9 +171,8 @@ class JobRank:
 
     def leave(self, reason: str) -> None:
         """Tell the other ranks that this one takes part no longer."""
-        if self.rank.world.exchange is not None:
-            with suppress(Exception):
-                self.rank.world.exchange.leave(reason)
+        with suppress(Exception):
+            self.rank.world.leave(reason)
 
     def wait_for_peers(self) -> None:
         """Wait until the device is idle and all ranks are here."""

@@ -88,6 +88,8 @@ def _recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None
         yield from traced_steps(rank, published, pairs)
         rank.facts.update(worker_line_facts(rank.world.gather(rank.workers.lines())))
     rank.note_wall_time()
+    rank.plan.folder.samples(rank.world.rank).stat()  # raises if what was written is gone
+    rank.world.barrier()
     rank.publish(replace(manifest, status="complete"))
     rank.world.barrier()  # so that every rank reads a complete run from here on
 

@@ -6,18 +6,18 @@ import os
 import secrets
 import shlex
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader
 
-from traceq.errors import TraceqError, UsageFault
+from traceq.errors import PeerLeft, TraceqError, UsageFault
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import OTHER_STEPS, Arm
 from traceq.recorder.failures.external_launcher import note_end
-from traceq.recorder.failures.rank_errors import note_arm, reserve_descriptors
+from traceq.recorder.failures.rank_errors import error_text, note_arm, reserve_descriptors
 from traceq.recorder.failures.run_status import LOOP_ENDED, mark_ended
 from traceq.recorder.failures.watched_loop import watched_loop
 from traceq.recorder.process.check_shared_file_system import check_shared
@@ -112,6 +112,9 @@ class Session:
         manifest = self.rank.plan.manifest("loop", self.question, self.rank.phases.names)
         try:
             yield from recorded_steps(self.rank, manifest)
+        except (OSError, TraceqError) as error:
+            _give_up(self.rank, error)
+        else:
             _say_complete(self.rank)
         finally:
             self.arms.restore()
@@ -152,13 +155,14 @@ def record(
     Works under plain python, torchrun and accelerate launch; every rank has to run it, in step. `steps` unprofiled
     steps of an arm are timed (rounded up to a multiple of 4, on CUDA of 28; with several arms of 16 and 128), then one
     step with stacks and `trace_steps` steps of each are profiled. If the loop ends earlier, the run is marked failed,
-    and its manifest and a line on stderr say after how many steps. Python's garbage collector stays as it is. `device`
-    is auto, cpu, cuda (the GPU on which the process holds memory, else the current one) or cuda:N. Ranks without a
-    process group get one for the duration of the block. `samples_per_rank`, the samples of a step of this rank, lets
-    `traceq diff` compare loops of different batch or world size by the time per sample. If `out` is a run already, the
-    new one is in a folder beside it, `out-2`, or with `overwrite` in its place. Rank 0 says on stderr which folder it
-    is, how many steps the recording takes, and what to type once it is complete. After `hang_after` seconds without a
-    step or a phase on any rank (0: never) stderr says where each one stands.
+    and its manifest and a line on stderr say after how many steps; likewise why, if it cannot be recorded any more, as
+    on a full disk: the loop goes on. Python's garbage collector stays as it is. `device` is auto, cpu, cuda (the GPU on
+    which the process holds memory, else the current one) or cuda:N. Ranks without a process group get one for the
+    duration of the block. `samples_per_rank`, the samples of a step of this rank, lets `traceq diff` compare loops of
+    different batch or world size by the time per sample. If `out` is a run already, the new one is in a folder beside
+    it, `out-2`, or with `overwrite` in its place. Rank 0 says on stderr which folder it is, how many steps the
+    recording takes, and what to type once it is complete. After `hang_after` seconds without a step or a phase on any
+    rank (0: never) stderr says where each one stands.
     """
     names = tuple(arms) or (arm,)
     check_arms(names)
@@ -211,11 +215,26 @@ def record(
 def _say_complete(rank: Rank) -> None:
     """Print on stderr that the recording is complete, and the commands that read it."""
     plan = rank.plan
-    rank.say(f"traceq: the recording is complete, after {rank.progress.num_ended:,} steps")
-    if len(plan.arms) > 1:
-        rank.say(shlex.join(["traceq", "diff", plan.out]))
-    if plan.trace_steps:
-        rank.say(shlex.join(["traceq", "show", str(plan.folder.path / plan.arms[-1].arm.name)]))
+    with suppress(OSError):  # stderr may be on a disk that is full by now
+        rank.say(f"traceq: the recording is complete, after {rank.progress.num_ended:,} steps")
+        if len(plan.arms) > 1:
+            rank.say(shlex.join(["traceq", "diff", plan.out]))
+        if plan.trace_steps:
+            rank.say(shlex.join(["traceq", "show", str(plan.folder.path / plan.arms[-1].arm.name)]))
+
+
+def _give_up(rank: Rank, error: OSError | TraceqError) -> None:
+    """Let the loop go on unrecorded on all ranks; the manifest and a line on stderr say why. Raises nothing."""
+    rank.progress.plan_steps(0)
+    text = str(error) if isinstance(error, TraceqError) else error_text(error)
+    if not isinstance(error, PeerLeft):
+        with suppress(Exception):  # a peer that is lost is the loop's to report
+            rank.world.leave(text)
+        text = f"rank {rank.world.rank}: {text}" if rank.world.size > 1 else text
+    if rank.world.rank == 0:
+        mark_ended(rank.plan.folder, "failed", text)
+    with suppress(OSError):  # stderr may be on the same disk
+        rank.say(f"traceq: the recording ended, and the loop goes on: {text}")
 
 
 def _report_early_end(rank: Rank) -> None:
@@ -253,7 +272,7 @@ def _shared_folder(world: World, out: Path | None, arm: str, *, overwrite: bool)
     if world.rank == 0:
         try:
             remedy = "choose another folder for traceq.record(...)"
-            path = str(create_run_folder(out, arm, overwrite=overwrite, remedy=remedy))
+            path = str(create_run_folder(out, arm, overwrite=overwrite, remedy=remedy).absolute())  # the loop may chdir
         except TraceqError as error:
             message = str(error)
     path, message = world.share((path, message))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
-from traceq.errors import RecordingFailed, TraceqError
+from traceq.errors import PeerLeft, RecordingFailed, TraceqError
 from traceq.locations import Most, read_whole
 from traceq.recorder.process.signals import Stopped
 from traceq.runs.run_folder import RunFolder
@@ -84,13 +85,22 @@ def read_early_end(folder: RunFolder) -> tuple[str, str]:
 
 
 def named_deletion(folder: RunFolder, steps: Generator[str, None, None]) -> Generator[str, None, None]:
-    """Yield the steps of a recording; what fails since its folder is gone is raised as that."""
+    """Yield the steps of a recording; what fails since its folder, or a part of it, is gone is raised as that."""
     try:
         yield from steps
-    except (OSError, TraceqError):
-        if folder.path.is_dir():
+    except PeerLeft:
+        raise
+    except (OSError, TraceqError) as error:
+        if (gone := _gone(folder.path, error)) is None:
             raise
-        raise RecordingFailed(folder.deleted_text) from None
+        raise RecordingFailed(f"{gone}: was deleted during the recording") from None
+
+
+def _gone(folder: Path, error: Exception) -> Path | None:
+    """Return the folder if it is gone, or the outermost part of it that an error misses; else None."""
+    missing = Path(error.filename) if isinstance(error, FileNotFoundError) and error.filename else folder
+    parts = (path for path in (*reversed(missing.parents), missing) if path.is_relative_to(folder))
+    return next((path for path in (folder, *parts) if not path.exists()), None)
 
 
 def status_for(error: BaseException) -> str:

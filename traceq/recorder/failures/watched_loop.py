@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from traceq.errors import TraceqError
 from traceq.recorder.failures.hang_watch import forget_hang
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.watched_rank import WatchedRank
@@ -48,8 +49,9 @@ def watched_loop(plan: Plan, world: World) -> Iterator[ProgressCounters]:
             watcher.kill()
             watcher.wait()
             shutil.rmtree(folders[leader], ignore_errors=True)
-            if plan.folder.manifest_path.is_file() and plan.folder.is_complete:
-                forget_hang(plan.folder)
+            with suppress(TraceqError):  # the folder may be gone
+                if plan.folder.is_complete:
+                    forget_hang(plan.folder)
 
     atexit.register(close)  # a trainer's callback may never be told that the training ended
     try:

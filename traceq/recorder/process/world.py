@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from traceq.errors import RecordingFailed, TraceqError
+from traceq.errors import PeerLeft, RecordingFailed, TraceqError
 from traceq.recorder.process.device_memory import device_with_memory
 from traceq.recorder.process.environment_variables import adopt_srun, number_in, rank_of_environment
 
@@ -53,6 +53,13 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
+class _Departure:
+    """Value of a rank that takes part no longer."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """Rank, number of ranks, the device of this rank, and where all ranks run (`peers`, by rank).
 
@@ -77,20 +84,15 @@ class World:
         return self.device.type == "cuda" and self.backend == "gloo"
 
     def barrier(self) -> None:
-        """Wait until every rank has reached this point."""
-        if self.exchange is not None:
-            self.exchange.gather(None)
-        elif self.device.type == "cuda":  # the barrier of NCCL may choose another GPU than that of this rank
-            self.gather(None)
-        elif dist.is_initialized():
-            dist.barrier()
+        """Wait until every rank has reached this point. Raises PeerLeft if one has left."""
+        self.gather(None)  # a collective that is a barrier knows of no departure, and NCCL's may choose another GPU
 
     def share(self, value: T) -> T:
         """Return rank 0's value on every rank."""
         return self.gather(value)[0]
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, by rank, on every rank."""
+        """Return the values of all ranks, by rank, on every rank. Raises PeerLeft if one has left."""
         if self.exchange is not None:
             return self.exchange.gather(value)
         if not dist.is_initialized():
@@ -99,7 +101,20 @@ class World:
         on_gpu = self.device.type == "cuda"  # NCCL takes the current one, which may be that of another rank
         with torch.cuda.device(self.device) if on_gpu else nullcontext():
             dist.all_gather_object(values, value)
+        if left := [f"rank {rank}: {each.reason}" for rank, each in enumerate(values) if isinstance(each, _Departure)]:
+            raise PeerLeft(left[0])
         return values
+
+    def leave(self, reason: str) -> None:
+        """Tell the other ranks that this one takes part no longer, and why: their next gather raises it.
+
+        Without an exchange it is a gather itself: each rank has to come to one before its next step.
+        """
+        if self.exchange is not None:
+            self.exchange.leave(reason)
+        elif self.size > 1:
+            with suppress(PeerLeft):
+                self.gather(_Departure(reason))
 
 
 def join_world(device: str) -> World:
@@ -246,7 +261,7 @@ class StoreExchange:
     def gather(self, value: T) -> list[T]:
         """Return the values of all ranks, by rank.
 
-        Raises RecordingFailed if a rank has left, or does not come in time.
+        Raises PeerLeft if a rank has left, RecordingFailed if one does not come in time.
         """
         prefix = f"gather/{self._num_gathered}"
         self._num_gathered += 1
@@ -273,9 +288,9 @@ class StoreExchange:
             time.sleep(_POLL_S)
 
     def _check_present(self, rank: int, key: str, deadline: float) -> None:
-        """Raise RecordingFailed if the rank has left without that value; it may set it just before."""
+        """Raise if the rank has left without that value, which it may set just before, or the time is over."""
         if self._store.check([f"left/{rank}"]) and not self._store.check([key]):
-            raise RecordingFailed(f"rank {rank}: {self._store.get(f'left/{rank}').decode()}")
+            raise PeerLeft(f"rank {rank}: {self._store.get(f'left/{rank}').decode()}")
         if time.monotonic() >= deadline:
             raise RecordingFailed(f"rank {rank} did not reach this point of its loop within {self._timeout_s:.0f} s")
 

@@ -68,6 +68,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     stopwatch = Stopwatch(rank.world.device, rank.phases)
     rank.account.collector = stopwatch.collector
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, stopwatch:
+        rank.world.barrier()  # no rank begins unless all have their files
         warm_up = yield from _warm_up(rank, stopwatch)
         rank = rank.remaining
         journal.write(warm_up)

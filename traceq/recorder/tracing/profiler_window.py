@@ -23,7 +23,7 @@ from traceq.recorder.tracing.line_marks import mark_running_line, marked_lines
 from traceq.runs.embedded_recording import KEY
 from traceq.runs.run_folder import atomic_write
 
-__all__ = ["WARMUP_STEPS", "Window", "profiled_steps"]
+__all__ = ["WARMUP_STEPS", "Window", "check_no_profiler", "profiled_steps"]
 
 WARMUP_STEPS = 2
 _SETTLE_S = 0.05
@@ -54,6 +54,12 @@ def _always() -> bool:
     return True
 
 
+def check_no_profiler() -> None:
+    """Raise RecordingFailed if a profiler is running: torch has one at a time."""
+    if torch._C._autograd._profiler_enabled():
+        raise RecordingFailed("another profiler is running, the loop's own? Disable it, or record without traces")
+
+
 def profiled_steps(
     window: Window, device: torch.device, phases: Phases, is_wanted: Callable[[], bool] = _always
 ) -> Generator[int, None, None]:
@@ -62,8 +68,7 @@ def profiled_steps(
     `is_wanted` is asked once the steps have run: without it nothing is written, which takes minutes for a step that
     evaluated. An iterator that is closed before stops the profiler, and writes nothing: its last step has no end.
     """
-    if torch._C._autograd._profiler_enabled():
-        raise RecordingFailed("another profiler is running, the loop's own? Disable it, or record without traces")
+    check_no_profiler()
     profiler = _profiler(window, device, is_wanted)
     phases.profiling = True
     try:

@@ -21,7 +21,7 @@ from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.tracing.line_marks import PREFIX
 from traceq.recorder.tracing.line_table import TraceRow, read_rows, source_lines
-from traceq.recorder.tracing.profiler_window import WARMUP_STEPS, Window, profiled_steps
+from traceq.recorder.tracing.profiler_window import WARMUP_STEPS, Window, check_no_profiler, profiled_steps
 from traceq.runs.embedded_recording import KEY, Embedded, encode
 from traceq.runs.run_folder import atomic_write
 from traceq.units import Unit, format_value
@@ -151,6 +151,8 @@ def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
     since_ns = 0
     for number in range(_MAX_ATTEMPTS):
         yield from _untraced(rank, arm, number)
+        check_no_profiler()
+        rank.world.barrier()  # no rank begins unless all do
         attempt = _Attempt(is_last=number == _MAX_ATTEMPTS - 1)
         for index in profiled_steps(window, rank.world.device, rank.phases, attempt.is_wanted):
             if index == WARMUP_STEPS:
