@@ -89,7 +89,7 @@ def ops_that_copy_to_host(trace: Trace) -> NDArray[np.int64]:
 def _open_ops(trace: Trace, instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return int64[1 + T, K]: -1, and the row of the innermost op of each thread that launches work, -1 without one."""
     work = device_work(trace)
-    launching = sorted_unique(tracks(trace)[work.call[work.linked]]).tolist()
+    launching = sorted_unique(tracks(trace)[work.call[work.linked]]).tolist() if len(instants) else ()
     nests = (host_ops(trace).get(track) for track in launching)
     rows = [np.r_[nest.rows, -1][nest.innermost_at(instants)] for nest in nests if nest is not None]
     return np.vstack([np.full(len(instants), -1), *rows])

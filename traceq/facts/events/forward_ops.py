@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.nesting import op_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
@@ -43,13 +43,14 @@ def forward_op(trace: Trace) -> NDArray[np.int32]:
     return forward_row
 
 
-def forward_op_at(trace: Trace, track: int, instants: NDArray[np.int64]) -> NDArray[np.int64]:
+def forward_op_at(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the row of the forward op of the backward op at each instant of a thread: int64[K], -1 without one."""
-    ops = host_ops(trace).get(track)
-    if ops is None:
-        return np.full(len(instants), -1)
-    index = ops.first_enclosing(ops.innermost_at(instants), is_backward(trace)[ops.rows])
-    return np.where(index >= 0, forward_op(trace)[ops.rows[index]], -1)
+    forward = np.full(len(instants), -1)
+    for part in op_nests(trace).on(track):
+        rows = part.nest.rows
+        index = part.nest.first_enclosing(part.innermost_at(instants[part.which]), is_backward(trace)[rows])
+        forward[part.which] = np.where(index >= 0, forward_op(trace)[rows[index]], -1)
+    return forward
 
 
 def _on_best_track(trace: Trace, forward: NDArray[np.int64], backward: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -7,10 +7,9 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import graph_replays
-from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.nesting import op_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
-from traceq.grouping import by_value
 from traceq.model import Category, Trace
 
 __all__ = ["LaunchedKernels", "innermost_ops", "launched_kernels"]
@@ -52,8 +51,6 @@ def innermost_ops(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the row of the innermost op that is open when each call starts, on the call's thread; -1 without one."""
     op = np.full(len(calls), -1)
     track = np.where(calls >= 0, tracks(trace)[calls], -1)
-    for number, on_track in by_value(track):
-        if (ops := host_ops(trace).get(number)) is None:
-            continue
-        op[on_track] = np.r_[ops.rows, -1][ops.innermost_at(trace.events.ts[calls[on_track]])]
+    for part in op_nests(trace).on(track):
+        op[part.which] = np.r_[part.nest.rows, -1][part.innermost_at(trace.events.ts[calls[part.which]])]
     return op

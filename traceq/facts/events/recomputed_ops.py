@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.forward_ops import is_backward
-from traceq.facts.events.nesting import Nest, host_ops
+from traceq.facts.events.nesting import Nest, op_nests
 from traceq.facts.memo import once_per_trace
 from traceq.model import Trace
 
@@ -28,7 +28,7 @@ def recomputed_ops(trace: Trace) -> NDArray[np.bool_]:
     that is differentiated again (`create_graph`) it numbers all.
     """
     is_recomputed = np.zeros(len(trace.events), np.bool_)
-    for ops in host_ops(trace).values():
+    for ops in op_nests(trace).whole:
         is_recomputed[ops.rows[_recomputed(trace, ops)]] = True
     return is_recomputed
 

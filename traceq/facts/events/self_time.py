@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.nesting import Nest, nests_by_track
+from traceq.facts.events.nesting import Nest, thread_nests, tracks
 from traceq.frozen import frozen
 from traceq.model import Category, Trace
 
@@ -30,15 +30,15 @@ class SelfTimes:
 def self_times(trace: Trace) -> SelfTimes:
     """Return the self time of every CPU op and runtime call."""
     rows = trace.events.rows(Category.CPU_OP, Category.RUNTIME, Category.COMPILING)
-    nests = nests_by_track(trace, rows)
+    nests = thread_nests(trace, rows).whole
     none = np.empty(0, np.int64)
-    of_nests = np.concatenate([none, *(nest.rows for nest in nests.values())])
+    of_nests = np.concatenate([none, *(nest.rows for nest in nests)])
     kept = trace.events.category[of_nests] != Category.COMPILING
     return SelfTimes(
         rows=of_nests[kept],
-        track=np.concatenate([none, *(np.full(len(nest.rows), track) for track, nest in nests.items())])[kept],
-        ns=np.concatenate([none, *map(self_ns, nests.values())])[kept],
-        is_call=np.concatenate([none, *(_is_call(trace, nest) for nest in nests.values())]).astype(np.bool_)[kept],
+        track=tracks(trace)[of_nests[kept]],
+        ns=np.concatenate([none, *map(self_ns, nests)])[kept],
+        is_call=np.concatenate([none, *(_is_call(trace, nest) for nest in nests)]).astype(np.bool_)[kept],
     )
 
 

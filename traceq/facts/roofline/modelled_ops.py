@@ -14,7 +14,7 @@ from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.id_lookup import first_index
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import Nest, host_ops
+from traceq.facts.events.nesting import Nest, op_nests
 from traceq.facts.events.self_time import self_ns
 from traceq.facts.memo import once_per_trace
 from traceq.facts.roofline.captured_ops import CapturedOps, captured_ops
@@ -133,7 +133,7 @@ def _of_device(trace: Trace) -> Units:
 
 def _of_host(trace: Trace) -> Units:
     """Return all CPU ops with their self time; those of collectives are communication."""
-    parts = [(ops.rows, self_ns(ops)) for ops in host_ops(trace).values()]
+    parts = [(ops.rows, self_ns(ops)) for ops in op_nests(trace).whole]
     rows = np.concatenate([rows for rows, _ in parts]) if parts else np.empty(0, np.int64)
     ns = np.concatenate([ns for _, ns in parts]) if parts else rows
     order = np.argsort(rows)

@@ -21,7 +21,6 @@ from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, Activity, TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
-from traceq.grouping import by_value
 from traceq.intervals import Spans, contains, count_before, cut
 from traceq.model import Trace
 
@@ -139,7 +138,5 @@ def _cut_at_host_changes(
     if len(work):
         owner = partition.owner[piece]
         launching = np.where((owner >= 0) & work.linked[owner], tracks(trace)[work.call[owner]], main)
-        for track, of_thread in by_value(launching):
-            if track != main:
-                active.assign(trace, track, of_thread)
+        active.assign(trace, launching, np.flatnonzero(launching != main))
     return parts, piece, active

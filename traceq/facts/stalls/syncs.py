@@ -18,6 +18,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track
 from traceq.facts.timeline.time_partition import HOST_CAUSED, IDLE, activity, unrecorded
 from traceq.frozen import frozen
+from traceq.grouping import by_value
 from traceq.intervals import contains, measure_within, spans
 from traceq.model import Category, Trace
 
@@ -133,11 +134,11 @@ def _scalar_reads(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     marks = np.concatenate([marks[matching(events, marks, _OPTIMIZER)], loading])
     is_local = (row_track[rows] == main_track(trace)) & contains(loader_iterations(trace).made, events.ts[rows])
     op = np.full(len(rows), -1)  # by row: in traces of whole microseconds an op may take no time
-    for track, ops in host_ops(trace).items():
-        mark = marks[row_track[marks] == track]
-        on_track = row_track[rows] == track
+    of_thread = dict(by_value(row_track[marks]))
+    for track, on_track in by_value(row_track[rows]):
+        ops, mark = host_ops(trace)[track], marks[of_thread.get(track, marks[:0])]
         op[on_track] = ops.index_of(rows[on_track])
-        is_local |= on_track & contains(spans(events.ts[mark], events.end[mark]), events.ts[rows])
+        is_local[on_track] |= contains(spans(events.ts[mark], events.end[mark]), events.ts[rows[on_track]])
         is_local[on_track] |= ops.first_enclosing(op[on_track], matching(events, ops.rows, _READS_ON_CPU_ALONE)) >= 0
         if searches:
             is_copy = np.r_[matching(events, ops.rows, _DDP_COPIES), False]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.nesting import host_ops, op_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
@@ -35,11 +35,14 @@ class ActiveThread:
         """Return the same at some of the instants."""
         return ActiveThread(self.time_ns[index], self.track[index], self.op[index])
 
-    def assign(self, trace: Trace, track: int, index: NDArray[np.int64]) -> None:
-        """Make a thread the active one at those of the instants `index` (int64[]) at which it is in an op."""
-        op = _innermost_op(trace, track, self.time_ns[index])
-        in_op = np.flatnonzero(op >= 0)
-        self.track[index[in_op]], self.op[index[in_op]] = track, op[in_op]
+    def assign(self, trace: Trace, track: NDArray[np.int64], index: NDArray[np.int64]) -> None:
+        """Make the threads `track`, int64[K], the active ones at the instants `index`, where they are in an op."""
+        for part in op_nests(trace).on(track[index]):
+            which = index[part.which]
+            op = part.innermost_at(self.time_ns[which])
+            in_op = np.flatnonzero(op >= 0)
+            self.track[which[in_op]] = track[which[in_op]]
+            self.op[which[in_op]] = op[in_op] - part.first[in_op]
 
 
 @once_per_trace
@@ -64,7 +67,9 @@ def active_thread(trace: Trace, time_ns: NDArray[np.int64], threads: tuple[int, 
     active = ActiveThread(time_ns, np.full(len(time_ns), leader), _innermost_op(trace, leader, time_ns))
     idle = np.flatnonzero(active.op < 0) if others else time_ns[:0]
     for track in others:
-        active.assign(trace, track, idle)
+        op = _innermost_op(trace, track, time_ns[idle])
+        in_op = np.flatnonzero(op >= 0)
+        active.track[idle[in_op]], active.op[idle[in_op]] = track, op[in_op]
     return active
 
 

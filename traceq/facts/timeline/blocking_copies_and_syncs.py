@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.copies import PAGEABLE_COPY, TO_DEVICE, TO_HOST, WITHIN_DEVICE
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.nesting import op_nests, tracks
 from traceq.facts.events.profiler_sessions import session_gaps
 from traceq.facts.events.starting_calls import library_loading_calls
 from traceq.facts.events.sync_rows import recorded_events, synced_stream
@@ -159,12 +159,10 @@ def _copy_kinds(trace: Trace, work: DeviceWork, calls: NDArray[np.int64], copy: 
 def _reads_scalar(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which calls are made by the op that reads a scalar: bool[calls]."""
     track, reads = tracks(trace)[calls], np.zeros(len(calls), np.bool_)
-    for number in sorted_unique(track).tolist():
-        if (ops := host_ops(trace).get(number)) is not None:
-            on_track = np.flatnonzero(track == number)
-            op = ops.innermost_at(trace.events.ts[calls[on_track]])
-            inside = np.flatnonzero(op >= 0)
-            reads[on_track[inside]] = matching(trace.events, ops.rows[op[inside]], _READS_SCALAR)
+    for part in op_nests(trace).on(track):
+        op = part.innermost_at(trace.events.ts[calls[part.which]])
+        inside = np.flatnonzero(op >= 0)
+        reads[part.which[inside]] = matching(trace.events, part.nest.rows[op[inside]], _READS_SCALAR)
     return reads
 
 
@@ -178,9 +176,8 @@ def _following_synchronize(
     """
     events, track = trace.events, tracks(trace)[calls]
     op = np.full(len(calls), -1)
-    for number, ops in host_ops(trace).items():
-        on_track = np.flatnonzero(track == number)
-        op[on_track] = ops.innermost_at(events.ts[calls[on_track]])
+    for part in op_nests(trace).on(track):
+        op[part.which] = part.innermost_at(events.ts[calls[part.which]])
     counts = np.flatnonzero(~matching(events, calls, _QUERY))
     after = np.r_[counts, len(calls) - 1][np.searchsorted(counts, np.arange(len(calls)), "right")]
     belongs = events.ts[calls[after]] - events.end[calls] <= _FOLLOWS_NS

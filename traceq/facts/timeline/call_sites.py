@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.module_frames import MODULE
 from traceq.facts.events.name_patterns import matching, unique_names
-from traceq.facts.events.nesting import Nest, host_ops, python_frames
+from traceq.facts.events.nesting import Nest, OnThreads, frame_nests, host_ops, op_nests, python_frames, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import OTHER, phases
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
-from traceq.grouping import Numbers, by_value, group, ordinals
+from traceq.grouping import Numbers, group, ordinals
 from traceq.intervals import sorted_unique
 from traceq.model import CallStacks, Category, Trace
 
@@ -98,30 +98,36 @@ def origins(
     texts: dict[str, int] = {"": 0}
     op, module, line = (np.zeros(len(track), np.int32) for _ in range(3))
     has_lines = len(trace.events.stacks.row) > 0 or trace.lines is not None
-    for number, calls in by_value(track):
-        ops = host_ops(trace).get(number)
-        frames = python_frames(trace).get(number)
-        middle = start[calls] + (end[calls] - start[calls] >> 1)
-        if ops is not None:
-            index = ops.innermost_at(middle) if innermost is None else innermost[calls]
-            if op_by_id is not None:
-                by_id = ops.index_of(op_by_id[calls])
-                index = np.where(by_id >= 0, by_id, index)
-            is_copy_op = _copies(trace)[ops.rows]
-            copy_op = ops.first_enclosing(index, is_copy_op)
-            index = np.where(copy_op >= 0, copy_op, index)
-            if copies is not None:
-                outside = np.flatnonzero((index < 0) & copies[calls])
-                index[outside] = _nearby_op(ops, is_copy_op, start[calls[outside]], end[calls[outside]])
-                early = np.flatnonzero(_in_allocating_ops(trace, ops, index) & copies[calls])
-                after = ops.first_enclosing(ops.innermost_at(end[calls[early]] + CLOCK_SKEW_NS), is_copy_op)
-                index[early] = np.where(after >= 0, after, index[early])
-            op[calls] = _op_names(trace, ops, index, texts)
-            if has_lines:
-                line[calls] = _lines_of_ops(trace, number, ops, index, texts)
-        if frames is not None:
-            line[calls] = _first_known(_user_lines(trace, frames, middle, texts), line[calls])
-            module[calls] = _modules(trace, frames, middle, texts)
+    middle = start + (end - start >> 1)
+    apart = [main_track(trace)] if trace.lines is not None else []  # what a recording embeds is of its ops alone
+    for part in op_nests(trace).on(track, apart):
+        ops, calls = part.nest, part.which
+        if innermost is None:
+            index = part.innermost_at(middle[calls])
+        else:
+            index = np.where(innermost[calls] >= 0, innermost[calls] + part.first, -1)
+        if op_by_id is not None:
+            by_id = ops.index_of(op_by_id[calls])
+            index = np.where(by_id >= 0, by_id, index)
+        is_copy_op = _copies(trace)[ops.rows]
+        copy_op = ops.first_enclosing(index, is_copy_op)
+        index = np.where(copy_op >= 0, copy_op, index)
+        if copies is not None:
+            outside = np.flatnonzero((index < 0) & copies[calls])
+            index[outside] = _nearby_op(part, is_copy_op, outside, start[calls[outside]], end[calls[outside]])
+            early = np.flatnonzero(_in_allocating_ops(trace, ops, index) & copies[calls])
+            later = part.times(end[calls[early]] + CLOCK_SKEW_NS, early)
+            after = ops.first_enclosing(ops.innermost_at(later), is_copy_op)
+            index[early] = np.where(after >= 0, after, index[early])
+        op[calls] = _op_names(trace, ops, index, texts)
+        if has_lines:
+            line[calls] = _lines_of_ops(trace, ops, index, texts)
+    for part in frame_nests(trace).on(track, apart=_profiler_threads(trace)):
+        calls = part.which
+        innermost_frame = part.innermost_at(middle[calls])
+        num_open = _num_open(trace, part.nest) if part.is_of_one else 0
+        line[calls] = _first_known(_user_lines(trace, part.nest, innermost_frame, num_open, texts), line[calls])
+        module[calls] = _modules(trace, part.nest, innermost_frame, texts)
     return Origins(tuple(texts), op, module, line)
 
 
@@ -187,11 +193,18 @@ def _ops_by_id(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _nearby_op(
-    ops: Nest, matches: NDArray[np.bool_], start: NDArray[np.int64], end: NDArray[np.int64]
+    part: OnThreads,
+    matches: NDArray[np.bool_],
+    chosen: NDArray[np.int64],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Return the index of the op with `matches` (bool[M]) shortly before each call, else shortly after it, else -1."""
-    times = start - CLOCK_SKEW_NS, end + CLOCK_SKEW_NS
-    before, after = (ops.first_enclosing(ops.innermost_at(time_ns), matches) for time_ns in times)
+    """Return the index of the op with `matches` (bool[M]) shortly before each call, else shortly after it, else -1.
+
+    The calls are those `chosen` of the instants of `part`.
+    """
+    ops, times = part.nest, (start - CLOCK_SKEW_NS, end + CLOCK_SKEW_NS)
+    before, after = (ops.first_enclosing(ops.innermost_at(part.times(each, chosen)), matches) for each in times)
     return np.where(before >= 0, before, after)
 
 
@@ -209,15 +222,19 @@ def _op_names(trace: Trace, ops: Nest, index: NDArray[np.int64], texts: dict[str
     return np.where(index >= 0, op_name, 0)
 
 
-def _user_lines(trace: Trace, frames: Nest, time_ns: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
-    """Return the line of the innermost user frame at each time: that of its call, if recorded, else its first."""
+def _user_lines(
+    trace: Trace, frames: Nest, innermost: NDArray[np.int64], num_open: int, texts: dict[str, int]
+) -> NDArray[np.int64]:
+    """Return the line of the innermost user frame from each frame outwards: that of its call, else its first.
+
+    Of the first `num_open` frames without a call the first line is not where they stand.
+    """
     strings, name, is_user = trace.events.strings, trace.events.name, _is_user(trace, frames)
-    innermost = frames.innermost_at(time_ns)
     index = frames.first_enclosing(innermost, is_user)
     is_called = (frames.parent >= 0) & is_user[frames.parent]
     called = frames.first_enclosing(innermost, is_user | is_called)
     caller = np.where(called != index, _callers(trace)[frames.rows[called]], -1)
-    is_open = (index < _num_open(trace, frames)) & (caller < 0)
+    is_open = (index < num_open) & (caller < 0)
     groups = group([name[frames.rows[index]], caller, is_open.astype(np.int64)])
     lines = [
         line_function(_source_line(strings[frame]))
@@ -227,6 +244,14 @@ def _user_lines(trace: Trace, frames: Nest, time_ns: NDArray[np.int64], texts: d
     ]
     numbers = np.array([_number(texts, line) for line in lines], np.int64)
     return np.where(index >= 0, numbers[groups.group_ids], 0)
+
+
+@once_per_trace
+def _profiler_threads(trace: Trace) -> list[int]:
+    """Return the tracks of the threads that start a profiler."""
+    rows = trace.events.rows(Category.PYTHON)
+    starting: list[int] = sorted_unique(tracks(trace)[rows[matching(trace.events, rows, _STARTS_PROFILER)]]).tolist()
+    return starting
 
 
 def _num_open(trace: Trace, frames: Nest) -> int:
@@ -259,21 +284,21 @@ def _is_user(trace: Trace, frames: Nest) -> NDArray[np.bool_]:
     return matching(trace.events, rows, _FRAME) & ~matching(trace.events, rows, _LIBRARY)
 
 
-def _modules(trace: Trace, frames: Nest, time_ns: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
-    """Return the innermost nn.Module at each time."""
+def _modules(trace: Trace, frames: Nest, innermost: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
+    """Return the innermost nn.Module from each frame outwards."""
     events = trace.events
-    index = frames.first_enclosing(frames.innermost_at(time_ns), matching(events, frames.rows, MODULE))
+    index = frames.first_enclosing(innermost, matching(events, frames.rows, MODULE))
     names, inverse = unique_names(events, frames.rows[index])
     numbers = [_number(texts, events.strings[name].removeprefix("nn.Module: ")) for name in names.tolist()]
     return np.where(index >= 0, np.array(numbers, np.int64)[inverse], 0)
 
 
-def _lines_of_ops(trace: Trace, track: int, ops: Nest, index: NDArray[np.int64], texts: dict[str, int]) -> Numbers:
+def _lines_of_ops(trace: Trace, ops: Nest, index: NDArray[np.int64], texts: dict[str, int]) -> Numbers:
     """Return the line of each op by the call stack of the op or an enclosing one, else by the embedded table."""
     line: Numbers = np.zeros(len(index), np.int32)
     if len(trace.events.stacks.row):
         line = _stack_lines(trace, trace.events.stacks, ops, index, texts)
-    if trace.lines is not None and track == main_track(trace):
+    if trace.lines is not None and ops is host_ops(trace).get(main_track(trace)):
         line = _first_known(line, _embedded_lines(trace, ops, index, texts))
     return line
 

@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.nesting import host_ops, op_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.active_thread import active_thread, launching_threads
 from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
-from traceq.grouping import by_value
 from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Trace
 
@@ -73,12 +72,10 @@ def outermost_ops(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return int64[K]: (the name of the outermost op on a thread at a time, -1 for none; when it starts, -1)."""
     name, start = np.full(len(instants), -1), np.full(len(instants), -1)
-    for number, on_track in by_value(track):
-        if (ops := host_ops(trace).get(number)) is None:
-            continue
-        index = ops.innermost_at(instants[on_track])
-        on_track, outermost = on_track[index >= 0], ops.outermost()[index[index >= 0]]
-        name[on_track], start[on_track] = trace.events.name[ops.rows[outermost]], ops.start[outermost]
+    for part in op_nests(trace).on(track):
+        index = part.innermost_at(instants[part.which])
+        which, row = part.which[index >= 0], part.nest.rows[part.nest.outermost()[index[index >= 0]]]
+        name[which], start[which] = trace.events.name[row], trace.events.ts[row]
     return name, start
 
 

@@ -62,9 +62,5 @@ def differentiated_lines(trace: Trace, track: NDArray[np.int64], instants: NDArr
 
     The line of a backward pass is one for all of it, `loss.backward()`; what its ops differentiate are many.
     """
-    line = np.zeros(len(instants), np.int64)
-    for number in sorted_unique(track).tolist():
-        on_track = np.flatnonzero(track == number)
-        forward = forward_op_at(trace, number, instants[on_track])
-        line[on_track] = np.where(forward >= 0, main_lines(trace).line_at(trace.events.ts[forward]), 0)
-    return line
+    forward = forward_op_at(trace, track, instants)
+    return np.where(forward >= 0, main_lines(trace).line_at(trace.events.ts[forward]), 0)

@@ -12,11 +12,10 @@ from traceq.facts.events.forward_ops import forward_op, forward_op_at
 from traceq.facts.events.graph_labels import graph_labels
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.module_frames import module_frames
-from traceq.facts.events.nesting import Nest, nests_by_track, tracks
+from traceq.facts.events.nesting import ThreadNests, thread_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
-from traceq.grouping import by_value
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
@@ -39,7 +38,7 @@ class Modules:
 
     paths: tuple[str, ...]
     parent: NDArray[np.int64]
-    frames: dict[int, Nest]
+    frames: ThreadNests
     by_name: NDArray[np.int64]
     by_label: NDArray[np.int64]
 
@@ -63,10 +62,10 @@ def modules(trace: Trace) -> Modules:
     it is still the same module.
     """
     events = trace.events
-    frames = nests_by_track(trace, module_frames(trace))
+    nests = thread_nests(trace, module_frames(trace))
     by_name, paths, parents = np.full(len(events.strings), -1), list[str](), list[int]()
-    for track in sorted(frames, key=lambda track: track != main_track(trace)):
-        calls = frames[track]
+    for track in sorted(nests.by_track, key=lambda track: track != main_track(trace)):
+        calls = nests.by_track[track]
         names = events.name[calls.rows]
         _, first = np.unique(names, return_index=True)
         for index in np.sort(first).tolist():
@@ -81,7 +80,7 @@ def modules(trace: Trace) -> Modules:
                 paths.append(path)
                 parents.append(parent)
     by_label = list(_add_paths(paths, parents, graph_labels(trace).names))
-    return Modules(tuple(paths), np.array(parents, np.int64), frames, by_name, np.array(by_label, np.int64))
+    return Modules(tuple(paths), np.array(parents, np.int64), nests, by_name, np.array(by_label, np.int64))
 
 
 def _is_too_deep(path: str) -> bool:
@@ -110,15 +109,12 @@ def modules_at(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int6
 
     The innermost module that runs; in a backward op the module of its forward op.
     """
-    module = np.full(len(instants), -1)
     if len(modules(trace)) == 0:
-        return module
-    for number, on_track in by_value(track):
-        running = _running_module(trace, number, instants[on_track])
-        forward = forward_op_at(trace, number, instants[on_track])
-        differentiated = np.where(forward >= 0, _modules_of_forward_ops(trace)[forward], -1)
-        module[on_track] = np.where(running >= 0, running, differentiated)
-    return module
+        return np.full(len(instants), -1)
+    running = _running_modules(trace, track, instants)
+    forward = forward_op_at(trace, track, instants)
+    differentiated = np.where(forward >= 0, _modules_of_forward_ops(trace)[forward], -1)
+    return np.where(running >= 0, running, differentiated)
 
 
 @once_per_trace
@@ -135,14 +131,13 @@ def modules_of_work(trace: Trace) -> NDArray[np.int64]:
     return np.where(is_shown | (labelled < 0), module, labelled)
 
 
-def _running_module(trace: Trace, track: int, instants: NDArray[np.int64]) -> NDArray[np.int64]:
+def _running_modules(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the module of the innermost module frame at each instant of a thread, -1 outside all."""
-    tree = modules(trace)
-    frames = tree.frames.get(track)
-    if frames is None:
-        return np.full(len(instants), -1)
-    index = frames.innermost_at(instants)
-    return np.where(index >= 0, tree.by_name[trace.events.name[frames.rows[index]]], -1)
+    tree, module = modules(trace), np.full(len(instants), -1)
+    for part in tree.frames.on(track):
+        index = part.innermost_at(instants[part.which])
+        module[part.which] = np.where(index >= 0, tree.by_name[trace.events.name[part.nest.rows[index]]], -1)
+    return module
 
 
 @once_per_trace
@@ -151,6 +146,5 @@ def _modules_of_forward_ops(trace: Trace) -> NDArray[np.int64]:
     module = np.full(len(trace.events), -1)
     rows = sorted_unique(forward_op(trace))
     rows = rows[rows >= 0]
-    for track, index in by_value(tracks(trace)[rows]):
-        module[rows[index]] = _running_module(trace, track, trace.events.ts[rows[index]])
+    module[rows] = _running_modules(trace, tracks(trace)[rows], trace.events.ts[rows])
     return module

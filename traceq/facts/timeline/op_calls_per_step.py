@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import host_ops
+from traceq.facts.events.nesting import op_nests
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import span_index
@@ -34,7 +34,7 @@ def forward_calls_per_step(trace: Trace) -> Mapping[str, float]:
     """
     outside = [
         ops.rows[ops.first_enclosing(np.arange(len(ops.rows)), matching(trace.events, ops.rows, _NODE)) < 0]
-        for ops in host_ops(trace).values()
+        for ops in op_nests(trace).whole
     ]
     return _calls_per_step(trace, np.concatenate(outside) if outside else np.empty(0, np.int64))
 

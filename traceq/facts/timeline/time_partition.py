@@ -35,6 +35,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track, steps
 from traceq.facts.timeline.unrecorded_backward import unrecorded_backward
 from traceq.frozen import frozen
+from traceq.grouping import by_value
 from traceq.intervals import (
     Spans,
     contains,
@@ -270,10 +271,10 @@ def _idle_activity(
 
 def _open_call(calls: BlockingCalls, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the index of the blocking call open at each instant on the given thread, -1 if none is."""
-    call = np.full(len(instants), -1)
-    for number in sorted_unique(calls.track).tolist():
-        index = np.flatnonzero(track == number)
-        call[index] = _earliest_open(calls.start, calls.end, np.flatnonzero(calls.track == number), instants[index])
+    call, of_thread = np.full(len(instants), -1), dict(by_value(calls.track))
+    for number, index in by_value(track):
+        if (selected := of_thread.get(number)) is not None:
+            call[index] = _earliest_open(calls.start, calls.end, selected, instants[index])
     return call
 
 
