@@ -22,10 +22,10 @@ _KERNEL = re.compile(
     r"|^([^<(]|\(anonymous namespace\))*"  # not in template arguments
     r"(all_?to_?all(?!\w{0,80}(gemm|gmm|matmul))"  # through symmetric memory; torchao
     r"|(\b|(?<=\d))"  # in mangled names a length precedes
-    r"((one|two)_?shot_?all_?reduce|multimem_|nvshmem|all_gather_\w{0,80}symm"
-    r"|symmetric_memory::(\w{1,80}::|\(anonymous namespace\)::){0,8}(barrier|(wait|put)_signal)_kernel"
-    r"|(deep_ep|dpsk::ep)::(\w{1,80}::){0,8}(cached_notify|((cached_)?notify_)?(dispatch|combine)(_ll)?)\b"  # DeepEP
-    r"|a2a_(dispatch|combine)_(send|recv)_kernel|pplx::(\w{1,80}::){0,8}(dispatch|combine)"  # pplx
+    r"((one|two)_?shot_?all_?reduce|multimem_|nvshmem|all_gather_\w*symm"
+    r"|symmetric_memory::(\w+::|\(anonymous namespace\)::){0,8}(barrier|(wait|put)_signal)_kernel"
+    r"|(deep_ep|dpsk::ep)::(\w+::){0,8}(cached_notify|((cached_)?notify_)?(dispatch|combine)(_ll)?)\b"  # DeepEP
+    r"|a2a_(dispatch|combine)_(send|recv)_kernel|pplx::(\w+::){0,8}(dispatch|combine)"  # pplx
     r"|Ep(Dispatch|Combine)"  # MORI
     r"|moeA2A(Dispatch|Combine)Kernel|allreduce_(fusion_kernel|prototype)_\w"  # TensorRT, FlashInfer, quick reduce
     r"))",
