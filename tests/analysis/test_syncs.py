@@ -124,5 +124,5 @@ def test_allocations_are_counted_apart_and_named_by_all_of_their_calls() -> None
     rows += [call(name, start, 300, start) for name, start in (("cudaFree", 100), ("cudaMalloc", 500))]
     rows += [call("cudaStreamSynchronize", 1_000, 4_100, 9), launch(5_200, 5, 2), kernel("gemm", 5_300, 50, 2)]
     report = syncs_of(build(*rows))
-    assert ": 1, and 2 allocations" in report.first[0].title
+    assert ": 1, and 2 blocking" in report.first[0].title
     assert {row["call"] for row in table(build(*rows), "syncs")} == {"cudaFree, cudaMalloc", "cudaStreamSynchronize"}

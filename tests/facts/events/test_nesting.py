@@ -18,7 +18,7 @@ from traceq.facts.events import nesting
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.nesting import Nest, host_ops, op_nests, tracks
 from traceq.model import Category, Trace
-from traceq.runs.run_folder import to_json_bytes
+from traceq.renderers.json import sheet_to_json
 
 some_ops = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 12), st.sampled_from("abc")), min_size=1, max_size=12)
 
@@ -145,6 +145,6 @@ def test_threads_whose_times_are_too_far_apart_keep_their_own() -> None:
 
 def test_reports_of_threads_nested_together_are_as_of_each_alone() -> None:
     path = FIXTURES / "example/job/rank0.json"
-    alone = to_json_bytes(library.analyze(library.read(path)))
+    alone = sheet_to_json(library.analyze(library.read(path)))
     with patch.object(nesting, "_MANY_THREADS", 1):
-        assert to_json_bytes(library.analyze(library.read(path))) == alone
+        assert sheet_to_json(library.analyze(library.read(path))) == alone
