@@ -68,7 +68,7 @@ def test_tokens_are_counted_on_the_safe_side() -> None:
     assert num_tokens("日本") == 4
 
 
-@pytest.mark.parametrize("text", ["x" * 100_000, "a<b>, " * 20_000, "\N{CJK UNIFIED IDEOGRAPH-65E5}" * 50_000])
+@pytest.mark.parametrize("text", ["x" * 20_000, "a<b>, " * 4_000, "\N{CJK UNIFIED IDEOGRAPH-65E5}" * 10_000])
 def test_every_text_column_and_list_is_within_the_budget(text: str) -> None:
     columns = tuple(f"{number}{text}" for number in range(3000))
     rows = Rows(columns, [[text] * 3000] * 400, 400, columns)

@@ -60,7 +60,6 @@ gc.collect()  # the model and its reference to the group, whose threads may abor
 if dist.is_initialized():
     dist.destroy_process_group()
 """
-SLOW = pytest.mark.slow
 QUICK = ("--steps", "16", "--trace-steps", "1")
 
 
@@ -188,7 +187,8 @@ for number in range(100_000):
 """
 
 
-@pytest.mark.parametrize(("calls_modules", "step"), [(True, "F F B O0"), pytest.param(False, "B O0", marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("calls_modules", "step"), [(True, "F F B O0"), (False, "B O0")])
 def test_a_loop_that_never_calls_a_model_s_forward_is_recorded(calls_modules: bool, step: str, tmp_path: Path) -> None:
     """It calls methods, of which some call an actor and a critic, as agents do: and without gradients to act."""
     (tmp_path / "agent.py").write_text(AGENT.replace("CALLS_MODULES", str(calls_modules)))

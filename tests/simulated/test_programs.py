@@ -20,7 +20,7 @@ from simulator.savings import cost, starved, wait
 
 from traceq.model import Run
 
-FEW, MANY = 150, 4000
+FEW, MANY = 80, 4000
 CASES = [
     pytest.param(range(FEW), id=f"{FEW} programs"),
     pytest.param(range(FEW, MANY), id=f"the rest of {MANY}", marks=pytest.mark.many),

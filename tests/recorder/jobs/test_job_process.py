@@ -46,7 +46,7 @@ from traceq.runs.step_log import read_pairs
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(torch.cuda.is_available(), reason="counts the steps of a CPU")]
 
-QUICK = (accumulation_with_a_tail, evaluations_and_checkpoints)
+QUICK = (accumulation_with_a_tail,)
 switch = Switch()
 TOGGLE = f"{__name__}.switch.value=0,1"
 BEFORE_THREADS = torch.get_num_threads()

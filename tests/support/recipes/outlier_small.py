@@ -1,4 +1,4 @@
-"""The recipe `outlier_ab` of a model with one narrow block a tower, whose step is a few milliseconds."""
+"""Three arms of the recipe `outlier_ab`, of a model whose step takes a few milliseconds."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ __all__ = ["recipe"]
 
 SIZES["tiny"] = replace(SIZES["tiny"], **dict.fromkeys(("vision", "language", "action"), Tower(32, 1, 4, 64)))
 
-recipe = replace(base, arms=tuple(arm for arm in base.arms if not arm.name.endswith("_alone")))
+recipe = replace(base, arms=tuple(arm for arm in base.arms if arm.name in ("off", "on", "absent")))
