@@ -44,7 +44,7 @@ def test_help_imports_no_command() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [[], ["--json"], ["--markdown"]])
+@pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_report_on_a_trace_imports_what_it_needs(form: list[str], tmp_path: Path) -> None:
     file = tmp_path / "rank0.json"
     write(file, step(0, 10), op("aten::mm", 1, 2))
