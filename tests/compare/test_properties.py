@@ -6,7 +6,7 @@ from typing import Any
 
 from builder import Event, annotation, build, call, frame, kernel, launch, memcpy, op, read_text, step, text
 from examples import up_to
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from traceq.compare.attribution import ledger

@@ -286,17 +286,21 @@ def _first_launches(
     """Return before which calls a kernel is compiled at run time, and before which the host prepares its first launch.
 
     Of times of `ns` int64[L], each before a `call` that launches `launched`. One that recurs in each step does so after
-    the same kernel: where none follows that, nothing tells whether what a step begins with is once. If later times take
-    half as long now and then, first ones do so by chance.
+    the same kernel: where that is in no later step, nothing tells whether it is once. If later times take half as long
+    now and then, first ones do so by chance.
     """
-    name, by_compiler = trace.events.name[call], matching(trace.events, call, _COMPILED_AT_RUN_TIME)
-    compiles = by_compiler & _is_slow_first(ns, group([launched, name]))
-    peers = group([np.r_[-1, launched[:-1]][: len(call)], launched, name])
-    recurs = np.bincount(peers.group_ids)[peers.group_ids] > 1
+    events, all_steps = trace.events, steps(trace)
+    by_compiler = matching(events, call, _COMPILED_AT_RUN_TIME)
+    compiles = by_compiler & _is_slow_first(ns, group([launched, events.name[call]]))
+    after = np.r_[-1, launched[:-1]][: len(call)]
+    peers = group([after, launched, events.name[call]])
+    step = span_index(all_steps.host, events.ts[call]) if all_steps.marked else np.arange(len(call))
+    last_step = np.full(len(peers.first), -1)
+    np.maximum.at(last_step, peers.group_ids, step)
+    recurs = (last_step[peers.group_ids] > step) & (after >= 0) & (launched >= 0)
     later_ns = np.sort(np.delete(ns, peers.first))
     by_chance_ns = 2 * int(later_ns[-2]) if len(later_ns) > 1 else 0
-    prepares = _is_slow_first(ns, peers) & recurs & (ns >= by_chance_ns)
-    return compiles, prepares & ~by_compiler & (launched >= 0)
+    return compiles, _is_slow_first(ns, peers) & recurs & (ns >= by_chance_ns) & ~by_compiler
 
 
 def _is_slow_first(ns: NDArray[np.int64], peers: Groups) -> NDArray[np.bool_]:
