@@ -10,9 +10,10 @@ from traceq.errors import UsageFault
 __all__ = ["import_or_fault"]
 
 
-def import_or_fault(package: str) -> Any:
-    """Return an imported package. Raises UsageFault that says how to install it."""
+def import_or_fault(module: str, package: str = "") -> Any:
+    """Return an imported module. Raises UsageFault that says how to install its package, else of the same name."""
     try:
-        return import_module(package)
+        return import_module(module)
     except ImportError:
+        package = package or module
         raise UsageFault(f"{package} is not installed: pip install {package}") from None

@@ -170,6 +170,7 @@ def test_the_order_of_rows_in_the_file_changes_no_sum(program: Program, random: 
 
 @up_to(50)
 @given(STEP, st.integers(2, 3), st.integers(4, 6))
+@example([("op", 0, 9), ("kernel", 0, 1)], 2, 4)
 def test_more_steps_of_the_same_kind_change_nothing(actions: list[Action], few: int, many: int) -> None:
     """Each step ends with a read, so that it leaves the device idle; the first holds work from before the trace.
 

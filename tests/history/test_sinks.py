@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ def add(folder: Path, sink: str) -> Outcome:
 
 def test_an_unknown_tracker_is_refused(tmp_path: Path) -> None:
     outcome = add(tmp_path, "aim")
-    assert (outcome.code, "wandb, mlflow" in outcome.err) == (2, True)
+    assert (outcome.code, "wandb, mlflow, otlp" in outcome.err) == (2, True)
     assert not (tmp_path / "store").exists()
 
 
@@ -42,3 +44,36 @@ def test_wandb_keeps_a_run_to_be_sent_later(tmp_path: Path, monkeypatch: pytest.
     (kept,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
     content = kept.read_bytes()
     assert all(text in content for text in (b"scalar syncs", b"step ms", b"c0ffee"))
+
+
+class Collector(BaseHTTPRequestHandler):
+    """An OpenTelemetry collector that keeps what it is sent, or refuses it."""
+
+    status, bodies = 200, list[bytes]()
+
+    def do_POST(self) -> None:
+        self.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_collector_is_sent_gauges_or_its_refusal_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the exporter of OTLP is not installed")
+    monkeypatch.setattr(Collector, "status", status)
+    monkeypatch.setattr(Collector, "bodies", [])
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        outcome = add(tmp_path, "otlp")
+        server.shutdown()
+        thread.join()
+    assert outcome.code == (0 if status == 200 else 1)
+    assert all(text in Collector.bodies[0] for text in (b"traceq.scalar_syncs", b"traceq.step_ms", b"c0ffee"))

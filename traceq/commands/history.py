@@ -33,9 +33,7 @@ def add(
     store: Annotated[str, _STORE] = _DEFAULT_STORE,
     branch: Annotated[str | None, typer.Option(help="The branch of the runs; else that of git, or of CI.")] = None,
     commit: Annotated[str | None, typer.Option(help="The commit; else the recorded one, or that of git.")] = None,
-    to: Annotated[
-        str | None, typer.Option(metavar="wandb|mlflow", help="A tracker that gets the measures, too.")
-    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="wandb|mlflow|otlp", help="Who gets the measures, too.")] = None,
     memory: Annotated[str | None, MEMORY] = None,
     cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:

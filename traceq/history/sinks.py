@@ -1,6 +1,6 @@
-"""Measures of a run for a tracker of experiments: a run of Weights & Biases or of MLflow, with branch and commit.
+"""Measures of a run for others: a run of Weights & Biases or MLflow, or OpenTelemetry metrics, with branch and commit.
 
-The tracker's own variables say where that is: WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, ...
+Their own variables say where that is: WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, OTEL_EXPORTER_OTLP_ENDPOINT, ...
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ __all__ = ["SINKS", "check_sink", "send"]
 _PER_MS = 1e6
 _ODD = re.compile(r"[^\w .:/-]")
 """Characters that MLflow refuses in a name."""
+_NO_INSTRUMENT = re.compile(r"[^\w./-]")
+"""Characters that OpenTelemetry refuses in a name."""
+_OTLP = "opentelemetry.exporter.otlp.proto.http", "opentelemetry-exporter-otlp-proto-http"
+"""Module and package of the exporter."""
 
 
 def check_sink(sink: str) -> None:
     """Raise UsageFault for an unknown tracker, or one whose package is missing."""
     if sink not in SINKS:
         raise UsageFault(f"--to {sink}: no such tracker; choose from {', '.join(SINKS)}")
-    import_or_fault(sink)
+    import_or_fault(*(_OTLP if sink == "otlp" else (sink,)))
 
 
 def send(sink: str, rows: Sequence[Row]) -> None:
@@ -63,5 +67,25 @@ def _mlflow(name: str, metrics: Mapping[str, float], facts: Mapping[str, str]) -
         raise TraceqError(f"mlflow: {fault}") from fault
 
 
-SINKS = {"wandb": _wandb, "mlflow": _mlflow}
+def _otlp(name: str, metrics: Mapping[str, float], facts: Mapping[str, str]) -> None:
+    exporter = import_or_fault(f"{_OTLP[0]}.metric_exporter", _OTLP[1])
+    sdk, export = (import_or_fault(f"opentelemetry.sdk.{name}") for name in ("metrics", "metrics.export"))
+    resource = import_or_fault("opentelemetry.sdk.resources").Resource.create(
+        {
+            "service.name": "traceq",
+            "service.instance.id": name,
+            **{f"traceq.{key}": value for key, value in facts.items()},
+        }
+    )
+    reader = export.InMemoryMetricReader()
+    provider = sdk.MeterProvider([reader], resource)
+    for key, value in metrics.items():
+        provider.get_meter("traceq").create_gauge(f"traceq.{_NO_INSTRUMENT.sub('_', key)}").set(value)
+    outcome = exporter.OTLPMetricExporter().export(reader.get_metrics_data())
+    provider.shutdown()
+    if outcome is not export.MetricExportResult.SUCCESS:
+        raise TraceqError("otlp: the collector did not take the metrics (OTEL_EXPORTER_OTLP_ENDPOINT)")
+
+
+SINKS = {"wandb": _wandb, "mlflow": _mlflow, "otlp": _otlp}
 """What sends to a tracker, by its name."""
