@@ -22,7 +22,7 @@ PARTS = (
     *("kernel", "all_", "Backward", "float ", "a::b<c>, "),
 )
 """What long names are made of here, besides the literals of a pattern."""
-LENGTH, MUCH, LITTLE_S = 3000, 4, 4e-4
+LENGTH, MUCH, LITTLE_S = 1500, 4, 2e-4
 """Characters; of MUCH times as many a quadratic pattern takes MUCH * MUCH times as long. None that is linear takes so
 many seconds for LENGTH."""
 

@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -29,31 +30,36 @@ def write_trace(path: Path, rank: int = 0) -> Path:
     return path
 
 
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
-    return write_trace(tmp_path / "my run" / "rank 0.json.gz")
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_trace(tmp_path_factory.mktemp("served") / "my run" / "rank 0.json.gz")
 
 
-@pytest.fixture
+@contextmanager
+def running(trace: Path, ui: Path | None = None) -> Iterator[TraceServer]:
+    started = start_server(trace, port=0, ui=ui)
+    yield started
+    started.shutdown()
+    started.server_close()
+
+
+@pytest.fixture(scope="module")
 def server(trace: Path) -> Iterator[TraceServer]:
-    running = start_server(trace, port=0)
-    yield running
-    running.shutdown()
-    running.server_close()
+    with running(trace) as started:
+        yield started
 
 
-@pytest.fixture
-def offline(trace: Path, tmp_path: Path) -> Iterator[TraceServer]:
-    ui = tmp_path / "web_dist"
+@pytest.fixture(scope="module")
+def offline(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TraceServer]:
+    folder = tmp_path_factory.mktemp("offline")
+    ui = folder / "web_dist"
     (ui / "assets").mkdir(parents=True)
     (ui / "index.html").write_text("the UI")
     (ui / "assets" / "app.js").write_text("1")
-    (tmp_path / "secret.txt").write_text("not yours")
-    (ui / "way-out").symlink_to(tmp_path / "secret.txt")
-    running = start_server(trace, port=0, ui=ui)
-    yield running
-    running.shutdown()
-    running.server_close()
+    (folder / "secret.txt").write_text("not yours")
+    (ui / "way-out").symlink_to(folder / "secret.txt")
+    with running(trace, ui) as started:
+        yield started
 
 
 def ask(server: TraceServer, path: str, method: str = "GET", host: str = "") -> tuple[http.client.HTTPResponse, bytes]:
@@ -166,13 +172,14 @@ def test_the_link_names_the_trace_holds_commands_as_json_and_says_what_is_visibl
     assert (arguments["visStart"], arguments["visEnd"]) == (["17"], ["42"])
 
 
-def test_it_ends_after_the_whole_trace_was_fetched(server: TraceServer) -> None:
-    path = urlsplit(server.trace_url).path
-    ask(server, path, "HEAD")
-    ask(server, "/wrong")
-    assert not server.wait_until_fetched(quiet_s=0, timeout_s=0)
-    ask(server, path)
-    assert server.wait_until_fetched(quiet_s=0.01, timeout_s=10)
+def test_it_ends_after_the_whole_trace_was_fetched(trace: Path) -> None:
+    with running(trace) as server:
+        path = urlsplit(server.trace_url).path
+        ask(server, path, "HEAD")
+        ask(server, "/wrong")
+        assert not server.wait_until_fetched(quiet_s=0, timeout_s=0)
+        ask(server, path)
+        assert server.wait_until_fetched(quiet_s=0.01, timeout_s=10)
 
 
 def test_a_taken_port_says_what_to_do(trace: Path) -> None:

@@ -215,6 +215,7 @@ def test_gradients_of_captured_parts_are_no_training(tmp_path: Path, monkeypatch
     assert torch.cuda.make_graphed_callables is graph
 
 
+@pytest.mark.slow
 def test_a_loader_of_a_device_is_timed_as_well(tmp_path: Path) -> None:
     """The step begins with its batch, outside of any phase that is captured."""
 

@@ -511,6 +511,7 @@ def test_a_job_that_cannot_be_recorded_keeps_its_exit_code(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_job_without_a_recording_leaves_no_folder_behind(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [*MAIN[:-2], "--dry-run", "--", sys.executable, "-c", "import torch"]

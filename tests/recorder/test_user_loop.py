@@ -278,6 +278,7 @@ def test_a_loop_on_a_full_disk_goes_on_and_says_so_once(
     assert ended.endswith(manifest.fault)
 
 
+@pytest.mark.slow
 def test_a_loop_that_changes_its_folder_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with traceq.record("run", steps=32, trace_steps=2) as recording:

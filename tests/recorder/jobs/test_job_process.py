@@ -164,6 +164,7 @@ def test_a_module_that_the_loop_calls_itself_is_forward(tmp_path: Path, monkeypa
     assert "LossOfModel" in str(environment["models"])
 
 
+@pytest.mark.slow
 def test_a_model_that_is_wrapped_anew_in_each_step_is_found(tmp_path: Path) -> None:
     """What its backward runs is backward, and begins no step."""
     recorded(tmp_path, adjoint)

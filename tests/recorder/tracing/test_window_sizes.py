@@ -36,6 +36,7 @@ def test_a_window_has_one_whole_step_where_arms_take_turns() -> None:
     assert window_sizes(replace(on_cuda, arms=ARMS[:1])) == [3]
 
 
+@pytest.mark.slow
 def test_what_every_second_step_does_is_in_traces_of_each_arm(tmp_path: Path) -> None:
     with traceq.record(tmp_path / "run", arms=("off", "on"), steps=16, trace_steps=2) as rec:
         for number in rec.steps(iter(range(1000))):

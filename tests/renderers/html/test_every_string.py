@@ -6,6 +6,7 @@ import gzip
 import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,10 @@ def pages(path: Path, folder: Path, commands: Sequence[str] = WORDS) -> Iterator
         yield library.analyze(path)._repr_html_()
 
 
-@pytest.mark.parametrize("kind", ["job", pytest.param("run", marks=pytest.mark.slow), "dumps", "snapshot"])
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("kind", ["job", *map(slow, ("run", "dumps", "snapshot"))])
 def test_all_strings_together_are_text(
     kind: str, inputs: dict[str, Path], harmless: Callable[[str | Path], bool], tmp_path: Path
 ) -> None:
