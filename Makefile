@@ -38,7 +38,7 @@ guard: $(VENV)/.test ## does a recording leave a job of any kind as it is? Part 
 nightly: ## the long suites; what came of each goes into tests/nightly.md
 	$(PYTHON) tests/nightly.py $(PARTS)
 
-slow: $(VENV)/.test ## the slow tests, and the property tests with four times as many examples
+slow: $(VENV)/.test ## the slow tests, and the property tests with five times as many examples
 	$(BIN)/python $(PYTEST_OPTIONS) -n auto --hypothesis-profile all \
 	  -m "(slow or hypothesis) and not recipes and not many and not faults"
 

@@ -68,7 +68,7 @@ def test_tokens_are_counted_on_the_safe_side() -> None:
     assert num_tokens("日本") == 4
 
 
-@pytest.mark.parametrize("text", ["x" * 20_000, "a<b>, " * 4_000, "\N{CJK UNIFIED IDEOGRAPH-65E5}" * 10_000])
+@pytest.mark.parametrize("text", ["x" * 10_000, "a<b>, " * 2_000, "\N{CJK UNIFIED IDEOGRAPH-65E5}" * 4_000])
 def test_every_text_column_and_list_is_within_the_budget(text: str) -> None:
     columns = tuple(f"{number}{text}" for number in range(3000))
     rows = Rows(columns, [[text] * 3000] * 400, 400, columns)

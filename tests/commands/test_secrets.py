@@ -118,7 +118,9 @@ def test_no_output_of_a_command_has_a_secret(
         assert done.code == 0 or "--strict" in command
 
 
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(
+    "where", [where if where != "run" else pytest.param(where, marks=pytest.mark.slow) for where in WHERE]
+)
 def test_nothing_that_the_library_or_an_agent_gets_has_a_secret(where: str, server: str) -> None:
     pytest.importorskip("mcp", reason="the mcp package is not installed")
     from traceq.agent_tools.readings import Readings

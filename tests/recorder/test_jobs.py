@@ -146,6 +146,7 @@ def test_parameters_without_a_gradient_are_named_before_ddp_refuses_them(num_ran
     assert [line.partition(": ignored ")[2] for line in lines] == ["(weight, bias)"], done.stderr
 
 
+@pytest.mark.slow
 def test_a_job_as_it_is_ends_with_its_phases(tmp_path: Path) -> None:
     done = record(tmp_path, *QUICK, "--", sys.executable, "train.py", "100000")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
