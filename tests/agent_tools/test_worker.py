@@ -16,7 +16,7 @@ MOST_BYTES = 1 << 30
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    worker = Worker(answering, most_s=3, most_bytes=MOST_BYTES)
+    worker = Worker(answering, most_s=2, most_bytes=MOST_BYTES)
     yield worker
     worker.close()
 
@@ -38,7 +38,7 @@ def test_a_fault_of_a_tool_is_none_of_memory_and_leaves_the_process(worker: Work
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("sleep", "sleep: stopped after 3 s"),
+        ("sleep", "sleep: stopped after 2 s"),
         pytest.param("fill", "fill: ended", marks=pytest.mark.skipif(sys.platform != "linux", reason="no such limit")),
         ("die", "die: ended"),
     ],

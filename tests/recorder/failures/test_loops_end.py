@@ -34,7 +34,7 @@ AT_STAGES = pytest.mark.parametrize(
     [stage if stage == "stacks" else pytest.param(stage, marks=pytest.mark.slow) for stage in STAGES],
 )
 ENOUGH = NUM_STEPS + 9
-WAYS = ("break", "raise", "fewer")
+WAYS = ("raise", *(pytest.param(way, marks=pytest.mark.slow) for way in ("break", "fewer")))
 
 
 class Ended(Exception):

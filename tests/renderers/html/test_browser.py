@@ -272,7 +272,9 @@ def test_costs_and_savings_are_told_without_colour(show: Show) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("size", [PHONE, LAPTOP], ids=["phone", "laptop"])
+@pytest.mark.parametrize(
+    "size", [pytest.param(PHONE, id="phone"), pytest.param(LAPTOP, id="laptop", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "name", ["jobs", pytest.param("arms", marks=pytest.mark.slow), pytest.param("show", marks=pytest.mark.slow)]
 )
