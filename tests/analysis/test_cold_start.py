@@ -196,3 +196,10 @@ def test_a_first_call_is_not_host_bound_time_of_later_steps() -> None:
     ns = {finding.code: finding.ns for finding in findings}
     assert ns["cold_start"] == pytest.approx(4_500_000, rel=0.01)
     assert ns["host_bound"] == pytest.approx(400_000, rel=0.1)
+
+
+@pytest.mark.parametrize("load_ms", [0, 80])
+def test_the_device_is_not_judged_by_the_little_that_is_left_at_the_end(load_ms: float) -> None:
+    """The last of 60 launches loads its kernel, and 200 us of steps are behind it."""
+    (finding,) = cold_starts(cold(400, load_ms))
+    assert ("busy_after_pct" in finding.measures) == (load_ms == 0)

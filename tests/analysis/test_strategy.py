@@ -543,7 +543,7 @@ def test_recorded_ranks_that_exchange_nothing_are_told() -> None:
     """As of a script that wraps its model on a GPU only."""
     (finding,) = analyze(recorded([], []), "strategy").findings
     assert (finding.code, finding.severity, finding.ns) == ("ranks_alone", "high", 0)
-    assert (finding.measures, finding.basis) == ({"num_ranks": 2}, Basis(1))
+    assert (finding.measures, finding.basis) == ({"num_ranks": 2}, Basis(1, is_beside_unprofiled=True))
 
 
 def test_one_rank_ranks_that_do_not_train_or_one_that_issues_a_collective_are_not_alone() -> None:

@@ -7,6 +7,7 @@ import pytest
 from traceq.claims.claim import HIGH, LOW, MEDIUM, Basis, Claim, Subject, unit_of
 from traceq.claims.judge import judged, severity_of
 from traceq.claims.rules import supersedes
+from traceq.claims.saying import text_of
 from traceq.units import Unit
 
 
@@ -44,6 +45,20 @@ def test_a_step_gains_nothing_of_what_ends_by_itself(once: str, gain: tuple[int,
     """Memory that the job returns it asks for again."""
     (claim,) = judged([Claim("alloc_wait", 60, gain=(50, 60), measures={"once": once})], Basis(1), 100)
     assert (claim.gain, claim.severity) == (gain, LOW if gain == (0, 0) else HIGH)
+
+
+@pytest.mark.parametrize(
+    ("has_unprofiled", "is_unprofiled", "step"),
+    [(False, False, "step"), (True, False, "traced step"), (True, True, "step")],
+)
+def test_a_time_of_traced_steps_is_said_to_be_one_beside_unprofiled_steps(
+    has_unprofiled: bool, is_unprofiled: bool, step: str
+) -> None:
+    """These are shorter: 14.6 ms per step is more than all of a step of 5 ms."""
+    claim = Claim("sync_wait", measures={"time_ns": 5_000_000, "share_pct": 40.0}, gain=(0, 2_000_000))
+    basis = Basis(3, is_unprofiled=is_unprofiled)
+    (claim,) = judged([claim], basis, 10_000_000, has_unprofiled=has_unprofiled)
+    assert f"5.00 ms per {step}, 40.0 % of it; a {step} gets up to 2.00 ms shorter" in text_of(claim)
 
 
 def test_the_name_of_a_measure_tells_its_unit() -> None:

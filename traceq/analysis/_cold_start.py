@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from traceq.claims.claim import Claim, Measure, in_some_steps, measured
-from traceq.claims.limits import LARGE
+from traceq.claims.limits import LARGE, MUCH
 from traceq.facts.events.device_work import device_work
 from traceq.facts.stalls.lost_once import lost_once, lost_once_ns, lost_once_share
 from traceq.facts.timeline.once import OnceKind
@@ -51,12 +51,13 @@ def cold_start(trace: Trace) -> Claim | None:
 
 
 def _after(trace: Trace) -> dict[str, Measure]:
-    """Return how busy the device is after the last long part that is once; nothing without a device."""
+    """Return how busy the device is after the last long part that is once; nothing without a device, or much time."""
     if not len(device_work(trace)):
         return {}
     done, inside = activity(trace), in_counted_steps(trace)
     lost = done.parts[inside & (done.category == TimeCategory.ONCE)]
     long = lost[np.diff(lost)[:, 0] >= _LONG_PART * lost_once_ns(trace)]
-    later = inside & (done.parts[:, 0] >= long[:, 1].max(initial=0)) & (done.category != TimeCategory.ONCE)
-    ns, busy_ns = (int(done.ns[pieces].sum()) for pieces in (later, later & done.among(*BUSY)))
-    return {"after_ns": ns, "busy_after_pct": 100 * busy_ns / ns} if ns else {}
+    recurs = inside & (done.category != TimeCategory.ONCE)
+    later = recurs & (done.parts[:, 0] >= long[:, 1].max(initial=0))
+    all_ns, ns, busy_ns = (int(done.ns[pieces].sum()) for pieces in (recurs, later, later & done.among(*BUSY)))
+    return {"after_ns": ns, "busy_after_pct": 100 * busy_ns / ns} if ns > MUCH * all_ns else {}

@@ -154,7 +154,9 @@ def merged(module: ModuleType | PluginAnalysis, job: Job, parts: Sequence[Any]) 
         counted_ns = [job.timings.step_ns]
     step_ns = float(np.mean([ns.mean() for ns in counted_ns if ns.size] or [0.0]))
     lacks_ranks = bool(job.ranks) and len(job.ranks) < job.ranks[0].world_size
-    return replace(report, findings=judged(report.findings, basis, step_ns, lacks_ranks=lacks_ranks))
+    has_unprofiled = job.timings is not None and job.timings.step_ns.size > 0
+    claims = judged(report.findings, basis, step_ns, lacks_ranks=lacks_ranks, has_unprofiled=has_unprofiled)
+    return replace(report, findings=claims)
 
 
 def describe(run: Run, ranks: Sequence[Outline] | None = None) -> Source:

@@ -70,10 +70,14 @@ class Subject:
 
 @frozen
 class Basis:
-    """What a claim rests on: `num_steps` traced steps, or unprofiled ones; 0 of a trace that has none."""
+    """What a claim rests on: `num_steps` traced steps, or unprofiled ones; 0 of a trace that has none.
+
+    `is_beside_unprofiled`: traced steps of a run that has unprofiled ones, too, which are shorter.
+    """
 
     num_steps: int = 0
     is_unprofiled: bool = False
+    is_beside_unprofiled: bool = False
 
 
 @frozen

@@ -15,7 +15,14 @@ _ENDS = ("first_use", "graph_capture", "pool_growth")
 """Why what a claim is about does not recur (`claims.sentences.ONCE`), where later steps have none of it."""
 
 
-def judged(claims: Iterable[Claim], basis: Basis, step_ns: float, *, lacks_ranks: bool = False) -> tuple[Claim, ...]:
+def judged(
+    claims: Iterable[Claim],
+    basis: Basis,
+    step_ns: float,
+    *,
+    lacks_ranks: bool = False,
+    has_unprofiled: bool = False,
+) -> tuple[Claim, ...]:
     """Return claims with what they rest on and their severity, of a job whose mean step takes `step_ns`.
 
     Where ranks are missing, which may be later, the step may gain nothing. Later steps gain nothing of what is once.
@@ -25,7 +32,9 @@ def judged(claims: Iterable[Claim], basis: Basis, step_ns: float, *, lacks_ranks
         gain = (0, claim.gain[1]) if claim.gain is not None and lacks_ranks else claim.gain
         if claim.measures.get("once") in _ENDS:
             gain = (0, 0)
-        claim = replace(claim, basis=claim.basis or basis, gain=gain)
+        rests_on = claim.basis or basis
+        rests_on = replace(rests_on, is_beside_unprofiled=has_unprofiled and not rests_on.is_unprofiled)
+        claim = replace(claim, basis=rests_on, gain=gain)
         return replace(claim, severity=claim.severity or severity_of(claim, step_ns))
 
     return tuple(map(judge, claims))

@@ -90,9 +90,10 @@ def _fields(claim: Claim) -> Mapping[str, Measure | None]:
 
 def _named(claim: Claim) -> Mapping[str, Measure | None]:
     """Return what templates may name besides measures."""
-    subject, steps = claim.subject, claim.basis is None or claim.basis.num_steps > 0
+    subject, basis = claim.subject, claim.basis or Basis(1)
     remedy = REMEDIES.get(claim.remedy or claim.code, "")
-    a_step = "a step" if steps else "the trace"
+    step = ("traced step" if basis.is_beside_unprofiled else "step") if basis.num_steps else ""
+    a_step = f"a {step}" if step else "the trace"
     share_of = next(filled(filter(None, [SHARES_OF.get(str(claim.measures.get("share_of")))]), claim.measures), "")
     least_ns, most_ns = claim.gain or (0, 0)
     return {
@@ -106,11 +107,12 @@ def _named(claim: Claim) -> Mapping[str, Measure | None]:
         "remedy": next(filled((remedy,), claim.measures), "") if remedy else "",
         "why_once": ONCE.get(str(claim.measures.get("once")), ""),
         "gain": format_ends(least_ns, most_ns, Unit.NS),
-        "per_step": "per step" if steps else "of the trace",
+        "per_step": f"per {step}" if step else "of the trace",
         "a_step": a_step,
         "it": share_of or "it",
         "whole": share_of or a_step,
-        "the_step": "the step" if steps else "the trace",
+        "the_step": f"the {step}" if step else "the trace",
+        "the_jobs_step": f"the job's {step}" if step else "the trace",
         "in_steps": in_steps(claim.basis),
     }
 

@@ -2,9 +2,9 @@
 
 A field is a measure (`{blocked_ns}`, with its unit), a range of two (`{saved_ns}` of `least_saved_ns` and
 `most_saved_ns`), a part of the subject (`{line}`), `{remedy}`, or one of `{per_step}`, `{a_step}`, `{the_step}`,
-`{in_steps}`. What a share is of, `{it}` or `{whole}`, is a step, unless the measure `share_of` says what else. A noun
-after a colon is counted: `{num_calls:call}`. Of leads the first is said of which everything is known, of evidence every
-clause.
+`{the_jobs_step}`, `{in_steps}`. What a share is of, `{it}` or `{whole}`, is a step, unless the measure `share_of` says
+what else. A noun after a colon is counted: `{num_calls:call}`. Of leads the first is said of which everything is known,
+of evidence every clause.
 """
 
 from __future__ import annotations
@@ -520,7 +520,7 @@ GAINS = {
     "": "{a_step} gets {gain} shorter",
     AT_MOST: "{a_step} gets {gain} shorter",
     BY_REPLAY: "{a_step} gets {gain} shorter (replay)",
-    BY_JOB_REPLAY: "the job's step gets {gain} shorter (replay of all ranks)",
+    BY_JOB_REPLAY: "{the_jobs_step} gets {gain} shorter (replay of all ranks)",
     BY_UNPROFILED: "the job's step gets {gain} shorter (95 % interval of unprofiled steps)",
     "nothing": "{the_step} gets no shorter",
 }

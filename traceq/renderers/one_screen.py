@@ -131,7 +131,7 @@ def _print_head(sheet: Sheet, console: EscapedConsole) -> None:
 def _lead_lines(sheet: Sheet, leads: Sequence[Claim], width: int) -> Iterator[Text]:
     """Yield each lead beside what it gains, on a narrow terminal above it, and below it what that rests on."""
     gains = [gain_words(sheet, finding) for finding in leads]
-    has_gain, gainer = any(gain for gain, _ in gains), gainer_words(sheet)
+    has_gain, gainer = any(gain for gain, _ in gains), gainer_words(sheet, leads)
     base = "of the rest" if sheet.has_cold_start else "of it"
     of_ns, of_share = (max(map(len, column)) for column in zip((gainer, base), *gains, strict=True))
     tail = of_ns + of_share + 4 if has_gain else 0
@@ -151,16 +151,20 @@ def _lead_lines(sheet: Sheet, leads: Sequence[Claim], width: int) -> Iterator[Te
             yield Text(f"     {line}", style="dim")
 
 
-def gainer_words(sheet: Sheet) -> str:
-    """Return what gains: a step, or a trace that has none."""
-    return "the trace gains" if sheet.source.traced and not sheet.source.traced.is_step else "a step gains"
+def gainer_words(sheet: Sheet, findings: Sequence[Claim]) -> str:
+    """Return what gains by these: a step, a traced one where unprofiled ones are known, or a trace without steps."""
+    if sheet.source.traced and not sheet.source.traced.is_step:
+        return "the trace gains"
+    of_traced = [each.basis is not None and each.basis.is_beside_unprofiled for each in findings if each.gain]
+    return "a traced step gains" if of_traced and all(of_traced) else "a step gains"
 
 
 def gain_words(sheet: Sheet, finding: Claim) -> tuple[str, str]:
     """Return what a step gains, and which part of it that is: `4.6 to 8.5 ms`, `10 to 19 %`; "" where unknown."""
-    step_ns = sheet.recurring_ns
     if (gain := finding.gain) is None:
         return "", ""
+    is_unprofiled = finding.basis is not None and finding.basis.is_unprofiled
+    step_ns = sheet.source.unprofiled.mean_ns if is_unprofiled and sheet.source.unprofiled else sheet.recurring_ns
     least_ns, most_ns = gain
     share = format_ends(100 * least_ns / step_ns, 100 * most_ns / step_ns, Unit.PERCENT) if step_ns else ""
     return format_ends(least_ns, most_ns, Unit.NS), share

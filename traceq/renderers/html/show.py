@@ -77,7 +77,7 @@ def _answer(sheet: Sheet, timeline: Timeline | None) -> Iterator[str]:
 
 def _basis(sheet: Sheet, lead: Claim) -> str:
     """Return what a lead gains, and what that rests on."""
-    gain = f"{gainer_words(sheet)} {', '.join(gain_words(sheet, lead))}" if lead.gain is not None else ""
+    gain = f"{gainer_words(sheet, [lead])} {', '.join(gain_words(sheet, lead))}" if lead.gain is not None else ""
     return "; ".join(filter(None, (gain, evidence_of(lead))))
 
 
