@@ -18,8 +18,9 @@ from tempfile import mkdtemp
 from typing import Any
 
 from known_changes.jobs import JOB_KINDS, Job
-from known_changes.kinds import KINDS, Edit
+from known_changes.kinds import KINDS, Edit, unchanged
 from known_changes.recording import Change, Doc, Recording, Tools, UnsuitableSource
+from known_changes.rewriting import SHARES, rewritten
 
 SOURCES = (
     *("ddp-a100/rank0", "nanogpt-h100-8r/rank4", "dlrm-v100-8r/rank0", "hta-diff/control-a100-rank3"),
@@ -44,6 +45,9 @@ LARGE = ("sam-a100-ab", "owlv2")
 LARGE_KINDS = ("item", "devsync", "sleep", "kx")
 """Traces of more than 130,000 events, and the few kinds of changes that they get."""
 
+REWRITTEN = ("noise_free", "item", "devsync", "sleep", "kx", "removed")
+"""Kinds of changes that are also made to code whose names are others in B; `noise_free`: to nothing else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Truth:
@@ -60,6 +64,10 @@ class Truth:
         content = json.loads((case / "truth.json").read_text(encoding="utf-8"))
         changes = content.pop("changes")
         return cls(**content, changes=tuple(Change(**{k: _tupled(v) for k, v in one.items()}) for one in changes))
+
+
+def _rewritten(make: Callable[[], Edit], percent: int, seed: str) -> Edit:
+    return rewritten(make(), percent, seed)
 
 
 def _tupled(value: object) -> Any:
@@ -88,7 +96,9 @@ def kinds_of(source: str) -> tuple[str, ...]:
     """Return the kinds of changes for a source, in the order in which they are made."""
     if source in JOBS or source in HELD_OUT_JOBS:
         return tuple(JOB_KINDS)
-    return LARGE_KINDS if source.startswith(LARGE) else tuple(KINDS)
+    if source.startswith(LARGE):
+        return LARGE_KINDS
+    return (*KINDS, *(f"{kind}_{percent}" for kind in REWRITTEN for percent in SHARES))
 
 
 @contextlib.contextmanager
@@ -121,7 +131,13 @@ class Cases:
             job = Job(self.tools, self.source)
             return {kind: partial(job.edit, kind) for kind in JOB_KINDS}
         recording = Recording(self.tools, self.source)
-        return {kind: partial(make, recording) for kind, make in KINDS.items()}
+        edits = {kind: partial(make, recording) for kind, make in KINDS.items()}
+        kinds: dict[str, Callable[[], Edit]] = {**edits, "noise_free": partial(unchanged, recording)}
+        for kind in REWRITTEN:
+            for percent in SHARES:
+                name = f"{kind}_{percent}"
+                edits[name] = partial(_rewritten, kinds[kind], percent, f"{self.source} {name}")
+        return edits
 
     def case(self, kind: str) -> Path:
         """Return the folder of a case."""

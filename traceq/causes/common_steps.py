@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from hashlib import sha256
 
 import numpy as np
@@ -13,6 +14,7 @@ from traceq.causes.holds import launch_queue_length
 from traceq.causes.host_line import HostLine, host_lines, without_keys
 from traceq.causes.integral import path_shares
 from traceq.causes.rank_graph import RankGraph, rank_graph
+from traceq.causes.vocabulary import Renaming, in_names_of
 from traceq.causes.weights import Weights, edge_weights, idle_device_latency, usual_times
 from traceq.causes.windows import opens_alike
 from traceq.facts.comm.rank_collectives import first_work
@@ -31,7 +33,8 @@ class CommonSteps:
     `a`, `b`: the host lines of the ranks in the graph, `explained` the index of the rank whose steps these are.
     `share` float64[E] of each edge's change in the sum of all paired steps. `opens_alike`: where a counted step follows
     unrecorded work, it does on both sides, and begins with the same work. `is_swapped`: the sides were exchanged to
-    make the result independent of their order; A of all else is the caller's B.
+    make the result independent of their order; A of all else is the caller's B. `others`: what B calls ops
+    and annotations that its lines have under A's names.
     """
 
     a: tuple[HostLine, ...]
@@ -42,6 +45,7 @@ class CommonSteps:
     share: NDArray[np.float64]
     opens_alike: bool
     is_swapped: bool
+    others: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def matched_pct(self) -> float:
@@ -59,26 +63,29 @@ def common_steps(a: Sequence[Trace], b: Sequence[Trace], explained: int = 0) -> 
     is_swapped = _digest(b[explained]) < _digest(a[explained])
     if is_swapped:
         a, b = b, a
+    named = [in_names_of(ours, theirs) for ours, theirs in zip(a, b, strict=True)]
+    b = [each.trace for each in named]
     compared = job_clocks(a, b) if len(a) > 1 else None
     if compared is None:
-        a, b, explained = (a[explained],), (b[explained],), 0
+        a, named, explained = (a[explained],), [named[explained]], 0
     try:
-        return _on_one_graph(a, b, explained, compared, is_swapped=is_swapped)
+        return _on_one_graph(a, named, explained, compared, is_swapped=is_swapped)
     except ValueError:  # collectives that run in another order on another rank were taken for the same
-        return _on_one_graph((a[explained],), (b[explained],), 0, None, is_swapped=is_swapped)
+        return _on_one_graph((a[explained],), (named[explained],), 0, None, is_swapped=is_swapped)
 
 
 def _on_one_graph(
     a: Sequence[Trace],
-    b: Sequence[Trace],
+    named: Sequence[Renaming],
     explained: int,
     compared: tuple[tuple[Job, Job], NDArray[np.int64]] | None,
     *,
     is_swapped: bool,
 ) -> CommonSteps:
     """Return the steps on the graph of these ranks. Raises ValueError if the graph has a circle."""
+    b = [each.trace for each in named]
     queue_length = min(filter(None, map(launch_queue_length, (*a, *b))), default=0)
-    lines = [host_lines(of_a, of_b, queue_length) for of_a, of_b in zip(a, b, strict=True)]
+    lines = [host_lines(of_a, of_b.trace, queue_length, of_b.kernels) for of_a, of_b in zip(a, named, strict=True)]
     ranks = [rank_graph(*of_rank) for of_rank in lines]
     met, clocks = meetings(ranks, *compared) if compared else (None, [RankClock()])
     graph = common_graph(ranks, clocks, explained, queue_length, met)
@@ -93,6 +100,7 @@ def _on_one_graph(
         share=path_shares(graph, weights),
         opens_alike=opens_alike(ranks[explained]),
         is_swapped=is_swapped,
+        others={name: other for each in named for name, other in each.others.items()},
     )
 
 

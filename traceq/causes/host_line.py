@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,22 +70,32 @@ class HostPieces:
 
 
 class _Numbers:
-    """Numbers of texts that two sides share, in order of first use; a copy is the same from whatever memory."""
+    """Numbers of texts that two sides share, in order of first use; a copy is the same from whatever memory.
 
-    def __init__(self) -> None:
+    `same`: texts that count as others.
+    """
+
+    def __init__(self, same: Mapping[str, str]) -> None:
         self._numbers: dict[str, int] = {}
+        self._same = same
 
     def of_strings(self, strings: tuple[str, ...] | list[str], used: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64[len(strings)]: the number of each string whose index is in `used`, else -1."""
         numbers = np.full(len(strings), -1)
         for index in sorted_unique(used).tolist():
-            numbers[index] = self._numbers.setdefault(copy_kind(strings[index]).direction, len(self._numbers))
+            text = self._same.get(strings[index], strings[index])
+            numbers[index] = self._numbers.setdefault(copy_kind(text).direction, len(self._numbers))
         return numbers
 
 
-def host_lines(a: Trace, b: Trace, queue_length: int) -> tuple[HostLine, HostLine]:
-    """Return the host lines of both sides, given the length of the launch queue, 0 if it fills on none."""
-    numbers, (of_a, of_b) = _Numbers(), paired_chains(a, b)
+def host_lines(
+    a: Trace, b: Trace, queue_length: int, kernels: Mapping[str, str] = MappingProxyType({})
+) -> tuple[HostLine, HostLine]:
+    """Return the host lines of both sides, given the length of the launch queue, 0 if it fills on none.
+
+    `kernels`: those of A that count as some of B.
+    """
+    numbers, (of_a, of_b) = _Numbers(kernels), paired_chains(a, b)
     return _host_line(a, numbers, queue_length, of_a), _host_line(b, numbers, queue_length, of_b)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
@@ -61,7 +61,7 @@ class Contributions:
     int8[C] as of edges; `num` int8[C]: B's events minus A's in the paired steps; `moved` int64[C]: bytes,
     likewise; `num_steps` int64[C]: of the paired steps, those that the rank counts, which may be fewer than the
     explained one's; `is_copied`, `is_waited` bool[C]: of a sync, its copy and its wait. `calls` float64[labels]: B's
-    syncs per step minus A's, on all threads.
+    syncs per step minus A's, on all threads. `others`: what B calls ops that have A's names here.
     """
 
     labels: tuple[Label, ...]
@@ -80,6 +80,7 @@ class Contributions:
     is_copied: NDArray[np.bool_]
     is_waited: NDArray[np.bool_]
     calls: NDArray[np.float64]
+    others: Mapping[str, str]
     is_swapped: bool
 
     @cached_property
@@ -137,6 +138,7 @@ def contributions(common: CommonSteps) -> Contributions:
         lines=labels.lines,
         step=common.graph.step[columns["edge"]],
         calls=_calls(common, labels.labels),
+        others=common.others,
         is_swapped=common.is_swapped,
         **columns,
     )

@@ -12,6 +12,7 @@ from traceq.compare.cause_rows import cause_rows
 from traceq.compare.copied_memory import with_copied_memory
 from traceq.compare.input_shapes import have_same_work
 from traceq.compare.loader_line import with_loader_line
+from traceq.compare.renamed_causes import with_both_names
 from traceq.compare.result import Cause, CellDelta, Traced
 from traceq.compare.side_replay import side_replays
 from traceq.facts.events.device_work import device_work
@@ -49,7 +50,9 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
         unclear = "" if common.opens_alike else _OPENS_UNLIKE
         traced = replace(traced, matched_pct=common.matched_pct, unclear=unclear)
         if traced.is_matched:
-            return traced, cells, _placed(cause_rows(common, traced.delta_ns), a, b)
+            causes: Sequence[Cause] = cause_rows(common, traced.delta_ns)
+            causes = with_both_names(causes, common.others, is_swapped=common.is_swapped)
+            return traced, cells, _placed(tuple(causes), a, b)
         traced = replace(traced, replays=side_replays(a, b))
     is_host_only = not len(device_work(a)) and not len(device_work(b))
     is_alike = have_same_work(a, b)

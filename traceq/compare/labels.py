@@ -33,6 +33,7 @@ __all__ = [
     "device_labels",
     "hold_labels",
     "is_same_work",
+    "replacement_name",
     "sync_calls",
 ]
 
@@ -124,7 +125,7 @@ class LabelNumbers:
                 old, new = (labels[number].name for number in ((of_b, of_a) if self._is_swapped else (of_a, of_b)))
                 kind = min(labels[of_a].kind, labels[of_b].kind, key=CAUSE_KINDS.index)
                 place = _common_place(labels[of_a], labels[of_b])
-                number = self.number(replace(place, kind=kind, name=_replacement(old, new)), place.rank)
+                number = self.number(replace(place, kind=kind, name=replacement_name(old, new)), place.rank)
                 self._lines[number] = self._lines[of_a] if place.line else ""
                 numbers.append(number)
         return np.array(numbers, np.int64)[groups.group_ids] if len(a) else a
@@ -148,7 +149,7 @@ def _common_place(a: Label, b: Label) -> Label:
     )
 
 
-def _replacement(old: str, new: str) -> str:
+def replacement_name(old: str, new: str) -> str:
     """Return `aten::mm > old replaced by new`, with the op only once where it launched both."""
     op = old.rpartition(LAUNCHES)[0]
     new_op, _, new_kernel = new.rpartition(LAUNCHES)

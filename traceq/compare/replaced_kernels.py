@@ -206,7 +206,8 @@ def is_replacement(parts: Contributions, row: Sequence[int], least_ns: float) ->
     if any(REPLACED_BY in parts.labels[number].name for number in row):
         return True
     takes_ns = int(parts.ns_of_labels[:, list(row)].sum(axis=1).max())
-    return takes_ns >= least_ns and bool(replaced_name(parts, row))
+    is_renamed = any((parts.labels[number].inner or parts.labels[number].name) in parts.others for number in row)
+    return takes_ns >= least_ns and (is_renamed or bool(replaced_name(parts, row)))
 
 
 def replaced_name(parts: Contributions, row: Sequence[int]) -> str:

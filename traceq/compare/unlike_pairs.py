@@ -6,8 +6,7 @@ if there is less of the one and more of the other. Where both sides do as much o
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +25,7 @@ def unlike_pairs(
 
     `a`, `b` int64[E] into `labels`, -1 where absent; `counts` bool[E]: parts that count as an event each.
     """
-    more: Counter[str] = Counter()
-    for side, sign in ((a, -1), (b, 1)):
-        numbers, nums = np.unique(side[counts & (side >= 0)], return_counts=True)
-        for number, num in zip(numbers.tolist(), nums.tolist(), strict=True):
-            more[_kind_of_work(labels[number])] += sign * num
+    more = _more(labels, a, b, ~counts) | _more(labels, a, b, counts)  # what no step has is known from elsewhere
     both = np.flatnonzero((a >= 0) & (b >= 0) & (a != b))
     pairs = group([a[both], b[both]])
     unlike = [_is_unlike(labels[x], labels[y], more) for x, y in pairs.keys.tolist()]
@@ -39,7 +34,20 @@ def unlike_pairs(
     return result
 
 
-def _is_unlike(a: Label, b: Label, more: Counter[str]) -> bool:
+def _more(
+    labels: Sequence[Label], a: NDArray[np.int64], b: NDArray[np.int64], counts: NDArray[np.bool_]
+) -> dict[str, int]:
+    """Return how much more of each kind of work B has than A among the parts that count."""
+    more: dict[str, int] = {}
+    for side, sign in ((a, -1), (b, 1)):
+        numbers, nums = np.unique(side[counts & (side >= 0)], return_counts=True)
+        for number, num in zip(numbers.tolist(), nums.tolist(), strict=True):
+            work = _kind_of_work(labels[number])
+            more[work] = more.get(work, 0) + sign * num
+    return more
+
+
+def _is_unlike(a: Label, b: Label, more: Mapping[str, int]) -> bool:
     if is_same_work(a, b):
         return a.kind == "collective" and a.phase != b.phase
     if {a.kind, b.kind} == {"sync", "host"}:  # a copy that blocks on one side only
