@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.causes.vocabulary import in_names_of
 from traceq.facts.comm.collective_roles import ROLES, collective_roles
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -53,8 +54,11 @@ class _Count:
 
 
 def count_deltas(a: Trace, b: Trace) -> tuple[CountDelta, ...]:
-    """Return the counts of both sides, those that differ most first; bytes of unknown size count as 0."""
-    sides = [{**_syncs(trace), **_collectives(trace)} for trace in (a, b)]
+    """Return the counts of both sides under A's names of ops, those that differ most first.
+
+    Bytes of unknown size count as 0.
+    """
+    sides = [{**_syncs(trace), **_collectives(trace)} for trace in (a, in_names_of(a, b).trace)]
     deltas = []
     for key in dict.fromkeys((*sides[0], *sides[1])):
         of_a, of_b = (side.get(key, _Count()) for side in sides)

@@ -197,8 +197,13 @@ def inference_table(diff: Diff) -> Table:
 
 
 def shown_causes(diff: Diff, *, top: int = _TOP) -> tuple[list[Cause], list[Cause]]:
-    """Return (the `top` largest causes, the rest), in the order of all: none of the rest is larger than one shown."""
+    """Return (the `top` largest causes, the rest), in the order of all: none of the rest is larger than one shown.
+
+    What costs nothing, as another name does, is shown only where nothing does.
+    """
     by_size = sorted(range(len(diff.causes)), key=lambda number: -abs(diff.causes[number].delta_ns))
+    num_costly = sum(1 for cause in diff.causes if cause.delta_ns or cause.delta_num)
+    top = min(top, num_costly) or top
     shown, rest = ([diff.causes[number] for number in sorted(part)] for part in (by_size[:top], by_size[top:]))
     return shown, rest
 
