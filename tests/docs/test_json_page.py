@@ -70,14 +70,14 @@ def usual_type(key: str) -> str:
 
 
 def rows(text: str) -> dict[str, str]:
-    """The types of keys in a table of the page."""
-    entries = re.findall(r"^\| (`[^|]*?) \| ([^|]*?) \|", text, re.M)
-    return {name: kind for names, kind in entries for name in re.findall(r"`([\w*]+)`", names)}
+    """The types of keys in a list of the page; a key without one has the usual one of its name."""
+    entries = re.findall(r"^- (`[\w*]+`(?:, `[\w*]+`)*)(?: \((.*?)\))?(?::|$)", text, re.M)
+    return {name: kind or usual_type(name) for names, kind in entries for name in re.findall(r"`([\w*]+)`", names)}
 
 
 def fits(value: Any, kind: str, name: str, objects: Keys) -> None:
     """A value is what the page says; so is all inside it."""
-    kind = kind.removesuffix(" or absent").partition(",")[0]
+    kind = kind.removesuffix(" or absent")
     if value is None:
         assert kind.endswith("?"), name
         return

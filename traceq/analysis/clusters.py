@@ -31,7 +31,7 @@ _MOST_NAMES = 3
 
 @frozen
 class ClusterRow:
-    """Similar ranks, the largest cluster first, then by lateness; up to eight ranks are one."""
+    """Similar ranks, the largest cluster first; up to eight ranks are one."""
 
     key: str = column("key", is_hidden=True)
     num_ranks: int = column("size", Unit.COUNT)

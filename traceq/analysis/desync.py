@@ -35,7 +35,7 @@ _LOSSES = ("truncated", "malformed_events", "dropped_events", "no_device_work")
 
 @frozen
 class DesyncRow:
-    """Collective that one rank issued at the first mismatch of a group; None: unknown, or nothing was issued."""
+    """Collective at the first mismatch of a group; None: unknown, or none."""
 
     key: str = column("key")
     source: str = column("seen in")
@@ -46,7 +46,7 @@ class DesyncRow:
     place: int | None = column("n-th in the step", Unit.COUNT)
     rank: int = column("rank", Unit.COUNT)
     how: str = column("how")
-    """`missing`, `extra`, `swapped`, `different`; "" for the majority, or without one."""
+    """`missing`, `extra`, `swapped`, `different`, or ""."""
     name: str | None = column("collective")
     dtype: str | None = column("dtype")
     elements: int | None = column("elements", Unit.COUNT)
