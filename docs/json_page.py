@@ -29,6 +29,8 @@ from traceq.compare.result import Cause, CellDelta, Chain, Comparable, RankDelta
 from traceq.compare.run_list import RUNS_SCHEMA, RunRow
 from traceq.compare.step_counts import CountDelta
 from traceq.compare.work_deltas import WorkDelta
+from traceq.history.events import History
+from traceq.history.tables import HISTORY_SCHEMA, history_sheet
 from traceq.model import Caveat
 from traceq.renderers import diff_json
 from traceq.renderers.json import SHOW_SCHEMA, FindingObject, SourceObject
@@ -47,15 +49,16 @@ _FIXTURES = ROOT / "fixtures"
 
 _HEAD = """# The JSON of show, diff and whatif
 
-`traceq show PATH --json`, `traceq diff A B --json` and `traceq whatif PATH --json` print one object, generated here
-from the code by `python docs/json_page.py`. Text shows the largest rows, JSON all; of
-[more than 64 ranks](#more-than-64-ranks) some. Numbers are defined in [definitions](method.md).
+`traceq show PATH --json`, `traceq diff A B --json` and `traceq whatif PATH --json` print one object. Text shows the
+largest rows, JSON all; of [more than 64 ranks](#more-than-64-ranks) some. [Definitions](method.md) of the numbers. This
+page is written by `python docs/json_page.py`.
 
 - A key ends in its unit: `_ns`, `_bytes`, `_pct` (percent), `_gbps` (10<sup>9</sup> bytes per second). `int?` may be
   null, an unknown number; "" is an unknown text. `or absent`: some objects lack the key.
 - A row with a `rank` is about its whole trace unless stated otherwise. A **counted** step is one that is not
   `partial`, or the only one.
-- `--only NAME` omits the other tables; `source`, `findings`, `unknown` and `warnings` are always there.
+- `--only NAME` omits the other tables. [`source`](#source), [`findings`](#findings), [`unknown`](#unknown) and
+  [`warnings`](#warnings) are the same in all documents that have them; so are `facts`.
 - Keys may be added. A schema with the same number keeps all keys and their meaning.
 """
 
@@ -63,18 +66,16 @@ _MANY_RANKS = """
 ### More than 64 ranks
 
 Tables with a `rank` then have the rows of the ranks in `source.rows_of` only: the middle one by own time of each
-cluster (at most 16 `clusters`), the slowest, median and fastest, up to two stragglers, both sides of a desync, and the
-ranks of findings. A row that a finding names by its `key` is kept. Tables of the job (`clusters`, `percentiles`,
-`skew`, `caused_waits`, `job_path`, ...) are complete. `--json --full` has all rows, `--only NAME` those of one
-analysis, `--ranks 0-63` those of some ranks; `traceq query` and `traceq export` have all. The warning `like_ranks` says
-so.
+cluster (at most 16), the slowest, median and fastest, up to two stragglers, both sides of a desync, and the ranks of
+findings. A row that a finding names by its `key` is kept. Tables of the job (`clusters`, `skew`, `job_path`, ...) are
+complete. `--json --full` has all rows, `--only NAME` those of one analysis, `--ranks 0-63` those of some ranks;
+`traceq query` and `traceq export` have all. The warning `like_ranks` says so.
 """
 
 _FEW_WORDS = 5
 """Most words of a meaning that stands in parentheses beside its key."""
 _BY_NAME = "A key without a type, or meaning, has that of the first row that fits its name."
-_BESIDES = "`source`, `findings`, `unknown` and `warnings` are those of [`show`](#show)."
-_KINDS = "The [kinds](analyses/snapshots.md#kinds), and what counts as allocated, are defined beside the analysis."
+_KINDS = "[Kinds](analyses/snapshots.md#kinds), and what counts as allocated."
 _AT_PEAK = "Kinds and lines are those at the peak, or at the end where one file has no history."
 
 
@@ -88,34 +89,31 @@ class Key:
 
 
 _EVERYWHERE = (
-    Key("schema", "text", "that of the heading; a change that breaks scripts raises the number"),
+    Key("schema", "text", "that of the heading"),
     Key("key", "text", "identifies the row, also across traces"),
-    Key("rank", "int", "global rank of the process"),
+    Key("rank", "int", "global rank"),
     Key("step", "int", "number of the step: 7 of `ProfilerStep#7`, else counted from 0"),
     Key("phase", "text", 'as in `phases`: that in which the host issued it; "" without one'),
-    Key("line", "text", '`file.py:7 function`; "" if unknown'),
-    Key("op", "text", 'op that the host was in, or that launched it; "" if unknown'),
-    Key("module", "text", 'path of nn.Modules; "" if unknown'),
+    Key("line", "text", "`file.py:7 function`"),
+    Key("op", "text", "op that the host was in, or that launched it"),
+    Key("module", "text", "path of nn.Modules"),
     Key("category", "text", "of the `partition`"),
-    Key("group", "text", 'name of the process group; "" if unknown'),
-    Key("dtype", "text", '`float32`, ...; "" if unknown'),
+    Key("group", "text", "name of the process group"),
+    Key("dtype", "text", "`float32`, ..."),
     Key("moment", "text", "`peak`, `oom` or `end`"),
     Key("num", "int", "how many"),
-    Key("gpu_ns", "int", "sum of the durations of device work"),
+    Key("gpu_ns", "int", "summed device work"),
     Key("step_ns", "int", "of a counted step, mean"),
     Key("exposed_ns", "int", "nothing computes meanwhile"),
     Key("algbw_gbps", "number?", "bytes over time"),
     Key("busbw_gbps", "number?", "as defined by nccl-tests"),
     Key("samples_per_step", "int?", "samples in a step of all ranks"),
-    Key("arm", "text", "name of the arm"),
+    Key("arm", "text", "its name"),
     Key("num_a", "int", "steps, or values, of A"),
     Key("num_b", "int", "of B"),
     Key("a_ns", "int", "mean step of A"),
     Key("b_ns", "int", "of B"),
     Key("delta_ns", "int", "B minus A"),
-    Key("a_bytes", "int", "of A"),
-    Key("b_bytes", "int", "of B"),
-    Key("delta_bytes", "int", "B minus A"),
     Key("ci95_ns", "list of ints?", "ends of the 95 % confidence interval; null: too few values"),
     Key("ci90_ns", "list of ints?", "of the 90 % interval"),
     Key("*_ns", "int"),
@@ -177,16 +175,18 @@ def page() -> str:
             _MANY_RANKS.rstrip(),
             *shown,
             *_section("`warnings`", Caveat),
-            "\n## diff\n\n`facts` and `warnings` are those of [`show`](#show).",
+            "\n## diff",
             *_of_objects(_DIFF),
-            "\n## whatif\n\n`warnings` are those of [`show`](#show).",
+            "\n## whatif",
             *_of_objects(_WHATIF),
-            f"\n## a folder of runs\n\n`traceq show FOLDER --json`. {_BESIDES}",
+            "\n## a folder of runs\n\n`traceq show FOLDER --json`.",
             *_document(RUNS_SCHEMA, runs),
             *_sections(runs),
-            f"\n## memory snapshot\n\n`traceq show snapshot.pickle --json`. {_BESIDES} {_KINDS}",
+            "\n## history\n\n`traceq history show --json`.",
+            *_sheet(HISTORY_SCHEMA, history_sheet(History("", "", (), ()))),
+            f"\n## memory snapshot\n\n`traceq show snapshot.pickle --json`. {_KINDS}",
             *_sheet(SNAPSHOT_SCHEMA, snapshot_sheet(last)),
-            f"\n## two memory snapshots\n\n`traceq diff a.pickle b.pickle --json`. {_BESIDES} {_AT_PEAK}",
+            f"\n## two memory snapshots\n\n`traceq diff a.pickle b.pickle --json`. {_AT_PEAK}",
             *_sheet(SNAPSHOT_DIFF_SCHEMA, snapshot_diff(before, last)),
             "",
         )
@@ -271,7 +271,12 @@ def _keys(row_type: Any) -> list[Key]:
 
 def _title(column: Column) -> str:
     """Return the heading of a column, "" where the key says as much."""
-    says_more = {*re.findall(r"\w+", column.title.lower())} - {*column.key.split("_"), "time", "num", "s"}
+    says_more = {*re.findall(r"\w+", column.title.lower())} - {
+        *column.key.split("_"),
+        "time",
+        "num",
+        "s",
+    }
     return column.title if says_more else ""
 
 
