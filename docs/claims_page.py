@@ -34,7 +34,7 @@ different origin: public traces, fixtures, scripts recorded by `benchmarks/repor
 """
 _MANY_CODES = 2
 """Number of claims with one clause of evidence from which on they are listed beside it."""
-_SHOWN = 3
+_SHOWN = 2
 """Inputs named of a rule that fires on more."""
 _CONVENTIONS = "Each with its unit and reason. They are conventions, unless stated otherwise."
 

@@ -2,8 +2,8 @@
 
     python docs/json_page.py
 
-Types are the annotations of rows. A key means what the docstring of its field says, else the heading of its column;
-rows are described by the docstrings of their classes.
+Types are the annotations of rows. A key means what the docstring of its field says, and a row what that of its class
+says.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from traceq.history.tables import HISTORY_SCHEMA, history_sheet
 from traceq.model import Caveat
 from traceq.renderers import diff_json
 from traceq.renderers.json import SHOW_SCHEMA, FindingObject, SourceObject
-from traceq.report import Column, Sheet, Table, Unknown, columns_of
+from traceq.report import Sheet, Table, Unknown, columns_of
 from traceq.runs.read import read
 from traceq.snapshots.compare import SNAPSHOT_DIFF_SCHEMA, snapshot_diff
 from traceq.snapshots.show import SNAPSHOT_SCHEMA, snapshot_sheet
@@ -257,9 +257,7 @@ def _keys(row_type: Any) -> list[Key]:
     """Return the keys of an object by its class, in their order."""
     hints, docs = get_type_hints(row_type, include_extras=True), _field_docs(row_type)
     if columns := {} if is_typeddict(row_type) else columns_of(row_type):
-        return [
-            Key(column.key, _type(hints[name]), docs.get(name) or _title(column)) for name, column in columns.items()
-        ]
+        return [Key(column.key, _type(hints[name]), docs.get(name, "")) for name, column in columns.items()]
     keys = []
     for name in diff_json.SHAPES.get(row_type, tuple(hints)):
         hint, meaning = hints.get(name), docs.get(name, "")
@@ -267,17 +265,6 @@ def _keys(row_type: Any) -> list[Key]:
             hint, meaning = get_type_hints(attribute.fget)["return"], _meaning(attribute.__doc__)
         keys.append(Key(name, _type(hint), meaning))
     return keys
-
-
-def _title(column: Column) -> str:
-    """Return the heading of a column, "" where the key says as much."""
-    says_more = {*re.findall(r"\w+", column.title.lower())} - {
-        *column.key.split("_"),
-        "time",
-        "num",
-        "s",
-    }
-    return column.title if says_more else ""
 
 
 @cache

@@ -46,7 +46,9 @@ class ClusterRow:
     """Mean exposed communication."""
     late_ns: int | None = column("late by", Unit.DELTA_NS)
     phase: str | None = column("mostly in")
+    """In which they are latest."""
     phase_ns: int | None = column("there", Unit.DELTA_NS)
+    """Late there."""
     category: str | None = column("by")
 
 

@@ -44,6 +44,7 @@ class DesyncRow:
     sequence: int | None = column("sequence", Unit.COUNT)
     step: int | None = column("step", Unit.COUNT)
     place: int | None = column("n-th in the step", Unit.COUNT)
+    """The n-th in the step."""
     rank: int = column("rank", Unit.COUNT)
     how: str = column("how")
     """`missing`, `extra`, `swapped`, `different`, or ""."""

@@ -61,6 +61,7 @@ class OpRow:
     bytes: int = column("bytes", Unit.BYTES)
     """Compulsory: each element read or written once."""
     intensity: float | None = column("FLOP/B", Unit.NUMBER)
+    """FLOP/B."""
     tflops: float | None = column("TFLOP/s", Unit.NUMBER)
     """10^12 FLOP/s; None for a bound, or above its roof."""
     gbps: float | None = column("GB/s", Unit.NUMBER)
@@ -69,6 +70,7 @@ class OpRow:
     """`compute` or `memory`; "" without peaks."""
     roof_pct: float | None = column("of roof", Unit.PERCENT)
     lost_ns: int | None = column("above roof", Unit.NS)
+    """Above its roof."""
     doubt: str = column("no result")
     """Why there is no result."""
 

@@ -47,9 +47,11 @@ class ExpertRow:
     num: int = column("kernels", Unit.COUNT)
     dur_ns: int = column("expert compute", Unit.NS)
     ratio: float = column("of the mean", Unit.MEAN)
+    """Of the mean."""
     tokens: int | None = column("tokens", Unit.COUNT)
     """Of its experts, over forward layers."""
     token_ratio: float | None = column("of their mean", Unit.MEAN)
+    """Of their mean."""
     wait_ns: int | None = column("waits", Unit.NS)
 
 
@@ -63,6 +65,7 @@ class LayerRow:
     tokens: int = column("most", Unit.COUNT)
     rank: int = column("rank", Unit.COUNT)
     ratio: float = column("of the mean", Unit.MEAN)
+    """Of the mean."""
 
 
 @frozen(eq=False)

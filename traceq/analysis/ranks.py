@@ -48,8 +48,11 @@ class RankRow:
     transfer_ns: int | None = column("transfers", Unit.NS)
     """The rest of the time in collectives."""
     caused_ns: int | None = column("others wait for it", Unit.NS)
+    """Others wait for it."""
     offset_ns: int | None = column("clock offset", Unit.DELTA_NS)
+    """Of its clock."""
     offset_pm_ns: int | None = column("within", Unit.NS)
+    """Plus or minus."""
     verdict: str = column("verdict")
     """`straggler`, `irregular` (waited for, too irregularly), `waits`, `balanced`, `undecided` (too few steps); ""
     without a common collective.

@@ -43,6 +43,7 @@ class _MomentRow:
     """Alive, as asked for."""
     reserved_bytes: int | None = column("reserved", Unit.BYTES)
     free_bytes: int | None = column("reserved, not allocated", Unit.BYTES)
+    """Reserved, not allocated."""
     oom_bytes: int | None = column("asked for", Unit.BYTES)
     """Asked for in vain."""
     device_free_bytes: int | None = column("device free", Unit.BYTES)

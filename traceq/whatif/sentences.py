@@ -37,8 +37,9 @@ class ChangeRow:
     option: str = column("what if")
     now_ns: int = column("now", Unit.NS)
     least_ns: int = column("then, from", Unit.NS)
-    """That step, with noise in its favour."""
+    """Shortest step then, with noise in its favour."""
     most_ns: int = column("to", Unit.NS)
+    """Longest step then."""
     saved_ns: int = column("saves", Unit.NS)
     most_saved_ns: int = column("at most", Unit.NS)
     noise_ns: int | None = column("noise", Unit.NS)
