@@ -119,7 +119,7 @@ recordings: $(VENV)/.test ## do symmetric ranks have stragglers, slow ones none,
 
 # Real recordings of two CPU ranks, resumable, in build/whatif: on a busy machine steps differ by more than changes do.
 whatif: $(VENV)/.test ## is what a change is predicted to do what it does? Twenty minutes the first time
-	$(BIN)/python benchmarks/whatif.py --work build/whatif --traces $(TRACES) --page docs/predictions.md
+	$(BIN)/python benchmarks/whatif.py --work build/whatif --traces $(TRACES) --page docs/contributing/predictions.md
 
 docs: $(VENV)/.test ## the pages as a site, in build/site
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site

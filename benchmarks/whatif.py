@@ -1,6 +1,6 @@
 """What `traceq whatif` predicts beside what came of it: changes that were then made, on two CPU ranks, or in public.
 
-    python benchmarks/whatif.py --work DIR [--minutes 20] [--traces TRACES] [--page docs/predictions.md]
+    python benchmarks/whatif.py --work DIR [--minutes 20] [--traces TRACES] [--page docs/contributing/predictions.md]
 
 Each job (`whatif_job.py`, with other parts of a step) is recorded once, with an arm per change, and kept in DIR: a
 second call goes on where the first ended. Predicted from the traced steps of the baseline alone; measured are
@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from traceq.compare.diff import diff_run
 from traceq.errors import TraceqError
@@ -147,35 +146,39 @@ def of_pairs(traces: Path) -> list[Outcome]:
 
 
 HEADINGS = (
-    "job", "change", "traced ms", "now ms", "predicted", "to", "again +-", "measured", "+-", "error", "its noise",
+    "job", "change", "traced ms", "now ms", "predicted", "to", "again +-", "measured", "+-", "error %", "noise %",
     "inside",
 )  # fmt: skip
 _LEFT = ("job", "change", "inside")
 PAGE = """# Predictions and what came of them
 
 Written by `make whatif`, which records six jobs on two CPU ranks, where every change is then really made; [what the
-columns mean](whatif.md#what-the-numbers-are). `traced`: the mean traced step, of which the saving is told; `now`: the
-same step unprofiled, of which it is taken. `inside`: what was measured is from `predicted` to `to`, plus or minus
-`again`; `+-`: half of the 95 % confidence interval of what was measured; `error`: the middle of the range, in percent
-of the step that was measured; `its noise`: that interval, and two standard errors of the saving, in percent.
+columns mean](../whatif.md#what-the-numbers-are). `traced` is the mean traced step, which is replayed, `now` the same
+step unprofiled, from which the saving is taken. `inside`: `measured` lies from `predicted` to `to`, plus or minus
+`again`. `+-` is half of its 95 % confidence interval. `error` is that of the middle of the range, `noise` that
+interval and two standard errors of the saving, both in percent of the measured step.
 
+```text
 {recorded}
+```
 
 {summary}
 
 ## Public pairs
 
-Of two public recordings the first is replayed without what the second does not have; they differ in more than that, so
-these errors are an upper bound of those of the replay.
+The first of two public recordings is replayed without what the second does not have. They differ in more than that, so
+these errors are an upper bound.
 
+```text
 {pairs}
+```
 """
 
 
 def cells(row: Outcome) -> list[str]:
     """Return an outcome as texts, one for each heading."""
     numbers = (f"{ms:.2f}" for ms in (row.traced, row.now, row.least, row.most, row.again, row.then, row.noise))
-    errors = f"{row.error_pct:+.1f} %", f"{row.error_noise_pct:.1f} %"
+    errors = f"{row.error_pct:+.1f}", f"{row.error_noise_pct:.1f}"
     return [row.job, row.change, *numbers, *errors, "yes" if row.is_inside else "no"]
 
 
@@ -200,28 +203,26 @@ def business(rows: Sequence[Outcome]) -> str:
 
 def show(console: Console, rows: list[Outcome]) -> None:
     """Print a row for each outcome, and how many are inside their range."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading in _LEFT else "right")
-    for row in rows:
-        table.add_row(*cells(row))
-    console.print(table)
+    console.print(table([cells(row) for row in rows]), soft_wrap=True)
     if rows:
         console.print(f"{summary(rows)}\n", soft_wrap=True)
 
 
-def markdown(rows: list[Outcome]) -> str:
-    """Return a table of outcomes."""
-    rule = ["---" if heading in _LEFT else "--:" for heading in HEADINGS]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [HEADINGS, rule, *map(cells, rows)])
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows in columns, two spaces apart."""
+    columns = []
+    for heading, *texts in zip(HEADINGS, *rows, strict=True):
+        width = max(map(len, (heading, *texts)))
+        columns.append([text.ljust(width) if heading in _LEFT else text.rjust(width) for text in (heading, *texts)])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def write_page(page: Path, recorded: list[Outcome], pairs: list[Outcome]) -> None:
     """Write the table of predictions and outcomes as a page of the docs."""
     texts = {
-        "recorded": markdown(recorded),
+        "recorded": table([cells(row) for row in recorded]),
         "summary": f"{summary(recorded)}. {business(recorded)}.",
-        "pairs": markdown(pairs),
+        "pairs": table([cells(row) for row in pairs]),
     }
     page.write_text(PAGE.format(**texts), encoding="utf-8")
 

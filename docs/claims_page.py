@@ -11,6 +11,7 @@ import gzip
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from traceq.claims import limits
@@ -26,10 +27,16 @@ _JOBS = ROOT / "tests" / "claims" / "recorded_jobs.json"
 _HEAD = """# Claims
 
 What `traceq show` may say, generated from `traceq/claims` by `python docs/claims_page.py`. A rule makes a claim from
-its measures and limits; a template says it. Claims are ranked by what a step gains, and one that another explains
-better is left out. A new rule has to fire on two inputs of different origin, and be right there.
+measures and [limits](#limits); a template says it, without the parts of which a measure is unknown. Claims are ranked
+by what a step gains, and one that another explains better is left out. Each rule fires, rightly, on two inputs of
+different origin: public traces, fixtures, scripts recorded by `benchmarks/reports.py` (`c01_...`), or traces of tests.
 
 """
+_MANY_CODES = 2
+"""Number of claims with one clause of evidence from which on they are listed beside it."""
+_SHOWN = 2
+"""Inputs named of a rule that fires on more."""
+_CONVENTIONS = "Each with its unit and reason. They are conventions, unless stated otherwise."
 
 
 def inputs_by_code() -> dict[str, set[str]]:
@@ -40,7 +47,7 @@ def inputs_by_code() -> dict[str, set[str]]:
             inputs[code] |= {_origin(path) for path in question.split()[1:]}
     for script, codes in json.loads(_JOBS.read_text(encoding="utf-8")).items():
         for code in codes:
-            inputs[code].add(f"a recording of {script}")
+            inputs[code].add(script)
     return inputs
 
 
@@ -53,34 +60,73 @@ def _origin(path: str) -> str:
 
 def page() -> str:
     """Return the text of the page."""
-    inputs = inputs_by_code()
-    return _HEAD + "\n".join(_section(rule, sorted(inputs[rule.code])) for rule in RULES.values()) + _limits()
+    inputs, shared = inputs_by_code(), _shared_evidence()
+    sections = (_section(rule, sorted(inputs[rule.code]), shared) for rule in RULES.values())
+    return "\n".join((_HEAD + "\n".join(sections), _evidence(shared), _limits()))
 
 
-def _section(rule: Rule, inputs: list[str]) -> str:
+def _section(rule: Rule, inputs: list[str], shared: Mapping[str, tuple[str, ...]]) -> str:
     sentence = SENTENCES[rule.code]
     names = {id(value): name for name, value in vars(limits).items() if isinstance(value, limits.Limit)}
-    lines = [f"## `{rule.code}`", "", f"{rule.meaning[:1].upper()}{rule.meaning[1:]}.", ""]
-    lines += [f"- says: {' / '.join(f'`{lead}`' for lead in sentence.leads)}"]
-    lines += [f"- evidence: {' · '.join(f'`{clause}`' for clause in sentence.evidence)}"] if sentence.evidence else []
-    remedy = REMEDIES.get(rule.code, "")
-    lines += [f"- remedy: `{remedy}`"] if remedy else []
-    lines += [f"- limits: {', '.join(f'`{names[id(limit)]}`' for limit in rule.limits)}"] if rule.limits else []
+    evidence = [clause for clause in sentence.evidence if clause not in shared]
     explained = (*rule.explains, *(f"syncs of kind {kind}" for kind in rule.explains_syncs))
-    lines += [f"- explains: {', '.join(f'`{code}`' for code in explained)}"] if explained else []
+    origins = inputs[:_SHOWN] + ([f"{len(inputs) - _SHOWN} more"] if len(inputs) > _SHOWN else [])
+    origins += ["tests' traces"] if len(inputs) < 2 else []
+    first = 0 if rule.meaning.startswith("torch.") else 1
+    lines = [f"## `{rule.code}`", "", f"{rule.meaning[:first].upper()}{rule.meaning[first:]}.", ""]
+    lines += [f"- says: {_listed(_distinct(sentence.leads))}"]
+    lines += [f"- evidence: {_listed(evidence)}"] if evidence else []
+    lines += [f"- remedy: `{remedy}`"] if (remedy := REMEDIES.get(rule.code)) else []
+    lines += [f"- limits: {_listed(names[id(limit)] for limit in rule.limits)}"] if rule.limits else []
+    lines += [f"- explains: {_listed(explained)}"] if explained else []
     lines += [f"- ask: `traceq whatif PATH {rule.whatif}`"] if rule.whatif else []
-    few = "" if len(inputs) > 1 else ", and on traces that tests build" if inputs else "traces that tests build"
-    lines += [f"- fires on: {', '.join(inputs)}{few}"]
+    lines += [f"- inputs: {', '.join(origins)}"]
     return "\n".join(lines) + "\n"
+
+
+def _listed(texts: Iterable[str]) -> str:
+    return ", ".join("`" + text.replace("`", "'") + "`" for text in texts)
+
+
+def _distinct(leads: Sequence[str]) -> list[str]:
+    """Return the leads without those that only leave out a part of an earlier one, whose measure is unknown."""
+    return [lead for place, lead in enumerate(leads) if not any(_is_part(lead, each) for each in leads[:place])]
+
+
+def _is_part(lead: str, longer: str) -> bool:
+    remaining = iter(_words(longer))
+    return all(word in remaining for word in _words(lead))
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip(":,") for word in text.split()]
+
+
+def _shared_evidence() -> dict[str, tuple[str, ...]]:
+    """Return the clauses that many claims have, each with their codes."""
+    codes = defaultdict[str, list[str]](list)
+    for code in RULES:
+        for clause in SENTENCES[code].evidence:
+            codes[clause].append(code)
+    return {clause: tuple(each) for clause, each in codes.items() if len(each) >= _MANY_CODES}
+
+
+def _evidence(shared: Mapping[str, tuple[str, ...]]) -> str:
+    groups = defaultdict[tuple[str, ...], list[str]](list)
+    for clause, codes in shared.items():
+        groups[codes].append(clause)
+    rows = [f"- {_listed(clauses)}: {', '.join(codes)}" for codes, clauses in groups.items()]
+    return "## Evidence of several claims\n\n" + "\n".join(rows) + "\n"
 
 
 def _limits() -> str:
     rows = [
-        f"| `{name}` | {value:g} | {value.unit} | {value.why} | {value.evidence} |"
+        f"- `{name}`: {value:,.3g} {value.unit}; {value.why}"
+        + ("" if value.evidence == "convention" else f" ({value.evidence})")
         for name, value in vars(limits).items()
         if isinstance(value, limits.Limit)
     ]
-    return "\n## Limits\n\n| limit | value | of | why | rests on |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+    return f"## Limits\n\n{_CONVENTIONS}\n\n" + "\n".join(rows) + "\n"
 
 
 if __name__ == "__main__":

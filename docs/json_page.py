@@ -1,9 +1,9 @@
-"""Writes docs/json.md: every key of the JSON of `show`, `diff` and `whatif` with its type, unit and meaning.
+"""Writes docs/json.md: every key of the JSON of `show`, `diff` and `whatif` with its type and meaning.
 
     python docs/json_page.py
 
-Types are annotations of rows, units those of their columns. A key means what the docstring of its field says, else
-the heading of its column; rows are described by the docstrings of their classes.
+Types are the annotations of rows. A key means what the docstring of its field says, and a row what that of its class
+says.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from traceq.analysis.registry import analyze_all
-from traceq.claims.claim import unit_of
 from traceq.compare.collective_volumes import CollectiveVolume, Exchange
 from traceq.compare.inference import InferenceDelta
 from traceq.compare.result import Cause, CellDelta, Chain, Comparable, RankDelta, SideReplay, Traced
 from traceq.compare.run_list import RUNS_SCHEMA, RunRow
 from traceq.compare.step_counts import CountDelta
 from traceq.compare.work_deltas import WorkDelta
+from traceq.history.events import History
+from traceq.history.tables import HISTORY_SCHEMA, history_sheet
 from traceq.model import Caveat
 from traceq.renderers import diff_json
 from traceq.renderers.json import SHOW_SCHEMA, FindingObject, SourceObject
-from traceq.report import Column, Sheet, Table, Unknown, columns_of
+from traceq.report import Sheet, Table, Unknown, columns_of
 from traceq.runs.read import read
 from traceq.snapshots.compare import SNAPSHOT_DIFF_SCHEMA, snapshot_diff
 from traceq.snapshots.show import SNAPSHOT_SCHEMA, snapshot_sheet
 from traceq.stats import Comparison
-from traceq.units import Unit
 from traceq.whatif.sentences import WHATIF_SCHEMA, ChangeRow, PredictionObject, WhatifObject
 
 __all__ = ["PAGE", "page"]
@@ -49,76 +49,39 @@ _FIXTURES = ROOT / "fixtures"
 
 _HEAD = """# The JSON of show, diff and whatif
 
-`traceq show PATH --json`, `traceq diff A B --json` and `traceq whatif PATH --json` print one object. It is complete:
-text reports show the largest rows, JSON has all; of a job of more than 64 ranks, of
-[some of them](#more-than-64-ranks). Generated from the code by `python docs/json_page.py`; numbers are defined in
-[definitions](method.md).
+`traceq show PATH --json`, `traceq diff A B --json` and `traceq whatif PATH --json` print one object. Text shows the
+largest rows, JSON all; of [more than 64 ranks](#more-than-64-ranks) some. [Definitions](method.md) of the numbers. This
+page is written by `python docs/json_page.py`.
 
-- Times are integer nanoseconds, sizes bytes, shares percent, bandwidths 10<sup>9</sup> bytes per second; other numbers
-  have no unit. null is an unknown number, "" an unknown text: `int?` may be null. `or absent`: not every object has it.
-- A row with a `rank` is about that rank, and about its whole trace unless stated otherwise. A **counted** step is one
-  that is not `partial`, or the only one.
-- `--only NAME` omits the other tables; `source`, `findings`, `unknown` and `warnings` are always present.
-- Keys may be added. While the number of the schema is the same, no key is removed or changes its meaning.
-
-## What changed
-
-| schema | before | now |
-|---|---|---|
+- A key ends in its unit: `_ns`, `_bytes`, `_pct` (percent), `_gbps` (10<sup>9</sup> bytes per second). `int?` may be
+  null, an unknown number; "" is an unknown text. `or absent`: some objects lack the key.
+- A row with a `rank` is about its whole trace unless stated otherwise. A **counted** step is one that is not
+  `partial`, or the only one.
+- `--only NAME` omits the other tables. [`source`](#source), [`findings`](#findings), [`unknown`](#unknown) and
+  [`warnings`](#warnings) are the same in all documents that have them; so are `facts`.
+- Keys may be added. A schema with the same number keeps all keys and their meaning.
 """
-_CHANGES = (
-    (
-        "`traceq.show/3`, `traceq.snapshot/2`, `traceq.snapshot_diff/2`",
-        "`findings` with numbers in `text` alone, and `instead_of`",
-        "`subject`, `measures`, `gain_by`, `num_steps`, `remedy`, `whatif`; `replaces`",
-    ),
-    (
-        "`traceq.show/2`",
-        "`steps.index`, and `step` of `partition` and `dataload`, counted from 0 in the trace",
-        "`step`, the trace's own number, as in `--step` and SQL",
-    ),
-    (
-        "",
-        "`ns` of `partition`, `idle`, `critical`, `job_path`, `inference`, `experts`, `pipeline_messages`",
-        "`dur_ns`, as in SQL; sums of device work are `gpu_ns`",
-    ),
-    ("", "", "`collectives_steps`, `syncs_steps`: calls, bytes and times of each step"),
-    (
-        "`traceq.diff/2`",
-        "`words`, `free` and `joint.words`, sentences",
-        "`verdict.state`, `basis`, `reasons`, `doubt`, `free`, `joint.statement`: each a code with its measures",
-    ),
-)
 
 _MANY_RANKS = """
 ### More than 64 ranks
 
-Tables with a `rank` then have the rows of the ranks in `source.rows_of`, so that the size does not grow with the job:
-
-- of each cluster of similar ranks (`clusters`) the rank in its middle by own time; of at most 16 clusters, the largest,
-  then the latest,
-- the slowest, the median and the fastest rank, up to two stragglers, ranks of both sides of a desync, and each rank
-  that a finding is about.
-
-A row that a finding names by its `key` is kept where none of these ranks has one. Tables of the job (`clusters`,
-`percentiles`, `skew`, `caused_waits`, `job_path`, ...) are complete. All rows are in `--json --full`, those of one
-analysis in `--json --only NAME`, those of some ranks in `--json --ranks 0-63`; `traceq query` and `traceq export` have
-those of all. A warning with the code `like_ranks` says so.
+Tables with a `rank` then have the rows of the ranks in `source.rows_of` only: the middle one by own time of each
+cluster (at most 16), the slowest, median and fastest, up to two stragglers, both sides of a desync, and the ranks of
+findings. A row that a finding names by its `key` is kept. Tables of the job (`clusters`, `skew`, `job_path`, ...) are
+complete. `--json --full` has all rows, `--only NAME` those of one analysis, `--ranks 0-63` those of some ranks;
+`traceq query` and `traceq export` have all. The warning `like_ranks` says so.
 """
 
 _FEW_WORDS = 5
 """Most words of a meaning that stands in parentheses beside its key."""
-_BY_NAME = (
-    "Keys that an object is `with` have the type and, where no other is said, the meaning of the first row that fits."
-)
-_BESIDES = "`source`, `findings`, `unknown` and `warnings` are those of [`show`](#show)."
-_KINDS = "The [kinds](analyses/snapshots.md#kinds), and what counts as allocated, are defined beside the analysis."
+_BY_NAME = "A key without a type, or meaning, has that of the first row that fits its name."
+_KINDS = "[Kinds](analyses/snapshots.md#kinds), and what counts as allocated."
 _AT_PEAK = "Kinds and lines are those at the peak, or at the end where one file has no history."
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of an object: its type and unit, as `int, ns`, and what it means, "" where its name tells."""
+    """A key of an object: its type and what it means, "" where its name tells."""
 
     name: str
     type: str
@@ -126,56 +89,43 @@ class Key:
 
 
 _EVERYWHERE = (
-    Key("schema", "text", "that of the heading; a change that breaks scripts raises the number"),
+    Key("schema", "text", "that of the heading"),
     Key("key", "text", "identifies the row, also across traces"),
-    Key("rank", "int", "global rank of the process"),
+    Key("rank", "int", "global rank"),
     Key("step", "int", "number of the step: 7 of `ProfilerStep#7`, else counted from 0"),
     Key("phase", "text", 'as in `phases`: that in which the host issued it; "" without one'),
-    Key("line", "text", '`file.py:7 function`; "" if unknown'),
-    Key("op", "text", 'op that the host was in, or that launched it; "" if unknown'),
-    Key("module", "text", 'path of nn.Modules; "" if unknown'),
+    Key("line", "text", "`file.py:7 function`"),
+    Key("op", "text", "op that the host was in, or that launched it"),
+    Key("module", "text", "path of nn.Modules"),
     Key("category", "text", "of the `partition`"),
-    Key("group", "text", 'name of the process group; "" if unknown'),
-    Key("dtype", "text", '`float32`, ...; "" if unknown'),
+    Key("group", "text", "name of the process group"),
+    Key("dtype", "text", "`float32`, ..."),
     Key("moment", "text", "`peak`, `oom` or `end`"),
     Key("num", "int", "how many"),
-    Key("gpu_ns", "int, ns", "sum of the durations of device work"),
-    Key("step_ns", "int, ns", "of a counted step, mean"),
-    Key("exposed_ns", "int, ns", "nothing computes meanwhile"),
-    Key("algbw_gbps", "number?, GB/s", "bytes over time"),
-    Key("busbw_gbps", "number?, GB/s", "as defined by nccl-tests"),
+    Key("gpu_ns", "int", "summed device work"),
+    Key("step_ns", "int", "of a counted step, mean"),
+    Key("exposed_ns", "int", "nothing computes meanwhile"),
+    Key("algbw_gbps", "number?", "bytes over time"),
+    Key("busbw_gbps", "number?", "as defined by nccl-tests"),
     Key("samples_per_step", "int?", "samples in a step of all ranks"),
-    Key("arm", "text", "name of the arm"),
+    Key("arm", "text", "its name"),
     Key("num_a", "int", "steps, or values, of A"),
     Key("num_b", "int", "of B"),
-    Key("a_ns", "int, ns", "mean step of A"),
-    Key("b_ns", "int, ns", "of B"),
-    Key("delta_ns", "int, ns", "B minus A"),
-    Key("a_bytes", "int, bytes", "of A"),
-    Key("b_bytes", "int, bytes", "of B"),
-    Key("delta_bytes", "int, bytes", "B minus A"),
-    Key("ci95_ns", "list of ints?, ns", "ends of the 95 % confidence interval; null: too few values"),
-    Key("ci90_ns", "list of ints?, ns", "of the 90 % interval"),
-    Key("*_ns", "int, ns"),
-    Key("*_bytes", "int, bytes"),
-    Key("*_pct", "number, %"),
+    Key("a_ns", "int", "mean step of A"),
+    Key("b_ns", "int", "of B"),
+    Key("delta_ns", "int", "B minus A"),
+    Key("ci95_ns", "list of ints?", "ends of the 95 % confidence interval; null: too few values"),
+    Key("ci90_ns", "list of ints?", "of the 90 % interval"),
+    Key("*_ns", "int"),
+    Key("*_bytes", "int"),
+    Key("*_pct", "number"),
     Key("num_*", "int"),
     Key("is_*", "bool"),
-    Key("bytes", "int, bytes"),
+    Key("bytes", "int"),
     Key("*", "text"),
 )
 """Keys of many tables; the first whose name matches says the type and meaning, where nothing else is said."""
 
-_UNITS = {
-    Unit.NS: "ns",
-    Unit.DELTA_NS: "ns",
-    Unit.BYTES: "bytes",
-    Unit.DELTA_BYTES: "bytes",
-    Unit.PERCENT: "%",
-    Unit.DELTA_PERCENT: "%",
-    Unit.GBPS: "GB/s",
-    Unit.RATE: "1/s",
-}
 _TYPES = {str: "text", int: "int", float: "number", bool: "bool"}
 
 _DIFF = (
@@ -217,25 +167,26 @@ def page() -> str:
     shown = [*_sections(tables), *_section("`findings`", FindingObject), *_section("`unknown`", Unknown)]
     return "\n".join(
         (
-            _HEAD + "\n".join(f"| {' | '.join(change)} |" for change in _CHANGES),
-            f"\n## Keys of many tables\n\n{_BY_NAME}\n",
+            f"{_HEAD}\n## Keys of many tables\n\n{_BY_NAME}\n",
             *_rows(_EVERYWHERE),
             "\n## show",
             *_document(SHOW_SCHEMA, tables),
             *_section("`source`", SourceObject),
-            _MANY_RANKS,
+            _MANY_RANKS.rstrip(),
             *shown,
             *_section("`warnings`", Caveat),
-            "\n## diff\n\n`facts` and `warnings` are those of [`show`](#show).",
+            "\n## diff",
             *_of_objects(_DIFF),
-            "\n## whatif\n\n`warnings` are those of [`show`](#show).",
+            "\n## whatif",
             *_of_objects(_WHATIF),
-            f"\n## a folder of runs\n\n`traceq show FOLDER --json`. {_BESIDES}",
+            "\n## a folder of runs\n\n`traceq show FOLDER --json`.",
             *_document(RUNS_SCHEMA, runs),
             *_sections(runs),
-            f"\n## memory snapshot\n\n`traceq show snapshot.pickle --json`. {_BESIDES} {_KINDS}",
+            "\n## history\n\n`traceq history show --json`.",
+            *_sheet(HISTORY_SCHEMA, history_sheet(History("", "", (), ()))),
+            f"\n## memory snapshot\n\n`traceq show snapshot.pickle --json`. {_KINDS}",
             *_sheet(SNAPSHOT_SCHEMA, snapshot_sheet(last)),
-            f"\n## two memory snapshots\n\n`traceq diff a.pickle b.pickle --json`. {_BESIDES} {_AT_PEAK}",
+            f"\n## two memory snapshots\n\n`traceq diff a.pickle b.pickle --json`. {_AT_PEAK}",
             *_sheet(SNAPSHOT_DIFF_SCHEMA, snapshot_diff(before, last)),
             "",
         )
@@ -285,41 +236,35 @@ def _named(keys: Iterable[Key]) -> str:
 
 
 def _is_common(key: Key) -> bool:
-    usual = next(each for each in _EVERYWHERE if fnmatchcase(key.name, each.name))
-    return key.type == usual.type and len(key.meaning.split()) <= _FEW_WORDS
+    return key.type == _usual_type(key.name) and len(key.meaning.split()) <= _FEW_WORDS
+
+
+def _usual_type(name: str) -> str:
+    return next(each.type for each in _EVERYWHERE if fnmatchcase(name, each.name))
 
 
 def _rows(keys: Iterable[Key]) -> Iterator[str]:
-    """Yield a table of keys; those of one type of which nothing more is said share a row."""
-    rows: dict[Key, list[str]] = {}
+    """Yield a list of keys, with types that their names do not say; those with the same of either share a row."""
+    rows: dict[tuple[str, str], list[str]] = {}
     for key in keys:
-        rows.setdefault(key if key.meaning else Key("", key.type), []).append(f"`{key.name}`")
-    yield "| key | type | meaning |\n|---|---|---|"
-    for key, names in rows.items():
-        yield f"| {', '.join(names)} | {key.type} | {key.meaning} |"
+        kind = "" if key.type == _usual_type(key.name) and key not in _EVERYWHERE else f" ({key.type})"
+        rows.setdefault((kind, key.meaning), []).append(f"`{key.name}`")
+    for (kind, meaning), names in rows.items():
+        yield f"- {', '.join(names)}{kind}" + (f": {meaning}" if meaning else "")
 
 
 def _keys(row_type: Any) -> list[Key]:
     """Return the keys of an object by its class, in their order."""
     hints, docs = get_type_hints(row_type, include_extras=True), _field_docs(row_type)
     if columns := {} if is_typeddict(row_type) else columns_of(row_type):
-        return [
-            Key(column.key, _type(hints[name], _UNITS.get(column.unit, "")), docs.get(name) or _title(column))
-            for name, column in columns.items()
-        ]
+        return [Key(column.key, _type(hints[name]), docs.get(name, "")) for name, column in columns.items()]
     keys = []
     for name in diff_json.SHAPES.get(row_type, tuple(hints)):
         hint, meaning = hints.get(name), docs.get(name, "")
         if isinstance(attribute := getattr(row_type, name, None), property):
             hint, meaning = get_type_hints(attribute.fget)["return"], _meaning(attribute.__doc__)
-        keys.append(Key(name, _type(hint, _UNITS.get(unit_of(name), "")), meaning))
+        keys.append(Key(name, _type(hint), meaning))
     return keys
-
-
-def _title(column: Column) -> str:
-    """Return the heading of a column, "" where the key says as much."""
-    says_more = {*re.findall(r"\w+", column.title.lower())} - {*column.key.split("_"), "time", "num", "s"}
-    return column.title if says_more else ""
 
 
 @cache
@@ -340,8 +285,7 @@ def _field_docs(row_type: Any) -> dict[str, str]:
 
 def _plain(docstring: str) -> str:
     """Return a docstring as one line of the page, with the words of JSON."""
-    text = " ".join(docstring.split()).replace("|", "&#124;")
-    return re.sub(r"\bNone\b", "null", text)
+    return re.sub(r"\bNone\b", "null", " ".join(docstring.split()))
 
 
 def _meaning(docstring: str) -> str:
@@ -350,10 +294,8 @@ def _meaning(docstring: str) -> str:
     return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
 
-def _type(hint: Any, unit: str = "") -> str:
-    """Return a type in words: `int?, ns`, `list of texts`, `object`."""
-    if unit:
-        return f"{_type(hint)}, {unit}"
+def _type(hint: Any) -> str:
+    """Return a type in words: `int?`, `list of texts`, `object`."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is NotRequired:
         return f"{_type(inner[0])} or absent"

@@ -190,7 +190,7 @@ class Table:
 
 @frozen
 class Unknown:
-    """Facts that a trace does not contain, and the argument of torch.profiler that records them."""
+    """Facts that a trace lacks, and the argument of torch.profiler that records them."""
 
     what: str
     argument: str

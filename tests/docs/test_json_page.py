@@ -10,10 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from builder import write
 from item_trace import with_item
 from made_batches import compared, manifest
+from made_history import write_run
 from made_interaction import diffs_of
 from paths import ROOT
 from show_keys import SHOW
@@ -39,6 +41,7 @@ PARTS = {
     "traceq.diffs/2": ("show", "diff"),
     "traceq.whatif/1": ("show", "whatif"),
     "traceq.runs/1": ("show", "a folder of runs"),
+    "traceq.history/1": ("show", "history"),
     "traceq.snapshot/2": ("show", "memory snapshot"),
     "traceq.snapshot_diff/2": ("show", "two memory snapshots"),
 }
@@ -70,14 +73,14 @@ def usual_type(key: str) -> str:
 
 
 def rows(text: str) -> dict[str, str]:
-    """The types of keys in a table of the page."""
-    entries = re.findall(r"^\| (`[^|]*?) \| ([^|]*?) \|", text, re.M)
-    return {name: kind for names, kind in entries for name in re.findall(r"`([\w*]+)`", names)}
+    """The types of keys in a list of the page; a key without one has the usual one of its name."""
+    entries = re.findall(r"^- (`[\w*]+`(?:, `[\w*]+`)*)(?: \((.*?)\))?(?::|$)", text, re.M)
+    return {name: kind or usual_type(name) for names, kind in entries for name in re.findall(r"`([\w*]+)`", names)}
 
 
 def fits(value: Any, kind: str, name: str, objects: Keys) -> None:
     """A value is what the page says; so is all inside it."""
-    kind = kind.removesuffix(" or absent").partition(",")[0]
+    kind = kind.removesuffix(" or absent")
     if value is None:
         assert kind.endswith("?"), name
         return
@@ -165,6 +168,13 @@ def test_whatif_is_as_the_page_says(options: tuple[str, ...]) -> None:
 
 def test_a_folder_of_runs_is_as_the_page_says() -> None:
     assert fits_the_page(traceq("show", FIXTURES, "--json").out)["runs"]
+
+
+def test_a_history_is_as_the_page_says(tmp_path: Path) -> None:
+    run, store = tmp_path / "run", tmp_path / "store"
+    write_run(run, np.random.default_rng(1), number=0, has_sync=True, has_work=False, commit="c0ffee")
+    assert traceq("history", "add", run, "--store", store, "--branch", "main").code == 0
+    assert fits_the_page(traceq("history", "show", "--json", "--store", store).out)["values"]
 
 
 @pytest.mark.parametrize("words", [("show", "snapshot_oom"), ("diff", "snapshot", "snapshot_oom")])

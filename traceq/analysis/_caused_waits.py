@@ -24,9 +24,9 @@ _LEAST_SHARE = 0.01
 
 @frozen
 class CausedWaitRow:
-    """Waits for one rank, the last to arrive in collectives of one kind in one of its phases, in the compared steps.
+    """Waits for one rank, the last to arrive in collectives of one kind and phase.
 
-    The rows of a rank add up to its `caused_ns` in `ranks`.
+    They add up to its `caused_ns` in `ranks`.
     """
 
     key: str = column("key", is_hidden=True)
@@ -35,7 +35,7 @@ class CausedWaitRow:
     name: str = column("at collective")
     num_last: int = column("times last", Unit.COUNT)
     caused_ns: int = column("waits", Unit.NS)
-    """Waits of the others, mean over ranks that share a group."""
+    """Waits of the others, mean."""
     exposed_ns: int = column("exposed", Unit.NS)
     """Of `caused_ns`, they compute nothing."""
 

@@ -21,7 +21,7 @@ __all__ = ["SkewRow", "skew_table", "skew_view"]
 
 @frozen
 class SkewRow:
-    """Instances of one collective, group, dtype and phase, matched across ranks and summed."""
+    """Collectives of one name, group, dtype and phase, matched across ranks and summed."""
 
     key: str = column("key")
     name: str = column("collective")
@@ -33,7 +33,7 @@ class SkewRow:
     bytes: int | None = column("bytes", Unit.BYTES)
     """Larger side."""
     shortest_ns: int = column("transfer", Unit.NS)
-    """Shortest duration over ranks: the transfer, of which bandwidths are."""
+    """Shortest duration over ranks: the transfer."""
     algbw_gbps: float | None = column("algbw", Unit.GBPS)
     busbw_gbps: float | None = column("busbw", Unit.GBPS)
     skew_ns: int = column("skew", Unit.NS)

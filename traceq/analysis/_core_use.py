@@ -21,7 +21,7 @@ _TRAINING, _WORKER, _OTHERS = "training", "loader worker", "outside the job"
 
 @frozen
 class CoreUseRow:
-    """CPU time of processes of one kind in a mean step of a rank."""
+    """CPU time of processes of one kind in a rank's mean step."""
 
     process: str = column("process")
     """Training, loader worker, or outside the job."""
@@ -30,7 +30,7 @@ class CoreUseRow:
     cpu_ns: int = column("CPU time", Unit.NS)
     busy_pct: float = column("of a core", Unit.PERCENT)
     core_wait_ns: int | None = column("waits for a core", Unit.NS)
-    """Its threads could run and had no core, summed."""
+    """Its threads waited for a core, summed."""
 
 
 @frozen

@@ -20,7 +20,7 @@ _CELLS = 32
 
 @frozen
 class PercentileRow:
-    """Percentiles over ranks of the own time in one phase, of the waits in collectives, or of the step."""
+    """Percentiles over ranks."""
 
     key: str = column("key", is_hidden=True)
     name: str = column("phase")
@@ -36,7 +36,7 @@ class PercentileRow:
 
 @frozen
 class RankPhaseRow:
-    """Own time and waits in one phase of a step, on one rank."""
+    """Own time and waits in one phase of a mean step."""
 
     rank: int = column("rank", Unit.COUNT)
     host: str = column("host")

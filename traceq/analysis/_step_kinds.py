@@ -21,7 +21,7 @@ _PER_SECOND = 1e9
 
 @frozen
 class StepKindRow:
-    """Traced steps of one kind on one rank; shares of the kinds add up to 100 % of the time of all steps."""
+    """Traced steps of one kind."""
 
     rank: int = column("rank", Unit.COUNT)
     kind: str = column("step")

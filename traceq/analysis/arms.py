@@ -20,9 +20,9 @@ POSITION = 4
 
 @frozen
 class ArmRow:
-    """An arm that ran in separate processes, by its unprofiled steps, each on the slowest rank.
+    """An arm with separate processes, by unprofiled steps of the slowest rank.
 
-    Bytes other than `peak_bytes` are what the recipe noted.
+    The recipe noted all bytes but `peak_bytes`.
     """
 
     key: str = column("key", is_hidden=True)
@@ -35,12 +35,12 @@ class ArmRow:
     step_ns: int | None = column("step", Unit.NS)
     """Median of the medians of its processes."""
     spread_ns: int | None = column("range", Unit.NS)
-    """Range of these medians; None for one process."""
+    """Range of these medians."""
     samples_per_second: float | None = column("samples", Unit.RATE)
     peak_bytes: int | None = column("memory", Unit.BYTES)
     state_bytes: Cell = column("weights, moments", Unit.BYTES)
     allocated_bytes: Cell = column("allocated", Unit.BYTES, is_hidden=True)
-    """Most in use on any rank, minus its start."""
+    """Most in use, minus the start."""
     reserved_bytes: Cell = column("reserved", Unit.BYTES, is_hidden=True)
     head_room_bytes: Cell = column("headroom", Unit.BYTES, is_hidden=True)
     status: str = column("ended")

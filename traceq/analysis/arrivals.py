@@ -28,7 +28,7 @@ _MEASURES = {
 
 @frozen
 class ArrivalRow:
-    """How far one rank came with a collective that never completed, by its dump; None without an entry."""
+    """How far a rank came with a collective that never completed, by its dump."""
 
     key: str = column("key", is_hidden=True)
     group: str = column("group")

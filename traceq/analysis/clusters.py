@@ -31,7 +31,7 @@ _MOST_NAMES = 3
 
 @frozen
 class ClusterRow:
-    """Similar ranks, the largest cluster first, then by lateness; up to eight ranks are one."""
+    """Similar ranks, the largest cluster first; up to eight ranks are one."""
 
     key: str = column("key", is_hidden=True)
     num_ranks: int = column("size", Unit.COUNT)
@@ -46,7 +46,9 @@ class ClusterRow:
     """Mean exposed communication."""
     late_ns: int | None = column("late by", Unit.DELTA_NS)
     phase: str | None = column("mostly in")
+    """In which they are latest."""
     phase_ns: int | None = column("there", Unit.DELTA_NS)
+    """Late there."""
     category: str | None = column("by")
 
 

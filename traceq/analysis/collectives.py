@@ -63,9 +63,9 @@ _FOR = {
 
 @frozen
 class CollectiveRow:
-    """Collectives of one name, group, dtype, phase and role on one rank.
+    """Collectives of one name, group, dtype, phase and role.
 
-    Bandwidths rest on the time of the kernels, which includes waits for other ranks.
+    Bandwidths are of kernel time, with waits for other ranks.
     """
 
     host_ns: int
@@ -83,7 +83,7 @@ class CollectiveRow:
     """Larger side."""
     gpu_ns: int = column("GPU time", Unit.NS)
     exposed_ns: int = column("exposed", Unit.NS)
-    """Nothing computes meanwhile; without a device of the calls."""
+    """Nothing computes meanwhile."""
     algbw_gbps: float | None = column("algbw", Unit.GBPS)
     busbw_gbps: float | None = column("busbw", Unit.GBPS)
     """As defined by nccl-tests."""
@@ -96,10 +96,7 @@ class CollectiveRow:
 
 @frozen
 class StepRow:
-    """Collectives of one name and role that one rank issued in one step, None between steps; they add up to the trace.
-
-    Times are those of their kernels, whenever these ran.
-    """
+    """Collectives of one name and role issued in one step, None between steps, with the times of their kernels."""
 
     host_ns: int
     rank: int = column("rank", Unit.COUNT)

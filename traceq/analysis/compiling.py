@@ -42,7 +42,7 @@ _ID = re.compile(r"^(?P<frame>\d+)/(?P<again>\d+)")
 
 @frozen
 class CompilingRow:
-    """One time that a thread of a rank compiles."""
+    """One compilation by a thread."""
 
     index: int | None
     rank: int = column("rank", Unit.COUNT)

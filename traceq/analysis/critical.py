@@ -29,7 +29,7 @@ _SLOWER = 1.01
 
 @frozen
 class PathRow:
-    """Pieces of a critical path on one rank; they add up to its step, those of `job_path` to the job's."""
+    """Pieces of a critical path; they add up to the rank's step, those of `job_path` to the job's."""
 
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)

@@ -57,7 +57,7 @@ _LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)
 
 @frozen
 class DataloadRow:
-    """Time of one step that its main thread waits for the data loader, and the idle time of the device in it."""
+    """Time for which a step waits for the data loader, and the idle time of the device in it."""
 
     rank: int = column("rank", Unit.COUNT)
     step: int = column("step", Unit.COUNT)

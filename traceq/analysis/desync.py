@@ -35,7 +35,7 @@ _LOSSES = ("truncated", "malformed_events", "dropped_events", "no_device_work")
 
 @frozen
 class DesyncRow:
-    """Collective that one rank issued at the first mismatch of a group; None: unknown, or nothing was issued."""
+    """Collective at the first mismatch of a group; None: unknown, or none."""
 
     key: str = column("key")
     source: str = column("seen in")
@@ -44,9 +44,10 @@ class DesyncRow:
     sequence: int | None = column("sequence", Unit.COUNT)
     step: int | None = column("step", Unit.COUNT)
     place: int | None = column("n-th in the step", Unit.COUNT)
+    """The n-th in the step."""
     rank: int = column("rank", Unit.COUNT)
     how: str = column("how")
-    """`missing`, `extra`, `swapped`, `different`; "" for the majority, or without one."""
+    """`missing`, `extra`, `swapped`, `different`, or ""."""
     name: str | None = column("collective")
     dtype: str | None = column("dtype")
     elements: int | None = column("elements", Unit.COUNT)

@@ -20,7 +20,7 @@ POSITION = 22
 
 @frozen
 class DeviceRow:
-    """Work of one device: its number and sum over the whole trace; busy, compute and idle time over all windows."""
+    """Work of one device: its number and sum; busy, compute and idle time over all windows."""
 
     rank: int = column("rank", Unit.COUNT)
     device: int = column("device", Unit.COUNT)

@@ -26,7 +26,7 @@ _MIN_SHARE = 0.001
 
 @frozen
 class DuplicateRow:
-    """Kernels of one phase that ran twice or more with one op, shapes and grid, over the whole trace."""
+    """Kernels of one phase that ran twice or more with one op, shapes and grid."""
 
     rank: int = column("rank", Unit.COUNT)
     phase: str = column("phase")

@@ -34,9 +34,9 @@ _MATERIAL, _MUCH = 0.05, 0.1
 
 @frozen
 class OpRow:
-    """Calls of one op with one set of shapes against its roof, over the whole trace.
+    """Calls of one op with one set of shapes against its roof.
 
-    Calls that only move bytes and take less than 0.1 % together are one row per op and phase, without shapes.
+    Calls that only move bytes and take less than 0.1 % together are one row per op and phase.
     """
 
     key: str = column("key")
@@ -61,21 +61,23 @@ class OpRow:
     bytes: int = column("bytes", Unit.BYTES)
     """Compulsory: each element read or written once."""
     intensity: float | None = column("FLOP/B", Unit.NUMBER)
+    """FLOP/B."""
     tflops: float | None = column("TFLOP/s", Unit.NUMBER)
     """10^12 FLOP/s; None for a bound, or above its roof."""
     gbps: float | None = column("GB/s", Unit.NUMBER)
-    """Of `bytes`; None where `tflops` is, and for `arguments`."""
+    """Of `bytes`."""
     roof: str = column("roof")
     """`compute` or `memory`; "" without peaks."""
     roof_pct: float | None = column("of roof", Unit.PERCENT)
     lost_ns: int | None = column("above roof", Unit.NS)
+    """Above its roof."""
     doubt: str = column("no result")
     """Why there is no result."""
 
 
 @frozen
 class LedgerRow:
-    """Device time of one rank by what is known of its work; the shares of a rank add up to 100 %."""
+    """Device time by what is known of its work."""
 
     rank: int = column("rank", Unit.COUNT)
     kind: str = column("work")
@@ -87,7 +89,7 @@ class LedgerRow:
 
 @frozen
 class RankRow:
-    """One rank's counted steps without communication: FLOPs of a mean step, and their share of the device's peak."""
+    """FLOPs of a mean counted step, without communication, and their share of the device's peak."""
 
     rank: int = column("rank", Unit.COUNT)
     device: str = column("device")
@@ -99,10 +101,10 @@ class RankRow:
     executed_flops: int = column("executed FLOPs", Unit.COUNT)
     """With those computed twice."""
     mfu_pct: float | None = column("MFU", Unit.PERCENT)
-    """`model_flops` at the peak, of the step; None without a peak."""
+    """`model_flops` at the peak, of the step."""
     hfu_pct: float | None = column("HFU", Unit.PERCENT)
     is_bound: bool = column("at most")
-    """Some FLOPs are a bound: lengths were not recorded."""
+    """Some lengths were not recorded."""
     modelled_pct: float = column("modelled", Unit.PERCENT)
 
 

@@ -41,28 +41,31 @@ _LEAST_RATIO = 1.1
 
 @frozen
 class ExpertRow:
-    """Expert compute of one rank in a counted step; None where not known."""
+    """Expert compute in a counted step."""
 
     rank: int = column("rank", Unit.COUNT)
     num: int = column("kernels", Unit.COUNT)
     dur_ns: int = column("expert compute", Unit.NS)
     ratio: float = column("of the mean", Unit.MEAN)
+    """Of the mean."""
     tokens: int | None = column("tokens", Unit.COUNT)
-    """Of its experts, summed over layers of the forward pass."""
+    """Of its experts, over forward layers."""
     token_ratio: float | None = column("of their mean", Unit.MEAN)
+    """Of their mean."""
     wait_ns: int | None = column("waits", Unit.NS)
 
 
 @frozen
 class LayerRow:
-    """Tokens of experts in one layer of a counted step: of the mean rank and of the busiest one."""
+    """Tokens of experts in one layer of a counted step: of the mean and of the busiest rank."""
 
     layer: int = column("layer", Unit.COUNT)
-    """Place in the step; of grouped products without an exchange."""
+    """Place in the step."""
     mean: float = column("tokens, mean", Unit.MEAN)
     tokens: int = column("most", Unit.COUNT)
     rank: int = column("rank", Unit.COUNT)
     ratio: float = column("of the mean", Unit.MEAN)
+    """Of the mean."""
 
 
 @frozen(eq=False)

@@ -18,7 +18,7 @@ POSITION = 5.5
 
 @frozen
 class FactRow:
-    """What a recipe measured besides time, of an arm or of the run (`arm` is "")."""
+    """What a recipe measured besides time, of an arm or the run (`arm` "")."""
 
     key: str = column("key")
     arm: str = column("arm")

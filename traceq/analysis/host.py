@@ -28,7 +28,7 @@ _MIN_HOST_BOUND = 0.1
 
 @frozen
 class HostRow:
-    """Self time of ops or runtime calls of one name in one phase on one rank; an op inside itself is one call."""
+    """Self time of ops or runtime calls of one name in one phase."""
 
     rank: int = column("rank", Unit.COUNT)
     phase: str = column("phase")

@@ -26,7 +26,7 @@ _MIN_IDLE = 0.02
 
 @frozen
 class IdleRow:
-    """Idle time of the counted steps of one rank, of one cause, op, line and phase."""
+    """Idle time of counted steps with one cause, op, line and phase."""
 
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)

@@ -23,7 +23,7 @@ _TOP = 12
 
 @frozen
 class InferenceRow:
-    """Steps of an inference engine of one kind and batch size on one rank; times are means, the rest sums."""
+    """Steps of an inference engine of one kind and batch size; times are means, the rest sums."""
 
     key: str = column("key", is_hidden=True)
     rank: int = column("rank", Unit.COUNT)
@@ -34,14 +34,14 @@ class InferenceRow:
     num: int = column("steps", Unit.COUNT)
     tokens: int | None = column("tokens", Unit.COUNT)
     dur_ns: int = column("per step", Unit.NS)
-    """Until the device finished it, from its begin or the end before."""
+    """From its begin, or the end before, until the device finished."""
     token_ns: int | None = column("per token", Unit.NS)
     host_ns: int = column("host", Unit.NS)
     gpu_ns: int = column("GPU sum", Unit.NS)
     replay_ns: int = column("in graphs", Unit.NS)
     """Of `gpu_ns`, by replays of CUDA graphs."""
     captured_ns: int = column("of captures", Unit.NS)
-    """Of `replay_ns`, whose capture, and so ops, are known."""
+    """Of `replay_ns`, of known capture."""
     num_replays: int = column("replays", Unit.COUNT)
 
 

@@ -33,7 +33,7 @@ _TOP, _MANY_TINY = 6, 0.1
 
 @frozen
 class KernelRow:
-    """Kernels of one name that one phase launched on one rank, over the whole trace."""
+    """Kernels of one name that one phase launched."""
 
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)

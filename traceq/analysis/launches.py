@@ -48,7 +48,7 @@ _CAN_BE_CAPTURED = (SYNC_KINDS.index("alloc"),)
 
 @frozen
 class LaunchRow:
-    """Kernels of one phase over the whole trace, and over its windows the host-bound part of its time."""
+    """Kernels of one phase, and the host-bound part of its windows."""
 
     rank: int = column("rank", Unit.COUNT)
     phase: str = column("phase")

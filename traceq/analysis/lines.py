@@ -42,16 +42,16 @@ _ENGINE = "autograd::engine::evaluate_function: "
 
 @frozen
 class LineRow:
-    """Time per counted step of one line of the main thread in one phase on one rank; `host_ns` adds up to the step.
+    """Time per counted step of one line of the main thread in one phase; `host_ns` adds up to the step.
 
-    A backward op belongs to the line of its forward op, in the phase in which it runs.
+    A backward op belongs to the line of its forward op.
     """
 
     rank: int = column("rank", Unit.COUNT)
     phase: str = column("phase")
     line: str = column("line")
     op: str = column("op")
-    """Outermost ops that take most there, at most two."""
+    """The one or two longest outermost ops."""
     num_ops: float = column("ops", Unit.MEAN)
     host_ns: int = column("host", Unit.NS)
     gpu_ns: int = column("GPU time", Unit.NS)

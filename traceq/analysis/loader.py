@@ -27,7 +27,7 @@ of the variance of their logarithms (of evenly spread ones any split explains at
 
 @frozen
 class LoaderRankRow:
-    """Times of a batch on one rank: `fetch` from the loader, and `h2d`, the copy to the device, by its clock."""
+    """Times of a batch: `fetch` from the loader, and `h2d`, the copy to the device, by its clock."""
 
     rank: int = column("rank", Unit.COUNT)
     fetch_mean_ns: int = column("fetch, mean", Unit.NS)
@@ -41,7 +41,7 @@ class LoaderRankRow:
 
 @frozen
 class LoaderRow:
-    """A data loader alone: batches of each rank, rates over ranks, and the modes of bimodal fetches."""
+    """A data loader alone: its rates over ranks, and the modes of bimodal fetches."""
 
     warmup: int = column(unit=Unit.COUNT)
     measured: int = column(unit=Unit.COUNT)
@@ -51,7 +51,7 @@ class LoaderRow:
     batches_per_sec_mean: float = column(unit=Unit.MEAN)
     batches_per_sec_max: float = column(unit=Unit.MEAN)
     samples_per_sec_ceiling: float | None = column(unit=Unit.MEAN)
-    """All ranks at the slowest's pace; None without declared samples."""
+    """All ranks at the slowest's pace."""
     bimodal: bool = column()
     ready_pct: float | None = column(unit=Unit.PERCENT)
     ready_ns: int | None = column(unit=Unit.NS)

@@ -38,7 +38,7 @@ POSITION = 62
 
 @frozen
 class CopyRow:
-    """Copies of one kind on one rank, over the whole trace."""
+    """Copies of one kind."""
 
     rank: int = column("rank", Unit.COUNT, is_hidden=True)
     kind: str = column("copy")

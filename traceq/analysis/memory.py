@@ -37,7 +37,7 @@ POSITION = 75
 
 @frozen
 class MemoryRow:
-    """Allocations of one phase on one device of one rank, over the whole trace."""
+    """Allocations of one phase on one device."""
 
     rank: int = column("rank", Unit.COUNT, is_hidden=True)
     device: str = column("device", is_hidden=True)
@@ -53,7 +53,7 @@ class MemoryRow:
 
 @frozen
 class PeakRow:
-    """The moment at which most memory of a device is in use."""
+    """When most memory of a device is in use."""
 
     rank: int = column("rank", Unit.COUNT)
     device: str = column("device")

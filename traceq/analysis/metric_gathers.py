@@ -29,7 +29,7 @@ POSITION = 54
 
 @frozen
 class MetricRow:
-    """Collectives of one kind that carry metrics, in the counted steps of one rank."""
+    """Collectives of one kind that carry metrics, in counted steps."""
 
     rank: int = column("rank", Unit.COUNT)
     name: str = column("collective")

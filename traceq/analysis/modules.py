@@ -38,7 +38,7 @@ _NUMBER = re.compile(r"_\d+(?=\.|$)")
 
 @frozen
 class ModuleRow:
-    """Time and kernels of one module in one phase on one rank; `tree_*` include inner modules."""
+    """Time and kernels of one module in one phase; `tree_*` with inner modules."""
 
     rank: int = column("rank", Unit.COUNT)
     phase: str = column("phase")
@@ -53,7 +53,7 @@ class ModuleRow:
 
 @frozen
 class ModuleKernelRow:
-    """Kernels of one name of one module in one phase on one rank."""
+    """Kernels of one name, module and phase."""
 
     rank: int = column("rank", Unit.COUNT)
     phase: str = column("phase")

@@ -44,7 +44,7 @@ _CAN_FUSE = ("Adam", "AdamW", "SGD", "Adagrad")
 
 @frozen
 class OptimizerRow:
-    """One optimizer of one rank, without a closure."""
+    """One optimizer, without a closure."""
 
     rank: int = column("rank", Unit.COUNT)
     name: str = column("optimizer")
@@ -54,7 +54,7 @@ class OptimizerRow:
     host_ns: int = column("host", Unit.NS)
     num_gpu_ops: int = column("GPU ops", Unit.COUNT)
     window_ns: int = column("of the steps", Unit.NS)
-    """Of counted windows: its work runs, or only its host."""
+    """Its work, or only its host, runs in counted windows."""
     steps_ns: tuple[int, ...] = ()
 
 

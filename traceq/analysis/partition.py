@@ -61,7 +61,7 @@ _LEAST_SPREAD = 0.05
 
 @frozen
 class PartitionRow:
-    """Time of one category in one phase of one step on one rank; the cells of a step add up to its `window_ns`."""
+    """Time of one category in one phase of one step; they add up to its `window_ns`."""
 
     index: int
     rank: int = column("rank", Unit.COUNT)

@@ -33,7 +33,7 @@ _FEWEST = 8
 
 @frozen
 class SlowdownRow:
-    """One rank's median unprofiled step and the mean of its profiled steps."""
+    """The median unprofiled and the mean profiled step."""
 
     rank: int = column("rank", Unit.COUNT)
     unprofiled_ns: int = column("unprofiled", Unit.NS)

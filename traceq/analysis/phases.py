@@ -31,7 +31,7 @@ _RULES = {
 
 @frozen
 class PhaseRow:
-    """Host and device time of one phase on one rank, over the whole trace."""
+    """Host and device time of one phase."""
 
     rank: int = column("rank", Unit.COUNT, is_hidden=True)
     name: str = column("phase")

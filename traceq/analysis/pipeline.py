@@ -27,13 +27,13 @@ _REMEDIES = {"GPipe": "gpipe", "1F1B": "1f1b", "looped BFS": "looped_bfs", "inte
 
 @frozen
 class StageRow:
-    """A counted step of one rank, mean: passes, warm-up, steady, cool-down, transfer and other add up to it."""
+    """A mean counted step: passes, warm-up, steady, cool-down, transfer and other add up to it."""
 
     rank: int = column("rank", Unit.COUNT)
     pipeline: int = column("pipeline", Unit.COUNT, is_hidden=True)
     position: int | None = column("position", Unit.COUNT, is_hidden=True)
     stages: str = column("stages")
-    """As annotations number them, else by position; "": several without numbers."""
+    """As annotations number them, else by position."""
     schedule: str = column("schedule", is_hidden=True)
     """`GPipe`, `1F1B`, `ZB1P`, `looped BFS`, `interleaved 1F1B`, `interleaved ZB1P`, `ZBV`, `DualPipeV`, `unknown`."""
     num_microbatches: int | None = column("microbatches", Unit.COUNT, is_hidden=True)
@@ -45,15 +45,15 @@ class StageRow:
     steady_ns: int = column("steady", Unit.NS)
     cooldown_ns: int = column("cool-down", Unit.NS)
     wait_ns: int | None = column("of it waits", Unit.NS)
-    """Of the bubble: waits for the other side to start."""
+    """Of the bubble: for the other side."""
     transfer_ns: int | None = column("transfers", Unit.NS)
-    """Only messages move; None where none has a partner."""
+    """Only messages move."""
     other_ns: int = column("other", Unit.NS)
 
 
 @frozen
 class MessageRow:
-    """Messages of a rank with another one, over the whole trace; times are of those that the other rank has, too."""
+    """Messages with another rank; times are of those that the other rank has, too."""
 
     rank: int = column("rank", Unit.COUNT)
     peer: int = column("peer", Unit.COUNT)

@@ -31,7 +31,7 @@ _NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: th
 
 @frozen
 class RankRow:
-    """One rank in steps that all ranks count: its collectives, its mean step, and why the straggler is late."""
+    """Steps that all ranks count: collectives, the mean step, and why the straggler is late."""
 
     key: str = column("key", is_hidden=True)
     rank: int = column("rank", Unit.COUNT)
@@ -40,16 +40,19 @@ class RankRow:
     busy_ns: int = column("compute", Unit.NS)
     """Kernels other than collectives run."""
     num: int = column("collectives", Unit.COUNT, is_hidden=True)
-    """That all ranks ran, but the first of the trace."""
+    """Collectives that all ranks ran."""
     wait_ns: int | None = column("waits", Unit.NS)
-    """From its start to the latest start, sum."""
+    """Until the latest start, sum."""
     exposed_wait_ns: int | None = column("exposed waits", Unit.NS)
     """Of `wait_ns`, nothing computes."""
     transfer_ns: int | None = column("transfers", Unit.NS)
     """The rest of the time in collectives."""
     caused_ns: int | None = column("others wait for it", Unit.NS)
+    """Others wait for it."""
     offset_ns: int | None = column("clock offset", Unit.DELTA_NS)
+    """Of its clock."""
     offset_pm_ns: int | None = column("within", Unit.NS)
+    """Plus or minus."""
     verdict: str = column("verdict")
     """`straggler`, `irregular` (waited for, too irregularly), `waits`, `balanced`, `undecided` (too few steps); ""
     without a common collective.

@@ -58,13 +58,13 @@ _RANGE = "At most: if streams waited only where that delayed them, unexplained d
 
 @frozen
 class ReplayRow:
-    """Result of replaying a rank's trace without some of its time, mean over the counted steps."""
+    """The mean counted step, replayed without some of its time."""
 
     rank: int = column("rank", Unit.COUNT, is_hidden=True)
     removed: str = column("without")
     """`nothing`, a kind of sync, `all syncs`, `data loader`, `communication`, `host time`."""
     num: int = column("num", Unit.COUNT)
-    """Waits of the trace, or collectives, or pieces of host time."""
+    """Waits, collectives, or pieces of host time."""
     blocked_ns: int = column("takes", Unit.NS)
     saved_ns: int = column("saves", Unit.NS)
     """At least; for `nothing`: what replay cannot explain."""

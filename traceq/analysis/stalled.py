@@ -16,14 +16,14 @@ POSITION = 58
 
 @frozen
 class StalledRow:
-    """The last collective that a rank of a recording that gave up issued in a group, from `RUN/stalled`."""
+    """The last collective issued in a group by a recording that gave up, from `RUN/stalled`."""
 
     key: str = column("key", is_hidden=True)
     rank: int = column("rank", Unit.COUNT)
     group: str = column("group")
     sequence: int = column("sequence", Unit.COUNT)
     name: str = column("collective")
-    """`all_reduce_barrier` and similar for collectives that move no data."""
+    """With `_barrier` where no data move."""
     dtype: str | None = column("dtype")
     elements: int | None = column("elements", Unit.COUNT)
     waits_at: str = column("waits at")

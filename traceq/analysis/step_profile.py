@@ -44,7 +44,7 @@ _BY_HOST = "By the host's clock: on a device, phases show when work was launched
 
 @frozen
 class PhaseTimesRow:
-    """One phase of the unprofiled steps of one rank, or of all; shares of the phases add up to 100 %."""
+    """One phase of the unprofiled steps of one rank, or of all."""
 
     rank: int | None = column("rank", Unit.COUNT, is_hidden=True)
     phase: str = column("phase")
@@ -75,9 +75,9 @@ class WallTimeRow:
 
 @frozen
 class _Profile:
-    """The unprofiled steps of an arm, in seconds and 10^9 bytes; parameters None where the recipe has no such one.
+    """The unprofiled steps of an arm, in seconds and 10^9 bytes; parameters are None where the recipe lacks them.
 
-    The means of phases add up to the step, with `other`, in none, and without `backward_step`, the sum of several.
+    The means of phases, with `other` and without `backward_step` (a sum), add up to the step.
     """
 
     arm: str = column()
@@ -85,7 +85,7 @@ class _Profile:
     measured: int = column()
     num_processes: int = column()
     distributed_type: str = column()
-    """Class that wraps the model, or `none`; of a loop, the strategy."""
+    """Class that wraps the model, `none`, or a loop's strategy."""
     batch_size: str | float | None = column()
     grad_accum: str | float | None = column()
     num_workers: str | float | None = column()
@@ -97,12 +97,12 @@ class _Profile:
     """Mean step of the slowest rank."""
     global_samples_per_sec: float | None = column()
     clock_samples_per_sec: float | None = column()
-    """By the wall time of the training, irregular steps included."""
+    """By the training's wall time, with irregular steps."""
     slowest_rank: int = column()
     ranks_differ: bool = column()
-    """Slowest and fastest rank differ by 1 % and beyond scatter."""
+    """By 1 %, and beyond scatter."""
     peak_alloc_gb_worst: float | None = column()
-    """Most memory of tensors on any rank since warm-up."""
+    """Of tensors, since warm-up."""
     peak_reserved_gb_worst: float | None = column()
     peak_rss_gb_worst: float | None = column()
     mfu_pct: float | None = column()

@@ -35,7 +35,7 @@ _CURVE = 5
 
 @frozen
 class StepRow:
-    """One step of one rank, on the host and as a window."""
+    """One step, on the host and as a window."""
 
     rank: int = column("rank", Unit.COUNT)
     step: int = column("step", Unit.COUNT)
@@ -46,11 +46,11 @@ class StepRow:
     """`device` or `host`: what determines its end."""
     window_ns: int = column("window", Unit.NS)
     partial: bool = column("partial")
-    """Excluded from means: a stub, or not whole as a session begins."""
+    """Not whole; excluded from means."""
     lag_ns: int = column("lag", Unit.NS)
     """End of the window minus end of the host step."""
     overhead_ns: int = column("overhead", Unit.NS)
-    """Of the host step: profiler's own work, or loading of kernels."""
+    """Of the host step: the profiler's work, or loading of kernels."""
 
 
 @frozen

@@ -30,7 +30,7 @@ _BEST_FIRST = (EXACT, EXPLAINED, UNEXPLAINED)
 
 @frozen
 class StrategyRow:
-    """One rank's strategy and the worst verdict of its checks; numbers are per step."""
+    """The strategy and the worst verdict of its checks; numbers are per step."""
 
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)
@@ -41,7 +41,7 @@ class StrategyRow:
     num_units: int | None = column("units", Unit.COUNT)
     num_kept: int | None = column("units kept for backward", Unit.COUNT)
     parameters: int | None = column("parameters", Unit.COUNT)
-    """Elements reduced or gathered in a pass, with padding."""
+    """Elements reduced or gathered per pass."""
     verdict: str = column("verdict")
     """`exact`, `explained`, `unexplained`."""
     reason: str = column("reason")
@@ -49,7 +49,7 @@ class StrategyRow:
 
 @frozen
 class CheckRow:
-    """Calls for one role on one rank over all its steps, against those predicted; None without a prediction."""
+    """Calls for one role over all steps, against those predicted."""
 
     key: str = column("key", is_hidden=True)
     rank: int = column("rank", Unit.COUNT, is_hidden=True)

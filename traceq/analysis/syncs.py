@@ -60,7 +60,7 @@ _VIEW = (
 
 @frozen
 class SyncRow:
-    """Syncs of one kind, op, line, module and phase on one rank."""
+    """Syncs of one kind, op, line, module and phase."""
 
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)
@@ -81,19 +81,17 @@ class SyncRow:
     starved_ns: int = column("starved", Unit.NS)
     """Idle time of the device after it."""
     cost_ns: int = column("device idle after", Unit.NS)
-    """Of `starved_ns`, caused by the host, at most `blocked_ns`."""
+    """Part of `starved_ns` that the host causes."""
     step_blocked_ns: int = column("blocked", Unit.NS, is_per_step=True)
     step_unrecorded_ns: int = column("unrecorded", Unit.NS, is_per_step=True)
     """Of `step_blocked_ns`, waits for unrecorded work."""
     replay_ns: int | None = column("saves", Unit.NS, is_per_step=True)
-    """What it costs: a step without it is this shorter, at least; None: unknown."""
+    """Cost: a step without it is at least this much shorter."""
     most_replay_ns: int | None = column("at most", Unit.NS, is_per_step=True)
     label: str = column("effect")
     """`costly`, `may_cost`, `waits_but_free`, `harmless`; `unknown` where too little is recorded."""
     once: str = column("once")
-    """Why it does not recur in every step: `graph_capture`, `pool_growth`, `pool_refill`, `first_use`, `measurement`;
-    "" if it may.
-    """
+    """Why it does not recur: `graph_capture`, `pool_growth`, `pool_refill`, `first_use`, `measurement`, or ""."""
     num_steps: int = column("steps with one", Unit.COUNT)
     num_returned: int = 0
     """Times that the rank returned memory to the driver before them."""
@@ -119,7 +117,7 @@ class SyncRow:
 
 @frozen
 class StepRow:
-    """Syncs of one kind that one rank issued in one step, None between steps; they add up to the trace."""
+    """Syncs of one kind issued in one step, None between steps."""
 
     rank: int = column("rank", Unit.COUNT)
     step: int | None = column("step", Unit.COUNT)

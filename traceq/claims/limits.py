@@ -40,15 +40,15 @@ class Limit(float):
 # of all claims
 
 NOTABLE = Limit(0.01, "part of a step", "a gain below it is lost in the scatter of most jobs' steps")
-NOTHING = Limit(0.001, "part of a step", "what a change gains at most, or it gains nothing", "grain of the replay")
-UNLIKE = Limit(2.0, "longest over shortest step", "from there on the mean of steps is none of any step")
+NOTHING = Limit(0.001, "part of a step", "a change that gains less gains nothing", "grain of the replay")
+UNLIKE = Limit(2.0, "longest over shortest step", "beyond it the mean resembles no step")
 
 # of what takes time in a step
 
-LARGE = Limit(0.1, "part of a step", "the remedy gains only a part: launches and transfers take time anyway")
-MODERATE = Limit(0.05, "part of a step", "less hardly pays for a change of the program")
-FEW = Limit(0.02, "part of a step", "what causes it is known, and can go")
-FAR_MORE = Limit(1.5, "saved together over saved by one", "below it the one sync is the better advice")
+LARGE = Limit(0.1, "part of a step", "a remedy gains only a part of it")
+MODERATE = Limit(0.05, "part of a step", "less is hardly worth a change of the program")
+FEW = Limit(0.02, "part of a step", "the cause is known and can be removed")
+FAR_MORE = Limit(1.5, "saved together over saved by one", "below it, one sync is the better advice")
 
 # of the host, the data loader, and time that is lost
 
@@ -56,11 +56,11 @@ MOST = Limit(0.5, "part of a time", "it is more than all else together")
 MUCH = Limit(0.25, "part of a whole", "a remedy for less changes little")
 LIMITING = Limit(0.85, "part of most steps", "nothing else gains much")
 SHORT_GAP = Limit(1_000_000, "ns", "in a longer gap the host does more than launching")
-LEAST_BATCHES = Limit(4, "batches", "the three times between them tell what recurs")
+LEAST_BATCHES = Limit(4, "batches", "three intervals show what recurs")
 BUSY_CORES = Limit(0.2, "part of the cores", "other processes that keep fewer busy make no thread wait")
 WORKER_CORES = Limit(0.1, "cores", "workers that are busy for less take no core from the step")
 
 # of communication and ranks
 
 UNEVEN_STAGES = Limit(1.15, "slowest rank over the mean", "moving layers gains more than another schedule")
-LOST = Limit(0.05, "part of a trace", "where work is unrecorded for longer, the trace may lack calls that were issued")
+LOST = Limit(0.05, "part of a trace", "beyond it the trace may lack calls that were issued")

@@ -51,24 +51,24 @@ _ALL = (
     # what questions the rest
     Rule(
         "missing_ops",
-        "a fifth of the ops comes behind a hole in the numbers that the profiler gives them",
+        "a fifth of the ops follows a gap in the profiler's numbering",
         questions_rest=True,
     ),
-    Rule("foreign_trace", "no event of a rank is of PyTorch's profiler", questions_rest=True),
-    Rule("empty_recording", "no trace has an op, an annotation, Python or work of a device", questions_rest=True),
+    Rule("foreign_trace", "a rank has no event of PyTorch's profiler", questions_rest=True),
+    Rule("empty_recording", "no trace has ops, annotations, Python or device work", questions_rest=True),
     Rule(
         "desync",
         "ranks issue different collectives in a group, or with different types or sizes",
         (LOST,),
         questions_rest=True,
     ),
-    Rule("never_arrived", "by the flight recorders, a collective never completed", questions_rest=True),
+    Rule("never_arrived", "the flight recorders show a collective that never completed", questions_rest=True),
     Rule("ranks_alone", "recorded ranks train, and issue no collective in any traced step", questions_rest=True),
-    Rule("out_of_memory", "a snapshot holds an out-of-memory error: who is alive at the last one", questions_rest=True),
+    Rule("out_of_memory", "what is alive at a snapshot's last out-of-memory error", questions_rest=True),
     # the whole step
     Rule(
         "cold_start",
-        "what is once (start of the device, loading, compiling, first calls, a pause) is much of the counted steps",
+        "what happens once (start of the device, loading, first calls, a pause) is much of the counted steps",
         (LARGE,),
         questions_rest=True,
     ),
@@ -88,12 +88,12 @@ _ALL = (
     ),
     Rule(
         "contended_cores",
-        "the job's own threads and workers want more cores than there are, and a thread of the step waits for one",
+        "the job's threads and workers want more cores than there are, and a thread of the step waits for one",
         (MODERATE, MUCH, WORKER_CORES),
     ),
     Rule(
         "compiling",
-        "torch.compile takes much of the counted steps, which later steps need not repeat",
+        "torch.compile takes much of the counted steps, but not of later ones",
         (MODERATE,),
         explains=("cold_start",),
     ),
@@ -120,15 +120,19 @@ _ALL = (
     ),
     Rule(
         "costly_sync",
-        "by replay a step is shorter without the syncs of one place, which most steps have",
+        "by replay a step is shorter without the syncs of one place, in most steps",
         explains=("sync_wait", "free_sync"),
         whatif="--without syncs",
     ),
-    Rule("costly_allocation", "the same of calls by which the allocator asks the driver", explains=("alloc_wait",)),
-    Rule("free_sync", "a place blocks the host for long, and by replay a step without it is as long", is_note=True),
+    Rule(
+        "costly_allocation",
+        "by replay a step is shorter without the allocator's calls of the driver at one place",
+        explains=("alloc_wait",),
+    ),
+    Rule("free_sync", "a sync blocks the host for long, but by replay a step without it takes as long", is_note=True),
     Rule(
         "joint_syncs",
-        "by replay a step without any sync gains more than without those of any one place",
+        "by replay a step gains more without any sync than without those of one place",
         (FEW, FAR_MORE),
         explains=("sync_wait", "alloc_wait"),
         whatif="--without syncs",
@@ -136,14 +140,14 @@ _ALL = (
     Rule("sync_wait", "the device idles after syncs", (FEW,)),
     Rule(
         "outside_phases",
-        "much of an unprofiled step is in none of its phases, and traced steps show the lines",
+        "much of an unprofiled step is outside its phases; traced steps show the lines",
         (LARGE,),
     ),
     Rule("host_op", "the op in which the host is longest, where the device is not recorded", (MOST,), is_note=True),
     # the data loader
     Rule(
         "starved",
-        "nothing runs while the main thread is in the data loader, and by replay a step without that is shorter",
+        "nothing runs while the main thread is in the data loader, and by replay a step without this wait is shorter",
         (MODERATE, LEAST_BATCHES),
         explains=("host_bound", "dataload_wait"),
         whatif="--without loader",
@@ -154,7 +158,7 @@ _ALL = (
         (MODERATE,),
         explains=("starved", "dataload_wait", "host_bound"),
     ),
-    Rule("dataload_wait", "the main thread waits for the data loader, without a device beside it", (MODERATE,)),
+    Rule("dataload_wait", "without a device, the main thread waits for the data loader", (MODERATE,)),
     # what computes
     Rule("device_bound", "the device computes nearly all the time", (LIMITING,), is_note=True),
     Rule(
@@ -166,13 +170,13 @@ _ALL = (
     Rule("python_bound", "without a device, the main thread is in no op for much of the time", (MUCH,), is_note=True),
     Rule(
         "below_roof",
-        "by replay a step is shorter if one op ran at what well-tuned kernels reach of its roof",
+        "by replay a step is shorter if one op comes as close to its roof as well-tuned kernels do",
         (LARGE,),
     ),
-    Rule("casts", "kernels that only copy elements to another type take a part of most steps", (MODERATE,)),
+    Rule("casts", "kernels that only change a type take a part of most steps", (MODERATE,)),
     Rule(
         "unfused_attention",
-        "products, softmaxes of their results and products that take them have one shape, and much of the step",
+        "products, softmax and products of one shape in a row take much of the step",
         (LARGE,),
         explains=("below_roof",),
     ),
@@ -185,13 +189,13 @@ _ALL = (
     Rule("exposed_comm", "collectives run while nothing computes", (LARGE,)),
     Rule(
         "exposed_wait",
-        "ranks wait for the last one to arrive while nothing computes; traces of all ranks tell that",
+        "by the traces of all ranks, they wait for the last to arrive while nothing computes",
         (MODERATE,),
     ),
     Rule("exposed_transfer", "ranks exchange data while nothing computes", (MODERATE,)),
     Rule(
         "straggler",
-        "the others wait for a rank that is late, beyond chance, in unprofiled steps or else in most traced ones",
+        "the others wait for a late rank, beyond chance, in unprofiled steps or else in most traced ones",
         (MODERATE, MUCH),
         explains=("exposed_wait",),
         whatif="--without-straggler",
@@ -199,7 +203,7 @@ _ALL = (
     Rule("late_ranks", "ranks of one kind are later than the others", (MOST,), explains=("exposed_wait",)),
     Rule(
         "pipeline_bubble",
-        "the ranks of a pipeline are idle for much of the step, in the mean",
+        "the ranks of a pipeline are idle for much of the mean step",
         (LARGE, UNEVEN_STAGES),
         explains=_OVERLAP,
     ),
@@ -212,7 +216,7 @@ _ALL = (
     Rule("metric_gathers", "every step exchanges metrics while nothing computes", (NOTABLE,)),
     Rule(
         "buffer_broadcasts",
-        "from the begin of DDP's forward pass, which sends buffers, to its first op nothing computes",
+        "nothing computes between the start of DDP's forward pass, which sends buffers, and its first op",
         (MODERATE,),
     ),
     # copies and memory
@@ -232,10 +236,10 @@ _ALL = (
         explains_syncs=("alloc",),
     ),
     Rule(
-        "fragmentation", "a request fails though that much is free in its pool, in smaller pieces", questions_rest=True
+        "fragmentation", "a request fails although its pool has that much free, in smaller pieces", questions_rest=True
     ),
-    Rule("memory_peak", "of a snapshot: who is alive at the peak"),
-    Rule("memory_delta", "of two snapshots: what is alive at the peak of one and not of the other"),
+    Rule("memory_peak", "what is alive at the peak of a snapshot"),
+    Rule("memory_delta", "what is alive at the peak of one snapshot and not of the other"),
 )
 
 RULES = {rule.code: rule for rule in _ALL}

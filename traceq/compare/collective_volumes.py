@@ -22,7 +22,7 @@ _WORST = (EXACT, EXPLAINED, UNEXPLAINED)
 
 @frozen
 class CollectiveVolume:
-    """Calls of one collective and their bytes, mean per traced step of one rank."""
+    """Calls of one collective and their bytes, per traced step of a rank."""
 
     name: str
     num: float

@@ -19,7 +19,7 @@ class InferenceDelta:
 
     kind: str
     batch: int | None
-    """Requests; None: all steps of the kind, as none is shared."""
+    """Requests; None: all steps of the kind."""
     num_a: int
     num_b: int
     a_ns: int

@@ -60,7 +60,7 @@ class Comparable:
 
 @frozen
 class SideReplay:
-    """One side replayed alone: ns by which its mean step is shorter without something, of A and of B."""
+    """One side replayed alone: ns by which its mean step is shorter."""
 
     num_syncs: float
     """Per step that the other side has not."""
@@ -68,13 +68,13 @@ class SideReplay:
     """Without `num_syncs`, at least."""
     syncs_most_ns: int
     host_ns: int | None
-    """With a host that takes no time, at least; None: no host ops."""
+    """Without host time, at least."""
     host_most_ns: int | None
 
 
 @frozen
 class Traced:
-    """Profiled steps of one rank: the mean of either side, over `num_a` and `num_b` whole ones."""
+    """Profiled steps of one rank: means of either side over whole ones."""
 
     rank: int
     a_ns: int
@@ -84,13 +84,13 @@ class Traced:
     marked: bool = True
     """False where the traces have no steps and count as one each."""
     matched_pct: float | None = None
-    """Host calls that both sides have; below 70 causes say where, not why."""
+    """Host calls that both sides have; below 70 causes only say where."""
     unclear: str = ""
     """What in a trace leaves open what caused the delta, "" for nothing."""
     replays: tuple[SideReplay, SideReplay] | None = None
     """Of A and B where causes say only where."""
     b_rank: int | None = None
-    """B's: another one where each side has one trace, of different ranks."""
+    """B's, if another one."""
     whole: int | None = None
     """The side, 0 or 1, that has no steps where the other has, None elsewhere."""
 
@@ -144,7 +144,7 @@ class Traced:
 
 @frozen
 class RankDelta:
-    """Mean traced step of one rank on either side; `own` times are without exposed communication, waits among it."""
+    """Mean traced step of one rank on either side; `own` times exclude exposed communication."""
 
     rank: int
     a_ns: int
@@ -165,7 +165,7 @@ class RankDelta:
 
 @frozen
 class CellDelta:
-    """Time of one phase and category per step on either side; with `residual_ns` they add up to `traced.delta_ns`."""
+    """Time of one phase and category per step; with `residual_ns` they add up to `traced.delta_ns`."""
 
     phase: str
     category: str
@@ -206,7 +206,7 @@ class Cause:
     phase: str
     """`backward and forward` for work in both."""
     name: str
-    """Op and kernel, collective, annotation; after `rank 3: ` where several are compared."""
+    """Op and kernel, collective, annotation; after `rank 3: ` of several ranks."""
     line: str
     delta_num: float
     delta_ns: int
@@ -217,18 +217,18 @@ class Cause:
     module: str = ""
     """Class of nn.Module; "" if unknown."""
     self_op: str = ""
-    """Op inside that makes most of it; "": itself."""
+    """Op inside that makes most of it."""
     delta_bytes: int = 0
     """Of copies and collectives."""
     chain: Chain | None = None
     sd_ns: int = 0
-    """Standard deviation between runs of the same code; 0: unknown."""
+    """Jitter of the same code; 0: unknown."""
     moved: str = ""
     """`from optimizer to backward` of a collective issued as often; or ""."""
     in_steps: str = ""
-    """`1 of 3`: steps with what is more or fewer; "": each."""
+    """`1 of 3` with the change; "": each."""
     memory: str = ""
-    """`pageable -> pinned, 4.4 -> 8.7 GB/s`: copies of which the host's memory differs."""
+    """`pageable -> pinned, 4.4 -> 8.7 GB/s`, where the host's memory differs."""
 
     @property
     def names_a_change(self) -> bool:

@@ -33,7 +33,7 @@ class CountDelta:
     """Op of the sync, else its call; role of the collective."""
     phase: str
     line: str
-    """Of most of these syncs, on the side with more."""
+    """Of most of these syncs."""
     a_num: float
     b_num: float
     a_bytes: float

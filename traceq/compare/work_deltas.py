@@ -60,15 +60,14 @@ class _Sums:
 
 @frozen
 class WorkDelta:
-    """Ops of one role in one phase, in a mean counted step of the explained rank.
+    """Ops of one role and phase in a mean counted step of the explained rank.
 
-    Calls with the same shapes on both sides are compared with each other, all others of a role together; where 5 % of
-    the time of a side's ops has no model, only roles with as many calls on both.
+    [How they are compared](method.md#more-work-or-slower-work).
     """
 
     phase: str
     role: str
-    """`matrix products (addmm, mm)`, ... with the ops of either side, else the op."""
+    """`matrix products (addmm, mm)`, ..., else the op."""
     is_flops: bool
     """Work is FLOPs, else bytes."""
     a_ns: int
@@ -80,7 +79,7 @@ class WorkDelta:
     calls_ns: int
     """Part of the delta by more calls."""
     more_ns: int
-    """By more work: more calls, or more in each."""
+    """By more calls, or more work in each."""
     slower_ns: int
     """By slower work; with `more_ns` it adds up to the delta."""
     is_bound: bool

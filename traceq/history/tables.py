@@ -23,6 +23,8 @@ _FLOOR = 0.8
 
 @frozen
 class _Run:
+    """A run of the branch, in the order of time."""
+
     run: int = column("run", Unit.COUNT)
     run_id: str = column("identity")
     time: str = column("recorded (UTC)")
@@ -40,6 +42,8 @@ class _Run:
 
 @frozen
 class _Value:
+    """A measure of one arm of a run, with the ends of its 95 % interval."""
+
     arm: str = column("arm")
     measure: str = column("measure")
     unit: str = column("unit")
@@ -52,6 +56,8 @@ class _Value:
 
 @frozen
 class _ChangeRow:
+    """A change of a measure between two runs."""
+
     arm: str = column("arm")
     measure: str = column("measure")
     unit: str = column("unit")

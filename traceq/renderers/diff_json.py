@@ -55,7 +55,7 @@ class StatementObject(TypedDict):
     code: str
     """What is said, as `syncs`, `pace` or `outside_interval`."""
     measures: Mapping[str, Measure]
-    """A name ends in its unit, `delta` has a sign, `side` is `a` or `b`."""
+    """`delta` has a sign, `side` is `a` or `b`."""
     text: str
 
 
@@ -65,10 +65,10 @@ class FeedingObject(TypedDict):
     starved: bool
     """`loader_ns` is more than `rest_ns`."""
     loader_ns: int
-    """Loader alone, a step's batches on its slowest rank."""
+    """Loader alone, a step's batches."""
     step_ns: int
     wait_ns: int | None
-    """Of `step_ns`, in `dataload_wait`; None without such a phase."""
+    """Of `step_ns`, in `dataload_wait`."""
     rest_ns: int
     batches_per_step: float
     samples_per_step: int | None
@@ -116,13 +116,13 @@ class VerdictObject(TypedDict):
     threshold_pct: float | None
     reason: str
     pairs_needed: int | None
-    """Pairs that would decide; None: decided, or unknown."""
+    """Pairs that would decide."""
     num_questions: int
-    """Comparisons whose verdicts hold together; 0: nothing to compare."""
+    """Comparisons whose verdicts hold together."""
     of: str
     """`step` or `sample`."""
     steps_apart: bool
-    """No interval, but steps of these processes are longer on one side."""
+    """No interval, but one side's steps are longer."""
 
 
 class DiffObject(TypedDict):
@@ -133,14 +133,14 @@ class DiffObject(TypedDict):
     b: SideObject
     comparable: Comparable
     step: dict[str, object] | None
-    """Unprofiled if both sides have such steps; None: nothing to compare."""
+    """Unprofiled, if both sides have such steps."""
     sample: SampleObject | None
-    """The same per sample, if the verdict is about that."""
+    """Per sample, if the verdict is."""
     verdict: VerdictObject
     cpu_step: dict[str, object] | None
-    """CPU time of the main thread per step, without a device."""
+    """CPU time of the main thread, without a device."""
     traced: dict[str, object] | None
-    """Profiled steps of the explained rank; None if a side has no trace."""
+    """Profiled steps of the explained rank."""
     ranks: list[dict[str, object]]
     inference: tuple[InferenceDelta, ...]
     cells: list[dict[str, object]]
@@ -151,20 +151,20 @@ class DiffObject(TypedDict):
     counts: tuple[CountDelta, ...]
     work: tuple[WorkDelta, ...]
     basis: list[StatementObject]
-    """What the verdict rests on, and in what the sides differ."""
+    """What the verdict rests on, and how the sides differ."""
     reasons: list[StatementObject]
-    """What makes the traced delta, in the order of the text report."""
+    """What makes the traced delta."""
     doubt: StatementObject | None
     """Why durations of traced steps are no evidence; None: they are."""
     free: StatementObject | None
-    """Whether A has no overhead; None without a traced reference."""
+    """Whether A has no overhead."""
     feeding: FeedingObject | None
     warnings: tuple[Caveat, ...]
     facts: list[dict[str, Cell]]
 
 
 class JointObject(TypedDict):
-    """An arm that repeats the change of another arm in a different context."""
+    """An arm that repeats another arm's change in a different context."""
 
     arm: str
     repeats: str
@@ -186,7 +186,7 @@ class DiffsObject(TypedDict):
     """One per other arm, in the recipe's order."""
     joint: list[JointObject]
     exchanges: tuple[Exchange, ...]
-    """One per arm, if arms shard the model in different ways."""
+    """One per arm, if arms shard differently."""
 
 
 def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:

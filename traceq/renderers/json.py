@@ -36,31 +36,31 @@ class SourceObject(TypedDict):
     step: NotRequired[int]
     """With `--step`."""
     rows_of: NotRequired[tuple[int, ...]]
-    """Ranks whose rows tables have, where [others are like them](#more-than-64-ranks)."""
+    """Ranks whose rows tables have, of [more than 64](#more-than-64-ranks)."""
     window: NotRequired[str]
-    """Path of the latest window of the first rank, of a folder with several."""
+    """Of a folder with several: the first rank's latest."""
     num_windows: NotRequired[int]
 
 
 class FindingObject(TypedDict):
-    """A claim: its words, then all that they are made of; in the order of the text report."""
+    """A claim: its words and their measures, in the order of text."""
 
     code: str
     severity: str
     """`high`, `medium`, `low`."""
     text: str
     lead: str
-    """What it is and what to do, as on the first screen."""
+    """As on the first screen."""
     evidence: str
     ns: int
-    """Time of a step that it is about, no bound; 0: no matter of time."""
+    """Time of a step that it concerns; 0: none."""
     key: str
     subject: Mapping[str, Measure]
-    """Known ones of `rank`, `phase`, `line`, `op`, `kind` of sync, `module`, `collective`, `key`."""
+    """`rank`, `phase`, `line`, `op`, `kind` of sync, `module`, `collective`, `key`, where known."""
     measures: Mapping[str, Measure]
-    """Names end in their unit; `least_` and `most_` begin ends of a range."""
+    """`least_` and `most_` begin the ends of a range."""
     least_gain_ns: int | None
-    """By which the job's step is shorter at least; 0 where ranks are missing."""
+    """By which the job's step is shorter, at least."""
     most_gain_ns: int | None
     gain_by: str
     """`replay of all ranks`, `replay` (of one rank), `95 % interval of unprofiled steps`, `at most its time`, or ""."""
@@ -68,9 +68,9 @@ class FindingObject(TypedDict):
     is_unprofiled: bool
     remedy: str
     whatif: str
-    """Option of `traceq whatif` that asks for the gain, or ""."""
+    """Option of `traceq whatif`, or ""."""
     replaces: tuple[str, ...]
-    """Codes, or prefixes of keys, of findings that it replaces."""
+    """Codes, or prefixes of keys."""
 
 
 def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:

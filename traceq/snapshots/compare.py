@@ -31,7 +31,7 @@ _MOST_LINES, _MOST_WORDS = 20, 3
 
 @frozen
 class _MomentRow:
-    """Allocated and reserved on both sides at a moment, None where one has none."""
+    """Allocated and reserved on both sides at a moment."""
 
     moment: str = column("moment")
     a_bytes: int | None = column("A", Unit.BYTES)
@@ -43,7 +43,7 @@ class _MomentRow:
 
 @frozen
 class _KindRow:
-    """What is alive on both sides, by kind; the rows add up to the delta of the moment."""
+    """What is alive on both sides, by kind; the rows add up to the delta."""
 
     kind: str = column("kind")
     a_bytes: int = column("A", Unit.BYTES)
@@ -53,7 +53,7 @@ class _KindRow:
 
 @frozen
 class _LineRow:
-    """What is alive on both sides, by kind and line, the largest difference first; the rows add up likewise."""
+    """What is alive on both sides, by kind and line, the largest difference first."""
 
     kind: str = column("kind")
     line: str = column("line")

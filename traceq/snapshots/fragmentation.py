@@ -18,7 +18,7 @@ _SMALL_REQUEST = 1 << 20
 
 @frozen
 class SegmentRow:
-    """A segment at the end, those with most free memory beside blocks in use first.
+    """A segment at the end, most free memory beside blocks in use first.
 
     `size_bytes` is `requested_bytes` + `rounding_bytes` + `free_bytes`.
     """

@@ -36,15 +36,16 @@ class _MomentRow:
     device: int = column("device", Unit.COUNT)
     moment: str = column("moment")
     action: int = column("action", Unit.COUNT, is_hidden=True)
-    """After which it is, in the history; -1: before the first."""
+    """In the history; -1: before the first."""
     time_ns: int | None = column("time", Unit.NS)
     """Since the first action; None without times."""
     allocated_bytes: int = column("allocated", Unit.BYTES)
     """Alive, as asked for."""
     reserved_bytes: int | None = column("reserved", Unit.BYTES)
     free_bytes: int | None = column("reserved, not allocated", Unit.BYTES)
+    """Reserved, not allocated."""
     oom_bytes: int | None = column("asked for", Unit.BYTES)
-    """Asked for in vain; None for other moments."""
+    """Asked for in vain."""
     device_free_bytes: int | None = column("device free", Unit.BYTES)
     line: str = column("line")
     """Of the failed request, or its op."""

@@ -38,14 +38,10 @@ BROKEN = 0.001
 
 @frozen
 class Comparison:
-    """B's step minus A's, in ns, with confidence intervals, verdict and caveats.
-
-    `delta_ns` is the Hodges-Lehmann estimate. `a_ns` and `b_ns` are estimates of the same kind (`location_of_pairs`; of
-    values without pairs their medians): no arm saves more than `a_ns`, and their difference is about `delta_ns`.
-    """
+    """B's step minus A's: [Hodges-Lehmann estimates](method.md#diff-decide) with intervals, verdict and caveats."""
 
     a_ns: int
-    """By `location_of_pairs`, of values without pairs the median; no arm saves more."""
+    """No arm saves more than that."""
     b_ns: int
     delta_ns: int
     ci95_ns: Interval | None
@@ -65,7 +61,7 @@ class Comparison:
     """Those per step of A and of B, where all times are for as many samples as A's step has."""
     rank_delta_ns: tuple[int, ...] = ()
     noise_floor_ns: int | None = None
-    """The largest difference that noise may produce, by the A/A control; None without."""
+    """Largest difference that noise makes, by the A/A control."""
     unprofiled: bool = True
     """False: a profiler slowed the steps down."""
     p_material: float = 1.0
@@ -75,7 +71,7 @@ class Comparison:
     num_questions: int = 1
     """Comparisons of the run whose verdicts hold together."""
     steps_apart: bool = False
-    """No interval, but steps of these processes are longer on one side."""
+    """No interval, but one side's steps are longer."""
     rare_events: tuple[RareEvents, ...] = ()
     """Taken out of the halves; where they differ beyond chance, delta, intervals and verdict are of the mean step with
     them.

@@ -32,30 +32,31 @@ _GRAIN = 0.005
 
 @frozen
 class ChangeRow:
-    """What one intervention does to the mean step, or all together."""
+    """What one change does to the mean step, or all together."""
 
     option: str = column("what if")
     now_ns: int = column("now", Unit.NS)
     least_ns: int = column("then, from", Unit.NS)
-    """Shortest that it would be, with noise in its favour."""
+    """Shortest step then, with noise in its favour."""
     most_ns: int = column("to", Unit.NS)
+    """Longest step then."""
     saved_ns: int = column("saves", Unit.NS)
     most_saved_ns: int = column("at most", Unit.NS)
     noise_ns: int | None = column("noise", Unit.NS)
-    """Two standard errors of the mean saving; None: under three steps."""
+    """Two standard errors of the saving."""
     again_ns: int | None = column("again", Unit.NS)
     """As `noise_ns`, against as many other steps with the change."""
 
 
 class PredictionObject(TypedDict):
-    """What is predicted for the mean of the traced steps of some ranks."""
+    """What is predicted for the mean traced step of some ranks."""
 
     sentence: str
     ranks: list[int]
     num_steps: int
     step_ns: int
     unreplayed_ns: int
-    """Part that cannot be replayed; above 5 % nothing is predicted."""
+    """Above 5 % nothing is predicted."""
     together: dict[str, Cell]
     each: list[dict[str, Cell]]
     held_fixed: list[str]
@@ -67,7 +68,7 @@ class WhatifObject(TypedDict):
     schema: str
     path: str
     predictions: list[PredictionObject]
-    """Of the change that is asked about, or those that gain most unasked."""
+    """Of the change asked about, or those that gain most."""
     warnings: list[dict[str, str]]
 
 
