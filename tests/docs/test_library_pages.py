@@ -47,6 +47,7 @@ RUN_BY = {
     "docs/plugins.md": "test_plugins.py",
     "docs/pytest.md": "test_pytest_plugin.py",
     "docs/trainers.md": "docs/test_trainers.py",
+    "docs/tutorial.md": "docs/test_tutorial.py",
 }
 """The test that runs the Python of a page which is no session of an interpreter, or that page's own."""
 NOT_RUN = {

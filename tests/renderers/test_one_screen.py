@@ -57,6 +57,16 @@ def test_a_report_is_one_screen_and_cuts_no_line_number(path: Path) -> None:
         check_lines(view, narrow)
 
 
+def test_a_shortened_table_keeps_the_longest_phases_and_names_the_analysis_that_has_the_others() -> None:
+    result = sheet_of(FIXTURES / "tutorial" / "first")
+    text = screen(result, 100)
+    phases = text.partition("An unprofiled step, by phase")[2].partition("more with")[0].splitlines()[2:-2]
+    assert [line.split()[0] for line in phases] == ["forward", "backward", "optimizer"]
+    named = re.findall(r"more with --only (\w+)", text)
+    assert named
+    assert set(named) <= {report.name for report in result.reports}
+
+
 @pytest.mark.parametrize(("name", "is_lost"), [("no_device_rows.json", True), ("groups.json", False)])
 def test_a_trace_without_rows_of_its_device_says_first_that_no_bottleneck_is_known(name: str, is_lost: bool) -> None:
     _, _, third, *_ = screen(sheet_of(FIXTURES / "kinds" / name), 200).splitlines()

@@ -51,6 +51,8 @@ _IF_ROOM = (
 _MOST_ROWS, _FEWEST_ROWS, _ROWS_IF_ROOM = 8, 2, 5
 _LAST = ("total", "all else")
 """First cells of a last row, which a shortened table keeps."""
+_SIZES = ("total", "mean_ns")
+"""Keys of the column by which the rows of a phase are kept in a shortened table."""
 _NARROWEST_LEAD = 30
 Print = Callable[[EscapedConsole], None]
 
@@ -193,13 +195,14 @@ def _shortened(view: Table, most: int, sheet: Sheet) -> Table:
     total = [rows.pop()] if rows and rows[-1][0] in _LAST else []
     left_out = len(rows) - most
     if left_out > 0:
-        size = next((index for index, column in enumerate(view.columns) if column.key == "total"), None)
+        size = next((index for index, column in enumerate(view.columns) if column.key in _SIZES), None)
         if size is not None:
             kept = sorted(range(len(rows)), key=lambda row: -float(rows[row][size] or 0))[:most]
             rows = [rows[row] for row in sorted(kept)]
         else:
             rows = rows[:most]
-    option = f"--only {view.key}" if sheet.is_selectable else "--full"
+    shown_by = {each.key: report.name for report in sheet.reports for each in (*report.first, *report.views)}
+    option = f"--only {shown_by[view.key]}" if sheet.is_selectable else "--full"
     note = f"{left_out} more with {option}" if left_out > 0 else ""
     return replace(view, rows=(*rows, *total), note=note)
 
