@@ -13,14 +13,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 from known_changes.jobs import JOB_KINDS, Job
-from known_changes.kinds import KINDS, Edit, unchanged
+from known_changes.kinds import KINDS, Edit
 from known_changes.recording import Change, Doc, Recording, Tools, UnsuitableSource
-from known_changes.rewriting import SHARES, rewritten
+from known_changes.rewriting import REWRITTEN, SHARES, renamed, unchanged
 
 SOURCES = (
     *("ddp-a100/rank0", "nanogpt-h100-8r/rank4", "dlrm-v100-8r/rank0", "hta-diff/control-a100-rank3"),
@@ -45,8 +46,8 @@ LARGE = ("sam-a100-ab", "owlv2")
 LARGE_KINDS = ("item", "devsync", "sleep", "kx")
 """Traces of more than 130,000 events, and the few kinds of changes that they get."""
 
-REWRITTEN = ("noise_free", "item", "devsync", "sleep", "kx", "removed")
-"""Kinds of changes that are also made to code whose names are others in B; `noise_free`: to nothing else."""
+RENAMED = ("names", "item", "devsync", "sleep", "kx", "removed")
+"""Kinds of changes that are also made to code whose names are others in B; `names`: nothing else changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,8 @@ class Truth:
         return cls(**content, changes=tuple(Change(**{k: _tupled(v) for k, v in one.items()}) for one in changes))
 
 
-def _rewritten(make: Callable[[], Edit], percent: int, seed: str) -> Edit:
-    return rewritten(make(), percent, seed)
+def _renamed(make: Callable[[], Edit], percent: int, seed: str) -> Edit:
+    return renamed(make(), percent, seed)
 
 
 def _tupled(value: object) -> Any:
@@ -98,7 +99,7 @@ def kinds_of(source: str) -> tuple[str, ...]:
         return tuple(JOB_KINDS)
     if source.startswith(LARGE):
         return LARGE_KINDS
-    return (*KINDS, *(f"{kind}_{percent}" for kind in REWRITTEN for percent in SHARES))
+    return (*KINDS, *REWRITTEN, *(f"{kind}_{percent}" for kind in RENAMED for percent in SHARES))
 
 
 @contextlib.contextmanager
@@ -131,12 +132,11 @@ class Cases:
             job = Job(self.tools, self.source)
             return {kind: partial(job.edit, kind) for kind in JOB_KINDS}
         recording = Recording(self.tools, self.source)
-        edits = {kind: partial(make, recording) for kind, make in KINDS.items()}
-        kinds: dict[str, Callable[[], Edit]] = {**edits, "noise_free": partial(unchanged, recording)}
-        for kind in REWRITTEN:
-            for percent in SHARES:
-                name = f"{kind}_{percent}"
-                edits[name] = partial(_rewritten, kinds[kind], percent, f"{self.source} {name}")
+        edits = {kind: partial(make, recording) for kind, make in {**KINDS, **REWRITTEN}.items()}
+        changes: dict[str, Callable[[], Edit]] = {**edits, "names": partial(unchanged, recording)}
+        for kind, percent in product(RENAMED, SHARES):
+            name = f"{kind}_{percent}"
+            edits[name] = partial(_renamed, changes[kind], percent, f"{self.source} {name}")
         return edits
 
     def case(self, kind: str) -> Path:

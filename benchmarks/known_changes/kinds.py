@@ -47,11 +47,6 @@ class Edit:
     others: Mapping[str, Doc] = field(default_factory=dict)
 
 
-def unchanged(recording: Recording) -> Edit:
-    """Change nothing."""
-    return Edit(recording.replayed(), recording.replayed(), ())
-
-
 def sync(recording: Recording, kind: str, num: int = 1) -> Edit:
     """Add `num` syncs per step; a copy waits for its stream, a device synchronize for all streams."""
     doc, simulator = recording.start()

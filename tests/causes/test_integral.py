@@ -34,6 +34,7 @@ def shares(edges: list[Edge], size: int, windows: list[Window]) -> np.ndarray:
         windows=np.array(windows, np.int64),
         steps=np.zeros((len(windows), 2), np.int64),
         step=some,
+        gap=some,
         num_anchors=(0, 0, 0),
     )
     return path_shares(graph, Weights(a, b, some > 0, some > 0))

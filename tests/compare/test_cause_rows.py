@@ -346,8 +346,8 @@ def test_another_op_of_another_line_is_no_replacement() -> None:
     moved = causes_of(side(old, line), side(new, "rebuild"))[1]
     assert not [cause for cause in moved.values() if cause.is_replacement]
     assert list(causes_of(side(old, line), side(new, line))[1]) == [f"{old} replaced by {new}"]
-    loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-    loaded = causes_of(side(old, line, loader), side(new, line, loader))[1]
+    loaders = (f"enumerate(DataLoader)#_{kind}DataLoaderIter.__next__" for kind in ("SingleProcess", "MultiProcessing"))
+    loaded = causes_of(side(old, line, next(loaders)), side(new, line, next(loaders)))[1]
     assert not [cause for cause in loaded.values() if cause.is_replacement]
 
 

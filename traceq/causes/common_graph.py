@@ -35,8 +35,9 @@ class CommonGraph:
     `time_a`, `time_b` int64[N] ns; `edges` of E; `rank` int32[E]: index of the rank that an edge is on; `host`: the
     shares of HOST and HOLD edges by owner. `windows` int32[W, 2]: the nodes at which runs of the explained rank's
     paired steps begin and end; `steps` int64[K, 2]: their index on either side; `step` int32[E]: in which of these the
-    host of an edge's rank is at its end, or launched the work there, else -1. `num_anchors` (A's, B's, pairs) of
-    aligned steps.
+    host of an edge's rank is at its end, or launched the work there, else -1. `gap` int32[E]: the same number where the
+    host is between the same two anchors of both sides, -1 of work that one of these launched. `num_anchors` (A's, B's,
+    pairs) of aligned steps.
     """
 
     time_a: NDArray[np.int64]
@@ -47,6 +48,7 @@ class CommonGraph:
     windows: NDArray[np.int32]
     steps: NDArray[np.int64]
     step: NDArray[np.int32]
+    gap: NDArray[np.int32]
     num_anchors: tuple[int, int, int]
 
     @property
@@ -116,6 +118,7 @@ def common_graph(
     number = _numbers(edges, len(times[0])) if len(ranks) > 1 else np.arange(len(times[0]), dtype=np.int32)
     order = np.argsort(number[edges.target], kind="stable")
     step = _renumbered(_steps_of_nodes(len(number), rank_windows, first_node, windows.steps[:, 0]), number)
+    gap = _renumbered(_gaps_of_nodes(len(number), ranks, first_node), number)
     of_edge = np.empty(len(order), np.int64)
     of_edge[order] = np.arange(len(order))
     edges = edges.take(order)
@@ -129,6 +132,7 @@ def common_graph(
         windows=number[size + np.arange(len(sinks))].reshape(-1, 2),
         steps=windows.steps,
         step=step[edges.target].astype(np.int32),
+        gap=gap[np.where(edges.kind == EdgeKind.HOST, edges.source, edges.target)].astype(np.int32),
         num_anchors=_num_anchors(ranks),
     )
 
@@ -207,6 +211,21 @@ def _steps_of_nodes(
         inside = np.flatnonzero(window >= 0)
         step[inside] = index[window[inside]]
     return step
+
+
+def _gaps_of_nodes(size: int, ranks: Sequence[RankGraph], first_node: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[size]: the number of the last anchor of both sides before each node, another one on each rank.
+
+    -1 of work that such an anchor launched.
+    """
+    gap, num = np.full(size, -1), 0
+    for rank, first in zip(ranks, first_node.tolist(), strict=False):
+        is_common, nodes = (rank.anchor_a >= 0) & (rank.anchor_b >= 0), np.arange(len(rank.time_a))
+        place = np.maximum(np.searchsorted(rank.host_node, nodes, "right") - 1, 0)
+        is_work = rank.host_node[place] != nodes
+        gap[first + nodes] = np.where(is_work & is_common[place], -1, num + np.cumsum(is_common)[place])
+        num += int(is_common.sum()) + 1
+    return gap
 
 
 def _num_anchors(ranks: Sequence[RankGraph]) -> tuple[int, int, int]:

@@ -105,11 +105,11 @@ def _on_one_graph(
 
 
 def _digest(trace: Trace) -> bytes:
-    """Return a digest of the times of all events."""
+    """Return a digest of the times of all events, and behind it one of all texts."""
     digest = sha256()
     for column in (trace.events.ts, trace.events.dur):
         digest.update(np.ascontiguousarray(column).data)
-    return digest.digest()
+    return digest.digest() + sha256("\0".join(trace.events.strings).encode("utf-8", "surrogatepass")).digest()
 
 
 _MAX_SPREAD_NS, _MAX_EARLY_NS = 200_000, 50_000

@@ -19,7 +19,7 @@ from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import Nest, ThreadNests, thread_nests, tracks
 from traceq.facts.timeline.call_sites import line_function, origins
-from traceq.facts.timeline.data_loading import LOADING
+from traceq.facts.timeline.data_loading import LOADER, LOADING
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
@@ -32,6 +32,7 @@ __all__ = ["Name", "NameKind", "Renaming", "in_names_of", "matched_names"]
 Name = tuple[int, str]
 """(NameKind, text)."""
 
+_LOADER = re.compile(LOADER)
 _COMPILED_REGION = re.compile(r"(?<=^Torch-Compiled Region: )\d+/\d+$")
 _ROUNDS = 5
 _ALIKE, _SURELY_ALIKE = 0.35, 0.5
@@ -148,7 +149,8 @@ def _rows(trace: Trace) -> dict[int, NDArray[np.int64]]:
 def _uses(trace: Trace, others: Collection[Name], texts: dict[str, int]) -> _Uses:
     """Return the uses of names that are not among `others`; `texts` numbers the shapes, grids and lines of both sides.
 
-    Those in the data loader are left out: what workers took over is not replaced by how the process receives it.
+    Those in a data loader of another kind are left out: what workers took over is not replaced by how the process
+    receives it.
     """
     events, work, rows = trace.events, device_work(trace), _rows(trace)
     host, device = np.sort(np.r_[rows[NameKind.OP], rows[NameKind.ANNOTATION]]), np.flatnonzero(_is_kernel(trace))
@@ -174,7 +176,8 @@ def _uses(trace: Trace, others: Collection[Name], texts: dict[str, int]) -> _Use
     lasts = 2 * np.log2(np.maximum(work.end - work.start, 1))[device]
     place = _places(trace, events.ts[all_rows], thread, len(host))
     in_loader = np.isin(phases(trace).names, LOADING)[phases(trace).main_phase_at(events.ts[all_rows])]
-    chosen = np.flatnonzero((number >= 0) & ~in_loader)
+    is_other_loader = any(_LOADER.match(text) for _, text in lacked)
+    chosen = np.flatnonzero((number >= 0) & ~(in_loader & is_other_loader))
     shape = np.r_[events.shapes[host], events.grid[all_rows[kernel]]][chosen]
     traits = (
         _numbers(events.strings, shape.astype(np.int64), texts),

@@ -21,6 +21,7 @@ from traceq.compare.replaced_kernels import fold_replacements, is_replacement, r
 from traceq.compare.result import REPLACED_BY, Cause, Chain, share, sorted_causes
 from traceq.compare.run_to_run import comparable, jitter, pace
 from traceq.facts.timeline.call_sites import line_function
+from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
@@ -43,6 +44,8 @@ _FEWEST_CALLS = 0.75
 """Syncs per step that one side has to have more than the other to be listed whatever they cost."""
 
 _CANCELS, _MOST, _MOST_OF_ROW = 2, 0.9, 0.75
+_LEAST_SIDE = 0.1
+"""Part of the time of one side below which the other one does something else."""
 
 
 @frozen
@@ -178,7 +181,7 @@ class _Table:
         causes: list[_Row] = []
         minor: list[_Row] = []
         rest: list[_Row] = []
-        for members in replaced_together(self._groups(), self.parts, self.only_a, self.only_b):
+        for members in self._whole_regions(replaced_together(self._groups(), self.parts)):
             index = list(members)
             row = _Row(members, float(self.total[index].sum()), float(np.sqrt(self.variance[index].sum())))
             is_residual = self.parts.labels[index[0]].kind == "residual"
@@ -193,6 +196,26 @@ class _Table:
             (causes if is_cause else minor if is_change else rest).append(row)
         causes = _same_on_ranks(causes, self.parts.labels)
         return causes, self._joined(minor), self._joined(rest)
+
+    def _whole_regions(self, rows: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
+        """Return the rows, those of a place joined in which the host does something else and whose changes cancel.
+
+        A place is an op with all in it, or else a line or module: it changed by their sum alone.
+        """
+        a_ns, b_ns = self.parts.ns_of_labels
+        is_other = np.minimum(a_ns, b_ns) <= _LEAST_SIDE * np.maximum(a_ns, b_ns)
+        for place in (_op_place, _code_place):
+            places: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
+            for members in rows:
+                places.setdefault(place(self.parts.labels[members[0]]) or members, []).append(members)
+            joined: list[tuple[int, ...]] = []
+            for each in places.values():
+                changes = np.array([self.total[list(members)].sum() for members in each])
+                has_other = any(is_other[list(members)].any() for members in each)
+                is_one = len(each) > 1 and has_other and _CANCELS * abs(changes.sum()) <= np.abs(changes).sum()
+                joined += [tuple(number for members in each for number in members)] if is_one else each
+            rows = joined
+        return rows
 
     def _joined(self, rows: Sequence[_Row]) -> _Row:
         """Return some rows as one, with the labels that have time."""
@@ -236,6 +259,15 @@ class _Table:
             moved = self.is_one_sided[members].any() and _CANCELS * abs(changes.sum()) <= np.abs(changes).sum()
             rows += [tuple(members)] if moved else [(number,) for number in members]
         return [*rows, *map(tuple, kernels.values())]
+
+
+def _op_place(label: Label) -> tuple[object, ...]:
+    return (label.name, *_code_place(label, named=True)) if label.kind == "host" and label.inner else ()
+
+
+def _code_place(label: Label, *, named: bool = False) -> tuple[object, ...]:
+    is_place = label.kind == "host" and label.phase not in LOADING and bool(named or label.line or label.module)
+    return (label.rank, label.phase, label.line, label.module) if is_place else ()
 
 
 def _same_on_ranks(rows: Sequence[_Row], labels: Sequence[Label]) -> list[_Row]:

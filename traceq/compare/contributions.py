@@ -28,6 +28,7 @@ from traceq.compare.labels import (
     hold_labels,
     sync_calls,
 )
+from traceq.compare.replaced_regions import with_regions
 from traceq.compare.unlike_pairs import unlike_pairs
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.copies import PAGEABLE_COPY
@@ -56,8 +57,8 @@ class Part:
 class Contributions:
     """C contributions: of device work, holds and waits one per edge, of the host one per edge and owner.
 
-    `label` int32[C] into `labels`; `lines` are these labels' lines with numbers; `edge`, `step` int32[C] as of the
-    graph; `part` int8[C] of Part; `a_ns`, `b_ns` int64[C] on either side, in all steps; `share` float64[C]; `sides`
+    `label` int32[C] into `labels`; `lines` are these labels' lines with numbers; `edge`, `step`, `gap` int32[C] as of
+    the graph; `part` int8[C] of Part; `a_ns`, `b_ns` int64[C] on either side, in all steps; `share` float64[C]; `sides`
     int8[C] as of edges; `num` int8[C]: B's events minus A's in the paired steps; `moved` int64[C]: bytes,
     likewise; `num_steps` int64[C]: of the paired steps, those that the rank counts, which may be fewer than the
     explained one's; `is_copied`, `is_waited` bool[C]: of a sync, its copy and its wait. `calls` float64[labels]: B's
@@ -69,6 +70,7 @@ class Contributions:
     label: NDArray[np.int32]
     edge: NDArray[np.int32]
     step: NDArray[np.int32]
+    gap: NDArray[np.int32]
     part: NDArray[np.int8]
     a_ns: NDArray[np.int64]
     b_ns: NDArray[np.int64]
@@ -133,10 +135,13 @@ def contributions(common: CommonSteps) -> Contributions:
     labels = LabelNumbers(names, is_swapped=common.is_swapped)
     ranks = [_of_rank(common, labels, index, (tables[0][index], tables[1][index])) for index in range(len(common.a))]
     columns = {field.name: _joined([getattr(rank, field.name) for rank in ranks]) for field in fields(_Columns)}
+    gap, ns = common.graph.gap[columns["edge"]], columns["a_ns"] + columns["b_ns"]
+    columns["label"] = with_regions(columns["label"], gap, columns["sides"], ns, labels)
     return Contributions(
         labels=labels.labels,
         lines=labels.lines,
         step=common.graph.step[columns["edge"]],
+        gap=gap,
         calls=_calls(common, labels.labels),
         others=common.others,
         is_swapped=common.is_swapped,

@@ -30,6 +30,7 @@ __all__ = [
     "Label",
     "LabelNumbers",
     "Labelled",
+    "and_more",
     "device_labels",
     "hold_labels",
     "is_same_work",
@@ -106,6 +107,21 @@ class LabelNumbers:
         """Return the numbers of some labels on a rank."""
         return np.array([self.number(label, rank) for label in labels], np.int64)
 
+    def replaced(self, a: Sequence[int], b: Sequence[int]) -> int:
+        """Return the number of the label under which some of B replaced some of A, the largest of each first.
+
+        It has the line and module that all have.
+        """
+        labels, first = [self.labels[number] for number in (*a, *b)], self.labels[a[0]]
+        names = [[self.labels[number].inner or self.labels[number].name for number in side] for side in (a, b)]
+        old, new = (and_more(side) for side in (names[::-1] if self._is_swapped else names))
+        lines, modules = ({label.line for label in labels}, {label.module for label in labels})
+        line, module = (first.line if len(lines) == 1 else ""), (first.module if len(modules) == 1 else "")
+        label = replace(first, name=replacement_name(old, new), inner="", line=line, module=module)
+        number = self.number(label, first.rank)
+        self._lines[number] = self._lines[a[0]] if line else ""
+        return number
+
     def joined(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the label of edges with the labels `a` and `b` of either side, -1 where absent.
 
@@ -129,6 +145,12 @@ class LabelNumbers:
                 self._lines[number] = self._lines[of_a] if place.line else ""
                 numbers.append(number)
         return np.array(numbers, np.int64)[groups.group_ids] if len(a) else a
+
+
+def and_more(names: Sequence[str]) -> str:
+    """Return `aten::mm (and 2 more)` of several names, the first of which is told."""
+    distinct = list(dict.fromkeys(names))
+    return distinct[0] + (f" (and {len(distinct) - 1} more)" if len(distinct) > 1 else "")
 
 
 def is_same_work(a: Label, b: Label) -> bool:

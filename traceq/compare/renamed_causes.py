@@ -12,7 +12,7 @@ from traceq.compare.result import REPLACED_BY, Cause
 
 __all__ = ["with_both_names"]
 
-_BETWEEN_NAMES = re.compile(r"( > | in |^(?:dtoh|htod|copy) )")
+_BETWEEN_NAMES = re.compile(r"( > | in |^(?:dtoh|htod|copy) | \(and \d+ more\))")
 
 
 def with_both_names(causes: Sequence[Cause], others: Mapping[str, str], *, is_swapped: bool) -> Sequence[Cause]:

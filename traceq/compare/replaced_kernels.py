@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.cost_centers import FOR, LAUNCHES
+from traceq.compare.labels import Label, and_more
 from traceq.compare.result import REPLACED_BY, Cause, share
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.data_loading import LOADING
@@ -144,15 +144,13 @@ def _replacement_name(removed: list[Cause], added: list[Cause]) -> str:
     return (op if op != LAUNCHES else "") + REPLACED_BY.join(sides)
 
 
-_MAJORITY = 2
+_MAJORITY, _NEARLY_ALL = 2, 0.9
 _COMPILED_REGION = re.compile(r"(?<=^Torch-Compiled Region: )\d+/\d+$")
 """Numbers of a region in the order in which regions were compiled: of the same code others in another recording."""
 
 
-def replaced_together(
-    groups: Sequence[tuple[int, ...]], parts: Contributions, only_a: NDArray[np.bool_], only_b: NDArray[np.bool_]
-) -> list[tuple[int, ...]]:
-    """Return the rows with those joined in which the host does one thing on A and another on B at the same places.
+def replaced_together(groups: Sequence[tuple[int, ...]], parts: Contributions) -> list[tuple[int, ...]]:
+    """Return the rows with those joined in which the host does one thing on A and others on B at the same places.
 
     Places between the same two calls of both sides, in one phase, line and module, outside of the data loader: what
     workers took over is not replaced by how the process receives it.
@@ -160,31 +158,36 @@ def replaced_together(
     of_label = np.empty(len(parts.labels), np.int64)
     for number, members in enumerate(groups):
         of_label[list(members)] = number
-    host = np.flatnonzero((parts.part == Part.HOST) & (only_a | only_b)[parts.label])
-    num_places = np.bincount(of_label[parts.label[host]], minlength=len(groups))
-    old, new = (host[side[parts.label[host]]] for side in (only_a, only_b))
-    new = new[np.argsort(parts.edge[new], kind="stable")]
-    first, last = (np.searchsorted(parts.edge[new], parts.edge[old], side) for side in ("left", "right"))
-    source = np.repeat(np.arange(len(old)), last - first)
+    is_host, all_ns = parts.part == Part.HOST, np.maximum(parts.ns_of_labels.sum(axis=0), 1)
+    of_sides = [is_host & (ns >= _NEARLY_ALL * all_ns)[parts.label] for ns in parts.ns_of_labels]
+    cells = np.stack([parts.gap, of_label[parts.label]])
+    old, new = (np.unique(cells[:, of_side], axis=1) for of_side in of_sides)
+    num_places = np.bincount(np.r_[old[1], new[1]], minlength=len(groups))
+    first, last = (np.searchsorted(new[0], old[0], side) for side in ("left", "right"))
+    source = np.repeat(np.arange(old.shape[1]), last - first)
     target = np.arange(len(source)) - np.repeat(np.cumsum(last - first) - last + first, last - first) + first[source]
-    rows = np.column_stack([of_label[parts.label[old[source]]], of_label[parts.label[new[target]]]])
-    pairs, counts = np.unique(rows, axis=0, return_counts=True)
-    heads = [parts.labels[members[0]] for members in groups]
-    more = _more_by_name(parts)
-    inner = [head.inner for head in heads]
-    place = [(head.phase, head.line, head.module) for head in heads]
-    by_count = sorted(
-        zip(pairs.tolist(), counts.tolist(), strict=True), key=lambda p: (-p[1], inner[p[0][0]] != inner[p[0][1]])
-    )
-    joined, result = set[int](), list(groups)
+    pairs, counts = np.unique(np.stack([old[1][source], new[1][target]]), axis=1, return_counts=True)
+    heads, more = [parts.labels[members[0]] for members in groups], _more_by_name(parts)
+    joined = list(range(len(groups)))  # the row that each is a part of
+    by_count = sorted(zip(pairs.T.tolist(), counts.tolist(), strict=True), key=lambda pair: -pair[1])
     for (x, y), num in by_count:
         is_most = _MAJORITY * num > max(num_places[x], num_places[y])
-        is_fewer_and_more = more[heads[x].inner or heads[x].name] < 0 < more[heads[y].inner or heads[y].name]
-        is_placed = place[x] == place[y] and heads[x].phase not in LOADING
-        if is_most and is_fewer_and_more and is_placed and not {x, y} & joined:
-            joined |= {x, y}
-            result[x], result[y] = (*groups[x], *groups[y]), ()
-    return [members for members in result if members]
+        is_placed = _place(heads[x]) == _place(heads[y]) and heads[x].phase not in LOADING
+        is_same = heads[x].inner == heads[y].inner != ""
+        if is_most and is_placed and (is_same or more[_doing(heads[x])] < 0 < more[_doing(heads[y])]):
+            joined = [joined[x] if row == joined[y] else row for row in joined]
+    result: dict[int, tuple[int, ...]] = {}
+    for members, number in zip(groups, joined, strict=True):
+        result[number] = (*result.get(number, ()), *members)
+    return list(result.values())
+
+
+def _place(label: Label) -> tuple[int, str, str, str]:
+    return label.rank, label.phase, label.line, label.module
+
+
+def _doing(label: Label) -> str:
+    return label.inner or label.name
 
 
 def _more_by_name(parts: Contributions) -> Counter[str]:
@@ -211,11 +214,14 @@ def is_replacement(parts: Contributions, row: Sequence[int], least_ns: float) ->
 
 
 def replaced_name(parts: Contributions, row: Sequence[int]) -> str:
-    """Return `old replaced by new` of a row of host ops that took the place of others, "" for any other."""
+    """Return `old replaced by new (and 2 more)` of host ops that took the place of others, "" for any other row."""
     labels = [parts.labels[number] for number in row]
-    ns = parts.ns_of_labels[:, list(row)]
-    names = [(label.inner or label.name) for label in labels]
-    if labels[0].kind != "host" or len({_COMPILED_REGION.sub("", name) for name in names}) == 1:
+    if labels[0].kind != "host" or len({_COMPILED_REGION.sub("", _doing(label)) for label in labels}) == 1:
         return ""
-    old, new = (names[int(np.argmax(side))] for side in (ns[::-1] if parts.is_swapped else ns))
-    return f"{old}{REPLACED_BY}{new}"
+    of_a, of_b = parts.ns_of_labels[:, list(row)]
+    sides = []
+    for ns, other in ((of_b, of_a), (of_a, of_b)) if parts.is_swapped else ((of_a, of_b), (of_b, of_a)):
+        order = np.argsort(-ns, kind="stable")
+        alone = order[ns[order] >= _NEARLY_ALL * np.maximum(ns + other, 1)[order]].tolist()
+        sides.append(list(dict.fromkeys(_doing(labels[number]) for number in alone)))
+    return REPLACED_BY.join(map(and_more, sides)) if all(sides) else ""

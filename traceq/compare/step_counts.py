@@ -54,11 +54,11 @@ class _Count:
 
 
 def count_deltas(a: Trace, b: Trace) -> tuple[CountDelta, ...]:
-    """Return the counts of both sides under A's names of ops, those that differ most first.
+    """Return the counts of both sides, those that differ most first; bytes of unknown size count as 0.
 
-    Bytes of unknown size count as 0.
+    Syncs are under A's names of ops; the role of a collective may rest on its own.
     """
-    sides = [{**_syncs(trace), **_collectives(trace)} for trace in (a, in_names_of(a, b).trace)]
+    sides = {**_syncs(a), **_collectives(a)}, {**_syncs(in_names_of(a, b).trace), **_collectives(b)}
     deltas = []
     for key in dict.fromkeys((*sides[0], *sides[1])):
         of_a, of_b = (side.get(key, _Count()) for side in sides)
