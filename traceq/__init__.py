@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from traceq.runs.read import read
     from traceq.stats import Verdict
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 __all__ = [
     "Cause",
     "Diff",
