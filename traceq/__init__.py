@@ -79,8 +79,20 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as fault:
+        if (fault.name or "").partition(".")[0] != "torch":
+            raise
+        return _without_torch  # for `from traceq import *` and `help(traceq)`
     return value
+
+
+def _without_torch(*_: Any, **__: Any) -> None:
+    """Raise TraceqError: recording needs torch."""
+    from traceq.recorder.spec.prepare import check_installed
+
+    check_installed("torch")
 
 
 def __dir__() -> list[str]:
