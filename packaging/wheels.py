@@ -51,7 +51,7 @@ PLATFORMS = (
 def main() -> None:
     """Write the distributions into a folder and print their names."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    parser.add_argument("--out", type=lambda path: Path(path).absolute(), default=ROOT / "dist")
     parser.add_argument("--only", default="", help="only the wheels of platforms whose tag contains this")
     parser.add_argument("--requirements", action="store_true", help="print what building needs, and build nothing")
     options = parser.parse_args()

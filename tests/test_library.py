@@ -62,6 +62,17 @@ def test_what_is_exported_is_listed_typed_and_there() -> None:
     assert set(homes) == set(traceq.__all__) - {"__version__"}
 
 
+def test_all_can_be_imported_without_torch_and_recording_says_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["torch"] = None
+from traceq import *
+try: record()
+except TraceqError as fault: print(fault)
+"""
+    assert python(program) == "recording needs torch: pip install 'traceq-torch[record]'\n"
+
+
 def test_every_error_is_exported() -> None:
     errors = {error.__name__ for error in traceq.TraceqError.__subclasses__() if error.__module__ == "traceq.errors"}
     assert errors | {"TraceqError"} <= set(traceq.__all__)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from traceq.runs.read import read
     from traceq.stats import Verdict
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 __all__ = [
     "Cause",
     "Diff",
@@ -79,8 +79,20 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as fault:
+        if (fault.name or "").partition(".")[0] != "torch":
+            raise
+        return _without_torch  # for `from traceq import *` and `help(traceq)`
     return value
+
+
+def _without_torch(*_: Any, **__: Any) -> None:
+    """Raise TraceqError: recording needs torch."""
+    from traceq.recorder.spec.prepare import check_installed
+
+    check_installed("torch")
 
 
 def __dir__() -> list[str]:

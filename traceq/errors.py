@@ -22,6 +22,10 @@ class TraceqError(Exception):
 class UnreadableInput(TraceqError):
     """Path without a trace, or trace that cannot be read."""
 
+    where: str
+    problem: str
+    expected: str
+
     def __init__(self, where: str, problem: str, expected: str = "") -> None:
         self.where, self.problem, self.expected = where, problem, expected
         super().__init__(f"{where}: {problem}" + (f"; expected {expected}" if expected else ""))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from traceq.errors import UsageFault
+from traceq.errors import TraceqError
 
 __all__ = ["import_or_fault"]
 
 
 def import_or_fault(module: str, package: str = "") -> Any:
-    """Return an imported module. Raises UsageFault that says how to install its package, else of the same name."""
+    """Return an imported module. Raises TraceqError that says how to install its package, else of the same name."""
     try:
         return import_module(module)
     except ImportError:
         package = package or module
-        raise UsageFault(f"{package} is not installed: pip install {package}") from None
+        raise TraceqError(f"{package} is not installed: pip install {package}") from None

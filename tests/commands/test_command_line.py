@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from golden_files import check_golden
+from paths import FIXTURES
 from terminal import PROGRAM, traceq
 
 from traceq.commands import SUMMARIES
@@ -49,6 +50,25 @@ def test_misuse_is_one_error_and_exit_code_2(words: list[str], error: str) -> No
     outcome = traceq(*words)
     assert (outcome.code, outcome.out) == (2, "")
     assert re.match(f"Error: .*{error}", outcome.err.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("duckdb", ["query", str(FIXTURES / "example" / "job"), "from syncs"]),
+        ("pyarrow", ["export", str(FIXTURES / "example" / "job"), "--to", "parquet", "-o", "tables"]),
+        ("fsspec", ["show", "s3://bucket/trace.json"]),
+        ("mcp", ["mcp"]),
+    ],
+)
+def test_a_missing_package_is_one_line_and_exit_code_1(
+    module: str, words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, module, None)
+    outcome = traceq(*words)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert re.fullmatch(r"traceq: .*: pip install \S+\n", outcome.err)
 
 
 def test_an_interrupt_is_exit_code_130_without_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from terminal import traceq as traceq_command
 from typer.testing import CliRunner
 
 import traceq
-from traceq.errors import UsageFault
+from traceq.errors import TraceqError, UsageFault
 from traceq.frames import NAMES, Frame, Texts, ask, frame, frames
 from traceq.model import Run
 from traceq.typer_app import app
@@ -141,7 +141,7 @@ def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) 
         raise ImportError(name)
 
     monkeypatch.setattr("importlib.import_module", missing)
-    with pytest.raises(UsageFault, match="pip install polars"):
+    with pytest.raises(TraceqError, match="pip install polars"):
         Frame("x", {}).to_polars()
 
 

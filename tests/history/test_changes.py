@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from traceq.errors import UsageFault
+from traceq.errors import TraceqError
 from traceq.history.changes import Change, Series, change_points
 from traceq.history.store import Row
 from traceq.units import Unit
@@ -100,5 +100,5 @@ def test_a_run_that_both_beside_it_contradict_hides_no_change() -> None:
 
 
 def test_without_otava_one_line_says_what_to_install() -> None:
-    with patch.dict(sys.modules, {"otava.analysis": None}), pytest.raises(UsageFault, match="apache-otava"):
+    with patch.dict(sys.modules, {"otava.analysis": None}), pytest.raises(TraceqError, match="apache-otava"):
         changes([1, 2, 3], unit=Unit.MEAN)

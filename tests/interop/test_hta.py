@@ -279,5 +279,5 @@ def test_without_hta_it_says_what_to_install_and_nothing_heavy_is_imported(tmp_p
     program = "import sys; from traceq.interop.hta import analysis; assert not {'pandas', 'hta'} & set(sys.modules); "
     done = python(f"{program} analysis('trace.json')", PYTHONPATH=f"{tmp_path}:{ROOT}")
     fault = done.stderr.splitlines()[-1]
-    assert fault.startswith("traceq.errors.UsageFault: ")
+    assert fault.startswith("traceq.errors.TraceqError: ")
     assert fault.endswith("broken install): pip install 'traceq-torch[hta]'")

@@ -22,7 +22,7 @@ __all__ = ["command"]
 def command(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH...", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL."),
+        typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL."),
     ],
     rule: Annotated[
         list[str] | None,

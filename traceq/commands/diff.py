@@ -29,7 +29,7 @@ _VERDICTS: tuple[VerdictName, ...] = ("material", "detectable", "inconclusive")
 
 def command(
     a: Annotated[str, typer.Argument(metavar="A", help="The baseline: a trace, a folder, RUN/ARM; or a run alone.")],
-    b: Annotated[str | None, typer.Argument(metavar="[B]", help="What is compared with it.")] = None,
+    b: Annotated[str | None, typer.Argument(metavar="B", help="What is compared with it.")] = None,
     threshold: Annotated[
         str, typer.Option(help="Difference that matters, in percent of A's step.")
     ] = f"{THRESHOLD_PCT}%",

@@ -22,9 +22,11 @@ __all__ = ["command", "export_name"]
 
 
 def command(
-    path: Annotated[str, typer.Argument(help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")],
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")
+    ],
     other: Annotated[
-        str | None, typer.Argument(metavar="[B]", help="With a second one: both, one above the other (Perfetto).")
+        str | None, typer.Argument(metavar="B", help="With a second one: both, one above the other (Perfetto).")
     ] = None,
     *,
     to: Annotated[

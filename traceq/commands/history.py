@@ -28,7 +28,7 @@ def command(ctx: typer.Context) -> None:
 def add(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="A recorded run, one arm of it, or a trace; or its URL."),
+        typer.Argument(metavar="RUN", help="A recorded run, one arm of it, or a trace; or its URL."),
     ],
     store: Annotated[str, _STORE] = _DEFAULT_STORE,
     branch: Annotated[str | None, typer.Option(help="The branch of the runs; else that of git, or of CI.")] = None,
@@ -81,7 +81,7 @@ def show(
 
 def compare(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="A run by its path, commit or tag; else the latest.")
+        str | None, typer.Argument(metavar="RUN", help="A run by its path, commit or tag; else the latest.")
     ] = None,
     to: Annotated[
         str | None, typer.Option(metavar="TAG", help="A tag, commit or path; else the newest run of main.")

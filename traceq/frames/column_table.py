@@ -44,7 +44,7 @@ class Frame:
         return {name: column.values if isinstance(column, Texts) else column for name, column in self.columns.items()}
 
     def to_arrow(self) -> Any:
-        """Return a pyarrow.Table. Raises UsageFault without pyarrow.
+        """Return a pyarrow.Table. Raises TraceqError without pyarrow.
 
         Texts are dictionary-encoded: a name that occurs a million times is stored once.
         """
@@ -59,11 +59,11 @@ class Frame:
         return arrow.table({name: array(column) for name, column in self.columns.items()})
 
     def to_pandas(self) -> Any:
-        """Return a pandas.DataFrame. Raises UsageFault without pandas."""
+        """Return a pandas.DataFrame. Raises TraceqError without pandas."""
         return import_or_fault("pandas").DataFrame(self.to_numpy())
 
     def to_polars(self) -> Any:
-        """Return a polars.DataFrame. Raises UsageFault without polars."""
+        """Return a polars.DataFrame. Raises TraceqError without polars."""
         return import_or_fault("polars").DataFrame(self.to_numpy())
 
 

@@ -13,6 +13,7 @@ from traceq.frames.column_table import Frame
 from traceq.frames.tables import NAMES, frame
 from traceq.frozen import frozen
 from traceq.model import Run
+from traceq.optional_packages import import_or_fault
 
 __all__ = ["Answer", "Value", "ask", "ask_tables"]
 
@@ -56,13 +57,10 @@ def ask_tables(
     """Return the result of a DuckDB query, which reaches nothing but the tables unless `unsafe`.
 
     `tables` makes those that the query may name. Columns of one name are numbered: `name`, `name_1`. A query that takes
-    more than `most_seconds`, its rows included, is stopped. Raises UsageFault for invalid SQL, for a query that was
-    stopped, or without DuckDB.
+    more than `most_seconds`, its rows included, is stopped. Raises UsageFault for invalid SQL, or for a query that
+    was stopped, and TraceqError without DuckDB.
     """
-    try:
-        import duckdb
-    except ImportError:
-        raise UsageFault("query needs DuckDB: pip install duckdb") from None
+    duckdb = import_or_fault("duckdb")
     database = duckdb.connect(config={} if unsafe else dict(_CLOSED))
     database.execute("set global pandas_analyze_sample = 0")  # objects are texts: infer no types from the first rows
     names = [name for name in NAMES if name in sql.lower()] or NAMES

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.errors import UsageFault
+from traceq.errors import TraceqError
 from traceq.frozen import frozen
 from traceq.units import Unit
 
@@ -101,7 +101,7 @@ class Change:
 def change_points(series: Series, step: float) -> tuple[Change, ...]:
     """Return the changes of a series, in the order of the runs; `step` is the typical one in ns.
 
-    Raises UsageFault without Otava.
+    Raises TraceqError without Otava.
     """
     values, half_widths = series.values, series.half_widths
     num_differ = int(np.count_nonzero(np.diff(values)))
@@ -156,7 +156,7 @@ def _split(values: NDArray[np.float64], is_exact: bool) -> Sequence[Any]:
     try:
         from otava.analysis import compute_change_points
     except ImportError:
-        raise UsageFault("change points need apache-otava: pip install 'traceq-torch[history]'") from None
+        raise TraceqError("change points need apache-otava: pip install 'traceq-torch[history]'") from None
     window, least = (_WINDOW_OF_COUNTS, 0.0) if is_exact else (_WINDOW, MIN_MAGNITUDE)
     points: Sequence[Any]
     with np.errstate(all="ignore"):  # it divides by the spread of counts, which is 0

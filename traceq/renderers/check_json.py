@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TextIO
+from typing import TextIO, TypedDict
 
 import msgspec
 
@@ -13,9 +13,36 @@ from traceq.rules.evaluate import Checked, Contribution, RuleOutcome
 from traceq.rules.messages import number, unit_of
 from traceq.rules.source_files import SourceTree
 
-__all__ = ["CHECK_SCHEMA", "write_checks"]
+__all__ = ["CHECK_SCHEMA", "CulpritObject", "RuleObject", "write_checks"]
 
 CHECK_SCHEMA = "traceq.check/1"
+
+
+class CulpritObject(TypedDict):
+    """A cause of a broken rule; null where no line, or no file of the checkout, is known."""
+
+    name: str
+    value: float
+    source: str | None
+    file: str | None
+    line: int | None
+
+
+class RuleObject(TypedDict):
+    """A rule on a path; null where it has no number, or no rank has a value."""
+
+    path: str
+    rule: str
+    state: str
+    value: float | None
+    bound: float | None
+    unit: str | None
+    rank: int | None
+    broken_ranks: list[int]
+    culprits: list[CulpritObject]
+    num_more_culprits: int
+    reason: str | None
+    why: str | None
 
 
 def write_checks(checks: Sequence[Checked], file: TextIO, options: RenderOptions) -> None:
@@ -25,7 +52,7 @@ def write_checks(checks: Sequence[Checked], file: TextIO, options: RenderOptions
     file.write(escape_json(msgspec.json.format(msgspec.json.encode(document), indent=1).decode()) + "\n")
 
 
-def _rows(checked: Checked, tree: SourceTree) -> Iterator[dict[str, object]]:
+def _rows(checked: Checked, tree: SourceTree) -> Iterator[RuleObject]:
     for outcome in checked.outcomes:
         rule, shown = outcome.rule, outcome.shown
         yield {
@@ -44,7 +71,7 @@ def _rows(checked: Checked, tree: SourceTree) -> Iterator[dict[str, object]]:
         }
 
 
-def _culprit(outcome: RuleOutcome, cause: Contribution, tree: SourceTree) -> dict[str, object]:
+def _culprit(outcome: RuleOutcome, cause: Contribution, tree: SourceTree) -> CulpritObject:
     source = tree.find(cause.line)
     return {
         "name": cause.name,

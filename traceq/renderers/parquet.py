@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from traceq.errors import UsageFault
 from traceq.frames import Frame
+from traceq.optional_packages import import_or_fault
 
 __all__ = ["write_parquet"]
 
@@ -16,12 +16,9 @@ __all__ = ["write_parquet"]
 def write_parquet(frames: Iterable[Frame], folder: Path) -> None:
     """Write each table as `NAME.parquet` into an existing folder; those of one name follow each other in its file.
 
-    Raises UsageFault without pyarrow.
+    Raises TraceqError without pyarrow.
     """
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise UsageFault("parquet needs pyarrow: pip install pyarrow") from None
+    parquet = import_or_fault("pyarrow.parquet", "pyarrow")
     writers: dict[str, Any] = {}
     with ExitStack() as stack:
         for frame in frames:

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceq.errors import UnreadableInput, UsageFault
+from traceq.errors import TraceqError, UnreadableInput
 from traceq.kineto.read import read_rank
 from traceq.runs.read import trace_files
 
@@ -23,12 +23,12 @@ def analysis(path: AnyPath | Mapping[int, AnyPath], *, include_last_profiler_ste
     """Return HTA's TraceAnalysis of a trace, of a folder with one per rank, or of traces by rank.
 
     It holds what `TraceAnalysis(trace_files=...)` would. Ranks are those in the traces' metadata, else in their names.
-    Raises UsageFault without HTA, UnreadableInput without a trace, and what HTA raises on what it cannot read.
+    Raises TraceqError without HTA, UnreadableInput without a trace, and what HTA raises on what it cannot read.
     """
     try:
         from traceq.interop.hta.loading import load
     except ImportError as fault:
-        raise UsageFault(f"HTA cannot be imported ({fault}): pip install 'traceq-torch[hta]'") from None
+        raise TraceqError(f"HTA cannot be imported ({fault}): pip install 'traceq-torch[hta]'") from None
     files = path if isinstance(path, Mapping) else files_by_rank(Path(path))
     return load({rank: str(Path(file).absolute()) for rank, file in files.items()}, include_last_profiler_step)
 
