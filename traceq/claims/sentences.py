@@ -40,7 +40,6 @@ _LOST_EVENTS = "or the trace lost events: {lost_pct} of it waits for work that i
 SENTENCES: dict[str, Sentence] = {
     "costly_sync": Sentence(
         (
-            "{kind} sync at {line} in {module}: {remedy}",
             "{kind} sync at {line}: {remedy}",
             "{kind} sync in {op}: {remedy}",
         ),
