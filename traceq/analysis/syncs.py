@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -384,18 +385,23 @@ def _of_several_modules(rows: Sequence[SyncRow]) -> set[str]:
     return {key for alike in keys.values() if len(alike) > 1 for key in alike}
 
 
-def _worst(rows: Iterable[SyncRow], slack_ns: Mapping[int, float] | None = None) -> list[SyncRow]:
-    """Return the row of each key on the rank where it saves most, by savings, then by the time it blocks.
+def _worst(
+    rows: Iterable[SyncRow],
+    slack_ns: Mapping[int, float] | None = None,
+    *,
+    of: Callable[[SyncRow], object] = attrgetter("key"),
+) -> list[SyncRow]:
+    """Return the row of each key, or `of` each place, on the rank where it saves most, by savings, then time blocked.
 
     With `slack_ns`, by rank, savings count as far as they exceed what the rank waits for others anyway.
     """
-    worst, slack_ns = dict[str, SyncRow](), slack_ns or {}
+    worst, slack_ns = dict[object, SyncRow](), slack_ns or {}
 
     def order(row: SyncRow) -> tuple[float, int, str, int]:
         return slack_ns.get(row.rank, 0.0) - row.saved_ns, -row.step_blocked_ns, row.key, row.rank
 
     for row in sorted(rows, key=order):
-        worst.setdefault(row.key, row)
+        worst.setdefault(of(row), row)
     return list(worst.values())
 
 
@@ -429,9 +435,10 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Claim]:
 
     slack_ns = slack_by_rank(job)
     saving = [row for row in rows if row.saved_ns > 0 and row.saved_ns >= _THRESHOLD * step_ns[row.rank]]
-    costly_keys = {row.key for row in saving}
-    blocking = sorted(_worst(row for row in rows if row.once != _MEASUREMENT), key=lambda row: -row.recorded_ns)
-    replayed = (row for row in blocking if row.kind != _SCALAR and row.key not in costly_keys)  # not without a device
+    costly_places = set(map(_place, saving))
+    blocking = _worst((row for row in rows if row.once != _MEASUREMENT), of=_place)
+    blocking.sort(key=lambda row: -row.recorded_ns)
+    replayed = (row for row in blocking if row.kind != _SCALAR and _place(row) not in costly_places)  # with a device
     free = [
         row
         for row in replayed
@@ -440,7 +447,7 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Claim]:
         and recurs_in_steps(row, row.steps_recorded_ns, _LONG)
     ]
     steady = (row for row in saving if recurs_in_steps(row, row.steps_saved_ns, _THRESHOLD))
-    most = _worst(steady, slack_ns)[:_MOST_FINDINGS]
+    most = _worst(steady, slack_ns, of=_place)[:_MOST_FINDINGS]
     costly = (_costly(job, row, keys[row.rank, row.key], slack_ns.get(row.rank, 0.0)) for row in most)
     return [*costly, *(_claim("free_sync", job, row) for row in free[:1])]
 
