@@ -107,7 +107,7 @@ def test_a_row_of_syncs_saves_here_and_in_whatif_the_same(name: str) -> None:
     replay, rows = job_replay(run), table(run, "syncs")
     for row in rows:
         if row["replay_ns"]:
-            saving = saving_of(replay, [WithoutSyncs(key=row["key"])])
+            saving = saving_of(replay, [WithoutSyncs(keys=(row["key"],))])
             assert (saving.least_ns, saving.most_ns) == (row["replay_ns"], row["most_replay_ns"]), row["key"]
     assert any(row["replay_ns"] for row in rows)
 

@@ -100,10 +100,15 @@ def modules_that_read(*numbers: int) -> Trace:
     return build(*rows)
 
 
-def test_syncs_that_only_the_module_tells_apart_name_it() -> None:
+def test_syncs_of_one_line_are_one_finding_whichever_modules_run_it() -> None:
+    """A reader changes the line; the table tells the modules apart."""
     several, one = (syncs_of(modules_that_read(*numbers)) for numbers in ((0, 1), (0, 0)))
-    assert sorted(each.subject.module for each in several.findings) == ["Block_0", "Block_1"]
-    assert {(each.subject.line, each.subject.module) for each in one.findings} == {("model.py:143 forward", "")}
+    (finding,), (of_one,) = several.findings, one.findings
+    assert (finding.subject.line, finding.subject.module) == ("model.py:143 forward", "")
+    rows = table(modules_that_read(0, 1), "syncs")
+    assert finding.measures["blocked_ns"] == sum(row["blocked_ns"] for row in rows)
+    assert finding.gain == of_one.gain
+    assert finding.ns > max(row["replay_ns"] for row in rows)
     assert ["module" in [column.key for column in report.views[0].columns] for report in (several, one)] == [
         True,
         False,

@@ -100,3 +100,26 @@ def test_casts_of_autocast_are_a_claim() -> None:
     assert claim.ns == pytest.approx(5.69e6, rel=1e-3)
     assert (claim.subject.op, claim.measures["cast"]) == ("aten::linear", "fp32 to fp16")
     assert analyze(read(path("window-first")), "kernels").findings == ()
+
+
+def test_checks_of_one_line_are_one_finding_though_ten_modules_run_it() -> None:
+    findings = [each for each in sheet(read(path("moe-nan-checks-a100"))).findings if each.subject.kind == "dtoh"]
+    (finding,) = findings
+    assert (finding.code, finding.subject.line) == ("costly_sync", "model.py:143 forward")
+    assert finding.measures["blocked_ns"] == pytest.approx(387e6, rel=1e-2)
+    assert finding.ns == pytest.approx(10.4e6, rel=1e-2)
+    (row,) = (row for row in rows_of_first_screen("moe-nan-checks-a100") if row["kind"] == "dtoh")
+    assert (row["num"], row["step_blocked_ns"]) == ("20", finding.measures["blocked_ns"])
+
+
+def rows_of_first_screen(name: str) -> list[dict[str, Any]]:
+    (view,) = analyze(read(path(name)), "syncs").first
+    return view.to_dicts()
+
+
+def test_syncs_before_which_the_device_is_busy_anyway_save_next_to_nothing() -> None:
+    """24 of them, four in each of a prefill and five iterations of a decoder, block the host for 442 ms."""
+    every = sheet(read(path("sync-before-device-bound-a800")))
+    (lead,), (free,) = every.leads, every.without_gain
+    assert (lead.code, lead.measures["share_pct"]) == ("device_bound", pytest.approx(97.3, abs=0.1))
+    assert (free.subject.kind, free.measures["blocked_ns"]) == ("dtoh", pytest.approx(442e6, rel=1e-2))

@@ -210,6 +210,14 @@ def test_the_time_of_a_host_that_is_ahead_counts_where_the_host_spends_it() -> N
     assert replay_of(trace).without_host_time.least_ns == 255_000 - 215_000 - 1_500
 
 
+def test_a_trace_without_steps_gains_nothing_of_what_the_host_does_after_the_device() -> None:
+    """The last kernel ends at 95; what the host does from then on may have been the end of the program."""
+    work = launch(0, 2, 1), kernel("a", 5, 10, 1), op("aten::mul", 10, 72), launch(80, 2, 2), kernel("b", 85, 10, 2)
+    after = op("aten::cumsum", 100, 500)
+    assert replay_of(build(*work, after)).without_host_time.least_ns == 95_000
+    assert replay_of(build(step(0, 600), *work, after)).without_host_time.least_ns > 500_000
+
+
 def test_what_waits_long_and_could_go_for_nothing_is_said_to_stay() -> None:
     busy = launch(1, 1, 1), kernel("a", 6, 500, 1), call("cudaEventSynchronize", 10, 40)
     trace = build(step(0, 80), *busy, launch(60, 1, 2), kernel("b", 507, 20, 2))

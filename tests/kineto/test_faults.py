@@ -31,6 +31,7 @@ SOUND = text(op("aten::add", 0, 1))
         (b"[]", "no complete event; expected events"),
         (b'{"traceEvents": []}', "no complete event; expected events"),
         (b'[{"ph": "i", "ts": 1}]', "no complete event; expected events"),
+        (b'[{"ph": "B", "ts": 1}, {"ph": "E", "ts": 2}]', "not pairs of begin and end"),
         (b"[1, 2]", "byte 1: 2 events are not"),
         (b"[" * 1_000_000, "byte 1000000: the file ends early"),
         (b'{"a":' * 1_000_000, "maximum recursion depth"),

@@ -415,3 +415,13 @@ def test_launches_of_no_time_leave_what_computes_on_the_cpu(name: str, took: int
         events += [op("aten::add", start, 8), launch(start + 2, 5, number), kernel("k", start + 10, 2, number)]
     _, most = saved_us(run_of(*events), NoLaunchLatency())
     assert most == pytest.approx(995 - took * stays, abs=20)
+
+
+def test_a_step_of_which_nothing_is_replayed_is_refused() -> None:
+    """Launches are missing: the step waits for work that the trace does not show."""
+    late = kernel("b", 157_404, 4, 2), kernel("c", 274_387, 4, 3)
+    steps = step(0, 100_298), step(100_343, 122_149, 1)
+    replay = job_replay(Run("", (build(*steps, kernel("a", 46_122, 2, 1), launch(100_228, 4, 2), *late),)))
+    assert replay.observed_ns.tolist() == [0]
+    with pytest.raises(CannotReplay, match="of the step of 0 cannot be replayed"):
+        predict(replay, [NoLaunchLatency()])

@@ -41,7 +41,7 @@ def cold_start(trace: Trace) -> Claim | None:
     for each in lost:
         of_kinds |= zip(_MEASURES[each.kind], (each.ns, each.name), strict=True)
     measures = measured(
-        what="a pause" if lost[0].kind == OnceKind.PAUSE else "a cold start",
+        what="a pause" if all(each.kind == OnceKind.PAUSE for each in lost) else "a cold start",
         once_ns=all_ns,
         **of_kinds,
         **in_some_steps(num, len(windows)),

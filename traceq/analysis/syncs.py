@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -95,8 +96,8 @@ class SyncRow:
     num_steps: int = column("steps with one", Unit.COUNT)
     num_returned: int = 0
     """Times that the rank returned memory to the driver before them."""
-    place_saved_ns: int | None = None
-    """`replay_ns` without all syncs of this kind at this line, or by this op or call."""
+    of_place: Saving | None = None
+    """What a step saves without all syncs of this kind and phase at this line, or by this op or call; None: unknown."""
     steps_num: tuple[int, ...] = ()
     """By step, as the others."""
     steps_blocked_ns: tuple[int, ...] = ()
@@ -230,7 +231,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 once=_once(kind, allocates, is_capture=captures[index], is_measurement=bool(measures[index])),
                 num_steps=num_steps[index],
                 num_returned=num_returned,
-                place_saved_ns=None if label == _UNKNOWN else of_places[index].least_ns,
+                of_place=None if label == _UNKNOWN else of_places[index],
                 steps_num=tuple(steps_num[index].tolist()),
                 steps_blocked_ns=tuple(steps_blocked_ns[index].tolist()),
                 steps_recorded_ns=tuple(steps_recorded_ns[index].tolist()),
@@ -299,13 +300,13 @@ def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
         return Table("syncs", f"{title}: none {in_traced_steps(job)}", (), ())
     places: dict[tuple[str, str, str], list[SyncRow]] = {}
     for row in _worst(in_steps):
-        places.setdefault((row.kind, row.line or row.op or row.call, plain_phase(row.phase)), []).append(row)
+        places.setdefault(_place(row), []).append(row)
     shown = [
         _PerStep(
             *place,
             num=values_words(_sums_by_step(alike), Unit.COUNT),
             step_blocked_ns=sum(row.step_blocked_ns for row in alike),
-            replay_ns=max((row.place_saved_ns for row in alike if row.place_saved_ns is not None), default=None),
+            replay_ns=max((row.of_place.least_ns for row in alike if row.of_place is not None), default=None),
         )
         for place, alike in places.items()
     ]
@@ -319,6 +320,46 @@ def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
     worst = "; each on the rank where it costs most" if len(job.ranks) > 1 and len(shown) > 1 else ""
     view = Table.of("syncs", f"{title}: {total}{basis}{worst}", _PerStep, shown)
     return view.without("replay_ns") if is_on_cpu else view
+
+
+def _place(row: SyncRow) -> tuple[str, str, str]:
+    """Return what a reader changes: the kind of a sync, its line, or op or call without one, and its phase."""
+    return row.kind, row.line or row.op or row.call, plain_phase(row.phase)
+
+
+def _by_place(rows: Sequence[SyncRow]) -> list[tuple[SyncRow, tuple[str, ...]]]:
+    """Return the rows of each place on a rank as one, with their keys: in its own, what they differ in is empty."""
+    places: dict[tuple[int, tuple[str, str, str]], list[SyncRow]] = {}
+    for row in rows:
+        places.setdefault((row.rank, _place(row)), []).append(row)
+    return [(_joined(alike), tuple(row.key for row in alike)) for alike in places.values()]
+
+
+def _joined(alike: Sequence[SyncRow]) -> SyncRow:
+    longest = max(alike, key=lambda row: row.step_blocked_ns)
+    saving = next((row.of_place for row in alike if row.of_place is not None), None)
+    if len(alike) == 1 or saving is None:
+        return longest
+    named = zip(*((row.kind, row.op, row.line, row.module, row.phase) for row in alike), strict=True)
+
+    def by_step(of_rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+        return tuple(map(sum, zip(*of_rows, strict=True)))
+
+    steps_num = by_step(row.steps_num for row in alike)
+    return replace(
+        longest,
+        key="|".join(texts[0] if len(set(texts)) == 1 else "" for texts in named),
+        num=sum(row.num for row in alike),
+        step_blocked_ns=sum(row.step_blocked_ns for row in alike),
+        step_unrecorded_ns=sum(row.step_unrecorded_ns for row in alike),
+        replay_ns=saving.least_ns,
+        most_replay_ns=saving.most_ns,
+        num_steps=sum(num > 0 for num in steps_num),
+        steps_num=steps_num,
+        steps_blocked_ns=by_step(row.steps_blocked_ns for row in alike),
+        steps_recorded_ns=by_step(row.steps_recorded_ns for row in alike),
+        steps_saved_ns=saving.steps_ns,
+    )
 
 
 def _num_words(job: Job, rows: Sequence[SyncRow]) -> str:
@@ -342,18 +383,23 @@ def _of_several_modules(rows: Sequence[SyncRow]) -> set[str]:
     return {key for alike in keys.values() if len(alike) > 1 for key in alike}
 
 
-def _worst(rows: Iterable[SyncRow], slack_ns: Mapping[int, float] | None = None) -> list[SyncRow]:
-    """Return the row of each key on the rank where it saves most, by savings, then by the time it blocks.
+def _worst(
+    rows: Iterable[SyncRow],
+    slack_ns: Mapping[int, float] | None = None,
+    *,
+    of: Callable[[SyncRow], object] = attrgetter("key"),
+) -> list[SyncRow]:
+    """Return the row of each key, or `of` each place, on the rank where it saves most, by savings, then time blocked.
 
     With `slack_ns`, by rank, savings count as far as they exceed what the rank waits for others anyway.
     """
-    worst, slack_ns = dict[str, SyncRow](), slack_ns or {}
+    worst, slack_ns = dict[object, SyncRow](), slack_ns or {}
 
     def order(row: SyncRow) -> tuple[float, int, str, int]:
         return slack_ns.get(row.rank, 0.0) - row.saved_ns, -row.step_blocked_ns, row.key, row.rank
 
     for row in sorted(rows, key=order):
-        worst.setdefault(row.key, row)
+        worst.setdefault(of(row), row)
     return list(worst.values())
 
 
@@ -373,8 +419,11 @@ def _note(job: Job, num: int, num_rows: int, is_cpu_only: bool, *, is_lost: bool
 def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Claim]:
     """Return syncs whose removal shortens a step, then a long wait that may stay; each on its worst rank.
 
-    Both hold in most steps; of what a process does once the finding says that it does not recur.
+    Those of one place are one. Both hold in most steps; of what a process does once the finding says that it does not
+    recur.
     """
+    of_places = _by_place(rows)
+    rows, keys = [row for row, _ in of_places], {(row.rank, row.key): keys for row, keys in of_places}
     step_ns = {rank.rank: _step_ns(rank.steps) for rank in job.ranks}
     steps_of = {rank.rank: rank.steps for rank in job.ranks}
 
@@ -384,9 +433,10 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Claim]:
 
     slack_ns = slack_by_rank(job)
     saving = [row for row in rows if row.saved_ns > 0 and row.saved_ns >= _THRESHOLD * step_ns[row.rank]]
-    costly_keys = {row.key for row in saving}
-    blocking = sorted(_worst(row for row in rows if row.once != _MEASUREMENT), key=lambda row: -row.recorded_ns)
-    replayed = (row for row in blocking if row.kind != _SCALAR and row.key not in costly_keys)  # not without a device
+    costly_places = set(map(_place, saving))
+    blocking = _worst((row for row in rows if row.once != _MEASUREMENT), of=_place)
+    blocking.sort(key=lambda row: -row.recorded_ns)
+    replayed = (row for row in blocking if row.kind != _SCALAR and _place(row) not in costly_places)  # with a device
     free = [
         row
         for row in replayed
@@ -395,10 +445,8 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Claim]:
         and recurs_in_steps(row, row.steps_recorded_ns, _LONG)
     ]
     steady = (row for row in saving if recurs_in_steps(row, row.steps_saved_ns, _THRESHOLD))
-    most = _worst(steady, slack_ns)[:_MOST_FINDINGS]
-    several = _of_several_modules(rows)
-    most, free = ([row if row.key in several else replace(row, module="") for row in each] for each in (most, free))
-    costly = (_costly(job, row, slack_ns.get(row.rank, 0.0)) for row in most)
+    most = _worst(steady, slack_ns, of=_place)[:_MOST_FINDINGS]
+    costly = (_costly(job, row, keys[row.rank, row.key], slack_ns.get(row.rank, 0.0)) for row in most)
     return [*costly, *(_claim("free_sync", job, row) for row in free[:1])]
 
 
@@ -407,13 +455,13 @@ def _step_ns(steps: Steps) -> float:
     return float((windows[:, 1] - windows[:, 0]).mean())
 
 
-def _costly(job: Job, row: SyncRow, slack_ns: float) -> Claim:
-    """Return the claim on a sync: what all ranks gain without it, or its own where they cannot be replayed together.
+def _costly(job: Job, row: SyncRow, keys: tuple[str, ...], slack_ns: float) -> Claim:
+    """Return the claim on syncs of some rows: what all ranks gain, or its own where those cannot be replayed together.
 
     There a rank that others do not wait for would only wait longer itself.
     """
     claim = _claim("costly_allocation" if row.kind == _ALLOC else "costly_sync", job, row)
-    if (gain := job_gain(job, WithoutSyncs(key=row.key))) is not None:
+    if (gain := job_gain(job, WithoutSyncs(keys=keys))) is not None:
         return replace(claim, gain=gain.saved_ns, gain_by=BY_JOB_REPLAY)
     return in_vain(claim, slack_ns) if slack_ns >= row.saved_ns else claim
 
@@ -428,7 +476,6 @@ def _claim(code: str, job: Job, row: SyncRow) -> Claim:
         line=row.line,
         op=row.op or row.call,
         kind=row.kind,
-        module=row.module,
         key=row.key,
     )
     measures = measured(

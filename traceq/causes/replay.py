@@ -19,13 +19,14 @@ from traceq.causes.savings import Saving, lasting
 from traceq.causes.step_nodes import host_nodes, step_nodes
 from traceq.causes.weights import idle_device_latency, measured_times, weights_of_one
 from traceq.facts.events.communication_kernels import is_communication
+from traceq.facts.events.device_work import device_work
 from traceq.facts.events.stream_waits import stream_waits
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.launch_threads import ThreadChains, thread_chains
 from traceq.facts.timeline.once import once
-from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.steps import extent, steps
 from traceq.frozen import frozen
 from traceq.grouping import inverse
 from traceq.intervals import contains, measure_within, span_index, spans, union
@@ -153,8 +154,13 @@ class Replay:
 
     @cached_property
     def without_host_time(self) -> Saving:
-        """What the mean counted step saves if its `host_time` takes none, but for compiling and what is once."""
+        """What the mean counted step saves if its `host_time` takes none, but for compiling and what is once.
+
+        In a trace without steps nothing is known to follow what the host does after the last work of the device.
+        """
         edges, stays = self.graph.edges, union(compiling(self.trace), once(self.trace).parts)
+        if not steps(self.trace).marked:
+            stays = union(stays, np.array([[device_work(self.trace).end.max(initial=0), extent(self.trace)[1]]]))
         began_ns, ended_ns = (self.time_ns[nodes[self.host_time]] for nodes in (edges.source, edges.target))
         return self._savings([(self.host_time, measure_within(stays, began_ns, ended_ns))])[0]
 

@@ -40,7 +40,6 @@ _LOST_EVENTS = "or the trace lost events: {lost_pct} of it waits for work that i
 SENTENCES: dict[str, Sentence] = {
     "costly_sync": Sentence(
         (
-            "{kind} sync at {line} in {module}: {remedy}",
             "{kind} sync at {line}: {remedy}",
             "{kind} sync in {op}: {remedy}",
         ),
@@ -453,7 +452,7 @@ REMEDIES: dict[str, str] = {
     "compile": "torch.compile or larger batches",
     "batches": "larger batches",
     "host_op": "record the device, too",
-    "on_device": "it launches no device work, so move it to the device",
+    "on_device": "move it to the device",
     "fewer_threads": "also compare fewer torch threads: --toggle @threads=default,1",
     "less_loading": "less work per sample, or num_workers=0",
     "less_loading_or_threads": "less work per sample, num_workers=0, or fewer torch threads",

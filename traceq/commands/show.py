@@ -66,6 +66,7 @@ def command(
     from traceq.locations import place
     from traceq.runs.memory_snapshot import is_memory_snapshot
     from traceq.runs.rank_selection import parse_ranks
+    from traceq.runs.read import is_trace_file
     from traceq.runs.sides import holds_runs
 
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
@@ -76,7 +77,10 @@ def command(
 
         refuse_input(html, paths)
     chosen, engine = parse_ranks(ranks), engine_for(memory, cluster)
+    files, captured = list(filter(is_trace_file, map(place, paths))) if len(paths) > 1 else [], set[str]()
     for path in map(engine.path, paths):
+        if str(place(path)) in captured:
+            continue
         if holds_runs(place(path)):
             from traceq.compare.run_list import runs_sheet
 
@@ -98,8 +102,10 @@ def command(
                 strict=strict,
                 ranks=chosen,
                 step=step,
+                beside=[each for each in files if each != place(path)],
                 on_progress=on_progress,
             )
+        captured |= {each for trace in run.traces if trace.captured is not None for each in trace.captured.paths}
         if form.renderer == "json" and not (full or only):
             from traceq.engines.like_ranks import without_like_ranks
 

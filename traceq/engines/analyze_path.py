@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 from traceq.analysis.registry import analysis, chosen, describe, merged, plugin_caveats, reports_of
 from traceq.engines.cache import How
@@ -44,18 +45,19 @@ def analyze_path(
     step: int | None = None,
     ranks: set[int] | None = None,
     small: int = SMALL,
+    beside: Sequence[Place] = (),
     on_progress: Callable[[int, int], None] = lambda ended, planned: None,
 ) -> AnalyzedPath:
     """Return all or `only` some analyses of a path, or of one `step`.
 
     They are the same whichever engine reads the ranks. A folder whose traces have at most `small` bytes in total is
-    read in this process. Ranks that cannot be read become caveats, or with `strict` a fault. Raises UnreadableInput,
-    and UsageFault for an unknown analysis.
+    read in this process. Files `beside` a trace may hold what it replays. Ranks that cannot be read become caveats, or
+    with `strict` a fault. Raises UnreadableInput, and UsageFault for an unknown analysis.
     """
     names = chosen(only)
     with ExitStack() as stack:
         reader = RankReader(names, How(strict, step), small, lambda: stack.enter_context(start()), on_progress)
-        run = read(path, strict=strict, ranks=ranks, reader=reader.read)
+        run = read(path, strict=strict, ranks=ranks, reader=reader.read, beside=beside)
         if not reader.summaries:
             run = run if step is None else only_step(run, step)
             job = job_of(run)
@@ -76,15 +78,15 @@ def sheet_of(
     step: int | None = None,
     ranks: set[int] | None = None,
     small: int = SMALL,
+    beside: Sequence[Place] = (),
     on_progress: Callable[[int, int], None] = lambda ended, planned: None,
 ) -> tuple[Sheet, Run]:
     """Return (sheet with all or `only` some analyses; the run, without traces if large).
 
     The other arguments, and what it raises, are those of `analyze_path`.
     """
-    analyzed = analyze_path(
-        path, only, start=start, strict=strict, step=step, ranks=ranks, small=small, on_progress=on_progress
-    )
+    how = partial(analyze_path, start=start, strict=strict, step=step, ranks=ranks, small=small, beside=beside)
+    analyzed = how(path, only, on_progress=on_progress)
     run = analyzed.run
     result = Sheet(describe(run, analyzed.job.ranks), analyzed.reports, (*run.caveats, *plugin_caveats(only)))
     return result, run if analyzed.is_in_memory else replace(run, traces=())

@@ -52,7 +52,8 @@ def read_trace(path: Place, *, strict: bool = False) -> Trace:
         raise UnreadableInput(str(path), f"{first.text} (--strict refuses)")
     caveats = tuple(caveat for _, caveat in damage)
     if num_events == 0:
-        raise UnreadableInput(str(path), caveats[0].text if caveats else "no complete event", "events with ts and dur")
+        why = caveats[0].text if caveats else "no complete event"
+        raise UnreadableInput(str(path), why, "events with ts and dur, not pairs of begin and end (ph B, E)")
     if other := browser_trace(result.events):
         raise UnreadableInput(str(path), other, "a Kineto trace, as torch.profiler writes it")
     return _trace(path, result, caveats)

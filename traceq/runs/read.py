@@ -20,7 +20,7 @@ from traceq.runs.processes import one_process, split_by_rank
 from traceq.runs.run_folder import RUNS, STEPS, is_run, read_manifest
 from traceq.runs.step_log import PairLine, StepLine, pairs_of, rank_files, read_lines
 from traceq.runs.timings import timings_of
-from traceq.runs.windows import latest_windows
+from traceq.runs.windows import latest_windows, with_captures
 from traceq.units import name_ranks
 
 __all__ = [
@@ -48,10 +48,12 @@ def read(
     strict: bool = False,
     ranks: Collection[int] | None = None,
     reader: ReadTraces | None = None,
+    beside: Sequence[Place] = (),
 ) -> Run:
     """Return the run at a path; of a recorded run the baseline arm, without traces if others alone have results.
 
-    `ranks` selects ranks; `reader` reads the traces of a folder, by default one after the other in this process.
+    `ranks` selects ranks; `reader` reads the traces of a folder, by default one after the other in this process. What a
+    trace file replays may be captured in files `beside` it.
     Unreadable files or parts of them become caveats of the run; `strict` refuses them. Raises UnreadableInput.
     """
     reader = reader or _one_by_one(strict=strict)
@@ -78,9 +80,11 @@ def read(
     selected = tuple(trace for trace in traces if ranks is None or trace.rank in ranks)
     if not selected:
         raise _no_such_ranks(path, ranks or (), (trace.rank for trace in traces))
-    trace = selected[0]
-    caveats = (*_stacks_caveats(path), *trace.caveats)
-    return Run(str(path), selected, trace.manifest, trace.arm, trace.pairs, caveats, processes=trace.processes)
+    trace, caveats = selected[0], [*_stacks_caveats(path), *selected[0].caveats]
+    if len(selected) == 1:
+        trace, captured = with_captures(trace, [partial(read_one, file, strict=strict) for file in beside])
+        selected, caveats = (trace,), [*caveats, *captured]
+    return Run(str(path), selected, trace.manifest, trace.arm, trace.pairs, tuple(caveats), processes=trace.processes)
 
 
 def read_timing(path: str | Place) -> Run:

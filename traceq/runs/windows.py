@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.graph_labels import captured_nodes
 from traceq.facts.events.graph_replays import captures, graph_replays
 from traceq.facts.events.nesting import tracks
 from traceq.facts.roofline.owning_ops import op_of_calls
@@ -17,7 +18,7 @@ from traceq.facts.timeline.modules import modules, modules_at
 from traceq.model import SHOWN_WINDOW, CapturedGraphs, CapturedOp, Caveat, Trace, Window
 from traceq.units import format_ranks
 
-__all__ = ["latest_windows", "with_captured_graphs"]
+__all__ = ["latest_windows", "with_captured_graphs", "with_captures"]
 
 _PROCESS = re.compile(r"^(?P<process>.+[._]\d+)\.\d{6,}\.pt\.trace\.json")
 
@@ -46,7 +47,7 @@ def latest_windows(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], Window |
             window = Window(num, latest)
         caveats.append(Caveat("several_windows" if window is None else SHOWN_WINDOW, text))
     selected = [_latest(windows) for _, windows in sorted(by_rank.items())]
-    return tuple(selected), window, caveats + [_captures(trace) for trace in selected if trace.captured is not None]
+    return tuple(selected), window, caveats + [caveat for trace in selected for caveat in _captures(trace)]
 
 
 def _latest(windows: Sequence[Trace]) -> Trace:
@@ -55,11 +56,31 @@ def _latest(windows: Sequence[Trace]) -> Trace:
     return with_captured_graphs(windows[-1], windows[:-1]) if is_one else windows[-1]
 
 
-def _captures(trace: Trace) -> Caveat:
-    assert trace.captured is not None
+def with_captures(trace: Trace, others: Iterable[Callable[[], Trace]]) -> tuple[Trace, list[Caveat]]:
+    """Return the trace with the graphs that others captured, those that replay none, and a caveat that names them.
+
+    They are read only if the trace replays graphs that it did not capture. What fits none of its replays is left out.
+    """
+    if not _replays_unknown(trace):
+        return trace, []
+    windows = (read() for read in others)
+    labelled = with_captured_graphs(trace, [each for each in windows if not graph_replays(each).replayed.any()])
+    return (labelled, _captures(labelled)) if (captured_nodes(labelled) >= 0).any() else (trace, [])
+
+
+def _replays_unknown(trace: Trace) -> bool:
+    """Return whether the trace replays graphs that it did not capture."""
+    replays = graph_replays(trace)
+    return bool((replays.replayed & (replays.captured < 0)).any())
+
+
+def _captures(trace: Trace) -> list[Caveat]:
+    """Return from where it is known what a trace replays, if it is from elsewhere."""
+    if trace.captured is None:
+        return []
     files = ", ".join(trace.captured.paths)
     text = f"rank {trace.rank} replays CUDA graphs: where it fits, what they captured is read from {files}"
-    return Caveat("captured_before", text)
+    return [Caveat("captured_before", text)]
 
 
 def _names(windows: Sequence[Trace]) -> set[str]:
@@ -88,8 +109,7 @@ def with_captured_graphs(trace: Trace, earlier: Sequence[Trace]) -> Trace:
     earlier = [window for window in earlier if window.events.strings]
     if not earlier or not trace.events.strings:
         return trace
-    replays = graph_replays(trace)
-    if not (replays.replayed & (replays.captured < 0)).any():
+    if not _replays_unknown(trace):
         return trace
     parts = [part for part in map(_captured, earlier) if len(part.size)]
     if not parts:

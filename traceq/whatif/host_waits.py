@@ -34,12 +34,12 @@ _MOST_LINES = 8
 class WithoutSyncs(RankIntervention):
     """No wait of the host for the device, or none at one line; a copy stays, and costs what a launch does.
 
-    With `key`, none of one row of the table `syncs`; with `kind`, none of one of the SYNC_KINDS; with `is_pageable`,
+    With `keys`, none of some rows of the table `syncs`; with `kind`, none of one of the SYNC_KINDS; with `is_pageable`,
     none for a copy from pageable memory to the device.
     """
 
     line: str = ""
-    key: str = ""
+    keys: tuple[str, ...] = ()
     kind: str = ""
     is_pageable: bool = False
     held = "a copy without its wait costs the host what a launch does, and nothing on the device waits instead"
@@ -75,10 +75,10 @@ class WithoutSyncs(RankIntervention):
             return is_for_pageable_copy(part.trace)
         kinds = kinds_of_waits(part.trace)
         is_sync = kinds >= 0 if not self.kind else kinds == SYNC_KINDS.index(self.kind)
-        if self.key:
-            keys, call = sync_keys(part.trace), host_waits(part.trace).call
-            is_of_row = np.array([key == self.key for key in keys], np.bool_)[alike_syncs(part.trace).group_ids]
-            selected: Mask = is_sync & np.r_[is_of_row, False][call]
+        if self.keys:
+            call = host_waits(part.trace).call
+            is_row = np.array([key in self.keys for key in sync_keys(part.trace)], np.bool_)
+            selected: Mask = is_sync & np.r_[is_row[alike_syncs(part.trace).group_ids], False][call]
             return selected
         if not self.line:
             return is_sync

@@ -53,7 +53,8 @@ def refuse_unreplayed(replay: JobReplay, path: str = "") -> int:
     total_ns = sum(parts.values())
     if total_ns > MOST_UNREPLAYED * now_ns:
         listed = "; ".join(f"{format_value(ns, Unit.NS)} {name}" for name, ns in parts.items() if ns > 0)
-        share, step = format_value(min(100 * total_ns / now_ns, 100), Unit.PERCENT), format_value(now_ns, Unit.NS)
+        share = format_value(100 * total_ns / max(now_ns, total_ns), Unit.PERCENT)
+        step = format_value(now_ns, Unit.NS)
         where, overlap = f"{path}: " if path else "", "; these overlap" if total_ns > now_ns else ""
         raise CannotReplay(f"{where}{share} of the step of {step} cannot be replayed, more than 5 %: {listed}{overlap}")
     return round(total_ns)

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from builder import Event, annotation, build, call, frame, kernel, launch, op, table, write
 from paths import TRACES
+from terminal import traceq
 
+from traceq import locations
 from traceq.analysis.registry import analyze
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_labels import graph_labels
@@ -151,6 +153,17 @@ def test_a_capture_in_an_earlier_window_names_the_modules(tmp_path: Path) -> Non
     alone = read(tmp_path / "step.json")
     assert table(alone, "modules") == []
     assert table(alone, "coverage")[0]["uncaptured_ns"] == 25_000
+
+
+def test_a_capture_as_a_second_path_is_not_shown_apart(tmp_path: Path) -> None:
+    captured = write(tmp_path / "capture.json", *capture(0, "a", "b"))
+    replays = write(tmp_path / "step.json", STEP, *replay(500, 900, 5, "a", "b"))
+    other = write(tmp_path / "other.json", *capture(0, "x", "y", "z"))
+    shown = traceq("show", replays, captured)
+    assert (shown.out.count("step.json"), shown.out.count("capture.json")) == (1, 0)
+    assert str(captured) in shown.err
+    assert "other.json" in traceq("show", replays, other).out
+    assert table(read(replays, beside=[locations.place(captured)]), "coverage")[0]["uncaptured_ns"] == 0
 
 
 def test_a_window_that_captures_nothing_is_no_source(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from builder import Event, build, call, kernel, launch, op, step
+from builder import Event, build, call, kernel, launch, memcpy, op, row, step, table
 
+from traceq.analysis.registry import analyze
 from traceq.facts.timeline.once import OnceKind, capture_times, first_calls, once
 from traceq.intervals import measure
-from traceq.model import Trace
+from traceq.model import Run, Trace
 
 
 def convolutions(first_us: float, *later_us: float) -> list[Event]:
@@ -91,6 +92,49 @@ def test_what_a_single_step_begins_its_optimizer_with_may_be_in_each_step() -> N
         start += 20
     before = [op("aten::mm", 0, 10), launch(1, 5, 90), kernel("mm", 12, 5, 90)]
     assert len(once(build(*before, *rows)).parts) == 0
+
+
+def compiled_first(*between: Event, prepares_us: int = 50) -> Trace:
+    """A copy to the device after `prepares_us`, and 400 ms later the launch of a kernel that Triton compiled."""
+    copied = prepares_us + 20
+    return build(
+        call("cudaGetDeviceCount", 0, 1),
+        call("cudaMemcpyAsync", prepares_us, 20, 1),
+        memcpy("HtoD (Pinned -> Device)", copied, 5, 1),
+        *[{**each, "ts": each["ts"] + copied} for each in between],
+        row("cuda_driver", "cuLaunchKernel", copied + 400_000, 10, correlation=2),
+        kernel("triton_poi_fused_copy_0", copied + 400_020, 5, 2),
+    )
+
+
+def ms_of(trace: Trace) -> dict[OnceKind, int]:
+    times = once(trace)
+    return {OnceKind(kind): round(measure(times.parts[times.kind == kind]) / 1e6) for kind in times.kind.tolist()}
+
+
+def test_a_compiler_that_waits_for_an_idle_device_goes_on_compiling() -> None:
+    waits = [call("cudaDeviceSynchronize", start, 10) for start in (310_000, 350_000)]
+    assert ms_of(compiled_first(*waits)) == {OnceKind.COMPILING: 400}
+
+
+def test_what_is_launched_between_ends_what_a_compiler_takes() -> None:
+    assert ms_of(compiled_first(launch(100_000, 10, 3), kernel("fill", 100_020, 5, 3))) == {OnceKind.COMPILING: 300}
+
+
+def test_a_pause_before_a_copy_is_once_where_the_host_compiles_too() -> None:
+    """Of an iteration that does not compile the host may have prepared what it copies."""
+    trace = compiled_first(prepares_us=9_000_000)
+    assert ms_of(trace) == {OnceKind.COMPILING: 400, OnceKind.PAUSE: 9000}
+    (claim,) = (each for each in analyze(Run("", (trace,)), "partition").findings if each.code == "cold_start")
+    assert claim.measures["what"] == "a cold start"
+    copies = [call("cudaMemcpyAsync", 9_000_000, 20, 1), memcpy("HtoD (Pinned -> Device)", 9_000_020, 5, 1)]
+    assert ms_of(build(call("cudaGetDeviceCount", 0, 1), *copies)) == {}
+
+
+def test_a_capture_is_once_also_where_torch_counts_it_as_compiling() -> None:
+    compiles = op("CUDAGraphNode.record (dynamo_timed)", 100, 170)
+    cells = {row["category"]: row["dur_ns"] for row in table(compiled(compiles), "partition") if row["dur_ns"]}
+    assert (cells["once"], cells["compiling"]) == (50_000, 120_000)
 
 
 def compiled(*around: Event, begin: int = 200) -> Trace:

@@ -35,7 +35,14 @@ class Savings:
             return is_pageable(hold.sync)
         if code in OF_ALLOCATIONS:
             return hold.sync.kind == "alloc"
-        return code == "joint_syncs" or self.rows.key(hold.sync) == key
+        return code == "joint_syncs" or is_of_place(self.rows.key(hold.sync), key)
+
+
+def is_of_place(row: str, key: str) -> bool:
+    """Whether the key of a row is that of a finding, which leaves empty what rows of its line, or op, differ in."""
+    _, op, line, *_ = key.split("|", 4)
+    same = [not wanted or wanted == text for wanted, text in zip(key.split("|", 4), row.split("|", 4), strict=True)]
+    return row == key if not (op or line) else all(same)
 
 
 def is_pageable(sync: Sync) -> bool:

@@ -265,33 +265,44 @@ def _long_launchless_times(trace: Trace, apart: Spans) -> list[_Layer]:
     Between launches and waits for the device the host takes about as long in every step. What is `apart`, once for
     another reason, and what a device, a loader or a compiler takes, does not count.
     """
-    times, call = _launchless_times(trace)
     exposed = subtract(_exposed(trace), apart)
-    ns = measure_within(exposed, times[:, 0], times[:, 1])
+    launched_by, kernels = _launchless_times(trace, by_waits=False)
+    compiles = _compiled_first(trace, measure_within(exposed, *launched_by.T), kernels)
+    compiled = launched_by[compiles]
+    times, call = _launchless_times(trace)
+    exposed = subtract(exposed, compiled)
+    ns = measure_within(exposed, *times.T)
     launched = _launched(trace, call)
-    compiles, prepares = _first_launches(trace, ns, call, launched)
-    pause = _pause(trace, np.where(compiles | prepares, 0, ns), launched)
+    prepares = _first_launches(trace, ns, call, launched)
+    pause = _pause(trace, np.where(prepares, 0, ns), launched, bool(compiles.any()))
     piece, follows = _between_ops(trace, times[pause], call[pause])
     op = innermost_ops(trace, call)
     return [
-        (OnceKind.COMPILING, call[compiles], times[compiles]),
+        (OnceKind.COMPILING, kernels[compiles], compiled),
         (OnceKind.FIRST_CALL, np.where(op >= 0, op, call)[prepares], times[prepares]),
         (OnceKind.PAUSE, follows, piece),
     ]
 
 
+def _compiled_first(trace: Trace, ns: NDArray[np.int64], call: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return before which calls a kernel is compiled at run time: bool[L], of times of `ns` int64[L] before a `call`.
+
+    A compiler waits for the device now and then, which has nothing to do: these times are from launch to launch.
+    """
+    by_compiler = matching(trace.events, call, _COMPILED_AT_RUN_TIME)
+    return by_compiler & _is_slow_first(ns, group([_launched(trace, call), trace.events.name[call]]))
+
+
 def _first_launches(
     trace: Trace, ns: NDArray[np.int64], call: NDArray[np.int64], launched: NDArray[np.int64]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return before which calls a kernel is compiled at run time, and before which the host prepares its first launch.
+) -> NDArray[np.bool_]:
+    """Return before which calls the host prepares the first launch of a kernel that no compiler made: bool[L].
 
     Of times of `ns` int64[L], each before a `call` that launches `launched`. One that recurs in each step does so after
     the same kernel: where that is in no later step, nothing tells whether it is once. If later times take half as long
     now and then, first ones do so by chance.
     """
     events, all_steps = trace.events, steps(trace)
-    by_compiler = matching(events, call, _COMPILED_AT_RUN_TIME)
-    compiles = by_compiler & _is_slow_first(ns, group([launched, events.name[call]]))
     after = np.r_[-1, launched[:-1]][: len(call)]
     peers = group([after, launched, events.name[call]])
     step = span_index(all_steps.host, events.ts[call]) if all_steps.marked else np.arange(len(call))
@@ -300,7 +311,8 @@ def _first_launches(
     recurs = (last_step[peers.group_ids] > step) & (after >= 0) & (launched >= 0)
     later_ns = np.sort(np.delete(ns, peers.first))
     by_chance_ns = 2 * int(later_ns[-2]) if len(later_ns) > 1 else 0
-    return compiles, _is_slow_first(ns, peers) & recurs & (ns >= by_chance_ns) & ~by_compiler
+    is_compiled = matching(events, call, _COMPILED_AT_RUN_TIME)
+    return np.asarray(_is_slow_first(ns, peers) & recurs & (ns >= by_chance_ns) & ~is_compiled)
 
 
 def _is_slow_first(ns: NDArray[np.int64], peers: Groups) -> NDArray[np.bool_]:
@@ -310,19 +322,17 @@ def _is_slow_first(ns: NDArray[np.int64], peers: Groups) -> NDArray[np.bool_]:
     return is_first & _is_slow_once(ns, peers.group_ids, np.ones(len(ns), np.bool_))
 
 
-def _launchless_times(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
+def _launchless_times(trace: Trace, by_waits: bool = True) -> tuple[Spans, NDArray[np.int64]]:
     """Return (int64[L, 2] ns, int64[L]): times of the counted steps in which no thread launches or waits, by start.
 
-    And the rows of the calls with which they end: launches, or waits for the device. Without a device the times are
-    those in which the main thread is in no op.
+    And the rows of the calls with which they end: launches, or waits for the device if that is asked for. Without a
+    device the times are those in which the main thread is in no op.
     """
     events, all_steps, work, waits = trace.events, steps(trace), device_work(trace), blocking_calls(trace)
     launches = sorted_unique(work.call[work.linked]) if len(work) else _of_main_thread(trace)
-    rows = np.r_[launches, waits.rows[~waits.is_alloc]]
-    start, end = (
-        np.r_[events.ts[launches], waits.start[~waits.is_alloc]],
-        np.r_[events.end[launches], waits.end[~waits.is_alloc]],
-    )
+    ends = np.flatnonzero(~waits.is_alloc & by_waits)
+    rows = np.r_[launches, waits.rows[ends]]
+    start, end = np.r_[events.ts[launches], waits.start[ends]], np.r_[events.end[launches], waits.end[ends]]
     order = np.argsort(start, kind="stable")
     rows, start, end = rows[order], start[order], end[order]
     host = spans(*all_steps.host[all_steps.counted].T)
@@ -348,11 +358,11 @@ def _launched(trace: Trace, call: NDArray[np.int64]) -> NDArray[np.int64]:
     return name[call]
 
 
-def _pause(trace: Trace, ns: NDArray[np.int64], launched: NDArray[np.int64]) -> NDArray[np.int64]:
+def _pause(trace: Trace, ns: NDArray[np.int64], launched: NDArray[np.int64], compiles: bool) -> NDArray[np.int64]:
     """Return int64[0 or 1]: which time (`ns` int64[L], before a call that launches `launched`) is far the longest.
 
     In a single step that is marked it is not known what recurs. In a trace without steps, which may be one of them, the
-    host may have prepared what it then copies to the device.
+    host may have prepared what it then copies to the device, unless it `compiles`, too.
     """
     if not len(ns):
         return np.empty(0, np.int64)
@@ -362,7 +372,8 @@ def _pause(trace: Trace, ns: NDArray[np.int64], launched: NDArray[np.int64]) -> 
         may_be = int(steps(trace).counted.sum()) > 1
     else:
         least_ns = max(least_ns, _LONG_NS)
-        may_be = launched[longest] >= 0 and not TO_DEVICE.search(trace.events.strings[launched[longest]])
+        name = int(launched[longest])
+        may_be = name >= 0 and (compiles or not TO_DEVICE.search(trace.events.strings[name]))
     return np.flatnonzero([may_be and ns[longest] >= least_ns]) + longest
 
 

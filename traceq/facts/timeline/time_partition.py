@@ -30,7 +30,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, blocking_calls
 from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.data_loading import loader_waits
-from traceq.facts.timeline.once import once
+from traceq.facts.timeline.once import capture_times, once
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track, steps
 from traceq.facts.timeline.unrecorded_backward import unrecorded_backward
@@ -184,7 +184,7 @@ def _device_activity(trace: Trace) -> Activity:
     opening = _opening(trace, work)
     ends = calls.start, calls.end, labels.main.parts.ravel(), unrecorded(trace).ravel(), opening.since
     only_once = once(trace).parts
-    pieces = _pieces(trace, work.start, work.end, launch_ends, compiling(trace).ravel(), only_once.ravel(), *ends)
+    pieces = _pieces(trace, work.start, work.end, launch_ends, _compiling(trace).ravel(), only_once.ravel(), *ends)
     start = pieces[:, 0]
     category, owner = np.full(len(start), -1, np.int8), np.full(len(start), -1, np.int32)
     call = owner.copy()
@@ -204,7 +204,7 @@ def _device_activity(trace: Trace) -> Activity:
     idle = np.flatnonzero(owner < 0)
     category[idle], owner[idle], call[idle] = _idle_activity(trace, work, calls, opening, start[idle])
     unlaunched = idle[np.isin(category[idle], (TimeCategory.HOST_BOUND, TimeCategory.TAIL))]
-    category[unlaunched[contains(compiling(trace), start[unlaunched])]] = TimeCategory.COMPILING
+    category[unlaunched[contains(_compiling(trace), start[unlaunched])]] = TimeCategory.COMPILING
     unlaunched = unlaunched[category[unlaunched] != TimeCategory.COMPILING]
     category[unlaunched[contains(only_once, start[unlaunched])]] = TimeCategory.ONCE
     hidden = idle[contains(unrecorded(trace), start[idle])]
@@ -213,6 +213,12 @@ def _device_activity(trace: Trace) -> Activity:
     phase = np.where(by_work, labels.work_phase[owner], labels.main_phase_at(start)).astype(np.int32)
     phase[hidden] = labels.unattributed
     return Activity(pieces, category, phase, owner, call)
+
+
+@once_per_trace
+def _compiling(trace: Trace) -> Spans:
+    """Return when the host compiles; a capture of a CUDA graph, which torch.compile counts as that, is once."""
+    return subtract(compiling(trace), capture_times(trace))
 
 
 @frozen
@@ -313,7 +319,7 @@ def _cpu_activity(trace: Trace) -> Activity:
         (TimeCategory.EXPOSED_COMM, communicating),
         (TimeCategory.CPU_COMPUTE, spans(events.ts[in_node], events.end[in_node])),
         (TimeCategory.ONCE, subtract(once(trace).parts, communicating)),
-        (TimeCategory.COMPILING, subtract(compiling(trace), communicating)),  # the highest priority comes last
+        (TimeCategory.COMPILING, subtract(_compiling(trace), communicating)),  # the highest priority comes last
     )
     pieces = _pieces(trace, phases(trace).main.parts.ravel(), *(layer.ravel() for _, layer in layers))
     start = pieces[:, 0]
