@@ -266,13 +266,13 @@ def _matched(
     likeness[kind_a[:, None] != kind_b[None, :]] = 0.0
     in_a, in_b = np.nonzero(likeness >= least)
     order = np.lexsort((in_b, in_a, -likeness[in_a, in_b]))
-    taken_a, taken_b, found = set[int](), set[int](), dict[Name, Name]()
+    taken_a, taken_b, pairs_of_names = set[int](), set[int](), dict[Name, Name]()
     for of_a, of_b in zip(in_a[order].tolist(), in_b[order].tolist(), strict=True):
         if of_a not in taken_a and of_b not in taken_b:
             taken_a.add(of_a)
             taken_b.add(of_b)
-            found[b.lacked[of_b]] = a.lacked[of_a]
-    return found
+            pairs_of_names[b.lacked[of_b]] = a.lacked[of_a]
+    return pairs_of_names
 
 
 @frozen(eq=False)

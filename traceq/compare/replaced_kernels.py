@@ -174,7 +174,7 @@ def replaced_together(groups: Sequence[tuple[int, ...]], parts: Contributions) -
         is_most = _MAJORITY * num > max(num_places[x], num_places[y])
         is_placed = _place(heads[x]) == _place(heads[y]) and heads[x].phase not in LOADING
         is_same = heads[x].inner == heads[y].inner != ""
-        if is_most and is_placed and (is_same or more[_doing(heads[x])] < 0 < more[_doing(heads[y])]):
+        if is_most and is_placed and (is_same or more[_host_work(heads[x])] < 0 < more[_host_work(heads[y])]):
             joined = [joined[x] if row == joined[y] else row for row in joined]
     result: dict[int, tuple[int, ...]] = {}
     for members, number in zip(groups, joined, strict=True):
@@ -186,7 +186,7 @@ def _place(label: Label) -> tuple[int, str, str, str]:
     return label.rank, label.phase, label.line, label.module
 
 
-def _doing(label: Label) -> str:
+def _host_work(label: Label) -> str:
     return label.inner or label.name
 
 
@@ -216,12 +216,12 @@ def is_replacement(parts: Contributions, row: Sequence[int], least_ns: float) ->
 def replaced_name(parts: Contributions, row: Sequence[int]) -> str:
     """Return `old replaced by new (and 2 more)` of host ops that took the place of others, "" for any other row."""
     labels = [parts.labels[number] for number in row]
-    if labels[0].kind != "host" or len({_COMPILED_REGION.sub("", _doing(label)) for label in labels}) == 1:
+    if labels[0].kind != "host" or len({_COMPILED_REGION.sub("", _host_work(label)) for label in labels}) == 1:
         return ""
     of_a, of_b = parts.ns_of_labels[:, list(row)]
     sides = []
     for ns, other in ((of_b, of_a), (of_a, of_b)) if parts.is_swapped else ((of_a, of_b), (of_b, of_a)):
         order = np.argsort(-ns, kind="stable")
         alone = order[ns[order] >= _NEARLY_ALL * np.maximum(ns + other, 1)[order]].tolist()
-        sides.append(list(dict.fromkeys(_doing(labels[number]) for number in alone)))
+        sides.append(list(dict.fromkeys(_host_work(labels[number]) for number in alone)))
     return REPLACED_BY.join(map(and_more, sides)) if all(sides) else ""
