@@ -27,7 +27,7 @@ from traceq.grouping import group
 from traceq.intervals import sorted_unique, span_index
 from traceq.model import Category, Trace
 
-__all__ = ["Name", "NameKind", "Renaming", "in_names_of", "matched_names"]
+__all__ = ["Name", "NameKind", "Renaming", "in_names_of", "matched_names", "plain_name"]
 
 Name = tuple[int, str]
 """(NameKind, text)."""
@@ -37,8 +37,8 @@ _COMPILED_REGION = re.compile(r"(?<=^Torch-Compiled Region: )\d+/\d+$")
 _ROUNDS = 5
 _ALIKE, _SURELY_ALIKE = 0.35, 0.5
 """Likeness from which names are matched in a round, and in the last one: of the uses of both, the part that agrees."""
-_PLACES, _FEW_THREADS = 20, 2
-"""Parts of a step in which a use can be; threads, by their number of uses, that are told apart."""
+_PLACES, _FEW_THREADS, _DEEPEST = 20, 2, 12
+"""Parts of a step in which a use can be; threads, by their number of uses, and levels that are told apart."""
 _NO_USE, _UNMATCHED = -2, -1
 """Numbers of no neighbour, and of one whose name the other side does not have."""
 _WEIGHTS = np.array([4, 2, 1, 1, 2, 1, 1, 1, 1])
@@ -76,8 +76,8 @@ class _Uses:
 
     `beside` int64[N, 3] into `names`: what is around each use, of a kernel the op that launches it, before it, and
     after it, of a kernel on its stream; -1 for none. `traits` int64[N, 5], numbers that both sides share: shapes or
-    grid, calls that it makes or, of a kernel, how long it runs, depth and thread, place in the step,
-    function of the job, 0 where it is not known.
+    grid, calls that it makes or, of a kernel, how long it runs, depth and thread, place in the step, and function of
+    the job, 0 where it is not known.
     """
 
     names: list[Name]
@@ -93,11 +93,11 @@ def in_names_of(a: Trace, b: Trace) -> Renaming:
     names = matched_names(a, b)
     of_host = {of_b: of_a for of_b, of_a in names.items() if of_b[0] in _ON_HOST}
     kernels = {of_b: of_a for (kind, of_b), (_, of_a) in names.items() if kind not in _ON_HOST}
-    others = {of_a: of_b for (_, of_b), (_, of_a) in of_host.items() if _plain(of_a) != _plain(of_b)}
+    others = {of_a: of_b for (_, of_b), (_, of_a) in of_host.items() if plain_name(of_a) != plain_name(of_b)}
     return Renaming(_renamed(b, of_host) if of_host else b, others, kernels)
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a name without the number of a compiled region, which in another recording is another one."""
     return _COMPILED_REGION.sub("", name)
 
@@ -232,10 +232,11 @@ def _neighbours(use: NDArray[np.int64], among: NDArray[np.int64]) -> tuple[NDArr
 
 
 def _depths(nest: Nest) -> NDArray[np.int64]:
-    depth, above = np.zeros(len(nest.rows), np.int64), nest.parent.copy()
-    while (inside := np.flatnonzero(above >= 0)).size:
-        depth[inside] += 1
-        above[inside] = nest.parent[above[inside]]
+    """Return int64[M]: how many others each is in, at most _DEEPEST."""
+    depth, above = np.zeros(len(nest.rows), np.int64), nest.parent
+    for _ in range(_DEEPEST):
+        depth += above >= 0
+        above = np.append(nest.parent, -1)[above]
     return depth
 
 

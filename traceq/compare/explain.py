@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from traceq.causes.common_steps import common_steps
@@ -10,10 +11,11 @@ from traceq.compare.account_causes import account_causes, means_per_step
 from traceq.compare.attribution import StepTime, ledger, lone_copies, step_time, whole_mean
 from traceq.compare.cause_rows import cause_rows
 from traceq.compare.copied_memory import with_copied_memory
+from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import have_same_work
+from traceq.compare.labels import replacement_name
 from traceq.compare.loader_line import with_loader_line
-from traceq.compare.renamed_causes import with_both_names
-from traceq.compare.result import Cause, CellDelta, Traced
+from traceq.compare.result import REPLACED_BY, Cause, CellDelta, Traced
 from traceq.compare.side_replay import side_replays
 from traceq.facts.events.device_work import device_work
 from traceq.facts.timeline.steps import steps
@@ -24,6 +26,7 @@ __all__ = ["MAX_PEERS", "Explanation", "explain"]
 MAX_PEERS = 31
 """Other ranks whose changes are looked at: the events of each are in memory, and on one graph."""
 
+_BETWEEN_NAMES = re.compile(r"( > | in |^(?:dtoh|htod|copy) | \(and \d+ more\))")
 _OPENS_UNLIKE = "a window opens with work that its trace does not show"
 
 Explanation = tuple[Traced, tuple[CellDelta, ...], tuple[Cause, ...]]
@@ -51,7 +54,7 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
         traced = replace(traced, matched_pct=common.matched_pct, unclear=unclear)
         if traced.is_matched:
             causes: Sequence[Cause] = cause_rows(common, traced.delta_ns)
-            causes = with_both_names(causes, common.others, is_swapped=common.is_swapped)
+            causes = _with_both_names(causes, common.others, is_swapped=common.is_swapped)
             return traced, cells, _placed(tuple(causes), a, b)
         traced = replace(traced, replays=side_replays(a, b))
     is_host_only = not len(device_work(a)) and not len(device_work(b))
@@ -71,3 +74,33 @@ def _cells(a: StepTime, b: StepTime) -> tuple[CellDelta, ...]:
     of_a, of_b = ({(cell.phase, cell.category): cell.ns for cell in side.cells} for side in (a, b))
     means = means_per_step(of_a, of_b, a.num_steps, b.num_steps)
     return tuple(CellDelta(*key, a_ns, b_ns) for key, (a_ns, b_ns) in means.items())
+
+
+def _with_both_names(causes: Sequence[Cause], others: Mapping[str, str], *, is_swapped: bool) -> Sequence[Cause]:
+    """Return causes whose ops have A's names, and behind these B's where they have `others` there.
+
+    `is_swapped`: the other names are A's.
+    """
+    return [_with_both(cause, others, is_swapped=is_swapped) for cause in causes] if others else causes
+
+
+def _with_both(cause: Cause, others: Mapping[str, str], *, is_swapped: bool) -> Cause:
+    old, new = _both(cause.work)
+    old, new = (_other(others, old), new) if is_swapped else (old, _other(others, new))
+    return replace(
+        cause,
+        name=cause.name.removesuffix(cause.work) + (old if old == new else replacement_name(old, new)),
+        self_op=_other(others, cause.self_op) if is_swapped else cause.self_op,
+        phase=_other(others, cause.phase) if is_swapped else cause.phase,
+    )
+
+
+def _both(work: str) -> tuple[str, str]:
+    """Return the names of A and B, each with the op that launches it, of `aten::mm > old replaced by new`."""
+    old, _, new = work.partition(REPLACED_BY)
+    op, launches, _ = old.rpartition(LAUNCHES)
+    return old, (new if LAUNCHES in new else f"{op}{launches}{new}") if new else old
+
+
+def _other(others: Mapping[str, str], text: str) -> str:
+    return "".join(others.get(part, part) for part in _BETWEEN_NAMES.split(text))

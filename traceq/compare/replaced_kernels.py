@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
+from traceq.causes.vocabulary import plain_name
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.cost_centers import FOR, LAUNCHES
 from traceq.compare.labels import Label, and_more
@@ -145,8 +145,6 @@ def _replacement_name(removed: list[Cause], added: list[Cause]) -> str:
 
 
 _MAJORITY, _NEARLY_ALL = 2, 0.9
-_COMPILED_REGION = re.compile(r"(?<=^Torch-Compiled Region: )\d+/\d+$")
-"""Numbers of a region in the order in which regions were compiled: of the same code others in another recording."""
 
 
 def replaced_together(groups: Sequence[tuple[int, ...]], parts: Contributions) -> list[tuple[int, ...]]:
@@ -216,7 +214,7 @@ def is_replacement(parts: Contributions, row: Sequence[int], least_ns: float) ->
 def replaced_name(parts: Contributions, row: Sequence[int]) -> str:
     """Return `old replaced by new (and 2 more)` of host ops that took the place of others, "" for any other row."""
     labels = [parts.labels[number] for number in row]
-    if labels[0].kind != "host" or len({_COMPILED_REGION.sub("", _host_work(label)) for label in labels}) == 1:
+    if labels[0].kind != "host" or len({plain_name(_host_work(label)) for label in labels}) == 1:
         return ""
     of_a, of_b = parts.ns_of_labels[:, list(row)]
     sides = []
