@@ -95,7 +95,7 @@ def names_change(cause: Cause, change: Change) -> bool:
         case "collective":
             return any(re.search(r"all_?gather|record_param_comms", part, re.IGNORECASE) for part in parts)
         case "replaced":
-            return cause.kind in ("kernel", "host") and bool(parts & set(change.names))
+            return cause.kind in ("kernel", "memcpy", "host") and bool(parts & set(change.names))
     raise AssertionError(change.kind)
 
 

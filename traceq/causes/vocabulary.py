@@ -43,7 +43,7 @@ _NO_USE, _UNMATCHED = -2, -1
 """Numbers of no neighbour, and of one whose name the other side does not have."""
 _WEIGHTS = np.array([4, 2, 1, 1, 2, 1, 1, 1, 1])
 """Of what is compared of a use: that there is one, what is around it, before it and after it, and the `traits`."""
-_FUNCTION = len(_WEIGHTS) - 1
+_SHAPES, _FUNCTION = 4, 8
 _MOST_PAIRS = 10_000_000
 """Pairs of names that are compared; real recordings have some thousand names each, of which few differ."""
 
@@ -278,17 +278,25 @@ def _matched(
 
 @frozen(eq=False)
 class _Signatures:
-    """How K names are used: weights float64[M] of features by (`name`, kind of use, value), int64[M, 3]."""
+    """How K names are used: `weight` float64[M] of each (name, what is compared, value), `keys` int64[M, 3]."""
 
     num_names: int
+    is_kernel: NDArray[np.bool_]
     keys: NDArray[np.int64]
     weight: NDArray[np.float64]
 
     @property
-    def has_function(self) -> NDArray[np.bool_]:
-        """bool[K]: a function of the job uses the name."""
-        used = self.keys[(self.keys[:, 1] == _FUNCTION) & (self.keys[:, 2] > 0), 0]
-        return np.bincount(used, minlength=self.num_names) > 0
+    def times(self) -> NDArray[np.float64]:
+        """float64[K]: how often each name is used."""
+        is_times = self.keys[:, 1] == 0
+        return np.asarray(np.bincount(self.keys[is_times, 0], self.weight[is_times], self.num_names))
+
+    @property
+    def decides(self) -> NDArray[np.bool_]:
+        """bool[M]: a function of the job, or the grid of a kernel: what is known to be another is another."""
+        _, kind, value = self.keys.T
+        in_function = (kind == _FUNCTION) & (value > 0)
+        return np.asarray(in_function | ((kind == _SHAPES) & (value >= 0) & self.is_kernel[self.keys[:, 0]]))
 
 
 def _signatures(uses: _Uses, numbers: Mapping[Name, int]) -> _Signatures:
@@ -298,13 +306,14 @@ def _signatures(uses: _Uses, numbers: Mapping[Name, int]) -> _Signatures:
     kinds = np.repeat(np.arange(len(columns)), len(uses.name))
     groups = group([np.tile(uses.name, len(columns)), kinds, np.concatenate(columns)])
     times = np.bincount(groups.group_ids, minlength=len(groups.keys)) / uses.num_steps
-    return _Signatures(len(uses.lacked), groups.keys, times * _WEIGHTS[groups.keys[:, 1]])
+    is_kernel = np.array([kind not in _ON_HOST for kind, _ in uses.lacked], np.bool_)
+    return _Signatures(len(uses.lacked), is_kernel, groups.keys, times * _WEIGHTS[groups.keys[:, 1]])
 
 
 def _likeness(a: _Signatures, b: _Signatures) -> NDArray[np.float64]:
     """Return float64[names of A, of B]: the part of the uses of two names that agrees (weighted Jaccard).
 
-    0 of names that are used in functions of the job of which none is the same.
+    0 of names of which one is used more than twice as often, or of which no function of the job, or grid, is the same.
     """
     features = group([np.r_[a.keys[:, 1], b.keys[:, 1]], np.r_[a.keys[:, 2], b.keys[:, 2]]]).group_ids
     of_a, of_b = features[: len(a.keys)], features[len(a.keys) :]
@@ -313,11 +322,13 @@ def _likeness(a: _Signatures, b: _Signatures) -> NDArray[np.float64]:
     row = np.repeat(np.arange(len(of_a)), last - first)
     nth = np.arange(len(row)) - np.repeat(np.cumsum(last - first) - (last - first), last - first)
     other = order[first[row] + nth]
-    agrees, has_function = np.zeros((2, a.num_names, b.num_names))
+    agrees, is_same = np.zeros((2, a.num_names, b.num_names))
     np.add.at(agrees, (a.keys[row, 0], b.keys[other, 0]), np.minimum(a.weight[row], b.weight[other]))
-    in_function = (a.keys[row, 1] == _FUNCTION) & (a.keys[row, 2] > 0)
-    has_function[a.keys[row[in_function], 0], b.keys[other[in_function], 0]] = 1
+    decides = a.decides[row]
+    is_same[a.keys[row[decides], 0], b.keys[other[decides], 0]] = 1
     all_a, all_b = (np.bincount(each.keys[:, 0], each.weight, each.num_names) for each in (a, b))
     either = all_a[:, None] + all_b[None, :] - agrees
-    in_others = np.outer(*(each.has_function for each in (a, b))) & (has_function == 0)
-    return np.divide(agrees, either, out=np.zeros_like(agrees), where=(either > 0) & ~in_others)
+    is_other = np.outer(*(np.isin(np.arange(each.num_names), each.keys[each.decides, 0]) for each in (a, b)))
+    is_other &= is_same == 0
+    is_as_often = np.minimum.outer(a.times, b.times) >= _SURELY_ALIKE * np.maximum.outer(a.times, b.times)
+    return np.divide(agrees, either, out=np.zeros_like(agrees), where=(either > 0) & is_as_often & ~is_other)
