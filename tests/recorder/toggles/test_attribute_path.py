@@ -48,7 +48,7 @@ class Wrapper(nn.Module):
         self.module = module
 
 
-config = Config()
+config, loader = Config(), torch.utils.data.DataLoader([0, 1])
 MODULE = __name__
 
 
@@ -136,6 +136,7 @@ def test_a_path_that_is_mistyped_is_refused_with_what_there_is(path: str, owner:
         ("model.blocks.*.1.q", "nothing has this name"),
         ("model.blocks.0.0.weight", "holds a Parameter; expected a plain value"),
         ("nobody.knows", "variable is called 'nobody'"),
+        (f"{MODULE}.loader.num_workers", "only where an epoch begins, .* --arm"),
     ],
 )
 def test_a_path_to_no_plain_value_is_refused(path: str, message: str) -> None:

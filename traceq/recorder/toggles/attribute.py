@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from traceq.errors import UsageFault
 from traceq.recorder.toggles.attribute_path import Slot, find_slots
@@ -54,9 +55,13 @@ class AttributeToggle:
 def create(path: str, values: Sequence[str], job: Job) -> AttributeToggle:
     """Return the toggle of all places that the path names.
 
-    UsageFault if there is none, for one that does not hold a plain value, and for values of another type than its own.
+    UsageFault if there is none, for one that does not hold a plain value, for one of a DataLoader, which reads them
+    once, and for values of another type than its own.
     """
     slots = find_slots(path, job)
+    if any(isinstance(slot.owner, DataLoader) for slot in slots):
+        reads = "a DataLoader reads it only where an epoch begins, so no step would differ"
+        raise UsageFault(f"--toggle {path}: {reads}; compare processes: --arm 'NAME=ARGUMENTS' (see --dry-run)")
     before = [slot.get() for slot in slots]
     typed = [[_typed(path, text, current) for current in before] for text in values]
     writes = [[slot.write(value) for slot, value in zip(slots, each, strict=True)] for each in typed]
