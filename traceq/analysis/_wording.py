@@ -18,6 +18,7 @@ from traceq.units import Unit, format_ends, format_value
 __all__ = [
     "MOST_RANKS",
     "a_step",
+    "category_heading",
     "category_term",
     "in_graphs",
     "in_phase",
@@ -112,6 +113,11 @@ def values_words(values: Sequence[int], unit: Unit) -> str:
 def category_term(category: str) -> str:
     """Return the term for a time category in a sentence: `host-bound`, `exposed communication`, else its name."""
     return _TERMS.get(category, category.replace("_", " "))
+
+
+def category_heading(category: str) -> str:
+    """Return the heading for a time category: exposed copies are memsets, too, and often nothing else."""
+    return "copies, memsets" if category == "exposed_memcpy" else category.replace("_", " ")
 
 
 def in_phase(phase: str) -> str:

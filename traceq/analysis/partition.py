@@ -14,6 +14,7 @@ from traceq.analysis._lost_time import RankLoss, StepTimes, first_collective_cav
 from traceq.analysis._wording import (
     MOST_RANKS,
     a_step,
+    category_heading,
     more_rows,
     plain_phase,
 )
@@ -112,7 +113,7 @@ class _Matrix:
     def columns(self, job: Job, heading: str) -> tuple[Column, ...]:
         """Columns of the lines' names, the categories and the total; ops may wait for a device without rows."""
         terms = {_CPU_COMPUTE: "in ops"} if any(rank.lacks_device_rows for rank in job.ranks) else {}
-        categories = (Column(name, terms.get(name, name.replace("_", " ")), Unit.NS) for name in self.categories)
+        categories = (Column(name, terms.get(name, category_heading(name)), Unit.NS) for name in self.categories)
         return (Column(heading, heading), *categories, Column("total", "total", Unit.NS))
 
     @property

@@ -316,7 +316,7 @@ def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
     basis = " reads of a value on a CPU; on a device each would wait" if is_on_cpu else ""
     if allocations:
         num = _num_words(job, allocations)
-        basis = f", and {num} blocking allocation{'' if num == '1' else 's'}"
+        basis = f", and {num} blocking allocator call{'' if num == '1' else 's'}"
     worst = "; each on the rank where it costs most" if len(job.ranks) > 1 and len(shown) > 1 else ""
     view = Table.of("syncs", f"{title}: {total}{basis}{worst}", _PerStep, shown)
     return view.without("replay_ns") if is_on_cpu else view

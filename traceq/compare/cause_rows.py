@@ -202,8 +202,7 @@ class _Table:
 
         A place is an op with all in it, or else a line or module: it changed by their sum alone.
         """
-        a_ns, b_ns = self.parts.ns_of_labels
-        is_other = np.minimum(a_ns, b_ns) <= _LEAST_SIDE * np.maximum(a_ns, b_ns)
+        is_other = self._is_other
         for place in (_op_place, _code_place):
             places: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
             for members in rows:
@@ -216,6 +215,20 @@ class _Table:
                 joined += [tuple(number for members in each for number in members)] if is_one else each
             rows = joined
         return rows
+
+    @cached_property
+    def _is_other(self) -> NDArray[np.bool_]:
+        """bool[L]: what only one side's host does, there and elsewhere."""
+        parts, is_other = self.parts, np.zeros(len(self.parts.labels), np.bool_)
+        of_host = parts.part == Part.HOST
+        for ns, other, has, is_one_sided in (
+            (*parts.ns_of_labels, parts.a_ns, parts.is_gone),
+            (*parts.ns_of_labels[::-1], parts.b_ns, parts.is_new),
+        ):
+            num = np.bincount(parts.label[of_host & (has > 0)], minlength=len(is_other))
+            for number in np.flatnonzero((ns > 0) & (other <= _LEAST_SIDE * ns)).tolist():
+                is_other[number] |= is_one_sided(parts.labels[number], int(num[number]))
+        return is_other
 
     def _joined(self, rows: Sequence[_Row]) -> _Row:
         """Return some rows as one, with the labels that have time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
@@ -42,7 +43,7 @@ from traceq.grouping import Numbers, group
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["Contributions", "Part", "contributions"]
+__all__ = ["Contributions", "Part", "contributions", "work_of"]
 
 _VALUE_READERS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
 
@@ -92,6 +93,32 @@ class Contributions:
         for of_side, ns in zip(sums, (self.a_ns, self.b_ns), strict=True):
             np.add.at(of_side, self.label, ns)
         return sums
+
+    @cached_property
+    def more_places(self) -> Mapping[str, int]:
+        """By what the host does, in how many more places between two calls B does it than A."""
+        more: Counter[str] = Counter()
+        for side, sign in ((self.a_ns, -1), (self.b_ns, 1)):
+            nums = np.bincount(self.label[(self.part == Part.HOST) & (side > 0)], minlength=len(self.labels)).tolist()
+            for label, num in zip(self.labels, nums, strict=True):
+                more[work_of(label)] += sign * num
+        return more
+
+    def is_gone(self, label: Label, num: int) -> bool:
+        """Return whether B's host does that in fewer places, by most of `num` where it does it no more.
+
+        Else it only moved.
+        """
+        return 2 * -self.more_places[work_of(label)] >= num
+
+    def is_new(self, label: Label, num: int) -> bool:
+        """Return the same of what B's host does in more places."""
+        return 2 * self.more_places[work_of(label)] >= num
+
+
+def work_of(label: Label) -> str:
+    """Return what the host does, wherever it does it."""
+    return label.inner or label.name
 
 
 @frozen(eq=False)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
 from traceq.causes.vocabulary import plain_name
-from traceq.compare.contributions import Contributions, Part
+from traceq.compare.contributions import Contributions, Part, work_of
 from traceq.compare.cost_centers import FOR, LAUNCHES
 from traceq.compare.labels import Label, and_more
 from traceq.compare.result import REPLACED_BY, Cause, share
@@ -150,8 +150,8 @@ _MAJORITY, _NEARLY_ALL = 2, 0.9
 def replaced_together(groups: Sequence[tuple[int, ...]], parts: Contributions) -> list[tuple[int, ...]]:
     """Return the rows with those joined in which the host does one thing on A and others on B at the same places.
 
-    Places between the same two calls of both sides, in one phase, line and module, outside of the data loader: what
-    workers took over is not replaced by how the process receives it.
+    Places between the same two calls of both sides, in one phase, line and module, and inside one op or outside of all,
+    but not in the data loader: what workers took over is not replaced by how the process receives it.
     """
     of_label = np.empty(len(parts.labels), np.int64)
     for number, members in enumerate(groups):
@@ -165,14 +165,16 @@ def replaced_together(groups: Sequence[tuple[int, ...]], parts: Contributions) -
     source = np.repeat(np.arange(old.shape[1]), last - first)
     target = np.arange(len(source)) - np.repeat(np.cumsum(last - first) - last + first, last - first) + first[source]
     pairs, counts = np.unique(np.stack([old[1][source], new[1][target]]), axis=1, return_counts=True)
-    heads, more = [parts.labels[members[0]] for members in groups], _more_by_name(parts)
+    heads = [parts.labels[members[0]] for members in groups]
     joined = list(range(len(groups)))  # the row that each is a part of
     by_count = sorted(zip(pairs.T.tolist(), counts.tolist(), strict=True), key=lambda pair: -pair[1])
     for (x, y), num in by_count:
         is_most = _MAJORITY * num > max(num_places[x], num_places[y])
         is_placed = _place(heads[x]) == _place(heads[y]) and heads[x].phase not in LOADING
         is_same = heads[x].inner == heads[y].inner != ""
-        if is_most and is_placed and (is_same or more[_host_work(heads[x])] < 0 < more[_host_work(heads[y])]):
+        is_in_one = heads[x].name == heads[y].name or not (heads[x].inner or heads[y].inner)
+        is_replaced = is_in_one and parts.is_gone(heads[x], num) and parts.is_new(heads[y], num)
+        if is_most and is_placed and (is_same or is_replaced):
             joined = [joined[x] if row == joined[y] else row for row in joined]
     result: dict[int, tuple[int, ...]] = {}
     for members, number in zip(groups, joined, strict=True):
@@ -182,21 +184,6 @@ def replaced_together(groups: Sequence[tuple[int, ...]], parts: Contributions) -
 
 def _place(label: Label) -> tuple[int, str, str, str]:
     return label.rank, label.phase, label.line, label.module
-
-
-def _host_work(label: Label) -> str:
-    return label.inner or label.name
-
-
-def _more_by_name(parts: Contributions) -> Counter[str]:
-    """Return, by name, in how many more places between two calls B's host does something than A's."""
-    more: Counter[str] = Counter()
-    of_host = parts.part == Part.HOST
-    for side, sign in ((parts.a_ns, -1), (parts.b_ns, 1)):
-        nums = np.bincount(parts.label[of_host & (side > 0)], minlength=len(parts.labels)).tolist()
-        for label, num in zip(parts.labels, nums, strict=True):
-            more[label.inner or label.name] += sign * num
-    return more
 
 
 def is_replacement(parts: Contributions, row: Sequence[int], least_ns: float) -> bool:
@@ -214,12 +201,12 @@ def is_replacement(parts: Contributions, row: Sequence[int], least_ns: float) ->
 def replaced_name(parts: Contributions, row: Sequence[int]) -> str:
     """Return `old replaced by new (and 2 more)` of host ops that took the place of others, "" for any other row."""
     labels = [parts.labels[number] for number in row]
-    if labels[0].kind != "host" or len({plain_name(_host_work(label)) for label in labels}) == 1:
+    if labels[0].kind != "host" or len({plain_name(work_of(label)) for label in labels}) == 1:
         return ""
     of_a, of_b = parts.ns_of_labels[:, list(row)]
     sides = []
     for ns, other in ((of_b, of_a), (of_a, of_b)) if parts.is_swapped else ((of_a, of_b), (of_b, of_a)):
         order = np.argsort(-ns, kind="stable")
         alone = order[ns[order] >= _NEARLY_ALL * np.maximum(ns + other, 1)[order]].tolist()
-        sides.append(list(dict.fromkeys(_host_work(labels[number]) for number in alone)))
+        sides.append(list(dict.fromkeys(work_of(labels[number]) for number in alone)))
     return REPLACED_BY.join(map(and_more, sides)) if all(sides) else ""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from traceq.analysis._wording import category_heading
 from traceq.compare.cause_names import short_name, sync_name
 from traceq.compare.cause_statements import jitter_text
 from traceq.compare.collective_volumes import EXCHANGED_KINDS, CollectiveVolume
@@ -65,7 +66,7 @@ def waterfall(diff: Diff, *, top: int = _TOP) -> Table:
     changed = sorted((cell for cell in diff.cells if cell.delta_ns), key=lambda cell: -abs(cell.delta_ns))
     whole = diff.traced.delta_ns
     rows: list[tuple[Cell, ...]] = [
-        (cell.phase, cell.category.replace("_", " "), cell.a_ns, cell.b_ns, cell.delta_ns, share(cell.delta_ns, whole))
+        (cell.phase, category_heading(cell.category), cell.a_ns, cell.b_ns, cell.delta_ns, share(cell.delta_ns, whole))
         for cell in changed[:top]
     ]
     rest = [*changed[top:], *(cell for cell in diff.cells if not cell.delta_ns)]
