@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from traceq.causes.host_line import ONCE
 from traceq.claims.claim import Measure
 from traceq.claims.limits import MOST
 from traceq.compare.cause_names import (
@@ -137,7 +138,7 @@ def _cause(cause: Cause, traced: Traced, *, of_device: bool) -> Statement:
 
     In accounts that is time in which the device has nothing to do, also of Python, which is not told from device time.
     """
-    is_named = cause.name in (LOADER.name, QUEUE.name, THREAD.name)
+    is_named = cause.name in (LOADER.name, QUEUE.name, THREAD.name, ONCE)
     is_python = cause.name.startswith("Python") and not traced.says_where_only
     code = "cause_of_collective" if cause.kind == "collective" else "cause"
     if of_device and cause.kind == "host" and not is_named and not is_python:
