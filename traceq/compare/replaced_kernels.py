@@ -14,6 +14,7 @@ from traceq.compare.labels import Label, and_more
 from traceq.compare.result import REPLACED_BY, Cause, share
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.data_loading import LOADING
+from traceq.grouping import group
 
 __all__ = ["fold_replacements", "is_replacement", "replaced_name", "replaced_together"]
 
@@ -158,16 +159,15 @@ def replaced_together(groups: Sequence[tuple[int, ...]], parts: Contributions) -
         of_label[list(members)] = number
     is_host, all_ns = parts.part == Part.HOST, np.maximum(parts.ns_of_labels.sum(axis=0), 1)
     of_sides = [is_host & (ns >= _NEARLY_ALL * all_ns)[parts.label] for ns in parts.ns_of_labels]
-    cells = np.stack([parts.gap, of_label[parts.label]])
-    old, new = (np.unique(cells[:, of_side], axis=1) for of_side in of_sides)
+    old, new = (group([parts.gap[of_side], of_label[parts.label[of_side]]]).keys.T for of_side in of_sides)
     num_places = np.bincount(np.r_[old[1], new[1]], minlength=len(groups))
     first, last = (np.searchsorted(new[0], old[0], side) for side in ("left", "right"))
     source = np.repeat(np.arange(old.shape[1]), last - first)
     target = np.arange(len(source)) - np.repeat(np.cumsum(last - first) - last + first, last - first) + first[source]
-    pairs, counts = np.unique(np.stack([old[1][source], new[1][target]]), axis=1, return_counts=True)
+    pairs = group([old[1][source], new[1][target]])
     heads = [parts.labels[members[0]] for members in groups]
     joined = list(range(len(groups)))  # the row that each is a part of
-    by_count = sorted(zip(pairs.T.tolist(), counts.tolist(), strict=True), key=lambda pair: -pair[1])
+    by_count = sorted(zip(pairs.keys.tolist(), pairs.count(), strict=True), key=lambda pair: -pair[1])
     for (x, y), num in by_count:
         is_most = _MAJORITY * num > max(num_places[x], num_places[y])
         is_placed = _place(heads[x]) == _place(heads[y]) and heads[x].phase not in LOADING
