@@ -317,7 +317,7 @@ def _per_step(job: Job, rows: Sequence[StepRow]) -> Table:
             kinds.setdefault((row.name, row.role), []).append(row)
     title = f"Collectives {per_step(job.ranks[0].steps)}" if job.ranks[0].steps.marked else "Collectives"
     if not kinds:
-        return Table("collectives", f"{title}: none {in_traced_steps(job)}", (), ())
+        return Table("collectives", f"{title}: none recorded {in_traced_steps(job)}", (), ())
 
     def values(rows_of_steps: Sequence[StepRow], key: str, unit: Unit) -> str:
         of_rows = [getattr(row, key) for row in rows_of_steps]

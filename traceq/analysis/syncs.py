@@ -297,7 +297,7 @@ def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
         return Table("syncs", f"{title}: not known, as the device's work is not recorded", (), ())
     in_steps = [row for row in rows if row.num_steps]
     if not in_steps:
-        return Table("syncs", f"{title}: none {in_traced_steps(job)}", (), ())
+        return Table("syncs", f"{title}: none recorded {in_traced_steps(job)}", (), ())
     places: dict[tuple[str, str, str], list[SyncRow]] = {}
     for row in _worst(in_steps):
         places.setdefault(_place(row), []).append(row)
