@@ -99,7 +99,7 @@ bench: $(VENV)/.test ## the figures that the docs quote
 # TRACES and TOOLS are not part of this repository: recorded traces, and the simulator that changes them.
 TRACES ?= ../shared/traces
 TOOLS ?= ../shared/tools/known_changes
-causes: $(VENV)/.test ## are the causes of a diff true? Ten minutes the first time; HELD_OUT=--held-out for the sources set aside
+causes: $(VENV)/.test ## are the causes of a diff true? Half an hour the first time; HELD_OUT=--held-out for the sources set aside
 	$(BIN)/python benchmarks/causes.py --traces $(TRACES) --tools $(TOOLS) --work build/causes $(HELD_OUT)
 	$(BIN)/python benchmarks/predictions.py --traces $(TRACES) --work build/causes
 
