@@ -112,9 +112,9 @@ def _peers(job: Job) -> NDArray[np.bool_]:
 def stragglers(waits: CausedWaits, step_ns: float, least_share: float) -> NDArray[np.int64]:
     """int64[N]: ranks that the others wait for, the largest cause first.
 
-    A rank that causes, of all waits among it and those that share a group with it, at least three times what it would
-    if ranks were late by turns (75 % of two ranks, 60 % of three, 30 % of eight), and makes the others wait for
-    `least_share` of the step. None if these ranks together cause less than three quarters of all waits.
+    A rank that causes at least three times the mean of what those that share a group with it cause (75 % of all waits
+    of two ranks, 60 % of three, 30 % of eight), and makes the others wait for at least `least_share` of the step. None
+    if these ranks together cause less than three quarters of all waits.
     """
     if not waits.num_steps:
         return np.empty(0, np.int64)
