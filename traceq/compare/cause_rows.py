@@ -275,7 +275,7 @@ class _Table:
 
 
 def _op_place(label: Label) -> tuple[object, ...]:
-    return (label.name, *_code_place(label, named=True)) if label.kind == "host" and label.inner else ()
+    return (label.name, *_code_place(label, named=True)) if label.kind == "host" else ()
 
 
 def _code_place(label: Label, *, named: bool = False) -> tuple[object, ...]:
