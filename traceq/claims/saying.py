@@ -99,7 +99,7 @@ def _named(claim: Claim) -> Mapping[str, Measure | None]:
     return {
         "rank": None if subject.rank is None else str(subject.rank),
         "phase": plain_phase(subject.phase),
-        "line": subject.line.partition(" ")[0],
+        "line": subject.line,
         "op": subject.op,
         "kind": subject.kind,
         "module": subject.module,
