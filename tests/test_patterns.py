@@ -12,6 +12,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any
 
+import pytest
 from paths import ROOT
 
 import traceq
@@ -130,6 +131,7 @@ def takes_quadratic_time(use: Use, start: str, part: str, end: str) -> bool:
     return all((took_s := use.seconds(short)) > LITTLE_S and use.seconds(long) > bar * took_s for _ in range(3))
 
 
+@pytest.mark.slow
 def test_no_pattern_takes_quadratic_time() -> None:
     uses = every_pattern()
     assert len(uses) > 300

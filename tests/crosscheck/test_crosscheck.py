@@ -55,6 +55,7 @@ def check(name: str) -> Crosscheck:
     return crosscheck(read_trace(path), path, ENGINE)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("other_tools")
 def test_three_tools_agree_on_every_number_of_a_complete_trace() -> None:
     result = check("dlrm-v100-8r/rank7")

@@ -83,6 +83,7 @@ def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Out
     return partial(run_here, "record", "--device", "cpu", "--out", "run")
 
 
+@pytest.mark.slow
 def test_two_values_of_a_local_variable_are_compared_and_the_job_stops(tmp_path: Path) -> None:
     done = record(tmp_path, *QUICK, "--toggle", "config.repeat=1,3000", "--", sys.executable, "train.py", "100000")
     assert (done.returncode, done.stdout) == (0, "")

@@ -197,6 +197,7 @@ def test_keys_zoom_pan_and_reset(show: Show) -> None:
     assert visible(page) == whole
 
 
+@pytest.mark.slow
 def test_a_drag_pans_as_far_as_the_pointer_goes(show: Show) -> None:
     page = show()
     canvas(page).focus()
