@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceq.grouping import absent, by_value, group, inverse
+from traceq.grouping import absent, by_value, equal_pairs, group, inverse
 
 near, far = st.integers(-2, 3), st.sampled_from([-(2**63), -1, 0, 7, 2**40, 2**62, 2**63 - 1])
 
@@ -50,3 +50,10 @@ def test_positions_and_absent_numbers_are_those_of_a_search(numbers: list[int], 
     positions = [order.index(number) if number in order else -1 for number in range(8)]
     assert inverse(np.array(order, np.int64), 8).tolist() == positions
     assert absent(np.array(numbers[:num], np.int64), 8).tolist() == sorted(numbers[num:])
+
+
+@given(st.lists(st.integers(-3, 3)), st.lists(st.integers(-3, 3)))
+def test_equal_pairs_are_all_pairs_of_equal_values(a: list[int], b: list[int]) -> None:
+    pairs = equal_pairs(np.array(a, np.int64), np.array(b, np.int64))
+    expected = [(x, y) for x, of_a in enumerate(a) for y, of_b in enumerate(b) if of_a == of_b]
+    assert list(zip(*(side.tolist() for side in pairs), strict=True)) == expected

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 
-__all__ = ["Groups", "Numbers", "absent", "by_value", "group", "inverse", "ordinals"]
+__all__ = ["Groups", "Numbers", "absent", "by_value", "equal_pairs", "group", "inverse", "ordinals"]
 
 _WIDEST, _MOST = 2**31, 2**62
 """Ranges of one column, and of all columns combined, up to which values are used as numbers without sorting."""
@@ -105,6 +105,15 @@ def by_value(values: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]
     bounds = np.append(np.searchsorted(values[order], distinct), len(order)).tolist()
     for value, start, end in zip(distinct.tolist(), bounds[:-1], bounds[1:], strict=True):
         yield value, order[start:end]
+
+
+def equal_pairs(a: NDArray[np.int64], b: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (index into `a`, index into `b`), int64[P] each, of every pair of equal values."""
+    order = np.argsort(b, kind="stable")
+    first, last = (np.searchsorted(b[order], a, side) for side in ("left", "right"))
+    num = last - first
+    of_a = np.repeat(np.arange(len(a)), num)
+    return of_a, order[np.arange(len(of_a)) - np.repeat(np.cumsum(num) - num - first, num)]
 
 
 def absent(chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:

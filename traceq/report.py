@@ -302,7 +302,7 @@ class Sheet:
 
         def explained_ns(finding: Claim) -> int:
             return sum(
-                other.ns if _is_unprofiled(other) == _is_unprofiled(finding) else finding.ns
+                other.ns if other.is_unprofiled == finding.is_unprofiled else finding.ns
                 for other in self.findings
                 if supersedes(other, finding)
             )
@@ -382,7 +382,3 @@ class Sheet:
 
 def _count(things: Sequence[object], noun: str) -> str:
     return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
-
-
-def _is_unprofiled(claim: Claim) -> bool:
-    return claim.basis is not None and claim.basis.is_unprofiled

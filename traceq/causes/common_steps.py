@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from hashlib import sha256
 
 import numpy as np
@@ -45,7 +44,7 @@ class CommonSteps:
     share: NDArray[np.float64]
     opens_alike: bool
     is_swapped: bool
-    others: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, str]
 
     @property
     def matched_pct(self) -> float:

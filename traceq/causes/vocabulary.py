@@ -8,7 +8,7 @@ or grid, what it launches, and when in the step. What is matched in one round is
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
 
@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.nesting import Nest, ThreadNests, thread_nests, tracks
+from traceq.facts.events.nesting import ThreadNests, thread_nests, tracks
+from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.call_sites import line_function, origins
 from traceq.facts.timeline.data_loading import LOADER, LOADING
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
-from traceq.grouping import group
+from traceq.grouping import equal_pairs, group
 from traceq.intervals import sorted_unique, span_index
 from traceq.model import Category, Trace
 
@@ -117,7 +118,7 @@ def _renamed(trace: Trace, names: Mapping[Name, Name]) -> Trace:
 
 def matched_names(a: Trace, b: Trace) -> dict[Name, Name]:
     """Return the name of A for each name that only B has and that is used as one that only A has."""
-    of_a, of_b = set(_names(a)), set(_names(b))
+    of_a, of_b = _names(a), _names(b)
     pairs: dict[Name, Name] = {}
     if not 0 < len(of_a - of_b) * len(of_b - of_a) <= _MOST_PAIRS:
         return pairs
@@ -128,12 +129,17 @@ def matched_names(a: Trace, b: Trace) -> dict[Name, Name]:
     return pairs
 
 
-def _names(trace: Trace) -> Iterator[Name]:
+@once_per_trace
+def _names(trace: Trace) -> frozenset[Name]:
     events = trace.events
-    for kind, rows in _rows(trace).items():
-        yield from ((kind, events.strings[name]) for name in events.names_among(rows).tolist())
+    return frozenset(
+        (kind, events.strings[name])
+        for kind, rows in _rows(trace).items()
+        for name in events.names_among(rows).tolist()
+    )
 
 
+@once_per_trace
 def _rows(trace: Trace) -> dict[int, NDArray[np.int64]]:
     """Return the rows of Events whose names may be others, by kind."""
     events, work = trace.events, device_work(trace)
@@ -168,7 +174,7 @@ def _uses(trace: Trace, others: Collection[Name], texts: dict[str, int]) -> _Use
         use = np.searchsorted(host, nest.rows)
         around[use] = np.r_[use, -1][nest.parent]
         before[use], after[use] = _neighbours(use, nest.parent)
-        depth[use], thread[use] = _depths(nest), min(nth, _FEW_THREADS)
+        depth[use], thread[use] = nest.depth(_DEEPEST), min(nth, _FEW_THREADS)
     kernel = len(host) + np.arange(len(device))
     caller, num_calls = _callers(trace, nests, host)
     around[kernel] = np.append(caller, -1)[work.call[device]]
@@ -229,15 +235,6 @@ def _neighbours(use: NDArray[np.int64], among: NDArray[np.int64]) -> tuple[NDArr
     before, after = np.full((2, len(use)), -1)
     before[order[same + 1]], after[order[same]] = use[order[same]], use[order[same + 1]]
     return before, after
-
-
-def _depths(nest: Nest) -> NDArray[np.int64]:
-    """Return int64[M]: how many others each is in, at most _DEEPEST."""
-    depth, above = np.zeros(len(nest.rows), np.int64), nest.parent
-    for _ in range(_DEEPEST):
-        depth += above >= 0
-        above = np.append(nest.parent, -1)[above]
-    return depth
 
 
 def _places(trace: Trace, time_ns: NDArray[np.int64], thread: NDArray[np.int64], num_host: int) -> NDArray[np.int64]:
@@ -317,11 +314,7 @@ def _likeness(a: _Signatures, b: _Signatures) -> NDArray[np.float64]:
     """
     features = group([np.r_[a.keys[:, 1], b.keys[:, 1]], np.r_[a.keys[:, 2], b.keys[:, 2]]]).group_ids
     of_a, of_b = features[: len(a.keys)], features[len(a.keys) :]
-    order = np.argsort(of_b, kind="stable")
-    first, last = (np.searchsorted(of_b[order], of_a, side) for side in ("left", "right"))
-    row = np.repeat(np.arange(len(of_a)), last - first)
-    nth = np.arange(len(row)) - np.repeat(np.cumsum(last - first) - (last - first), last - first)
-    other = order[first[row] + nth]
+    row, other = equal_pairs(of_a, of_b)
     agrees, is_same = np.zeros((2, a.num_names, b.num_names))
     np.add.at(agrees, (a.keys[row, 0], b.keys[other, 0]), np.minimum(a.weight[row], b.weight[other]))
     decides = a.decides[row]

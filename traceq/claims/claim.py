@@ -107,6 +107,11 @@ class Claim:
         """Key of the row that it is about."""
         return self.subject.key
 
+    @property
+    def is_unprofiled(self) -> bool:
+        """Whether it rests on unprofiled steps."""
+        return self.basis is not None and self.basis.is_unprofiled
+
 
 def measured(**values: Measure | None) -> dict[str, Measure]:
     """Return the measures that are known: neither None nor ""."""

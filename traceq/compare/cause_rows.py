@@ -44,8 +44,6 @@ _FEWEST_CALLS = 0.75
 """Syncs per step that one side has to have more than the other to be listed whatever they cost."""
 
 _CANCELS, _MOST, _MOST_OF_ROW = 2, 0.9, 0.75
-_LEAST_SIDE = 0.1
-"""Part of the time of one side below which the other one does something else."""
 
 
 @frozen
@@ -202,15 +200,14 @@ class _Table:
 
         A place is an op with all in it, or else a line or module: it changed by their sum alone.
         """
-        is_other = self._is_other
-        for place in (_op_place, _code_place):
+        for place_of in (_op_place, _code_place):
             places: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
             for members in rows:
-                places.setdefault(place(self.parts.labels[members[0]]) or members, []).append(members)
+                places.setdefault(place_of(self.parts.labels[members[0]]) or members, []).append(members)
             joined: list[tuple[int, ...]] = []
             for each in places.values():
                 changes = np.array([self.total[list(members)].sum() for members in each])
-                has_other = any(is_other[list(members)].any() for members in each)
+                has_other = any(self._is_other[list(members)].any() for members in each)
                 is_one = len(each) > 1 and has_other and _CANCELS * abs(changes.sum()) <= np.abs(changes).sum()
                 joined += [tuple(number for members in each for number in members)] if is_one else each
             rows = joined
@@ -221,13 +218,11 @@ class _Table:
         """bool[L]: what only one side's host does, there and elsewhere."""
         parts, is_other = self.parts, np.zeros(len(self.parts.labels), np.bool_)
         of_host = parts.part == Part.HOST
-        for ns, other, has, is_one_sided in (
-            (*parts.ns_of_labels, parts.a_ns, parts.is_gone),
-            (*parts.ns_of_labels[::-1], parts.b_ns, parts.is_new),
-        ):
-            num = np.bincount(parts.label[of_host & (has > 0)], minlength=len(is_other))
-            for number in np.flatnonzero((ns > 0) & (other <= _LEAST_SIDE * ns)).tolist():
-                is_other[number] |= is_one_sided(parts.labels[number], int(num[number]))
+        sides = (parts.a_ns, parts.is_gone), (parts.b_ns, parts.is_new)
+        for is_alone, (ns, is_only_here) in zip(parts.is_alone, sides, strict=True):
+            num = np.bincount(parts.label[of_host & (ns > 0)], minlength=len(is_other))
+            for number in np.flatnonzero(is_alone).tolist():
+                is_other[number] |= is_only_here(parts.labels[number], int(num[number]))
         return is_other
 
     def _joined(self, rows: Sequence[_Row]) -> _Row:
@@ -275,12 +270,13 @@ class _Table:
 
 
 def _op_place(label: Label) -> tuple[object, ...]:
-    return (label.name, *_code_place(label, named=True)) if label.kind == "host" else ()
+    """Return an op and where it is; nothing of what is no work of the host, or is in the data loader."""
+    return (label.name, *label.place) if label.kind == "host" and label.phase not in LOADING else ()
 
 
-def _code_place(label: Label, *, named: bool = False) -> tuple[object, ...]:
-    is_place = label.kind == "host" and label.phase not in LOADING and bool(named or label.line or label.module)
-    return (label.rank, label.phase, label.line, label.module) if is_place else ()
+def _code_place(label: Label) -> tuple[object, ...]:
+    """Return a place in the code without the op, where a line or a module is known."""
+    return ("", *label.place) if _op_place(label) and (label.line or label.module) else ()
 
 
 def _same_on_ranks(rows: Sequence[_Row], labels: Sequence[Label]) -> list[_Row]:

@@ -43,8 +43,10 @@ from traceq.grouping import Numbers, group
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["Contributions", "Part", "contributions", "work_of"]
+__all__ = ["Contributions", "Part", "contributions"]
 
+_NEARLY_ALL = 0.9
+"""Part of the time of what one side alone does: the other may do it in the odd place."""
 _VALUE_READERS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
 
 
@@ -95,13 +97,19 @@ class Contributions:
         return sums
 
     @cached_property
+    def is_alone(self) -> NDArray[np.bool_]:
+        """bool[2, labels]: nearly all of the time is A's, is B's."""
+        ns = self.ns_of_labels
+        return np.asarray((ns > 0) & (ns >= _NEARLY_ALL * ns.sum(axis=0)))
+
+    @cached_property
     def more_places(self) -> Mapping[str, int]:
         """By what the host does, in how many more places between two calls B does it than A."""
         more: Counter[str] = Counter()
         for side, sign in ((self.a_ns, -1), (self.b_ns, 1)):
             nums = np.bincount(self.label[(self.part == Part.HOST) & (side > 0)], minlength=len(self.labels)).tolist()
             for label, num in zip(self.labels, nums, strict=True):
-                more[work_of(label)] += sign * num
+                more[label.work] += sign * num
         return more
 
     def is_gone(self, label: Label, num: int) -> bool:
@@ -109,16 +117,11 @@ class Contributions:
 
         Else it only moved.
         """
-        return 2 * -self.more_places[work_of(label)] >= num
+        return 2 * -self.more_places[label.work] >= num
 
     def is_new(self, label: Label, num: int) -> bool:
         """Return the same of what B's host does in more places."""
-        return 2 * self.more_places[work_of(label)] >= num
-
-
-def work_of(label: Label) -> str:
-    """Return what the host does, wherever it does it."""
-    return label.inner or label.name
+        return 2 * self.more_places[label.work] >= num
 
 
 @frozen(eq=False)

@@ -18,6 +18,7 @@ from traceq.compare.loader_line import with_loader_line
 from traceq.compare.result import REPLACED_BY, Cause, CellDelta, Traced
 from traceq.compare.side_replay import side_replays
 from traceq.facts.events.device_work import device_work
+from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
 
@@ -26,7 +27,7 @@ __all__ = ["MAX_PEERS", "Explanation", "explain"]
 MAX_PEERS = 31
 """Other ranks whose changes are looked at: the events of each are in memory, and on one graph."""
 
-_BETWEEN_NAMES = re.compile(r"( > | in |^(?:dtoh|htod|copy) | \(and \d+ more\))")
+_BETWEEN_NAMES = re.compile(rf"( > | in |^(?:{'|'.join(SYNC_KINDS)}) | \(and \d+ more\))")
 _OPENS_UNLIKE = "a window opens with work that its trace does not show"
 
 Explanation = tuple[Traced, tuple[CellDelta, ...], tuple[Cause, ...]]

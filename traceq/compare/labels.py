@@ -56,6 +56,16 @@ class Label:
     module: str = ""
     rank: int = -1
 
+    @property
+    def work(self) -> str:
+        """What the host does, wherever it does it."""
+        return self.inner or self.name
+
+    @property
+    def place(self) -> tuple[int, str, str, str]:
+        """Where it is done: rank, phase, line, module."""
+        return self.rank, self.phase, self.line, self.module
+
 
 WAITS = Label("residual", "waits of the device whose cause is not recorded")
 START = Label("residual", "state at the start of the trace")
@@ -113,7 +123,7 @@ class LabelNumbers:
         It has the line and module that all have.
         """
         labels, first = [self.labels[number] for number in (*a, *b)], self.labels[a[0]]
-        names = [[self.labels[number].inner or self.labels[number].name for number in side] for side in (a, b)]
+        names = [[self.labels[number].work for number in side] for side in (a, b)]
         old, new = (and_more(side) for side in (names[::-1] if self._is_swapped else names))
         lines, modules = ({label.line for label in labels}, {label.module for label in labels})
         line, module = (first.line if len(lines) == 1 else ""), (first.module if len(modules) == 1 else "")

@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from traceq.causes.vocabulary import plain_name
-from traceq.compare.contributions import Contributions, Part, work_of
+from traceq.compare.contributions import Contributions, Part
 from traceq.compare.cost_centers import FOR, LAUNCHES
-from traceq.compare.labels import Label, and_more
+from traceq.compare.labels import and_more
 from traceq.compare.result import REPLACED_BY, Cause, share
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.data_loading import LOADING
-from traceq.grouping import group
+from traceq.grouping import equal_pairs, group
 
 __all__ = ["fold_replacements", "is_replacement", "replaced_name", "replaced_together"]
 
@@ -145,7 +145,7 @@ def _replacement_name(removed: list[Cause], added: list[Cause]) -> str:
     return (op if op != LAUNCHES else "") + REPLACED_BY.join(sides)
 
 
-_MAJORITY, _NEARLY_ALL = 2, 0.9
+_MAJORITY = 2
 
 
 def replaced_together(groups: Sequence[tuple[int, ...]], parts: Contributions) -> list[tuple[int, ...]]:
@@ -157,33 +157,33 @@ def replaced_together(groups: Sequence[tuple[int, ...]], parts: Contributions) -
     of_label = np.empty(len(parts.labels), np.int64)
     for number, members in enumerate(groups):
         of_label[list(members)] = number
-    is_host, all_ns = parts.part == Part.HOST, np.maximum(parts.ns_of_labels.sum(axis=0), 1)
-    of_sides = [is_host & (ns >= _NEARLY_ALL * all_ns)[parts.label] for ns in parts.ns_of_labels]
+    is_host = parts.part == Part.HOST
+    of_sides = (is_host & alone[parts.label] for alone in parts.is_alone)
     old, new = (group([parts.gap[of_side], of_label[parts.label[of_side]]]).keys.T for of_side in of_sides)
     num_places = np.bincount(np.r_[old[1], new[1]], minlength=len(groups))
-    first, last = (np.searchsorted(new[0], old[0], side) for side in ("left", "right"))
-    source = np.repeat(np.arange(old.shape[1]), last - first)
-    target = np.arange(len(source)) - np.repeat(np.cumsum(last - first) - last + first, last - first) + first[source]
+    source, target = equal_pairs(old[0], new[0])
     pairs = group([old[1][source], new[1][target]])
     heads = [parts.labels[members[0]] for members in groups]
-    joined = list(range(len(groups)))  # the row that each is a part of
+    joined = [[number] for number in range(len(groups))]  # the rows that each is joined with, one list for all of them
     by_count = sorted(zip(pairs.keys.tolist(), pairs.count(), strict=True), key=lambda pair: -pair[1])
     for (x, y), num in by_count:
         is_most = _MAJORITY * num > max(num_places[x], num_places[y])
-        is_placed = _place(heads[x]) == _place(heads[y]) and heads[x].phase not in LOADING
+        is_placed = heads[x].place == heads[y].place and heads[x].phase not in LOADING
         is_same = heads[x].inner == heads[y].inner != ""
         is_in_one = heads[x].name == heads[y].name or not (heads[x].inner or heads[y].inner)
         is_replaced = is_in_one and parts.is_gone(heads[x], num) and parts.is_new(heads[y], num)
         if is_most and is_placed and (is_same or is_replaced):
-            joined = [joined[x] if row == joined[y] else row for row in joined]
-    result: dict[int, tuple[int, ...]] = {}
-    for members, number in zip(groups, joined, strict=True):
-        result[number] = (*result.get(number, ()), *members)
-    return list(result.values())
+            _join(joined, x, y)
+    distinct = {id(rows): rows for rows in joined}.values()
+    return [tuple(label for row in sorted(rows) for label in groups[row]) for rows in distinct]
 
 
-def _place(label: Label) -> tuple[int, str, str, str]:
-    return label.rank, label.phase, label.line, label.module
+def _join(joined: list[list[int]], x: int, y: int) -> None:
+    if joined[x] is not joined[y]:
+        few, many = sorted((joined[x], joined[y]), key=len)
+        many += few
+        for row in few:
+            joined[row] = many
 
 
 def is_replacement(parts: Contributions, row: Sequence[int], least_ns: float) -> bool:
@@ -194,19 +194,18 @@ def is_replacement(parts: Contributions, row: Sequence[int], least_ns: float) ->
     if any(REPLACED_BY in parts.labels[number].name for number in row):
         return True
     takes_ns = int(parts.ns_of_labels[:, list(row)].sum(axis=1).max())
-    is_renamed = any((parts.labels[number].inner or parts.labels[number].name) in parts.others for number in row)
+    is_renamed = any(parts.labels[number].work in parts.others for number in row)
     return takes_ns >= least_ns and (is_renamed or bool(replaced_name(parts, row)))
 
 
 def replaced_name(parts: Contributions, row: Sequence[int]) -> str:
     """Return `old replaced by new (and 2 more)` of host ops that took the place of others, "" for any other row."""
     labels = [parts.labels[number] for number in row]
-    if labels[0].kind != "host" or len({plain_name(work_of(label)) for label in labels}) == 1:
+    if labels[0].kind != "host" or len({plain_name(label.work) for label in labels}) == 1:
         return ""
-    of_a, of_b = parts.ns_of_labels[:, list(row)]
+    of_sides = zip(parts.ns_of_labels[:, list(row)], parts.is_alone[:, list(row)], strict=True)
     sides = []
-    for ns, other in ((of_b, of_a), (of_a, of_b)) if parts.is_swapped else ((of_a, of_b), (of_b, of_a)):
-        order = np.argsort(-ns, kind="stable")
-        alone = order[ns[order] >= _NEARLY_ALL * np.maximum(ns + other, 1)[order]].tolist()
-        sides.append(list(dict.fromkeys(work_of(labels[number]) for number in alone)))
-    return REPLACED_BY.join(map(and_more, sides)) if all(sides) else ""
+    for ns, alone in of_sides:
+        order = np.argsort(-ns, kind="stable").tolist()
+        sides.append(list(dict.fromkeys(labels[number].work for number in order if alone[number])))
+    return REPLACED_BY.join(map(and_more, sides[::-1] if parts.is_swapped else sides)) if all(sides) else ""

@@ -167,7 +167,7 @@ def _finding(claim: Claim) -> FindingObject:
         "most_gain_ns": most_ns,
         "gain_by": claim.gain_by,
         "num_steps": claim.basis.num_steps if claim.basis else 0,
-        "is_unprofiled": bool(claim.basis and claim.basis.is_unprofiled),
+        "is_unprofiled": claim.is_unprofiled,
         "remedy": claim.remedy or claim.code,
         "whatif": rule.whatif,
         "replaces": (*rule.explains, *(f"{kind}|" for kind in rule.explains_syncs)),

@@ -165,8 +165,8 @@ def gain_words(sheet: Sheet, finding: Claim) -> tuple[str, str]:
     """Return what a step gains, and which part of it that is: `4.6 to 8.5 ms`, `10 to 19 %`; "" where unknown."""
     if (gain := finding.gain) is None:
         return "", ""
-    is_unprofiled = finding.basis is not None and finding.basis.is_unprofiled
-    step_ns = sheet.source.unprofiled.mean_ns if is_unprofiled and sheet.source.unprofiled else sheet.recurring_ns
+    unprofiled = sheet.source.unprofiled if finding.is_unprofiled else None
+    step_ns = unprofiled.mean_ns if unprofiled else sheet.recurring_ns
     least_ns, most_ns = gain
     share = format_ends(100 * least_ns / step_ns, 100 * most_ns / step_ns, Unit.PERCENT) if step_ns else ""
     return format_ends(least_ns, most_ns, Unit.NS), share
