@@ -6,7 +6,7 @@ import re
 from itertools import count, pairwise
 from random import Random
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from traceq.recorder.jobs.step_pattern import StepPattern
@@ -133,6 +133,7 @@ KINDS = st.sampled_from([PLAIN, WITH_TEACHER, WITH_EVALUATION])
 
 
 @given(st.lists(st.tuples(KINDS, st.integers(5, 80)), min_size=2, max_size=8), st.sampled_from([2, 4, 8]))
+@example([(WITH_TEACHER, 7), (WITH_EVALUATION, 18), (WITH_TEACHER, 8)], 8)  # first as one arm runs, then the other
 def test_steps_before_and_behind_a_change_are_further_apart_than_those_of_a_pair(
     runs: list[tuple[str, int]], num: int
 ) -> None:

@@ -129,8 +129,10 @@ class UsualSteps:
             for arm, events in self._others:
                 by_arm.setdefault(arm, Counter())[form.of(events)] += 1
             most = {arm: counts.most_common(1)[0] for arm, counts in by_arm.items()}
-            if all(num >= _MOST * by_arm[arm].total() for arm, (_, num) in most.items()):
-                usual = {arm: events for arm, (events, _) in most.items()}
+            usual = {arm: events for arm, (events, _) in most.items()}
+            # Where an arm also did the usual steps of another, the job changed between their turns, and not the arm.
+            is_of_arm = all(counts.keys() & usual.values() == {usual[arm]} for arm, counts in by_arm.items())
+            if is_of_arm and all(num >= _MOST * by_arm[arm].total() for arm, (_, num) in most.items()):
                 before = self._before()
                 self._usual, self.form = usual, form
                 self._first.clear()
