@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from traceq.causes.replay import replay_of
-from traceq.compare.side_replay import side_replays
+from traceq.compare.explain import side_replays
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.steps import steps

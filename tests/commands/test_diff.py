@@ -18,8 +18,8 @@ from json_shape import fits
 from paths import ROOT
 
 from traceq.cli import main
-from traceq.compare.delta_limit import judge_delta
 from traceq.compare.diff import diff_run
+from traceq.compare.verdict import judge_delta
 from traceq.escaped_console import EscapedConsole
 from traceq.model import Arm, Manifest
 from traceq.renderers.diff_text import print_diffs

@@ -8,8 +8,7 @@ from statements import of_code
 
 from traceq.compare.cause_statements import cause_statements, what_of
 from traceq.compare.explain import explain
-from traceq.compare.moved_collectives import join_moved
-from traceq.compare.replaced_kernels import fold_replacements
+from traceq.compare.replaced_kernels import fold_replacements, join_moved
 from traceq.compare.result import Cause
 from traceq.compare.statement import state
 from traceq.model import Trace

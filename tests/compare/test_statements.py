@@ -14,7 +14,6 @@ from traceq.claims.claim import Measure
 from traceq.compare.cause_names import jitter_name, short_name
 from traceq.compare.cause_statements import cause_statements, what_of
 from traceq.compare.diff import diff_runs
-from traceq.compare.disabled_change import added_ops
 from traceq.compare.result import REPLACED_BY, Cause, CellDelta, Chain, Diff, SideReplay, Traced
 from traceq.compare.sentences import CAVEATS, SENTENCES
 from traceq.compare.side import Side
@@ -22,6 +21,7 @@ from traceq.compare.statement import Statement, state
 from traceq.compare.tables import causes_table, waterfall
 from traceq.compare.verdict import answer, cpu_time
 from traceq.compare.where_statements import most_in_phase, python_line, shown_elsewhere
+from traceq.compare.work_statements import added_ops
 from traceq.facts.ranks.run_ranks import ranks_in_memory
 from traceq.model import Run, Trace
 from traceq.stats import Comparison, Verdict

@@ -16,8 +16,8 @@ from traceq.causes.holds import launch_queue_length
 from traceq.causes.longest_path import longest_paths, paths_to
 from traceq.causes.rank_graph import RankGraph, graph_of_one
 from traceq.causes.savings import Saving, lasting
-from traceq.causes.step_nodes import host_nodes, step_nodes
 from traceq.causes.weights import idle_device_latency, measured_times, weights_of_one
+from traceq.causes.windows import host_nodes, step_nodes
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.stream_waits import stream_waits

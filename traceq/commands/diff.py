@@ -168,7 +168,7 @@ def _gate(diffs: tuple[Diff, ...], verdicts: set[str], limit_pct: float | None) 
 
     `detectable` includes material, which is more than that.
     """
-    from traceq.compare.delta_limit import DeltaState, judge_delta
+    from traceq.compare.verdict import DeltaState, judge_delta
 
     if "detectable" in verdicts:
         verdicts = verdicts | {"material"}

@@ -17,8 +17,7 @@ from traceq.compare.account_pace import NO_PACE, pace_of_accounts
 from traceq.compare.attribution import Account, Ledger, whole_mean
 from traceq.compare.cause_names import cause_name, jitter_name, pace_name, phase_text
 from traceq.compare.cost_centers import LAUNCHES
-from traceq.compare.moved_collectives import join_moved
-from traceq.compare.replaced_kernels import fold_replacements
+from traceq.compare.replaced_kernels import fold_replacements, join_moved
 from traceq.compare.result import Cause, Chain, share, sorted_causes
 from traceq.facts.events.recomputed_ops import RECOMPUTED
 from traceq.facts.timeline.call_sites import line_function

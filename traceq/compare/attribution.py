@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.compare.cost_centers import CAUSE_KINDS, Actors, actors
-from traceq.compare.self_time import OpSelfTime, op_self_times
 from traceq.facts.comm.collectives import collective_calls
 from traceq.facts.comm.host_barriers import barriers
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.nesting import nest, tracks
+from traceq.facts.events.nesting import host_ops, nest, tracks
+from traceq.facts.events.recomputed_ops import outermost_ops
 from traceq.facts.stalls.syncs import Syncs, blocked_on_record, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import line_function
@@ -29,7 +29,7 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import BUSY, HOST_CAUSED, TimeCategory, activity, ns_by_phase
 from traceq.frozen import frozen
 from traceq.grouping import Groups, Numbers, group
-from traceq.intervals import Spans, advance, contains, earliest_owner, sorted_unique, span_index
+from traceq.intervals import Spans, advance, contains, earliest_owner, measure_within, sorted_unique, span_index, spans
 from traceq.model import Trace
 
 __all__ = [
@@ -65,7 +65,7 @@ class Account:
     bytes: int = 0
     copied: int = 0
     waited: int = 0
-    inner: tuple[OpSelfTime, ...] = ()
+    inner: tuple[_OpSelfTime, ...] = ()
     by_step: tuple[int, ...] = ()
     num_by_step: tuple[int, ...] = ()
 
@@ -319,7 +319,7 @@ def _accounts(
     num_by_step = np.zeros_like(by_step)
     np.add.at(by_step, (groups.group_ids[: len(actor)], step), ns)
     np.add.at(num_by_step, (groups.group_ids[len(actor) :], step_of[events]), 1)
-    inner = op_self_times(trace, all_actors, parts, actor, account_of)
+    inner = _op_self_times(trace, all_actors, parts, actor, account_of)
     line = _account_lines(all_actors, members, groups, np.r_[ns, zeros])
     accounts = []
     for number, (kind, p, text, function, module) in enumerate(groups.keys.tolist()):
@@ -383,3 +383,36 @@ def _counted_step(trace: Trace, all_actors: Actors) -> NDArray[np.int64]:
     host = span_index(all_steps.host[all_steps.counted], all_actors.start)
     on_device = np.arange(len(window)) < all_actors.first_sync
     return np.where(on_device, window, host)
+
+
+@frozen
+class _OpSelfTime:
+    """Self time `ns` of the ops of one name."""
+
+    name: str
+    ns: int
+
+
+def _op_self_times(
+    trace: Trace, all_actors: Actors, parts: Spans, actor: NDArray[np.int64], account: NDArray[np.int64]
+) -> dict[int, tuple[_OpSelfTime, ...]]:
+    """Return the time of each account by innermost op, as far as ops enclose each other.
+
+    `actor` int64[M] is the actor of each of the M parts; `account` int64[A] the account of each actor, -1 for none.
+    """
+    op_track = tracks(trace)[all_actors.op_rows]
+    is_op = (actor >= all_actors.first_op) & (actor < all_actors.first_call)
+    times: dict[int, list[_OpSelfTime]] = {}
+    for track, ops in host_ops(trace).items():
+        selected = np.flatnonzero(is_op)[op_track[actor[is_op] - all_actors.first_op] == track]
+        charged = spans(parts[selected, 0], parts[selected, 1])
+        self_ns = measure_within(charged, ops.start, ops.end)
+        inner = np.flatnonzero(ops.parent >= 0)
+        np.subtract.at(self_ns, ops.parent[inner], self_ns[inner])
+        top = np.searchsorted(all_actors.op_rows, ops.rows[outermost_ops(trace, ops)])
+        op_account = account[all_actors.first_op + top]
+        sums = group([op_account, trace.events.name[ops.rows]])
+        for (number, name), ns in zip(sums.keys.tolist(), sums.sum(self_ns), strict=True):
+            if number >= 0 and ns:
+                times.setdefault(number, []).append(_OpSelfTime(trace.events.strings[name], ns))
+    return {number: tuple(of_account) for number, of_account in times.items()}

@@ -16,8 +16,13 @@ from traceq.compare.contributions import Contributions, Part, contributions
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import have_same_work
 from traceq.compare.labels import Label
-from traceq.compare.moved_collectives import join_moved
-from traceq.compare.replaced_kernels import fold_replacements, is_replacement, replaced_name, replaced_together
+from traceq.compare.replaced_kernels import (
+    fold_replacements,
+    is_replacement,
+    join_moved,
+    replaced_name,
+    replaced_together,
+)
 from traceq.compare.result import REPLACED_BY, Cause, Chain, share, sorted_causes
 from traceq.compare.run_to_run import comparable, jitter, pace
 from traceq.facts.timeline.call_sites import line_function

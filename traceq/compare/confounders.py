@@ -10,6 +10,7 @@ from traceq.claims.claim import Measure, measured
 from traceq.compare.comparable import differences, parameters_of, unrecorded_device
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import (
+    block_difference,
     calls_difference,
     dtype_difference,
     has_shapes,
@@ -22,7 +23,6 @@ from traceq.compare.other_jobs import job_difference
 from traceq.compare.result import Cause, Traced
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, doubtful, state
-from traceq.compare.thread_blocks import block_difference
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops
 from traceq.facts.events.ops_on_cpu import ALLOCATES, VIEW

@@ -28,9 +28,9 @@ from traceq.compare.labels import (
     device_labels,
     hold_labels,
     sync_calls,
+    unlike_pairs,
+    with_regions,
 )
-from traceq.compare.replaced_regions import with_regions
-from traceq.compare.unlike_pairs import unlike_pairs
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.copies import PAGEABLE_COPY
 from traceq.facts.events.device_work import device_work

@@ -24,14 +24,10 @@ from traceq.compare.caveats import (
 from traceq.compare.collective_volumes import exchanges
 from traceq.compare.comparable import are_ranks_of_one_job, comparable, earlier_start, on_common_steps
 from traceq.compare.confounders import are_other_jobs, confounders, unknown_sizes
-from traceq.compare.disabled_change import added_ops
-from traceq.compare.explain import MAX_PEERS, explain
-from traceq.compare.exposed_cells import waits_apart
+from traceq.compare.explain import MAX_PEERS, explain, waits_apart
 from traceq.compare.inference import inference_deltas
-from traceq.compare.loader_line import loader_workers
-from traceq.compare.loader_starvation import feeding, feeding_answer
+from traceq.compare.loader import feeding, feeding_answer, loader_workers
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
-from traceq.compare.replayed_graphs import graph_replays
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
 from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory, read_into_memory, side_names
 from traceq.compare.statement import Statement, state
@@ -50,7 +46,7 @@ from traceq.compare.where_statements import (
     waits_and_transfers,
 )
 from traceq.compare.work_deltas import work_deltas
-from traceq.compare.work_statements import op_work
+from traceq.compare.work_statements import added_ops, graph_replays, op_work
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.locations import Place, place
 from traceq.model import Caveat, Manifest, Run, Trace

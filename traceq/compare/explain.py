@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from traceq.causes.common_steps import common_steps
+from traceq.causes.replay import replay_of
 from traceq.compare.account_causes import account_causes, means_per_step
 from traceq.compare.attribution import StepTime, ledger, lone_copies, step_time, whole_mean
 from traceq.compare.cause_rows import cause_rows
-from traceq.compare.copied_memory import with_copied_memory
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import have_same_work
 from traceq.compare.labels import replacement_name
-from traceq.compare.loader_line import with_loader_line
-from traceq.compare.result import REPLACED_BY, Cause, CellDelta, Traced
-from traceq.compare.side_replay import side_replays
-from traceq.facts.events.device_work import device_work
-from traceq.facts.stalls.syncs import SYNC_KINDS
+from traceq.compare.loader import with_loader_line
+from traceq.compare.result import AND, REPLACED_BY, Cause, CellDelta, SideReplay, Traced
+from traceq.facts.events.copies import CopyKind, copy_kind
+from traceq.facts.events.device_work import device_work, lacks_host_ops
+from traceq.facts.events.name_patterns import unique_names
+from traceq.facts.memo import once_per_trace
+from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT, exposed_pieces, exposed_waiting_times
+from traceq.facts.ranks.run_ranks import RunRanks
+from traceq.facts.stalls.host_waits import host_waits
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.model import Trace
+from traceq.facts.timeline.time_partition import TimeCategory
+from traceq.grouping import group
+from traceq.intervals import span_index
+from traceq.model import Category, Trace
+from traceq.units import Unit, format_value
 
-__all__ = ["MAX_PEERS", "Explanation", "explain"]
+__all__ = ["MAX_PEERS", "Explanation", "explain", "side_replays", "waits_apart"]
+
 
 MAX_PEERS = 31
 """Other ranks whose changes are looked at: the events of each are in memory, and on one graph."""
@@ -67,7 +82,7 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
 
 
 def _placed(causes: tuple[Cause, ...], a: Trace, b: Trace) -> tuple[Cause, ...]:
-    return with_copied_memory(with_loader_line(causes, a, b), a, b)
+    return _with_copied_memory(with_loader_line(causes, a, b), a, b)
 
 
 def _cells(a: StepTime, b: StepTime) -> tuple[CellDelta, ...]:
@@ -105,3 +120,129 @@ def _both(work: str) -> tuple[str, str]:
 
 def _other(others: Mapping[str, str], text: str) -> str:
     return "".join(others.get(part, part) for part in _BETWEEN_NAMES.split(text))
+
+
+def side_replays(a: Trace, b: Trace) -> tuple[SideReplay, SideReplay]:
+    """Return the replay of either side without its one-sided syncs, and with a host that takes no time."""
+    kinds_a, of_a = _kinds(a)
+    kinds_b, of_b = _kinds(b)
+    one_sided = (a, _is_missing(kinds_a, kinds_b)[of_a]), (b, _is_missing(kinds_b, kinds_a)[of_b])
+    replay_a, replay_b = (_replayed(trace, is_missing) for trace, is_missing in one_sided)
+    if not (lacks_host_ops(a) or lacks_host_ops(b)):
+        return replay_a, replay_b
+    return replace(replay_a, host_ns=None, host_most_ns=None), replace(replay_b, host_ns=None, host_most_ns=None)
+
+
+def _kinds(trace: Trace) -> tuple[list[tuple[str, str, str]], NDArray[np.int64]]:
+    """Return (kind, op or call, and phase of the syncs of a trace, int64[S] which of them each is)."""
+    waits, names, events = syncs(trace), phases(trace).names, trace.events
+    texts = waits.origin.texts
+    groups = group(
+        [waits.kind, waits.origin.op, np.where(waits.origin.op > 0, -1, events.name[waits.rows]), waits.phase]
+    )
+    kinds = [
+        (SYNC_KINDS[kind], texts[op] or events.strings[name], names[phase])
+        for kind, op, name, phase in groups.keys.tolist()
+    ]
+    return kinds, groups.group_ids
+
+
+def _is_missing(kinds: list[tuple[str, str, str]], elsewhere: list[tuple[str, str, str]]) -> NDArray[np.bool_]:
+    return np.array([kind not in elsewhere for kind in kinds], np.bool_)
+
+
+def _replayed(trace: Trace, is_one_sided: NDArray[np.bool_]) -> SideReplay:
+    """Return the replay of a trace without some of its syncs, bool[S]."""
+    replay, waits = replay_of(trace), host_waits(trace)
+    counted = steps(trace).host[steps(trace).counted]
+    inside = span_index(counted, syncs(trace).start) >= 0
+    removed = np.r_[is_one_sided, False][waits.call][None]
+    (of_syncs,), of_host = replay.saved_per_step(removed, everywhere=True), replay.without_host_time
+    return SideReplay(
+        num_syncs=int((is_one_sided & inside).sum()) / len(counted),
+        syncs_ns=of_syncs.least_ns,
+        syncs_most_ns=of_syncs.most_ns,
+        host_ns=of_host.least_ns,
+        host_most_ns=of_host.most_ns,
+    )
+
+
+def _with_copied_memory(causes: tuple[Cause, ...], a: Trace, b: Trace) -> tuple[Cause, ...]:
+    """Return the causes, copies with the host's memory on both sides and the bandwidth where that differs."""
+    return tuple(_with_memory(cause, a, b) if cause.kind == "memcpy" else cause for cause in causes)
+
+
+def _with_memory(cause: Cause, a: Trace, b: Trace) -> Cause:
+    direction, of_phases = cause.work.rpartition(LAUNCHES)[2], cause.phase.split(AND)
+    sides = []
+    for trace in (a, b):
+        sums = [each for each in _copied(trace) if each.kind.direction == direction and each.phase in of_phases]
+        memory = {each.kind.memory for each in sums}
+        size, ns = sum(each.size_bytes for each in sums), sum(each.ns for each in sums)
+        sides.append((memory.pop() if len(memory) == 1 else "", size / ns if ns else 0.0))
+    (of_a, a_gbps), (of_b, b_gbps) = sides
+    if not of_a or not of_b or of_a == of_b:
+        return cause
+    rates = f"{a_gbps:.1f} -> {format_value(b_gbps, Unit.GBPS)}"
+    return replace(cause, memory=f"{of_a} -> {of_b}, {rates}")
+
+
+class _Copied(NamedTuple):
+    """All copies of a kind that a phase launched."""
+
+    kind: CopyKind
+    phase: str
+    size_bytes: int
+    ns: int
+
+
+@once_per_trace
+def _copied(trace: Trace) -> tuple[_Copied, ...]:
+    events, work, labels = trace.events, device_work(trace), phases(trace)
+    copies = np.flatnonzero(events.category[work.rows] == Category.MEMCPY)
+    names, of_name = unique_names(events, work.rows[copies])
+    groups = group([of_name, labels.work_phase[copies]])
+    kinds = [copy_kind(events.strings[name]) for name in names.tolist()]
+    sizes = groups.sum(np.maximum(events.bytes[work.rows[copies]], 0))
+    times = groups.sum(work.end[copies] - work.start[copies])
+    keys = groups.keys.tolist()
+    rows = zip(keys, sizes, times, strict=True)
+    return tuple(_Copied(kinds[kind], labels.names[phase], size, ns) for (kind, phase), size, ns in rows)
+
+
+_EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
+
+
+def waits_apart(cells: Sequence[CellDelta], a: RunRanks, b: RunRanks, rank: int) -> tuple[CellDelta, ...]:
+    """Return the cells of a rank, those of exposed communication as waiting and transfer; they add up as before."""
+    of_a, of_b = (_waits_ns(side, rank) for side in (a, b))
+    if of_a is None or of_b is None:
+        return tuple(cells)
+    return tuple(part for cell in cells for part in _parts(cell, of_a, of_b))
+
+
+def _parts(cell: CellDelta, a: dict[str, int], b: dict[str, int]) -> Iterator[CellDelta]:
+    if cell.category != _EXPOSED:
+        yield cell
+        return
+    a_ns, b_ns = min(a.get(cell.phase, 0), cell.a_ns), min(b.get(cell.phase, 0), cell.b_ns)
+    if a_ns or b_ns:
+        yield CellDelta(cell.phase, EXPOSED_WAIT, a_ns, b_ns)
+    if cell.a_ns - a_ns or cell.b_ns - b_ns:
+        yield CellDelta(cell.phase, EXPOSED_TRANSFER, cell.a_ns - a_ns, cell.b_ns - b_ns)
+
+
+def _waits_ns(side: RunRanks, rank: int) -> dict[str, int] | None:
+    """Return, by phase, the exposed time of a mean counted step in which the rank waits; None where not known."""
+    if len(side.job.ranks) < 2:
+        return None
+    waiting = exposed_waiting_times(side.job).get(rank)
+    if waiting is None:
+        return None
+    trace = side.trace(rank)
+    counted = steps(trace).counted
+    sums: dict[str, int] = {}
+    for (step, phase), ns in exposed_pieces(trace).waits_by_step_and_phase(waiting).items():
+        if counted[step]:
+            sums[phase] = sums.get(phase, 0) + ns
+    return {phase: round(ns / int(counted.sum())) for phase, ns in sums.items()}

@@ -1,14 +1,22 @@
-"""Labels of what contributes to a delta: device work, holds of the host and host ops, by name and place."""
+"""Labels of what contributes to a delta: device work, holds of the host and host ops, by name and place.
+
+The common graph pairs what the host calls by its place, also where that is something else: one kind of work replaced
+another only if there is less of the one and more of the other. Between two calls of both sides A may launch three
+kernels where B launches one of another name: counted apart they would be large causes that cancel, so they share a
+label.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.causes.edges import IN_A, IN_B, IN_BOTH
 from traceq.causes.holds import HoldKind
 from traceq.causes.host_line import HostLine
 from traceq.compare.cost_centers import CAUSE_KINDS, FOR, LAUNCHES, Actors, actors
@@ -36,7 +44,10 @@ __all__ = [
     "is_same_work",
     "replacement_name",
     "sync_calls",
+    "unlike_pairs",
+    "with_regions",
 ]
+
 
 _INSTANCE, _VENDOR = re.compile(r"_\d+$"), re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 
@@ -244,3 +255,116 @@ def sync_calls(line: HostLine, windows: NDArray[np.int64]) -> dict[Label, float]
     groups = group([column[sync][inside] for column in _columns(all_actors)])
     labels = (_label(all_actors, names, *key) for key in groups.keys.tolist())
     return {label: num / len(windows) for label, num in zip(labels, groups.count(), strict=True)}
+
+
+def unlike_pairs(
+    labels: Sequence[Label], a: NDArray[np.int64], b: NDArray[np.int64], counts: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return which pairs are of work that did not replace each other: bool[E].
+
+    `a`, `b` int64[E] into `labels`, -1 where absent; `counts` bool[E]: parts that count as an event each.
+    """
+    more = _more(labels, a, b, ~counts) | _more(labels, a, b, counts)  # what no step has is known from elsewhere
+    both = np.flatnonzero((a >= 0) & (b >= 0) & (a != b))
+    pairs = group([a[both], b[both]])
+    unlike = [_is_unlike(labels[x], labels[y], more) for x, y in pairs.keys.tolist()]
+    result = np.zeros(len(a), np.bool_)
+    result[both] = np.array(unlike, np.bool_)[pairs.group_ids] if len(both) else False
+    return result
+
+
+def _more(
+    labels: Sequence[Label], a: NDArray[np.int64], b: NDArray[np.int64], counts: NDArray[np.bool_]
+) -> dict[str, int]:
+    """Return how much more of each kind of work B has than A among the parts that count."""
+    more: dict[str, int] = {}
+    for side, sign in ((a, -1), (b, 1)):
+        numbers, nums = np.unique(side[counts & (side >= 0)], return_counts=True)
+        for number, num in zip(numbers.tolist(), nums.tolist(), strict=True):
+            work = _kind_of_work(labels[number])
+            more[work] = more.get(work, 0) + sign * num
+    return more
+
+
+def _is_unlike(a: Label, b: Label, more: Mapping[str, int]) -> bool:
+    if is_same_work(a, b):
+        return a.kind == "collective" and a.phase != b.phase
+    if {a.kind, b.kind} == {"sync", "host"}:  # a copy that blocks on one side only
+        return False
+    return more[_kind_of_work(a)] >= 0 or more[_kind_of_work(b)] <= 0
+
+
+def _kind_of_work(label: Label) -> str:
+    return label.name.partition(FOR)[0] if label.kind == "collective" else label.name
+
+
+_Sides = tuple[frozenset[int], frozenset[int]]
+"""Labels that A has in a region, and B."""
+
+
+def with_regions(
+    label: NDArray[np.int32],
+    gap: NDArray[np.int32],
+    sides: NDArray[np.int8],
+    ns: NDArray[np.int64],
+    labels: LabelNumbers,
+) -> NDArray[np.int32]:
+    """Return int32[C] labels, those of kernels that one side has in a region where the other has others replaced.
+
+    `label` int32[C] into `labels`; `gap` int32[C]: parts between the same two calls share a number, -1 outside; `sides`
+    int8[C] as of edges; `ns` int64[C] that they take. A kernel that runs as often on both sides only moved.
+    """
+    is_kernel = np.array([each.kind == "kernel" for each in labels.labels])
+    phases = {each.phase: number for number, each in enumerate(labels.labels)}
+    phase = np.array([phases[each.phase] for each in labels.labels])
+    names = {each.name: number for number, each in enumerate(labels.labels)}
+    name = np.array([names[each.name] for each in labels.labels])
+    alone = np.flatnonzero((sides != IN_BOTH) & (gap >= 0) & is_kernel[label])
+    sign = np.where(sides == IN_B, 1, -1)
+    more = np.bincount(name[label[alone]], sign[alone], len(name))
+    alone = alone[more[name[label[alone]]] * sign[alone] > 0]
+    if not len(alone):
+        return label
+    places = group([gap[alone], phase[label[alone]]])
+    of_a, of_b = (np.bincount(places.group_ids, sides[alone] == side, len(places.keys)) > 0 for side in (IN_A, IN_B))
+    chosen = (of_a & of_b)[places.group_ids]
+    place_of, parts = places.group_ids[chosen], alone[chosen]
+    regions = _regions(place_of, label[parts], sides[parts])
+    numbers = _labels_of(regions, label[parts], place_of, ns[parts], labels)
+    result = label.copy()
+    result[parts] = np.array([numbers.get(place, -1) for place in range(len(places.keys))])[place_of]
+    return result
+
+
+def _regions(place: NDArray[np.int64], label: NDArray[np.int32], sides: NDArray[np.int8]) -> dict[int, _Sides]:
+    """Return the labels of both sides in each place; of places that have those of one side in common, of all."""
+    members: defaultdict[int, tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
+    for number, each, side in group([place, label, sides]).keys.tolist():
+        members[number][0 if side == IN_A else 1].add(each)
+    frozen = {number: (frozenset(of_a), frozenset(of_b)) for number, (of_a, of_b) in members.items()}
+    for side in (0, 1):
+        joined: dict[frozenset[int], _Sides] = {}
+        for both in dict.fromkeys(frozen.values()):
+            a, b = joined.get(both[side], both)
+            joined[both[side]] = a | both[0], b | both[1]
+        frozen = {number: joined[both[side]] for number, both in frozen.items()}
+    return frozen
+
+
+def _labels_of(
+    regions: Mapping[int, _Sides],
+    label: NDArray[np.int32],
+    place: NDArray[np.int64],
+    ns: NDArray[np.int64],
+    labels: LabelNumbers,
+) -> dict[int, int]:
+    """Return the number of the label of each place, named by what takes most time there on either side."""
+    time: defaultdict[_Sides, Counter[int]] = defaultdict(Counter)
+    sums = group([place, label])
+    for (number, each), total in zip(sums.keys.tolist(), sums.sum(ns), strict=True):
+        time[regions[number]][each] += total
+    numbers = {
+        both: labels.replaced(*([*sorted(side, key=lambda n: (-of[n], n))] for side in both))
+        for both, of in time.items()
+    }
+    return {number: numbers[both] for number, both in regions.items()}

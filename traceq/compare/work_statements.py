@@ -1,19 +1,36 @@
-"""What work makes of a delta: more calls of an op, more work per call, another speed; of all ops a common factor."""
+"""What work makes of a delta: more calls of an op, more work per call, another speed; of all ops a common factor.
+
+Also whether one side replays CUDA graphs instead of launching, and whether a disabled change issues anything at all.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from math import exp
 
+import numpy as np
+from numpy.typing import NDArray
+
 from traceq.claims.limits import MOST, NOTABLE
-from traceq.compare.limits import COMMON, COUNTED, MODELLED, NAMED, SAME, SCATTER
-from traceq.compare.result import Diff, Traced
+from traceq.compare.limits import BUSY_DEVICE, BY_GRAPHS, COMMON, COUNTED, FEW_LAUNCHES, MODELLED, NAMED, SAME, SCATTER
+from traceq.compare.result import CellDelta, Diff, Traced
 from traceq.compare.statement import Statement, state
 from traceq.compare.work_deltas import WorkDelta, log_mean
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.graph_replays import capture_spans
+from traceq.facts.events.name_patterns import matching
+from traceq.facts.ranks.run_ranks import RunRanks
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory
+from traceq.intervals import measure_within, span_index, spans
+from traceq.model import Category, Trace
 
-__all__ = ["op_work", "work_factor"]
+__all__ = ["added_ops", "graph_replays", "op_work", "work_factor"]
+
 
 _COMPUTING = (TimeCategory.COMPUTE.name.lower(), TimeCategory.CPU_COMPUTE.name.lower())
 
@@ -141,3 +158,129 @@ def _speed(role: Sequence[WorkDelta]) -> float:
 
 def _calls(role: Sequence[WorkDelta]) -> tuple[float, float]:
     return sum(each.a_calls for each in role), sum(each.b_calls for each in role)
+
+
+_MOST_NAMED = 3
+
+
+def added_ops(arm: RunRanks, reference: RunRanks, phase: str) -> Statement | None:
+    """Return whether the arm issues anything that the reference does not, op by op and sync by sync.
+
+    On all ranks that both have; None where there are none.
+    """
+    common = [rank for rank in arm.run.ranks if rank in reference.run.ranks]
+    if not common:
+        return None
+    context = {"a": reference.run.arm, "b": arm.run.arm}
+    ops = [(_ops_per_step(arm.trace(rank)), _ops_per_step(reference.trace(rank))) for rank in common]
+    extra = sum((_extra(ours, theirs) for ours, theirs in ops), Counter[str]())
+    if extra:
+        added = ", ".join(f"{count:g} {text}" for text, count in extra.most_common(_MOST_NAMED))
+        return state("not_free", added=added, added_mean=extra.total()).within(context)
+    on_device = any(rank.has_device for rank in arm.job.ranks)
+    num_syncs = _num_syncs(arm, phase)
+    return state(
+        "free",
+        num_ops=round(sum(_ops_per_step(arm.trace(arm.run.ranks[0])).values())),
+        phase=phase or "a step",
+        copies_mean=num_syncs if on_device else None,
+        reads_mean=None if on_device else num_syncs,
+    ).within(context)
+
+
+def _extra(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Counter[str]:
+    """Return the ops that the first issues more often per step than the second, and how many more."""
+    more = {name: num - theirs.get(name, 0) for name, num in ours.items()}
+    return Counter({name: num for name, num in more.items() if num > 0})
+
+
+def _ops_per_step(trace: Trace) -> dict[str, float]:
+    """Return host ops inside the steps and device work launched there, per step by name.
+
+    Device work counts where it was launched, as it may run after the end of the last step.
+    """
+    events, work = trace.events, device_work(trace)
+    ops, launches = events.rows(Category.CPU_OP), work.call[work.linked]
+    rows = np.r_[ops[_in_steps(trace, ops)], work.rows[work.linked][_in_steps(trace, launches)]]
+    names, counts = np.unique(events.name[rows], return_counts=True)
+    num_steps = len(steps(trace))
+    return {events.strings[n]: c / num_steps for n, c in zip(names.tolist(), counts.tolist(), strict=True)}
+
+
+def _in_steps(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    host, start = steps(trace).host, trace.events.ts[rows]
+    inside: NDArray[np.bool_] = (start >= host[0, 0]) & (start < host[-1, 1])
+    return inside
+
+
+def _num_syncs(arm: RunRanks, phase: str) -> float:
+    """Return device-to-host syncs per step in one phase or in all, on the rank with most.
+
+    Without a device: reads of a tensor's value.
+    """
+    most = 0.0
+    for trace in map(arm.trace, arm.run.ranks):
+        all_syncs, names = syncs(trace), phases(trace).names
+        selected = np.isin(all_syncs.kind, [SYNC_KINDS.index("dtoh"), SYNC_KINDS.index("scalar")])
+        if phase:
+            selected &= all_syncs.phase == (names.index(phase) if phase in names else -1)
+        most = max(most, int(selected.sum()) / len(steps(trace)))
+    return most
+
+
+_REPLAY = re.compile(r"GraphLaunch")
+_LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch(Cooperative)?Kernel")
+_COMPUTE = TimeCategory.COMPUTE.name.lower()
+
+
+def graph_replays(
+    a: Trace, b: Trace, traced: Traced, cells: Sequence[CellDelta], *, timed: bool = True, is_seen: bool = True
+) -> Iterator[Statement]:
+    """Yield that one side replays CUDA graphs, with how many kernels each side launches, and what its host saves.
+
+    That its host needs less time is said where durations are evidence (`timed`), and no graph is captured meanwhile;
+    that this gains nothing, where no difference of the steps `is_seen` and the device of the other side computes all
+    along.
+    """
+    traces = (a, b)
+    nums = [_runtime_calls(trace, _REPLAY) for trace in traces]
+    if traced.whole is not None or min(nums) > 0 or max(nums) < BY_GRAPHS:
+        return
+    replaying = nums.index(max(nums))
+    other = 1 - replaying
+    num_launches = [_runtime_calls(trace, _LAUNCH) for trace in traces]
+    if num_launches[replaying] > FEW_LAUNCHES * num_launches[other]:
+        return
+    saved_ns = round(_host_ns(traces[other]) - _host_ns(traces[replaying]))
+    is_captured = any(len(capture_spans(trace)) for trace in traces)
+    has_host = timed and not is_captured and abs(saved_ns) >= NOTABLE * traced.a_ns
+    computing = sum((cell.b_ns if other else cell.a_ns) for cell in cells if cell.category == _COMPUTE)
+    busy = computing / max(traced.b_ns if other else traced.a_ns, 1)
+    gains_nothing = has_host and saved_ns > 0 and not is_seen and busy >= BUSY_DEVICE
+    yield state(
+        "graph_replays",
+        replaying_side="ab"[replaying],
+        launching_side="ab"[other],
+        replays_mean=nums[replaying],
+        launches_mean=num_launches[replaying],
+        other_launches_mean=num_launches[other],
+        less_host_ns=saved_ns if has_host and saved_ns > 0 else None,
+        more_host_ns=-saved_ns if has_host and saved_ns <= 0 else None,
+        busy_pct=100 * busy if gains_nothing else None,
+    )
+
+
+def _runtime_calls(trace: Trace, pattern: re.Pattern[str]) -> float:
+    """Return how often calls of the runtime match in a counted step."""
+    counted = steps(trace).host[steps(trace).counted]
+    rows = trace.events.rows(Category.RUNTIME)
+    rows = rows[span_index(counted, trace.events.ts[rows]) >= 0]
+    return float(matching(trace.events, rows, pattern).sum()) / len(counted)
+
+
+def _host_ns(trace: Trace) -> float:
+    """Return ns of a mean counted step in which the host does not wait in a sync."""
+    begin, end = steps(trace).host[steps(trace).counted].T
+    waits = syncs(trace)
+    waited = measure_within(spans(waits.start, waits.start + waits.blocked), begin, end)
+    return float((end - begin - waited).mean())
