@@ -53,7 +53,7 @@ def test_the_bandwidth_of_each_kind_of_copies_is_known() -> None:
         ("DtoH", "pageable"): 4.4, ("HtoD", "pageable"): 4.8, ("DtoH", "pinned"): 8.7, ("HtoD", "pinned"): 5.0
     }  # fmt: skip
     (finding,) = (each for each in analyze(read(path("copies-pinned-async")), "partition").findings)
-    assert "HtoD pinned at 5.0 GB/s" in str(finding.measures["rates"])
+    assert "HtoD pinned at 5.0 of 25.0 GB/s" in str(finding.measures["rates"])
 
 
 def test_copies_that_came_in_another_order_cost_what_their_memory_makes_of_them() -> None:

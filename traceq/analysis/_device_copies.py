@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from traceq.facts.events.communication_kernels import is_communication
-from traceq.facts.events.copies import WITHIN_DEVICE, copy_kind
+from traceq.facts.events.copies import OVER_LINK, WITHIN_DEVICE, copy_kind
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching, unique_names
@@ -39,14 +39,21 @@ def exposed_copies(trace: Trace) -> dict[str, tuple[int, int]]:
     return sums
 
 
-def rate_words(copies: Sequence[Mapping[str, tuple[int, int]]]) -> str:
-    """Return `DtoH pinned at 8.7 GB/s, HtoD pinned at 5.0 GB/s` of the ranks' longest exposed copies of known size."""
+def rate_words(copies: Sequence[Mapping[str, tuple[int, int]]], link: float = 0.0) -> str:
+    """Return `DtoH pinned at 8.7 of 26.0 GB/s, HtoD pinned at 5.0 GB/s` of the ranks' longest exposed copies.
+
+    Of known size; `link`: bytes per second that copies reach between host and device, 0 where it is not known.
+    """
     sums: dict[str, tuple[int, int]] = {}
     for of_rank in copies:
         for kind, (size, ns) in of_rank.items():
             sums[kind] = sums.get(kind, (0, 0))[0] + size, sums.get(kind, (0, 0))[1] + ns
     longest = sorted((each for each in sums.items() if all(each[1])), key=lambda each: -each[1][1])[:_NAMED]
-    return ", ".join(f"{kind} at {format_value(size / ns, Unit.GBPS)}" for kind, (size, ns) in longest)
+    rates = [(kind, size / ns, link / 1e9 * kind.startswith(OVER_LINK)) for kind, (size, ns) in longest]
+    return ", ".join(
+        f"{kind} at " + (f"{gbps:.1f} of " if gbps < most else "") + format_value(max(gbps, most), Unit.GBPS)
+        for kind, gbps, most in rates
+    )
 
 
 def exposed_device_copies(trace: Trace) -> dict[str, float]:

@@ -29,6 +29,7 @@ from traceq.claims.rules import RULES
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
+from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.stalls.one_time_syncs import allocates_once
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT, makes_own_batches
@@ -230,7 +231,9 @@ def _details(
     if category == EXPOSED_WAIT:
         return Subject(), measured(first_collective_ns=round(float(times.first_waits.mean())) or None), ""
     if category == _COPIES:
-        rates, (op, device_ns) = rate_words([loss.copies for loss in losses]), _device_copies(losses)
+        peaks = peaks_of(job.ranks[0].device)
+        rates = rate_words([loss.copies for loss in losses], peaks.link if peaks else 0.0)
+        op, device_ns = _device_copies(losses)
         if device_ns < MOST * mean_ns:
             return Subject(), measured(rates=rates), ""
         return Subject(op=op), measured(device_copies_ns=round(device_ns), rates=rates), "device_copies"

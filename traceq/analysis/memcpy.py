@@ -16,7 +16,7 @@ from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import copies_pageable_memory, saved_without_pageable_copies
 from traceq.claims.claim import BY_REPLAY, Claim, Subject, measured
 from traceq.claims.limits import NOTABLE
-from traceq.facts.events.copies import copy_kind
+from traceq.facts.events.copies import OVER_LINK, copy_kind
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.ranks.job import Job
@@ -93,7 +93,7 @@ def _limit_gbps(row: CopyRow, devices: Sequence[str]) -> float | None:
     if peaks is None:
         return None
     within = peaks.bandwidth / 2 if row.kind == "DtoD" else 0.0  # each byte is read and written
-    return (peaks.link if row.kind in ("DtoH", "HtoD") else within) / 1e9 or None
+    return (peaks.link if row.kind in OVER_LINK else within) / 1e9 or None
 
 
 def _sum(rows: Sequence[CopyRow]) -> CopyRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
+from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.one_time_syncs import is_around_all_launches
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -141,8 +143,19 @@ def saved_without_loader(trace: Trace, since_ns: int = np.iinfo(np.int64).min) -
 
 
 def saved_without_pageable_copies(trace: Trace) -> Saving:
-    """Return by how much replay shortens the mean counted step without its waits for pageable copies to the device."""
-    return _saved(trace, is_for_pageable_copy(trace))
+    """Return by how much replay shortens the mean counted step if its copies to the device are of pinned memory.
+
+    At least by what the host waits for them, at most if they also reach the bandwidth of the link, where that is known.
+    """
+    of_waits, peaks = _saved(trace, is_for_pageable_copy(trace)), peaks_of(trace.device)
+    if peaks is None or not peaks.link:
+        return of_waits
+    work, copies = device_work(trace), blocking_calls(trace).copy[copies_pageable_memory(trace)]
+    copies = copies[trace.events.bytes[work.rows[copies]] > 0]
+    shorter_ns = work.end - work.start
+    shorter_ns[copies] = trace.events.bytes[work.rows[copies]] * 1e9 / peaks.link
+    of_both = replay_of(trace).with_shorter_awaited_work(is_for_pageable_copy(trace), shorter_ns)
+    return replace(of_waits, most_ns=max(of_waits.most_ns, of_both.most_ns))
 
 
 def _saved(trace: Trace, removed: NDArray[np.bool_]) -> Saving:

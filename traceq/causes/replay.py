@@ -166,12 +166,21 @@ class Replay:
 
     def with_shorter_work(self, cases: Sequence[NDArray[np.int64]]) -> list[Saving]:
         """Return what the mean counted step saves if its device work takes no longer than `cases` int64[D] ns each."""
+        return self._savings([self._shorter(ns) for ns in cases], speeds_device=True)
+
+    def with_shorter_awaited_work(self, removed: NDArray[np.bool_], work_ns: NDArray[np.int64]) -> Saving:
+        """Return what the mean counted step saves without host waits, bool[H], if work takes `work_ns` int64[D]."""
+        ((held, without),) = self._without((removed & self._begins_in_step)[None])
+        runs, ns = self._shorter(work_ns)
+        return self._savings([(np.r_[held, runs], np.r_[without, ns])], speeds_device=True)[0]
+
+    def _shorter(self, work_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (the edges of counted steps on which work takes longer than `work_ns` int64[D], their ns there)."""
         edges = self.graph.edges
         runs = np.flatnonzero((edges.kind == EdgeKind.DURATION) & self.is_counted)
-        of_cases = [ns[edges.a[runs]] for ns in cases]
-        shorter = [ns < self.weight[runs] for ns in of_cases]
-        chosen = [(runs[is_shorter], ns[is_shorter]) for ns, is_shorter in zip(of_cases, shorter, strict=True)]
-        return self._savings(chosen, speeds_device=True)
+        ns = work_ns[edges.a[runs]]
+        is_shorter = ns < self.weight[runs]
+        return runs[is_shorter], ns[is_shorter]
 
     @property
     def is_a_range(self) -> bool:

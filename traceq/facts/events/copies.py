@@ -17,6 +17,7 @@ from traceq.model import Trace
 
 __all__ = [
     "DIRECTIONS",
+    "OVER_LINK",
     "PAGEABLE_COPY",
     "TO_DEVICE",
     "TO_HOST",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 DIRECTIONS = ("DtoH", "HtoD", "DtoD", "PtoP")
+OVER_LINK = ("DtoH", "HtoD")
 PAGEABLE_COPY = re.compile("pageable", re.IGNORECASE)
 TO_HOST, TO_DEVICE = re.compile("Memcpy DtoH|DeviceToHost"), re.compile("Memcpy HtoD|HostToDevice")
 WITHIN_DEVICE = re.compile("Memcpy (DtoD|DeviceToDevice)")
