@@ -295,8 +295,14 @@ def by_category(sheet: Sheet, finding: Claim) -> float:
         "python_bound": "python",
         "recompiles": "compiling",
     }.get(finding.code, finding.code)
-    sums = sum(ns for (_, _, category), ns in cells(sheet).items() if category == named)
+    sums = sum(ns for (_, phase, category), ns in cells(sheet).items() if counted_as(phase, category) == named)
     return sums / len(step_means(sheet))
+
+
+def counted_as(phase: str, category: str) -> str:
+    """What a main thread without a device does in the loader is its wait for the next batch."""
+    is_loading = phase in ("dataload", "dataload_wait") and category in ("cpu_compute", "python")
+    return "dataload_wait" if is_loading else category
 
 
 def by_host_op(sheet: Sheet, finding: Claim) -> float:

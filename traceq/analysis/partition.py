@@ -31,6 +31,7 @@ from traceq.facts.ranks.exposed_waits import (
     waiting_times,
 )
 from traceq.facts.ranks.job import Job
+from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
@@ -52,6 +53,9 @@ _IN_ORDER = tuple(
 _REST = "rest"
 """Name of the smallest categories together, where there is no room for each."""
 _CPU_COMPUTE = TimeCategory.CPU_COMPUTE.name.lower()
+_OF_HOST = (_CPU_COMPUTE, TimeCategory.PYTHON.name.lower())
+"""Categories of a main thread without a device that waits for nothing."""
+_LOADER = TimeCategory.DATALOAD_WAIT.name.lower()
 _COMPUTES = (TimeCategory.COMPUTE.name.lower(), _CPU_COMPUTE)
 """Categories that are shown however small they are."""
 _SHORT_NAME = 12
@@ -208,7 +212,10 @@ def _first_waits(rank: int, part: _Rank, waiting: Spans | None) -> list[Partitio
 
 
 def _by_step(job: Job, rows: Sequence[PartitionRow]) -> dict[str, NDArray[np.float64]]:
-    """float64[K] ns by category: the n-th counted steps of all ranks, their mean; of ranks with fewer, as many."""
+    """float64[K] ns by category: the n-th counted steps of all ranks, their mean; of ranks with fewer, as many.
+
+    What a main thread without a device does in the loader, in ops as well, is its wait for the next batch.
+    """
     counted = {rank.rank: np.flatnonzero(rank.steps.counted).tolist() for rank in job.ranks}
     position = {rank: {step: index for index, step in enumerate(steps_)} for rank, steps_ in counted.items()}
     num_steps = max(map(len, counted.values()), default=0)
@@ -218,7 +225,8 @@ def _by_step(job: Job, rows: Sequence[PartitionRow]) -> dict[str, NDArray[np.flo
     sums: dict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros(num_steps))
     for row in rows:
         if (index := position[row.rank].get(row.index)) is not None:
-            sums[row.category][index] += row.dur_ns
+            is_loading = row.phase in LOADING and row.category in _OF_HOST
+            sums[_LOADER if is_loading else row.category][index] += row.dur_ns
     return {category: ns / of_ranks for category, ns in sums.items()}
 
 
