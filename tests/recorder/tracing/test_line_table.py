@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import CodeType
+
 import pytest
 from paths import ROOT
 
@@ -140,6 +143,21 @@ def test_the_line_of_a_loops_body_is_marked_while_it_runs() -> None:
     after = marked[marked.index("_called+2") + 1 :]
     assert len(after) >= 2  # the caller's line again, then its next one
     assert after[0] != after[1]
+
+
+def test_what_has_no_name_belongs_to_the_function_around_it() -> None:
+    pytest.importorskip("torch", reason="marks are torch's")
+    from traceq.recorder.tracing.line_marks import function_name
+
+    class Model:
+        def forward(self) -> list[CodeType]:
+            def inner() -> CodeType:
+                return sys._getframe().f_code
+
+            return [*(sys._getframe().f_code for _ in "a"), (lambda: sys._getframe().f_code)(), inner()]
+
+    assert [function_name(code) for code in Model().forward()] == ["Model.forward", "Model.forward", "inner"]
+    assert function_name(compile("", "train.py", "exec")) == "<module>"
 
 
 def test_no_module_of_the_recorder_is_taken_for_user_code() -> None:

@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.rank.wall_account import WallAccount
-from traceq.recorder.tracing.line_marks import is_own_code, is_user_code
+from traceq.recorder.tracing.line_marks import function_name, is_own_code, is_user_code
 
 __all__ = ["StepSamples", "sampled_steps"]
 
@@ -81,7 +81,7 @@ class StepSamples:
         departed = places[num_common:] if num_common is not None else places[min(len(loop), len(places)) :]
         of_job = [place for place in departed if is_own_code(place[0].co_filename)]
         chosen = of_job[-1:] or departed[:1] or places[-1:]
-        return "".join(f"{Path(code.co_filename).name}:{line} {_function(code)}" for code, line in chosen)
+        return "".join(f"{Path(code.co_filename).name}:{line} {function_name(code)}" for code, line in chosen)
 
 
 @contextmanager
@@ -102,7 +102,3 @@ def _places(frame: FrameType | None) -> _Places:
         places.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
     return places[::-1]
-
-
-def _function(code: CodeType) -> str:
-    return code.co_qualname.rpartition("<locals>.")[2]

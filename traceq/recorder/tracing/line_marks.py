@@ -7,6 +7,7 @@ op belongs to the last mark before it. Frames of torch and related libraries are
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -21,9 +22,19 @@ import torch
 
 from traceq import recorder
 
-__all__ = ["PREFIX", "is_own_code", "is_user_code", "mark_running_line", "marked_lines", "marked_place"]
+__all__ = [
+    "PREFIX",
+    "function_name",
+    "is_own_code",
+    "is_user_code",
+    "mark_running_line",
+    "marked_lines",
+    "marked_place",
+]
 
 PREFIX = "line:"
+
+_NAMELESS = re.compile(r"(\.<locals>\.<\w{1,20}>){1,20}$")
 
 _PACKAGES = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
 _RELATED = ("torch", "accelerate", "deepspeed", "numpy", "nvtx", "triton", "functorch")
@@ -123,14 +134,17 @@ def is_own_code(filename: str) -> bool:
 
 
 def _mark(code: CodeType, line: int, depth: int) -> None:
-    with _range(code.co_filename, line, _function_name(code), depth):
+    with _range(code.co_filename, line, function_name(code), depth):
         pass
 
 
 @cache
-def _function_name(code: CodeType) -> str:
-    """Return `GPT.forward`: classes of one file have methods of the same name; of a function inside another its own."""
-    return code.co_qualname.rpartition("<locals>.")[2]
+def function_name(code: CodeType) -> str:
+    """Return `GPT.forward`: classes of one file have methods of the same name; of a function inside another its own.
+
+    What has no name, as a comprehension, belongs to the function around it.
+    """
+    return _NAMELESS.sub("", code.co_qualname).rpartition("<locals>.")[2]
 
 
 @cache

@@ -29,7 +29,7 @@ from torch.utils.data._utils import fetch
 
 from traceq.locations import Most, read_whole
 from traceq.recorder.rank.loader_workers import LoaderWorkers
-from traceq.recorder.tracing.line_marks import is_user_code
+from traceq.recorder.tracing.line_marks import function_name, is_user_code
 
 __all__ = ["WorkerSamples", "forked_workers", "line_of"]
 
@@ -161,10 +161,7 @@ def line_of(frame: FrameType | None) -> str:
         code = frame.f_code
         if code.co_filename == fetch.__file__:
             return innermost or called
-        function = code.co_qualname.partition(".<locals>.<")[0].rpartition(".")[
-            2
-        ]  # that of a comprehension is around it
-        called = f"{Path(code.co_filename).name}:{frame.f_lineno} {function}"
+        called = f"{Path(code.co_filename).name}:{frame.f_lineno} {function_name(code).rpartition('.')[2]}"
         if not innermost and is_user_code(code.co_filename):
             innermost = called
         frame = frame.f_back
