@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from builder import Event, build, op, step
+from builder import Event, build, frame, op, step
 
 from traceq.compare.diff import diff_runs
-from traceq.facts.events.recomputed_ops import recomputed_ops
+from traceq.facts.events.recomputed_ops import is_recomputed_at, recomputed_ops
+from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
+from traceq.facts.timeline.steps import main_track
 from traceq.kineto.read import read_trace
 from traceq.model import Run, Trace
 
@@ -47,6 +50,19 @@ def test_a_diff_names_the_ops_that_one_side_recomputes() -> None:
     diff = diff_runs(Run("a", (a,)), Run("b", (b,)))
     assert (diff.answer.code, diff.answer.measures["delta_ns"]) == ("observed", 100_000)
     assert [(cause.name, cause.delta_ns) for cause in diff.causes] == [("aten::linear (recomputed)", 100_000)]
+
+
+def test_what_a_node_recomputes_is_not_at_the_line_that_the_node_differentiates() -> None:
+    """Both are in the backward pass that line 3 asks for; the node's own op differentiates line 7."""
+    rows = [step(0, 250), frame("train.py(3): main", 0, 250), frame("train.py(7): forward", 0, 95)]
+    rows += [numbered("aten::layer_norm", 0, 90, 3), node(100, 150, 3), numbered("aten::linear", 105, 100, 7)]
+    trace = build(*rows, op("aten::native_layer_norm_backward", 240, 10))
+    forward, again, own = 10, 150, 245
+    instants = np.array([forward, again, own]) * 1000 + int(trace.events.ts.min())
+    track = np.full(3, main_track(trace))
+    assert is_recomputed_at(trace, track, instants).tolist() == [False, True, False]
+    lines = differentiated_lines(trace, track, instants).tolist()
+    assert [main_lines(trace).texts[line] for line in lines] == ["", "", "train.py:7 forward"]
 
 
 @pytest.mark.torch

@@ -14,7 +14,7 @@ from traceq.facts.events.nesting import Nest, op_nests
 from traceq.facts.memo import once_per_trace
 from traceq.model import Trace
 
-__all__ = ["RECOMPUTED", "outermost_ops", "recomputed_ops"]
+__all__ = ["RECOMPUTED", "is_recomputed_at", "outermost_ops", "recomputed_ops"]
 
 RECOMPUTED = " (recomputed)"
 """Behind the name of such an op."""
@@ -36,6 +36,16 @@ def recomputed_ops(trace: Trace) -> NDArray[np.bool_]:
 def outermost_ops(trace: Trace, ops: Nest) -> NDArray[np.int64]:
     """Return the index of the outermost op around each op of a thread: int64[M]; of a recomputed one that itself."""
     return ops.outermost(recomputed_ops(trace)[ops.rows])
+
+
+def is_recomputed_at(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return whether a thread is in an op that a backward node recomputes, at each instant: bool[K]."""
+    is_recomputed = np.zeros(len(instants), np.bool_)
+    for part in op_nests(trace).on(track):
+        op = part.innermost_at(instants[part.which])
+        around = part.nest.rows[outermost_ops(trace, part.nest)[op]]
+        is_recomputed[part.which] = (op >= 0) & recomputed_ops(trace)[around]
+    return is_recomputed
 
 
 def _recomputed(trace: Trace, ops: Nest) -> NDArray[np.int64]:

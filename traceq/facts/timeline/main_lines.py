@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.forward_ops import forward_op_at
 from traceq.facts.events.nesting import host_ops, nest
+from traceq.facts.events.recomputed_ops import is_recomputed_at
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.call_sites import origins, user_frames
 from traceq.facts.timeline.lines_between_ops import lines_between_ops
@@ -60,7 +61,8 @@ def main_lines(trace: Trace) -> MainLines:
 def differentiated_lines(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the line of the forward op of the backward op at each instant of a thread: int64[K], 0 without one.
 
-    The line of a backward pass is one for all of it, `loss.backward()`; what its ops differentiate are many.
+    The line of a backward pass is one for all of it, `loss.backward()`; what its ops differentiate are many. What a
+    node recomputes is none of that: it runs the lines of the forward pass again.
     """
-    forward = forward_op_at(trace, track, instants)
+    forward = np.where(is_recomputed_at(trace, track, instants), -1, forward_op_at(trace, track, instants))
     return np.where(forward >= 0, main_lines(trace).line_at(trace.events.ts[forward]), 0)
