@@ -58,10 +58,10 @@ def test_a_report_is_one_screen_and_cuts_no_line_number(path: Path) -> None:
 
 
 def test_a_shortened_table_keeps_the_longest_phases_and_names_the_analysis_that_has_the_others() -> None:
-    result = sheet_of(FIXTURES / "tutorial" / "first")
+    result = sheet_of(FIXTURES / "outlier_ab" / "off")
     text = screen(result, 100)
     phases = text.partition("An unprofiled step, by phase")[2].partition("more with")[0].splitlines()[2:-2]
-    assert [line.split()[0] for line in phases] == ["forward", "backward", "optimizer"]
+    assert [line.split()[0] for line in phases] == ["dataload_wait", "forward", "bwd", "optim_step", "sync_gather"]
     named = re.findall(r"more with --only (\w+)", text)
     assert named
     assert set(named) <= {report.name for report in result.reports}

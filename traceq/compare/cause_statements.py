@@ -36,7 +36,7 @@ __all__ = ["cause_statements", "is_jitter", "jitter_text", "what_of", "work_alon
 
 _ON_DEVICE = ("kernel", "memcpy")
 """Kinds of causes that are work of a device alone."""
-_MOST_LINES = 2
+_MOST_LINES = 3
 _MOST_OPS = 6
 _MOST_REPLACED = 3
 """Replacements that are named where their time is no cause; more are other code, not other work."""
@@ -66,7 +66,7 @@ def cause_statements(
         replace(cause, delta_num=0.0, delta_bytes=0) if same_code or _is_single(cause, traced) else cause
         for cause in causes
     ]
-    by_line = _changed_lines(causes, traced, same_work=same_work)
+    by_line = _changed_lines(causes, traced, same_work=same_work, timed=not doubt)
     listed = {cause.key for members in by_line for cause in members}
     changed = [cause for cause in causes if cause.kind == "sync" and cause.delta_num and cause.key not in listed]
     syncs = [cause for cause in changed if _is_notable(cause, traced)]
@@ -224,10 +224,10 @@ def _is_single(cause: Cause, traced: Traced) -> bool:
     return num_steps > 1 and 0 < abs(cause.delta_num) * num_steps < CHANCE
 
 
-def _changed_lines(causes: Sequence[Cause], traced: Traced, *, same_work: bool) -> list[list[Cause]]:
+def _changed_lines(causes: Sequence[Cause], traced: Traced, *, same_work: bool, timed: bool) -> list[list[Cause]]:
     """Return the causes of the functions whose ops changed in number, largest delta first.
 
-    The first if the sides do the `same_work`, and others that have a sync or a large delta.
+    The first if the sides do the `same_work`, and others that have a sync or a large delta, or any if not `timed`.
     """
     by_function: dict[str, list[Cause]] = {}
     for cause in causes:
@@ -238,7 +238,7 @@ def _changed_lines(causes: Sequence[Cause], traced: Traced, *, same_work: bool) 
     listed = [
         members
         for index, members in enumerate(groups)
-        if (same_work and index == 0) or members[0].kind == "sync" or _is_large(_sum(members), traced)
+        if (same_work and index == 0) or members[0].kind == "sync" or not timed or _is_large(_sum(members), traced)
     ]
     return listed[:_MOST_LINES]
 
