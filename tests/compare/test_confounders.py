@@ -212,3 +212,23 @@ def test_that_much_of_the_time_is_in_steps_that_do_not_count_is_told(ours: int, 
     off, on = (Run("run", (), replace(MANIFEST, arms=arms), name, PAIRS) for name in ("off", "on"))
     uncounted = of_code("uncounted_steps", diff_runs(off, on))
     assert [(each["a_pct"], each["b_pct"]) for each in uncounted] == [(ours, theirs)] * is_told
+
+
+def test_work_that_one_side_does_besides_its_steps_is_told_with_its_line() -> None:
+    """Pauses come by chance, and 0.9 % is less than a step scatters."""
+
+    def recorded(name: str, *parts: tuple[str, int]) -> Run:
+        irregular = [WallPart(kind, ns, 5, "train.py:7 main") for kind, ns in parts]
+        regular = WallPart("regular", 1000 - sum(ns for _, ns in parts))
+        facts = WallTime((regular, *irregular)).facts()
+        manifest = replace(MANIFEST, run_id=name, environment={**MANIFEST.environment, **facts})
+        return Run(name, (), manifest, "off", PAIRS)
+
+    def work_of(*sides: Run) -> list[tuple[object, ...]]:
+        keys = ("side", "work", "spent_pct", "other_pct")
+        return [tuple(each.get(key) for key in keys) for each in of_code("work_between", diff_runs(*sides))]
+
+    plain, evaluating = recorded("a"), recorded("b", ("evaluation", 30), ("pause", 200))
+    assert work_of(plain, evaluating) == [("b", "5 evaluations (train.py:7 main)", 3, None)]
+    assert work_of(evaluating, plain) == [("a", "5 evaluations (train.py:7 main)", 3, None)]
+    assert work_of(evaluating, recorded("c", ("evaluation", 39))) == []

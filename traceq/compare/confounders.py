@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from traceq.claims.claim import Measure, measured
+from traceq.claims.limits import NOTABLE
 from traceq.compare.comparable import differences, parameters_of, unrecorded_device
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import (
@@ -41,6 +42,7 @@ __all__ = [
     "unknown_sizes",
     "unlike_device",
     "unlike_work",
+    "work_between_steps",
 ]
 
 _ENVIRONMENT_KEYS = {
@@ -52,6 +54,7 @@ _ENVIRONMENT_KEYS = {
 """Keys of a manifest's environment that can change the step time, and what a missing key means. Without the commit,
 which can be the change itself."""
 
+_BETWEEN_STEPS = frozenset(("checkpoint", "epoch", "evaluation", "rollout"))
 _NO_OP = ("Python", LOADER.name)
 """How names of causes begin that are time of the host outside of ops."""
 
@@ -112,8 +115,32 @@ def uncounted_steps(a: Side, b: Side) -> Iterator[Statement]:
 
 def _uncounted_pct(side: Side) -> float:
     """Return the part of a recording's training time that is not in regular steps, in percent; 0 if hardly any."""
-    account = WallTime.of(side.run.manifest.facts_for(side.run.arm)) if side.run.manifest else None
+    account = _wall_time(side)
     return account.irregular_pct if account else 0.0
+
+
+def work_between_steps(a: Side, b: Side) -> Iterator[Statement]:
+    """Yield the work besides regular steps on which one side spends more of its training: the steps do not show it.
+
+    Of the kinds of which a program decides how often they come: evaluations, rollouts, checkpoints, epochs.
+    """
+    accounts = [account for side in (a, b) if (account := _wall_time(side)) is not None]
+    if len(accounts) < 2:
+        return
+    shares = [{part.name: each.share_pct(part) for part in each.training} for each in accounts]
+    apart = {name: shares[1].get(name, 0.0) - shares[0].get(name, 0.0) for name in shares[0].keys() | shares[1].keys()}
+    chosen = {name: pct for name, pct in apart.items() if _BETWEEN_STEPS.issuperset(name.split("+"))}
+    most = max(sorted(chosen), key=lambda name: abs(chosen[name]), default="")
+    if abs(chosen.get(most, 0.0)) < 100 * NOTABLE:
+        return
+    more = int(chosen[most] > 0)
+    work = next(part.counted_text for part in accounts[more].training if part.name == most)
+    pct, other_pct = shares[more][most], shares[1 - more].get(most)
+    yield state("work_between", side="ab"[more], other_side="ba"[more], work=work, spent_pct=pct, other_pct=other_pct)
+
+
+def _wall_time(side: Side) -> WallTime | None:
+    return WallTime.of(side.run.manifest.facts_for(side.run.arm)) if side.run.manifest else None
 
 
 def cold_start(a: Side, b: Side, traced: Traced | None) -> Statement | None:

@@ -122,6 +122,12 @@ SENTENCES: dict[str, Sentence] = {
         "Host times are not comparable: {repeated_pct} of the ops of {side} lie in an op of the same name.",
         "Other versions of torch record them so.",
     ),
+    "work_between": Sentence(
+        (
+            "Besides regular steps {side} spends {spent_pct} of its training on {work}, {other_side} {other_pct}.",
+            "Besides regular steps {side} spends {spent_pct} of its training on {work}, {other_side} on none.",
+        ),
+    ),
     "uncounted_steps": _one("Steps unlike the others are not compared: {a_pct} of the time of {a}, {b_pct} of {b}."),
     "work_differs": _one("The sides differ in what they compute: {differences}."),
     "work_factor": _one(

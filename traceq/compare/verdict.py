@@ -17,6 +17,7 @@ from traceq.compare.confounders import (
     uncounted_steps,
     unlike_device,
     unlike_work,
+    work_between_steps,
 )
 from traceq.compare.limits import SAME_TIME
 from traceq.compare.result import ArmInteraction, Diff, Traced
@@ -129,7 +130,7 @@ def basis(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_other_job:
     yield from unlike_device(a, b)
     yield from [once] if once else []
     yield from repeated_ops(a, b)
-    yield from uncounted_steps(a, b) if is_unprofiled else ()
+    yield from (*work_between_steps(a, b), *uncounted_steps(a, b)) if is_unprofiled else ()
     yield from unlike_work(a, b)
     yield from () if is_other_job else work_factor(diff)
     if comparison is not None and is_unprofiled and diff.comparable.ok:

@@ -57,8 +57,8 @@ def test_what_a_node_recomputes_is_not_at_the_line_that_the_node_differentiates(
     rows = [step(0, 250), frame("train.py(3): main", 0, 250), frame("train.py(7): forward", 0, 95)]
     rows += [numbered("aten::layer_norm", 0, 90, 3), node(100, 150, 3), numbered("aten::linear", 105, 100, 7)]
     trace = build(*rows, op("aten::native_layer_norm_backward", 240, 10))
-    forward, again, own = 10, 150, 245
-    instants = np.array([forward, again, own]) * 1000 + int(trace.events.ts.min())
+    in_forward, in_again, in_node = 10, 150, 245
+    instants = np.array([in_forward, in_again, in_node]) * 1000 + int(trace.events.ts.min())
     track = np.full(3, main_track(trace))
     assert is_recomputed_at(trace, track, instants).tolist() == [False, True, False]
     lines = differentiated_lines(trace, track, instants).tolist()
