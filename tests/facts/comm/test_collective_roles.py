@@ -112,6 +112,16 @@ def test_a_gather_behind_the_update_is_of_parameters_until_another_forward_pass_
     assert roles(ACCUMULATES, OPTIMIZER, op("aten::linear", 184, 3), gather) == ["activation_exchange"]
 
 
+def test_a_gather_behind_the_update_of_far_less_than_was_reduced_is_not_of_parameters() -> None:
+    """Of logits, as for a metric; the reduction inside an op of forward is not of gradients."""
+    reduced, outputs = comms("allreduce", 50, 5, BIG, tid=AUTOGRAD), comms("_allgather_base", 190, 5, (640, 1280))
+    assert sorted(roles(ACCUMULATES, reduced, OPTIMIZER, outputs)) == ["activation_exchange", "gradient_reduction"]
+    halves = comms("_allgather_base", 190, 5, BIG, dtype="Half")
+    assert sorted(roles(ACCUMULATES, reduced, OPTIMIZER, halves)) == ["gradient_reduction", "parameter_gather_step"]
+    parallel = op("_ReduceFromModelParallelRegion", 2, 20), comms("allreduce", 5, 5, BIG)
+    assert sorted(roles(ACCUMULATES, *parallel, OPTIMIZER, outputs)) == ["activation_exchange", "parameter_gather_step"]
+
+
 def test_an_integer_per_rank_before_forward_counts_tokens() -> None:
     """HF's Trainer gathers num_items_in_batch before the micro-batches of a step; a count after forward is a metric."""
     count = {"dtype": "Long"}

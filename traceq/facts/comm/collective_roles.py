@@ -66,6 +66,8 @@ class Role:
 
 _MAX_FEW_ELEMENTS = 16
 _MAX_SMALL_BYTES = 4096
+_LEAST_OF_REDUCED = 1 / 8
+"""Part of the bytes of gradients that gathered weights have at least: they may have a quarter of the precision."""
 _MAX_NORMS = 2**16
 """Limit on the elements of a norm reduction: one norm per parameter."""
 
@@ -134,6 +136,7 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule
     accumulates, optimizer = around.within(_ACCUMULATE_GRAD), around.within(_OPTIMIZER)
     in_an_op = around.within(_AUTOGRAD) | around.within_other_op(_TRANSPARENT)
     outside_ops, updated = gathers & ~in_an_op & ~integers, _after_update(trace, around)
+    after_update = outside_ops & ~few & updated & ~_computed_since_update(around)
     partitioned = outside_ops & bool(len(around.named(_PARTITIONS)))
     several = calls.elements > trace.world_size  # fewer: one value per rank
     one_number = gathers & integers & ~in_an_op & ~several
@@ -154,7 +157,7 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule
         (Role.INDICES, exchanges & (indices | around.within(_DISTRIBUTES_INPUT)) | (gathers & indices & in_an_op)),
         (Role.METRIC, ~exchanges & around.within(_MEASURES)),
         (Role.TOKENS, one_number & (around.within(_COUNTS_TOKENS) | ~_computed_since_update(around))),
-        (Role.GATHER_STEP, outside_ops & ~few & updated & ~_computed_since_update(around)),
+        (Role.GATHER_STEP, _of_weights(calls, after_update, reduces & (accumulates | ~in_an_op))),
         (Role.GATHER_STEP, partitioned & ~few & updated),
         (Role.GATHER_FORWARD, partitioned & (~few | (several & ~updated))),
         (Role.GRADIENT, reduces & around.within(_COMPILED_BACKWARD) & _none_in_forward(around, reduces | gathers)),
@@ -174,6 +177,13 @@ def _by_position(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleR
         (Role.STATE, broadcasts),
         (Role.ACTIVATIONS, _is(calls, "all_reduce", "all_gather", "reduce_scatter") & (calls.elements >= 0)),
     ]
+
+
+def _of_weights(calls: Calls, gathers: NDArray[np.bool_], of_gradients: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return some gathers if, by their bytes, they may be of the weights whose gradients others reduce; else none."""
+    gathered, reduced = calls.size[gathers], calls.size[of_gradients]
+    is_known = bool((gathered >= 0).all() and (reduced >= 0).all())
+    return gathers & (not is_known or bool(gathered.sum() >= _LEAST_OF_REDUCED * reduced.sum()))
 
 
 def _none_in_forward(around: Surroundings, chosen: NDArray[np.bool_]) -> bool:
