@@ -11,7 +11,8 @@ from builder import build, op, step
 
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import LOW, Basis, Claim
-from traceq.model import Arm, CoreUse, Manifest, Run
+from traceq.model import Arm, CoreUse, Manifest, Run, WallTime
+from traceq.model.wall_time import WallPart
 from traceq.runs.step_log import StepLine
 from traceq.runs.timings import timings_of
 
@@ -149,6 +150,15 @@ def test_a_machine_that_others_use_is_called_busy_and_the_workers_are_not_blamed
     busy = claims(recorded(replace(USE, other_busy_cores=1.6, worker_cpu_ns=10 * MS)))
     assert {code: claim.severity for code, claim in busy.items()} == {"busy_machine": LOW}
     assert busy["busy_machine"].measures["other_cores_mean"] == 1.6
+
+
+@pytest.mark.parametrize(("kind", "is_busy", "is_told"), [("pause", True, 0), ("pause", False, 1), ("epoch", True, 1)])
+def test_pauses_on_a_machine_that_others_use_are_not_where_the_job_spends_its_time(
+    kind: str, is_busy: bool, is_told: int
+) -> None:
+    account = WallTime((WallPart("regular", 80, 10), WallPart(kind, 20, 1, "train.py:7 main")))
+    run = recorded(replace(USE, other_busy_cores=1.6 * is_busy, worker_cpu_ns=10 * MS), **account.facts())
+    assert [claim.code for claim in analyze(run, "step_profile").findings] == ["wall_time"] * is_told
 
 
 @pytest.mark.parametrize(("wait_ms", "thread_wait_ms", "is_all"), [(2, 0, True), (50, 0, False), (2, 17, False)])
