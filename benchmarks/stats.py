@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from traceq.model import EventKind, PairedEvents, Pairs
-from traceq.recorder.spec.schedule import block_sizes
+from traceq.recorder.spec.plan import block_sizes
 from traceq.stats import (
     LOOKS,
     Comparison,

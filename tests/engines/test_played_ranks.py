@@ -13,9 +13,17 @@ from traceq.engines.engine import SameProcess
 from traceq.engines.played_ranks import Answers, answers
 from traceq.engines.pool import Pool
 from traceq.errors import UsageFault
-from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import CommBandwidth, HiddenComm, NoLaunchLatency, Scaled, WithoutStraggler
+from traceq.whatif.interventions import (
+    BalancedLoader,
+    CommBandwidth,
+    HiddenComm,
+    NoLaunchLatency,
+    Scaled,
+    WithoutLoader,
+    WithoutStraggler,
+    WithoutSyncs,
+)
 from traceq.whatif.job_replay import CannotReplay
 from traceq.whatif.sentences import to_document
 

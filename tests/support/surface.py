@@ -18,6 +18,7 @@ import typer
 from paths import DOCS, FIXTURES
 
 import traceq
+from traceq.cli import app
 from traceq.commands import SUMMARIES
 from traceq.compare.run_list import runs_sheet
 from traceq.frames import Texts, frames
@@ -34,7 +35,6 @@ from traceq.report import Unknown
 from traceq.rules.metrics import METRICS
 from traceq.runs.step_log import StepLine
 from traceq.snapshots.compare import snapshot_diff
-from traceq.typer_app import app
 from traceq.whatif.sentences import WHATIF_SCHEMA
 
 sys.path.insert(0, str(DOCS))

@@ -7,19 +7,27 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Meta
 
 from traceq.claims.claim import Claim
 from traceq.claims.saying import text_of
 from traceq.escaping import escape_controls, visible
 from traceq.report import Cell, Table
 
+if TYPE_CHECKING:
+    from traceq.agent_tools.readings import Readings
+
 __all__ = [
     "CANNOT_TELL",
     "MOST_TOKENS",
+    "PATH",
+    "RANKS",
     "Answer",
     "Rows",
+    "Tool",
     "command_line",
     "findings_of",
     "num_tokens",
@@ -27,6 +35,19 @@ __all__ = [
     "to_document",
     "to_text",
 ]
+
+
+PATH = Meta(description="A trace, a folder of rank traces, a recorded run, RUN/ARM, or a memory snapshot.")
+RANKS = Meta(description="Only these ranks, like 0,8,16-31.")
+
+
+class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool: its arguments are the fields, its description is the docstring."""
+
+    def answer(self, readings: Readings) -> Answer:
+        """Return the answer. Raises TraceqError for arguments that name nothing."""
+        raise NotImplementedError
+
 
 CANNOT_TELL = "cannot tell"
 """Verdict of every tool where what was recorded does not answer the question."""

@@ -35,7 +35,7 @@ from traceq.model import Caveat, Run, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_range, format_value, name_ranks
 from traceq.whatif.best import best_changes
-from traceq.whatif.host_waits import WithoutSyncs
+from traceq.whatif.interventions import WithoutSyncs
 from traceq.whatif.job_replay import CannotReplay, job_replay
 from traceq.whatif.predict import Change
 from traceq.whatif.sentences import change_table

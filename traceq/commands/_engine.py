@@ -6,11 +6,17 @@ import re
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import typer
+
 from traceq.engines.engine import Engine, Start
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
 
-__all__ = ["Reading", "engine_for", "parse_memory"]
+__all__ = ["CLUSTER", "MEMORY", "Reading", "engine_for", "parse_memory"]
+
+
+MEMORY = typer.Option(metavar="SIZE", help="What reading many ranks may take, like 8GB; else half of what is free.")
+CLUSTER = typer.Option(metavar="ADDRESS", help="Read the ranks on this dask cluster, like tcp://host:8786.")
 
 _SHARE = 0.5
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceq.commands._engine_options import CLUSTER, MEMORY
+from traceq.commands._engine import CLUSTER, MEMORY
 from traceq.errors import TraceqError, UsageFault
 from traceq.locations import place
 
@@ -44,8 +44,7 @@ def command(
 ) -> None:
     """Write a run for other programs: exact times, all ranks, and traceq's findings beside the recorded events."""
     from traceq.commands._engine import engine_for
-    from traceq.commands._file import refuse_input
-    from traceq.commands._output import print_caveats
+    from traceq.commands._output import print_caveats, refuse_input
     from traceq.renderers import export_suffix, find_renderer, renders
     from traceq.runs.rank_selection import parse_ranks
 
@@ -81,7 +80,7 @@ def export_name(path: str, other: str | None, suffix: str) -> str:
 
 
 def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, target: Path) -> Iterable[Caveat]:
-    from traceq.commands._file import open_replacing, refuse_input
+    from traceq.commands._output import open_replacing, refuse_input
     from traceq.commands._run_or_pair import read_subject
 
     subject = read_subject(path, other, ranks)
@@ -93,7 +92,7 @@ def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, t
 
 def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path, engine: Reading) -> Iterable[Caveat]:
     from traceq.commands._progress import shown_work
-    from traceq.engines.read_tables import opened_tables
+    from traceq.engines.read_ranks import opened_tables
     from traceq.frames import NAMES
     from traceq.frames.column_table import concat_ranks
     from traceq.renderers import find_renderer

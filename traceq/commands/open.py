@@ -39,8 +39,7 @@ def command(
 
     Ends once the browser has it, or on Ctrl-C.
     """
-    from traceq.commands._file import open_replacing
-    from traceq.commands._output import print_caveats
+    from traceq.commands._output import open_replacing, print_caveats
     from traceq.commands._run_or_pair import read_subject
     from traceq.renderers import export_suffix
     from traceq.runs.rank_selection import parse_ranks

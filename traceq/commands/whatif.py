@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceq.commands._engine_options import CLUSTER, MEMORY
+from traceq.commands._engine import CLUSTER, MEMORY
 
 if TYPE_CHECKING:
     from traceq.whatif.intervention import Intervention
@@ -66,14 +66,14 @@ def command(
     from traceq.commands._progress import shown_work
     from traceq.engines.played_ranks import answers
     from traceq.runs.rank_selection import parse_ranks
-    from traceq.whatif import host_waits, interventions, parse
+    from traceq.whatif import interventions
 
-    chosen: list[Intervention] = [*parse.without(without or ()), *parse.scaled(scale or ())]
+    chosen: list[Intervention] = [*interventions.without(without or ()), *interventions.scaled(scale or ())]
     chosen += [interventions.HiddenComm()] if hide_comm else []
-    chosen += [parse.straggler(without_straggler)] if without_straggler is not None else []
+    chosen += [interventions.straggler(without_straggler)] if without_straggler is not None else []
     chosen += [interventions.NoLaunchLatency()] if no_launch_latency else []
-    chosen += [parse.bandwidth(comm_bandwidth)] if comm_bandwidth is not None else []
-    chosen += [host_waits.BalancedLoader()] if balance_loader else []
+    chosen += [interventions.bandwidth(comm_bandwidth)] if comm_bandwidth is not None else []
+    chosen += [interventions.BalancedLoader()] if balance_loader else []
     engine = engine_for(memory, cluster)
     with ExitStack() as stack:
         on_progress = stack.enter_context(shown_work("replaying"))

@@ -8,7 +8,7 @@ from traceq.compare.result import Diff
 from traceq.errors import Unanswerable
 from traceq.frozen import frozen
 from traceq.stats import Comparison
-from traceq.stats.sample_kinds import PROCESSES, STEPS
+from traceq.stats.verdict import PROCESSES, STEPS
 from traceq.units import Unit, format_value
 
 __all__ = ["DeltaOutcome", "DeltaState", "judge_delta"]

@@ -25,7 +25,7 @@ from traceq.compare.step_times import ranges_of_steps
 from traceq.compare.work_statements import work_factor
 from traceq.model import Arm
 from traceq.stats import Comparison, Interaction, interaction
-from traceq.stats.sample_kinds import PROCESSES
+from traceq.stats.verdict import PROCESSES
 from traceq.units import Unit, format_value
 
 __all__ = ["answer", "arm_interactions", "basis", "cpu_time", "doubt", "is_same_time"]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+from traceq.engines.cache import sources
 from traceq.engines.engine import Lost, Result
-from traceq.engines.source_digest import sources
 from traceq.errors import TraceqError
 
 __all__ = ["Cluster"]
@@ -76,7 +76,7 @@ class Cluster:
 
         def worker_version() -> str:  # nested functions are sent by value: a worker without traceq can run this one
             try:
-                from traceq.engines.source_digest import sources
+                from traceq.engines.cache import sources
             except ImportError:
                 return ""
             return sources()

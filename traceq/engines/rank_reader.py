@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from traceq.engines.cache import How, cache_key, load_summary, store_summary
 from traceq.engines.engine import Engine, Lost, Result
-from traceq.engines.file_tasks import FileTasks
-from traceq.engines.memory_budget import plain_bytes
+from traceq.engines.memory_budget import needed_bytes, plain_bytes
 from traceq.engines.rank_summary import STEP_TOTALS, RankSummary, answer_queries, part_type, summarize
 from traceq.engines.serialization import unpack
 from traceq.errors import TraceqError, UnreadableInput
@@ -23,7 +22,24 @@ from traceq.model import Run, Trace
 from traceq.runs.read import read_one
 from traceq.runs.single_step import step_numbers
 
-__all__ = ["RankReader"]
+__all__ = ["FileTasks", "RankReader"]
+
+
+class FileTasks:
+    """Runner of tasks; without any, no engine is started."""
+
+    def __init__(self, start: Callable[[], Engine]) -> None:
+        self._start = start
+        self._engine: Engine | None = None
+
+    def run(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], files: Sequence[Place]
+    ) -> Iterator[Result]:
+        """Yield results as they complete; each task may use the memory that reading its file takes."""
+        if arguments:
+            self._engine = self._engine or self._start()
+            yield from self._engine.map(function, arguments, [needed_bytes(file) for file in files])
+
 
 A = TypeVar("A")
 T = TypeVar("T")

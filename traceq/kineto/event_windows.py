@@ -17,8 +17,7 @@ import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.frozen import frozen
-from traceq.kineto.damage_recovery import salvage
-from traceq.kineto.json_values import DECODER_POSITION, end_of_value, replace_unpaired
+from traceq.kineto.damage_recovery import DECODER_POSITION, end_of_value, replace_unpaired, salvage
 from traceq.kineto.limits import LONGEST, LONGEST_MB, MOST_MEMBERS
 from traceq.kineto.other_formats import describe_file
 from traceq.kineto.raw_events import RawEvent

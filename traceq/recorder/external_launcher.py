@@ -11,9 +11,8 @@ from traceq.recorder.failures.external_launcher import note_end
 from traceq.recorder.failures.rank_errors import error_text, reserve_descriptors
 from traceq.recorder.failures.root_cause import is_peer_error
 from traceq.recorder.failures.watched_loop import watched_loop
-from traceq.recorder.process.check_shared_file_system import check_shared
 from traceq.recorder.process.signals import Stopped, stoppable
-from traceq.recorder.process.world import World, join_world, leave_world
+from traceq.recorder.process.world import World, check_shared, join_world, leave_world
 from traceq.recorder.rank_recording import run_rank
 from traceq.recorder.spec.catalogue import find_recipe
 from traceq.recorder.spec.plan import Plan

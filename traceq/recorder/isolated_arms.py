@@ -18,7 +18,7 @@ from traceq.recorder.spec.names import check_arm
 from traceq.recorder.spec.parameters import with_changes
 from traceq.recorder.spec.plan import Plan, PlannedArm, planned_arm, with_samples
 from traceq.recorder.spec.recipe import Outcome, Recipe
-from traceq.runs.process_medians import read_processes
+from traceq.runs.timings import read_processes
 from traceq.units import Unit, format_value
 
 __all__ = ["NextArms", "next_arms_of", "record_isolated", "round_order"]

@@ -26,8 +26,7 @@ from traceq.recorder.failures.external_launcher import note_abort, note_end, sig
 from traceq.recorder.failures.rank_errors import error_text, note_arm, write_error
 from traceq.recorder.failures.root_cause import is_peer_error, out_of_memory_line
 from traceq.recorder.failures.run_status import LOOP_ENDED, RUN_LONGER, mark_ended
-from traceq.recorder.job_loader import measure_loader
-from traceq.recorder.job_rank import JobRank, start_rank
+from traceq.recorder.job_rank import JobRank, measure_loader, start_rank
 from traceq.recorder.jobs.check_paths import check_paths
 from traceq.recorder.jobs.compiled_models import replaceable
 from traceq.recorder.jobs.gradient_watch import GradientWatch, gradient_lines
@@ -49,7 +48,7 @@ from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wall_account import WallAccount, process_began_ns
 from traceq.recorder.rank_recording import fitting_steps
 from traceq.recorder.spec.phases import Phases
-from traceq.recorder.timing.graph_capture import CAPTURED_STEP, is_capturing
+from traceq.recorder.timing.stopwatch import CAPTURED_STEP, is_capturing
 from traceq.recorder.toggles.compile import compiled_ns, has_compiled
 from traceq.recorder.toggles.toggle import Job
 from traceq.recorder.tracing.worker_samples import WorkerSamples

@@ -12,27 +12,30 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import time
+from typing import Any
 
 import msgspec
 import torch
+from torch.utils.data import DataLoader
 
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.locations import Most, read_whole, without_secrets
 from traceq.model import BATCHES_PER_STEP, NO_EFFECT, OPTIMIZER_STEPS, Arm
+from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.jobs.compiled_models import COMPILED, compiled_functions
 from traceq.recorder.jobs.gradient_watch import gradient_lines
 from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_batches import JobLoader
+from traceq.recorder.jobs.job_batches import JobBatches, JobLoader
 from traceq.recorder.jobs.job_device import device_note, world_on_devices
 from traceq.recorder.jobs.job_facts import found_text, job_facts
 from traceq.recorder.jobs.job_request import MODERATE, JobArm, JobRequest, ToggleRequest, job_arms
 from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.jobs.worker_arms import worker_arms_text
-from traceq.recorder.process.check_shared_file_system import check_shared
 from traceq.recorder.process.progress_counters import ProgressCounters
-from traceq.recorder.process.world import World
+from traceq.recorder.process.world import World, check_shared
+from traceq.recorder.rank.loader_workers import loader_settings
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wall_account import WallAccount
@@ -45,7 +48,24 @@ from traceq.recorder.tracing.line_marks import PREFIX
 from traceq.recorder.tracing.line_table import read_rows
 from traceq.runs.run_folder import RunFolder
 
-__all__ = ["JobRank", "claims", "common_request", "leave_in_order", "plan_of", "raise_first", "start_rank"]
+__all__ = [
+    "JobRank",
+    "claims",
+    "common_request",
+    "leave_in_order",
+    "measure_loader",
+    "plan_of",
+    "raise_first",
+    "start_rank",
+]
+
+
+_RECIPE = "dataloader"
+"""Name of the recipe whose results these are; its loader is another one."""
+
+_QUESTION = "Can the job's input pipeline keep up with its training?"
+_FETCH, _TO_DEVICE = "fetch", "h2d"
+_DEFAULT_STEPS = 300
 
 _CLAIM = ".claim"
 _PEERS_WITHIN_S = 10.0
@@ -430,3 +450,67 @@ def arms_with_equal_ops(folder: RunFolder, baseline: str, arms: Sequence[str]) -
 def _count_ops(folder: RunFolder, arm: str) -> Counter[str]:
     rows = read_rows(folder.stacks(arm, 0))
     return Counter(row.name for row in rows if row.cat == "cpu_op" and not row.name.startswith(PREFIX))
+
+
+def measure_loader(request: JobRequest, job: Job, batches: JobBatches) -> None:
+    """Record how fast this rank's loader delivers batches; all ranks of the job call it.
+
+    A second iterator of the loader makes them, with workers of its own; copies to the device are the job's, and not
+    timed. Raises RecordingFailed, on every rank, for a loop without a DataLoader.
+    """
+    world = world_on_devices(job)
+    request = common_request(request, world)
+    loader = batches.loader
+    is_own = isinstance(loader, DataLoader)  # that of a framework has no second iterator
+    raise_first(world.gather("" if is_own else "the loop takes its batches from no DataLoader of torch"))
+    assert loader is not None
+    if world.size == 1 and not claims(Path(request.out)):
+        return
+    arm = Arm("run", "the job's data loader alone", baseline=True)
+    arm = replace(arm, samples_per_step=sum(world.gather(batches.samples_per_batch)))
+    plan = replace(
+        plan_of(request, (JobArm(arm, ()),), world),
+        recipe=_RECIPE,
+        steps=_DEFAULT_STEPS if request.steps is None else request.steps,
+        trace_steps=0,
+        parameters={
+            "batch_size": batches.samples_per_batch,
+            **loader_settings(loader),
+        },
+    )
+    source = _Endless(loader)
+    control = LoopControl(lambda _: None, source.was_regular)
+    rank = Rank(plan, world, Phases((_FETCH, _TO_DEVICE)), ProgressCounters("", world.rank), control=control)
+    try:
+        for _ in recorded_steps(rank, plan.manifest(_RECIPE, _QUESTION)):
+            with rank.phases(_FETCH):
+                source.fetch()
+    except Exception as error:
+        mark_ended(plan.folder, "failed", f"{type(error).__name__}: {error}")
+        raise
+    rank.say(f"traceq: the recording is complete, after {rank.progress.num_ended:,} batches")
+    leave_in_order(world)
+
+
+class _Endless:
+    """Batches of a loader, which starts again at its end; that one does not count, as in a recording of the steps."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+        self._iterator: Iterator[Any] = iter(())
+        self._is_first = False
+
+    def fetch(self) -> None:
+        """Make the next batch. Raises RecordingFailed for a loader without any."""
+        self._is_first = False
+        try:
+            next(self._iterator)
+        except StopIteration:
+            self._is_first = True
+            self._iterator = self._loader._get_iterator()
+            if next(self._iterator, None) is None:
+                raise RecordingFailed("the job's DataLoader has no more batches") from None
+
+    def was_regular(self) -> bool:
+        """Return whether the last batch was not the first of an epoch, for which workers start."""
+        return not self._is_first

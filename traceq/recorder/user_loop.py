@@ -20,10 +20,8 @@ from traceq.recorder.failures.external_launcher import note_end
 from traceq.recorder.failures.rank_errors import error_text, note_arm, reserve_descriptors
 from traceq.recorder.failures.run_status import LOOP_ENDED, mark_ended
 from traceq.recorder.failures.watched_loop import watched_loop
-from traceq.recorder.process.check_shared_file_system import check_shared
-from traceq.recorder.process.device_memory import host_note, other_accelerator
 from traceq.recorder.process.environment_variables import KINETO_IS_QUIET
-from traceq.recorder.process.world import World, running_world
+from traceq.recorder.process.world import World, check_shared, host_note, other_accelerator, running_world
 from traceq.recorder.rank.loader_workers import loader_settings
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank

@@ -71,7 +71,7 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "diffs": "notebook:write_diffs",
     },
     "parquet": {"tables": "parquet:write_parquet"},
-    "perfetto": {"run": "perfetto.run:write_perfetto", "pair": "perfetto.pair:write_pair"},
+    "perfetto": {"run": "perfetto.exports:write_perfetto", "pair": "perfetto.exports:write_pair"},
 }
 """Name of a renderer -> kind of result -> module and function that writes it."""
 

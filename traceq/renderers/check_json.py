@@ -10,8 +10,7 @@ import msgspec
 from traceq.display import RenderOptions
 from traceq.escaping import escape_json
 from traceq.rules.evaluate import Checked, Contribution, RuleOutcome
-from traceq.rules.messages import number, unit_of
-from traceq.rules.source_files import SourceTree
+from traceq.rules.messages import SourceTree, number, unit_of
 
 __all__ = ["CHECK_SCHEMA", "CulpritObject", "RuleObject", "write_checks"]
 

@@ -15,9 +15,8 @@ from traceq.model import Run
 from traceq.report import Report
 from traceq.rules.collect_rows import RankRows, TableRow, analyses_for, collect_rows, integer, ratio, select
 from traceq.rules.identical_collectives import IDENTICAL, first_mismatch
-from traceq.rules.metrics import METRICS, Measure
+from traceq.rules.metrics import METRICS, Measure, over_steps
 from traceq.rules.parse import Rule
-from traceq.rules.step_statistics import over_steps
 
 __all__ = ["Checked", "Contribution", "RankValue", "RuleOutcome", "State", "judge", "judge_run", "value_on"]
 

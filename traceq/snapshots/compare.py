@@ -14,12 +14,10 @@ from traceq.locations import place
 from traceq.model import Caveat
 from traceq.report import Report, Sheet, Source, Table, column
 from traceq.runs.memory_snapshot import read_memory_snapshots
-from traceq.snapshots.findings import caveats_of
+from traceq.snapshots.findings import caveats_of, closed, with_total
 from traceq.snapshots.fragmentation import reserved_rows
 from traceq.snapshots.kinds import Kind
-from traceq.snapshots.lines import places_of
-from traceq.snapshots.moments import DeviceMemory, Holding, Moment, device_memory
-from traceq.snapshots.tables import closed, with_total
+from traceq.snapshots.moments import DeviceMemory, Holding, Moment, device_memory, places_of
 from traceq.units import Unit, format_value
 
 __all__ = ["SNAPSHOT_DIFF_SCHEMA", "snapshot_diff"]

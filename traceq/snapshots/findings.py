@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from traceq.claims.claim import Basis, Claim, Subject, measured
 from traceq.claims.judge import judged
 from traceq.model import Action, Caveat
+from traceq.report import Cell, Column, Table
 from traceq.snapshots.fragmentation import free_for
 from traceq.snapshots.kinds import Kind
 from traceq.snapshots.lifetimes import BEFORE
 from traceq.snapshots.moments import DeviceMemory, Holding, Moment
 from traceq.units import Unit, format_value
 
-__all__ = ["caveats_of", "claims_of"]
+__all__ = ["caveats_of", "claims_of", "closed", "with_total"]
+
+
+_SUMMED = (Unit.COUNT, Unit.BYTES, Unit.DELTA_BYTES, Unit.PERCENT)
 
 _MOST_KINDS = 3
 _LEAST_SHARE = 0.02
@@ -109,3 +114,27 @@ def _fragmented(memory: DeviceMemory, oom: Moment, device: int | None) -> Iterat
 
 def _size(size_bytes: int) -> str:
     return format_value(size_bytes, Unit.BYTES)
+
+
+def with_total(table: Table) -> Table:
+    """Return a table with the total of its rows, if they are several; columns of largest parts have none."""
+    return replace(table, rows=(*table.rows, _total(table.rows, table.columns))) if len(table.rows) > 1 else table
+
+
+def closed(table: Table, most: int, key: str) -> Table:
+    """Return the first rows of a table and the total of all, with a note on the bytes of the others in a column."""
+    index = [column.key for column in table.columns].index(key)
+    rest = [int(row[index] or 0) for row in table.rows[most:]]
+    if not rest:
+        return with_total(table)
+    others = f"{len(rest):,} more rows, in --json, have {format_value(sum(rest), table.columns[index].unit)}."
+    rows = (*table.rows[:most], _total(table.rows, table.columns))
+    return replace(table, rows=rows, note=f"{others} {table.note}".strip())
+
+
+def _total(rows: Sequence[tuple[Cell, ...]], columns: Sequence[Column]) -> tuple[Cell, ...]:
+    cells: list[Cell] = ["total"]
+    for index, column in list(enumerate(columns))[1:]:
+        values = [value for row in rows if isinstance(value := row[index], int | float)]
+        cells.append(sum(values) if column.unit in _SUMMED and not column.key.startswith("largest") else "")
+    return tuple(cells)

@@ -11,12 +11,10 @@ from traceq.locations import Place as Location
 from traceq.locations import place
 from traceq.report import Cell, Column, Report, Sheet, Source, Table, Unknown, column
 from traceq.runs.memory_snapshot import read_memory_snapshots
-from traceq.snapshots.findings import caveats_of, claims_of
+from traceq.snapshots.findings import caveats_of, claims_of, closed, with_total
 from traceq.snapshots.fragmentation import ReservedRow, SegmentRow, reserved_rows, segment_rows
 from traceq.snapshots.kinds import Kind
-from traceq.snapshots.lines import place_text
-from traceq.snapshots.moments import DeviceMemory, Moment, device_memory
-from traceq.snapshots.tables import closed, with_total
+from traceq.snapshots.moments import DeviceMemory, Moment, device_memory, place_text
 from traceq.units import Unit
 
 __all__ = ["SNAPSHOT_SCHEMA", "snapshot_sheet"]

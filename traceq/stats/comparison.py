@@ -1,8 +1,11 @@
-"""Comparison of two arms, or of two lists of step times."""
+"""Comparison of two arms, or of two lists of step times, with the caveats of what was measured."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,25 +15,20 @@ from traceq.frozen import frozen
 from traceq.model import Caveat, Pairs
 from traceq.stats.group_sequential import LOOKS, ONE_LOOK, chance_to_exceed, level_of
 from traceq.stats.hodges_lehmann import Interval, Shift, location_of_pairs, shift_between, shift_of_pairs
-from traceq.stats.measurement_caveats import (
-    RARE,
-    SLOW,
-    Caveats,
-    below_noise_floor,
-    control_differs,
-    mean_disagrees,
-    one_order,
-    ranks_disagree,
-    slow_steps_differ,
-)
 from traceq.stats.per_sample import Samples, kind_at_samples, note_samples, scaled, scaled_control, scaled_pairs
 from traceq.stats.rare_events import RareEvents, typical_pairs, with_rare_events
-from traceq.stats.sample_kinds import MEANS, PAIRS, PROCESSES, STEPS, SampleKind
-from traceq.stats.verdict import Threshold, Verdict, verdict
+from traceq.stats.verdict import MEANS, PAIRS, PROCESSES, STEPS, SampleKind, Threshold, Verdict, verdict
 from traceq.threshold import THRESHOLD_PCT
 from traceq.units import Unit, format_value
 
 __all__ = ["Comparison", "compare_pairs", "compare_values", "slowest_rank_ns"]
+
+
+_RARE = Fraction(1, 100)  # exact, as the counts it is compared with exceed the range of a float
+_SLOW = 1.5
+"""A slow step takes longer than this many times the median of its arm."""
+
+_Caveats = tuple[Caveat, ...]
 
 BROKEN = 0.001
 """Chance of the A/A control's difference below which the recording is broken (z above 3.29 at a single look)."""
@@ -133,11 +131,11 @@ def compare_pairs(
         comparison = _broken(comparison, a_to_a.verdict.reason)
     caveats = (
         *comparison.caveats,
-        *one_order(pairs.b_second),
-        *slow_steps_differ(comparison.num_slow_a, comparison.num_slow_b),
-        *ranks_disagree(job, ranks, threshold),
-        *control_differs(a_to_a.verdict if a_to_a and not is_broken else None),
-        *below_noise_floor(mean or job, comparison.verdict, floor),
+        *_one_order(pairs.b_second),
+        *_slow_steps_differ(comparison.num_slow_a, comparison.num_slow_b),
+        *_ranks_disagree(job, ranks, threshold),
+        *_control_differs(a_to_a.verdict if a_to_a and not is_broken else None),
+        *_below_noise_floor(mean or job, comparison.verdict, floor),
         *carried_over(pairs.b_second, second - first, threshold),
     )
     return replace(
@@ -205,7 +203,7 @@ def _compare(
         num_b=len(b),
         p_material=chance_to_exceed(shift.z_beyond, shift.level.num_looks),
         p_different=chance_to_exceed(shift.z_beyond_0, shift.level.num_looks),
-        caveats=mean_disagrees(shift, threshold),
+        caveats=_mean_disagrees(shift, threshold),
     )
 
 
@@ -232,13 +230,13 @@ def _median(values: NDArray[np.int64]) -> int:
 
 
 def _num_slow(values: NDArray[np.int64]) -> int:
-    return int(np.count_nonzero(values > SLOW * np.median(values)))
+    return int(np.count_nonzero(values > _SLOW * np.median(values)))
 
 
 _SMALLEST_BLOCK = 8  # pairs that the recorder runs back to back, before it pauses, and a settling pair
 
 
-def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], threshold: Threshold) -> Caveats:
+def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], threshold: Threshold) -> _Caveats:
     """Return a caveat for each arm whose halves depend, by more than the threshold, on the arm that ran before.
 
     `change` int64[P] is second minus first half of each pair. A second half always follows the other arm. Which arm a
@@ -247,7 +245,7 @@ def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], thresho
     """
     from statistics import NormalDist  # for recordings with pairs alone
 
-    rare_in_either_arm = replace(ONE_LOOK, z95=NormalDist().inv_cdf(1 - float(RARE) / 4))
+    rare_in_either_arm = replace(ONE_LOOK, z95=NormalDist().inv_cdf(1 - float(_RARE) / 4))
     is_inside = np.arange(1, len(b_second)) % _SMALLEST_BLOCK != 0
     before, order, changes = b_second[:-1][is_inside], b_second[1:][is_inside], change[1:][is_inside]
     caveats = []
@@ -265,3 +263,76 @@ def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], thresho
             )
             caveats.append(Caveat("carried_over", text))
     return tuple(caveats)
+
+
+def _one_order(b_second: NDArray[np.bool_]) -> _Caveats:
+    """Return a caveat if all pairs ran in one order, as in a recording that was stopped early."""
+    if b_second.any() and not b_second.all():
+        return ()
+    last = "B" if b_second.all() else "A"
+    return (Caveat("one_order", f"{last} ran second in every pair: the delta includes the cost of running second"),)
+
+
+def _mean_disagrees(shift: Shift, threshold: Threshold) -> _Caveats:
+    """Return a caveat if mean and median differ by more than the threshold plus the error of the mean."""
+    if abs(shift.mean - shift.delta) <= threshold.ns + ONE_LOOK.z95 * shift.mean_error:
+        return ()
+    text = f"means differ by {_delta(shift.mean)}, medians by {_delta(shift.delta)}: the median ignores rare stalls"
+    return (Caveat("mean_disagrees", text),)
+
+
+def _slow_steps_differ(num_slow_a: int, num_slow_b: int) -> _Caveats:
+    """Return a caveat if the split of slow halves between the arms is uneven by an exact sign test at 1 %."""
+    num, fewer = num_slow_a + num_slow_b, min(num_slow_a, num_slow_b)
+    if sum(math.comb(num, i) for i in range(fewer + 1)) * 2 > _RARE * 2**num:
+        return ()
+    text = (
+        f"{num_slow_a:,} halves of A and {num_slow_b:,} of B exceed {_SLOW} times the median of their arm: "
+        "one arm stalls more"
+    )
+    return (Caveat("slow_steps_differ", text),)
+
+
+def _ranks_disagree(shift: Shift, ranks: Sequence[Shift], threshold: Threshold) -> _Caveats:
+    """Return a caveat that names the rank whose interval is farthest from the job's, if by more than the threshold."""
+    if not shift.ci95:
+        return ()
+    gaps = [max(rank.ci95[0] - shift.ci95[1], shift.ci95[0] - rank.ci95[1]) if rank.ci95 else 0 for rank in ranks]
+    worst = int(np.argmax(gaps))
+    if gaps[worst] <= threshold.ns:
+        return ()
+    num = sum(gap > threshold.ns for gap in gaps)
+    text = (
+        f"the job's step differs by {_delta(shift.delta)}, but {num:,} of {len(ranks):,} ranks disagree: "
+        f"{_delta(ranks[worst].delta)} on rank {worst}"
+    )
+    return (Caveat("ranks_disagree", text),)
+
+
+def _control_differs(control: Verdict | None) -> _Caveats:
+    """Return a caveat if the A/A control shows a material difference; chance does that in 1 of 30 noisy recordings.
+
+    The verdict does not depend on it: it would lose as many true claims as false ones.
+    """
+    if not control or control.name != "material":
+        return ()
+    text = (
+        f"the A/A control differs from itself: {control.reason}; chance does that in 1 of 30 noisy recordings, "
+        "if it recurs something else ran on this machine"
+    )
+    return (Caveat("control_differs", text),)
+
+
+def _below_noise_floor(shift: Shift, verdict: Verdict, floor_ns: int | None) -> _Caveats:
+    """Return a caveat if the verdict is a difference that does not exceed the A/A noise floor."""
+    if floor_ns is None or not verdict.is_difference or abs(shift.delta) > floor_ns:
+        return ()
+    text = (
+        f"{_delta(shift.delta)} does not exceed the A/A noise floor, {format_value(floor_ns, Unit.NS)}; "
+        "the verdict is from the interval of this comparison"
+    )
+    return (Caveat("below_noise_floor", text),)
+
+
+def _delta(ns: int) -> str:
+    return format_value(ns, Unit.DELTA_NS)

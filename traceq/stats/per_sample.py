@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.model import Caveat, Pairs
-from traceq.stats.sample_kinds import SampleKind
+from traceq.stats.verdict import SampleKind
 
 __all__ = [
     "Samples",

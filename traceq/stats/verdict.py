@@ -1,17 +1,58 @@
-"""Verdict from a confidence interval and a threshold, with the reason."""
+"""Verdict from a confidence interval and a threshold, with the reason, for each kind of values that it may rest on."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
 from traceq.stats.hodges_lehmann import Interval, Shift
-from traceq.stats.sample_kinds import SampleKind
 from traceq.units import Unit, format_value
 
-__all__ = ["VERDICT_TEXTS", "Threshold", "Verdict", "VerdictName", "verdict"]
+__all__ = [
+    "MEANS",
+    "PAIRS",
+    "PROCESSES",
+    "STEPS",
+    "VERDICT_TEXTS",
+    "SampleKind",
+    "Threshold",
+    "Verdict",
+    "VerdictName",
+    "verdict",
+]
+
+
+@frozen
+class SampleKind:
+    """Kind of values: whether they can be tested and what the verdict is valid for.
+
+    `noun` and `of` name the values, as in "4 processes" "per side". `fewest` is the number to record where there is no
+    interval yet, None if no number gives one; `balance` is a condition on it. `scope` opens the reason. Above `most`
+    values the reason gives only that bound.
+    """
+
+    noun: str
+    of: str = ""
+    fewest: int | None = None
+    balance: str = ""
+    scope: str = ""
+    most: int = 5_000
+
+    def count(self, text: str) -> str:
+        """Return `1 process per side` or `3 and 7 processes per side` for the number in the text."""
+        plural = {"process": "processes"}.get(self.noun, f"{self.noun}s")
+        return " ".join(filter(None, (text, self.noun if text == "1" else plural, self.of)))
+
+
+PAIRS = SampleKind("pair", "", 16, ", 8 in each order", "in this process, ")
+"""The fewest are one block of the recorder's schedule."""
+MEANS = replace(PAIRS, scope="in this process, of the mean step with its rare events, ")
+PROCESSES = SampleKind("process", "per side", 4, most=200)
+"""The most extreme orders of 4 per side are 2 of 70; of 3 per side 2 of 20."""
+STEPS = SampleKind("profiled step", "of one window per side")
 
 VerdictName = Literal["in_the_noise", "material", "detectable", "inconclusive"]
 

@@ -10,9 +10,15 @@ from traceq.errors import UsageFault
 from traceq.facts.stalls.syncs import syncs
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import HiddenComm, NoLaunchLatency, WithoutStraggler
+from traceq.whatif.interventions import (
+    BalancedLoader,
+    HiddenComm,
+    NoLaunchLatency,
+    WithoutLoader,
+    WithoutStraggler,
+    WithoutSyncs,
+)
 from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.predict import Prediction, predict
 

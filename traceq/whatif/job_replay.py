@@ -19,9 +19,7 @@ from traceq.frozen import frozen
 from traceq.grouping import ordinals
 from traceq.model import Run, Trace
 from traceq.units import format_ranks
-from traceq.whatif.contracted_rank import ContractedRank
-from traceq.whatif.host_part import host_part
-from traceq.whatif.rank_part import RankFacts, RankPart, device_part
+from traceq.whatif.rank_part import ContractedRank, RankFacts, RankPart, device_part, host_part
 
 __all__ = ["CannotReplay", "JobReplay", "common_steps", "job_replay", "joined", "replay_of_ranks"]
 

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from traceq.causes.savings import Saving
 from traceq.frozen import frozen
-from traceq.whatif.intervention import Intervention, RankIntervention
+from traceq.whatif.intervention import Intervention, RankIntervention, Weights
 from traceq.whatif.interventions import WithoutStraggler
 from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.rank_cases import changed_on_ranks
 from traceq.whatif.unreplayed import refuse_unreplayed
-from traceq.whatif.weights import Weights
 
 __all__ = ["Change", "Prediction", "predict", "saving_of"]
 

@@ -23,16 +23,18 @@ from traceq.compare.tables import (
 from traceq.display import RenderOptions
 from traceq.model import Trace
 from traceq.renderers.html.diff_charts import direction, intervals_chart, pairs_charts, waterfall_chart
-from traceq.renderers.html.drawn_sections import drawn_sections
 from traceq.renderers.html.flame import flame_pair_figure
 from traceq.renderers.html.markup import element, folded, numbers, paragraphs, table, unbroken
 from traceq.renderers.html.page import contents, page
-from traceq.renderers.html.section_titles import Section
+from traceq.renderers.html.sections import Section, drawn_sections
 from traceq.renderers.html.timeline import Timeline, pair_timeline, place_of_cause
-from traceq.renderers.html.verdict_summary import answer, compared, diff_numbers
-from traceq.units import Unit, format_value
+from traceq.stats import Comparison
+from traceq.units import Unit, format_value, name_ranks
 
-__all__ = ["diffs_to_html", "write_diffs"]
+__all__ = ["compared", "diffs_to_html", "write_diffs"]
+
+
+_MOST_NAMED = 6
 
 _ARMS = Section("Arm by arm", "What each arm changes, and where the time goes.")
 _CAUSES = Section(
@@ -93,8 +95,8 @@ def _answer(diffs: Diffs) -> Iterator[str]:
     yield paragraphs([compared(diffs)], "source")
     colour = direction(only.comparison) if only and only.comparison else ""
     name = only.verdict_name if only else ""
-    yield element("h1", escape(unbroken(answer(diffs))), of=colour, data_key="verdict", data_verdict=name)
-    yield numbers(diff_numbers(diffs))
+    yield element("h1", escape(unbroken(_in_one_sentence(diffs))), of=colour, data_key="verdict", data_verdict=name)
+    yield numbers(_diff_numbers(diffs))
     yield intervals_chart(diffs)
     yield "" if only else table(matrix(diffs))
     if only:
@@ -212,3 +214,122 @@ def _traced(diff: Diff, pairs: Sequence[_Pair]) -> str:
     return (
         folded("Durations of the traced steps, which are no evidence here", drawn, of="doubt") if diff.doubt else drawn
     )
+
+
+def _in_one_sentence(diffs: Diffs) -> str:
+    """Return the verdict as one sentence: that of the only arm, or what differs, what does not, and what is open."""
+    if len(diffs.diffs) == 1:
+        return diffs.diffs[0].answer.lead
+    timed = [(diff, diff.comparison) for diff in diffs.diffs if diff.comparison]
+    parts = [
+        f"{_arm_name(diff, diffs)} {_cost(comparison)}"
+        + (", detectable" if comparison.verdict.name == "detectable" else "")
+        for diff, comparison in timed
+        if comparison.verdict.is_difference
+    ]
+    if len(parts) > _MOST_NAMED:
+        parts = [*parts[:_MOST_NAMED], f"{len(parts) - _MOST_NAMED} more differ"]
+    for name, words in (("in_the_noise", "in the noise"), ("inconclusive", "inconclusive")):
+        arms = [_arm_name(diff, diffs) for diff in diffs.diffs if diff.verdict_name == name]
+        if arms:
+            parts.append(f"{_listed(arms)} {'is' if len(arms) == 1 else 'are'} {words}")
+    return f"Against {diffs.baseline}: {'; '.join(parts)}."
+
+
+def _arm_name(diff: Diff, diffs: Diffs) -> str:
+    return diff.b_name if diff.a_name == diffs.baseline else f"{diff.b_name} against {diff.a_name}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) > _MOST_NAMED:
+        return f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _cost(comparison: Comparison) -> str:
+    delta_ns = comparison.each(comparison.delta_ns)
+    per = "per step" if comparison.samples is None else "per sample"
+    verb = "costs" if delta_ns > 0 else "saves"
+    percent = format_value(abs(comparison.delta_pct), Unit.PERCENT)
+    return f"{verb} {format_value(abs(delta_ns), Unit.NS)} {per} ({percent})"
+
+
+def compared(diffs: Diffs) -> str:
+    """Return what was compared on what, in one line: arms, ranks, machine, versions and steps."""
+    first = diffs.diffs[0]
+    source = first.a
+    arms = f"{_listed([diff.b_name for diff in diffs.diffs])} against {first.a_name}"
+    sides = list(dict.fromkeys(name_ranks(side.ranks) for side in (first.a, first.b) if side.ranks))
+    ranks = " and ".join(sides) + (f" of {source.world_size}" if sides and source.world_size > 1 else "")
+    traced = first.traced
+    steps = traced.windows_text if traced and traced.marked else ""
+    path = "" if source.path == first.a_name else source.path
+    parts = (arms, ranks, source.device, f"torch {source.torch}" if source.torch else "", steps, path)
+    return " · ".join(filter(None, parts))
+
+
+def _diff_numbers(diffs: Diffs) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (what, number, its detail, "costs", "saves" or "") each: the change, the steps, and the evidence."""
+    first = diffs.diffs[0]
+    comparison = first.comparison
+    if comparison is None:
+        return
+    if len(diffs.diffs) == 1:
+        yield _change(first, comparison)
+        steps = first.steps or comparison
+        arms = f"{first.a_name} → {first.b_name}"
+        yield (
+            f"{_window(first).capitalize()}, {arms}",
+            f"{_ns(steps.a_ns)} → {_ns(steps.b_ns)}",
+            _clock(comparison),
+            "",
+        )
+    else:
+        yield f"Step of {diffs.baseline}", _ns((first.steps or comparison).a_ns), _clock(comparison), ""
+        threshold_ns = comparison.a_ns * comparison.verdict.threshold_pct / 100
+        percent = format_value(comparison.verdict.threshold_pct, Unit.PERCENT)
+        yield "Matters from", f"±{_ns(threshold_ns)}", f"threshold, {percent} of a step", ""
+    yield _evidence(first, comparison, of_one=len(diffs.diffs) == 1)
+
+
+def _change(diff: Diff, comparison: Comparison) -> tuple[str, str, str, str]:
+    delta_ns = comparison.each(comparison.delta_ns)
+    sign = "▲ " if delta_ns > 0 else "▼ " if delta_ns < 0 else ""
+    ends = map(_delta, map(comparison.each, comparison.ci95_ns)) if comparison.ci95_ns else ()
+    percent = format_value(comparison.delta_pct, Unit.DELTA_PERCENT)
+    detail = f"{percent}, 95 % CI {' to '.join(ends)}" if comparison.ci95_ns else f"{percent}, without an interval"
+    per = "per sample" if comparison.samples else diff.traced.per if diff.traced else "per step"
+    return f"Change {per}", f"{sign}{_delta(delta_ns)}", detail, direction(comparison)
+
+
+def _window(diff: Diff) -> str:
+    """Return what times are of: `step`, `trace`, or either."""
+    return diff.traced.window if diff.traced else "step"
+
+
+def _clock(comparison: Comparison) -> str:
+    return "unprofiled, on the slowest rank" if comparison.unprofiled else "medians of profiled steps"
+
+
+def _evidence(diff: Diff, comparison: Comparison, *, of_one: bool) -> tuple[str, str, str, str]:
+    """Return how much was measured, and what it can tell: the noise floor, or what would decide."""
+    needed = comparison.verdict.pairs_needed
+    parts = [
+        f"about {needed:,} would decide" if needed and comparison.num_pairs and of_one else "",
+        f"noise floor {_ns(comparison.noise_floor_ns)}" if comparison.noise_floor_ns else "",
+    ]
+    how = "interleaved" if comparison.num_pairs else "a run each" if comparison.unprofiled else "profiled, no verdict"
+    detail = "; ".join(filter(None, parts)) or how
+    if comparison.num_pairs:
+        each = "" if of_one else " per arm"
+        return "Evidence", f"{comparison.num_pairs:,} pairs{each}", detail, ""
+    what = "processes" if comparison.unprofiled else " or ".join(f"{each}s" for each in _window(diff).split(" or "))
+    return "Evidence", f"{comparison.num_a:,} and {comparison.num_b:,} {what}", detail, ""
+
+
+def _ns(ns: float) -> str:
+    return format_value(ns, Unit.NS)
+
+
+def _delta(ns: float) -> str:
+    return format_value(ns, Unit.DELTA_NS)

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from traceq.compare.result import Diff, Diffs
 from traceq.compare.tables import waterfall
 from traceq.model import Pairs
-from traceq.renderers.html.markup import Json, figure
-from traceq.renderers.html.time_axis import time_axis
+from traceq.renderers.html.markup import Json, figure, time_axis
 from traceq.stats import Comparison, slowest_rank_ns
 from traceq.units import Unit, format_value
 

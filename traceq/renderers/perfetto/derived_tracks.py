@@ -18,7 +18,7 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.intervals import Spans
 from traceq.model import Trace
-from traceq.renderers.perfetto.slices import Argument
+from traceq.renderers.perfetto.packets import Argument
 from traceq.renderers.perfetto.worst_place import syncs_of
 from traceq.units import Unit, format_value
 

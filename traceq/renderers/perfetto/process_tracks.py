@@ -14,9 +14,15 @@ from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.renderers.perfetto.derived_tracks import DerivedTrack, queue_depth
-from traceq.renderers.perfetto.lanes import lanes
-from traceq.renderers.perfetto.packets import counter_packets, slice_packets, track_packets
-from traceq.renderers.perfetto.slices import Argument, Slices, Track
+from traceq.renderers.perfetto.packets import (
+    Argument,
+    Slices,
+    Track,
+    counter_packets,
+    lanes,
+    slice_packets,
+    track_packets,
+)
 
 __all__ = ["TraceProcess", "process_packets"]
 

@@ -1,27 +1,32 @@
-"""Two traces one above the other, aligned at their first whole steps, with the causes of their difference."""
+"""Files for the viewer: all ranks of a run on a common clock, or two traces one above the other.
+
+Two traces are aligned at their first whole steps, with the causes of their difference.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.claim import Claim
 from traceq.compare.attributed_spans import Charges, charges
 from traceq.compare.cause_names import sync_name
 from traceq.compare.result import Cause, Diff
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
-from traceq.renderers.perfetto.clock import not_before_zero
+from traceq.renderers.perfetto.clock import common_clock, not_before_zero
 from traceq.renderers.perfetto.derived_tracks import DerivedTrack, derived_tracks
-from traceq.renderers.perfetto.packets import counter_packets, track_packets
+from traceq.renderers.perfetto.packets import Argument, Track, counter_packets, track_packets
 from traceq.renderers.perfetto.process_tracks import TraceProcess, process_packets
-from traceq.renderers.perfetto.slices import Argument, Track
 from traceq.renderers.perfetto.worst_place import WorstPlace
 from traceq.units import Unit, format_value
 
-__all__ = ["pair_place", "write_pair"]
+__all__ = ["pair_place", "write_pair", "write_perfetto"]
+
 
 _TOP = 8
 _LINKS = 1 << 52
@@ -133,3 +138,18 @@ def _longest(trace: Trace, side: Charges) -> dict[tuple[int, int], int]:
     length = (side.parts[:, 1] - side.parts[:, 0])[inside]
     order = inside[np.argsort(length, kind="stable")]
     return dict(zip(zip(step[order].tolist(), side.cause[order].tolist(), strict=True), order.tolist(), strict=True))
+
+
+def write_perfetto(run: Run, findings: Sequence[Claim], file: BinaryIO) -> None:
+    """Write the run as a Perfetto trace: per rank a process with derived tracks, device streams and threads.
+
+    Times are exact to the nanosecond; those of several ranks are absolute, with clocks corrected by collectives.
+    """
+    clock = common_clock(run)
+    for index, trace in enumerate(run.traces):
+        name = f"rank {trace.rank}"
+        suffix = f" · {name}" if len(run.traces) > 1 else ""
+        process = TraceProcess(trace, index + 1, name, int(clock.offset[index]), suffix)
+        shown = [finding for finding in findings if index == 0 or finding.key]
+        for chunk in process_packets(process, derived_tracks(trace, shown, clock.waiting[index])):
+            file.write(chunk)

@@ -1,13 +1,18 @@
-"""Perfetto's SQL engine on one trace, by its own JSON reader.
+"""What other tools say about one trace: HTA and Perfetto's SQL engine, each by its own reader.
 
-It reads microseconds as float64, which resolve a quarter of one at today's date: it is given the same events with the
-first one at zero, every digit kept.
+HTA (Holistic Trace Analysis, the package traceinsight) runs in a separate process, since importing it changes settings.
+Perfetto reads microseconds as float64, which resolve a quarter of one at today's date: it is given the same events with
+the first one at zero, every digit kept.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Iterator
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -21,15 +26,74 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.crosscheck.opinion import Opinion
+from traceq.crosscheck.quantities import QUANTITIES
 from traceq.kineto.categories import category_names
 from traceq.kineto.decompression import open_source
 from traceq.model import Category
+from traceq.units import Unit
 
-__all__ = ["PerfettoOpinion", "ask_perfetto"]
+__all__ = ["HtaOpinion", "Opinion", "PerfettoOpinion", "ask_hta", "ask_perfetto"]
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """Numbers of one tool by the key of the quantity, times in ns; a quantity that it does not tell is absent.
+
+    `failed`: why it has no numbers, or lacks some.
+    """
+
+    tool: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    failed: tuple[str, ...] = ()
+
 
 _PIECE = 1 << 24
 _START_S = 600  # it reads the trace first
+
+_FAULT = re.compile(r"^[A-Za-z][\w.]*: .*", re.MULTILINE)
+"""First line of what ends a traceback, which may have further ones."""
+
+_TIMES = {quantity.key for quantity in QUANTITIES if quantity.unit is Unit.NS}
+
+
+@dataclass(frozen=True, slots=True)
+class HtaOpinion(Opinion):
+    """`device_numbers`: what it says once rows of the host are taken out; None where it took none for device work.
+
+    `num_of_host`: how many it took; `kinds`: its class of each kernel by name (COMPUTATION, COMMUNICATION, ...);
+    `launches`: names of the calls that fill its launch queue.
+    """
+
+    device_numbers: Mapping[str, float] | None = None
+    num_of_host: int = 0
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    launches: frozenset[str] = frozenset()
+
+
+def ask_hta(path: Path) -> HtaOpinion:
+    """Return what HTA says; without the package, or where it fails, that there is nothing and why."""
+    if importlib.util.find_spec("hta") is None:
+        return HtaOpinion("HTA", failed=("is not installed: pip install traceinsight",))
+    command = [sys.executable, "-m", "traceq.crosscheck.hta_answers", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        fault = (_FAULT.findall(done.stderr) or [f"exit code {done.returncode}"])[-1]
+        return HtaOpinion("HTA", failed=(f"cannot analyse this trace: {fault[:200]}",))
+    answer = json.loads(done.stdout.splitlines()[-1])
+    device = answer["device_numbers"]
+    return HtaOpinion(
+        tool=f"HTA {answer['version']}",
+        numbers=_in_ns(answer["numbers"]),
+        failed=tuple(f"fails at {question}: {reason}" for question, reason in answer["failed"].items()),
+        device_numbers=None if device is None else _in_ns(device),
+        num_of_host=answer["num_of_host"],
+        kinds=answer["kinds"],
+        launches=frozenset(answer["launches"]),
+    )
+
+
+def _in_ns(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {key: number * 1000 if key in _TIMES else number for key, number in numbers.items()}
 
 
 def _of(*categories: Category) -> str:

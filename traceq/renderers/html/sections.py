@@ -1,13 +1,14 @@
-"""Titles of the sections of a page, in plain words and in the order of the page, each with how to read it."""
+"""Sections of a page: their titles in the order of the page, each with how to read it, and those that are drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from traceq.renderers.html.markup import folded, paragraphs
 from traceq.report import Report
 
-__all__ = ["SECTIONS", "Section", "in_order", "section_of"]
+__all__ = ["SECTIONS", "Section", "drawn_sections", "in_order", "section_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,26 @@ SECTIONS = {
     "metric_gathers": Section("Collectives of metrics", "Exchanges that report and do not train."),
     "coverage": Section("What the trace covers", "Events that could be read and attributed."),
 }
+
+_TIMELINE = Section(
+    "A step over time",
+    "What every phase, stream and thread did; a click on a linked sync, finding or cause leads here.",
+)
+_FLAME = Section(
+    "Where the host's time goes", "Each frame is as wide as its time per step, and holds what ran inside it."
+)
+
+
+def drawn_sections(timeline: str, flame: str, doubt: str = "") -> tuple[tuple[str, Section, list[str]], ...]:
+    """Return (id, title, parts) of the sections, given the figures in them.
+
+    `doubt` says why durations of traced steps are no evidence: it stands above the timeline, and folds the flame view,
+    which colours them.
+    """
+    if doubt:
+        flame = folded("Durations of the traced steps, which are no evidence here", flame, of="doubt")
+    noted = [paragraphs([doubt], "note")] if doubt else []
+    return ("timeline", _TIMELINE, [*noted, timeline]), ("flame", _FLAME, [flame])
 
 
 def section_of(report: Report) -> Section:

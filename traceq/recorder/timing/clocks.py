@@ -11,19 +11,32 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from time import perf_counter_ns, process_time_ns
+
+import torch
 
 from traceq.cores import num_cores
 from traceq.model import CoreUse
-from traceq.runs.step_log import CoresLine
+from traceq.runs.step_log import ClocksLine, CoresLine
+
+__all__ = ["CoreClocks", "clock_facts", "core_facts", "read_clocks"]
+
+
+_SLOWDOWNS = {  # NVML's bits of clock event reasons that indicate throttling: not idle, nor settings
+    0x04: "sw_power_cap",
+    0x08: "hw_slowdown",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+}
 
 try:
     import resource
 except ImportError:  # Windows has no such module
     resource = None  # type: ignore[assignment]
-
-__all__ = ["CoreClocks", "core_facts"]
 
 _PROC = Path("/proc")
 Threads = dict[tuple[int, int], tuple[int, int]]
@@ -168,3 +181,34 @@ def _other_busy_cores(ranks: Sequence[Sequence[CoresLine]], hosts: Sequence[str]
 
 def _cores(lines: Sequence[CoresLine], cpu_ns: Iterable[int]) -> float:
     return sum(cpu_ns) / max(sum(line.wall_ns for line in lines), 1)
+
+
+def read_clocks(device: torch.device) -> Iterator[ClocksLine]:
+    """Yield one line of clocks; nothing without CUDA or pynvml, or if NVML fails."""
+    if device.type != "cuda" or find_spec("pynvml") is None:
+        return
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        yield ClocksLine(
+            sm_mhz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+            memory_mhz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
+            throttle=pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+            celsius=pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
+        )
+    except (pynvml.NVMLError, AttributeError):  # a driver or binding that lacks one of these queries
+        return
+
+
+def clock_facts(ranks: Sequence[Sequence[ClocksLine]]) -> dict[str, str | int | float]:
+    """Return facts for the manifest: the slowest rank's median clock, and the throttle reasons of all blocks.
+
+    Empty if no clock was read.
+    """
+    medians = [median(line.sm_mhz for line in lines) for lines in ranks if lines]
+    if not medians:
+        return {}
+    reasons = {name for lines in ranks for line in lines for bit, name in _SLOWDOWNS.items() if line.throttle & bit}
+    return {"sm_mhz": round(min(medians)), "throttled": ", ".join(sorted(reasons))}
