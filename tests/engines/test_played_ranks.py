@@ -11,7 +11,7 @@ from paths import ROOT
 
 from traceq.engines.engine import SameProcess
 from traceq.engines.played_ranks import Answers, answers
-from traceq.engines.pool import Pool
+from traceq.engines.workers import Pool
 from traceq.errors import UsageFault
 from traceq.whatif.intervention import Intervention
 from traceq.whatif.interventions import (

@@ -12,10 +12,9 @@ import pytest
 from fleet import Fleet, play
 
 from traceq.engines import read_ranks
-from traceq.engines.cluster import Cluster
 from traceq.engines.engine import Engine, Result, SameProcess
-from traceq.engines.pool import Pool
 from traceq.engines.read_ranks import opened_tables
+from traceq.engines.workers import Cluster, Pool
 from traceq.errors import UnreadableInput
 from traceq.frames import NAMES
 from traceq.frames.column_table import concat_ranks

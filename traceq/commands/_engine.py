@@ -47,14 +47,14 @@ def engine_for(memory: str | None, cluster: str | None) -> Reading:
     if memory is not None and cluster is not None:
         raise UsageFault("--memory and --cluster: the workers of a cluster have limits already")
     if cluster is not None:
-        from traceq.engines.cluster import Cluster
+        from traceq.engines.workers import Cluster
 
         return Reading(lambda: Cluster(cluster), -1, is_elsewhere=True)
     budget = parse_memory(memory) if memory is not None else None
 
     def pool() -> AbstractContextManager[Engine]:
         from traceq.engines.memory_budget import free_bytes
-        from traceq.engines.pool import Pool
+        from traceq.engines.workers import Pool
 
         return Pool(budget or int(_SHARE * free_bytes()))
 

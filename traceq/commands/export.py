@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -12,13 +11,12 @@ import typer
 
 from traceq.commands._engine import CLUSTER, MEMORY
 from traceq.errors import TraceqError, UsageFault
-from traceq.locations import place
 
 if TYPE_CHECKING:
     from traceq.commands._engine import Reading
     from traceq.model import Caveat
 
-__all__ = ["command", "export_name"]
+__all__ = ["command"]
 
 
 def command(
@@ -45,6 +43,7 @@ def command(
     """Write a run for other programs: exact times, all ranks, and traceq's findings beside the recorded events."""
     from traceq.commands._engine import engine_for
     from traceq.commands._output import print_caveats, refuse_input
+    from traceq.commands._run_or_pair import export_name
     from traceq.renderers import export_suffix, find_renderer, renders
     from traceq.runs.rank_selection import parse_ranks
 
@@ -63,20 +62,6 @@ def command(
         caveats = _write_file(path, other, chosen, to, target)
     typer.echo(target)
     print_caveats(caveats)
-
-
-def export_name(path: str, other: str | None, suffix: str) -> str:
-    """Return the name of what is written: `trace.json.gz` -> `trace` and the suffix; for a pair both names.
-
-    A run or arm has the name of its folder.
-    """
-    names = []
-    for where in map(place, filter(None, (path, other))):
-        name = os.path.basename(os.path.realpath(where)) if isinstance(where, Path) else where.name
-        for ending in (".gz", ".zst", ".json"):
-            name = name.removesuffix(ending)
-        names.append(name)
-    return "-against-".join(name for name in reversed(names) if name) + suffix
 
 
 def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, target: Path) -> Iterable[Caveat]:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from traceq.commands.export import export_name
-
 if TYPE_CHECKING:
     from traceq.commands._run_or_pair import OneRun, RunPair
     from traceq.renderers.perfetto import WorstPlace
@@ -40,7 +38,7 @@ def command(
     Ends once the browser has it, or on Ctrl-C.
     """
     from traceq.commands._output import open_replacing, print_caveats
-    from traceq.commands._run_or_pair import read_subject
+    from traceq.commands._run_or_pair import export_name, read_subject
     from traceq.renderers import export_suffix
     from traceq.runs.rank_selection import parse_ranks
     from traceq.viewer import PORT, find_ui, start_server

@@ -19,11 +19,10 @@ from traceq.intervals import sorted_unique, span_index, spans
 from traceq.kineto.categories import UNNAMED_DEVICES, device_of, unread_device_of
 from traceq.kineto.collective_messages import COUNT_LIMIT
 from traceq.kineto.columns import LIMIT_NS, to_int
-from traceq.kineto.damage_report import damage_caveats
 from traceq.kineto.decompression import open_source
 from traceq.kineto.event_windows import Document
 from traceq.kineto.other_formats import browser_trace
-from traceq.kineto.reader_choice import Scan, scan
+from traceq.kineto.reader_choice import Scan, damage_caveats, scan
 from traceq.locations import Place
 from traceq.model import Category, Caveat, Events, Thread, Trace
 from traceq.short_texts import LONGEST_NAME, capped

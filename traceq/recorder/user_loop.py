@@ -33,9 +33,41 @@ from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, check_sa
 from traceq.recorder.spec.prepare import check_seconds, create_run_folder, default_steps, resolve_device, utc_now
 from traceq.recorder.toggles.attribute_path import Slot, slot_of
 from traceq.recorder.tracing.worker_samples import forked_workers
-from traceq.recorder.trainer_callbacks import Stepper
 
-__all__ = ["Session", "record"]
+__all__ = ["Session", "Stepper", "record"]
+
+
+class Stepper:
+    """Callbacks that end steps and begin phases, one after the other.
+
+    The first step begins with the stepper. A step begins in the phase `dataload_wait`, until the loop sets another.
+    When the recording is complete, the callbacks have no further effect.
+    """
+
+    __slots__ = ("_open", "_phases", "_steps")
+
+    def __init__(self, steps: Generator[str, None, None], phases: Phases) -> None:
+        self._steps = steps
+        self._phases = phases
+        self._open = ExitStack()
+        self.end_step()
+
+    def set_phase(self, phase: str) -> None:
+        """End the current phase and begin this one."""
+        self._open.close()
+        self._open.enter_context(self._phases(phase))
+
+    def end_step(self) -> None:
+        """End the current step and begin the next one."""
+        self._open.close()
+        next(self._steps, None)
+        self.set_phase(DATALOAD_WAIT)
+
+    def close(self) -> None:
+        """End the recording: the step that runs has no end and does not count."""
+        self._open.close()
+        self._steps.close()
+
 
 B = TypeVar("B")
 _MEANING = {False: "the loop as it is", True: "as the loop defines it"}

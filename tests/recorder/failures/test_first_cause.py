@@ -23,7 +23,7 @@ pytest.importorskip("torch", reason="recording needs torch")
 
 import torch
 
-from traceq.recorder.failures import rank_exits, watcher_process
+from traceq.recorder.failures import hang_watch, rank_exits
 from traceq.recorder.failures.external_launcher import note_abort
 from traceq.recorder.failures.rank_errors import error_text, read_error, reserve_descriptors, write_error
 from traceq.recorder.failures.rank_exits import StallWatch
@@ -307,7 +307,7 @@ def test_a_watcher_ends_also_if_its_rank_ended_before_it_began(tmp_path: Path) -
     ended.wait()
     folder.mkdir()
     words = [str(ended.pid), str(folder), str(tmp_path / "run"), "30"]
-    subprocess.run([sys.executable, "-m", watcher_process.__name__, *words], check=True, timeout=patient(30))
+    subprocess.run([sys.executable, "-m", hang_watch.__name__, *words], check=True, timeout=patient(30))
     assert not folder.exists()
 
 

@@ -20,7 +20,7 @@ from traceq.recorder.spec.plan import Plan
 
 __all__ = ["watched_loop"]
 
-_WATCHER = "traceq.recorder.failures.watcher_process"
+_WATCHER = "traceq.recorder.failures.hang_watch"
 
 
 @contextmanager

@@ -1,21 +1,39 @@
-"""Whether a rank is late step after step, or only in a few: from many unprofiled steps of all ranks.
+"""Which ranks are unlike the others: late step after step, by many unprofiled steps, or in another cluster.
 
 A late rank has to be found twice: by a rank test over blocks of steps, which noise of single steps cannot pass, and in
 every eighth of the recording, which a machine that is busy for a while cannot. `benchmarks/stats.py` prints how often
-both say something false.
+both say something false. Ranks of a cluster have times that are close in every phase.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.stats.means import BLOCK, interval_of_mean
 
-__all__ = ["late_ranks", "lateness_of_ranks", "saved_at_pace_of_others", "steps_needed"]
+__all__ = [
+    "cluster_ranks",
+    "gap_clusters",
+    "late_ranks",
+    "lateness_of_ranks",
+    "saved_at_pace_of_others",
+    "steps_needed",
+]
+
+
+_FAR, _FEW = 2.0, 18
+"""Factors of the gap that noise leaves between neighbours: below 2 standard deviations for a thousand ranks, below 7
+for a dozen, whose spread is poorly estimated. Of jobs with 24 or more similar ranks and 1 to 5 % noise per phase, 1 in
+100 is split."""
+_NEAR = 0.25
+_MANY = 64
+
+Times = NDArray[np.float64]
 
 _CHANCE = 0.05
 """Chance that symmetric ranks have a late one, by the rank test alone."""
@@ -25,8 +43,6 @@ _LEAST = 0.01
 
 _PARTS = 8
 """Parts of a recording in each of which a late rank is late; other processes on its cores seldom make it so in all."""
-
-Times = NDArray[np.float64]
 
 
 def steps_needed(num_ranks: int) -> int:
@@ -95,3 +111,47 @@ def _signed_rank_chance(values: Times) -> float:
     positive = float(ranks[values > 0].sum())
     mean, variance = num * (num + 1) / 4, num * (num + 1) * (2 * num + 1) / 24
     return math.erfc((positive - mean - 0.5) / math.sqrt(2 * variance)) / 2
+
+
+def cluster_ranks(times: Times, least: float) -> NDArray[np.int64]:
+    """int64[R]: cluster of each rank, numbered from the largest.
+
+    `times` float64[R, P] are of R ranks in P phases; a difference below `least` never separates two ranks.
+    """
+    labels = np.column_stack([gap_clusters(column, least) for column in times.T])
+    _, first, label_of, num = np.unique(labels, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    number = np.empty(len(num), np.int64)
+    number[np.lexsort((first, -num))] = np.arange(len(num))
+    return number[label_of.reshape(-1)]
+
+
+def gap_clusters(values: Times, least: float) -> NDArray[np.int64]:
+    """int64[R]: cluster of each value, numbered in ascending order of the values.
+
+    Two neighbours are in different clusters if their gap exceeds `least`, the gap that noise leaves, and a quarter of
+    their distance from the centre of most values: outliers need not agree as closely.
+    """
+    order = np.argsort(values, kind="stable")
+    ascending = values[order]
+    centre, gap = _core(ascending)
+    distance = np.minimum(abs(ascending[1:] - centre), abs(ascending[:-1] - centre))
+    is_split = np.diff(ascending) > np.maximum(max(least, gap), _NEAR * distance)
+    cluster = np.empty(len(values), np.int64)
+    cluster[order] = np.r_[0, np.cumsum(is_split)]
+    return cluster
+
+
+def _core(ascending: Times) -> tuple[float, float]:
+    """Return (centre of most values, gap that noise leaves between neighbours).
+
+    The spread is that of a normal distribution whose core is the narrowest half of the values, or the narrowest quarter
+    of many values: outliers do not change it, and with two or four kinds of ranks it is that of one kind.
+    """
+    from statistics import NormalDist  # for jobs of many ranks alone
+
+    num = len(ascending)
+    size = ceil(num / (4 if num >= _MANY else 2))
+    widths = ascending[size - 1 :] - ascending[: num - size + 1]
+    start = int(widths.argmin())
+    spread = float(widths[start]) / 2 / NormalDist().inv_cdf((1 + size / (num + 1)) / 2)
+    return float(ascending[start : start + size].mean()), _FAR * (1 + _FEW / size) * spread
