@@ -23,7 +23,8 @@ pytest.importorskip("duckdb", reason="queries need DuckDB")
 
 from traceq.agent_tools.answer import CANNOT_TELL, MOST_TOKENS, num_tokens, to_text
 from traceq.agent_tools.readings import Readings
-from traceq.agent_tools.server import Worker, answering, call_tool
+from traceq.agent_tools.server import answering, call_tool
+from traceq.agent_tools.worker import Worker
 from traceq.errors import TraceqError
 
 JOB, ARMS, KINDS = "fixtures/example/job", "fixtures/outlier_ab", "fixtures/kinds"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from agent_calls import answering
 
-from traceq.agent_tools.server import Worker
+from traceq.agent_tools.worker import Worker
 from traceq.errors import TraceqError
 
 MOST_BYTES = 1 << 30
