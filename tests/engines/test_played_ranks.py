@@ -13,6 +13,7 @@ from traceq.engines.engine import SameProcess
 from traceq.engines.played_ranks import Answers, answers
 from traceq.engines.workers import Pool
 from traceq.errors import UsageFault
+from traceq.whatif.answers import to_document
 from traceq.whatif.intervention import Intervention
 from traceq.whatif.interventions import (
     BalancedLoader,
@@ -25,7 +26,6 @@ from traceq.whatif.interventions import (
     WithoutSyncs,
 )
 from traceq.whatif.job_replay import CannotReplay
-from traceq.whatif.sentences import to_document
 
 QUESTIONS: tuple[tuple[Intervention, ...], ...] = (
     (),

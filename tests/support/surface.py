@@ -35,7 +35,7 @@ from traceq.report import Unknown
 from traceq.rules.metrics import METRICS
 from traceq.runs.step_log import StepLine
 from traceq.snapshots.compare import snapshot_diff
-from traceq.whatif.sentences import WHATIF_SCHEMA
+from traceq.whatif.answers import WHATIF_SCHEMA
 
 sys.path.insert(0, str(DOCS))
 

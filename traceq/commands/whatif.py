@@ -86,7 +86,7 @@ def command(
             on_progress=on_progress,
         )
     if as_json:
-        from traceq.whatif.sentences import to_document
+        from traceq.whatif.answers import to_document
 
         typer.echo(json.dumps(to_document(path, answered.predictions, answered.run.caveats), indent=1))
         return
@@ -96,14 +96,11 @@ def command(
 
 def _print(predictions: tuple[Prediction, ...]) -> None:
     from traceq.commands._output import print_table
-    from traceq.whatif.sentences import change_table, first_sentence, held_lines
+    from traceq.whatif.answers import change_table, first_sentence, held_lines
+    from traceq.whatif.sentences import NOTHING_GAINS
 
     if not predictions:
-        typer.echo(
-            "Without its waits (syncs, data loader, stragglers, transfers, launches) the step would not be 1 % "
-            "shorter, beyond the noise. Its own work may take too long: traceq show says where, --scale NAME=FACTOR "
-            "what less of it saves. An option asks about one change, and says why where that cannot be told."
-        )
+        typer.echo(NOTHING_GAINS)
         return
     for prediction in predictions:
         typer.echo(first_sentence(prediction))

@@ -33,6 +33,7 @@ from traceq.units import format_ranks
 from traceq.whatif.intervention import Intervention, RankIntervention, RankWeights, Weights
 from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.rank_part import RankPart
+from traceq.whatif.sentences import HELD, HOST_BETWEEN_CALLS, NO_LINES, OF_ALLOCATIONS, REFUSALS, WORDS
 
 __all__ = [
     "BalancedLoader",
@@ -73,7 +74,7 @@ class WithoutSyncs(RankIntervention):
     keys: tuple[str, ...] = ()
     kind: str = ""
     is_pageable: bool = False
-    held = "a copy without its wait costs the host what a launch does, and nothing on the device waits instead"
+    held = HELD["syncs"]
 
     @property
     def option(self) -> str:
@@ -81,7 +82,7 @@ class WithoutSyncs(RankIntervention):
 
     @property
     def words(self) -> str:
-        return f"without the sync at {self.line}" if self.line else "without its syncs"
+        return WORDS["sync"].format(line=self.line) if self.line else WORDS["syncs"]
 
     def is_in(self, part: RankPart) -> bool:
         return bool(self._removed(part).any())
@@ -93,9 +94,8 @@ class WithoutSyncs(RankIntervention):
 
     def nothing(self, nearest: Sequence[str]) -> str:
         if not self.line:
-            return "--without syncs: the host waits for the device nowhere in these steps"
-        there = ", ".join(nearest[:_MOST_LINES]) or "none with a line (with_stack=True records them)"
-        return f"--without sync:{self.line}: no sync of a step is there; the syncs: {there}"
+            return REFUSALS["no_syncs"]
+        return REFUSALS["no_sync_at"].format(line=self.line, syncs=", ".join(nearest[:_MOST_LINES]) or NO_LINES)
 
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         _remove_waits(part, weights, self._removed(part))
@@ -130,14 +130,14 @@ class WithoutSyncs(RankIntervention):
         if not num:
             return self.held
         are = "is an allocation" if num == 1 else "are allocations"
-        return f"{self.held}. {num:,} of these waits {are} ({', '.join(sorted(allocations))}), not made at all"
+        return OF_ALLOCATIONS.format(held=self.held, num=num, are=are, names=", ".join(sorted(allocations)))
 
 
 @frozen
 class WithoutLoader(RankIntervention):
     """No wait for the data loader."""
 
-    held = "the workers of the data loader keep up"
+    held = HELD["loader"]
 
     @property
     def option(self) -> str:
@@ -145,13 +145,13 @@ class WithoutLoader(RankIntervention):
 
     @property
     def words(self) -> str:
-        return "without its waits for the data loader"
+        return WORDS["loader"]
 
     def is_in(self, part: RankPart) -> bool:
         return len(loader_waits(part.trace)) > 0
 
     def nothing(self, nearest: Sequence[str]) -> str:
-        return f"{self.option}: no wait for a data loader is recorded"
+        return REFUSALS["no_loader_wait"].format(option=self.option)
 
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         _remove_waits(part, weights, kinds_of_waits(part.trace) == LOADER)
@@ -163,7 +163,7 @@ class WithoutLoader(RankIntervention):
 class BalancedLoader(Intervention):
     """Each rank's wait for the data loader takes as long as the mean of all ranks' in that step."""
 
-    held = "the data loaders of all ranks together do as much work"
+    held = HELD["balanced_loader"]
 
     @property
     def option(self) -> str:
@@ -171,7 +171,7 @@ class BalancedLoader(Intervention):
 
     @property
     def words(self) -> str:
-        return "with its data loaders balanced"
+        return WORDS["balanced_loader"]
 
     def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         scaled = self.of_ranks(replay.ranks, [loader_waits_by_step(part) for part in replay.parts])
@@ -181,10 +181,10 @@ class BalancedLoader(Intervention):
     def of_ranks(self, ranks: Sequence[int], waits: Sequence[Mapping[int, tuple[int, int]]]) -> list[ScaledLoader]:
         """Return the change of each rank, by the waits for its data loader. Raises UsageFault."""
         if len(ranks) == 1:
-            raise UsageFault(f"{self.option}: there is one rank, {ranks[0]}; give all ranks")
+            raise UsageFault(REFUSALS["needs_all_ranks"].format(option=self.option, rank=ranks[0]))
         common = sorted(set.intersection(*(set(of_rank) for of_rank in waits)))
         if not common:
-            raise UsageFault(f"{self.option}: no step in which every rank waits for its data loader once is recorded")
+            raise UsageFault(REFUSALS["no_common_wait"].format(option=self.option))
         wait = np.array([[of_rank[number] for number in common] for of_rank in waits])
         duration = wait[:, :, 1] - wait[:, :, 0]
         factors = duration.mean(axis=0) / duration
@@ -214,7 +214,7 @@ class ScaledLoader(RankIntervention):
         return len(self.waits) > 0
 
     def nothing(self, nearest: Sequence[str]) -> str:
-        return f"{self.option}: no wait for a data loader is recorded"
+        return REFUSALS["no_loader_wait"].format(option=self.option)
 
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         waits, factors = np.array(self.waits), np.array(self.factors)
@@ -225,7 +225,6 @@ class ScaledLoader(RankIntervention):
 
 
 _NEVER = -(2**60)
-_NO_COLLECTIVE = "no collective is recorded in these steps"
 
 
 @frozen
@@ -234,7 +233,7 @@ class Scaled(RankIntervention):
 
     pattern: str
     factor: float
-    held = "what else runs at the same time keeps its speed"
+    held = HELD["scaled"]
     speeds_device = True
 
     @property
@@ -244,8 +243,8 @@ class Scaled(RankIntervention):
     @property
     def words(self) -> str:
         if self.factor == 0:
-            return f"without the time of {self.pattern}"
-        return f"with {self.pattern} at {self.factor:g} times its time"
+            return WORDS["removed_time"].format(pattern=self.pattern)
+        return WORDS["scaled"].format(pattern=self.pattern, factor=self.factor)
 
     def is_in(self, part: RankPart) -> bool:
         return named_time(part.trace, self.pattern).is_any
@@ -254,7 +253,7 @@ class Scaled(RankIntervention):
         return named_time(part.trace, self.pattern).nearest
 
     def nothing(self, nearest: Sequence[str]) -> str:
-        return f"--scale {self.pattern}: nothing has such a name; the nearest: {', '.join(nearest) or 'none'}"
+        return REFUSALS["no_such_name"].format(pattern=self.pattern, nearest=", ".join(nearest) or "none")
 
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         time = named_time(part.trace, self.pattern)
@@ -267,7 +266,7 @@ class Scaled(RankIntervention):
 class HiddenComm(RankIntervention):
     """Transfers of collectives take no time of their own; ranks still wait for the last one to come."""
 
-    held = "computation does not become slower where a transfer runs beside it"
+    held = HELD["hidden_comm"]
     speeds_device = True
 
     @property
@@ -276,18 +275,18 @@ class HiddenComm(RankIntervention):
 
     @property
     def words(self) -> str:
-        return "with its collectives hidden"
+        return WORDS["hidden_comm"]
 
     def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         if len(replay.facts) == 1 and not replay.facts[0].has_device:
-            raise UsageFault(f"{self.option}: without a device, collectives are replayed only on all ranks together")
+            raise UsageFault(REFUSALS["one_rank_on_host"].format(option=self.option))
         RankIntervention.apply(self, replay, weights, most=most)
 
     def is_in(self, part: RankPart) -> bool:
         return len(part.communication) > 0
 
     def nothing(self, nearest: Sequence[str]) -> str:
-        return f"{self.option}: {_NO_COLLECTIVE}"
+        return REFUSALS["no_collective"].format(option=self.option)
 
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         weights.edges[part.communication] = np.minimum(weights.edges[part.communication], 0)
@@ -298,7 +297,7 @@ class CommBandwidth(Intervention):
     """Transfers at `factor` times the bandwidth: at least all beyond the shortest of their kind, at most all of it."""
 
     factor: float
-    held = "of a transfer, at most the shortest of its kind is latency"
+    held = HELD["bandwidth"]
     speeds_device = True
 
     @property
@@ -307,15 +306,13 @@ class CommBandwidth(Intervention):
 
     @property
     def words(self) -> str:
-        return f"with {self.factor:g} times the bandwidth between ranks"
+        return WORDS["bandwidth"].format(factor=self.factor)
 
     def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         if len(replay.facts) == 1:
-            raise UsageFault(
-                f"{self.option}: one rank does not show how long its collectives wait for others; give all ranks"
-            )
+            raise UsageFault(REFUSALS["one_rank_waits"].format(option=self.option))
         if not len(replay.runs):
-            raise UsageFault(f"{self.option}: {_NO_COLLECTIVE}")
+            raise UsageFault(REFUSALS["no_collective"].format(option=self.option))
         transfer = np.maximum(replay.observed[replay.runs], 0)
         shortest = np.full(int(replay.group.max()) + 1, np.iinfo(np.int64).max)
         np.minimum.at(shortest, replay.group, transfer)
@@ -331,7 +328,7 @@ class WithoutStraggler(Intervention):
     """No collective waits for some ranks: they keep up with the others. Without `ranks`, for those that are late."""
 
     ranks: tuple[int, ...] = ()
-    held = "the other ranks are as they were, and no other one becomes late"
+    held = HELD["straggler"]
 
     @property
     def option(self) -> str:
@@ -340,8 +337,8 @@ class WithoutStraggler(Intervention):
     @property
     def words(self) -> str:
         if not self.ranks:
-            return "without its straggler"
-        return f"if no rank waited for rank{'s' * (len(self.ranks) > 1)} {format_ranks(self.ranks)}"
+            return WORDS["straggler"]
+        return WORDS["ranks"].format(s="s" * (len(self.ranks) > 1), ranks=format_ranks(self.ranks))
 
     def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         weights.edges[replay.comes[np.isin(replay.member_rank, self.ignored(replay))]] = _NEVER
@@ -349,12 +346,12 @@ class WithoutStraggler(Intervention):
     def ignored(self, replay: JobReplay) -> tuple[int, ...]:
         self._need_others(replay)
         if not self.ranks:
-            raise ValueError("resolve the straggler first")
+            raise ValueError("unresolved")
         if not set(self.ranks) <= set(replay.ranks):
-            noun = "such ranks" if len(self.ranks) > 1 else "such rank"
-            raise UsageFault(f"{self.option}: no {noun}; the ranks: {format_ranks(replay.ranks)}")
+            plural, ranks = "s" * (len(self.ranks) > 1), format_ranks(replay.ranks)
+            raise UsageFault(REFUSALS["no_such_rank"].format(option=self.option, s=plural, ranks=ranks))
         if set(self.ranks) == set(replay.ranks):
-            raise UsageFault(f"{self.option}: these are all ranks; a straggler needs others")
+            raise UsageFault(REFUSALS["these_are_all"].format(option=self.option))
         return tuple(replay.ranks.index(rank) for rank in self.ranks)
 
     def resolved(self, replay: JobReplay) -> WithoutStraggler:
@@ -364,12 +361,12 @@ class WithoutStraggler(Intervention):
         self._need_others(replay)
         if not replay.stragglers.ranks:
             why = replay.stragglers.why_none
-            raise UsageFault(f"{self.option}: no rank is a straggler: {why}; {self.option}=RANK asks about one")
+            raise UsageFault(REFUSALS["no_straggler"].format(option=self.option, why=why))
         return WithoutStraggler(tuple(sorted(replay.stragglers.ranks)))
 
     def _need_others(self, replay: JobReplay) -> None:
         if len(replay.facts) == 1:
-            raise UsageFault(f"{self.option}: there is one rank, {replay.ranks[0]}; a straggler needs others")
+            raise UsageFault(REFUSALS["needs_others"].format(option=self.option, rank=replay.ranks[0]))
 
 
 @frozen
@@ -379,15 +376,12 @@ class NoLaunchLatency(RankIntervention):
     Waits, ops that compute on the CPU, what a process does once and the start of the profiler are for no launch.
     """
 
-    held = (
-        "the host's waits and ops that compute on the CPU stay, what a process does once takes as long, and launching "
-        "the graph takes no time"
-    )
+    held = HELD["no_launch_latency"]
 
     def held_in(self, replay: JobReplay) -> str:
         if not any(facts.lacks_host_ops for facts in replay.facts):
             return self.held
-        return f"{self.held}; what the host does between its calls is not recorded, and may be for no launch"
+        return HOST_BETWEEN_CALLS.format(held=self.held)
 
     @property
     def option(self) -> str:
@@ -395,13 +389,13 @@ class NoLaunchLatency(RankIntervention):
 
     @property
     def words(self) -> str:
-        return "if launches took no time"
+        return WORDS["no_launch_latency"]
 
     def is_in(self, part: RankPart) -> bool:
         return part.facts.has_device
 
     def nothing(self, nearest: Sequence[str]) -> str:
-        return f"{self.option}: without a device nothing is launched"
+        return REFUSALS["no_device"].format(option=self.option)
 
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         launch, view = part.launch[part.counted[part.launch]], weights.edges

@@ -20,6 +20,7 @@ from traceq.grouping import ordinals
 from traceq.model import Run, Trace
 from traceq.units import format_ranks
 from traceq.whatif.rank_part import ContractedRank, RankFacts, RankPart, device_part, host_part
+from traceq.whatif.sentences import NOT_REPLAYED
 
 __all__ = ["CannotReplay", "JobReplay", "common_steps", "job_replay", "joined", "replay_of_ranks"]
 
@@ -158,15 +159,13 @@ def common_steps(job: Job) -> list[NDArray[np.bool_]]:
     lacking = [rank.rank for rank in job.ranks if rank.lacks_device_rows]
     if lacking:
         of_ranks = f"rank{'s' * (len(lacking) > 1)} {format_ranks(lacking)}"
-        raise CannotReplay(
-            f"{job.path}: the device rows of {of_ranks} are missing, so what the host waits for is unknown"
-        )
+        raise CannotReplay(NOT_REPLAYED["no_device_rows"].format(path=job.path, ranks=of_ranks))
     if len(job.ranks) == 1:
         return [job.ranks[0].steps.counted]
     if len({rank.has_device for rank in job.ranks}) > 1:
-        raise CannotReplay(f"{job.path}: only some ranks have device rows, so they cannot be replayed together")
+        raise CannotReplay(NOT_REPLAYED["some_device_rows"].format(path=job.path))
     if not job.is_concurrent:
-        raise CannotReplay(f"{job.path}: the ranks were recorded one after the other; choose one with --ranks")
+        raise CannotReplay(NOT_REPLAYED["not_concurrent"].format(path=job.path))
     return _common_steps(job.path, [rank.steps for rank in job.ranks])
 
 
@@ -175,7 +174,7 @@ def joined(job: Job, ranks: Ranks) -> JobReplay:
     if len(ranks) == 1:
         return _joined(job.path, ranks, np.zeros(1, np.int64), _nobody(), StragglerRanks(()))
     if job.issued.ranks != tuple(rank.rank for rank in job.ranks) or not len(job.waits):
-        raise CannotReplay(f"{job.path}: no collective of all ranks was recorded; choose one rank with --ranks")
+        raise CannotReplay(NOT_REPLAYED["no_collective"].format(path=job.path))
     calls = _calls(job)
     ahead = _clocks(job, calls)
     return _joined(job.path, ranks, ahead, _members(ranks, job, calls, ahead), straggler_ranks(job))
@@ -184,12 +183,12 @@ def joined(job: Job, ranks: Ranks) -> JobReplay:
 def _common_steps(path: str, all_steps: Sequence[Steps]) -> list[NDArray[np.bool_]]:
     """Return bool[K] of each rank: the steps that all ranks counted, by their numbers. Raises CannotReplay if none."""
     if len({of_rank.marked for of_rank in all_steps}) > 1:
-        raise CannotReplay(f"{path}: only some ranks have step marks; choose one rank with --ranks")
+        raise CannotReplay(NOT_REPLAYED["some_marks"].format(path=path))
     names = [list(zip(of.number.tolist(), ordinals([of.number]).tolist(), strict=True)) for of in all_steps]
     counted = [list(compress(of_rank, of.counted)) for of_rank, of in zip(names, all_steps, strict=True)]
     common = set.intersection(*map(set, counted))
     if not common or len({tuple(name for name in of_rank if name in common) for of_rank in counted}) > 1:
-        raise CannotReplay(f"{path}: no step was counted on all ranks, in one order; choose one rank with --ranks")
+        raise CannotReplay(NOT_REPLAYED["no_common_step"].format(path=path))
     chosen = zip(names, all_steps, strict=True)
     return [np.array([name in common for name in of_rank], np.bool_) & of.counted for of_rank, of in chosen]
 
@@ -214,7 +213,7 @@ def _clocks(job: Job, calls: Ints) -> Ints:
         return ahead
     meets = _meets(*(_of_ranks(job, calls, column) for column in ("start", "end")))
     if job.ranks[0].has_device or not len(meets) or meets.mean() < _LEAST_MEETING:
-        raise CannotReplay(f"{job.path}: the ranks' clocks cannot be compared; choose one rank with --ranks")
+        raise CannotReplay(NOT_REPLAYED["clocks"].format(path=job.path))
     return -base
 
 
@@ -278,8 +277,7 @@ def _joined(
     try:
         graph = job_graph(int(first_node[-1]), source, target, runs, meeting)
     except ValueError:
-        circle = "of the recorded collectives each waits for another one: they are matched wrongly between ranks"
-        raise CannotReplay(f"{path}: {circle}; choose one rank with --ranks") from None
+        raise CannotReplay(NOT_REPLAYED["circle"].format(path=path)) from None
     shift = begin - np.array([int(part.time[0]) for part in parts])
     come, ends = np.empty(len(edge), np.int64), np.empty(len(edge), np.int64)
     for index, part in enumerate(parts):
