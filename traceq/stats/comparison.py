@@ -17,6 +17,7 @@ from traceq.stats.group_sequential import LOOKS, ONE_LOOK, chance_to_exceed, lev
 from traceq.stats.hodges_lehmann import Interval, Shift, location_of_pairs, shift_between, shift_of_pairs
 from traceq.stats.per_sample import Samples, kind_at_samples, note_samples, scaled, scaled_control, scaled_pairs
 from traceq.stats.rare_events import RareEvents, typical_pairs, with_rare_events
+from traceq.stats.sentences import NO_PAIR, NO_STEP, REASONS, caveat
 from traceq.stats.verdict import MEANS, PAIRS, PROCESSES, STEPS, SampleKind, Threshold, Verdict, verdict
 from traceq.threshold import THRESHOLD_PCT
 from traceq.units import Unit, format_value
@@ -109,7 +110,7 @@ def compare_pairs(
     pairs, control = scaled_pairs(pairs, samples), scaled_control(control, pairs, samples)
     where = f"{pairs.a} against {pairs.b}"
     if not pairs.b_second.size:
-        raise UnreadableInput(where, "no finished pair of halves", "at least one")
+        raise UnreadableInput(where, NO_PAIR, "at least one")
     if not 1 <= pairs.num_looks <= len(LOOKS):
         raise UnreadableInput(where, f"{pairs.num_looks} looks", f"1 to {len(LOOKS)}")
     level = level_of(pairs.num_looks)
@@ -176,7 +177,7 @@ def compare_values(
     """
     for name, side in (("A", a), ("B", b)):
         if not side.size:
-            raise UnreadableInput(name, "no step to compare", "at least one")
+            raise UnreadableInput(name, NO_STEP, "at least one")
     kind = STEPS if profiled else PROCESSES
     b = scaled(b, samples)
     shift = shift_between(b, a, testable=kind.fewest is not None and min(a.size, b.size) >= kind.fewest)
@@ -220,7 +221,7 @@ def _of_mean(comparison: Comparison, rare: tuple[RareEvents, ...], typical: Shif
 
 def _broken(comparison: Comparison, control_reason: str) -> Comparison:
     """Return the comparison without a verdict: the recording finds a difference where there is none."""
-    reason = f"the A/A control differs from itself, far beyond chance: {control_reason}; record again"
+    reason = REASONS["broken"].format(reason=control_reason)
     broken = replace(comparison.verdict, name="inconclusive", reason=reason, pairs_needed=None)
     return replace(comparison, verdict=broken, p_material=1.0, p_different=1.0)
 
@@ -256,12 +257,7 @@ def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], thresho
         carry_over = shift_between(after_self, after_other, level=rare_in_either_arm)
         low, high = carry_over.ci95 or (0, 0)
         if (low > 0 or high < 0) and abs(carry_over.delta) > threshold.ns:
-            more = format_value(carry_over.delta, Unit.DELTA_NS)
-            text = (
-                f"carry-over: a step of {arm} takes {more} after {other} relative to after {arm}; "
-                "part of the delta is carry-over"
-            )
-            caveats.append(Caveat("carried_over", text))
+            caveats.append(caveat("carried_over", arm=arm, other=other, more=_delta(carry_over.delta)))
     return tuple(caveats)
 
 
@@ -269,16 +265,14 @@ def _one_order(b_second: NDArray[np.bool_]) -> _Caveats:
     """Return a caveat if all pairs ran in one order, as in a recording that was stopped early."""
     if b_second.any() and not b_second.all():
         return ()
-    last = "B" if b_second.all() else "A"
-    return (Caveat("one_order", f"{last} ran second in every pair: the delta includes the cost of running second"),)
+    return (caveat("one_order", last="B" if b_second.all() else "A"),)
 
 
 def _mean_disagrees(shift: Shift, threshold: Threshold) -> _Caveats:
     """Return a caveat if mean and median differ by more than the threshold plus the error of the mean."""
     if abs(shift.mean - shift.delta) <= threshold.ns + ONE_LOOK.z95 * shift.mean_error:
         return ()
-    text = f"means differ by {_delta(shift.mean)}, medians by {_delta(shift.delta)}: the median ignores rare stalls"
-    return (Caveat("mean_disagrees", text),)
+    return (caveat("mean_disagrees", mean=_delta(shift.mean), median=_delta(shift.delta)),)
 
 
 def _slow_steps_differ(num_slow_a: int, num_slow_b: int) -> _Caveats:
@@ -286,11 +280,7 @@ def _slow_steps_differ(num_slow_a: int, num_slow_b: int) -> _Caveats:
     num, fewer = num_slow_a + num_slow_b, min(num_slow_a, num_slow_b)
     if sum(math.comb(num, i) for i in range(fewer + 1)) * 2 > _RARE * 2**num:
         return ()
-    text = (
-        f"{num_slow_a:,} halves of A and {num_slow_b:,} of B exceed {_SLOW} times the median of their arm: "
-        "one arm stalls more"
-    )
-    return (Caveat("slow_steps_differ", text),)
+    return (caveat("slow_steps_differ", a=num_slow_a, b=num_slow_b, slow=_SLOW),)
 
 
 def _ranks_disagree(shift: Shift, ranks: Sequence[Shift], threshold: Threshold) -> _Caveats:
@@ -302,11 +292,8 @@ def _ranks_disagree(shift: Shift, ranks: Sequence[Shift], threshold: Threshold) 
     if gaps[worst] <= threshold.ns:
         return ()
     num = sum(gap > threshold.ns for gap in gaps)
-    text = (
-        f"the job's step differs by {_delta(shift.delta)}, but {num:,} of {len(ranks):,} ranks disagree: "
-        f"{_delta(ranks[worst].delta)} on rank {worst}"
-    )
-    return (Caveat("ranks_disagree", text),)
+    deltas = {"delta": _delta(shift.delta), "worst": _delta(ranks[worst].delta)}
+    return (caveat("ranks_disagree", num=num, num_ranks=len(ranks), rank=worst, **deltas),)
 
 
 def _control_differs(control: Verdict | None) -> _Caveats:
@@ -316,22 +303,14 @@ def _control_differs(control: Verdict | None) -> _Caveats:
     """
     if not control or control.name != "material":
         return ()
-    text = (
-        f"the A/A control differs from itself: {control.reason}; chance does that in 1 of 30 noisy recordings, "
-        "if it recurs something else ran on this machine"
-    )
-    return (Caveat("control_differs", text),)
+    return (caveat("control_differs", reason=control.reason),)
 
 
 def _below_noise_floor(shift: Shift, verdict: Verdict, floor_ns: int | None) -> _Caveats:
     """Return a caveat if the verdict is a difference that does not exceed the A/A noise floor."""
     if floor_ns is None or not verdict.is_difference or abs(shift.delta) > floor_ns:
         return ()
-    text = (
-        f"{_delta(shift.delta)} does not exceed the A/A noise floor, {format_value(floor_ns, Unit.NS)}; "
-        "the verdict is from the interval of this comparison"
-    )
-    return (Caveat("below_noise_floor", text),)
+    return (caveat("below_noise_floor", delta=_delta(shift.delta), floor=format_value(floor_ns, Unit.NS)),)
 
 
 def _delta(ns: int) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.model import Caveat, Pairs
+from traceq.stats.sentences import FOR_SAMPLES
 from traceq.stats.verdict import SampleKind
 
 __all__ = [
@@ -60,7 +61,7 @@ def note_samples(caveats: tuple[Caveat, ...], samples: Samples | None) -> tuple[
     if samples is None:
         return caveats
     timed = ("below_noise_floor", "carried_over", "mean_disagrees", "ranks_disagree")
-    note = f" (for the {samples[0]:,} samples of A's step)"
+    note = f" ({FOR_SAMPLES.format(num=samples[0])})"
     return tuple(Caveat(caveat.code, caveat.text + note * (caveat.code in timed)) for caveat in caveats)
 
 
@@ -68,4 +69,4 @@ def kind_at_samples(kind: SampleKind, samples: Samples | None) -> SampleKind:
     """Return the kind of values, its scope saying for how many samples the times are."""
     if samples is None:
         return kind
-    return replace(kind, scope=f"{kind.scope}for the {samples[0]:,} samples of A's step, ")
+    return replace(kind, scope=f"{kind.scope}{FOR_SAMPLES.format(num=samples[0])}, ")

@@ -20,6 +20,7 @@ from traceq.frozen import frozen
 from traceq.stats.comparison import Comparison
 from traceq.stats.group_sequential import level_of
 from traceq.stats.hodges_lehmann import Interval, Shift
+from traceq.stats.sentences import REASONS
 from traceq.stats.verdict import PAIRS, Threshold, Verdict, VerdictName, verdict
 from traceq.units import Unit, format_value
 
@@ -85,10 +86,11 @@ def _claimed(verdict: Verdict, num: int, p_material: float, p_different: float) 
     if verdict.name == name:
         return verdict
     if num > 1:
-        odds = f"with {num} questions, chance does that in up to {_percent(chance)} of runs"
+        reason = REASONS["one_of_questions"].format(reason=verdict.reason, num=num, chance=_percent(chance))
     else:
-        odds = f"chance does that in {_percent(chance / 2)} of runs, and a claim may in {_percent(ALPHA / 2)}"
-    return replace(verdict, name=name, reason=f"{verdict.reason}; {odds}")
+        chances = {"chance": _percent(chance / 2), "allowed": _percent(ALPHA / 2)}
+        reason = REASONS["only_question"].format(reason=verdict.reason, **chances)
+    return replace(verdict, name=name, reason=reason)
 
 
 def _percent(share: float) -> str:
@@ -110,7 +112,7 @@ def interaction(here: Comparison, there: Comparison) -> Interaction:
     threshold = Threshold(here.verdict.threshold_pct, here.a_ns)
     result = verdict(shift, threshold, PAIRS, (here.num_pairs, there.num_pairs))
     if result.is_difference and not (here.verdict.is_difference or there.verdict.is_difference):
-        reason = f"{result.reason}; not claimed, as neither of the two costs is"
+        reason = REASONS["no_cost_claimed"].format(reason=result.reason)
         result = replace(result, name="inconclusive", reason=reason)
     return Interaction(shift.delta, ci95, ci90, result)
 
