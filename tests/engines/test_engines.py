@@ -39,8 +39,8 @@ from traceq.renderers.markdown import sheet_to_markdown
 from traceq.report import Sheet
 from traceq.rules.collect_rows import analyses_for
 from traceq.rules.evaluate import judge, judge_run
-from traceq.rules.identical_collectives import IDENTICAL
 from traceq.rules.parse import parse
+from traceq.rules.sentences import IDENTICAL
 from traceq.runs.read import read
 from traceq.runs.single_step import only_step
 

@@ -17,8 +17,8 @@ from typing import NoReturn
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.frozen import frozen
 from traceq.locations import Most, read_whole
-from traceq.rules.identical_collectives import IDENTICAL
 from traceq.rules.metrics import METRICS, STATISTICS, Measure, Metric
+from traceq.rules.sentences import EXPECTED, IDENTICAL, IN_FILE
 
 __all__ = ["Rule", "closest_name", "parse", "read_rules"]
 
@@ -100,10 +100,10 @@ def parse(text: str, why: str = "") -> Rule:
     per_step = subject[-2:] == ["per", "step"]
     phase = _phase(text, subject[:-2] if per_step else subject)
     if statistic and not metric.by_step:
-        _refuse(text, f"'{statistic}'", f"none: {name} is a sum, only times of the step have one value per step")
+        _refuse(text, f"'{statistic}'", EXPECTED["no_statistic"].format(metric=name))
     if phase and not metric.phase_key:
-        instead = "it is of the whole step" if metric.is_ratio else "dtoh and htod, the copies waited for, have"
-        _refuse(text, f"'in {phase}'", f"none: {name} has no phases; {instead}")
+        instead = "of_whole_step" if metric.is_ratio else "no_phases"
+        _refuse(text, f"'in {phase}'", EXPECTED[instead].format(metric=name))
     bound, measure = _bound(text, number, metric)
     return Rule(text, name, statistic or "mean", phase, per_step, comparison, bound, measure, why)
 
@@ -118,7 +118,7 @@ def closest_name(word: str, names: Iterable[str]) -> str:
 def _phase(text: str, words: list[str]) -> str:
     phase = " ".join(words[1:]).strip('"')
     if words and (words[0] != "in" or not phase):
-        _refuse(text, f"'{' '.join(words)}'", "[mean|median|p95|max|min] [in PHASE] [per step] after the metric")
+        _refuse(text, f"'{' '.join(words)}'", EXPECTED["order"])
     return phase
 
 
@@ -159,7 +159,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     except OSError as fault:
         raise UnreadableInput(str(path), fault.strerror or str(fault), "a TOML file of rules") from None
     except RecursionError:
-        raise UsageFault(f"{path}: nested too deeply; expected a list of rules") from None
+        raise UsageFault(IN_FILE["nested"].format(path=path)) from None
     except ValueError as fault:  # of TOML, UTF-8, or a number of thousands of digits
         raise UsageFault(f"{path}: {fault}; expected TOML") from None
     texts, tables = content.pop("rules", []), content.pop("rule", [])
@@ -167,9 +167,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     is_tables = isinstance(tables, list) and all(_is_rule(table) for table in tables)
     if content or not is_list or not is_tables or not (texts or tables):
         unexpected = f"found '{next(iter(content))}'; " if content else ""
-        raise UsageFault(
-            f'{path}: {unexpected}expected rules = ["..."], or [[rule]] tables with rule = "..." and why = "..."'
-        )
+        raise UsageFault(IN_FILE["no_rules"].format(path=path, found=unexpected))
     try:
         return (*map(parse, texts), *(parse(table["rule"], table.get("why", "")) for table in tables))
     except UsageFault as fault:
