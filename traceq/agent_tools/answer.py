@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CANNOT_TELL",
+    "MOST_ROWS",
     "MOST_TOKENS",
     "PATH",
     "RANKS",
@@ -55,7 +56,7 @@ CANNOT_TELL = "cannot tell"
 MOST_TOKENS = 2000
 
 _TOKEN = re.compile(r"[A-Za-z]{1,5}|[0-9]{1,3}|[^\sA-Za-z0-9]")
-_MOST_ROWS = 400
+MOST_ROWS = 400
 """Rows of a table that are looked at; far more than fit."""
 _LONGEST_TEXT = 400
 _BUDGETS = ((_LONGEST_TEXT, 1000), (160, 40), (60, 12), (20, 4), (8, 1))
@@ -131,7 +132,7 @@ def rows_of(table: Table) -> Rows:
     chosen = [index for index, each in enumerate(table.columns) if filled[index] and each.key not in _REPEATED]
     unknown = tuple(each.key for index, each in enumerate(table.columns) if not filled[index]) if table.rows else ()
     columns = tuple(table.columns[index].key for index in chosen)
-    rows = [[_cell(row[index]) for index in chosen] for row in islice(table.rows, _MOST_ROWS)]
+    rows = [[_cell(row[index]) for index in chosen] for row in islice(table.rows, MOST_ROWS)]
     return Rows(columns, rows, len(table.rows), unknown)
 
 

@@ -11,7 +11,18 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from traceq.agent_tools.answer import CANNOT_TELL, PATH, RANKS, Answer, Rows, Tool, command_line, findings_of, rows_of
+from traceq.agent_tools.answer import (
+    CANNOT_TELL,
+    MOST_ROWS,
+    PATH,
+    RANKS,
+    Answer,
+    Rows,
+    Tool,
+    command_line,
+    findings_of,
+    rows_of,
+)
 from traceq.agent_tools.looked import examined, read_from, why_not
 from traceq.agent_tools.readings import Readings
 from traceq.claims.saying import text_of
@@ -35,7 +46,6 @@ from traceq.units import format_ranks
 __all__ = ["Check", "Findings", "LineContext", "Query", "Read", "WhatIf"]
 
 
-_MOST_ROWS = 400
 _MOST_SECONDS = 60
 _OFTEN_NONE = {"step", "device", "stream", "correlation", "external_id", "launch_row", "module"}
 """Columns whose -1 means as often that there is none as that it is unknown."""
@@ -59,7 +69,7 @@ class Query(Tool, frozen=True):
         """Return the rows, and which columns of the tables are unknown."""
         run = with_traces(readings.run(self.path, parse_ranks(self.ranks or None)))
         result = ask(run, self.sql, most_seconds=_MOST_SECONDS)
-        rows = [list(row) for row in islice(result.rows, _MOST_ROWS + 1)]
+        rows = [list(row) for row in islice(result.rows, MOST_ROWS + 1)]
         empty, unknown = list(self._empty_tables(run, readings)), list(_unknown_columns(run, self.sql))
         none_known = [text for text, is_everywhere in unknown if is_everywhere]
         is_lost = len(result.columns) == 1 and none_known
@@ -69,7 +79,7 @@ class Query(Tool, frozen=True):
         elif empty or none_known:
             verdict = "answered in part"
         options = ("--ranks", self.ranks) if self.ranks else ()
-        more = {"note": f"more than {_MOST_ROWS} rows: aggregate them"} if len(rows) > _MOST_ROWS else {}
+        more = {"note": f"more than {MOST_ROWS} rows: aggregate them"} if len(rows) > MOST_ROWS else {}
         looked = {"could_not": empty, "unknown": [text for text, _ in unknown]}
         return Answer(
             verdict,

@@ -38,8 +38,9 @@ from traceq.whatif.answers import change_table
 from traceq.whatif.best import best_changes
 from traceq.whatif.interventions import WithoutSyncs
 from traceq.whatif.job_replay import CannotReplay, job_replay
+from traceq.whatif.limits import MOST_UNREPLAYED
 from traceq.whatif.predict import Change
-from traceq.whatif.unreplayed import MOST_UNREPLAYED, is_replayed, least_unreplayed_share, unreplayed_share
+from traceq.whatif.unreplayed import is_replayed, least_unreplayed_share, unreplayed_share
 
 POSITION = 59
 

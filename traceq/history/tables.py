@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from traceq.frozen import frozen
-from traceq.history.changes import FEWEST_RUNS, Change, Series
+from traceq.history.changes import Change, Series
 from traceq.history.events import Event, History
+from traceq.history.limits import FEWEST_RUNS
 from traceq.history.store import Row
 from traceq.report import BECOMES, Report, Sheet, Source, Table, column
 from traceq.units import Unit, format_ends, format_value, sparkline

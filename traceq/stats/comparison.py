@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from traceq.frozen import frozen
 from traceq.model import Caveat, Pairs
 from traceq.stats.group_sequential import LOOKS, ONE_LOOK, chance_to_exceed, level_of
 from traceq.stats.hodges_lehmann import Interval, Shift, location_of_pairs, shift_between, shift_of_pairs
+from traceq.stats.limits import BROKEN, RARE, SLOW
 from traceq.stats.per_sample import Samples, kind_at_samples, note_samples, scaled, scaled_control, scaled_pairs
 from traceq.stats.rare_events import RareEvents, typical_pairs, with_rare_events
 from traceq.stats.sentences import NO_PAIR, NO_STEP, REASONS, caveat
@@ -25,14 +25,7 @@ from traceq.units import Unit, format_value
 __all__ = ["Comparison", "compare_pairs", "compare_values", "slowest_rank_ns"]
 
 
-_RARE = Fraction(1, 100)  # exact, as the counts it is compared with exceed the range of a float
-_SLOW = 1.5
-"""A slow step takes longer than this many times the median of its arm."""
-
 _Caveats = tuple[Caveat, ...]
-
-BROKEN = 0.001
-"""Chance of the A/A control's difference below which the recording is broken (z above 3.29 at a single look)."""
 
 
 @frozen
@@ -231,7 +224,7 @@ def _median(values: NDArray[np.int64]) -> int:
 
 
 def _num_slow(values: NDArray[np.int64]) -> int:
-    return int(np.count_nonzero(values > _SLOW * np.median(values)))
+    return int(np.count_nonzero(values > SLOW * np.median(values)))
 
 
 _SMALLEST_BLOCK = 8  # pairs that the recorder runs back to back, before it pauses, and a settling pair
@@ -246,7 +239,7 @@ def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], thresho
     """
     from statistics import NormalDist  # for recordings with pairs alone
 
-    rare_in_either_arm = replace(ONE_LOOK, z95=NormalDist().inv_cdf(1 - float(_RARE) / 4))
+    rare_in_either_arm = replace(ONE_LOOK, z95=NormalDist().inv_cdf(1 - float(RARE) / 4))
     is_inside = np.arange(1, len(b_second)) % _SMALLEST_BLOCK != 0
     before, order, changes = b_second[:-1][is_inside], b_second[1:][is_inside], change[1:][is_inside]
     caveats = []
@@ -278,9 +271,9 @@ def _mean_disagrees(shift: Shift, threshold: Threshold) -> _Caveats:
 def _slow_steps_differ(num_slow_a: int, num_slow_b: int) -> _Caveats:
     """Return a caveat if the split of slow halves between the arms is uneven by an exact sign test at 1 %."""
     num, fewer = num_slow_a + num_slow_b, min(num_slow_a, num_slow_b)
-    if sum(math.comb(num, i) for i in range(fewer + 1)) * 2 > _RARE * 2**num:
+    if sum(math.comb(num, i) for i in range(fewer + 1)) * 2 > RARE * 2**num:
         return ()
-    return (caveat("slow_steps_differ", a=num_slow_a, b=num_slow_b, slow=_SLOW),)
+    return (caveat("slow_steps_differ", a=num_slow_a, b=num_slow_b, slow=SLOW),)
 
 
 def _ranks_disagree(shift: Shift, ranks: Sequence[Shift], threshold: Threshold) -> _Caveats:

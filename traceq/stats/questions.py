@@ -20,6 +20,7 @@ from traceq.frozen import frozen
 from traceq.stats.comparison import Comparison
 from traceq.stats.group_sequential import level_of
 from traceq.stats.hodges_lehmann import Interval, Shift
+from traceq.stats.limits import ALPHA
 from traceq.stats.sentences import REASONS
 from traceq.stats.verdict import PAIRS, Threshold, Verdict, VerdictName, verdict
 from traceq.units import Unit, format_value
@@ -35,10 +36,6 @@ class Interaction:
     ci95_ns: Interval | None
     ci90_ns: Interval | None
     verdict: Verdict
-
-
-ALPHA = 0.05
-"""Chance that a run without any effect claims one."""
 
 
 def answer_together(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:

@@ -14,6 +14,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.limits import NOTABLE
+from traceq.stats.limits import FAR, FEW_RANKS, LATE_BY_CHANCE, MANY_RANKS, NEAR, PARTS
 from traceq.stats.means import BLOCK, interval_of_mean
 
 __all__ = [
@@ -26,23 +28,7 @@ __all__ = [
 ]
 
 
-_FAR, _FEW = 2.0, 18
-"""Factors of the gap that noise leaves between neighbours: below 2 standard deviations for a thousand ranks, below 7
-for a dozen, whose spread is poorly estimated. Of jobs with 24 or more similar ranks and 1 to 5 % noise per phase, 1 in
-100 is split."""
-_NEAR = 0.25
-_MANY = 64
-
 Times = NDArray[np.float64]
-
-_CHANCE = 0.05
-"""Chance that symmetric ranks have a late one, by the rank test alone."""
-
-_LEAST = 0.01
-"""Part of a step from which lateness matters."""
-
-_PARTS = 8
-"""Parts of a recording in each of which a late rank is late; other processes on its cores seldom make it so in all."""
 
 
 def steps_needed(num_ranks: int) -> int:
@@ -93,8 +79,8 @@ def late_ranks(late: Times) -> tuple[int, ...]:
     return tuple(
         rank
         for rank, values in enumerate(late)
-        if all(np.median(part) > _LEAST for part in np.array_split(values, _PARTS))
-        and _signed_rank_chance(_block_medians(values) - _LEAST) <= _CHANCE / num_ranks
+        if all(np.median(part) > NOTABLE for part in np.array_split(values, PARTS))
+        and _signed_rank_chance(_block_medians(values) - NOTABLE) <= LATE_BY_CHANCE / num_ranks
     )
 
 
@@ -135,7 +121,7 @@ def gap_clusters(values: Times, least: float) -> NDArray[np.int64]:
     ascending = values[order]
     centre, gap = _core(ascending)
     distance = np.minimum(abs(ascending[1:] - centre), abs(ascending[:-1] - centre))
-    is_split = np.diff(ascending) > np.maximum(max(least, gap), _NEAR * distance)
+    is_split = np.diff(ascending) > np.maximum(max(least, gap), NEAR * distance)
     cluster = np.empty(len(values), np.int64)
     cluster[order] = np.r_[0, np.cumsum(is_split)]
     return cluster
@@ -150,8 +136,8 @@ def _core(ascending: Times) -> tuple[float, float]:
     from statistics import NormalDist  # for jobs of many ranks alone
 
     num = len(ascending)
-    size = ceil(num / (4 if num >= _MANY else 2))
+    size = ceil(num / (4 if num >= MANY_RANKS else 2))
     widths = ascending[size - 1 :] - ascending[: num - size + 1]
     start = int(widths.argmin())
     spread = float(widths[start]) / 2 / NormalDist().inv_cdf((1 + size / (num + 1)) / 2)
-    return float(ascending[start : start + size].mean()), _FAR * (1 + _FEW / size) * spread
+    return float(ascending[start : start + size].mean()), FAR * (1 + FEW_RANKS / size) * spread

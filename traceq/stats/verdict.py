@@ -9,6 +9,7 @@ from typing import Literal
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
 from traceq.stats.hodges_lehmann import Interval, Shift
+from traceq.stats.limits import POWER
 from traceq.stats.sentences import OF_MEAN, ONE_WINDOW, REASONS
 from traceq.units import Unit, format_value
 
@@ -146,9 +147,6 @@ def _decide(
 
 def _span(interval: Interval) -> str:
     return f"{format_value(interval[0], Unit.DELTA_NS)} to {format_value(interval[1], Unit.DELTA_NS)}"
-
-
-POWER = 1.645  # normal quantile of 95 %: how often the estimated number of values is enough
 
 
 def _num_needed(shift: Shift, theta_ns: float, num: int) -> int | None:

@@ -31,7 +31,7 @@ from traceq.intervals import Spans, contains, intersect, sorted_unique, span_ind
 from traceq.model import Category, Trace
 from traceq.units import format_ranks
 from traceq.whatif.intervention import Intervention, RankIntervention, RankWeights, Weights
-from traceq.whatif.job_replay import JobReplay
+from traceq.whatif.job_replay import NEVER_NS, JobReplay
 from traceq.whatif.rank_part import RankPart
 from traceq.whatif.sentences import HELD, HOST_BETWEEN_CALLS, NO_LINES, OF_ALLOCATIONS, REFUSALS, WORDS
 
@@ -224,9 +224,6 @@ class ScaledLoader(RankIntervention):
             weights.scale_host([waits], factors)
 
 
-_NEVER = -(2**60)
-
-
 @frozen
 class Scaled(RankIntervention):
     """Device work of a name takes `factor` times as long; on a rank without any, the host's time in what has it."""
@@ -341,7 +338,7 @@ class WithoutStraggler(Intervention):
         return WORDS["ranks"].format(s="s" * (len(self.ranks) > 1), ranks=format_ranks(self.ranks))
 
     def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
-        weights.edges[replay.comes[np.isin(replay.member_rank, self.ignored(replay))]] = _NEVER
+        weights.edges[replay.comes[np.isin(replay.member_rank, self.ignored(replay))]] = NEVER_NS
 
     def ignored(self, replay: JobReplay) -> tuple[int, ...]:
         self._need_others(replay)

@@ -19,19 +19,18 @@ from traceq.frozen import frozen
 from traceq.grouping import ordinals
 from traceq.model import Run, Trace
 from traceq.units import format_ranks
+from traceq.whatif.limits import EARLY_NS, LEAST_MEETING
 from traceq.whatif.rank_part import ContractedRank, RankFacts, RankPart, device_part, host_part
 from traceq.whatif.sentences import NOT_REPLAYED
 
-__all__ = ["CannotReplay", "JobReplay", "common_steps", "job_replay", "joined", "replay_of_ranks"]
+__all__ = ["NEVER_NS", "CannotReplay", "JobReplay", "common_steps", "job_replay", "joined", "replay_of_ranks"]
 
 Ints = NDArray[np.int64]
 Ranks = Sequence[RankPart | ContractedRank]
 
-_NEVER = -(2**60)
-_EARLY_NS = 50_000
-"""A collective of which one part ends so long before the last rank starts it does not meet."""
-_LEAST_MEETING = 0.95
-"""Share of the collectives that have to meet for clocks of one machine to be taken as one."""
+
+NEVER_NS = -(2**60)
+"""Weight of an edge that is never waited for."""
 
 
 class CannotReplay(TraceqError):
@@ -102,7 +101,7 @@ class JobReplay:
         """Return int64[K] ns each: the steps, and the hosts in them (0 without devices), of ranks that count."""
         time, chosen = self.graph.times(weight), ~np.isin(self.column_rank, ignored)
         begins, ends, host_begins, host_ends = (
-            np.where(of >= 0, time[of], _NEVER)[:, chosen].max(axis=1)
+            np.where(of >= 0, time[of], NEVER_NS)[:, chosen].max(axis=1)
             for of in (self.begins, self.ends, self.host_begins, self.host_ends)
         )
         return ends - begins, host_ends - host_begins
@@ -135,7 +134,7 @@ class JobReplay:
 
     def on_path(self) -> NDArray[np.bool_]:
         """Return bool[E]: the edges on the paths that decide when the counted steps begin and end."""
-        time = np.r_[self.graph.times(self.observed), _NEVER]
+        time = np.r_[self.graph.times(self.observed), NEVER_NS]
         rows = np.arange(self.num_steps)
         moments = np.concatenate([of[rows, time[of].argmax(axis=1)] for of in (self.begins, self.ends)])
         return self.graph.edges_on_paths(self.observed, moments)
@@ -212,7 +211,7 @@ def _clocks(job: Job, calls: Ints) -> Ints:
         ahead: Ints = np.rint(offset).astype(np.int64) - base
         return ahead
     meets = _meets(*(_of_ranks(job, calls, column) for column in ("start", "end")))
-    if job.ranks[0].has_device or not len(meets) or meets.mean() < _LEAST_MEETING:
+    if job.ranks[0].has_device or not len(meets) or meets.mean() < LEAST_MEETING:
         raise CannotReplay(NOT_REPLAYED["clocks"].format(path=job.path))
     return -base
 
@@ -228,7 +227,7 @@ def _meets(start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.b
     """Return bool[I]: no rank ends before the last one has started."""
     if not len(start):
         return np.zeros(0, np.bool_)
-    return np.asarray(np.nanmax(start, axis=1) <= np.nanmin(end, axis=1) + _EARLY_NS)
+    return np.asarray(np.nanmax(start, axis=1) <= np.nanmin(end, axis=1) + EARLY_NS)
 
 
 def _members(parts: Ranks, job: Job, calls: Ints, ahead: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -284,7 +283,7 @@ def _joined(
         of_rank = rank == index
         come[of_rank] = part.time[part.source[edge[of_rank]]] + shift[index]
         ends[of_rank] = part.time[part.target[edge[of_rank]]] + shift[index]
-    latest = np.full(int(meeting.max(initial=-1)) + 1, _NEVER)
+    latest = np.full(int(meeting.max(initial=-1)) + 1, NEVER_NS)
     np.maximum.at(latest, meeting, come)
     opens = [np.flatnonzero(part.source == 0) for part in parts]
 

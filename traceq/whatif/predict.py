@@ -13,6 +13,7 @@ from traceq.frozen import frozen
 from traceq.whatif.intervention import Intervention, RankIntervention, Weights
 from traceq.whatif.interventions import WithoutStraggler
 from traceq.whatif.job_replay import JobReplay
+from traceq.whatif.limits import LEAST_STEPS
 from traceq.whatif.rank_cases import changed_on_ranks
 from traceq.whatif.sentences import ALL_ELSE, UNREAD_RANKS
 from traceq.whatif.unreplayed import refuse_unreplayed
@@ -20,9 +21,6 @@ from traceq.whatif.unreplayed import refuse_unreplayed
 __all__ = ["Change", "Prediction", "predict", "saving_of"]
 
 Ints = NDArray[np.int64]
-
-_LEAST_STEPS = 3
-"""Steps from which their scatter says something."""
 
 
 @frozen
@@ -115,7 +113,7 @@ def _change(replay: JobReplay, interventions: Sequence[Intervention]) -> Change:
     now, least, most = _played(replay, interventions)
     saving, num = _saving(now, least, most), replay.num_steps
     noise = again = None
-    if num >= _LEAST_STEPS:
+    if num >= LEAST_STEPS:
         noise = round(max(_noise_ns(now - then) for then in (least, most)))
         again = round(max(hypot(_noise_ns(now), _noise_ns(then)) for then in (least, most)))
     words = [intervention.words for intervention in interventions]

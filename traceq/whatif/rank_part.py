@@ -35,6 +35,7 @@ from traceq.intervals import (
     subtract,
 )
 from traceq.model import Trace
+from traceq.whatif.limits import AT_ONCE_NS, LEAST_WAIT_NS
 
 __all__ = ["ContractedRank", "RankFacts", "RankPart", "device_part", "host_part", "rank_facts"]
 
@@ -73,13 +74,6 @@ class ContractedRank:
     def allocations(self, option: str) -> Counter[str]:
         """Return how often each call of the allocator is removed by an option."""
         return Counter(self.allocating[option])
-
-
-_LEAST_WAIT_NS = 20_000
-"""The host waited for a collective if it computed nothing for so long before that ended."""
-
-_AT_ONCE_NS = 200_000
-"""A collective that begins so soon after another one, and was issued before that ended, had to wait for it."""
 
 
 @frozen
@@ -228,7 +222,7 @@ def host_part(trace: Trace, counted: NDArray[np.bool_]) -> RankPart:
     idle = activity(trace).when(TimeCategory.EXPOSED_COMM)
     wait = span_index(idle, end - 1)
     waited = (wait >= 0) & (end > issued)
-    waited[waited] = end[waited] - _begin(idle, end[waited]) >= _LEAST_WAIT_NS
+    waited[waited] = end[waited] - _begin(idle, end[waited]) >= LEAST_WAIT_NS
     host_times = sorted_unique(all_steps.host.ravel(), issued, end[waited])
     num, place = len(host_times), 1 + np.arange(len(host_times))
     return_of, issue_of = (np.searchsorted(host_times, moments) + 1 for moments in (end, issued))
@@ -297,5 +291,5 @@ def _queued(
     previous = np.r_[by_end, -1][last]
     gap = start - np.r_[end, 0][previous]
     is_earlier = (last >= 0) & (np.r_[start, 0][previous] < start) & (np.r_[end, 0][previous] > issued)
-    follows = np.flatnonzero(is_earlier & (gap <= _AT_ONCE_NS))
+    follows = np.flatnonzero(is_earlier & (gap <= AT_ONCE_NS))
     return follows, previous[follows], gap[follows]

@@ -10,13 +10,11 @@ from traceq.intervals import empty
 from traceq.model import Trace
 from traceq.units import Unit, format_value
 from traceq.whatif.job_replay import CannotReplay, JobReplay
+from traceq.whatif.limits import MOST_UNREPLAYED
 from traceq.whatif.rank_part import rank_facts
 from traceq.whatif.sentences import UNREPLAYED, UNREPLAYED_PARTS
 
-__all__ = ["MOST_UNREPLAYED", "is_replayed", "least_unreplayed_share", "refuse_unreplayed", "unreplayed_share"]
-
-MOST_UNREPLAYED = 0.05
-"""Part of a step that cannot be replayed from which nothing is predicted."""
+__all__ = ["is_replayed", "least_unreplayed_share", "refuse_unreplayed", "unreplayed_share"]
 
 
 def is_replayed(trace: Trace) -> bool:

@@ -9,7 +9,7 @@ from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.host_stacks import Frame, host_stacks
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
-from traceq.renderers.html.markup import Json, figure
+from traceq.renderers.html.markup import LONGEST_NAME, Json, figure
 from traceq.units import Unit, format_value
 
 __all__ = ["Node", "flame_figure", "flame_of", "flame_pair_figure"]
@@ -18,8 +18,6 @@ _MOST_NODES = 2_000
 """Frames of a page: the longest; what others of one parent take together is one frame."""
 
 _KINDS = ("step", "phase", "annotation", "module", "line", "op", "rest")
-_LONGEST = 160
-"""Characters of a name that the page holds."""
 
 Stack = tuple[Frame, ...]
 
@@ -139,4 +137,4 @@ def _json(root: Node, num_steps: Sequence[int]) -> dict[str, Json]:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}…{name[-LONGEST_NAME // 2 :]}"

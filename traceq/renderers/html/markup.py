@@ -13,6 +13,7 @@ from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
 __all__ = [
+    "LONGEST_NAME",
     "Json",
     "bytes_axis",
     "element",
@@ -37,6 +38,8 @@ _Axis = dict[str, float | str]
 Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 """Data of a figure."""
 
+LONGEST_NAME = 160
+"""Characters of a name that a page holds; names of kernels have up to thousands."""
 _MOST_ROWS = 500
 _UNIT = re.compile(r"(?<=\d) (?=(?:[num]?s|[KMGT]iB|B|[GT]B/s|TFLOP/s|/s|%)(?!\w))")
 """The space between a number and its unit."""

@@ -27,15 +27,13 @@ from traceq.frozen import frozen
 from traceq.grouping import Numbers, group
 from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Category, Trace
+from traceq.renderers.html.markup import LONGEST_NAME
 
 __all__ = ["BLOCK", "EventLanes", "Label", "Labels", "Lane", "Limits", "device_lanes", "host_lanes", "labelled"]
 
 
 BLOCK = -1
 """Label of several spans that are drawn as one."""
-
-_LONGEST = 160
-"""Characters of a name that the page holds; names of kernels have up to thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +266,7 @@ def labelled(labels: Labels, columns: Sequence[Numbers], label_of: Callable[...,
 
 def _cut(label: Label) -> Label:
     """Return the label with a name that is not longer than the page holds, cut in its middle."""
-    if len(label.name) <= _LONGEST:
+    if len(label.name) <= LONGEST_NAME:
         return label
-    half = _LONGEST // 2
+    half = LONGEST_NAME // 2
     return replace(label, name=f"{label.name[:half]}…{label.name[-half:]}")
