@@ -27,8 +27,7 @@ from traceq.engines.analyze_path import SMALL, analyze_path, sheet_of
 from traceq.engines.cache import How, _entry_of, cache_folder
 from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.memory_budget import plain_bytes
-from traceq.engines.rank_summary import part_type
-from traceq.engines.serialization import Damaged, pack, unpack
+from traceq.engines.rank_summary import Damaged, pack, part_type, unpack
 from traceq.engines.workers import Pool
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.facts.ranks.rank_outline import Outline, outline

@@ -28,7 +28,7 @@ from traceq.history.store import Row
 from traceq.history.tables import history_sheet
 from traceq.locations import place
 from traceq.model import Arm, Caveat, Fact, Manifest
-from traceq.renderers.check_json import CHECK_SCHEMA, CulpritObject, RuleObject
+from traceq.renderers.checks import CHECK_SCHEMA, CulpritObject, RuleObject
 from traceq.renderers.diff_json import DIFF_SCHEMA
 from traceq.renderers.json import SHOW_SCHEMA, FindingObject, SourceObject
 from traceq.report import Unknown

@@ -38,8 +38,7 @@ from traceq.rules.collect_rows import missing_ranks
 from traceq.rules.evaluate import State, judge_run
 from traceq.rules.messages import complaint
 from traceq.rules.parse import parse
-from traceq.runs.rank_selection import parse_ranks
-from traceq.runs.read import with_traces
+from traceq.runs.read import parse_ranks, with_traces
 from traceq.runs.run_folder import is_run, read_manifest
 from traceq.units import format_ranks
 

@@ -45,7 +45,7 @@ def command(
     from traceq.commands._output import print_caveats, refuse_input
     from traceq.commands._run_or_pair import export_name
     from traceq.renderers import export_suffix, find_renderer, renders
-    from traceq.runs.rank_selection import parse_ranks
+    from traceq.runs.read import parse_ranks
 
     is_folder = renders(to, "tables")
     if other is not None and is_folder:

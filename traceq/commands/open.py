@@ -40,7 +40,7 @@ def command(
     from traceq.commands._output import open_replacing, print_caveats
     from traceq.commands._run_or_pair import export_name, read_subject
     from traceq.renderers import export_suffix
-    from traceq.runs.rank_selection import parse_ranks
+    from traceq.runs.read import parse_ranks
     from traceq.viewer import PORT, find_ui, start_server
 
     ui = find_ui() if offline else None

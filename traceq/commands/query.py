@@ -42,7 +42,7 @@ def command(
     from traceq.frames.column_table import concat_ranks
     from traceq.frames.sql import ask_tables
     from traceq.report import Column, Table
-    from traceq.runs.rank_selection import parse_ranks
+    from traceq.runs.read import parse_ranks
     from traceq.runs.run_folder import to_json_bytes
     from traceq.units import Unit
 

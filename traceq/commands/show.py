@@ -65,8 +65,7 @@ def command(
     from traceq.facts.roofline.peaks import replaced_peaks
     from traceq.locations import place
     from traceq.runs.memory_snapshot import is_memory_snapshot
-    from traceq.runs.rank_selection import parse_ranks
-    from traceq.runs.read import is_trace_file
+    from traceq.runs.read import is_trace_file, parse_ranks
     from traceq.runs.sides import holds_runs
 
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)

@@ -65,7 +65,7 @@ def command(
     from traceq.commands._output import print_caveats
     from traceq.commands._progress import shown_work
     from traceq.engines.played_ranks import answers
-    from traceq.runs.rank_selection import parse_ranks
+    from traceq.runs.read import parse_ranks
     from traceq.whatif import interventions
 
     chosen: list[Intervention] = [*interventions.without(without or ()), *interventions.scaled(scale or ())]

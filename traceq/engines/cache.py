@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 import traceq
 from traceq.analysis.registry import plugins_version
-from traceq.engines.rank_summary import RankSummary
-from traceq.engines.serialization import Damaged, pack, unpack
+from traceq.engines.rank_summary import Damaged, RankSummary, pack, unpack
 from traceq.locations import Most, Place, open_binary, read_rest
 from traceq.runs.run_folder import atomic_write
 

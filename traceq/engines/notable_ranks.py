@@ -15,8 +15,7 @@ from traceq.frozen import frozen
 from traceq.locations import place
 from traceq.model import Caveat
 from traceq.report import Cell, Report, Sheet, Table
-from traceq.runs.rank_selection import parse_ranks
-from traceq.runs.read import trace_files
+from traceq.runs.read import parse_ranks, trace_files
 
 __all__ = ["MOST_RANKS", "NotableRanks", "notable_ranks", "reasons_to_look", "without_like_ranks"]
 

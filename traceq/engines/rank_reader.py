@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from traceq.engines.cache import How, cache_key, load_summary, store_summary
 from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.memory_budget import needed_bytes, plain_bytes
-from traceq.engines.rank_summary import STEP_TOTALS, RankSummary, answer_queries, part_type, summarize
-from traceq.engines.serialization import unpack
+from traceq.engines.rank_summary import STEP_TOTALS, RankSummary, answer_queries, part_type, summarize, unpack
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.facts.comm.rank_collectives import RankCalls
 from traceq.facts.ranks.job import Job, LazySequence, RankQuery, job_from_outlines, query_here

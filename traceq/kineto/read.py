@@ -20,8 +20,7 @@ from traceq.kineto.categories import UNNAMED_DEVICES, device_of, unread_device_o
 from traceq.kineto.collective_messages import COUNT_LIMIT
 from traceq.kineto.columns import LIMIT_NS, to_int
 from traceq.kineto.decompression import open_source
-from traceq.kineto.event_windows import Document
-from traceq.kineto.other_formats import browser_trace
+from traceq.kineto.event_windows import Document, browser_trace
 from traceq.kineto.reader_choice import Scan, damage_caveats, scan
 from traceq.locations import Place
 from traceq.model import Category, Caveat, Events, Thread, Trace

@@ -14,8 +14,7 @@ from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wrappers import wrapper_facts
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.clocks import CoreClocks, clock_facts, core_facts, read_clocks
-from traceq.recorder.timing.peak_memory import reset_peak_memory
-from traceq.recorder.timing.stopwatch import Stopwatch
+from traceq.recorder.timing.stopwatch import Stopwatch, reset_peak_memory
 from traceq.recorder.timing.timed_steps import Journal, regular_on_all_ranks, step_line
 from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
 from traceq.runs.step_log import ClocksLine, CoresLine, Line

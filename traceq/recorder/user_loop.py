@@ -27,7 +27,7 @@ from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.rank_recording import num_steps, recorded_steps
-from traceq.recorder.spec.names import check_arm
+from traceq.recorder.spec.parameters import check_arm
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, check_samples
 from traceq.recorder.spec.prepare import check_seconds, create_run_folder, default_steps, resolve_device, utc_now

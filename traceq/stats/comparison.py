@@ -15,14 +15,17 @@ from traceq.model import Caveat, Pairs
 from traceq.stats.group_sequential import LOOKS, ONE_LOOK, chance_to_exceed, level_of
 from traceq.stats.hodges_lehmann import Interval, Shift, location_of_pairs, shift_between, shift_of_pairs
 from traceq.stats.limits import BROKEN, RARE, SLOW
-from traceq.stats.per_sample import Samples, kind_at_samples, note_samples, scaled, scaled_control, scaled_pairs
 from traceq.stats.rare_events import RareEvents, typical_pairs, with_rare_events
-from traceq.stats.sentences import NO_PAIR, NO_STEP, REASONS, caveat
+from traceq.stats.sentences import FOR_SAMPLES, NO_PAIR, NO_STEP, REASONS, caveat
 from traceq.stats.verdict import MEANS, PAIRS, PROCESSES, STEPS, SampleKind, Threshold, Verdict, verdict
 from traceq.threshold import THRESHOLD_PCT
 from traceq.units import Unit, format_value
 
-__all__ = ["Comparison", "compare_pairs", "compare_values", "slowest_rank_ns"]
+__all__ = ["Comparison", "Samples", "compare_pairs", "compare_values", "samples_apart", "slowest_rank_ns"]
+
+
+Samples = tuple[int, int]
+"""Samples per step of A and of B."""
 
 
 _Caveats = tuple[Caveat, ...]
@@ -100,7 +103,7 @@ def compare_pairs(
     `samples` the time per sample is compared instead of the step. Raises UnreadableInput where no pair is finished, or
     for a number of looks that no recording has.
     """
-    pairs, control = scaled_pairs(pairs, samples), scaled_control(control, pairs, samples)
+    pairs, control = _scaled_pairs(pairs, samples), _scaled_control(control, pairs, samples)
     where = f"{pairs.a} against {pairs.b}"
     if not pairs.b_second.size:
         raise UnreadableInput(where, NO_PAIR, "at least one")
@@ -115,7 +118,7 @@ def compare_pairs(
     job = shift_of_pairs(second - first, pairs.b_second, level, threshold.ns)
     ranks = [shift_of_pairs(change, pairs.b_second, level) for change in pairs.second_ns - pairs.first_ns]
     mean = with_rare_events(job, rare, threshold.ns)
-    comparison = _compare(a, b, mean or job, threshold, kind_at_samples(MEANS if mean else PAIRS, samples))
+    comparison = _compare(a, b, mean or job, threshold, _kind_at_samples(MEANS if mean else PAIRS, samples))
     if mean:
         comparison = _of_mean(comparison, rare, job)
     a_to_a = compare_pairs(control, threshold_pct=threshold_pct) if control and control.b_second.size else None
@@ -141,7 +144,7 @@ def compare_pairs(
         samples=samples,
         rank_delta_ns=tuple(rank.delta for rank in ranks),
         noise_floor_ns=floor,
-        caveats=note_samples(caveats, samples),
+        caveats=_note_samples(caveats, samples),
     )
 
 
@@ -172,10 +175,10 @@ def compare_values(
         if not side.size:
             raise UnreadableInput(name, NO_STEP, "at least one")
     kind = STEPS if profiled else PROCESSES
-    b = scaled(b, samples)
+    b = _scaled(b, samples)
     shift = shift_between(b, a, testable=kind.fewest is not None and min(a.size, b.size) >= kind.fewest)
-    comparison = _compare(a, b, shift, Threshold(threshold_pct, _median(a)), kind_at_samples(kind, samples))
-    caveats = note_samples(comparison.caveats, samples)
+    comparison = _compare(a, b, shift, Threshold(threshold_pct, _median(a)), _kind_at_samples(kind, samples))
+    caveats = _note_samples(comparison.caveats, samples)
     return replace(comparison, unprofiled=not profiled, samples=samples, caveats=caveats)
 
 
@@ -308,3 +311,47 @@ def _below_noise_floor(shift: Shift, verdict: Verdict, floor_ns: int | None) -> 
 
 def _delta(ns: int) -> str:
     return format_value(ns, Unit.DELTA_NS)
+
+
+def samples_apart(a: int, b: int) -> Samples | None:
+    """Return the samples per step where both are known (not 0) and differ; then the time per sample is compared."""
+    return (a, b) if a and b and a != b else None
+
+
+def _scaled(b: NDArray[np.int64], samples: Samples | None) -> NDArray[np.int64]:
+    """int64 ns: B's times scaled to A's number of samples."""
+    if samples is None:
+        return b
+    times: NDArray[np.int64] = np.rint(b * (samples[0] / samples[1])).astype(np.int64)
+    return times
+
+
+def _scaled_pairs(pairs: Pairs, samples: Samples | None) -> Pairs:
+    """Return the pairs with B's halves scaled to A's number of samples."""
+    first = np.where(pairs.b_second, pairs.first_ns, _scaled(pairs.first_ns, samples))
+    second = np.where(pairs.b_second, _scaled(pairs.second_ns, samples), pairs.second_ns)
+    return replace(pairs, first_ns=first, second_ns=second)
+
+
+def _scaled_control(control: Pairs | None, pairs: Pairs, samples: Samples | None) -> Pairs | None:
+    """Return the A/A control scaled likewise; both of its halves are of one arm, which may be this comparison's B."""
+    if control is None or control.a == pairs.a:
+        return control
+    first, second = (_scaled(times, samples) for times in (control.first_ns, control.second_ns))
+    return replace(control, first_ns=first, second_ns=second)
+
+
+def _note_samples(caveats: tuple[Caveat, ...], samples: Samples | None) -> tuple[Caveat, ...]:
+    """Return the caveats; those that contain a time say for how many samples it is."""
+    if samples is None:
+        return caveats
+    timed = ("below_noise_floor", "carried_over", "mean_disagrees", "ranks_disagree")
+    note = f" ({FOR_SAMPLES.format(num=samples[0])})"
+    return tuple(Caveat(caveat.code, caveat.text + note * (caveat.code in timed)) for caveat in caveats)
+
+
+def _kind_at_samples(kind: SampleKind, samples: Samples | None) -> SampleKind:
+    """Return the kind of values, its scope saying for how many samples the times are."""
+    if samples is None:
+        return kind
+    return replace(kind, scope=f"{kind.scope}{FOR_SAMPLES.format(num=samples[0])}, ")

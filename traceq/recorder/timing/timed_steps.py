@@ -27,8 +27,7 @@ from traceq.recorder.spec.plan import (
     schedule,
 )
 from traceq.recorder.timing.clocks import CoreClocks, clock_facts, core_facts, read_clocks
-from traceq.recorder.timing.peak_memory import reset_peak_memory
-from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, half_pauses, mean_cpu_ns, mean_ns
+from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, half_pauses, mean_cpu_ns, mean_ns, reset_peak_memory
 from traceq.recorder.tracing.traced_steps import num_traced_steps
 from traceq.runs.step_log import ClocksLine, CoresLine, Line, PairLine, StepLine, pairs_of
 from traceq.runs.timings import SETTLING, WARM_UP
