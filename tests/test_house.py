@@ -301,13 +301,13 @@ def test_no_file_holds_both_sides_of_a_merge() -> None:
 OWN_FILES = {
     "traceq.analysis._plugins",  # sources of plugins
     "traceq.cores",  # of the system
-    "traceq.engines.memory_budget",  # of the system
+    "traceq.engines.rank_reader",  # of the system
     "traceq.engines.cache",  # sources
     "traceq.kineto.native_columns",  # sources
     "traceq.locations",
     "traceq.recorder.jobs.run_injected",  # of the system, as in the next five
     "traceq.recorder.process.job_guard",
-    "traceq.recorder.process.process_state",
+    "traceq.recorder.process.child_processes",
     "traceq.recorder.rank.environment_facts",
     "traceq.recorder.rank.wall_account",
     "traceq.recorder.timing.clocks",

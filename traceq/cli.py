@@ -24,7 +24,6 @@ from traceq.locations import as_printed
 
 __all__ = ["app", "main"]
 
-
 _SETTINGS: dict[str, Any] = {
     "add_completion": False,
     "rich_markup_mode": None,

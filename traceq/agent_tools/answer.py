@@ -37,7 +37,6 @@ __all__ = [
     "to_text",
 ]
 
-
 PATH = Meta(description="A trace, a folder of rank traces, a recorded run, RUN/ARM, or a memory snapshot.")
 RANKS = Meta(description="Only these ranks, like 0,8,16-31.")
 

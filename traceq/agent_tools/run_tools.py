@@ -44,7 +44,6 @@ from traceq.units import format_ranks
 
 __all__ = ["Check", "Findings", "LineContext", "Query", "Read", "WhatIf"]
 
-
 _MOST_SECONDS = 60
 _OFTEN_NONE = {"step", "device", "stream", "correlation", "external_id", "launch_row", "module"}
 """Columns whose -1 means as often that there is none as that it is unknown."""

@@ -14,7 +14,6 @@ from traceq.frozen import frozen
 
 __all__ = ["CLUSTER", "MEMORY", "Reading", "engine_for", "parse_memory"]
 
-
 MEMORY = typer.Option(metavar="SIZE", help="What reading many ranks may take, like 8GB; else half of what is free.")
 CLUSTER = typer.Option(metavar="ADDRESS", help="Read the ranks on this dask cluster, like tcp://host:8786.")
 
@@ -53,7 +52,7 @@ def engine_for(memory: str | None, cluster: str | None) -> Reading:
     budget = parse_memory(memory) if memory is not None else None
 
     def pool() -> AbstractContextManager[Engine]:
-        from traceq.engines.memory_budget import free_bytes
+        from traceq.engines.rank_reader import free_bytes
         from traceq.engines.workers import Pool
 
         return Pool(budget or int(_SHARE * free_bytes()))

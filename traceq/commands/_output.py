@@ -31,7 +31,6 @@ __all__ = [
     "write_sheet",
 ]
 
-
 igzip: Any
 try:
     from isal import igzip

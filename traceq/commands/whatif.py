@@ -18,7 +18,6 @@ __all__ = ["MAY_BE_BARE", "command"]
 
 _STRAGGLER = "--without-straggler"
 
-
 MAY_BE_BARE = (_STRAGGLER,)
 """Options with a value after `=`, or none."""
 

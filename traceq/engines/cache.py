@@ -37,7 +37,6 @@ __all__ = [
     "store_summary",
 ]
 
-
 MOST_BYTES = Most.CACHE_ENTRY
 _SUFFIX = ".summary"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO

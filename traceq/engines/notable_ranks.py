@@ -19,7 +19,6 @@ from traceq.runs.read import parse_ranks, trace_files
 
 __all__ = ["MOST_RANKS", "NotableRanks", "notable_ranks", "reasons_to_look", "without_like_ranks"]
 
-
 _MOST_WITH_ROWS = 64
 """Ranks up to which each has its rows."""
 _MOST_CLUSTERS = 16

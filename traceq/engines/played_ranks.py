@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.engines.engine import Engine, Lost
-from traceq.engines.memory_budget import plain_bytes
-from traceq.engines.rank_reader import FileTasks
+from traceq.engines.rank_reader import FileTasks, plain_bytes
 from traceq.engines.rank_summary import pack, unpack
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.facts.comm.rank_collectives import RankCalls, rank_calls

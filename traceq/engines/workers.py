@@ -25,7 +25,6 @@ from traceq.errors import TraceqError
 
 __all__ = ["Cluster", "Pool"]
 
-
 _PATIENCE_S = 10
 
 

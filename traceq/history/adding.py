@@ -22,7 +22,6 @@ from traceq.optional_packages import import_or_fault
 
 __all__ = ["add_run"]
 
-
 _PER_MS = 1e6
 _ODD = re.compile(r"[^\w .:/-]")
 """Characters that MLflow refuses in a name."""

@@ -12,13 +12,11 @@ from traceq.kineto.raw_events import RawEvent
 
 __all__ = ["DECODER_POSITION", "Salvaged", "end_of_value", "replace_unpaired", "salvage"]
 
-
 DECODER_POSITION = re.compile(r"(trailing characters )?\(byte (\d+)\)$")
 """Position in the message of a msgspec.DecodeError."""
 
 _NON_FINITE = re.compile(rb"[-+]?(?:NaN|nan|Infinity|inf)\b")
 _decode_value = msgspec.json.Decoder(msgspec.Raw).decode
-
 
 _HEX = rb"[\da-fA-F]{2}"
 _ESCAPE = re.compile(

@@ -26,7 +26,6 @@ from traceq.model import Category, Events
 
 __all__ = ["Document", "Readable", "browser_trace"]
 
-
 _BY_NAME = (
     (re.compile(r"\.(nsys-rep|qdrep|qdstrm)$"), "a report of Nsight Systems; `nsys stats` and nsys-ui read it"),
     (re.compile(r"\.(ncu-rep|ncu-repz)$"), "a report of Nsight Compute; ncu-ui reads it"),

@@ -23,7 +23,6 @@ from traceq.model import Allocations, CallStacks, Events, EventWaits, GraphNodes
 
 __all__ = ["MISSING", "NativeColumns"]
 
-
 _SKEW = 3 * 64  # columns that all start on a page boundary would compete for the same few lines of the L1 cache
 _LARGE = 8 << 20  # from this size on 2 MB pages: faulting in 4 KB pages takes a tenth of the reading time
 

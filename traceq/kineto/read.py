@@ -29,10 +29,8 @@ from traceq.stages import stage
 
 __all__ = ["rank_in_name", "read_rank", "read_trace"]
 
-
 _RANK = re.compile(r"rank[-_]?(\d+)")
 _HANDLERS_NAME = re.compile(r"^(.+)_(\d+)\.\d+\.pt\.trace\.json")
-
 
 _RANGES = ("dynamo", "entire_frame_compile", "entire_backward_compile")
 """Names, in newer versions of torch, of the ranges around those of `dynamo_timed`."""

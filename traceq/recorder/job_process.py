@@ -21,9 +21,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from traceq.errors import RecordingFailed, TraceqError
-from traceq.recorder.failures.cpp_terminate import TerminateHandler
 from traceq.recorder.failures.external_launcher import note_abort, note_end, sigterm_noted
-from traceq.recorder.failures.rank_errors import error_text, note_arm, write_error
+from traceq.recorder.failures.rank_errors import TerminateHandler, error_text, note_arm, write_error
 from traceq.recorder.failures.root_cause import is_peer_error, out_of_memory_line
 from traceq.recorder.failures.run_status import LOOP_ENDED, RUN_LONGER, mark_ended
 from traceq.recorder.job_rank import JobRank, measure_loader, start_rank
@@ -41,8 +40,8 @@ from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, liv
 from traceq.recorder.jobs.step_samples import sampled_steps
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.process_end import ProcessEnd, at_process_exit
+from traceq.recorder.process.progress_counters import WatchedRank
 from traceq.recorder.process.rank_messages import append_message
-from traceq.recorder.process.watched_rank import WatchedRank
 from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wall_account import WallAccount, process_began_ns

@@ -59,7 +59,6 @@ __all__ = [
     "start_rank",
 ]
 
-
 _RECIPE = "dataloader"
 """Name of the recipe whose results these are; its loader is another one."""
 

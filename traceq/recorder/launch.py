@@ -31,7 +31,6 @@ from traceq.recorder.spec.recipe import Recipe
 
 __all__ = ["launch"]
 
-
 OnMessage = Callable[[str], None]
 
 _WORKER = "traceq.recorder.rank_process"

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["VariedFacts", "fitting_steps", "num_steps", "recorded_steps", "rest_of_cycle", "run_rank"]
 
-
 FactValue = str | int | float
 
 

@@ -31,7 +31,7 @@ from traceq.recorder.spec.parameters import check_arm
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, check_samples
 from traceq.recorder.spec.prepare import check_seconds, create_run_folder, default_steps, resolve_device, utc_now
-from traceq.recorder.toggles.attribute_path import Slot, slot_of
+from traceq.recorder.toggles.attribute import Slot, slot_of
 from traceq.recorder.tracing.worker_samples import forked_workers
 
 __all__ = ["Session", "Stepper", "record"]

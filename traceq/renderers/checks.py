@@ -22,7 +22,6 @@ from traceq.units import format_ranks
 
 __all__ = ["CHECK_SCHEMA", "CulpritObject", "RuleObject", "write_checks", "write_junit"]
 
-
 _ELEMENTS = {State.BROKEN: "failure", State.CANNOT_TELL: "error"}
 
 CHECK_SCHEMA = "traceq.check/1"

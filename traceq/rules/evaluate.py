@@ -25,7 +25,6 @@ from traceq.rules.sentences import IDENTICAL, UNANSWERED
 
 __all__ = ["Checked", "Contribution", "RankValue", "RuleOutcome", "State", "judge", "judge_run", "value_on"]
 
-
 _TOP = 3
 _LONGEST_NAME = 80
 

@@ -22,7 +22,6 @@ from traceq.rules.sentences import EXPECTED, IDENTICAL, IN_FILE
 
 __all__ = ["Rule", "closest_name", "parse", "read_rules"]
 
-
 _OPERATORS: dict[str, Callable[[Fraction, Fraction], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,

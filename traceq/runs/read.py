@@ -37,12 +37,10 @@ __all__ = [
     "with_traces",
 ]
 
-
 _RANK = re.compile(r"\brank\s{0,4}[:#_-]?\s{0,4}(\d{1,9})(?!\d)", re.IGNORECASE)
 _EXPECTED = "a file per rank, or processes whose `process_name` tells the rank, as in `RANK 0 - CPU`"
 
 _TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
-
 
 ReadTraces = Callable[[Sequence[Place]], Iterable[Trace | UnreadableInput]]
 """Reader of the traces of a folder: a trace per file, or why it cannot be read."""

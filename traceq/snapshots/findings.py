@@ -20,7 +20,6 @@ from traceq.units import Unit, format_value
 
 __all__ = ["caveats_of", "claims_of", "closed", "with_total"]
 
-
 _SUMMED = (Unit.COUNT, Unit.BYTES, Unit.DELTA_BYTES, Unit.PERCENT)
 
 _MOST_KINDS = 3

@@ -23,10 +23,8 @@ from traceq.units import Unit, format_value
 
 __all__ = ["Comparison", "Samples", "compare_pairs", "compare_values", "samples_apart", "slowest_rank_ns"]
 
-
 Samples = tuple[int, int]
 """Samples per step of A and of B."""
-
 
 _Caveats = tuple[Caveat, ...]
 

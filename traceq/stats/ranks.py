@@ -27,7 +27,6 @@ __all__ = [
     "steps_needed",
 ]
 
-
 Times = NDArray[np.float64]
 
 

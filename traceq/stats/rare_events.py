@@ -24,7 +24,6 @@ from traceq.stats.limits import TYPICAL
 
 __all__ = ["RareEvents", "typical_pairs", "with_rare_events"]
 
-
 _Ends = tuple[float, float, float]
 """A value and the ends of its interval."""
 

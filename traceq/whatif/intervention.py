@@ -16,7 +16,6 @@ from traceq.whatif.rank_part import RankPart
 
 __all__ = ["Intervention", "RankIntervention", "RankWeights", "Weights"]
 
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

@@ -52,9 +52,7 @@ __all__ = [
     "without",
 ]
 
-
 _TIMES = re.compile(r"^(\d+(?:\.\d+)?)x?$")
-
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]

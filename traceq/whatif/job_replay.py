@@ -28,7 +28,6 @@ __all__ = ["NEVER_NS", "CannotReplay", "JobReplay", "common_steps", "job_replay"
 Ints = NDArray[np.int64]
 Ranks = Sequence[RankPart | ContractedRank]
 
-
 NEVER_NS = -(2**60)
 """Weight of an edge that is never waited for."""
 

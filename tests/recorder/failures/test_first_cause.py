@@ -28,8 +28,7 @@ from traceq.recorder.failures.external_launcher import note_abort
 from traceq.recorder.failures.rank_errors import error_text, read_error, reserve_descriptors, write_error
 from traceq.recorder.failures.rank_exits import StallWatch
 from traceq.recorder.failures.root_cause import ABORTED, is_peer_error
-from traceq.recorder.process.child_processes import kill_group
-from traceq.recorder.process.process_state import is_stopped
+from traceq.recorder.process.child_processes import is_stopped, kill_group
 from traceq.recorder.process.progress_counters import ProgressCounters, create_counters
 from traceq.recorder.process.world import World
 from traceq.recorder.spec.plan import Plan

@@ -25,7 +25,6 @@ from traceq.kineto.event_values import MOST_ARGUMENTS, Cells, EventValues, Kind,
 
 __all__ = ["load"]
 
-
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 
 _DROPPED = {"ph", "id", "bp", "s", "args"}

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traceq.facts.timeline.call_sites import user_line
-from traceq.recorder.process.process_state import cpu_s, is_alive, stat_fields, state
-from traceq.recorder.process.watched_rank import SeenRank, read_stacks, seen_ranks
+from traceq.recorder.process.child_processes import cpu_s, is_alive, stat_fields, state
+from traceq.recorder.process.progress_counters import SeenRank, read_stacks, seen_ranks
 from traceq.runs.run_folder import RunFolder, atomic_write
 from traceq.units import name_ranks
 
 __all__ = ["HangWatch", "describe_stands", "forget_hang", "rank_stand"]
-
 
 _LOOK_EVERY_S = 0.5
 

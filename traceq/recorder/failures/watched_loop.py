@@ -13,8 +13,7 @@ from contextlib import contextmanager, suppress
 
 from traceq.errors import TraceqError
 from traceq.recorder.failures.hang_watch import forget_hang
-from traceq.recorder.process.progress_counters import ProgressCounters
-from traceq.recorder.process.watched_rank import WatchedRank
+from traceq.recorder.process.progress_counters import ProgressCounters, WatchedRank
 from traceq.recorder.process.world import World
 from traceq.recorder.spec.plan import Plan
 

@@ -38,7 +38,6 @@ __all__ = [
     "world_of_job",
 ]
 
-
 _VISIBLE_WITHIN_S = 10.0  # network file systems propagate new folders with a delay
 
 T = TypeVar("T")

@@ -28,7 +28,6 @@ __all__ = [
     "with_changes",
 ]
 
-
 _PHASE = re.compile(r"[A-Za-z0-9_.:/#-]+")  # Kineto corrupts quotes, backslashes and non-ASCII characters
 _ARM = re.compile(r"[A-Za-z0-9_.=,+-]+")  # an arm is a folder
 _RESERVED = ("steps", "logs", "stalled", "faults")

@@ -38,7 +38,6 @@ __all__ = [
     "with_samples",
 ]
 
-
 PAIRS_PER_BLOCK = 16
 SINGLE_ARM_STEPS_PER_BLOCK = 512  # in single-arm runs: longer blocks interrupt the data loader less often
 

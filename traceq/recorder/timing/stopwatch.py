@@ -40,7 +40,6 @@ __all__ = [
     "reset_peak_memory",
 ]
 
-
 try:
     import resource
 except ImportError:  # Windows
@@ -57,12 +56,10 @@ class Peak:
 
 NO_PEAK = Peak(0, 0)
 
-
 CAPTURED_STEP = (
     "the job captures its step in a CUDA graph, and a replay shows no forward, backward or optimizer: use "
     "traceq.record in the loop"
 )
-
 
 _CALL_BYTES = 40
 """Bytecode before a call in which the function is loaded that it calls: of gc.collect(2) 30 bytes on Python 3.11."""

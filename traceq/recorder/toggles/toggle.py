@@ -68,7 +68,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
 }
 """By name of a toggle of ours whose values are words, besides DEFAULT: checked before the job starts, without torch."""
 
-_NO_TOGGLES = ("toggle", "attribute", "attribute_path")
+_NO_TOGGLES = ("toggle", "attribute")
 
 
 @dataclass(frozen=True, slots=True)

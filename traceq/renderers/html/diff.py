@@ -32,9 +32,7 @@ from traceq.units import Unit, format_value, name_ranks
 
 __all__ = ["compared", "diffs_to_html", "write_diffs"]
 
-
 _MOST_POINTS = 2000
-
 
 _MOST_NAMED = 6
 

@@ -27,10 +27,8 @@ __all__ = [
     "unbroken",
 ]
 
-
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
 _SIZES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
-
 
 _Axis = dict[str, float | str]
 """`unit`, the title of an axis, and `per`, the size of the unit: of ms, with values in ns, 1e6."""

@@ -19,9 +19,7 @@ __all__ = [
     "steps_chart",
 ]
 
-
 _COMPUTES = ("compute", "cpu_compute")
-
 
 _MOST = 200
 _LEAST = 0.001
@@ -30,7 +28,6 @@ _MARGIN = 2.0
 """Factor by which roofs go beyond the ops."""
 
 Row = Mapping[str, Cell]
-
 
 _MOST_COLUMNS = 128
 

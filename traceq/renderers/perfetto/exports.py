@@ -19,14 +19,12 @@ from traceq.compare.result import Cause, Diff
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
 from traceq.renderers.perfetto.clock import common_clock, not_before_zero
-from traceq.renderers.perfetto.derived_tracks import DerivedTrack, derived_tracks
 from traceq.renderers.perfetto.packets import Argument, Track, counter_packets, track_packets
-from traceq.renderers.perfetto.process_tracks import TraceProcess, process_packets
+from traceq.renderers.perfetto.process_tracks import DerivedTrack, TraceProcess, derived_tracks, process_packets
 from traceq.renderers.perfetto.worst_place import WorstPlace
 from traceq.units import Unit, format_value
 
 __all__ = ["pair_place", "write_pair", "write_perfetto"]
-
 
 _TOP = 8
 _LINKS = 1 << 52

@@ -20,14 +20,12 @@ from traceq.renderers.perfetto.clock import common_clock
 
 __all__ = ["WorstPlace", "pair_commands", "startup_commands", "syncs_of", "worst_place"]
 
-
 _PINNED = "findings|steps|phases|where the time goes|syncs|collectives|queue depth"
 _PINNED_OF_ALL = "where the time goes"
 
 _SUMS = f"""select process.name as rank, slice.name as what, count(*) as num, sum(slice.dur) / 1e6 as ms
 from slice join process_track on slice.track_id = process_track.id join process using (upid)
 where process_track.name glob '{_PINNED_OF_ALL}*' group by 1, 2 order by 1, 4 desc"""
-
 
 Command = tuple[str, tuple[str, ...]]
 

@@ -31,7 +31,6 @@ from traceq.renderers.html.markup import LONGEST_NAME
 
 __all__ = ["BLOCK", "EventLanes", "Label", "Labels", "Lane", "Limits", "device_lanes", "host_lanes", "labelled"]
 
-
 BLOCK = -1
 """Label of several spans that are drawn as one."""
 
