@@ -17,7 +17,7 @@ from traceq.model import Caveat
 from traceq.report import Cell, Report, Sheet, Table
 from traceq.runs.read import parse_ranks, trace_files
 
-__all__ = ["MOST_RANKS", "NotableRanks", "notable_ranks", "reasons_to_look", "without_like_ranks"]
+__all__ = ["MOST_RANKS", "NotableRanks", "notable_ranks", "without_like_ranks"]
 
 _MOST_WITH_ROWS = 64
 """Ranks up to which each has its rows."""
@@ -58,10 +58,10 @@ def notable_ranks(
     analyzed = analyze_path(path, ("ranks", "desync"), start=start, small=small, on_progress=on_progress)
     if len(analyzed.job.ranks) <= MOST_RANKS:
         return None
-    return NotableRanks(len(analyzed.job.ranks), reasons_to_look(analyzed.reports))
+    return NotableRanks(len(analyzed.job.ranks), _reasons_to_look(analyzed.reports))
 
 
-def reasons_to_look(of_all: Sequence[Report]) -> dict[int, tuple[str, ...]]:
+def _reasons_to_look(of_all: Sequence[Report]) -> dict[int, tuple[str, ...]]:
     """Return the ranks that are worth looking at, each with why, by the reports of `ranks` and `desync`."""
     reports = {report.name: report for report in of_all}
     rows: list[dict[str, Any]] = sorted(reports["ranks"].table("ranks").to_dicts(), key=_own_ns)
@@ -104,7 +104,7 @@ def without_like_ranks(sheet: Sheet) -> Sheet:
         return sheet
     named = {finding.key for finding in sheet.findings}
     about = {row["rank"] for row in _rows(sheet, "ranks", "ranks") if row["key"] in named}
-    kept = {*about, *reasons_to_look(sheet.reports), *_middles(sheet)}
+    kept = {*about, *_reasons_to_look(sheet.reports), *_middles(sheet)}
     reports = tuple(
         replace(report, tables=tuple(_short(table, kept, named) for table in report.tables)) for report in sheet.reports
     )

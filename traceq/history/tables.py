@@ -15,7 +15,6 @@ from traceq.units import Unit, format_ends, format_value, sparkline
 
 __all__ = [
     "HISTORY_SCHEMA",
-    "change_words",
     "event_lines",
     "event_words",
     "history_sheet",
@@ -128,7 +127,7 @@ def event_words(event: Event) -> str:
     return f"{event.after.name}: {_changed(event)}"
 
 
-def change_words(change: Change) -> str:
+def _change_words(change: Change) -> str:
     """Return `40.1 ms → 41.4 ms (+3.1 %)`."""
     before, after = (format_value(value, change.unit) for value in (change.before, change.after))
     has_share = change.delta_pct is not None and change.unit is not Unit.MEAN
@@ -137,7 +136,7 @@ def change_words(change: Change) -> str:
 
 
 def _changed(event: Event) -> str:
-    return ", ".join(f"{change.measure} {change_words(change)}" for change in event.changes)
+    return ", ".join(f"{change.measure} {_change_words(change)}" for change in event.changes)
 
 
 def _measure(series: Series, title: str, changed: tuple[Event, Change] | None) -> _Measure:
@@ -147,7 +146,7 @@ def _measure(series: Series, title: str, changed: tuple[Event, Change] | None) -
     if changed is not None:
         event, change = changed
         pct = change.delta_pct
-        size = change_words(change) if pct is None or series.is_count else format_value(pct, Unit.DELTA_PERCENT)
+        size = _change_words(change) if pct is None or series.is_count else format_value(pct, Unit.DELTA_PERCENT)
         where = f"{size} at {event.after.name}"
     floor = min(float(values.min()), _FLOOR * float(values.max()))
     course = sparkline((values - floor).tolist(), _WIDTH)

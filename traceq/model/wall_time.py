@@ -11,7 +11,7 @@ import msgspec
 from traceq.frozen import frozen
 from traceq.units import Unit, format_value
 
-__all__ = ["NOTABLE_PCT", "OTHER_STEPS", "CoreUse", "WallPart", "WallTime", "WorkKind"]
+__all__ = ["OTHER_STEPS", "CoreUse", "WallPart", "WallTime", "WorkKind"]
 
 
 @frozen
@@ -69,7 +69,7 @@ WorkKind = tuple[Literal["checkpoint", "collection", "epoch", "evaluation", "oth
 OTHER_STEPS: WorkKind = ("other",)
 """More or less of what regular steps do: the tail of an accumulation, a step that a GradScaler skips."""
 
-NOTABLE_PCT = 10.0
+_NOTABLE_PCT = 10.0
 """Part of the training's time from which anything but regular steps is a finding."""
 
 _KEY = "wall_time"
@@ -198,7 +198,7 @@ class WallTime:
     def renews_workers(self) -> bool:
         """Whether the data loader starts its workers anew for each epoch, and that takes a notable part of the time."""
         epochs = next((part for part in self.training if part.name == "epoch"), None)
-        return epochs is not None and self.renewed_workers > 0 and self.share_pct(epochs) >= NOTABLE_PCT
+        return epochs is not None and self.renewed_workers > 0 and self.share_pct(epochs) >= _NOTABLE_PCT
 
     @property
     def text(self) -> str:
@@ -222,7 +222,7 @@ class WallTime:
     @property
     def is_notable(self) -> bool:
         """Whether what is not in regular steps takes a notable part of the time."""
-        return self.irregular_pct >= NOTABLE_PCT
+        return self.irregular_pct >= _NOTABLE_PCT
 
     @property
     def _remedy(self) -> str:

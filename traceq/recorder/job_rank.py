@@ -51,11 +51,7 @@ from traceq.runs.run_folder import RunFolder
 __all__ = [
     "JobRank",
     "claims",
-    "common_request",
-    "leave_in_order",
     "measure_loader",
-    "plan_of",
-    "raise_first",
     "start_rank",
 ]
 
@@ -197,7 +193,7 @@ class JobRank:
         """Wait until the device is idle and all ranks are here."""
         if self.rank.world.device.type == "cuda":
             torch.cuda.synchronize(self.rank.world.device)
-        leave_in_order(self.rank.world)
+        _leave_in_order(self.rank.world)
 
 
 def start_rank(
@@ -217,9 +213,9 @@ def start_rank(
     """
     assert tracker.pattern is not None
     world = world_on_devices(job)
-    request = common_request(request, world)
+    request = _common_request(request, world)
     differ = f"the steps of the loop differ: {tracker.pattern.text}; evaluate and save less often, or use traceq.record"
-    raise_first(world.gather("" if tracker.pattern.is_reliable else differ))
+    _raise_first(world.gather("" if tracker.pattern.is_reliable else differ))
     if world.size == 1 and not claims(Path(request.out)):
         return None
     if request.tries_all or request.is_dry:
@@ -229,7 +225,7 @@ def start_rank(
     if len(arms) == 1:  # others may change how many batches a step has
         arms = (msgspec.structs.replace(arms[0], arm=replace(arms[0].arm, samples_per_step=samples)),)
     is_regular = all(world.gather(tracker.pattern.is_regular))
-    plan = replace(plan_of(request, arms, world), is_regular=is_regular)
+    plan = replace(_plan_of(request, arms, world), is_regular=is_regular)
     announced = Rank(plan, world, Phases(), progress)
     if request.process <= 0:  # the same in each process of an arm
         announced.say(f"traceq: {found_text(job, tracker, world)}")
@@ -247,7 +243,7 @@ def start_rank(
         announced.say(
             f"traceq: where its time goes: {without_secrets(shlex.join(['traceq', 'record', '--', *request.command]))}"
         )
-        leave_in_order(world)
+        _leave_in_order(world)
         return None
     values = {each.arm.name: each.values for each in arms}
     toggles: list[Toggle] = []
@@ -290,7 +286,7 @@ def start_rank(
     return JobRank(rank, toggles, arms, recorded_steps(rank, manifest), tracker, loader)
 
 
-def common_request(request: JobRequest, world: World) -> JobRequest:
+def _common_request(request: JobRequest, world: World) -> JobRequest:
     """Return the request that all ranks follow: on several nodes each launcher wrote one, with another run and seed.
 
     That of the first folder by name, as which node has rank 0 may differ between the processes of arms. Raises
@@ -303,7 +299,7 @@ def common_request(request: JobRequest, world: World) -> JobRequest:
         fault = "nodes run different arms: start the same command on each"
     elif len({(each.run_id, each.started) for each in requests if each.out == first.out}) > 1:
         fault = f"{first.out}: another folder on each node; all ranks need a shared file system"
-    raise_first(world.gather(fault))
+    _raise_first(world.gather(fault))
     check_shared(Path(first.out), world)
     if first.out != request.out:
         Injection.of_run(request.out).note_elsewhere(first.out)
@@ -354,7 +350,7 @@ def _script_text() -> str:
     return ""
 
 
-def leave_in_order(world: World) -> None:
+def _leave_in_order(world: World) -> None:
     """Wait until the other ranks have left on rank 0, which may serve their store; the others leave at once."""
     if world.exchange is None:
         return
@@ -374,7 +370,7 @@ def claims(out: Path) -> bool:
     return True
 
 
-def plan_of(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
+def _plan_of(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
     """Return the plan, the same on every rank."""
     device = world.device.type
     return Plan(
@@ -410,7 +406,7 @@ def _create_toggles(toggles: list[Toggle], request: JobRequest, job: Job, world:
             toggles.append(create_toggle(option.name, option.values, job))
     except TraceqError as error:
         fault = str(error)
-    raise_first(world.gather(fault))
+    _raise_first(world.gather(fault))
 
 
 def _restore(toggles: Sequence[Toggle]) -> None:
@@ -430,10 +426,10 @@ def _check_effects(
             toggle.apply(number)
             if fault := toggle.fault(number):
                 faults.append(f"--toggle {option.name}: {option.values[number]!r} is not in effect: {fault}")
-    raise_first(world.gather(faults[0] if faults else ""))
+    _raise_first(world.gather(faults[0] if faults else ""))
 
 
-def raise_first(faults: Sequence[str]) -> None:
+def _raise_first(faults: Sequence[str]) -> None:
     """Raise the first fault of any rank."""
     for rank, fault in enumerate(faults):
         if fault:
@@ -458,17 +454,17 @@ def measure_loader(request: JobRequest, job: Job, batches: JobBatches) -> None:
     timed. Raises RecordingFailed, on every rank, for a loop without a DataLoader.
     """
     world = world_on_devices(job)
-    request = common_request(request, world)
+    request = _common_request(request, world)
     loader = batches.loader
     is_own = isinstance(loader, DataLoader)  # that of a framework has no second iterator
-    raise_first(world.gather("" if is_own else "the loop takes its batches from no DataLoader of torch"))
+    _raise_first(world.gather("" if is_own else "the loop takes its batches from no DataLoader of torch"))
     assert loader is not None
     if world.size == 1 and not claims(Path(request.out)):
         return
     arm = Arm("run", "the job's data loader alone", baseline=True)
     arm = replace(arm, samples_per_step=sum(world.gather(batches.samples_per_batch)))
     plan = replace(
-        plan_of(request, (JobArm(arm, ()),), world),
+        _plan_of(request, (JobArm(arm, ()),), world),
         recipe=_RECIPE,
         steps=_DEFAULT_STEPS if request.steps is None else request.steps,
         trace_steps=0,
@@ -488,7 +484,7 @@ def measure_loader(request: JobRequest, job: Job, batches: JobBatches) -> None:
         mark_ended(plan.folder, "failed", f"{type(error).__name__}: {error}")
         raise
     rank.say(f"traceq: the recording is complete, after {rank.progress.num_ended:,} batches")
-    leave_in_order(world)
+    _leave_in_order(world)
 
 
 class _Endless:

@@ -20,7 +20,6 @@ from traceq.runs.run_folder import FORMAT, RunFolder
 
 __all__ = [
     "DEFAULT_HANG_S",
-    "MAX_WARMUP_STEPS",
     "PAIRS_PER_BLOCK",
     "SINGLE_ARM_STEPS_PER_BLOCK",
     "Block",
@@ -71,7 +70,7 @@ class Block:
         return (self.a, self.b) if self.b_second[index] else (self.b, self.a)
 
 
-MAX_WARMUP_STEPS = 20
+_MAX_WARMUP_STEPS = 20
 DEFAULT_HANG_S = 30.0
 
 
@@ -151,7 +150,7 @@ class Plan:
     @property
     def warmup_steps(self) -> int:
         """Warm-up steps per arm: 20, or the number of measured steps if that is smaller."""
-        return min(MAX_WARMUP_STEPS, max(self.steps, 1))
+        return min(_MAX_WARMUP_STEPS, max(self.steps, 1))
 
     @property
     def steps_per_half(self) -> int:
