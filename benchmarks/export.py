@@ -24,7 +24,7 @@ from rich.table import Table
 
 import traceq
 from traceq.analysis.registry import sheet
-from traceq.commands._file import open_replacing
+from traceq.commands._output import open_replacing
 from traceq.renderers.perfetto import worst_place, write_perfetto
 
 

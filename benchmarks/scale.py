@@ -44,7 +44,7 @@ ONE_RANK = """
 import re, sys, time
 from pathlib import Path
 from traceq.analysis.registry import names
-from traceq.engines.serialization import pack
+from traceq.engines.rank_summary import pack
 from traceq.engines.rank_summary import summarize
 for file in sys.argv[1:]:
     start, cpu = time.perf_counter(), time.process_time()

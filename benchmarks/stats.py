@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from traceq.model import EventKind, PairedEvents, Pairs
-from traceq.recorder.spec.schedule import block_sizes
+from traceq.recorder.spec.plan import block_sizes
 from traceq.stats import (
     LOOKS,
     Comparison,
@@ -34,8 +34,8 @@ from traceq.stats import (
     slowest_rank_ns,
 )
 from traceq.stats.hodges_lehmann import shift_between
-from traceq.stats.late_ranks import late_ranks, lateness_of_ranks
 from traceq.stats.means import lowest_mean
+from traceq.stats.ranks import late_ranks, lateness_of_ranks
 from traceq.stats.verdict import VERDICT_TEXTS
 
 Noise = Callable[[np.random.Generator, int, float], NDArray[np.float64]]  # sigma, result in percent of a step

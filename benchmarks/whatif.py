@@ -26,9 +26,8 @@ from rich.console import Console
 from traceq.compare.diff import diff_run
 from traceq.errors import TraceqError
 from traceq.runs.read import read, with_traces
-from traceq.whatif.host_waits import WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import HiddenComm, Scaled, WithoutStraggler
+from traceq.whatif.interventions import HiddenComm, Scaled, WithoutLoader, WithoutStraggler, WithoutSyncs
 from traceq.whatif.job_replay import job_replay
 from traceq.whatif.predict import predict
 

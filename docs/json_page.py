@@ -39,7 +39,7 @@ from traceq.runs.read import read
 from traceq.snapshots.compare import SNAPSHOT_DIFF_SCHEMA, snapshot_diff
 from traceq.snapshots.show import SNAPSHOT_SCHEMA, snapshot_sheet
 from traceq.stats import Comparison
-from traceq.whatif.sentences import WHATIF_SCHEMA, ChangeRow, PredictionObject, WhatifObject
+from traceq.whatif.answers import WHATIF_SCHEMA, ChangeRow, PredictionObject, WhatifObject
 
 __all__ = ["PAGE", "page"]
 

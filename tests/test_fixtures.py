@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 import traceq
 from traceq.analysis.registry import analyze
+from traceq.cli import app
 from traceq.compare.diff import diff, diff_run
 from traceq.facts.events.nesting import python_frames
 from traceq.kineto.read import read_trace
 from traceq.report import Cell, Table
-from traceq.typer_app import app
 
 RUN = FIXTURES / "outlier_ab"
 CHECK = "outliers.py:18 outlier_seen"

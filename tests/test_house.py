@@ -40,7 +40,6 @@ LAYERS = (
     {"renderers", "recorder", "viewer"},
     {"plugins", "integrations", "agent_tools"},
     {"commands", "pytest_plugin"},
-    {"typer_app"},
     {"cli"},
     {"__main__"},
 )
@@ -302,16 +301,16 @@ def test_no_file_holds_both_sides_of_a_merge() -> None:
 OWN_FILES = {
     "traceq.analysis._plugins",  # sources of plugins
     "traceq.cores",  # of the system
-    "traceq.engines.memory_budget",  # of the system
-    "traceq.engines.source_digest",  # sources
+    "traceq.engines.rank_reader",  # of the system
+    "traceq.engines.cache",  # sources
     "traceq.kineto.native_columns",  # sources
     "traceq.locations",
     "traceq.recorder.jobs.run_injected",  # of the system, as in the next five
     "traceq.recorder.process.job_guard",
-    "traceq.recorder.process.process_state",
+    "traceq.recorder.process.child_processes",
     "traceq.recorder.rank.environment_facts",
     "traceq.recorder.rank.wall_account",
-    "traceq.recorder.timing.core_clocks",
+    "traceq.recorder.timing.clocks",
     "traceq.renderers.html.page",  # scripts of the page
     "traceq.runs.run_folder",  # folders, to lock them
 }

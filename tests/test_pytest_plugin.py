@@ -14,7 +14,7 @@ from paths import DOCS
 
 for name in ("torch", "nvtx"):
     pytest.importorskip(name, reason="the fixture profiles with torch and nvtx")
-for name in ("torch._dynamo", "traceq.recorder.tracing.profiled_calls", "traceq.rules.evaluate"):
+for name in ("torch._dynamo", "traceq.recorder.tracing.profiler_window", "traceq.rules.evaluate"):
     import_module(name)  # an inner session forgets what it imported, and torch cannot be imported twice
 
 pytest_plugins = ["pytester"]

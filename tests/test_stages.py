@@ -11,7 +11,7 @@ from builder import op, step, write
 from traceq.analysis.registry import analyze_all
 from traceq.kineto import read as reading
 from traceq.kineto.decompression import ByteSource
-from traceq.kineto.scan_result import Scan
+from traceq.kineto.reader_choice import Scan
 from traceq.runs.read import read
 from traceq.stages import counted, stage, watched
 

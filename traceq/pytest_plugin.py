@@ -97,7 +97,7 @@ def traceq_step(tmp_path_factory: pytest.TempPathFactory) -> TraceStep:
         if not find_spec("torch"):
             pytest.fail("traceq_step needs torch: pip install 'traceq-torch[record]'")
         from traceq.model import Run
-        from traceq.recorder.tracing.profiled_calls import profiled_calls
+        from traceq.recorder.tracing.profiler_window import profiled_calls
 
         path = tmp_path_factory.mktemp("traceq") / "step.json.gz"
         trace = profiled_calls(step, trace_steps, path)

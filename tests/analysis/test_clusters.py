@@ -20,7 +20,7 @@ from traceq.facts.ranks.phase_times import PhaseTimes
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.model import Run, Timings, Trace
 from traceq.report import Report
-from traceq.stats.clustering import cluster_ranks, gap_clusters
+from traceq.stats.ranks import cluster_ranks, gap_clusters
 
 PHASES = ("dataload", "forward", "backward", "optimizer")
 DRAWN, MANY = 200, 200

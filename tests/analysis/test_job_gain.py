@@ -13,8 +13,7 @@ from traceq.claims.claim import BY_JOB_REPLAY, BY_REPLAY, Claim
 from traceq.claims.saying import text_of
 from traceq.model import Run, Trace
 from traceq.runs.read import read
-from traceq.whatif.host_waits import WithoutSyncs
-from traceq.whatif.interventions import WithoutStraggler
+from traceq.whatif.interventions import WithoutStraggler, WithoutSyncs
 from traceq.whatif.job_replay import job_replay
 from traceq.whatif.predict import predict, saving_of
 

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from traceq.analysis.registry import analyze, sheet
 from traceq.claims.claim import Claim, Subject
+from traceq.cli import app
 from traceq.compare.diff import diff_runs
 from traceq.model import Run
 from traceq.runs.read import read
-from traceq.typer_app import app
 
 READS = [op("aten::item", 10, 20), op("aten::_local_scalar_dense", 12, 15)]
 NOTE = "the profiler recorded no device activity"

@@ -16,7 +16,7 @@ from paths import FIXTURES, TRACES
 
 from traceq.analysis.pipeline import summarize
 from traceq.analysis.registry import analyze
-from traceq.engines.serialization import pack, unpack
+from traceq.engines.rank_summary import pack, unpack
 from traceq.facts.comm.microbatches import Passes
 from traceq.facts.comm.rank_collectives import RankCalls, rank_calls
 from traceq.model import Run, Trace

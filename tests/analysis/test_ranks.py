@@ -19,7 +19,7 @@ from traceq.facts.ranks.clock_offsets import clocks
 from traceq.facts.ranks.collective_matching import match_collectives
 from traceq.facts.ranks.job import job_of
 from traceq.model import Arm, Manifest, Run, Timings, Trace
-from traceq.stats.late_ranks import saved_at_pace_of_others
+from traceq.stats.ranks import saved_at_pace_of_others
 from traceq.whatif.interventions import WithoutStraggler
 from traceq.whatif.job_replay import job_replay
 from traceq.whatif.predict import predict

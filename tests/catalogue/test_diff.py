@@ -21,12 +21,12 @@ from terminal import traceq
 from typer.testing import CliRunner
 
 from traceq.analysis.registry import analyze
+from traceq.cli import app
 from traceq.compare.attribution import ledger
 from traceq.compare.diff import diff_runs
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run
 from traceq.runs.read import read
-from traceq.typer_app import app
 
 TOO_SLOW_FOR_THE_ORACLE = ("mtia", "sam-a100-ab", "hta-diff", "owlv2", "resnet50-2021")
 PAIRS = {

@@ -30,7 +30,7 @@ from traceq.claims.rules import RULES
 from traceq.facts.stalls.lost_once import lost_once_ns
 from traceq.facts.timeline.steps import steps as steps_of
 from traceq.kineto.read import read_trace
-from traceq.recorder.timing.core_clocks import core_facts
+from traceq.recorder.timing.clocks import core_facts
 from traceq.runs.step_log import CoresLine, read_lines
 from traceq.snapshots.compare import snapshot_diff
 from traceq.snapshots.show import snapshot_sheet

@@ -18,7 +18,7 @@ Row = dict[str, Any]
 @pytest.fixture(scope="module", params=FILES)
 def both(request: pytest.FixtureRequest) -> tuple[Row, Row]:
     """What the product shows of a file, and what the oracle answers."""
-    from traceq.typer_app import app
+    from traceq.cli import app
 
     result = CliRunner().invoke(app, ["show", "--json", str(request.param)])
     assert result.exit_code == 0, result.output

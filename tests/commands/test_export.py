@@ -36,13 +36,13 @@ from typer.testing import CliRunner
 import traceq
 from traceq.analysis.registry import sheet
 from traceq.claims.claim import Claim
+from traceq.cli import app
 from traceq.compare.diff import diff
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.model import Run
 from traceq.renderers.perfetto import pair_place, startup_commands, worst_place, write_pair, write_perfetto
-from traceq.typer_app import app
 
 CATALOGUE = ROOT.parent / "shared" / "traces"
 STEP = (

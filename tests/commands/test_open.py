@@ -15,8 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from typer.testing import CliRunner
 
+from traceq.cli import app
 from traceq.errors import TraceqError, UnreadableInput
-from traceq.typer_app import app
 from traceq.viewer import PERFETTO, TraceServer, start_server
 
 STEP = '{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#7", "pid": 40, "tid": 41, "ts": 1, "dur": 9}'

@@ -16,20 +16,20 @@ AT_ONCE = """
 import time
 from contextlib import contextmanager
 import rich.progress
-from traceq.commands import _file, _progress
+from traceq.commands import _output, _progress
 from traceq.kineto.decompression import ByteSource
 _progress._AFTER_S, _progress._EVERY_S = 0.0, 0.001
 readinto = ByteSource.readinto
 def read_slowly(source, buffer):
     time.sleep(0.1)
     return readinto(source, buffer)
-open_replacing = _file.open_replacing
+open_replacing = _output.open_replacing
 @contextmanager
 def open_slowly(path):
     time.sleep(0.2)
     with open_replacing(path) as file:
         yield file
-ByteSource.readinto, _file.open_replacing = read_slowly, open_slowly
+ByteSource.readinto, _output.open_replacing = read_slowly, open_slowly
 from traceq.cli import main
 main()
 """

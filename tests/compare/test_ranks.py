@@ -24,7 +24,7 @@ from traceq.compare.where_statements import of_ranks, of_slowest
 from traceq.facts.ranks.run_ranks import ranks_in_memory
 from traceq.model import Arm, Manifest, Pairs, Run, Trace
 from traceq.renderers.diff_json import diffs_to_json
-from traceq.renderers.html.verdict_summary import compared
+from traceq.renderers.html.diff import compared
 
 PLAN = [("all_reduce", 1024), ("all_gather", 4096), ("all_reduce", 64)]
 DELAY = 4_000 * US

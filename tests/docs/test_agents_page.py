@@ -14,9 +14,9 @@ from terminal import options_of
 pytest.importorskip("mcp", reason="the mcp package is not installed")
 pytest.importorskip("duckdb", reason="an example is a query")
 
+from traceq.agent_tools.answer import Tool
 from traceq.agent_tools.readings import Readings
 from traceq.agent_tools.server import TOOLS, call_tool
-from traceq.agent_tools.tool import Tool
 
 PAGE, SKILL = DOCS / "agents.md", DOCS / "skill" / "SKILL.md"
 EXAMPLE = re.compile(r"```python\n(.*?)\n```\n\n```json\n(.*?)```", re.DOTALL)

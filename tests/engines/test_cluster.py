@@ -12,10 +12,9 @@ import pytest
 from fleet import MS, Fleet, play
 
 from traceq.analysis.registry import sheet
-from traceq.engines import cluster
 from traceq.engines.analyze_path import sheet_of
-from traceq.engines.cluster import Cluster
 from traceq.engines.engine import Lost
+from traceq.engines.workers import Cluster
 from traceq.errors import TraceqError
 from traceq.renderers.json import sheet_to_json
 from traceq.runs.read import read
@@ -79,7 +78,7 @@ def test_a_rank_that_kills_worker_after_worker_is_lost_alone(workers: Any) -> No
 
 @pytest.mark.slow
 def test_workers_of_another_traceq_are_refused(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "sources", lambda: "9.9.9 (0123456789ab)")
+    monkeypatch.setattr("traceq.engines.workers.sources", lambda: "9.9.9 (0123456789ab)")
     with pytest.raises(TraceqError, match=r"worker tcp://.* traceq 0\..*; expected 9\.9\.9 "):
         Cluster(workers.scheduler_address)
 
@@ -96,14 +95,14 @@ def test_workers_without_traceq_are_refused() -> None:
 
 
 def test_where_no_scheduler_answers_that_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_PATIENCE_S", 1)
+    monkeypatch.setattr("traceq.engines.workers._PATIENCE_S", 1)
     with pytest.raises(TraceqError, match=r"^--cluster tcp://127\.0\.0\.1:9: no dask scheduler [^\n]+$"):
         Cluster("tcp://127.0.0.1:9")
 
 
 @pytest.mark.slow
 def test_a_scheduler_without_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_PATIENCE_S", 2)
+    monkeypatch.setattr("traceq.engines.workers._PATIENCE_S", 2)
     with (
         distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0", silence_logs=50) as local,
         pytest.raises(TraceqError, match="the scheduler has no workers"),

@@ -26,10 +26,9 @@ from traceq.commands._engine import parse_memory
 from traceq.engines.analyze_path import SMALL, analyze_path, sheet_of
 from traceq.engines.cache import How, _entry_of, cache_folder
 from traceq.engines.engine import Engine, Lost, Result
-from traceq.engines.memory_budget import plain_bytes
-from traceq.engines.pool import Pool
-from traceq.engines.rank_summary import part_type
-from traceq.engines.serialization import Damaged, pack, unpack
+from traceq.engines.rank_reader import plain_bytes
+from traceq.engines.rank_summary import Damaged, pack, part_type, unpack
+from traceq.engines.workers import Pool
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.facts.ranks.rank_outline import Outline, outline
 from traceq.facts.timeline.steps import steps
@@ -39,8 +38,8 @@ from traceq.renderers.markdown import sheet_to_markdown
 from traceq.report import Sheet
 from traceq.rules.collect_rows import analyses_for
 from traceq.rules.evaluate import judge, judge_run
-from traceq.rules.identical_collectives import IDENTICAL
 from traceq.rules.parse import parse
+from traceq.rules.sentences import IDENTICAL
 from traceq.runs.read import read
 from traceq.runs.single_step import only_step
 

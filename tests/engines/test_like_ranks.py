@@ -12,8 +12,8 @@ from terminal import traceq
 
 from traceq.analysis.registry import sheet
 from traceq.claims.claim import Claim, Subject
-from traceq.engines import like_ranks
-from traceq.engines.like_ranks import without_like_ranks
+from traceq.engines import notable_ranks
+from traceq.engines.notable_ranks import without_like_ranks
 from traceq.renderers.json import sheet_to_json
 from traceq.report import Cell, Column, Report, Sheet, Source, Table
 from traceq.runs.read import read
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def ten_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(like_ranks, "MOST_RANKS", 10)
+    monkeypatch.setattr(notable_ranks, "_MOST_WITH_ROWS", 10)
 
 
 def shown(*words: str | Path) -> dict[str, Any]:

@@ -11,13 +11,21 @@ from paths import ROOT
 
 from traceq.engines.engine import SameProcess
 from traceq.engines.played_ranks import Answers, answers
-from traceq.engines.pool import Pool
+from traceq.engines.workers import Pool
 from traceq.errors import UsageFault
-from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
+from traceq.whatif.answers import to_document
 from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import CommBandwidth, HiddenComm, NoLaunchLatency, Scaled, WithoutStraggler
+from traceq.whatif.interventions import (
+    BalancedLoader,
+    CommBandwidth,
+    HiddenComm,
+    NoLaunchLatency,
+    Scaled,
+    WithoutLoader,
+    WithoutStraggler,
+    WithoutSyncs,
+)
 from traceq.whatif.job_replay import CannotReplay
-from traceq.whatif.sentences import to_document
 
 QUESTIONS: tuple[tuple[Intervention, ...], ...] = (
     (),

@@ -15,8 +15,8 @@ from traceq.compare.explain import MAX_PEERS
 from traceq.compare.result import Diff, Diffs
 from traceq.engines import rank_reader
 from traceq.engines.engine import SameProcess
-from traceq.engines.pool import Pool
 from traceq.engines.read_ranks import PathReader
+from traceq.engines.workers import Pool
 from traceq.locations import Place
 from traceq.model import Trace
 from traceq.renderers.diff_json import diffs_to_json

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from fleet import Fleet, play
 
-from traceq.engines import read_tables
-from traceq.engines.cluster import Cluster
+from traceq.engines import read_ranks
 from traceq.engines.engine import Engine, Result, SameProcess
-from traceq.engines.pool import Pool
-from traceq.engines.read_tables import opened_tables
+from traceq.engines.read_ranks import opened_tables
+from traceq.engines.workers import Cluster, Pool
 from traceq.errors import UnreadableInput
 from traceq.frames import NAMES
 from traceq.frames.column_table import concat_ranks
@@ -78,7 +77,7 @@ def test_tables_of_few_ranks_are_made_at_a_time(folder: Path, monkeypatch: pytes
             sizes.append(len(arguments))
             return super().map(function, arguments, needs)
 
-    monkeypatch.setattr(read_tables, "_TOGETHER", 2)
+    monkeypatch.setattr(read_ranks, "_TOGETHER", 2)
     monkeypatch.setenv("TRACEQ_CACHE", "0")
     with opened_tables(folder, start=lambda: nullcontext(Counting()), small=-1) as (_, tables):
         of_ranks = tables(("steps",))

@@ -14,10 +14,10 @@ from terminal import traceq as traceq_command
 from typer.testing import CliRunner
 
 import traceq
+from traceq.cli import app
 from traceq.errors import TraceqError, UsageFault
 from traceq.frames import NAMES, Frame, Texts, ask, frame, frames
 from traceq.model import Run
-from traceq.typer_app import app
 
 CATALOGUE = ROOT.parent / "shared" / "traces"
 DOCS = (ROOT / "docs" / "query.md").read_text()

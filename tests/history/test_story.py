@@ -154,7 +154,7 @@ def test_two_changes_of_one_measure_in_a_row_are_two_events(tmp_path: Path) -> N
 
 
 def test_of_many_changes_the_latest_have_causes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceq.history.events._MOST_TOLD", 1)
+    monkeypatch.setattr("traceq.history.events.MOST_EXPLAINED", 1)
     sync, work = history_of(store).events
     assert (sync.cause, "traceq diff" in sync.why_not) == ("", True)
     assert "model.py:41" in work.cause

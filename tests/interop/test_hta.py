@@ -18,11 +18,11 @@ from paths import ROOT, TESTS, TRACES
 
 from traceq.errors import UnreadableInput
 from traceq.interop import hta
-from traceq.kineto import native_reader
+from traceq.kineto import reader_choice
 
 needs_hta = pytest.mark.skipif(importlib.util.find_spec("hta") is None, reason="no hta: pip install traceinsight")
 needs_traces = pytest.mark.skipif(not TRACES.exists(), reason=f"no {TRACES}")
-needs_native = pytest.mark.skipif(bool(native_reader.MISSING), reason=f"no native reader: {native_reader.MISSING}")
+needs_native = pytest.mark.skipif(bool(reader_choice.MISSING), reason=f"no native reader: {reader_choice.MISSING}")
 
 
 def compare(*jobs: dict[int, Path], folder: Path | None = None, **variables: str) -> list[Any]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from readers import reading
 
 from traceq.errors import UnreadableInput
-from traceq.kineto import event_windows, native_reader
+from traceq.kineto import event_windows, reader_choice
 from traceq.kineto.read import read_trace
 from traceq.model import Trace
 
@@ -329,7 +329,7 @@ E1, E2 = (b'{"ph":"X","name":"%s","ts":%d,"dur":1}' % (name, ts) for name, ts in
 )
 @pytest.mark.parametrize("window", [64, 1 << 17])
 def test_commas_are_judged_at_what_follows_them(content: bytes, places: list[int], window: int) -> None:
-    for reader in ("python", "native") if not native_reader.MISSING else ("python",):
+    for reader in ("python", "native") if not reader_choice.MISSING else ("python",):
         with reading(reader, window=window, chunk=window):
             assert names(read_text(content)) == ["a", "b"]
             if not places:

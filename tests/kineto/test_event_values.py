@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from builder import op, world, write
 
-from traceq.kineto import native_reader
+from traceq.kineto import reader_choice
 from traceq.kineto.event_values import MOST_ARGUMENTS, EventValues, Kind, read_event_values
 
-pytestmark = pytest.mark.skipif(bool(native_reader.MISSING), reason=f"no native reader: {native_reader.MISSING}")
+pytestmark = pytest.mark.skipif(bool(reader_choice.MISSING), reason=f"no native reader: {reader_choice.MISSING}")
 
 
 def test_values_are_those_of_the_text(tmp_path: Path) -> None:

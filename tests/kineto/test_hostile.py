@@ -8,17 +8,17 @@ import pytest
 from hostile import EVENT, FIRST, write
 from readers import assert_same, outcome, reading
 
-from traceq.kineto import event_windows, limits, native_reader
-from traceq.kineto.scan_result import Scan
+from traceq.kineto import event_windows, limits, reader_choice
+from traceq.kineto.reader_choice import Scan
 
-READERS = ("python",) if native_reader.MISSING else ("python", "native")
+READERS = ("python",) if reader_choice.MISSING else ("python", "native")
 LIMIT = 1 << 16
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_windows, "LONGEST", LIMIT)
-    monkeypatch.setattr(native_reader, "_LONG", LIMIT >> 2)
+    monkeypatch.setattr(reader_choice, "_LONG", LIMIT >> 2)
 
 
 def read(path: Path, *, window: int = 0) -> Scan | str:

@@ -24,13 +24,12 @@ from paths import CORPUS
 from readers import assert_same, outcome, reading
 
 from traceq.errors import UsageFault
-from traceq.kineto import native_reader
+from traceq.kineto import reader_choice
 from traceq.kineto.raw_events import RawArgs, RawEvent
-from traceq.kineto.reader_choice import reader
-from traceq.kineto.scan_result import Scan
+from traceq.kineto.reader_choice import Scan, reader
 
 pytestmark = pytest.mark.skipif(
-    bool(native_reader.MISSING), reason=f"the native reader was not built: {native_reader.MISSING}"
+    bool(reader_choice.MISSING), reason=f"the native reader was not built: {reader_choice.MISSING}"
 )
 
 CORPUS = sorted((CORPUS).glob("*.json"))
@@ -230,7 +229,7 @@ def test_allocations_keep_their_order_where_the_readers_take_turns() -> None:
 
 
 def test_the_scanner_keeps_the_arguments_that_the_reference_keeps() -> None:
-    source = Path(native_reader.__file__).with_name("scanner").joinpath("event.hpp").read_text()
+    source = Path(reader_choice.__file__).with_name("scanner").joinpath("event.hpp").read_text()
     block = source[source.index("kKeys[kNumFields] = {") : source.index("constexpr uint64_t bit")]
     keys = re.findall('"(.*?)"', block)
     kept = [field.encode_name for kind in (RawEvent, RawArgs) for field in msgspec.structs.fields(kind)]
@@ -245,13 +244,13 @@ def test_the_environment_chooses_the_reader(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(UsageFault, match="expected native or python"):
         reader()
     monkeypatch.setenv("TRACEQ_READER", "native")
-    monkeypatch.setattr(native_reader, "MISSING", "no compiler")
+    monkeypatch.setattr(reader_choice, "MISSING", "no compiler")
     with pytest.raises(UsageFault, match="no compiler"):
         reader()
 
 
 def test_a_scanner_built_from_other_sources_than_those_beside_it_is_not_used(tmp_path: Path) -> None:
-    package = Path(native_reader.__file__).parents[1]
+    package = Path(reader_choice.__file__).parents[1]
     shutil.copytree(package, tmp_path / "traceq", ignore=shutil.ignore_patterns("__pycache__"))
     source = tmp_path / "traceq" / "kineto" / "_scan.cpp"
     reported = "from traceq.kineto.native_columns import MISSING; print(MISSING)"

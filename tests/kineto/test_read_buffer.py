@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from builder import op, text
 
-from traceq.kineto import native_reader, read_buffer
+from traceq.kineto import read_buffer, reader_choice
 from traceq.kineto.decompression import ByteSource, open_source
 from traceq.kineto.reader_choice import scan
 
 pytestmark = pytest.mark.skipif(
-    bool(native_reader.MISSING), reason=f"the native reader was not built: {native_reader.MISSING}"
+    bool(reader_choice.MISSING), reason=f"the native reader was not built: {reader_choice.MISSING}"
 )
 
 EVENTS = [op(f"op{i}", i, 1) for i in range(5000)]

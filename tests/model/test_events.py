@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from builder import build, kernel, launch, memcpy, op
 
-from traceq.engines.serialization import pack, unpack
+from traceq.engines.rank_summary import pack, unpack
 from traceq.model import Category, Events
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="recording needs torch")
 import torch
 
 from traceq.facts.events.device_work import device_work
-from traceq.recorder.timing.graph_capture import CAPTURED_STEP
+from traceq.recorder.timing.stopwatch import CAPTURED_STEP
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine, read_lines

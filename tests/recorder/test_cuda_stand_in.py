@@ -28,8 +28,7 @@ from traceq.recorder.job_process import JobProcess
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
 from traceq.recorder.spec.phases import Phases
-from traceq.recorder.timing.graph_capture import CAPTURED_STEP
-from traceq.recorder.timing.stopwatch import Stopwatch
+from traceq.recorder.timing.stopwatch import CAPTURED_STEP, Stopwatch
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine, read_lines

@@ -23,10 +23,10 @@ from traceq.recorder.failures.root_cause import LaunchFailure, RootCause
 from traceq.recorder.isolated_arms import next_arms_of, record_isolated, round_order
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.recipe import Outcome, Recipe
-from traceq.recorder.timing.step_log_writer import Journal
-from traceq.runs.process_medians import read_processes
+from traceq.recorder.timing.timed_steps import Journal
 from traceq.runs.read import read
 from traceq.runs.step_log import StepLine
+from traceq.runs.timings import read_processes
 
 RECIPE = TESTS / "support" / "recipes" / "apart.py"
 GRAPH = FIXTURES / "cuda_graph.py"

@@ -14,9 +14,9 @@ from traceq.cli import main
 from traceq.errors import UsageFault
 from traceq.model import Caveat, Run, Trace
 from traceq.rules.evaluate import RuleOutcome, judge_run
-from traceq.rules.identical_collectives import IDENTICAL
 from traceq.rules.messages import line
 from traceq.rules.parse import parse
+from traceq.rules.sentences import IDENTICAL
 
 USUAL = ("allreduce 10", "_allgather_base 30", "allreduce 20")
 NCCL = {"Process Group Name": "0", "Group size": 3}

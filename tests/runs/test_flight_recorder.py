@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import Claim, Subject
+from traceq.cli import app
 from traceq.errors import UnreadableInput
 from traceq.model import Arm, Manifest
 from traceq.runs.flight_recorder import read_flight
 from traceq.runs.plain_pickle import PickleRefused, load_plain
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
-from traceq.typer_app import app
 
 Row = dict[str, Any]
 TORCH = {"name": "all_reduce", "filename": "/site-packages/torch/distributed/distributed_c10d.py", "line": 3245}

@@ -13,7 +13,7 @@ from traceq.model import Frame
 from traceq.runs.memory_snapshot import read_memory_snapshots
 from traceq.snapshots.kinds import Kind, kinds
 from traceq.snapshots.lifetimes import lifetimes
-from traceq.snapshots.lines import Place, places_of
+from traceq.snapshots.moments import Place, places_of
 
 BASE = 1 << 40
 

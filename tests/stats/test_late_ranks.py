@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from traceq.stats.late_ranks import late_ranks, lateness_of_ranks
 from traceq.stats.means import block_means, chance_of_mean, lowest_mean
+from traceq.stats.ranks import late_ranks, lateness_of_ranks
 
 
 def ranks_of(seed: int, *, num_ranks: int = 2, num: int = 400, more_ms: float = 0.0) -> NDArray[np.float64]:

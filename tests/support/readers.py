@@ -15,8 +15,7 @@ from traceq.errors import UnreadableInput
 from traceq.kineto import event_windows, read_buffer
 from traceq.kineto.columns import SIDE_TABLES
 from traceq.kineto.decompression import open_source
-from traceq.kineto.reader_choice import scan
-from traceq.kineto.scan_result import Scan
+from traceq.kineto.reader_choice import Scan, scan
 from traceq.model import Events
 
 TEXTS = {

@@ -18,6 +18,7 @@ import typer
 from paths import DOCS, FIXTURES
 
 import traceq
+from traceq.cli import app
 from traceq.commands import SUMMARIES
 from traceq.compare.run_list import runs_sheet
 from traceq.frames import Texts, frames
@@ -27,15 +28,14 @@ from traceq.history.store import Row
 from traceq.history.tables import history_sheet
 from traceq.locations import place
 from traceq.model import Arm, Caveat, Fact, Manifest
-from traceq.renderers.check_json import CHECK_SCHEMA, CulpritObject, RuleObject
+from traceq.renderers.checks import CHECK_SCHEMA, CulpritObject, RuleObject
 from traceq.renderers.diff_json import DIFF_SCHEMA
 from traceq.renderers.json import SHOW_SCHEMA, FindingObject, SourceObject
 from traceq.report import Unknown
 from traceq.rules.metrics import METRICS
 from traceq.runs.step_log import StepLine
 from traceq.snapshots.compare import snapshot_diff
-from traceq.typer_app import app
-from traceq.whatif.sentences import WHATIF_SCHEMA
+from traceq.whatif.answers import WHATIF_SCHEMA
 
 sys.path.insert(0, str(DOCS))
 

@@ -17,8 +17,7 @@ import pytest
 import typer
 from patience import patient
 
-from traceq.cli import main
-from traceq.typer_app import app
+from traceq.cli import app, main
 
 PROGRAM = "from traceq.cli import main; main()"
 

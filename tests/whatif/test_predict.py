@@ -14,13 +14,21 @@ from traceq.analysis.registry import analyze
 from traceq.errors import UsageFault
 from traceq.model import Run, Trace
 from traceq.runs.read import read
+from traceq.whatif.answers import first_sentence, held_lines
 from traceq.whatif.best import best_changes, candidates
-from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import CommBandwidth, HiddenComm, NoLaunchLatency, Scaled, WithoutStraggler
+from traceq.whatif.interventions import (
+    BalancedLoader,
+    CommBandwidth,
+    HiddenComm,
+    NoLaunchLatency,
+    Scaled,
+    WithoutLoader,
+    WithoutStraggler,
+    WithoutSyncs,
+)
 from traceq.whatif.job_replay import CannotReplay, job_replay
 from traceq.whatif.predict import predict, saving_of
-from traceq.whatif.sentences import first_sentence, held_lines
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 SYNC_AND_KERNEL = (

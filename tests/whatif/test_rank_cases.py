@@ -11,9 +11,19 @@ from traceq.errors import UsageFault
 from traceq.facts.ranks.job import job_of
 from traceq.model import Run
 from traceq.runs.read import read
-from traceq.whatif.host_waits import BalancedLoader, ScaledLoader, WithoutLoader, WithoutSyncs, loader_waits_by_step
 from traceq.whatif.intervention import Intervention, RankIntervention
-from traceq.whatif.interventions import CommBandwidth, HiddenComm, NoLaunchLatency, Scaled, WithoutStraggler
+from traceq.whatif.interventions import (
+    BalancedLoader,
+    CommBandwidth,
+    HiddenComm,
+    NoLaunchLatency,
+    Scaled,
+    ScaledLoader,
+    WithoutLoader,
+    WithoutStraggler,
+    WithoutSyncs,
+    loader_waits_by_step,
+)
 from traceq.whatif.job_replay import CannotReplay, JobReplay, job_replay, joined
 from traceq.whatif.predict import Prediction, predict
 from traceq.whatif.rank_cases import contracted_part

@@ -12,12 +12,18 @@ from simulator import US, run_of, simulate
 from simulator.meetings import Late, Meetings
 from simulator.program import Collective, Job, Launch, load
 
-from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
-from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import CommBandwidth, HiddenComm, Scaled, WithoutStraggler
+from traceq.whatif.intervention import Intervention, Weights
+from traceq.whatif.interventions import (
+    BalancedLoader,
+    CommBandwidth,
+    HiddenComm,
+    Scaled,
+    WithoutLoader,
+    WithoutStraggler,
+    WithoutSyncs,
+)
 from traceq.whatif.job_replay import JobReplay, job_replay
 from traceq.whatif.predict import predict
-from traceq.whatif.weights import Weights
 
 PLAN = [("all_reduce", 4096), ("all_gather", 64), ("all_reduce", 512), ("reduce_scatter", 64)]
 QUICK = 2

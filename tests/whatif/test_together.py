@@ -8,11 +8,11 @@ from builder import Event, build, call, comms, kernel, launch, op, step, world
 
 from traceq.facts.timeline.launch_threads import thread_chains
 from traceq.model import Run, Trace
+from traceq.whatif.answers import first_sentence
 from traceq.whatif.intervention import Intervention
 from traceq.whatif.interventions import CommBandwidth, HiddenComm, NoLaunchLatency, Scaled, WithoutStraggler
 from traceq.whatif.job_replay import CannotReplay, job_replay
 from traceq.whatif.predict import predict, saving_of
-from traceq.whatif.sentences import first_sentence
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 

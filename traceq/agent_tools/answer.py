@@ -7,19 +7,28 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Meta
 
 from traceq.claims.claim import Claim
 from traceq.claims.saying import text_of
 from traceq.escaping import escape_controls, visible
 from traceq.report import Cell, Table
 
+if TYPE_CHECKING:
+    from traceq.agent_tools.readings import Readings
+
 __all__ = [
     "CANNOT_TELL",
+    "MOST_ROWS",
     "MOST_TOKENS",
+    "PATH",
+    "RANKS",
     "Answer",
     "Rows",
+    "Tool",
     "command_line",
     "findings_of",
     "num_tokens",
@@ -28,13 +37,25 @@ __all__ = [
     "to_text",
 ]
 
+PATH = Meta(description="A trace, a folder of rank traces, a recorded run, RUN/ARM, or a memory snapshot.")
+RANKS = Meta(description="Only these ranks, like 0,8,16-31.")
+
+
+class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool: its arguments are the fields, its description is the docstring."""
+
+    def answer(self, readings: Readings) -> Answer:
+        """Return the answer. Raises TraceqError for arguments that name nothing."""
+        raise NotImplementedError
+
+
 CANNOT_TELL = "cannot tell"
 """Verdict of every tool where what was recorded does not answer the question."""
 
 MOST_TOKENS = 2000
 
 _TOKEN = re.compile(r"[A-Za-z]{1,5}|[0-9]{1,3}|[^\sA-Za-z0-9]")
-_MOST_ROWS = 400
+MOST_ROWS = 400
 """Rows of a table that are looked at; far more than fit."""
 _LONGEST_TEXT = 400
 _BUDGETS = ((_LONGEST_TEXT, 1000), (160, 40), (60, 12), (20, 4), (8, 1))
@@ -110,7 +131,7 @@ def rows_of(table: Table) -> Rows:
     chosen = [index for index, each in enumerate(table.columns) if filled[index] and each.key not in _REPEATED]
     unknown = tuple(each.key for index, each in enumerate(table.columns) if not filled[index]) if table.rows else ()
     columns = tuple(table.columns[index].key for index in chosen)
-    rows = [[_cell(row[index]) for index in chosen] for row in islice(table.rows, _MOST_ROWS)]
+    rows = [[_cell(row[index]) for index in chosen] for row in islice(table.rows, MOST_ROWS)]
     return Rows(columns, rows, len(table.rows), unknown)
 
 

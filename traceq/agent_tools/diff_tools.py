@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from traceq.agent_tools.answer import CANNOT_TELL, Answer, Rows, command_line, findings_of, rows_of
+from traceq.agent_tools.answer import CANNOT_TELL, Answer, Rows, Tool, command_line, findings_of, rows_of
 from traceq.agent_tools.looked import read_from
 from traceq.agent_tools.readings import Readings
-from traceq.agent_tools.tool import Tool
 from traceq.compare.result import Cause, Diff
 from traceq.errors import UsageFault
 from traceq.runs.memory_snapshot import is_memory_snapshot

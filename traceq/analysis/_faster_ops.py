@@ -14,10 +14,9 @@ from traceq.facts.roofline.interruptions import interrupted_ns
 from traceq.facts.roofline.op_work import rows_of_pieces
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.whatif.intervention import RankIntervention
+from traceq.whatif.intervention import RankIntervention, RankWeights
 from traceq.whatif.rank_part import RankPart
 from traceq.whatif.unreplayed import is_replayed
-from traceq.whatif.weights import RankWeights
 
 __all__ = ["FasterOps", "FasterRow", "saved_by_faster_ops"]
 

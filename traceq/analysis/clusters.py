@@ -19,7 +19,7 @@ from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.report import Report, Table, column
-from traceq.stats.clustering import cluster_ranks
+from traceq.stats.ranks import cluster_ranks
 from traceq.units import Unit, format_ranks
 
 POSITION = 54

@@ -46,7 +46,7 @@ from traceq.intervals import Spans, intersect, measure_common, measure_within, s
 from traceq.model import Category, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
-from traceq.whatif.host_waits import WithoutLoader
+from traceq.whatif.interventions import WithoutLoader
 from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 25

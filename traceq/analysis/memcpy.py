@@ -30,7 +30,7 @@ from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Column, Report, Table, column
 from traceq.units import Unit
-from traceq.whatif.host_waits import WithoutSyncs
+from traceq.whatif.interventions import WithoutSyncs
 from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 62

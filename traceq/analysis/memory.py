@@ -29,7 +29,7 @@ from traceq.intervals import sorted_unique, span_index
 from traceq.model import Trace
 from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit, format_value
-from traceq.whatif.host_waits import WithoutSyncs
+from traceq.whatif.interventions import WithoutSyncs
 from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 75

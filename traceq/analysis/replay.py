@@ -34,12 +34,13 @@ from traceq.intervals import span_index
 from traceq.model import Caveat, Run, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_range, format_value, name_ranks
+from traceq.whatif.answers import change_table
 from traceq.whatif.best import best_changes
-from traceq.whatif.host_waits import WithoutSyncs
+from traceq.whatif.interventions import WithoutSyncs
 from traceq.whatif.job_replay import CannotReplay, job_replay
+from traceq.whatif.limits import MOST_UNREPLAYED
 from traceq.whatif.predict import Change
-from traceq.whatif.sentences import change_table
-from traceq.whatif.unreplayed import MOST_UNREPLAYED, is_replayed, least_unreplayed_share, unreplayed_share
+from traceq.whatif.unreplayed import is_replayed, least_unreplayed_share, unreplayed_share
 
 POSITION = 59
 

@@ -37,7 +37,7 @@ from traceq.intervals import span_index
 from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
-from traceq.whatif.host_waits import WithoutSyncs
+from traceq.whatif.interventions import WithoutSyncs
 from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 40

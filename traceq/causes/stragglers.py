@@ -13,8 +13,8 @@ from traceq.facts.ranks.caused_waits import CausedWaits, caused_waits, straggler
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
 from traceq.intervals import empty, sorted_unique
-from traceq.stats.late_ranks import late_ranks, lateness_of_ranks, saved_at_pace_of_others, steps_needed
 from traceq.stats.means import chance_of_mean
+from traceq.stats.ranks import late_ranks, lateness_of_ranks, saved_at_pace_of_others, steps_needed
 from traceq.units import format_ranks
 
 __all__ = ["StragglerRanks", "UnprofiledLateness", "straggler_ranks"]

@@ -6,11 +6,16 @@ import re
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import typer
+
 from traceq.engines.engine import Engine, Start
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
 
-__all__ = ["Reading", "engine_for", "parse_memory"]
+__all__ = ["CLUSTER", "MEMORY", "Reading", "engine_for", "parse_memory"]
+
+MEMORY = typer.Option(metavar="SIZE", help="What reading many ranks may take, like 8GB; else half of what is free.")
+CLUSTER = typer.Option(metavar="ADDRESS", help="Read the ranks on this dask cluster, like tcp://host:8786.")
 
 _SHARE = 0.5
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -41,14 +46,14 @@ def engine_for(memory: str | None, cluster: str | None) -> Reading:
     if memory is not None and cluster is not None:
         raise UsageFault("--memory and --cluster: the workers of a cluster have limits already")
     if cluster is not None:
-        from traceq.engines.cluster import Cluster
+        from traceq.engines.workers import Cluster
 
         return Reading(lambda: Cluster(cluster), -1, is_elsewhere=True)
     budget = parse_memory(memory) if memory is not None else None
 
     def pool() -> AbstractContextManager[Engine]:
-        from traceq.engines.memory_budget import free_bytes
-        from traceq.engines.pool import Pool
+        from traceq.engines.rank_reader import free_bytes
+        from traceq.engines.workers import Pool
 
         return Pool(budget or int(_SHARE * free_bytes()))
 

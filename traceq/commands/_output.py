@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import typer
 
 from traceq.display import RenderOptions
-from traceq.errors import UsageFault
+from traceq.errors import TraceqError, UsageFault
+from traceq.locations import place
+from traceq.runs.run_folder import atomic_write
 
 if TYPE_CHECKING:
     from traceq.model import Caveat
     from traceq.report import Sheet, Table
 
-__all__ = ["Form", "chosen_form", "print_caveats", "print_table", "write_result", "write_sheet"]
+__all__ = [
+    "Form",
+    "chosen_form",
+    "open_replacing",
+    "print_caveats",
+    "print_table",
+    "refuse_input",
+    "write_result",
+    "write_sheet",
+]
+
+igzip: Any
+try:
+    from isal import igzip
+except ImportError:
+    import gzip as igzip
+
+_LEVEL = 2
 
 
 class Form(NamedTuple):
@@ -56,7 +75,6 @@ def write_result(kind: str, result: object, form: Form, options: RenderOptions) 
         with nullcontext() if sys.stdout.isatty() else shown_work("writing"):  # a terminal shows what is written
             write(result, sys.stdout, options)
         return
-    from traceq.commands._file import open_replacing
 
     with shown_work("writing"), open_replacing(form.file) as file:
         text = TextIOWrapper(file, encoding="utf-8", newline="")
@@ -86,3 +104,28 @@ def print_caveats(caveats: Iterable[Caveat]) -> None:
     from traceq.renderers import find_renderer
 
     find_renderer("text", "caveats")(caveats, sys.stderr, RenderOptions())
+
+
+def refuse_input(target: Path, paths: Iterable[str | None]) -> None:
+    """Raise UsageFault if what is to be written is one of these inputs."""
+    for path in paths:
+        where = place(path) if path else None
+        if isinstance(where, Path) and where.exists() and target.exists() and target.samefile(where):
+            raise UsageFault(f"{target} is read, and would be replaced; name another file")
+
+
+@contextmanager
+def open_replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a stream into a new file that takes the path's place once the block succeeds.
+
+    Raises TraceqError where it cannot be written.
+    """
+    try:
+        with atomic_write(path) as part, part.open("wb") as file:
+            if path.suffix == ".gz":
+                with igzip.open(file, "wb", _LEVEL) as packed:
+                    yield packed
+            else:
+                yield file
+    except OSError as fault:
+        raise TraceqError(f"{path}: {(fault.strerror or str(fault)).lower()}") from fault

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from traceq.claims.claim import Claim
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
+from traceq.locations import place
 
 if TYPE_CHECKING:
     from traceq.compare.result import Diff
     from traceq.model import Caveat, Run
 
-__all__ = ["OneRun", "RunPair", "read_subject"]
+__all__ = ["OneRun", "RunPair", "export_name", "read_subject"]
 
 
 @frozen
@@ -76,3 +79,17 @@ def read_subject(path: str, other: str | None, ranks: set[int] | None) -> OneRun
     if pair.diff.traced is None:
         raise UsageFault(f"{path} and {other}: no rank was traced on both sides, so there is no pair to show")
     return pair
+
+
+def export_name(path: str, other: str | None, suffix: str) -> str:
+    """Return the name of what is written: `trace.json.gz` -> `trace` and the suffix; for a pair both names.
+
+    A run or arm has the name of its folder.
+    """
+    names = []
+    for where in map(place, filter(None, (path, other))):
+        name = os.path.basename(os.path.realpath(where)) if isinstance(where, Path) else where.name
+        for ending in (".gz", ".zst", ".json"):
+            name = name.removesuffix(ending)
+        names.append(name)
+    return "-against-".join(name for name in reversed(names) if name) + suffix

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceq.commands._engine_options import CLUSTER, MEMORY
+from traceq.commands._engine import CLUSTER, MEMORY
 from traceq.errors import GateTripped, TraceqError, UsageFault
 
 if TYPE_CHECKING:
@@ -54,18 +54,15 @@ def command(
     Under GitHub Actions each rule that does not hold is also an annotation. Exit codes: docs/check.md#exit-codes
     """
     from traceq.commands._engine import engine_for
-    from traceq.commands._file import refuse_input
-    from traceq.commands._output import print_caveats
+    from traceq.commands._output import print_caveats, refuse_input
     from traceq.commands._progress import shown_work
     from traceq.engines.analyze_path import analyze_path
     from traceq.facts.roofline.peaks import replaced_peaks
     from traceq.locations import place
     from traceq.rules.collect_rows import analyses_for, missing_ranks
     from traceq.rules.evaluate import Checked, judge
-    from traceq.rules.messages import annotation, line
-    from traceq.rules.parse import parse
-    from traceq.rules.rules_file import read_rules
-    from traceq.rules.source_files import SourceTree
+    from traceq.rules.messages import SourceTree, annotation, line
+    from traceq.rules.parse import parse, read_rules
 
     checked = (*(read_rules(rules) if rules else ()), *map(parse, rule or ()))
     if not checked:
@@ -96,8 +93,7 @@ def command(
 
 def _write(checks: Sequence[Checked], junit: Path | None, *, as_json: bool) -> None:
     """Write outcomes in the forms that programs read: JSON on stdout, JUnit XML in a file."""
-    from traceq.commands._file import open_replacing
-    from traceq.commands._output import Form, write_result
+    from traceq.commands._output import Form, open_replacing, write_result
     from traceq.display import RenderOptions
     from traceq.renderers import find_renderer
 

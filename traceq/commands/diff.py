@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceq.commands._engine_options import CLUSTER, MEMORY
+from traceq.commands._engine import CLUSTER, MEMORY
 from traceq.errors import GateTripped, TraceqError, Unanswerable, UsageFault
 from traceq.threshold import THRESHOLD_PCT
 
@@ -66,8 +66,7 @@ def command(
 
     tune_process([a, b or ""])
     from traceq.commands._engine import engine_for
-    from traceq.commands._file import refuse_input
-    from traceq.commands._output import chosen_form, print_caveats, write_result, write_sheet
+    from traceq.commands._output import chosen_form, print_caveats, refuse_input, write_result, write_sheet
     from traceq.commands._progress import shown_work
     from traceq.compare.diff import diff_arms, diff_sides
     from traceq.compare.result import Diffs

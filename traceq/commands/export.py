@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -10,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceq.commands._engine_options import CLUSTER, MEMORY
+from traceq.commands._engine import CLUSTER, MEMORY
 from traceq.errors import TraceqError, UsageFault
-from traceq.locations import place
 
 if TYPE_CHECKING:
     from traceq.commands._engine import Reading
     from traceq.model import Caveat
 
-__all__ = ["command", "export_name"]
+__all__ = ["command"]
 
 
 def command(
@@ -44,10 +42,10 @@ def command(
 ) -> None:
     """Write a run for other programs: exact times, all ranks, and traceq's findings beside the recorded events."""
     from traceq.commands._engine import engine_for
-    from traceq.commands._file import refuse_input
-    from traceq.commands._output import print_caveats
+    from traceq.commands._output import print_caveats, refuse_input
+    from traceq.commands._run_or_pair import export_name
     from traceq.renderers import export_suffix, find_renderer, renders
-    from traceq.runs.rank_selection import parse_ranks
+    from traceq.runs.read import parse_ranks
 
     is_folder = renders(to, "tables")
     if other is not None and is_folder:
@@ -66,22 +64,8 @@ def command(
     print_caveats(caveats)
 
 
-def export_name(path: str, other: str | None, suffix: str) -> str:
-    """Return the name of what is written: `trace.json.gz` -> `trace` and the suffix; for a pair both names.
-
-    A run or arm has the name of its folder.
-    """
-    names = []
-    for where in map(place, filter(None, (path, other))):
-        name = os.path.basename(os.path.realpath(where)) if isinstance(where, Path) else where.name
-        for ending in (".gz", ".zst", ".json"):
-            name = name.removesuffix(ending)
-        names.append(name)
-    return "-against-".join(name for name in reversed(names) if name) + suffix
-
-
 def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, target: Path) -> Iterable[Caveat]:
-    from traceq.commands._file import open_replacing, refuse_input
+    from traceq.commands._output import open_replacing, refuse_input
     from traceq.commands._run_or_pair import read_subject
 
     subject = read_subject(path, other, ranks)
@@ -93,7 +77,7 @@ def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, t
 
 def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path, engine: Reading) -> Iterable[Caveat]:
     from traceq.commands._progress import shown_work
-    from traceq.engines.read_tables import opened_tables
+    from traceq.engines.read_ranks import opened_tables
     from traceq.frames import NAMES
     from traceq.frames.column_table import concat_ranks
     from traceq.renderers import find_renderer

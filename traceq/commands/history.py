@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from traceq.commands._engine_options import CLUSTER, MEMORY
+from traceq.commands._engine import CLUSTER, MEMORY
 
 __all__ = ["SUBCOMMANDS", "command"]
 

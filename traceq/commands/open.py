@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from traceq.commands.export import export_name
-
 if TYPE_CHECKING:
     from traceq.commands._run_or_pair import OneRun, RunPair
     from traceq.renderers.perfetto import WorstPlace
@@ -39,11 +37,10 @@ def command(
 
     Ends once the browser has it, or on Ctrl-C.
     """
-    from traceq.commands._file import open_replacing
-    from traceq.commands._output import print_caveats
-    from traceq.commands._run_or_pair import read_subject
+    from traceq.commands._output import open_replacing, print_caveats
+    from traceq.commands._run_or_pair import export_name, read_subject
     from traceq.renderers import export_suffix
-    from traceq.runs.rank_selection import parse_ranks
+    from traceq.runs.read import parse_ranks
     from traceq.viewer import PORT, find_ui, start_server
 
     ui = find_ui() if offline else None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from traceq.commands._engine_options import CLUSTER, MEMORY
+from traceq.commands._engine import CLUSTER, MEMORY
 
 __all__ = ["command"]
 
@@ -37,12 +37,12 @@ def command(
     from traceq.commands._engine import engine_for
     from traceq.commands._output import print_caveats, print_table
     from traceq.commands._progress import shown_work
-    from traceq.engines.read_tables import opened_tables
+    from traceq.engines.read_ranks import opened_tables
     from traceq.escaping import escape_json
     from traceq.frames.column_table import concat_ranks
     from traceq.frames.sql import ask_tables
     from traceq.report import Column, Table
-    from traceq.runs.rank_selection import parse_ranks
+    from traceq.runs.read import parse_ranks
     from traceq.runs.run_folder import to_json_bytes
     from traceq.units import Unit
 

@@ -222,7 +222,7 @@ def _record_recipe(request: Request) -> None:
 
 def _join(request: Request) -> Plan | None:
     """Record as one of the ranks that torchrun, accelerate or srun started; rank 0 prints the summary."""
-    from traceq.recorder.external_launcher import record_joined
+    from traceq.recorder.rank_process import record_joined
     from traceq.runs.run_folder import RUNS
 
     with _named_disk(str(request.out or RUNS)):

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from traceq.claims.saying import lead_of
-from traceq.commands._engine_options import CLUSTER, MEMORY
+from traceq.commands._engine import CLUSTER, MEMORY
 from traceq.errors import UsageFault
 
 __all__ = ["command"]
@@ -65,15 +65,14 @@ def command(
     from traceq.facts.roofline.peaks import replaced_peaks
     from traceq.locations import place
     from traceq.runs.memory_snapshot import is_memory_snapshot
-    from traceq.runs.rank_selection import parse_ranks
-    from traceq.runs.read import is_trace_file
+    from traceq.runs.read import is_trace_file, parse_ranks
     from traceq.runs.sides import holds_runs
 
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
     if html is not None and len(paths) > 1:
         raise UsageFault(f"--html {html}: one file holds one path, and here are {len(paths)}")
     if html is not None:
-        from traceq.commands._file import refuse_input
+        from traceq.commands._output import refuse_input
 
         refuse_input(html, paths)
     chosen, engine = parse_ranks(ranks), engine_for(memory, cluster)
@@ -107,7 +106,7 @@ def command(
             )
         captured |= {each for trace in run.traces if trace.captured is not None for each in trace.captured.paths}
         if form.renderer == "json" and not (full or only):
-            from traceq.engines.like_ranks import without_like_ranks
+            from traceq.engines.notable_ranks import without_like_ranks
 
             sheet = without_like_ranks(sheet)
         traces = partial(with_ranks, run, path, strict=strict, step=step)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceq.commands._engine_options import CLUSTER, MEMORY
+from traceq.commands._engine import CLUSTER, MEMORY
 
 if TYPE_CHECKING:
     from traceq.whatif.intervention import Intervention
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["MAY_BE_BARE", "command"]
 
 _STRAGGLER = "--without-straggler"
-
 
 MAY_BE_BARE = (_STRAGGLER,)
 """Options with a value after `=`, or none."""
@@ -65,15 +64,15 @@ def command(
     from traceq.commands._output import print_caveats
     from traceq.commands._progress import shown_work
     from traceq.engines.played_ranks import answers
-    from traceq.runs.rank_selection import parse_ranks
-    from traceq.whatif import host_waits, interventions, parse
+    from traceq.runs.read import parse_ranks
+    from traceq.whatif import interventions
 
-    chosen: list[Intervention] = [*parse.without(without or ()), *parse.scaled(scale or ())]
+    chosen: list[Intervention] = [*interventions.without(without or ()), *interventions.scaled(scale or ())]
     chosen += [interventions.HiddenComm()] if hide_comm else []
-    chosen += [parse.straggler(without_straggler)] if without_straggler is not None else []
+    chosen += [interventions.straggler(without_straggler)] if without_straggler is not None else []
     chosen += [interventions.NoLaunchLatency()] if no_launch_latency else []
-    chosen += [parse.bandwidth(comm_bandwidth)] if comm_bandwidth is not None else []
-    chosen += [host_waits.BalancedLoader()] if balance_loader else []
+    chosen += [interventions.bandwidth(comm_bandwidth)] if comm_bandwidth is not None else []
+    chosen += [interventions.BalancedLoader()] if balance_loader else []
     engine = engine_for(memory, cluster)
     with ExitStack() as stack:
         on_progress = stack.enter_context(shown_work("replaying"))
@@ -86,7 +85,7 @@ def command(
             on_progress=on_progress,
         )
     if as_json:
-        from traceq.whatif.sentences import to_document
+        from traceq.whatif.answers import to_document
 
         typer.echo(json.dumps(to_document(path, answered.predictions, answered.run.caveats), indent=1))
         return
@@ -96,14 +95,11 @@ def command(
 
 def _print(predictions: tuple[Prediction, ...]) -> None:
     from traceq.commands._output import print_table
-    from traceq.whatif.sentences import change_table, first_sentence, held_lines
+    from traceq.whatif.answers import change_table, first_sentence, held_lines
+    from traceq.whatif.sentences import NOTHING_GAINS
 
     if not predictions:
-        typer.echo(
-            "Without its waits (syncs, data loader, stragglers, transfers, launches) the step would not be 1 % "
-            "shorter, beyond the noise. Its own work may take too long: traceq show says where, --scale NAME=FACTOR "
-            "what less of it saves. An option asks about one change, and says why where that cannot be told."
-        )
+        typer.echo(NOTHING_GAINS)
         return
     for prediction in predictions:
         typer.echo(first_sentence(prediction))

@@ -17,7 +17,7 @@ from traceq.compare.statement import doubtful
 from traceq.model import Manifest, Pairs
 from traceq.stats import Comparison, Samples, answer_together, compare_pairs, compare_values, samples_apart
 from traceq.stats.means import are_means_apart
-from traceq.stats.sample_kinds import PROCESSES
+from traceq.stats.verdict import PROCESSES
 
 __all__ = ["compare_cpu", "compare_sides", "ranges_of_steps"]
 

@@ -29,7 +29,7 @@ from traceq.errors import Unanswerable
 from traceq.frozen import frozen
 from traceq.model import Arm
 from traceq.stats import Comparison, Interaction, interaction
-from traceq.stats.sample_kinds import PROCESSES, STEPS
+from traceq.stats.verdict import PROCESSES, STEPS
 from traceq.units import Unit, format_value
 
 __all__ = [

@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.crosscheck.hta_opinion import HtaOpinion, ask_hta
-from traceq.crosscheck.opinion import Opinion
-from traceq.crosscheck.perfetto_opinion import PerfettoOpinion, ask_perfetto
+from traceq.crosscheck.opinions import HtaOpinion, Opinion, PerfettoOpinion, ask_hta, ask_perfetto
 from traceq.crosscheck.quantities import QUANTITIES, Classes, Quantity, classes, quantities
 from traceq.facts.events.device_work import device_work
 from traceq.grouping import group

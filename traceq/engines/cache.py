@@ -15,13 +15,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import traceq
 from traceq.analysis.registry import plugins_version
-from traceq.engines.rank_summary import RankSummary
-from traceq.engines.serialization import Damaged, pack, unpack
-from traceq.engines.source_digest import sources
+from traceq.engines.rank_summary import Damaged, RankSummary, pack, unpack
 from traceq.locations import Most, Place, open_binary, read_rest
 from traceq.runs.run_folder import atomic_write
 
@@ -33,6 +33,7 @@ __all__ = [
     "cache_key",
     "clear_cache",
     "load_summary",
+    "sources",
     "store_summary",
 ]
 
@@ -171,3 +172,14 @@ def _entry_of(file: Place, how: How) -> _Entry | None:
     name = sha256(f"{place}\0{how.step}".encode(errors="surrogateescape")).hexdigest()[:32]
     facts = f"{place}\0{sources()} {plugins_version()} {now.st_size} {now.st_mtime_ns} {now.st_ino} {how}"
     return _Entry(cache_folder() / f"{name}{_SUFFIX}", sha256(facts.encode(errors="surrogateescape")).digest())
+
+
+@cache
+def sources() -> str:
+    """Return the version with a digest of the sources: `1.0.0 (5d9e6be41c2a)`."""
+    from hashlib import sha256  # OpenSSL takes 2 ms to load
+
+    digest, root = sha256(), Path(traceq.__file__).parent
+    for file in sorted(root.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return f"{traceq.__version__} ({digest.hexdigest()[:12]})"

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.engines.engine import Engine, Lost
-from traceq.engines.file_tasks import FileTasks
-from traceq.engines.memory_budget import plain_bytes
-from traceq.engines.serialization import pack, unpack
+from traceq.engines.rank_reader import FileTasks, plain_bytes
+from traceq.engines.rank_summary import pack, unpack
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.facts.comm.rank_collectives import RankCalls, rank_calls
 from traceq.facts.events.device_work import device_work
@@ -26,14 +25,12 @@ from traceq.locations import Place
 from traceq.model import Run, Trace
 from traceq.runs.read import read, read_one, with_traces
 from traceq.whatif.best import RankWaits, best_changes, best_of, candidates, rank_waits
-from traceq.whatif.contracted_rank import ContractedRank
-from traceq.whatif.host_part import host_part
-from traceq.whatif.host_waits import BalancedLoader, ScaledLoader, loader_waits_by_step
 from traceq.whatif.intervention import Intervention, RankIntervention
+from traceq.whatif.interventions import BalancedLoader, ScaledLoader, loader_waits_by_step
 from traceq.whatif.job_replay import JobReplay, common_steps, job_replay, joined
 from traceq.whatif.predict import Prediction, predict
 from traceq.whatif.rank_cases import contracted_part
-from traceq.whatif.rank_part import RankPart, device_part
+from traceq.whatif.rank_part import ContractedRank, RankPart, device_part, host_part
 
 __all__ = ["Answers", "answers"]
 

@@ -1,13 +1,19 @@
-"""Work of one worker process: read a rank and summarise it as bytes, or answer queries about it."""
+"""Work of one worker process: read a rank and summarise it as bytes, or answer queries about it.
+
+Typed values are packed without pickle, as cache files are in folders that others may write to.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_origin, get_type_hints
+
+import msgspec
+import numpy as np
 
 from traceq.analysis.registry import analysis
-from traceq.engines.serialization import pack
 from traceq.errors import UnreadableInput
 from traceq.facts.comm.rank_collectives import rank_calls
 from traceq.facts.ranks.rank_outline import head, outline
@@ -20,13 +26,20 @@ from traceq.model import Trace
 from traceq.runs.read import read_one
 from traceq.runs.single_step import step_numbers
 
-__all__ = ["STEP_TOTALS", "RankSummary", "answer_queries", "part_type", "summarize"]
+__all__ = ["STEP_TOTALS", "Damaged", "RankSummary", "answer_queries", "pack", "part_type", "summarize", "unpack"]
+
+T = TypeVar("T")
+_NUMBERS = "biuf"
+
+
+class Damaged(Exception):
+    """Bytes that `pack` did not write, or not of this type."""
+
 
 STEP_TOTALS = "step totals"
 """Name of the one part of a summary that is no analysis."""
 
 A = TypeVar("A")
-T = TypeVar("T")
 
 
 @frozen
@@ -96,3 +109,33 @@ def part_type(name: str) -> Any:
 
 def _summarizer(name: str) -> Callable[[Trace], Any]:
     return step_totals if name == STEP_TOTALS else analysis(name).summarize
+
+
+def pack(value: object) -> bytes:
+    """Return as bytes a dataclass, or any other type that msgspec supports, with numpy arrays in it."""
+    return zlib.compress(msgspec.msgpack.encode(value, enc_hook=_encode_numpy), 1)
+
+
+def unpack(data: bytes, type_: type[T]) -> T:
+    """Return the value that `pack` was called with. Raises Damaged."""
+    try:
+        return msgspec.msgpack.decode(zlib.decompress(data), type=type_, dec_hook=_decode_array)
+    except (zlib.error, msgspec.MsgspecError, ValueError, TypeError, RecursionError) as fault:
+        raise Damaged(str(fault)) from fault
+
+
+def _encode_numpy(value: object) -> object:
+    if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(type(value).__name__)
+
+
+def _decode_array(type_: type, encoded: Any) -> object:
+    if get_origin(type_) is not np.ndarray:
+        raise NotImplementedError(str(type_))
+    dtype, shape, data = encoded
+    if np.dtype(dtype).kind not in _NUMBERS:
+        raise ValueError(f"no numeric dtype: {dtype}")
+    return np.frombuffer(data, dtype).reshape(shape).copy()

@@ -19,26 +19,12 @@ from traceq.units import Unit
 
 if TYPE_CHECKING:
     from traceq.history.store import Row
+from traceq.history.limits import ALONE, FEWEST_RUNS, LEAST_RUNS, MAX_P, MIN_MAGNITUDE, WIDE
 
-__all__ = ["FEWEST_RUNS", "MIN_MAGNITUDE", "Change", "Series", "change_points"]
+__all__ = ["Change", "Series", "change_points"]
 
-MIN_MAGNITUDE = 0.02
-"""Least change, as a share of what was before, and of the step.
-
-With 1 % there are 11.5 false alarms, not 4.5, in 1,000 runs whose noise is autocorrelated (`benchmarks/history.py`).
-"""
-_MAX_P = 1e-4
-"""Greatest chance of a change point by the t-test: with 1e-3 there are 7 false alarms in those runs."""
 _WINDOW, _WINDOW_OF_COUNTS = 16, 4
 """Runs that Otava splits at once. It splits the whole first: in 50 runs a regression that is reverted is not seen."""
-FEWEST_RUNS = 3
-"""Runs from which on there are changes: of two, one may be any."""
-_LEAST_RUNS = 2
-"""Runs that a change of a measure with noise has to last: one slow run is a busy machine."""
-_WIDE = 3.0
-"""Times the median interval: a run whose interval is wider had a busy machine."""
-_ALONE = 5.0
-"""Times the usual difference of neighbours: a run that is so far from both, which agree, is left out."""
 _FEW, _RARE = 4, 0.1
 """Neighbours that differ in a series of exact counts, or their share of many runs; what differs more often is noise."""
 _COUNTS = (Unit.MEAN, Unit.BYTES)
@@ -110,7 +96,7 @@ def change_points(series: Series, step: float) -> tuple[Change, ...]:
     values, half_widths = values[kept], half_widths[kept]
     if len(values) < FEWEST_RUNS or np.all(values == values[0]):
         return ()
-    least = 1 if is_exact else _LEAST_RUNS
+    least = 1 if is_exact else LEAST_RUNS
     points = [each for each in _split(values, is_exact) if least <= each.index <= len(values) - least]
     ends = [0, *(int(each.index) for each in points), len(values)]
     changes = []
@@ -131,7 +117,7 @@ def _is_busy(half_widths: NDArray[np.float64]) -> NDArray[np.bool_]:
     """bool[N]: runs whose interval is far wider than the median one."""
     if not np.isfinite(half_widths).any():
         return np.zeros(len(half_widths), np.bool_)
-    busy: NDArray[np.bool_] = half_widths > _WIDE * np.nanmedian(half_widths)
+    busy: NDArray[np.bool_] = half_widths > WIDE * np.nanmedian(half_widths)
     return busy
 
 
@@ -139,7 +125,7 @@ def _is_alone(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     """bool[N]: runs far from the one before and the one after, which are close to each other; never the last one."""
     alone = np.zeros(len(values), np.bool_)
     if len(values) > 2:
-        far = _ALONE * np.median(abs(np.diff(values)))
+        far = ALONE * np.median(abs(np.diff(values)))
         off = abs(values[1:-1] - (values[:-2] + values[2:]) / 2)
         alone[1:-1] = (off > far) & (off > 2 * abs(values[2:] - values[:-2]))
     return alone
@@ -160,5 +146,5 @@ def _split(values: NDArray[np.float64], is_exact: bool) -> Sequence[Any]:
     window, least = (_WINDOW_OF_COUNTS, 0.0) if is_exact else (_WINDOW, MIN_MAGNITUDE)
     points: Sequence[Any]
     with np.errstate(all="ignore"):  # it divides by the spread of counts, which is 0
-        points, _ = compute_change_points(values.tolist(), window_len=window, max_pvalue=_MAX_P, min_magnitude=least)
+        points, _ = compute_change_points(values.tolist(), window_len=window, max_pvalue=MAX_P, min_magnitude=least)
     return points

@@ -7,8 +7,9 @@ import numpy as np
 from traceq.compare.result import Diff
 from traceq.errors import TraceqError, UsageFault
 from traceq.frozen import frozen
-from traceq.history.changes import MIN_MAGNITUDE, Series
+from traceq.history.changes import Series
 from traceq.history.events import MAIN, History, HistoryRun, find_run, read_history, run_diff, typical_step
+from traceq.history.limits import FEWEST_NOISE, MIN_MAGNITUDE, NOISE, NUM_NOISE
 from traceq.history.store import Row
 from traceq.locations import Place
 from traceq.model import Caveat
@@ -18,10 +19,6 @@ from traceq.units import Unit, format_value
 __all__ = ["COMPARE_SCHEMA", "RunComparison", "compare_runs"]
 
 COMPARE_SCHEMA = "traceq.history_compare/1"
-_NUM_NOISE, _FEWEST_NOISE = 16, 4
-"""Runs whose spread is the noise of a branch: the latest up to the baseline, and how many there have to be."""
-_NOISE = 3.0
-"""Standard deviations of runs within which two of them differ by chance: 2.1 of the difference of two."""
 _MAD_TO_SD = 1.4826
 
 
@@ -127,10 +124,10 @@ def _noise(series: Series, a: Row, b: Row) -> float | None:
     It is by the spread of runs, and by the intervals of these two where they are wider: steps of one process agree more
     than processes do.
     """
-    values = np.array([row.value for row in series.rows if row.time <= a.time][-_NUM_NOISE:])
-    if len(values) < _FEWEST_NOISE:
+    values = np.array([row.value for row in series.rows if row.time <= a.time][-NUM_NOISE:])
+    if len(values) < FEWEST_NOISE:
         return None
-    by_runs = _NOISE * _MAD_TO_SD * float(np.median(abs(values - np.median(values))))
+    by_runs = NOISE * _MAD_TO_SD * float(np.median(abs(values - np.median(values))))
     halves = [(row.high - row.low) / 2 for row in (a, b) if row.low is not None and row.high is not None]
     return max(by_runs, float(np.linalg.norm(halves)))
 

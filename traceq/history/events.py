@@ -11,6 +11,7 @@ from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.frozen import frozen
 from traceq.history.changes import Change, Series, change_points
 from traceq.history.git import Commit, commits_between
+from traceq.history.limits import MOST_EXPLAINED
 from traceq.history.store import Environment, Row, read_rows, read_tags
 from traceq.library import diff
 from traceq.locations import Place, place
@@ -36,8 +37,6 @@ MAIN = ("main", "master")
 _LEADING = ("step", "traced step")
 _NO_REASON = ("undecided", "all_else")
 """Statements of a comparison that name no cause."""
-_MOST_TOLD = 8
-"""Latest events whose causes are told: each takes a diff of two runs."""
 _ADDED = "line_changes"
 """The statement that names what was added or removed, which no noise does."""
 
@@ -149,8 +148,8 @@ def history_of(store: Place, branch: str | None = None, *, bisect: bool = False)
     ]
     groups = sorted(_together(changes), key=lambda each: each[0].place)
     events = [_event(history, each, bisect) for each in groups]
-    latest = [_explained(store, each) for each in events[-_MOST_TOLD:]]
-    return replace(history, events=(*events[:-_MOST_TOLD], *latest))
+    latest = [_explained(store, each) for each in events[-MOST_EXPLAINED:]]
+    return replace(history, events=(*events[:-MOST_EXPLAINED], *latest))
 
 
 def find_run(store: Place, name: str) -> HistoryRun:
@@ -246,7 +245,7 @@ def _event(history: History, changes: list[Change], bisect: bool) -> Event:
     commits = commits_between(before.row.commit, after.row.commit) if bisect else ()
     order = [(series.arm, series.measure) for series in history.series]
     ordered = sorted(changes, key=lambda each: order.index((each.arm, each.measure)))
-    why_not = f"not of the latest {_MOST_TOLD} changes: traceq diff {before.row.path} {after.row.path}"
+    why_not = f"not of the latest {MOST_EXPLAINED} changes: traceq diff {before.row.path} {after.row.path}"
     return Event(before, after, tuple(ordered), changes[0], why_not=why_not, commits=commits)
 
 

@@ -20,6 +20,7 @@ from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.unprofiled_phases import unprofiled_phases
 from traceq.frozen import frozen
+from traceq.history.limits import FEWEST_VALUES
 from traceq.history.store import Environment
 from traceq.locations import Place, place
 from traceq.model import Processes, Timings
@@ -32,8 +33,6 @@ from traceq.stats.means import BLOCK, interval_of_mean
 
 __all__ = ["Measured", "MeasuredArm", "measure_run"]
 
-_FEWEST = 4
-"""Processes, or blocks of steps, from which there is an interval, as in a comparison."""
 _RULES = tuple(
     map(
         parse,
@@ -147,7 +146,7 @@ def _of_steps(name: str, ns: NDArray[np.int64]) -> Measured:
     """Return the typical step, each as long as on its slowest rank; `ns` int64[R, S]."""
     job = ns.max(axis=0).astype(np.float64)
     num = len(job) // BLOCK
-    blocks = np.median(job[: num * BLOCK].reshape(num, BLOCK), axis=1) if num >= _FEWEST else job[:0]
+    blocks = np.median(job[: num * BLOCK].reshape(num, BLOCK), axis=1) if num >= FEWEST_VALUES else job[:0]
     return _typical(name, job, int(ns.mean(axis=1).argmax()), blocks)
 
 
@@ -156,7 +155,7 @@ def _typical(
 ) -> Measured:
     """Return the median, with the interval that independent values have, which are `blocks` or the values."""
     typical, parts = float(np.median(values)), values if blocks is None else blocks
-    if len(parts) < _FEWEST:
+    if len(parts) < FEWEST_VALUES:
         return Measured(name, typical, "ns", None, rank)
     low, high = interval_of_mean(parts)
     return Measured(name, typical, "ns", (min(low, typical), max(high, typical)), rank)

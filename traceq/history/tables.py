@@ -1,4 +1,4 @@
-"""Tables of a history: complete ones for programs, and short ones, whose cells are formatted, for people."""
+"""Tables of a history, complete ones for programs and short ones for people, and what is said of its events."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from dataclasses import fields
 from traceq.frozen import frozen
 from traceq.history.changes import Change, Series
 from traceq.history.events import Event, History
+from traceq.history.limits import FEWEST_RUNS
 from traceq.history.store import Row
 from traceq.report import BECOMES, Report, Sheet, Source, Table, column
 from traceq.units import Unit, format_ends, format_value, sparkline
 
-__all__ = ["HISTORY_SCHEMA", "change_words", "event_words", "history_sheet", "measures_view"]
+__all__ = [
+    "HISTORY_SCHEMA",
+    "event_lines",
+    "event_words",
+    "history_sheet",
+    "history_summary",
+    "measures_view",
+    "no_events",
+]
 
 HISTORY_SCHEMA = "traceq.history/1"
 _WIDTH = 24
@@ -118,7 +127,7 @@ def event_words(event: Event) -> str:
     return f"{event.after.name}: {_changed(event)}"
 
 
-def change_words(change: Change) -> str:
+def _change_words(change: Change) -> str:
     """Return `40.1 ms → 41.4 ms (+3.1 %)`."""
     before, after = (format_value(value, change.unit) for value in (change.before, change.after))
     has_share = change.delta_pct is not None and change.unit is not Unit.MEAN
@@ -127,7 +136,7 @@ def change_words(change: Change) -> str:
 
 
 def _changed(event: Event) -> str:
-    return ", ".join(f"{change.measure} {change_words(change)}" for change in event.changes)
+    return ", ".join(f"{change.measure} {_change_words(change)}" for change in event.changes)
 
 
 def _measure(series: Series, title: str, changed: tuple[Event, Change] | None) -> _Measure:
@@ -137,7 +146,7 @@ def _measure(series: Series, title: str, changed: tuple[Event, Change] | None) -
     if changed is not None:
         event, change = changed
         pct = change.delta_pct
-        size = change_words(change) if pct is None or series.is_count else format_value(pct, Unit.DELTA_PERCENT)
+        size = _change_words(change) if pct is None or series.is_count else format_value(pct, Unit.DELTA_PERCENT)
         where = f"{size} at {event.after.name}"
     floor = min(float(values.min()), _FLOOR * float(values.max()))
     course = sparkline((values - floor).tolist(), _WIDTH)
@@ -172,3 +181,27 @@ def _change(event: Event, change: Change) -> _ChangeRow:
         cause=event.cause,
         environment="; ".join(event.moved),
     )
+
+
+def history_summary(history: History) -> str:
+    """Return `traceq-history · main · 12 runs, 2026-11-02 to 2026-11-29`."""
+    days = [f"{run.row.time:%Y-%m-%d}" for run in history.runs]
+    of_days = f", {days[0]} to {days[-1]}" if days else ""
+    num = len(history.runs)
+    return f"{history.store} · {history.branch or 'all branches'} · {num} run{'s' * (num != 1)}{of_days}"
+
+
+def no_events(history: History) -> str:
+    """Return what is said without an event."""
+    return "No measure has changed." if len(history.runs) >= FEWEST_RUNS else f"{FEWEST_RUNS} runs tell what changes."
+
+
+def event_lines(event: Event) -> list[str]:
+    """Return what is told of an event below its first line: why, what else differs, the commits between."""
+    lines = [event.cause or f"No cause is told: {event.why_not}"]
+    if event.is_of_one_commit:
+        lines.append("Both runs are of one commit: the machine or the data changed, not the code.")
+    if event.moved:
+        lines.append(f"Changed with it: {', '.join(event.moved)}")
+    lines += [f"{commit} {subject}" for commit, subject in event.commits]
+    return lines

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 from accelerate import Accelerator
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
-from traceq.recorder.trainer_callbacks import Stepper
-from traceq.recorder.user_loop import Session
+from traceq.recorder.user_loop import Session, Stepper
 
 __all__ = ["recorded_batches"]
 

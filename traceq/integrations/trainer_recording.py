@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from traceq.errors import UsageFault
-from traceq.recorder.trainer_callbacks import Stepper
-from traceq.recorder.user_loop import Session, record
+from traceq.recorder.user_loop import Session, Stepper, record
 
 __all__ = ["TrainerRecording"]
 

@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
-from traceq.kineto.damage_report import Damage
 from traceq.kineto.decompression import open_source
 from traceq.kineto.event_windows import Document
 from traceq.kineto.limits import LONGEST
 from traceq.kineto.read_buffer import ReadBuffer
-from traceq.kineto.reader_choice import reader
+from traceq.kineto.reader_choice import Damage, reader
 from traceq.locations import Place
 
 __all__ = ["MOST_ARGUMENTS", "Cells", "EventValues", "Kind", "read_event_values"]

@@ -14,17 +14,29 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
 from traceq.errors import UnreadableInput
 from traceq.frozen import frozen
-from traceq.kineto.damage_recovery import salvage
-from traceq.kineto.json_values import DECODER_POSITION, end_of_value, replace_unpaired
+from traceq.kineto.damage_recovery import DECODER_POSITION, end_of_value, replace_unpaired, salvage
 from traceq.kineto.limits import LONGEST, LONGEST_MB, MOST_MEMBERS
-from traceq.kineto.other_formats import describe_file
 from traceq.kineto.raw_events import RawEvent
 from traceq.locations import Place
+from traceq.model import Category, Events
 
-__all__ = ["Document", "Readable"]
+__all__ = ["Document", "Readable", "browser_trace"]
+
+_BY_NAME = (
+    (re.compile(r"\.(nsys-rep|qdrep|qdstrm)$"), "a report of Nsight Systems; `nsys stats` and nsys-ui read it"),
+    (re.compile(r"\.(ncu-rep|ncu-repz)$"), "a report of Nsight Compute; ncu-ui reads it"),
+)
+_BY_START = (
+    (b"SQLite format 3", "an SQLite database, as `nsys export` writes; `nsys stats` and sqlite3 read it"),
+    (b"\x80", "a pickle; of torch.cuda.memory._dump_snapshot, `traceq show` and `traceq diff` read it"),
+    (b"<", "a page of HTML or XML"),
+)
+_BROWSER = re.compile(r"^(devtools|disabled-by-default-|blink|v8|cc$|viz|loading|toplevel|__metadata)")
+_SHOWN = 3
 
 _WINDOW = 1 << 17
 _MOST_CUTS = 20
@@ -209,7 +221,7 @@ class Document:
             return f"the archive is damaged ({self.source.fault})"
         if not self._buffer.strip():
             return "the file contains only whitespace"
-        other = describe_file(self.source.path.name, bytes(self._buffer[:16]))
+        other = _describe_file(self.source.path.name, bytes(self._buffer[:16]))
         kinds = (kind for start, kind in _KINDS.items() if self._buffer.startswith(start))
         return other or next(kinds, f"a file that starts with {self._buffer[:12]!r}")
 
@@ -309,3 +321,21 @@ class Document:
         self.comma_due = salvaged.comma_due
         self._skip(salvaged.stop)
         return salvaged.events, salvaged.closed
+
+
+def _describe_file(name: str, start: bytes) -> str:
+    """Return what a file is by its name or its first bytes, and what reads it; "" if that is not known."""
+    by_name = next((text for pattern, text in _BY_NAME if pattern.search(name)), "")
+    return by_name or next((text for magic, text in _BY_START if start.startswith(magic)), "")
+
+
+def browser_trace(events: Events) -> str:
+    """Return what a browser's trace is, of which no event is one of PyTorch's profiler; "" for others."""
+    if len(events) == 0 or (events.category != Category.OTHER).any():
+        return ""
+    numbers, counts = np.unique(events.cat, return_counts=True)
+    names = [events.strings[number] for number in numbers[np.argsort(-counts)].tolist()]
+    listed = ", ".join(f"`{name}`" for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    if not any(map(_BROWSER.match, names)):
+        return ""
+    return f"a trace of a browser, with {len(events):,} events in the categories {listed}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from traceq.model.core_use import CoreUse
 from traceq.model.memory_snapshot import Action, Blocks, Frame, History, MemorySnapshot, Segments
 from traceq.model.recording import (
     BATCHES_PER_STEP,
@@ -42,7 +41,7 @@ from traceq.model.trace import (
     Trace,
     Window,
 )
-from traceq.model.wall_time import OTHER_STEPS, WallPart, WallTime, WorkKind
+from traceq.model.wall_time import OTHER_STEPS, CoreUse, WallPart, WallTime, WorkKind
 
 __all__ = [
     "BATCHES_PER_STEP",

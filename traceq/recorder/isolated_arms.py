@@ -14,11 +14,10 @@ from traceq.errors import UsageFault
 from traceq.model import Arm, Manifest
 from traceq.recorder.failures.root_cause import LaunchFailure
 from traceq.recorder.isolated_steps import num_isolated_steps
-from traceq.recorder.spec.names import check_arm
-from traceq.recorder.spec.parameters import with_changes
+from traceq.recorder.spec.parameters import check_arm, with_changes
 from traceq.recorder.spec.plan import Plan, PlannedArm, planned_arm, with_samples
 from traceq.recorder.spec.recipe import Outcome, Recipe
-from traceq.runs.process_medians import read_processes
+from traceq.runs.timings import read_processes
 from traceq.units import Unit, format_value
 
 __all__ = ["NextArms", "next_arms_of", "record_isolated", "round_order"]

@@ -13,16 +13,12 @@ from traceq.recorder.rank.loader_workers import worker_line_facts
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wrappers import wrapper_facts
 from traceq.recorder.spec.plan import Plan
-from traceq.recorder.timing.core_clocks import CoreClocks, core_facts
-from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
-from traceq.recorder.timing.peak_memory import reset_peak_memory
-from traceq.recorder.timing.step_log_writer import Journal
-from traceq.recorder.timing.stopwatch import Stopwatch
-from traceq.recorder.timing.timed_steps import regular_on_all_ranks, step_line
+from traceq.recorder.timing.clocks import CoreClocks, clock_facts, core_facts, read_clocks
+from traceq.recorder.timing.stopwatch import Stopwatch, reset_peak_memory
+from traceq.recorder.timing.timed_steps import Journal, regular_on_all_ranks, step_line
 from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
-from traceq.runs.process_medians import read_processes
 from traceq.runs.step_log import ClocksLine, CoresLine, Line
-from traceq.runs.timings import SETTLING, WARM_UP
+from traceq.runs.timings import SETTLING, WARM_UP, read_processes
 
 __all__ = ["isolated_steps", "num_isolated_steps"]
 

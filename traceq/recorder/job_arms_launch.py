@@ -27,12 +27,10 @@ from traceq.recorder.jobs.arm_files import check_files_of_arms
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_request import MODERATE, JobRequest
 from traceq.recorder.jobs.run_injected import run_injected
-from traceq.recorder.spec.batch_search import next_batch
-from traceq.recorder.spec.names import check_arm
-from traceq.recorder.spec.parameters import split_assignment
+from traceq.recorder.spec.parameters import check_arm, split_assignment
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import MAX_REPLICATES, check_range, create_run_folder, utc_now
-from traceq.recorder.spec.recipe import Outcome
+from traceq.recorder.spec.recipe import Outcome, next_batch
 from traceq.runs.run_folder import RunFolder
 
 __all__ = ["launch_job_arms", "launch_job_batches"]

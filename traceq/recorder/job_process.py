@@ -21,13 +21,11 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from traceq.errors import RecordingFailed, TraceqError
-from traceq.recorder.failures.cpp_terminate import TerminateHandler
 from traceq.recorder.failures.external_launcher import note_abort, note_end, sigterm_noted
-from traceq.recorder.failures.rank_errors import error_text, note_arm, write_error
+from traceq.recorder.failures.rank_errors import TerminateHandler, error_text, note_arm, write_error
 from traceq.recorder.failures.root_cause import is_peer_error, out_of_memory_line
 from traceq.recorder.failures.run_status import LOOP_ENDED, RUN_LONGER, mark_ended
-from traceq.recorder.job_loader import measure_loader
-from traceq.recorder.job_rank import JobRank, start_rank
+from traceq.recorder.job_rank import JobRank, measure_loader, start_rank
 from traceq.recorder.jobs.check_paths import check_paths
 from traceq.recorder.jobs.compiled_models import replaceable
 from traceq.recorder.jobs.gradient_watch import GradientWatch, gradient_lines
@@ -42,14 +40,14 @@ from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, liv
 from traceq.recorder.jobs.step_samples import sampled_steps
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.process_end import ProcessEnd, at_process_exit
+from traceq.recorder.process.progress_counters import WatchedRank
 from traceq.recorder.process.rank_messages import append_message
-from traceq.recorder.process.watched_rank import WatchedRank
 from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wall_account import WallAccount, process_began_ns
 from traceq.recorder.rank_recording import fitting_steps
 from traceq.recorder.spec.phases import Phases
-from traceq.recorder.timing.graph_capture import CAPTURED_STEP, is_capturing
+from traceq.recorder.timing.stopwatch import CAPTURED_STEP, is_capturing
 from traceq.recorder.toggles.compile import compiled_ns, has_compiled
 from traceq.recorder.toggles.toggle import Job
 from traceq.recorder.tracing.worker_samples import WorkerSamples

@@ -12,27 +12,30 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import time
+from typing import Any
 
 import msgspec
 import torch
+from torch.utils.data import DataLoader
 
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.locations import Most, read_whole, without_secrets
 from traceq.model import BATCHES_PER_STEP, NO_EFFECT, OPTIMIZER_STEPS, Arm
+from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.jobs.compiled_models import COMPILED, compiled_functions
 from traceq.recorder.jobs.gradient_watch import gradient_lines
 from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_batches import JobLoader
+from traceq.recorder.jobs.job_batches import JobBatches, JobLoader
 from traceq.recorder.jobs.job_device import device_note, world_on_devices
 from traceq.recorder.jobs.job_facts import found_text, job_facts
 from traceq.recorder.jobs.job_request import MODERATE, JobArm, JobRequest, ToggleRequest, job_arms
 from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.jobs.worker_arms import worker_arms_text
-from traceq.recorder.process.check_shared_file_system import check_shared
 from traceq.recorder.process.progress_counters import ProgressCounters
-from traceq.recorder.process.world import World
+from traceq.recorder.process.world import World, check_shared
+from traceq.recorder.rank.loader_workers import loader_settings
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wall_account import WallAccount
@@ -45,7 +48,19 @@ from traceq.recorder.tracing.line_marks import PREFIX
 from traceq.recorder.tracing.line_table import read_rows
 from traceq.runs.run_folder import RunFolder
 
-__all__ = ["JobRank", "claims", "common_request", "leave_in_order", "plan_of", "raise_first", "start_rank"]
+__all__ = [
+    "JobRank",
+    "claims",
+    "measure_loader",
+    "start_rank",
+]
+
+_RECIPE = "dataloader"
+"""Name of the recipe whose results these are; its loader is another one."""
+
+_QUESTION = "Can the job's input pipeline keep up with its training?"
+_FETCH, _TO_DEVICE = "fetch", "h2d"
+_DEFAULT_STEPS = 300
 
 _CLAIM = ".claim"
 _PEERS_WITHIN_S = 10.0
@@ -178,7 +193,7 @@ class JobRank:
         """Wait until the device is idle and all ranks are here."""
         if self.rank.world.device.type == "cuda":
             torch.cuda.synchronize(self.rank.world.device)
-        leave_in_order(self.rank.world)
+        _leave_in_order(self.rank.world)
 
 
 def start_rank(
@@ -198,9 +213,9 @@ def start_rank(
     """
     assert tracker.pattern is not None
     world = world_on_devices(job)
-    request = common_request(request, world)
+    request = _common_request(request, world)
     differ = f"the steps of the loop differ: {tracker.pattern.text}; evaluate and save less often, or use traceq.record"
-    raise_first(world.gather("" if tracker.pattern.is_reliable else differ))
+    _raise_first(world.gather("" if tracker.pattern.is_reliable else differ))
     if world.size == 1 and not claims(Path(request.out)):
         return None
     if request.tries_all or request.is_dry:
@@ -210,7 +225,7 @@ def start_rank(
     if len(arms) == 1:  # others may change how many batches a step has
         arms = (msgspec.structs.replace(arms[0], arm=replace(arms[0].arm, samples_per_step=samples)),)
     is_regular = all(world.gather(tracker.pattern.is_regular))
-    plan = replace(plan_of(request, arms, world), is_regular=is_regular)
+    plan = replace(_plan_of(request, arms, world), is_regular=is_regular)
     announced = Rank(plan, world, Phases(), progress)
     if request.process <= 0:  # the same in each process of an arm
         announced.say(f"traceq: {found_text(job, tracker, world)}")
@@ -228,7 +243,7 @@ def start_rank(
         announced.say(
             f"traceq: where its time goes: {without_secrets(shlex.join(['traceq', 'record', '--', *request.command]))}"
         )
-        leave_in_order(world)
+        _leave_in_order(world)
         return None
     values = {each.arm.name: each.values for each in arms}
     toggles: list[Toggle] = []
@@ -271,7 +286,7 @@ def start_rank(
     return JobRank(rank, toggles, arms, recorded_steps(rank, manifest), tracker, loader)
 
 
-def common_request(request: JobRequest, world: World) -> JobRequest:
+def _common_request(request: JobRequest, world: World) -> JobRequest:
     """Return the request that all ranks follow: on several nodes each launcher wrote one, with another run and seed.
 
     That of the first folder by name, as which node has rank 0 may differ between the processes of arms. Raises
@@ -284,7 +299,7 @@ def common_request(request: JobRequest, world: World) -> JobRequest:
         fault = "nodes run different arms: start the same command on each"
     elif len({(each.run_id, each.started) for each in requests if each.out == first.out}) > 1:
         fault = f"{first.out}: another folder on each node; all ranks need a shared file system"
-    raise_first(world.gather(fault))
+    _raise_first(world.gather(fault))
     check_shared(Path(first.out), world)
     if first.out != request.out:
         Injection.of_run(request.out).note_elsewhere(first.out)
@@ -335,7 +350,7 @@ def _script_text() -> str:
     return ""
 
 
-def leave_in_order(world: World) -> None:
+def _leave_in_order(world: World) -> None:
     """Wait until the other ranks have left on rank 0, which may serve their store; the others leave at once."""
     if world.exchange is None:
         return
@@ -355,7 +370,7 @@ def claims(out: Path) -> bool:
     return True
 
 
-def plan_of(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
+def _plan_of(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
     """Return the plan, the same on every rank."""
     device = world.device.type
     return Plan(
@@ -391,7 +406,7 @@ def _create_toggles(toggles: list[Toggle], request: JobRequest, job: Job, world:
             toggles.append(create_toggle(option.name, option.values, job))
     except TraceqError as error:
         fault = str(error)
-    raise_first(world.gather(fault))
+    _raise_first(world.gather(fault))
 
 
 def _restore(toggles: Sequence[Toggle]) -> None:
@@ -411,10 +426,10 @@ def _check_effects(
             toggle.apply(number)
             if fault := toggle.fault(number):
                 faults.append(f"--toggle {option.name}: {option.values[number]!r} is not in effect: {fault}")
-    raise_first(world.gather(faults[0] if faults else ""))
+    _raise_first(world.gather(faults[0] if faults else ""))
 
 
-def raise_first(faults: Sequence[str]) -> None:
+def _raise_first(faults: Sequence[str]) -> None:
     """Raise the first fault of any rank."""
     for rank, fault in enumerate(faults):
         if fault:
@@ -430,3 +445,67 @@ def arms_with_equal_ops(folder: RunFolder, baseline: str, arms: Sequence[str]) -
 def _count_ops(folder: RunFolder, arm: str) -> Counter[str]:
     rows = read_rows(folder.stacks(arm, 0))
     return Counter(row.name for row in rows if row.cat == "cpu_op" and not row.name.startswith(PREFIX))
+
+
+def measure_loader(request: JobRequest, job: Job, batches: JobBatches) -> None:
+    """Record how fast this rank's loader delivers batches; all ranks of the job call it.
+
+    A second iterator of the loader makes them, with workers of its own; copies to the device are the job's, and not
+    timed. Raises RecordingFailed, on every rank, for a loop without a DataLoader.
+    """
+    world = world_on_devices(job)
+    request = _common_request(request, world)
+    loader = batches.loader
+    is_own = isinstance(loader, DataLoader)  # that of a framework has no second iterator
+    _raise_first(world.gather("" if is_own else "the loop takes its batches from no DataLoader of torch"))
+    assert loader is not None
+    if world.size == 1 and not claims(Path(request.out)):
+        return
+    arm = Arm("run", "the job's data loader alone", baseline=True)
+    arm = replace(arm, samples_per_step=sum(world.gather(batches.samples_per_batch)))
+    plan = replace(
+        _plan_of(request, (JobArm(arm, ()),), world),
+        recipe=_RECIPE,
+        steps=_DEFAULT_STEPS if request.steps is None else request.steps,
+        trace_steps=0,
+        parameters={
+            "batch_size": batches.samples_per_batch,
+            **loader_settings(loader),
+        },
+    )
+    source = _Endless(loader)
+    control = LoopControl(lambda _: None, source.was_regular)
+    rank = Rank(plan, world, Phases((_FETCH, _TO_DEVICE)), ProgressCounters("", world.rank), control=control)
+    try:
+        for _ in recorded_steps(rank, plan.manifest(_RECIPE, _QUESTION)):
+            with rank.phases(_FETCH):
+                source.fetch()
+    except Exception as error:
+        mark_ended(plan.folder, "failed", f"{type(error).__name__}: {error}")
+        raise
+    rank.say(f"traceq: the recording is complete, after {rank.progress.num_ended:,} batches")
+    _leave_in_order(world)
+
+
+class _Endless:
+    """Batches of a loader, which starts again at its end; that one does not count, as in a recording of the steps."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+        self._iterator: Iterator[Any] = iter(())
+        self._is_first = False
+
+    def fetch(self) -> None:
+        """Make the next batch. Raises RecordingFailed for a loader without any."""
+        self._is_first = False
+        try:
+            next(self._iterator)
+        except StopIteration:
+            self._is_first = True
+            self._iterator = self._loader._get_iterator()
+            if next(self._iterator, None) is None:
+                raise RecordingFailed("the job's DataLoader has no more batches") from None
+
+    def was_regular(self) -> bool:
+        """Return whether the last batch was not the first of an epoch, for which workers start."""
+        return not self._is_first

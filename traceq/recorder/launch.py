@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,6 @@ from torch._C._distributed_c10d import TCPStore
 
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.failures.hang_diagnosis import find_desync
-from traceq.recorder.failures.out_of_memory import record_shared
 from traceq.recorder.failures.rank_errors import error_text
 from traceq.recorder.failures.rank_exits import read_log_tail, wait_for_ranks, write_log_headers
 from traceq.recorder.failures.root_cause import LaunchFailure, RankFailure, find_cause
@@ -30,6 +30,8 @@ from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.recipe import Recipe
 
 __all__ = ["launch"]
+
+OnMessage = Callable[[str], None]
 
 _WORKER = "traceq.recorder.rank_process"
 
@@ -47,7 +49,7 @@ def launch(
             if plan.replicates:
                 failure = record_isolated(plan, next_arms_of(recipe, plan), _run_ranks, on_progress, on_message)
             else:
-                failure = record_shared(plan, lambda job: _run_ranks(job, on_progress, on_message), on_message)
+                failure = _record_shared(plan, lambda job: _run_ranks(job, on_progress, on_message), on_message)
     except Stopped as stopped:
         mark_ended(plan.folder, "interrupted", error_text(stopped))
         raise stopped.as_exit from None
@@ -127,3 +129,33 @@ def _reporting(
     finally:
         is_over.set()
         thread.join()
+
+
+def _record_shared(
+    plan: Plan, run_ranks: Callable[[Plan], LaunchFailure | None], on_message: OnMessage
+) -> LaunchFailure | None:
+    """Run all arms in one process per rank; return why the run failed, unless only single arms did.
+
+    A process that ran out of memory is not reused: its peers are in a collective and its state is undefined. New
+    processes start without the arm.
+    """
+    while (failure := run_ranks(plan)) and _is_dispensable(plan, failure):
+        arm, (status, fault) = failure.arm, failure.arm_status
+        on_message(f"arm {arm}: {status}; restarting the other arms without it")
+        plan = _without(plan, arm, status, fault)
+        for name in ("steps", "stalled", *(planned.arm.name for planned in plan.arms), arm):
+            shutil.rmtree(plan.folder.path / name, ignore_errors=True)
+    return failure
+
+
+def _is_dispensable(plan: Plan, failure: LaunchFailure) -> bool:
+    """Return True if a step of one arm ran out of memory and no other arm is compared with that arm."""
+    needed = {planned.arm.against for planned in plan.arms} | {planned.arm.repeats for planned in plan.arms}
+    needed |= {planned.arm.name for planned in plan.arms if planned.arm.baseline}
+    return failure.arm_status[0] == "out of memory" and bool(failure.arm) and failure.arm not in needed
+
+
+def _without(plan: Plan, arm: str, status: str, fault: str) -> Plan:
+    marked = [replace(planned.arm, status=status, fault=fault) for planned in plan.arms if planned.arm.name == arm]
+    remaining = tuple(planned for planned in plan.arms if planned.arm.name != arm)
+    return replace(plan, arms=remaining, marked=(*plan.marked, *marked))

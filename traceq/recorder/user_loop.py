@@ -20,24 +20,54 @@ from traceq.recorder.failures.external_launcher import note_end
 from traceq.recorder.failures.rank_errors import error_text, note_arm, reserve_descriptors
 from traceq.recorder.failures.run_status import LOOP_ENDED, mark_ended
 from traceq.recorder.failures.watched_loop import watched_loop
-from traceq.recorder.process.check_shared_file_system import check_shared
-from traceq.recorder.process.device_memory import host_note, other_accelerator
 from traceq.recorder.process.environment_variables import KINETO_IS_QUIET
-from traceq.recorder.process.world import World, running_world
+from traceq.recorder.process.world import World, check_shared, host_note, other_accelerator, running_world
 from traceq.recorder.rank.loader_workers import loader_settings
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.rank_recording import num_steps, recorded_steps
-from traceq.recorder.spec.names import check_arm
+from traceq.recorder.spec.parameters import check_arm
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, check_samples
 from traceq.recorder.spec.prepare import check_seconds, create_run_folder, default_steps, resolve_device, utc_now
-from traceq.recorder.toggles.attribute_path import Slot, slot_of
+from traceq.recorder.toggles.attribute import Slot, slot_of
 from traceq.recorder.tracing.worker_samples import forked_workers
-from traceq.recorder.trainer_callbacks import Stepper
 
-__all__ = ["Session", "record"]
+__all__ = ["Session", "Stepper", "record"]
+
+
+class Stepper:
+    """Callbacks that end steps and begin phases, one after the other.
+
+    The first step begins with the stepper. A step begins in the phase `dataload_wait`, until the loop sets another.
+    When the recording is complete, the callbacks have no further effect.
+    """
+
+    __slots__ = ("_open", "_phases", "_steps")
+
+    def __init__(self, steps: Generator[str, None, None], phases: Phases) -> None:
+        self._steps = steps
+        self._phases = phases
+        self._open = ExitStack()
+        self.end_step()
+
+    def set_phase(self, phase: str) -> None:
+        """End the current phase and begin this one."""
+        self._open.close()
+        self._open.enter_context(self._phases(phase))
+
+    def end_step(self) -> None:
+        """End the current step and begin the next one."""
+        self._open.close()
+        next(self._steps, None)
+        self.set_phase(DATALOAD_WAIT)
+
+    def close(self) -> None:
+        """End the recording: the step that runs has no end and does not count."""
+        self._open.close()
+        self._steps.close()
+
 
 B = TypeVar("B")
 _MEANING = {False: "the loop as it is", True: "as the loop defines it"}

@@ -56,8 +56,8 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "diffs": "diff_text:write_diffs",
         "history": "history_text:write_history",
     },
-    "json": {"sheet": "json:write_sheet", "diffs": "diff_json:write_diffs", "checks": "check_json:write_checks"},
-    "junit": {"checks": "junit:write_checks"},
+    "json": {"sheet": "json:write_sheet", "diffs": "diff_json:write_diffs", "checks": "checks:write_checks"},
+    "junit": {"checks": "checks:write_junit"},
     "markdown": {"sheet": "markdown:write_sheet", "diffs": "markdown:write_diffs"},
     "html": {
         "sheet": "html.show:write_sheet",
@@ -71,7 +71,7 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "diffs": "notebook:write_diffs",
     },
     "parquet": {"tables": "parquet:write_parquet"},
-    "perfetto": {"run": "perfetto.run:write_perfetto", "pair": "perfetto.pair:write_pair"},
+    "perfetto": {"run": "perfetto.exports:write_perfetto", "pair": "perfetto.exports:write_pair"},
 }
 """Name of a renderer -> kind of result -> module and function that writes it."""
 

@@ -16,6 +16,7 @@ from traceq.model import Run
 from traceq.report import Cell, Report
 from traceq.rules.metrics import METRICS, Measure, Needs
 from traceq.rules.parse import Rule, closest_name
+from traceq.rules.sentences import UNANSWERED
 
 __all__ = ["RankRows", "TableRow", "analyses_for", "collect_rows", "integer", "missing_ranks", "ratio", "select"]
 
@@ -47,8 +48,9 @@ class RankRows:
         complete = {integer(row, "step") for row in self.tables["steps"] if not row["partial"]}
         return {step: ns for step, ns in self.windows.items() if step in complete or not complete}
 
-    def refuse(self, reason: str) -> Unanswerable:
-        """Return the error of a rule that this rank cannot answer."""
+    def refuse(self, why: str, **fields: object) -> Unanswerable:
+        """Return the error of a rule that this rank cannot answer, by a key of UNANSWERED and its fields."""
+        reason = UNANSWERED[why].format(**fields)
         return Unanswerable(f"rank {self.rank}: {' '.join(reason.split())}")  # names are untrusted: no line breaks
 
 
@@ -62,7 +64,7 @@ def missing_ranks(run: Run, path: Place) -> str:
     world_size = max((trace.world_size for trace in run.traces), default=0)
     num_ranks = run.manifest.num_ranks_of(run.arm) if run.manifest else world_size
     num = len(run.traces)
-    return f"traces of {num} of its {num_ranks} ranks, and it may be broken on another" if num < num_ranks else ""
+    return UNANSWERED["lacks_ranks"].format(num=num, num_ranks=num_ranks) if num < num_ranks else ""
 
 
 def analyses_for(rules: Sequence[Rule]) -> tuple[str, ...]:
@@ -99,9 +101,9 @@ def select(rule: Rule, rank_rows: RankRows) -> list[TableRow]:
         phases = _phases_named(rule, rank_rows)
         rows = [row for row in rows if row[metric.phase_key] in phases]
     if rule.measure is Measure.BYTES and any(row["num"] and row["bytes"] is None for row in rows):
-        raise rank_rows.refuse(f"the trace does not record the sizes of its {rule.metric} calls")
+        raise rank_rows.refuse("no_sizes", metric=rule.metric)
     if rule.measure is Measure.SHARE and not all(rank_rows.windows.values()):
-        raise rank_rows.refuse("a step of length 0 has no shares")
+        raise rank_rows.refuse("no_length")
     return rows
 
 
@@ -110,11 +112,10 @@ def _refuse_wrong_device(rule: Rule, rank_rows: RankRows) -> None:
     needs = METRICS[rule.metric].needs
     phase = f" in {rule.phase}" if rule.phase else ""
     if needs is Needs.DEVICE and not rank_rows.has_device:
-        instead = f"; use 'scalar{phase} == 0', which counts the reads that wait on a device"
-        raise rank_rows.refuse("the trace has no device work" + instead * (rule.metric in _WAITS))
+        raise rank_rows.refuse("use_scalar" if rule.metric in _WAITS else "no_device_work", phase=phase)
     if needs is Needs.CPU_ONLY and rank_rows.has_device:
-        instead = f"; use 'dtoh{phase} == 0'" if rule.metric == "scalar" else ""
-        raise rank_rows.refuse(f"only traces without device work have {rule.metric}{instead}")
+        why = "use_dtoh" if rule.metric == "scalar" else "device_work"
+        raise rank_rows.refuse(why, metric=rule.metric, phase=phase)
 
 
 def _refuse_missing_calls(rule: Rule, rank_rows: RankRows) -> None:
@@ -122,7 +123,7 @@ def _refuse_missing_calls(rule: Rule, rank_rows: RankRows) -> None:
     rows = rank_rows.tables["collectives"]
     num_kernels = sum(integer(row, "num_kernels") for row in rows if row["phase"] != BEFORE_WINDOW)
     if num_kernels and not any(row["num"] for row in rows):
-        raise rank_rows.refuse(f"the trace has {num_kernels:,} kernels of collectives and no calls to count")
+        raise rank_rows.refuse("no_calls", num=num_kernels)
 
 
 def _phases_named(rule: Rule, rank_rows: RankRows) -> set[str]:
@@ -132,8 +133,8 @@ def _phases_named(rule: Rule, rank_rows: RankRows) -> set[str]:
     matching = matching or {name for name in names if _bare(name) == _bare(rule.phase)}
     if not matching:
         close = closest_name(_bare(rule.phase), map(_bare, names))
-        hint = f"; did you mean '{close}'?" if close else ";"
-        raise rank_rows.refuse(f"no phase '{rule.phase}'{hint} the phases are {', '.join(names)}")
+        why, listed = "misspelt_phase" if close else "no_phase", ", ".join(names)
+        raise rank_rows.refuse(why, phase=rule.phase, close=close, names=listed)
     return matching
 
 
@@ -148,15 +149,12 @@ def ratio(rule: Rule, rank_rows: RankRows, rows: Sequence[TableRow]) -> Fraction
     """
     value, row = rows[0][METRICS[rule.metric].columns[rule.measure]], rows[0]
     if not isinstance(value, int | float):
-        reason = "no shapes of matrix products are recorded (record_shapes=True)"
-        if row["model_flops"]:
-            reason = f"the peaks of '{row['device']}' are not known, or wrong; give them with --peak"
-        raise rank_rows.refuse(reason)
+        raise rank_rows.refuse("no_peaks" if row["model_flops"] else "no_shapes", device=row.get("device"))
     if rule.comparison not in ("<", "<=") and row["is_bound"]:
-        raise rank_rows.refuse("it is at most so large: lengths of sequences or groups are not recorded")
+        raise rank_rows.refuse("at_most")
     modelled = row["modelled_pct"]
     if rule.comparison not in (">", ">=") and isinstance(modelled, int | float) and modelled < COVERED_PCT:
-        raise rank_rows.refuse(f"it is at least so large: only {modelled:.1f} % of the time has a model")
+        raise rank_rows.refuse("at_least", modelled=modelled)
     return Fraction(value) / 100
 
 

@@ -7,17 +7,21 @@ from dataclasses import replace
 from enum import StrEnum
 from fractions import Fraction
 
+import numpy as np
+
 from traceq.analysis.registry import reports_of
+from traceq.claims.saying import text_of
 from traceq.errors import Unanswerable
+from traceq.facts.ranks.collective_matching import match_collectives
 from traceq.facts.ranks.job import Job, job_of
+from traceq.facts.ranks.job_collectives import JobCollectives, issued_by_flights
 from traceq.frozen import frozen
 from traceq.model import Run
 from traceq.report import Report
 from traceq.rules.collect_rows import RankRows, TableRow, analyses_for, collect_rows, integer, ratio, select
-from traceq.rules.identical_collectives import IDENTICAL, first_mismatch
-from traceq.rules.metrics import METRICS, Measure
+from traceq.rules.metrics import METRICS, Measure, over_steps
 from traceq.rules.parse import Rule
-from traceq.rules.step_statistics import over_steps
+from traceq.rules.sentences import IDENTICAL, UNANSWERED
 
 __all__ = ["Checked", "Contribution", "RankValue", "RuleOutcome", "State", "judge", "judge_run", "value_on"]
 
@@ -114,7 +118,7 @@ def judge(job: Job, reports: Sequence[Report], rules: Sequence[Rule], missing: s
 
 def _mismatch(rule: Rule, job: Job, reports: Sequence[Report]) -> RuleOutcome:
     try:
-        return RuleOutcome(rule, mismatch=first_mismatch(job, reports))
+        return RuleOutcome(rule, mismatch=_first_mismatch(job, reports))
     except Unanswerable as reason:
         return RuleOutcome(rule, unanswered=str(reason))
 
@@ -199,3 +203,36 @@ def _name(rule: Rule, row: TableRow) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def _first_mismatch(job: Job, reports: Sequence[Report]) -> str:
+    """Return the first place where ranks differ by the report on it, in words; "" where they do not.
+
+    Raises Unanswerable where nothing can be compared: such a rule must not pass.
+    """
+    if len(job.ranks) < 2:
+        raise Unanswerable(UNANSWERED["one_rank"].format(rank=job.ranks[0].rank))
+    if not job.is_concurrent:
+        raise Unanswerable(UNANSWERED["not_concurrent"])
+    report = next(each for each in reports if each.name == "desync")
+    if report.findings:
+        return text_of(report.findings[0])
+    if reasons := [caveat.text for caveat in report.caveats if caveat.code == "not_compared"]:
+        raise Unanswerable(" ".join(reasons[0].split()))  # names are untrusted: no line breaks
+    issued = job.issued
+    if not (issued.groups and all(issued.groups)) and any(calls.has_messages for calls in job.calls):
+        raise Unanswerable(UNANSWERED["unnamed_groups"])
+    compared = _compared(issued) | _compared(issued_by_flights(job.flights))
+    if alone := sorted({rank.rank for rank in job.ranks} - compared):
+        numbers = ", ".join(map(str, alone[:8])) + (" and more" if len(alone) > 8 else "")
+        raise Unanswerable(UNANSWERED["nothing_in_common"].format(s="s" * (len(alone) > 1), ranks=numbers))
+    return ""
+
+
+def _compared(issued: JobCollectives) -> set[int]:
+    """Return the ranks with a collective that another rank issued as well."""
+    if not len(issued):
+        return set()
+    is_issued = match_collectives(issued).call >= 0
+    shared = is_issued & (is_issued.sum(axis=1) > 1)[:, None]
+    return {issued.ranks[index] for index in np.flatnonzero(shared.any(axis=0)).tolist()}

@@ -1,9 +1,11 @@
-"""Metrics of rules: each is the sum of one column of one analysis's table."""
+"""Metrics that rules can be about, with the columns they come from, and their statistics over steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from fractions import Fraction
+from statistics import mean, median
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.events.copies import DIRECTIONS
@@ -12,7 +14,7 @@ from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.time_partition import BUSY, TimeCategory
 from traceq.frozen import frozen
 
-__all__ = ["METRICS", "Measure", "Metric", "Needs"]
+__all__ = ["METRICS", "STATISTICS", "Measure", "Metric", "Needs", "over_steps"]
 
 
 class Measure(Enum):
@@ -103,3 +105,29 @@ METRICS: Mapping[str, Metric] = {
     **{category.name.lower(): _time(category) for category in TimeCategory},
 }
 """All metrics by name. Copies are those the device carried out; `dtoh` and `htod` those the host waited for."""
+
+
+def over_steps(statistic: str, ns: Mapping[int, int], windows: Mapping[int, int], *, is_share: bool) -> Fraction:
+    """Return a statistic over steps of their times, or of their shares of the steps' windows; both ns by step.
+
+    A mean share is the share of all steps together.
+    """
+    if is_share and statistic == "mean":
+        return Fraction(sum(ns.values()), sum(windows.values()))
+    divisors = windows if is_share else dict.fromkeys(windows, 1)
+    return STATISTICS[statistic](sorted(Fraction(ns[index], divisors[index]) for index in windows))
+
+
+def _p95(values: Sequence[Fraction]) -> Fraction:
+    """Return the nearest rank of sorted values, which is their maximum where there are fewer than 20."""
+    return values[-(-95 * len(values) // 100) - 1]
+
+
+STATISTICS: Mapping[str, Callable[[Sequence[Fraction]], Fraction]] = {
+    "mean": mean,
+    "median": median,
+    "p95": _p95,
+    "max": max,
+    "min": min,
+}
+"""Statistics of sorted values, by the word in a rule."""

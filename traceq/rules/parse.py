@@ -1,21 +1,26 @@
-"""Parser of rules: `METRIC [mean|median|p95|max|min] [in PHASE] [per step] OP NUMBER[UNIT]`, one without a number."""
+"""Parser of rules: `METRIC [mean|median|p95|max|min] [in PHASE] [per step] OP NUMBER[UNIT]`, one without a number.
+
+A file of rules is TOML: `rules = ["..."]`, and `[[rule]]` tables with `rule` and `why`.
+"""
 
 from __future__ import annotations
 
 import operator
 import re
+import tomllib
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from fractions import Fraction
+from pathlib import Path
 from typing import NoReturn
 
-from traceq.errors import UsageFault
+from traceq.errors import UnreadableInput, UsageFault
 from traceq.frozen import frozen
-from traceq.rules.identical_collectives import IDENTICAL
-from traceq.rules.metrics import METRICS, Measure, Metric
-from traceq.rules.step_statistics import STATISTICS
+from traceq.locations import Most, read_whole
+from traceq.rules.metrics import METRICS, STATISTICS, Measure, Metric
+from traceq.rules.sentences import EXPECTED, IDENTICAL, IN_FILE
 
-__all__ = ["Rule", "closest_name", "parse"]
+__all__ = ["Rule", "closest_name", "parse", "read_rules"]
 
 _OPERATORS: dict[str, Callable[[Fraction, Fraction], bool]] = {
     "==": operator.eq,
@@ -94,10 +99,10 @@ def parse(text: str, why: str = "") -> Rule:
     per_step = subject[-2:] == ["per", "step"]
     phase = _phase(text, subject[:-2] if per_step else subject)
     if statistic and not metric.by_step:
-        _refuse(text, f"'{statistic}'", f"none: {name} is a sum, only times of the step have one value per step")
+        _refuse(text, f"'{statistic}'", EXPECTED["no_statistic"].format(metric=name))
     if phase and not metric.phase_key:
-        instead = "it is of the whole step" if metric.is_ratio else "dtoh and htod, the copies waited for, have"
-        _refuse(text, f"'in {phase}'", f"none: {name} has no phases; {instead}")
+        instead = "of_whole_step" if metric.is_ratio else "no_phases"
+        _refuse(text, f"'in {phase}'", EXPECTED[instead].format(metric=name))
     bound, measure = _bound(text, number, metric)
     return Rule(text, name, statistic or "mean", phase, per_step, comparison, bound, measure, why)
 
@@ -112,7 +117,7 @@ def closest_name(word: str, names: Iterable[str]) -> str:
 def _phase(text: str, words: list[str]) -> str:
     phase = " ".join(words[1:]).strip('"')
     if words and (words[0] != "in" or not phase):
-        _refuse(text, f"'{' '.join(words)}'", "[mean|median|p95|max|min] [in PHASE] [per step] after the metric")
+        _refuse(text, f"'{' '.join(words)}'", EXPECTED["order"])
     return phase
 
 
@@ -144,3 +149,31 @@ def _refuse(text: str, actual: str, expected: str) -> NoReturn:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def read_rules(path: Path) -> tuple[Rule, ...]:
+    """Return all rules of a TOML file, in order. Raises UnreadableInput, and UsageFault for an invalid rule."""
+    try:
+        content = tomllib.loads(read_whole(path, Most.RULES).decode())
+    except OSError as fault:
+        raise UnreadableInput(str(path), fault.strerror or str(fault), "a TOML file of rules") from None
+    except RecursionError:
+        raise UsageFault(IN_FILE["nested"].format(path=path)) from None
+    except ValueError as fault:  # of TOML, UTF-8, or a number of thousands of digits
+        raise UsageFault(f"{path}: {fault}; expected TOML") from None
+    texts, tables = content.pop("rules", []), content.pop("rule", [])
+    is_list = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+    is_tables = isinstance(tables, list) and all(_is_rule(table) for table in tables)
+    if content or not is_list or not is_tables or not (texts or tables):
+        unexpected = f"found '{next(iter(content))}'; " if content else ""
+        raise UsageFault(IN_FILE["no_rules"].format(path=path, found=unexpected))
+    try:
+        return (*map(parse, texts), *(parse(table["rule"], table.get("why", "")) for table in tables))
+    except UsageFault as fault:
+        raise UsageFault(f"{path}: {fault}") from None
+
+
+def _is_rule(table: object) -> bool:
+    if not isinstance(table, dict) or "rule" not in table or not table.keys() <= {"rule", "why"}:
+        return False
+    return all(isinstance(value, str) for value in table.values())

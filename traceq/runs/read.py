@@ -7,19 +7,20 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from traceq.errors import UnreadableInput, UsageFault
+from traceq.facts.events.select_events import select_events
 from traceq.facts.timeline.steps import extent
 from traceq.frozen import frozen
-from traceq.kineto.file_name import rank_in_name
-from traceq.kineto.read import read_trace
+from traceq.intervals import sorted_unique
+from traceq.kineto.read import rank_in_name, read_trace
 from traceq.locations import Place, place
-from traceq.model import NO_EFFECT, SLOWED_BY_STACKS, Caveat, Flight, Manifest, Pairs, Processes, Run, Trace
+from traceq.model import NO_EFFECT, SLOWED_BY_STACKS, Category, Caveat, Flight, Manifest, Pairs, Processes, Run, Trace
 from traceq.runs.flight_recorder import is_flight, read_flight, read_flights
-from traceq.runs.process_medians import read_processes
-from traceq.runs.processes import one_process, split_by_rank
 from traceq.runs.run_folder import RUNS, STEPS, is_run, read_manifest
 from traceq.runs.step_log import PairLine, StepLine, pairs_of, rank_files, read_lines
-from traceq.runs.timings import timings_of
+from traceq.runs.timings import read_processes, timings_of
 from traceq.runs.windows import latest_windows, with_captures
 from traceq.units import name_ranks
 
@@ -27,6 +28,7 @@ __all__ = [
     "ReadTraces",
     "arm_failure",
     "is_trace_file",
+    "parse_ranks",
     "read",
     "read_arms",
     "read_one",
@@ -35,8 +37,10 @@ __all__ = [
     "with_traces",
 ]
 
-_TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
+_RANK = re.compile(r"\brank\s{0,4}[:#_-]?\s{0,4}(\d{1,9})(?!\d)", re.IGNORECASE)
+_EXPECTED = "a file per rank, or processes whose `process_name` tells the rank, as in `RANK 0 - CPU`"
 
+_TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
 
 ReadTraces = Callable[[Sequence[Place]], Iterable[Trace | UnreadableInput]]
 """Reader of the traces of a folder: a trace per file, or why it cannot be read."""
@@ -76,7 +80,7 @@ def read(
         return _read_folder(path, strict=strict, ranks=ranks, reader=reader)
     if is_flight(path):
         return Run(str(path), (), flights=(read_flight(path),))
-    traces = split_by_rank(_with_embedded(read_trace(path, strict=strict)), path)
+    traces = _split_by_rank(_with_embedded(read_trace(path, strict=strict)), path)
     selected = tuple(trace for trace in traces if ranks is None or trace.rank in ranks)
     if not selected:
         raise _no_such_ranks(path, ranks or (), (trace.rank for trace in traces))
@@ -264,7 +268,7 @@ def _ranks_in(folder: Place) -> list[int]:
 
 def read_one(file: Place, *, strict: bool) -> Trace:
     """Return one rank's trace, with the recording data that traceq embedded in it. Raises UnreadableInput."""
-    return one_process(_with_embedded(read_trace(file, strict=strict)))
+    return _one_process(_with_embedded(read_trace(file, strict=strict)))
 
 
 def _one_by_one(*, strict: bool) -> ReadTraces:
@@ -377,3 +381,64 @@ def _with_embedded(trace: Trace) -> Trace:
         processes=embedded.processes,
         host=trace.host or (hosts[trace.rank] if trace.rank < len(hosts) else ""),
     )
+
+
+def _num_processes(trace: Trace) -> int:
+    """Return how many processes run ops of PyTorch in a trace; device rows, whose process is a device, do not count."""
+    return len(sorted_unique(trace.events.pid[trace.events.rows(Category.CPU_OP)]))
+
+
+def _one_process(trace: Trace) -> Trace:
+    """Return the same trace. Raises UnreadableInput for the merged traces of several processes."""
+    if (num := _num_processes(trace)) > 1:
+        raise UnreadableInput(trace.path, f"events of {num} processes in one file", "a file per rank in a folder")
+    return trace
+
+
+def _split_by_rank(trace: Trace, path: Place) -> tuple[Trace, ...]:
+    """Return a trace for each rank whose processes the file names, the same trace if it has only one process.
+
+    Raises UnreadableInput where events of several processes do not tell their rank.
+    """
+    if _num_processes(trace) < 2:
+        return (trace,)
+    events, rank_of = trace.events, _ranks_of_processes(trace)
+    processes = sorted_unique(events.pid).tolist()
+    ranks = {process: rank_of.get(events.strings[process], -1) for process in processes}
+    unknown = sorted(events.strings[process] for process, rank in ranks.items() if rank < 0)
+    if unknown:
+        listed = ", ".join(unknown[:4]) + (", ..." if len(unknown) > 4 else "")
+        content = f"events of {_num_processes(trace)} processes in one file; {listed} do not tell their rank"
+        raise UnreadableInput(str(path), content, _EXPECTED)
+    distinct = sorted(set(ranks.values()))
+    size = max(trace.world_size, len(distinct), distinct[-1] + 1)
+    return tuple(_of_rank(trace, rank, [n for n, other in ranks.items() if other == rank], size) for rank in distinct)
+
+
+def _of_rank(trace: Trace, rank: int, processes: list[int], world_size: int) -> Trace:
+    events, names = trace.events, {trace.events.strings[number] for number in processes}
+    selected = select_events(events, np.isin(events.pid, processes), np.isin(events.allocations.pid, processes))
+    threads = tuple(thread for thread in trace.threads if thread.pid in names)
+    return replace(trace, events=selected, threads=threads, rank=rank, world_size=world_size)
+
+
+def _ranks_of_processes(trace: Trace) -> dict[str, int]:
+    """Return process -> rank by the names and labels of processes."""
+    ranks: dict[str, int] = {}
+    for process, name in trace.process_names:
+        if match := _RANK.search(name):
+            ranks.setdefault(process, int(match[1]))
+    return ranks
+
+
+def parse_ranks(text: str | None) -> set[int] | None:
+    """Return `0,8,16-31` as a set; None for all ranks. Raises UsageFault."""
+    if text is None:
+        return None
+    ranks: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,7})(?:-([0-9]{1,7}))?\s*", part)
+        if match is None:
+            raise UsageFault(f"--ranks {text}: '{part.strip()}' is not a rank; expected something like 0,8,16-31")
+        ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return ranks

@@ -14,12 +14,11 @@ from traceq.locations import place
 from traceq.model import Caveat
 from traceq.report import Report, Sheet, Source, Table, column
 from traceq.runs.memory_snapshot import read_memory_snapshots
-from traceq.snapshots.findings import caveats_of
+from traceq.snapshots.findings import caveats_of, closed, with_total
 from traceq.snapshots.fragmentation import reserved_rows
 from traceq.snapshots.kinds import Kind
-from traceq.snapshots.lines import places_of
-from traceq.snapshots.moments import DeviceMemory, Holding, Moment, device_memory
-from traceq.snapshots.tables import closed, with_total
+from traceq.snapshots.moments import DeviceMemory, Holding, Moment, device_memory, places_of
+from traceq.snapshots.sentences import BY_LINE, caveat
 from traceq.units import Unit, format_value
 
 __all__ = ["SNAPSHOT_DIFF_SCHEMA", "snapshot_diff"]
@@ -89,7 +88,7 @@ def snapshot_diff(a: str | Location, b: str | Location) -> Sheet:
     rows = list(_moment_rows(side_a, side_b)), list(_part_rows(side_a, side_b))
     of_moments = Table.of("memory_moments", "Allocated and reserved", _MomentRow, rows[0])
     by_kind = Table.of("memory_kinds", f"At the {name}, by kind", _KindRow, kinds)
-    by_line = Table.of("memory_lines", f"What came and went at the {name}, by line", _LineRow, lines)
+    by_line = Table.of("memory_lines", BY_LINE.format(moment=name), _LineRow, lines)
     reserved = Table.of("memory_reserved", "Reserved at the end", _PartRow, rows[1])
     claims = judged((_claim(name, before, after, kinds, lines),), Basis(), 0.0)
     return Sheet(
@@ -113,15 +112,13 @@ def _highest(path: str | Location) -> DeviceMemory:
 
 def _caveats(sides: Sequence[DeviceMemory], name: str) -> Iterator[Caveat]:
     for side in sides:
-        for caveat in caveats_of(side):
+        for each in caveats_of(side):
             path = side.snapshot.path
-            text = caveat.text if caveat.text.startswith(path) else f"{path}: {caveat.text}"
-            yield Caveat(caveat.code, text)
+            text = each.text if each.text.startswith(path) else f"{path}: {each.text}"
+            yield Caveat(each.code, text)
     devices = {side.device for side in sides}
     if len(devices) > 1:
-        yield Caveat(
-            "other_device", f"the highest {name} of A is on device {sides[0].device}, that of B on {sides[1].device}"
-        )
+        yield caveat("other_device", moment=name, a=sides[0].device, b=sides[1].device)
 
 
 def _moment_rows(a: DeviceMemory, b: DeviceMemory) -> Iterator[_MomentRow]:

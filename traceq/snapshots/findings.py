@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from traceq.claims.claim import Basis, Claim, Subject, measured
 from traceq.claims.judge import judged
 from traceq.model import Action, Caveat
+from traceq.report import Cell, Column, Table
 from traceq.snapshots.fragmentation import free_for
 from traceq.snapshots.kinds import Kind
 from traceq.snapshots.lifetimes import BEFORE
 from traceq.snapshots.moments import DeviceMemory, Holding, Moment
+from traceq.snapshots.sentences import MORE_ROWS, caveat
 from traceq.units import Unit, format_value
 
-__all__ = ["caveats_of", "claims_of"]
+__all__ = ["caveats_of", "claims_of", "closed", "with_total"]
+
+_SUMMED = (Unit.COUNT, Unit.BYTES, Unit.DELTA_BYTES, Unit.PERCENT)
 
 _MOST_KINDS = 3
 _LEAST_SHARE = 0.02
 _MOVES = tuple(action for action in Action if action not in (Action.FREE_REQUESTED, Action.OOM, Action.OTHER))
-_REMEDY = "call torch.cuda.memory._record_memory_history() first, and dump before it is switched off"
 
 
 def claims_of(memory: DeviceMemory, device: int | None = None) -> tuple[Claim, ...]:
@@ -52,24 +56,17 @@ def caveats_of(memory: DeviceMemory) -> Iterator[Caveat]:
     """Yield what the file does not hold, in bytes."""
     snapshot, allocations, moment = memory.snapshot, memory.allocations, memory.largest
     if not memory.has_history:
-        text = f"{snapshot.path}: the file holds no history of allocations, so only the end is known: {_REMEDY}"
-        yield Caveat("no_history", text)
+        yield caveat("no_history", path=snapshot.path)
         return
     if unrecorded := moment.by_kind().get(Kind.UNRECORDED):
         num, size = unrecorded
-        text = (
-            f"{_size(size)} of the {_size(moment.size_bytes)} at the peak ({num:,} allocations) were allocated before "
-            f"the first of the {allocations.num_actions:,} actions in the file, so their line and kind are unknown: "
-            "record from the start of the job"
-        )
-        yield Caveat("unrecorded_allocations", text)
+        sizes, num_actions = (_size(size), _size(moment.size_bytes)), allocations.num_actions
+        yield caveat("unrecorded_allocations", size=sizes[0], peak=sizes[1], num=num, num_actions=num_actions)
     if _is_cut(memory):
-        text = f"{snapshot.path}: the history was cut (max_entries); what is shown is the peak of the rest"
-        yield Caveat("history_cut", text)
+        yield caveat("history_cut", path=snapshot.path)
     if allocations.num_contradictions:
-        lost = f"; {_size(allocations.lost_bytes)} are in no block at the end" if allocations.lost_bytes else ""
-        text = f"{snapshot.path}: {allocations.num_contradictions:,} actions contradict others or the blocks{lost}"
-        yield Caveat("contradictions", text)
+        code = "lost_contradictions" if allocations.lost_bytes else "contradictions"
+        yield caveat(code, path=snapshot.path, num=allocations.num_contradictions, lost=_size(allocations.lost_bytes))
 
 
 def _is_cut(memory: DeviceMemory) -> bool:
@@ -109,3 +106,27 @@ def _fragmented(memory: DeviceMemory, oom: Moment, device: int | None) -> Iterat
 
 def _size(size_bytes: int) -> str:
     return format_value(size_bytes, Unit.BYTES)
+
+
+def with_total(table: Table) -> Table:
+    """Return a table with the total of its rows, if they are several; columns of largest parts have none."""
+    return replace(table, rows=(*table.rows, _total(table.rows, table.columns))) if len(table.rows) > 1 else table
+
+
+def closed(table: Table, most: int, key: str) -> Table:
+    """Return the first rows of a table and the total of all, with a note on the bytes of the others in a column."""
+    index = [column.key for column in table.columns].index(key)
+    rest = [int(row[index] or 0) for row in table.rows[most:]]
+    if not rest:
+        return with_total(table)
+    others = MORE_ROWS.format(num=len(rest), sum=format_value(sum(rest), table.columns[index].unit))
+    rows = (*table.rows[:most], _total(table.rows, table.columns))
+    return replace(table, rows=rows, note=f"{others} {table.note}".strip())
+
+
+def _total(rows: Sequence[tuple[Cell, ...]], columns: Sequence[Column]) -> tuple[Cell, ...]:
+    cells: list[Cell] = ["total"]
+    for index, column in list(enumerate(columns))[1:]:
+        values = [value for row in rows if isinstance(value := row[index], int | float)]
+        cells.append(sum(values) if column.unit in _SUMMED and not column.key.startswith("largest") else "")
+    return tuple(cells)

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.timeline.call_sites import user_line
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.model import Action, History, MemorySnapshot
+from traceq.model import Action, Frame, History, MemorySnapshot
 from traceq.snapshots.kinds import Kind, kinds
 from traceq.snapshots.lifetimes import BEFORE, Lifetimes, lifetimes, reserved_levels
-from traceq.snapshots.lines import Place, places_of
 
-__all__ = ["DeviceMemory", "Holding", "Moment", "device_memory"]
+__all__ = ["DeviceMemory", "Holding", "Moment", "Place", "device_memory", "place_text", "places_of"]
+
+_NO_STACK, _NO_PYTHON = "(no stack)", "(no Python frame)"
+"""Lines of allocations of which no stack was recorded, and of stacks of C++ alone, as those of backward are."""
+
+_IN_NAME = "none"
+"""File name of frames that a profile gave, whose name is `path/file.py(41): step`."""
+
+_PASSED_OVER = re.compile(r"(^|/)(torchinductor_[^/]*|einops)/")
+"""Generated code, and libraries that only pass calls on."""
+
+_NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply\(|\b(AccumulateGrad)\b|c10d::(Reducer)::")
+_OP = re.compile(r"at::_ops::(\w+)::call\(")
+
+
+class Place(NamedTuple):
+    """`line`: `model.py:41 forward`, or why there is none; `op` of torch where there is none, "" if unknown."""
+
+    line: str
+    op: str
+
 
 _KINDS = tuple(Kind)
 
@@ -140,3 +161,38 @@ def _time_ns(time_us: NDArray[np.int64], action: int) -> int | None:
     if len(time_us) == 0 or (time_us < 0).any():
         return None
     return 1000 * int(time_us[max(action, 0)] - time_us[0])
+
+
+def places_of(stacks: Sequence[Sequence[Frame]]) -> list[Place]:
+    """Return the place of each stack, innermost frame first; frames of C++, torch, generated code are passed over."""
+    of_frame: dict[Frame, str] = {}
+
+    def line_of(frame: Frame) -> str:
+        line = of_frame.get(frame)
+        if line is None:
+            line = of_frame[frame] = "" if _PASSED_OVER.search(frame.filename) else user_line([_text(frame)])
+        return line
+
+    def place_of(stack: Sequence[Frame]) -> Place:
+        if not stack:
+            return Place(_NO_STACK, "")
+        if line := next(filter(None, map(line_of, stack)), ""):
+            return Place(line, "")
+        return Place(_NO_PYTHON, _first(_NODE, stack) or _first(_OP, reversed(stack)))
+
+    return [place_of(stack) for stack in stacks]
+
+
+def place_text(place: Place) -> str:
+    """Return the line of the program, else why there is none and the op of torch."""
+    return " ".join(part for part in place if part)
+
+
+def _text(frame: Frame) -> str:
+    return frame.name if frame.filename == _IN_NAME else f"{frame.filename}({frame.line}): {frame.name}"
+
+
+def _first(pattern: re.Pattern[str], stack: Iterable[Frame]) -> str:
+    """Return what a pattern captures of the first frame that it matches, "" without one."""
+    matches = (pattern.search(frame.name) for frame in stack)
+    return next((match[match.lastindex or 0] for match in matches if match), "")

@@ -11,12 +11,11 @@ from traceq.locations import Place as Location
 from traceq.locations import place
 from traceq.report import Cell, Column, Report, Sheet, Source, Table, Unknown, column
 from traceq.runs.memory_snapshot import read_memory_snapshots
-from traceq.snapshots.findings import caveats_of, claims_of
+from traceq.snapshots.findings import caveats_of, claims_of, closed, with_total
 from traceq.snapshots.fragmentation import ReservedRow, SegmentRow, reserved_rows, segment_rows
 from traceq.snapshots.kinds import Kind
-from traceq.snapshots.lines import place_text
-from traceq.snapshots.moments import DeviceMemory, Moment, device_memory
-from traceq.snapshots.tables import closed, with_total
+from traceq.snapshots.moments import DeviceMemory, Moment, device_memory, place_text
+from traceq.snapshots.sentences import ALLOCATED_NOTE, KINDS_NOTE, NO_REPORT, SEGMENTS_NOTE, UNKNOWN
 from traceq.units import Unit
 
 __all__ = ["SNAPSHOT_SCHEMA", "snapshot_sheet"]
@@ -104,7 +103,7 @@ def snapshot_sheet(path: str | Location, only: Sequence[str] = ()) -> Sheet:
     reports = tuple(_reports(memories))
     names = [report.name for report in reports]
     if unknown_names := [name for name in only if name not in names]:
-        raise UsageFault(f"no report {unknown_names[0]!r} of a memory snapshot; choose from {', '.join(names)}")
+        raise UsageFault(NO_REPORT.format(name=unknown_names[0], names=", ".join(names)))
     chosen = tuple(report for report in reports if not only or report.name in only)
     caveats = tuple(caveat for memory in memories for caveat in caveats_of(memory))
     return Sheet(_source(str(path), memories), chosen, caveats, SNAPSHOT_SCHEMA)
@@ -126,8 +125,7 @@ def _reports(memories: Sequence[DeviceMemory]) -> Iterator[Report]:
 
     rows = [_MomentRow.of(moment) for moment in moments]
     table = Table.of("memory_moments", "Moments", _MomentRow, rows)
-    note = "Allocated: bytes as they were asked for. Reserved: what the driver gave."
-    view = replace(table, title="Memory", note=note).visible
+    view = replace(table, title="Memory", note=ALLOCATED_NOTE).visible
     claims = tuple(each for memory in memories for each in claims_of(memory, None if is_one else memory.device))
     yield Report("memory_moments", (table,), (view.without("device") if is_one else view,), claims)
 
@@ -175,8 +173,7 @@ def _kinds_view(memory: DeviceMemory, on: str) -> Table:
         for row, kind in zip(cells, kinds, strict=True):
             size = held.get(kind, (0, 0))[1]
             row += [size, 100 * size / total]
-    note = "What decides the kind: docs/analyses/snapshots.md; what no rule decides is `other`."
-    return with_total(Table("memory_kinds", f"By kind{on}", tuple(columns), tuple(map(tuple, cells)), note=note))
+    return with_total(Table("memory_kinds", f"By kind{on}", tuple(columns), tuple(map(tuple, cells)), note=KINDS_NOTE))
 
 
 def _lines_view(moment: Moment, on: str) -> Table:
@@ -207,9 +204,8 @@ def _reserved_view(memory: DeviceMemory, on: str) -> Table:
 
 def _segments_view(memory: DeviceMemory, on: str) -> Table:
     """Return the segments with most free bytes beside blocks in use, and the sums of all."""
-    note = "Free memory beside blocks in use is an inactive split; torch.cuda.empty_cache() returns whole segments."
     rows = segment_rows(memory.snapshot)
-    table = Table.of("memory_segments", f"Segments at the end{on}", SegmentRow, rows, note=note).visible
+    table = Table.of("memory_segments", f"Segments at the end{on}", SegmentRow, rows, note=SEGMENTS_NOTE).visible
     return closed(table.without("device"), _MOST_SEGMENTS, "free_bytes")
 
 
@@ -217,6 +213,6 @@ def _unknown(memory: DeviceMemory) -> Iterator[Unknown]:
     """Yield what the stacks do not tell, with the argument that records it."""
     history, stacks = memory.snapshot.history, memory.snapshot.stacks
     if memory.has_history and not history.stack.any():
-        yield Unknown("the lines that allocate", "_record_memory_history(context='all')")
+        yield Unknown(*UNKNOWN["lines"])
     elif memory.has_history and all(frame.filename.endswith(".py") for stack in stacks for frame in stack):
-        yield Unknown("what backward and workspaces allocate", "_record_memory_history(stacks='all')")
+        yield Unknown(*UNKNOWN["backward"])

@@ -1,7 +1,9 @@
-"""Comparison of two arms, or of two lists of step times."""
+"""Comparison of two arms, or of two lists of step times, with the caveats of what was measured."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,28 +14,19 @@ from traceq.frozen import frozen
 from traceq.model import Caveat, Pairs
 from traceq.stats.group_sequential import LOOKS, ONE_LOOK, chance_to_exceed, level_of
 from traceq.stats.hodges_lehmann import Interval, Shift, location_of_pairs, shift_between, shift_of_pairs
-from traceq.stats.measurement_caveats import (
-    RARE,
-    SLOW,
-    Caveats,
-    below_noise_floor,
-    control_differs,
-    mean_disagrees,
-    one_order,
-    ranks_disagree,
-    slow_steps_differ,
-)
-from traceq.stats.per_sample import Samples, kind_at_samples, note_samples, scaled, scaled_control, scaled_pairs
+from traceq.stats.limits import BROKEN, RARE, SLOW
 from traceq.stats.rare_events import RareEvents, typical_pairs, with_rare_events
-from traceq.stats.sample_kinds import MEANS, PAIRS, PROCESSES, STEPS, SampleKind
-from traceq.stats.verdict import Threshold, Verdict, verdict
+from traceq.stats.sentences import FOR_SAMPLES, NO_PAIR, NO_STEP, REASONS, caveat
+from traceq.stats.verdict import MEANS, PAIRS, PROCESSES, STEPS, SampleKind, Threshold, Verdict, verdict
 from traceq.threshold import THRESHOLD_PCT
 from traceq.units import Unit, format_value
 
-__all__ = ["Comparison", "compare_pairs", "compare_values", "slowest_rank_ns"]
+__all__ = ["Comparison", "Samples", "compare_pairs", "compare_values", "samples_apart", "slowest_rank_ns"]
 
-BROKEN = 0.001
-"""Chance of the A/A control's difference below which the recording is broken (z above 3.29 at a single look)."""
+Samples = tuple[int, int]
+"""Samples per step of A and of B."""
+
+_Caveats = tuple[Caveat, ...]
 
 
 @frozen
@@ -108,10 +101,10 @@ def compare_pairs(
     `samples` the time per sample is compared instead of the step. Raises UnreadableInput where no pair is finished, or
     for a number of looks that no recording has.
     """
-    pairs, control = scaled_pairs(pairs, samples), scaled_control(control, pairs, samples)
+    pairs, control = _scaled_pairs(pairs, samples), _scaled_control(control, pairs, samples)
     where = f"{pairs.a} against {pairs.b}"
     if not pairs.b_second.size:
-        raise UnreadableInput(where, "no finished pair of halves", "at least one")
+        raise UnreadableInput(where, NO_PAIR, "at least one")
     if not 1 <= pairs.num_looks <= len(LOOKS):
         raise UnreadableInput(where, f"{pairs.num_looks} looks", f"1 to {len(LOOKS)}")
     level = level_of(pairs.num_looks)
@@ -123,7 +116,7 @@ def compare_pairs(
     job = shift_of_pairs(second - first, pairs.b_second, level, threshold.ns)
     ranks = [shift_of_pairs(change, pairs.b_second, level) for change in pairs.second_ns - pairs.first_ns]
     mean = with_rare_events(job, rare, threshold.ns)
-    comparison = _compare(a, b, mean or job, threshold, kind_at_samples(MEANS if mean else PAIRS, samples))
+    comparison = _compare(a, b, mean or job, threshold, _kind_at_samples(MEANS if mean else PAIRS, samples))
     if mean:
         comparison = _of_mean(comparison, rare, job)
     a_to_a = compare_pairs(control, threshold_pct=threshold_pct) if control and control.b_second.size else None
@@ -133,11 +126,11 @@ def compare_pairs(
         comparison = _broken(comparison, a_to_a.verdict.reason)
     caveats = (
         *comparison.caveats,
-        *one_order(pairs.b_second),
-        *slow_steps_differ(comparison.num_slow_a, comparison.num_slow_b),
-        *ranks_disagree(job, ranks, threshold),
-        *control_differs(a_to_a.verdict if a_to_a and not is_broken else None),
-        *below_noise_floor(mean or job, comparison.verdict, floor),
+        *_one_order(pairs.b_second),
+        *_slow_steps_differ(comparison.num_slow_a, comparison.num_slow_b),
+        *_ranks_disagree(job, ranks, threshold),
+        *_control_differs(a_to_a.verdict if a_to_a and not is_broken else None),
+        *_below_noise_floor(mean or job, comparison.verdict, floor),
         *carried_over(pairs.b_second, second - first, threshold),
     )
     return replace(
@@ -149,7 +142,7 @@ def compare_pairs(
         samples=samples,
         rank_delta_ns=tuple(rank.delta for rank in ranks),
         noise_floor_ns=floor,
-        caveats=note_samples(caveats, samples),
+        caveats=_note_samples(caveats, samples),
     )
 
 
@@ -178,12 +171,12 @@ def compare_values(
     """
     for name, side in (("A", a), ("B", b)):
         if not side.size:
-            raise UnreadableInput(name, "no step to compare", "at least one")
+            raise UnreadableInput(name, NO_STEP, "at least one")
     kind = STEPS if profiled else PROCESSES
-    b = scaled(b, samples)
+    b = _scaled(b, samples)
     shift = shift_between(b, a, testable=kind.fewest is not None and min(a.size, b.size) >= kind.fewest)
-    comparison = _compare(a, b, shift, Threshold(threshold_pct, _median(a)), kind_at_samples(kind, samples))
-    caveats = note_samples(comparison.caveats, samples)
+    comparison = _compare(a, b, shift, Threshold(threshold_pct, _median(a)), _kind_at_samples(kind, samples))
+    caveats = _note_samples(comparison.caveats, samples)
     return replace(comparison, unprofiled=not profiled, samples=samples, caveats=caveats)
 
 
@@ -205,7 +198,7 @@ def _compare(
         num_b=len(b),
         p_material=chance_to_exceed(shift.z_beyond, shift.level.num_looks),
         p_different=chance_to_exceed(shift.z_beyond_0, shift.level.num_looks),
-        caveats=mean_disagrees(shift, threshold),
+        caveats=_mean_disagrees(shift, threshold),
     )
 
 
@@ -222,7 +215,7 @@ def _of_mean(comparison: Comparison, rare: tuple[RareEvents, ...], typical: Shif
 
 def _broken(comparison: Comparison, control_reason: str) -> Comparison:
     """Return the comparison without a verdict: the recording finds a difference where there is none."""
-    reason = f"the A/A control differs from itself, far beyond chance: {control_reason}; record again"
+    reason = REASONS["broken"].format(reason=control_reason)
     broken = replace(comparison.verdict, name="inconclusive", reason=reason, pairs_needed=None)
     return replace(comparison, verdict=broken, p_material=1.0, p_different=1.0)
 
@@ -238,7 +231,7 @@ def _num_slow(values: NDArray[np.int64]) -> int:
 _SMALLEST_BLOCK = 8  # pairs that the recorder runs back to back, before it pauses, and a settling pair
 
 
-def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], threshold: Threshold) -> Caveats:
+def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], threshold: Threshold) -> _Caveats:
     """Return a caveat for each arm whose halves depend, by more than the threshold, on the arm that ran before.
 
     `change` int64[P] is second minus first half of each pair. A second half always follows the other arm. Which arm a
@@ -258,10 +251,105 @@ def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], thresho
         carry_over = shift_between(after_self, after_other, level=rare_in_either_arm)
         low, high = carry_over.ci95 or (0, 0)
         if (low > 0 or high < 0) and abs(carry_over.delta) > threshold.ns:
-            more = format_value(carry_over.delta, Unit.DELTA_NS)
-            text = (
-                f"carry-over: a step of {arm} takes {more} after {other} relative to after {arm}; "
-                "part of the delta is carry-over"
-            )
-            caveats.append(Caveat("carried_over", text))
+            caveats.append(caveat("carried_over", arm=arm, other=other, more=_delta(carry_over.delta)))
     return tuple(caveats)
+
+
+def _one_order(b_second: NDArray[np.bool_]) -> _Caveats:
+    """Return a caveat if all pairs ran in one order, as in a recording that was stopped early."""
+    if b_second.any() and not b_second.all():
+        return ()
+    return (caveat("one_order", last="B" if b_second.all() else "A"),)
+
+
+def _mean_disagrees(shift: Shift, threshold: Threshold) -> _Caveats:
+    """Return a caveat if mean and median differ by more than the threshold plus the error of the mean."""
+    if abs(shift.mean - shift.delta) <= threshold.ns + ONE_LOOK.z95 * shift.mean_error:
+        return ()
+    return (caveat("mean_disagrees", mean=_delta(shift.mean), median=_delta(shift.delta)),)
+
+
+def _slow_steps_differ(num_slow_a: int, num_slow_b: int) -> _Caveats:
+    """Return a caveat if the split of slow halves between the arms is uneven by an exact sign test at 1 %."""
+    num, fewer = num_slow_a + num_slow_b, min(num_slow_a, num_slow_b)
+    if sum(math.comb(num, i) for i in range(fewer + 1)) * 2 > RARE * 2**num:
+        return ()
+    return (caveat("slow_steps_differ", a=num_slow_a, b=num_slow_b, slow=SLOW),)
+
+
+def _ranks_disagree(shift: Shift, ranks: Sequence[Shift], threshold: Threshold) -> _Caveats:
+    """Return a caveat that names the rank whose interval is farthest from the job's, if by more than the threshold."""
+    if not shift.ci95:
+        return ()
+    gaps = [max(rank.ci95[0] - shift.ci95[1], shift.ci95[0] - rank.ci95[1]) if rank.ci95 else 0 for rank in ranks]
+    worst = int(np.argmax(gaps))
+    if gaps[worst] <= threshold.ns:
+        return ()
+    num = sum(gap > threshold.ns for gap in gaps)
+    deltas = {"delta": _delta(shift.delta), "worst": _delta(ranks[worst].delta)}
+    return (caveat("ranks_disagree", num=num, num_ranks=len(ranks), rank=worst, **deltas),)
+
+
+def _control_differs(control: Verdict | None) -> _Caveats:
+    """Return a caveat if the A/A control shows a material difference; chance does that in 1 of 30 noisy recordings.
+
+    The verdict does not depend on it: it would lose as many true claims as false ones.
+    """
+    if not control or control.name != "material":
+        return ()
+    return (caveat("control_differs", reason=control.reason),)
+
+
+def _below_noise_floor(shift: Shift, verdict: Verdict, floor_ns: int | None) -> _Caveats:
+    """Return a caveat if the verdict is a difference that does not exceed the A/A noise floor."""
+    if floor_ns is None or not verdict.is_difference or abs(shift.delta) > floor_ns:
+        return ()
+    return (caveat("below_noise_floor", delta=_delta(shift.delta), floor=format_value(floor_ns, Unit.NS)),)
+
+
+def _delta(ns: int) -> str:
+    return format_value(ns, Unit.DELTA_NS)
+
+
+def samples_apart(a: int, b: int) -> Samples | None:
+    """Return the samples per step where both are known (not 0) and differ; then the time per sample is compared."""
+    return (a, b) if a and b and a != b else None
+
+
+def _scaled(b: NDArray[np.int64], samples: Samples | None) -> NDArray[np.int64]:
+    """int64 ns: B's times scaled to A's number of samples."""
+    if samples is None:
+        return b
+    times: NDArray[np.int64] = np.rint(b * (samples[0] / samples[1])).astype(np.int64)
+    return times
+
+
+def _scaled_pairs(pairs: Pairs, samples: Samples | None) -> Pairs:
+    """Return the pairs with B's halves scaled to A's number of samples."""
+    first = np.where(pairs.b_second, pairs.first_ns, _scaled(pairs.first_ns, samples))
+    second = np.where(pairs.b_second, _scaled(pairs.second_ns, samples), pairs.second_ns)
+    return replace(pairs, first_ns=first, second_ns=second)
+
+
+def _scaled_control(control: Pairs | None, pairs: Pairs, samples: Samples | None) -> Pairs | None:
+    """Return the A/A control scaled likewise; both of its halves are of one arm, which may be this comparison's B."""
+    if control is None or control.a == pairs.a:
+        return control
+    first, second = (_scaled(times, samples) for times in (control.first_ns, control.second_ns))
+    return replace(control, first_ns=first, second_ns=second)
+
+
+def _note_samples(caveats: tuple[Caveat, ...], samples: Samples | None) -> tuple[Caveat, ...]:
+    """Return the caveats; those that contain a time say for how many samples it is."""
+    if samples is None:
+        return caveats
+    timed = ("below_noise_floor", "carried_over", "mean_disagrees", "ranks_disagree")
+    note = f" ({FOR_SAMPLES.format(num=samples[0])})"
+    return tuple(Caveat(caveat.code, caveat.text + note * (caveat.code in timed)) for caveat in caveats)
+
+
+def _kind_at_samples(kind: SampleKind, samples: Samples | None) -> SampleKind:
+    """Return the kind of values, its scope saying for how many samples the times are."""
+    if samples is None:
+        return kind
+    return replace(kind, scope=f"{kind.scope}{FOR_SAMPLES.format(num=samples[0])}, ")

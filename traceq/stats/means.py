@@ -8,14 +8,14 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.stats.limits import BELOW
+
 __all__ = ["BLOCK", "are_means_apart", "block_means", "chance_of_mean", "interval_of_mean", "lowest_mean"]
 
 BLOCK = 16
 """Steps whose mean or median counts as one value: neighbouring steps are not independent."""
 
 _POINTS = np.linspace(0.0, 1.0, 2001)
-_CHANCE = 0.025
-"""Of the mean lying below the lower end of a 95 % interval."""
 
 Values = NDArray[np.float64]
 
@@ -64,11 +64,11 @@ def are_means_apart(a: Values, b: Values) -> bool:
 
 @cache
 def _quantile(degrees: int) -> float:
-    """Return the t that Student's t exceeds with _CHANCE."""
+    """Return the t that Student's t exceeds with BELOW."""
     low, high = 0.0, 1000.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _tail(middle, degrees) > _CHANCE else (low, middle)
+        low, high = (middle, high) if _tail(middle, degrees) > BELOW else (low, middle)
     return high
 
 

@@ -20,11 +20,9 @@ from traceq.frozen import frozen
 from traceq.model import PairedEvents, Pairs
 from traceq.stats.group_sequential import Level
 from traceq.stats.hodges_lehmann import Interval, Shift
+from traceq.stats.limits import TYPICAL
 
 __all__ = ["RareEvents", "typical_pairs", "with_rare_events"]
-
-_FEW = 0.5
-"""Part of an arm's halves from which events belong to its typical step: those are in the median."""
 
 _Ends = tuple[float, float, float]
 """A value and the ends of its interval."""
@@ -65,7 +63,7 @@ def typical_pairs(pairs: Pairs, level: Level, b_scale: float = 1.0) -> tuple[Pai
     is_b = np.column_stack([~pairs.b_second, pairs.b_second])
     scale = np.where(is_b, b_scale, 1.0)
     num = events.num.max(axis=0)
-    is_rare = np.max([(num[side] > 0).mean(axis=0) for side in (is_b, ~is_b)], axis=0) < _FEW
+    is_rare = np.max([(num[side] > 0).mean(axis=0) for side in (is_b, ~is_b)], axis=0) < TYPICAL
     pause = events.counted_ns.max(axis=0)[..., is_rare].sum(axis=-1) * scale
     halves = np.stack([pairs.first_ns, pairs.second_ns], axis=-1)
     paid = _part_paid(halves.max(axis=0), pause, is_b)

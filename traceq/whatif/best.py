@@ -6,14 +6,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
+from traceq.claims.limits import NOTABLE
 from traceq.errors import UsageFault
 from traceq.facts.stalls.syncs import syncs
 from traceq.frozen import frozen
 from traceq.model import Trace
-from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
-from traceq.whatif.interventions import HiddenComm, NoLaunchLatency, WithoutStraggler
+from traceq.whatif.interventions import (
+    BalancedLoader,
+    HiddenComm,
+    NoLaunchLatency,
+    WithoutLoader,
+    WithoutStraggler,
+    WithoutSyncs,
+)
 from traceq.whatif.job_replay import JobReplay
+from traceq.whatif.limits import SAME_SAVING
 from traceq.whatif.predict import Prediction, predict
 
 __all__ = ["RankWaits", "best_changes", "best_of", "candidates", "rank_waits"]
@@ -21,10 +29,6 @@ __all__ = ["RankWaits", "best_changes", "best_of", "candidates", "rank_waits"]
 _MOST = 3
 _MOST_LINES = 3
 """Lines of syncs that are tried: those that save most alone."""
-_GRAIN = 0.002
-"""Part of a step from which all syncs save more than those of one line."""
-_LEAST_SHARE = 0.01
-"""Part of a step that an intervention has to gain at least."""
 
 
 @frozen
@@ -85,7 +89,7 @@ def best_of(replay: JobReplay, interventions: Sequence[Intervention], path: str 
         except UsageFault:  # there is nothing of it in these steps
             continue
         change = prediction.together
-        is_gain = change.is_shorter and change.least_saved_ns >= _LEAST_SHARE * prediction.now_ns
+        is_gain = change.is_shorter and change.least_saved_ns >= NOTABLE * prediction.now_ns
         if is_gain and not any(_is_same(each, (intervention, prediction)) for each in gains):
             gains.append((intervention, prediction))
     gains.sort(key=lambda gain: -gain[1].together.least_saved_ns)
@@ -96,7 +100,7 @@ def _is_same(a: tuple[Intervention, Prediction], b: tuple[Intervention, Predicti
     """Return whether both save the same; all syncs are those of one line where they save hardly more than these."""
     first, second = a[1].together, b[1].together
     of_syncs = isinstance(a[0], WithoutSyncs) and isinstance(b[0], WithoutSyncs)
-    grain_ns = _GRAIN * first.now_ns if of_syncs else 0
+    grain_ns = SAME_SAVING * first.now_ns if of_syncs else 0
     return (
         abs(first.least_saved_ns - second.least_saved_ns) <= grain_ns
         and abs(first.most_saved_ns - second.most_saved_ns) <= grain_ns

@@ -19,20 +19,17 @@ from traceq.frozen import frozen
 from traceq.grouping import ordinals
 from traceq.model import Run, Trace
 from traceq.units import format_ranks
-from traceq.whatif.contracted_rank import ContractedRank
-from traceq.whatif.host_part import host_part
-from traceq.whatif.rank_part import RankFacts, RankPart, device_part
+from traceq.whatif.limits import EARLY_NS, LEAST_MEETING
+from traceq.whatif.rank_part import ContractedRank, RankFacts, RankPart, device_part, host_part
+from traceq.whatif.sentences import NOT_REPLAYED
 
-__all__ = ["CannotReplay", "JobReplay", "common_steps", "job_replay", "joined", "replay_of_ranks"]
+__all__ = ["NEVER_NS", "CannotReplay", "JobReplay", "common_steps", "job_replay", "joined", "replay_of_ranks"]
 
 Ints = NDArray[np.int64]
 Ranks = Sequence[RankPart | ContractedRank]
 
-_NEVER = -(2**60)
-_EARLY_NS = 50_000
-"""A collective of which one part ends so long before the last rank starts it does not meet."""
-_LEAST_MEETING = 0.95
-"""Share of the collectives that have to meet for clocks of one machine to be taken as one."""
+NEVER_NS = -(2**60)
+"""Weight of an edge that is never waited for."""
 
 
 class CannotReplay(TraceqError):
@@ -103,7 +100,7 @@ class JobReplay:
         """Return int64[K] ns each: the steps, and the hosts in them (0 without devices), of ranks that count."""
         time, chosen = self.graph.times(weight), ~np.isin(self.column_rank, ignored)
         begins, ends, host_begins, host_ends = (
-            np.where(of >= 0, time[of], _NEVER)[:, chosen].max(axis=1)
+            np.where(of >= 0, time[of], NEVER_NS)[:, chosen].max(axis=1)
             for of in (self.begins, self.ends, self.host_begins, self.host_ends)
         )
         return ends - begins, host_ends - host_begins
@@ -136,7 +133,7 @@ class JobReplay:
 
     def on_path(self) -> NDArray[np.bool_]:
         """Return bool[E]: the edges on the paths that decide when the counted steps begin and end."""
-        time = np.r_[self.graph.times(self.observed), _NEVER]
+        time = np.r_[self.graph.times(self.observed), NEVER_NS]
         rows = np.arange(self.num_steps)
         moments = np.concatenate([of[rows, time[of].argmax(axis=1)] for of in (self.begins, self.ends)])
         return self.graph.edges_on_paths(self.observed, moments)
@@ -160,15 +157,13 @@ def common_steps(job: Job) -> list[NDArray[np.bool_]]:
     lacking = [rank.rank for rank in job.ranks if rank.lacks_device_rows]
     if lacking:
         of_ranks = f"rank{'s' * (len(lacking) > 1)} {format_ranks(lacking)}"
-        raise CannotReplay(
-            f"{job.path}: the device rows of {of_ranks} are missing, so what the host waits for is unknown"
-        )
+        raise CannotReplay(NOT_REPLAYED["no_device_rows"].format(path=job.path, ranks=of_ranks))
     if len(job.ranks) == 1:
         return [job.ranks[0].steps.counted]
     if len({rank.has_device for rank in job.ranks}) > 1:
-        raise CannotReplay(f"{job.path}: only some ranks have device rows, so they cannot be replayed together")
+        raise CannotReplay(NOT_REPLAYED["some_device_rows"].format(path=job.path))
     if not job.is_concurrent:
-        raise CannotReplay(f"{job.path}: the ranks were recorded one after the other; choose one with --ranks")
+        raise CannotReplay(NOT_REPLAYED["not_concurrent"].format(path=job.path))
     return _common_steps(job.path, [rank.steps for rank in job.ranks])
 
 
@@ -177,7 +172,7 @@ def joined(job: Job, ranks: Ranks) -> JobReplay:
     if len(ranks) == 1:
         return _joined(job.path, ranks, np.zeros(1, np.int64), _nobody(), StragglerRanks(()))
     if job.issued.ranks != tuple(rank.rank for rank in job.ranks) or not len(job.waits):
-        raise CannotReplay(f"{job.path}: no collective of all ranks was recorded; choose one rank with --ranks")
+        raise CannotReplay(NOT_REPLAYED["no_collective"].format(path=job.path))
     calls = _calls(job)
     ahead = _clocks(job, calls)
     return _joined(job.path, ranks, ahead, _members(ranks, job, calls, ahead), straggler_ranks(job))
@@ -186,12 +181,12 @@ def joined(job: Job, ranks: Ranks) -> JobReplay:
 def _common_steps(path: str, all_steps: Sequence[Steps]) -> list[NDArray[np.bool_]]:
     """Return bool[K] of each rank: the steps that all ranks counted, by their numbers. Raises CannotReplay if none."""
     if len({of_rank.marked for of_rank in all_steps}) > 1:
-        raise CannotReplay(f"{path}: only some ranks have step marks; choose one rank with --ranks")
+        raise CannotReplay(NOT_REPLAYED["some_marks"].format(path=path))
     names = [list(zip(of.number.tolist(), ordinals([of.number]).tolist(), strict=True)) for of in all_steps]
     counted = [list(compress(of_rank, of.counted)) for of_rank, of in zip(names, all_steps, strict=True)]
     common = set.intersection(*map(set, counted))
     if not common or len({tuple(name for name in of_rank if name in common) for of_rank in counted}) > 1:
-        raise CannotReplay(f"{path}: no step was counted on all ranks, in one order; choose one rank with --ranks")
+        raise CannotReplay(NOT_REPLAYED["no_common_step"].format(path=path))
     chosen = zip(names, all_steps, strict=True)
     return [np.array([name in common for name in of_rank], np.bool_) & of.counted for of_rank, of in chosen]
 
@@ -215,8 +210,8 @@ def _clocks(job: Job, calls: Ints) -> Ints:
         ahead: Ints = np.rint(offset).astype(np.int64) - base
         return ahead
     meets = _meets(*(_of_ranks(job, calls, column) for column in ("start", "end")))
-    if job.ranks[0].has_device or not len(meets) or meets.mean() < _LEAST_MEETING:
-        raise CannotReplay(f"{job.path}: the ranks' clocks cannot be compared; choose one rank with --ranks")
+    if job.ranks[0].has_device or not len(meets) or meets.mean() < LEAST_MEETING:
+        raise CannotReplay(NOT_REPLAYED["clocks"].format(path=job.path))
     return -base
 
 
@@ -231,7 +226,7 @@ def _meets(start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.b
     """Return bool[I]: no rank ends before the last one has started."""
     if not len(start):
         return np.zeros(0, np.bool_)
-    return np.asarray(np.nanmax(start, axis=1) <= np.nanmin(end, axis=1) + _EARLY_NS)
+    return np.asarray(np.nanmax(start, axis=1) <= np.nanmin(end, axis=1) + EARLY_NS)
 
 
 def _members(parts: Ranks, job: Job, calls: Ints, ahead: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -280,15 +275,14 @@ def _joined(
     try:
         graph = job_graph(int(first_node[-1]), source, target, runs, meeting)
     except ValueError:
-        circle = "of the recorded collectives each waits for another one: they are matched wrongly between ranks"
-        raise CannotReplay(f"{path}: {circle}; choose one rank with --ranks") from None
+        raise CannotReplay(NOT_REPLAYED["circle"].format(path=path)) from None
     shift = begin - np.array([int(part.time[0]) for part in parts])
     come, ends = np.empty(len(edge), np.int64), np.empty(len(edge), np.int64)
     for index, part in enumerate(parts):
         of_rank = rank == index
         come[of_rank] = part.time[part.source[edge[of_rank]]] + shift[index]
         ends[of_rank] = part.time[part.target[edge[of_rank]]] + shift[index]
-    latest = np.full(int(meeting.max(initial=-1)) + 1, _NEVER)
+    latest = np.full(int(meeting.max(initial=-1)) + 1, NEVER_NS)
     np.maximum.at(latest, meeting, come)
     opens = [np.flatnonzero(part.source == 0) for part in parts]
 

@@ -10,21 +10,17 @@ from numpy.typing import NDArray
 
 from traceq.causes.savings import Saving
 from traceq.frozen import frozen
-from traceq.whatif.intervention import Intervention, RankIntervention
+from traceq.whatif.intervention import Intervention, RankIntervention, Weights
 from traceq.whatif.interventions import WithoutStraggler
 from traceq.whatif.job_replay import JobReplay
+from traceq.whatif.limits import LEAST_STEPS
 from traceq.whatif.rank_cases import changed_on_ranks
+from traceq.whatif.sentences import ALL_ELSE, UNREAD_RANKS
 from traceq.whatif.unreplayed import refuse_unreplayed
-from traceq.whatif.weights import Weights
 
 __all__ = ["Change", "Prediction", "predict", "saving_of"]
 
 Ints = NDArray[np.int64]
-
-_LEAST_STEPS = 3
-"""Steps from which their scatter says something."""
-
-_HELD = "All else takes as long as it did, and waits for the same."
 
 
 @frozen
@@ -85,9 +81,8 @@ class Prediction:
         assumed = dict.fromkeys(text for change in self.each for text in change.held)
         others = self.world_size - len(self.ranks)
         if others > 0:
-            missing = f"{others} of {self.world_size} ranks were not read"
-            assumed[f"{missing}, and waits for them count as transfers of collectives"] = None
-        return (_HELD, *(f"{text[:1].upper()}{text[1:]}." for text in assumed))
+            assumed[UNREAD_RANKS.format(num=others, world_size=self.world_size)] = None
+        return (ALL_ELSE, *(f"{text[:1].upper()}{text[1:]}." for text in assumed))
 
 
 def predict(replay: JobReplay, interventions: Sequence[Intervention], path: str = "") -> Prediction:
@@ -118,7 +113,7 @@ def _change(replay: JobReplay, interventions: Sequence[Intervention]) -> Change:
     now, least, most = _played(replay, interventions)
     saving, num = _saving(now, least, most), replay.num_steps
     noise = again = None
-    if num >= _LEAST_STEPS:
+    if num >= LEAST_STEPS:
         noise = round(max(_noise_ns(now - then) for then in (least, most)))
         again = round(max(hypot(_noise_ns(now), _noise_ns(then)) for then in (least, most)))
     words = [intervention.words for intervention in interventions]

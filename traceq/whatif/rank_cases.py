@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from traceq.causes.longest_path import longest_paths, topological_order
 from traceq.errors import UsageFault
-from traceq.whatif.contracted_rank import ContractedRank
-from traceq.whatif.intervention import RankIntervention
+from traceq.whatif.intervention import RankIntervention, RankWeights
 from traceq.whatif.job_replay import JobReplay
-from traceq.whatif.rank_part import RankPart
-from traceq.whatif.weights import RankWeights
+from traceq.whatif.rank_part import ContractedRank, RankPart
 
 __all__ = ["changed_on_ranks", "contract", "contracted_part"]
 

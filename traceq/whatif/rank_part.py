@@ -1,26 +1,78 @@
-"""One rank's part of a job's graph: its moments, what they wait for, and what of its trace each edge stands for."""
+"""One rank's part of a job's graph: its moments, what they wait for, and what of its trace each edge stands for.
+
+Of a rank with a device it is the replayed graph; of one without, one line of the host and the collectives that gloo's
+threads run, for which the host waits where it computes nothing until they end. A contracted rank has no events: what is
+between its collectives is as few edges.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.edges import EdgeKind
 from traceq.causes.replay import replay_of
-from traceq.facts.comm.rank_collectives import first_work
+from traceq.facts.comm.rank_collectives import first_work, rank_calls
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, unrecorded
 from traceq.frozen import frozen
 from traceq.grouping import Numbers
-from traceq.intervals import Spans, empty, intersect, measure, spans, subtract
+from traceq.intervals import (
+    Spans,
+    contains,
+    empty,
+    intersect,
+    measure,
+    measure_within,
+    sorted_unique,
+    span_index,
+    spans,
+    subtract,
+)
 from traceq.model import Trace
+from traceq.whatif.limits import AT_ONCE_NS, LEAST_WAIT_NS
 
-__all__ = ["RankFacts", "RankPart", "device_part", "rank_facts"]
+__all__ = ["ContractedRank", "RankFacts", "RankPart", "device_part", "host_part", "rank_facts"]
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+
+@frozen(eq=False)
+class ContractedRank:
+    """N moments and E edges of one rank, with the same longest paths as its whole part has; fields as in `RankPart`.
+
+    `changed` int64[E, 2 C] ns: the weights in C `cases`, each the options of what is changed in it, at least and at
+    most. Of each option, `lacking`: the names of what is there instead, only where there is nothing to change;
+    `allocating`: how often each call of the allocator is removed.
+    """
+
+    facts: RankFacts
+    time: Ints
+    source: Ints
+    target: Ints
+    observed: Ints
+    loosest: Ints
+    changed: Ints
+    cases: tuple[str, ...]
+    call: Ints
+    begins: Ints
+    ends: Ints
+    host_begins: Ints
+    host_ends: Ints
+    counted_steps: Mask
+    communication: Ints
+    lacking: Mapping[str, tuple[str, ...]]
+    allocating: Mapping[str, Mapping[str, int]]
+
+    def allocations(self, option: str) -> Counter[str]:
+        """Return how often each call of the allocator is removed by an option."""
+        return Counter(self.allocating[option])
 
 
 @frozen
@@ -154,3 +206,89 @@ def rank_facts(trace: Trace, counted: Mask, waits: Spans) -> RankFacts:
         unrecorded_ns=unrecorded_ns,
         lone_waits_ns=lone_waits_ns,
     )
+
+
+def host_part(trace: Trace, counted: NDArray[np.bool_]) -> RankPart:
+    """Return the part of a rank: moments of the host, then start and end of each collective.
+
+    `counted` bool[K]: the steps that means are taken over.
+    """
+    all_steps, calls = steps(trace), rank_calls(trace).columns
+    ran = np.flatnonzero(calls.start >= 0)
+    ran = ran[np.argsort(calls.start[ran], kind="stable")]
+    issued, start, end = (column[ran] - trace.base_time_ns for column in (calls.issued_ns, calls.start, calls.end))
+    issued = np.minimum(issued, start)
+    idle = activity(trace).when(TimeCategory.EXPOSED_COMM)
+    wait = span_index(idle, end - 1)
+    waited = (wait >= 0) & (end > issued)
+    waited[waited] = end[waited] - _begin(idle, end[waited]) >= LEAST_WAIT_NS
+    host_times = sorted_unique(all_steps.host.ravel(), issued, end[waited])
+    num, place = len(host_times), 1 + np.arange(len(host_times))
+    return_of, issue_of = (np.searchsorted(host_times, moments) + 1 for moments in (end, issued))
+    start_of = 1 + num + 2 * np.arange(len(ran))
+    waits = spans(*_waits(idle, host_times, end[waited]))
+    before = np.r_[host_times[:1], host_times[:-1]]
+    host_ns = host_times - before - measure_within(waits, before, host_times)
+    follows, previous, gap = _queued(issued, start, end)
+    lag = start - issued
+    alone = np.setdiff1d(np.arange(len(ran)), follows)
+    usual = int(np.median(lag[alone])) if len(alone) else 0
+    lag[follows] = np.minimum(lag[follows], usual)
+    source = np.r_[np.r_[0, place[:-1]], issue_of, start_of, start_of[previous] + 1, start_of[waited] + 1]
+    target = np.r_[place, start_of, start_of + 1, start_of[follows], return_of[waited]]
+    weight = np.r_[host_ns, lag, end - start, gap, np.zeros(int(waited.sum()), np.int64)]
+    time = np.r_[host_times[:1], host_times, np.column_stack([start, end]).ravel()]
+    none, call = np.empty(0, np.int64), np.full(len(calls), -1)
+    call[ran] = num + len(ran) + np.arange(len(ran))
+    begins, ends = (1 + np.searchsorted(host_times, all_steps.host[:, [side]]) for side in (0, 1))
+    is_counted = contains(spans(*all_steps.host[counted].T), time[source])
+    return RankPart(
+        trace=trace,
+        facts=rank_facts(trace, counted, waits),
+        time=time,
+        source=source,
+        target=target,
+        observed=weight,
+        loosest=weight,
+        host=np.arange(1, num),
+        chain=np.zeros(num - 1, np.int64),
+        waits=waits,
+        launch=none,
+        work=np.full(len(source), -1),
+        held=none,
+        hold=none,
+        without=none,
+        counted=is_counted,
+        call=call,
+        begins=begins,
+        ends=ends,
+        host_begins=begins[:, :0],
+        host_ends=ends[:, :0],
+        counted_steps=counted,
+        communication=np.flatnonzero(np.isin(np.arange(len(source)), call) & is_counted),
+    )
+
+
+def _waits(
+    idle: NDArray[np.int64], host_times: NDArray[np.int64], end: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (start, end) of the waits up to some ends: since the host's moment before, or since it was last busy."""
+    since = np.maximum(host_times[np.maximum(np.searchsorted(host_times, end) - 1, 0)], _begin(idle, end))
+    return np.minimum(since, end), end
+
+
+def _begin(idle: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    return idle[span_index(idle, end - 1), 0] if len(end) else end
+
+
+def _queued(
+    issued: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return (collectives that had to wait for another one, that one, ns between them), given in order of start."""
+    by_end = np.argsort(end, kind="stable")
+    last = np.searchsorted(end[by_end], start, "right") - 1
+    previous = np.r_[by_end, -1][last]
+    gap = start - np.r_[end, 0][previous]
+    is_earlier = (last >= 0) & (np.r_[start, 0][previous] < start) & (np.r_[end, 0][previous] > issued)
+    follows = np.flatnonzero(is_earlier & (gap <= AT_ONCE_NS))
+    return follows, previous[follows], gap[follows]

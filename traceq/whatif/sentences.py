@@ -1,174 +1,119 @@
-"""A prediction in words, and as a table."""
+"""Every sentence of `traceq whatif`: names of changes, what they hold fixed, why one cannot be made, the answers.
+
+Fields are texts and numbers; `{option}` is the option of the command that asks for a change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict
-
-from traceq.frozen import frozen
-from traceq.model import Caveat
-from traceq.report import Cell, Table, column
-from traceq.units import Unit, format_ranks, format_value
-from traceq.whatif.predict import Change, Prediction
-
 __all__ = [
-    "WHATIF_SCHEMA",
-    "ChangeRow",
-    "PredictionObject",
-    "WhatifObject",
-    "change_table",
-    "first_sentence",
-    "held_lines",
-    "to_document",
+    "ALL_ELSE",
+    "HELD",
+    "HOST_BETWEEN_CALLS",
+    "MAY_BE_NOTHING",
+    "NOISE",
+    "NOTHING_GAINS",
+    "NOT_REPLAYED",
+    "NO_CHANGE",
+    "NO_LINES",
+    "OF_ALLOCATIONS",
+    "OTHER_STEP",
+    "PART_UNREPLAYED",
+    "REFUSALS",
+    "TOO_FEW",
+    "UNREAD_RANKS",
+    "UNREPLAYED",
+    "UNREPLAYED_PARTS",
+    "WORDS",
 ]
 
-WHATIF_SCHEMA = "traceq.whatif/1"
+WORDS = {
+    "syncs": "without its syncs",
+    "sync": "without the sync at {line}",
+    "loader": "without its waits for the data loader",
+    "balanced_loader": "with its data loaders balanced",
+    "removed_time": "without the time of {pattern}",
+    "scaled": "with {pattern} at {factor:g} times its time",
+    "hidden_comm": "with its collectives hidden",
+    "bandwidth": "with {factor:g} times the bandwidth between ranks",
+    "straggler": "without its straggler",
+    "ranks": "if no rank waited for rank{s} {ranks}",
+    "no_launch_latency": "if launches took no time",
+}
+"""The change, as the beginning of "... the step would take"."""
 
-_LASTS = "A step lasts from its begin on the last rank to the end of its last work, on the host or the device"
-_NOISE = "again: two standard errors of the difference to as many others with the change"
-_GRAIN = 0.005
-"""Part of a step from which the ends of a range are told apart."""
+HELD = {
+    "syncs": "a copy without its wait costs the host what a launch does, and nothing on the device waits instead",
+    "loader": "the workers of the data loader keep up",
+    "balanced_loader": "the data loaders of all ranks together do as much work",
+    "scaled": "what else runs at the same time keeps its speed",
+    "hidden_comm": "computation does not become slower where a transfer runs beside it",
+    "bandwidth": "of a transfer, at most the shortest of its kind is latency",
+    "straggler": "the other ranks are as they were, and no other one becomes late",
+    "no_launch_latency": (
+        "the host's waits and ops that compute on the CPU stay, what a process does once takes as long, and launching "
+        "the graph takes no time"
+    ),
+}
+"""What a change holds fixed."""
 
+ALL_ELSE = "All else takes as long as it did, and waits for the same."
+OF_ALLOCATIONS = "{held}. {num:,} of these waits {are} ({names}), not made at all"
+HOST_BETWEEN_CALLS = "{held}; what the host does between its calls is not recorded, and may be for no launch"
+UNREAD_RANKS = "{num} of {world_size} ranks were not read, and waits for them count as transfers of collectives"
 
-@frozen
-class ChangeRow:
-    """What one change does to the mean step, or all together."""
+REFUSALS = {
+    "no_syncs": "--without syncs: the host waits for the device nowhere in these steps",
+    "no_sync_at": "--without sync:{line}: no sync of a step is there; the syncs: {syncs}",
+    "no_loader_wait": "{option}: no wait for a data loader is recorded",
+    "no_common_wait": "{option}: no step in which every rank waits for its data loader once is recorded",
+    "no_such_name": "--scale {pattern}: nothing has such a name; the nearest: {nearest}",
+    "no_collective": "{option}: no collective is recorded in these steps",
+    "no_device": "{option}: without a device nothing is launched",
+    "needs_all_ranks": "{option}: there is one rank, {rank}; give all ranks",
+    "one_rank_on_host": "{option}: without a device, collectives are replayed only on all ranks together",
+    "one_rank_waits": ("{option}: one rank does not show how long its collectives wait for others; give all ranks"),
+    "no_such_rank": "{option}: no such rank{s}; the ranks: {ranks}",
+    "these_are_all": "{option}: these are all ranks; a straggler needs others",
+    "no_straggler": "{option}: no rank is a straggler: {why}; {option}=RANK asks about one",
+    "needs_others": "{option}: there is one rank, {rank}; a straggler needs others",
+}
+"""Why there is nothing to change."""
 
-    option: str = column("what if")
-    now_ns: int = column("now", Unit.NS)
-    least_ns: int = column("then, from", Unit.NS)
-    """Shortest step then, with noise in its favour."""
-    most_ns: int = column("to", Unit.NS)
-    """Longest step then."""
-    saved_ns: int = column("saves", Unit.NS)
-    most_saved_ns: int = column("at most", Unit.NS)
-    noise_ns: int | None = column("noise", Unit.NS)
-    """Two standard errors of the saving."""
-    again_ns: int | None = column("again", Unit.NS)
-    """As `noise_ns`, against as many other steps with the change."""
+NO_LINES = "none with a line (with_stack=True records them)"
 
+NOT_REPLAYED = {
+    "no_device_rows": "{path}: the device rows of {ranks} are missing, so what the host waits for is unknown",
+    "some_device_rows": "{path}: only some ranks have device rows, so they cannot be replayed together",
+    "not_concurrent": "{path}: the ranks were recorded one after the other; choose one with --ranks",
+    "no_collective": "{path}: no collective of all ranks was recorded; choose one rank with --ranks",
+    "some_marks": "{path}: only some ranks have step marks; choose one rank with --ranks",
+    "no_common_step": "{path}: no step was counted on all ranks, in one order; choose one rank with --ranks",
+    "clocks": "{path}: the ranks' clocks cannot be compared; choose one rank with --ranks",
+    "circle": (
+        "{path}: of the recorded collectives each waits for another one: they are matched wrongly between ranks; "
+        "choose one rank with --ranks"
+    ),
+}
+"""Why ranks cannot be replayed together."""
 
-class PredictionObject(TypedDict):
-    """What is predicted for the mean traced step of some ranks."""
+UNREPLAYED = "{where}{share} of the step of {step} cannot be replayed, more than 5 %: {listed}{overlap}"
+UNREPLAYED_PARTS = (
+    "between launch, streams and work, of which no cause is recorded",
+    "in which unrecorded work runs",
+    "in messages and collectives that are not matched between ranks",
+)
 
-    sentence: str
-    ranks: list[int]
-    num_steps: int
-    step_ns: int
-    unreplayed_ns: int
-    """Above 5 % nothing is predicted."""
-    together: dict[str, Cell]
-    each: list[dict[str, Cell]]
-    held_fixed: list[str]
-
-
-class WhatifObject(TypedDict):
-    """Whether a change is asked about or not."""
-
-    schema: str
-    path: str
-    predictions: list[PredictionObject]
-    """Of the change asked about, or those that gain most."""
-    warnings: list[dict[str, str]]
-
-
-def first_sentence(prediction: Prediction) -> str:
-    """Return `Without the sync at train.py:41 the step would take 41.2 to 42.0 ms instead of 48.9 ms (...)`."""
-    change = prediction.together
-    step = "the step" if prediction.is_marked else "the trace"
-    words = f"{change.words[:1].upper()}{change.words[1:]} {step} would take {_range(change)}"
-    now = format_value(change.now_ns, Unit.NS)
-    if change.least_ns == change.most_ns == change.now_ns:
-        return f"{change.words[:1].upper()}{change.words[1:]} {step} would take as long as it does, {now}."
-    if change.least_ns <= change.now_ns <= change.most_ns:
-        is_noise = change.noise_ns and min(abs(change.least_saved_ns), abs(change.most_saved_ns)) <= change.noise_ns
-        is_nothing = "no change that is larger than the noise" if is_noise else "it may change nothing"
-        return f"{words} instead of {now}: {is_nothing}."
-    return f"{words} instead of {now} ({_percent(change)})."
-
-
-def held_lines(predictions: Sequence[Prediction]) -> list[str]:
-    """Return what predictions for the same steps hold fixed, what they rest on, and how much cannot be replayed."""
-    prediction = predictions[0]
-    num, together = prediction.num_steps, prediction.together
-    what = "traced step" if prediction.is_marked else "trace"
-    ranks = f"rank{'s' * (len(prediction.ranks) > 1)} {format_ranks(prediction.ranks)}"
-    unreplayed = prediction.unreplayed_ns
-    part = f"; {format_value(unreplayed, Unit.NS)} of it cannot be replayed" if unreplayed else ""
-    has_noise = together.noise_ns is not None
-    noise = _NOISE if has_noise else "too few for their noise"
-    rests = f"Mean of {num} {what}s of {ranks}; {noise}" if num > 1 else f"One {what} of {ranks}: {noise}"
-    held = dict.fromkeys(text for each in predictions for text in each.held)
-    return [f"Held fixed: {' '.join(held)}", f"{rests}{part}.", *_other_step(prediction)]
-
-
-def _other_step(prediction: Prediction) -> list[str]:
-    """Return how a step is measured, where that makes it another one than the ranks' by themselves in `show`."""
-    now = format_value(prediction.now_ns, Unit.NS)
-    ends = [format_value(ns, Unit.NS) for ns in (min(prediction.shown_ns), max(prediction.shown_ns))]
-    if set(ends) == {now}:
-        return []
-    return [f"{_LASTS}: {now}; in `show`, of each rank by itself, {' to '.join(dict.fromkeys(ends))}."]
-
-
-def change_table(changes: Sequence[Change], title: str = "") -> Table:
-    """Return a row for each change, without the noise that its range includes."""
-    return _table(changes, title).without("noise_ns")
-
-
-def _table(changes: Sequence[Change], title: str = "") -> Table:
-    rows = [
-        ChangeRow(
-            each.option,
-            each.now_ns,
-            each.least_ns,
-            each.most_ns,
-            each.least_saved_ns,
-            each.most_saved_ns,
-            each.noise_ns,
-            each.again_ns,
-        )
-        for each in changes
-    ]
-    return Table.of("whatif", title, ChangeRow, rows)
-
-
-def to_document(path: str, predictions: Sequence[Prediction], caveats: Sequence[Caveat]) -> WhatifObject:
-    """Return the predictions as one JSON object; times in ns."""
-    return {
-        "schema": WHATIF_SCHEMA,
-        "path": path,
-        "predictions": [_document(prediction) for prediction in predictions],
-        "warnings": [{"code": caveat.code, "text": caveat.text} for caveat in caveats],
-    }
-
-
-def _document(prediction: Prediction) -> PredictionObject:
-    return {
-        "sentence": first_sentence(prediction),
-        "ranks": list(prediction.ranks),
-        "num_steps": prediction.num_steps,
-        "step_ns": prediction.now_ns,
-        "unreplayed_ns": prediction.unreplayed_ns,
-        "together": _table([prediction.together]).to_dicts()[0],
-        "each": _table(prediction.each).to_dicts(),
-        "held_fixed": list(prediction.held),
-    }
-
-
-def _range(change: Change) -> str:
-    """Return `41.2 to 42.0 ms`, or one time where the ends are the same to half a percent of the step."""
-    least, most = (format_value(ns, Unit.NS) for ns in (change.least_ns, change.most_ns))
-    if least == most or change.most_ns - change.least_ns < _GRAIN * change.now_ns:
-        return format_value((change.least_ns + change.most_ns) / 2, Unit.NS)
-    number, _, unit = least.partition(" ")
-    return f"{number if most.endswith(f' {unit}') else least} to {most}"
-
-
-def _percent(change: Change) -> str:
-    """Return `-16 to -14 %`, or one percentage."""
-    shares = [100 * (ns - change.now_ns) / change.now_ns for ns in (change.least_ns, change.most_ns)]
-    least, most = (format_value(share, Unit.DELTA_PERCENT) for share in shares)
-    if least == most or change.most_ns - change.least_ns < _GRAIN * change.now_ns:
-        return format_value(sum(shares) / 2, Unit.DELTA_PERCENT)
-    return f"{least.removesuffix(' %')} to {most}"
+NO_CHANGE = "{change} {step} would take as long as it does, {now}."
+NOTHING_GAINS = (
+    "Without its waits (syncs, data loader, stragglers, transfers, launches) the step would not be 1 % shorter, beyond "
+    "the noise. Its own work may take too long: traceq show says where, --scale NAME=FACTOR what less of it saves. An "
+    "option asks about one change, and says why where that cannot be told."
+)
+MAY_BE_NOTHING = ("it may change nothing", "no change that is larger than the noise")
+PART_UNREPLAYED = "; {unreplayed} of it cannot be replayed"
+NOISE = "again: two standard errors of the difference to as many others with the change"
+TOO_FEW = "too few for their noise"
+OTHER_STEP = (
+    "A step lasts from its begin on the last rank to the end of its last work, on the host or the device: {now}; "
+    "in `show`, of each rank by itself, {shown}."
+)

@@ -10,12 +10,11 @@ from traceq.intervals import empty
 from traceq.model import Trace
 from traceq.units import Unit, format_value
 from traceq.whatif.job_replay import CannotReplay, JobReplay
+from traceq.whatif.limits import MOST_UNREPLAYED
 from traceq.whatif.rank_part import rank_facts
+from traceq.whatif.sentences import UNREPLAYED, UNREPLAYED_PARTS
 
-__all__ = ["MOST_UNREPLAYED", "is_replayed", "least_unreplayed_share", "refuse_unreplayed", "unreplayed_share"]
-
-MOST_UNREPLAYED = 0.05
-"""Part of a step that cannot be replayed from which nothing is predicted."""
+__all__ = ["is_replayed", "least_unreplayed_share", "refuse_unreplayed", "unreplayed_share"]
 
 
 def is_replayed(trace: Trace) -> bool:
@@ -56,7 +55,7 @@ def refuse_unreplayed(replay: JobReplay, path: str = "") -> int:
         share = format_value(100 * total_ns / max(now_ns, total_ns), Unit.PERCENT)
         step = format_value(now_ns, Unit.NS)
         where, overlap = f"{path}: " if path else "", "; these overlap" if total_ns > now_ns else ""
-        raise CannotReplay(f"{where}{share} of the step of {step} cannot be replayed, more than 5 %: {listed}{overlap}")
+        raise CannotReplay(UNREPLAYED.format(where=where, share=share, step=step, listed=listed, overlap=overlap))
     return round(total_ns)
 
 
@@ -64,9 +63,10 @@ def refuse_unreplayed(replay: JobReplay, path: str = "") -> int:
 def _unreplayed(replay: JobReplay) -> dict[str, float]:
     """Return ns of the mean step by what of it cannot be replayed."""
     delays = replay.observed_ns - replay.loosest_ns
+    without_cause, unrecorded, unmatched = UNREPLAYED_PARTS
     parts = {
-        "between launch, streams and work, of which no cause is recorded": max(float(delays.mean()), 0.0),
-        "in which unrecorded work runs": max(facts.unrecorded_ns for facts in replay.facts),
+        without_cause: max(float(delays.mean()), 0.0),
+        unrecorded: max(facts.unrecorded_ns for facts in replay.facts),
     }
     if len(replay.facts) > 1:
         on_path = replay.on_path()
@@ -74,5 +74,5 @@ def _unreplayed(replay: JobReplay) -> dict[str, float]:
         alone = replay.communication
         on_device = int(replay.observed[alone[on_path[alone]]].sum()) / replay.num_steps
         on_host = max(facts.lone_waits_ns for facts in replay.facts)
-        parts["in messages and collectives that are not matched between ranks"] = on_device + on_host
+        parts[unmatched] = on_device + on_host
     return parts

@@ -23,13 +23,12 @@ pytest.importorskip("torch", reason="recording needs torch")
 
 import torch
 
-from traceq.recorder.failures import rank_exits, watcher_process
+from traceq.recorder.failures import hang_watch, rank_exits
 from traceq.recorder.failures.external_launcher import note_abort
 from traceq.recorder.failures.rank_errors import error_text, read_error, reserve_descriptors, write_error
 from traceq.recorder.failures.rank_exits import StallWatch
 from traceq.recorder.failures.root_cause import ABORTED, is_peer_error
-from traceq.recorder.process.child_processes import kill_group
-from traceq.recorder.process.process_state import is_stopped
+from traceq.recorder.process.child_processes import is_stopped, kill_group
 from traceq.recorder.process.progress_counters import ProgressCounters, create_counters
 from traceq.recorder.process.world import World
 from traceq.recorder.spec.plan import Plan
@@ -307,7 +306,7 @@ def test_a_watcher_ends_also_if_its_rank_ended_before_it_began(tmp_path: Path) -
     ended.wait()
     folder.mkdir()
     words = [str(ended.pid), str(folder), str(tmp_path / "run"), "30"]
-    subprocess.run([sys.executable, "-m", watcher_process.__name__, *words], check=True, timeout=patient(30))
+    subprocess.run([sys.executable, "-m", hang_watch.__name__, *words], check=True, timeout=patient(30))
     assert not folder.exists()
 
 

@@ -21,7 +21,7 @@ pytest.importorskip("torch", reason="recording needs torch")
 pytest.importorskip("nvtx", reason="phases are nvtx ranges")
 
 from traceq.model import Manifest
-from traceq.recorder.failures.cpp_terminate import TerminateHandler
+from traceq.recorder.failures.rank_errors import TerminateHandler
 from traceq.runs.run_folder import RunFolder
 
 pytestmark = [pytest.mark.torch, pytest.mark.faults]
@@ -192,7 +192,7 @@ def test_a_full_disk_ends_the_recording_and_is_named(full_disk: Path, job: list[
 def test_a_terminate_handler_runs_before_the_process_aborts(tmp_path: Path) -> None:
     program = (
         "import ctypes, threading\n"
-        "from traceq.recorder.failures.cpp_terminate import TerminateHandler\n"
+        "from traceq.recorder.failures.rank_errors import TerminateHandler\n"
         "handler = TerminateHandler(lambda: print('reported', flush=True))\n"
         "terminate = getattr(ctypes.CDLL('libstdc++.so.6'), '_ZSt9terminatev')\n"
         "threading.Thread(target=terminate).start()\n"

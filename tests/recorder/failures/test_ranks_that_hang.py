@@ -21,7 +21,7 @@ pytest.importorskip("torch", reason="recording needs torch")
 pytest.importorskip("nvtx", reason="phases are nvtx ranges")
 
 from traceq.recorder.failures.hang_watch import HangWatch, describe_stands, rank_stand
-from traceq.recorder.process.watched_rank import SeenRank, WatchedRank, read_stacks, seen_ranks
+from traceq.recorder.process.progress_counters import SeenRank, WatchedRank, read_stacks, seen_ranks
 from traceq.runs.run_folder import RunFolder
 
 pytestmark = pytest.mark.torch

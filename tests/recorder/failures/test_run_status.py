@@ -21,7 +21,7 @@ from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.process.progress_counters import read_counters
 from traceq.recorder.process.rank_messages import MessageReader
 from traceq.recorder.spec.plan import Plan
-from traceq.recorder.timing.step_log_writer import Journal
+from traceq.recorder.timing.timed_steps import Journal
 from traceq.runs.run_folder import RunFolder
 
 STATUS = ("messages", "reason", "error", "load_error")

@@ -13,7 +13,7 @@ import torch
 from traceq.recorder.process.world import World
 from traceq.recorder.rank import environment_facts as module
 from traceq.recorder.rank.environment_facts import blocking_warning, environment_facts
-from traceq.recorder.timing.peak_memory import NO_PEAK, read_peak, reset_peak_memory
+from traceq.recorder.timing.stopwatch import NO_PEAK, read_peak, reset_peak_memory
 
 pytestmark = pytest.mark.torch
 CUDA = torch.device("cuda", 0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from traceq.model import Arm
 from traceq.recorder.spec.context import PairedBatches
-from traceq.recorder.spec.schedule import (
+from traceq.recorder.spec.plan import (
     PAIRS_PER_BLOCK,
     SINGLE_ARM_STEPS_PER_BLOCK,
     block_sizes,

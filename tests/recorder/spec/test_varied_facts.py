@@ -7,8 +7,8 @@ from typing import Any
 
 from traceq.model import Arm, Fact
 from traceq.recorder import Context, Recipe, Step
+from traceq.recorder.rank_recording import VariedFacts
 from traceq.recorder.spec.plan import PlannedArm, planned_arms
-from traceq.recorder.spec.varied_facts import VariedFacts
 
 
 @dataclass(frozen=True)

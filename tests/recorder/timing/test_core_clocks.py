@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="recording needs torch")
 
 from traceq.model import CoreUse
 from traceq.recorder.process.child_processes import daemonic_children
-from traceq.recorder.timing.core_clocks import CoreClocks, core_facts
+from traceq.recorder.timing.clocks import CoreClocks, core_facts
 from traceq.runs.step_log import CoresLine
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform != "linux", reason="/proc")]
@@ -97,7 +97,7 @@ def test_the_time_of_a_process_that_the_job_starts_is_none_of_its_workers() -> N
 
 
 def test_without_clocks_of_the_system_there_are_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceq.recorder.timing.core_clocks.resource", None)
+    monkeypatch.setattr("traceq.recorder.timing.clocks.resource", None)
     clocks = CoreClocks(list)
     clocks.start()
     assert clocks.lines(1) == []

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="lines of torch are told from those of the job")
 
 import traceq
-from traceq.recorder.timing.gc_pauses import GcPauses, StepPauses
+from traceq.recorder.timing.stopwatch import GcPauses, StepPauses
 from traceq.runs.step_log import PairLine, StepLine, read_lines
 
 pytestmark = pytest.mark.torch

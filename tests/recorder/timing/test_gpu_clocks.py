@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch", reason="recording needs torch")
 
-from traceq.recorder.timing.gpu_clocks import clock_facts
+from traceq.recorder.timing.clocks import clock_facts
 from traceq.runs.step_log import ClocksLine
 
 pytestmark = pytest.mark.torch

@@ -15,8 +15,7 @@ import torch
 
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing import stopwatch as module
-from traceq.recorder.timing.peak_memory import NO_PEAK, Peak
-from traceq.recorder.timing.stopwatch import Stopwatch
+from traceq.recorder.timing.stopwatch import NO_PEAK, Peak, Stopwatch
 
 pytestmark = pytest.mark.torch
 MEBIBYTES = 2**20
@@ -115,7 +114,7 @@ def test_without_a_device_there_is_no_time_of_one_and_the_peak_is_that_of_the_pr
 
 PEAKS = """
 import torch
-from traceq.recorder.timing.peak_memory import read_peak, reset_peak_memory
+from traceq.recorder.timing.stopwatch import read_peak, reset_peak_memory
 
 cpu = torch.device("cpu")
 large = torch.ones(64 * 2**20 // 4)

@@ -22,9 +22,8 @@ from timed_plan import timed_plan
 
 from traceq.errors import UsageFault
 from traceq.model import Arm
-from traceq.recorder.spec.plan import Plan, PlannedArm
+from traceq.recorder.spec.plan import Block, Plan, PlannedArm, block_sizes
 from traceq.recorder.spec.prepare import Request
-from traceq.recorder.spec.schedule import Block, block_sizes
 from traceq.recorder.timing import timed_steps
 from traceq.recorder.timing.timed_steps import blocks_until_decided, look_text, looks_within
 from traceq.runs.run_folder import RunFolder

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from traceq.errors import UsageFault
-from traceq.recorder.toggles.attribute import create
-from traceq.recorder.toggles.attribute_path import find_slots
+from traceq.recorder.toggles.attribute import create, find_slots
 from traceq.recorder.toggles.toggle import Job
 
 pytestmark = pytest.mark.torch

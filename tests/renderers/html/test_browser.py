@@ -12,9 +12,9 @@ from builder import annotation, kernel, launch, op, write
 from paths import ROOT
 from typer.testing import CliRunner
 
+from traceq.cli import app
 from traceq.renderers.html.markup import element
 from traceq.renderers.html.page import page
-from traceq.typer_app import app
 
 NASTY = '</script><script>alert`1`</script><img src=x onerror="alert`2`">'
 LONG = f"Cijk_Alik_Bljk_BBS_BH_{'WS64_WG16_16_1_' * 12}"

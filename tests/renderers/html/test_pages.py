@@ -22,15 +22,15 @@ from typer.testing import CliRunner
 import traceq
 from traceq.analysis.registry import sheet
 from traceq.claims.saying import lead_of, text_of
+from traceq.cli import app
 from traceq.compare.diff import diff_run
 from traceq.compare.result import Diffs
 from traceq.errors import UsageFault
 from traceq.model import Pairs
 from traceq.renderers.html.diff import diffs_to_html
-from traceq.renderers.html.section_titles import SECTIONS
+from traceq.renderers.html.sections import SECTIONS
 from traceq.runs.run_folder import RunFolder
 from traceq.stats import compare_pairs
-from traceq.typer_app import app
 from traceq.units import Unit, format_value
 
 NASTY = '</script><script>alert`1`</script><img src=x onerror="alert`2`">'

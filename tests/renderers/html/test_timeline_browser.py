@@ -11,7 +11,7 @@ from builder import Event, annotation, call, frame, kernel, launch, memcpy, op, 
 from paths import ROOT
 from typer.testing import CliRunner
 
-from traceq.typer_app import app
+from traceq.cli import app
 
 PHONE, LAPTOP = (390, 844), (1280, 800)
 

@@ -27,8 +27,8 @@ from traceq.model import Events, Run, Trace
 from traceq.renderers.html.flame import flame_figure
 from traceq.renderers.html.markup import unbroken
 from traceq.renderers.html.timeline import place_of_finding, place_of_sync, run_timeline, shown_ranks
+from traceq.renderers.html.timeline.event_lanes import BLOCK, Lane
 from traceq.renderers.html.timeline.shown_steps import median_step, traces_of_run
-from traceq.renderers.html.timeline.spans import BLOCK, Lane
 from traceq.renderers.html.timeline.view import finest_ns, lanes_of, merge_short
 
 Spans = list[tuple[int, int]]

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
-from traceq.renderers.perfetto.lanes import boundaries, lanes
-from traceq.renderers.perfetto.packets import delimited, fixed64, join, varint
+from traceq.renderers.perfetto.packets import boundaries, delimited, fixed64, join, lanes, varint
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SLICES = st.lists(

@@ -31,10 +31,10 @@ from traceq.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from traceq.recorder.process.world import World
+from traceq.recorder.failures.hang_diagnosis import PEERS_WITHIN_S
 
 __all__ = ["cause_by_ranks", "note_abort", "note_end", "sigterm_noted"]
 
-_PEERS_WITHIN_S = 5.0
 _SIGNAL_PREFIX = "ended by SIG"
 
 
@@ -121,7 +121,7 @@ def cause_by_ranks(folder: RunFolder, num_ranks: int) -> str:
 
 def _common_end(plan: Plan, world: World) -> tuple[str, str]:
     """Return the status and root cause that all ranks agree on, once the failed rank is known or after 5 s."""
-    deadline = time.monotonic() + _PEERS_WITHIN_S
+    deadline = time.monotonic() + PEERS_WITHIN_S
     while True:
         status, fault = read_early_end(plan.folder)
         if status:  # written by the failed rank; if its disk is full, this may be all that it could write

@@ -17,9 +17,10 @@ from traceq.recorder.process.flight_recorder import dump_stalled
 from traceq.runs.flight_recorder import read_flights
 from traceq.runs.run_folder import RunFolder
 
-__all__ = ["dump_flight_recorder", "find_desync", "innermost_user_line", "wait_for_dumps"]
+__all__ = ["PEERS_WITHIN_S", "dump_flight_recorder", "find_desync", "innermost_user_line", "wait_for_dumps"]
 
-_PEERS_WITHIN_S = 5.0
+PEERS_WITHIN_S = 5.0
+"""For which a failed rank waits for what its peers write."""
 _STEP_END = "the end of a step, "
 """Where a rank waits for the others to record the next steps, and not in a collective of the job."""
 
@@ -37,7 +38,7 @@ def wait_for_dumps(folder: RunFolder, num_ranks: int) -> None:
 
     A rank that exits before its peers have written theirs makes the launcher kill them.
     """
-    deadline = time.monotonic() + _PEERS_WITHIN_S
+    deadline = time.monotonic() + PEERS_WITHIN_S
     while time.monotonic() < deadline and not all(folder.stalled(rank).is_file() for rank in range(num_ranks)):
         time.sleep(0.05)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import signal
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -10,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traceq.facts.timeline.call_sites import user_line
-from traceq.recorder.process.process_state import cpu_s, is_alive, stat_fields, state
-from traceq.recorder.process.watched_rank import SeenRank, read_stacks, seen_ranks
+from traceq.recorder.process.child_processes import cpu_s, is_alive, stat_fields, state
+from traceq.recorder.process.progress_counters import SeenRank, read_stacks, seen_ranks
 from traceq.runs.run_folder import RunFolder, atomic_write
 from traceq.units import name_ranks
 
 __all__ = ["HangWatch", "describe_stands", "forget_hang", "rank_stand"]
+
+_LOOK_EVERY_S = 0.5
 
 _POLL_S = 1.0
 
@@ -166,3 +172,19 @@ def _grouped(of_ranks: Iterable[tuple[str, SeenRank]]) -> list[tuple[str, list[i
 
 def _cpu_s(pid: int) -> float:
     return cpu_s(stat_fields(Path(f"/proc/{pid}/stat")))
+
+
+def _main() -> None:
+    """Print on stderr where the ranks stand, whenever they have made no progress for long."""
+    rank_pid, ranks, run, hang_s = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    watch = HangWatch(Path(ranks), RunFolder(Path(run)), float(hang_s))
+    while os.getppid() == int(rank_pid):  # named, as it may have ended before this line
+        for line in watch.look():
+            sys.stderr.write(f"{line}\n")
+        time.sleep(_LOOK_EVERY_S)
+    shutil.rmtree(ranks, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _main()

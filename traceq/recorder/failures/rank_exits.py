@@ -17,8 +17,7 @@ from traceq.locations import Most, open_binary
 from traceq.recorder.failures.hang_diagnosis import innermost_user_line
 from traceq.recorder.failures.rank_errors import RankError, read_error
 from traceq.recorder.failures.root_cause import ABORTED, LaunchFailure, RankFailure
-from traceq.recorder.process.child_processes import signal_main_thread
-from traceq.recorder.process.process_state import cpu_s, is_stopped, stat_fields
+from traceq.recorder.process.child_processes import cpu_s, is_stopped, signal_main_thread, stat_fields
 from traceq.recorder.process.progress_counters import Progress, read_counters
 from traceq.recorder.spec.plan import Plan
 

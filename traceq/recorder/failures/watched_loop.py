@@ -13,14 +13,13 @@ from contextlib import contextmanager, suppress
 
 from traceq.errors import TraceqError
 from traceq.recorder.failures.hang_watch import forget_hang
-from traceq.recorder.process.progress_counters import ProgressCounters
-from traceq.recorder.process.watched_rank import WatchedRank
+from traceq.recorder.process.progress_counters import ProgressCounters, WatchedRank
 from traceq.recorder.process.world import World
 from traceq.recorder.spec.plan import Plan
 
 __all__ = ["watched_loop"]
 
-_WATCHER = "traceq.recorder.failures.watcher_process"
+_WATCHER = "traceq.recorder.failures.hang_watch"
 
 
 @contextmanager

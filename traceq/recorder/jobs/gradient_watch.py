@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
-from traceq.recorder.timing.graph_capture import is_capturing
+from traceq.recorder.timing.stopwatch import is_capturing
 
 __all__ = ["FROZEN", "UNUSED", "USED", "ZERO", "GradientWatch", "gradient_lines"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from traceq.errors import RecordingFailed
-from traceq.recorder.process.device_memory import device_with_memory, host_note
-from traceq.recorder.process.world import World, world_of_job
+from traceq.recorder.process.world import World, device_with_memory, host_note, world_of_job
 from traceq.recorder.toggles.toggle import Job
 
 __all__ = ["device_note", "device_of", "world_on_devices"]

@@ -10,8 +10,7 @@ import msgspec
 from traceq.errors import UsageFault
 from traceq.locations import Most, read_whole
 from traceq.model import Arm, Fact
-from traceq.recorder.spec.names import check_arm
-from traceq.recorder.spec.parameters import split_assignment
+from traceq.recorder.spec.parameters import check_arm, split_assignment
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 
 __all__ = ["DEFAULT_GRACE_S", "MODERATE", "JobArm", "JobRequest", "ToggleRequest", "job_arms", "parse_toggle"]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from traceq.recorder.timing.graph_capture import is_capturing
+from traceq.recorder.timing.stopwatch import is_capturing
 
 __all__ = ["LossByArm", "loss_texts"]
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -22,10 +23,22 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from traceq.errors import PeerLeft, RecordingFailed, TraceqError
-from traceq.recorder.process.device_memory import device_with_memory
 from traceq.recorder.process.environment_variables import adopt_srun, number_in, rank_of_environment
 
-__all__ = ["StoreExchange", "World", "join_world", "leave_world", "running_world", "world_of_job"]
+__all__ = [
+    "StoreExchange",
+    "World",
+    "check_shared",
+    "device_with_memory",
+    "host_note",
+    "join_world",
+    "leave_world",
+    "other_accelerator",
+    "running_world",
+    "world_of_job",
+]
+
+_VISIBLE_WITHIN_S = 10.0  # network file systems propagate new folders with a delay
 
 T = TypeVar("T")
 TIMEOUT = timedelta(seconds=90)  # the default of 30 minutes hides a hang
@@ -340,3 +353,45 @@ class _Attempt(Thread):
         except (RuntimeError, ValueError, OSError):  # torch's own errors are RuntimeErrors
             return
         self.store = PrefixStore("default_pg", store)
+
+
+def check_shared(folder: Path, world: World) -> None:
+    """Raise TraceqError on every rank unless all ranks see the folder that rank 0 created."""
+    deadline = time.monotonic() + _VISIBLE_WITHIN_S
+    while not folder.is_dir() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    blind = [rank for rank, sees in enumerate(world.gather(folder.is_dir())) if not sees]
+    if blind:
+        rank, host = blind[0], world.peers[blind[0]].host
+        raise TraceqError(
+            f"{folder}: rank {rank} on {host} cannot see this folder, which rank 0 created on {world.peers[0].host}; "
+            "all ranks need a shared file system, and the same working directory or an absolute path"
+        )
+
+
+def device_with_memory() -> torch.device | None:
+    """Return the CUDA device on which this process holds memory, of several the current one, else that with most."""
+    held: dict[int, int] = {}
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        with suppress(RuntimeError):  # an allocator that keeps no account
+            held = {index: torch.cuda.memory_reserved(index) for index in range(torch.cuda.device_count())}
+    if not any(held.values()):
+        return None
+    current = torch.cuda.current_device()
+    return torch.device("cuda", current if held[current] else max(held, key=lambda index: held[index]))
+
+
+def other_accelerator() -> str:
+    """Return mps or xpu if this process holds memory there, else ""."""
+    if torch.backends.mps.is_available() and torch.mps.current_allocated_memory():
+        return "mps"
+    reserved = getattr(torch.xpu, "memory_reserved", int)  # torch 2.4 has no such function
+    return "xpu" if torch.xpu.is_available() and reserved() else ""
+
+
+def host_note(kind: str) -> str:
+    """Return what times of the host do not tell of steps on a device that is no CUDA device."""
+    return (
+        f"the models are on {kind}: steps are timed on the host, which does not wait for that device; an arm has its "
+        "own time only where each step waits, as for loss.item()"
+    )

@@ -1,8 +1,12 @@
-"""A recipe's parameters with the changes of `--set KEY=VALUE`, validated by their dataclass annotations."""
+"""A recipe's parameters with the changes of `--set KEY=VALUE`, validated by their dataclass annotations; valid names.
+
+Names of phases are stored in traces, those of arms are folders of a run.
+"""
 
 from __future__ import annotations
 
 import difflib
+import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -14,6 +18,8 @@ from traceq.errors import UsageFault
 
 __all__ = [
     "ParameterValues",
+    "check_arm",
+    "check_phase",
     "describe_parameters",
     "did_you_mean",
     "overrides",
@@ -21,6 +27,10 @@ __all__ = [
     "split_assignment",
     "with_changes",
 ]
+
+_PHASE = re.compile(r"[A-Za-z0-9_.:/#-]+")  # Kineto corrupts quotes, backslashes and non-ASCII characters
+_ARM = re.compile(r"[A-Za-z0-9_.=,+-]+")  # an arm is a folder
+_RESERVED = ("steps", "logs", "stalled", "faults")
 
 P = TypeVar("P")
 ParameterValues = Mapping[str, str | int | float | bool]
@@ -87,3 +97,17 @@ def _check_choice(kind: type, key: str, value: object) -> None:
     if get_origin(annotation) is Literal and value not in get_args(annotation):
         choices = [str(choice) for choice in get_args(annotation)]
         raise UsageFault(f"{key}={value}: expected one of {', '.join(choices)}{did_you_mean(str(value), choices)}")
+
+
+def check_phase(name: str) -> None:
+    """Raise UsageFault for a phase name that a trace would corrupt."""
+    if not _PHASE.fullmatch(name):
+        raise UsageFault(f"phase {name!r}: phase names may contain only letters, digits and _.:/#-")
+
+
+def check_arm(name: str) -> None:
+    """Raise UsageFault for an arm name that cannot be a folder of a run."""
+    if not _ARM.fullmatch(name) or set(name) <= {"."} or name in _RESERVED:
+        raise UsageFault(
+            f"arm {name!r}: arm names may contain only letters, digits and _.=,+-; {', '.join(_RESERVED)} are reserved"
+        )

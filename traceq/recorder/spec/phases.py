@@ -13,8 +13,7 @@ import torch
 from torch.profiler import record_function
 
 from traceq.errors import UsageFault
-from traceq.recorder.spec.names import check_phase
-from traceq.recorder.spec.parameters import did_you_mean
+from traceq.recorder.spec.parameters import check_phase, did_you_mean
 
 try:
     import nvtx

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,57 @@ from traceq.runs.run_folder import FORMAT, RunFolder
 
 __all__ = [
     "DEFAULT_HANG_S",
-    "MAX_WARMUP_STEPS",
+    "PAIRS_PER_BLOCK",
+    "SINGLE_ARM_STEPS_PER_BLOCK",
+    "Block",
     "Plan",
     "PlannedArm",
+    "block_sizes",
     "check_samples",
+    "comparisons",
+    "pairs_for",
+    "pairs_for_single_arm",
     "planned_arm",
     "planned_arms",
+    "schedule",
     "split_by_device",
     "with_samples",
 ]
 
-MAX_WARMUP_STEPS = 20
+PAIRS_PER_BLOCK = 16
+SINGLE_ARM_STEPS_PER_BLOCK = 512  # in single-arm runs: longer blocks interrupt the data loader less often
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Adjacent pairs of one comparison, timed without interruption.
+
+    `b_second[i]` is True where the i-th pair runs A then B. `num_looks`: the number of interim looks at which the
+    comparison may stop.
+    """
+
+    a: str
+    b: str
+    first_pair: int
+    b_second: tuple[bool, ...]
+    num_looks: int = 1
+
+    @property
+    def is_control(self) -> bool:
+        """True for the A/A control, the baseline against itself."""
+        return self.a == self.b
+
+    @property
+    def end_pair(self) -> int:
+        """Number of pairs of its comparison after this block."""
+        return self.first_pair + len(self.b_second)
+
+    def halves(self, index: int) -> tuple[str, str]:
+        """Return the arms of the i-th pair, in the order they run."""
+        return (self.a, self.b) if self.b_second[index] else (self.b, self.a)
+
+
+_MAX_WARMUP_STEPS = 20
 DEFAULT_HANG_S = 30.0
 
 
@@ -108,7 +150,7 @@ class Plan:
     @property
     def warmup_steps(self) -> int:
         """Warm-up steps per arm: 20, or the number of measured steps if that is smaller."""
-        return min(MAX_WARMUP_STEPS, max(self.steps, 1))
+        return min(_MAX_WARMUP_STEPS, max(self.steps, 1))
 
     @property
     def steps_per_half(self) -> int:
@@ -240,3 +282,52 @@ def _axis(text: str) -> list[tuple[str, str]]:
 
 def _folder_name(name: str) -> str:
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_.=,+-") else "_" for letter in name)
+
+
+def comparisons(arms: Sequence[Arm]) -> tuple[tuple[str, str], ...]:
+    """Return (reference arm, arm) for each timed arm but the baseline, and last the A/A control."""
+    (baseline,) = (arm.name for arm in arms if arm.baseline)
+    others = [arm for arm in arms if arm.timed and not arm.baseline]
+    return (*((arm.against or baseline, arm.name) for arm in others), (baseline, baseline))
+
+
+def pairs_for(steps: int, steps_per_half: int) -> int:
+    """Return the number of pairs, in whole blocks, that measures at least `steps` steps of each arm."""
+    halves = -(-steps // steps_per_half)
+    return -(-halves // PAIRS_PER_BLOCK) * PAIRS_PER_BLOCK
+
+
+def pairs_for_single_arm(steps: int, steps_per_half: int) -> int:
+    """Return the even number of pairs that measures at least `steps` steps of the only arm, which both halves run.
+
+    The first step of a half with several steps settles and does not count.
+    """
+    halves = -(-steps // max(1, steps_per_half - 1))
+    return 2 * -(-halves // 4)
+
+
+def block_sizes(looks: Sequence[int], max_pairs: int = PAIRS_PER_BLOCK) -> tuple[int, ...]:
+    """Return the pairs of each block, such that every look is at the end of a block: 16, or 8 from 16 to 24 pairs."""
+    sizes: list[int] = []
+    for before, look in pairwise((0, *looks)):
+        whole, rest = divmod(look - before, max_pairs)
+        sizes += [*[max_pairs] * whole, *[rest] * bool(rest)]
+    return tuple(sizes)
+
+
+def schedule(
+    compared: Sequence[tuple[str, str]], looks: Sequence[int], seed: int, max_pairs: int = PAIRS_PER_BLOCK
+) -> tuple[Block, ...]:
+    """Return the blocks of all comparisons, of at most `max_pairs` pairs each, in the order they run to the last look.
+
+    Comparisons alternate. The same seed gives every rank the same order.
+    """
+    rng = random.Random(seed)
+    blocks, first_pair = [], 0
+    for size in block_sizes(looks, max_pairs):
+        for a, b in rng.sample(list(compared), len(compared)):
+            b_second = [True, False] * (size // 2)
+            rng.shuffle(b_second)
+            blocks.append(Block(a, b, first_pair, tuple(b_second), len(looks)))
+        first_pair += size
+    return tuple(blocks)

@@ -18,7 +18,7 @@ from traceq.recorder.spec.catalogue import Entry, find_recipe
 from traceq.recorder.spec.parameters import overrides, plain_values, with_changes
 from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, planned_arms, split_by_device, with_samples
 from traceq.runs.run_folder import RUNS, RunFolder, locked_folder
-from traceq.stats.late_ranks import steps_needed
+from traceq.stats.ranks import steps_needed
 
 __all__ = [
     "DEFAULT_MINUTES",

@@ -1,17 +1,23 @@
-"""The definition of an experiment: a question, the arms it compares, and a function that builds their step."""
+"""The definition of an experiment: a question, the arms it compares, and a function that builds their step.
+
+One that looks for the largest batch doubles it until it does not fit, then bisects.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from traceq.errors import TraceqError, UsageFault
 from traceq.model import Arm, Fact
 from traceq.recorder.spec.context import Context
-from traceq.recorder.spec.names import check_arm, check_phase
+from traceq.recorder.spec.parameters import check_arm, check_phase
 
-__all__ = ["Outcome", "Recipe", "Skip", "Step", "check_names"]
+__all__ = ["Outcome", "Recipe", "Skip", "Step", "check_names", "next_batch"]
+
+_PRECISION = 8
+"""The search ends when the largest batch is known to one eighth of its size."""
 
 P = TypeVar("P")
 Step: TypeAlias = Callable[[str], None]
@@ -112,3 +118,17 @@ def check_names(recipe: Recipe[Any], where: str) -> None:
         raise UsageFault(f"{where}: varied={recipe.varied!r} is not one of its arms: {', '.join(names)}")
     if not recipe.apart and (recipe.next_arms or any(arm.num_ranks or arm.varied for arm in recipe.arms)):
         raise UsageFault(f"{where}: next_arms=, Arm(num_ranks=) and Arm(varied=) require Recipe(apart=True)")
+
+
+def next_batch(fits: Mapping[int, bool], first: int, most: int) -> int | None:
+    """Return the next size to try, None when the largest that fits is known or `most` fits."""
+    if not fits:
+        return first
+    smallest_failed = min((size for size, fitted in fits.items() if not fitted), default=0)
+    largest = max((size for size, fitted in fits.items() if fitted), default=0)
+    if not smallest_failed:
+        return min(2 * largest, most) if largest < most else None
+    if not largest:
+        return smallest_failed // 2 or None
+    middle = (largest + smallest_failed) // 2
+    return middle if smallest_failed - largest > max(1, largest // _PRECISION) else None

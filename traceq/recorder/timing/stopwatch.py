@@ -1,23 +1,139 @@
-"""End times of steps on the host and on the device, taken without synchronizing them."""
+"""End times of steps on the host and on the device, taken without synchronizing them, and what is read beside them.
+
+That is pauses of the garbage collector, the peak of memory, and whether a CUDA graph is being captured.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
+from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
+from types import CodeType, FrameType
+from typing import Any
 
 import torch
 
 from traceq.errors import RecordingFailed
 from traceq.recorder.spec.phases import PhaseEvents, Phases
-from traceq.recorder.timing.gc_pauses import GcPauses, PausesSoFar, StepPauses
-from traceq.recorder.timing.graph_capture import CAPTURED_STEP
-from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, read_peak
-from traceq.runs.step_log import HalfPauses
+from traceq.recorder.tracing.line_marks import is_user_code
+from traceq.runs.step_log import HalfPauses, pause_kind
 
-__all__ = ["StepTime", "Stopwatch", "half_pauses", "mean_cpu_ns", "mean_ns"]
+__all__ = [
+    "CAPTURED_STEP",
+    "NO_PEAK",
+    "GcPauses",
+    "Peak",
+    "StepPauses",
+    "StepTime",
+    "Stopwatch",
+    "half_pauses",
+    "is_capturing",
+    "mean_cpu_ns",
+    "mean_ns",
+    "read_peak",
+    "reset_peak_memory",
+]
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Peak bytes of tensors and of the caching allocator; for a process, its resident memory and 0."""
+
+    allocated: int
+    reserved: int
+
+
+NO_PEAK = Peak(0, 0)
+
+CAPTURED_STEP = (
+    "the job captures its step in a CUDA graph, and a replay shows no forward, backward or optimizer: use "
+    "traceq.record in the loop"
+)
+
+_CALL_BYTES = 40
+"""Bytecode before a call in which the function is loaded that it calls: of gc.collect(2) 30 bytes on Python 3.11."""
+_COLLECT = "collect"
+
+
+@dataclass(slots=True)
+class StepPauses:
+    """Collections of one step: number and ns by kind; `allocated`: objects that the collector counted, less freed ones.
+
+    Of a step at whose end the collector is disabled `allocated` is 0: no automatic collection is due to it.
+    """
+
+    kinds: dict[str, tuple[int, int]] = field(default_factory=dict)
+    allocated: int = 0
+
+    @classmethod
+    def between(cls, began: _PausesSoFar, ended: _PausesSoFar) -> StepPauses:
+        """Return the collections between two moments."""
+        kinds = {}
+        for kind, (num, ns) in ended[0].items():
+            num_before, before_ns = began[0].get(kind, (0, 0))
+            if num > num_before:
+                kinds[kind] = num - num_before, ns - before_ns
+        return cls(kinds, ended[1] - began[1] if ended[2] else 0)
+
+
+_PausesSoFar = tuple[dict[str, tuple[int, int]], int, bool]
+"""Collections up to a moment, as in `StepPauses`, and whether the collector is enabled."""
+
+
+class GcPauses:
+    """Measures the collections of the whole process between `start` and `stop`, whichever thread they run on.
+
+    They hold the interpreter's lock, so every thread that runs Python waits. The collector itself stays as it is.
+    `collected_ns`: how long all of them took.
+    """
+
+    __slots__ = ("_began_ns", "_is_measuring", "_kind", "_kinds", "_num_counted", "collected_ns")
+
+    def __init__(self) -> None:
+        self.collected_ns = 0
+        self._kinds: dict[str, tuple[int, int]] = {}  # replaced, not changed: what `so_far` returned stays
+        self._num_counted = 0  # objects until the last collection, from which the collector counts anew
+        self._began_ns = 0
+        self._kind = ""
+        self._is_measuring = False
+
+    def start(self) -> None:
+        """Measure the collections from now on."""
+        gc.callbacks.append(self._on_collection)
+
+    def stop(self) -> None:
+        """Measure no more collections."""
+        if self._on_collection in gc.callbacks:  # the job may have removed it
+            gc.callbacks.remove(self._on_collection)
+
+    def so_far(self) -> _PausesSoFar:
+        """Return the collections so far."""
+        return self._kinds, self._num_counted + gc.get_count()[0], gc.isenabled()
+
+    def _on_collection(self, event: str, info: dict[str, Any]) -> None:
+        if event == "start":
+            caller, count = sys._getframe().f_back, gc.get_count()[0]
+            line = _user_line(caller) if _is_explicit(caller, count) else ""
+            self._num_counted += count
+            self._kind, self._is_measuring = pause_kind(info["generation"], line), True
+            self._began_ns = perf_counter_ns()
+        elif self._is_measuring:  # else it had begun before the start
+            ns = perf_counter_ns() - self._began_ns
+            num, total_ns = self._kinds.get(self._kind, (0, 0))
+            self._kinds = {**self._kinds, self._kind: (num + 1, total_ns + ns)}
+            self.collected_ns += ns
+            self._is_measuring = False
 
 
 @dataclass(slots=True)  # a frozen one costs more to make
@@ -36,7 +152,7 @@ class StepTime:
     pauses: StepPauses = field(default_factory=StepPauses)
 
 
-_Began = tuple[int, int, PausesSoFar]
+_Began = tuple[int, int, _PausesSoFar]
 """Wall and CPU time, ns, and collections so far."""
 _DeviceMark = tuple[torch.cuda.Event, int, Peak]
 """The end of a step on the device: its event, the number of events of phases so far, and the peak."""
@@ -168,3 +284,69 @@ def half_pauses(steps: Sequence[StepTime], counted: Sequence[int]) -> HalfPauses
             counted_ns = ns // len(counted) if number in counted else 0
             kinds[kind] = before[0] + num, before[1] + ns, before[2] + counted_ns
     return HalfPauses(len(steps), sum(step.pauses.allocated for step in steps), kinds)
+
+
+def _is_explicit(caller: FrameType | None, count: int) -> bool:
+    """Return whether the program asks for the collection that begins, rather than the number of its objects.
+
+    An automatic one begins when the count exceeds its threshold. Since Python 3.12 it begins a little later, when
+    objects may have been freed, hence the half. Of a count above that the call that runs decides.
+    """
+    if not gc.isenabled() or 2 * count < gc.get_threshold()[0]:
+        return True
+    return caller is not None and _COLLECT in caller.f_code.co_names and _calls_collect(caller.f_code, caller.f_lasti)
+
+
+@lru_cache(maxsize=64)
+def _calls_collect(code: CodeType, offset: int) -> bool:
+    """Return whether the instruction at this offset is a call of something named `collect`."""
+    import dis  # for such collections alone
+
+    before = [each for each in dis.get_instructions(code) if offset - _CALL_BYTES <= each.offset <= offset]
+    loaded = [each.argval for each in before if each.opname.startswith("LOAD")]
+    return before[-1].opname.startswith("CALL") and _COLLECT in loaded[-3:]
+
+
+def _user_line(frame: FrameType | None) -> str:
+    """Return `file.py:10`, the innermost line of user code that runs; of the innermost frame where there is none."""
+    line = next((each for each in _frames(frame) if is_user_code(each.f_code.co_filename)), frame)
+    return f"{Path(line.f_code.co_filename).name}:{line.f_lineno}" if line else "?"
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def is_capturing() -> bool:
+    """Return whether a CUDA graph is being captured on this thread's stream: nothing may wait for the device."""
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
+
+
+def read_peak(device: torch.device) -> Peak:
+    """Return the peak of the CUDA device since the last call, else of the process since `reset_peak_memory`.
+
+    Of a device NO_PEAK where the allocator, one that is plugged in, keeps no account.
+    """
+    if device.type == "cuda":
+        try:
+            stats = torch.cuda.memory_stats_as_nested_dict(device)  # at once: flattened for each peak it takes 0.1 ms
+            torch.cuda.reset_peak_memory_stats(device)
+        except RuntimeError:
+            return NO_PEAK
+        return Peak(*(stats[key]["all"]["peak"] for key in ("allocated_bytes", "reserved_bytes")))
+    # of this thread, but for the memory, which is the process's: for the times of all threads the kernel visits each
+    who = getattr(resource, "RUSAGE_THREAD", getattr(resource, "RUSAGE_SELF", 0))
+    kilobytes = resource.getrusage(who).ru_maxrss if resource is not None else 0
+    return Peak(kilobytes if sys.platform == "darwin" else kilobytes * 1024, 0)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Reset the peak of the device or, only on Linux, of the process."""
+    if device.type == "cuda":
+        with suppress(RuntimeError):  # see `read_peak`
+            torch.cuda.reset_peak_memory_stats(device)
+    elif sys.platform == "linux":
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")

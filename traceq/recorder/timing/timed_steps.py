@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, count, groupby, islice
+from pathlib import Path
 from statistics import mean, median
 from time import monotonic
 
+import msgspec
+
 from traceq.model import MUCH_SLOWER
 from traceq.recorder.rank.rank_state import Rank
-from traceq.recorder.spec.plan import Plan
-from traceq.recorder.spec.schedule import (
+from traceq.recorder.spec.plan import (
     PAIRS_PER_BLOCK,
     SINGLE_ARM_STEPS_PER_BLOCK,
     Block,
+    Plan,
     block_sizes,
     comparisons,
     pairs_for,
     pairs_for_single_arm,
     schedule,
 )
-from traceq.recorder.timing.core_clocks import CoreClocks, core_facts
-from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
-from traceq.recorder.timing.peak_memory import reset_peak_memory
-from traceq.recorder.timing.step_log_writer import Journal
-from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, half_pauses, mean_cpu_ns, mean_ns
+from traceq.recorder.timing.clocks import CoreClocks, clock_facts, core_facts, read_clocks
+from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, half_pauses, mean_cpu_ns, mean_ns, reset_peak_memory
 from traceq.recorder.tracing.traced_steps import num_traced_steps
 from traceq.runs.step_log import ClocksLine, CoresLine, Line, PairLine, StepLine, pairs_of
 from traceq.runs.timings import SETTLING, WARM_UP
@@ -35,6 +35,7 @@ from traceq.stats import LOOKS, Comparison, answer_together, compare_pairs, samp
 from traceq.units import Unit, format_value
 
 __all__ = [
+    "Journal",
     "blocks_until_decided",
     "counted_steps",
     "look_text",
@@ -45,6 +46,33 @@ __all__ = [
     "step_line",
     "timed_steps",
 ]
+
+
+class Journal:
+    """Open file of samples; it is created at once, so that a rank without samples is visible, too."""
+
+    __slots__ = ("_encoder", "_file", "_path")
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._encoder = msgspec.json.Encoder()
+
+    def write(self, lines: Iterable[Line]) -> None:
+        """Append the lines in one write; call it between blocks, so that it is not part of a step.
+
+        Raises FileNotFoundError once the file is gone: nobody could read what is written.
+        """
+        self._path.stat()
+        self._file.write(b"".join(self._encoder.encode(line) + b"\n" for line in lines))
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
 
 _MAX_ATTEMPTS = 20
 _SHORT_NS = 2e9

@@ -3,19 +3,48 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+import fnmatch
+import sys
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from operator import setitem
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from traceq.errors import UsageFault
-from traceq.recorder.toggles.attribute_path import Slot, find_slots
+from traceq.recorder.spec.parameters import did_you_mean
 from traceq.recorder.toggles.toggle import Job
 
-__all__ = ["AttributeToggle", "create"]
+__all__ = ["AttributeToggle", "Slot", "create", "find_slots", "slot_of"]
+
+_WRAPPED = ("module", "_orig_mod", "_forward_module", "optimizer")
+"""Attributes by which wrappers hold what they wrap: DDP, compiled modules, FSDP, accelerate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An attribute of an object, or an item of a mapping or list."""
+
+    owner: Any
+    key: Any
+    is_item: bool = False
+
+    def get(self) -> Any:
+        """Return its value."""
+        return self.owner[self.key] if self.is_item else getattr(self.owner, self.key)
+
+    def write(self, value: Any) -> Callable[[], object]:
+        """Return what replaces its value, in a frozen dataclass, too."""
+        if self.is_item:
+            return partial(setitem, self.owner, self.key, value)
+        is_frozen = getattr(getattr(type(self.owner), "__dataclass_params__", None), "frozen", False)
+        return partial(object.__setattr__ if is_frozen else setattr, self.owner, self.key, value)
+
 
 _WORDS = {"on": True, "off": False, "true": True, "false": False, "none": None}
 
@@ -113,3 +142,149 @@ _CONVERTERS: tuple[tuple[type, Callable[[str, Any], Any]], ...] = (
     (float, lambda text, _: float(text)),
     (str, lambda text, _: text),
 )
+
+
+def find_slots(path: str, job: Job) -> list[Slot]:
+    """Return all places that the path names: several if it has a `*` (one part) or `**` (any number of them).
+
+    It starts with `model` (any model that no other contains), `optimizer`, `main` (the script), the name of an imported
+    module, or a variable of the script or of a function that is running. Raises UsageFault where nothing has this name.
+    """
+    if variable := _bare_variable(path):
+        raise UsageFault(f"--toggle {path}: {variable}")
+    problems: list[str] = []
+    for start, parts in _starts(path.split("."), job):
+        try:
+            if slots := _expand(start, parts):
+                return slots
+            problems.append("nothing has this name")
+        except LookupError as error:
+            problems.append(str(error))
+    problem = _local_object(path) or (problems[0] if problems else _unknown_start(path))
+    raise UsageFault(f"--toggle {path}: {problem}")
+
+
+def _starts(parts: Sequence[str], job: Job) -> Iterator[tuple[Any, Sequence[str]]]:
+    """Yield the objects at which a path may start, each with the rest of the path."""
+    head = parts[0]
+    if head in ("model", "optimizer"):
+        for each in job.models if head == "model" else job.optimizers:
+            yield each, parts[1:]
+    script = sys.modules["__main__"]
+    if head == "main":
+        yield script, parts[1:]
+    for length in range(len(parts) - 1, 0, -1):
+        module = sys.modules.get(".".join(parts[:length]))
+        if module is not None:
+            yield module, parts[length:]
+    if hasattr(script, head):
+        yield getattr(script, head), parts[1:]
+    yield from ((frame.f_locals[head], parts[1:]) for frame in _running_frames() if head in frame.f_locals)
+
+
+def _bare_variable(path: str) -> str:
+    """Return why a variable of a function cannot be changed while this runs, and what can be; "" for other paths."""
+    name = path.removeprefix("main.")
+    if "." in name or hasattr(sys.modules["__main__"], name):
+        return ""
+    frame = next((frame for frame in _running_frames() if name in frame.f_locals), None)
+    if frame is None or frame.f_code.co_name == "<module>":
+        return ""
+    return (
+        f"{name} is a local variable of {frame.f_code.co_name}, which cannot be changed while that runs; read it from "
+        f"an object or the module in each step (args.{name}, main.{name}), or give it in the command and compare "
+        f"processes: --arm 'NAME=--{name} VALUE'"
+    )
+
+
+def _local_object(path: str) -> str:
+    """Return how to name an object of a function that was looked for in the script; "" for other paths."""
+    start, _, rest = path.partition(".")
+    name = rest.partition(".")[0]
+    if start != "main" or hasattr(sys.modules["__main__"], name):
+        return ""
+    functions = (frame.f_code.co_name for frame in _running_frames() if name in frame.f_locals)
+    return next((f"{name} is a variable of {each}(), not of the script: --toggle {rest}=..." for each in functions), "")
+
+
+def _running_frames() -> Iterator[FrameType]:
+    """Yield the frames of this thread that are not traceq's, innermost first."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith("traceq."):
+            yield frame
+        frame = frame.f_back
+
+
+def _expand(start: Any, parts: Sequence[str]) -> list[Slot]:
+    """Return the slots below `start`; LookupError names the part that does not exist."""
+    if not parts:
+        raise LookupError("names an object, not one of its attributes")
+    owners = [start]
+    for part in parts[:-1]:
+        owners = [slot.get() for owner in owners for slot in _slots(owner, part, has_glob="*" in ".".join(parts))]
+    return [slot for owner in owners for slot in _slots(owner, parts[-1], has_glob="*" in ".".join(parts))]
+
+
+def _slots(owner: Any, part: str, *, has_glob: bool) -> list[Slot]:
+    """Return what `part` names in `owner`; with a glob elsewhere in the path, owners without it are passed over."""
+    if part == "**":
+        modules = owner.modules() if isinstance(owner, torch.nn.Module) else [owner]
+        return [Slot([each], 0, is_item=True) for each in modules]
+    if "*" in part:
+        return [slot for name in _names(owner) if fnmatch.fnmatch(name, part) and (slot := slot_of(owner, name))]
+    slot = slot_of(owner, part)
+    if slot is None and not has_glob:
+        names = [*_names(owner), *(name for name in dir(owner) if not name.startswith("_"))]
+        raise LookupError(f"{type(owner).__name__} has no {part!r}{did_you_mean(part, names)}")
+    return [] if slot is None else [slot]
+
+
+def slot_of(owner: Any, part: str) -> Slot | None:
+    """Return the item or attribute of that name, of the object or of what it wraps."""
+    if isinstance(owner, Mapping):
+        key = next((key for key in owner if str(key) == part), None)
+        if key is not None:
+            return Slot(owner, key, is_item=True)
+    if part.isdigit() and hasattr(owner, "__getitem__") and hasattr(owner, "__len__"):
+        return Slot(owner, int(part), is_item=True) if int(part) < len(owner) else None
+    if hasattr(owner, part):
+        holder = _innermost_holder(owner, part)
+        return Slot(holder, part)
+    return next((slot for inner in _wrapped(owner) if (slot := slot_of(inner, part))), None)
+
+
+def _innermost_holder(owner: Any, part: str) -> Any:
+    """Return the object that holds an attribute which a wrapper only passes on."""
+    if part in getattr(owner, "__dict__", {}) or hasattr(type(owner), part) or isinstance(owner, ModuleType):
+        return owner
+    modules = getattr(owner, "_modules", {})
+    if part in modules:
+        return owner
+    return next((_innermost_holder(inner, part) for inner in _wrapped(owner) if hasattr(inner, part)), owner)
+
+
+def _wrapped(owner: Any) -> Iterator[Any]:
+    attributes = getattr(owner, "__dict__", {})
+    for name in _WRAPPED:
+        inner = attributes.get(name, attributes.get("_modules", {}).get(name))
+        if inner is not None:
+            yield inner
+
+
+def _names(owner: Any) -> list[str]:
+    """Return the names below an object: keys, indices, or attributes and submodules."""
+    if isinstance(owner, Mapping):
+        return [str(key) for key in owner]
+    if isinstance(owner, MutableSequence | tuple | torch.nn.ModuleList | torch.nn.Sequential):
+        return [str(index) for index in range(len(owner))]
+    children = [name for name, _ in owner.named_children()] if isinstance(owner, torch.nn.Module) else []
+    return [*children, *(name for name in getattr(owner, "__dict__", {}) if not name.startswith("_"))]
+
+
+def _unknown_start(path: str) -> str:
+    head = path.partition(".")[0]
+    return (
+        f"no model, imported module or variable is called {head!r}; start with model, optimizer, main (the script), "
+        "a module, or a variable of a function that runs the loop"
+    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 
-from traceq.recorder.toggles.setting import Setting
-from traceq.recorder.toggles.toggle import Job
+from traceq.recorder.toggles.toggle import Job, Setting
 
 __all__ = ["CANDIDATES", "create"]
 

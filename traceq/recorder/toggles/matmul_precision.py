@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from traceq.recorder.toggles.setting import Setting
-from traceq.recorder.toggles.toggle import Job
+from traceq.recorder.toggles.toggle import Job, Setting
 
 __all__ = ["CANDIDATES", "create"]
 

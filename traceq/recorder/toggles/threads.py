@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from traceq.errors import UsageFault
-from traceq.recorder.toggles.setting import Setting
-from traceq.recorder.toggles.toggle import DEFAULT, Job
+from traceq.recorder.toggles.toggle import DEFAULT, Job, Setting
 
 __all__ = ["CANDIDATES", "create"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT",
     "Job",
+    "Setting",
     "Toggle",
     "ToggleModule",
     "applicable_toggles",
@@ -26,6 +27,31 @@ __all__ = [
     "create_toggle",
     "toggle_names",
 ]
+
+
+class Setting:
+    """A function that sets the value and one that reads it; `values` may hold DEFAULT, the job's own."""
+
+    changes_ops = False
+
+    def __init__(self, setter: Callable[[Any], object], read: Callable[[], Any], values: Sequence[Any]) -> None:
+        self._set, self._read = setter, read
+        self._before = read()
+        self._values = [self._before if value == DEFAULT else value for value in values]
+
+    def apply(self, number: int) -> None:
+        """Set the n-th value."""
+        self._set(self._values[number])
+
+    def fault(self, number: int) -> str:
+        """Return what is read instead of the n-th value."""
+        value = self._read()
+        return "" if value == self._values[number] else f"it reads {value!r}"
+
+    def restore(self) -> None:
+        """Set the job's own value."""
+        self._set(self._before)
+
 
 DEFAULT = "default"
 """Value of any built-in toggle: as the job has it."""
@@ -42,7 +68,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
 }
 """By name of a toggle of ours whose values are words, besides DEFAULT: checked before the job starts, without torch."""
 
-_NO_TOGGLES = ("toggle", "setting", "attribute", "attribute_path")
+_NO_TOGGLES = ("toggle", "attribute")
 
 
 @dataclass(frozen=True, slots=True)

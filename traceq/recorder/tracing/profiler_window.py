@@ -1,29 +1,35 @@
-"""A profiled window: warm-up steps, then the recorded steps, exported when the last one ends."""
+"""A profiled window: warm-up steps, then the recorded steps or calls, exported when the last one ends."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule, supported_activities
 
 from traceq.errors import RecordingFailed
 from traceq.locations import open_binary
+from traceq.model import Category, Trace
 from traceq.recorder.spec.phases import Phases
-from traceq.recorder.tracing.line_marks import mark_running_line, marked_lines
+from traceq.recorder.tracing.line_marks import PREFIX, mark_running_line, marked_lines
 from traceq.runs.embedded_recording import KEY
+from traceq.runs.read import read
 from traceq.runs.run_folder import atomic_write
 
-__all__ = ["WARMUP_STEPS", "Window", "check_no_profiler", "profiled_steps"]
+__all__ = ["WARMUP_STEPS", "Window", "check_no_profiler", "profiled_calls", "profiled_steps"]
+
+_MARK = re.compile(rf"^{PREFIX}\d+ (?P<file>.*):(?P<line>\d+) (?P<function>.*)$")
 
 WARMUP_STEPS = 2
 _SETTLE_S = 0.05
@@ -153,3 +159,29 @@ def _validate(plain: Path, window: Window) -> None:
         raise RecordingFailed(f"{window.path}: the profiler wrote invalid JSON: {error}") from error
     if document.get(KEY, "") != window.embedded:
         raise RecordingFailed(f"{window.path}: the profiler dropped the embedded metadata")
+
+
+def profiled_calls(function: Callable[[], object], num_calls: int, path: Path) -> Trace:
+    """Return the trace of `num_calls` calls after two warm-up calls; it is also written to `path`.
+
+    Every line of user code is marked: counts and lines are exact, durations include the overhead of the marks.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with closing(profiled_steps(Window(path, num_calls, marks=True), device, Phases())) as calls:
+        for _ in calls:
+            function()
+    (trace,) = read(path, strict=True).traces
+    return _with_frames(trace)
+
+
+def _with_frames(trace: Trace) -> Trace:
+    """Return the trace with each mark as a Python frame until the next mark; all marks are on one thread."""
+    events = trace.events
+    frames = [_MARK.sub(r"\g<file>(\g<line>): \g<function>", text) for text in events.strings]
+    is_mark = np.array([bool(_MARK.match(text)) for text in events.strings], np.bool_)
+    rows = np.flatnonzero(is_mark[events.name])
+    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    category, dur = events.category.copy(), events.dur.copy()
+    category[rows] = Category.PYTHON
+    dur[rows] = np.diff(events.ts[rows], append=events.end.max())
+    return replace(trace, events=replace(events, strings=tuple(frames), category=category, dur=dur))

@@ -9,17 +9,15 @@ from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.host_stacks import Frame, host_stacks
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
-from traceq.renderers.html.markup import Json, figure
+from traceq.renderers.html.markup import LONGEST_NAME, Json, figure
 from traceq.units import Unit, format_value
 
-__all__ = ["Node", "flame_figure", "flame_of", "flame_pair_figure"]
+__all__ = ["Node", "flame_figure", "flame_pair_figure"]
 
 _MOST_NODES = 2_000
 """Frames of a page: the longest; what others of one parent take together is one frame."""
 
 _KINDS = ("step", "phase", "annotation", "module", "line", "op", "rest")
-_LONGEST = 160
-"""Characters of a name that the page holds."""
 
 Stack = tuple[Frame, ...]
 
@@ -42,7 +40,7 @@ class Node:
 def flame_figure(trace: Trace, title: str) -> str:
     """Return the figure of one trace's host, per counted step; `title` says which rank it is."""
     host = host_stacks(trace)
-    root = flame_of([dict(zip(host.stacks, host.ns.tolist(), strict=True))])
+    root = _flame_of([dict(zip(host.stacks, host.ns.tolist(), strict=True))])
     step = format_value(root.ns[0] / host.num_steps, Unit.NS)
     of_steps = f"{step} per step, mean of {host.num_steps:,}" if steps(trace).marked else f"{step} of the trace"
     summary = f"{title}: {of_steps}. {_top_words(root, host.num_steps)}"
@@ -53,7 +51,7 @@ def flame_pair_figure(ours: Trace, theirs: Trace, names: tuple[str, str]) -> str
     """Return the figure of A's and B's host, per counted step of each; lines that moved are functions."""
     a, b = host_stacks(ours), host_stacks(theirs)
     sides = [dict(zip(host.stacks, host.ns.tolist(), strict=True)) for host in (a, b)]
-    root = flame_of(_with_same_lines(*sides))
+    root = _flame_of(_with_same_lines(*sides))
     nums = (a.num_steps, b.num_steps)
     a_ns, b_ns = (ns / num for ns, num in zip(root.ns, nums, strict=True))
     delta, of_a, of_b = format_value(b_ns - a_ns, Unit.DELTA_NS), *(format_value(ns, Unit.NS) for ns in (a_ns, b_ns))
@@ -62,7 +60,7 @@ def flame_pair_figure(ours: Trace, theirs: Trace, names: tuple[str, str]) -> str
     return figure("flame", data, "Host time by module and line, B against A", summary, key="flame")
 
 
-def flame_of(sides: Sequence[Mapping[Stack, int]]) -> Node:
+def _flame_of(sides: Sequence[Mapping[Stack, int]]) -> Node:
     """Return the tree of the stacks of one side or two, the longest frame first; short frames are joined.
 
     The frames inside one never take longer than it, and the root is the sum of all stacks.
@@ -139,4 +137,4 @@ def _json(root: Node, num_steps: Sequence[int]) -> dict[str, Json]:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}…{name[-LONGEST_NAME // 2 :]}"

@@ -9,8 +9,7 @@ from traceq.display import RenderOptions
 from traceq.history.changes import Series
 from traceq.history.events import Event, History
 from traceq.history.store import Row
-from traceq.history.tables import event_words, measures_view
-from traceq.renderers.history_text import event_lines, history_summary, no_events
+from traceq.history.tables import event_lines, event_words, history_summary, measures_view, no_events
 from traceq.renderers.html.markup import element, folded, paragraphs, table, unbroken
 from traceq.renderers.html.page import contents, page
 from traceq.units import format_ends, format_value

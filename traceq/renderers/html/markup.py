@@ -1,4 +1,4 @@
-"""HTML elements, figures and tables; all text is escaped, since a kernel may be called `</script>`."""
+"""HTML elements, figures, their axes, and tables; all text is escaped, since a kernel may be called `</script>`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,32 @@ from traceq.escaping import visible_lines
 from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["Json", "element", "figure", "folded", "linked", "numbers", "paragraphs", "table", "unbroken"]
+__all__ = [
+    "LONGEST_NAME",
+    "Json",
+    "bytes_axis",
+    "element",
+    "figure",
+    "folded",
+    "linked",
+    "numbers",
+    "paragraphs",
+    "table",
+    "time_axis",
+    "unbroken",
+]
+
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
+_SIZES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
+
+_Axis = dict[str, float | str]
+"""`unit`, the title of an axis, and `per`, the size of the unit: of ms, with values in ns, 1e6."""
 
 Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 """Data of a figure."""
 
+LONGEST_NAME = 160
+"""Characters of a name that a page holds; names of kernels have up to thousands."""
 _MOST_ROWS = 500
 _UNIT = re.compile(r"(?<=\d) (?=(?:[num]?s|[KMGT]iB|B|[GT]B/s|TFLOP/s|/s|%)(?!\w))")
 """The space between a number and its unit."""
@@ -142,3 +163,19 @@ def _kind(unit: Unit) -> str:
 
 def _direction(delta: float) -> str:
     return "costs" if delta > 0 else "saves" if delta < 0 else ""
+
+
+def time_axis(values_ns: Iterable[float], what: str = "") -> _Axis:
+    """Return the axis of times in ns, in s, ms or us; `what` follows the unit, as in `ms per step`."""
+    return _axis(values_ns, _TIMES, "ns", what)
+
+
+def bytes_axis(values: Iterable[float], what: str = "") -> _Axis:
+    """Return the axis of sizes in bytes, in GiB, MiB or KiB."""
+    return _axis(values, _SIZES, "bytes", what)
+
+
+def _axis(values: Iterable[float], units: Iterable[tuple[float, str]], least: str, what: str) -> _Axis:
+    most = max(map(abs, values), default=0)
+    per, unit = next((each for each in units if most >= each[0]), (1.0, least))
+    return {"per": per, "unit": f"{unit} {what}".strip()}

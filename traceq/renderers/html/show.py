@@ -10,15 +10,19 @@ from traceq.claims.claim import Claim
 from traceq.claims.saying import evidence_of, lead_of, text_of
 from traceq.display import RenderOptions
 from traceq.model import Run
-from traceq.renderers.html.bar_ranking import partition_chart, ranking_chart
-from traceq.renderers.html.drawn_sections import drawn_sections
 from traceq.renderers.html.flame import flame_figure
 from traceq.renderers.html.markup import element, linked, numbers, paragraphs, table, unbroken
 from traceq.renderers.html.page import contents, page
-from traceq.renderers.html.rank_heatmap import lost_time_chart, rank_heatmap
-from traceq.renderers.html.roofline import roofline_chart
-from traceq.renderers.html.section_titles import Section, in_order, section_of
-from traceq.renderers.html.step_numbers import step_numbers, steps_chart
+from traceq.renderers.html.sections import Section, drawn_sections, in_order, section_of
+from traceq.renderers.html.show_charts import (
+    lost_time_chart,
+    partition_chart,
+    rank_heatmap,
+    ranking_chart,
+    roofline_chart,
+    step_numbers,
+    steps_chart,
+)
 from traceq.renderers.html.timeline import Timeline, place_of_finding, place_of_sync, run_timeline, shown_ranks
 from traceq.renderers.one_screen import FIRST_TABLES, gain_words, gainer_words
 from traceq.renderers.text import MOST_FINDINGS, source_summary, step_words, unknown_line

@@ -5,10 +5,8 @@ The UI drops overlapping slices and nanoseconds of Chrome's JSON; TrackEvent pac
 
 from __future__ import annotations
 
-from traceq.renderers.perfetto.pair import pair_place, write_pair
-from traceq.renderers.perfetto.run import write_perfetto
-from traceq.renderers.perfetto.startup_commands import pair_commands, startup_commands
-from traceq.renderers.perfetto.worst_place import WorstPlace, worst_place
+from traceq.renderers.perfetto.exports import pair_place, write_pair, write_perfetto
+from traceq.renderers.perfetto.worst_place import WorstPlace, pair_commands, startup_commands, worst_place
 
 __all__ = [
     "WorstPlace",

@@ -1,4 +1,7 @@
-"""Time range that the viewer opens at: the costliest sync, or the longest step."""
+"""What the viewer opens with: a time range, the costliest sync or the longest step, and commands to run after loading.
+
+The commands pin tracks, expand a process, and run a query.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,16 @@ from traceq.frozen import frozen
 from traceq.model import Run, Trace
 from traceq.renderers.perfetto.clock import common_clock
 
-__all__ = ["WorstPlace", "syncs_of", "worst_place"]
+__all__ = ["WorstPlace", "pair_commands", "startup_commands", "syncs_of", "worst_place"]
+
+_PINNED = "findings|steps|phases|where the time goes|syncs|collectives|queue depth"
+_PINNED_OF_ALL = "where the time goes"
+
+_SUMS = f"""select process.name as rank, slice.name as what, count(*) as num, sum(slice.dur) / 1e6 as ms
+from slice join process_track on slice.track_id = process_track.id join process using (upid)
+where process_track.name glob '{_PINNED_OF_ALL}*' group by 1, 2 order by 1, 4 desc"""
+
+Command = tuple[str, tuple[str, ...]]
 
 _AROUND = 3
 """Margin on either side of a sync, as a multiple of its duration."""
@@ -64,3 +76,24 @@ def _around_sync(trace: Trace, finding: Claim, offset_ns: int) -> WorstPlace:
     start, blocked = int(rank_syncs.start[worst]) + offset_ns, int(rank_syncs.blocked[worst])
     margin = _AROUND * max(blocked, int(rank_syncs.cost[worst]))
     return WorstPlace(trace.rank, start - margin, start + blocked + margin, text_of(finding))
+
+
+def startup_commands(place: WorstPlace) -> tuple[Command, ...]:
+    """Return commands (id, arguments): expand the rank, pin its derived tracks, show sums by category.
+
+    Of other ranks only the track `where the time goes` is pinned.
+    """
+    return (
+        ("dev.perfetto.PinTracksByRegex", (rf"^({_PINNED})( · rank {place.rank})?$|^{_PINNED_OF_ALL} · rank \d+$",)),
+        ("dev.perfetto.ExpandTracksByRegex", (rf"^rank {place.rank}\b",)),
+        ("dev.perfetto.RunQueryAndShowTab", (_SUMS,)),
+    )
+
+
+def pair_commands() -> tuple[Command, ...]:
+    """Return the commands for a pair: pin the derived tracks of both sides, A above B."""
+    return (
+        ("dev.perfetto.PinTracksByRegex", (rf"^(what differs|{_PINNED}) · [AB] |^B is behind A",)),
+        ("dev.perfetto.ExpandTracksByRegex", ("^[AB] ",)),
+        ("dev.perfetto.RunQueryAndShowTab", (_SUMS,)),
+    )

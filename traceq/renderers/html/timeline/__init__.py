@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceq.renderers.html.timeline.places import Place, place_of_cause, place_of_finding, place_of_sync
-from traceq.renderers.html.timeline.shown_ranks import shown_ranks
+from traceq.renderers.html.timeline.shown_steps import shown_ranks
 from traceq.renderers.html.timeline.view import Timeline, pair_timeline, run_timeline
 
 __all__ = [

@@ -1,4 +1,7 @@
-"""The step that the timeline shows on each of its ranks, and the time that is its zero."""
+"""The ranks that the timeline shows, the step that it shows on each of them, and the time that is its zero.
+
+The ranks are the slowest, the median and the fastest, by what they wait for others.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from traceq.facts.ranks.job import job_of
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
 from traceq.renderers.perfetto.clock import common_clock
+from traceq.report import Cell, Sheet
 
-__all__ = ["ShownTrace", "median_step", "pair_of_traces", "traces_of_run"]
+__all__ = ["ShownTrace", "median_step", "pair_of_traces", "shown_ranks", "traces_of_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +122,39 @@ def _extent(trace: Trace, step: int, num_neighbours: int) -> tuple[int, int]:
     first, last = max(step - num_neighbours, of_session[0]), min(step + num_neighbours, of_session[-1])
     start = min(int(all_steps.host[first, 0]), int(all_steps.window[first, 0]))
     return start, max(int(all_steps.host[last, 1]), int(all_steps.window[last, 1]))
+
+
+def shown_ranks(sheet: Sheet) -> dict[int, str]:
+    """Return the ranks that matter, each with its title, the slowest first; all of up to three.
+
+    The slowest waits least for others in collectives; without collectives it is the one with the longest step.
+    """
+    ranks = sheet.source.ranks
+    if len(ranks) < 2:
+        return {rank: f"rank {rank}" for rank in ranks}
+    order, words = _by_waits(sheet)
+    if len(order) != len(ranks):
+        return {rank: f"rank {rank}" for rank in ranks[:3]}
+    chosen = dict.fromkeys((order[0], order[len(order) // 2], order[-1]))
+    titles = dict(zip((order[0], order[-1]), words, strict=True))
+    return {rank: f"rank {rank} · {titles.get(rank, 'median')}" for rank in chosen}
+
+
+def _by_waits(sheet: Sheet) -> tuple[list[int], tuple[str, str]]:
+    """Return the ranks, the slowest first, and what to call the first and the last."""
+    rows = [
+        dict(zip((column.key for column in table.columns), row, strict=True))
+        for report in sheet.reports
+        if report.name == "ranks"
+        for table in report.tables
+        if table.key == "ranks"
+        for row in table.rows
+    ]
+    if rows and all(row["wait_ns"] is not None for row in rows):
+        return _ordered(rows, "wait_ns", 1), ("slowest: waits least for others", "fastest: waits most for others")
+    return _ordered(rows, "step_ns", -1), ("slowest: longest step", "fastest: shortest step")
+
+
+def _ordered(rows: Sequence[Mapping[str, Cell]], key: str, sign: int) -> list[int]:
+    """Return the ranks of the rows by a column, ascending for sign 1."""
+    return [int(row["rank"] or 0) for row in sorted(rows, key=lambda row: sign * float(row[key] or 0))]

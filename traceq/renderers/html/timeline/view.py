@@ -26,9 +26,17 @@ from traceq.grouping import Numbers
 from traceq.intervals import Spans
 from traceq.model import Run, Trace
 from traceq.renderers.html.markup import Json, figure
-from traceq.renderers.html.timeline.event_lanes import Limits, device_lanes, host_lanes
+from traceq.renderers.html.timeline.event_lanes import (
+    BLOCK,
+    Label,
+    Labels,
+    Lane,
+    Limits,
+    device_lanes,
+    host_lanes,
+    labelled,
+)
 from traceq.renderers.html.timeline.shown_steps import ShownTrace, pair_of_traces, traces_of_run
-from traceq.renderers.html.timeline.spans import BLOCK, Label, Labels, Lane, labelled
 from traceq.units import Unit, format_value
 
 __all__ = ["Timeline", "finest_ns", "lanes_of", "merge_short", "pair_timeline", "run_timeline"]
