@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from traceq.causes.common_steps import CommonSteps
 from traceq.causes.edges import IN_BOTH
 from traceq.compare.cause_names import jitter_name, pace_name
-from traceq.compare.contributions import Contributions, Part, contributions
+from traceq.compare.contributions import Contributions, Part
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import have_same_work
 from traceq.compare.labels import Label
 from traceq.compare.moved_collectives import join_moved
 from traceq.compare.replaced_kernels import fold_replacements, is_replacement, replaced_name, replaced_together
 from traceq.compare.result import REPLACED_BY, Cause, Chain, share, sorted_causes
-from traceq.compare.run_to_run import comparable, jitter, pace
+from traceq.compare.run_to_run import comparable, error_of_mean, jitter, pace
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.steps import steps
@@ -31,14 +31,13 @@ __all__ = ["cause_rows"]
 _SHARE_OF_DELTA, _SHARE_OF_STEP, _SHARE_OF_STEPS = 0.01, 0.001, 0.005
 """Smallest causes: of the delta and, for what both sides have, of the step, or of all paired steps if they are few."""
 
-_ERRORS, _MANY_ERRORS, _MANY_STEPS = 5, 10, 5
-"""Standard deviations by which a cause exceeds its jitter, more of them with fewer steps, and by which that of all."""
-
-_STEADY_PART, _STEADY_STEPS, _UNSTEADY = 0.3, 0.8, 3
-"""A change is in every step: at least this part of its mean, in at least this part of the steps.
-
-Else it has to exceed jitter by this factor more.
+_ERRORS, _ERRORS_OF_ONE, _MANY_ERRORS = 5, 25, 10
+"""Standard deviations by which a cause exceeds its jitter; in one step, of which none tells whether it is steady; and
+by which that of all.
 """
+
+_STEADY_PART, _STEADY_STEPS = 0.3, 0.8
+"""A change is in every step: at least this part of its mean, in at least this part of the steps. Else it is jitter."""
 
 _FEWEST_CALLS = 0.75
 """Syncs per step that one side has to have more than the other to be listed whatever they cost."""
@@ -64,9 +63,9 @@ class _Unrounded:
     count_ns: float
 
 
-def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
+def cause_rows(common: CommonSteps, parts: Contributions, delta_ns: int) -> tuple[Cause, ...]:
     """Return the causes of a traced delta, per step, in whole ns that add up to it; what names no change comes last."""
-    parts, num_steps = contributions(common), max(common.graph.num_steps, 1)
+    num_steps = max(common.graph.num_steps, 1)
     sign = -1 if parts.is_swapped else 1
     total = parts.share * (parts.b_ns - parts.a_ns)
     alike = comparable(parts)
@@ -124,7 +123,7 @@ class _Table:
 
     `total`, `variance` float64[L] in all paired steps; `events`, `moved` float64[L]: B's events and bytes minus A's;
     `only_a`, `only_b` bool[L]: host time on one side only; `by_step` float64[L, K] ns by which the work itself is
-    longer, on the path or not.
+    longer, on the path or not; `delta_by_step` float64[L, K] what of `total` is in each step.
     """
 
     def __init__(
@@ -142,7 +141,10 @@ class _Table:
         inside, num_steps = parts.step >= 0, max(num_steps, 1)
         cell = parts.label[inside].astype(np.int64) * num_steps + parts.step[inside]
         longer_ns = (parts.b_ns - parts.a_ns)[inside]
-        self.by_step = np.bincount(cell, weights=longer_ns, minlength=num * num_steps).reshape(num, num_steps)
+        self.by_step, self.delta_by_step = (
+            np.bincount(cell, weights=weights, minlength=num * num_steps).reshape(num, num_steps)
+            for weights in (longer_ns, ns[inside])
+        )
 
     @cached_property
     def is_more_syncs(self) -> NDArray[np.bool_]:
@@ -175,7 +177,7 @@ class _Table:
         part = max(_SHARE_OF_STEP, _SHARE_OF_STEPS / max(self.num_steps, 1))
         all_jitter = _MANY_ERRORS * float(np.sqrt(self.variance.sum()))
         smallest_matched = max(smallest, min(part * steps_ns, all_jitter))
-        few_steps = max(1, _MANY_STEPS / max(self.num_steps, 1))
+        errors = _ERRORS if self.num_steps > 1 else _ERRORS_OF_ONE
         causes: list[_Row] = []
         minor: list[_Row] = []
         rest: list[_Row] = []
@@ -184,16 +186,20 @@ class _Table:
             row = _Row(members, float(self.total[index].sum()), float(np.sqrt(self.variance[index].sum())))
             is_residual = self.parts.labels[index[0]].kind == "residual"
             if self.is_one_sided[index].all():
-                is_cause = abs(row.ns) > smallest
+                is_cause, is_change = abs(row.ns) > smallest, True
             else:
-                errors = _ERRORS * (1 if self.parts.labels[index[0]].kind == "collective" else few_steps)
-                least = errors * row.sd_ns * (1 if self._is_steady(index) else _UNSTEADY)
-                is_cause = abs(row.ns) > smallest_matched and (is_residual or abs(row.ns) > least)
-            is_change = self.is_one_sided[index].all() or abs(row.ns) > _ERRORS * few_steps * row.sd_ns
+                least = _ERRORS if self.parts.labels[index[0]].kind == "collective" else errors
+                is_steady = self._is_steady(index)
+                is_cause = abs(row.ns) > smallest_matched and (
+                    is_residual or (is_steady and abs(row.ns) > least * row.sd_ns)
+                )
+                is_change = is_steady and abs(row.ns) > errors * row.sd_ns
             is_cause |= self._is_written(index) or is_replacement(self.parts, row.labels, _SHARE_OF_STEP * steps_ns)
             (causes if is_cause else minor if is_change else rest).append(row)
         causes = _same_on_ranks(causes, self.parts.labels)
-        return causes, self._joined(minor), self._joined(rest)
+        jitter = self._joined(rest)
+        error_ns = error_of_mean(self.delta_by_step[list(jitter.labels)].sum(axis=0)) * max(self.num_steps, 1)
+        return causes, self._joined(minor), replace(jitter, sd_ns=max(jitter.sd_ns, error_ns))
 
     def _whole_regions(self, rows: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
         """Return the rows, those of a place joined in which the host does something else and whose changes cancel.
