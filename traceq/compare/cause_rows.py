@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.common_steps import CommonSteps
 from traceq.causes.edges import IN_BOTH
-from traceq.compare.cause_names import jitter_name, pace_name
+from traceq.compare.cause_names import cause_name, jitter_name, pace_name, phase_text
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import have_same_work
@@ -92,7 +92,12 @@ def cause_rows(common: CommonSteps, parts: Contributions, delta_ns: int) -> tupl
         name = f"{len(minor.labels):,} {changes}"
         causes.append(_other("minor", name, minor.ns / num_steps, phase=table.most_in(minor.labels)))
     if rest.labels:
-        text = jitter_name(len(rest.labels), rest.ns / num_steps, rest.sd_ns / num_steps)
+        largest = max(rest.labels, key=lambda number: abs(table.total[number]))
+        row = _Row((largest,), float(table.total[largest]), 0)
+        is_most = 2 * abs(row.ns) >= np.abs(table.total[list(rest.labels)]).sum()
+        most = _cause(parts, row, total, num_steps, ranks).cause if is_most else None
+        of_most = f"{cause_name(most)} {phase_text(most)}".strip() if most else ""
+        text = jitter_name(len(rest.labels), rest.ns / num_steps, rest.sd_ns / num_steps, of_most)
         phase = table.most_in(rest.labels)
         causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps, phase))
     ends = [steps(side[0].trace).by_device for side in (common.a, common.b)]

@@ -55,7 +55,7 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
         unclear = "" if common.opens_alike else _FOLLOW_UNLIKE
         traced = replace(traced, matched_pct=common.matched_pct, unclear=unclear)
         parts = contributions(common) if traced.is_matched else None
-        if parts and parts.is_mostly_before:
+        if parts and parts.is_mostly_before and _num_before(a) != _num_before(b):
             traced = replace(traced, unclear=_FOLLOW_UNLIKE)
         elif parts:
             causes: Sequence[Cause] = cause_rows(common, parts, traced.delta_ns)
@@ -68,6 +68,11 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
     sides = ledger(a, apart), ledger(b, apart)
     causes = account_causes(*sides, traced.delta_ns, is_host_only=is_host_only, has_same_work=is_alike)
     return traced, cells, _placed(causes, a, b)
+
+
+def _num_before(trace: Trace) -> int:
+    """Return how much work of the device was launched before the trace."""
+    return int(device_work(trace).before_window.sum())
 
 
 def _placed(causes: tuple[Cause, ...], a: Trace, b: Trace) -> tuple[Cause, ...]:
