@@ -151,12 +151,11 @@ def test_a_pace_by_which_steps_of_one_side_differ_is_not_that_of_the_side(
     assert any(cause.kind == "pace" for cause in diff.causes) == has_pace
 
 
-def test_what_is_long_in_one_of_three_steps_is_jitter_with_its_name() -> None:
+def test_what_is_long_in_one_step_is_jitter_with_its_name() -> None:
     job = edited(a_job(1, num_steps=1, shape=SHAPES["host-bound"]), named)
-    (usual,), (paused,) = job.steps[0], edited(job, longer(3_000 * US)).steps[0]
+    (usual,), (paused,) = job.steps[0], edited(job, longer(300 * US)).steps[0]
     job = replace(job, steps=(((*[usual] * 5, paused, *[usual] * 3)),))
     (timeline,) = simulate(job)
     diff = traceq.diff(*(window(job, timeline, each) for each in ((1, 4), (4, 7))))
-    (jitter,) = (cause for cause in diff.causes if cause.kind == "jitter")
-    assert jitter.name == "1 kind of work, aten::special > special in forward, within jitter"
-    assert not any(cause.names_a_change and cause.delta_ns > NOTABLE * diff.traced.a_ns for cause in diff.causes)
+    (cause,) = diff.causes
+    assert cause.name == "1 kind of work, aten::special in forward, within jitter"
