@@ -190,12 +190,12 @@ def test_what_is_once_is_found_in_38_of_40_programs() -> None:
 def searches(seed: int) -> tuple[Body, int]:
     """Calls in which cuDNN asks for the attributes of many kernels, for each of a few shapes, and their ns."""
     rng = random.Random(seed)
-    asked = [[rng.randrange(10, 80) * US for _ in range(rng.randrange(40, 160))] for _ in range(rng.randrange(1, 5))]
+    calls_ns = [[rng.randrange(10, 80) * US for _ in range(rng.randrange(40, 160))] for _ in range(rng.randrange(1, 5))]
     body: Body = [
         op("aten::cudnn_convolution", *[Allocate(ns, "cudaFuncGetAttributes") for ns in each], Launch("conv", 50 * US))
-        for each in asked
+        for each in calls_ns
     ]
-    return body, sum(map(sum, asked))
+    return body, sum(map(sum, calls_ns))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

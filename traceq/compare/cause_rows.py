@@ -31,9 +31,9 @@ __all__ = ["cause_rows"]
 _SHARE_OF_DELTA, _SHARE_OF_STEP, _SHARE_OF_STEPS = 0.01, 0.001, 0.005
 """Smallest causes: of the delta and, for what both sides have, of the step, or of all paired steps if they are few."""
 
-_ERRORS, _ERRORS_OF_ONE, _MANY_ERRORS = 5, 25, 10
-"""Standard deviations by which a cause exceeds its jitter; in one step, of which none tells whether it is steady; and
-by which that of all.
+_ERRORS, _MANY_ERRORS, _MANY_STEPS, _LARGE = 5, 10, 5, 0.02
+"""Standard deviations by which a cause exceeds its jitter, and by which that of all; steps of which fewer need more of
+them, unless there are two and the cause is so large a part of them: where one is all, it may be a single pause.
 """
 
 _STEADY_PART, _STEADY_STEPS = 0.3, 0.8
@@ -182,7 +182,7 @@ class _Table:
         part = max(_SHARE_OF_STEP, _SHARE_OF_STEPS / max(self.num_steps, 1))
         all_jitter = _MANY_ERRORS * float(np.sqrt(self.variance.sum()))
         smallest_matched = max(smallest, min(part * steps_ns, all_jitter))
-        errors = _ERRORS if self.num_steps > 1 else _ERRORS_OF_ONE
+        many_errors = _ERRORS * max(1, _MANY_STEPS / max(self.num_steps, 1))
         causes: list[_Row] = []
         minor: list[_Row] = []
         rest: list[_Row] = []
@@ -193,6 +193,8 @@ class _Table:
             if self.is_one_sided[index].all():
                 is_cause, is_change = abs(row.ns) > smallest, True
             else:
+                is_large = self.num_steps > 1 and abs(row.ns) > _LARGE * steps_ns
+                errors = _ERRORS if is_large else many_errors
                 least = _ERRORS if self.parts.labels[index[0]].kind == "collective" else errors
                 is_steady = self._is_steady(index)
                 is_cause = abs(row.ns) > smallest_matched and (
