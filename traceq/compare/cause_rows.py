@@ -188,7 +188,10 @@ class _Table:
         rest: list[_Row] = []
         for members in self._whole_regions(replaced_together(self._groups(), self.parts)):
             index = list(members)
-            row = _Row(members, float(self.total[index].sum()), float(np.sqrt(self.variance[index].sum())))
+            sd_ns = float(np.sqrt(self.variance[index].sum()))
+            if self.num_steps >= _MANY_STEPS:
+                sd_ns = max(sd_ns, error_of_mean(self.by_step[index].sum(axis=0)) * self.num_steps)
+            row = _Row(members, float(self.total[index].sum()), sd_ns)
             is_residual = self.parts.labels[index[0]].kind == "residual"
             if self.is_one_sided[index].all():
                 is_cause, is_change = abs(row.ns) > smallest, True
@@ -205,7 +208,7 @@ class _Table:
             (causes if is_cause else minor if is_change else rest).append(row)
         causes = _same_on_ranks(causes, self.parts.labels)
         jitter = self._joined(rest)
-        error_ns = error_of_mean(self.delta_by_step[list(jitter.labels)].sum(axis=0)) * max(self.num_steps, 1)
+        error_ns = error_of_mean(self.delta_by_step[list(jitter.labels)].sum(axis=0)) * self.num_steps
         return causes, self._joined(minor), replace(jitter, sd_ns=max(jitter.sd_ns, error_ns))
 
     def _whole_regions(self, rows: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
