@@ -14,12 +14,18 @@ LAYERS = ("embed", "norm", "attend", "norm", "mlp", "norm", "attend", "norm", "m
 SHAPES = {"embed": 8, "norm": 16, "attend": 32, "mlp": 64, "head": 128}
 
 
-def model(names: Mapping[str, str], layers: tuple[str, ...] = LAYERS, function: str = "", num_steps: int = 1) -> Trace:
+def model(
+    names: Mapping[str, str],
+    layers: tuple[str, ...] = LAYERS,
+    function: str = "",
+    num_steps: int = 1,
+    first_step: int = 0,
+) -> Trace:
     """Steps of layers, each an op in `aten::layer` that launches a kernel; `names` of ops and kernels are others."""
     rows: list[Event] = []
     for number in range(num_steps):
         begin = 10_000 * number
-        rows.append(step(begin, 9_000, number))
+        rows.append(step(begin, 9_000, first_step + number))
         for nth, layer in enumerate(layers):
             start, call = begin + 100 * nth + 50, 100 * number + nth + 1
             rows += [op(names.get("aten::layer", "aten::layer"), start, 80)]
@@ -51,6 +57,12 @@ def test_an_op_that_is_used_otherwise_is_another_one() -> None:
 
 def test_steps_may_be_more_on_one_side() -> None:
     assert texts(model({}, num_steps=4), model({"norm": "rms"}, num_steps=2)) == {"rms": "norm"}
+
+
+def test_marks_of_steps_have_numbers_and_no_names() -> None:
+    a, b = model({}, num_steps=2), model({}, num_steps=2, first_step=2)
+    assert matched_names(a, b) == {}
+    assert in_names_of(a, b).trace is b
 
 
 @pytest.mark.parametrize(("function", "num"), [("forward", 1), ("other", 0)])

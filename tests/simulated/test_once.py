@@ -187,6 +187,29 @@ def test_what_is_once_is_found_in_38_of_40_programs() -> None:
     assert len(wrong) <= 2, wrong
 
 
+def searches(seed: int) -> tuple[Body, int]:
+    """Calls in which cuDNN asks for the attributes of many kernels, for each of a few shapes, and their ns."""
+    rng = random.Random(seed)
+    calls_ns = [[rng.randrange(10, 80) * US for _ in range(rng.randrange(40, 160))] for _ in range(rng.randrange(1, 5))]
+    body: Body = [
+        op("aten::cudnn_convolution", *[Allocate(ns, "cudaFuncGetAttributes") for ns in each], Launch("conv", 50 * US))
+        for each in calls_ns
+    ]
+    return body, sum(map(sum, calls_ns))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_search_for_a_plan_is_a_first_call(seed: int) -> None:
+    body, ns = searches(seed)
+    assert is_right((planted(seed, *body, is_marked=seed % 2 == 0), OnceKind.FIRST_CALL, ns))
+
+
+def searching(seed: int) -> Program:
+    """Each step has shapes of its own."""
+    body, _ = searches(seed)
+    return Program(tuple(a_step(random.Random(seed), *body) for _ in range(4)))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_kinds_are_told_apart_in_one_program(seed: int) -> None:
     """One step has each of them but the profiler's, and two have none."""
@@ -279,7 +302,7 @@ def growing(seed: int) -> Program:
     return Program(tuple(all_steps), is_marked=seed % 2 == 0)
 
 
-REGULAR = (every_step, now_and_then, slow_again, slow_always, loading, one_step, waiting, growing)
+REGULAR = (every_step, now_and_then, slow_again, slow_always, loading, one_step, waiting, growing, searching)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

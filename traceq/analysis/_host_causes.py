@@ -58,7 +58,8 @@ def host_causes(trace: Trace) -> HostCauses:
 def most_of_host(ranks: Sequence[HostCauses], host_ns: float) -> tuple[Subject, dict[str, Measure]]:
     """Return the place with most of `host_ns`, and in words that and the largest ones, mean of ranks.
 
-    Nothing where no place has much of it, or where it is known only that the host is not in a call.
+    Nothing where no place has much of it, where that is the first batch, which nothing there makes shorter, or where it
+    is known only that the host is not in a call.
     """
     sums, subjects = defaultdict[str, float](float), dict[str, Subject]()
     for rank in ranks:
@@ -69,7 +70,7 @@ def most_of_host(ranks: Sequence[HostCauses], host_ns: float) -> tuple[Subject, 
             subjects[place] = Subject(phase="" if line else phase, line=line, op=op if is_op else "")
     largest = sorted((-ns, place) for place, ns in sums.items() if place and ns >= _LEAST_NAMED * host_ns)[:_MOST_NAMED]
     places = ", ".join(f"{format_value(-ns, Unit.NS)} {place}" for ns, place in largest)
-    most = next((place for ns, place in largest if -ns >= MOST * host_ns), "")
+    most = next((place for ns, place in largest if -ns >= MOST * host_ns and _FIRST_BATCH not in place), "")
     return subjects.get(most, Subject()), measured(place=most, places=places)
 
 

@@ -145,11 +145,18 @@ def _rows(trace: Trace) -> dict[int, NDArray[np.int64]]:
     events, work = trace.events, device_work(trace)
     is_kernel, is_comm = _is_kernel(trace), is_communication(trace)
     return {
-        NameKind.OP: events.rows(Category.CPU_OP),
-        NameKind.ANNOTATION: events.rows(Category.ANNOTATION),
+        NameKind.OP: _without_marks(trace, events.rows(Category.CPU_OP)),
+        NameKind.ANNOTATION: _without_marks(trace, events.rows(Category.ANNOTATION)),
         NameKind.KERNEL: work.rows[is_kernel & ~is_comm],
         NameKind.COMMUNICATION: work.rows[is_kernel & is_comm],
     }
+
+
+def _without_marks(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows that mark no step: marks have numbers, which another window of the same process goes on with."""
+    events, marks = trace.events, set(steps(trace).names)
+    names = [name for name in events.names_among(rows).tolist() if events.strings[name] in marks]
+    return rows[~np.isin(events.name[rows], names)] if names else rows
 
 
 def _uses(trace: Trace, others: Collection[Name], texts: dict[str, int]) -> _Uses:

@@ -114,8 +114,8 @@ def jitter_name(num: int, ns: float, sd_ns: float, most: str = "") -> str:
     if not is_within_jitter(ns, sd_ns) and abs(ns) > num:  # more than roundings
         several = f"{kinds}, {MOST_OF_IT + most if most else 'small each'}, together {BEYOND}"
         return several if num > 1 else f"{kinds}, small, but beyond its jitter"
-    if most and num > 1:
-        return f"{kinds}, {MOST_OF_IT}{most}, within jitter"
+    if most:
+        return f"{kinds}, {MOST_OF_IT if num > 1 else ''}{most}, within jitter"
     return f"{kinds}{', each' if num > 1 else ''} within jitter"
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from traceq.causes.common_steps import CommonSteps
 from traceq.causes.edges import IN_BOTH
-from traceq.compare.cause_names import jitter_name, pace_name
-from traceq.compare.contributions import Contributions, Part, contributions
+from traceq.compare.cause_names import cause_name, jitter_name, pace_name, phase_text
+from traceq.compare.contributions import Contributions, Part
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import have_same_work
 from traceq.compare.labels import Label
@@ -24,7 +24,7 @@ from traceq.compare.replaced_kernels import (
     replaced_together,
 )
 from traceq.compare.result import REPLACED_BY, Cause, Chain, share, sorted_causes
-from traceq.compare.run_to_run import comparable, jitter, pace
+from traceq.compare.run_to_run import comparable, error_of_mean, jitter, pace
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.steps import steps
@@ -36,14 +36,13 @@ __all__ = ["cause_rows"]
 _SHARE_OF_DELTA, _SHARE_OF_STEP, _SHARE_OF_STEPS = 0.01, 0.001, 0.005
 """Smallest causes: of the delta and, for what both sides have, of the step, or of all paired steps if they are few."""
 
-_ERRORS, _MANY_ERRORS, _MANY_STEPS = 5, 10, 5
-"""Standard deviations by which a cause exceeds its jitter, more of them with fewer steps, and by which that of all."""
-
-_STEADY_PART, _STEADY_STEPS, _UNSTEADY = 0.3, 0.8, 3
-"""A change is in every step: at least this part of its mean, in at least this part of the steps.
-
-Else it has to exceed jitter by this factor more.
+_ERRORS, _MANY_ERRORS, _MANY_STEPS, _LARGE = 5, 10, 5, 0.02
+"""Standard deviations by which a cause exceeds its jitter, and by which that of all; steps of which fewer need more of
+them, unless there are two and the cause is so large a part of them: where one is all, it may be a single pause.
 """
+
+_STEADY_PART, _STEADY_STEPS = 0.3, 0.8
+"""A change is in every step: at least this part of its mean, in at least this part of the steps. Else it is jitter."""
 
 _FEWEST_CALLS = 0.75
 """Syncs per step that one side has to have more than the other to be listed whatever they cost."""
@@ -69,9 +68,9 @@ class _Unrounded:
     count_ns: float
 
 
-def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
+def cause_rows(common: CommonSteps, parts: Contributions, delta_ns: int) -> tuple[Cause, ...]:
     """Return the causes of a traced delta, per step, in whole ns that add up to it; what names no change comes last."""
-    parts, num_steps = contributions(common), max(common.graph.num_steps, 1)
+    num_steps = max(common.graph.num_steps, 1)
     sign = -1 if parts.is_swapped else 1
     total = parts.share * (parts.b_ns - parts.a_ns)
     alike = comparable(parts)
@@ -98,7 +97,12 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
         name = f"{len(minor.labels):,} {changes}"
         causes.append(_other("minor", name, minor.ns / num_steps, phase=table.most_in(minor.labels)))
     if rest.labels:
-        text = jitter_name(len(rest.labels), rest.ns / num_steps, rest.sd_ns / num_steps)
+        largest = max(rest.labels, key=lambda number: abs(table.total[number]))
+        row = _Row((largest,), float(table.total[largest]), 0)
+        is_most = 2 * abs(row.ns) >= np.abs(table.total[list(rest.labels)]).sum()
+        most = _cause(parts, row, total, num_steps, ranks).cause if is_most else None
+        of_most = f"{cause_name(most)} {phase_text(most)}".strip() if most else ""
+        text = jitter_name(len(rest.labels), rest.ns / num_steps, rest.sd_ns / num_steps, of_most)
         phase = table.most_in(rest.labels)
         causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps, phase))
     ends = [steps(side[0].trace).by_device for side in (common.a, common.b)]
@@ -129,7 +133,7 @@ class _Table:
 
     `total`, `variance` float64[L] in all paired steps; `events`, `moved` float64[L]: B's events and bytes minus A's;
     `only_a`, `only_b` bool[L]: host time on one side only; `by_step` float64[L, K] ns by which the work itself is
-    longer, on the path or not.
+    longer, on the path or not; `delta_by_step` float64[L, K] what of `total` is in each step.
     """
 
     def __init__(
@@ -147,7 +151,10 @@ class _Table:
         inside, num_steps = parts.step >= 0, max(num_steps, 1)
         cell = parts.label[inside].astype(np.int64) * num_steps + parts.step[inside]
         longer_ns = (parts.b_ns - parts.a_ns)[inside]
-        self.by_step = np.bincount(cell, weights=longer_ns, minlength=num * num_steps).reshape(num, num_steps)
+        self.by_step, self.delta_by_step = (
+            np.bincount(cell, weights=weights, minlength=num * num_steps).reshape(num, num_steps)
+            for weights in (longer_ns, ns[inside])
+        )
 
     @cached_property
     def is_more_syncs(self) -> NDArray[np.bool_]:
@@ -180,25 +187,34 @@ class _Table:
         part = max(_SHARE_OF_STEP, _SHARE_OF_STEPS / max(self.num_steps, 1))
         all_jitter = _MANY_ERRORS * float(np.sqrt(self.variance.sum()))
         smallest_matched = max(smallest, min(part * steps_ns, all_jitter))
-        few_steps = max(1, _MANY_STEPS / max(self.num_steps, 1))
+        many_errors = _ERRORS * max(1, _MANY_STEPS / max(self.num_steps, 1))
         causes: list[_Row] = []
         minor: list[_Row] = []
         rest: list[_Row] = []
         for members in self._whole_regions(replaced_together(self._groups(), self.parts)):
             index = list(members)
-            row = _Row(members, float(self.total[index].sum()), float(np.sqrt(self.variance[index].sum())))
+            sd_ns = float(np.sqrt(self.variance[index].sum()))
+            if self.num_steps >= _MANY_STEPS:
+                sd_ns = max(sd_ns, error_of_mean(self.by_step[index].sum(axis=0)) * self.num_steps)
+            row = _Row(members, float(self.total[index].sum()), sd_ns)
             is_residual = self.parts.labels[index[0]].kind == "residual"
             if self.is_one_sided[index].all():
-                is_cause = abs(row.ns) > smallest
+                is_cause, is_change = abs(row.ns) > smallest, True
             else:
-                errors = _ERRORS * (1 if self.parts.labels[index[0]].kind == "collective" else few_steps)
-                least = errors * row.sd_ns * (1 if self._is_steady(index) else _UNSTEADY)
-                is_cause = abs(row.ns) > smallest_matched and (is_residual or abs(row.ns) > least)
-            is_change = self.is_one_sided[index].all() or abs(row.ns) > _ERRORS * few_steps * row.sd_ns
+                is_large = self.num_steps > 1 and abs(row.ns) > _LARGE * steps_ns
+                errors = _ERRORS if is_large else many_errors
+                least = _ERRORS if self.parts.labels[index[0]].kind == "collective" else errors
+                is_steady = self._is_steady(index)
+                is_cause = abs(row.ns) > smallest_matched and (
+                    is_residual or (is_steady and abs(row.ns) > least * row.sd_ns)
+                )
+                is_change = is_steady and abs(row.ns) > errors * row.sd_ns
             is_cause |= self._is_written(index) or is_replacement(self.parts, row.labels, _SHARE_OF_STEP * steps_ns)
             (causes if is_cause else minor if is_change else rest).append(row)
         causes = _same_on_ranks(causes, self.parts.labels)
-        return causes, self._joined(minor), self._joined(rest)
+        jitter = self._joined(rest)
+        error_ns = error_of_mean(self.delta_by_step[list(jitter.labels)].sum(axis=0)) * self.num_steps
+        return causes, self._joined(minor), replace(jitter, sd_ns=max(jitter.sd_ns, error_ns))
 
     def _whole_regions(self, rows: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
         """Return the rows, those of a place joined in which the host does something else and whose changes cancel.

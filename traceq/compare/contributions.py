@@ -89,6 +89,12 @@ class Contributions:
     is_swapped: bool
 
     @cached_property
+    def is_mostly_before(self) -> bool:
+        """Whether more changed on the way to the paired steps than in them, as where one side was behind already."""
+        change = np.abs(self.share * (self.b_ns - self.a_ns))
+        return bool(change[self.step < 0].sum() > change[self.step >= 0].sum())
+
+    @cached_property
     def ns_of_labels(self) -> NDArray[np.int64]:
         """int64[2, labels]: ns of A and of B, in all steps."""
         sums = np.zeros((2, len(self.labels)), np.int64)

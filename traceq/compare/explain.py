@@ -15,6 +15,7 @@ from traceq.causes.replay import replay_of
 from traceq.compare.account_causes import account_causes, means_per_step
 from traceq.compare.attribution import StepTime, ledger, lone_copies, step_time, whole_mean
 from traceq.compare.cause_rows import cause_rows
+from traceq.compare.contributions import contributions
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import have_same_work
 from traceq.compare.labels import replacement_name
@@ -43,7 +44,7 @@ MAX_PEERS = 31
 """Other ranks whose changes are looked at: the events of each are in memory, and on one graph."""
 
 _BETWEEN_NAMES = re.compile(rf"( > | in |^(?:{'|'.join(SYNC_KINDS)}) | \(and \d+ more\))")
-_OPENS_UNLIKE = "a window opens with work that its trace does not show"
+_FOLLOW_UNLIKE = "the compared steps follow other work"
 
 Explanation = tuple[Traced, tuple[CellDelta, ...], tuple[Cause, ...]]
 
@@ -66,10 +67,13 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
         ranks = sorted([(a, b), *peers], key=lambda sides: sides[0].rank)
         explained = next(index for index, sides in enumerate(ranks) if sides[0] is a)
         common = common_steps([ours for ours, _ in ranks], [theirs for _, theirs in ranks], explained)
-        unclear = "" if common.opens_alike else _OPENS_UNLIKE
+        unclear = "" if common.opens_alike else _FOLLOW_UNLIKE
         traced = replace(traced, matched_pct=common.matched_pct, unclear=unclear)
-        if traced.is_matched:
-            causes: Sequence[Cause] = cause_rows(common, traced.delta_ns)
+        parts = contributions(common) if traced.is_matched else None
+        if parts and parts.is_mostly_before and _num_before(a) != _num_before(b):
+            traced = replace(traced, unclear=_FOLLOW_UNLIKE)
+        elif parts:
+            causes: Sequence[Cause] = cause_rows(common, parts, traced.delta_ns)
             causes = _with_both_names(causes, common.others, is_swapped=common.is_swapped)
             return traced, cells, _placed(tuple(causes), a, b)
         traced = replace(traced, replays=side_replays(a, b))
@@ -79,6 +83,11 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
     sides = ledger(a, apart), ledger(b, apart)
     causes = account_causes(*sides, traced.delta_ns, is_host_only=is_host_only, has_same_work=is_alike)
     return traced, cells, _placed(causes, a, b)
+
+
+def _num_before(trace: Trace) -> int:
+    """Return how much work of the device was launched before the trace."""
+    return int(device_work(trace).before_window.sum())
 
 
 def _placed(causes: tuple[Cause, ...], a: Trace, b: Trace) -> tuple[Cause, ...]:

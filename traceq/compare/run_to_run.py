@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,17 +12,18 @@ from traceq.compare.contributions import Contributions, Part
 from traceq.compare.labels import Label
 from traceq.compare.result import REPLACED_BY
 from traceq.grouping import Numbers
+from traceq.intervals import sorted_unique
 
-__all__ = ["comparable", "jitter", "pace"]
+__all__ = ["comparable", "error_of_mean", "jitter", "pace"]
 
 _SHORTEST_NS, _LONG_NS, _FEWEST_PARTS = 200, 10_000, 20
 """Parts as short as this on a side say nothing about the pace; long ones say most, where there are enough: as many as
 this that weigh alike."""
 
-_ERRORS = 3
+_ERRORS, _MANY_STEPS = 3, 5
 _LEAST_OF_CHANGE, _COMMON = 1 / 3, 0.75
 """Part of the common change that a name has at least, and part of the time whose names do."""
-_FEWEST_NAMES, _QUANTILE, _SD_OF_QUANTILE, _MANY = 5, 0.9, 0.76, 10
+_FEWEST_NAMES, _QUANTILE, _SD_OF_QUANTILE, _MANY = 5, 0.9, 0.9, 10
 _POWERS, _LONG_POWER = 64, 13
 """Powers of two of ns; from 8 us on the relative jitter of all work is an upper bound for sizes with few names."""
 
@@ -44,9 +47,10 @@ def pace(
 
     That is the median of the ratios, weighted by duration, if it differs from 1 by more than three standard errors,
     explains more than `least_ns` of the paired steps, and most names changed alike: those in which a single phase or
-    thread became slower are not all. No name (`work` int64[labels]) weighs more than the 9th decile of names: where a
-    single kernel takes half of the time, its change is not that of all. Nor is that of a few long parts: what weighs
-    as much as fewer parts than that of equal weight has no pace.
+    thread became slower are not all. Nor is it that of steps which differ as much among themselves. No name (`work`
+    int64[labels]) weighs more than the 9th decile of names: where a single kernel takes half of the time, its change is
+    not that of all. Nor is that of a few long parts: what weighs as much as fewer parts than that of equal weight has
+    no pace.
     """
     unchanged = 1.0, 0.0
     if len(chosen) < _FEWEST_PARTS:
@@ -61,15 +65,37 @@ def pace(
     weight *= limit / np.maximum(of_name, limit)[name]
     if weight.sum() ** 2 < _FEWEST_PARTS * (weight**2).sum():
         return unchanged
-    ratios = np.log(b_ns / a_ns)
-    order = np.argsort(ratios, kind="stable")
-    running = np.cumsum(weight[order])
-    low, median, high = (ratios[order][np.searchsorted(running, running[-1] * part)] for part in (0.25, 0.5, 0.75))
+    ratios, step = np.log(b_ns / a_ns), parts.step[chosen]
+    low, median, high = _quantiles(ratios, weight, (0.25, 0.5, 0.75))
     error = 1.25 * (high - low) / 1.35 * np.sqrt((weight**2).sum()) / weight.sum()  # of a normal distribution's median
-    if abs(median) <= _ERRORS * error or not _is_common(median, a_ns, b_ns, weight, name, parts.step[chosen] + 1):
+    if abs(median) <= _ERRORS * error or not _is_common(median, a_ns, b_ns, weight, name, step + 1):
+        return unchanged
+    inside = sorted_unique(step[step >= 0])
+    in_steps = [_quantiles(ratios[step == each], weight[step == each], (0.5,))[0] for each in inside]
+    if abs(median) <= _ERRORS * _error_of_steps(in_steps):
         return unchanged
     explained = parts.share[chosen] * (a_ns + b_ns) * np.tanh(median / 2)
     return (float(np.exp(median)), explained) if abs(explained.sum()) > least_ns else unchanged
+
+
+def _quantiles(values: NDArray[np.float64], weight: NDArray[np.float64], parts: Sequence[float]) -> list[float]:
+    """Return weighted quantiles."""
+    order = np.argsort(values, kind="stable")
+    running = np.cumsum(weight[order])
+    return [float(values[order][np.searchsorted(running, running[-1] * part)]) for part in parts]
+
+
+def error_of_mean(values: Sequence[float] | NDArray[np.float64]) -> float:
+    """Return the standard error of the mean of steps; 0 for one, which does not tell."""
+    return float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
+def _error_of_steps(paces: Sequence[float]) -> float:
+    """Return the standard error of the pace of steps: of many without the one farthest off, of few ones more."""
+    if len(paces) < _MANY_STEPS:
+        return error_of_mean(paces) * _MANY_STEPS / max(len(paces), 1)
+    middle = float(np.median(paces))
+    return error_of_mean(sorted(paces, key=lambda pace: abs(pace - middle))[:-1])
 
 
 def _is_common(
@@ -163,10 +189,13 @@ def _relative_jitter(size: NDArray[np.uint8], work: Numbers, relative: NDArray[n
 
 
 def _quantile(work: Numbers, relative: NDArray[np.float64]) -> float | None:
-    """Return the relative jitter that fits a high quantile of the mean changes of names; None for too few names."""
-    num = np.bincount(work)
-    names = np.flatnonzero(num)
-    if len(names) < _FEWEST_NAMES:
+    """Return the relative jitter that fits a high quantile of the median changes of names; None for too few names.
+
+    A single long pause of one of them is not its jitter.
+    """
+    order = np.lexsort((relative, work))
+    first = np.flatnonzero(np.diff(work[order], prepend=-1))
+    if len(first) < _FEWEST_NAMES:
         return None
-    means = np.bincount(work, weights=relative)[names] / num[names]
-    return float(_SD_OF_QUANTILE * np.quantile(means, _QUANTILE, method="lower"))
+    middle = (first + np.r_[first[1:], len(order)] - 1) // 2
+    return float(_SD_OF_QUANTILE * np.quantile(relative[order][middle], _QUANTILE, method="lower"))

@@ -72,6 +72,10 @@ _COPIES = re.compile(r"^aten::(to|_to_copy|copy_|_?pin_memory|item|_local_scalar
 _COMPILED_AT_RUN_TIME = re.compile(r"^(cu|hipModule)Launch(Cooperative)?Kernel")
 """Launches by the driver: of kernels of Triton, NVRTC and other compilers."""
 
+_ASKS_KERNEL = re.compile(r"^(cuda|hip|cu)FuncGetAttributes?$")
+_MANY_KERNELS = 32
+"""Kernels that a library compares in one op: a launch asks for those of one or two."""
+
 _LEAST_NS, _PAUSE_NS, _LONG_NS = 1_000_000, 10_000_000, 100_000_000
 """From when on a call is long, and a pause, where others tell how long it is; where none does both from the last."""
 _MULTIPLES = 10, 100, 100
@@ -118,7 +122,21 @@ def _by_rows(trace: Trace) -> list[_Layer]:
         _layer(trace, OnceKind.KERNEL_LOADING, np.r_[kernel_loading_calls(trace), loads]),
         (OnceKind.GRAPH_CAPTURE, np.full(len(captures), -1), captures),
         _layer(trace, OnceKind.PROFILER, held_up),
+        _layer(trace, OnceKind.FIRST_CALL, _plan_searches(trace)),
     ]
+
+
+def _plan_searches(trace: Trace) -> NDArray[np.int64]:
+    """Return the ops in which a library compares many kernels, as cuDNN does once per shape: int64[P].
+
+    None if each of several steps has such ops.
+    """
+    events, all_steps, calls = trace.events, steps(trace), trace.events.rows(Category.RUNTIME)
+    op = innermost_ops(trace, calls[matching(events, calls, _ASKS_KERNEL)])
+    ops, num_asked = np.unique(op[op >= 0], return_counts=True)
+    searches = ops[num_asked >= _MANY_KERNELS]
+    in_steps = sorted_unique(all_steps.issued(events.ts[searches]))
+    return searches[:0] if len(all_steps) > 1 and len(in_steps[in_steps >= 0]) == len(all_steps) else searches
 
 
 @once_per_trace
