@@ -42,7 +42,7 @@ BY_EVENTS = {
     "host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait",
     "starved", "launch_bound", "host_round_trips", "metric_gathers",
     "unfused_optimizer", "device_bound", "cpu_bound", "python_bound", "host_op",
-    "worker_restarts", "buffer_broadcasts", "recompiles", "compiling",
+    "worker_restarts", "buffer_broadcasts", "repeated_reductions", "unused_search", "recompiles", "compiling",
 }  # fmt: skip
 """Codes whose time `oracle.findings` computes from one file."""
 

@@ -213,11 +213,22 @@ _ALL = (
         (FEW, MOST),
     ),
     Rule("strategy", "the collectives of a rank are not those of the parallelism that its trace shows", (LOST,)),
-    Rule("metric_gathers", "every step exchanges metrics while nothing computes", (NOTABLE,)),
+    Rule("metric_gathers", "every step exchanges metrics while nothing computes", (NOTABLE,), explains=_OVERLAP),
     Rule(
         "buffer_broadcasts",
         "nothing computes between the start of DDP's forward pass, which sends buffers, and its first op",
         (MODERATE,),
+    ),
+    Rule(
+        "repeated_reductions",
+        "DDP reduces the same gradients in several backward passes before one step of the optimizer",
+        (MODERATE,),
+        explains=_OVERLAP,
+    ),
+    Rule(
+        "unused_search",
+        "DDP looks for unused parameters in every step, and each parameter gets a gradient",
+        (NOTABLE,),
     ),
     # copies and memory
     Rule("exposed_memcpy", "copies run while nothing computes", (MODERATE,)),

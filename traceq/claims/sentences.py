@@ -412,6 +412,17 @@ SENTENCES: dict[str, Sentence] = {
             "without broadcasts each rank keeps separate buffers, such as batch-norm statistics",
         ),
     ),
+    "repeated_reductions": Sentence(
+        ("DDP reduces gradients {num_reductions} times per optimizer step: no_sync() for all passes but the last",),
+        ("nothing computes in the repeated ones for {idle_ns} {per_step} ({share_pct})",),
+    ),
+    "unused_search": Sentence(
+        ("DDP looks for unused parameters, and each gets a gradient: find_unused_parameters=False",),
+        (
+            "the search and its exchange take {idle_ns} {per_step} ({share_pct})",
+            "all {num_parameters} parameters get a gradient {in_steps}",
+        ),
+    ),
     "desync": Sentence(
         (
             "desync at collective {sequence} of step {step}: ranks differ",

@@ -7,6 +7,7 @@ from traceq.model.memory_snapshot import Action, Blocks, Frame, History, MemoryS
 from traceq.model.recording import (
     BATCHES_PER_STEP,
     BUILT_APART,
+    DDP_PARAMETERS,
     MUCH_SLOWER,
     NO_EFFECT,
     OPTIMIZER_STEPS,
@@ -47,6 +48,7 @@ from traceq.model.wall_time import OTHER_STEPS, WallPart, WallTime, WorkKind
 __all__ = [
     "BATCHES_PER_STEP",
     "BUILT_APART",
+    "DDP_PARAMETERS",
     "MUCH_SLOWER",
     "NO_EFFECT",
     "OPTIMIZER_STEPS",

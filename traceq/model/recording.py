@@ -14,6 +14,7 @@ from traceq.units import Unit
 __all__ = [
     "BATCHES_PER_STEP",
     "BUILT_APART",
+    "DDP_PARAMETERS",
     "MUCH_SLOWER",
     "NO_EFFECT",
     "OPTIMIZER_STEPS",
@@ -43,6 +44,9 @@ MUCH_SLOWER = "much slower"
 
 BATCHES_PER_STEP = "batches_per_step"
 """Fact of an arm: how many batches a usual step asks for, on average."""
+
+DDP_PARAMETERS = "ddp_parameters"
+"""Fact: parameters that require a gradient, of the only model in which DDP looks for unused ones."""
 
 OPTIMIZER_STEPS = "optimizer_steps."
 """Before the name of an optimizer, O0 or O1: the fact of an arm how often it steps in a usual step."""
