@@ -349,6 +349,11 @@ def test_garbage_collections_have_a_share(ns: int, severity: str | None) -> None
     assert all(each.measures["collection"].endswith("train.py:7") for each in findings)
 
 
+def test_one_garbage_collection_has_no_share() -> None:
+    steps = [line(100, pauses={"2": (1, 60)}), line(100)]
+    assert analyze(recorded(steps), "step_profile").findings == ()
+
+
 def account(regular_ns: int, **others: int) -> WallTime:
     parts = [WallPart("regular", regular_ns, 10), *(WallPart(name, ns, 2, "a.py:7 f") for name, ns in others.items())]
     return WallTime(tuple(parts), samples=1_000, regular_samples=900, regular_ns=regular_ns)
@@ -366,6 +371,13 @@ def test_where_the_wall_time_went_leads_if_much_of_it_is_not_in_regular_steps() 
     assert [row["part"] for row in rows] == ["epoch", "regular", "recording", "start_up"]
     assert sum(row["ns"] for row in rows) == 6_500
     assert [row["training_pct"] for row in rows] == [pytest.approx(62), pytest.approx(38), None, None]
+
+
+@pytest.mark.parametrize(("kind", "num", "is_told"), [("pause", 1, False), ("pause", 2, True), ("epoch", 1, True)])
+def test_a_pause_that_came_once_tells_no_rate(kind: str, num: int, is_told: bool) -> None:
+    facts = WallTime((WallPart("regular", 380, 10), WallPart(kind, 620, num))).facts()
+    findings = analyze(recorded([line(100)], environment=facts), "step_profile").findings
+    assert [finding.code for finding in findings] == ["wall_time"] * is_told
 
 
 def test_little_time_outside_of_regular_steps_is_no_finding() -> None:

@@ -164,7 +164,7 @@ def _claims(wall_time: WallTime | None, timings: Timings) -> Iterator[Claim]:
     What regular steps would save is little beside it.
     """
     if wall_time is not None and wall_time.is_notable:
-        irregular = next(part for part in wall_time.training if part.name != "regular")
+        irregular = next(part for part in wall_time.training if part.tells_rate)
         measures = measured(
             part=irregular.counted_text,
             part_pct=wall_time.share_pct(irregular),
@@ -180,8 +180,7 @@ def _claims(wall_time: WallTime | None, timings: Timings) -> Iterator[Claim]:
         yield Claim("wall_time", 0, Subject(rank=rank, line=irregular.line), measures, remedy=remedy)
     num_steps, paused_ns = timings.host_step_ns.shape[1], sum(each.ns for each in timings.pauses)
     share = paused_ns / int(timings.host_step_ns.sum(axis=1).max())
-    if share >= MODERATE:
-        most = timings.pauses[0]
+    if share >= MODERATE and (most := timings.pauses[0]).num > 1:  # one may be the only one
         measures = measured(
             share_pct=100 * share,
             collection=most.name,

@@ -65,6 +65,12 @@ _ALL = (
     Rule("never_arrived", "the flight recorders show a collective that never completed", questions_rest=True),
     Rule("ranks_alone", "recorded ranks train, and issue no collective in any traced step", questions_rest=True),
     Rule("out_of_memory", "what is alive at a snapshot's last out-of-memory error", questions_rest=True),
+    Rule(
+        "memory_growth",
+        "unprofiled steps make memory grow, by as much as tensors of one step outlive it",
+        (MODERATE, MOST),
+        questions_rest=True,
+    ),
     # the whole step
     Rule(
         "cold_start",

@@ -83,6 +83,13 @@ SENTENCES: dict[str, Sentence] = {
         ("the recording has no ops or kernels: record while steps run",),
         ("{call} takes {call_ns} of {whole_ns}",),
     ),
+    "memory_growth": Sentence(
+        (
+            "memory grows by {step_bytes} per step, allocated at {line}: {remedy}",
+            "memory grows by {step_bytes} per step: {remedy}",
+        ),
+        ("{before_bytes} before {num_steps:unprofiled step}, {after_bytes} after them",),
+    ),
     # the whole step
     "cold_start": Sentence(
         ("{what} takes {once_ns} once per process: trace steps after a warm-up",),
@@ -491,6 +498,7 @@ REMEDIES: dict[str, str] = {
     "tf32": "try torch.set_float32_matmul_precision('high')",
     "unfused_optimizer": "try {optimizer}(..., fused=True)",
     "unfused_optimizer_on_cpu": "try {optimizer}(..., fused=True), from torch 2.4 on",
+    "memory_growth": "detach() or item() what outlives a step",
     "pageable_copies": "use pin_memory=True and non_blocking=True",
     "expandable_segments": "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     "even_stages": "move layers from rank {rank} to others",

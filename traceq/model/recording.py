@@ -15,6 +15,10 @@ __all__ = [
     "BATCHES_PER_STEP",
     "BUILT_APART",
     "DDP_PARAMETERS",
+    "KEPT_BYTES",
+    "KEPT_LINE",
+    "MEMORY_AFTER",
+    "MEMORY_BEFORE",
     "MUCH_SLOWER",
     "NO_EFFECT",
     "OPTIMIZER_STEPS",
@@ -47,6 +51,12 @@ BATCHES_PER_STEP = "batches_per_step"
 
 DDP_PARAMETERS = "ddp_parameters"
 """Fact: parameters that require a gradient, of the only model in which DDP looks for unused ones."""
+
+MEMORY_BEFORE, MEMORY_AFTER = "memory_before_bytes", "memory_after_bytes"
+"""Facts of rank 0: memory of the device's tensors, or of the process, as its unprofiled steps begin and end."""
+
+KEPT_BYTES, KEPT_LINE = "kept_bytes", "kept_line"
+"""Facts of rank 0: by how much tensors of one step outlive it beyond those that it frees, and the line of most."""
 
 OPTIMIZER_STEPS = "optimizer_steps."
 """Before the name of an optimizer, O0 or O1: the fact of an arm how often it steps in a usual step."""

@@ -14,7 +14,7 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["NO_PEAK", "Peak", "read_peak", "reset_peak_memory"]
+__all__ = ["NO_PEAK", "Peak", "memory_in_use", "read_peak", "reset_peak_memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +54,11 @@ def reset_peak_memory(device: torch.device) -> None:
     elif sys.platform == "linux":
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
+
+
+def memory_in_use(device: torch.device) -> int:
+    """Return the bytes of tensors on the CUDA device or, without one, of the process, whose peak begins anew."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    reset_peak_memory(device)
+    return read_peak(device).allocated

@@ -10,7 +10,7 @@ from itertools import compress, count, groupby, islice
 from statistics import mean, median
 from time import monotonic
 
-from traceq.model import MUCH_SLOWER
+from traceq.model import MEMORY_AFTER, MEMORY_BEFORE, MUCH_SLOWER
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.schedule import (
@@ -25,7 +25,7 @@ from traceq.recorder.spec.schedule import (
 )
 from traceq.recorder.timing.core_clocks import CoreClocks, core_facts
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
-from traceq.recorder.timing.peak_memory import reset_peak_memory
+from traceq.recorder.timing.peak_memory import memory_in_use, reset_peak_memory
 from traceq.recorder.timing.step_log_writer import Journal
 from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, half_pauses, mean_cpu_ns, mean_ns
 from traceq.recorder.tracing.traced_steps import num_traced_steps
@@ -74,6 +74,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
         journal.write(warm_up)
         quarter = _announce_rest(rank, warm_up)
         reset_peak_memory(rank.world.device)
+        rank.facts[MEMORY_BEFORE] = memory_in_use(rank.world.device)
         for block in blocks_until_decided(rank, warm_up, pairs) if rank.plan.max_minutes else _blocks(rank.plan):
             for attempt in _attempts(rank, block):
                 rank.world.barrier()
@@ -84,6 +85,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
                 pairs += [line for line in lines if isinstance(line, PairLine)]
                 cores += [line for line in lines if isinstance(line, CoresLine)]
             quarter = _announce_rest(rank, lines, quarter)
+        rank.facts[MEMORY_AFTER] = memory_in_use(rank.world.device)
     rank.facts.update(clock_facts(rank.world.gather(clocks)))
     rank.facts.update(core_facts(rank.world.gather(cores), [peer.host for peer in rank.world.peers]))
     return pairs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,12 +15,14 @@ import msgspec
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.phases import OTHER
 from traceq.locations import open_binary
-from traceq.model import SourceLines
+from traceq.model import KEPT_BYTES, KEPT_LINE, SourceLines
 from traceq.recorder.tracing.line_marks import PREFIX, marked_place
 
-__all__ = ["TraceRow", "read_rows", "source_lines"]
+__all__ = ["TraceRow", "kept_facts", "read_rows", "source_lines"]
 
 _STEP = "ProfilerStep#"
+_DEVICE_TYPES = {"cpu": 0, "cuda": 1}
+"""As rows of memory name the device."""
 _LEAST_SPLIT_US = 20.0
 """Time between ops, with marks, from which it is split by function: less is that of one."""
 _LEAST_PERCENT = 5
@@ -28,6 +30,14 @@ _LEAST_PERCENT = 5
 
 Calls = tuple[str, ...]
 """Lines of which each calls the function of the next."""
+
+
+class _Memory(msgspec.Struct, frozen=True, gc=False):
+    """What an allocator gave or, negative, took back."""
+
+    size: int = msgspec.field(default=0, name="Bytes")
+    address: int = msgspec.field(default=0, name="Addr")
+    device_type: int = msgspec.field(default=-1, name="Device Type")
 
 
 class TraceRow(msgspec.Struct, frozen=True):
@@ -39,6 +49,7 @@ class TraceRow(msgspec.Struct, frozen=True):
     ts: float = 0.0
     dur: float = 0.0
     ph: str = ""
+    args: _Memory = _Memory()
 
     @property
     def end(self) -> float:
@@ -86,10 +97,9 @@ def source_lines(rows: Sequence[TraceRow], phases: Sequence[str]) -> SourceLines
     "" if no mark precedes an op. The main thread is the one with the ProfilerStep annotation; the last of several
     steps is used.
     """
-    steps = [row for row in rows if row.name.startswith(_STEP) and row.cat == "user_annotation"]
-    if not steps:
+    step = _last_step(rows)
+    if step is None:
         return SourceLines((), {})
-    step = max(steps, key=lambda row: row.ts)
     main = sorted(
         (row for row in rows if row.tid == step.tid and step.ts <= row.ts < step.end),
         key=lambda row: (row.ts, -row.dur),
@@ -108,6 +118,36 @@ def source_lines(rows: Sequence[TraceRow], phases: Sequence[str]) -> SourceLines
         {key: tuple(indices) for key, indices in table.items()},
         {key: tuple(parts) for key, parts in between.items()},
     )
+
+
+def kept_facts(rows: Sequence[TraceRow], device: str) -> dict[str, str | int]:
+    """Return how many bytes of a device the last step allocates and leaves beyond those it frees, and the line of most.
+
+    A block of an earlier step that it frees stands for one of its own, of the same size.
+    """
+    step, line = _last_step(rows), ""
+    left: dict[int, tuple[int, str]] = {}
+    freed = Counter[int]()
+    for row in sorted(rows, key=lambda row: row.ts) if step else ():
+        if row.name.startswith(PREFIX):
+            _, line = marked_place(row.name)
+        elif row.args.device_type != _DEVICE_TYPES.get(device) or not step.ts <= row.ts < step.end:
+            continue
+        elif row.args.size > 0:
+            left[row.args.address] = row.args.size, line
+        elif left.pop(row.args.address, None) is None:
+            freed[-row.args.size] += 1
+    of_lines = Counter[str]()
+    for size, line in left.values():
+        of_lines[line] += size * (freed[size] <= 0)
+        freed[size] -= 1
+    num_bytes = of_lines.total() - sum(size * num for size, num in freed.items() if num > 0)
+    return {KEPT_BYTES: num_bytes, KEPT_LINE: of_lines.most_common(1)[0][0]} if num_bytes > 0 else {}
+
+
+def _last_step(rows: Sequence[TraceRow]) -> TraceRow | None:
+    steps = (row for row in rows if row.name.startswith(_STEP) and row.cat == "user_annotation")
+    return max(steps, key=lambda row: row.ts, default=None)
 
 
 def _ops(rows: Iterable[TraceRow], phases: frozenset[str]) -> Iterator[_Op]:

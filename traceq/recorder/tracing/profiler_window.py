@@ -33,8 +33,8 @@ _SETTLE_S = 0.05
 class Window:
     """Settings of one trace. `embedded`: the text that the trace carries under the key `traceq`.
 
-    `stacks`: record Python functions; `marks`: record Python lines (`line_marks`). `is_part`: the file is plain JSON,
-    as the profiler writes it, to be joined with others.
+    `stacks`: record Python functions and memory; `marks`: record Python lines (`line_marks`). `is_part`: the file is
+    plain JSON, as the profiler writes it, to be joined with others.
     """
 
     path: Path
@@ -111,6 +111,7 @@ def _profiler(window: Window, device: torch.device, is_wanted: Callable[[], bool
         on_trace_ready=lambda profiler: _export(profiler, window) if is_wanted() else None,
         record_shapes=not window.stacks,
         with_stack=window.stacks,
+        profile_memory=window.stacks,
         experimental_config=_experimental_config(device),
     )
     if window.embedded:
