@@ -14,7 +14,7 @@ from traceq.claims.claim import AT_MOST, Claim, Measure, measured
 from traceq.claims.rules import RULES
 from traceq.facts.comm.collective_roles import Role, collective_roles
 from traceq.facts.comm.collectives import collective_calls
-from traceq.facts.comm.exposed_calls import exposed_by_step
+from traceq.facts.comm.exposed_calls import exposed_by_step, exposed_pct
 from traceq.facts.comm.parallelism import mark_times
 from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.name_patterns import matching
@@ -97,7 +97,8 @@ def _repeated_reductions(trace: Trace) -> Iterator[DdpExtra]:
     if is_repeated.any():
         num_reductions = 1 + round(float(is_repeated.sum() / len(np.unique(passes[0]))))
         exposed_ns = exposed_by_step(trace, reductions[is_repeated[of_pass.ravel()]])
-        yield _extra(trace, "repeated_reductions", exposed_ns, num_reductions=num_reductions)
+        pct = exposed_pct(trace, exposed_ns)
+        yield _extra(trace, "repeated_reductions", exposed_ns, num_reductions=num_reductions, exposed_pct=pct)
 
 
 def _unused_search(trace: Trace) -> Iterator[DdpExtra]:

@@ -14,7 +14,7 @@ from traceq.claims.claim import AT_MOST, Claim, measured
 from traceq.claims.limits import NOTABLE
 from traceq.facts.comm.collective_roles import Role, collective_roles
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls
-from traceq.facts.comm.exposed_calls import exposed_by_step
+from traceq.facts.comm.exposed_calls import exposed_by_step, exposed_pct
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
@@ -74,11 +74,13 @@ def _rows(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.int64]) -> 
 
 def _in_every_step(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.int64]) -> Claim | None:
     """Return a claim if each of two or more steps has such collectives, exposed for a notable part of most of them."""
-    by_step, step_ns = exposed_by_step(trace, metrics).astype(np.float64), step_lengths(steps(trace))
+    by_step, step_ns = exposed_by_step(trace, metrics), step_lengths(steps(trace))
     num_steps, exposed_ns = len(step_ns), round(float(by_step.mean()))
     if num_steps < 2 or len(sorted_unique(step)) < num_steps or exposed_ns < NOTABLE * float(step_ns.mean()):
         return None
-    if not holds_in_steps(by_step, step_ns, 100 * NOTABLE):
+    if not holds_in_steps(by_step.astype(np.float64), step_ns, 100 * NOTABLE):
         return None
-    measures = measured(calls_mean=len(metrics) / num_steps, exposed_ns=exposed_ns)
+    measures = measured(
+        calls_mean=len(metrics) / num_steps, exposed_ns=exposed_ns, exposed_pct=exposed_pct(trace, by_step)
+    )
     return Claim("metric_gathers", exposed_ns, measures=measures, gain=(0, exposed_ns), gain_by=AT_MOST)

@@ -278,9 +278,11 @@ def questions_rest(claim: Claim) -> bool:
 def supersedes(claim: Claim, other: Claim) -> bool:
     """Return whether a claim explains better, for a part of its time, what another one is about.
 
-    Of two about rows of one table only if it is the same row, or line of source.
+    Of two about rows of one table only if it is the same row, or line of source. What some collectives expose explains
+    exposed communication only if it is most of it.
     """
     rule = rule_of(claim)
+    is_most = float(claim.measures.get("exposed_pct", 100)) >= 100 * MOST
     is_line = claim.subject.line != "" and claim.subject.line == other.subject.line
     is_same = not claim.key or not other.key or claim.key == other.key or is_line
-    return (other.code in rule.explains and is_same) or other.subject.kind in rule.explains_syncs
+    return (other.code in rule.explains and is_same and is_most) or other.subject.kind in rule.explains_syncs

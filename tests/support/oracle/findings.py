@@ -126,13 +126,13 @@ def unused_search(trace: Trace, parts: list[Piece]) -> int:
     ops = [e for e in trace.events if e.cat == "cpu_op" and e.thread == trace.main]
     nodes = union([(e.start, e.end) for e in ops if "AccumulateGrad" in e.name])
     marks = [e for e in ops if e.name in ("aten::select", "aten::fill_") and clip(nodes, e.start, e.end)]
-    found = union([(e.start, e.end) for e in ops if "search_unused" in e.name] + [(e.start, e.end) for e in marks])
+    searched = union([(e.start, e.end) for e in ops if "search_unused" in e.name] + [(e.start, e.end) for e in marks])
     sums = [e for e in ops if e.args.get("collective name") == "all_reduce"]
     whole = union([(e.start, e.end) for e in sums])
     others = union([(e.start, e.end) for e in sums if e.args["dtype"] != "Int"])
     exposed = [piece for piece in parts if piece.category == "exposed_comm"]
     sent = sum(common(piece, whole) - common(piece, others) for piece in exposed)
-    return sent + sum(common(piece, found) for piece in parts if piece.category != "compute")
+    return sent + sum(common(piece, searched) for piece in parts if piece.category != "compute")
 
 
 def starved(trace: Trace, parts: list[Piece]) -> int:

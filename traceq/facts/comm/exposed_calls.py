@@ -12,7 +12,7 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity, in_coun
 from traceq.intervals import measure_within, span_index, spans
 from traceq.model import Trace
 
-__all__ = ["exposed_by_step"]
+__all__ = ["exposed_by_step", "exposed_pct"]
 
 
 def exposed_by_step(trace: Trace, selected: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -29,3 +29,10 @@ def exposed_by_step(trace: Trace, selected: NDArray[np.int64]) -> NDArray[np.int
         ns = measure_within(carrying, *pieces.parts[exposed].T)
     by_step = np.bincount(span_index(all_steps.window, pieces.parts[exposed, 0]), ns, len(all_steps))
     return by_step[all_steps.counted].astype(np.int64)
+
+
+def exposed_pct(trace: Trace, ns: NDArray[np.int64]) -> float:
+    """Return the percentage of all exposed communication in counted steps that some of it (int64[K]) is."""
+    window = steps(trace).window[steps(trace).counted]
+    all_ns = measure_within(activity(trace).when(TimeCategory.EXPOSED_COMM), *window.T)
+    return 100 * float(ns.sum()) / max(float(all_ns.sum()), 1.0)
