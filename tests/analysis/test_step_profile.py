@@ -19,7 +19,7 @@ from terminal import traceq
 
 from traceq.analysis.registry import analyze
 from traceq.facts.roofline.peaks import replaced_peaks
-from traceq.model import Arm, Manifest, Pairs, Run, Trace, WallPart, WallTime
+from traceq.model import Arm, CoreUse, Manifest, Pairs, Run, Trace, WallPart, WallTime
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine
@@ -378,6 +378,14 @@ def test_a_pause_that_came_once_tells_no_rate(kind: str, num: int, is_told: bool
     facts = WallTime((WallPart("regular", 380, 10), WallPart(kind, 620, num))).facts()
     findings = analyze(recorded([line(100)], environment=facts), "step_profile").findings
     assert [finding.code for finding in findings] == ["wall_time"] * is_told
+
+
+@pytest.mark.parametrize("kind", ["pause", "epoch"])
+def test_pauses_on_a_busy_machine_are_not_the_jobs(kind: str) -> None:
+    busy = CoreUse(2, 1, 0, 100, 80, 0, 20, 20, 0, other_busy_cores=1.5)
+    facts = {**account(380, **{kind: 620}).facts(), **busy.facts(), "num_threads": 1}
+    findings = analyze(recorded([line(100)], environment=facts), "step_profile").findings
+    assert [finding.code for finding in findings] == ["wall_time"] * (kind != "pause")
 
 
 def test_little_time_outside_of_regular_steps_is_no_finding() -> None:

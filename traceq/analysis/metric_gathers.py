@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import holds_in_steps, step_lengths
+from traceq.analysis._basis import recurs, step_lengths
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.claims.claim import AT_MOST, Claim, measured
@@ -78,7 +78,7 @@ def _in_every_step(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.in
     num_steps, exposed_ns = len(step_ns), round(float(by_step.mean()))
     if num_steps < 2 or len(sorted_unique(step)) < num_steps or exposed_ns < NOTABLE * float(step_ns.mean()):
         return None
-    if not holds_in_steps(by_step.astype(np.float64), step_ns, 100 * NOTABLE):
+    if not recurs(by_step.tolist(), steps(trace), 100 * NOTABLE):
         return None
     measures = measured(
         calls_mean=len(metrics) / num_steps, exposed_ns=exposed_ns, exposed_pct=exposed_pct(trace, by_step)

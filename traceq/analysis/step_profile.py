@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import ranks_differ
+from traceq.analysis._core_use import core_claims
 from traceq.analysis._step_kinds import StepKindRow, step_kinds, table_of, view_of
 from traceq.analysis._wording import MOST_RANKS
 from traceq.analysis.loader import is_loader_alone
@@ -21,7 +22,7 @@ from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.unprofiled_phases import UnprofiledPhase, pace_of, unprofiled_phases
 from traceq.frozen import frozen
-from traceq.model import BATCHES_PER_STEP, Manifest, Timings, Trace, WallTime
+from traceq.model import BATCHES_PER_STEP, NOTABLE_PCT, Manifest, Timings, Trace, WallTime
 from traceq.report import Column, Report, Table, column
 from traceq.units import Unit, format_value
 
@@ -155,16 +156,19 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     clock = _wall_time(wall_time)
     tables = profile, _by_rank(rows), table_of(kinds), clock
     views = (clock.visible, *views) if wall_time else views
-    return Report("step_profile", tables, views, tuple(_claims(wall_time, timings)))
+    is_busy = any(claim.code == "busy_machine" for claim in core_claims(job))
+    return Report("step_profile", tables, views, tuple(_claims(wall_time, timings, is_busy=is_busy)))
 
 
-def _claims(wall_time: WallTime | None, timings: Timings) -> Iterator[Claim]:
+def _claims(wall_time: WallTime | None, timings: Timings, *, is_busy: bool) -> Iterator[Claim]:
     """Yield where the time goes if much of it is not in regular steps, and which part goes to the garbage collector.
 
-    What regular steps would save is little beside it.
+    What regular steps would save is little beside it. Pauses on a busy machine are not the job's.
     """
-    if wall_time is not None and wall_time.is_notable:
-        irregular = next(part for part in wall_time.training if part.tells_rate)
+    parts = [part for part in wall_time.training if part.tells_rate] if wall_time is not None else []
+    parts = [part for part in parts if not (is_busy and part.name == "pause")]
+    if wall_time is not None and sum(map(wall_time.share_pct, parts)) >= NOTABLE_PCT:
+        irregular = parts[0]
         measures = measured(
             part=irregular.counted_text,
             part_pct=wall_time.share_pct(irregular),

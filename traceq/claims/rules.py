@@ -231,11 +231,7 @@ _ALL = (
         (MODERATE,),
         explains=_OVERLAP,
     ),
-    Rule(
-        "unused_search",
-        "DDP looks for unused parameters in every step, and each parameter gets a gradient",
-        (NOTABLE,),
-    ),
+    Rule("unused_search", "DDP looks for unused parameters in every step, and each parameter gets a gradient"),
     # copies and memory
     Rule("exposed_memcpy", "copies run while nothing computes", (MODERATE,)),
     Rule(

@@ -47,7 +47,7 @@ from traceq.model.trace import (
     Trace,
     Window,
 )
-from traceq.model.wall_time import OTHER_STEPS, WallPart, WallTime, WorkKind
+from traceq.model.wall_time import NOTABLE_PCT, OTHER_STEPS, WallPart, WallTime, WorkKind
 
 __all__ = [
     "BATCHES_PER_STEP",
@@ -58,6 +58,7 @@ __all__ = [
     "MEMORY_AFTER",
     "MEMORY_BEFORE",
     "MUCH_SLOWER",
+    "NOTABLE_PCT",
     "NO_EFFECT",
     "OPTIMIZER_STEPS",
     "OTHER_STEPS",
