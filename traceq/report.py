@@ -313,12 +313,13 @@ class Sheet:
     def leads(self) -> tuple[Claim, ...]:
         """What one can act on: errors and what questions the rest, then by what the step gains, then by time.
 
-        Notes come last. Of several about one line of source only the first.
+        Notes come last, first those of traced steps. Of several about one line of source only the first.
         """
 
-        def order(finding: Claim) -> tuple[bool, bool, bool, int, int, int]:
-            (least_ns, most_ns), is_low = finding.gain or (0, 0), finding.severity == LOW
-            return not questions_rest(finding), finding.gain is None, is_low, -least_ns, -most_ns, -finding.ns
+        def order(finding: Claim) -> tuple[bool, bool, int, int, int, int]:
+            least_ns, most_ns = finding.gain or (0, 0)
+            note = (1 + finding.is_unprofiled) * (finding.severity == LOW)
+            return not questions_rest(finding), finding.gain is None, note, -least_ns, -most_ns, -finding.ns
 
         leads: list[Claim] = []
         for finding in sorted((each for each in self.top_findings if not self._gains_nothing(each)), key=order):
