@@ -354,6 +354,21 @@ def test_one_garbage_collection_has_no_share() -> None:
     assert analyze(recorded(steps), "step_profile").findings == ()
 
 
+@pytest.mark.parametrize(
+    ("cpu_ns", "is_told"),
+    [
+        pytest.param([100 + 10 * n for n in range(32)], True, id="longer each"),
+        pytest.param([100 + n for n in range(32)], False, id="hardly longer"),
+        pytest.param([100] * 31 + [9_000], False, id="one long step"),
+        pytest.param([400 - 10 * n for n in range(32)], False, id="shorter each"),
+    ],
+)
+def test_steps_that_grow_longer_lead(cpu_ns: list[int], is_told: bool) -> None:
+    """By their CPU time: all are of the same wall time, as of a rank that waits for others."""
+    findings = analyze(recorded([line(10_000, cpu_ns=ns) for ns in cpu_ns]), "step_profile").findings
+    assert [finding.code for finding in findings] == ["longer_steps"] * is_told
+
+
 def account(regular_ns: int, **others: int) -> WallTime:
     parts = [WallPart("regular", regular_ns, 10), *(WallPart(name, ns, 2, "a.py:7 f") for name, ns in others.items())]
     return WallTime(tuple(parts), samples=1_000, regular_samples=900, regular_ns=regular_ns)

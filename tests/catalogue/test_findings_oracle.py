@@ -78,6 +78,7 @@ BY_COUNTS = {
     "wall_time",
     "garbage_collection",
     "memory_growth",
+    "longer_steps",
 }
 """Codes without a time, whose ranks, calls and elements `oracle.differences` and `oracle.strategies` count, and whose
 ops are counted here; ranks alone in `tests/analysis/test_strategy.py`, odd steps in

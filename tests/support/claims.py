@@ -484,8 +484,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Claim], float]] = {
     "straggler": at_most(by_stragglers),
     "late_ranks": by_cluster,
     **dict.fromkeys(("desync", "never_arrived", "strategy", "ranks_alone"), no_time),
-    **dict.fromkeys(
-        ("missing_ops", "foreign_trace", "empty_recording", "wall_time", "garbage_collection", "memory_growth"), no_time
-    ),
+    **dict.fromkeys(("missing_ops", "foreign_trace", "empty_recording", "wall_time", "garbage_collection"), no_time),
+    **dict.fromkeys(("memory_growth", "longer_steps"), no_time),
 }
 """Code of a finding -> its time by the tables of the same sheet, ns."""

@@ -80,6 +80,12 @@ _ALL = (
     ),
     Rule("wall_time", "much of the training's wall time is not in regular steps", questions_rest=True),
     Rule(
+        "longer_steps",
+        "unprofiled steps of the second half of a recording take half as much again as those of the first",
+        (MOST,),
+        questions_rest=True,
+    ),
+    Rule(
         "garbage_collection",
         "Python's collector takes much of the unprofiled steps of a rank",
         (MODERATE,),

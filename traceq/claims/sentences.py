@@ -112,6 +112,10 @@ SENTENCES: dict[str, Sentence] = {
             "samples by the clock: {samples_rate}, in regular steps {regular_samples_rate}",
         ),
     ),
+    "longer_steps": Sentence(
+        ("steps grow longer, by {more_pct} from the first to the second half of these: {remedy}",),
+        ("{first_ns} and {second_ns} per step {in_steps}",),
+    ),
     "garbage_collection": Sentence(
         ("garbage collection takes {share_pct} of unprofiled steps, mostly {collection}",),
         ("{num_pauses:pause} of {pause_ns} in {num_steps:unprofiled step}",),
@@ -498,6 +502,7 @@ REMEDIES: dict[str, str] = {
     "tf32": "try torch.set_float32_matmul_precision('high')",
     "unfused_optimizer": "try {optimizer}(..., fused=True)",
     "unfused_optimizer_on_cpu": "try {optimizer}(..., fused=True), from torch 2.4 on",
+    "longer_steps": "keep less from step to step",
     "memory_growth": "detach() or item() what outlives a step",
     "pageable_copies": "use pin_memory=True and non_blocking=True",
     "expandable_segments": "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",

@@ -244,7 +244,8 @@ class Timings:
     recording last paused.
     `peak_allocated`, `peak_reserved` int64[R]: device bytes, 0 without a device; `peak_process` int64[R]: bytes of the
     whole process, 0 with a device. `num_warmup`: steps before the first counted one. `of_pairs`: of steps in pairs.
-    `pauses`: garbage collections of the rank that spends most time in them, longest first.
+    `pauses`: garbage collections of the rank that spends most time in them, longest first. `cpu_ns` int64[R, S] of the
+    main threads, None where it is not known.
     """
 
     phases: tuple[str, ...]
@@ -260,6 +261,7 @@ class Timings:
     host_step_ns: NDArray[np.int64]
     of_pairs: PairedSteps | None = None
     pauses: tuple[Pauses, ...] = ()
+    cpu_ns: NDArray[np.int64] | None = None
 
 
 @frozen(eq=False)

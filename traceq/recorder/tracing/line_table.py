@@ -125,10 +125,13 @@ def kept_facts(rows: Sequence[TraceRow], device: str) -> dict[str, str | int]:
 
     A block of an earlier step that it frees stands for one of its own, of the same size.
     """
-    step, line = _last_step(rows), ""
+    step = _last_step(rows)
+    if step is None:
+        return {}
+    line = ""
     left: dict[int, tuple[int, str]] = {}
     freed = Counter[int]()
-    for row in sorted(rows, key=lambda row: row.ts) if step else ():
+    for row in sorted(rows, key=lambda row: row.ts):
         if row.name.startswith(PREFIX):
             _, line = marked_place(row.name)
         elif row.args.device_type != _DEVICE_TYPES.get(device) or not step.ts <= row.ts < step.end:
