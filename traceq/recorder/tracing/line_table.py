@@ -18,7 +18,7 @@ from traceq.locations import open_binary
 from traceq.model import KEPT_BYTES, KEPT_LINE, SourceLines
 from traceq.recorder.tracing.line_marks import PREFIX, marked_place
 
-__all__ = ["TraceRow", "kept_facts", "read_rows", "source_lines"]
+__all__ = ["TraceRow", "kept_facts", "read_rows", "rows_of_last_step", "source_lines"]
 
 _STEP = "ProfilerStep#"
 _DEVICE_TYPES = {"cpu": 0, "cuda": 1}
@@ -89,6 +89,12 @@ def read_rows(path: Path) -> list[TraceRow]:
     """Return the events of a trace file, in its order."""
     with open_binary(path) as packed, gzip.GzipFile(fileobj=packed) as file:
         return msgspec.json.decode(file.read(), type=_Document, strict=False).traceEvents
+
+
+def rows_of_last_step(rows: Sequence[TraceRow]) -> list[TraceRow]:
+    """Return the events from the begin of the last step on; all of them where no step is marked."""
+    step = _last_step(rows)
+    return [row for row in rows if step is None or row.ts >= step.ts]
 
 
 def source_lines(rows: Sequence[TraceRow], phases: Sequence[str]) -> SourceLines:
