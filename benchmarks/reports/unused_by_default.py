@@ -1,4 +1,4 @@
-"""Report: Lightning-AI/pytorch-lightning#11242, find_unused_parameters=True by default (torchrun --nproc-per-node 2).
+"""Report: Lightning-AI/pytorch-lightning#7330, find_unused_parameters=True by default (torchrun --nproc-per-node 2).
 
 Right answer: every parameter of these 60 small blocks gets a gradient, so the search of each step is in vain.
 """

@@ -113,7 +113,7 @@ SENTENCES: dict[str, Sentence] = {
         ),
     ),
     "longer_steps": Sentence(
-        ("steps grow longer, by {more_pct} from the first to the second half of these: {remedy}",),
+        ("steps grow longer, by {more_pct} from the first half to the second: {remedy}",),
         ("{first_ns} and {second_ns} per step {in_steps}",),
     ),
     "garbage_collection": Sentence(

@@ -169,12 +169,13 @@ def memory(ts: float, size: int, address: int, device_type: int = 0) -> TraceRow
 
 STEADY = [
     STEP,
-    memory(-1, 999, 1),  # of the step before
+    mark("a.py:1 f", -9),  # in the step before
+    memory(-8, 400, 9),
     mark("a.py:1 f", 10),
     memory(11, 400, 2),
     memory(12, 64, 3),
     mark("a.py:2 f", 20),
-    memory(21, -400, 9),  # as large as what line 1 leaves
+    memory(21, -400, 9),
     memory(22, -64, 3),
 ]
 
@@ -183,7 +184,8 @@ def test_a_step_that_frees_as_much_of_the_step_before_keeps_nothing() -> None:
     assert kept_facts(STEADY, "cpu") == {}
 
 
-def test_what_a_step_leaves_beyond_what_it_frees_has_the_line_that_allocates_most_of_it() -> None:
-    rows = [*STEADY, memory(25, 3000, 4), memory(26, 7000, 5, device_type=1), memory(27, 100, 6), memory(28, -40, 8)]
-    assert kept_facts(rows, "cpu") == {"kept_bytes": 3060, "kept_line": "a.py:2 f"}
+def test_what_a_step_keeps_has_the_line_that_allocates_most_beyond_what_is_freed() -> None:
+    """Line 1 allocates 400 bytes again, which the step before freed; the device of other blocks is another one."""
+    rows = [*STEADY, memory(25, 300, 4), memory(26, 7000, 5, device_type=1), memory(28, -40, 8)]
+    assert kept_facts(rows, "cpu") == {"kept_bytes": 260, "kept_line": "a.py:2 f"}
     assert kept_facts(rows, "cuda") == {"kept_bytes": 7000, "kept_line": "a.py:2 f"}

@@ -127,31 +127,24 @@ def source_lines(rows: Sequence[TraceRow], phases: Sequence[str]) -> SourceLines
 
 
 def kept_facts(rows: Sequence[TraceRow], device: str) -> dict[str, str | int]:
-    """Return how many bytes of a device the last step allocates and leaves beyond those it frees, and the line of most.
+    """Return how many bytes of a device the last step allocates beyond what it frees, and the line of most of these.
 
-    A block of an earlier step that it frees stands for one of its own, of the same size.
+    What it frees of an earlier step counts against the line that allocated it there.
     """
     step = _last_step(rows)
-    if step is None:
-        return {}
-    line = ""
-    left: dict[int, tuple[int, str]] = {}
-    freed = Counter[int]()
+    lines, line = dict[int, str](), ""
+    kept = Counter[str]()
     for row in sorted(rows, key=lambda row: row.ts):
         if row.name.startswith(PREFIX):
             _, line = marked_place(row.name)
-        elif row.args.device_type != _DEVICE_TYPES.get(device) or not step.ts <= row.ts < step.end:
-            continue
-        elif row.args.size > 0:
-            left[row.args.address] = row.args.size, line
-        elif left.pop(row.args.address, None) is None:
-            freed[-row.args.size] += 1
-    of_lines = Counter[str]()
-    for size, line in left.values():
-        of_lines[line] += size * (freed[size] <= 0)
-        freed[size] -= 1
-    num_bytes = of_lines.total() - sum(size * num for size, num in freed.items() if num > 0)
-    return {KEPT_BYTES: num_bytes, KEPT_LINE: of_lines.most_common(1)[0][0]} if num_bytes > 0 else {}
+        elif row.args.size and row.args.device_type == _DEVICE_TYPES.get(device):
+            of_line = line if row.args.size > 0 else lines.pop(row.args.address, "")
+            if row.args.size > 0:
+                lines[row.args.address] = line
+            if step is not None and step.ts <= row.ts < step.end:
+                kept[of_line] += row.args.size
+    num_bytes = kept.total()
+    return {KEPT_BYTES: num_bytes, KEPT_LINE: kept.most_common(1)[0][0]} if num_bytes > 0 else {}
 
 
 def _last_step(rows: Sequence[TraceRow]) -> TraceRow | None:
