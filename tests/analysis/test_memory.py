@@ -174,8 +174,8 @@ def test_memory_that_grows_by_what_each_step_keeps_is_a_finding() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        pytest.param({"kept_bytes": 0}, id="no tensor stays: a cache, or the libraries, grow"),
-        pytest.param({"kept_bytes": 300}, id="steps free later what this one keeps"),
+        pytest.param({"kept_bytes": 0}, id="no tensor stays"),
+        pytest.param({"kept_bytes": 300}, id="steps free it later"),
         pytest.param({"memory_after_bytes": 4100, "kept_bytes": 10}, id="little"),
         pytest.param({"memory_before_bytes": 0}, id="not recorded"),
     ],
