@@ -136,12 +136,21 @@ def test_workers_that_hardly_run_are_not_why_the_threads_of_two_ranks_wait(worke
     claim = claims(recorded(replace(USE, **OF_RANKS, **workers), num_threads=1))["contended_cores"]
     assert (claim.ns, claim.remedy, claim.measures["num_ranks"]) == (17 * MS, "more_cores", 2)
     assert claim.measures["training_cores_mean"] == pytest.approx(2.58)
+    assert claim.gain is None, "more cores are no change of the job"
 
 
 def test_more_torch_threads_than_cores_are_told_to_be_fewer() -> None:
     use = replace(USE, loader_workers=0, worker_cpu_ns=0, worker_core_wait_ns=0, step_core_wait_ns=120 * MS)
     assert claims(recorded(use, num_threads=4))["contended_cores"].remedy == "fewer_threads_or_more_cores"
     assert "contended_cores" not in claims(recorded(replace(use, other_busy_cores=0.5), num_threads=4))
+
+
+def test_threads_contend_on_a_busy_machine_if_they_want_more_than_others_take() -> None:
+    """Eight torch threads of a rank would keep 3.5 of two cores busy, others keep 1."""
+    use = replace(USE, loader_workers=0, worker_cpu_ns=0, worker_core_wait_ns=0, step_core_wait_ns=220 * MS)
+    told = claims(recorded(replace(use, other_busy_cores=1.0), num_threads=8))
+    assert told.keys() == {"busy_machine", "contended_cores"}
+    assert told["contended_cores"].gain == (0, 30 * MS)
 
 
 def test_a_machine_that_others_use_is_called_busy_and_the_workers_are_not_blamed() -> None:
