@@ -19,7 +19,7 @@ for _ in range(3):
         logits = model(tokens)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tags.flatten())
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         outputs.append(logits)
         targets.append(tags)

@@ -17,6 +17,6 @@ for _ in range(1_500):
     keys = torch.cat([bank, features])
     loss = cross_entropy(features @ keys.T / 0.1, torch.arange(len(bank), len(bank) + 256))
     optimizer.zero_grad()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     bank = torch.cat([bank, features.detach()])

@@ -20,6 +20,6 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 for _ in range(5_000):
     x = torch.randn(8, 48)
     loss = torch.nn.functional.l1_loss(model(x), x)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     optimizer.zero_grad()

@@ -151,9 +151,9 @@ def test_growth_of_a_phase_is_what_torch_counts_for_its_range(tmp_path: Path) ->
 GROWING = {"memory_before_bytes": 4000, "memory_after_bytes": 5000, "kept_bytes": 100, "kept_line": "train.py:7 main"}
 
 
-def growth(**changed: int) -> list[Claim]:
+def growth(*more_arms: Arm, **changed: int) -> list[Claim]:
     """The claims on 10 unprofiled steps of a recording with these facts."""
-    arms = (Arm("run", "", baseline=True),)
+    arms = (Arm("run", "", baseline=True), *more_arms)
     manifest = Manifest(1, "run", "", "", {}, arms, (), num_ranks=1, seed=0, environment=GROWING | changed)
     run = Run("run", (build(step(0, 100)),), manifest, "run", timings=timings_of_steps(10))
     return [finding for finding in analyze(run, "memory").findings if finding.code == "memory_growth"]
@@ -169,6 +169,10 @@ def timings_of_steps(num: int) -> Timings:
 def test_memory_that_grows_by_what_each_step_keeps_is_a_finding() -> None:
     (claim,) = growth()
     assert (claim.measures["step_bytes"], claim.subject.line) == (100, "train.py:7 main")
+
+
+def test_which_of_several_arms_makes_memory_grow_is_not_known() -> None:
+    assert growth(Arm("off", "")) == []
 
 
 @pytest.mark.parametrize(

@@ -119,8 +119,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     slack_ns, share = slack_by_rank(job), unprofiled_share(job, _WAIT, 100 * MODERATE)
     restarts = on_the_worst_rank(job, [_restarts_claim(part.restarts) for part in parts], slack_ns)
     if share is not None:
-        starved = (_unprofiled(job, share, parts),) if share.exceeds else ()
-        return Report("dataload", (table,), findings=(*restarts, *starved))
+        waits = [_unprofiled(job, share, parts)] if share.exceeds else []
+        return Report("dataload", (table,), findings=(*restarts, *waits))
     gains = any(part.starved and part.starved.saving and not part.starved.num_batches for part in parts)
     starved = on_the_worst_rank(job, map(_starved_traced, parts), slack_ns, WithoutLoader() if gains else None)
     return Report("dataload", (table,), findings=(*restarts, *starved))

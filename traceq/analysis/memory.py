@@ -100,8 +100,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 
 
 def _growth(job: Job) -> Iterator[Claim]:
-    """Yield that memory grows in unprofiled steps by what a traced step with stacks leaves behind."""
-    if job.timings is None or job.manifest is None:
+    """Yield that memory grows in unprofiled steps, all of one arm, by what a traced step with stacks leaves behind."""
+    if job.timings is None or job.manifest is None or len(job.manifest.arms) > 1:
         return
     facts, num_steps = job.manifest.facts_for(job.arm), job.timings.step_ns.shape[1]
     before, after, kept = (int(facts.get(key, 0)) for key in (MEMORY_BEFORE, MEMORY_AFTER, KEPT_BYTES))
