@@ -14,7 +14,7 @@ from traceq.analysis._wording import scope
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_syncs
 from traceq.claims.claim import BY_REPLAY, Basis, Claim, Measure, Subject, in_some_steps, measured
-from traceq.claims.limits import MODERATE, MOST, NOTHING
+from traceq.claims.limits import LARGE, MOST, NOTHING
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.one_time_syncs import is_in_graph_capture, returns_memory
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -106,7 +106,7 @@ def _growth(job: Job) -> Iterator[Claim]:
     facts, num_steps = job.manifest.facts_for(job.arm), job.timings.step_ns.shape[1]
     before, after, kept = (int(facts.get(key, 0)) for key in (MEMORY_BEFORE, MEMORY_AFTER, KEPT_BYTES))
     grown = after - before
-    if before > 0 and grown > MODERATE * before and 0 < MOST * kept * num_steps <= grown:
+    if before > 0 and grown > LARGE * before and 0 < MOST * kept * num_steps <= grown:
         measures = measured(step_bytes=kept, before_bytes=before, after_bytes=after, num_steps=num_steps)
         subject = Subject(rank=0 if len(job.ranks) > 1 else None, line=str(facts.get(KEPT_LINE, "")))
         yield Claim("memory_growth", 0, subject, measures, basis=Basis(num_steps, is_unprofiled=True))

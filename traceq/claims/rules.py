@@ -68,7 +68,7 @@ _ALL = (
     Rule(
         "memory_growth",
         "unprofiled steps make memory grow, by as much as tensors of one step outlive it",
-        (MODERATE, MOST),
+        (LARGE, MOST),
         questions_rest=True,
     ),
     # the whole step
