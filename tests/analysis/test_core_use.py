@@ -148,9 +148,9 @@ def test_more_torch_threads_than_cores_are_told_to_be_fewer() -> None:
 def test_threads_contend_on_a_busy_machine_if_they_want_more_than_others_take() -> None:
     """Eight torch threads of a rank would keep 3.5 of two cores busy, others keep 1."""
     use = replace(USE, loader_workers=0, worker_cpu_ns=0, worker_core_wait_ns=0, step_core_wait_ns=220 * MS)
-    told = claims(recorded(replace(use, other_busy_cores=1.0), num_threads=8))
-    assert told.keys() == {"busy_machine", "contended_cores"}
-    assert told["contended_cores"].gain == (0, 30 * MS)
+    by_code = claims(recorded(replace(use, other_busy_cores=1.0), num_threads=8))
+    assert by_code.keys() == {"busy_machine", "contended_cores"}
+    assert by_code["contended_cores"].gain == (0, 30 * MS)
 
 
 def test_a_machine_that_others_use_is_called_busy_and_the_workers_are_not_blamed() -> None:
