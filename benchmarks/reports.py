@@ -75,7 +75,7 @@ def main() -> None:
     expected = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     evidence: dict[str, list[str]] = json.loads(EVIDENCE.read_text()) if EVIDENCE.exists() else {}
     table = Table("script", "cause", "first lead", "all codes", "took", box=None)
-    for script in sorted(options.folder.glob(f"{options.only or ''}*.py")):
+    for script in sorted(options.folder.resolve().glob(f"{options.only or ''}*.py")):
         for _ in range(options.times):
             began = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="traceq-") as scratch:

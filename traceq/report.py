@@ -313,12 +313,14 @@ class Sheet:
     def leads(self) -> tuple[Claim, ...]:
         """What one can act on: errors and what questions the rest, then by what the step gains, then by time.
 
-        Of several about one line of source only the first.
+        Notes come last, first those of traced steps. Of several about one line of source only the first.
         """
 
-        def order(finding: Claim) -> tuple[bool, bool, int, int, int]:
+        def order(finding: Claim) -> tuple[int, bool, int, int, int, int]:
             least_ns, most_ns = finding.gain or (0, 0)
-            return not questions_rest(finding), finding.gain is None, -least_ns, -most_ns, -finding.ns
+            rank = 2 - questions_rest(finding) * (1 + (finding.ns == 0))
+            note = (1 + finding.is_unprofiled) * (finding.severity == LOW)
+            return rank, finding.gain is None, note, -least_ns, -most_ns, -finding.ns
 
         leads: list[Claim] = []
         for finding in sorted((each for each in self.top_findings if not self._gains_nothing(each)), key=order):

@@ -436,6 +436,15 @@ def test_metrics_that_hold_up_one_step_alone_are_no_finding(device: bool) -> Non
     assert findings("metric_gathers", *even) == [("metric_gathers", 20_000)]
 
 
+def test_metrics_that_hold_up_each_step_are_a_finding_however_unlike_these_are() -> None:
+    """20 us of three steps of 100, 300 and 2,000 us, as beside other processes: no share of them is certain."""
+    rows: list[Event] = []
+    for number, (start, us) in enumerate(((0, 100), (100, 300), (400, 2_000))):
+        rows += [step(start, us, number), op("aten::mm", start + 1, 60), annotation("update_metrics", start + 65, 26)]
+        rows += [comms("_allgather_base", start + 70, 20, (4, 16)), annotation("gloo:all_gather", start + 70, 20)]
+    assert findings("metric_gathers", *rows) == [("metric_gathers", 20_000)]
+
+
 def test_a_gather_that_a_kernel_hides_holds_nothing_up() -> None:
     hidden = [kernel("gemm", 100 * n + 64, 34, 10 * n + 1) for n in range(3)]
     assert findings("metric_gathers", *measuring(0, 1, 2, device=True), *hidden) == []

@@ -11,9 +11,12 @@ from builder import Event, annotation, build, call, frame, kernel, launch, memor
 from paths import TRACES
 
 from traceq.analysis.registry import analyze
+from traceq.claims.claim import Claim
 from traceq.facts.timeline.allocations import memory_use
-from traceq.model import Run, Trace
+from traceq.model import Arm, Manifest, Run, Timings, Trace
 from traceq.runs.read import read
+from traceq.runs.step_log import StepLine
+from traceq.runs.timings import timings_of
 
 TWO_PHASES = [
     step(0, 100),
@@ -143,3 +146,43 @@ def test_growth_of_a_phase_is_what_torch_counts_for_its_range(tmp_path: Path) ->
     reported = [event["args"] for event in events if event["name"] == "[memory]" and event["args"]["Device Type"] == 0]
     assert sum(row["growth_bytes"] for row in rows) == sum(event["Bytes"] for event in reported)
     assert max(row["peak_bytes"] for row in rows) == max(event["Total Allocated"] for event in reported)
+
+
+GROWING = {"memory_before_bytes": 4000, "memory_after_bytes": 5000, "kept_bytes": 100, "kept_line": "train.py:7 main"}
+
+
+def growth(*more_arms: Arm, **changed: int) -> list[Claim]:
+    """The claims on 10 unprofiled steps of a recording with these facts."""
+    arms = (Arm("run", "", baseline=True), *more_arms)
+    manifest = Manifest(1, "run", "", "", {}, arms, (), num_ranks=1, seed=0, environment=GROWING | changed)
+    run = Run("run", (build(step(0, 100)),), manifest, "run", timings=timings_of_steps(10))
+    return [finding for finding in analyze(run, "memory").findings if finding.code == "memory_growth"]
+
+
+def timings_of_steps(num: int) -> Timings:
+    lines = [StepLine("run", "run", "run", pair, 0, 0, {}, 1000, 0, 0, 0) for pair in range(num)]
+    timings = timings_of([lines], "run")
+    assert timings is not None
+    return timings
+
+
+def test_memory_that_grows_by_what_each_step_keeps_is_a_finding() -> None:
+    (claim,) = growth()
+    assert (claim.measures["step_bytes"], claim.subject.line) == (100, "train.py:7 main")
+
+
+def test_which_of_several_arms_makes_memory_grow_is_not_known() -> None:
+    assert growth(Arm("off", "")) == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"kept_bytes": 0}, id="no tensor stays"),
+        pytest.param({"kept_bytes": 300}, id="steps free it later"),
+        pytest.param({"memory_after_bytes": 4300, "kept_bytes": 30}, id="little"),
+        pytest.param({"memory_before_bytes": 0}, id="not recorded"),
+    ],
+)
+def test_memory_that_grows_otherwise_or_little_is_none(changed: dict[str, int]) -> None:
+    assert growth(**changed) == []

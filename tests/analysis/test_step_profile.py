@@ -19,7 +19,7 @@ from terminal import traceq
 
 from traceq.analysis.registry import analyze
 from traceq.facts.roofline.peaks import replaced_peaks
-from traceq.model import Arm, Manifest, Pairs, Run, Trace, WallPart, WallTime
+from traceq.model import Arm, CoreUse, Manifest, Pairs, Run, Trace, WallPart, WallTime
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine
@@ -349,6 +349,26 @@ def test_garbage_collections_have_a_share(ns: int, severity: str | None) -> None
     assert all(each.measures["collection"].endswith("train.py:7") for each in findings)
 
 
+def test_one_garbage_collection_has_no_share() -> None:
+    steps = [line(100, pauses={"2": (1, 60)}), line(100)]
+    assert analyze(recorded(steps), "step_profile").findings == ()
+
+
+@pytest.mark.parametrize(
+    ("cpu_ns", "is_told"),
+    [
+        pytest.param([100 + 10 * n for n in range(32)], True, id="longer each"),
+        pytest.param([100 + n for n in range(32)], False, id="hardly longer"),
+        pytest.param([100] * 31 + [9_000], False, id="one long step"),
+        pytest.param([400 - 10 * n for n in range(32)], False, id="shorter each"),
+    ],
+)
+def test_steps_that_grow_longer_lead(cpu_ns: list[int], is_told: bool) -> None:
+    """By their CPU time: all are of the same wall time, as of a rank that waits for others."""
+    findings = analyze(recorded([line(10_000, cpu_ns=ns) for ns in cpu_ns]), "step_profile").findings
+    assert [finding.code for finding in findings] == ["longer_steps"] * is_told
+
+
 def account(regular_ns: int, **others: int) -> WallTime:
     parts = [WallPart("regular", regular_ns, 10), *(WallPart(name, ns, 2, "a.py:7 f") for name, ns in others.items())]
     return WallTime(tuple(parts), samples=1_000, regular_samples=900, regular_ns=regular_ns)
@@ -366,6 +386,21 @@ def test_where_the_wall_time_went_leads_if_much_of_it_is_not_in_regular_steps() 
     assert [row["part"] for row in rows] == ["epoch", "regular", "recording", "start_up"]
     assert sum(row["ns"] for row in rows) == 6_500
     assert [row["training_pct"] for row in rows] == [pytest.approx(62), pytest.approx(38), None, None]
+
+
+@pytest.mark.parametrize(("kind", "num", "is_told"), [("pause", 1, False), ("pause", 2, True), ("epoch", 1, True)])
+def test_a_pause_that_came_once_tells_no_rate(kind: str, num: int, is_told: bool) -> None:
+    facts = WallTime((WallPart("regular", 380, 10), WallPart(kind, 620, num))).facts()
+    findings = analyze(recorded([line(100)], environment=facts), "step_profile").findings
+    assert [finding.code for finding in findings] == ["wall_time"] * is_told
+
+
+@pytest.mark.parametrize("kind", ["pause", "epoch"])
+def test_pauses_on_a_busy_machine_are_not_the_jobs(kind: str) -> None:
+    busy = CoreUse(2, 1, 0, 100, 80, 0, 20, 20, 0, other_busy_cores=1.5)
+    facts = {**account(380, **{kind: 620}).facts(), **busy.facts(), "num_threads": 1}
+    findings = analyze(recorded([line(100)], environment=facts), "step_profile").findings
+    assert [finding.code for finding in findings] == ["wall_time"] * (kind != "pause")
 
 
 def test_little_time_outside_of_regular_steps_is_no_finding() -> None:

@@ -13,12 +13,14 @@ import pytest
 from builder import Event, annotation, build, frame, op, step, write
 from oracle.findings import finding_times
 
-from traceq.analysis.registry import analyze
+from traceq.analysis.registry import analyze, sheet
 from traceq.claims.claim import Basis, Claim
 from traceq.facts.timeline.data_loading import loader_iterations, loader_waits
 from traceq.intervals import measure
 from traceq.kineto.read import read_trace
-from traceq.model import Run, Trace
+from traceq.model import Arm, Manifest, Run, Trace
+from traceq.runs.step_log import StepLine
+from traceq.runs.timings import timings_of
 
 MS = 1_000_000
 RECORDED = """
@@ -157,6 +159,17 @@ def test_a_loop_that_makes_an_iterator_for_each_batch_restarts_each_time() -> No
         rows += [step(start, 20_000, number), *restarting(start)[1:], op("aten::mm", start + 15_000, 2_000)]
     (finding,) = of_restarts(*rows)
     assert (finding.measures["num_restarts"], finding.ns) == (3, 3 * 7_000_000 // 4)
+
+
+def test_restarts_in_the_steps_of_a_recording_explain_its_waits() -> None:
+    """These are of its unprofiled steps, of which regular ones, as the traced, have restarts, too."""
+    trace = build(*epochs(restarting(20_000), restarting(80_000)))
+    waits = {"dataload_wait": 11 * MS}
+    lines = [StepLine("run", "run", "run", pair, 0, 0, waits, 20 * MS, 0, 0, 0) for pair in range(64)]
+    manifest = Manifest(1, "run", "", "", {}, (Arm("run", "", baseline=True),), (), num_ranks=1, seed=0)
+    run = Run("run", (trace,), manifest, "run", timings=timings_of([lines], "run"))
+    assert [finding.code for finding in analyze(run, "dataload").findings] == ["worker_restarts", "starved"]
+    assert [finding.code for finding in sheet(run, ("dataload",)).leads] == ["worker_restarts"]
 
 
 def test_what_a_loop_does_between_epochs_is_no_restart() -> None:

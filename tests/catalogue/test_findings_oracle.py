@@ -42,7 +42,7 @@ BY_EVENTS = {
     "host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait",
     "starved", "launch_bound", "host_round_trips", "metric_gathers",
     "unfused_optimizer", "device_bound", "cpu_bound", "python_bound", "host_op",
-    "worker_restarts", "buffer_broadcasts", "recompiles", "compiling",
+    "worker_restarts", "buffer_broadcasts", "repeated_reductions", "unused_search", "recompiles", "compiling",
 }  # fmt: skip
 """Codes whose time `oracle.findings` computes from one file."""
 
@@ -77,11 +77,13 @@ BY_COUNTS = {
     "empty_recording",
     "wall_time",
     "garbage_collection",
+    "memory_growth",
+    "longer_steps",
 }
 """Codes without a time, whose ranks, calls and elements `oracle.differences` and `oracle.strategies` count, and whose
 ops are counted here; ranks alone in `tests/analysis/test_strategy.py`, odd steps in
 `tests/recorder/timing/test_timed_steps.py`, foreign traces in `tests/analysis/test_no_device_rows.py`, and empty
-ones in `tests/catalogue/test_reports.py`."""
+ones in `tests/catalogue/test_reports.py`; bytes that a step keeps in `tests/recorder/tracing/test_line_table.py`."""
 
 LONGEST = ("mtia/rank0", "resnet50-2021/bare-array")
 """Traces that the oracle reads for seconds; others have findings of the same codes."""

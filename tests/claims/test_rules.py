@@ -18,6 +18,12 @@ def test_what_compiles_explains_a_cold_start(code: str) -> None:
     assert not supersedes(once, compiles)
 
 
+@pytest.mark.parametrize(("exposed_pct", "is_explained"), [(63.0, True), (42.0, False)])
+def test_metrics_explain_exposed_communication_if_they_are_most_of_it(exposed_pct: float, is_explained: bool) -> None:
+    metrics = Claim("metric_gathers", 6, measures={"exposed_pct": exposed_pct})
+    assert supersedes(metrics, Claim("exposed_transfer", 8)) == is_explained
+
+
 @pytest.mark.parametrize(("line", "is_explained"), [("a.py:7 f", True), ("a.py:8 f", False), ("", False)])
 def test_a_sync_to_remove_explains_one_to_leave_at_its_line(line: str, is_explained: bool) -> None:
     costly = Claim("costly_sync", 3, Subject(line="a.py:7 f", key="dtoh|a.py:7 f|layer 3"))

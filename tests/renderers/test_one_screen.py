@@ -184,7 +184,15 @@ def test_leads_are_by_what_the_step_gains_and_what_questions_the_rest_is_first()
     sync = Claim("x_sync", 900_000, lead="sync at a.py:3: remove it", gain=(900_000, 900_000), severity="high")
     bound = Claim("x_device_bound", 9_700_000, lead="device-bound", severity="low")
     cold = Claim("x_cold_start", 1_000_000, lead="cold start", severity="high")
-    assert a_sheet(bound, waits, sync, cold).leads == (cold, sync, waits, bound)
+    wall = Claim("wall_time", lead="compiling in steps", severity="high")
+    assert a_sheet(bound, waits, sync, cold, wall).leads == (wall, cold, sync, waits, bound)
+
+
+def test_of_what_gains_an_unknown_time_notes_are_last_and_the_one_on_the_machine_is_the_last_of_these() -> None:
+    outside = Claim("x_outside", 3_000_000, lead="outside all phases", severity="high")
+    python = Claim("x_python", 5_000_000, lead="Python takes 50 %", severity="low")
+    busy = Claim("x_busy", 9_000_000, lead="busy machine", severity="low", basis=Basis(60, is_unprofiled=True))
+    assert a_sheet(busy, python, outside).leads == (outside, python, busy)
 
 
 def test_what_gains_less_than_a_hundredth_of_the_step_is_no_lead() -> None:

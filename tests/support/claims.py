@@ -402,6 +402,12 @@ def by_metrics(sheet: Sheet, finding: Claim) -> float:
     return max(sums.values())
 
 
+def by_gradients(sheet: Sheet, finding: Claim) -> float:
+    """The exposed time of all reductions of gradients, of which a finding has the repeated ones."""
+    rows = [row for row in rows_of(sheet, "collectives") if row["role"] == "gradient_reduction"]
+    return sum(row["exposed_ns"] for row in rows)
+
+
 def by_stragglers(sheet: Sheet, finding: Claim) -> float:
     """The exposed part of the waits that the named ranks cause, so at most these."""
     rows = [row for row in rows_of(sheet, "ranks") if row["verdict"] == "straggler"]
@@ -468,7 +474,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Claim], float]] = {
     "allocator_retries": by_replay("alloc syncs"),
     "starved": by_loader,
     "worker_restarts": at_most(by_loader),
-    "buffer_broadcasts": at_most(by_window),
+    **dict.fromkeys(("buffer_broadcasts", "unused_search"), at_most(by_window)),
     "outside_phases": by_other_phase,
     **dict.fromkeys(("busy_machine", "contended_cores"), at_most(by_core_use)),
     **dict.fromkeys(("launch_bound", "host_round_trips"), at_most(by_launches)),
@@ -480,9 +486,11 @@ FOUND_IN: dict[str, Callable[[Sheet, Claim], float]] = {
     "unfused_attention": at_most(by_attention),
     "unfused_optimizer": by_optimizer,
     "metric_gathers": by_metrics,
+    "repeated_reductions": at_most(by_gradients),
     "straggler": at_most(by_stragglers),
     "late_ranks": by_cluster,
     **dict.fromkeys(("desync", "never_arrived", "strategy", "ranks_alone"), no_time),
     **dict.fromkeys(("missing_ops", "foreign_trace", "empty_recording", "wall_time", "garbage_collection"), no_time),
+    **dict.fromkeys(("memory_growth", "longer_steps"), no_time),
 }
 """Code of a finding -> its time by the tables of the same sheet, ns."""

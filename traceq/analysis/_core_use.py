@@ -167,10 +167,11 @@ def core_claims(job: Job) -> Iterator[Claim]:
         of_workers = measured(num_workers=use.loader_workers, busy_pct=busy_pct, runnable_pct=runnable_pct, **place)
         remedy = "less_loading_or_threads" if has_threads else "less_loading"
         yield replace(contended, subject=subject, measures=measures | of_workers, remedy=remedy)
-    elif cores.training_cores > use.cores_available and not is_busy:
+    elif cores.training_cores - cores.other_cores > use.cores_available:  # more than others take from them
         of_ranks = measured(num_ranks=use.ranks_per_host, training_cores_mean=cores.training_cores)
-        remedy = "fewer_threads_or_more_cores" if has_threads else "more_cores"
-        yield replace(contended, measures=measures | of_ranks, remedy=remedy)
+        of_job = replace(contended, measures=measures | of_ranks, remedy="fewer_threads_or_more_cores")
+        # with one thread per rank no change of the job helps, as on a busy machine
+        yield of_job if has_threads else replace(of_job, gain=None, gain_by="", remedy="more_cores")
 
 
 def _counted(num: int, noun: str) -> str:

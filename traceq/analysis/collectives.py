@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._buffer_broadcasts import BufferBroadcasts, buffer_broadcasts, least_of_job
 from traceq.analysis._collective_bandwidth import algbw_gbps, busbw_gbps
+from traceq.analysis._ddp_extras import DdpExtra, ddp_claims, ddp_extras
 from traceq.analysis._rank_rows import each_of, of_all
 from traceq.analysis._wording import in_traced_steps, over_ranks, per_step, values_words
-from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
 from traceq.facts.comm.collectives import (
     COLLECTIVE_NAMES,
@@ -154,22 +153,22 @@ class _Sum:
 class _Rank:
     rows: tuple[CollectiveRow, ...]
     steps: tuple[StepRow, ...]
-    buffers: BufferBroadcasts
+    extras: tuple[DdpExtra, ...]
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return calls and kernels of collectives, of the whole trace and by step; kernels without a call have 0 calls."""
-    return _Rank(tuple(_rows(trace)), tuple(_step_rows(trace)), buffer_broadcasts(trace))
+    return _Rank(tuple(_rows(trace)), tuple(_step_rows(trace)), ddp_extras(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
-    """Return the rows of all ranks, of which people see sums, and what they lose to buffers that DDP sends."""
+    """Return the rows of all ranks, of which people see sums, and what they lose to what DDP does more."""
     rows, by_step = of_all(parts), each_of(parts, lambda part: part.steps)
     tables = (
         Table.of("collectives", "Collectives", CollectiveRow, rows),
         Table.of("collectives_steps", "Collectives by step", StepRow, by_step),
     )
-    findings = on_the_worst_rank(job, least_of_job(job, [part.buffers for part in parts]))
+    findings = tuple(ddp_claims(job, [part.extras for part in parts]))
     views = (_view(job, rows),) if rows else ()
     return Report("collectives", tables, views, findings, first=(_per_step(job, by_step),) if job.ranks else ())
 

@@ -116,13 +116,13 @@ def summarize(trace: Trace) -> _Rank:
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks, and the rank that waits longest."""
     table = Table.of("dataload", "Data loader", DataloadRow, of_all(parts))
-    share = unprofiled_share(job, _WAIT, 100 * MODERATE)
-    if share is not None:
-        return Report("dataload", (table,), findings=(_unprofiled(job, share, parts),) if share.exceeds else ())
-    gains = any(part.starved and part.starved.saving and not part.starved.num_batches for part in parts)
-    slack_ns = slack_by_rank(job)
-    starved = on_the_worst_rank(job, map(_starved_traced, parts), slack_ns, WithoutLoader() if gains else None)
+    slack_ns, share = slack_by_rank(job), unprofiled_share(job, _WAIT, 100 * MODERATE)
     restarts = on_the_worst_rank(job, [_restarts_claim(part.restarts) for part in parts], slack_ns)
+    if share is not None:
+        waits = [_unprofiled(job, share, parts)] if share.exceeds else []
+        return Report("dataload", (table,), findings=(*restarts, *waits))
+    gains = any(part.starved and part.starved.saving and not part.starved.num_batches for part in parts)
+    starved = on_the_worst_rank(job, map(_starved_traced, parts), slack_ns, WithoutLoader() if gains else None)
     return Report("dataload", (table,), findings=(*restarts, *starved))
 
 

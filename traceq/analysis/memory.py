@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +13,8 @@ from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import scope
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_syncs
-from traceq.claims.claim import BY_REPLAY, Claim, Measure, in_some_steps, measured
-from traceq.claims.limits import NOTHING
+from traceq.claims.claim import BY_REPLAY, Basis, Claim, Measure, Subject, in_some_steps, measured
+from traceq.claims.limits import LARGE, MOST, NOTHING
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.one_time_syncs import is_in_graph_capture, returns_memory
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -26,7 +26,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import sorted_unique, span_index
-from traceq.model import Trace
+from traceq.model import KEPT_BYTES, KEPT_LINE, MEMORY_AFTER, MEMORY_BEFORE, Trace
 from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit, format_value
 from traceq.whatif.interventions import WithoutSyncs
@@ -93,10 +93,23 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         Table.of("memory_peaks", "Peaks", PeakRow, peaks),
     )
     claims, change = (part.driver_calls for part in parts), WithoutSyncs(kind=SYNC_KINDS[SyncKind.ALLOC])
-    findings = on_the_worst_rank(job, claims, slack_by_rank(job), change)
+    findings = (*_growth(job), *on_the_worst_rank(job, claims, slack_by_rank(job), change))
     unknown = () if peaks or job.is_foreign else (Unknown("memory", "profile_memory=True"),)
     views = (_view(job, parts, peaks),) if peaks else ()
     return Report("memory", tables, views, findings, unknown=unknown)
+
+
+def _growth(job: Job) -> Iterator[Claim]:
+    """Yield that memory grows in unprofiled steps, all of one arm, by what a traced step with stacks leaves behind."""
+    if job.timings is None or job.manifest is None or len(job.manifest.arms) > 1:
+        return
+    facts, num_steps = job.manifest.facts_for(job.arm), job.timings.step_ns.shape[1]
+    before, after, kept = (int(facts.get(key, 0)) for key in (MEMORY_BEFORE, MEMORY_AFTER, KEPT_BYTES))
+    grown = after - before
+    if before > 0 and grown > LARGE * before and 0 < MOST * kept * num_steps <= grown:
+        measures = measured(step_bytes=kept, before_bytes=before, after_bytes=after, num_steps=num_steps)
+        subject = Subject(rank=0 if len(job.ranks) > 1 else None, line=str(facts.get(KEPT_LINE, "")))
+        yield Claim("memory_growth", 0, subject, measures, basis=Basis(num_steps, is_unprofiled=True))
 
 
 def _rows(trace: Trace, use: MemoryUse) -> list[MemoryRow]:

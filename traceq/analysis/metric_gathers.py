@@ -7,19 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import holds_in_steps, step_lengths
+from traceq.analysis._basis import recurs, step_lengths
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.claims.claim import AT_MOST, Claim, measured
 from traceq.claims.limits import NOTABLE
 from traceq.facts.comm.collective_roles import Role, collective_roles
-from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
-from traceq.facts.events.device_work import device_work
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls
+from traceq.facts.comm.exposed_calls import exposed_by_step, exposed_pct
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
-from traceq.intervals import measure_within, sorted_unique, span_index, spans
+from traceq.intervals import sorted_unique, span_index
 from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
@@ -67,35 +66,21 @@ def _rows(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.int64]) -> 
         num, num_steps = int(selected.sum()), len(sorted_unique(step[selected]))
         rows.append(
             MetricRow(
-                trace.rank, COLLECTIVE_NAMES[name], num, num_steps, int(_exposed_ns(trace, metrics[selected]).sum())
+                trace.rank, COLLECTIVE_NAMES[name], num, num_steps, int(exposed_by_step(trace, metrics[selected]).sum())
             )
         )
     return rows
 
 
-def _exposed_ns(trace: Trace, metrics: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[K] ns: the time of each counted window in which only these collectives run."""
-    pieces, calls, all_steps = activity(trace), collective_calls(trace), steps(trace)
-    exposed = pieces.among(TimeCategory.EXPOSED_COMM) & in_counted_steps(trace)
-    if len(device_work(trace)):
-        kernels = collective_kernels(trace)
-        exposed &= np.isin(pieces.owner, kernels.work[np.isin(kernels.call, metrics)])
-        ns = pieces.ns[exposed]
-    else:
-        rows = calls.rows[metrics]
-        carrying = spans(trace.events.ts[rows], trace.events.end[rows])
-        ns = measure_within(carrying, *pieces.parts[exposed].T)
-    by_step = np.bincount(span_index(all_steps.window, pieces.parts[exposed, 0]), ns, len(all_steps))
-    return by_step[all_steps.counted].astype(np.int64)
-
-
 def _in_every_step(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.int64]) -> Claim | None:
     """Return a claim if each of two or more steps has such collectives, exposed for a notable part of most of them."""
-    by_step, step_ns = _exposed_ns(trace, metrics).astype(np.float64), step_lengths(steps(trace))
+    by_step, step_ns = exposed_by_step(trace, metrics), step_lengths(steps(trace))
     num_steps, exposed_ns = len(step_ns), round(float(by_step.mean()))
     if num_steps < 2 or len(sorted_unique(step)) < num_steps or exposed_ns < NOTABLE * float(step_ns.mean()):
         return None
-    if not holds_in_steps(by_step, step_ns, 100 * NOTABLE):
+    if not recurs(by_step.tolist(), steps(trace), 100 * NOTABLE):
         return None
-    measures = measured(calls_mean=len(metrics) / num_steps, exposed_ns=exposed_ns)
+    measures = measured(
+        calls_mean=len(metrics) / num_steps, exposed_ns=exposed_ns, exposed_pct=exposed_pct(trace, by_step)
+    )
     return Claim("metric_gathers", exposed_ns, measures=measures, gain=(0, exposed_ns), gain_by=AT_MOST)

@@ -14,7 +14,7 @@ from traceq.analysis._step_kinds import StepKindRow, step_kinds, table_of, view_
 from traceq.analysis._wording import MOST_RANKS
 from traceq.analysis.loader import is_loader_alone
 from traceq.claims.claim import Basis, Claim, Subject, measured
-from traceq.claims.limits import MODERATE
+from traceq.claims.limits import MODERATE, MOST
 from traceq.facts.comm.parallelism import strategy_of
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.op_work import rank_work
@@ -22,9 +22,9 @@ from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.unprofiled_phases import UnprofiledPhase, pace_of, unprofiled_phases
 from traceq.frozen import frozen
-from traceq.model import BATCHES_PER_STEP, Manifest, Timings, Trace, WallTime
-from traceq.model.wall_time import NOTABLE_PCT
+from traceq.model import BATCHES_PER_STEP, NOTABLE_PCT, Manifest, Timings, Trace, WallTime
 from traceq.report import Column, Report, Table, column
+from traceq.stats.means import block_means, lowest_mean
 from traceq.units import Unit, format_value
 
 POSITION = 6
@@ -157,17 +157,17 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     clock = _wall_time(wall_time)
     tables = profile, _by_rank(rows), table_of(kinds), clock
     views = (clock.visible, *views) if wall_time else views
-    return Report("step_profile", tables, views, tuple(_claims(job, wall_time, timings)))
+    is_busy = any(claim.code == "busy_machine" for claim in core_claims(job))
+    return Report("step_profile", tables, views, tuple(_claims(wall_time, timings, is_busy=is_busy)))
 
 
-def _claims(job: Job, wall_time: WallTime | None, timings: Timings) -> Iterator[Claim]:
+def _claims(wall_time: WallTime | None, timings: Timings, *, is_busy: bool) -> Iterator[Claim]:
     """Yield where the time goes if much of it is not in regular steps, and which part goes to the garbage collector.
 
-    What regular steps would save is little beside it. Pauses on a machine that others keep busy are not the job's.
+    What regular steps would save is little beside it. Pauses on a busy machine are not the job's.
     """
-    is_busy = any(claim.code == "busy_machine" for claim in core_claims(job))
-    others = () if wall_time is None else wall_time.training
-    parts = [part for part in others if part.name != "regular" and not (is_busy and part.name == "pause")]
+    parts = [part for part in wall_time.training if part.tells_rate] if wall_time is not None else []
+    parts = [part for part in parts if not (is_busy and part.name == "pause")]
     if wall_time is not None and sum(map(wall_time.share_pct, parts)) >= NOTABLE_PCT:
         irregular = parts[0]
         measures = measured(
@@ -183,10 +183,10 @@ def _claims(job: Job, wall_time: WallTime | None, timings: Timings) -> Iterator[
         rank = wall_time.rank if wall_time.num_ranks > 1 else None
         remedy = "persistent_workers" if wall_time.renews_workers else ""
         yield Claim("wall_time", 0, Subject(rank=rank, line=irregular.line), measures, remedy=remedy)
+    yield from _longer_steps(timings)
     num_steps, paused_ns = timings.host_step_ns.shape[1], sum(each.ns for each in timings.pauses)
     share = paused_ns / int(timings.host_step_ns.sum(axis=1).max())
-    if share >= MODERATE:
-        most = timings.pauses[0]
+    if share >= MODERATE and (most := timings.pauses[0]).num > 1:  # one may be the only one
         measures = measured(
             share_pct=100 * share,
             collection=most.name,
@@ -196,6 +196,24 @@ def _claims(job: Job, wall_time: WallTime | None, timings: Timings) -> Iterator[
         )
         basis = Basis(num_steps, is_unprofiled=True)
         yield Claim("garbage_collection", paused_ns // num_steps, Subject(), measures, basis=basis)
+
+
+def _longer_steps(timings: Timings) -> Iterator[Claim]:
+    """Yield that the steps of the second half are longer than those of the first by most of these, beyond scatter.
+
+    Each with the one as many steps before it. Without a device it is the CPU time of a main thread, which waits for
+    neither other ranks nor other processes.
+    """
+    work_ns = timings.step_ns if timings.by_device or timings.cpu_ns is None else timings.cpu_ns
+    half = work_ns.shape[1] // 2
+    for rank, ns in enumerate(work_ns.astype(np.float64)):
+        first, second = ns[:half], ns[half : 2 * half]
+        if half > 1 and lowest_mean(block_means(second - first)) >= MOST * first.mean() > 0:
+            more_pct = 100 * float(second.mean() / first.mean() - 1)
+            measures = measured(more_pct=more_pct, first_ns=round(first.mean()), second_ns=round(second.mean()))
+            subject = Subject(rank=rank if len(work_ns) > 1 else None)
+            yield Claim("longer_steps", 0, subject, measures, basis=Basis(work_ns.shape[1], is_unprofiled=True))
+            return
 
 
 def _wall_time(account: WallTime | None) -> Table:

@@ -65,6 +65,12 @@ _ALL = (
     Rule("never_arrived", "the flight recorders show a collective that never completed", questions_rest=True),
     Rule("ranks_alone", "recorded ranks train, and issue no collective in any traced step", questions_rest=True),
     Rule("out_of_memory", "what is alive at a snapshot's last out-of-memory error", questions_rest=True),
+    Rule(
+        "memory_growth",
+        "unprofiled steps make memory grow, by as much as tensors of one step outlive it",
+        (LARGE, MOST),
+        questions_rest=True,
+    ),
     # the whole step
     Rule(
         "cold_start",
@@ -73,6 +79,12 @@ _ALL = (
         questions_rest=True,
     ),
     Rule("wall_time", "much of the training's wall time is not in regular steps", questions_rest=True),
+    Rule(
+        "longer_steps",
+        "unprofiled steps of the second half of a recording take half as much again as those of the first",
+        (MOST,),
+        questions_rest=True,
+    ),
     Rule(
         "garbage_collection",
         "Python's collector takes much of the unprofiled steps of a rank",
@@ -213,12 +225,19 @@ _ALL = (
         (FEW, MOST),
     ),
     Rule("strategy", "the collectives of a rank are not those of the parallelism that its trace shows", (LOST,)),
-    Rule("metric_gathers", "every step exchanges metrics while nothing computes", (NOTABLE,)),
+    Rule("metric_gathers", "every step exchanges metrics while nothing computes", (NOTABLE,), explains=_OVERLAP),
     Rule(
         "buffer_broadcasts",
         "nothing computes between the start of DDP's forward pass, which sends buffers, and its first op",
         (MODERATE,),
     ),
+    Rule(
+        "repeated_reductions",
+        "DDP reduces the same gradients in several backward passes before one step of the optimizer",
+        (MODERATE,),
+        explains=_OVERLAP,
+    ),
+    Rule("unused_search", "DDP looks for unused parameters in every step, and each parameter gets a gradient"),
     # copies and memory
     Rule("exposed_memcpy", "copies run while nothing computes", (MODERATE,)),
     Rule(
@@ -261,9 +280,11 @@ def questions_rest(claim: Claim) -> bool:
 def supersedes(claim: Claim, other: Claim) -> bool:
     """Return whether a claim explains better, for a part of its time, what another one is about.
 
-    Of two about rows of one table only if it is the same row, or line of source.
+    Of two about rows of one table only if it is the same row, or line of source. What some collectives expose explains
+    exposed communication only if it is most of it.
     """
     rule = rule_of(claim)
+    is_most = float(claim.measures.get("exposed_pct", 100)) >= 100 * MOST
     is_line = claim.subject.line != "" and claim.subject.line == other.subject.line
     is_same = not claim.key or not other.key or claim.key == other.key or is_line
-    return (other.code in rule.explains and is_same) or other.subject.kind in rule.explains_syncs
+    return (other.code in rule.explains and is_same and is_most) or other.subject.kind in rule.explains_syncs

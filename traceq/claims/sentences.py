@@ -83,6 +83,13 @@ SENTENCES: dict[str, Sentence] = {
         ("the recording has no ops or kernels: record while steps run",),
         ("{call} takes {call_ns} of {whole_ns}",),
     ),
+    "memory_growth": Sentence(
+        (
+            "memory grows by {step_bytes} per step, allocated at {line}: {remedy}",
+            "memory grows by {step_bytes} per step: {remedy}",
+        ),
+        ("{before_bytes} before {num_steps:unprofiled step}, {after_bytes} after them",),
+    ),
     # the whole step
     "cold_start": Sentence(
         ("{what} takes {once_ns} once per process: trace steps after a warm-up",),
@@ -104,6 +111,10 @@ SENTENCES: dict[str, Sentence] = {
             "{irregular_pct} of {training_ns} of training is not in regular steps",
             "samples by the clock: {samples_rate}, in regular steps {regular_samples_rate}",
         ),
+    ),
+    "longer_steps": Sentence(
+        ("steps grow longer, by {more_pct} from the first half to the second: {remedy}",),
+        ("{first_ns} and {second_ns} per step {in_steps}",),
     ),
     "garbage_collection": Sentence(
         ("garbage collection takes {share_pct} of unprofiled steps, mostly {collection}",),
@@ -412,6 +423,17 @@ SENTENCES: dict[str, Sentence] = {
             "without broadcasts each rank keeps separate buffers, such as batch-norm statistics",
         ),
     ),
+    "repeated_reductions": Sentence(
+        ("DDP reduces gradients {num_reductions} times per optimizer step: no_sync() for all passes but the last",),
+        ("nothing computes in the repeated ones for {idle_ns} {per_step} ({share_pct})",),
+    ),
+    "unused_search": Sentence(
+        ("DDP looks for unused parameters, and each gets a gradient: find_unused_parameters=False",),
+        (
+            "the search and its exchange take {idle_ns} {per_step} ({share_pct})",
+            "all {num_parameters} parameters get a gradient {in_steps}",
+        ),
+    ),
     "desync": Sentence(
         (
             "desync at collective {sequence} of step {step}: ranks differ",
@@ -480,6 +502,8 @@ REMEDIES: dict[str, str] = {
     "tf32": "try torch.set_float32_matmul_precision('high')",
     "unfused_optimizer": "try {optimizer}(..., fused=True)",
     "unfused_optimizer_on_cpu": "try {optimizer}(..., fused=True), from torch 2.4 on",
+    "longer_steps": "keep less from step to step",
+    "memory_growth": "detach() or item() what outlives a step",
     "pageable_copies": "use pin_memory=True and non_blocking=True",
     "expandable_segments": "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     "even_stages": "move layers from rank {rank} to others",

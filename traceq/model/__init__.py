@@ -6,6 +6,11 @@ from traceq.model.memory_snapshot import Action, Blocks, Frame, History, MemoryS
 from traceq.model.recording import (
     BATCHES_PER_STEP,
     BUILT_APART,
+    DDP_PARAMETERS,
+    KEPT_BYTES,
+    KEPT_LINE,
+    MEMORY_AFTER,
+    MEMORY_BEFORE,
     MUCH_SLOWER,
     NO_EFFECT,
     OPTIMIZER_STEPS,
@@ -41,12 +46,18 @@ from traceq.model.trace import (
     Trace,
     Window,
 )
-from traceq.model.wall_time import OTHER_STEPS, CoreUse, WallPart, WallTime, WorkKind
+from traceq.model.wall_time import NOTABLE_PCT, OTHER_STEPS, CoreUse, WallPart, WallTime, WorkKind
 
 __all__ = [
     "BATCHES_PER_STEP",
     "BUILT_APART",
+    "DDP_PARAMETERS",
+    "KEPT_BYTES",
+    "KEPT_LINE",
+    "MEMORY_AFTER",
+    "MEMORY_BEFORE",
     "MUCH_SLOWER",
+    "NOTABLE_PCT",
     "NO_EFFECT",
     "OPTIMIZER_STEPS",
     "OTHER_STEPS",

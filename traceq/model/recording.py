@@ -14,6 +14,11 @@ from traceq.units import Unit
 __all__ = [
     "BATCHES_PER_STEP",
     "BUILT_APART",
+    "DDP_PARAMETERS",
+    "KEPT_BYTES",
+    "KEPT_LINE",
+    "MEMORY_AFTER",
+    "MEMORY_BEFORE",
     "MUCH_SLOWER",
     "NO_EFFECT",
     "OPTIMIZER_STEPS",
@@ -43,6 +48,15 @@ MUCH_SLOWER = "much slower"
 
 BATCHES_PER_STEP = "batches_per_step"
 """Fact of an arm: how many batches a usual step asks for, on average."""
+
+DDP_PARAMETERS = "ddp_parameters"
+"""Fact: parameters that require a gradient, of the only model in which DDP looks for unused ones."""
+
+MEMORY_BEFORE, MEMORY_AFTER = "memory_before_bytes", "memory_after_bytes"
+"""Facts of rank 0: memory of the device's tensors, or of the process, as its unprofiled steps begin and end."""
+
+KEPT_BYTES, KEPT_LINE = "kept_bytes", "kept_line"
+"""Facts of rank 0: by how much tensors of one step outlive it beyond those that it frees, and the line of most."""
 
 OPTIMIZER_STEPS = "optimizer_steps."
 """Before the name of an optimizer, O0 or O1: the fact of an arm how often it steps in a usual step."""
@@ -230,7 +244,8 @@ class Timings:
     recording last paused.
     `peak_allocated`, `peak_reserved` int64[R]: device bytes, 0 without a device; `peak_process` int64[R]: bytes of the
     whole process, 0 with a device. `num_warmup`: steps before the first counted one. `of_pairs`: of steps in pairs.
-    `pauses`: garbage collections of the rank that spends most time in them, longest first.
+    `pauses`: garbage collections of the rank that spends most time in them, longest first. `cpu_ns` int64[R, S] of the
+    main threads, None where it is not known.
     """
 
     phases: tuple[str, ...]
@@ -246,6 +261,7 @@ class Timings:
     host_step_ns: NDArray[np.int64]
     of_pairs: PairedSteps | None = None
     pauses: tuple[Pauses, ...] = ()
+    cpu_ns: NDArray[np.int64] | None = None
 
 
 @frozen(eq=False)

@@ -120,6 +120,11 @@ class WallPart:
         return self.name in ("regular", "recompiling") or self.name not in _TITLES
 
     @property
+    def tells_rate(self) -> bool:
+        """Whether it is irregular, and known to recur: one pause or garbage collection may be the only one."""
+        return self.name != "regular" and (self.num > 1 or not {"collection", "pause"} & {*self.name.split("+")})
+
+    @property
     def counted_text(self) -> str:
         """Return `6 epoch starts (train.py:20 main)`."""
         if self.name in _TITLES:
@@ -221,8 +226,8 @@ class WallTime:
 
     @property
     def is_notable(self) -> bool:
-        """Whether what is not in regular steps takes a notable part of the time."""
-        return self.irregular_pct >= NOTABLE_PCT
+        """Whether what is not in regular steps, and recurs, takes a notable part of the time."""
+        return sum(self.share_pct(part) for part in self.training if part.tells_rate) >= NOTABLE_PCT
 
     @property
     def _remedy(self) -> str:

@@ -45,7 +45,7 @@ from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import default_steps
 from traceq.recorder.toggles.toggle import Job, Toggle, applicable_toggles, create_toggle
 from traceq.recorder.tracing.line_marks import PREFIX
-from traceq.recorder.tracing.line_table import read_rows
+from traceq.recorder.tracing.line_table import read_rows, rows_of_last_step
 from traceq.runs.run_folder import RunFolder
 
 __all__ = [
@@ -443,7 +443,7 @@ def arms_with_equal_ops(folder: RunFolder, baseline: str, arms: Sequence[str]) -
 
 
 def _count_ops(folder: RunFolder, arm: str) -> Counter[str]:
-    rows = read_rows(folder.stacks(arm, 0))
+    rows = rows_of_last_step(read_rows(folder.stacks(arm, 0)))
     return Counter(row.name for row in rows if row.cat == "cpu_op" and not row.name.startswith(PREFIX))
 
 

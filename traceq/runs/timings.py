@@ -49,6 +49,7 @@ def timings_of(ranks: Sequence[Sequence[StepLine]], arm: str, phases: Sequence[s
         by_device=by_device,
         host_step_ns=np.array([[line.wall_ns for line in rank] for rank in lines], np.int64),
         of_pairs=_of_pairs(lines[0]),
+        cpu_ns=np.array([[line.cpu_ns for line in rank] for rank in lines], np.int64),
         pauses=max(map(_pauses, lines), key=lambda pauses: sum(each.ns for each in pauses)),
     )
 

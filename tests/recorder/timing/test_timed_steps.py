@@ -98,6 +98,19 @@ def test_only_steps_that_nothing_disturbed_count(
     assert set(timings.step_ns.ravel()) == {1_000}
 
 
+def test_the_memory_is_noted_as_the_timed_steps_begin_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of the steps before them."""
+    kept = []
+
+    def keep(number: int) -> bool:
+        kept.append(bytearray(b"1") * (1 << 20))
+        return True
+
+    facts = run_loop(replace(PLAN, arms=PLAN.arms[:1]), tmp_path, keep, monkeypatch)
+    grown = int(facts["memory_after_bytes"]) - int(facts["memory_before_bytes"])
+    assert 0 < grown <= len(kept) << 20
+
+
 @pytest.mark.parametrize("plan", [CUDA, replace(PLAN, is_regular=False)], ids=["halves of 8", "halves of 4"])
 def test_where_every_other_step_is_irregular_those_after_one_count(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

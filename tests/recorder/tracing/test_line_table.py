@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from types import CodeType
 
+import msgspec
 import pytest
 from paths import ROOT
 
 from traceq.facts.timeline.call_sites import user_line
 from traceq.model import SourceLines
-from traceq.recorder.tracing.line_table import TraceRow, source_lines
+from traceq.recorder.tracing.line_table import TraceRow, kept_facts, source_lines
 
 MAIN = 7
 STEP = TraceRow("ProfilerStep#2", "user_annotation", MAIN, 0, 100)
@@ -177,3 +178,32 @@ def test_no_module_of_the_recorder_is_taken_for_user_code() -> None:
 def _called() -> list[int]:
     numbers = [3, 1]
     return sorted(numbers)
+
+
+def memory(ts: float, size: int, address: int, device_type: int = 0) -> TraceRow:
+    args = {"Bytes": size, "Addr": address, "Device Type": device_type}
+    return msgspec.convert({"name": "[memory]", "tid": MAIN, "ts": ts, "args": args}, TraceRow)
+
+
+STEADY = [
+    STEP,
+    mark("a.py:1 f", -9),  # in the step before
+    memory(-8, 400, 9),
+    mark("a.py:1 f", 10),
+    memory(11, 400, 2),
+    memory(12, 64, 3),
+    mark("a.py:2 f", 20),
+    memory(21, -400, 9),
+    memory(22, -64, 3),
+]
+
+
+def test_a_step_that_frees_as_much_of_the_step_before_keeps_nothing() -> None:
+    assert kept_facts(STEADY, "cpu") == {}
+
+
+def test_what_a_step_keeps_has_the_line_that_allocates_most_beyond_what_is_freed() -> None:
+    """Line 1 allocates 400 bytes again, which the step before freed; the device of other blocks is another one."""
+    rows = [*STEADY, memory(25, 300, 4), memory(26, 7000, 5, device_type=1), memory(28, -40, 8)]
+    assert kept_facts(rows, "cpu") == {"kept_bytes": 260, "kept_line": "a.py:2 f"}
+    assert kept_facts(rows, "cuda") == {"kept_bytes": 7000, "kept_line": "a.py:2 f"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ def finding_times(path: Path | str) -> dict[str, float]:
     times["launch_bound"] = sum(end - start for start, end in short)
     times["host_round_trips"] = host_round_trips(trace, short)
     times["metric_gathers"] = carrying_metrics(trace, parts)
+    times["unused_search"] = unused_search(trace, parts)
+    times["repeated_reductions"] = repeated_reductions(trace, parts)
     times |= {f"unfused_optimizer {name}": ns for name, ns in optimizers(trace, parts).items()}
     return {name: ns / len(counted) for name, ns in times.items()}
 
@@ -105,6 +108,31 @@ def buffer_broadcasts(trace: Trace, parts: list[Piece]) -> int:
             others = [e.start for e in inside_it if e.start >= sent[-1] and not SENDS.match(e.name)]
             spans.append((forward.start, min([*others, forward.end])))
     return sum(common(piece, union(spans)) for piece in parts if piece.category != "compute")
+
+
+def repeated_reductions(trace: Trace, parts: list[Piece]) -> int:
+    """Exposed time of gloo's sums between a forward pass and the next one, if no optimizer steps between these."""
+    marks = [e for e in trace.events if e.cat == "annotation"]
+    forwards = sorted(e.start for e in marks if e.name == "DistributedDataParallel.forward")
+    updates = [e.start for e in marks if e.name.startswith("Optimizer.step#")]
+    passes = [(a, b) for a, b in pairwise(forwards) if not any(a < update < b for update in updates)]
+    sums = [e for e in trace.events if e.name.startswith("gloo:all_reduce")]
+    repeated = union([(e.start, e.end) for e in sums if any(a < e.start < b for a, b in passes)])
+    return sum(common(piece, repeated) for piece in parts if piece.category == "exposed_comm")
+
+
+def unused_search(trace: Trace, parts: list[Piece]) -> int:
+    """Searches and marks on the main thread while nothing computes, and exposed sums of integers beside no others."""
+    ops = [e for e in trace.events if e.cat == "cpu_op" and e.thread == trace.main]
+    nodes = union([(e.start, e.end) for e in ops if "AccumulateGrad" in e.name])
+    marks = [e for e in ops if e.name in ("aten::select", "aten::fill_") and clip(nodes, e.start, e.end)]
+    searched = union([(e.start, e.end) for e in ops if "search_unused" in e.name] + [(e.start, e.end) for e in marks])
+    sums = [e for e in ops if e.args.get("collective name") == "all_reduce"]
+    whole = union([(e.start, e.end) for e in sums])
+    others = union([(e.start, e.end) for e in sums if e.args["dtype"] != "Int"])
+    exposed = [piece for piece in parts if piece.category == "exposed_comm"]
+    sent = sum(common(piece, whole) - common(piece, others) for piece in exposed)
+    return sent + sum(common(piece, searched) for piece in parts if piece.category != "compute")
 
 
 def starved(trace: Trace, parts: list[Piece]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from traceq.model import DDP_PARAMETERS
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.world import World
 from traceq.recorder.toggles.toggle import Job
@@ -14,12 +15,15 @@ from traceq.recorder.toggles.toggle import Job
 __all__ = ["found_text", "job_facts"]
 
 
-def job_facts(job: Job, tracker: StepTracker) -> dict[str, str]:
+def job_facts(job: Job, tracker: StepTracker) -> dict[str, str | int]:
     """Return what was found in the job, for the manifest."""
+    searched = [each for each in job.models if getattr(each, "find_unused_parameters", False)]
+    learning = [each for model in searched for each in model.parameters() if each.requires_grad]
     return {
         "step_pattern": tracker.pattern.text if tracker.pattern else "",
         "models": _names(job.models),
         "optimizers": _names(job.optimizers),
+        **({DDP_PARAMETERS: len(learning)} if len(searched) == 1 else {}),
     }
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "is_capturing",
     "mean_cpu_ns",
     "mean_ns",
+    "memory_in_use",
     "read_peak",
     "reset_peak_memory",
 ]
@@ -350,3 +351,11 @@ def reset_peak_memory(device: torch.device) -> None:
     elif sys.platform == "linux":
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
+
+
+def memory_in_use(device: torch.device) -> int:
+    """Return the bytes of tensors on the CUDA device or, without one, of the process, whose peak begins anew."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    reset_peak_memory(device)
+    return read_peak(device).allocated

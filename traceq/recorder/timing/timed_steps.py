@@ -13,7 +13,7 @@ from time import monotonic
 
 import msgspec
 
-from traceq.model import MUCH_SLOWER
+from traceq.model import MEMORY_AFTER, MEMORY_BEFORE, MUCH_SLOWER
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import (
     PAIRS_PER_BLOCK,
@@ -27,7 +27,15 @@ from traceq.recorder.spec.plan import (
     schedule,
 )
 from traceq.recorder.timing.clocks import CoreClocks, clock_facts, core_facts, read_clocks
-from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, half_pauses, mean_cpu_ns, mean_ns, reset_peak_memory
+from traceq.recorder.timing.stopwatch import (
+    StepTime,
+    Stopwatch,
+    half_pauses,
+    mean_cpu_ns,
+    mean_ns,
+    memory_in_use,
+    reset_peak_memory,
+)
 from traceq.recorder.tracing.traced_steps import num_traced_steps
 from traceq.runs.step_log import ClocksLine, CoresLine, Line, PairLine, StepLine, pairs_of
 from traceq.runs.timings import SETTLING, WARM_UP
@@ -102,6 +110,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
         journal.write(warm_up)
         quarter = _announce_rest(rank, warm_up)
         reset_peak_memory(rank.world.device)
+        rank.facts[MEMORY_BEFORE] = memory_in_use(rank.world.device)
         for block in blocks_until_decided(rank, warm_up, pairs) if rank.plan.max_minutes else _blocks(rank.plan):
             for attempt in _attempts(rank, block):
                 rank.world.barrier()
@@ -112,6 +121,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
                 pairs += [line for line in lines if isinstance(line, PairLine)]
                 cores += [line for line in lines if isinstance(line, CoresLine)]
             quarter = _announce_rest(rank, lines, quarter)
+        rank.facts[MEMORY_AFTER] = memory_in_use(rank.world.device)
     rank.facts.update(clock_facts(rank.world.gather(clocks)))
     rank.facts.update(core_facts(rank.world.gather(cores), [peer.host for peer in rank.world.peers]))
     return pairs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,12 +15,14 @@ import msgspec
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.phases import OTHER
 from traceq.locations import open_binary
-from traceq.model import SourceLines
+from traceq.model import KEPT_BYTES, KEPT_LINE, SourceLines
 from traceq.recorder.tracing.line_marks import PREFIX, marked_place
 
-__all__ = ["TraceRow", "read_rows", "source_lines"]
+__all__ = ["TraceRow", "kept_facts", "read_rows", "rows_of_last_step", "source_lines"]
 
 _STEP = "ProfilerStep#"
+_DEVICE_TYPES = {"cpu": 0, "cuda": 1}
+"""As rows of memory name the device."""
 _LEAST_SPLIT_US = 20.0
 """Time between ops, with marks, from which it is split by function: less is that of one."""
 _LEAST_PERCENT = 5
@@ -28,6 +30,14 @@ _LEAST_PERCENT = 5
 
 Calls = tuple[str, ...]
 """Lines of which each calls the function of the next."""
+
+
+class _Memory(msgspec.Struct, frozen=True, gc=False):
+    """What an allocator gave or, negative, took back."""
+
+    size: int = msgspec.field(default=0, name="Bytes")
+    address: int = msgspec.field(default=0, name="Addr")
+    device_type: int = msgspec.field(default=-1, name="Device Type")
 
 
 class TraceRow(msgspec.Struct, frozen=True):
@@ -39,6 +49,7 @@ class TraceRow(msgspec.Struct, frozen=True):
     ts: float = 0.0
     dur: float = 0.0
     ph: str = ""
+    args: _Memory = _Memory()
 
     @property
     def end(self) -> float:
@@ -80,16 +91,21 @@ def read_rows(path: Path) -> list[TraceRow]:
         return msgspec.json.decode(file.read(), type=_Document, strict=False).traceEvents
 
 
+def rows_of_last_step(rows: Sequence[TraceRow]) -> list[TraceRow]:
+    """Return the events from the begin of the last step on; all of them where no step is marked."""
+    step = _last_step(rows)
+    return [row for row in rows if step is None or row.ts >= step.ts]
+
+
 def source_lines(rows: Sequence[TraceRow], phases: Sequence[str]) -> SourceLines:
     """Return the line of the n-th outermost op per name and phase of the step, and those between ops.
 
     "" if no mark precedes an op. The main thread is the one with the ProfilerStep annotation; the last of several
     steps is used.
     """
-    steps = [row for row in rows if row.name.startswith(_STEP) and row.cat == "user_annotation"]
-    if not steps:
+    step = _last_step(rows)
+    if step is None:
         return SourceLines((), {})
-    step = max(steps, key=lambda row: row.ts)
     main = sorted(
         (row for row in rows if row.tid == step.tid and step.ts <= row.ts < step.end),
         key=lambda row: (row.ts, -row.dur),
@@ -108,6 +124,32 @@ def source_lines(rows: Sequence[TraceRow], phases: Sequence[str]) -> SourceLines
         {key: tuple(indices) for key, indices in table.items()},
         {key: tuple(parts) for key, parts in between.items()},
     )
+
+
+def kept_facts(rows: Sequence[TraceRow], device: str) -> dict[str, str | int]:
+    """Return how many bytes of a device the last step allocates beyond what it frees, and the line of most of these.
+
+    What it frees of an earlier step counts against the line that allocated it there.
+    """
+    step = _last_step(rows)
+    lines, line = dict[int, str](), ""
+    kept = Counter[str]()
+    for row in sorted(rows, key=lambda row: row.ts):
+        if row.name.startswith(PREFIX):
+            _, line = marked_place(row.name)
+        elif row.args.size and row.args.device_type == _DEVICE_TYPES.get(device):
+            of_line = line if row.args.size > 0 else lines.pop(row.args.address, "")
+            if row.args.size > 0:
+                lines[row.args.address] = line
+            if step is not None and step.ts <= row.ts < step.end:
+                kept[of_line] += row.args.size
+    num_bytes = kept.total()
+    return {KEPT_BYTES: num_bytes, KEPT_LINE: kept.most_common(1)[0][0]} if num_bytes > 0 else {}
+
+
+def _last_step(rows: Sequence[TraceRow]) -> TraceRow | None:
+    steps = (row for row in rows if row.name.startswith(_STEP) and row.cat == "user_annotation")
+    return max(steps, key=lambda row: row.ts, default=None)
 
 
 def _ops(rows: Iterable[TraceRow], phases: frozenset[str]) -> Iterator[_Op]:

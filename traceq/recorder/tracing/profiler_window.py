@@ -39,8 +39,9 @@ _SETTLE_S = 0.05
 class Window:
     """Settings of one trace. `embedded`: the text that the trace carries under the key `traceq`.
 
-    `stacks`: record Python functions; `marks`: record Python lines (`line_marks`). `is_part`: the file is plain JSON,
-    as the profiler writes it, to be joined with others.
+    `stacks`: record Python functions and memory, and the last warm-up step, too, as the profiler tells when a block is
+    freed only if it saw it allocated; `marks`: record Python lines (`line_marks`). `is_part`: the file is
+    plain JSON, as the profiler writes it, to be joined with others.
     """
 
     path: Path
@@ -113,10 +114,13 @@ def _profiler(window: Window, device: torch.device, is_wanted: Callable[[], bool
     sees_device = device.type == "cuda" and ProfilerActivity.CUDA in seen  # else torch would record an event at each op
     profiler = _SettledProfile(
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if sees_device else [])],
-        schedule=schedule(wait=0, warmup=WARMUP_STEPS, active=window.num_steps, repeat=1),
+        schedule=schedule(
+            wait=0, warmup=WARMUP_STEPS - window.stacks, active=window.num_steps + window.stacks, repeat=1
+        ),
         on_trace_ready=lambda profiler: _export(profiler, window) if is_wanted() else None,
         record_shapes=not window.stacks,
         with_stack=window.stacks,
+        profile_memory=window.stacks,
         experimental_config=_experimental_config(device),
     )
     if window.embedded:

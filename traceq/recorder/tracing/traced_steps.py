@@ -20,7 +20,7 @@ from traceq.recorder.process.flight_recorder import Entry, flight_entries, write
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.tracing.line_marks import PREFIX
-from traceq.recorder.tracing.line_table import TraceRow, read_rows, source_lines
+from traceq.recorder.tracing.line_table import TraceRow, kept_facts, read_rows, rows_of_last_step, source_lines
 from traceq.recorder.tracing.profiler_window import WARMUP_STEPS, Window, check_no_profiler, profiled_steps
 from traceq.runs.embedded_recording import KEY, Embedded, encode
 from traceq.runs.run_folder import atomic_write
@@ -77,10 +77,12 @@ def traced_steps(
         rank.control.set_arm(arm)
         yield from _window(rank, arm, Window(stacks, 1, stacks=True, marks=True))
         rank.world.barrier()  # exporting stalls ranks unequally
-        rows = read_rows(stacks)
+        recorded = read_rows(stacks)
+        rows = rows_of_last_step(recorded)
         _report_size(rank, arm, rows)
         if not traced:
             _report_unseen_device(rank, rows)
+            rank.facts.update(kept_facts(recorded, rank.world.device.type))
         lines = source_lines(rows, rank.phases.names)
         traced[arm] = _Traced(encode(Embedded(complete, arm, pairs, lines, processes)))
     sizes = window_sizes(rank.plan)
