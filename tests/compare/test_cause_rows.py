@@ -639,3 +639,22 @@ def test_sides_with_too_little_in_common_have_causes_of_accounts(num_others: int
     assert traced.is_matched == is_matched == (traced.matched_pct >= 70)
     by_account = account_causes(ledger(a_trace), ledger(b_trace), traced.delta_ns)
     assert (causes == by_account) != is_matched
+
+
+def test_a_change_that_the_host_hides_but_for_a_part_scatters_by_that_part_alone() -> None:
+    """A kernel becomes 320 to 450 us longer, in each step by another time, of which all but the last end is hidden."""
+
+    def trace(*more: float) -> Trace:
+        rows: list[Event] = []
+        for number, longer in enumerate(more):
+            start, of_step = 2000 * number, 10 * number
+            rows += [step(start, 2000, number), op("aten::conv", start + 5, 20), launch(start + 10, 4, of_step + 1)]
+            rows += [kernel("slow", start + 20, 500 + longer, of_step + 1), op("aten::add", start + 40, 700)]
+            rows += [op("aten::mm", start + 800, 20), launch(start + 805, 4, of_step + 2)]
+            rows.append(kernel("last", max(start + 815, start + 521 + longer), 1300, of_step + 2))
+        return build(*rows)
+
+    longer = [320, 400, 340, 450, 330, 420, 390]
+    delta, causes = causes_of(trace(*[0.0] * 7), trace(*longer))
+    assert delta > 0
+    assert deltas(causes) == {"aten::conv > slow": delta}

@@ -194,9 +194,13 @@ class _Table:
         for members in self._whole_regions(replaced_together(self._groups(), self.parts)):
             index = list(members)
             sd_ns = float(np.sqrt(self.variance[index].sum()))
-            if self.num_steps >= _MANY_STEPS:
-                sd_ns = max(sd_ns, error_of_mean(self.by_step[index].sum(axis=0)) * self.num_steps)
-            row = _Row(members, float(self.total[index].sum()), sd_ns)
+            row_ns, longer_ns = float(self.total[index].sum()), self.by_step[index].sum(axis=0)
+            if (
+                self.num_steps >= _MANY_STEPS
+            ):  # of what steps differ by, the path has the part that it has of the change
+                part = min(abs(row_ns) / max(abs(float(longer_ns.sum())), 1.0), 1.0)
+                sd_ns = max(sd_ns, part * error_of_mean(longer_ns) * self.num_steps)
+            row = _Row(members, row_ns, sd_ns)
             is_residual = self.parts.labels[index[0]].kind == "residual"
             if self.is_one_sided[index].all():
                 is_cause, is_change = abs(row.ns) > smallest, True
