@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,11 @@ class Ended:
     @property
     def losses(self) -> dict[str, list[str]]:
         return {name: text.splitlines() for name, text in self.files.items() if name.startswith("losses")}
+
+    @property
+    def warnings(self) -> set[str]:
+        """Source files of torch that wrote a line to stderr: `[W1130 05:23:06.386 CPUAllocator.cpp:245] ...`."""
+        return set(re.findall(r"^\[[WE]\S+ \S+ (\S+):\d+\]", self.stderr, re.MULTILINE))
 
 
 def run_all(folder: Path, *commands: Sequence[str]) -> list[Ended]:
@@ -101,4 +107,5 @@ def test_a_recorded_job_does_what_it_does_alone(kind: str, tmp_path: Path) -> No
         assert min(map(len, stopped.losses.values())) < NUM_STEPS
     for each in (trained_on, stopped):
         assert each.processes == alone.processes == []
+        assert each.warnings <= alone.warnings
         assert each.temporary_files == alone.temporary_files or kind in COMPILED

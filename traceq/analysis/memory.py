@@ -26,7 +26,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import sorted_unique, span_index
-from traceq.model import KEPT_BYTES, KEPT_LINE, MEMORY_AFTER, MEMORY_BEFORE, Trace
+from traceq.model import KEPT_BYTES, KEPT_LINE, MEMORY_AFTER, MEMORY_BEFORE, Trace, memory_growth
 from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit, format_value
 from traceq.whatif.interventions import WithoutSyncs
@@ -105,8 +105,7 @@ def _growth(job: Job) -> Iterator[Claim]:
         return
     facts, num_steps = job.manifest.facts_for(job.arm), job.timings.step_ns.shape[1]
     before, after, kept = (int(facts.get(key, 0)) for key in (MEMORY_BEFORE, MEMORY_AFTER, KEPT_BYTES))
-    grown = after - before
-    if before > 0 and grown > LARGE * before and 0 < MOST * kept * num_steps <= grown:
+    if memory_growth(facts) > LARGE and 0 < MOST * kept * num_steps <= after - before:
         measures = measured(step_bytes=kept, before_bytes=before, after_bytes=after, num_steps=num_steps)
         subject = Subject(rank=0 if len(job.ranks) > 1 else None, line=str(facts.get(KEPT_LINE, "")))
         yield Claim("memory_growth", 0, subject, measures, basis=Basis(num_steps, is_unprofiled=True))

@@ -25,6 +25,7 @@ from traceq.model.recording import (
     Processes,
     SourceLines,
     Timings,
+    memory_growth,
 )
 from traceq.model.trace import (
     SHOWN_WINDOW,
@@ -100,4 +101,5 @@ __all__ = [
     "WallTime",
     "Window",
     "WorkKind",
+    "memory_growth",
 ]

@@ -33,6 +33,7 @@ __all__ = [
     "Processes",
     "SourceLines",
     "Timings",
+    "memory_growth",
 ]
 
 
@@ -55,8 +56,15 @@ DDP_PARAMETERS = "ddp_parameters"
 MEMORY_BEFORE, MEMORY_AFTER = "memory_before_bytes", "memory_after_bytes"
 """Facts of rank 0: memory of the device's tensors, or of the process, as its unprofiled steps begin and end."""
 
+
+def memory_growth(facts: Mapping[str, str | int | float]) -> float:
+    """Return by what part of it the memory grew in unprofiled steps; 0 where that was not read."""
+    before, after = (float(facts.get(key, 0)) for key in (MEMORY_BEFORE, MEMORY_AFTER))
+    return after / before - 1 if before > 0 else 0.0
+
+
 KEPT_BYTES, KEPT_LINE = "kept_bytes", "kept_line"
-"""Facts of rank 0: by how much tensors of one step outlive it beyond those that it frees, and the line of most."""
+"""Facts of rank 0, if its memory grew: bytes of one step that outlive it beyond those that it frees, line of most."""
 
 OPTIMIZER_STEPS = "optimizer_steps."
 """Before the name of an optimizer, O0 or O1: the fact of an arm how often it steps in a usual step."""

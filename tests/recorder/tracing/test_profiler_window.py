@@ -11,6 +11,7 @@ pytest.importorskip("torch", reason="the profiler is torch's")
 import torch
 
 from traceq.recorder.spec.phases import Phases
+from traceq.recorder.tracing.line_table import read_rows
 from traceq.recorder.tracing.profiler_window import WARMUP_STEPS, Window, profiled_steps
 
 pytestmark = pytest.mark.torch
@@ -26,3 +27,14 @@ def test_a_window_that_is_not_wanted_is_not_written(is_wanted: bool, tmp_path: P
         if index == WARMUP_STEPS:
             ended.append(index)  # only what is known after the last step counts
     assert window.path.exists() == is_wanted
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_allocations_are_recorded_only_if_asked_for(memory: bool, tmp_path: Path) -> None:
+    """Torch warns on the job's stderr when a block is freed that it did not see allocated."""
+    window = Window(tmp_path / "window.json.gz", 1, stacks=True, memory=memory)
+    for _ in profiled_steps(window, torch.device("cpu"), Phases()):
+        torch.ones(2).sum()
+    steps = [row for row in read_rows(window.path) if row.name.startswith("ProfilerStep#")]
+    assert len(steps) == 1 + memory  # also the last warm-up step, of which blocks are freed in the step
+    assert any(row.args.size for row in read_rows(window.path)) == memory

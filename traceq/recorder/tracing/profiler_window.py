@@ -39,9 +39,9 @@ _SETTLE_S = 0.05
 class Window:
     """Settings of one trace. `embedded`: the text that the trace carries under the key `traceq`.
 
-    `stacks`: record Python functions and memory, and the last warm-up step, too, as the profiler tells when a block is
-    freed only if it saw it allocated; `marks`: record Python lines (`line_marks`). `is_part`: the file is
-    plain JSON, as the profiler writes it, to be joined with others.
+    `stacks`: record Python functions; `marks`: record Python lines (`line_marks`). `memory`: record allocations, and
+    the last warm-up step, too, as the profiler tells when a block is freed only if it saw it allocated; torch prints a
+    warning of others. `is_part`: the file is plain JSON, as the profiler writes it, to be joined with others.
     """
 
     path: Path
@@ -49,6 +49,7 @@ class Window:
     embedded: str = ""
     stacks: bool = False
     marks: bool = False
+    memory: bool = False
     is_part: bool = False
 
     @property
@@ -115,12 +116,12 @@ def _profiler(window: Window, device: torch.device, is_wanted: Callable[[], bool
     profiler = _SettledProfile(
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if sees_device else [])],
         schedule=schedule(
-            wait=0, warmup=WARMUP_STEPS - window.stacks, active=window.num_steps + window.stacks, repeat=1
+            wait=0, warmup=WARMUP_STEPS - window.memory, active=window.num_steps + window.memory, repeat=1
         ),
         on_trace_ready=lambda profiler: _export(profiler, window) if is_wanted() else None,
         record_shapes=not window.stacks,
         with_stack=window.stacks,
-        profile_memory=window.stacks,
+        profile_memory=window.memory,
         experimental_config=_experimental_config(device),
     )
     if window.embedded:

@@ -13,9 +13,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from traceq.claims.limits import LARGE
 from traceq.errors import RecordingFailed
 from traceq.locations import open_binary
-from traceq.model import Manifest, Pairs, Processes
+from traceq.model import Manifest, Pairs, Processes, memory_growth
 from traceq.recorder.process.flight_recorder import Entry, flight_entries, write_flight
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
@@ -75,14 +76,15 @@ def traced_steps(
     for arm in (planned.arm.name for planned in rank.plan.arms):
         stacks = folder.stacks(arm, number)
         rank.control.set_arm(arm)
-        yield from _window(rank, arm, Window(stacks, 1, stacks=True, marks=True))
+        asks_memory = not traced and memory_growth(rank.facts) > LARGE
+        yield from _window(rank, arm, Window(stacks, 1, stacks=True, marks=True, memory=asks_memory))
         rank.world.barrier()  # exporting stalls ranks unequally
         recorded = read_rows(stacks)
         rows = rows_of_last_step(recorded)
         _report_size(rank, arm, rows)
         if not traced:
             _report_unseen_device(rank, rows)
-            rank.facts.update(kept_facts(recorded, rank.world.device.type))
+            rank.facts.update(kept_facts(recorded, rank.world.device.type) if asks_memory else {})
         lines = source_lines(rows, rank.phases.names)
         traced[arm] = _Traced(encode(Embedded(complete, arm, pairs, lines, processes)))
     sizes = window_sizes(rank.plan)
