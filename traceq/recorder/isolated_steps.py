@@ -8,10 +8,9 @@ from dataclasses import replace
 from traceq.model import Arm, Manifest
 from traceq.recorder.failures.run_status import named_deletion
 from traceq.recorder.rank.cpu_peaks import cpu_peak_facts
-from traceq.recorder.rank.environment_facts import environment_facts
+from traceq.recorder.rank.environment_facts import environment_facts, wrapper_facts
 from traceq.recorder.rank.loader_workers import worker_line_facts
 from traceq.recorder.rank.rank_state import Rank
-from traceq.recorder.rank.wrappers import wrapper_facts
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.clocks import CoreClocks, clock_facts, core_facts, read_clocks
 from traceq.recorder.timing.stopwatch import Stopwatch, reset_peak_memory

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.failures.external_launcher import note_abort, note_end, sigterm_noted
-from traceq.recorder.failures.rank_errors import TerminateHandler, error_text, note_arm, write_error
+from traceq.recorder.failures.rank_errors import TerminateHandler, error_text, note_arm, without_own_frames, write_error
 from traceq.recorder.failures.root_cause import is_peer_error, out_of_memory_line
 from traceq.recorder.failures.run_status import LOOP_ENDED, RUN_LONGER, mark_ended
 from traceq.recorder.job_rank import JobRank, measure_loader, start_rank
@@ -32,9 +32,8 @@ from traceq.recorder.jobs.gradient_watch import GradientWatch, gradient_lines
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_batches import JobBatches, JobLoader
 from traceq.recorder.jobs.job_request import JobRequest
-from traceq.recorder.jobs.job_traceback import without_own_frames
-from traceq.recorder.jobs.learning_notes import LearningNotes
 from traceq.recorder.jobs.loop_hooks import LoopHooks
+from traceq.recorder.jobs.pattern_learning import LearningNotes
 from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, living
 from traceq.recorder.jobs.step_samples import sampled_steps

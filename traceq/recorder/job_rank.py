@@ -27,8 +27,7 @@ from traceq.recorder.jobs.compiled_models import COMPILED, compiled_functions
 from traceq.recorder.jobs.gradient_watch import gradient_lines
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_batches import JobBatches, JobLoader
-from traceq.recorder.jobs.job_device import device_note, world_on_devices
-from traceq.recorder.jobs.job_facts import found_text, job_facts
+from traceq.recorder.jobs.job_facts import device_note, found_text, job_facts, world_on_devices
 from traceq.recorder.jobs.job_request import MODERATE, JobArm, JobRequest, ToggleRequest, job_arms
 from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
 from traceq.recorder.jobs.step_tracker import StepTracker
@@ -36,8 +35,7 @@ from traceq.recorder.jobs.worker_arms import worker_arms_text
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World, check_shared
 from traceq.recorder.rank.loader_workers import loader_settings
-from traceq.recorder.rank.loop_control import LoopControl
-from traceq.recorder.rank.rank_state import Rank
+from traceq.recorder.rank.rank_state import LoopControl, Rank
 from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.rank_recording import recorded_steps, rest_of_cycle
 from traceq.recorder.spec.phases import Phases

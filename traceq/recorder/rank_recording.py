@@ -13,9 +13,9 @@ from traceq.recorder.failures.run_status import named_deletion
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
+from traceq.recorder.rank.environment_facts import wrapper_facts, wrapper_warning
 from traceq.recorder.rank.loader_workers import worker_line_facts
 from traceq.recorder.rank.rank_state import Rank
-from traceq.recorder.rank.wrappers import wrapper_facts, wrapper_warning
 from traceq.recorder.spec.catalogue import Entry
 from traceq.recorder.spec.context import Context
 from traceq.recorder.spec.parameters import with_changes

@@ -23,8 +23,7 @@ from traceq.recorder.failures.watched_loop import watched_loop
 from traceq.recorder.process.environment_variables import KINETO_IS_QUIET
 from traceq.recorder.process.world import World, check_shared, host_note, other_accelerator, running_world
 from traceq.recorder.rank.loader_workers import loader_settings
-from traceq.recorder.rank.loop_control import LoopControl
-from traceq.recorder.rank.rank_state import Rank
+from traceq.recorder.rank.rank_state import LoopControl, Rank
 from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.rank_recording import num_steps, recorded_steps
 from traceq.recorder.spec.parameters import check_arm

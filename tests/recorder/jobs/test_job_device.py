@@ -15,7 +15,7 @@ import torch
 
 import traceq
 from traceq.errors import RecordingFailed
-from traceq.recorder.jobs.job_device import device_note, device_of, world_on_devices
+from traceq.recorder.jobs.job_facts import device_note, device_of, world_on_devices
 from traceq.recorder.process.world import World, running_world
 from traceq.recorder.toggles.toggle import Job
 

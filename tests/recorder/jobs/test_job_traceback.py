@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from traceq.library import analyze
-from traceq.recorder.jobs.job_traceback import without_own_frames
+from traceq.recorder.failures.rank_errors import without_own_frames
 
 
 def test_frames_of_traceq_are_left_out_and_the_others_stay_in_order() -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="models are torch's")
 import torch
 
 from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, with_forward
-from traceq.recorder.rank.wrappers import wrapper_facts
+from traceq.recorder.rank.environment_facts import wrapper_facts
 
 pytestmark = pytest.mark.torch
 

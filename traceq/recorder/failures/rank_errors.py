@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ __all__ = [
     "read_error",
     "reserve_descriptors",
     "text_in_arm",
+    "without_own_frames",
     "write_error",
 ]
 
@@ -69,6 +71,7 @@ class TerminateHandler:
 
 
 _ARM_NOTE = "in a step of arm "
+_PACKAGE = f"{Path(__file__).parents[2]}/"
 _SCREEN = 2000
 """Characters of an exception's text that are kept: a screen; the log has all of it."""
 _NUM_RESERVED = 4
@@ -144,3 +147,17 @@ def error_text(error: BaseException) -> str:
 
 def _path(folder: str, rank: int) -> Path:
     return Path(folder) / f"rank{rank}.json"
+
+
+def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """Return the same traceback without frames of traceq; with all of them if there are no others."""
+    entries: list[TracebackType] = []
+    entry = traceback
+    while entry is not None:
+        if not entry.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            entries.append(entry)
+        entry = entry.tb_next
+    kept: TracebackType | None = None
+    for entry in reversed(entries):
+        kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return kept or traceback

@@ -14,14 +14,17 @@ in a row count as one event, F*.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from time import monotonic
 
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD, Form, StepPattern
+from traceq.recorder.process.rank_messages import append_message
 
-__all__ = ["JOINING", "LEARNED_STEPS", "learn_pattern", "split_steps"]
+__all__ = ["JOINING", "LEARNED_STEPS", "LearningNotes", "learn_pattern", "split_steps"]
 
 LEARNED_STEPS = 8
 _SKIPPED_STEPS = 2  # they may initialize
@@ -31,6 +34,8 @@ _NUM_PARTS = 2
 _LEAST_REPEATS = 3
 _LEAST_KINDS = 3
 _LEAST_LATEST = 2
+_FIRST_NOTE_S = 10.0
+"""Seconds of learning after which a line says what for; the next line comes after twice the time."""
 
 JOINING = (Form(joins_batches=True), Form(joins_forwards=True), Form(joins_batches=True, joins_forwards=True))
 """Forms in which steps that differ may be alike, in the order in which they are tried."""
@@ -134,3 +139,22 @@ def split_steps(events: Sequence[str], pattern: StepPattern) -> list[tuple[str, 
         anchor_passed = anchor_passed or event == pattern.anchor
         steps[-1].append(event)
     return [tuple(step) for step in steps]
+
+
+@dataclass(slots=True)
+class LearningNotes:
+    """Notes on the loop whose first backward pass begins now."""
+
+    _began_s: float = field(default_factory=monotonic)
+    _next_s: float = _FIRST_NOTE_S
+
+    def say(self, num_backwards: int) -> None:
+        """Print on rank 0 what is learned, where it takes long; `num_backwards` have followed the first one."""
+        past_s = monotonic() - self._began_s
+        if past_s < self._next_s or os.environ.get("RANK", "0") != "0":
+            return
+        self._next_s = 2 * past_s
+        backwards = f"{num_backwards + 1} backward passes in {past_s:.0f} s"
+        append_message(
+            "", f"traceq: learning where the steps of this loop begin, from about {LEARNED_STEPS}: {backwards}"
+        )

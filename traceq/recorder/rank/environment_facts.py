@@ -15,12 +15,17 @@ from pathlib import Path
 import torch
 
 from traceq import __version__
+from traceq.garbage_collection import live_objects
 from traceq.recorder.process.world import World
 
-__all__ = ["blocking_warning", "environment_facts"]
+__all__ = ["blocking_warning", "environment_facts", "wrapper_facts", "wrapper_warning"]
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING"
 EnvironmentFacts = dict[str, str | int | float]
+WrapperFacts = Mapping[str, str | int | float]
+_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
+_PLUGINS = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
+_WRAPPERS_OF_PLUGIN = {"FSDP": {"FullyShardedDataParallel", "FSDPModule"}, "DeepSpeed": {"DeepSpeedEngine"}}
 
 
 @cache
@@ -101,3 +106,29 @@ def _run(*command: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def wrapper_facts(facts: WrapperFacts) -> dict[str, str]:
+    """Return facts for the manifest: wrapper classes with live instances, and accelerate's configuration.
+
+    A wrapper that is already in `facts` is kept. Inspects all objects of the process: do not call it while steps are
+    timed.
+    """
+    wrapper = {} if "wrapper" in facts else {"wrapper": ", ".join(_live_wrappers()) or "none"}
+    plugins = [name for key, name in _PLUGINS.items() if os.environ.get(key, "").lower() in ("1", "true")]
+    return wrapper | ({"accelerate_config": ", ".join(plugins)} if plugins else {})
+
+
+def wrapper_warning(facts: WrapperFacts) -> str:
+    """Return a warning if accelerate silently ignored its configuration, as for FSDP on a CPU; "" if it did not."""
+    configured, wrapper = str(facts.get("accelerate_config", "")), str(facts.get("wrapper", "none"))
+    if not configured or _WRAPPERS_OF_PLUGIN[configured] & set(wrapper.split(", ")):
+        return ""
+    return f"accelerate was configured for {configured}, but the wrapper of the training model is: {wrapper}"
+
+
+def _live_wrappers() -> list[str]:
+    """Return the names of wrapper classes with live instances, by base class: fully_shard subclasses each module."""
+    types = {type(instance) for instance in live_objects()}
+    names = {base.__name__ for type_ in types for base in type_.__mro__}
+    return [name for name in _WRAPPERS if name in names]

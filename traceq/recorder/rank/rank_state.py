@@ -14,14 +14,30 @@ from traceq.recorder.process.world import World
 from traceq.recorder.rank.cpu_peaks import cpu_peak_facts
 from traceq.recorder.rank.environment_facts import blocking_warning, environment_facts
 from traceq.recorder.rank.loader_workers import LoaderWorkers
-from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.wall_account import WallAccount, slowest_account
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
 
-__all__ = ["Rank"]
+__all__ = ["LoopControl", "Rank"]
 
 _OURS = "traceq"
+
+
+@dataclass(frozen=True, slots=True)
+class LoopControl:
+    """Calls into the loop between two of its steps.
+
+    `set_arm` makes the loop run this arm from the next step on; it does not count as part of a step. `was_regular`
+    returns whether the step that just ended did what every step does, and no evaluation or checkpoint; None if the
+    loop has only regular steps. Irregular steps do not count.
+    """
+
+    set_arm: Callable[[str], None] = lambda _: None  # the loop reads the arm of each step from the recording
+    was_regular: Callable[[], bool] | None = None
+
+    def is_regular(self) -> bool:
+        """Return whether the step that just ended may count."""
+        return self.was_regular is None or self.was_regular()
 
 
 @dataclass(frozen=True, slots=True)
