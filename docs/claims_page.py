@@ -7,16 +7,20 @@ Evidence is that of the recorded answers (`tests/answers`), and of scripts that 
 
 from __future__ import annotations
 
+import ast
 import gzip
+import inspect
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
-from traceq.claims import limits
-from traceq.claims.rules import RULES, Rule
-from traceq.claims.sentences import REMEDIES, SENTENCES
+from traceq.claims import limits, rules
+from traceq.claims.rules import RULES
+from traceq.claims.sentences import MEANINGS, REMEDIES, SENTENCES
 
 __all__ = ["PAGE", "inputs_by_code", "page"]
 
@@ -61,27 +65,41 @@ def _origin(path: str) -> str:
 def page() -> str:
     """Return the text of the page."""
     inputs, shared = inputs_by_code(), _shared_evidence()
-    sections = (_section(rule, sorted(inputs[rule.code]), shared) for rule in RULES.values())
+    sections = (_section(code, sorted(inputs[code]), shared) for code in RULES)
     return "\n".join((_HEAD + "\n".join(sections), _evidence(shared), _limits()))
 
 
-def _section(rule: Rule, inputs: list[str], shared: Mapping[str, tuple[str, ...]]) -> str:
-    sentence = SENTENCES[rule.code]
-    names = {id(value): name for name, value in vars(limits).items() if isinstance(value, limits.Limit)}
+def _section(code: str, inputs: list[str], shared: Mapping[str, tuple[str, ...]]) -> str:
+    rule, sentence, meaning = RULES[code], SENTENCES[code], MEANINGS[code]
     evidence = [clause for clause in sentence.evidence if clause not in shared]
     explained = (*rule.explains, *(f"syncs of kind {kind}" for kind in rule.explains_syncs))
     origins = inputs[:_SHOWN] + ([f"{len(inputs) - _SHOWN} more"] if len(inputs) > _SHOWN else [])
     origins += ["tests' traces"] if len(inputs) < 2 else []
-    first = 0 if rule.meaning.startswith("torch.") else 1
-    lines = [f"## `{rule.code}`", "", f"{rule.meaning[:first].upper()}{rule.meaning[first:]}.", ""]
+    first = 0 if meaning.startswith("torch.") else 1
+    lines = [f"## `{code}`", "", f"{meaning[:first].upper()}{meaning[first:]}.", ""]
     lines += [f"- says: {_listed(_distinct(sentence.leads))}"]
     lines += [f"- evidence: {_listed(evidence)}"] if evidence else []
-    lines += [f"- remedy: `{remedy}`"] if (remedy := REMEDIES.get(rule.code)) else []
-    lines += [f"- limits: {_listed(names[id(limit)] for limit in rule.limits)}"] if rule.limits else []
+    lines += [f"- remedy: `{remedy}`"] if (remedy := REMEDIES.get(code)) else []
+    lines += [f"- limits: {_listed(names)}"] if (names := _limits_of_rules()[code]) else []
     lines += [f"- explains: {_listed(explained)}"] if explained else []
     lines += [f"- ask: `traceq whatif PATH {rule.whatif}`"] if rule.whatif else []
     lines += [f"- inputs: {', '.join(origins)}"]
     return "\n".join(lines) + "\n"
+
+
+@cache
+def _limits_of_rules() -> dict[str, list[str]]:
+    """Return the names of the limits of each rule, as its row has them: two may have one value."""
+    tree = ast.parse(inspect.getsource(rules))
+    rows = next(node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "RULES")
+    assert isinstance(rows.value, ast.Dict)
+    return {
+        ast.literal_eval(code): [
+            node.id for node in ast.walk(rule) if isinstance(node, ast.Name) and node.id in vars(limits)
+        ]
+        for code, rule in zip(rows.value.keys, rows.value.values, strict=True)
+        if code is not None
+    }
 
 
 def _listed(texts: Iterable[str]) -> str:
@@ -120,13 +138,10 @@ def _evidence(shared: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def _limits() -> str:
-    rows = [
-        f"- `{name}`: {value:,.3g} {value.unit}; {value.why}"
-        + ("" if value.evidence == "convention" else f" ({value.evidence})")
-        for name, value in vars(limits).items()
-        if isinstance(value, limits.Limit)
-    ]
-    return f"## Limits\n\n{_CONVENTIONS}\n\n" + "\n".join(rows) + "\n"
+    rows = re.findall(r"^([A-Z_]+) = (\S+)  # (.+)$", inspect.getsource(limits), re.MULTILINE)
+    return (
+        f"## Limits\n\n{_CONVENTIONS}\n\n" + "\n".join(f"- `{name}`: {value} {why}" for name, value, why in rows) + "\n"
+    )
 
 
 if __name__ == "__main__":

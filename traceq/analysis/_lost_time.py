@@ -24,7 +24,7 @@ from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, Claim, Measure, Subject, by_step, measured
-from traceq.claims.limits import LIMITING, MODERATE, MOST, MUCH, Limit
+from traceq.claims.limits import LIMITING, MODERATE, MOST, MUCH
 from traceq.claims.rules import RULES
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
@@ -152,7 +152,7 @@ class StepTimes:
         """Return the percentage of all steps that a category takes."""
         return 100 * float(self.ns(category).sum()) / float(self.whole.sum())
 
-    def holds(self, category: str, least: Limit) -> bool:
+    def holds(self, category: str, least: float) -> bool:
         """Return whether a category takes that part of most steps."""
         return holds_in_steps(self.ns(category), self.whole, 100 * least)
 

@@ -19,48 +19,33 @@ __all__ = [
     "UNEVEN_STAGES",
     "UNLIKE",
     "WORKER_CORES",
-    "Limit",
 ]
-
-
-class Limit(float):
-    """A number from which something is said, with what it is a number of, why it is that, and what it rests on."""
-
-    unit: str
-    why: str
-    evidence: str
-
-    def __new__(cls, value: float, unit: str, why: str, evidence: str = "convention") -> Limit:
-        """Return a limit; `evidence` is a test, a page of docs, or `convention`."""
-        limit = super().__new__(cls, value)
-        limit.unit, limit.why, limit.evidence = unit, why, evidence
-        return limit
 
 
 # of all claims
 
-NOTABLE = Limit(0.01, "part of a step", "a gain below it is lost in the scatter of most jobs' steps")
-NOTHING = Limit(0.001, "part of a step", "a change that gains less gains nothing", "grain of the replay")
-UNLIKE = Limit(2.0, "longest over shortest step", "beyond it the mean resembles no step")
+NOTABLE = 0.01  # part of a step: a gain below it is lost in the scatter of most jobs' steps
+NOTHING = 0.001  # part of a step: a change that gains less gains nothing (grain of the replay)
+UNLIKE = 2.0  # longest over shortest step: beyond it the mean resembles no step
 
 # of what takes time in a step
 
-LARGE = Limit(0.1, "part of a step", "a remedy gains only a part of it")
-MODERATE = Limit(0.05, "part of a step", "less is hardly worth a change of the program")
-FEW = Limit(0.02, "part of a step", "the cause is known and can be removed")
-FAR_MORE = Limit(1.5, "saved together over saved by one", "below it, one sync is the better advice")
+LARGE = 0.1  # part of a step: a remedy gains only a part of it
+MODERATE = 0.05  # part of a step: less is hardly worth a change of the program
+FEW = 0.02  # part of a step: the cause is known and can be removed
+FAR_MORE = 1.5  # saved together over saved by one: below it, one sync is the better advice
 
 # of the host, the data loader, and time that is lost
 
-MOST = Limit(0.5, "part of a time", "it is more than all else together")
-MUCH = Limit(0.25, "part of a whole", "a remedy for less changes little")
-LIMITING = Limit(0.85, "part of most steps", "nothing else gains much")
-SHORT_GAP = Limit(1_000_000, "ns", "in a longer gap the host does more than launching")
-LEAST_BATCHES = Limit(4, "batches", "three intervals show what recurs")
-BUSY_CORES = Limit(0.2, "part of the cores", "other processes that keep fewer busy make no thread wait")
-WORKER_CORES = Limit(0.1, "cores", "workers that are busy for less take no core from the step")
+MOST = 0.5  # part of a time: it is more than all else together
+MUCH = 0.25  # part of a whole: a remedy for less changes little
+LIMITING = 0.85  # part of most steps: nothing else gains much
+SHORT_GAP = 1_000_000  # ns: in a longer gap the host does more than launching
+LEAST_BATCHES = 4  # batches: three intervals show what recurs
+BUSY_CORES = 0.2  # part of the cores: other processes that keep fewer busy make no thread wait
+WORKER_CORES = 0.1  # cores: workers that are busy for less take no core from the step
 
 # of communication and ranks
 
-UNEVEN_STAGES = Limit(1.15, "slowest rank over the mean", "moving layers gains more than another schedule")
-LOST = Limit(0.05, "part of a trace", "beyond it the trace may lack calls that were issued")
+UNEVEN_STAGES = 1.15  # slowest rank over the mean: moving layers gains more than another schedule
+LOST = 0.05  # part of a trace: beyond it the trace may lack calls that were issued

@@ -12,7 +12,7 @@ from __future__ import annotations
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, BY_UNPROFILED
 from traceq.frozen import frozen
 
-__all__ = ["GAINS", "ONCE", "REMEDIES", "SENTENCES", "SHARED_EVIDENCE", "SHARES_OF", "Sentence"]
+__all__ = ["GAINS", "MEANINGS", "ONCE", "REMEDIES", "SENTENCES", "SHARED_EVIDENCE", "SHARES_OF", "Sentence"]
 
 
 @frozen
@@ -548,3 +548,62 @@ GAINS = {
     "nothing": "{the_step} gets no shorter",
 }
 """What a step gains, by how that is known."""
+
+MEANINGS = {
+    "missing_ops": "a fifth of the ops follows a gap in the profiler's numbering",
+    "foreign_trace": "a rank has no event of PyTorch's profiler",
+    "empty_recording": "no trace has ops, annotations, Python or device work",
+    "desync": "ranks of a group issue different collectives, types or sizes",
+    "never_arrived": "by the flight recorders a collective never completed",
+    "ranks_alone": "ranks train without a collective in any traced step",
+    "out_of_memory": "what is alive at a snapshot's last out-of-memory error",
+    "memory_growth": "memory grows over unprofiled steps, by what outlives a traced one",
+    "cold_start": "work done once (start of the device, loading, first calls, a pause) is much of the counted steps",
+    "wall_time": "much of the training's wall time is outside regular steps",
+    "longer_steps": "unprofiled steps take half as much again in the second half of a recording",
+    "garbage_collection": "Python's collector takes much of a rank's unprofiled steps",
+    "busy_machine": "a thread of the step waits for a core that processes outside the job keep busy",
+    "contended_cores": "a thread of the step waits for a core, as the job wants more than there are",
+    "compiling": "torch.compile takes much of the counted steps, but not of later ones",
+    "recompiles": "most counted steps compile a function again",
+    "host_bound": "the device waits while the host prepares the next launch",
+    "launch_bound": "the device idles in gaps of up to 1 ms without a sync, and many kernels are tiny",
+    "host_round_trips": "the device idles while ops copy to the host and back",
+    "costly_sync": "by replay most steps are shorter without the syncs of one place",
+    "costly_allocation": "by replay a step is shorter without one place's calls of the driver for memory",
+    "free_sync": "a sync blocks the host for long, but by replay costs the step nothing",
+    "joint_syncs": "by replay a step gains more without any sync than without those of one place",
+    "sync_wait": "the device idles after syncs",
+    "outside_phases": "much of an unprofiled step is outside its phases",
+    "host_op": "without a device's rows, the op in which the host is longest",
+    "starved": "nothing runs while the main thread is in the data loader, and by replay that costs the step",
+    "worker_restarts": "the loop starts a loader's workers anew, and nothing runs until the first batch",
+    "dataload_wait": "without a device, the main thread waits for the data loader",
+    "device_bound": "the device computes nearly all the time",
+    "cpu_bound": "without a device, ops compute nearly all the time",
+    "python_bound": "without a device, the main thread is in no op for much of the time",
+    "below_roof": "by replay a step is shorter if one op comes as close to its roof as well-tuned kernels do",
+    "casts": "kernels that only change a type take a part of most steps",
+    "unfused_attention": "products, softmax and products of one shape in a row take much of the step",
+    "unfused_optimizer": "an optimizer that could be fused takes much of the step",
+    "exposed_comm": "collectives run while nothing computes",
+    "exposed_wait": "ranks wait for the last to arrive while nothing computes",
+    "exposed_transfer": "ranks exchange data while nothing computes",
+    "straggler": "the others wait for one rank, beyond chance",
+    "late_ranks": "ranks of one kind are later than the others",
+    "pipeline_bubble": "the ranks of a pipeline are idle for much of the mean step",
+    "expert_imbalance": "the others wait for a rank that computes longer for experts than the mean",
+    "strategy": "a rank's collectives are not those of its parallelism",
+    "metric_gathers": "every step exchanges metrics while nothing computes",
+    "buffer_broadcasts": "nothing computes while DDP sends buffers before its forward pass",
+    "repeated_reductions": "DDP reduces the same gradients in several backward passes of one optimizer step",
+    "unused_search": "DDP looks for unused parameters in every step, and each gets a gradient",
+    "exposed_memcpy": "copies run while nothing computes",
+    "pageable_copies": "by replay a step is shorter if the host did not wait for copies from pageable memory",
+    "alloc_wait": "the device idles while the allocator asks the driver for memory",
+    "allocator_retries": "within steps the allocator returns memory to the driver, and asks for it again",
+    "fragmentation": "a request fails although its pool has that much free, in smaller pieces",
+    "memory_peak": "what is alive at the peak of a snapshot",
+    "memory_delta": "what is alive at the peak of one snapshot and not of the other",
+}
+"""When each claim is made, for the page of claims."""
