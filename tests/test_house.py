@@ -19,6 +19,7 @@ import pytest
 from paths import ROOT
 from setuptools import find_packages
 
+from traceq.analysis.registry import _POSITIONS
 from traceq.commands import SUMMARIES
 
 TRACEQ = ROOT / "traceq"
@@ -234,13 +235,13 @@ def defined(path: Path) -> frozenset[str]:
 
 def is_analysis(path: Path) -> bool:
     """A module that the registry finds: it is called by its contract, and not imported."""
-    return path.parent == TRACEQ / "analysis" and {"summarize", "merge", "POSITION"} <= defined(path)
+    return path.parent == TRACEQ / "analysis" and {"summarize", "merge"} <= defined(path)
 
 
-def test_modules_of_analysis_are_analyses_or_private() -> None:
-    assert {
-        path.stem for path in (TRACEQ / "analysis").glob("*.py") if not is_analysis(path) and path.stem[0] != "_"
-    } == {"registry"}
+def test_modules_of_analysis_are_analyses_in_the_order_of_a_report_or_private() -> None:
+    public = {path for path in (TRACEQ / "analysis").glob("*.py") if path.stem[0] != "_"}
+    assert {path.stem for path in public if not is_analysis(path)} == {"registry"}
+    assert {path.stem for path in public if is_analysis(path)} == _POSITIONS.keys()
 
 
 def test_modules_declare_what_others_may_use() -> None:
@@ -299,7 +300,7 @@ def test_no_file_holds_both_sides_of_a_merge() -> None:
 
 
 OWN_FILES = {
-    "traceq.analysis._plugins",  # sources of plugins
+    "traceq.analysis.registry",  # sources of plugins
     "traceq.cores",  # of the system
     "traceq.engines.rank_reader",  # of the system
     "traceq.engines.cache",  # sources

@@ -11,9 +11,8 @@ from types import ModuleType
 import pytest
 from paths import ROOT
 
-from traceq.analysis import _summaries, registry
-from traceq.analysis._plugins import PluginAnalysis
-from traceq.analysis.registry import analysis, analyze_all, names
+from traceq.analysis import registry
+from traceq.analysis.registry import PluginAnalysis, analysis, analyze_all, names
 from traceq.facts.ranks.job import Job
 from traceq.model import Category, Run, Trace
 from traceq.report import Report
@@ -25,14 +24,14 @@ JOB = ROOT / "fixtures" / "example" / "job"
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run that two threads summarise, whatever its size and the cores of this machine."""
-    monkeypatch.setattr(_summaries, "_FEWEST_EVENTS", 0)
-    monkeypatch.setattr(_summaries, "num_cores", lambda: 2)
+    monkeypatch.setattr(registry, "_FEWEST_EVENTS", 0)
+    monkeypatch.setattr(registry, "num_cores", lambda: 2)
     return read(JOB)
 
 
 def test_reports_of_two_threads_are_those_of_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     by_two = analyze_all(run)
-    monkeypatch.setattr(_summaries, "num_cores", lambda: 1)
+    monkeypatch.setattr(registry, "num_cores", lambda: 1)
     assert by_two == analyze_all(read(JOB))
 
 
@@ -52,7 +51,7 @@ def test_analyses_run_beside_the_caller_but_those_of_other_packages(run: Run, mo
     monkeypatch.setattr(analysis("idle"), "summarize", lambda trace: (in_main_thread("idle"), idle(trace))[1])
     plugin = PluginAnalysis(1, "?", summarize, merge)
     modules: list[ModuleType | PluginAnalysis] = [plugin, analysis("idle"), analysis("phases")]
-    assert len(list(_summaries.summaries(modules, run.traces))) == 3
+    assert len(list(registry._summaries(modules, run.traces))) == 3
     assert list(threads.items()) == [("plugin", True), ("idle", False)]
 
 
@@ -81,4 +80,4 @@ def test_names_of_rows_are_looked_up_while_another_thread_adds_rows(run: Run) ->
 
 
 def test_the_analyses_that_begin_first_exist() -> None:
-    assert set(_summaries._LONGEST) <= set(names())
+    assert set(registry._LONGEST) <= set(names())

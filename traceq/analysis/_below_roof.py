@@ -9,17 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, recurs, step_lengths
-from traceq.analysis._faster_ops import FasterOps, FasterRow, saved_by_faster_ops
-from traceq.analysis._roofs import Roofed, against_roofs
-from traceq.analysis._slack import slack_by_rank
-from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.analysis._job_gain import on_the_worst_rank, slack_by_rank
+from traceq.analysis._op_sums import Roofed, against_roofs
+from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
 from traceq.claims.claim import AT_MOST, BY_REPLAY, Claim, Subject, measured
 from traceq.claims.limits import LARGE
+from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
-from traceq.facts.roofline.op_work import OpWork, RankWork
+from traceq.facts.roofline.interruptions import interrupted_ns
+from traceq.facts.roofline.op_work import OpWork, RankWork, rows_of_pieces
 from traceq.facts.roofline.peaks import Peaks
 from traceq.frozen import frozen
+from traceq.model import Trace
+from traceq.whatif.intervention import RankIntervention, RankWeights
+from traceq.whatif.rank_part import RankPart
+from traceq.whatif.unreplayed import is_replayed
 
 __all__ = ["below_roof", "counted_steps"]
 
@@ -30,6 +35,64 @@ _MOST_REPLAYS = 3
 
 _Name = tuple[str, str, str]
 """Op, phase and dtype."""
+
+
+@frozen
+class _FasterRow:
+    """A row of `rank_work`, by its index, whose calls take `factors` times as long in each counted step."""
+
+    row: int
+    factors: tuple[float, ...]
+
+
+@frozen
+class _FasterOps(RankIntervention):
+    """The calls of some ops take less time on the device: rows of `rank_work` of each rank that has them."""
+
+    rows: Mapping[int, tuple[_FasterRow, ...]]
+    held = "what else runs at the same time keeps its speed"
+    speeds_device = True
+
+    @property
+    def option(self) -> str:
+        return "faster ops"
+
+    @property
+    def words(self) -> str:
+        return "with faster ops"
+
+    def is_in(self, part: RankPart) -> bool:
+        return bool(self.rows.get(part.trace.rank))
+
+    def nothing(self, nearest: Sequence[str]) -> str:
+        return f"{self.option}: no rank has one"
+
+    def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
+        takes_ns = _work_ns(part.trace, self.rows.get(part.trace.rank, ()))
+        runs = np.flatnonzero((part.work >= 0) & part.counted)
+        weights.edges[runs] = np.minimum(weights.edges[runs], takes_ns[part.work[runs]])
+
+
+def _saved_by_faster_ops(trace: Trace, cases: tuple[tuple[_FasterRow, ...], ...]) -> tuple[Saving, ...]:
+    """Return what the mean counted step saves in each case; nothing where too much of it cannot be replayed.
+
+    Time for which the device did something else stays.
+    """
+    if not is_replayed(trace):
+        return ()
+    return tuple(replay_of(trace).with_shorter_work([_work_ns(trace, case) for case in cases]))
+
+
+def _work_ns(trace: Trace, case: tuple[_FasterRow, ...]) -> NDArray[np.int64]:
+    """Return how long each piece of device work takes: int64[D] ns."""
+    work, interrupted = device_work(trace), interrupted_ns(trace)
+    row, step = rows_of_pieces(trace)
+    factor = np.ones(len(work))
+    for faster in case:
+        chosen = (row == faster.row) & (step >= 0)
+        factor[chosen] = np.array(faster.factors)[step[chosen]]
+    own_ns = work.end - work.start - interrupted
+    return interrupted + np.rint(own_ns * factor).astype(np.int64)
 
 
 @frozen(eq=False)
@@ -46,7 +109,7 @@ class _SlowOp:
     target: str
     least_ns: NDArray[np.float64]
     gain_ns: NDArray[np.float64]
-    faster: tuple[FasterRow, ...]
+    faster: tuple[_FasterRow, ...]
     is_roofed: bool
 
     @property
@@ -89,14 +152,14 @@ def below_roof(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | 
     if not any(slow):
         return ()
     chosen, rank = slow[worst][:_MOST_REPLAYS], parts[worst].rank
-    (savings,) = job.query(saved_by_faster_ops, [(rank, tuple(op.faster for op in chosen))])
+    (savings,) = job.query(_saved_by_faster_ops, [(rank, tuple(op.faster for op in chosen))])
     best = _best(job, worst, chosen, savings)
     if savings and best is None:
         return ()
     op, saving = best or (chosen[0], None)
     faster = {part.rank: ops[op.name].faster for ops, part in zip(every, parts, strict=True) if op.name in ops}
     claims = [_claim(op, saving) if index == worst else None for index in range(len(parts))]
-    return on_the_worst_rank(job, claims, slack_ns, None if saving is None else FasterOps(faster))
+    return on_the_worst_rank(job, claims, slack_ns, None if saving is None else _FasterOps(faster))
 
 
 def _every_op(part: RankWork, peaks: Peaks) -> dict[_Name, _SlowOp]:
@@ -139,7 +202,7 @@ def _slow_op(rows: Mapping[int, OpWork], peaks: Peaks, shortest_ns: int) -> _Slo
             row_ns = ns
         elif at_roof_ns is not None:
             launched_ns += float(kernels_ns[kernels_ns > at_roof_ns].sum())
-            faster.append(FasterRow(index, tuple((row_ns / np.maximum(ns, 1)).tolist())))
+            faster.append(_FasterRow(index, tuple((row_ns / np.maximum(ns, 1)).tolist())))
         least_ns, gain_ns = least_ns + row_ns, gain_ns + ns - row_ns
     is_roofed = 2 * launched_ns <= least_ns.sum()
     return _SlowOp(rows, peaks, target, least_ns, gain_ns, tuple(faster), is_roofed)

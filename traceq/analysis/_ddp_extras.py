@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import recurs, step_lengths
-from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.analysis._job_gain import on_the_worst_rank
 from traceq.claims.claim import AT_MOST, Claim, Measure, measured
 from traceq.claims.rules import RULES
 from traceq.facts.comm.collective_roles import Role, collective_roles

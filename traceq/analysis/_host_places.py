@@ -1,32 +1,49 @@
-"""Ops, Python lines and modules in which the host spends much of a step where the trace has no device."""
+"""Where the host is, while the device waits for it or without a device: causes, ops, Python lines and modules."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._wording import in_phase, plain_phase, python_place
+from traceq.claims.claim import Measure, Subject, measured
+from traceq.claims.limits import MOST
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.self_time import SelfTimes, self_times
+from traceq.facts.stalls.idle_time import IdleCause, idleness
+from traceq.facts.timeline.data_loading import loader_iterations
 from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
 from traceq.facts.timeline.modules import modules, modules_at
+from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track, steps
+from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
+from traceq.grouping import group
 from traceq.intervals import contains, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
+from traceq.units import Unit, format_value
 
-__all__ = ["HostPlace", "PlaceKind", "host_places", "merged_places"]
+__all__ = ["HostCauses", "HostPlace", "PlaceKind", "host_causes", "host_places", "merged_places", "most_of_host"]
 
 PlaceKind = Literal["op", "line", "module"]
 
 _LEAST = 0.2
 """Part of the step of a rank from which a place is kept: what has half of the mean step has that on some rank."""
 _NUMBER = re.compile(r"_\d+(?=\.|$)")
+HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
+"""(cause, op, line, phase) -> ns of a mean counted step, as the rows of `idle` have it."""
+
+_FIRST_BATCH = "until its first batch"
+"""In place of the op: what the loader does once, its workers' start included."""
+
+_MOST_NAMED, _LEAST_NAMED = 2, 0.1
+"""Causes that are named at most, and the part of the host-bound time from which one is."""
 
 
 @frozen(eq=False)
@@ -159,3 +176,61 @@ def _merged(places: Sequence[HostPlace], num_ranks: int, num_steps: int) -> Host
     for place in places:
         ns[: len(place.ns)] += place.ns / num_ranks
     return HostPlace(places[0].kind, places[0].name, ns, any(place.asks_device for place in places))
+
+
+def host_causes(trace: Trace) -> HostCauses:
+    """Return what the host does in the counted steps while the device waits for the next launch.
+
+    Without a device: where the main thread is in Python between ops; nothing if no op is recorded, as then it is not
+    known what is Python.
+    """
+    if not len(device_work(trace)) and not len(trace.events.rows(Category.CPU_OP)):
+        return {}
+    idle, names = idleness(trace), phases(trace).names
+    category = TimeCategory.HOST_BOUND if len(device_work(trace)) else TimeCategory.PYTHON
+    pieces, begins = np.flatnonzero(idle.category == category), loader_iterations(trace)
+    starts = contains(spans(*begins.whole[~begins.is_again & begins.starts_workers].T), idle.parts[pieces, 0])
+    starts &= idle.cause[pieces] == IdleCause.DATA_LOADER
+    groups = group([*(each[pieces] for each in (idle.cause, idle.name, idle.line, idle.phase)), starts.view(np.int8)])
+    num_steps = int(steps(trace).counted.sum())
+    sums = groups.sum((idle.parts[:, 1] - idle.parts[:, 0])[pieces])
+    return {
+        (IdleCause(cause), _FIRST_BATCH if is_start else idle.texts[op], idle.texts[line], names[phase]): ns / num_steps
+        for (cause, op, line, phase, is_start), ns in zip(groups.keys.tolist(), sums, strict=True)
+    }
+
+
+def most_of_host(ranks: Sequence[HostCauses], host_ns: float) -> tuple[Subject, dict[str, Measure]]:
+    """Return the place with most of `host_ns`, and in words that and the largest ones, mean of ranks.
+
+    Nothing where no place has much of it, where that is the first batch, which nothing there makes shorter, or where it
+    is known only that the host is not in a call.
+    """
+    sums, subjects = defaultdict[str, float](float), dict[str, Subject]()
+    for rank in ranks:
+        for (cause, op, line, phase), ns in rank.items():
+            place = _place_words(cause, op, line, phase)
+            sums[place] += ns / len(ranks)
+            is_op = cause == IdleCause.HOST_OP
+            subjects[place] = Subject(phase="" if line else phase, line=line, op=op if is_op else "")
+    largest = sorted((-ns, place) for place, ns in sums.items() if place and ns >= _LEAST_NAMED * host_ns)[:_MOST_NAMED]
+    places = ", ".join(f"{format_value(-ns, Unit.NS)} {place}" for ns, place in largest)
+    most = next((place for ns, place in largest if -ns >= MOST * host_ns and _FIRST_BATCH not in place), "")
+    return subjects.get(most, Subject()), measured(place=most, places=places)
+
+
+def _place_words(cause: IdleCause, op: str, line: str, phase: str) -> str:
+    """Return where the host is, with the phase of what has no line; "" without host ops, which alone could tell."""
+    place = _place(cause, op, line)
+    return place if line or not place else f"{place} {in_phase(plain_phase(phase))}"
+
+
+def _place(cause: IdleCause, op: str, line: str) -> str:
+    if cause == IdleCause.HOST:
+        return ""
+    at_line = f"at {line}" if line else ""
+    if cause == IdleCause.DATA_LOADER:
+        return " ".join(filter(None, ("in the data loader", op, at_line)))
+    if cause == IdleCause.PYTHON:
+        return at_line or python_place(op)
+    return f"in {op} {at_line}".strip()

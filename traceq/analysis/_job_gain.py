@@ -1,19 +1,38 @@
-"""What a job of several ranks gains by a change, by the replay of all ranks that `traceq whatif` has."""
+"""What a claim gains the job of several ranks: by the replay of all, and by what a rank waits for others anyway."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.claims.claim import BY_JOB_REPLAY, Basis, Claim
 from traceq.claims.limits import NOTHING
 from traceq.errors import UsageFault
 from traceq.facts.memo import once_per_object
+from traceq.facts.ranks.exposed_waits import waiting_times
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
+from traceq.intervals import measure_within
 from traceq.model import Trace
 from traceq.whatif.intervention import Intervention
 from traceq.whatif.job_replay import CannotReplay, JobReplay, replay_of_ranks
 from traceq.whatif.predict import Change, predict
 from traceq.whatif.unreplayed import refuse_unreplayed
 
-__all__ = ["JobGain", "job_gain", "played_job", "unplayed_words"]
+__all__ = [
+    "JobGain",
+    "in_vain",
+    "job_gain",
+    "least_waiting_rank",
+    "on_the_worst_rank",
+    "played_job",
+    "slack_by_rank",
+    "unplayed_words",
+    "waits_in_steps",
+]
 
 _MOST_EVENTS, _MOST_RANKS = 500_000, 64
 """Events of all ranks, and ranks, up to which they are replayed together; `traceq whatif` has no such bounds.
@@ -84,3 +103,58 @@ def played_job(job: Job) -> JobReplay | None:
 
 def _whole(trace: Trace, _: None) -> Trace:
     return trace
+
+
+@once_per_object
+def waits_in_steps(job: Job) -> dict[int, NDArray[np.int64]]:
+    """Return, by rank, how long it waits in collectives for others in each of its counted steps, int64[K] ns.
+
+    Empty where the waits are not known; without ranks of which they are not.
+    """
+    steps_of, waits_ns = {rank.rank: rank.steps for rank in job.ranks}, dict[int, NDArray[np.int64]]()
+    for rank, waiting in waiting_times(job, "later").items():
+        windows = steps_of[rank].window[steps_of[rank].counted]
+        waits_ns[rank] = measure_within(waiting, windows[:, 0], windows[:, 1])
+    return waits_ns
+
+
+def slack_by_rank(job: Job) -> dict[int, float]:
+    """Return, by rank, how long it waits for others in its mean counted step, less the rank that waits least, ns."""
+    waits_ns = {rank: float(ns.mean()) for rank, ns in waits_in_steps(job).items()}
+    least_ns = min(waits_ns.values(), default=0.0)
+    return {rank: ns - least_ns for rank, ns in waits_ns.items()}
+
+
+def least_waiting_rank(slack_ns: Mapping[int, float]) -> int | None:
+    """Return the rank for which the others wait more than it waits for them; None where the waits are not known."""
+    return min(slack_ns, key=lambda rank: slack_ns[rank], default=None)
+
+
+def in_vain(claim: Claim, slack_ns: float) -> Claim:
+    """Return the claim that something shortens a rank's own work, as one of no use to the step."""
+    return replace(claim, gain=(0, 0), gain_by="", measures={**claim.measures, "slack_ns": round(slack_ns)})
+
+
+def on_the_worst_rank(
+    job: Job,
+    claims: Iterable[Claim | None],
+    slack_ns: Mapping[int, float] | None = None,
+    change: Intervention | None = None,
+) -> tuple[Claim, ...]:
+    """Return the claim with the most time over all ranks, with that rank and its steps; nothing where no rank has one.
+
+    `claims` in the order of the ranks. With `slack_ns`, by rank, time counts as far as it exceeds what the rank waits
+    for others anyway; where it does nowhere, the step gains nothing. The gain is that of all ranks by `change`, where
+    it is given and these can be replayed together.
+    """
+    slack_ns = slack_ns or {}
+    by_rank = [(claim, rank) for claim, rank in zip(claims, job.ranks, strict=True) if claim is not None]
+    if not by_rank:
+        return ()
+    claim, worst = max(by_rank, key=lambda pair: pair[0].ns - slack_ns.get(pair[1].rank, 0.0))
+    subject = replace(claim.subject, rank=worst.rank) if len(job.ranks) > 1 else claim.subject
+    claim = replace(claim, subject=subject, basis=Basis(int(worst.steps.counted.sum()) * worst.steps.marked))
+    if change is not None and (gain := job_gain(job, change)) is not None:
+        return (replace(claim, gain=gain.saved_ns, gain_by=BY_JOB_REPLAY),)
+    own_slack_ns = slack_ns.get(worst.rank, 0.0)
+    return (in_vain(claim, own_slack_ns) if own_slack_ns >= claim.ns > 0 else claim,)

@@ -12,13 +12,10 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, is_told_once, unprofiled_share
 from traceq.analysis._core_use import core_claims
-from traceq.analysis._device_copies import exposed_copies, exposed_device_copies, rate_words
-from traceq.analysis._host_causes import HostCauses, host_causes, most_of_host
-from traceq.analysis._host_places import HostPlace, host_places, merged_places
-from traceq.analysis._job_gain import job_gain
+from traceq.analysis._exposed_transfers import exposed_copies, exposed_device_copies, most_transfer_ns, rate_words
+from traceq.analysis._host_places import HostCauses, HostPlace, host_causes, host_places, merged_places, most_of_host
+from traceq.analysis._job_gain import job_gain, least_waiting_rank, slack_by_rank
 from traceq.analysis._longest_work import LongWork, WorkTimes, longest_work, work_measures, work_times
-from traceq.analysis._slack import least_waiting_rank, slack_by_rank
-from traceq.analysis._transfer_bound import most_transfer_ns
 from traceq.analysis._wording import per_step
 from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import replay_of

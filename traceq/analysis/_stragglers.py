@@ -8,26 +8,104 @@ from dataclasses import replace
 
 import numpy as np
 
-from traceq.analysis._caused_waits import CausedWaitRow, most_of_waits_for
 from traceq.analysis._job_gain import JobGain, job_gain
-from traceq.analysis._wording import category_term, in_traced_steps
+from traceq.analysis._wording import MOST_RANKS, category_term, in_traced_steps, more_rows
 from traceq.causes.stragglers import StragglerRanks, UnprofiledLateness, straggler_ranks
 from traceq.claims.claim import BY_JOB_REPLAY, BY_UNPROFILED, Basis, Claim, Measure, Subject, measured
 from traceq.claims.limits import MUCH
 from traceq.claims.saying import plain_phase
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.ranks.caused_waits import CausedWaits
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.lateness import HOST, Lateness, PhaseCategory, lateness
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
-from traceq.units import name_ranks
+from traceq.grouping import group
+from traceq.report import Table, column
+from traceq.units import Unit, name_ranks
 from traceq.whatif.interventions import WithoutStraggler
 
-__all__ = ["Straggler", "Stragglers", "find_stragglers", "late_unprofiled", "straggler_finding"]
+__all__ = [
+    "Straggler",
+    "Stragglers",
+    "caused_wait_rows",
+    "caused_wait_table",
+    "caused_wait_view",
+    "find_stragglers",
+    "late_unprofiled",
+    "straggler_finding",
+]
 
+_LEAST_SHARE = 0.01
+"""Part of the step that others wait from which people see a row."""
 _LOADS = re.compile(f"^Python in {LOADER}")
 _UNRECORDED = TimeCategory.UNRECORDED.name.lower()
+
+
+@frozen
+class _CausedWaitRow:
+    """Waits for one rank, the last to arrive in collectives of one kind and phase.
+
+    They add up to its `caused_ns` in `ranks`.
+    """
+
+    key: str = column("key", is_hidden=True)
+    rank: int = column("waits for rank", Unit.COUNT)
+    phase: str = column("in phase")
+    name: str = column("at collective")
+    num_last: int = column("times last", Unit.COUNT)
+    caused_ns: int = column("waits", Unit.NS)
+    """Waits of the others, mean."""
+    exposed_ns: int = column("exposed", Unit.NS)
+    """Of `caused_ns`, they compute nothing."""
+
+
+def caused_wait_rows(job: Job, waits: CausedWaits) -> tuple[_CausedWaitRow, ...]:
+    """Return the waits by the rank that causes them, its phase and the collective, the longest first."""
+    issued = job.issued
+    waited = np.flatnonzero(waits.ns > 0)
+    if not len(waited):
+        return ()
+    cause, instance = waits.cause[waited], waits.instance[waited]
+    call = job.waits.instances.call[instance, cause]
+    groups = group([cause, issued.phase[call], issued.columns.name[call]])
+    num_peers = np.maximum(waits.peers.sum(axis=1), 1)
+    _, first = np.unique(instance, return_index=True)
+    num_last = np.bincount(groups.group_ids[first], minlength=len(groups.keys)).tolist()
+    rows = []
+    for index, (rank, phase, name) in enumerate(groups.keys.tolist()):
+        selected = waited[groups.group_ids == index]
+        names = (issued.phases[phase] if phase >= 0 else "", COLLECTIVE_NAMES[name])
+        caused_ns, exposed_ns = (int(ns[selected].sum()) / num_peers[rank] for ns in (waits.ns, waits.exposed_ns))
+        number = issued.ranks[rank]
+        key = "|".join((f"rank {number}", *names))
+        rows.append(_CausedWaitRow(key, number, *names, num_last[index], round(caused_ns), round(exposed_ns)))
+    return tuple(sorted(rows, key=lambda row: (-row.caused_ns, row.key)))
+
+
+def _most_of_waits_for(rank: int, rows: Sequence[_CausedWaitRow]) -> _CausedWaitRow | None:
+    """Return where others wait for a rank, if at least half of the waits for it are there."""
+    of_rank = [row for row in rows if row.rank == rank]
+    is_most = of_rank and 2 * of_rank[0].caused_ns >= sum(row.caused_ns for row in of_rank)
+    return of_rank[0] if is_most else None
+
+
+def caused_wait_table(rows: Sequence[_CausedWaitRow]) -> Table:
+    """Return the rows as sums over the compared steps."""
+    return Table.of("caused_waits", "Waits by cause", _CausedWaitRow, rows)
+
+
+def caused_wait_view(rows: Sequence[_CausedWaitRow], num_steps: int, step_ns: float) -> tuple[Table, ...]:
+    """Return the longest waits of a mean step of `step_ns`; no table where all of them are short."""
+    means = [
+        replace(row, caused_ns=round(row.caused_ns / num_steps), exposed_ns=round(row.exposed_ns / num_steps))
+        for row in rows
+    ]
+    shown = [row for row in means if row.caused_ns >= _LEAST_SHARE * step_ns][:MOST_RANKS]
+    note = more_rows(len(rows) - len(shown))
+    title = "What ranks wait for (waits per step, mean of the ranks that wait)"
+    return (Table.of("caused_waits", title, _CausedWaitRow, shown, note=note).visible,) if shown else ()
 
 
 @frozen
@@ -100,13 +178,13 @@ def late_unprofiled(job: Job) -> frozenset[int] | None:
     return None if late.unprofiled is None and not late.undecided else frozenset(late.ranks)
 
 
-def straggler_finding(job: Job, late: Stragglers, by_cause: Sequence[CausedWaitRow]) -> tuple[Claim, ...]:
+def straggler_finding(job: Job, late: Stragglers, by_cause: Sequence[_CausedWaitRow]) -> tuple[Claim, ...]:
     """Return the claim on the late ranks, with why the first of them is late and where others wait for it."""
     if not late.ranks:
         return ()
     first, ranks = late.ranks[0], [each.rank for each in late.ranks]
     subject = Subject(rank=first.rank, key=f"rank {first.rank}")
-    if (place := most_of_waits_for(first.rank, by_cause)) is not None:
+    if (place := _most_of_waits_for(first.rank, by_cause)) is not None:
         subject = replace(subject, collective=place.name)
     if (cause := _reason(first)) is not None:
         subject = replace(subject, phase=cause.phase, line=cause.line)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, step_lengths
-from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.analysis._job_gain import on_the_worst_rank
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
 from traceq.claims.limits import LARGE
 from traceq.facts.ranks.job import Job

@@ -15,8 +15,6 @@ from traceq.units import Unit
 
 __all__ = ["ArmRow", "batch_of", "merge", "step_of", "summarize"]
 
-POSITION = 4
-
 
 @frozen
 class ArmRow:

@@ -13,8 +13,6 @@ from traceq.model import Flight, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, name_ranks
 
-POSITION = 57
-
 _NEVER, _NO_DUMP = "never arrived", "no dump"
 _MEASURES = {
     _NEVER: "absent_ranks",

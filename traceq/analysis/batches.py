@@ -13,8 +13,6 @@ from traceq.units import Unit, format_value
 
 __all__ = ["BackendRow", "merge", "summarize"]
 
-POSITION = 4.5
-
 _NOTE = "Memory is that of the largest batch, on the rank that uses most. Reserved, unused: held by the allocator only."
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._collective_bandwidth import algbw_gbps, busbw_gbps
 from traceq.analysis._ddp_extras import DdpExtra, ddp_claims, ddp_extras
 from traceq.analysis._rank_rows import each_of, of_all
 from traceq.analysis._wording import in_traced_steps, over_ranks, per_step, values_words
@@ -17,6 +16,8 @@ from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
 from traceq.facts.comm.collectives import (
     COLLECTIVE_NAMES,
     Calls,
+    algbw_gbps,
+    busbw_gbps,
     collective_calls,
     collective_kernels,
     time_on_thread,
@@ -32,8 +33,6 @@ from traceq.intervals import measure_within
 from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
-
-POSITION = 50
 
 _NAME, _ROLE, _STEP = 0, 5, 7
 """Columns of `_identities`."""

@@ -12,9 +12,9 @@ from itertools import pairwise
 import numpy as np
 
 from traceq.analysis._basis import step_lengths, unprofiled_phase_ns, unprofiled_share
+from traceq.analysis._job_gain import on_the_worst_rank
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import more_rows
-from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.claims.claim import Basis, Claim, Measure, measured
 from traceq.claims.limits import MODERATE
 from traceq.facts.ranks.job import Job
@@ -28,8 +28,6 @@ from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.short_texts import cut_end
 from traceq.units import Unit
-
-POSITION = 32
 
 _TOP = 5
 _SIZES, _VALUES = "dynamic_sizes", "values_in_tensors"

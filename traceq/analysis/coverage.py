@@ -22,8 +22,6 @@ from traceq.model import Category, Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, name_ranks
 
-POSITION = 80
-
 _MUCH = 0.1
 """Part of the device's time from which a note says that it is in replays of unknown capture."""
 

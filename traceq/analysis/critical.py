@@ -19,8 +19,6 @@ from traceq.model import Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
-POSITION = 60
-
 _TOP = 6
 _MOST_RANKS = 3
 _SLOWER = 1.01

@@ -18,9 +18,8 @@ from traceq.analysis._basis import (
     unprofiled_share,
 )
 from traceq.analysis._core_use import is_contended, place_of_workers
+from traceq.analysis._job_gain import on_the_worst_rank, slack_by_rank
 from traceq.analysis._rank_rows import of_all
-from traceq.analysis._slack import slack_by_rank
-from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_loader
 from traceq.causes.savings import Saving
 from traceq.claims.claim import AT_MOST, BY_REPLAY, Basis, Claim, Subject, measured
@@ -48,8 +47,6 @@ from traceq.report import Report, Table, column
 from traceq.units import Unit
 from traceq.whatif.interventions import WithoutLoader
 from traceq.whatif.unreplayed import is_replayed
-
-POSITION = 25
 
 _WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 _LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)

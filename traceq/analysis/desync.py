@@ -26,8 +26,6 @@ from traceq.model import Caveat, Trace
 from traceq.report import Column, Report, Table, column
 from traceq.units import Unit, format_ranks, name_ranks
 
-POSITION = 56
-
 _TRACE = "trace"
 
 _LOSSES = ("truncated", "malformed_events", "dropped_events", "no_device_work")

@@ -15,8 +15,6 @@ from traceq.model import Category, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
 
-POSITION = 22
-
 
 @frozen
 class DeviceRow:

@@ -17,8 +17,6 @@ from traceq.model import Trace
 from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit
 
-POSITION = 71
-
 OTHERS = "(others)"
 _MIN_SHARE = 0.001
 """Part of a rank's kernel time from which a group of kernels is a row."""

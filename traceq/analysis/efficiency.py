@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceq.analysis._basis import step_lengths
 from traceq.analysis._below_roof import below_roof, counted_steps
-from traceq.analysis._interrupted_runs import interrupted_runs
 from traceq.analysis._op_sums import OpSum, against, op_sums, own_roofs, rate, without_rates
 from traceq.analysis._rank_rows import each_of
 from traceq.analysis._unfused_attention import unfused_attention
@@ -15,13 +15,11 @@ from traceq.facts.roofline.modelled_ops import TimeKind
 from traceq.facts.roofline.op_work import OpWork, RankWork, rank_work
 from traceq.facts.roofline.peaks import Peaks, peaks_of, unsure_cpu_peaks
 from traceq.frozen import frozen
-from traceq.model import Trace
+from traceq.model import Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
 __all__ = ["COVERED_PCT", "merge", "summarize"]
-
-POSITION = 69
 
 _TOP = 8
 _MIN_SHARE = 0.001
@@ -30,6 +28,8 @@ COVERED_PCT = 90.0
 """Share of a rank's time without communication that has a model, below which FLOPs may be missing."""
 _MATERIAL, _MUCH = 0.05, 0.1
 """Part of the FLOPs that may be a bound where others are missing; from which the peak of a dtype is named."""
+_NOTABLE = 0.01
+"""Part of the counted steps of its rank from which an interrupted run is named."""
 
 
 @frozen
@@ -132,7 +132,7 @@ def merge(job: Job, parts: Sequence[RankWork]) -> Report:
     if not has_device and not any(peaks.values()):
         unsure = unsure_cpu_peaks(measured) if measured is not None else ""
         return Report("efficiency", tables, (_without_peaks(unsure),) if unsure else ())
-    views, caveats = _views(job, parts, peaks, ranks), interrupted_runs(job, parts)
+    views, caveats = _views(job, parts, peaks, ranks), _interrupted_runs(job, parts)
     if not has_device:
         return Report("efficiency", tables, views, caveats=caveats)
     below = below_roof(job, parts, peaks)
@@ -346,3 +346,24 @@ def _coverage(parts: Sequence[RankWork]) -> str:
 def _attention(ranks: Sequence[RankRow]) -> str:
     """Return how attention counts, where FLOPs count at all."""
     return "Attention counts unmasked pairs." if any(rank.model_flops for rank in ranks) else ""
+
+
+def _interrupted_runs(job: Job, parts: Sequence[RankWork]) -> tuple[Caveat, ...]:
+    """Return a note on the longest interrupted run of all ranks, and on how many more there are."""
+    runs = [
+        (run, rank.rank)
+        for rank, part in zip(job.ranks, parts, strict=True)
+        for run in part.interruptions
+        if run.ns >= _NOTABLE * step_lengths(rank.steps).sum()
+    ]
+    if not runs:
+        return ()
+    run, rank = max(runs, key=lambda pair: pair[0].ns)
+    of_rank = f" on rank {rank}" if len(parts) > 1 else ""
+    more = f"; {len(runs) - 1:,} more run{'s' if len(runs) > 2 else ''} like it" if len(runs) > 1 else ""
+    times = round(run.ns / max(run.usual_ns, 1))
+    text = (
+        f"one run of {run.kernel} in {run.op} takes {format_value(run.ns, Unit.NS)}{of_rank}, {times:,} times as long "
+        f"as others of its shapes: the device did something else meanwhile{more}"
+    )
+    return (Caveat("interrupted", text),)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, step_lengths
+from traceq.analysis._job_gain import waits_in_steps
 from traceq.analysis._rank_rows import of_all
-from traceq.analysis._slack import waits_in_steps
 from traceq.analysis._wording import MOST_RANKS, more_rows, with_step_headings
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
 from traceq.claims.limits import FEW, MOST
@@ -26,8 +26,6 @@ from traceq.intervals import measure, measure_within, span_index, spans
 from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
-
-POSITION = 52
 
 _EXPERTS = re.compile(
     r"group(ed)?_?(gemm|mm)|Grouped\w{0,80}Gemm|GroupProblemShape|m_grouped_|MoeFCGemm|moe_?gemm|fused_moe|_matmul_ogs|ragged_dot",

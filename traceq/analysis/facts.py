@@ -13,8 +13,6 @@ from traceq.units import Unit, format_value
 
 __all__ = ["FactRow", "fact_tables", "merge", "summarize"]
 
-POSITION = 5.5
-
 
 @frozen
 class FactRow:

@@ -19,8 +19,6 @@ from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
 
-POSITION = 78
-
 _TOP = 5
 _MIN_HOST_BOUND = 0.1
 """Host-bound share of the trace from which people are shown the work of the host."""

@@ -17,8 +17,6 @@ from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
-POSITION = 58
-
 _TOP, _ALL_ELSE = 6, "all else"
 _MIN_IDLE = 0.02
 """Idle part of a step from which people are shown its causes."""

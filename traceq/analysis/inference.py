@@ -16,8 +16,6 @@ from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
 
-POSITION = 12
-
 _TOP = 12
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceq.analysis._basis import holds_in_steps, step_lengths
+from traceq.analysis._job_gain import on_the_worst_rank
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import more_rows, over_ranks
-from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
 from traceq.claims.limits import MODERATE
 from traceq.facts.events.device_work import device_work
@@ -25,8 +25,6 @@ from traceq.grouping import group
 from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
-
-POSITION = 70
 
 _TOP, _MANY_TINY = 6, 0.1
 

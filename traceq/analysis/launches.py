@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, is_told_once, step_lengths
-from traceq.analysis._job_gain import job_gain
+from traceq.analysis._job_gain import job_gain, on_the_worst_rank
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, Claim, Measure, Subject, by_step, measured
 from traceq.claims.limits import LARGE, MOST, MUCH, SHORT_GAP
 from traceq.facts.events.compiled_code import runs_compiled
@@ -37,8 +36,6 @@ from traceq.model import Category, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
 from traceq.whatif.interventions import NoLaunchLatency
-
-POSITION = 72
 
 _HAS_GRAPHS = re.compile(r"^(cuda|cu|hip)[A-Z]")
 """Calls of a runtime that captures graphs."""

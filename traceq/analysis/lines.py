@@ -29,8 +29,6 @@ from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
 
-POSITION = 50
-
 _TOP = 10
 _LEAST_SHARE = 0.5
 """Percentage of a step from which people see a line."""

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import recurs
+from traceq.analysis._job_gain import on_the_worst_rank, slack_by_rank
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import over_ranks
-from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import copies_pageable_memory, saved_without_pageable_copies
 from traceq.claims.claim import BY_REPLAY, Claim, Subject, measured
 from traceq.claims.limits import NOTABLE
@@ -32,8 +31,6 @@ from traceq.report import Column, Report, Table, column
 from traceq.units import Unit
 from traceq.whatif.interventions import WithoutSyncs
 from traceq.whatif.unreplayed import is_replayed
-
-POSITION = 62
 
 
 @frozen

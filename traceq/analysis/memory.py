@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from traceq.analysis._basis import recurs
+from traceq.analysis._job_gain import on_the_worst_rank, slack_by_rank
 from traceq.analysis._rank_rows import of_all
-from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import scope
-from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.removed_waits import saved_without_syncs
 from traceq.claims.claim import BY_REPLAY, Basis, Claim, Measure, Subject, in_some_steps, measured
 from traceq.claims.limits import LARGE, MOST, NOTHING
@@ -31,8 +30,6 @@ from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit, format_value
 from traceq.whatif.interventions import WithoutSyncs
 from traceq.whatif.unreplayed import is_replayed
-
-POSITION = 75
 
 
 @frozen

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import recurs, step_lengths
+from traceq.analysis._job_gain import on_the_worst_rank
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.claims.claim import AT_MOST, Claim, measured
 from traceq.claims.limits import NOTABLE
 from traceq.facts.comm.collective_roles import Role, collective_roles
@@ -22,8 +22,6 @@ from traceq.intervals import sorted_unique, span_index
 from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
-
-POSITION = 54
 
 
 @frozen

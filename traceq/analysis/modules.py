@@ -26,8 +26,6 @@ from traceq.model import Category, Trace
 from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit
 
-POSITION = 68
-
 _NO_MODULE = "(no module)"
 
 _TOP = 10

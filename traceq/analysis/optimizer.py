@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import UnprofiledShare, holds_in_steps, step_lengths, unprofiled_share
+from traceq.analysis._job_gain import on_the_worst_rank
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
 from traceq.claims.limits import LARGE
 from traceq.facts.events.compiled_code import COMPILED
@@ -28,8 +28,6 @@ from traceq.intervals import Spans, contains, measure_within, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
-
-POSITION = 66
 
 _PHASE = re.compile("optim", re.IGNORECASE)
 _IMPLEMENTATIONS = (

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._cold_start import cold_start
+from traceq.analysis._job_gain import on_the_worst_rank
 from traceq.analysis._lost_time import RankLoss, StepTimes, first_collective_caveats, rank_loss, time_claims
 from traceq.analysis._wording import (
     MOST_RANKS,
@@ -18,9 +18,10 @@ from traceq.analysis._wording import (
     more_rows,
     plain_phase,
 )
-from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.analysis.perturbation import much_longer_words
-from traceq.claims.claim import Claim
+from traceq.claims.claim import Claim, Measure, in_some_steps, measured
+from traceq.claims.limits import LARGE, MUCH
+from traceq.facts.events.device_work import device_work
 from traceq.facts.events.missing_ops import missing_ops_share
 from traceq.facts.ranks.exposed_waits import (
     EXPOSED_TRANSFER,
@@ -31,18 +32,18 @@ from traceq.facts.ranks.exposed_waits import (
     waiting_times,
 )
 from traceq.facts.ranks.job import Job
+from traceq.facts.stalls.lost_once import lost_once, lost_once_ns, lost_once_share
 from traceq.facts.timeline.data_loading import LOADING
+from traceq.facts.timeline.once import OnceKind
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.facts.timeline.time_partition import BUSY, TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import Spans, span_index
+from traceq.intervals import Spans, measure_within, span_index
 from traceq.model import Trace
 from traceq.report import Cell, Column, Report, Table, column
 from traceq.units import Unit, bar
-
-POSITION = 30
 
 _CATEGORIES = tuple(category.name.lower() for category in TimeCategory)
 _EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
@@ -62,6 +63,18 @@ _SHORT_NAME = 12
 """Characters of a phase's name up to which five columns of times fit beside it."""
 _LEAST_SPREAD = 0.05
 """Part of a step by which ranks must differ to be shown one by one."""
+_LONG_PART = 0.1
+_MEASURES = {
+    OnceKind.DEVICE_START: ("device_start_ns", "device_start_of"),
+    OnceKind.LIBRARY_START: ("library_start_ns", "library_start_of"),
+    OnceKind.KERNEL_LOADING: ("kernel_loading_ns", "kernel_loading_of"),
+    OnceKind.GRAPH_CAPTURE: ("graph_capture_ns", "graph_capture_of"),
+    OnceKind.PROFILER: ("profiler_ns", "profiler_of"),
+    OnceKind.FIRST_CALL: ("first_calls_ns", "first_calls_of"),
+    OnceKind.COMPILING: ("compiling_ns", "compiling_of"),
+    OnceKind.PAUSE: ("pause_ns", "pause_before"),
+}
+"""Of a kind its time, and the call or op that has most of it; of a pause what follows."""
 
 
 @frozen
@@ -134,7 +147,7 @@ def summarize(trace: Trace) -> _Rank:
         exposed=exposed_pieces(trace),
         loss=rank_loss(trace),
         in_order=phases(trace).in_order,
-        cold_start=cold_start(trace),
+        cold_start=_cold_start(trace),
         is_sample=missing_ops_share(trace) > 0,
     )
 
@@ -293,3 +306,36 @@ def _matrix(cells: Iterable[tuple[str, str, float]]) -> _Matrix:
     categories = tuple(category for category in (*_IN_ORDER, _REST) if category in present)
     values = np.array([sums.get((line, category), 0.0) for line in lines for category in categories], np.float64)
     return _Matrix(lines, categories, values.reshape(len(lines), len(categories)))
+
+
+def _cold_start(trace: Trace) -> Claim | None:
+    """Return a claim where the counted steps hold a good deal that is once; its ns are those of all of them."""
+    if lost_once_share(trace) < LARGE:
+        return None
+    lost, all_ns = lost_once(trace), lost_once_ns(trace)
+    windows = steps(trace).window[steps(trace).counted]
+    num = int(np.count_nonzero(measure_within(activity(trace).when(TimeCategory.ONCE), *windows.T)))
+    of_kinds: dict[str, Measure] = {}
+    for each in lost:
+        of_kinds |= zip(_MEASURES[each.kind], (each.ns, each.name), strict=True)
+    measures = measured(
+        what="a pause" if all(each.kind == OnceKind.PAUSE for each in lost) else "a cold start",
+        once_ns=all_ns,
+        **of_kinds,
+        **in_some_steps(num, len(windows)),
+        **_after(trace),
+    )
+    return Claim("cold_start", all_ns, measures=measures)
+
+
+def _after(trace: Trace) -> dict[str, Measure]:
+    """Return how busy the device is after the last long part that is once; nothing without a device, or much time."""
+    if not len(device_work(trace)):
+        return {}
+    done, inside = activity(trace), in_counted_steps(trace)
+    lost = done.parts[inside & (done.category == TimeCategory.ONCE)]
+    long = lost[np.diff(lost)[:, 0] >= _LONG_PART * lost_once_ns(trace)]
+    later = inside & (done.parts[:, 0] >= long[:, 1].max(initial=0))  # all of it, so that it is one stretch of time
+    recurs = inside & (done.category != TimeCategory.ONCE)
+    all_ns, ns, busy_ns = (int(done.ns[pieces].sum()) for pieces in (recurs, later, later & done.among(*BUSY)))
+    return {"after_ns": ns, "busy_after_pct": 100 * busy_ns / ns} if ns > MUCH * all_ns else {}

@@ -19,8 +19,6 @@ from traceq.units import Unit, format_value
 
 __all__ = ["merge", "most_overhead_ns", "much_longer_words", "perturbation_words", "summarize", "unlike_steps"]
 
-POSITION = 12
-
 _MOST_PER_EVENT_NS = 5_000
 """What recording one event of the host takes at most: an op with its shapes and stack, several times what is usual."""
 

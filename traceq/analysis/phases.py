@@ -17,8 +17,6 @@ from traceq.model import Category, Trace
 from traceq.report import Column, Report, Table, column
 from traceq.units import Unit
 
-POSITION = 20
-
 _RULES = {
     "recorded": "Phases are declared by the recording",
     "inference": "Phases are what the steps of the inference engine compute: `mixed` is prefill and decode",

@@ -20,8 +20,6 @@ from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_ranks
 
-POSITION = 53
-
 _REMEDIES = {"GPipe": "gpipe", "1F1B": "1f1b", "looped BFS": "looped_bfs", "interleaved 1F1B": "interleaved_1f1b"}
 
 

@@ -6,24 +6,32 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from traceq.analysis._caused_waits import caused_wait_rows, caused_wait_table, caused_wait_view
-from traceq.analysis._collective_skew import skew_table, skew_view
-from traceq.analysis._stragglers import Stragglers, find_stragglers, straggler_finding
+from traceq.analysis._stragglers import (
+    Stragglers,
+    caused_wait_rows,
+    caused_wait_table,
+    caused_wait_view,
+    find_stragglers,
+    straggler_finding,
+)
 from traceq.analysis._wording import MOST_RANKS, more_rows, scope
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, algbw_gbps, busbw_gbps
 from traceq.facts.comm.rank_collectives import rank_calls
+from traceq.facts.ranks.arrival_waits import ArrivalWaits, latest_rank
 from traceq.facts.ranks.caused_waits import CausedWaits, caused_waits
 from traceq.facts.ranks.job import Job
+from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.facts.ranks.lateness import PhaseCategory, busy_ns, cells_of
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
+from traceq.grouping import group
 from traceq.intervals import Spans, intersect, measure, sorted_unique, spans
 from traceq.model import Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, name_ranks
-
-POSITION = 55
 
 _STRAGGLER, _UNSTEADY, _WAITS, _BALANCED, _OPEN = "straggler", "irregular", "waits", "balanced", "undecided"
 _NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: their collectives are not compared")
@@ -107,7 +115,7 @@ def summarize(trace: Trace) -> _Rank:
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the waits of every rank, and the straggler if there is one; nothing for a single rank."""
     if len(job.ranks) < 2:
-        tables = (Table.of("ranks", "Ranks", RankRow, ()), skew_table(None, None), caused_wait_table(()))
+        tables = (Table.of("ranks", "Ranks", RankRow, ()), _skew_table(None, None), caused_wait_table(()))
         return Report("ranks", tables)
     caused = caused_waits(job, _exposed_on_job_clock(job, parts))
     waits = _waits(job, parts, caused)
@@ -122,11 +130,11 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         )
         for rank in job.ranks
     ]
-    skew, by_cause = skew_table(job.issued, job.waits), caused_wait_rows(job, caused)
+    skew, by_cause = _skew_table(job.issued, job.waits), caused_wait_rows(job, caused)
     views: tuple[Table, ...] = ()
     if waits:
         waits_by_cause = caused_wait_view(by_cause, caused.num_steps, step_ns)
-        views = (_view(job, rows, late), *waits_by_cause, skew_view(skew, scope(job)))
+        views = (_view(job, rows, late), *waits_by_cause, _skew_view(skew, scope(job)))
     caveats = (*_caveats(job), *_undecided(late)) if job.is_concurrent else (_NOT_ONE_JOB,)
     tables = (Table.of("ranks", "Ranks", RankRow, rows), skew, caused_wait_table(by_cause))
     return Report("ranks", tables, views, straggler_finding(job, late, by_cause), caveats)
@@ -258,3 +266,97 @@ def _caveats(job: Job) -> tuple[Caveat, ...]:
             text = f"ends of collectives scatter too much to compare clocks ({names}): {what}"
             caveats.append(Caveat("clocks", text))
     return tuple(caveats)
+
+
+@frozen
+class _SkewRow:
+    """Collectives of one name, group, dtype and phase, matched across ranks and summed."""
+
+    key: str = column("key")
+    name: str = column("collective")
+    group: str = column("group")
+    dtype: str = column("dtype")
+    phase: str = column("phase")
+    num_ranks: int = column("ranks", Unit.COUNT)
+    num: int = column("num", Unit.COUNT)
+    bytes: int | None = column("bytes", Unit.BYTES)
+    """Larger side."""
+    shortest_ns: int = column("transfer", Unit.NS)
+    """Shortest duration over ranks: the transfer."""
+    algbw_gbps: float | None = column("algbw", Unit.GBPS)
+    busbw_gbps: float | None = column("busbw", Unit.GBPS)
+    skew_ns: int = column("skew", Unit.NS)
+    """From the first to the last start."""
+    skew_max_ns: int = column("max skew", Unit.NS)
+    last_rank: int = column("mostly last", Unit.COUNT)
+    num_last: int = column("times", Unit.COUNT)
+
+
+def _skew_table(issued: JobCollectives | None, waits: ArrivalWaits | None) -> Table:
+    """Return one row for each collective, group, dtype and phase; the first instance of each group counts as well."""
+    rows = _rows(issued, waits) if issued is not None and waits is not None and len(waits) else []
+    return Table.of("skew", "Collectives across ranks", _SkewRow, rows)
+
+
+def _skew_view(table: Table, scope: str) -> Table:
+    """Return the rows for people, those with most skew first; `scope` is what the rows cover."""
+    view = table.largest_first("skew_ns").select(
+        "name",
+        "phase",
+        "dtype",
+        "num_ranks",
+        "num",
+        "bytes",
+        "shortest_ns",
+        "busbw_gbps",
+        "skew_ns",
+        "last_rank",
+        "num_last",
+    )
+    note = "Transfer: the shortest duration over ranks, summed; skew: from the first to the last rank's start, summed."
+    return replace(view, title=f"Collectives across ranks ({scope})", note=note)
+
+
+def _rows(issued: JobCollectives, waits: ArrivalWaits) -> list[_SkewRow]:
+    call = np.take_along_axis(waits.instances.call, _first_present(waits)[:, None], axis=1)[:, 0]
+    num_ranks = (waits.duration >= 0).sum(axis=1)
+    groups = group([issued.group[call], issued.columns.name[call], issued.dtype[call], issued.phase[call]])
+    size, last = issued.columns.size[call], latest_rank(waits)
+    sizes, num_unsized = groups.sum(np.maximum(size, 0)), groups.sum(size < 0)
+    sums = zip(groups.keys.tolist(), groups.count(), groups.sum(waits.shortest), groups.sum(waits.skew), strict=True)
+    rows: dict[tuple[int, int, str, int], _SkewRow] = {}
+    for index, ((number, name, dtype, phase), num, shortest_ns, skew_ns) in enumerate(sums):
+        names = (
+            COLLECTIVE_NAMES[name],
+            issued.groups[number],
+            issued.dtypes[dtype] if dtype >= 0 else "",
+            issued.phases[phase],
+        )
+        selected = groups.group_ids == index
+        size_bytes = None if num_unsized[index] else sizes[index]
+        algbw = algbw_gbps(size_bytes, shortest_ns)
+        num_last = np.bincount(last[selected], minlength=len(issued.ranks))
+        ranks = int(num_ranks[selected].max())
+        # not all ranks of a group need to be read
+        members = max(int(issued.columns.group_size[call[selected]].max()), ranks)
+        rows[number, name, names[2], phase] = _SkewRow(
+            "|".join(names),
+            *names,
+            num_ranks=ranks,
+            num=num,
+            bytes=size_bytes,
+            shortest_ns=shortest_ns,
+            algbw_gbps=algbw,
+            busbw_gbps=busbw_gbps(algbw, names[0], members),
+            skew_ns=skew_ns,
+            skew_max_ns=int(waits.skew[selected].max()),
+            last_rank=issued.ranks[int(num_last.argmax())],
+            num_last=int(num_last.max()),
+        )
+    return [row for _, row in sorted(rows.items())]  # the number of a dtype depends on what is read first
+
+
+def _first_present(waits: ArrivalWaits) -> NDArray[np.int64]:
+    """Return int64[B]: the first rank that ran each."""
+    first: NDArray[np.int64] = (waits.duration >= 0).argmax(axis=1)
+    return first

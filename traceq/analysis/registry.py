@@ -1,4 +1,4 @@
-"""Registry of analyses: modules of this package and plugins with a `summarize` and a `merge`, ordered by `POSITION`.
+"""Registry of analyses: modules of this package and plugins with a `summarize` and a `merge`, in the order of a report.
 
 `summarize(trace)` reduces one rank's events to a part; `merge(job, parts)` makes the report on all ranks from their
 parts, in the order of the ranks. Both are the same wherever the ranks are read.
@@ -6,12 +6,13 @@ parts, in the order of the ranks. Both are the same wherever the ranks are read.
 
 from __future__ import annotations
 
-import pkgutil
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -19,19 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq import analysis as package
-from traceq.analysis._plugins import PluginAnalysis, plugin_analyses
-from traceq.analysis._summaries import summaries
 from traceq.claims.claim import Basis
 from traceq.claims.judge import judged
-from traceq.errors import UsageFault
+from traceq.cores import num_cores
+from traceq.entry_points import ANALYSES, Plugin, find_plugins
+from traceq.errors import TraceqError, UsageFault
 from traceq.facts.ranks.job import Job, job_of
 from traceq.facts.ranks.rank_outline import Outline, outline
+from traceq.frozen import frozen
 from traceq.model import SLOWED_BY_STACKS, Caveat, Run, Trace
 from traceq.report import Report, Sheet, Source, StepTime
 from traceq.stages import counted
 
 __all__ = [
     "Analysis",
+    "PluginAnalysis",
     "analysis",
     "analyze",
     "analyze_all",
@@ -45,6 +48,134 @@ __all__ = [
     "reports_of",
     "sheet",
 ]
+
+_CONTRACT = ("POSITION", "summarize", "merge")
+_POSITIONS = {
+    "arms": 4,
+    "batches": 4.5,
+    "unprofiled": 5,
+    "facts": 5.5,
+    "step_profile": 6,
+    "loader": 7,
+    "steps": 10,
+    "inference": 12,
+    "perturbation": 12,
+    "phases": 20,
+    "devices": 22,
+    "dataload": 25,
+    "partition": 30,
+    "compiling": 32,
+    "syncs": 40,
+    "collectives": 50,
+    "lines": 50,
+    "experts": 52,
+    "strategy": 52,
+    "pipeline": 53,
+    "clusters": 54,
+    "metric_gathers": 54,
+    "ranks": 55,
+    "desync": 56,
+    "arrivals": 57,
+    "idle": 58,
+    "stalled": 58,
+    "replay": 59,
+    "critical": 60,
+    "memcpy": 62,
+    "optimizer": 66,
+    "modules": 68,
+    "efficiency": 69,
+    "kernels": 70,
+    "duplicates": 71,
+    "launches": 72,
+    "memory": 75,
+    "host": 78,
+    "coverage": 80,
+}
+"""Places of traceq's own analyses in a report."""
+_FEWEST_EVENTS = 100_000
+"""Events from which threads are worth their start."""
+
+_NUM_THREADS = 2
+"""More would mostly wait, for each other's facts and for Python."""
+
+_LONGEST = ("critical", "replay", "idle")
+"""What takes longest begins first, or one thread would be left with it at the end."""
+
+
+@frozen
+class PluginAnalysis:
+    """An analysis of another package, and its place in a report."""
+
+    position: float
+    question: str
+    summarize: Callable[[Trace], Any]
+    merge: Callable[[Job, Sequence[Any]], Report]
+
+
+@frozen
+class _PluginAnalyses:
+    """Analyses of other packages by name, and why others cannot be used.
+
+    `version` changes with the packages and the sources of their analyses; "" without any.
+    """
+
+    by_name: Mapping[str, PluginAnalysis]
+    faults: Mapping[str, TraceqError]
+    version: str
+
+
+@cache
+def _plugin_analyses() -> _PluginAnalyses:
+    """Return the analyses that installed packages add."""
+    analyses: dict[str, PluginAnalysis] = {}
+    faults: dict[str, TraceqError] = {}
+    sources: list[bytes] = []
+    for name, plugin in find_plugins(ANALYSES).items():
+        try:
+            target = plugin.load()
+            analyses[name] = _checked(name, plugin, target)
+            sources.append(f"{name} {plugin.package} ".encode() + _source(target))
+        except TraceqError as fault:
+            faults[name] = fault
+    return _PluginAnalyses(analyses, faults, _digest(sources) if analyses else "")
+
+
+def _digest(sources: list[bytes]) -> str:
+    from hashlib import sha256  # OpenSSL takes 2 ms to load, and most have no plugins
+
+    return sha256(b"".join(sources)).hexdigest()[:12]
+
+
+def _checked(name: str, plugin: Plugin, target: Any) -> PluginAnalysis:
+    if missing := [attribute for attribute in _CONTRACT if not hasattr(target, attribute)]:
+        raise plugin.fault(f"lacks {', '.join(missing)}")
+    if not isinstance(target.POSITION, int | float):
+        raise plugin.fault(f"POSITION is {target.POSITION!r}; expected a number")
+    question = (inspect.getdoc(target) or "").partition("\n")[0]
+    merge = _with_checked_report(name, plugin, plugin.guarded(target.merge))
+    return PluginAnalysis(target.POSITION, question, plugin.guarded(target.summarize), merge)
+
+
+def _with_checked_report(name: str, plugin: Plugin, merge: Callable[..., Any]) -> Callable[..., Report]:
+    """Return `merge` with a check of what it returns: its tables must not take the place of others in JSON."""
+
+    @wraps(merge)
+    def checked(job: Job, parts: Sequence[Any]) -> Report:
+        report = merge(job, parts)
+        if not isinstance(report, Report):
+            raise plugin.fault(f"merge returned a {type(report).__name__}; expected a traceq.Report")
+        for table in report.tables:
+            if table.key != name and not table.key.startswith(f"{name}_"):
+                raise plugin.fault(f"a table has the key {table.key!r}; expected {name!r}, or {name}_ and more")
+        return report
+
+    return checked
+
+
+def _source(target: Any) -> bytes:
+    module = target if isinstance(target, ModuleType) else inspect.getmodule(target) or inspect.getmodule(type(target))
+    file = getattr(module, "__file__", None)
+    return Path(file).read_bytes() if file and Path(file).is_file() else b""
 
 
 class Analysis(Protocol):
@@ -64,32 +195,24 @@ class Analysis(Protocol):
         """Return the report on all ranks. The key of a table is the analysis's name, or begins with it and `_`."""
 
 
-@cache
-def _modules() -> dict[str, ModuleType]:
-    modules = [import_module(f"{package.__name__}.{info.name}") for info in pkgutil.iter_modules(package.__path__)]
-    analyses = [each for each in modules if all(hasattr(each, name) for name in ("POSITION", "summarize", "merge"))]
-    analyses.sort(key=lambda module: module.POSITION)
-    return {module.__name__.rpartition(".")[2]: module for module in analyses}
-
-
 def names() -> tuple[str, ...]:
     """Return the names of all analyses, in the order of a report; plugins that cannot be used are left out."""
-    every: dict[str, ModuleType | PluginAnalysis] = {**plugin_analyses().by_name, **_modules()}
-    return tuple(sorted(every, key=lambda name: (every[name].POSITION, name)))
+    positions = {name: plugin.position for name, plugin in _plugin_analyses().by_name.items()} | _POSITIONS
+    return tuple(sorted(positions, key=lambda name: (positions[name], name)))
 
 
 def chosen(only: Sequence[str]) -> tuple[str, ...]:
     """Return the names that were chosen, or all, in the order of a report. Raises UsageFault for an unknown name."""
-    if not only:
-        return names()
-    return tuple(sorted(dict.fromkeys(only), key=lambda name: (analysis(name).POSITION, name)))
+    for name in only:
+        analysis(name)
+    return tuple(name for name in names() if not only or name in only)
 
 
 def analysis(name: str) -> ModuleType | PluginAnalysis:
     """Return one analysis. Raises UsageFault for an unknown name, TraceqError for a plugin that cannot be used."""
-    if name in _modules():
-        return _modules()[name]
-    plugins = plugin_analyses()
+    if name in _POSITIONS:
+        return import_module(f"{package.__name__}.{name}")
+    plugins = _plugin_analyses()
     if name in plugins.by_name:
         return plugins.by_name[name]
     if name in plugins.faults:
@@ -103,20 +226,21 @@ def analysis(name: str) -> ModuleType | PluginAnalysis:
 
 def describe_analyses() -> dict[str, str]:
     """Return the question that each analysis answers, by name, in the order of a report."""
-    plugins, modules = plugin_analyses().by_name, _modules()
-    questions = {name: plugin.question for name, plugin in plugins.items()}
-    questions |= {name: (module.__doc__ or "").partition("\n")[0] for name, module in modules.items()}
-    return {name: questions[name] for name in names()}
+    analyses = {name: analysis(name) for name in names()}
+    return {
+        name: each.question if isinstance(each, PluginAnalysis) else (each.__doc__ or "").partition("\n")[0]
+        for name, each in analyses.items()
+    }
 
 
 def plugin_caveats(only: Sequence[str]) -> tuple[Caveat, ...]:
     """Return a doubt for each plugin that a report on everything lacks; none where analyses were chosen."""
-    return () if only else tuple(Caveat("plugin", str(fault)) for fault in plugin_analyses().faults.values())
+    return () if only else tuple(Caveat("plugin", str(fault)) for fault in _plugin_analyses().faults.values())
 
 
 def plugins_version() -> str:
     """Return a text that changes with the analyses of other packages; "" without any."""
-    return plugin_analyses().version
+    return _plugin_analyses().version
 
 
 def analyze(run: Run, name: str) -> Report:
@@ -135,7 +259,7 @@ def reports_of(job: Job, traces: Sequence[Trace], only: Sequence[str] = ()) -> t
     They have no findings where durations are no evidence.
     """
     modules = tuple(map(analysis, chosen(only)))
-    with closing(summaries(modules, traces)) as parts:
+    with closing(_summaries(modules, traces)) as parts:
         reports = tuple(merged(module, job, next(parts)) for module in counted("analysing", modules))
     if any(caveat.code == SLOWED_BY_STACKS for caveat in job.caveats):
         return tuple(replace(report, findings=()) for report in reports)
@@ -204,3 +328,30 @@ def _step_time(ns: NDArray[np.float64] | NDArray[np.int64]) -> StepTime:
 def sheet(run: Run, only: Sequence[str] = ()) -> Sheet:
     """Return the reports of all analyses of a run, or of some. Raises UsageFault for an unknown name."""
     return Sheet(describe(run), analyze_all(run, only), (*run.caveats, *plugin_caveats(only)))
+
+
+def _summaries(analyses: Sequence[ModuleType | PluginAnalysis], traces: Sequence[Trace]) -> Generator[tuple[Any, ...]]:
+    """Yield for each analysis its summaries of all traces; those of other packages run first, beside no other."""
+    modules = [each for each in analyses if isinstance(each, ModuleType)]
+    if len(modules) < _NUM_THREADS or num_cores() < _NUM_THREADS or sum(map(_size, traces)) < _FEWEST_EVENTS:
+        yield from (_of_all(each, traces) for each in analyses)
+        return
+    from concurrent.futures import ThreadPoolExecutor  # small traces do without
+
+    of_others = iter([_of_all(each, traces) for each in analyses if each not in modules])
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        modules.sort(key=lambda module: not module.__name__.endswith(_LONGEST))
+        futures = {module.__name__: pool.submit(_of_all, module, traces) for module in modules}
+        try:
+            for each in analyses:
+                yield futures[each.__name__].result() if isinstance(each, ModuleType) else next(of_others)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _size(trace: Trace) -> int:
+    return len(trace.events)
+
+
+def _of_all(analysis: ModuleType | PluginAnalysis, traces: Sequence[Trace]) -> tuple[Any, ...]:
+    return tuple(map(analysis.summarize, traces))

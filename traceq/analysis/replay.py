@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import job_gain, played_job, unplayed_words
+from traceq.analysis._job_gain import in_vain, job_gain, played_job, slack_by_rank, unplayed_words
 from traceq.analysis._rank_rows import of_all
-from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import a_step, the_step, until_done
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
 from traceq.causes.replay import replay_of
@@ -41,8 +40,6 @@ from traceq.whatif.job_replay import CannotReplay, job_replay
 from traceq.whatif.limits import MOST_UNREPLAYED
 from traceq.whatif.predict import Change
 from traceq.whatif.unreplayed import is_replayed, least_unreplayed_share, unreplayed_share
-
-POSITION = 59
 
 _NOTHING, _ALL, _LOADER, _BOTH = "nothing", "all syncs", "data loader", "syncs and data loader"
 _AT_LINE = "--without sync:"

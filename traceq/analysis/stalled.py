@@ -11,8 +11,6 @@ from traceq.model import Flight, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
 
-POSITION = 58
-
 
 @frozen
 class StalledRow:

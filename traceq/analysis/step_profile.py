@@ -27,8 +27,6 @@ from traceq.report import Column, Report, Table, column
 from traceq.stats.means import block_means, lowest_mean
 from traceq.units import Unit, format_value
 
-POSITION = 6
-
 BACKWARD_STEP = ("bwd", "unscale_clip", "optim_step", "zero_grad_sched")
 _PER_NS = _PER_BYTE = 1e-9
 _BY_DEEPSPEED = re.compile(r"DeepSpeed|ZeRO-[23]|or 2")

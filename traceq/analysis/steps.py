@@ -22,8 +22,6 @@ from traceq.model import Category, Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value, sparkline
 
-POSITION = 10
-
 _OVERHEAD = 0.02
 """Part of a step from which the profiler's own work is a caveat."""
 _PYTHON_CALL_NS = 5_000

@@ -21,8 +21,6 @@ from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, name_ranks
 
-POSITION = 52
-
 _BACKWARD = "backward"
 _LEAST_RANKS = 2
 _BEST_FIRST = (EXACT, EXPLAINED, UNEXPLAINED)

@@ -10,9 +10,8 @@ from operator import attrgetter
 import numpy as np
 
 from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import job_gain
+from traceq.analysis._job_gain import in_vain, job_gain, slack_by_rank
 from traceq.analysis._rank_rows import each_of, of_all
-from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import in_traced_steps, more_rows, over_ranks, per_step, values_words, with_step_headings
 from traceq.causes.removed_waits import (
     alike_syncs,
@@ -39,8 +38,6 @@ from traceq.report import Report, Table, column
 from traceq.units import Unit
 from traceq.whatif.interventions import WithoutSyncs
 from traceq.whatif.unreplayed import is_replayed
-
-POSITION = 40
 
 _TOP = 8
 _MOST_FINDINGS = 3

@@ -13,8 +13,6 @@ from traceq.report import Report, Table, column
 from traceq.stats import slowest_rank_ns
 from traceq.units import Unit
 
-POSITION = 5
-
 
 @frozen
 class _Comparison:

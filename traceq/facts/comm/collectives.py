@@ -30,6 +30,8 @@ __all__ = [
     "COLLECTIVE_NAMES",
     "Calls",
     "Kernels",
+    "algbw_gbps",
+    "busbw_gbps",
     "collective_calls",
     "collective_kernels",
     "message_index",
@@ -91,6 +93,7 @@ _ITEM_SIZE = {
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
 }
+_RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
 
 @frozen(eq=False)
@@ -334,3 +337,15 @@ def _call_by_external_id(trace: Trace, calls: Calls, rows: NDArray[np.int64]) ->
     kernel_ids = trace.events.external_id[rows]
     index = np.minimum(np.searchsorted(ids[order], kernel_ids), len(ids) - 1)
     return np.where((kernel_ids > 0) & (ids[order][index] == kernel_ids), order[index], -1)
+
+
+def algbw_gbps(size_bytes: int | None, ns: int) -> float | None:
+    """Return the bytes of the larger side divided by the time, GB/s."""
+    return size_bytes / ns if size_bytes and ns else None
+
+
+def busbw_gbps(algbw: float | None, name: str, num_ranks: int | None) -> float | None:
+    """Return algbw times the share of the data that crosses the slowest link, GB/s."""
+    if algbw is None or num_ranks is None:
+        return None
+    return algbw * _RING[name] * (num_ranks - 1) / num_ranks if name in _RING else algbw

@@ -1,11 +1,13 @@
-"""Exposed copies: how fast they are, and which no overlap can hide, those within a device on a stream that computes."""
+"""What is exposed of copies and collectives: how fast copies are, which nothing can hide, what of a wait is transfer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.copies import OVER_LINK, WITHIN_DEVICE, copy_kind
 from traceq.facts.events.device_work import device_work
@@ -13,14 +15,18 @@ from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching, unique_names
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
+from traceq.grouping import Groups, group
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["exposed_copies", "exposed_device_copies", "rate_words"]
+__all__ = ["exposed_copies", "exposed_device_copies", "most_transfer_ns", "rate_words"]
 
 _NAMED = 2
 """Kinds of copies whose bandwidth is told."""
+_FEWEST = 3
+"""Calls of one size from which the shortest says how long a transfer takes."""
+_MESSAGES = [COLLECTIVE_NAMES.index(name) for name in ("send", "recv", "send_recv")]
 
 
 def exposed_copies(trace: Trace) -> dict[str, tuple[int, int]]:
@@ -75,3 +81,34 @@ def exposed_device_copies(trace: Trace) -> dict[str, float]:
         name = events.text(row) if row >= 0 else ""
         by_name[name] = by_name.get(name, 0.0) + op_ns
     return by_name
+
+
+def most_transfer_ns(trace: Trace) -> float:
+    """Return the ns of a mean counted step in which exposed collectives transfer, if all of a size take as long.
+
+    Those of the same group, operation, dtype and size in the trace; of one that has few alike all may be transfer.
+    """
+    work, pieces = device_work(trace), activity(trace)
+    most_ns = pieces.ns_of_work(pieces.among(TimeCategory.EXPOSED_COMM) & in_counted_steps(trace), len(work))
+    index, alike = _of_known_size(trace)
+    ns, shortest_ns = work.end[index] - work.start[index], np.full(len(alike.keys), np.iinfo(np.int64).max)
+    np.minimum.at(shortest_ns, alike.group_ids, ns)
+    has_alike = np.array(alike.count(), np.int64)[alike.group_ids] >= _FEWEST
+    most_ns[index] = np.minimum(most_ns[index], np.where(has_alike, shortest_ns[alike.group_ids], ns))
+    return float(most_ns.sum()) / int(steps(trace).counted.sum())
+
+
+def _of_known_size(trace: Trace) -> tuple[NDArray[np.int64], Groups]:
+    """Return (the device work of collectives whose size is recorded, those that are alike).
+
+    Not that of messages, whose peers may be on another machine, nor of coalesced calls, which one kernel runs together.
+    """
+    work, events, calls, messages = device_work(trace), trace.events, collective_calls(trace), trace.events.messages
+    kernels = collective_kernels(trace)
+    linked = np.flatnonzero((kernels.call >= 0) & ~np.isin(kernels.name, _MESSAGES) & work.linked[kernels.work])
+    call, launched = kernels.call[linked], events.ts[work.call[kernels.work[linked]]]
+    begin, end = events.ts[calls.rows[call]], events.end[calls.rows[call]]
+    sized = linked[(calls.size[call] > 0) & (calls.message[call] >= 0) & (begin <= launched) & (launched <= end)]
+    message = calls.message[kernels.call[sized]]
+    columns = messages.group, messages.dtype, messages.elements_in, messages.elements_out
+    return kernels.work[sized], group([kernels.name[sized], *(column[message] for column in columns)])
