@@ -13,8 +13,7 @@ from traceq.analysis._job_gain import on_the_worst_rank
 from traceq.claims.claim import AT_MOST, Claim, Measure, measured
 from traceq.claims.rules import RULES
 from traceq.facts.comm.collective_roles import Role, collective_roles
-from traceq.facts.comm.collectives import collective_calls
-from traceq.facts.comm.exposed_calls import exposed_by_step, exposed_pct
+from traceq.facts.comm.collectives import collective_calls, exposed_by_step, exposed_pct
 from traceq.facts.comm.parallelism import mark_times
 from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.name_patterns import matching

@@ -1,4 +1,4 @@
-"""What is exposed of copies and collectives: how fast copies are, which nothing can hide, what of a wait is transfer."""
+"""What is exposed of copies and collectives: how fast copies are, which no overlap hides, how much is transfer."""
 
 from __future__ import annotations
 

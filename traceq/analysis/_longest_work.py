@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from traceq.claims.claim import Measure, measured
 from traceq.claims.limits import MUCH
-from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.kernel_labels import kernel_labels
-from traceq.facts.events.kernel_names import without_tunings
-from traceq.facts.events.kernels import launched_kernels
+from traceq.facts.events.kernel_names import kernel_labels, without_tunings
+from traceq.facts.events.kernels import launched_kernels, runs_compiled
 from traceq.facts.events.self_time import self_times
 from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.timeline.main_lines import differentiated_lines, main_lines

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from traceq.facts.events.graph_labels import ReplayTimes
+from traceq.facts.events.graph_replays import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.phases import BEFORE_WINDOW, OTHER

@@ -9,11 +9,10 @@ import numpy as np
 from traceq.analysis._wording import in_graphs
 from traceq.claims.claim import Claim, Subject, measured
 from traceq.facts.events.device_work import device_work, lacks_host_ops
-from traceq.facts.events.graph_labels import ReplayTimes, replay_times
-from traceq.facts.events.missing_ops import missing_ops_share
+from traceq.facts.events.graph_replays import ReplayTimes, replay_times
+from traceq.facts.events.unrecorded_work import missing_ops_share
 from traceq.facts.ranks.job import Job
-from traceq.facts.ranks.lost_device import lost_device_caveats
-from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_share
+from traceq.facts.ranks.unrecorded_share import lost_device_caveats, unrecorded_caveats, unrecorded_share
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.frozen import frozen

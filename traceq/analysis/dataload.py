@@ -37,7 +37,7 @@ from traceq.facts.timeline.data_loading import (
     loader_waits,
     makes_own_batches,
 )
-from traceq.facts.timeline.loading_line import LoadingLine, loading_line
+from traceq.facts.timeline.main_lines import LoadingLine, loading_line
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity
 from traceq.frozen import frozen

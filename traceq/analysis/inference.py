@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import in_graphs, more_rows
-from traceq.facts.events.graph_labels import ReplayTimes
+from traceq.facts.events.graph_replays import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.inference_marks import STEP_KINDS
 from traceq.facts.timeline.inference_steps import inference_steps

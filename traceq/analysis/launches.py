@@ -14,18 +14,16 @@ from traceq.analysis._job_gain import job_gain, on_the_worst_rank
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, Claim, Measure, Subject, by_step, measured
 from traceq.claims.limits import LARGE, MOST, MUCH, SHORT_GAP
-from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.copies import copies_to_host, host_copies, ops_that_copy_to_host
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import graph_replays
-from traceq.facts.events.kernels import launched_kernels
+from traceq.facts.events.kernels import launched_kernels, runs_compiled
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.lost_once import lost_once_ns
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.data_loading import LOADING
-from traceq.facts.timeline.line_parts import lines_of_work
-from traceq.facts.timeline.main_lines import main_lines
+from traceq.facts.timeline.main_lines import lines_of_work, main_lines
 from traceq.facts.timeline.phases import OTHER, phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps

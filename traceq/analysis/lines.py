@@ -18,8 +18,7 @@ from traceq.claims.limits import LARGE
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job
-from traceq.facts.timeline.line_parts import line_parts, lines_of_work, outermost_ops
-from traceq.facts.timeline.main_lines import MainLines, main_lines
+from traceq.facts.timeline.main_lines import MainLines, line_parts, lines_of_work, main_lines, outermost_ops
 from traceq.facts.timeline.phases import OTHER, phases
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen

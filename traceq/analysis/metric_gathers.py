@@ -13,8 +13,7 @@ from traceq.analysis._rank_rows import Part, of_all
 from traceq.claims.claim import AT_MOST, Claim, measured
 from traceq.claims.limits import NOTABLE
 from traceq.facts.comm.collective_roles import Role, collective_roles
-from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls
-from traceq.facts.comm.exposed_calls import exposed_by_step, exposed_pct
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, exposed_by_step, exposed_pct
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen

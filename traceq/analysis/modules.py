@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceq.analysis._rank_rows import each_of, of_all
 from traceq.analysis._wording import in_graphs, scope
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.graph_labels import replay_times
+from traceq.facts.events.graph_replays import replay_times
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.nesting import host_ops
 from traceq.facts.ranks.job import Job

@@ -14,8 +14,8 @@ from traceq.analysis._job_gain import on_the_worst_rank
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
 from traceq.claims.limits import LARGE
-from traceq.facts.events.compiled_code import COMPILED
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernels import COMPILED
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace

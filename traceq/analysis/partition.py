@@ -22,7 +22,7 @@ from traceq.analysis.perturbation import much_longer_words
 from traceq.claims.claim import Claim, Measure, in_some_steps, measured
 from traceq.claims.limits import LARGE, MUCH
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.missing_ops import missing_ops_share
+from traceq.facts.events.unrecorded_work import missing_ops_share
 from traceq.facts.ranks.exposed_waits import (
     EXPOSED_TRANSFER,
     EXPOSED_WAIT,

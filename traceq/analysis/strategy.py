@@ -13,7 +13,7 @@ from traceq.claims.limits import LOST
 from traceq.facts.comm.collective_roles import Role
 from traceq.facts.comm.parallelism import NO_COLLECTIVE, issued_calls, strategy_of
 from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, Check, checks, micro_batches, unit_forwards
-from traceq.facts.events.missing_ops import missing_ops_share
+from traceq.facts.events.unrecorded_work import missing_ops_share
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import share_inside_steps
 from traceq.frozen import frozen

@@ -19,7 +19,7 @@ from traceq.compare.cause_names import cause_name, jitter_name, pace_name, phase
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.replaced_kernels import fold_replacements, join_moved
 from traceq.compare.result import Cause, Chain, share, sorted_causes
-from traceq.facts.events.recomputed_ops import RECOMPUTED
+from traceq.facts.events.forward_ops import RECOMPUTED
 from traceq.facts.timeline.call_sites import line_function
 from traceq.frozen import frozen
 from traceq.stats.hodges_lehmann import shift_between

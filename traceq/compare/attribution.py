@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from traceq.compare.cost_centers import CAUSE_KINDS, Actors, actors
 from traceq.facts.comm.collectives import collective_calls
-from traceq.facts.comm.host_barriers import barriers
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.forward_ops import outermost_ops
 from traceq.facts.events.nesting import host_ops, nest, tracks
-from traceq.facts.events.recomputed_ops import outermost_ops
+from traceq.facts.ranks.exposed_waits import barriers
 from traceq.facts.stalls.syncs import Syncs, blocked_on_record, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import line_function

@@ -9,9 +9,8 @@ import numpy as np
 from traceq.compare.limits import EVEN, LAYOUT
 from traceq.compare.side import Side, of_one_run
 from traceq.compare.statement import Statement, doubtful, state
-from traceq.facts.ranks.lost_device import lost_device_caveats
 from traceq.facts.ranks.run_ranks import RunRanks
-from traceq.facts.ranks.unrecorded_share import unrecorded_caveats
+from traceq.facts.ranks.unrecorded_share import lost_device_caveats, unrecorded_caveats
 from traceq.model import BUILT_APART, Caveat, Run
 from traceq.runs.read import arm_failure
 from traceq.stats import Comparison

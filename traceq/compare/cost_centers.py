@@ -18,10 +18,10 @@ from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, co
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.copies import copy_kind
 from traceq.facts.events.device_work import device_work, lacks_device_rows
+from traceq.facts.events.forward_ops import RECOMPUTED, outermost_ops, recomputed_ops
 from traceq.facts.events.kernel_names import kernel_family
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, nests_by_track, tracks
-from traceq.facts.events.recomputed_ops import RECOMPUTED, outermost_ops, recomputed_ops
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls

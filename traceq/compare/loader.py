@@ -15,7 +15,7 @@ from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.loading_workers import worker_line
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
-from traceq.facts.timeline.loading_line import loading_line
+from traceq.facts.timeline.main_lines import loading_line
 from traceq.facts.timeline.unprofiled_phases import pace_of, unprofiled_phases
 from traceq.model import Run, Trace
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from traceq.compare.input_shapes import weight_difference
-from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import graph_replays
+from traceq.facts.events.kernels import runs_compiled
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.ops_on_cpu import VIEW
 from traceq.facts.timeline.inference_marks import STEP_KINDS

@@ -17,7 +17,7 @@ from traceq.analysis.registry import analysis
 from traceq.errors import UnreadableInput
 from traceq.facts.comm.rank_collectives import rank_calls
 from traceq.facts.ranks.rank_outline import head, outline
-from traceq.facts.ranks.step_totals import step_totals
+from traceq.facts.ranks.run_ranks import step_totals
 from traceq.facts.timeline.single_step import cut_to_step
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen

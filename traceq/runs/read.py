@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from traceq.errors import UnreadableInput, UsageFault
-from traceq.facts.events.select_events import select_events
+from traceq.facts.timeline.single_step import select_events
 from traceq.facts.timeline.steps import extent
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique

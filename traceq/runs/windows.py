@@ -10,8 +10,7 @@ from pathlib import PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.graph_labels import captured_nodes
-from traceq.facts.events.graph_replays import captures, graph_replays
+from traceq.facts.events.graph_replays import captured_nodes, captures, graph_replays
 from traceq.facts.events.nesting import tracks
 from traceq.facts.roofline.owning_ops import op_of_calls
 from traceq.facts.timeline.modules import modules, modules_at

@@ -15,7 +15,7 @@ from traceq.causes.removed_waits import LOADER, alike_syncs, is_for_pageable_cop
 from traceq.errors import UsageFault
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.enclosing_rows import surroundings
-from traceq.facts.events.kernel_labels import kernel_labels
+from traceq.facts.events.kernel_names import kernel_labels
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.ops_on_cpu import ops_on_cpu

@@ -17,8 +17,7 @@ from terminal import traceq
 from traceq import locations
 from traceq.analysis.registry import analyze
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.graph_labels import graph_labels
-from traceq.facts.events.graph_replays import graph_replays
+from traceq.facts.events.graph_replays import graph_labels, graph_replays
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.timeline.modules import modules
 from traceq.model import Run, Trace

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceq.facts.events.id_lookup import first_index
+from traceq.facts.events.device_work import first_index
 
 some_ids = st.lists(st.integers(-1, 5), max_size=8)
 

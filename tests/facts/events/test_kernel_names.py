@@ -6,8 +6,14 @@ import pytest
 from builder import build, kernel, launch, op
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.kernel_labels import kernel_labels
-from traceq.facts.events.kernel_names import CopyTypes, copy_types, kernel_family, short_kernel, without_tunings
+from traceq.facts.events.kernel_names import (
+    CopyTypes,
+    copy_types,
+    kernel_family,
+    kernel_labels,
+    short_kernel,
+    without_tunings,
+)
 from traceq.short_texts import cut_apart
 
 ELEMENTWISE = (

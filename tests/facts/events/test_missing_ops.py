@@ -6,7 +6,7 @@ import pytest
 from builder import build, op, step
 from paths import FIXTURES
 
-from traceq.facts.events.missing_ops import missing_ops_share
+from traceq.facts.events.unrecorded_work import missing_ops_share
 from traceq.runs.read import read
 
 

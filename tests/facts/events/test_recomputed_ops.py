@@ -10,7 +10,7 @@ import pytest
 from builder import Event, build, frame, op, step
 
 from traceq.compare.diff import diff_runs
-from traceq.facts.events.recomputed_ops import is_recomputed_at, recomputed_ops
+from traceq.facts.events.forward_ops import is_recomputed_at, recomputed_ops
 from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
 from traceq.facts.timeline.steps import main_track
 from traceq.kineto.read import read_trace

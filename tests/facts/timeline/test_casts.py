@@ -10,7 +10,7 @@ from builder import Event, build, frame, kernel, launch, op, step
 from oracle.casts import casts as casts_by_brute_force
 from paths import SHARED
 
-from traceq.facts.timeline.casts import Cast, casts
+from traceq.analysis.kernels import Cast, casts
 from traceq.kineto.read import read_trace
 from traceq.model import Trace
 

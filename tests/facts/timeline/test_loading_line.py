@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builder import annotation, build, op, step
 
-from traceq.facts.timeline.loading_line import loading_line
+from traceq.facts.timeline.main_lines import loading_line
 from traceq.model import Manifest, SourceLines
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

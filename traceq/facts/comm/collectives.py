@@ -7,13 +7,15 @@ by its stream or by the suffix of its name, which is that of a representative ke
 
 from __future__ import annotations
 
+import json
 import re
+from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.gloo_ops import gloo_pairs
-from traceq.facts.comm.group_sizes import group_sizes
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
@@ -21,9 +23,10 @@ from traceq.facts.events.nesting import host_ops, nest, nests_by_track, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
 from traceq.grouping import by_value
-from traceq.intervals import sorted_unique
+from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 
 __all__ = [
@@ -34,6 +37,8 @@ __all__ = [
     "busbw_gbps",
     "collective_calls",
     "collective_kernels",
+    "exposed_by_step",
+    "exposed_pct",
     "message_index",
     "name_number",
     "name_numbers",
@@ -94,6 +99,8 @@ _ITEM_SIZE = {
     "float8_e5m2": 1,
 }
 _RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+_GATHERS = re.compile(r"^c10d::_?all_?gather")
+_SCATTERS = re.compile(r"^c10d::_?reduce_?scatter")
 
 
 @frozen(eq=False)
@@ -140,7 +147,7 @@ def collective_calls(trace: Trace) -> Calls:
     """Return the calls that move data, from the most detailed kind of row in the trace."""
     rows, issued, name = _rows_and_names(trace)
     message = message_index(trace, rows)
-    ranks = group_sizes(trace, issued, message)
+    ranks = _group_sizes(trace, issued, message)
     elements = _elements(trace, rows, issued, name, ranks)
     phase = phases(trace).phase_at(tracks(trace)[issued], trace.events.ts[issued])
     step = steps(trace).issued(trace.events.ts[issued])
@@ -349,3 +356,84 @@ def busbw_gbps(algbw: float | None, name: str, num_ranks: int | None) -> float |
     if algbw is None or num_ranks is None:
         return None
     return algbw * _RING[name] * (num_ranks - 1) / num_ranks if name in _RING else algbw
+
+
+def exposed_by_step(trace: Trace, selected: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[K] ns: the time of each counted window in which only these calls, indices into Calls, run."""
+    pieces, calls, all_steps = activity(trace), collective_calls(trace), steps(trace)
+    exposed = pieces.among(TimeCategory.EXPOSED_COMM) & in_counted_steps(trace)
+    if len(device_work(trace)):
+        kernels = collective_kernels(trace)
+        exposed &= np.isin(pieces.owner, kernels.work[np.isin(kernels.call, selected)])
+        ns = pieces.ns[exposed]
+    else:
+        rows = calls.rows[selected]
+        carrying = spans(trace.events.ts[rows], trace.events.end[rows])
+        ns = measure_within(carrying, *pieces.parts[exposed].T)
+    by_step = np.bincount(span_index(all_steps.window, pieces.parts[exposed, 0]), ns, len(all_steps))
+    return by_step[all_steps.counted].astype(np.int64)
+
+
+def exposed_pct(trace: Trace, ns: NDArray[np.int64]) -> float:
+    """Return the percentage of all exposed communication in counted steps that some of it (int64[K]) is."""
+    window = steps(trace).window[steps(trace).counted]
+    all_ns = measure_within(activity(trace).when(TimeCategory.EXPOSED_COMM), *window.T)
+    return 100 * float(ns.sum()) / max(float(all_ns.sum()), 1.0)
+
+
+def _group_sizes(trace: Trace, issued: NDArray[np.int64], message: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[C] ranks, -1 where the trace does not tell; never those of the world by assumption.
+
+    `issued` int64[C] rows of the calls on the issuing thread, `message` int64[C] into Messages. The output of an
+    all-gather is that many times its input, the input of a reduce-scatter that many times its output.
+    """
+    recorded = trace.events.messages.group_size
+    sizes = np.where(message >= 0, recorded[message], -1) if len(recorded) else np.full(len(issued), -1)
+    unknown = np.flatnonzero(sizes <= 0)
+    sizes[unknown] = _by_shapes(trace, _dispatched(trace, issued[unknown]))
+    return np.where(sizes > 0, sizes, trace.group_size)
+
+
+def _dispatched(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the row of the innermost `c10d` op that gathers or scatters around each row, or is it; -1 without one."""
+    events, row_track = trace.events, tracks(trace)
+    ops = events.rows(Category.CPU_OP)
+    ops = ops[matching(events, ops, _GATHERS) | matching(events, ops, _SCATTERS)]
+    around = np.full(len(rows), -1)
+    for track in sorted_unique(row_track[rows]).tolist():
+        on_track, ops_on_track = np.flatnonzero(row_track[rows] == track), ops[row_track[ops] == track]
+        if len(ops_on_track):
+            nested = nest(events, ops_on_track)
+            index = nested.innermost_at(events.ts[rows[on_track]])
+            around[on_track] = np.where(index >= 0, nested.rows[index], -1)
+    return around
+
+
+def _by_shapes(trace: Trace, ops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[K] ranks by the shapes of `c10d` ops, rows of Events or -1; -1 where they do not tell."""
+    events = trace.events
+    scatters = matching(events, np.maximum(ops, 0), _SCATTERS) if len(ops) else np.zeros(0, np.bool_)
+    shapes = np.where(ops >= 0, events.shapes[ops], -1)
+    by_text = {text: _ratio(events.strings[text]) for text in sorted_unique(shapes).tolist() if text >= 0}
+    outputs = np.array([by_text.get(text, (0, 0)) for text in shapes.tolist()], np.int64).reshape(-1, 2)
+    large = np.where(scatters, outputs[:, 1], outputs[:, 0])
+    small = np.where(scatters, outputs[:, 0], outputs[:, 1])
+    divides = (small > 0) & (large >= small)
+    sizes = np.where(divides, large // np.maximum(small, 1), -1)
+    return np.where(divides & (sizes * small == large), sizes, -1)
+
+
+def _ratio(shapes: str) -> tuple[int, int]:
+    """Return the elements of the first and of the second input of `[[1024], [16], []]`; (0, 0) if that is not it."""
+    try:
+        inputs = json.loads(shapes)
+        return _num_elements(inputs[0]), _num_elements(inputs[1])
+    except (ValueError, TypeError, IndexError, RecursionError):
+        return 0, 0
+
+
+def _num_elements(shape: Any) -> int:
+    """Return the number of elements of a shape, or of a list of shapes."""
+    if any(isinstance(part, list) for part in shape):
+        return sum(_num_elements(part) for part in shape)
+    return prod(map(int, shape)) if shape else 0

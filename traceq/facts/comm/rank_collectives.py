@@ -6,10 +6,12 @@ gloo's rows give the times.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields
+
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.collective_columns import CollectiveColumns
 from traceq.facts.comm.collectives import (
     COLLECTIVE_NAMES,
     Calls,
@@ -29,7 +31,16 @@ from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = ["BARRIER_LIKE", "POINT_TO_POINT", "SAME_EVERYWHERE", "RankCalls", "first_work", "rank_calls"]
+__all__ = [
+    "BARRIER_LIKE",
+    "POINT_TO_POINT",
+    "SAME_EVERYWHERE",
+    "CollectiveColumns",
+    "RankCalls",
+    "concat",
+    "first_work",
+    "rank_calls",
+]
 
 POINT_TO_POINT = tuple(COLLECTIVE_NAMES.index(name) for name in ("send", "recv", "send_recv"))
 """Not compared across ranks: a send on one rank is a recv on another."""
@@ -43,6 +54,44 @@ BARRIER_LIKE = tuple(
     COLLECTIVE_NAMES.index(name) for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 )
 """Collectives that no rank finishes before the last rank has arrived."""
+
+
+@frozen(eq=False)
+class CollectiveColumns:
+    """C collective calls, one int64[C] per column; -1 = absent.
+
+    `name` into COLLECTIVE_NAMES; `elements` that must agree across ranks; `size` bytes; `group_size`; `sequence`;
+    `step` of ProfilerStep#N; `issued_ns`, when the host issued it, `start` and `end`, when it ran, all absolute ns;
+    `row` into the rank's Events or Flight.
+    """
+
+    name: NDArray[np.int64]
+    elements: NDArray[np.int64]
+    size: NDArray[np.int64]
+    group_size: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+    step: NDArray[np.int64]
+    issued_ns: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    row: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def select(self, mask: NDArray[np.bool_]) -> CollectiveColumns:
+        """Return the selected calls."""
+        return CollectiveColumns(**{column.name: getattr(self, column.name)[mask] for column in fields(self)})
+
+    @classmethod
+    def of_ranks(cls, parts: Sequence[CollectiveColumns]) -> CollectiveColumns:
+        """Return the calls of several ranks, one rank after the other."""
+        return cls(**{column.name: concat([getattr(part, column.name) for part in parts]) for column in fields(cls)})
+
+
+def concat(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the columns concatenated; an empty one for no columns."""
+    return np.concatenate(columns) if columns else np.empty(0, np.int64)
 
 
 @frozen(eq=False)

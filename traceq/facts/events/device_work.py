@@ -7,7 +7,6 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.id_lookup import first_index
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.profiler_sessions import session_gaps
 from traceq.facts.memo import once_per_trace
@@ -20,6 +19,7 @@ __all__ = [
     "BACKEND_OF_DEVICES",
     "DeviceWork",
     "device_work",
+    "first_index",
     "lacks_device_rows",
     "lacks_host_ops",
     "launch_times",
@@ -40,6 +40,18 @@ _ONLY_ON_DEVICES = re.compile(
 
 _ALLOCATES, _DEVICE_STARTS_NS = re.compile(r"^aten::empty(_strided)?$"), 100_000_000
 """Ops that allocate and write nothing; one that takes so long starts a device."""
+
+
+def first_index(ids: NDArray[np.int64], wanted_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index of the first occurrence of each wanted id in `ids`: int64[K].
+
+    -1 if the id is absent, or not positive (Kineto writes 0 or -1 for "no id").
+    """
+    if len(ids) == 0:
+        return np.full(len(wanted_ids), -1)
+    order = np.argsort(ids, kind="stable")
+    index = order[np.minimum(np.searchsorted(ids[order], wanted_ids), len(ids) - 1)]
+    return np.where((wanted_ids > 0) & (ids[index] == wanted_ids), index, -1)
 
 
 @frozen(eq=False)

@@ -6,13 +6,17 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = [
-    "CopyTypes",
-    "copy_types",
-    "kernel_family",
-    "short_kernel",
-    "without_tunings",
-]
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernels import launched_kernels
+from traceq.facts.memo import once_per_trace
+from traceq.frozen import frozen
+from traceq.grouping import group
+from traceq.model import Trace
+
+__all__ = ["CopyTypes", "copy_types", "kernel_family", "kernel_labels", "short_kernel", "without_tunings"]
 
 _TENSILE = re.compile(r"\b(Cijk_[A-Z]\w{3}_[A-Z]\w{3})_\w*?_(MT\d+x\d+x\d+)_\w+")
 """Names of ROCm's products of matrices: they begin alike, and their tiles tell them apart."""
@@ -55,6 +59,7 @@ _GENERIC = re.compile(r"\b(\w+::)(?:Gemm)?Kernel\b(?!::)")
 """Names of classes that only their namespace tells from others."""
 _FORMAT = re.compile(r"(?:_|\b)(e[2-5]m[0-3])(?![0-9])")
 """Formats of 8 bits or fewer: operands of kernels that are else alike."""
+_TYPE = re.compile(r'"([^"]*)"')
 
 
 def kernel_family(name: str) -> str:
@@ -209,3 +214,34 @@ def _demangled(name: str) -> tuple[str, list[str]]:
                 words.append(name[position:end])
             position = end
     return (whole, words) if whole else (name, [])
+
+
+@frozen(eq=False)
+class _KernelLabels:
+    """Short names of D pieces of device work: `label` int64[D] into `names`, and `copies` of each name, None of others.
+
+    A name is that of `short_kernel`, with the types that the launching op shows.
+    """
+
+    names: tuple[str, ...]
+    label: NDArray[np.int64]
+    copies: tuple[CopyTypes | None, ...]
+
+
+@once_per_trace
+def kernel_labels(trace: Trace) -> _KernelLabels:
+    """Return what each piece of device work does, by its name and the op that launched it."""
+    events, work, kernels = trace.events, device_work(trace), launched_kernels(trace)
+    op = np.full(len(work), -1)
+    op[kernels.work] = kernels.op
+    op_name, types = (np.where(op >= 0, column[op], -1) for column in (events.name, events.types))
+    groups, strings = group([events.name[work.rows], op_name, types]), [*events.strings, ""]
+    numbers, copies = dict[str, int](), dict[str, CopyTypes | None]()
+    of_group = np.empty(len(groups.keys), np.int64)
+    for index, keys in enumerate(groups.keys.tolist()):
+        name, of_op, of_types = (strings[key] for key in keys)
+        inputs = _TYPE.findall(of_types)
+        short = short_kernel(name, of_op, inputs).strip()
+        of_group[index] = numbers.setdefault(short, len(numbers))
+        copies.setdefault(short, copy_types(name, of_op, inputs))
+    return _KernelLabels(tuple(numbers), of_group[groups.group_ids], tuple(copies.values()))

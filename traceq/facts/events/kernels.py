@@ -1,20 +1,32 @@
-"""Kernels with the ops that launched them, and which of them take less time than their launch."""
+"""Kernels with the ops that launched them: which are tiny, which only wait, and whether any are compiled."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import graph_replays
+from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import op_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.model import Category, Trace
 
-__all__ = ["LaunchedKernels", "innermost_ops", "launched_kernels"]
+__all__ = ["COMPILED", "LaunchedKernels", "innermost_ops", "is_spin_wait", "launched_kernels", "runs_compiled"]
 
 _TINY_NS = 10_000
+_SPINS = re.compile(
+    r"^([^<(]|\(anonymous namespace\))*"  # not in template arguments
+    r"(\b|(?<=\d))"  # in mangled names a length precedes
+    r"((nano)?sleep_kernel|spin_kernel|(busy|spin)_wait\w{0,80})(?=[\s(<E]|$)",
+)
+"""torch's `spin_kernel` (`torch.cuda._sleep`) and `busy_wait_for_flag_kernel`, and names like theirs."""
+COMPILED = re.compile(r"Torch-Compiled Region|CompiledFxGraph|TorchDynamo|^CompiledFunction(Backward)?$|^triton_")
+"""Names of regions of torch.compile, of the autograd nodes around them, and of the kernels that Inductor generates."""
 
 
 @frozen(eq=False)
@@ -54,3 +66,18 @@ def innermost_ops(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:
     for part in op_nests(trace).on(track):
         op[part.which] = np.r_[part.nest.rows, -1][part.innermost_at(trace.events.ts[calls[part.which]])]
     return op
+
+
+@once_per_trace
+def is_spin_wait(trace: Trace) -> NDArray[np.bool_]:
+    """Return which device work only waits: bool[D], by its name; what waits for another rank is communication."""
+    work, events = device_work(trace), trace.events
+    is_kernel = events.category[work.rows] == Category.KERNEL
+    return np.asarray(is_kernel & ~is_communication(trace) & matching(events, work.rows, _SPINS))
+
+
+@once_per_trace
+def runs_compiled(trace: Trace) -> bool:
+    """Return whether any of the trace's work is compiled."""
+    rows = np.r_[trace.events.rows(Category.ANNOTATION, Category.CPU_OP), device_work(trace).rows]
+    return bool(matching(trace.events, rows, COMPILED).any())

@@ -1,4 +1,4 @@
-"""Device work that waits for work of another stream: by StreamWaitEvent calls of the host, or by coincident times."""
+"""Streams that wait for another's work: by StreamWaitEvent calls, `cuda_sync` rows, or coincident times."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.device_work import DeviceWork, device_work, launch_times
+from traceq.facts.events.device_work import DeviceWork, device_work, first_index, launch_times, stream_number
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.sync_rows import recorded_events, synced_stream
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["StreamWaits", "stream_waits"]
+__all__ = ["StreamWaits", "recorded_events", "stream_waits", "synced_stream"]
 
 _MOST_STREAMS = 64
 """Streams that one call is taken to wait for: twice as many as a trace has; all pairs of thousands fill any memory."""
@@ -25,6 +24,38 @@ _AT_ONCE_NS = 10_000
 """Device work that starts this soon after other work's end, or after its launch, waited for nothing else."""
 
 _WAIT_CALL, _WAIT_ROW = re.compile(r"StreamWaitEvent"), re.compile(r"Stream Wait Event")
+
+
+def synced_stream(trace: Trace, calls: NDArray[np.int64], pattern: re.Pattern[str] | None = None) -> NDArray[np.int64]:
+    """Return the stream named by the `cuda_sync` row that shares each call's correlation id: int64[K].
+
+    Streams are numbered as in DeviceWork; -1 without such a row. Only rows whose name matches `pattern` count.
+    """
+    events = trace.events
+    rows = events.rows(Category.SYNC)
+    rows = rows[events.stream[rows] >= 0]
+    if pattern is not None:
+        rows = rows[matching(events, rows, pattern)]
+    index = first_index(events.correlation[rows], events.correlation[calls])
+    return np.asarray(np.r_[stream_number(events.device[rows], events.stream[rows]), -1][index])
+
+
+def recorded_events(trace: Trace, calls: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (int64[K] the stream on which the event that each call waits for was recorded, int64[K] ns, when).
+
+    Streams are numbered as in DeviceWork. Both -1 if no `cuda_sync` row of the same correlation tells, or the recording
+    call is not in the trace.
+    """
+    events, waits = trace.events, trace.events.waits
+    if len(waits.row) == 0:
+        return np.full(len(calls), -1), np.full(len(calls), -1)
+    runtime = events.rows(Category.RUNTIME)
+    record = np.r_[runtime, -1][first_index(events.correlation[runtime], waits.record)]
+    is_recorded = record >= 0
+    index = first_index(events.correlation[waits.row[is_recorded]], events.correlation[calls])
+    stream = np.r_[stream_number(events.device[waits.row], waits.stream)[is_recorded], -1]
+    recorded = np.r_[events.ts[record[is_recorded]], -1]
+    return stream[index], recorded[index]
 
 
 @frozen(eq=False)

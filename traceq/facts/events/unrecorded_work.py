@@ -1,4 +1,4 @@
-"""Gaps in which a device is busy with work that the trace does not show.
+"""Work that the trace does not show: gaps in which a device is busy with it, and ops that it lacks by their numbers.
 
 A device that idles while launched work is ready starts that work within microseconds. Where it starts much later and
 nothing recorded is in its way, something was: work launched before the trace began, of another process, or lost.
@@ -15,10 +15,10 @@ from traceq.facts.events.copies import TO_HOST
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
-from traceq.intervals import Spans, count_before, empty, spans
+from traceq.intervals import Spans, count_before, empty, sorted_unique, spans
 from traceq.model import Category, Trace
 
-__all__ = ["unrecorded_work"]
+__all__ = ["missing_ops_share", "unrecorded_work"]
 
 _LEAST_DELAY_NS, _MOST_DELAY_NS = 200_000, 2_000_000
 """Bounds of the delay that launches do not explain. In 75 traces launches take at most 86 us, gaps at least 1.5 ms."""
@@ -29,6 +29,10 @@ _SYNCHRONIZE = re.compile(r"(Stream|Event|Device|Ctx|Context)Synchronize")
 _COPY_CALL = re.compile("memcpy", re.IGNORECASE)
 _GATE = re.compile(r"LaunchHostFunc|StreamAddCallback|StreamWaitValue|StreamBatchMemOp|WaitExternalSemaphores")
 """Calls after which a stream waits for the host or for another process, which is a recorded reason."""
+_FEWEST = 100
+"""Ops from which the holes between their numbers tell something."""
+_MANY_HOLES = 0.2
+"""Part of the ops behind a hole from which ops are missing everywhere; whole traces have up to 0.015."""
 
 
 @once_per_trace
@@ -110,3 +114,17 @@ def _waits_for_first_work(trace: Trace, work: DeviceWork, limit: int) -> Spans:
     start, end = events.ts[waits], np.minimum(events.end[waits], first)
     is_long = end - start > limit
     return spans(start[is_long], end[is_long])
+
+
+@once_per_trace
+def missing_ops_share(trace: Trace) -> float:
+    """Return the part of its ops that a trace lacks, 0 to 1; 0 of one without holes everywhere.
+
+    The profiler numbers ops in order (`External id`). Annotations and ops of other threads take numbers, too: single
+    ones, or many at once.
+    """
+    number = trace.events.external_id[trace.events.rows(Category.CPU_OP, Category.COMPILING)]
+    numbers = sorted_unique(number[number > 0])
+    if len(numbers) < _FEWEST or (np.diff(numbers) > 2).mean() < _MANY_HOLES:
+        return 0.0
+    return 1 - len(numbers) / float(numbers[-1] - numbers[0] + 1)

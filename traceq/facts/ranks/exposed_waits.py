@@ -5,12 +5,14 @@ Only the transfer can be overlapped or made smaller; the waiting is the lateness
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.host_barriers import barriers
+from traceq.facts.events.name_patterns import matching
+from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
@@ -18,19 +20,30 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, empty, measure_within, span_index, spans, union
-from traceq.model import Trace
+from traceq.model import Category, Trace
 
 __all__ = [
     "EXPOSED_TRANSFER",
     "EXPOSED_WAIT",
     "ExposedPieces",
+    "barriers",
     "exposed_pieces",
     "exposed_waiting_times",
     "waiting_times",
 ]
 
+_BARRIER = re.compile(r"^gloo:(monitored_)?barrier")
 EXPOSED_WAIT, EXPOSED_TRANSFER = "exposed_wait", "exposed_transfer"
 """Categories that together are `exposed_comm`, where traces of several ranks tell them apart."""
+
+
+@once_per_trace
+def barriers(trace: Trace) -> Spans:
+    """Return when a thread is in a barrier."""
+    events = trace.events
+    rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
+    rows = rows[matching(events, rows, _BARRIER)]
+    return spans(events.ts[rows], events.end[rows])
 
 
 @frozen(eq=False)

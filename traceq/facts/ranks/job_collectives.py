@@ -14,9 +14,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.collective_columns import CollectiveColumns, concat
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
-from traceq.facts.comm.rank_collectives import POINT_TO_POINT, SAME_EVERYWHERE, RankCalls
+from traceq.facts.comm.rank_collectives import POINT_TO_POINT, SAME_EVERYWHERE, CollectiveColumns, RankCalls, concat
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.frozen import frozen
 from traceq.grouping import group

@@ -1,4 +1,4 @@
-"""How much of the traces is work that they do not show, in a sentence."""
+"""What the traces of a job do not show of its devices, in sentences."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from traceq.facts.timeline.steps import extent, steps
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.intervals import measure, measure_within
 from traceq.model import Caveat, Trace
-from traceq.units import Unit, format_value
+from traceq.units import Unit, format_value, name_ranks
 
-__all__ = ["share_inside_steps", "unrecorded_caveats", "unrecorded_share"]
+__all__ = ["lost_device_caveats", "share_inside_steps", "unrecorded_caveats", "unrecorded_share"]
 
 _LEAST_SHARE = 0.005
 """Part of a trace from which unrecorded work is worth a note."""
@@ -50,3 +50,20 @@ def unrecorded_caveats(ranks: Sequence[Outline], shares: Sequence[float]) -> tup
     )
     text = f"{percent} of the window{where} waits for work that the trace does not show{more}; {what}"
     return (Caveat("unrecorded", text),)
+
+
+def lost_device_caveats(ranks: Sequence[Outline]) -> tuple[Caveat, ...]:
+    """Return one note on all ranks of a job with devices without device rows: their traces look like those of CPUs."""
+    lacking = [rank.rank for rank in ranks if rank.lacks_device_rows]
+    if not lacking:
+        return ()
+    where = "" if len(lacking) == len(ranks) else f"{name_ranks(lacking)}: "
+    why, times = "ProfilerActivity.CUDA is missing, CUPTI was busy, or the file is cut short", "the host's"
+    if all(rank.has_counters for rank in ranks if rank.lacks_device_rows):
+        why = "it measured counters of kernels instead (`cuda_profiler_range`)"
+        times = "those of a host that waits while each kernel runs by itself, and no job's"
+    lost = f"the profiler recorded no device activity ({why})"
+    if unread := next((rank.device for rank in ranks if rank.lacks_device_rows and rank.device != "cpu"), ""):
+        lost = f"traceq does not read the rows of this device, {unread}"
+    text = f"{where}{lost}: times are {times}, and what a sync costs is not known"
+    return (Caveat("no_device_work", text),)

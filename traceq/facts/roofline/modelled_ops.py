@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.communication_kernels import COMMUNICATION_OP, is_communication
-from traceq.facts.events.device_work import device_work
-from traceq.facts.events.graph_replays import graph_replays
-from traceq.facts.events.id_lookup import first_index
+from traceq.facts.events.device_work import device_work, first_index
+from traceq.facts.events.graph_replays import captured_nodes, graph_replays
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import Nest, op_nests
 from traceq.facts.events.self_time import self_ns
 from traceq.facts.memo import once_per_trace
-from traceq.facts.roofline.captured_ops import CapturedOps, captured_ops
+from traceq.facts.roofline.formulas import work_of
+from traceq.facts.roofline.op_calls import parse_call
 from traceq.facts.roofline.owning_ops import Units, climb, named, owning_ops
 from traceq.facts.roofline.work import Kind, Work
 from traceq.frozen import frozen
@@ -29,6 +29,49 @@ __all__ = ["ModelledOps", "TimeKind", "modelled_ops"]
 _ENGINE = re.compile(r"^autograd::engine::evaluate_function")
 _TF32 = re.compile(r"tf32|s1688", re.IGNORECASE)
 """Kernels that compute float32 with TF32: NVIDIA's instruction of 16x8x8 on float32 exists for nothing else."""
+
+
+@frozen(eq=False)
+class _CapturedOps:
+    """P ops of graphs of another window, and the pieces of time (U, in the order of DeviceWork) that do their work.
+
+    `of_unit` int64[U]: the op of each piece, -1 without one; `call` int64[U]: which call of it was captured. `name`,
+    `shapes` int64[P + 1] into `texts`, -1 = absent; `work` int64[P + 1] into `works`, -1 without a model. Their last
+    elements, -1, are those of no op.
+    """
+
+    of_unit: NDArray[np.int64]
+    call: NDArray[np.int64]
+    name: NDArray[np.int64]
+    shapes: NDArray[np.int64]
+    work: NDArray[np.int64]
+    texts: tuple[str, ...]
+    works: tuple[Work, ...]
+
+
+def _captured_ops(trace: Trace, num_units: int) -> _CapturedOps:
+    """Return the ops of the nodes that device work runs; none where the trace has the captures itself."""
+    strings, graphs = trace.events.strings, trace.captured
+    none = np.full(1, -1)
+    if graphs is None or not len(device_work(trace)):
+        absent = np.full(num_units, -1)
+        return _CapturedOps(absent, absent, none, none, none, strings, ())
+    node = np.where(graph_replays(trace).captured < 0, captured_nodes(trace), -1)
+    calls = [parse_call(op.name, op.shapes, op.types, op.strides, op.inputs) for op in graphs.ops]
+    models = [None if call is None else work_of(call) for call in calls]
+    works = [model for model in models if model is not None]
+    has_model = np.array([model is not None for model in models], np.bool_)
+    has_shapes = np.array([op.shapes != "" for op in graphs.ops], np.bool_)
+    place = len(strings) + 2 * np.arange(len(graphs.ops))
+    return _CapturedOps(
+        of_unit=np.r_[graphs.op, -1][node],
+        call=np.r_[graphs.call, -1][node],
+        name=np.r_[place, none],
+        shapes=np.r_[np.where(has_shapes, place + 1, -1), none],
+        work=np.r_[np.where(has_model, np.cumsum(has_model) - 1, -1), none],
+        texts=(*strings, *(text for op in graphs.ops for text in (op.name, op.shapes))),
+        works=tuple(works),
+    )
 
 
 class TimeKind(IntEnum):
@@ -87,7 +130,7 @@ def modelled_ops(trace: Trace) -> ModelledOps:
     graph runs the ops again that were captured for it.
     """
     units = _of_device(trace) if len(device_work(trace)) else _of_host(trace)
-    owning, ops = owning_ops(trace, units), captured_ops(trace, len(units.row))
+    owning, ops = owning_ops(trace, units), _captured_ops(trace, len(units.row))
     owner = np.where(
         owning.owner >= 0, owning.owner, np.where(ops.work[ops.of_unit] >= 0, len(trace.events) + ops.call, -1)
     )
@@ -157,7 +200,7 @@ def _ops_of_kernels(trace: Trace) -> NDArray[np.int64]:
 
 
 def _kinds(
-    trace: Trace, units: Units, ops: CapturedOps, unit_op: NDArray[np.int32], is_arguments: NDArray[np.bool_]
+    trace: Trace, units: Units, ops: _CapturedOps, unit_op: NDArray[np.int32], is_arguments: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """Return the TimeKind of all pieces of time, int64[U]; bool[O] are the ops of which only arguments are known."""
     has_op = (units.op >= 0) | (ops.of_unit >= 0)

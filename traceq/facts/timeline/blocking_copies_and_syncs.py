@@ -17,7 +17,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import op_nests, tracks
 from traceq.facts.events.profiler_sessions import session_gaps
 from traceq.facts.events.starting_calls import library_loading_calls
-from traceq.facts.events.sync_rows import recorded_events, synced_stream
+from traceq.facts.events.stream_waits import recorded_events, synced_stream
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen

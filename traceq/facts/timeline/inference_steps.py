@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.graph_labels import is_capture_known
-from traceq.facts.events.graph_replays import graph_replays
+from traceq.facts.events.graph_replays import graph_replays, is_capture_known
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.inference_marks import inference_marks
 from traceq.facts.timeline.steps import steps

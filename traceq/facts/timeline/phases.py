@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.communication_kernels import COMMUNICATION_ROW
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.module_frames import module_frames
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
-from traceq.facts.timeline.backward_ends import backward_calls, with_ends
 from traceq.facts.timeline.compilations import compilations, compiling
 from traceq.facts.timeline.data_loading import LOADER, around_iterations
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
@@ -69,6 +69,9 @@ Those of torch.distributed.pipelining have the stage before the letter, and the 
 """
 _AUTOGRAD = re.compile(r"^autograd::engine")
 _BACKWARD = re.compile(r"^autograd::engine|Backward[0-9]*$")
+_CALL = re.compile(r"^<built-in method run_backward of ")
+_REDUCED = re.compile(r"^(torch\.distributed\.ddp\.reducer::copy_bucket_to_grad|FSDP::root_post_backward_callback)$")
+"""What DDP and FSDP do last in a pass, before `backward()` returns: gradients of the last layers are reduced."""
 
 
 @frozen(eq=False)
@@ -310,7 +313,7 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     is_other[in_backward] = False
     on_main = rows[is_other[rows]]
     begun, passes = ascending(events.ts[on_main]), spans(events.ts[in_backward], events.end[in_backward])
-    backward = with_ends(trace, _without_idle_gaps(union(passes, backward_calls(trace)), begun), begun)
+    backward = _with_ends(trace, _without_idle_gaps(union(passes, _backward_calls(trace)), begun), begun)
     main_marks = _layers(trace, marks, main)
     loading = _STRUCTURE.index("dataload")
     main_marks[loading] = union(main_marks[loading], around_iterations(trace))
@@ -403,3 +406,41 @@ def _backward_threads(trace: Trace) -> list[int]:
     engine = events.rows(Category.ANNOTATION)
     marks = np.r_[marks, engine[matching(events, engine, _AUTOGRAD)]]
     return [track for track in sorted_unique(tracks(trace)[marks]).tolist() if track != main_track(trace)]
+
+
+def _backward_calls(trace: Trace) -> Spans:
+    """Return when the main thread runs backward passes, where Python's frames are recorded."""
+    rows = _on_main(trace, trace.events.rows(Category.PYTHON), _CALL)
+    return spans(trace.events.ts[rows], trace.events.end[rows])
+
+
+def _with_ends(trace: Trace, passes: Spans, begun: NDArray[np.int64]) -> Spans:
+    """Return the backward passes with their ends: while a collective that began in one runs, and the main thread waits.
+
+    `begun` int64[M]: starts of all else that the main thread does, ascending. DDP ends the pass with copies of the
+    gradients, where these are no views of its buckets, and FSDP with a callback.
+    """
+    if not len(passes):
+        return passes
+    events, never = trace.events, np.iinfo(np.int64).max
+    marks = events.rows(Category.ANNOTATION, Category.CPU_OP)
+    comm = marks[matching(events, marks, COMMUNICATION_ROW)]
+    comm = comm[tracks(trace)[comm] != main_track(trace)]
+    goes_on = np.r_[begun, never][np.searchsorted(begun, passes[:, 1])]
+    index = np.searchsorted(passes[:, 0], events.ts[comm], "right") - 1
+    is_of_pass = (index >= 0) & (events.ts[comm] < goes_on[index])
+    end = passes[:, 1].copy()
+    np.maximum.at(end, index[is_of_pass], np.minimum(events.end[comm], goes_on[index])[is_of_pass])
+    passes = spans(passes[:, 0], end)
+    copies = _on_main(trace, marks, _REDUCED)
+    index = np.searchsorted(passes[:, 1], events.ts[copies], "right") - 1
+    annotations = events.rows(Category.ANNOTATION)
+    annotated = ascending(events.ts[annotations[tracks(trace)[annotations] == main_track(trace)]])
+    since = passes[index, 1]
+    follows = (index >= 0) & (np.searchsorted(annotated, since) == np.searchsorted(annotated, events.ts[copies]))
+    return union(passes, spans(since[follows], events.end[copies[follows]]))
+
+
+def _on_main(trace: Trace, rows: NDArray[np.int64], pattern: re.Pattern[str]) -> NDArray[np.int64]:
+    rows = rows[matching(trace.events, rows, pattern)]
+    return np.asarray(rows[tracks(trace)[rows] == main_track(trace)])

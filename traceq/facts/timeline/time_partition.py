@@ -22,9 +22,9 @@ from traceq.facts.events.device_work import (
     lacks_device_rows,
     lacks_host_ops,
 )
+from traceq.facts.events.kernels import is_spin_wait
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.spin_kernels import is_spin_wait
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, blocking_calls
@@ -33,7 +33,6 @@ from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.once import capture_times, once
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track, steps
-from traceq.facts.timeline.unrecorded_backward import unrecorded_backward
 from traceq.frozen import frozen
 from traceq.grouping import by_value
 from traceq.intervals import (
@@ -41,6 +40,7 @@ from traceq.intervals import (
     contains,
     count_before,
     earliest_owner,
+    empty,
     sorted_unique,
     span_index,
     spans,
@@ -59,9 +59,12 @@ __all__ = [
     "in_counted_steps",
     "ns_by_phase",
     "unrecorded",
+    "unrecorded_backward",
 ]
 
 _NODE = re.compile(r"^autograd::engine::|^torch::autograd::AccumulateGrad$|Backward\d*$")
+_PHASE = re.compile(r"^(?!.*(forward|fwd)).*(backward|\bbwd)", re.IGNORECASE)
+_BACKWARD_OP = re.compile(r"Backward[0-9]*$")
 
 
 class TimeCategory(IntEnum):
@@ -340,3 +343,19 @@ def _pieces(trace: Trace, *boundaries: NDArray[np.int64]) -> Spans:
     edges = sorted_unique(np.array([start, end]), steps(trace).window.ravel(), *boundaries)
     edges = edges[(edges >= start) & (edges <= end)]
     return sliding_window_view(edges, 2)
+
+
+@once_per_trace
+def unrecorded_backward(trace: Trace) -> Spans:
+    """Return the backward phases of the main thread if no thread has their ops: int64[N, 2] ns.
+
+    Ops of devices run backward on a thread of the engine, for which the main thread waits. Recorded stacks show that.
+    """
+    events = trace.events
+    ops = events.rows(Category.CPU_OP)
+    runs_backward = bool(matching(events, ops, _BACKWARD_OP).any() or (events.forward_thread[ops] > 0).any())
+    if not lacks_device_rows(trace) or runs_backward or len(events.rows(Category.PYTHON)):
+        return empty()
+    labels = phases(trace)
+    is_backward = np.array([bool(_PHASE.search(name)) for name in labels.names])
+    return spans(*labels.main.parts[is_backward[labels.main.label]].T)
