@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["LONGEST_NAME", "capped", "cut_apart", "cut_before", "cut_end", "place_of_difference"]
+__all__ = ["LONGEST_NAME", "capped", "cut_apart", "cut_before", "cut_end", "cut_middle", "place_of_difference"]
 
 LONGEST_NAME = 4096
 """Characters of a name, as many as the longest of CUTLASS have: pages, patterns and tables take room and time by it."""
@@ -26,6 +26,11 @@ def capped(name: str) -> str:
 def cut_end(text: str, longest: int) -> str:
     """Return a text of at most so many characters."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def cut_middle(text: str, longest: int) -> str:
+    """Return a text of about so many characters at most, with its beginning and its end."""
+    return text if len(text) <= longest else f"{text[: longest // 2]}…{text[-(longest // 2) :]}"
 
 
 def cut_apart(texts: Sequence[str], longest: int, cut: Callable[[str, int], str] = cut_end) -> list[str]:

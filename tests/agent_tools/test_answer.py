@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("mcp", reason="the mcp package is not installed")
 
-from traceq.agent_tools.answer import MOST_TOKENS, Answer, Rows, num_tokens, rows_of, to_document, to_text
+from traceq.agent_tools.answer import Answer, Rows, num_tokens, rows_of, to_document, to_text
+from traceq.agent_tools.limits import MOST_TOKENS
 from traceq.report import Column, Table
 
 CELLS = st.one_of(st.none(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=300))

@@ -21,7 +21,8 @@ from terminal import traceq
 pytest.importorskip("mcp", reason="the mcp package is not installed")
 pytest.importorskip("duckdb", reason="queries need DuckDB")
 
-from traceq.agent_tools.answer import CANNOT_TELL, MOST_TOKENS, num_tokens, to_text
+from traceq.agent_tools.answer import CANNOT_TELL, num_tokens, to_text
+from traceq.agent_tools.limits import MOST_TOKENS
 from traceq.agent_tools.readings import Readings
 from traceq.agent_tools.server import answering, call_tool
 from traceq.agent_tools.worker import Worker

@@ -16,7 +16,8 @@ from oracle.syncs import find_syncs
 from paths import FIXTURES, ROOT
 
 from traceq.claims.saying import MOST_WORDS, lead_of, line_of
-from traceq.renderers.one_screen import MOST_LINES, print_screen
+from traceq.renderers.limits import SCREEN_LINES
+from traceq.renderers.one_screen import print_screen
 from traceq.renderers.text import open_console
 from traceq.report import MOST_LEADS, Cell, Sheet, Table
 
@@ -65,7 +66,7 @@ def test_phases_syncs_and_collectives_are_there_in_their_order_and_lose_no_colum
 @every_path
 def test_the_screen_has_at_most_40_lines_and_none_is_wider_than_the_terminal(path: Path) -> None:
     sheet = sheet_of(path)
-    assert screen(sheet, 100).count("\n") <= MOST_LINES
+    assert screen(sheet, 100).count("\n") <= SCREEN_LINES
     for width in (80, 100, 140):
         lines = [line for line in screen(sheet, width).splitlines() if str(path) not in line]
         assert max(map(len, lines)) <= width + 1, width  # a space at a break

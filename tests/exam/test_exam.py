@@ -22,7 +22,8 @@ pytest.importorskip("duckdb", reason="queries need DuckDB")
 from mcp_client import Connection, connected
 from oracle.exam import oracle_answer
 
-from traceq.agent_tools.answer import CANNOT_TELL, MOST_TOKENS, num_tokens
+from traceq.agent_tools.answer import CANNOT_TELL, num_tokens
+from traceq.agent_tools.limits import MOST_TOKENS
 
 QUESTIONS = tomllib.loads((Path(__file__).parent / "questions.toml").read_text(encoding="utf-8"))["question"]
 MOST_CALLS = 3

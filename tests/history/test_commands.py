@@ -185,7 +185,7 @@ def test_no_secret_of_a_url_is_printed(tmp_path: Path, store: Path) -> None:
 
 
 def test_of_many_runs_the_latest_are_drawn(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceq.renderers.html.history._MOST_RUNS", 3)
+    monkeypatch.setattr("traceq.renderers.html.history.RUNS_DRAWN", 3)
     history(store, "show", "--branch", "main", "--html", tmp_path / "page.html")
     page = Elements((tmp_path / "page.html").read_text())
     tags = [tag for tag, _ in page.tags]

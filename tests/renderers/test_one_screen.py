@@ -19,8 +19,9 @@ from traceq.compare.diff import diff, diff_run
 from traceq.compare.result import Diffs
 from traceq.compare.tables import causes_table
 from traceq.renderers.diff_text import print_diffs
-from traceq.renderers.one_screen import MOST_LINES, print_screen
-from traceq.renderers.text import SHORT_LINE, open_console, print_table
+from traceq.renderers.limits import LINE_WIDTH, SCREEN_LINES
+from traceq.renderers.one_screen import print_screen
+from traceq.renderers.text import open_console, print_table
 from traceq.report import Column, Report, Sheet, Source, StepTime, Table
 from traceq.units import Unit
 
@@ -51,7 +52,7 @@ def screen(result: Sheet, width: int) -> str:
 @pytest.mark.parametrize("path", [*(path for path in OURS if path.values[0].is_dir()), *FILES, *JOBS])
 def test_a_report_is_one_screen_and_cuts_no_line_number(path: Path) -> None:
     result = sheet_of(path)
-    assert screen(result, 100).count("\n") <= MOST_LINES
+    assert screen(result, 100).count("\n") <= SCREEN_LINES
     narrow = screen(result, 80)
     assert max(map(len, narrow.splitlines())) <= 80 + 1  # a word as long as the path of a trace
     for view in (view for report in result.reports for view in report.first or report.views):
@@ -86,7 +87,7 @@ def check_lines(view: Table, narrow: str) -> None:
     table = narrow.partition(f"\n{view.title}\n")[2].partition("\n\n")[0]
     for row in view.rows[: len(table.splitlines()) - 3]:
         place = str(row[index]).partition(" ")[0].rpartition("/")[2]
-        assert place[-SHORT_LINE:] in table or " line" not in table.partition("\n")[0]
+        assert place[-LINE_WIDTH:] in table or " line" not in table.partition("\n")[0]
 
 
 def test_texts_that_would_be_cut_alike_are_cut_before_their_first_difference() -> None:
@@ -158,12 +159,12 @@ def test_a_terminal_of_40_columns_is_no_error() -> None:
 def test_a_comparison_is_one_screen_and_cuts_no_line_number(pair: tuple[str, str]) -> None:
     result = diff(*(TRACES / name for name in pair))
     diffs = Diffs(result.a_name, (result,))
-    assert printed(diffs, 100).count("\n") <= MOST_LINES
+    assert printed(diffs, 100).count("\n") <= SCREEN_LINES
     check_lines(causes_table(result, width=80, top=5), printed(diffs, 80))
 
 
 def test_a_comparison_of_arms_is_one_screen() -> None:
-    assert printed(diff_run(str(FIXTURES / "outlier_ab")), 100).count("\n") <= MOST_LINES
+    assert printed(diff_run(str(FIXTURES / "outlier_ab")), 100).count("\n") <= SCREEN_LINES
 
 
 def printed(diffs: Diffs, width: int) -> str:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Meta
 
+from traceq.agent_tools.limits import LONGER_COMMAND, LONGEST_CELL, LONGEST_TEXT, MOST_ROWS, MOST_TOKENS
 from traceq.claims.claim import Claim
 from traceq.claims.saying import text_of
 from traceq.escaping import escape_controls, visible
 from traceq.report import Cell, Table
+from traceq.short_texts import cut_end
 
 if TYPE_CHECKING:
     from traceq.agent_tools.readings import Readings
 
 __all__ = [
     "CANNOT_TELL",
-    "MOST_ROWS",
-    "MOST_TOKENS",
     "PATH",
     "RANKS",
     "Answer",
@@ -52,18 +52,11 @@ class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 CANNOT_TELL = "cannot tell"
 """Verdict of every tool where what was recorded does not answer the question."""
 
-MOST_TOKENS = 2000
 
 _TOKEN = re.compile(r"[A-Za-z]{1,5}|[0-9]{1,3}|[^\sA-Za-z0-9]")
-MOST_ROWS = 400
-"""Rows of a table that are looked at; far more than fit."""
-_LONGEST_TEXT = 400
-_BUDGETS = ((_LONGEST_TEXT, 1000), (160, 40), (60, 12), (20, 4), (8, 1))
+_BUDGETS = ((LONGEST_TEXT, 1000), (160, 40), (60, 12), (20, 4), (8, 1))
 """(characters of a text, members of a list or a row): the first with which all but rows fits into an answer."""
-_LONGER_COMMAND = 10
-"""A command may be so many times as long: cut off it would be another one."""
 _NO_COMMAND = "too long to be repeated"
-_LONGEST_CELL = 160
 _COMMAND = "command"
 _REPEATED = ("key", "bar")
 """Columns that repeat others."""
@@ -86,7 +79,7 @@ class Rows:
     @classmethod
     def of_texts(cls, texts: Iterable[str]) -> Rows:
         """Return texts as rows."""
-        lines = [_cut(text, _LONGEST_TEXT) for text in texts]
+        lines = [_cut(text, LONGEST_TEXT) for text in texts]
         return cls((), lines, len(lines))
 
     def first(self, num: int) -> object:
@@ -137,7 +130,7 @@ def rows_of(table: Table) -> Rows:
 
 def findings_of(findings: Iterable[Claim]) -> Rows:
     """Return findings as rows; `ns` of a step that the remedy is about."""
-    rows = [(each.severity, each.code, each.ns, _cut(text_of(each), _LONGEST_TEXT)) for each in findings]
+    rows = [(each.severity, each.code, each.ns, _cut(text_of(each), LONGEST_TEXT)) for each in findings]
     return Rows(("severity", "code", "ns", "text"), rows, len(rows))
 
 
@@ -194,12 +187,11 @@ def _cell(cell: Cell) -> Cell:
     """Return numbers with six digits, and texts within one line."""
     if isinstance(cell, float):
         return float(f"{cell:.6g}")
-    return _cut_text(cell, _LONGEST_CELL)
+    return _cut_text(cell, LONGEST_CELL)
 
 
 def _cut(text: str, longest: int) -> str:
-    text = visible(text[: longest + 1])
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return cut_end(visible(text[: longest + 1]), longest)
 
 
 def _cut_text(cell: Cell, longest: int) -> Cell:
@@ -225,7 +217,7 @@ def _within(value: object, longest: int, most: int) -> object:
 
 def _command(command: object, longest: int) -> str:
     text = str(command)
-    return text if len(text) <= _LONGER_COMMAND * longest else _NO_COMMAND
+    return text if len(text) <= LONGER_COMMAND * longest else _NO_COMMAND
 
 
 def _rows_in(value: object) -> Iterator[Rows]:

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from traceq.agent_tools.limits import MOST_FILES, MOST_RESULTS
 from traceq.compare.diff import diff, diff_run
 from traceq.compare.result import Diffs
 from traceq.engines.analyze_path import sheet_of
@@ -25,9 +26,6 @@ from traceq.runs.run_folder import is_run
 
 __all__ = ["Readings"]
 
-_MOST_RESULTS = 8
-_MOST_FILES = 20_000
-"""Files of a folder whose times are compared."""
 
 T = TypeVar("T")
 _Key = tuple[Any, ...]
@@ -99,7 +97,7 @@ class Readings:
         if entry is None or entry[0] != state:
             entry = state, make()
         self._results[key] = entry
-        if len(self._results) > _MOST_RESULTS:
+        if len(self._results) > MOST_RESULTS:
             self._results.popitem(last=False)
         result: T = entry[1]
         return result
@@ -122,7 +120,7 @@ def _files(where: Path) -> Iterator[_Key]:
         yield str(where), status.st_mtime_ns, status.st_size, status.st_ino
         return
     paths = (Path(folder, name) for folder, _, names in os.walk(where) for name in sorted(names))
-    for path in islice(paths, _MOST_FILES):
+    for path in islice(paths, MOST_FILES):
         with suppress(OSError):
             status = path.stat()
             yield str(path), status.st_mtime_ns, status.st_size, status.st_ino

@@ -11,18 +11,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from traceq.agent_tools.answer import (
-    CANNOT_TELL,
-    MOST_ROWS,
-    PATH,
-    RANKS,
-    Answer,
-    Rows,
-    Tool,
-    command_line,
-    findings_of,
-    rows_of,
-)
+from traceq.agent_tools.answer import CANNOT_TELL, PATH, RANKS, Answer, Rows, Tool, command_line, findings_of, rows_of
+from traceq.agent_tools.limits import MOST_CELLS, MOST_LINES, MOST_ROWS, MOST_SECONDS
 from traceq.agent_tools.looked import examined, read_from, why_not
 from traceq.agent_tools.readings import Readings
 from traceq.claims.saying import text_of
@@ -44,7 +34,6 @@ from traceq.units import format_ranks
 
 __all__ = ["Check", "Findings", "LineContext", "Query", "Read", "WhatIf"]
 
-_MOST_SECONDS = 60
 _OFTEN_NONE = {"step", "device", "stream", "correlation", "external_id", "launch_row", "module"}
 """Columns whose -1 means as often that there is none as that it is unknown."""
 _ANALYSIS_OF = {"device_ops": "kernels", "launches": "launches", "syncs": "syncs", "collectives": "collectives"}
@@ -66,7 +55,7 @@ class Query(Tool, frozen=True):
     def answer(self, readings: Readings) -> Answer:
         """Return the rows, and which columns of the tables are unknown."""
         run = with_traces(readings.run(self.path, parse_ranks(self.ranks or None)))
-        result = ask(run, self.sql, most_seconds=_MOST_SECONDS)
+        result = ask(run, self.sql, most_seconds=MOST_SECONDS)
         rows = [list(row) for row in islice(result.rows, MOST_ROWS + 1)]
         empty, unknown = list(self._empty_tables(run, readings)), list(_unknown_columns(run, self.sql))
         none_known = [text for text, is_everywhere in unknown if is_everywhere]
@@ -132,9 +121,6 @@ class Check(Tool, frozen=True):
 
 
 _NOTHING = "nothing found"
-_MOST_CELLS = 300
-"""Cells of complete tables up to which an answer holds them; beyond it has those for people."""
-_MOST_LINES = 20
 _LINE_COLUMNS = ("line", "late_line", "waits_at")
 _AS_IS, _EVERYTHING = "nothing", ""
 _SYNC_COLUMNS = (
@@ -201,7 +187,7 @@ class Findings(Tool, frozen=True):
             return Answer(CANNOT_TELL, command, reason, {}, read_from(sheet))
         report = sheet.report(self.analysis)
         tables = [table for table in report.tables if table.rows]
-        short = [table for table in tables if len(table.rows) * len(table.columns) <= _MOST_CELLS]
+        short = [table for table in tables if len(table.rows) * len(table.columns) <= MOST_CELLS]
         views = [view for view in report.views if view.rows] if len(short) < len(tables) or not tables else []
         short = short if views else tables
         parts: dict[str, object] = {"findings": findings_of(report.findings)} if report.findings else {}
@@ -241,7 +227,7 @@ class WhatIf(Tool, frozen=True):
         chosen = _where(syncs, lambda row: self._is_chosen(row["line"]))
         if self.remove and not (removed.rows or chosen.rows):
             names = {**_texts(replay, "removed"), **_texts(syncs, "line")}.keys() - {_AS_IS}
-            choice = ", ".join(sorted(names)[:_MOST_LINES]) or "nothing: there is no wait in this trace"
+            choice = ", ".join(sorted(names)[:MOST_LINES]) or "nothing: there is no wait in this trace"
             raise UsageFault(f"remove {self.remove!r}: no such row, nor a sync at such a line; choose from {choice}")
         saved = [row["saved_ns"] for row in removed.to_dicts()] + [row["replay_ns"] for row in chosen.to_dicts()]
         unexplained = _where(replay, lambda row: row["removed"] == _AS_IS).select("rank", "step_ns", "saved_ns")
@@ -288,7 +274,7 @@ class LineContext(Tool, frozen=True):
         findings = findings_of(finding for finding in sheet.findings if place in text_of(finding))
         parts: dict[str, object] = {hit.table.key: rows_of(hit.table) for hit in hits}
         parts |= {"findings": findings} if findings.num else {}
-        parts |= {} if hits else {"lines": Rows.of_texts([*dict.fromkeys(lines)][:_MOST_LINES])}
+        parts |= {} if hits else {"lines": Rows.of_texts([*dict.fromkeys(lines)][:MOST_LINES])}
         only = [word for name in dict.fromkeys(each.analysis for each in hits or tables) for word in ("--only", name)]
         verdict = CANNOT_TELL if not lines else "found" if hits else _NOTHING
         reason = "" if lines else "no lines of Python are recorded (with_stack=True)"

@@ -11,25 +11,21 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from traceq.agent_tools.limits import MOST_CALL_S, MOST_SHARE
 from traceq.cores import memory_bytes
 from traceq.errors import TraceqError
 
-__all__ = ["MOST_S", "Answering", "Worker"]
+__all__ = ["Answering", "Worker"]
 
 Answering = Callable[[], Callable[[str, Mapping[str, Any]], dict[str, object]]]
 """Function of a module that makes, in the process, what answers a call by name and arguments, or raises TraceqError."""
-
-MOST_S = 300.0
-"""Seconds of one call: reading a thousand ranks takes four minutes, and clients give up before."""
-_MOST_SHARE = 2
-"""A call may take one in so many bytes of the machine's memory: its user works on it, too."""
 
 
 class Worker:
     """Process that is started with the first call, and again after it was ended; calls are made one by one."""
 
     def __init__(
-        self, answering: Answering, *, most_s: float = MOST_S, most_bytes: int = memory_bytes() // _MOST_SHARE
+        self, answering: Answering, *, most_s: float = MOST_CALL_S, most_bytes: int = memory_bytes() // MOST_SHARE
     ) -> None:
         self._answering, self._most_s, self._most_bytes = answering, most_s, most_bytes
         self._one_by_one, self._is_over = threading.Lock(), False

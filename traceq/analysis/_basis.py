@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.claims.limits import LARGE
+from traceq.claims.limits import LARGE, NEARLY_ALL, NOTABLE
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import OTHER
 from traceq.facts.timeline.steps import Steps
 from traceq.facts.timeline.unprofiled_phases import unprofiled_phases
 from traceq.frozen import frozen
 from traceq.stats.means import BLOCK, block_means, lowest_mean
+from traceq.whatif.limits import LEAST_STEPS
 
 __all__ = [
     "MOST_UNRECORDED",
@@ -34,12 +35,6 @@ Times = NDArray[np.float64]
 
 MOST_UNRECORDED = 0.05
 """Part of the counted steps in which unrecorded work runs from which it is not known how long phases compute."""
-_LEAST_DIFFERENCE = 0.01
-"""Part of a step by which ranks that differ do so at least."""
-_NEARLY_ALL = 0.9
-"""Part of the unprofiled steps in which a share that holds needs no interval of the mean."""
-_LEAST_STEPS = 3
-"""Steps from which their scatter can be told."""
 
 
 @frozen
@@ -82,7 +77,7 @@ def _share(job: Job, phase_ns: Times | None, least_pct: float) -> UnprofiledShar
     step_ns = job.timings.step_ns.astype(np.float64)
     rank = int((phase_ns.sum(axis=1) / step_ns.sum(axis=1)).argmax())
     of_phase, of_step = phase_ns[rank], step_ns[rank]
-    is_in_nearly_all = bool(np.mean(100 * of_phase >= least_pct * of_step) >= _NEARLY_ALL)  # whatever a pause adds
+    is_in_nearly_all = bool(np.mean(100 * of_phase >= least_pct * of_step) >= NEARLY_ALL)  # whatever a pause adds
     return UnprofiledShare(
         rank=rank,
         num_steps=len(of_step),
@@ -106,7 +101,7 @@ def ranks_differ(step_ns: NDArray[np.int64]) -> bool:
     """Return whether the slowest of the ranks (int64[R, S]) is slower than the fastest by 1 %, beyond their scatter."""
     means = step_ns.mean(axis=1)
     longer = (step_ns[means.argmax()] - step_ns[means.argmin()]).astype(np.float64)
-    is_much = float(longer.mean()) >= _LEAST_DIFFERENCE * float(means.max())
+    is_much = float(longer.mean()) >= NOTABLE * float(means.max())
     return is_much and lowest_mean(block_means(longer)) > 0
 
 
@@ -117,7 +112,7 @@ def holds_in_steps(ns: Times, step_ns: Times, least_pct: float) -> bool:
     differ by a third includes 0): all of them have to reach the percentage, and the finding says how many they are.
     """
     in_most = 2 * int(np.count_nonzero(100 * ns >= least_pct * step_ns)) > len(ns)
-    return in_most and (len(ns) < _LEAST_STEPS or lowest_mean(ns / step_ns) > 0)
+    return in_most and (len(ns) < LEAST_STEPS or lowest_mean(ns / step_ns) > 0)
 
 
 def exceeds_in_mean(ns: Times, step_ns: Times, least_pct: float) -> bool:
@@ -125,7 +120,7 @@ def exceeds_in_mean(ns: Times, step_ns: Times, least_pct: float) -> bool:
 
     As waits for a loader with several workers, which bring as many batches at once.
     """
-    return len(ns) >= _LEAST_STEPS and 100 * lowest_mean(ns / step_ns) >= least_pct
+    return len(ns) >= LEAST_STEPS and 100 * lowest_mean(ns / step_ns) >= least_pct
 
 
 def recurs(steps_ns: Sequence[int], steps: Steps, least_pct: float) -> bool:

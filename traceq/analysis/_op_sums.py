@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceq.claims.limits import NOTHING
 from traceq.facts.roofline.op_work import OpWork, RankWork
 from traceq.facts.roofline.peaks import Peaks
 from traceq.frozen import frozen
@@ -11,10 +12,6 @@ from traceq.report import column
 from traceq.units import Unit
 
 __all__ = ["OpSum", "Roofed", "against", "against_roofs", "op_sums", "own_roofs", "rate", "without_rates"]
-
-_PER_NS = 1e-9
-_MIN_SHARE = 0.001
-"""Part of the time of the ops shown from which calls above their roof are named."""
 
 
 @frozen
@@ -46,8 +43,8 @@ def against_roofs(peaks: Peaks | None, *, flops: int, size_bytes: int, dtype: st
     """
     if peaks is None or (flops and not peaks.rate(dtype)) or not peaks.bandwidth:
         return Roofed("", 0.0)
-    compute_ns = flops / (peaks.rate(dtype) * _PER_NS) if flops else 0.0
-    memory_ns = size_bytes / (peaks.bandwidth * _PER_NS)
+    compute_ns = flops / (peaks.rate(dtype) * 1e-9) if flops else 0.0
+    memory_ns = size_bytes / (peaks.bandwidth * 1e-9)
     roof, least_ns = ("compute", compute_ns) if compute_ns > memory_ns else ("memory", memory_ns)
     if unsure or least_ns <= ns:
         return Roofed(roof, least_ns, unsure)
@@ -124,7 +121,7 @@ def own_roofs(shown: Sequence[OpSum], parts: Sequence[RankWork], peaks: dict[int
     if not keys:
         return ""
     rows = [row for part in parts for row in part.rows if (row.op, row.phase, row.dtype) in keys and not row.unsure]
-    least_ns = _MIN_SHARE * sum(row.ns for row in rows)
+    least_ns = NOTHING * sum(row.ns for row in rows)
     words = {
         "compute": "the model or the peak is wrong for them, as for Winograd and FFT convolutions",
         "memory": "their data is in a cache, or the model is wrong for them",

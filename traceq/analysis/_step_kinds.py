@@ -16,8 +16,6 @@ from traceq.units import Unit
 
 __all__ = ["StepKindRow", "step_kinds", "table_of", "view_of"]
 
-_PER_SECOND = 1e9
-
 
 @frozen
 class StepKindRow:
@@ -54,7 +52,7 @@ def step_kinds(trace: Trace) -> tuple[StepKindRow, ...]:
                 median_ns=round(float(np.median(ns))),
                 p95_ns=round(float(np.percentile(ns, 95))),
                 share_pct=100 * total_ns / whole_ns,
-                tokens_per_second=_PER_SECOND * int(tokens.sum()) / total_ns if has_tokens else None,
+                tokens_per_second=1e9 * int(tokens.sum()) / total_ns if has_tokens else None,
             )
         )
     return tuple(rows)

@@ -12,7 +12,7 @@ from traceq.analysis._job_gain import JobGain, job_gain
 from traceq.analysis._wording import MOST_RANKS, category_term, in_traced_steps, more_rows
 from traceq.causes.stragglers import StragglerRanks, UnprofiledLateness, straggler_ranks
 from traceq.claims.claim import BY_JOB_REPLAY, BY_UNPROFILED, Basis, Claim, Measure, Subject, measured
-from traceq.claims.limits import MUCH
+from traceq.claims.limits import MUCH, NOTABLE
 from traceq.claims.saying import plain_phase
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.ranks.caused_waits import CausedWaits
@@ -37,8 +37,6 @@ __all__ = [
     "straggler_finding",
 ]
 
-_LEAST_SHARE = 0.01
-"""Part of the step that others wait from which people see a row."""
 _LOADS = re.compile(f"^Python in {LOADER}")
 _UNRECORDED = TimeCategory.UNRECORDED.name.lower()
 
@@ -102,7 +100,7 @@ def caused_wait_view(rows: Sequence[_CausedWaitRow], num_steps: int, step_ns: fl
         replace(row, caused_ns=round(row.caused_ns / num_steps), exposed_ns=round(row.exposed_ns / num_steps))
         for row in rows
     ]
-    shown = [row for row in means if row.caused_ns >= _LEAST_SHARE * step_ns][:MOST_RANKS]
+    shown = [row for row in means if row.caused_ns >= NOTABLE * step_ns][:MOST_RANKS]
     note = more_rows(len(rows) - len(shown))
     title = "What ranks wait for (waits per step, mean of the ranks that wait)"
     return (Table.of("caused_waits", title, _CausedWaitRow, shown, note=note).visible,) if shown else ()

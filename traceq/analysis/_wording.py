@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from traceq.claims.limits import NOTABLE
 from traceq.facts.events.graph_replays import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
@@ -38,10 +39,6 @@ __all__ = [
 
 MOST_RANKS = 8
 """Most ranks that people see one by one."""
-_RANGE = 0.01
-"""Part of a step from which the ends of a range are told apart."""
-_LONGER = 0.01
-"""Part of a step by which it is longer until its work is done, from which a note says so."""
 _TERMS = {
     "host_bound": "host-bound",
     "exposed_comm": "exposed communication",
@@ -80,7 +77,7 @@ def the_step(steps: Steps) -> str:
 
 def until_done(rank: Outline, step_ns: float) -> str:
     """Return the note on a step of `step_ns` that lasts longer than in other tables; "" for one that does not."""
-    if step_ns - float(np.diff(rank.steps.window[rank.steps.counted]).mean()) < _LONGER * step_ns:
+    if step_ns - float(np.diff(rank.steps.window[rank.steps.counted]).mean()) < NOTABLE * step_ns:
         return ""
     return f"Measured until all work launched in {the_step(rank.steps)} is done: {format_value(step_ns, Unit.NS)}."
 

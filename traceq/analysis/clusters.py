@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceq.analysis._stragglers import late_unprofiled
 from traceq.analysis._wording import MOST_RANKS, category_term, more_rows
 from traceq.claims.claim import Claim, Subject, measured
-from traceq.claims.limits import MOST
+from traceq.claims.limits import MOST, NOTABLE
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.phase_times import PhaseTimes, RankTimes, phase_times, rank_times
 from traceq.facts.timeline.time_partition import TimeCategory
@@ -21,8 +21,6 @@ from traceq.report import Column, Report, Table, column
 from traceq.stats.ranks import cluster_ranks
 from traceq.units import Unit, format_ranks, format_value, shades
 
-_MIN_GAP = 0.01
-"""Part of the median step by which clusters must differ."""
 _MOST_NAMES = 3
 _WAITS, _STEP = "waits", "step"
 _CELLS = 32
@@ -89,7 +87,7 @@ def _clusters(times: RankTimes) -> list[_Cluster]:
     num = len(times.ranks)
     number = np.zeros(num, np.int64)
     if num > MOST_RANKS:
-        number = cluster_ranks(times.local, _MIN_GAP * float(np.median(times.step)))
+        number = cluster_ranks(times.local, NOTABLE * float(np.median(times.step)))
     usual = times.ns[number == 0].mean(axis=0)
     clusters = [_cluster(times, np.flatnonzero(number == index), usual) for index in range(int(number.max()) + 1)]
     return [clusters[0], *sorted(clusters[1:], key=lambda cluster: -cluster.late_ns)]

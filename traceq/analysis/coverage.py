@@ -8,6 +8,7 @@ import numpy as np
 
 from traceq.analysis._wording import in_graphs
 from traceq.claims.claim import Claim, Subject, measured
+from traceq.claims.limits import LARGE
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.graph_replays import ReplayTimes, replay_times
 from traceq.facts.events.unrecorded_work import missing_ops_share
@@ -20,9 +21,6 @@ from traceq.intervals import measure, sorted_unique
 from traceq.model import Category, Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, name_ranks
-
-_MUCH = 0.1
-"""Part of the device's time from which a note says that it is in replays of unknown capture."""
 
 
 @frozen
@@ -155,7 +153,7 @@ def _uncaptured(ranks: Sequence[ReplayTimes]) -> list[Caveat]:
     names = ("gpu_ns", "replay_ns", "captured_ns", "num")
     total = ReplayTimes(*(sum(getattr(rank, name) for rank in ranks) for name in names))
     uncaptured_ns = total.replay_ns - total.captured_ns
-    if not uncaptured_ns or uncaptured_ns < _MUCH * total.gpu_ns:
+    if not uncaptured_ns or uncaptured_ns < LARGE * total.gpu_ns:
         return []
     text = in_graphs(total)
     return [Caveat("graph_replays", text.removesuffix("."))]

@@ -8,6 +8,7 @@ from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import a_step, more_rows, python_or_host, python_place, until_done, with_step_headings
 from traceq.causes.critical_path import CriticalPath, PathKind, critical_path
 from traceq.causes.job_critical_path import JobPath, Legs, PathSummary, job_path, path_along, path_summary
+from traceq.claims.limits import NOTABLE
 from traceq.facts.events.kernel_names import short_kernel
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
@@ -21,8 +22,6 @@ from traceq.units import Unit, format_value
 
 _TOP = 6
 _MOST_RANKS = 3
-_SLOWER = 1.01
-"""Multiple of the fastest rank's step from which one is called the slowest."""
 
 
 @frozen
@@ -85,7 +84,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     if of_job:
         return Report("critical", tables, (_view_of_job(job, of_job),))
     slowest, rows = max(ranks, key=lambda pair: _total_ns(pair[1]))
-    is_slowest = _total_ns(rows) >= _SLOWER * min(_total_ns(each) for _, each in ranks)
+    is_slowest = _total_ns(rows) >= (1 + NOTABLE) * min(_total_ns(each) for _, each in ranks)
     return Report("critical", tables, (_view(job, slowest, rows, is_slowest=is_slowest),), caveats=caveats)
 
 

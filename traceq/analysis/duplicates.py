@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceq.analysis._rank_rows import of_all
+from traceq.claims.limits import NOTHING
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.ranks.job import Job
@@ -18,8 +19,6 @@ from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit
 
 OTHERS = "(others)"
-_MIN_SHARE = 0.001
-"""Part of a rank's kernel time from which a group of kernels is a row."""
 
 
 @frozen
@@ -72,7 +71,7 @@ def _rows(trace: Trace) -> list[DuplicateRow]:
     texts = (*events.strings, "")  # an absent grid is -1
     repeated = np.argsort(-gpu_ns, kind="stable")
     repeated = repeated[num[repeated] > 1]
-    num_large = int((gpu_ns[repeated] >= _MIN_SHARE * int(kernels.ns.sum())).sum())
+    num_large = int((gpu_ns[repeated] >= NOTHING * int(kernels.ns.sum())).sum())
     rows = []
     for index in repeated[:num_large].tolist():
         phase_number, *names = groups.keys[index].tolist()

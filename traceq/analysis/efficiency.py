@@ -10,6 +10,7 @@ from traceq.analysis._op_sums import OpSum, against, op_sums, own_roofs, rate, w
 from traceq.analysis._rank_rows import each_of
 from traceq.analysis._unfused_attention import unfused_attention
 from traceq.analysis._wording import more_rows, over_ranks
+from traceq.claims.limits import NOTABLE, NOTHING
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.modelled_ops import TimeKind
 from traceq.facts.roofline.op_work import OpWork, RankWork, rank_work
@@ -22,14 +23,10 @@ from traceq.units import Unit, format_value
 __all__ = ["COVERED_PCT", "merge", "summarize"]
 
 _TOP = 8
-_MIN_SHARE = 0.001
-"""Part of the time from which what has no model is named."""
 COVERED_PCT = 90.0
 """Share of a rank's time without communication that has a model, below which FLOPs may be missing."""
 _MATERIAL, _MUCH = 0.05, 0.1
 """Part of the FLOPs that may be a bound where others are missing; from which the peak of a dtype is named."""
-_NOTABLE = 0.01
-"""Part of the counted steps of its rank from which an interrupted run is named."""
 
 
 @frozen
@@ -338,7 +335,7 @@ def _coverage(parts: Sequence[RankWork]) -> str:
     rest = [
         f"{format_value(100 * ns[kind] / total_ns, Unit.PERCENT)} {words[kind]}"
         for kind in sorted(words, key=lambda kind: -ns[kind])
-        if ns[kind] >= _MIN_SHARE * total_ns
+        if ns[kind] >= NOTHING * total_ns
     ]
     return f"{'; '.join(filter(None, [_modelled(parts), ', '.join(rest)]))}."
 
@@ -354,7 +351,7 @@ def _interrupted_runs(job: Job, parts: Sequence[RankWork]) -> tuple[Caveat, ...]
         (run, rank.rank)
         for rank, part in zip(job.ranks, parts, strict=True)
         for run in part.interruptions
-        if run.ns >= _NOTABLE * step_lengths(rank.steps).sum()
+        if run.ns >= NOTABLE * step_lengths(rank.steps).sum()
     ]
     if not runs:
         return ()

@@ -8,6 +8,7 @@ import numpy as np
 
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import more_rows, over_ranks
+from traceq.claims.limits import LARGE
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.self_time import self_times
 from traceq.facts.ranks.job import Job
@@ -20,8 +21,6 @@ from traceq.report import Report, Table, column
 from traceq.units import Unit
 
 _TOP = 5
-_MIN_HOST_BOUND = 0.1
-"""Host-bound share of the trace from which people are shown the work of the host."""
 
 
 @frozen
@@ -81,7 +80,7 @@ def _rows(trace: Trace) -> list[HostRow]:
 def _is_host_bound(trace: Trace) -> bool:
     partition = activity(trace)
     bound_ns = int(partition.ns[partition.category == TimeCategory.HOST_BOUND].sum())
-    return len(device_work(trace)) == 0 or bound_ns >= _MIN_HOST_BOUND * int(partition.ns.sum())
+    return len(device_work(trace)) == 0 or bound_ns >= LARGE * int(partition.ns.sum())
 
 
 def _view(job: Job, rows: Sequence[HostRow]) -> Table:

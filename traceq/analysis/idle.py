@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import a_step, more_rows, python_or_host, python_place, with_step_headings
+from traceq.claims.limits import FEW
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.idle_time import IdleCause, idleness
 from traceq.facts.timeline.phases import phases
@@ -18,8 +19,6 @@ from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
 _TOP, _ALL_ELSE = 6, "all else"
-_MIN_IDLE = 0.02
-"""Idle part of a step from which people are shown its causes."""
 
 
 @frozen
@@ -80,7 +79,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     rows = of_all(parts)
     step_ns, idle_ns = sum(part.step_ns for part in parts), sum(row.step_ns for row in rows)
     is_lost = any(rank.lacks_device_rows for rank in job.ranks) and not any(rank.has_device for rank in job.ranks)
-    is_shown = rows and idle_ns >= _MIN_IDLE * step_ns and not is_lost and not job.is_foreign
+    is_shown = rows and idle_ns >= FEW * step_ns and not is_lost and not job.is_foreign
     view = (_view(job, rows, idle_ns, step_ns),) if is_shown else ()
     return Report("idle", (Table.of("idle", "Idle time", IdleRow, rows),), view)
 

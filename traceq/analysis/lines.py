@@ -14,7 +14,7 @@ from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import in_traced_steps, more_rows
 from traceq.analysis.perturbation import much_longer_words
 from traceq.claims.claim import Basis, Claim, Subject, measured
-from traceq.claims.limits import LARGE
+from traceq.claims.limits import LARGE, MOST, SHOWN
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job
@@ -29,10 +29,6 @@ from traceq.report import Report, Table, column
 from traceq.units import Unit
 
 _TOP = 10
-_LEAST_SHARE = 0.5
-"""Percentage of a step from which people see a line."""
-_LEAST_KNOWN = 0.5
-"""Part of the time whose lines are known from which people see the table."""
 _MOST_OPS = 2
 _ENGINE = "autograd::engine::evaluate_function: "
 
@@ -190,9 +186,9 @@ def _view(job: Job, rows: Sequence[LineRow]) -> Table | None:
         )
         for (line, phase), (num_ops, other_ns, most_ns) in sums
     ]
-    if sum(values[-1] for (line, _), values in sums if line) < _LEAST_KNOWN * all_ns:
+    if sum(values[-1] for (line, _), values in sums if line) < MOST * all_ns:
         return None
-    shown = [row for row in listed if row.share >= _LEAST_SHARE][:_TOP]
+    shown = [row for row in listed if row.share >= 100 * SHOWN][:_TOP]
     ranks = f", mean of {num} ranks" if num > 1 else ""
     basis = f"{in_traced_steps(job).removeprefix('in ')}{much_longer_words(job)}{ranks}"
     per = ", per step" if job.ranks[0].steps.marked else ""

@@ -20,7 +20,7 @@ from traceq.analysis._wording import (
 )
 from traceq.analysis.perturbation import much_longer_words
 from traceq.claims.claim import Claim, Measure, in_some_steps, measured
-from traceq.claims.limits import LARGE, MUCH
+from traceq.claims.limits import LARGE, MODERATE, MUCH
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.unrecorded_work import missing_ops_share
 from traceq.facts.ranks.exposed_waits import (
@@ -61,9 +61,6 @@ _COMPUTES = (TimeCategory.COMPUTE.name.lower(), _CPU_COMPUTE)
 """Categories that are shown however small they are."""
 _SHORT_NAME = 12
 """Characters of a phase's name up to which five columns of times fit beside it."""
-_LEAST_SPREAD = 0.05
-"""Part of a step by which ranks must differ to be shown one by one."""
-_LONG_PART = 0.1
 _MEASURES = {
     OnceKind.DEVICE_START: ("device_start_ns", "device_start_of"),
     OnceKind.LIBRARY_START: ("library_start_ns", "library_start_of"),
@@ -281,7 +278,7 @@ def _by_rank(job: Job, means: Sequence[_Mean]) -> tuple[Table, ...]:
     if len(matrix.lines) < 2:
         return ()
     total = matrix.ns.sum(axis=1)
-    if max(np.ptp(matrix.ns, axis=0).max(), np.ptp(total)) < _LEAST_SPREAD * total.mean():
+    if max(np.ptp(matrix.ns, axis=0).max(), np.ptp(total)) < MODERATE * total.mean():
         return ()
     longest = np.sort(np.argsort(-total, kind="stable")[:MOST_RANKS]).tolist()
     rows = matrix.rows
@@ -334,7 +331,7 @@ def _after(trace: Trace) -> dict[str, Measure]:
         return {}
     done, inside = activity(trace), in_counted_steps(trace)
     lost = done.parts[inside & (done.category == TimeCategory.ONCE)]
-    long = lost[np.diff(lost)[:, 0] >= _LONG_PART * lost_once_ns(trace)]
+    long = lost[np.diff(lost)[:, 0] >= LARGE * lost_once_ns(trace)]
     later = inside & (done.parts[:, 0] >= long[:, 1].max(initial=0))  # all of it, so that it is one stretch of time
     recurs = inside & (done.category != TimeCategory.ONCE)
     all_ns, ns, busy_ns = (int(done.ns[pieces].sum()) for pieces in (recurs, later, later & done.among(*BUSY)))

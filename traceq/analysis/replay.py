@@ -18,7 +18,7 @@ from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, sav
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
 from traceq.claims.claim import BY_JOB_REPLAY, BY_REPLAY, Basis, Claim, Subject, measured
-from traceq.claims.limits import FAR_MORE, FEW, MOST
+from traceq.claims.limits import FAR_MORE, FEW, MOST, NOTABLE, SHOWN
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
@@ -45,10 +45,6 @@ _NOTHING, _ALL, _LOADER, _BOTH = "nothing", "all syncs", "data loader", "syncs a
 _AT_LINE = "--without sync:"
 _COMMUNICATION, _HOST_TIME = "communication", "host time"
 
-_SHOWN = 0.005
-"""Part of a step that removing something must save for people to see the table."""
-_UNEXPLAINED = 0.01
-"""Part of a step that replay cannot explain from which the note says so."""
 _GRAIN_PCT = 0.1
 """Percentage of a step from which the ends of what cannot be replayed are told apart."""
 _RANGE = "At most: if streams waited only where that delayed them, unexplained delays shrink, and the host stays ahead."
@@ -114,7 +110,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     saving = [
         (rank, part)
         for rank, part in zip(job.ranks, parts, strict=True)
-        if any(row.saved_ns >= _SHOWN * row.observed_ns for row in part.rows[1:])
+        if any(row.saved_ns >= SHOWN * row.observed_ns for row in part.rows[1:])
     ]
     if not saving:
         return Report("replay", (table,), changes, caveats=caveats)
@@ -265,7 +261,7 @@ def _view(job: Job, rank: Outline, rows: Sequence[ReplayRow], slack_ns: Mapping[
 
 
 def _is_range(rows: Sequence[ReplayRow]) -> bool:
-    return any(row.most_saved_ns - row.saved_ns >= _UNEXPLAINED * row.observed_ns for row in rows)
+    return any(row.most_saved_ns - row.saved_ns >= NOTABLE * row.observed_ns for row in rows)
 
 
 def _note(rank: Outline, rows: Sequence[ReplayRow]) -> str:
@@ -274,6 +270,6 @@ def _note(rank: Outline, rows: Sequence[ReplayRow]) -> str:
 
 
 def _accuracy(rank: Outline, as_is: ReplayRow) -> str:
-    if as_is.saved_ns >= _UNEXPLAINED * as_is.observed_ns:
+    if as_is.saved_ns >= NOTABLE * as_is.observed_ns:
         return f"Replay explains {format_value(as_is.step_ns, Unit.NS)} of {format_value(as_is.observed_ns, Unit.NS)}."
     return until_done(rank, as_is.observed_ns)

@@ -28,15 +28,12 @@ from traceq.stats.means import block_means, lowest_mean
 from traceq.units import Unit, format_value
 
 BACKWARD_STEP = ("bwd", "unscale_clip", "optim_step", "zero_grad_sched")
-_PER_NS = _PER_BYTE = 1e-9
 _BY_DEEPSPEED = re.compile(r"DeepSpeed|ZeRO-[23]|or 2")
 _MERGED_PHASES = (
     "DeepSpeed clips, steps and zeroes gradients within one call, and reduces them within backward: time missing from "
     "unscale_clip and zero_grad_sched is in optim_step."
 )
 _OTHER = "`other` is the rest of the step, in none of these phases: ops, checks, metrics and logging of the script."
-_MUCH_PCT = 5.0
-"""Share of a step from which the time outside all phases is explained."""
 _MOST_BESIDE_SPREAD = 4
 """Most ranks whose times fit beside median, p95 and share."""
 _BY_HOST = "By the host's clock: on a device, phases show when work was launched, not when it ran."
@@ -279,7 +276,7 @@ def _figures(job: Job, timings: Timings, manifest: Manifest, distributed: str, m
         prefetch_factor=parameters.get("prefetch_factor"),
         samples_per_step=pace.samples or None,
         clock="device" if timings.by_device else "host",
-        global_step_time_s=pace.step_ns * _PER_NS,
+        global_step_time_s=pace.step_ns * 1e-9,
         global_samples_per_sec=pace.samples_per_second,
         clock_samples_per_sec=wall_time.samples_per_second if wall_time else None,
         slowest_rank=pace.slowest,
@@ -311,7 +308,7 @@ def _parts(times: Sequence[UnprofiledPhase], ranks_ns: Sequence[float]) -> tuple
 
 
 def _seconds(key: str, times_ns: Mapping[str, float]) -> Table:
-    return Table.of(key, "", _Seconds, [_Seconds(name, ns * _PER_NS) for name, ns in times_ns.items()])
+    return Table.of(key, "", _Seconds, [_Seconds(name, ns * 1e-9) for name, ns in times_ns.items()])
 
 
 def _view(
@@ -324,7 +321,7 @@ def _view(
     clock = ", by the device's clock" if timings.by_device else ""
     title = f"An unprofiled step, by phase ({ranks}{num_steps:,} steps{clock})"
     mfu = [f"MFU {format_value(mfu_pct, Unit.PERCENT)}."] if mfu_pct is not None else []
-    rest = [_OTHER] if 100 * times[-1].mean >= _MUCH_PCT * total.mean and len(times) > 1 else []
+    rest = [_OTHER] if 100 * times[-1].mean >= 100 * MODERATE * total.mean and len(times) > 1 else []
     note = " ".join([_pace(job, timings), *mfu, *_memory(timings), *rest, *_doubts(distributed, timings)])
     view = Table.of("step_phases", title, PhaseTimesRow, rows, note=note).visible
     view = view if timings.by_device else view.without("host_ns")
@@ -385,7 +382,7 @@ def _mfu(job: Job, timings: Timings, manifest: Manifest, flops: Sequence[dict[st
         if of_peak is None:
             return None
         seconds += of_peak
-    mfu_pct = 100 * seconds / len(flops) / (pace_of(manifest, job.arm, timings).step_ns * _PER_NS)
+    mfu_pct = 100 * seconds / len(flops) / (pace_of(manifest, job.arm, timings).step_ns * 1e-9)
     return mfu_pct if 0 < mfu_pct <= 100 else None
 
 
@@ -401,7 +398,7 @@ def _memory(timings: Timings) -> list[str]:
 def _gigabytes(peak_bytes: NDArray[np.int64]) -> float | None:
     """Return the most bytes of any rank in 10^9; None where that was not recorded."""
     peak = int(peak_bytes.max())
-    return peak * _PER_BYTE if peak else None
+    return peak * 1e-9 if peak else None
 
 
 def _distributed(manifest: Manifest, arm: str, strategies: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import MOST_RANKS, more_rows, per_step
 from traceq.analysis.perturbation import most_overhead_ns, perturbation_words, unlike_steps
+from traceq.claims.limits import FEW
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
@@ -22,8 +23,6 @@ from traceq.model import Category, Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value, sparkline
 
-_OVERHEAD = 0.02
-"""Part of a step from which the profiler's own work is a caveat."""
 _PYTHON_CALL_NS = 5_000
 """Host time per recorded Python call below which the profiler, which takes part of a us for each, slows the host."""
 _FULL_QUEUE = re.compile("^Command Buffer Full$")
@@ -210,7 +209,7 @@ def _disturbed(trace: Trace) -> list[Caveat]:
     host_ns = trace_steps.host[:, 1] - trace_steps.host[:, 0]
     share = np.where(trace_steps.counted, _overhead(trace) / host_ns, 0.0)
     worst = int(np.argmax(share))
-    if share[worst] < _OVERHEAD:
+    if share[worst] < FEW:
         return []
     overhead = format_value(int(_overhead(trace)[worst]), Unit.NS)
     whole = trace_steps.names[worst] if trace_steps.marked else "the trace"

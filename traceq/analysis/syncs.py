@@ -22,6 +22,7 @@ from traceq.causes.removed_waits import (
 )
 from traceq.causes.savings import Saving
 from traceq.claims.claim import BY_JOB_REPLAY, BY_REPLAY, Basis, Claim, Subject, by_step, in_some_steps, measured
+from traceq.claims.limits import NOTABLE, NOTHING
 from traceq.claims.saying import plain_phase
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.ranks.job import Job
@@ -41,12 +42,8 @@ from traceq.whatif.unreplayed import is_replayed
 
 _TOP = 8
 _MOST_FINDINGS = 3
-_THRESHOLD = 0.001
-"""Part of a step from which a cost or a saving matters."""
 _FREE_PART = 0.1
 """Part of a wait that its removal may save at most if it is called free."""
-_LONG = 0.01
-"""Part of a step from which a wait that costs nothing is a finding."""
 _COSTLY, _MAY_COST, _FREE, _HARMLESS, _UNKNOWN = "costly", "may_cost", "waits_but_free", "harmless", "unknown"
 _SCALAR, _ALLOC = "scalar", "alloc"
 _CAPTURE, _MEASUREMENT = "graph_capture", "measurement"
@@ -253,13 +250,13 @@ def _label(trace: Trace, wait_ns: int, unrecorded_ns: int, saving: Saving) -> st
     if lacks_device_rows(trace) or not is_replayed(trace):
         return _UNKNOWN
     windows = steps(trace).window
-    is_long_wait = wait_ns >= _THRESHOLD * int((windows[:, 1] - windows[:, 0]).sum())
+    is_long_wait = wait_ns >= NOTHING * int((windows[:, 1] - windows[:, 0]).sum())
     step_ns = _step_ns(steps(trace))
-    if saving.least_ns > 0 and saving.least_ns >= _THRESHOLD * step_ns:
+    if saving.least_ns > 0 and saving.least_ns >= NOTHING * step_ns:
         return _COSTLY
-    if unrecorded_ns >= _LONG * step_ns:
+    if unrecorded_ns >= NOTABLE * step_ns:
         return _UNKNOWN
-    if saving.most_ns - saving.least_ns >= _LONG * step_ns:
+    if saving.most_ns - saving.least_ns >= NOTABLE * step_ns:
         return _MAY_COST
     is_free = saving.least_ns * len(windows) < _FREE_PART * wait_ns
     return _FREE if is_long_wait and is_free else _HARMLESS
@@ -280,7 +277,7 @@ def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
     view = Table.of("syncs", f"Syncs ({scope})", SyncRow, shown, note=note).select(*_VIEW)
     unknown = ("replay_ns", "most_replay_ns", "label") if is_lost else ("replay_ns", "most_replay_ns")
     step_ns = {rank.rank: _step_ns(rank.steps) for rank in job.ranks}
-    is_range = any((row.most_replay_ns or 0) - row.saved_ns >= _LONG * step_ns[row.rank] for row in shown)
+    is_range = any((row.most_replay_ns or 0) - row.saved_ns >= NOTABLE * step_ns[row.rank] for row in shown)
     hidden = unknown if is_cpu_only else () if is_range else ("most_replay_ns",)
     recorded = () if any(row.step_unrecorded_ns for row in shown) else ("step_unrecorded_ns",)
     of_modules = () if _of_several_modules(shown) else ("module",)
@@ -429,7 +426,7 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Claim]:
         return bool(row.once) or (in_most and recurs(steps_ns, steps_of[row.rank], 100 * least_part))
 
     slack_ns = slack_by_rank(job)
-    saving = [row for row in rows if row.saved_ns > 0 and row.saved_ns >= _THRESHOLD * step_ns[row.rank]]
+    saving = [row for row in rows if row.saved_ns > 0 and row.saved_ns >= NOTHING * step_ns[row.rank]]
     costly_places = set(map(_place, saving))
     blocking = _worst((row for row in rows if row.once != _MEASUREMENT), of=_place)
     blocking.sort(key=lambda row: -row.recorded_ns)
@@ -437,11 +434,11 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Claim]:
     free = [
         row
         for row in replayed
-        if row.recorded_ns >= _LONG * step_ns[row.rank]
+        if row.recorded_ns >= NOTABLE * step_ns[row.rank]
         and row.label not in (_MAY_COST, _UNKNOWN)
-        and recurs_in_steps(row, row.steps_recorded_ns, _LONG)
+        and recurs_in_steps(row, row.steps_recorded_ns, NOTABLE)
     ]
-    steady = (row for row in saving if recurs_in_steps(row, row.steps_saved_ns, _THRESHOLD))
+    steady = (row for row in saving if recurs_in_steps(row, row.steps_saved_ns, NOTHING))
     most = _worst(steady, slack_ns, of=_place)[:_MOST_FINDINGS]
     costly = (_costly(job, row, keys[row.rank, row.key], slack_ns.get(row.rank, 0.0)) for row in most)
     return [*costly, *(_claim("free_sync", job, row) for row in free[:1])]

@@ -13,9 +13,11 @@ __all__ = [
     "MODERATE",
     "MOST",
     "MUCH",
+    "NEARLY_ALL",
     "NOTABLE",
     "NOTHING",
     "SHORT_GAP",
+    "SHOWN",
     "UNEVEN_STAGES",
     "UNLIKE",
     "WORKER_CORES",
@@ -25,7 +27,9 @@ __all__ = [
 # of all claims
 
 NOTABLE = 0.01  # part of a step: a gain below it is lost in the scatter of most jobs' steps
-NOTHING = 0.001  # part of a step: a change that gains less gains nothing (grain of the replay)
+SHOWN = 0.005  # part of a step: a row of less tells nobody anything
+NOTHING = 0.001  # part of a step, or of a time: less is nothing (grain of the replay)
+NEARLY_ALL = 0.9  # part of a whole: what is missing changes nothing
 UNLIKE = 2.0  # longest over shortest step: beyond it the mean resembles no step
 
 # of what takes time in a step

@@ -14,6 +14,7 @@ from traceq.claims.claim import Claim
 from traceq.claims.saying import text_of
 from traceq.errors import TraceqError, UsageFault
 from traceq.locations import without_secrets
+from traceq.report import MOST_LEADS
 
 if TYPE_CHECKING:
     from traceq.compare.result import Diff
@@ -27,7 +28,6 @@ LOADER_RECIPE = "dataloader"
 
 _UNSTEADY = 1.1
 """Ratio of two measurements of the same step from which both are printed."""
-_MOST_LEADS = 3
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _REPLICATES = 4  # the fewest that give an interval
 
@@ -269,7 +269,7 @@ def _leads(folder: RunFolder) -> Iterator[str]:
     printed = {finding.code for report in sheet.reports if report.name == "loader" for finding in report.findings}
     printed.add("wall_time")
     others = [finding for finding in sheet.top_findings if finding.code not in printed]
-    yield from (f"traceq: {text_of(finding)}" for finding in others[:_MOST_LEADS])
+    yield from (f"traceq: {text_of(finding)}" for finding in others[:MOST_LEADS])
 
 
 def _verdicts(diffs: Sequence[Diff]) -> Iterator[str]:

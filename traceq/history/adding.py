@@ -22,7 +22,6 @@ from traceq.optional_packages import import_or_fault
 
 __all__ = ["add_run"]
 
-_PER_MS = 1e6
 _ODD = re.compile(r"[^\w .:/-]")
 """Characters that MLflow refuses in a name."""
 _NO_INSTRUMENT = re.compile(r"[^\w./-]")
@@ -112,7 +111,7 @@ def _name(row: Row) -> str:
 
 
 def _value(row: Row) -> float:
-    return row.value / _PER_MS if row.unit == "ns" else row.value
+    return row.value / 1e6 if row.unit == "ns" else row.value
 
 
 def _wandb(name: str, metrics: Mapping[str, float], facts: Mapping[str, str]) -> None:

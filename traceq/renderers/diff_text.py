@@ -22,16 +22,14 @@ from traceq.compare.tables import (
 )
 from traceq.display import RenderOptions
 from traceq.escaped_console import EscapedConsole
-from traceq.renderers.one_screen import MOST_LINES, num_lines
+from traceq.renderers.limits import COMMAND_LINES, NARROW_WIDTH, SCREEN_LINES
+from traceq.renderers.one_screen import num_lines
 from traceq.renderers.text import open_console, print_line, print_table, visible_text
 from traceq.report import Table
 from traceq.stats import VerdictName
 
 __all__ = ["print_diff", "print_diffs", "write_diffs"]
 
-_NARROW = 100
-_COMMAND = 2
-"""Lines that stay on the screen for the command that was typed and the next prompt."""
 _MOST_ROWS, _FEW_ROWS = 12, 5
 """Rows of tables: all that people read, and those on one screen."""
 _STYLES: dict[VerdictName, str] = {
@@ -73,7 +71,7 @@ def print_diffs(diffs: Diffs, console: EscapedConsole, *, full: bool = False) ->
         *(partial(part, diffs) for part in (_print_overview, _print_answers, _print_free)),
         partial(_print_next, 1),
     )
-    room = MOST_LINES - _COMMAND - sum(num_lines(part, console) for part in parts)
+    room = SCREEN_LINES - COMMAND_LINES - sum(num_lines(part, console) for part in parts)
     repeated, num_left_out = {interaction.arm for interaction in diffs.interactions}, 0
     _print_overview(diffs, console)
     for diff in diffs.diffs:
@@ -95,7 +93,7 @@ def print_diffs(diffs: Diffs, console: EscapedConsole, *, full: bool = False) ->
 def _print_overview(diffs: Diffs, console: EscapedConsole) -> None:
     """Write what is said of all arms together."""
     if len(diffs.diffs) > 1:
-        _print_table(matrix(diffs, narrow=console.width < _NARROW), console)
+        _print_table(matrix(diffs, narrow=console.width < NARROW_WIDTH), console)
     if diffs.exchanges:
         _print_table(exchanges_table(diffs), console)
     facts = facts_table(diffs)

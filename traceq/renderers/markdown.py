@@ -18,7 +18,8 @@ from traceq.compare.tables import (
 )
 from traceq.display import RenderOptions
 from traceq.escaping import visible
-from traceq.renderers.text import MOST_FINDINGS, source_summary, unknown_line
+from traceq.renderers.limits import FINDINGS
+from traceq.renderers.text import source_summary, unknown_line
 from traceq.report import Sheet, Table
 from traceq.units import Unit, format_value
 
@@ -69,7 +70,7 @@ def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
 def sheet_to_markdown(sheet: Sheet) -> str:
     """Return findings, tables and caveats as Markdown."""
     parts = [f"**{safe(source_summary(sheet.source))}**"]
-    parts += ["\n".join(f"- {safe(text_of(finding))}" for finding in sheet.top_findings[:MOST_FINDINGS])]
+    parts += ["\n".join(f"- {safe(text_of(finding))}" for finding in sheet.top_findings[:FINDINGS])]
     parts += [table_to_markdown(view.non_empty_columns) for report in sheet.reports for view in report.views]
     parts += ["\n".join(f"> {safe(caveat.text)}" for caveat in sheet.all_caveats)]
     parts += [safe(unknown_line(sheet))] if sheet.unknown else []

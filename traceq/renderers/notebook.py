@@ -22,7 +22,8 @@ from traceq.compare.tables import (
 )
 from traceq.display import RenderOptions
 from traceq.model import Caveat
-from traceq.renderers.text import MOST_FINDINGS, source_summary, unknown_line
+from traceq.renderers.limits import FINDINGS, NOTEBOOK_ROWS
+from traceq.renderers.text import source_summary, unknown_line
 from traceq.report import Report, Sheet, Table
 from traceq.units import Unit, format_value
 
@@ -56,13 +57,10 @@ def _fragments(diff: Diff) -> Iterator[str]:
     yield caveats_list(diff.caveats)
 
 
-_MOST_ROWS = 100
-
-
 def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
     """Write the reports on a run: what was read, the findings, then each report folded up."""
     file.write(f"<p><b>{escape(source_summary(sheet.source))}</b></p>")
-    file.write(_findings_list(sheet.top_findings[:MOST_FINDINGS]))
+    file.write(_findings_list(sheet.top_findings[:FINDINGS]))
     for report in sheet.reports:
         if report.views:
             file.write(folded(report.name.replace("_", " "), map(table_fragment, report.views)))
@@ -89,9 +87,9 @@ def table_fragment(table: Table) -> str:
     head = "".join(f"<th>{escape(column.heading)}</th>" for column in shown.columns)
     rows = "".join(
         f"<tr>{''.join(map(_cell, row, (column.unit for column in shown.columns)))}</tr>"
-        for row in shown.rows[:_MOST_ROWS]
+        for row in shown.rows[:NOTEBOOK_ROWS]
     )
-    more = len(shown.rows) - _MOST_ROWS
+    more = len(shown.rows) - NOTEBOOK_ROWS
     notes = [shown.note, f"{more:,} more rows in the table." if more > 0 else ""]
     return (
         f"<table><caption>{escape(shown.title)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"

@@ -20,6 +20,7 @@ from traceq.claims.saying import evidence_of, lead_of
 from traceq.display import RenderOptions
 from traceq.escaped_console import EscapedConsole
 from traceq.escaping import visible
+from traceq.renderers.limits import LEAD_WIDTH, SCREEN_LINES
 from traceq.renderers.text import (
     open_console,
     print_line,
@@ -32,9 +33,8 @@ from traceq.renderers.text import (
 from traceq.report import MOST_LEADS, Sheet, Table
 from traceq.units import Unit, format_ends
 
-__all__ = ["FIRST_TABLES", "MOST_LINES", "gain_words", "gainer_words", "num_lines", "print_screen", "write_sheet"]
+__all__ = ["FIRST_TABLES", "gain_words", "gainer_words", "num_lines", "print_screen", "write_sheet"]
 
-MOST_LINES = 40
 _ALWAYS = (
     *("stalled", "desync", "batches", "loader", "loader_ranks"),
     *("step_phases", "partition", "inference", "syncs", "collectives"),
@@ -53,7 +53,6 @@ _LAST = ("total", "all else")
 """First cells of a last row, which a shortened table keeps."""
 _SIZES = ("total", "mean_ns")
 """Keys of the column by which the rows of a phase are kept in a shortened table."""
-_NARROWEST_LEAD = 30
 Print = Callable[[EscapedConsole], None]
 
 
@@ -66,7 +65,7 @@ def print_screen(sheet: Sheet, console: EscapedConsole) -> None:
     """Write the screen to a console, at its width."""
     views = _first_views(sheet)
     frame = partial(_print_head, sheet), partial(_print_foot, sheet, len(views))
-    room = MOST_LINES - sum(num_lines(part, console) for part in frame)
+    room = SCREEN_LINES - sum(num_lines(part, console) for part in frame)
     texts, num_shown = _tables(sheet, views, room, console)
     _print_head(sheet, console)
     for text in texts:
@@ -137,7 +136,7 @@ def _lead_lines(sheet: Sheet, leads: Sequence[Claim], width: int) -> Iterator[Te
     base = "of the rest" if sheet.has_cold_start else "of it"
     of_ns, of_share = (max(map(len, column)) for column in zip((gainer, base), *gains, strict=True))
     tail = of_ns + of_share + 4 if has_gain else 0
-    is_beside = width - 3 - tail >= _NARROWEST_LEAD
+    is_beside = width - 3 - tail >= LEAD_WIDTH
     room = width - 3 - (tail if is_beside else 0)
     room = min(room, max(len(line) for finding in leads for line in wrap(visible(lead_of(finding)), room)))
     if has_gain and is_beside:

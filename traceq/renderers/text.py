@@ -24,13 +24,12 @@ from traceq.escaped_console import EscapedConsole
 from traceq.escaping import visible
 from traceq.frozen import frozen
 from traceq.model import Caveat
+from traceq.renderers.limits import FINDINGS, GAP, LINE_WIDTH, PIPED_WIDTH
 from traceq.report import BECOMES, Column, Report, Sheet, Source, Table
 from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_ends, format_ranks, format_value
 
 __all__ = [
-    "MOST_FINDINGS",
-    "SHORT_LINE",
     "open_console",
     "print_findings",
     "print_line",
@@ -46,13 +45,8 @@ __all__ = [
     "write_table",
 ]
 
-MOST_FINDINGS = 8
-_PIPED_WIDTH = 140
-_GAP = 2
 _NARROW, _NARROWEST = 20, 16
 """Columns to which texts are cut before headings are broken, and after: of less, names of ops are not recognised."""
-SHORT_LINE = 27
-"""Characters that stay of a `file.py:LINE`, from its end, before columns are hidden."""
 _LINE = "line"
 """Key of columns with `path/file.py:LINE function`."""
 _AND_MORE, _FEWEST = re.compile(r" \(and \d+ more\)$"), 6
@@ -75,7 +69,7 @@ def open_console(
     and is that of a terminal if it `is_terminal`.
     """
     chosen, in_memory = width is not None, is_terminal if isinstance(file, StringIO) else None
-    width = width or get_terminal_size((_PIPED_WIDTH, 24)).columns
+    width = width or get_terminal_size((PIPED_WIDTH, 24)).columns
     console = EscapedConsole(file, width=width, force_terminal=in_memory)
     console.wraps = console.wraps or chosen if wraps is None else wraps
     return console
@@ -107,8 +101,8 @@ def write_caveats(caveats: Iterable[Caveat], file: TextIO, options: RenderOption
 def print_sheet(sheet: Sheet, console: EscapedConsole) -> None:
     """Write a sheet to a console, at the console's width."""
     print_source(sheet, console)
-    print_findings(sheet.top_findings[:MOST_FINDINGS], console)
-    if (num_left_out := len(sheet.top_findings) - MOST_FINDINGS) > 0:
+    print_findings(sheet.top_findings[:FINDINGS], console)
+    if (num_left_out := len(sheet.top_findings) - FINDINGS) > 0:
         print_line(visible_text(f"  {num_left_out} more in --json", style="dim"), console)
     for report in sheet.reports:
         for view in report.views:
@@ -210,10 +204,10 @@ def print_table(table: Table, console: EscapedConsole) -> None:
     shown = list(range(len(table.columns)))
     layout = _layout(table, shown, console.width)
     if not layout.fits:  # names of generated files are longer than tables are wide
-        layout = _layout(table, shown, console.width, most_of_line=SHORT_LINE)
+        layout = _layout(table, shown, console.width, most_of_line=LINE_WIDTH)
     while not layout.fits and (hideable := _hideable(table, shown)):
         shown.remove(hideable[0])
-        layout = _layout(table, shown, console.width, most_of_line=SHORT_LINE)
+        layout = _layout(table, shown, console.width, most_of_line=LINE_WIDTH)
     if table.rows or (table.columns and not table.note):
         console.print(_rich_table(layout))
     hidden = [column.heading for index, column in enumerate(table.columns) if index not in shown and column.heading]
@@ -264,7 +258,7 @@ def _layout(table: Table, shown: Sequence[int], width: int, *, most_of_line: int
             max([narrowest_text, *(_least_of_line(row[index], most_of_line) for row in texts if column.key == _LINE)])
             for index, column in enumerate(columns)
         ]
-        while (excess := sum(widths) + _GAP * len(widths) - width) > 0:
+        while (excess := sum(widths) + GAP * len(widths) - width) > 0:
             wide = [index for index in cuttable if widths[index] > narrowest[index]]
             widest = max(wide, key=lambda column: widths[column], default=-1)
             if widest < 0:
@@ -313,7 +307,7 @@ def _rich_table(layout: _Layout) -> RichTable:
     The gap before a column is a part of its texts: rich takes a third less time than to pad cells.
     """
     rich_table = RichTable(box=None, padding=0)
-    gaps = ("", *repeat(" " * _GAP, len(layout.columns)))
+    gaps = ("", *repeat(" " * GAP, len(layout.columns)))
     for column, heading, gap in zip(layout.columns, layout.headings, gaps, strict=False):
         justify: JustifyMethod = "left" if column.unit is Unit.TEXT else "right"
         text = Text(gap + heading.replace("\n", f"\n{gap}"), style="dim")

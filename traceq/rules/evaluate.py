@@ -22,6 +22,7 @@ from traceq.rules.collect_rows import RankRows, TableRow, analyses_for, collect_
 from traceq.rules.metrics import METRICS, Measure, over_steps
 from traceq.rules.parse import Rule
 from traceq.rules.sentences import IDENTICAL, UNANSWERED
+from traceq.short_texts import cut_end
 
 __all__ = ["Checked", "Contribution", "RankValue", "RuleOutcome", "State", "judge", "judge_run", "value_on"]
 
@@ -193,16 +194,12 @@ def _name(rule: Rule, row: TableRow) -> str:
         case "memcpy":
             name = f"{row['kind']}_copies".lower().replace(" ", "_")
         case "kernels":
-            name = _short(str(row["name"]))
+            name = cut_end(str(row["name"]), _LONGEST_NAME)
         case "partition":
             name = str(row["category"])
         case _:
             name = rule.metric
     return f"{name} in {row[metric.phase_key]}" if metric.phase_key and not rule.phase else name
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def _first_mismatch(job: Job, reports: Sequence[Report]) -> str:

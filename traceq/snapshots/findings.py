@@ -9,6 +9,7 @@ import numpy as np
 
 from traceq.claims.claim import Basis, Claim, Subject, measured
 from traceq.claims.judge import judged
+from traceq.claims.limits import FEW
 from traceq.model import Action, Caveat
 from traceq.report import Cell, Column, Table
 from traceq.snapshots.fragmentation import free_for
@@ -23,7 +24,6 @@ __all__ = ["caveats_of", "claims_of", "closed", "with_total"]
 _SUMMED = (Unit.COUNT, Unit.BYTES, Unit.DELTA_BYTES, Unit.PERCENT)
 
 _MOST_KINDS = 3
-_LEAST_SHARE = 0.02
 _MOVES = tuple(action for action in Action if action not in (Action.FREE_REQUESTED, Action.OOM, Action.OTHER))
 
 
@@ -83,7 +83,7 @@ def _holders(moment: Moment) -> str:
     kinds = sorted(moment.by_kind().items(), key=lambda item: -item[1][1])
     words = []
     for kind, (_, size) in kinds[:_MOST_KINDS]:
-        if size >= _LEAST_SHARE * total:
+        if size >= FEW * total:
             largest = next(holding for holding in moment.holdings if holding.kind is kind)
             words.append(f"{kind} {format_value(100 * size / total, Unit.PERCENT)} ({_size(size)}{_most(largest)})")
     return ", ".join(words)

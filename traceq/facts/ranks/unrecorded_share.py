@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from traceq.claims.limits import SHOWN
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.steps import extent, steps
 from traceq.facts.timeline.time_partition import unrecorded
@@ -14,9 +15,6 @@ from traceq.model import Caveat, Trace
 from traceq.units import Unit, format_value, name_ranks
 
 __all__ = ["lost_device_caveats", "share_inside_steps", "unrecorded_caveats", "unrecorded_share"]
-
-_LEAST_SHARE = 0.005
-"""Part of a trace from which unrecorded work is worth a note."""
 
 
 def unrecorded_share(trace: Trace) -> float:
@@ -35,7 +33,7 @@ def share_inside_steps(trace: Trace) -> float:
 
 def unrecorded_caveats(ranks: Sequence[Outline], shares: Sequence[float]) -> tuple[Caveat, ...]:
     """Return one note on all ranks with unrecorded work that matters; `shares` are as of `unrecorded_share`."""
-    affected = [(share, rank) for share, rank in zip(shares, ranks, strict=True) if share >= _LEAST_SHARE]
+    affected = [(share, rank) for share, rank in zip(shares, ranks, strict=True) if share >= SHOWN]
     if not affected:
         return ()
     share, rank = max(affected, key=lambda each: each[0])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.limits import NOTHING
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
@@ -25,8 +26,6 @@ __all__ = ["OpWork", "RankWork", "rank_work", "rows_of_pieces"]
 
 _KINDS = {Kind.CONTRACTION: "FLOPs", Kind.BYTES: "bytes", Kind.ARGUMENTS: "arguments"}
 """How tables call the kinds of models."""
-_MIN_SHARE = 0.001
-"""Part of a rank's modelled time from which calls of one shape are a row, as are all that have FLOPs."""
 
 
 @frozen
@@ -243,6 +242,6 @@ def _is_small(ops: ModelledOps) -> NDArray[np.bool_]:
     two times, and the sum of those cannot be told from sums of FLOPs and bytes.
     """
     groups = group([ops.name, ops.shapes])
-    is_short = groups.totals(ops.ns) < _MIN_SHARE * int(ops.ns.sum())
+    is_short = groups.totals(ops.ns) < NOTHING * int(ops.ns.sum())
     only_moves = np.array([work.executed == 0 for work in ops.works], np.bool_)[ops.work]
     return np.asarray(is_short[groups.group_ids] & only_moves)

@@ -18,8 +18,6 @@ from traceq.units import Unit, format_value
 
 __all__ = ["Peaks", "overridden", "peaks_of", "replaced_peaks", "unsure_cpu_peaks"]
 
-_TERA = 1e12
-_GIGA = 1e9
 _TUNED = 0.7
 _TUNED_PRODUCTS = {"MI300A": 0.54, "MI300X": 0.54, "MI325X": 0.54}
 """By AMD's own measurement of what is achievable, 708 of the 1,307 TFLOP/s of an MI300X in bfloat16 (ROCm blogs)."""
@@ -62,7 +60,7 @@ class Peaks:
 def _rates(half: float = 0.0, **tflops: float) -> Mapping[str, float]:
     """Return FLOP/s by dtype from TFLOP/s; `half` stands for float16 and bfloat16."""
     halves = {"float16": half, "bfloat16": half} if half else {}
-    return {dtype: rate * _TERA for dtype, rate in {**tflops, **halves}.items()}
+    return {dtype: rate * 1e12 for dtype, rate in {**tflops, **halves}.items()}
 
 
 _A100 = _rates(half=312, tf32=156, float32=19.5, float64=19.5, int8=624)
@@ -96,7 +94,7 @@ _TPU_V4 = _rates(bfloat16=275, int8=275)
 _TPU_V5E = _rates(bfloat16=197, int8=393)
 _TPU_V5P = _rates(bfloat16=459, int8=918)
 
-_PCIE = {3: 12.5 * _GIGA, 4: 25 * _GIGA, 5: 52 * _GIGA}
+_PCIE = {3: 12.5 * 1e9, 4: 25 * 1e9, 5: 52 * 1e9}
 """Bytes per second that large copies from pinned memory reach over 16 lanes: four fifths of what the lanes carry."""
 
 _TABLE = (
@@ -144,7 +142,7 @@ A generation of 0 stands for another link to the host. Names are matched as a wh
 """
 
 _PEAKS = {
-    device.lower(): Peaks(name, source, gbps * _GIGA, rates, _TUNED_PRODUCTS.get(name, _TUNED), _PCIE.get(pcie, 0.0))
+    device.lower(): Peaks(name, source, gbps * 1e9, rates, _TUNED_PRODUCTS.get(name, _TUNED), _PCIE.get(pcie, 0.0))
     for devices, name, source, gbps, pcie, rates in _TABLE
     for device in devices.split("|")
 }
@@ -187,7 +185,7 @@ def unsure_cpu_peaks(measured: Mapping[str, str | int | float]) -> str:
     least, most = _cpu_peak_range(measured, "cpu_peak_flops")
     if most <= _CPU_SPREAD * least:
         return ""
-    return f"{format_value(least / _GIGA, Unit.NUMBER)} to {format_value(most / _GIGA, Unit.NUMBER)} GFLOP/s"
+    return f"{format_value(least / 1e9, Unit.NUMBER)} to {format_value(most / 1e9, Unit.NUMBER)} GFLOP/s"
 
 
 def _measured_peak(measured: Mapping[str, str | int | float], key: str) -> float:
@@ -231,7 +229,7 @@ def overridden(peaks: Peaks | None, settings: Sequence[str], device: str = "") -
             names = ", ".join(_NAMES)
             raise UsageFault(f"--peak {setting}: expected NAME=TFLOP/s or memory=GB/s, with NAME one of {names}")
         is_memory = key in _BANDWIDTH
-        scale = {"g": _GIGA, "t": _TERA, "p": 1e15}[(value["prefix"] or ("G" if is_memory else "T")).lower()]
+        scale = {"g": 1e9, "t": 1e12, "p": 1e15}[(value["prefix"] or ("G" if is_memory else "T")).lower()]
         number = float(value["number"]) * scale
         if is_memory:
             bandwidth = number

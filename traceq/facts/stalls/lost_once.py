@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from traceq.claims.limits import NEARLY_ALL
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.timeline.once import OnceKind, once
 from traceq.facts.timeline.steps import steps
@@ -13,8 +14,6 @@ from traceq.intervals import span_index
 from traceq.model import Trace
 
 __all__ = ["LostOnce", "lost_once", "lost_once_ns", "lost_once_share"]
-
-_NEARLY_ALL = 0.9
 
 
 @frozen
@@ -63,5 +62,5 @@ def _name(trace: Trace, kind: OnceKind, row: int) -> str:
     if ops is None or kind not in (OnceKind.DEVICE_START, OnceKind.KERNEL_LOADING):
         return events.text(row)
     around = ops.rows[(ops.start <= events.ts[row]) & (ops.end >= events.end[row])]
-    around = around[_NEARLY_ALL * events.dur[around] <= events.dur[row]]
+    around = around[NEARLY_ALL * events.dur[around] <= events.dur[row]]
     return events.text(int(around[events.dur[around].argmax()])) if len(around) else events.text(row)

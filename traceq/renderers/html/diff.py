@@ -27,14 +27,12 @@ from traceq.renderers.html.markup import Json, element, figure, folded, numbers,
 from traceq.renderers.html.page import contents, page
 from traceq.renderers.html.sections import Section, drawn_sections
 from traceq.renderers.html.timeline import Timeline, pair_timeline, place_of_cause
+from traceq.renderers.limits import ARM_POINTS, ARMS_NAMED, TIMELINES
 from traceq.stats import Comparison, slowest_rank_ns
 from traceq.units import Unit, format_value, name_ranks
 
 __all__ = ["compared", "diffs_to_html", "write_diffs"]
 
-_MOST_POINTS = 2000
-
-_MOST_NAMED = 6
 
 _ARMS = Section("Arm by arm", "What each arm changes, and where the time goes.")
 _CAUSES = Section(
@@ -44,8 +42,6 @@ _STEPS = Section(
     "Every unprofiled step",
     "Both halves of a pair ran one after the other; the verdict is about the differences within pairs.",
 )
-_MOST_PAIRS = 4
-"""Timelines of a page, one for each of the arms that differ most."""
 _ALSO = Section("What else was measured", "One row per arm.")
 
 
@@ -124,7 +120,7 @@ def _shown_pairs(diffs: Diffs, sides: Sides | None) -> tuple[_Pair, ...]:
     def differs(diff: Diff) -> tuple[bool, int]:
         return diff.verdict_name == "material", abs(diff.traced.delta_ns) if diff.traced else 0
 
-    shown = sorted(traced, key=differs, reverse=True)[:_MOST_PAIRS]
+    shown = sorted(traced, key=differs, reverse=True)[:TIMELINES]
     return tuple(
         _Pair(diff, pair_timeline(*sides(diff), (diff.a_name, diff.b_name), number=number, num_on_page=len(shown)))
         for number, diff in enumerate(shown)
@@ -227,8 +223,8 @@ def _in_one_sentence(diffs: Diffs) -> str:
         for diff, comparison in timed
         if comparison.verdict.is_difference
     ]
-    if len(parts) > _MOST_NAMED:
-        parts = [*parts[:_MOST_NAMED], f"{len(parts) - _MOST_NAMED} more differ"]
+    if len(parts) > ARMS_NAMED:
+        parts = [*parts[:ARMS_NAMED], f"{len(parts) - ARMS_NAMED} more differ"]
     for name, words in (("in_the_noise", "in the noise"), ("inconclusive", "inconclusive")):
         arms = [_arm_name(diff, diffs) for diff in diffs.diffs if diff.verdict_name == name]
         if arms:
@@ -241,8 +237,8 @@ def _arm_name(diff: Diff, diffs: Diffs) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    if len(names) > _MOST_NAMED:
-        return f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more"
+    if len(names) > ARMS_NAMED:
+        return f"{', '.join(names[:ARMS_NAMED])} and {len(names) - ARMS_NAMED} more"
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
@@ -417,7 +413,7 @@ def _pairs_charts(pairs: Sequence[Pairs]) -> Iterator[str]:
     for of_arms, (a, b) in zip(pairs, times, strict=True):
         if not a:
             continue
-        each = -(-len(a) // _MOST_POINTS)
+        each = -(-len(a) // ARM_POINTS)
         shown: list[Json] = [
             [number + 1, a[number], b[number], int(of_arms.b_second[number])] for number in range(0, len(a), each)
         ]

@@ -9,13 +9,13 @@ from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.host_stacks import Frame, host_stacks
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
-from traceq.renderers.html.markup import LONGEST_NAME, Json, figure
+from traceq.renderers.html.markup import Json, figure
+from traceq.renderers.limits import FRAMES, NAME_LENGTH
+from traceq.short_texts import cut_middle
 from traceq.units import Unit, format_value
 
 __all__ = ["Node", "flame_figure", "flame_pair_figure"]
 
-_MOST_NODES = 2_000
-"""Frames of a page: the longest; what others of one parent take together is one frame."""
 
 _KINDS = ("step", "phase", "annotation", "module", "line", "op", "rest")
 
@@ -74,7 +74,7 @@ def _flame_of(sides: Sequence[Mapping[Stack, int]]) -> Node:
                 node = node.inside.setdefault(frame, Node(*frame, [0] * len(sides)))
                 node.ns[number] += ns
     sizes = sorted((node.sum_ns for node, _ in _walk(root)), reverse=True)
-    least_ns = sizes[_MOST_NODES] + 1 if len(sizes) > _MOST_NODES else 1
+    least_ns = sizes[FRAMES] + 1 if len(sizes) > FRAMES else 1
     _join_short(root, least_ns)
     return root
 
@@ -123,18 +123,14 @@ def _top_words(root: Node, num_steps: int) -> str:
 def _json(root: Node, num_steps: Sequence[int]) -> dict[str, Json]:
     """Return the nodes as columns, each before those inside it; `ns` has a column for each side."""
     nodes = list(_walk(root))
-    names = dict.fromkeys(_cut(node.name) for node, _ in nodes)
+    names = dict.fromkeys(cut_middle(node.name, NAME_LENGTH) for node, _ in nodes)
     number = {name: index for index, name in enumerate(names)}
     return {
         "steps": list(num_steps),
         "depth": [depth for _, depth in nodes],
-        "label": [number[_cut(node.name)] for node, _ in nodes],
+        "label": [number[cut_middle(node.name, NAME_LENGTH)] for node, _ in nodes],
         "kind": [_KINDS.index(node.kind) for node, _ in nodes],
         "ns": [[node.ns[side] for node, _ in nodes] for side in range(len(num_steps))],
         "kinds": list(_KINDS),
         "texts": list(names),
     }
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}…{name[-LONGEST_NAME // 2 :]}"

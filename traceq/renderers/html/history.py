@@ -12,16 +12,13 @@ from traceq.history.store import Row
 from traceq.history.tables import event_lines, event_words, history_summary, measures_view, no_events
 from traceq.renderers.html.markup import element, folded, paragraphs, table, unbroken
 from traceq.renderers.html.page import contents, page
+from traceq.renderers.limits import CHART_ROOM, RUNS_DRAWN
 from traceq.units import format_ends, format_value
 
 __all__ = ["history_to_html", "write_history"]
 
 _WIDTH, _HEIGHT, _MARGIN = 560, 132, 8
 """Of a chart, in units that the page scales."""
-_MOST_RUNS = 200
-"""Latest runs that are drawn: each is a point in every chart."""
-_ROOM = 0.08
-"""Part of a value that a chart spans at least, so that noise of a percent looks like noise."""
 
 
 def write_history(history: History, file: TextIO, options: RenderOptions) -> None:
@@ -35,7 +32,7 @@ def history_to_html(history: History) -> str:
     header = element("header", paragraphs([history_summary(history)], "source"), element("h1", escape(unbroken(lead))))
     charts = element("div", *(_chart(history, series) for series in history.series), of="multiples")
     events = "".join(_event(history, event) for event in reversed(history.events))
-    num_left_out = len(history.runs) - _MOST_RUNS
+    num_left_out = len(history.runs) - RUNS_DRAWN
     charts += paragraphs([f"{num_left_out:,} earlier runs are in --json."] if num_left_out > 0 else [], "note")
     sections = [
         ("changes", "What changed, and why", events),
@@ -66,14 +63,14 @@ def _anchor(history: History, event: Event) -> str:
 
 def _chart(history: History, series: Series) -> str:
     """Return a figure: a point for each run with its interval, and a line where the measure changed; "" without one."""
-    first = max(len(history.runs) - _MOST_RUNS, 0)
+    first = max(len(history.runs) - RUNS_DRAWN, 0)
     num = len(history.runs) - first
     shown = [(place, row) for place, row in zip(series.places, series.rows, strict=True) if place >= first]
     if not shown:
         return ""
     values = [each for _, row in shown for each in (row.low, row.high, row.value) if each is not None]
     least, most = min(values), max(values)
-    middle, room = (least + most) / 2, max(most - least, _ROOM * most)
+    middle, room = (least + most) / 2, max(most - least, CHART_ROOM * most)
 
     def x(place: int) -> str:
         return f"{_MARGIN + (_WIDTH - 2 * _MARGIN) * (place - first + 0.5) / num:.1f}"

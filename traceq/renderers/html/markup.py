@@ -9,11 +9,11 @@ from html import escape
 from itertools import chain, repeat
 
 from traceq.escaping import visible_lines
+from traceq.renderers.limits import PAGE_ROWS
 from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
 __all__ = [
-    "LONGEST_NAME",
     "Json",
     "bytes_axis",
     "element",
@@ -36,9 +36,6 @@ _Axis = dict[str, float | str]
 Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 """Data of a figure."""
 
-LONGEST_NAME = 160
-"""Characters of a name that a page holds; names of kernels have up to thousands."""
-_MOST_ROWS = 500
 _UNIT = re.compile(r"(?<=\d) (?=(?:[num]?s|[KMGT]iB|B|[GT]B/s|TFLOP/s|/s|%)(?!\w))")
 """The space between a number and its unit."""
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
@@ -122,7 +119,7 @@ def table(content: Table, places: Sequence[str] = ()) -> str:
             ),
             of="total" if row and row[0] == "total" else "",
         )
-        for row, place in zip(content.rows[:_MOST_ROWS], chain(places, repeat("")), strict=False)
+        for row, place in zip(content.rows[:PAGE_ROWS], chain(places, repeat("")), strict=False)
     ]
     title = content.title or content.key.replace("_", " ")
     drawn = element(
@@ -132,7 +129,7 @@ def table(content: Table, places: Sequence[str] = ()) -> str:
         aria_label=title,
         data_key=content.key,
     )
-    num_left_out = len(content.rows) - _MOST_ROWS
+    num_left_out = len(content.rows) - PAGE_ROWS
     notes = [content.note, f"{num_left_out:,} more rows in --json." if num_left_out > 0 else ""]
     tools = element("div", element("span", escape(title), of="title"), of="tools")
     shown = element("div", drawn, of="wide") if content.rows or not content.note else ""

@@ -24,8 +24,9 @@ from traceq.renderers.html.show_charts import (
     steps_chart,
 )
 from traceq.renderers.html.timeline import Timeline, place_of_finding, place_of_sync, run_timeline, shown_ranks
+from traceq.renderers.limits import FINDINGS
 from traceq.renderers.one_screen import FIRST_TABLES, gain_words, gainer_words
-from traceq.renderers.text import MOST_FINDINGS, source_summary, step_words, unknown_line
+from traceq.renderers.text import source_summary, step_words, unknown_line
 from traceq.report import MOST_LEADS, Report, Sheet, Table
 from traceq.units import Unit, format_value
 
@@ -103,7 +104,7 @@ def _findings(findings: Sequence[Claim], timeline: Timeline | None) -> str:
             element("span", linked(text_of(finding), _place(finding, timeline)), of="text"),
             data_key=finding.key,
         )
-        for finding in findings[:MOST_FINDINGS]
+        for finding in findings[:FINDINGS]
     ]
     more = len(findings) - len(shown)
     return (element("ol", *shown, of="findings") if shown else "") + (

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from traceq.renderers.html.markup import Json, bytes_axis, figure, time_axis
+from traceq.renderers.limits import OPS_DRAWN, RANK_COLUMNS, ROOF_MARGIN, STEP_POINTS
 from traceq.report import Cell, Sheet, Table
 from traceq.units import Unit, format_value
 
@@ -21,15 +22,11 @@ __all__ = [
 
 _COMPUTES = ("compute", "cpu_compute")
 
-_MOST = 200
 _LEAST = 0.001
 """Part of their time from which ops are drawn."""
-_MARGIN = 2.0
-"""Factor by which roofs go beyond the ops."""
 
 Row = Mapping[str, Cell]
 
-_MOST_COLUMNS = 128
 
 _EXPOSED, _HIDDEN = "exposed_comm", "hidden"
 _ONLY = "compute"
@@ -169,12 +166,12 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 def _columns(ranks: Sequence[tuple[str, float]]) -> list[str]:
     """Return the column of each (host, rank)."""
-    if len(ranks) <= _MOST_COLUMNS:
+    if len(ranks) <= RANK_COLUMNS:
         return [f"rank {rank:.0f}" for _, rank in ranks]
     hosts = _distinct(host for host, _ in ranks)
-    if all(hosts) and len(hosts) <= _MOST_COLUMNS:
+    if all(hosts) and len(hosts) <= RANK_COLUMNS:
         return [host for host, _ in ranks]
-    size = -(-len(ranks) // _MOST_COLUMNS)
+    size = -(-len(ranks) // RANK_COLUMNS)
     return [f"rank {ranks[index - index % size][1]:.0f} on" for index in range(len(ranks))]
 
 
@@ -183,7 +180,7 @@ def roofline_chart(ops: Table) -> str:
     rows = [row for row in ops.to_dicts() if row["roof_pct"] and row["tflops"] and row["intensity"]]
     least_ns = _LEAST * sum(_number(row["gpu_ns"]) for row in rows)
     rows = [row for row in rows if _number(row["gpu_ns"]) >= least_ns]
-    rows = sorted(rows, key=lambda row: -_number(row["gpu_ns"]))[:_MOST]
+    rows = sorted(rows, key=lambda row: -_number(row["gpu_ns"]))[:OPS_DRAWN]
     if not rows:
         return ""
     data: dict[str, Json] = {
@@ -218,7 +215,7 @@ def _roofs(rows: list[dict[str, Cell]]) -> list[Json]:
         else:
             bandwidth = 100 * _number(row["tflops"]) / _number(row["intensity"]) / _number(row["roof_pct"])
     intensities = [_number(row["intensity"]) for row in rows]
-    left, right = min(intensities) / _MARGIN, max(intensities) * _MARGIN
+    left, right = min(intensities) / ROOF_MARGIN, max(intensities) * ROOF_MARGIN
     roofs: list[Json] = []
     for dtype in dict.fromkeys(str(row["dtype"]) for row in rows):
         peak = peaks.get(dtype, bandwidth * max(_number(row["intensity"]) for row in rows if row["dtype"] == dtype))
@@ -299,9 +296,6 @@ def _number(value: Cell) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-_MOST_POINTS = 4000
-
-
 def steps_chart(steps: Table) -> str:
     """Return the chart of the table `steps`: a point for each whole step of each rank; "" for fewer than two.
 
@@ -314,7 +308,7 @@ def steps_chart(steps: Table) -> str:
         if isinstance(rank, int) and isinstance(ns, int) and not row["partial"]:
             numbers[rank] = numbers.get(rank, 0) + 1
             points.append((rank, numbers[rank], ns))
-    ranks = list(numbers)[:: -(-len(points) // _MOST_POINTS) or 1]
+    ranks = list(numbers)[:: -(-len(points) // STEP_POINTS) or 1]
     place = {rank: index for index, rank in enumerate(ranks)}
     shown: list[Json] = [[place[rank], number, ns] for rank, number, ns in points if rank in place]
     if len(shown) < 2:

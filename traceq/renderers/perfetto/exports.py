@@ -18,6 +18,7 @@ from traceq.compare.cause_names import sync_name
 from traceq.compare.result import Cause, Diff
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
+from traceq.renderers.limits import CAUSES_LINKED
 from traceq.renderers.perfetto.clock import common_clock, not_before_zero
 from traceq.renderers.perfetto.packets import Argument, Track, counter_packets, track_packets
 from traceq.renderers.perfetto.process_tracks import DerivedTrack, TraceProcess, derived_tracks, process_packets
@@ -26,7 +27,6 @@ from traceq.units import Unit, format_value
 
 __all__ = ["pair_place", "write_pair", "write_perfetto"]
 
-_TOP = 8
 _LINKS = 1 << 52
 _DELTA = 1  # uuid and process id of tracks that belong to both sides
 
@@ -39,7 +39,7 @@ def write_pair(a: Run, b: Run, diff: Diff, file: BinaryIO) -> None:
     UsageFault if the diff has no traced step.
     """
     ours, theirs = _traces(a, b, diff)
-    causes = diff.causes[:_TOP]
+    causes = diff.causes[:CAUSES_LINKED]
     charged = charges(ours, causes), charges(theirs, causes)
     links = _links(ours, theirs, *charged)
     offsets = _offsets(ours, theirs)

@@ -16,6 +16,7 @@ from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.model import Run, Trace
+from traceq.renderers.limits import PLACE_MARGIN
 from traceq.renderers.perfetto.clock import common_clock
 
 __all__ = ["WorstPlace", "pair_commands", "startup_commands", "syncs_of", "worst_place"]
@@ -28,9 +29,6 @@ from slice join process_track on slice.track_id = process_track.id join process 
 where process_track.name glob '{_PINNED_OF_ALL}*' group by 1, 2 order by 1, 4 desc"""
 
 Command = tuple[str, tuple[str, ...]]
-
-_AROUND = 3
-"""Margin on either side of a sync, as a multiple of its duration."""
 
 
 @frozen
@@ -74,7 +72,7 @@ def _around_sync(trace: Trace, finding: Claim, offset_ns: int) -> WorstPlace:
     rank_syncs, rows = syncs(trace), syncs_of(trace, finding)
     worst = rows[np.argmax(rank_syncs.cost[rows])]
     start, blocked = int(rank_syncs.start[worst]) + offset_ns, int(rank_syncs.blocked[worst])
-    margin = _AROUND * max(blocked, int(rank_syncs.cost[worst]))
+    margin = PLACE_MARGIN * max(blocked, int(rank_syncs.cost[worst]))
     return WorstPlace(trace.rank, start - margin, start + blocked + margin, text_of(finding))
 
 

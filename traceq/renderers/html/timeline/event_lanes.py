@@ -27,7 +27,8 @@ from traceq.frozen import frozen
 from traceq.grouping import Numbers, group
 from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Category, Trace
-from traceq.renderers.html.markup import LONGEST_NAME
+from traceq.renderers.limits import NAME_LENGTH, STREAM_ROWS
+from traceq.short_texts import cut_middle
 
 __all__ = ["BLOCK", "EventLanes", "Label", "Labels", "Lane", "Limits", "device_lanes", "host_lanes", "labelled"]
 
@@ -97,9 +98,6 @@ class Lane:
     def __len__(self) -> int:
         return len(self.start)
 
-
-_MOST_ROWS_OF_A_STREAM = 3
-"""Rows for work that overlaps on one stream, as programmatic launches do."""
 
 _STEP = re.compile(r"^ProfilerStep#\d+$")
 _COLOURS = ("copy", "kernel", "exposed_comm", "spin_wait")
@@ -246,7 +244,7 @@ def _disjoint_rows(start: NDArray[np.int64], end: NDArray[np.int64]) -> list[NDA
     `start` ascends. A row takes what begins after all of it that came before has ended.
     """
     rows, rest = list[NDArray[np.int64]](), np.arange(len(start))
-    while len(rest) and len(rows) < _MOST_ROWS_OF_A_STREAM - 1:
+    while len(rest) and len(rows) < STREAM_ROWS - 1:
         reach = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, end[rest]])[:-1]
         fits = start[rest] >= reach
         rows.append(rest[fits])
@@ -264,8 +262,5 @@ def labelled(labels: Labels, columns: Sequence[Numbers], label_of: Callable[...,
 
 
 def _cut(label: Label) -> Label:
-    """Return the label with a name that is not longer than the page holds, cut in its middle."""
-    if len(label.name) <= LONGEST_NAME:
-        return label
-    half = LONGEST_NAME // 2
-    return replace(label, name=f"{label.name[:half]}…{label.name[-half:]}")
+    """Return the label with a name that is not longer than the page holds."""
+    return replace(label, name=cut_middle(label.name, NAME_LENGTH))

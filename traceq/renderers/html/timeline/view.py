@@ -37,12 +37,11 @@ from traceq.renderers.html.timeline.event_lanes import (
     labelled,
 )
 from traceq.renderers.html.timeline.shown_steps import ShownTrace, pair_of_traces, traces_of_run
+from traceq.renderers.limits import SPANS
 from traceq.units import Unit, format_value
 
 __all__ = ["Timeline", "finest_ns", "lanes_of", "merge_short", "pair_timeline", "run_timeline"]
 
-_MOST_SPANS = 60_000
-"""Spans of a page, together: packed, 5 to 8 characters each."""
 
 _NEIGHBOURS = 1
 """Steps on either side of the shown one, where all of them fit without merging."""
@@ -139,14 +138,12 @@ def pair_timeline(
 
     It is that of a `number` among those of one page, which share its room.
     """
-    most = _MOST_SPANS // num_on_page
+    most = SPANS // num_on_page
     fitted = _fitted(lambda neighbours: pair_of_traces(ours, theirs, names, neighbours), {}, most)
     return replace(fitted, number=number)
 
 
-def _fitted(
-    shown_with: Callable[[int], Sequence[ShownTrace]], savings: SyncSavings, most: int = _MOST_SPANS
-) -> Timeline:
+def _fitted(shown_with: Callable[[int], Sequence[ShownTrace]], savings: SyncSavings, most: int = SPANS) -> Timeline:
     """Return the timeline with neighbouring steps if these fit without merging, else of one step."""
     wide = shown_with(_NEIGHBOURS)
     if sum(map(_num_events, wide)) <= most:
