@@ -50,16 +50,10 @@ class _FasterOps(RankIntervention):
     """The calls of some ops take less time on the device: rows of `rank_work` of each rank that has them."""
 
     rows: Mapping[int, tuple[_FasterRow, ...]]
+    option = "faster ops"
+    words = "with faster ops"
     held = "what else runs at the same time keeps its speed"
     speeds_device = True
-
-    @property
-    def option(self) -> str:
-        return "faster ops"
-
-    @property
-    def words(self) -> str:
-        return "with faster ops"
 
     def is_in(self, part: RankPart) -> bool:
         return bool(self.rows.get(part.trace.rank))

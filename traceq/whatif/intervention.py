@@ -13,6 +13,7 @@ from traceq.errors import UsageFault
 from traceq.intervals import Spans, sorted_unique, span_index
 from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.rank_part import RankPart
+from traceq.whatif.sentences import REFUSALS
 
 __all__ = ["Intervention", "RankIntervention", "RankWeights", "Weights"]
 
@@ -98,15 +99,17 @@ class Intervention(ABC):
 
 
 class RankIntervention(Intervention):
-    """A change of every rank by itself, whichever others there are."""
+    """A change of every rank by itself, whichever others there are; `refusal`: what is said where there is nothing."""
+
+    refusal: str = ""
 
     @abstractmethod
     def is_in(self, part: RankPart) -> bool:
         """Return whether there is anything to change in a rank."""
 
-    @abstractmethod
     def nothing(self, nearest: Sequence[str]) -> str:
         """Return that no rank has anything to change, and what is there instead."""
+        return REFUSALS[self.refusal].format(option=self.option)
 
     def nearest(self, part: RankPart) -> tuple[str, ...]:
         """Return what a rank has instead of what is to be changed, as names."""

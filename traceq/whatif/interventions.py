@@ -135,21 +135,13 @@ class WithoutSyncs(RankIntervention):
 class WithoutLoader(RankIntervention):
     """No wait for the data loader."""
 
+    option = "--without loader"
+    words = WORDS["loader"]
+    refusal = "no_loader_wait"
     held = HELD["loader"]
-
-    @property
-    def option(self) -> str:
-        return "--without loader"
-
-    @property
-    def words(self) -> str:
-        return WORDS["loader"]
 
     def is_in(self, part: RankPart) -> bool:
         return len(loader_waits(part.trace)) > 0
-
-    def nothing(self, nearest: Sequence[str]) -> str:
-        return REFUSALS["no_loader_wait"].format(option=self.option)
 
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         _remove_waits(part, weights, kinds_of_waits(part.trace) == LOADER)
@@ -161,15 +153,9 @@ class WithoutLoader(RankIntervention):
 class BalancedLoader(Intervention):
     """Each rank's wait for the data loader takes as long as the mean of all ranks' in that step."""
 
+    option = "--balance-loader"
+    words = WORDS["balanced_loader"]
     held = HELD["balanced_loader"]
-
-    @property
-    def option(self) -> str:
-        return "--balance-loader"
-
-    @property
-    def words(self) -> str:
-        return WORDS["balanced_loader"]
 
     def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         scaled = self.of_ranks(replay.ranks, [loader_waits_by_step(part) for part in replay.parts])
@@ -198,21 +184,13 @@ class ScaledLoader(RankIntervention):
 
     waits: tuple[tuple[int, ...], ...]
     factors: tuple[float, ...]
+    option = BalancedLoader.option
+    words = BalancedLoader.words
+    refusal = "no_loader_wait"
     held = BalancedLoader.held
-
-    @property
-    def option(self) -> str:
-        return BalancedLoader().option
-
-    @property
-    def words(self) -> str:
-        return BalancedLoader().words
 
     def is_in(self, part: RankPart) -> bool:
         return len(self.waits) > 0
-
-    def nothing(self, nearest: Sequence[str]) -> str:
-        return REFUSALS["no_loader_wait"].format(option=self.option)
 
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         waits, factors = np.array(self.waits), np.array(self.factors)
@@ -261,16 +239,11 @@ class Scaled(RankIntervention):
 class HiddenComm(RankIntervention):
     """Transfers of collectives take no time of their own; ranks still wait for the last one to come."""
 
+    option = "--hide-comm"
+    words = WORDS["hidden_comm"]
+    refusal = "no_collective"
     held = HELD["hidden_comm"]
     speeds_device = True
-
-    @property
-    def option(self) -> str:
-        return "--hide-comm"
-
-    @property
-    def words(self) -> str:
-        return WORDS["hidden_comm"]
 
     def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         if len(replay.facts) == 1 and not replay.facts[0].has_device:
@@ -279,9 +252,6 @@ class HiddenComm(RankIntervention):
 
     def is_in(self, part: RankPart) -> bool:
         return len(part.communication) > 0
-
-    def nothing(self, nearest: Sequence[str]) -> str:
-        return REFUSALS["no_collective"].format(option=self.option)
 
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         weights.edges[part.communication] = np.minimum(weights.edges[part.communication], 0)
@@ -371,6 +341,9 @@ class NoLaunchLatency(RankIntervention):
     Waits, ops that compute on the CPU, what a process does once and the start of the profiler are for no launch.
     """
 
+    option = "--no-launch-latency"
+    words = WORDS["no_launch_latency"]
+    refusal = "no_device"
     held = HELD["no_launch_latency"]
 
     def held_in(self, replay: JobReplay) -> str:
@@ -378,19 +351,8 @@ class NoLaunchLatency(RankIntervention):
             return self.held
         return HOST_BETWEEN_CALLS.format(held=self.held)
 
-    @property
-    def option(self) -> str:
-        return "--no-launch-latency"
-
-    @property
-    def words(self) -> str:
-        return WORDS["no_launch_latency"]
-
     def is_in(self, part: RankPart) -> bool:
         return part.facts.has_device
-
-    def nothing(self, nearest: Sequence[str]) -> str:
-        return REFUSALS["no_device"].format(option=self.option)
 
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         launch, view = part.launch[part.counted[part.launch]], weights.edges
