@@ -22,8 +22,6 @@ from traceq.errors import RecordingFailed, TraceqError
 from traceq.escaping import VisibleStream, in_its_encoding, visible
 from traceq.locations import as_printed
 
-__all__ = ["app", "main"]
-
 _SETTINGS: dict[str, Any] = {
     "add_completion": False,
     "rich_markup_mode": None,

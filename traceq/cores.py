@@ -6,8 +6,6 @@ import os
 from functools import cache
 from pathlib import Path
 
-__all__ = ["memory_bytes", "memory_of_container", "num_cores"]
-
 
 def num_cores() -> int:
     """Return their number, at least 1."""

@@ -16,8 +16,6 @@ from traceq.frozen import frozen
 if TYPE_CHECKING:
     from traceq.model import Run, Trace
 
-__all__ = ["RenderOptions", "to_html", "to_text"]
-
 
 @frozen
 class RenderOptions:

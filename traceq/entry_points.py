@@ -11,8 +11,6 @@ from typing import Any, ParamSpec, TypeVar
 from traceq.errors import TraceqError
 from traceq.frozen import frozen
 
-__all__ = ["ANALYSES", "RECIPES", "RENDERERS", "TOGGLES", "Plugin", "find_plugins"]
-
 ANALYSES, RECIPES, RENDERERS = "traceq.analyses", "traceq.recipes", "traceq.renderers"
 TOGGLES = "traceq.toggles"
 

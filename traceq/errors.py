@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "GateTripped",
-    "PeerLeft",
-    "RecordingFailed",
-    "TraceqError",
-    "Unanswerable",
-    "UnreadableInput",
-    "UsageFault",
-]
-
 
 class TraceqError(Exception):
     """Error that a user can act on: one line that says where, what is wrong, and what was expected."""

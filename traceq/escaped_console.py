@@ -10,8 +10,6 @@ from rich.segment import Segment
 
 from traceq.escaping import plain_stream, visible_lines
 
-__all__ = ["EscapedConsole"]
-
 
 class EscapedConsole(Console):
     """A console that escapes texts, whose colours are its own, and leaves a closed pipe to its caller.

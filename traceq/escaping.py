@@ -11,16 +11,6 @@ import re
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-__all__ = [
-    "VisibleStream",
-    "escape_controls",
-    "escape_json",
-    "in_its_encoding",
-    "plain_stream",
-    "visible",
-    "visible_lines",
-]
-
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _NEVER = f"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_BIDI}\ud800-\udfff\ufffe\uffff"
 _CONTROL = re.compile(f"[\t\n{_NEVER}]")

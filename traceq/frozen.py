@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform, overload
 
-__all__ = ["frozen"]
-
 C = TypeVar("C")
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["gc_disabled", "live_objects"]
-
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:

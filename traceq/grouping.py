@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 
-__all__ = ["Groups", "Numbers", "absent", "by_value", "equal_pairs", "group", "inverse", "ordinals"]
-
 _WIDEST, _MOST = 2**31, 2**62
 """Ranges of one column, and of all columns combined, up to which values are used as numbers without sorting."""
 

@@ -17,29 +17,6 @@ except ImportError:
 else:
     IS_NATIVE = True
 
-__all__ = [
-    "TOO_DEEP",
-    "Spans",
-    "advance",
-    "ascending",
-    "complement",
-    "contains",
-    "count_before",
-    "cut",
-    "earliest_owner",
-    "empty",
-    "intersect",
-    "last_open",
-    "measure",
-    "measure_common",
-    "measure_within",
-    "sorted_unique",
-    "span_index",
-    "spans",
-    "subtract",
-    "union",
-]
-
 _LONG_RUN = 6
 """Binary logarithm of the mean length from which runs are merged rather than sorted."""
 

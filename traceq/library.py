@@ -26,8 +26,6 @@ from traceq.runs.memory_snapshot import is_memory_snapshot
 from traceq.runs.run_folder import is_run
 from traceq.threshold import THRESHOLD_PCT
 
-__all__ = ["Analyses", "analyses", "analyze", "diff"]
-
 
 class Analyses(dict[str, str]):
     """Names of analyses with the question that each answers, listed line by line."""

@@ -24,19 +24,6 @@ from urllib.parse import urlsplit
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.frozen import frozen
 
-__all__ = [
-    "Most",
-    "Place",
-    "Remote",
-    "as_printed",
-    "open_binary",
-    "place",
-    "read_rest",
-    "read_whole",
-    "stored_bytes",
-    "without_secrets",
-]
-
 _URL = re.compile(r"^[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://")
 _HTTP = re.compile(r"(^|::)https?://")
 _USER = re.compile(r"(?<=://)[^/\s]*@")

@@ -7,8 +7,6 @@ from typing import Any
 
 from traceq.errors import TraceqError
 
-__all__ = ["import_or_fault"]
-
 
 def import_or_fault(module: str, package: str = "") -> Any:
     """Return an imported module. Raises TraceqError that says how to install its package, else of the same name."""

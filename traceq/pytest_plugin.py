@@ -16,8 +16,6 @@ import pytest
 if TYPE_CHECKING:
     from traceq.model import Run
 
-__all__ = ["StepReport", "Sync", "TraceStep", "traceq_step"]
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sync:

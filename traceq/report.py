@@ -18,21 +18,6 @@ from traceq.model import Caveat, Window
 from traceq.optional_packages import import_or_fault
 from traceq.units import Unit
 
-__all__ = [
-    "BECOMES",
-    "MOST_LEADS",
-    "Cell",
-    "Column",
-    "Report",
-    "Sheet",
-    "Source",
-    "StepTime",
-    "Table",
-    "Unknown",
-    "column",
-    "columns_of",
-]
-
 Cell = str | int | float | bool | None
 Row = TypeVar("Row")
 _COLUMN = "column"

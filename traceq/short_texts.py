@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["LONGEST_NAME", "capped", "cut_apart", "cut_before", "cut_end", "cut_middle", "place_of_difference"]
-
 LONGEST_NAME = 4096
 """Characters of a name, as many as the longest of CUTLASS have: pages, patterns and tables take room and time by it."""
 

@@ -12,8 +12,6 @@ from typing import TypeVar
 
 from traceq.frozen import frozen
 
-__all__ = ["Stage", "Watched", "counted", "stage", "watched"]
-
 T = TypeVar("T")
 
 

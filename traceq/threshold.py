@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-__all__ = ["THRESHOLD_PCT"]
-
 THRESHOLD_PCT = 0.5
 """Percent of A's median step. In a module without imports, so that `traceq diff --help` needs no numpy."""

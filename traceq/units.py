@@ -6,19 +6,6 @@ import math
 from collections.abc import Sequence
 from enum import Enum
 
-__all__ = [
-    "Unit",
-    "bar",
-    "format_ends",
-    "format_range",
-    "format_ranks",
-    "format_value",
-    "name_ranks",
-    "ranks_of",
-    "shades",
-    "sparkline",
-]
-
 
 class Unit(Enum):
     """Kind of a number, which decides how it is formatted."""

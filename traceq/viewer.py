@@ -25,8 +25,6 @@ from urllib.parse import quote, unquote, urlsplit
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.locations import open_binary
 
-__all__ = ["PERFETTO", "PORT", "StartupCommand", "TraceServer", "find_ui", "start_server"]
-
 PERFETTO = "https://ui.perfetto.dev"
 PORT = 9001
 HOST = "127.0.0.1"

@@ -22,21 +22,6 @@ from traceq.short_texts import cut_end
 if TYPE_CHECKING:
     from traceq.agent_tools.readings import Readings
 
-__all__ = [
-    "CANNOT_TELL",
-    "PATH",
-    "RANKS",
-    "Answer",
-    "Rows",
-    "Tool",
-    "command_line",
-    "findings_of",
-    "num_tokens",
-    "rows_of",
-    "to_document",
-    "to_text",
-]
-
 PATH = Meta(description="A trace, a folder of rank traces, a recorded run, RUN/ARM, or a memory snapshot.")
 RANKS = Meta(description="Only these ranks, like 0,8,16-31.")
 

@@ -16,8 +16,6 @@ from traceq.runs.memory_snapshot import is_memory_snapshot
 from traceq.snapshots.compare import snapshot_diff
 from traceq.threshold import THRESHOLD_PCT
 
-__all__ = ["Causes", "Compare"]
-
 _SIDE = "A trace, a folder, RUN/ARM or a snapshot."
 _BASELINE = Meta(description=f"The baseline. {_SIDE}")
 _OTHER = Meta(description=f"What is compared with it. {_SIDE}")

@@ -2,22 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "LONGER_COMMAND",
-    "LONGEST_CELL",
-    "LONGEST_ERROR",
-    "LONGEST_TEXT",
-    "MOST_CALL_S",
-    "MOST_CELLS",
-    "MOST_FILES",
-    "MOST_LINES",
-    "MOST_RESULTS",
-    "MOST_ROWS",
-    "MOST_SECONDS",
-    "MOST_SHARE",
-    "MOST_TOKENS",
-]
-
 MOST_TOKENS = 2000  # tokens of an answer
 MOST_ROWS = 400  # rows of a table that are looked at; far more than fit
 LONGEST_TEXT = 400  # characters of a text

@@ -10,8 +10,6 @@ from traceq.agent_tools.answer import Rows
 from traceq.report import Cell, Report, Sheet
 from traceq.units import ranks_of
 
-__all__ = ["Missing", "examined", "missing", "read_from", "why_not"]
-
 _SEVERAL_RANKS = ("clusters", "desync", "ranks")
 _RECORDED = ("arms", "batches", "perturbation", "step_profile", "unprofiled")
 _DEVICE = ("devices", "duplicates", "efficiency", "kernels", "launches", "memcpy")

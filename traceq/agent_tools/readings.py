@@ -24,9 +24,6 @@ from traceq.runs.memory_snapshot import is_memory_snapshot
 from traceq.runs.read import read
 from traceq.runs.run_folder import is_run
 
-__all__ = ["Readings"]
-
-
 T = TypeVar("T")
 _Key = tuple[Any, ...]
 

@@ -32,8 +32,6 @@ from traceq.runs.read import parse_ranks, with_traces
 from traceq.runs.run_folder import is_run, read_manifest
 from traceq.units import format_ranks
 
-__all__ = ["Check", "Findings", "LineContext", "Query", "Read", "WhatIf"]
-
 _OFTEN_NONE = {"step", "device", "stream", "correlation", "external_id", "launch_row", "module"}
 """Columns whose -1 means as often that there is none as that it is unknown."""
 _ANALYSIS_OF = {"device_ops": "kernels", "launches": "launches", "syncs": "syncs", "collectives": "collectives"}

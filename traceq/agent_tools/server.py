@@ -41,8 +41,6 @@ from traceq.escaping import plain_stream, visible
 from traceq.locations import as_printed
 from traceq.short_texts import cut_middle
 
-__all__ = ["TOOLS", "answering", "call_tool", "serve"]
-
 TOOLS: Mapping[str, type[Tool]] = {
     "read": Read,
     "findings": Findings,

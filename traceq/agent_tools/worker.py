@@ -15,8 +15,6 @@ from traceq.agent_tools.limits import MOST_CALL_S, MOST_SHARE
 from traceq.cores import memory_bytes
 from traceq.errors import TraceqError
 
-__all__ = ["Answering", "Worker"]
-
 Answering = Callable[[], Callable[[str, Mapping[str, Any]], dict[str, object]]]
 """Function of a module that makes, in the process, what answers a call by name and arguments, or raises TraceqError."""
 

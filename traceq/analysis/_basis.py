@@ -17,20 +17,6 @@ from traceq.frozen import frozen
 from traceq.stats.means import BLOCK, block_means, lowest_mean
 from traceq.whatif.limits import LEAST_STEPS
 
-__all__ = [
-    "MOST_UNRECORDED",
-    "UnprofiledShare",
-    "exceeds_in_mean",
-    "holds_in_steps",
-    "is_told_once",
-    "other_share",
-    "ranks_differ",
-    "recurs",
-    "step_lengths",
-    "unprofiled_phase_ns",
-    "unprofiled_share",
-]
-
 Times = NDArray[np.float64]
 
 MOST_UNRECORDED = 0.05

@@ -26,8 +26,6 @@ from traceq.whatif.intervention import RankIntervention, RankWeights
 from traceq.whatif.rank_part import RankPart
 from traceq.whatif.unreplayed import is_replayed
 
-__all__ = ["below_roof", "counted_steps"]
-
 _KERNEL_NS = 2_000
 """Time that no kernel needs to do nothing, where all of a trace take longer."""
 _MOST_REPLAYS = 3

@@ -14,8 +14,6 @@ from traceq.model import CoreUse
 from traceq.report import Table, column
 from traceq.units import Unit, format_value
 
-__all__ = ["CoreUseRow", "core_claims", "core_rows", "core_view", "is_contended", "place_of_workers"]
-
 _TRAINING, _WORKER, _OTHERS = "training", "loader worker", "outside the job"
 
 

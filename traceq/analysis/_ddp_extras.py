@@ -25,8 +25,6 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans, measure_within, spans, subtract
 from traceq.model import DDP_PARAMETERS, Category, Trace
 
-__all__ = ["DdpExtra", "buffer_broadcast_spans", "ddp_claims", "ddp_extras"]
-
 _FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
 _ACCUMULATES = re.compile(r"^torch::autograd::AccumulateGrad$")
 _IN_NODE = re.compile(r"AccumulateGrad")

@@ -20,8 +20,6 @@ from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["exposed_copies", "exposed_device_copies", "most_transfer_ns", "rate_words"]
-
 _NAMED = 2
 """Kinds of copies whose bandwidth is told."""
 _FEWEST = 3

@@ -29,8 +29,6 @@ from traceq.intervals import contains, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["HostCauses", "HostPlace", "PlaceKind", "host_causes", "host_places", "merged_places", "most_of_host"]
-
 PlaceKind = Literal["op", "line", "module"]
 
 _LEAST = 0.2

@@ -22,18 +22,6 @@ from traceq.whatif.job_replay import CannotReplay, JobReplay, replay_of_ranks
 from traceq.whatif.predict import Change, predict
 from traceq.whatif.unreplayed import refuse_unreplayed
 
-__all__ = [
-    "JobGain",
-    "in_vain",
-    "job_gain",
-    "least_waiting_rank",
-    "on_the_worst_rank",
-    "played_job",
-    "slack_by_rank",
-    "unplayed_words",
-    "waits_in_steps",
-]
-
 _MOST_EVENTS, _MOST_RANKS = 500_000, 64
 """Events of all ranks, and ranks, up to which they are replayed together; `traceq whatif` has no such bounds.
 

@@ -27,8 +27,6 @@ from traceq.model import Trace
 from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_value
 
-__all__ = ["LongWork", "WorkTimes", "longest_work", "work_measures", "work_times"]
-
 WorkTimes = Mapping[tuple[str, str, str], float]
 """(kernel or op, its place, kind of which something can be said or "") -> ns of a mean counted step.
 

@@ -37,8 +37,6 @@ from traceq.units import Unit, format_value, name_ranks
 from traceq.whatif.interventions import HiddenComm, NoLaunchLatency
 from traceq.whatif.unreplayed import is_replayed
 
-__all__ = ["RankLoss", "StepTimes", "first_collective_caveats", "rank_loss", "time_claims"]
-
 _EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
 _COPIES = TimeCategory.EXPOSED_MEMCPY.name.lower()
 _HOST_BOUND = TimeCategory.HOST_BOUND.name.lower()

@@ -11,8 +11,6 @@ from traceq.frozen import frozen
 from traceq.report import column
 from traceq.units import Unit
 
-__all__ = ["OpSum", "Roofed", "against", "against_roofs", "op_sums", "own_roofs", "rate", "without_rates"]
-
 
 @frozen
 class Roofed:

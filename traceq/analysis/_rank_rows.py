@@ -11,8 +11,6 @@ from traceq.claims.claim import Claim
 from traceq.facts.ranks.job import LazySequence
 from traceq.frozen import frozen
 
-__all__ = ["Part", "each_of", "largest_sums", "of_all"]
-
 Identity = TypeVar("Identity", bound=Hashable)
 Number = TypeVar("Number", int, float)
 P = TypeVar("P")

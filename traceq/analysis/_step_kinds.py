@@ -14,8 +14,6 @@ from traceq.model import Trace
 from traceq.report import Table, column
 from traceq.units import Unit
 
-__all__ = ["StepKindRow", "step_kinds", "table_of", "view_of"]
-
 
 @frozen
 class StepKindRow:

@@ -26,17 +26,6 @@ from traceq.report import Table, column
 from traceq.units import Unit, name_ranks
 from traceq.whatif.interventions import WithoutStraggler
 
-__all__ = [
-    "Straggler",
-    "Stragglers",
-    "caused_wait_rows",
-    "caused_wait_table",
-    "caused_wait_view",
-    "find_stragglers",
-    "late_unprofiled",
-    "straggler_finding",
-]
-
 _LOADS = re.compile(f"^Python in {LOADER}")
 _UNRECORDED = TimeCategory.UNRECORDED.name.lower()
 

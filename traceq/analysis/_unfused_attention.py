@@ -17,8 +17,6 @@ from traceq.claims.limits import LARGE
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.op_work import OpWork, RankWork
 
-__all__ = ["unfused_attention"]
-
 _SOFTMAX, _PRODUCTS = ("aten::_softmax", "aten::_safe_softmax"), {"aten::bmm": 0, "aten::baddbmm": 1}
 """Names of softmax ops; products of batches of matrices, with the position of their first factor."""
 

@@ -16,27 +16,6 @@ from traceq.facts.timeline.steps import Steps
 from traceq.report import Table
 from traceq.units import Unit, format_ends, format_value
 
-__all__ = [
-    "MOST_RANKS",
-    "a_step",
-    "category_heading",
-    "category_term",
-    "in_graphs",
-    "in_phase",
-    "in_traced_steps",
-    "more_rows",
-    "over_ranks",
-    "per_step",
-    "plain_phase",
-    "python_or_host",
-    "python_place",
-    "scope",
-    "the_step",
-    "until_done",
-    "values_words",
-    "with_step_headings",
-]
-
 MOST_RANKS = 8
 """Most ranks that people see one by one."""
 _TERMS = {

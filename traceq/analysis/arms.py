@@ -13,8 +13,6 @@ from traceq.model import Arm, Manifest, Processes, Trace
 from traceq.report import Cell, Report, Table, column
 from traceq.units import Unit
 
-__all__ = ["ArmRow", "batch_of", "merge", "step_of", "summarize"]
-
 
 @frozen
 class ArmRow:

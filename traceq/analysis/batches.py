@@ -11,8 +11,6 @@ from traceq.model import Arm, Manifest, Processes, Trace
 from traceq.report import Cell, Column, Report, Table, column
 from traceq.units import Unit, format_value
 
-__all__ = ["BackendRow", "merge", "summarize"]
-
 _NOTE = "Memory is that of the largest batch, on the rank that uses most. Reserved, unused: held by the allocator only."
 
 

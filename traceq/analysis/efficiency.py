@@ -20,8 +20,6 @@ from traceq.model import Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
-__all__ = ["COVERED_PCT", "merge", "summarize"]
-
 _TOP = 8
 COVERED_PCT = 90.0
 """Share of a rank's time without communication that has a model, below which FLOPs may be missing."""

@@ -11,8 +11,6 @@ from traceq.model import Manifest, Trace
 from traceq.report import Cell, Column, Report, Table, column
 from traceq.units import Unit, format_value
 
-__all__ = ["FactRow", "fact_tables", "merge", "summarize"]
-
 
 @frozen
 class FactRow:

@@ -15,8 +15,6 @@ from traceq.model import Manifest, Timings, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
-__all__ = ["Loader", "is_loader_alone", "loader_of", "merge", "summarize"]
-
 FETCH, TO_DEVICE = "fetch", "h2d"
 _MIN_SHARE, _MIN_RATIO, _MIN_EXPLAINED = 0.05, 4.0, 0.8
 """Fetches are bimodal if each mode has this share, the medians differ by this factor, and the split explains this much

@@ -17,8 +17,6 @@ from traceq.model import Category, Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
-__all__ = ["merge", "most_overhead_ns", "much_longer_words", "perturbation_words", "summarize", "unlike_steps"]
-
 _MOST_PER_EVENT_NS = 5_000
 """What recording one event of the host takes at most: an op with its shapes and stack, several times what is usual."""
 

@@ -32,23 +32,6 @@ from traceq.model import SLOWED_BY_STACKS, Caveat, Run, Trace
 from traceq.report import Report, Sheet, Source, StepTime
 from traceq.stages import counted
 
-__all__ = [
-    "Analysis",
-    "PluginAnalysis",
-    "analysis",
-    "analyze",
-    "analyze_all",
-    "chosen",
-    "describe",
-    "describe_analyses",
-    "merged",
-    "names",
-    "plugin_caveats",
-    "plugins_version",
-    "reports_of",
-    "sheet",
-]
-
 _CONTRACT = ("POSITION", "summarize", "merge")
 _POSITIONS = {
     "arms": 4,

@@ -9,24 +9,6 @@ from traceq.claims.limits import UNLIKE
 from traceq.frozen import frozen
 from traceq.units import Unit
 
-__all__ = [
-    "AT_MOST",
-    "BY_JOB_REPLAY",
-    "BY_REPLAY",
-    "BY_UNPROFILED",
-    "HIGH",
-    "LOW",
-    "MEDIUM",
-    "Basis",
-    "Claim",
-    "Measure",
-    "Subject",
-    "by_step",
-    "in_some_steps",
-    "measured",
-    "unit_of",
-]
-
 Measure = int | float | str
 """A number whose unit the end of its name tells (`unit_of`), or a name."""
 

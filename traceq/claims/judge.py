@@ -9,8 +9,6 @@ from traceq.claims.claim import HIGH, LOW, MEDIUM, Basis, Claim
 from traceq.claims.limits import LARGE, NOTHING
 from traceq.claims.rules import rule_of
 
-__all__ = ["judged", "severity_of"]
-
 _ENDS = ("first_use", "graph_capture", "pool_growth")
 """Why what a claim is about does not recur (`claims.sentences.ONCE`), where later steps have none of it."""
 

@@ -2,28 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "BUSY_CORES",
-    "FAR_MORE",
-    "FEW",
-    "LARGE",
-    "LEAST_BATCHES",
-    "LIMITING",
-    "LOST",
-    "MODERATE",
-    "MOST",
-    "MUCH",
-    "NEARLY_ALL",
-    "NOTABLE",
-    "NOTHING",
-    "SHORT_GAP",
-    "SHOWN",
-    "UNEVEN_STAGES",
-    "UNLIKE",
-    "WORKER_CORES",
-]
-
-
 # of all claims
 
 NOTABLE = 0.01  # part of a step: a gain below it is lost in the scatter of most jobs' steps

@@ -22,8 +22,6 @@ from traceq.claims.limits import (
 )
 from traceq.frozen import frozen
 
-__all__ = ["RULES", "questions_rest", "rule_of", "supersedes"]
-
 
 @frozen
 class Rule:

@@ -9,8 +9,6 @@ from traceq.claims.claim import Basis, Claim, Measure, unit_of
 from traceq.claims.sentences import GAINS, ONCE, REMEDIES, SENTENCES, SHARED_EVIDENCE, SHARES_OF
 from traceq.units import Unit, format_ends, format_value
 
-__all__ = ["MOST_WORDS", "evidence_of", "filled", "lead_of", "line_of", "plain_phase", "text_of"]
-
 MOST_WORDS = 20
 """Words of a lead."""
 _FIELD = re.compile(r"{(\w+)(?::([\w ]+))?}")

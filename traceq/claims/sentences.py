@@ -12,8 +12,6 @@ from __future__ import annotations
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, BY_UNPROFILED
 from traceq.frozen import frozen
 
-__all__ = ["GAINS", "MEANINGS", "ONCE", "REMEDIES", "SENTENCES", "SHARED_EVIDENCE", "SHARES_OF", "Sentence"]
-
 
 @frozen
 class Sentence:

@@ -12,8 +12,6 @@ from traceq.engines.engine import Engine, Start
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
 
-__all__ = ["CLUSTER", "MEMORY", "Reading", "engine_for", "parse_memory"]
-
 MEMORY = typer.Option(metavar="SIZE", help="What reading many ranks may take, like 8GB; else half of what is free.")
 CLUSTER = typer.Option(metavar="ADDRESS", help="Read the ranks on this dask cluster, like tcp://host:8786.")
 

@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from traceq.model import Caveat
     from traceq.report import Sheet, Table
 
-__all__ = [
-    "Form",
-    "chosen_form",
-    "open_replacing",
-    "print_caveats",
-    "print_table",
-    "refuse_input",
-    "write_result",
-    "write_sheet",
-]
-
 igzip: Any
 try:
     from isal import igzip

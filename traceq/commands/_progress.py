@@ -14,8 +14,6 @@ from traceq.escaping import visible
 from traceq.stages import Stage, watched
 from traceq.units import Unit, format_value
 
-__all__ = ["shown_progress", "shown_work"]
-
 QUARTERS = 4
 _AFTER_S, _EVERY_S = 1.0, 0.1
 """Seconds that work takes before it is shown, and between two looks at it."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from traceq.recorder.job_launch import JobOptions
     from traceq.runs.run_folder import RunFolder
 
-__all__ = ["LOADER_RECIPE", "check_job_options", "record_job"]
-
 LOADER_RECIPE = "dataloader"
 """The recipe that a job has, too: its own loader alone."""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from traceq.compare.result import Diff
     from traceq.model import Caveat, Run
 
-__all__ = ["OneRun", "RunPair", "export_name", "read_subject"]
-
 
 @frozen
 class OneRun:

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False) -> None:
     """Show the cache of large folders' ranks: its folder, entries and size."""

@@ -16,8 +16,6 @@ from traceq.errors import GateTripped, TraceqError, UsageFault
 if TYPE_CHECKING:
     from traceq.rules.evaluate import Checked
 
-__all__ = ["command"]
-
 
 def command(
     paths: Annotated[

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from traceq.crosscheck.compare import Answer, Crosscheck
     from traceq.crosscheck.quantities import Quantity
 
-__all__ = ["command"]
-
 
 def command(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, plain or gzip.")],

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from traceq.model import Caveat, Trace
     from traceq.stats import VerdictName
 
-__all__ = ["command"]
-
 _VERDICTS: tuple[VerdictName, ...] = ("material", "detectable", "inconclusive")
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from traceq.commands._engine import Reading
     from traceq.model import Caveat
 
-__all__ = ["command"]
-
 
 def command(
     path: Annotated[

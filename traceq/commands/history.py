@@ -9,8 +9,6 @@ import typer
 
 from traceq.commands._engine import CLUSTER, MEMORY
 
-__all__ = ["SUBCOMMANDS", "command"]
-
 _STORE = typer.Option(metavar="DIR", help="The store: a folder, or the URL of a bucket.")
 _BRANCH = typer.Option(help="The branch; else that of the latest run.")
 _JSON = typer.Option("--json", help="Everything, as JSON.")

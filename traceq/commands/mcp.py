@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     urls: Annotated[bool, typer.Option("--urls", help="Read URLs, too; else local files only.")] = False,

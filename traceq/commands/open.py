@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from traceq.renderers.perfetto import WorstPlace
     from traceq.viewer import TraceServer
 
-__all__ = ["command"]
-
 QUIET_S, QUIET_OFFLINE_S = 2.0, 10.0  # the UI's own files are still asked for after the trace
 HINT_AFTER_S = 20.0
 

@@ -9,8 +9,6 @@ import typer
 
 from traceq.commands._engine import CLUSTER, MEMORY
 
-__all__ = ["command"]
-
 _MOST_ROWS = 1000
 
 

@@ -11,8 +11,6 @@ from traceq.errors import TraceqError
 if TYPE_CHECKING:
     from traceq.recorder.spec.catalogue import Entry
 
-__all__ = ["command"]
-
 
 def command(
     name: str | None = typer.Argument(None, metavar="NAME", help="A recipe, or a FILE.py that holds one."),

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from traceq.recorder.spec.plan import Plan
     from traceq.recorder.spec.prepare import Request
 
-__all__ = ["command"]
-
 PROFILES = ("step_profile", "loader")
 """Analyses of a recording of one arm."""
 OF_ARMS = ("arms", "batches")

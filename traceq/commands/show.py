@@ -12,8 +12,6 @@ from traceq.claims.saying import lead_of
 from traceq.commands._engine import CLUSTER, MEMORY
 from traceq.errors import UsageFault
 
-__all__ = ["command"]
-
 _NO_ROWS = "what it is about is not in this recording, or takes too little time to be worth a table (--json has all)"
 _WHY_NOTHING = {
     "loader": "neither a recording of a loader alone (traceq record --recipe dataloader -- COMMAND), nor one of steps "

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from traceq.whatif.intervention import Intervention
     from traceq.whatif.predict import Prediction
 
-__all__ = ["MAY_BE_BARE", "command"]
-
 _STRAGGLER = "--without-straggler"
 
 MAY_BE_BARE = (_STRAGGLER,)

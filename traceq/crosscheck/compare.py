@@ -18,8 +18,6 @@ from traceq.grouping import group
 from traceq.model import Category, Trace
 from traceq.units import Unit
 
-__all__ = ["Answer", "Crosscheck", "Row", "crosscheck"]
-
 _ROUNDING_NS, _ROUNDING_PCT = 2_000, 0.01
 """HTA counts in float64 microseconds, and rounds shares to a hundredth of a percent."""
 

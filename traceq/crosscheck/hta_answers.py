@@ -18,8 +18,6 @@ from typing import Any
 from traceq.kineto.categories import categorise
 from traceq.model import Category
 
-__all__ = ["answers"]
-
 os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"  # read when HTA is imported
 
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)

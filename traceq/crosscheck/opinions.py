@@ -32,8 +32,6 @@ from traceq.kineto.decompression import open_source
 from traceq.model import Category
 from traceq.units import Unit
 
-__all__ = ["HtaOpinion", "Opinion", "PerfettoOpinion", "ask_hta", "ask_perfetto"]
-
 
 @dataclass(frozen=True, slots=True)
 class Opinion:

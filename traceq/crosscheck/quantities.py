@@ -17,8 +17,6 @@ from traceq.intervals import intersect, measure, spans
 from traceq.model import Category, Trace
 from traceq.units import Unit
 
-__all__ = ["QUANTITIES", "Classes", "Quantity", "classes", "quantities"]
-
 _SYNCHRONIZE = re.compile(r"^(cuda|hip)\w*Synchronize$")
 
 

@@ -20,8 +20,6 @@ from traceq.runs.read import read
 from traceq.runs.single_step import only_step, with_step
 from traceq.stages import counted
 
-__all__ = ["SMALL", "AnalyzedPath", "analyze_path", "sheet_of", "with_ranks"]
-
 SMALL = 64_000_000
 """Uncompressed bytes of traces that are read in this process, faster than others could be started."""
 

@@ -25,18 +25,6 @@ from traceq.engines.rank_summary import Damaged, RankSummary, pack, unpack
 from traceq.locations import Most, Place, open_binary, read_rest
 from traceq.runs.run_folder import atomic_write
 
-__all__ = [
-    "MOST_BYTES",
-    "How",
-    "cache_entries",
-    "cache_folder",
-    "cache_key",
-    "clear_cache",
-    "load_summary",
-    "sources",
-    "store_summary",
-]
-
 MOST_BYTES = Most.CACHE_ENTRY
 _SUFFIX = ".summary"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from traceq.frozen import frozen
 
-__all__ = ["Engine", "Lost", "Result", "SameProcess", "Start"]
-
 
 @frozen
 class Lost:

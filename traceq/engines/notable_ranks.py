@@ -17,8 +17,6 @@ from traceq.model import Caveat
 from traceq.report import Cell, Report, Sheet, Table
 from traceq.runs.read import parse_ranks, trace_files
 
-__all__ = ["MOST_RANKS", "NotableRanks", "notable_ranks", "without_like_ranks"]
-
 _MOST_WITH_ROWS = 64
 """Ranks up to which each has its rows."""
 _MOST_CLUSTERS = 16

@@ -32,8 +32,6 @@ from traceq.whatif.predict import Prediction, predict
 from traceq.whatif.rank_cases import contracted_part
 from traceq.whatif.rank_part import ContractedRank, RankPart, device_part, host_part
 
-__all__ = ["Answers", "answers"]
-
 Case = tuple[RankIntervention, ...]
 
 

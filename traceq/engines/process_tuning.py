@@ -7,8 +7,6 @@ import gc
 import os
 from collections.abc import Sequence
 
-__all__ = ["collect_rarely", "keep_freed_memory", "raise_mmap_threshold", "tune_process"]
-
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST_ARENAS = -1, -3, -8  # of mallopt(3)
 _GARBAGE = 100_000  # objects: a process that soon ends would look for cycles a hundred times and find next to none
 _LARGEST_COLUMN, _MOST_KEPT = 1 << 30, (1 << 31) - 1

@@ -24,8 +24,6 @@ from traceq.model import Run, Trace
 from traceq.runs.read import read_one
 from traceq.runs.single_step import step_numbers
 
-__all__ = ["FileTasks", "RankReader", "free_bytes", "plain_bytes"]
-
 _PER_BYTE, _BARE = 1.5, 100_000_000
 """Bytes that a worker takes per byte of an uncompressed trace, and without a trace: 1.5 times the maximum measured on
 traces of 30 to 110 MB."""

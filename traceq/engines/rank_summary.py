@@ -26,8 +26,6 @@ from traceq.model import Trace
 from traceq.runs.read import read_one
 from traceq.runs.single_step import step_numbers
 
-__all__ = ["STEP_TOTALS", "Damaged", "RankSummary", "answer_queries", "pack", "part_type", "summarize", "unpack"]
-
 T = TypeVar("T")
 _NUMBERS = "biuf"
 

@@ -18,8 +18,6 @@ from traceq.locations import Place
 from traceq.model import Run
 from traceq.runs.read import read, read_arms, with_traces
 
-__all__ = ["PathReader", "opened_tables"]
-
 _RankTables = Callable[[Sequence[str]], Iterator[tuple[Frame, ...]]]
 """Function that yields the tables of these names of one rank after the other."""
 

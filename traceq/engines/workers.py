@@ -23,8 +23,6 @@ from traceq.engines.engine import Lost, Result
 from traceq.engines.process_tuning import keep_freed_memory
 from traceq.errors import TraceqError
 
-__all__ = ["Cluster", "Pool"]
-
 _PATIENCE_S = 10
 
 

@@ -13,8 +13,6 @@ from weakref import WeakKeyDictionary
 
 from traceq.model import Trace
 
-__all__ = ["once_per_object", "once_per_trace"]
-
 K = TypeVar("K")
 T = TypeVar("T")
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from traceq.frozen import frozen
 from traceq.optional_packages import import_or_fault
 
-__all__ = ["ColumnValues", "Frame", "Texts", "concat_frames", "concat_ranks"]
-
 
 @frozen(eq=False)
 class Texts:

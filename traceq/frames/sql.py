@@ -15,8 +15,6 @@ from traceq.frozen import frozen
 from traceq.model import Run
 from traceq.optional_packages import import_or_fault
 
-__all__ = ["Answer", "Value", "ask", "ask_tables"]
-
 Value = str | int | float | bool | None
 
 

@@ -24,8 +24,6 @@ from traceq.grouping import Numbers
 from traceq.intervals import span_index
 from traceq.model import Category, Run, Trace
 
-__all__ = ["NAMES", "frame", "frames", "rank_frames"]
-
 _Columns = dict[str, ColumnValues]
 _CATEGORIES = tuple(category.name.lower() for category in Category)
 _TIME_CATEGORIES = tuple(category.name.lower() for category in TimeCategory)

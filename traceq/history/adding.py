@@ -20,8 +20,6 @@ from traceq.history.store import Environment, Row, append
 from traceq.locations import Place, place
 from traceq.optional_packages import import_or_fault
 
-__all__ = ["add_run"]
-
 _ODD = re.compile(r"[^\w .:/-]")
 """Characters that MLflow refuses in a name."""
 _NO_INSTRUMENT = re.compile(r"[^\w./-]")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from traceq.history.store import Row
 from traceq.history.limits import ALONE, FEWEST_RUNS, LEAST_RUNS, MAX_P, MIN_MAGNITUDE, WIDE
 
-__all__ = ["Change", "Series", "change_points"]
-
 _WINDOW, _WINDOW_OF_COUNTS = 16, 4
 """Runs that Otava splits at once. It splits the whole first: in 50 runs a regression that is reverted is not seen."""
 _FEW, _RARE = 4, 0.1

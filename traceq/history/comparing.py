@@ -16,8 +16,6 @@ from traceq.model import Caveat
 from traceq.report import Report, Sheet, Source, Table, column
 from traceq.units import Unit, format_value
 
-__all__ = ["COMPARE_SCHEMA", "RunComparison", "compare_runs"]
-
 COMPARE_SCHEMA = "traceq.history_compare/1"
 _MAD_TO_SD = 1.4826
 

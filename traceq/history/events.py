@@ -20,18 +20,6 @@ from traceq.report import BECOMES
 from traceq.runs.run_folder import is_run
 from traceq.units import Unit
 
-__all__ = [
-    "MAIN",
-    "Event",
-    "History",
-    "HistoryRun",
-    "find_run",
-    "history_of",
-    "read_history",
-    "run_diff",
-    "typical_step",
-]
-
 MAIN = ("main", "master")
 """Branches that others are compared with."""
 _LEADING = ("step", "traced step")

@@ -6,8 +6,6 @@ import os
 import re
 import subprocess
 
-__all__ = ["Commit", "commits_between", "current_branch", "current_commit"]
-
 Commit = tuple[str, str]
 """Abbreviated hash and subject."""
 _OBJECT = re.compile(r"[0-9a-f]{4,64}")  # what is in a store is no option of git

@@ -2,20 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "ALONE",
-    "FEWEST_NOISE",
-    "FEWEST_RUNS",
-    "FEWEST_VALUES",
-    "LEAST_RUNS",
-    "MAX_P",
-    "MIN_MAGNITUDE",
-    "MOST_EXPLAINED",
-    "NOISE",
-    "NUM_NOISE",
-    "WIDE",
-]
-
 MIN_MAGNITUDE = 0.02  # part of what was before, and of the step: with 1 % there are 11.5 false alarms, not 4.5
 """In 1,000 runs whose noise is autocorrelated (`benchmarks/history.py`)."""
 MAX_P = 1e-4  # chance of a change point by the t-test: with 1e-3 there are 7 false alarms in those runs

@@ -31,8 +31,6 @@ from traceq.rules.parse import Rule, parse
 from traceq.runs.run_folder import is_run, read_manifest
 from traceq.stats.means import BLOCK, interval_of_mean
 
-__all__ = ["Measured", "MeasuredArm", "measure_run"]
-
 _RULES = tuple(
     map(
         parse,

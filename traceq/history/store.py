@@ -23,8 +23,6 @@ from traceq.model import Caveat
 from traceq.optional_packages import import_or_fault
 from traceq.runs.run_folder import atomic_write
 
-__all__ = ["Environment", "Row", "StoredRows", "append", "append_tag", "read_rows", "read_tags"]
-
 _VERSION = 1
 _VERSION_KEY = b"traceq.history"
 _SUFFIX, _TAGS = ".parquet", "tags"

@@ -13,16 +13,6 @@ from traceq.history.store import Row
 from traceq.report import BECOMES, Report, Sheet, Source, Table, column
 from traceq.units import Unit, format_ends, format_value, sparkline
 
-__all__ = [
-    "HISTORY_SCHEMA",
-    "event_lines",
-    "event_words",
-    "history_sheet",
-    "history_summary",
-    "measures_view",
-    "no_events",
-]
-
 HISTORY_SCHEMA = "traceq.history/1"
 _WIDTH = 24
 """Columns of a sparkline: with the others a terminal of 80."""

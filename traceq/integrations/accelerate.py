@@ -10,8 +10,6 @@ from accelerate import Accelerator
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.recorder.user_loop import Session, Stepper
 
-__all__ = ["recorded_batches"]
-
 B = TypeVar("B")
 
 

@@ -9,8 +9,6 @@ from lightning import Callback
 
 from traceq.integrations.trainer_recording import TrainerRecording
 
-__all__ = ["TraceqCallback"]
-
 
 class TraceqCallback(Callback):  # type: ignore[misc]
     """Records optimizer steps, each with all its micro-batches; those that validate or save do not count.

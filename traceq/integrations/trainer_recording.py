@@ -11,8 +11,6 @@ from typing import Any
 from traceq.errors import UsageFault
 from traceq.recorder.user_loop import Session, Stepper, record
 
-__all__ = ["TrainerRecording"]
-
 
 class TrainerRecording:
     """What the callbacks of a trainer report to; before `begin` and after `close` reports have no effect.

@@ -11,8 +11,6 @@ from transformers import Trainer, TrainerCallback
 
 from traceq.integrations.trainer_recording import TrainerRecording
 
-__all__ = ["TraceqCallback"]
-
 
 class TraceqCallback(TrainerCallback):  # type: ignore[misc]
     """Records optimizer steps, each with all its micro-batches; those that evaluate or save do not count.

@@ -8,16 +8,6 @@ from typing import NamedTuple
 
 from traceq.model import Category
 
-__all__ = [
-    "ACCELERATORS",
-    "BY_NAME",
-    "UNNAMED_DEVICES",
-    "categorise",
-    "category_names",
-    "device_of",
-    "unread_device_of",
-]
-
 _TABLE = {
     "cpu_op": Category.CPU_OP,
     "operator": Category.CPU_OP,  # 2021

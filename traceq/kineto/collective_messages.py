@@ -14,8 +14,6 @@ from traceq.kineto.interning import Interner
 from traceq.kineto.raw_events import RawArgs
 from traceq.model import Messages
 
-__all__ = ["COUNT_LIMIT", "MessageRows", "dtype_name"]
-
 COUNT_LIMIT = 2**56
 """Counts of a message from here on are invalid: below it 8 bytes each still add up in int64."""
 _decode_list = msgspec.json.Decoder(list[Any]).decode

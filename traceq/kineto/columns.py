@@ -22,8 +22,6 @@ from traceq.kineto.interning import NAME_DECIDES, CategoryCodes, InternedNumbers
 from traceq.kineto.raw_events import NODE_LABELS, RawArgs, RawEvent
 from traceq.model import Allocations, CallStacks, Category, Events, EventWaits, GraphNodes, Thread
 
-__all__ = ["DTYPES", "INVALID_NS", "LIMIT_NS", "SIDE_TABLES", "ColumnBuilder", "TrackNames", "nanoseconds", "to_int"]
-
 SIDE_TABLES = ("strings", "messages", "stacks", "allocations", "waits", "nodes")
 """Fields of Events that are not columns."""
 _NO_ARGS = RawArgs()

@@ -10,8 +10,6 @@ import msgspec
 
 from traceq.kineto.raw_events import RawEvent
 
-__all__ = ["DECODER_POSITION", "Salvaged", "end_of_value", "replace_unpaired", "salvage"]
-
 DECODER_POSITION = re.compile(r"(trailing characters )?\(byte (\d+)\)$")
 """Position in the message of a msgspec.DecodeError."""
 

@@ -23,8 +23,6 @@ try:
 except ImportError:
     fast_gzip = None
 
-__all__ = ["ByteSource", "is_gzip", "is_zstd", "open_source", "page_buffer"]
-
 _GZIP, _ZSTD, _SKIPPABLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 _LONGEST_HEADER = 18  # of a zstd frame, in bytes
 _PACKED = 1 << 16

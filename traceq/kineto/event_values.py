@@ -25,8 +25,6 @@ from traceq.kineto.read_buffer import ReadBuffer
 from traceq.kineto.reader_choice import Damage, reader
 from traceq.locations import Place
 
-__all__ = ["MOST_ARGUMENTS", "Cells", "EventValues", "Kind", "read_event_values"]
-
 _EVENT_KEYS = ("ph", "name", "cat", "pid", "tid", "ts", "dur", "args")
 MOST_ARGUMENTS = 64 - len(_EVENT_KEYS)
 """How many arguments can be read at once."""

@@ -24,8 +24,6 @@ from traceq.kineto.raw_events import RawEvent
 from traceq.locations import Place
 from traceq.model import Category, Events
 
-__all__ = ["Document", "Readable", "browser_trace"]
-
 _BY_NAME = (
     (re.compile(r"\.(nsys-rep|qdrep|qdstrm)$"), "a report of Nsight Systems; `nsys stats` and nsys-ui read it"),
     (re.compile(r"\.(ncu-rep|ncu-repz)$"), "a report of Nsight Compute; ncu-ui reads it"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from traceq.kineto.categories import BY_NAME, categorise
 
-__all__ = ["NAME_DECIDES", "CategoryCodes", "InternedNumbers", "InternedStrings", "Interner"]
-
 NAME_DECIDES = -1
 """Code of a category whose meaning depends on the event's name."""
 

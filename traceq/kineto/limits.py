@@ -6,8 +6,6 @@ from traceq.cores import memory_bytes
 from traceq.errors import UnreadableInput
 from traceq.locations import Place
 
-__all__ = ["LONGEST", "LONGEST_MB", "MOST_MEMBERS", "check_size"]
-
 LONGEST_MB = 64
 LONGEST = LONGEST_MB << 20
 """Bytes of one event, of the text before the events, and of the text after them."""

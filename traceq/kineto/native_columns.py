@@ -21,8 +21,6 @@ from traceq.kineto.interning import Interner
 from traceq.kineto.raw_events import RawArgs, RawEvent
 from traceq.model import Allocations, CallStacks, Events, EventWaits, GraphNodes, Messages
 
-__all__ = ["MISSING", "NativeColumns"]
-
 _SKEW = 3 * 64  # columns that all start on a page boundary would compete for the same few lines of the L1 cache
 _LARGE = 8 << 20  # from this size on 2 MB pages: faulting in 4 KB pages takes a tenth of the reading time
 

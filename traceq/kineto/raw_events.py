@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["NODE_LABELS", "RawArgs", "RawEvent"]
-
 _ABSENT = msgspec.Raw(b"")
 
 

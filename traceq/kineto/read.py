@@ -27,8 +27,6 @@ from traceq.model import Category, Caveat, Events, Thread, Trace
 from traceq.short_texts import LONGEST_NAME, capped
 from traceq.stages import stage
 
-__all__ = ["rank_in_name", "read_rank", "read_trace"]
-
 _RANK = re.compile(r"rank[-_]?(\d+)")
 _HANDLERS_NAME = re.compile(r"^(.+)_(\d+)\.\d+\.pt\.trace\.json")
 

@@ -10,8 +10,6 @@ from threading import Thread
 from traceq.kineto.decompression import ByteSource, page_buffer
 from traceq.locations import Place
 
-__all__ = ["ReadBuffer"]
-
 CHUNK = 1 << 18
 _HEADROOM = 1 << 18
 _NUM_BUFFERS = 4

@@ -24,8 +24,6 @@ from traceq.kineto.native_columns import MISSING, NativeColumns
 from traceq.kineto.read_buffer import ReadBuffer
 from traceq.model import Caveat, Events
 
-__all__ = ["Damage", "Scan", "damage_caveats", "reader", "scan"]
-
 
 @frozen
 class Damage:

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from traceq.frozen import frozen
 
-__all__ = ["Action", "Blocks", "Frame", "History", "MemorySnapshot", "Segments"]
-
 
 class Action(IntEnum):
     """What the allocator did: the actions of `device_traces`, in the words of torch."""

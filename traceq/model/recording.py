@@ -11,32 +11,6 @@ from numpy.typing import NDArray
 from traceq.frozen import frozen
 from traceq.units import Unit
 
-__all__ = [
-    "BATCHES_PER_STEP",
-    "BUILT_APART",
-    "DDP_PARAMETERS",
-    "KEPT_BYTES",
-    "KEPT_LINE",
-    "MEMORY_AFTER",
-    "MEMORY_BEFORE",
-    "MUCH_SLOWER",
-    "NO_EFFECT",
-    "OPTIMIZER_STEPS",
-    "Arm",
-    "EventKind",
-    "Fact",
-    "Manifest",
-    "PairedEvents",
-    "PairedSteps",
-    "Pairs",
-    "Pauses",
-    "Processes",
-    "SourceLines",
-    "Timings",
-    "memory_growth",
-]
-
-
 BUILT_APART = "built_apart"
 """Key of a manifest's environment: names of the arms that were built with separate models, separated by spaces."""
 

@@ -12,27 +12,6 @@ from traceq.frozen import frozen
 from traceq.model.recording import Manifest, Pairs, Processes, SourceLines, Timings
 from traceq.units import format_ranks
 
-__all__ = [
-    "SHOWN_WINDOW",
-    "SLOWED_BY_STACKS",
-    "Allocations",
-    "CallStacks",
-    "CapturedGraphs",
-    "CapturedOp",
-    "Category",
-    "Caveat",
-    "EventWaits",
-    "Events",
-    "Flight",
-    "GraphNodes",
-    "Messages",
-    "OneStep",
-    "Run",
-    "Thread",
-    "Trace",
-    "Window",
-]
-
 
 class Category(IntEnum):
     """Kind of an event, independent of the accelerator and the year of the trace."""

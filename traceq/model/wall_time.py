@@ -11,8 +11,6 @@ import msgspec
 from traceq.frozen import frozen
 from traceq.units import Unit, format_value
 
-__all__ = ["NOTABLE_PCT", "OTHER_STEPS", "CoreUse", "WallPart", "WallTime", "WorkKind"]
-
 
 @frozen
 class CoreUse:

@@ -20,8 +20,6 @@ from traceq.rules.evaluate import Checked, Contribution, RuleOutcome, State
 from traceq.rules.messages import SourceTree, complaint, measured, number, unit_of
 from traceq.units import format_ranks
 
-__all__ = ["CHECK_SCHEMA", "CulpritObject", "RuleObject", "write_checks", "write_junit"]
-
 _ELEMENTS = {State.BROKEN: "failure", State.CANNOT_TELL: "error"}
 
 CHECK_SCHEMA = "traceq.check/1"

@@ -32,8 +32,6 @@ from traceq.model import Caveat
 from traceq.report import Cell, Source
 from traceq.stats import Comparison
 
-__all__ = ["DIFFS_SCHEMA", "DIFF_SCHEMA", "SHAPES", "diffs_to_json", "write_diffs"]
-
 DIFF_SCHEMA, DIFFS_SCHEMA = "traceq.diff/2", "traceq.diffs/2"
 
 _CAUSE = tuple(field.name for field in fields(Cause))

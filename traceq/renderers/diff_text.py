@@ -28,8 +28,6 @@ from traceq.renderers.text import open_console, print_line, print_table, visible
 from traceq.report import Table
 from traceq.stats import VerdictName
 
-__all__ = ["print_diff", "print_diffs", "write_diffs"]
-
 _MOST_ROWS, _FEW_ROWS = 12, 5
 """Rows of tables: all that people read, and those on one screen."""
 _STYLES: dict[VerdictName, str] = {

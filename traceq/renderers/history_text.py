@@ -10,8 +10,6 @@ from traceq.history.events import Event, History
 from traceq.history.tables import event_lines, event_words, history_summary, measures_view, no_events
 from traceq.renderers.text import open_console, print_line, print_table, visible_text
 
-__all__ = ["write_history"]
-
 
 def write_history(history: History, file: TextIO, options: RenderOptions) -> None:
     """Write a history as text."""

@@ -16,8 +16,6 @@ from traceq.display import RenderOptions
 from traceq.escaping import escape_json
 from traceq.report import Cell, Sheet, Source, Table
 
-__all__ = ["SHOW_SCHEMA", "FindingObject", "SourceObject", "sheet_to_json", "sheet_to_json_pieces", "write_sheet"]
-
 SHOW_SCHEMA = "traceq.show/3"
 _ROWS = 4096
 """Rows of a table that are encoded at a time."""

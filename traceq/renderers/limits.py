@@ -2,34 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "ARMS_NAMED",
-    "ARM_POINTS",
-    "CAUSES_LINKED",
-    "CHART_ROOM",
-    "COMMAND_LINES",
-    "FINDINGS",
-    "FRAMES",
-    "GAP",
-    "LEAD_WIDTH",
-    "LINE_WIDTH",
-    "NAME_LENGTH",
-    "NARROW_WIDTH",
-    "NOTEBOOK_ROWS",
-    "OPS_DRAWN",
-    "PAGE_ROWS",
-    "PIPED_WIDTH",
-    "PLACE_MARGIN",
-    "RANK_COLUMNS",
-    "ROOF_MARGIN",
-    "RUNS_DRAWN",
-    "SCREEN_LINES",
-    "SPANS",
-    "STEP_POINTS",
-    "STREAM_ROWS",
-    "TIMELINES",
-]
-
 SCREEN_LINES = 40  # lines of what a terminal shows at once
 LEAD_WIDTH = 30  # columns of a lead from which it stands beside its gain
 NARROW_WIDTH = 100  # columns of a terminal below which a matrix of arms has fewer

@@ -23,8 +23,6 @@ from traceq.renderers.text import source_summary, unknown_line
 from traceq.report import Sheet, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["diffs_to_markdown", "sheet_to_markdown", "write_diffs", "write_sheet"]
-
 
 def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
     """Write a comparison as Markdown."""

@@ -27,8 +27,6 @@ from traceq.renderers.text import source_summary, unknown_line
 from traceq.report import Report, Sheet, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["caveats_list", "folded", "table_fragment", "write_diffs", "write_report", "write_sheet", "write_table"]
-
 
 def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
     """Write a comparison: a table of the arms, then each answer and its explanation."""

@@ -33,8 +33,6 @@ from traceq.renderers.text import (
 from traceq.report import MOST_LEADS, Sheet, Table
 from traceq.units import Unit, format_ends
 
-__all__ = ["FIRST_TABLES", "gain_words", "gainer_words", "num_lines", "print_screen", "write_sheet"]
-
 _ALWAYS = (
     *("stalled", "desync", "batches", "loader", "loader_ranks"),
     *("step_phases", "partition", "inference", "syncs", "collectives"),

@@ -10,8 +10,6 @@ from typing import Any
 from traceq.frames import Frame
 from traceq.optional_packages import import_or_fault
 
-__all__ = ["write_parquet"]
-
 
 def write_parquet(frames: Iterable[Frame], folder: Path) -> None:
     """Write each table as `NAME.parquet` into an existing folder; those of one name follow each other in its file.

@@ -29,22 +29,6 @@ from traceq.report import BECOMES, Column, Report, Sheet, Source, Table
 from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_ends, format_ranks, format_value
 
-__all__ = [
-    "open_console",
-    "print_findings",
-    "print_line",
-    "print_sheet",
-    "print_source",
-    "print_table",
-    "source_summary",
-    "step_words",
-    "unknown_line",
-    "visible_text",
-    "write_caveats",
-    "write_report",
-    "write_table",
-]
-
 _NARROW, _NARROWEST = 20, 16
 """Columns to which texts are cut before headings are broken, and after: of less, names of ops are not recognised."""
 _LINE = "line"

@@ -18,8 +18,6 @@ from traceq.rules.metrics import METRICS, Measure, Needs
 from traceq.rules.parse import Rule, closest_name
 from traceq.rules.sentences import UNANSWERED
 
-__all__ = ["RankRows", "TableRow", "analyses_for", "collect_rows", "integer", "missing_ranks", "ratio", "select"]
-
 _WAITS = ("dtoh", "htod", "stream", "event", "device")
 
 TableRow = Mapping[str, Cell]

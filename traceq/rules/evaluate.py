@@ -24,8 +24,6 @@ from traceq.rules.parse import Rule
 from traceq.rules.sentences import IDENTICAL, UNANSWERED
 from traceq.short_texts import cut_end
 
-__all__ = ["Checked", "Contribution", "RankValue", "RuleOutcome", "State", "judge", "judge_run", "value_on"]
-
 _TOP = 3
 _LONGEST_NAME = 80
 

@@ -18,8 +18,6 @@ from traceq.rules.metrics import Measure
 from traceq.rules.parse import Rule
 from traceq.units import Unit, format_value
 
-__all__ = ["SourceTree", "annotation", "complaint", "line", "measured", "number", "unit_of"]
-
 _LINE = re.compile(r"^(?P<file>[^/:]+\.py):(?P<line>[0-9]{1,7}) (?P<function>.+)")
 _MOST_FILES = 100_000
 """Files of a tree that are looked through: about a second. What a larger tree holds is not known to be unique."""

@@ -14,8 +14,6 @@ from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.time_partition import BUSY, TimeCategory
 from traceq.frozen import frozen
 
-__all__ = ["METRICS", "STATISTICS", "Measure", "Metric", "Needs", "over_steps"]
-
 
 class Measure(Enum):
     """Kind of number that a rule compares with, by its unit; the value reads after "expected"."""

@@ -20,8 +20,6 @@ from traceq.locations import Most, read_whole
 from traceq.rules.metrics import METRICS, STATISTICS, Measure, Metric
 from traceq.rules.sentences import EXPECTED, IDENTICAL, IN_FILE
 
-__all__ = ["Rule", "closest_name", "parse", "read_rules"]
-
 _OPERATORS: dict[str, Callable[[Fraction, Fraction], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,

@@ -5,8 +5,6 @@ Fields are texts and counts.
 
 from __future__ import annotations
 
-__all__ = ["EXPECTED", "IDENTICAL", "IN_FILE", "UNANSWERED"]
-
 IDENTICAL = "collectives identical across ranks"
 """The rule about all ranks together."""
 

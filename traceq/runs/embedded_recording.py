@@ -24,8 +24,6 @@ from traceq.model import EventKind, Manifest, PairedEvents, Pairs, Processes, So
 from traceq.runs.run_folder import check_manifest, to_json_bytes
 from traceq.runs.step_log import Count, Number
 
-__all__ = ["KEY", "Embedded", "decode", "encode"]
-
 KEY = "traceq"
 FORMAT = 1
 _FEW_OPS = 1000  # beyond what the trace has: of one that was cut

@@ -25,8 +25,6 @@ from traceq.runs.memory_snapshot import is_memory_snapshot
 from traceq.runs.plain_pickle import PickleRefused, load_plain
 from traceq.short_texts import capped
 
-__all__ = ["flight_rank", "is_flight", "read_flight", "read_flights"]
-
 _WINDOW = re.compile(r"^rank[-_]?(\d{1,9})\.flight\.json$")
 _PICKLED = re.compile(r"^[^.].*?(\d{1,9})(\.pkl|\.pickle|\.bin)?$")
 _MAGIC = b"\x80"

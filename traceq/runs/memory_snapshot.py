@@ -21,8 +21,6 @@ from traceq.locations import Place, open_binary, read_whole
 from traceq.model import Action, Blocks, Frame, History, MemorySnapshot, Segments
 from traceq.runs.plain_pickle import PickleRefused, load_shared
 
-__all__ = ["is_memory_snapshot", "read_memory_snapshots"]
-
 _MAGIC = b"\x80"
 _START, _KEYS = 1024, (b"segments", b"device_traces", b"segment_type")
 _EXPECTED = "a snapshot of torch.cuda.memory._dump_snapshot"

@@ -13,9 +13,6 @@ from typing import Any, NoReturn
 
 from traceq.garbage_collection import gc_disabled
 
-__all__ = ["PickleRefused", "load_plain", "load_shared"]
-
-
 _VALUES_PER_BYTE = 4  # of what is written once and referred to often, as frames are
 _MOST_TUPLES = 1 << 16
 """Tuples that may hold each other: hashing recurses into them on the C stack."""

@@ -24,19 +24,6 @@ from traceq.runs.timings import read_processes, timings_of
 from traceq.runs.windows import latest_windows, with_captures
 from traceq.units import name_ranks
 
-__all__ = [
-    "ReadTraces",
-    "arm_failure",
-    "is_trace_file",
-    "parse_ranks",
-    "read",
-    "read_arms",
-    "read_one",
-    "read_timing",
-    "trace_files",
-    "with_traces",
-]
-
 _RANK = re.compile(r"\brank\s{0,4}[:#_-]?\s{0,4}(\d{1,9})(?!\d)", re.IGNORECASE)
 _EXPECTED = "a file per rank, or processes whose `process_name` tells the rank, as in `RANK 0 - CPU`"
 

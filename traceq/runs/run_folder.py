@@ -27,20 +27,6 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = [
-    "FORMAT",
-    "MANIFEST",
-    "RUNS",
-    "STEPS",
-    "RunFolder",
-    "atomic_write",
-    "check_manifest",
-    "is_run",
-    "locked_folder",
-    "read_manifest",
-    "to_json_bytes",
-]
-
 FORMAT = 1
 MANIFEST, STEPS = "run.json", "steps"
 RUNS = "traceq-runs"

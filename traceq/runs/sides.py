@@ -15,8 +15,6 @@ from traceq.model import Run
 from traceq.runs.read import is_trace_file, read_timing
 from traceq.runs.run_folder import is_run, read_manifest
 
-__all__ = ["holds_runs", "members_of_side", "read_recordings", "recordings_in"]
-
 
 def members_of_side(path: str | Place) -> tuple[Place, ...]:
     """Return the path of a side, or the paths of its several recordings. Raises UnreadableInput."""

@@ -14,8 +14,6 @@ from traceq.facts.timeline.steps import Steps, steps
 from traceq.model import Caveat, Flight, Run, Trace
 from traceq.units import format_ranks, name_ranks
 
-__all__ = ["only_step", "step_numbers", "with_step"]
-
 
 def only_step(run: Run, number: int) -> Run:
     """Return ProfilerStep#`number` of every rank that has it; a caveat names the others, which are left out.

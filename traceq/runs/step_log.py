@@ -20,24 +20,6 @@ from traceq.errors import UnreadableInput
 from traceq.locations import Most, Place, open_binary
 from traceq.model import EventKind, PairedEvents, Pairs
 
-__all__ = [
-    "ClocksLine",
-    "CoresLine",
-    "Count",
-    "HalfPauses",
-    "Line",
-    "Number",
-    "PairLine",
-    "StepLine",
-    "pairs_of",
-    "pause_kind",
-    "pause_name",
-    "rank_files",
-    "read_lines",
-    "read_pairs",
-]
-
-
 _EXACT = 1 << 53
 Number = Annotated[int, msgspec.Meta(ge=-_EXACT, le=_EXACT)]
 """Integer that JSON holds exactly: 104 days in ns, 8 PiB."""

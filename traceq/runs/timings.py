@@ -13,8 +13,6 @@ from traceq.locations import Place
 from traceq.model import Manifest, PairedSteps, Pauses, Processes, Timings
 from traceq.runs.step_log import StepLine, pause_name, rank_files, read_lines
 
-__all__ = ["SETTLING", "WARM_UP", "read_processes", "timings_of"]
-
 _Steps: TypeAlias = Mapping[tuple[str, int], Sequence[StepLine]]
 """Counted steps by (arm, process)."""
 

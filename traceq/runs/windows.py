@@ -17,8 +17,6 @@ from traceq.facts.timeline.modules import modules, modules_at
 from traceq.model import SHOWN_WINDOW, CapturedGraphs, CapturedOp, Caveat, Trace, Window
 from traceq.units import format_ranks
 
-__all__ = ["latest_windows", "with_captured_graphs", "with_captures"]
-
 _PROCESS = re.compile(r"^(?P<process>.+[._]\d+)\.\d{6,}\.pt\.trace\.json")
 
 

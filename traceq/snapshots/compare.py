@@ -21,8 +21,6 @@ from traceq.snapshots.moments import DeviceMemory, Holding, Moment, device_memor
 from traceq.snapshots.sentences import BY_LINE, caveat
 from traceq.units import Unit, format_value
 
-__all__ = ["SNAPSHOT_DIFF_SCHEMA", "snapshot_diff"]
-
 SNAPSHOT_DIFF_SCHEMA = "traceq.snapshot_diff/2"
 
 _MOST_LINES, _MOST_WORDS = 20, 3

@@ -19,8 +19,6 @@ from traceq.snapshots.moments import DeviceMemory, Holding, Moment
 from traceq.snapshots.sentences import MORE_ROWS, caveat
 from traceq.units import Unit, format_value
 
-__all__ = ["caveats_of", "claims_of", "closed", "with_total"]
-
 _SUMMED = (Unit.COUNT, Unit.BYTES, Unit.DELTA_BYTES, Unit.PERCENT)
 
 _MOST_KINDS = 3

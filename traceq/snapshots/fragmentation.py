@@ -10,8 +10,6 @@ from traceq.model import MemorySnapshot
 from traceq.report import column
 from traceq.units import Unit
 
-__all__ = ["ReservedRow", "SegmentRow", "free_for", "reserved_rows", "segment_rows"]
-
 _SMALL_REQUEST = 1 << 20
 """Bytes up to which the allocator serves a request from segments that are not large."""
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from traceq.model import Action, Frame, MemorySnapshot
 from traceq.snapshots.lifetimes import BEFORE, Lifetimes
 
-__all__ = ["Kind", "kinds"]
-
 
 class Kind(StrEnum):
     """What memory is for, in the order in which people read it."""

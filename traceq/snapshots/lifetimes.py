@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from traceq.frozen import frozen
 from traceq.model import Action, MemorySnapshot
 
-__all__ = ["BEFORE", "Lifetimes", "lifetimes", "reserved_levels"]
-
 BEFORE = -1
 """Index of the action after which something is alive that was allocated before the history began."""
 

@@ -17,8 +17,6 @@ from traceq.model import Action, Frame, History, MemorySnapshot
 from traceq.snapshots.kinds import Kind, kinds
 from traceq.snapshots.lifetimes import BEFORE, Lifetimes, lifetimes, reserved_levels
 
-__all__ = ["DeviceMemory", "Holding", "Moment", "Place", "device_memory", "place_text", "places_of"]
-
 _NO_STACK, _NO_PYTHON = "(no stack)", "(no Python frame)"
 """Lines of allocations of which no stack was recorded, and of stacks of C++ alone, as those of backward are."""
 

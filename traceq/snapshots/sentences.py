@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from traceq.model import Caveat
 
-__all__ = ["ALLOCATED_NOTE", "BY_LINE", "KINDS_NOTE", "MORE_ROWS", "NO_REPORT", "SEGMENTS_NOTE", "UNKNOWN", "caveat"]
-
 _CAVEATS = {
     "no_history": (
         "{path}: the file holds no history of allocations, so only the end is known: call "

@@ -18,8 +18,6 @@ from traceq.snapshots.moments import DeviceMemory, Moment, device_memory, place_
 from traceq.snapshots.sentences import ALLOCATED_NOTE, KINDS_NOTE, NO_REPORT, SEGMENTS_NOTE, UNKNOWN
 from traceq.units import Unit
 
-__all__ = ["SNAPSHOT_SCHEMA", "snapshot_sheet"]
-
 SNAPSHOT_SCHEMA = "traceq.snapshot/2"
 
 _MOST_LINES, _MOST_SEGMENTS = 20, 10

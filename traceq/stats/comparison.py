@@ -21,8 +21,6 @@ from traceq.stats.verdict import MEANS, PAIRS, PROCESSES, STEPS, SampleKind, Thr
 from traceq.threshold import THRESHOLD_PCT
 from traceq.units import Unit, format_value
 
-__all__ = ["Comparison", "Samples", "compare_pairs", "compare_values", "samples_apart", "slowest_rank_ns"]
-
 Samples = tuple[int, int]
 """Samples per step of A and of B."""
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from traceq.frozen import frozen
 
-__all__ = ["LOOKS", "ONE_LOOK", "Level", "chance_to_exceed", "level_of"]
-
 LOOKS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Numbers of pairs after which a recording may stop; even, so that both orders are equally frequent."""
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from traceq.frozen import frozen
 from traceq.stats.group_sequential import ONE_LOOK, Level
 
-__all__ = ["Interval", "Shift", "location_of_pairs", "rank_of_end", "shift_between", "shift_of_pairs"]
-
 Interval = tuple[int, int]
 
 _MOST_IN_MEMORY = 2**17

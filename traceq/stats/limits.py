@@ -4,22 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-__all__ = [
-    "ALPHA",
-    "BELOW",
-    "BROKEN",
-    "FAR",
-    "FEW_RANKS",
-    "LATE_BY_CHANCE",
-    "MANY_RANKS",
-    "NEAR",
-    "PARTS",
-    "POWER",
-    "RARE",
-    "SLOW",
-    "TYPICAL",
-]
-
 # of a comparison
 
 ALPHA = 0.05  # chance: how often a run without any effect may claim one

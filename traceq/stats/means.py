@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from traceq.stats.limits import BELOW
 
-__all__ = ["BLOCK", "are_means_apart", "block_means", "chance_of_mean", "interval_of_mean", "lowest_mean"]
-
 BLOCK = 16
 """Steps whose mean or median counts as one value: neighbouring steps are not independent."""
 

@@ -25,8 +25,6 @@ from traceq.stats.sentences import REASONS
 from traceq.stats.verdict import PAIRS, Threshold, Verdict, VerdictName, verdict
 from traceq.units import Unit, format_value
 
-__all__ = ["Interaction", "adjusted", "answer_together", "interaction"]
-
 
 @frozen
 class Interaction:

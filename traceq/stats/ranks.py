@@ -18,15 +18,6 @@ from traceq.claims.limits import NOTABLE
 from traceq.stats.limits import FAR, FEW_RANKS, LATE_BY_CHANCE, MANY_RANKS, NEAR, PARTS
 from traceq.stats.means import BLOCK, interval_of_mean
 
-__all__ = [
-    "cluster_ranks",
-    "gap_clusters",
-    "late_ranks",
-    "lateness_of_ranks",
-    "saved_at_pace_of_others",
-    "steps_needed",
-]
-
 Times = NDArray[np.float64]
 
 

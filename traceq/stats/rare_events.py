@@ -22,8 +22,6 @@ from traceq.stats.group_sequential import Level
 from traceq.stats.hodges_lehmann import Interval, Shift
 from traceq.stats.limits import TYPICAL
 
-__all__ = ["RareEvents", "typical_pairs", "with_rare_events"]
-
 _Ends = tuple[float, float, float]
 """A value and the ends of its interval."""
 

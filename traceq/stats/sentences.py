@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from traceq.model import Caveat
 
-__all__ = ["FOR_SAMPLES", "NO_PAIR", "NO_STEP", "OF_MEAN", "ONE_WINDOW", "REASONS", "caveat"]
-
 REASONS = {
     "in_the_noise": "{scope}{ci90} is within {threshold}",
     "material": "{scope}{ci95} is beyond {threshold}",

@@ -13,19 +13,6 @@ from traceq.stats.limits import POWER
 from traceq.stats.sentences import OF_MEAN, ONE_WINDOW, REASONS
 from traceq.units import Unit, format_value
 
-__all__ = [
-    "MEANS",
-    "PAIRS",
-    "PROCESSES",
-    "STEPS",
-    "VERDICT_TEXTS",
-    "SampleKind",
-    "Threshold",
-    "Verdict",
-    "VerdictName",
-    "verdict",
-]
-
 
 @frozen
 class SampleKind:

@@ -13,17 +13,6 @@ from traceq.whatif.limits import GRAIN
 from traceq.whatif.predict import Change, Prediction
 from traceq.whatif.sentences import MAY_BE_NOTHING, NO_CHANGE, NOISE, OTHER_STEP, PART_UNREPLAYED, TOO_FEW
 
-__all__ = [
-    "WHATIF_SCHEMA",
-    "ChangeRow",
-    "PredictionObject",
-    "WhatifObject",
-    "change_table",
-    "first_sentence",
-    "held_lines",
-    "to_document",
-]
-
 WHATIF_SCHEMA = "traceq.whatif/1"
 
 

@@ -24,8 +24,6 @@ from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.limits import SAME_SAVING
 from traceq.whatif.predict import Prediction, predict
 
-__all__ = ["RankWaits", "best_changes", "best_of", "candidates", "rank_waits"]
-
 _MOST = 3
 _MOST_LINES = 3
 """Lines of syncs that are tried: those that save most alone."""

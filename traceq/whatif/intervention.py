@@ -15,8 +15,6 @@ from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.rank_part import RankPart
 from traceq.whatif.sentences import REFUSALS
 
-__all__ = ["Intervention", "RankIntervention", "RankWeights", "Weights"]
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

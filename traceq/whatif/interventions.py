@@ -35,23 +35,6 @@ from traceq.whatif.job_replay import NEVER_NS, JobReplay
 from traceq.whatif.rank_part import RankPart
 from traceq.whatif.sentences import HELD, HOST_BETWEEN_CALLS, NO_LINES, OF_ALLOCATIONS, REFUSALS, WORDS
 
-__all__ = [
-    "BalancedLoader",
-    "CommBandwidth",
-    "HiddenComm",
-    "NoLaunchLatency",
-    "Scaled",
-    "ScaledLoader",
-    "WithoutLoader",
-    "WithoutStraggler",
-    "WithoutSyncs",
-    "bandwidth",
-    "loader_waits_by_step",
-    "scaled",
-    "straggler",
-    "without",
-]
-
 _TIMES = re.compile(r"^(\d+(?:\.\d+)?)x?$")
 
 Ints = NDArray[np.int64]

@@ -23,8 +23,6 @@ from traceq.whatif.limits import EARLY_NS, LEAST_MEETING
 from traceq.whatif.rank_part import ContractedRank, RankFacts, RankPart, device_part, host_part
 from traceq.whatif.sentences import NOT_REPLAYED
 
-__all__ = ["NEVER_NS", "CannotReplay", "JobReplay", "common_steps", "job_replay", "joined", "replay_of_ranks"]
-
 Ints = NDArray[np.int64]
 Ranks = Sequence[RankPart | ContractedRank]
 

@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "AT_ONCE_NS",
-    "EARLY_NS",
-    "GRAIN",
-    "LEAST_MEETING",
-    "LEAST_STEPS",
-    "LEAST_WAIT_NS",
-    "MOST_UNREPLAYED",
-    "SAME_SAVING",
-]
-
 MOST_UNREPLAYED = 0.05  # part of a step: nothing is predicted where more of it cannot be replayed
 GRAIN = 0.005  # part of a step: ends of a range that are closer are one number
 SAME_SAVING = 0.002  # part of a step: all syncs that save no more than those of one line are these

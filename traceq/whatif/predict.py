@@ -18,8 +18,6 @@ from traceq.whatif.rank_cases import changed_on_ranks
 from traceq.whatif.sentences import ALL_ELSE, UNREAD_RANKS
 from traceq.whatif.unreplayed import refuse_unreplayed
 
-__all__ = ["Change", "Prediction", "predict", "saving_of"]
-
 Ints = NDArray[np.int64]
 
 

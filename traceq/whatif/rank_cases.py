@@ -16,8 +16,6 @@ from traceq.whatif.intervention import RankIntervention, RankWeights
 from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.rank_part import ContractedRank, RankPart
 
-__all__ = ["changed_on_ranks", "contract", "contracted_part"]
-
 Ints = NDArray[np.int64]
 
 Case = Sequence[RankIntervention]

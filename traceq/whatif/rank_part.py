@@ -37,8 +37,6 @@ from traceq.intervals import (
 from traceq.model import Trace
 from traceq.whatif.limits import AT_ONCE_NS, LEAST_WAIT_NS
 
-__all__ = ["ContractedRank", "RankFacts", "RankPart", "device_part", "host_part", "rank_facts"]
-
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 

@@ -5,27 +5,6 @@ Fields are texts and numbers; `{option}` is the option of the command that asks 
 
 from __future__ import annotations
 
-__all__ = [
-    "ALL_ELSE",
-    "HELD",
-    "HOST_BETWEEN_CALLS",
-    "MAY_BE_NOTHING",
-    "NOISE",
-    "NOTHING_GAINS",
-    "NOT_REPLAYED",
-    "NO_CHANGE",
-    "NO_LINES",
-    "OF_ALLOCATIONS",
-    "OTHER_STEP",
-    "PART_UNREPLAYED",
-    "REFUSALS",
-    "TOO_FEW",
-    "UNREAD_RANKS",
-    "UNREPLAYED",
-    "UNREPLAYED_PARTS",
-    "WORDS",
-]
-
 WORDS = {
     "syncs": "without its syncs",
     "sync": "without the sync at {line}",

@@ -14,8 +14,6 @@ from traceq.whatif.limits import MOST_UNREPLAYED
 from traceq.whatif.rank_part import rank_facts
 from traceq.whatif.sentences import UNREPLAYED, UNREPLAYED_PARTS
 
-__all__ = ["is_replayed", "least_unreplayed_share", "refuse_unreplayed", "unreplayed_share"]
-
 
 def is_replayed(trace: Trace) -> bool:
     """Return whether so much of a rank's step is replayed that something can be said of changes to it."""

@@ -20,8 +20,6 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
 
-__all__ = ["ROLES", "Role", "collective_roles", "issued_in_backward"]
-
 ROLES = (
     "gradient_reduction",
     "parameter_gather_forward",

@@ -29,22 +29,6 @@ from traceq.grouping import by_value
 from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 
-__all__ = [
-    "COLLECTIVE_NAMES",
-    "Calls",
-    "Kernels",
-    "algbw_gbps",
-    "busbw_gbps",
-    "collective_calls",
-    "collective_kernels",
-    "exposed_by_step",
-    "exposed_pct",
-    "message_index",
-    "name_number",
-    "name_numbers",
-    "time_on_thread",
-]
-
 COLLECTIVE_NAMES = (
     "all_reduce",
     "all_gather",

@@ -21,8 +21,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Category, Trace
 
-__all__ = ["EXCHANGES", "PRODUCTS", "ExpertTokens", "expert_tokens"]
-
 EXCHANGES, PRODUCTS = "all_to_all", "grouped product"
 """What tells the tokens of a layer."""
 

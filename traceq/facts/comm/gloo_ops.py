@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from traceq.facts.events.name_patterns import matching
 from traceq.model import Category, Trace
 
-__all__ = ["gloo_pairs"]
-
 _DISPATCHED = re.compile(r"^c10d::(?!.*(wait|barrier|send|recv))")
 _MOST_UNFINISHED = 8
 

@@ -24,8 +24,6 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans, spans
 from traceq.model import Category, Trace
 
-__all__ = ["FORWARD_KINDS", "PASS_KINDS", "WEIGHT_GRADIENT", "Passes", "passes"]
-
 PASS_KINDS = "FBIWO"
 """Forward, backward, backward for inputs, backward for weights, and forward of one microbatch with backward of another.
 

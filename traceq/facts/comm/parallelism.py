@@ -18,8 +18,6 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.model import Category, Trace
 
-__all__ = ["NO_COLLECTIVE", "IssuedCalls", "PerStep", "issued_calls", "mark_times", "marks_per_step", "strategy_of"]
-
 NO_COLLECTIVE = "no collective was issued"
 """The rule of ranks that exchange nothing."""
 

@@ -19,8 +19,6 @@ from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["PointToPoint", "point_to_point"]
-
 _SEND, _RECV = COLLECTIVE_NAMES.index("send"), COLLECTIVE_NAMES.index("recv")
 _OP = re.compile(r"^c10d::(send|recv_)$")
 _TITLE = re.compile(r"^[nhx]ccl:(?:send|recv) \d+(?:->|<-)(\d{1,9})$")

@@ -18,8 +18,6 @@ from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = ["EXACT", "EXPLAINED", "UNEXPLAINED", "Check", "checks", "micro_batches", "unit_forwards"]
-
 EXACT, EXPLAINED, UNEXPLAINED = "exact", "explained", "unexplained"
 KERNELS = "kernels"
 

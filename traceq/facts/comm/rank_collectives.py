@@ -31,17 +31,6 @@ from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = [
-    "BARRIER_LIKE",
-    "POINT_TO_POINT",
-    "SAME_EVERYWHERE",
-    "CollectiveColumns",
-    "RankCalls",
-    "concat",
-    "first_work",
-    "rank_calls",
-]
-
 POINT_TO_POINT = tuple(COLLECTIVE_NAMES.index(name) for name in ("send", "recv", "send_recv"))
 """Not compared across ranks: a send on one rank is a recv on another."""
 

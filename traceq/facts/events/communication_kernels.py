@@ -15,8 +15,6 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.model import Category, Trace
 
-__all__ = ["COMMUNICATION_OP", "COMMUNICATION_ROW", "is_communication"]
-
 _KERNEL = re.compile(
     r"nccl|rccl|cross_device_reduce"
     r"|^([^<(]|\(anonymous namespace\))*"  # not in template arguments

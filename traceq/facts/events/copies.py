@@ -15,20 +15,6 @@ from traceq.facts.events.nesting import host_ops, tracks
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = [
-    "DIRECTIONS",
-    "OVER_LINK",
-    "PAGEABLE_COPY",
-    "TO_DEVICE",
-    "TO_HOST",
-    "WITHIN_DEVICE",
-    "CopyKind",
-    "copies_to_host",
-    "copy_kind",
-    "host_copies",
-    "ops_that_copy_to_host",
-]
-
 DIRECTIONS = ("DtoH", "HtoD", "DtoD", "PtoP")
 OVER_LINK = ("DtoH", "HtoD")
 PAGEABLE_COPY = re.compile("pageable", re.IGNORECASE)

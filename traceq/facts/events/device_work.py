@@ -15,17 +15,6 @@ from traceq.grouping import group
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = [
-    "BACKEND_OF_DEVICES",
-    "DeviceWork",
-    "device_work",
-    "first_index",
-    "lacks_device_rows",
-    "lacks_host_ops",
-    "launch_times",
-    "stream_number",
-]
-
 BACKEND_OF_DEVICES = re.compile(r"^([nhx]ccl|cuda)\b")
 """Backends, and their annotations, that move data of devices."""
 

@@ -14,8 +14,6 @@ from traceq.grouping import by_value
 from traceq.intervals import ascending, contains, spans
 from traceq.model import Category, Trace
 
-__all__ = ["Surroundings", "surroundings"]
-
 
 @frozen(eq=False)
 class Surroundings:

@@ -10,16 +10,6 @@ from traceq.facts.memo import once_per_trace
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = [
-    "RECOMPUTED",
-    "forward_op",
-    "forward_op_at",
-    "is_backward",
-    "is_recomputed_at",
-    "outermost_ops",
-    "recomputed_ops",
-]
-
 RECOMPUTED = " (recomputed)"
 """Behind the name of such an op."""
 

@@ -15,21 +15,6 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans, sorted_unique, span_index
 from traceq.model import Category, Trace
 
-__all__ = [
-    "Captures",
-    "GraphReplays",
-    "ReplayTimes",
-    "capture_spans",
-    "captured_nodes",
-    "captures",
-    "capturing_calls",
-    "graph_labels",
-    "graph_replays",
-    "is_capture_known",
-    "nodes_of_replays",
-    "replay_times",
-]
-
 _REPLAY = re.compile(r"GraphLaunch")
 _BEGIN, _END = (re.compile(rf"^(cuda|hip|cu)Stream{word}Capture") for word in ("Begin", "End"))
 _INSTANTIATE = re.compile(r"^(cuda|hip|cu)GraphInstantiate")

@@ -9,8 +9,6 @@ from traceq.facts.memo import once_per_trace
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["host_boundaries"]
-
 
 @once_per_trace
 def host_boundaries(trace: Trace) -> NDArray[np.int64]:

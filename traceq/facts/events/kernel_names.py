@@ -16,8 +16,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Trace
 
-__all__ = ["CopyTypes", "copy_types", "kernel_family", "kernel_labels", "short_kernel", "without_tunings"]
-
 _TENSILE = re.compile(r"\b(Cijk_[A-Z]\w{3}_[A-Z]\w{3})_\w*?_(MT\d+x\d+x\d+)_\w+")
 """Names of ROCm's products of matrices: they begin alike, and their tiles tell them apart."""
 _NCCL = re.compile(r"^nccl(Dev|Sym|SymDev|Symk|SymkDev)?Kernel_(?P<name>[A-Za-z]+)")

@@ -16,8 +16,6 @@ from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.model import Category, Trace
 
-__all__ = ["COMPILED", "LaunchedKernels", "innermost_ops", "is_spin_wait", "launched_kernels", "runs_compiled"]
-
 _TINY_NS = 10_000
 _SPINS = re.compile(
     r"^([^<(]|\(anonymous namespace\))*"  # not in template arguments

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from traceq.facts.events.name_patterns import matching
 from traceq.model import Category, Trace
 
-__all__ = ["MODULE", "module_frames"]
-
 MODULE = re.compile(r"^nn\.Module: ")
 """Names of such frames: `nn.Module: Linear_3`."""
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from traceq.grouping import Numbers, inverse
 from traceq.model import Events
 
-__all__ = ["matching", "unique_inverse", "unique_names"]
-
 
 def matching(events: Events, rows: NDArray[np.int64], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     """Return whether the pattern occurs in each row's name: bool[len(rows)]."""

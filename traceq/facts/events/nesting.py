@@ -17,21 +17,6 @@ from traceq.grouping import by_value
 from traceq.intervals import TOO_DEEP, count_before, last_open, sorted_unique
 from traceq.model import Category, Events, Trace
 
-__all__ = [
-    "Nest",
-    "OnThreads",
-    "ThreadNests",
-    "frame_nests",
-    "host_ops",
-    "nest",
-    "nests_by_track",
-    "op_nests",
-    "python_frames",
-    "thread_nests",
-    "tracks",
-]
-
-
 _MANY_THREADS = 64
 """Threads from which one nest of all is the faster one; few jobs have a third as many that run ops."""
 _FARTHEST_NS = 1 << 61

@@ -15,8 +15,6 @@ from traceq.facts.memo import once_per_trace
 from traceq.intervals import ascending, sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["ALLOCATES", "VIEW", "ops_on_cpu"]
-
 VIEW = re.compile(
     r"^(aten::)?(detach|alias|t|transpose|permute|_?(unsafe_)?view|_?reshape\w*|as_strided|expand|select|slice|narrow|"
     r"(un)?squeeze|unbind|chunk|split\w*|(un)?flatten\w*|contiguous)_?$"

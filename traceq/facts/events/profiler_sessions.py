@@ -11,8 +11,6 @@ from traceq.facts.memo import once_per_trace
 from traceq.intervals import Spans
 from traceq.model import Category, Trace
 
-__all__ = ["PROFILER_STEP", "session_gaps"]
-
 PROFILER_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 
 

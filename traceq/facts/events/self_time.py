@@ -9,8 +9,6 @@ from traceq.facts.events.nesting import Nest, thread_nests, tracks
 from traceq.frozen import frozen
 from traceq.model import Category, Trace
 
-__all__ = ["SelfTimes", "self_ns", "self_times"]
-
 
 @frozen(eq=False)
 class SelfTimes:

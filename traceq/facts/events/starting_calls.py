@@ -16,8 +16,6 @@ from traceq.grouping import group
 from traceq.intervals import ascending, intersect, measure_within, sorted_unique, spans
 from traceq.model import Category, Trace
 
-__all__ = ["first_device_use", "kernel_loading_calls", "library_loading_calls"]
-
 _LEAST_START_NS = 100_000_000
 """The driver starts in no less; no call that returns memory or creates a stream takes so long for that alone."""
 _LEAST_NS = 1_000_000

@@ -15,8 +15,6 @@ from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["StreamWaits", "recorded_events", "stream_waits", "synced_stream"]
-
 _MOST_STREAMS = 64
 """Streams that one call is taken to wait for: twice as many as a trace has; all pairs of thousands fill any memory."""
 

@@ -18,8 +18,6 @@ from traceq.facts.memo import once_per_trace
 from traceq.intervals import Spans, count_before, empty, sorted_unique, spans
 from traceq.model import Category, Trace
 
-__all__ = ["missing_ops_share", "unrecorded_work"]
-
 _LEAST_DELAY_NS, _MOST_DELAY_NS = 200_000, 2_000_000
 """Bounds of the delay that launches do not explain. In 75 traces launches take at most 86 us, gaps at least 1.5 ms."""
 _USUAL_DELAYS = 20

@@ -12,8 +12,6 @@ from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 
-__all__ = ["ArrivalWaits", "arrival_waits", "latest_rank"]
-
 
 @frozen(eq=False)
 class ArrivalWaits:

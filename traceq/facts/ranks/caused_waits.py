@@ -15,8 +15,6 @@ from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
 from traceq.intervals import Spans, measure_within, sorted_unique
 
-__all__ = ["CausedWaits", "caused_waits", "stragglers"]
-
 _MOST = 0.75
 """Part of all waits that stragglers cause."""
 

@@ -12,8 +12,6 @@ from traceq.facts.ranks.collective_matching import Instances
 from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.frozen import frozen
 
-__all__ = ["Clocks", "clocks"]
-
 _MAX_RESIDUAL_SHARE = 0.25
 _MIN_INSTANCES = 3
 _Z95 = 1.96

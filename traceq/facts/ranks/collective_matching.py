@@ -18,8 +18,6 @@ from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.frozen import frozen
 from traceq.grouping import group
 
-__all__ = ["Instances", "match_collectives"]
-
 _MAX_SHIFT = 300
 _TOLERANCE_NS = 50_000
 _LEAST, _MOST = -(2**62), 2**62

@@ -18,8 +18,6 @@ from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 
-__all__ = ["Mismatch", "RankIssue", "first_mismatches"]
-
 _LOOK_AHEAD = 64
 
 

@@ -22,16 +22,6 @@ from traceq.grouping import group
 from traceq.intervals import Spans, empty, measure_within, span_index, spans, union
 from traceq.model import Category, Trace
 
-__all__ = [
-    "EXPOSED_TRANSFER",
-    "EXPOSED_WAIT",
-    "ExposedPieces",
-    "barriers",
-    "exposed_pieces",
-    "exposed_waiting_times",
-    "waiting_times",
-]
-
 _BARRIER = re.compile(r"^gloo:(monitored_)?barrier")
 EXPOSED_WAIT, EXPOSED_TRANSFER = "exposed_wait", "exposed_transfer"
 """Categories that together are `exposed_comm`, where traces of several ranks tell them apart."""

@@ -17,8 +17,6 @@ from traceq.facts.ranks.rank_outline import Outline, outline
 from traceq.frozen import frozen
 from traceq.model import Caveat, Flight, Manifest, Pairs, Processes, Run, Timings, Trace
 
-__all__ = ["Job", "LazySequence", "RankQuery", "job_from_outlines", "job_of", "query_here"]
-
 A = TypeVar("A")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

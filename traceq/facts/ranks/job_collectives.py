@@ -21,8 +21,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Flight
 
-__all__ = ["JobCollectives", "are_concurrent", "issued_by_flights", "issued_by_ranks"]
-
 _WALL_CLOCK_NS = 10**18
 _MAX_GAP_NS = 60 * 10**9
 _ALL_RANKS = re.compile(r"^\[\d+(, ?\d+)*\]$")

@@ -29,8 +29,6 @@ from traceq.grouping import group
 from traceq.intervals import Spans, intersect, measure, measure_within, sorted_unique, spans, subtract
 from traceq.model import Category, Trace
 
-__all__ = ["HOST", "Lateness", "PhaseCategory", "busy_ns", "cells_of", "lateness"]
-
 _NO_CAUSE = (TimeCategory.EXPOSED_COMM, TimeCategory.TAIL)
 _COMPUTES = (TimeCategory.COMPUTE, TimeCategory.CPU_COMPUTE)
 _ON_DEVICE = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_MEMCPY, TimeCategory.SPIN_WAIT, TimeCategory.LAUNCH_LATENCY)

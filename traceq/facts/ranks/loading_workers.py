@@ -9,8 +9,6 @@ from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
 from traceq.units import Unit, format_value
 
-__all__ = ["worker_line", "worker_place"]
-
 _MIN_SAMPLES = 20
 """Samples of workers below which they name no line."""
 

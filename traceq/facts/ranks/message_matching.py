@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from traceq.facts.comm.point_to_point import PointToPoint
 from traceq.frozen import frozen
 
-__all__ = ["MessageTimes", "match_messages"]
-
 
 @frozen(eq=False)
 class MessageTimes:

@@ -13,8 +13,6 @@ from traceq.facts.timeline.time_partition import TimeCategory, ns_by_phase
 from traceq.frozen import frozen
 from traceq.model import Trace
 
-__all__ = ["PhaseTimes", "RankTimes", "phase_times", "rank_times"]
-
 
 @frozen(eq=False)
 class PhaseTimes:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["UNKNOWN", "schedule_of"]
-
 UNKNOWN = "unknown"
 
 Stages = Sequence[int]

@@ -14,8 +14,6 @@ from traceq.facts.ranks.rank_outline import Outline
 from traceq.frozen import frozen
 from traceq.intervals import Spans, intersect, measure_within, sorted_unique, span_index, spans, subtract, union
 
-__all__ = ["Pipeline", "StageTimes", "pipelines", "stage_times"]
-
 _OVERLAPPED = PASS_KINDS.index("O")
 
 

@@ -15,8 +15,6 @@ from traceq.model import Allocations, CallStacks, Category, Caveat, Events, Even
 
 T = TypeVar("T", Messages, CallStacks, Allocations, EventWaits, GraphNodes)
 
-__all__ = ["Outline", "head", "outline"]
-
 _COUNTERS = "cuda_profiler_range"
 """Category of the rows in which CUPTI's range profiler gives the counters of a kernel."""
 

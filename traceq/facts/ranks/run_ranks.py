@@ -12,8 +12,6 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity, in_coun
 from traceq.frozen import frozen
 from traceq.model import Run, Trace
 
-__all__ = ["RunRanks", "StepTotals", "ranks_in_memory", "step_totals"]
-
 
 @frozen
 class StepTotals:

@@ -14,8 +14,6 @@ from traceq.intervals import measure, measure_within
 from traceq.model import Caveat, Trace
 from traceq.units import Unit, format_value, name_ranks
 
-__all__ = ["lost_device_caveats", "share_inside_steps", "unrecorded_caveats", "unrecorded_share"]
-
 
 def unrecorded_share(trace: Trace) -> float:
     """Return the part of the trace in which the device does work that the trace does not show."""

@@ -15,8 +15,6 @@ from traceq.facts.roofline.op_calls import OpCall, Tensor
 from traceq.facts.roofline.work import Kind, Work, total_bytes
 from traceq.frozen import frozen
 
-__all__ = ["ATTENTIONS", "unmasked_pairs"]
-
 _LONGEST = 1 << 22
 """Queries up to which masked pairs are counted one query at a time."""
 

@@ -11,8 +11,6 @@ from traceq.facts.roofline.dtypes import dtype_of_code
 from traceq.facts.roofline.op_calls import OpCall, Tensor
 from traceq.facts.roofline.work import Kind, Work, total_bytes
 
-__all__ = ["CONTRACTIONS", "CONVOLUTION_BACKWARDS", "CONVOLUTION_FORWARDS", "product_template"]
-
 Formula = Callable[[OpCall], Work | None]
 
 

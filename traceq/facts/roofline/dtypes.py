@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["ITEM_BYTES", "dtype_in_kernel", "dtype_of_code", "dtype_of_text", "promoted"]
-
 ITEM_BYTES = {
     "float64": 8.0,
     "float32": 4.0,

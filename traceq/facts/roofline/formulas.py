@@ -11,8 +11,6 @@ from traceq.facts.roofline.memory_traffic import USES_VALUES, traffic_formula
 from traceq.facts.roofline.op_calls import OpCall
 from traceq.facts.roofline.work import Kind, Work, total_bytes
 
-__all__ = ["has_formula", "is_opaque_kernel", "needs_values", "work_of"]
-
 _FORMULAS = CONTRACTIONS | ATTENTIONS
 _OPAQUE = re.compile(r"^triton_|_kernel_\d+$|^(?!(aten|c10d|prims|record|profiler|autograd|torch)::)\w+::")
 """Ops that wrap kernels of Triton or of another library: all that is known of them is what they are given."""

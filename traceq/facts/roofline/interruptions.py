@@ -18,8 +18,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Trace
 
-__all__ = ["Interruption", "interrupted_ns", "interruptions"]
-
 _LONG, _LEAST_NS = 20, 1_000
 """How many times the median of the same work an interrupted run takes at least; what a median counts as at least."""
 _LEAST_RUNS = 3

@@ -9,8 +9,6 @@ from traceq.facts.roofline.dtypes import ITEM_BYTES, dtype_of_code, promoted
 from traceq.facts.roofline.op_calls import OpCall, Tensor
 from traceq.facts.roofline.work import total_bytes
 
-__all__ = ["USES_VALUES", "traffic_formula"]
-
 Traffic = Callable[[OpCall], int | None]
 
 _POINTWISE = frozenset([

@@ -24,8 +24,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Category, Trace
 
-__all__ = ["ModelledOps", "TimeKind", "modelled_ops"]
-
 _ENGINE = re.compile(r"^autograd::engine::evaluate_function")
 _TF32 = re.compile(r"tf32|s1688", re.IGNORECASE)
 """Kernels that compute float32 with TF32: NVIDIA's instruction of 16x8x8 on float32 exists for nothing else."""

@@ -12,8 +12,6 @@ import msgspec
 from traceq.facts.roofline.dtypes import ITEM_BYTES, dtype_of_text, promoted
 from traceq.frozen import frozen
 
-__all__ = ["OpCall", "Tensor", "parse_call"]
-
 _LONGEST_VALUE = 4096
 """Characters of a value up to which it is parsed; only lists of sizes are of interest."""
 

@@ -22,8 +22,6 @@ from traceq.grouping import Groups, group
 from traceq.intervals import span_index
 from traceq.model import Category, Trace
 
-__all__ = ["OpWork", "RankWork", "rank_work", "rows_of_pieces"]
-
 _KINDS = {Kind.CONTRACTION: "FLOPs", Kind.BYTES: "bytes", Kind.ARGUMENTS: "arguments"}
 """How tables call the kinds of models."""
 

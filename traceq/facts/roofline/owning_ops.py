@@ -22,8 +22,6 @@ from traceq.grouping import group
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["Units", "climb", "named", "op_of_calls", "owning_ops"]
-
 _PARTS_OF_BACKWARD = re.compile(r"convolution_backward_(input|weight)$")
 
 

@@ -16,8 +16,6 @@ from traceq.errors import UsageFault
 from traceq.frozen import frozen
 from traceq.units import Unit, format_value
 
-__all__ = ["Peaks", "overridden", "peaks_of", "replaced_peaks", "unsure_cpu_peaks"]
-
 _TUNED = 0.7
 _TUNED_PRODUCTS = {"MI300A": 0.54, "MI300X": 0.54, "MI325X": 0.54}
 """By AMD's own measurement of what is achievable, 708 of the 1,307 TFLOP/s of an MI300X in bfloat16 (ROCm blogs)."""

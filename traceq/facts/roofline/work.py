@@ -9,8 +9,6 @@ from fractions import Fraction
 from traceq.facts.roofline.op_calls import Tensor
 from traceq.frozen import frozen
 
-__all__ = ["Kind", "Work", "total_bytes"]
-
 
 class Kind(IntEnum):
     """What the model of a call rests on."""

@@ -13,8 +13,6 @@ from traceq.facts.timeline.steps import steps
 from traceq.intervals import Spans, span_index
 from traceq.model import Trace
 
-__all__ = ["allocations_ns", "host_ops_ns"]
-
 
 def host_ops_ns(trace: Trace, phase: str) -> float:
     """Return the time of the outermost ops of a phase on all threads, without what blocks in them, ns per step."""

@@ -19,8 +19,6 @@ from traceq.facts.timeline.phases import phases
 from traceq.grouping import Numbers, by_value
 from traceq.model import Category, Trace
 
-__all__ = ["HostLabels"]
-
 _STEP_OR_LOADER = re.compile(rf"^(ProfilerStep#|{LOADER})")
 
 

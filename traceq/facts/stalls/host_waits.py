@@ -19,8 +19,6 @@ from traceq.frozen import frozen
 from traceq.intervals import measure_within, sorted_unique, spans
 from traceq.model import Trace
 
-__all__ = ["HostWaits", "host_waits"]
-
 
 @frozen(eq=False)
 class HostWaits:

@@ -24,8 +24,6 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, count_before, cut
 from traceq.model import Trace
 
-__all__ = ["IdleCause", "Idleness", "idleness"]
-
 
 class IdleCause(IntEnum):
     """Why the device does nothing; JSON uses the names in lower case with spaces.

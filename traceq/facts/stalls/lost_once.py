@@ -13,8 +13,6 @@ from traceq.frozen import frozen
 from traceq.intervals import span_index
 from traceq.model import Trace
 
-__all__ = ["LostOnce", "lost_once", "lost_once_ns", "lost_once_share"]
-
 
 @frozen
 class LostOnce:

@@ -19,14 +19,6 @@ from traceq.facts.timeline.steps import extent, steps
 from traceq.intervals import contains, sorted_unique, span_index, spans
 from traceq.model import Trace
 
-__all__ = [
-    "allocates_once",
-    "is_around_all_launches",
-    "is_in_graph_capture",
-    "num_returned_before",
-    "returns_memory",
-]
-
 _FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 _LEAST_FREE_NS = 20_000
 """Of a call that frees memory: it takes 130 us and more, a free of nothing, by which a thread asks for a context, 5."""

@@ -22,8 +22,6 @@ from traceq.grouping import by_value
 from traceq.intervals import contains, measure_within, spans
 from traceq.model import Category, Trace
 
-__all__ = ["SYNC_KINDS", "Syncs", "blocked_on_record", "syncs"]
-
 SYNC_KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
 """Names of the kinds of sync, in the order of `Syncs.kind`."""
 

@@ -13,8 +13,6 @@ from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = ["ActiveThread", "active_thread", "launching_threads", "parallel_launches"]
-
 _MOST_THREADS = 128
 """Threads that are followed at once, more than any program launches from: each one is looked at for every instant."""
 

@@ -10,8 +10,6 @@ from traceq.facts.timeline.phases import phases
 from traceq.frozen import frozen
 from traceq.model import Trace
 
-__all__ = ["MemoryUse", "memory_use"]
-
 _DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 20: "privateuse"}
 """torch's DeviceType, as `[memory]` rows write it."""
 

@@ -24,14 +24,6 @@ from traceq.frozen import frozen
 from traceq.intervals import ascending, contains, sorted_unique, spans
 from traceq.model import Category, Trace
 
-__all__ = [
-    "COPY_CALL",
-    "DEVICE_SYNCHRONIZE",
-    "BlockingCalls",
-    "SyncKind",
-    "blocking_calls",
-]
-
 _FOLLOWS_NS = 50_000
 """A synchronize that belongs to a copy follows within 11 us, of a slow host a little later."""
 

@@ -25,17 +25,6 @@ from traceq.grouping import Numbers, group, ordinals
 from traceq.intervals import sorted_unique
 from traceq.model import CallStacks, Category, Trace
 
-__all__ = [
-    "CLOCK_SKEW_NS",
-    "Origins",
-    "declared_phases",
-    "is_at_line",
-    "line_function",
-    "origins",
-    "user_frames",
-    "user_line",
-]
-
 CLOCK_SKEW_NS = 30_000
 
 _COPY_OP = re.compile(r"^aten::(copy_|_local_scalar_dense|nonzero)$")

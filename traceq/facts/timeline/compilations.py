@@ -17,8 +17,6 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans, spans, subtract, union
 from traceq.model import Category, Manifest, Trace
 
-__all__ = ["PASSES", "Compilations", "Recompiled", "compilations", "compiling", "recompiled"]
-
 _ID = re.compile(r"\bcompile_id=([^,]+)")
 """Metadata of a range: frame and number of its compilation, as in the `Torch-Compiled Region: 3/7` that results."""
 _REGION = re.compile(r"^Torch-Compiled Region: ")

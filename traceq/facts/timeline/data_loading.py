@@ -15,18 +15,6 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, measure, spans, union
 from traceq.model import Category, Trace
 
-__all__ = [
-    "DATALOAD_WAIT",
-    "LOADER",
-    "LOADING",
-    "Iterations",
-    "around_iterations",
-    "loader_iterations",
-    "loader_waits",
-    "makes_own_batches",
-    "own_batches",
-]
-
 DATALOAD_WAIT = "dataload_wait"
 """Phase in which a recorded loop fetches its next batch."""
 

@@ -22,8 +22,6 @@ from traceq.grouping import group
 from traceq.intervals import Spans, cut, sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["Frame", "HostPieces", "HostStacks", "host_pieces", "host_stacks"]
-
 _DEEPEST = 24
 """Rows inside each other that a stack holds; time in deeper ones belongs to the innermost of these."""
 

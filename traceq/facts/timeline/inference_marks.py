@@ -20,8 +20,6 @@ from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.model import Category, Trace
 
-__all__ = ["STEP_KINDS", "InferenceMarks", "Requests", "inference_marks", "parse"]
-
 STEP_KINDS = ("prefill", "decode", "mixed", "step")
 """What a step computes: whole prompts, the next token of each request, both, or not known; `InferenceMarks.kind`."""
 

@@ -14,8 +14,6 @@ from traceq.frozen import frozen
 from traceq.intervals import sorted_unique, span_index
 from traceq.model import Trace
 
-__all__ = ["InferenceSteps", "inference_steps"]
-
 
 @frozen(eq=False)
 class InferenceSteps:

@@ -16,16 +16,6 @@ from traceq.grouping import Numbers
 from traceq.intervals import Spans, complement, empty, sorted_unique, spans
 from traceq.model import Category, Trace
 
-__all__ = [
-    "HandOvers",
-    "ThreadChains",
-    "active_in_chains",
-    "chain_of",
-    "hand_overs",
-    "paired_chains",
-    "thread_chains",
-]
-
 ThreadChains = tuple[tuple[int, ...], ...]
 """Chains of threads: those of one chain take turns, chains run side by side. The main thread's chain is the first."""
 

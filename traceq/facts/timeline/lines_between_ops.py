@@ -17,8 +17,6 @@ from traceq.grouping import group, ordinals
 from traceq.intervals import Spans, empty, span_index
 from traceq.model import Trace
 
-__all__ = ["LinesBetweenOps", "lines_between_ops"]
-
 _WHOLE = 100
 
 

@@ -21,17 +21,6 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, empty, measure, measure_within, sorted_unique, span_index, spans
 from traceq.model import Trace
 
-__all__ = [
-    "LoadingLine",
-    "MainLines",
-    "differentiated_lines",
-    "line_parts",
-    "lines_of_work",
-    "loading_line",
-    "main_lines",
-    "outermost_ops",
-]
-
 
 @frozen(eq=False)
 class MainLines:

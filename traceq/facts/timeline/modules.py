@@ -18,9 +18,6 @@ from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = ["Modules", "modules", "modules_at", "modules_of_work"]
-
-
 _MOST_LEVELS, _LONGEST_PATH = 64, 1024
 """Modules around one another, and characters of a path, several times those of the deepest models: each module has the
 names of all around it in its path, whose memory would grow with the square of the depth."""

@@ -44,8 +44,6 @@ from traceq.intervals import (
 )
 from traceq.model import Category, Trace
 
-__all__ = ["FILLED", "Once", "OnceKind", "capture_times", "first_calls", "once"]
-
 
 class OnceKind(IntEnum):
     """Why time is once; where several reasons hold, the first."""

@@ -15,8 +15,6 @@ from traceq.facts.timeline.steps import steps
 from traceq.intervals import span_index
 from traceq.model import Category, Trace
 
-__all__ = ["forward_calls_per_step", "op_calls_per_step"]
-
 _NODE = re.compile(r"^autograd::engine::|Backward\d*$")
 
 

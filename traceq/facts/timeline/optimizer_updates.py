@@ -11,8 +11,6 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.model import Category, Trace
 
-__all__ = ["OPTIMIZER_STEP", "optimizer_steps", "update_starts"]
-
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#(?P<name>.*?)(\.step)?$")
 _AUTOGRAD = re.compile(r"^autograd::engine")
 

@@ -43,8 +43,6 @@ from traceq.intervals import (
 )
 from traceq.model import Category, Trace
 
-__all__ = ["BEFORE_WINDOW", "COMPILING", "OTHER", "UNATTRIBUTED", "PhaseLabels", "Timeline", "phases"]
-
 OTHER, BEFORE_WINDOW, UNATTRIBUTED = "other", "before_window", "unattributed"
 COMPILING = "compiling"
 

@@ -21,8 +21,6 @@ from traceq.grouping import group
 from traceq.intervals import Spans, sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["PYTHON", "PythonPlace", "PythonPlaces", "python_places"]
-
 _STEP = re.compile(r"^ProfilerStep#\d+$")
 _STRUCTURE = re.compile(rf"^({LOADER}|Optimizer\.(step|zero_grad))#")
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")

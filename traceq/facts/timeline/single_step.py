@@ -14,8 +14,6 @@ from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.timeline.steps import main_track, step_of_work, steps
 from traceq.model import Allocations, CallStacks, Category, Events, EventWaits, GraphNodes, Messages, OneStep, Trace
 
-__all__ = ["cut_to_step", "select_events"]
-
 T = TypeVar("T", Messages, CallStacks, EventWaits, GraphNodes)
 C = TypeVar("C", Messages, CallStacks, EventWaits, GraphNodes, Allocations)
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)

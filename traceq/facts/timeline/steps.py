@@ -20,8 +20,6 @@ from traceq.frozen import frozen
 from traceq.intervals import measure, span_index, spans
 from traceq.model import Category, OneStep, Trace
 
-__all__ = ["WHOLE_TRACE", "Steps", "extent", "main_track", "step_of_work", "steps"]
-
 WHOLE_TRACE = "whole trace"
 
 _ENGINE = re.compile(r"^autograd::engine::evaluate_function")

@@ -49,19 +49,6 @@ from traceq.intervals import (
 )
 from traceq.model import Category, Trace
 
-__all__ = [
-    "BUSY",
-    "HOST_CAUSED",
-    "IDLE",
-    "Activity",
-    "TimeCategory",
-    "activity",
-    "in_counted_steps",
-    "ns_by_phase",
-    "unrecorded",
-    "unrecorded_backward",
-]
-
 _NODE = re.compile(r"^autograd::engine::|^torch::autograd::AccumulateGrad$|Backward\d*$")
 _PHASE = re.compile(r"^(?!.*(forward|fwd)).*(backward|\bbwd)", re.IGNORECASE)
 _BACKWARD_OP = re.compile(r"Backward[0-9]*$")

@@ -9,8 +9,6 @@ from traceq.facts.timeline.phases import OTHER
 from traceq.frozen import frozen
 from traceq.model import Manifest, Timings
 
-__all__ = ["Pace", "UnprofiledPhase", "pace_of", "unprofiled_phases"]
-
 
 @frozen(eq=False)
 class UnprofiledPhase:

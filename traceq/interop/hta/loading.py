@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from traceq.kineto.event_values import MOST_ARGUMENTS, Cells, EventValues, Kind, read_event_values
 
-__all__ = ["load"]
-
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 
 _DROPPED = {"ph", "id", "bp", "s", "args"}

@@ -31,9 +31,6 @@ from traceq.renderers.limits import ARM_POINTS, ARMS_NAMED, TIMELINES
 from traceq.stats import Comparison, slowest_rank_ns
 from traceq.units import Unit, format_value, name_ranks
 
-__all__ = ["compared", "diffs_to_html", "write_diffs"]
-
-
 _ARMS = Section("Arm by arm", "What each arm changes, and where the time goes.")
 _CAUSES = Section(
     "What makes the difference", "Red costs time, green saves it; each bar starts where the one above ends."

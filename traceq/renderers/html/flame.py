@@ -14,9 +14,6 @@ from traceq.renderers.limits import FRAMES, NAME_LENGTH
 from traceq.short_texts import cut_middle
 from traceq.units import Unit, format_value
 
-__all__ = ["Node", "flame_figure", "flame_pair_figure"]
-
-
 _KINDS = ("step", "phase", "annotation", "module", "line", "op", "rest")
 
 Stack = tuple[Frame, ...]

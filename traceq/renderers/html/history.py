@@ -15,8 +15,6 @@ from traceq.renderers.html.page import contents, page
 from traceq.renderers.limits import CHART_ROOM, RUNS_DRAWN
 from traceq.units import format_ends, format_value
 
-__all__ = ["history_to_html", "write_history"]
-
 _WIDTH, _HEIGHT, _MARGIN = 560, 132, 8
 """Of a chart, in units that the page scales."""
 

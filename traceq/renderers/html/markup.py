@@ -13,20 +13,6 @@ from traceq.renderers.limits import PAGE_ROWS
 from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
-__all__ = [
-    "Json",
-    "bytes_axis",
-    "element",
-    "figure",
-    "folded",
-    "linked",
-    "numbers",
-    "paragraphs",
-    "table",
-    "time_axis",
-    "unbroken",
-]
-
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
 _SIZES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
 

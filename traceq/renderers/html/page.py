@@ -12,8 +12,6 @@ from traceq import __version__
 from traceq.escaping import visible_lines
 from traceq.renderers.html.markup import element
 
-__all__ = ["contents", "page"]
-
 _SCRIPTS = (
     "d3.min.js",
     "drawing.js",

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from traceq.renderers.html.markup import folded, paragraphs
 from traceq.report import Report
 
-__all__ = ["SECTIONS", "Section", "drawn_sections", "in_order", "section_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Section:

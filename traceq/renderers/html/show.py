@@ -30,8 +30,6 @@ from traceq.renderers.text import source_summary, step_words, unknown_line
 from traceq.report import MOST_LEADS, Report, Sheet, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["sheet_to_html", "write_sheet"]
-
 _DRAWN = ("bar", "curve")
 """Columns of small drawings for terminals, which the page has as charts."""
 

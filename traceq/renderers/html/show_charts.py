@@ -10,16 +10,6 @@ from traceq.renderers.limits import OPS_DRAWN, RANK_COLUMNS, ROOF_MARGIN, STEP_P
 from traceq.report import Cell, Sheet, Table
 from traceq.units import Unit, format_value
 
-__all__ = [
-    "lost_time_chart",
-    "partition_chart",
-    "rank_heatmap",
-    "ranking_chart",
-    "roofline_chart",
-    "step_numbers",
-    "steps_chart",
-]
-
 _COMPUTES = ("compute", "cpu_compute")
 
 _LEAST = 0.001

@@ -12,8 +12,6 @@ from traceq.facts.ranks.job import job_of
 from traceq.frozen import frozen
 from traceq.model import Run, Trace
 
-__all__ = ["CommonClock", "common_clock", "not_before_zero"]
-
 
 @frozen(eq=False)
 class CommonClock:

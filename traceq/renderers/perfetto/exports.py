@@ -25,8 +25,6 @@ from traceq.renderers.perfetto.process_tracks import DerivedTrack, TraceProcess,
 from traceq.renderers.perfetto.worst_place import WorstPlace
 from traceq.units import Unit, format_value
 
-__all__ = ["pair_place", "write_pair", "write_perfetto"]
-
 _LINKS = 1 << 52
 _DELTA = 1  # uuid and process id of tracks that belong to both sides
 

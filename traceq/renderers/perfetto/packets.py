@@ -17,21 +17,6 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescri
 
 from traceq.frozen import frozen
 
-__all__ = [
-    "Argument",
-    "Slices",
-    "Track",
-    "boundaries",
-    "counter_packets",
-    "delimited",
-    "fixed64",
-    "join",
-    "lanes",
-    "slice_packets",
-    "track_packets",
-    "varint",
-]
-
 
 @frozen
 class Track:

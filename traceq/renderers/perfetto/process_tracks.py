@@ -35,8 +35,6 @@ from traceq.renderers.perfetto.packets import (
 from traceq.renderers.perfetto.worst_place import syncs_of
 from traceq.units import Unit, format_value
 
-__all__ = ["DerivedTrack", "TraceProcess", "derived_tracks", "process_packets"]
-
 
 @frozen(eq=False)
 class DerivedTrack:

@@ -19,8 +19,6 @@ from traceq.model import Run, Trace
 from traceq.renderers.limits import PLACE_MARGIN
 from traceq.renderers.perfetto.clock import common_clock
 
-__all__ = ["WorstPlace", "pair_commands", "startup_commands", "syncs_of", "worst_place"]
-
 _PINNED = "findings|steps|phases|where the time goes|syncs|collectives|queue depth"
 _PINNED_OF_ALL = "where the time goes"
 

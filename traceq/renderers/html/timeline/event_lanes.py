@@ -30,8 +30,6 @@ from traceq.model import Category, Trace
 from traceq.renderers.limits import NAME_LENGTH, STREAM_ROWS
 from traceq.short_texts import cut_middle
 
-__all__ = ["BLOCK", "EventLanes", "Label", "Labels", "Lane", "Limits", "device_lanes", "host_lanes", "labelled"]
-
 BLOCK = -1
 """Label of several spans that are drawn as one."""
 

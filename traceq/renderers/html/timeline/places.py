@@ -23,8 +23,6 @@ from traceq.model import Category, Trace
 from traceq.renderers.html.timeline.shown_steps import ShownTrace
 from traceq.report import Cell
 
-__all__ = ["Place", "place_of_cause", "place_of_finding", "place_of_sync"]
-
 _CATEGORIES = {
     **{category.name.lower(): category for category in TimeCategory},
     "starved": TimeCategory.DATALOAD_WAIT,

@@ -16,8 +16,6 @@ from traceq.model import Run, Trace
 from traceq.renderers.perfetto.clock import common_clock
 from traceq.report import Cell, Sheet
 
-__all__ = ["ShownTrace", "median_step", "pair_of_traces", "shown_ranks", "traces_of_run"]
-
 
 @dataclass(frozen=True, slots=True)
 class ShownTrace:

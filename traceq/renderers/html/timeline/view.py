@@ -40,9 +40,6 @@ from traceq.renderers.html.timeline.shown_steps import ShownTrace, pair_of_trace
 from traceq.renderers.limits import SPANS
 from traceq.units import Unit, format_value
 
-__all__ = ["Timeline", "finest_ns", "lanes_of", "merge_short", "pair_timeline", "run_timeline"]
-
-
 _NEIGHBOURS = 1
 """Steps on either side of the shown one, where all of them fit without merging."""
 
