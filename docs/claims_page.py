@@ -31,16 +31,18 @@ _JOBS = ROOT / "tests" / "claims" / "recorded_jobs.json"
 _HEAD = """# Claims
 
 What `traceq show` may say, generated from `traceq/claims` by `python docs/claims_page.py`. A rule makes a claim from
-measures and [limits](#limits); a template says it, without the parts of which a measure is unknown. Claims are ranked
-by what a step gains, and one that another explains better is left out. Each rule fires, rightly, on two inputs of
-different origin: public traces, fixtures, scripts recorded by `benchmarks/reports.py` (`c01_...`), or traces of tests.
+measures and [limits](#limits); a template says it, without parts whose measure is unknown. Claims are ranked by what a
+step gains; what another claim explains better is left out. Each rule fires, rightly, on two inputs of different
+origin: public traces, fixtures, scripts recorded by `benchmarks/reports.py` (`c01_...`), or traces of `tests`.
 
 """
 _MANY_CODES = 2
 """Number of claims with one clause of evidence from which on they are listed beside it."""
 _SHOWN = 2
-"""Inputs named of a rule that fires on more."""
-_CONVENTIONS = "Each with its unit and reason. They are conventions, unless stated otherwise."
+"""Inputs named of a rule, which may fire on more."""
+_FEW_WORDS = 2
+"""Words of a clause, besides measures, up to which it tells nothing on its own."""
+_CONVENTIONS = "Each with its unit and reason: conventions, unless stated otherwise."
 
 
 def inputs_by_code() -> dict[str, set[str]]:
@@ -73,8 +75,7 @@ def _section(code: str, inputs: list[str], shared: Mapping[str, tuple[str, ...]]
     rule, sentence, meaning = RULES[code], SENTENCES[code], MEANINGS[code]
     evidence = [clause for clause in sentence.evidence if clause not in shared]
     explained = (*rule.explains, *(f"syncs of kind {kind}" for kind in rule.explains_syncs))
-    origins = inputs[:_SHOWN] + ([f"{len(inputs) - _SHOWN} more"] if len(inputs) > _SHOWN else [])
-    origins += ["tests' traces"] if len(inputs) < 2 else []
+    origins = inputs[:_SHOWN] + (["tests"] if len(inputs) < _SHOWN else [])
     first = 0 if meaning.startswith("torch.") else 1
     lines = [f"## `{code}`", "", f"{meaning[:first].upper()}{meaning[first:]}.", ""]
     lines += [f"- says: {_listed(_distinct(sentence.leads))}"]
@@ -82,7 +83,7 @@ def _section(code: str, inputs: list[str], shared: Mapping[str, tuple[str, ...]]
     lines += [f"- remedy: `{remedy}`"] if (remedy := REMEDIES.get(code)) else []
     lines += [f"- limits: {_listed(names)}"] if (names := _limits_of_rules()[code]) else []
     lines += [f"- explains: {_listed(explained)}"] if explained else []
-    lines += [f"- ask: `traceq whatif PATH {rule.whatif}`"] if rule.whatif else []
+    lines += [f"- ask: `traceq whatif {rule.whatif}`"] if rule.whatif else []
     lines += [f"- inputs: {', '.join(origins)}"]
     return "\n".join(lines) + "\n"
 
@@ -132,7 +133,8 @@ def _shared_evidence() -> dict[str, tuple[str, ...]]:
 def _evidence(shared: Mapping[str, tuple[str, ...]]) -> str:
     groups = defaultdict[tuple[str, ...], list[str]](list)
     for clause, codes in shared.items():
-        groups[codes].append(clause)
+        if len(_words(re.sub("{.*?}", "", clause))) > _FEW_WORDS:
+            groups[codes].append(clause)
     rows = [f"- {_listed(clauses)}: {', '.join(codes)}" for codes, clauses in groups.items()]
     return "## Evidence of several claims\n\n" + "\n".join(rows) + "\n"
 
