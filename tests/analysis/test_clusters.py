@@ -12,11 +12,10 @@ import pytest
 from builder import annotation, build, comms, kernel, launch, read_text, step, world
 from fleet import MS, Fleet, play
 
-from traceq.analysis.clusters import merge
+from traceq.analysis.clusters import PhaseTimes, merge
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import Claim, Subject
 from traceq.facts.ranks.job import job_of
-from traceq.facts.ranks.phase_times import PhaseTimes
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.model import Run, Timings, Trace
 from traceq.report import Report

@@ -10,9 +10,9 @@ import pytest
 from builder import Event, annotation, build, call, frame, kernel, launch, memory, op, step, table
 from paths import TRACES
 
+from traceq.analysis.memory import memory_use
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import Claim
-from traceq.facts.timeline.allocations import memory_use
 from traceq.model import Arm, Manifest, Run, Timings, Trace
 from traceq.runs.read import read
 from traceq.runs.step_log import StepLine

@@ -31,19 +31,14 @@ class Missing:
     why: str
 
 
-def missing(sheet: Sheet) -> tuple[Missing, ...]:
-    """Return what a sheet could not examine."""
-    return tuple(_missing(sheet))
-
-
 def why_not(sheet: Sheet, analysis: str) -> str:
     """Return why a sheet cannot answer an analysis; "" where it can."""
-    return "; ".join(each.why for each in missing(sheet) if analysis in each.what)
+    return "; ".join(each.why for each in _missing(sheet) if analysis in each.what)
 
 
 def examined(sheet: Sheet) -> dict[str, object]:
     """Return what was read, the analyses that found nothing there, and what could not be examined."""
-    reasons = missing(sheet)
+    reasons = list(_missing(sheet))
     out_of_reach = {name for each in reasons for name in each.what}
     empty = [report.name for report in sheet.reports if not _num_rows(report) and report.name not in out_of_reach]
     return {

@@ -17,8 +17,7 @@ from traceq.claims.claim import AT_MOST, BY_REPLAY, Claim, Subject, measured
 from traceq.claims.limits import LARGE
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
-from traceq.facts.roofline.interruptions import interrupted_ns
-from traceq.facts.roofline.op_work import OpWork, RankWork, rows_of_pieces
+from traceq.facts.roofline.op_work import OpWork, RankWork, interrupted_ns, rows_of_pieces
 from traceq.facts.roofline.peaks import Peaks
 from traceq.frozen import frozen
 from traceq.model import Trace

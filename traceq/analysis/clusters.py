@@ -13,8 +13,9 @@ from traceq.analysis._wording import MOST_RANKS, category_term, more_rows
 from traceq.claims.claim import Claim, Subject, measured
 from traceq.claims.limits import MOST, NOTABLE
 from traceq.facts.ranks.job import Job
-from traceq.facts.ranks.phase_times import PhaseTimes, RankTimes, phase_times, rank_times
-from traceq.facts.timeline.time_partition import TimeCategory
+from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import TimeCategory, ns_by_phase
 from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.report import Column, Report, Table, column
@@ -62,9 +63,58 @@ class _Cluster:
     category: str
 
 
+@frozen(eq=False)
+class PhaseTimes:
+    """One rank: `ns` float64[P, TimeCategory] of a counted step in each of P `phases`, in order of occurrence."""
+
+    rank: int
+    host: str
+    phases: tuple[str, ...]
+    ns: NDArray[np.float64]
+
+
+@frozen(eq=False)
+class RankTimes:
+    """R ranks: `ns` float64[R, P, TimeCategory] of a step in each of P `phases`; `hosts` "" where unknown."""
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    phases: tuple[str, ...]
+    ns: NDArray[np.float64]
+
+    @property
+    def step(self) -> NDArray[np.float64]:
+        """float64[R] ns: a whole step."""
+        return np.asarray(self.ns.sum(axis=(1, 2)))
+
+    @property
+    def waits(self) -> NDArray[np.float64]:
+        """float64[R, P] ns: exposed communication."""
+        return self.ns[:, :, int(TimeCategory.EXPOSED_COMM)]
+
+    @property
+    def local(self) -> NDArray[np.float64]:
+        """float64[R, P] ns: step time minus exposed communication; it may differ between ranks with equal steps."""
+        return np.asarray(self.ns.sum(axis=2) - self.waits)
+
+
 def summarize(trace: Trace) -> PhaseTimes:
     """Return the times that a rank spends in a step, by phase."""
-    return phase_times(trace)
+    trace_phases = phases(trace)
+    order = [trace_phases.names.index(name) for name in trace_phases.in_order]
+    ns = ns_by_phase(trace)[order] / int(steps(trace).counted.sum())
+    return PhaseTimes(trace.rank, trace.host, trace_phases.in_order, ns)
+
+
+def rank_times(parts: Sequence[PhaseTimes]) -> RankTimes:
+    """Return the times of all ranks; phases in order of first use, without those in which no rank spends time."""
+    names = tuple(dict.fromkeys(name for part in parts for name in part.phases))
+    ns = np.zeros((len(parts), len(names), len(TimeCategory)))
+    for index, part in enumerate(parts):
+        ns[index, [names.index(name) for name in part.phases]] = part.ns
+    used = np.flatnonzero(ns.any(axis=(0, 2)))
+    used_names = tuple(names[index] for index in used.tolist())
+    return RankTimes(tuple(part.rank for part in parts), tuple(part.host for part in parts), used_names, ns[:, used])
 
 
 def merge(job: Job, parts: Sequence[PhaseTimes]) -> Report:
@@ -75,8 +125,9 @@ def merge(job: Job, parts: Sequence[PhaseTimes]) -> Report:
     times = rank_times(parts) if len(parts) > 1 else None
     clusters = _clusters(times) if times is not None else []
     rows = [_row(times, cluster) for cluster in clusters] if times is not None else []
-    spread = _spread_table(times)
-    tables = (Table.of("clusters", "Clusters of ranks", ClusterRow, rows), spread, _each_rank(times))
+    spread = Table.of("percentiles", "Spread over ranks", _PercentileRow, _percentiles(times) if times else ())
+    phases = Table.of("rank_phases", "Ranks by phase", _RankPhaseRow, _by_phase(times) if times else ())
+    tables = (Table.of("clusters", "Clusters of ranks", ClusterRow, rows), spread, phases)
     if times is None or len(parts) <= MOST_RANKS:
         return Report("clusters", tables)
     return Report("clusters", tables, (_view(rows), _heat_view(times, spread)), _findings(job, times, clusters))
@@ -201,18 +252,6 @@ class _RankPhaseRow:
     own_ns: int = column("own time", Unit.NS)
     """Mean, minus `waits_ns`."""
     waits_ns: int = column("waits", Unit.NS)
-
-
-def _spread_table(times: RankTimes | None) -> Table:
-    """Return percentiles over ranks of the own time in each phase, of the waits in collectives, and of the step."""
-    return Table.of(
-        "percentiles", "Spread over ranks", _PercentileRow, _percentiles(times) if times is not None else ()
-    )
-
-
-def _each_rank(times: RankTimes | None) -> Table:
-    """Return own time and waits of a step, a row for each rank and phase."""
-    return Table.of("rank_phases", "Ranks by phase", _RankPhaseRow, _by_phase(times) if times is not None else ())
 
 
 def _heat_view(times: RankTimes, spread: Table) -> Table:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.gloo_ops import gloo_pairs
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
@@ -85,6 +84,8 @@ _ITEM_SIZE = {
 _RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 _GATHERS = re.compile(r"^c10d::_?all_?gather")
 _SCATTERS = re.compile(r"^c10d::_?reduce_?scatter")
+_GLOO_DISPATCHES = re.compile(r"^c10d::(?!.*(wait|barrier|send|recv))")
+_MOST_UNFINISHED = 8
 
 
 @frozen(eq=False)
@@ -421,3 +422,38 @@ def _num_elements(shape: Any) -> int:
     if any(isinstance(part, list) for part in shape):
         return sum(_num_elements(part) for part in shape)
     return prod(map(int, shape)) if shape else 0
+
+
+def gloo_pairs(trace: Trace, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return (rows of the `c10d` ops by time, index into gloo's `rows`, by start, that executed each, -1 without one).
+
+    None where ops and rows do not pair up. A window that opens between an op and its row contains only the row, one
+    that closes there only the op.
+    """
+    events = trace.events
+    host = events.rows(Category.CPU_OP, Category.ANNOTATION)
+    ops = host[matching(events, host, _GLOO_DISPATCHES)]
+    ops = ops[np.argsort(events.ts[ops], kind="stable")]
+    if len(ops) == 0:
+        return None
+    row_start = events.ts[rows]
+    num_without_op = int(np.searchsorted(row_start, events.ts[ops[0]], "left"))
+    num_pairs = len(rows) - num_without_op
+    if (
+        not 0 <= len(ops) - num_pairs <= _MOST_UNFINISHED
+        or (row_start[num_without_op:] < events.ts[ops[:num_pairs]]).any()
+    ):
+        return None
+    ran = np.full(len(ops), -1)
+    ran[:num_pairs] = np.arange(num_without_op, len(rows))
+    elements_in = np.r_[events.messages.elements_in, -1]
+    elements = (elements_in[message_index(trace, of)] for of in (ops[:num_pairs], rows[num_without_op:]))
+    swapped = _swapped(*elements)
+    ran[swapped], ran[swapped + 1] = ran[swapped + 1], ran[swapped].copy()
+    return ops, ran
+
+
+def _swapped(issued: NDArray[np.int64], began: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Return the indices where two neighbours started in the other order: each has the elements of the other."""
+    crosses = (issued[:-1] == began[1:]) & (issued[1:] == began[:-1]) & (issued[:-1] != began[:-1])
+    return np.flatnonzero(crosses & ~np.r_[False, crosses[:-1]][: len(crosses)])

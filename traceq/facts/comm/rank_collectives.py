@@ -17,10 +17,10 @@ from traceq.facts.comm.collectives import (
     Calls,
     collective_calls,
     collective_kernels,
+    gloo_pairs,
     message_index,
     name_numbers,
 )
-from traceq.facts.comm.gloo_ops import gloo_pairs
 from traceq.facts.comm.point_to_point import PointToPoint, point_to_point
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks

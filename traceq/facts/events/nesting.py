@@ -112,18 +112,17 @@ class Nest:
 
         What `is_top` (bool[M]) counts as one, too, whatever is around it.
         """
-        is_inner = self.parent >= 0 if is_top is None else (self.parent >= 0) & ~is_top
-        top = np.where(is_inner, self.parent, np.arange(len(self.parent)))
-        while (is_below := top[top] != top).any():
-            top[is_below] = top[top[is_below]]
-        return top
+        return self._top(self.parent >= 0 if is_top is None else (self.parent >= 0) & ~is_top)
 
     def outermost_alike(self, kind: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the outermost of the parents of the same kind (int64[M]) that directly enclose each one, or itself.
 
         An op that calls another overload of itself is one call: `aten::sort` is recorded inside `aten::sort`.
         """
-        is_inner = (self.parent >= 0) & (np.r_[kind, -1][self.parent] == kind)
+        return self._top((self.parent >= 0) & (np.r_[kind, -1][self.parent] == kind))
+
+    def _top(self, is_inner: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the interval in which a walk from each one ends that goes up from those inside: int64[M]."""
         top = np.where(is_inner, self.parent, np.arange(len(self.parent)))
         while (is_below := top[top] != top).any():
             top[is_below] = top[top[is_below]]

@@ -75,9 +75,12 @@ class Timeline:
 
     def figure(self) -> str:
         """Return the figure that timeline.js draws."""
-        texts = _Texts()
+        texts = {"": 0}
         entries = [
-            [texts.number(text) for text in (label.name, label.colour, label.op, label.line, label.note)]
+            [
+                texts.setdefault(text, len(texts))
+                for text in (label.name, label.colour, label.op, label.line, label.note)
+            ]
             for label in self.labels.numbers
         ]
         groups: list[Json] = [_group_json(group) for group in self.groups]
@@ -89,7 +92,7 @@ class Timeline:
             "finest": self.finest_ns,
             "groups": groups,
             "labels": entries,
-            "texts": [visible(text) for text in texts.numbers],
+            "texts": [visible(text) for text in texts],
             "notes": list(self.notes),
         }
         packed: dict[str, Json] = {"packed": _packed(data), "number": self.number}
@@ -244,16 +247,6 @@ def _packed(data: Mapping[str, Json]) -> str:
     """Return the JSON, compressed (zlib) and in base64: a third of its size."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
     return b64encode(zlib.compress(text.encode())).decode()
-
-
-class _Texts:
-    """Texts by number, in order of first use; "" is 0."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {"": 0}
-
-    def number(self, text: str) -> int:
-        return self.numbers.setdefault(text, len(self.numbers))
 
 
 SyncSavings = Mapping[tuple[int, str], int]
