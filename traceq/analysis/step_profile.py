@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import ranks_differ
 from traceq.analysis._core_use import core_claims
-from traceq.analysis._step_kinds import StepKindRow, step_kinds, table_of, view_of
 from traceq.analysis._wording import MOST_RANKS
+from traceq.analysis.inference import StepKindRow, step_kinds, table_of, view_of
 from traceq.analysis.loader import is_loader_alone
 from traceq.claims.claim import Basis, Claim, Subject, measured
 from traceq.claims.limits import MODERATE, MOST

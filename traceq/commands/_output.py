@@ -26,8 +26,6 @@ try:
 except ImportError:
     import gzip as igzip
 
-_LEVEL = 2
-
 
 class Form(NamedTuple):
     """Name of a renderer and the file that it writes, None for stdout."""
@@ -112,7 +110,7 @@ def open_replacing(path: Path) -> Iterator[BinaryIO]:
     try:
         with atomic_write(path) as part, part.open("wb") as file:
             if path.suffix == ".gz":
-                with igzip.open(file, "wb", _LEVEL) as packed:
+                with igzip.open(file, "wb", compresslevel=2) as packed:
                     yield packed
             else:
                 yield file

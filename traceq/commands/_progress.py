@@ -20,24 +20,22 @@ _AFTER_S, _EVERY_S = 1.0, 0.1
 
 
 @contextmanager
-def shown_progress(
-    what: str = "steps", before: str = "starting ranks"
-) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
-    """Yield two functions: one shows (`what` ended, planned), the other prints a line above that."""
+def shown_progress() -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
+    """Yield two functions: one shows (steps ended, planned), the other prints a line above that."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from traceq.escaped_console import EscapedConsole
 
     console = EscapedConsole(sys.stderr)
     if not console.is_terminal:
-        yield _Lines(what).show, lambda line: typer.echo(line, err=True)
+        yield _Lines("steps").show, lambda line: typer.echo(line, err=True)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(before, total=None)
+        task = progress.add_task("starting ranks", total=None)
 
         def show(ended: int, planned: int) -> None:
-            progress.update(task, completed=ended, total=planned or None, description=what if planned else None)
+            progress.update(task, completed=ended, total=planned or None, description="steps" if planned else None)
 
         yield show, lambda line: console.print(line, markup=False)
 

@@ -18,7 +18,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.kernels import runs_compiled
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.ops_on_cpu import VIEW
+from traceq.facts.events.self_time import VIEW
 from traceq.facts.timeline.inference_marks import STEP_KINDS
 from traceq.facts.timeline.inference_steps import inference_steps
 from traceq.facts.timeline.op_calls_per_step import forward_calls_per_step, op_calls_per_step

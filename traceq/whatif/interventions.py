@@ -18,7 +18,7 @@ from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.kernel_names import kernel_labels
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.ops_on_cpu import ops_on_cpu
+from traceq.facts.events.self_time import ops_on_cpu
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls

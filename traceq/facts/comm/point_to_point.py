@@ -23,8 +23,6 @@ _SEND, _RECV = COLLECTIVE_NAMES.index("send"), COLLECTIVE_NAMES.index("recv")
 _OP = re.compile(r"^c10d::(send|recv_)$")
 _TITLE = re.compile(r"^[nhx]ccl:(?:send|recv) \d+(?:->|<-)(\d{1,9})$")
 _MOST_RANKS = 10**9
-_PEER_INPUT = 2
-"""Input of `c10d::send` and `c10d::recv_` that is the other rank, in the group."""
 
 
 @frozen(eq=False)
@@ -132,7 +130,7 @@ def _by_text(trace: Trace, texts: NDArray[np.int32], rank_of: Callable[[str], in
 def _input_peer(inputs: str) -> int:
     """Return the rank among the inputs of a `c10d` op, `["", "", "1", "0"]`; -1 if it is not there."""
     try:
-        peer = int(json.loads(inputs)[_PEER_INPUT])
+        peer = int(json.loads(inputs)[2])  # of `c10d::send` and `c10d::recv_`: the other rank, in the group
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
         return -1
     return peer if 0 <= peer < _MOST_RANKS else -1

@@ -14,7 +14,6 @@ from traceq.frozen import frozen
 
 _MAX_RESIDUAL_SHARE = 0.25
 _MIN_INSTANCES = 3
-_Z95 = 1.96
 _OTHER_CLOCK_NS = 100e6
 """Offset from which hosts of one name, such as `localhost`, are two: no process of a host is ahead by as much."""
 
@@ -122,6 +121,6 @@ def _offsets(ends: NDArray[np.float64], guess: NDArray[np.float64]) -> NDArray[n
 def _half_width(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return half the 95 % interval of the median by order statistics; half the range if there are too few values."""
     ordered, num = np.sort(values, axis=0), len(values)
-    low = max(int(np.floor((num - _Z95 * np.sqrt(num)) / 2)), 0)
+    low = max(int(np.floor((num - 1.96 * np.sqrt(num)) / 2)), 0)
     width: NDArray[np.float64] = (ordered[num - 1 - low] - ordered[low]) / 2
     return width

@@ -18,7 +18,7 @@ from traceq.facts.events.graph_replays import capture_spans, capturing_calls
 from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
-from traceq.facts.events.ops_on_cpu import ALLOCATES
+from traceq.facts.events.self_time import ALLOCATES
 from traceq.facts.events.starting_calls import first_device_use, kernel_loading_calls, library_loading_calls
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace

@@ -40,9 +40,6 @@ from traceq.renderers.html.timeline.shown_steps import ShownTrace, pair_of_trace
 from traceq.renderers.limits import SPANS
 from traceq.units import Unit, format_value
 
-_NEIGHBOURS = 1
-"""Steps on either side of the shown one, where all of them fit without merging."""
-
 _OF_ONE, _OF_SEVERAL = Limits(num_streams=8, num_threads=4, num_rows=8), Limits(4, 2, 5)
 
 
@@ -145,7 +142,7 @@ def pair_timeline(
 
 def _fitted(shown_with: Callable[[int], Sequence[ShownTrace]], savings: SyncSavings, most: int = SPANS) -> Timeline:
     """Return the timeline with neighbouring steps if these fit without merging, else of one step."""
-    wide = shown_with(_NEIGHBOURS)
+    wide = shown_with(1)  # step on either side, where all fit without merging
     if sum(map(_num_events, wide)) <= most:
         groups, labels = lanes_of(wide, savings)
         if sum(len(lane) for group in groups for lane in group.lanes) <= most:
