@@ -255,6 +255,13 @@ class Source:
     window: Window | None = None
 
 
+def _doubt(claim: Claim) -> int:
+    """Return 0 for an error, which has no cost in time, 1 for what else questions the rest, and 2 for all others."""
+    if not questions_rest(claim):
+        return 2
+    return 1 if claim.ns else 0
+
+
 @frozen
 class Sheet:
     """The reports on one run, ready to be rendered.
@@ -273,8 +280,7 @@ class Sheet:
         """Findings of all reports: errors, which have no cost in time, then the costliest; last what saves nothing."""
 
         def order(finding: Claim) -> tuple[bool, bool, int]:
-            is_error = finding.ns == 0 and questions_rest(finding)
-            return not is_error, finding.severity == LOW, -finding.ns
+            return _doubt(finding) > 0, finding.severity == LOW, -finding.ns
 
         return tuple(sorted((finding for report in self.reports for finding in report.findings), key=order))
 
@@ -303,9 +309,8 @@ class Sheet:
 
         def order(finding: Claim) -> tuple[int, bool, int, int, int, int]:
             least_ns, most_ns = finding.gain or (0, 0)
-            rank = 2 - questions_rest(finding) * (1 + (finding.ns == 0))
-            note = (1 + finding.is_unprofiled) * (finding.severity == LOW)
-            return rank, finding.gain is None, note, -least_ns, -most_ns, -finding.ns
+            note = 1 + finding.is_unprofiled if finding.severity == LOW else 0
+            return _doubt(finding), finding.gain is None, note, -least_ns, -most_ns, -finding.ns
 
         leads: list[Claim] = []
         for finding in sorted((each for each in self.top_findings if not self._gains_nothing(each)), key=order):
