@@ -7,6 +7,7 @@ from pathlib import Path
 
 from builder import table
 
+from traceq.facts.timeline.steps import extent
 from traceq.kineto.read import read_trace
 from traceq.model import Category, Trace
 
@@ -23,7 +24,8 @@ def row(name: str, ts: int, dur: int, process: str = "CPU functions") -> dict[st
 def test_its_ops_are_ops_and_its_times_on_a_device_are_left_out(tmp_path: Path) -> None:
     on_device = row("aten::addmm", 40, 30, "CUDA functions")
     trace = trace_of(tmp_path / "trace.json", row("aten::linear", 0, 50), row("aten::addmm", 10, 30), on_device)
-    assert trace.events.category.tolist() == [Category.CPU_OP, Category.CPU_OP, Category.OTHER]
+    assert trace.events.category.tolist() == [Category.CPU_OP, Category.CPU_OP, Category.PROFILER]
+    assert extent(trace) == (0, 50_000)
     (caveat,) = trace.caveats
     assert caveat.code == "autograd_profiler"
     assert "ops on a device are left" in caveat.text

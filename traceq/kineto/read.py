@@ -237,8 +237,9 @@ def _with_ops_of_autograd(events: Events) -> tuple[Events, tuple[Caveat, ...]]:
     """
     if _HOST not in events.strings or (events.category != Category.OTHER).any():
         return events, ()
-    pids = np.array([*(name == _HOST for name in events.strings), False])
-    category = np.where(pids[events.pid], Category.CPU_OP, events.category).astype(events.category.dtype)
+    of_process = {_HOST: Category.CPU_OP, _DEVICE: Category.PROFILER}
+    categories = np.array([*(of_process.get(name, Category.OTHER) for name in events.strings), Category.OTHER])
+    category = categories[events.pid].astype(events.category.dtype)
     device = "; the times of its ops on a device are left out" if _DEVICE in events.strings else ""
     text = f"written by torch.autograd.profiler without Kineto: it has ops alone{device}; record with torch.profiler"
     return replace(events, category=category), (Caveat("autograd_profiler", text),)

@@ -50,7 +50,7 @@ def unrecorded_caveats(ranks: Sequence[Outline], shares: Sequence[float]) -> tup
 
 def lost_device_caveats(ranks: Sequence[Outline]) -> tuple[Caveat, ...]:
     """Return one note on all ranks of a job with devices without device rows: their traces look like those of CPUs."""
-    lacking = [rank.rank for rank in ranks if rank.lacks_device_rows]
+    lacking = [rank.rank for rank in ranks if rank.lacks_device_rows and not _has_told(rank)]
     if not lacking:
         return ()
     where = "" if len(lacking) == len(ranks) else f"{name_ranks(lacking)}: "
@@ -63,3 +63,8 @@ def lost_device_caveats(ranks: Sequence[Outline]) -> tuple[Caveat, ...]:
         lost = f"traceq does not read the rows of this device, {unread}"
     text = f"{where}{lost}: times are {times}, and what a sync costs is not known"
     return (Caveat("no_device_work", text),)
+
+
+def _has_told(rank: Outline) -> bool:
+    """Return whether a caveat of the reader tells that the rank's times on a device are left out."""
+    return any(caveat.code == "autograd_profiler" for caveat in rank.caveats)
