@@ -14,7 +14,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.model import Trace
+from traceq.model import Category, Trace
 from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit
 
@@ -38,11 +38,10 @@ class DuplicateRow:
 
 @frozen
 class _Rank:
-    """One rank's rows, and whether its trace has shapes and kernels."""
+    """One rank's rows, and whether its trace has ops, none of them with shapes."""
 
     rows: tuple[DuplicateRow, ...]
-    has_shapes: bool
-    has_kernels: bool
+    lacks_shapes: bool
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -50,13 +49,13 @@ def summarize(trace: Trace) -> _Rank:
 
     Those whose op or shapes are unknown are left out. Groups below 0.1 % of a rank's kernel time are one row, OTHERS.
     """
-    has_shapes = bool((trace.events.shapes >= 0).any())
-    return _Rank(tuple(_rows(trace)), has_shapes, len(launched_kernels(trace).work) > 0)
+    lacks_shapes = len(trace.events.rows(Category.CPU_OP)) > 0 and not (trace.events.shapes >= 0).any()
+    return _Rank(tuple(_rows(trace)), bool(lacks_shapes))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks."""
-    lacks_shapes = any(part.has_kernels for part in parts) and not any(part.has_shapes for part in parts)
+    lacks_shapes = bool(parts) and all(part.lacks_shapes for part in parts)
     unknown = (Unknown("shapes", "record_shapes=True"),) if lacks_shapes else ()
     return Report("duplicates", (Table.of("duplicates", "Duplicates", DuplicateRow, of_all(parts)),), unknown=unknown)
 
