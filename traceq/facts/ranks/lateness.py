@@ -109,13 +109,13 @@ def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]
         causes.append((excess[cell] if is_explained else explained_ns, cell, what, what_ns))
         if is_explained:
             break
-    cell_ns, cell, what, what_ns = max(causes, key=lambda cause: cause[0], default=(0.0, ("", 0), "", 0.0))
-    if cell_ns <= 0:
+    told_ns, cell, what, what_ns = max(causes, key=lambda cause: cause[0], default=(0.0, ("", 0), "", 0.0))
+    if told_ns <= 0:
         return None
     line, before = query(_line_and_next_op, [(late, (cell, what))])[0]
     phase, category = cell[0], TimeCategory(cell[1]).name.lower()
-    what_ns = round(min(what_ns, cell_ns))
-    return Lateness(phase, category, round(cell_ns), what, what_ns, line, before)
+    what_ns = round(min(what_ns, told_ns))
+    return Lateness(phase, category, round(excess[cell]), what, what_ns, line, before)
 
 
 def cells_of(trace: Trace) -> dict[PhaseCategory, float]:
