@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builder import kernel, launch, step, world, write
 from fleet import MS, Fleet, play
 
 from traceq.analysis.registry import analysis, names, sheet
@@ -100,6 +101,22 @@ class InProcessEngine:
 def test_the_first_line_is_the_same_whichever_engine_reads_the_ranks(folder: Path) -> None:
     result, _ = sheet_of(folder, ["steps"], start=lambda: nullcontext(InProcessEngine()), small=0)
     assert result.source == sheet(read(folder), ["steps"]).source
+
+
+def test_steps_that_count_are_the_same_whichever_engine_reads_the_ranks(tmp_path: Path) -> None:
+    """Of one rank the first is partial, which its summary alone tells."""
+    marks = [
+        step(0, 10, 0),
+        launch(2, 1, 1),
+        kernel("k", 4, 5, 1),
+        step(10, 10, 1),
+        launch(12, 1, 2),
+        kernel("k", 14, 5, 2),
+    ]
+    write(tmp_path / "rank0.json", *marks, **world(0, 2))
+    write(tmp_path / "rank1.json", *marks, kernel("of before", 1, 2), **world(1, 2))
+    assert merged_text(tmp_path, InProcessEngine()) == text(sheet(read(tmp_path)))
+    assert merged_text(tmp_path, InProcessEngine()) == text(sheet(read(tmp_path)))  # from the cache
 
 
 RULES = ("step max < 1000 s", "step p95 < 1 ms", "kernels == 0", IDENTICAL)

@@ -31,10 +31,14 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class How(NamedTuple):
-    """Options of reading a trace: whether a damaged one is refused, and the step to which it is cut, if any."""
+    """Options of reading a trace: whether a damaged one is refused, the step to which it is cut, and what never counts.
+
+    `left_out`: names of steps of which another rank has only a part.
+    """
 
     strict: bool
     step: int | None
+    left_out: tuple[str, ...] = ()
 
 
 def cache_folder() -> Path:
@@ -157,7 +161,7 @@ def _entry_of(file: Place, how: How) -> _Entry | None:
         return None
     from hashlib import sha256  # OpenSSL takes 2 ms to load, which no single file needs
 
-    name = sha256(f"{place}\0{how.step}".encode(errors="surrogateescape")).hexdigest()[:32]
+    name = sha256(f"{place}\0{how.step} {how.left_out}".encode(errors="surrogateescape")).hexdigest()[:32]
     facts = f"{place}\0{sources()} {plugins_version()} {now.st_size} {now.st_mtime_ns} {now.st_ino} {how}"
     return _Entry(cache_folder() / f"{name}{_SUFFIX}", sha256(facts.encode(errors="surrogateescape")).digest())
 

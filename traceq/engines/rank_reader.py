@@ -12,9 +12,18 @@ from typing import Any, TypeVar
 from traceq.cores import memory_of_container
 from traceq.engines.cache import How, cache_key, load_summary, store_summary
 from traceq.engines.engine import Engine, Lost, Result
-from traceq.engines.rank_summary import STEP_TOTALS, RankSummary, answer_queries, part_type, summarize, unpack
+from traceq.engines.rank_summary import (
+    STEP_TOTALS,
+    RankSummary,
+    answer_queries,
+    part_type,
+    read_as,
+    summarize,
+    unpack,
+)
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.facts.comm.rank_collectives import RankCalls
+from traceq.facts.ranks.common_steps import counted_names, uncommon_steps
 from traceq.facts.ranks.job import Job, LazySequence, RankQuery, job_from_outlines, query_here
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.ranks.run_ranks import RunRanks, ranks_in_memory
@@ -77,13 +86,14 @@ class RankReader:
         self._names, self._how, self._small = names, how, small
         self._tasks, self._on_progress = FileTasks(start), on_progress
         self._files: dict[str, Place] = {}
+        self._left_out: dict[str, tuple[str, ...]] = {}  # steps, by file
         self.summaries: dict[str, RankSummary] = {}
 
     def read(self, files: Sequence[Place]) -> Iterable[Trace | UnreadableInput]:
         """Return per file the trace, without its events if the traces are large, or why it cannot be read."""
         if sum(map(plain_bytes, files)) <= self._small:
             return map(self._read_here, files)
-        results = self._summarized(files)
+        results = self._with_common_steps(files, self._summarized(files))
         self._files |= {str(file): file for file in files}
         self.summaries |= {
             str(file): summary for file, summary in zip(files, results, strict=True) if isinstance(summary, RankSummary)
@@ -113,7 +123,7 @@ class RankReader:
         if not (run.traces and run.traces[0].path in self.summaries):
             return ranks_in_memory(run)
         files = {trace.rank: self._files[trace.path] for trace in run.traces}
-        trace = lru_cache(_MOST_KEPT)(lambda rank: read_one(files[rank], strict=self._how.strict))
+        trace = lru_cache(_MOST_KEPT)(lambda rank: read_as(files[rank], *self._how_of(files[rank])))
         job = replace(self.job(run), query=query_here(trace))
         return RunRanks(run, job, tuple(self.parts(run, STEP_TOTALS)), trace)
 
@@ -121,22 +131,44 @@ class RankReader:
         summaries = {trace.rank: self.summaries[trace.path] for trace in run.traces}
         if all(summary.whole for summary in summaries.values()):
             return query_here(lambda rank: unpack(summaries[rank].whole, Trace))
-        return _RankQueries(self._tasks.run, {trace.rank: self._files[trace.path] for trace in run.traces}, self._how)
+        return _RankQueries(
+            self._tasks.run, {trace.rank: self._files[trace.path] for trace in run.traces}, self._how_of
+        )
 
     def parts(self, run: Run, name: str) -> LazySequence[Any]:
         """Return the ranks' summaries for one analysis, each decoded anew on every access."""
         parts, type_ = [self.summaries[trace.path].part(name) for trace in run.traces], part_type(name)
         return LazySequence(lambda index: unpack(parts[index], type_), len(parts))
 
+    def _how_of(self, file: Place) -> How:
+        return self._how._replace(left_out=self._left_out.get(str(file), ()))
+
+    def _with_common_steps(
+        self, files: Sequence[Place], results: Sequence[RankSummary | UnreadableInput]
+    ) -> Sequence[RankSummary | UnreadableInput]:
+        """Return the results, anew of ranks that count steps of which others have only a part."""
+        outlines = {
+            number: unpack(result.outline, Outline)
+            for number, result in enumerate(results)
+            if isinstance(result, RankSummary)
+        }
+        uncommon = uncommon_steps(list(outlines.values()))
+        again = [number for number, each in outlines.items() if uncommon & counted_names(each.steps)]
+        if not again:
+            return results
+        self._left_out |= {str(files[number]): tuple(sorted(uncommon)) for number in again}
+        renewed = dict(zip(again, self._summarized([files[number] for number in again]), strict=True))
+        return [renewed.get(number, result) for number, result in enumerate(results)]
+
     def _summarized(self, files: Sequence[Place]) -> list[RankSummary | UnreadableInput]:
         results: dict[int, RankSummary | UnreadableInput] = {}
         for index, file in enumerate(files):
-            if (summary := load_summary(file, self._names, self._how)) is not None:
+            if (summary := load_summary(file, self._names, self._how_of(file))) is not None:
                 results[index] = summary
         missing = [index for index in range(len(files)) if index not in results]
         most_kept = _MOST_EVENTS // len(files) if any(isinstance(file, Remote) for file in files) else 0
-        arguments = [(files[index], self._names, *self._how, most_kept) for index in missing]
-        keys = [cache_key(files[index], self._how) for index in missing]
+        arguments = [(files[index], self._names, *self._how_of(files[index]), most_kept) for index in missing]
+        keys = [cache_key(files[index], self._how_of(files[index])) for index in missing]
         if missing:
             self._on_progress(len(results), len(files))
         for number, result in self._tasks.run(summarize, arguments, [files[index] for index in missing]):
@@ -150,7 +182,7 @@ class RankReader:
         if isinstance(result, Lost):
             return UnreadableInput(str(file), "the process that read it died, possibly out of memory")
         if isinstance(result, RankSummary):
-            store_summary(file, result, self._how, key)
+            store_summary(file, result, self._how_of(file), key)
         return result
 
     def _read_here(self, file: Place) -> Trace | UnreadableInput:
@@ -163,15 +195,20 @@ class RankReader:
 class _RankQueries:
     """Queries of some ranks, each of which is read once more for all of its queries."""
 
-    def __init__(self, run: Callable[..., Iterator[Result]], files: dict[int, Place], how: How) -> None:
-        self._run, self._files, self._how = run, files, how
+    def __init__(
+        self, run: Callable[..., Iterator[Result]], files: dict[int, Place], how_of: Callable[[Place], How]
+    ) -> None:
+        self._run, self._files, self._how_of = run, files, how_of
 
     def __call__(self, question: Callable[[Trace, A], T], arguments: Sequence[tuple[int, A]], /) -> list[T]:
         by_rank: dict[int, list[A]] = {}
         for rank, argument in arguments:
             by_rank.setdefault(rank, []).append(argument)
         ranks, files = list(by_rank), [self._files[rank] for rank in by_rank]
-        tasks = [(self._files[rank], *self._how, question, of_rank) for rank, of_rank in by_rank.items()]
+        tasks = [
+            (self._files[rank], *self._how_of(self._files[rank]), question, of_rank)
+            for rank, of_rank in by_rank.items()
+        ]
         answers: dict[int, Iterator[T]] = {}
         for index, result in self._run(answer_queries, tasks, files):
             if isinstance(result, Lost):

@@ -6,7 +6,8 @@ Typed values are packed without pickle, as cache files are in folders that other
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar, get_origin, get_type_hints
 
@@ -65,7 +66,7 @@ class RankSummary:
 
 
 def summarize(
-    path: Place, names: Sequence[str], strict: bool, step: int | None, most_kept: int = 0
+    path: Place, names: Sequence[str], strict: bool, step: int | None, left_out: Collection[str], most_kept: int = 0
 ) -> RankSummary | UnreadableInput:
     """Read one trace and return its summary, or the error if it cannot be read.
 
@@ -73,7 +74,7 @@ def summarize(
     summary as a whole.
     """
     try:
-        trace = _cut(read_one(path, strict=strict), step)
+        trace = read_as(path, strict, step, left_out)
         return RankSummary(
             head=pack(head(trace)),
             outline=pack(outline(trace)),
@@ -88,14 +89,23 @@ def summarize(
 
 
 def answer_queries(
-    path: Place, strict: bool, step: int | None, question: Callable[[Trace, A], T], arguments: Sequence[A]
+    path: Place,
+    strict: bool,
+    step: int | None,
+    left_out: Collection[str],
+    question: Callable[[Trace, A], T],
+    arguments: Sequence[A],
 ) -> list[T]:
     """Read one trace again and return `question(trace, argument)` for each argument. Raises UnreadableInput."""
-    trace = _cut(read_one(path, strict=strict), step)
+    trace = read_as(path, strict, step, left_out)
     return [question(trace, argument) for argument in arguments]
 
 
-def _cut(trace: Trace, step: int | None) -> Trace:
+def read_as(path: Place, strict: bool, step: int | None, left_out: Collection[str]) -> Trace:
+    """Return a trace, cut to the step if it has it. Raises UnreadableInput."""
+    trace = read_one(path, strict=strict)
+    if left_out:
+        trace = replace(trace, left_out=frozenset(left_out))
     return trace if step is None or step not in step_numbers(steps(trace)) else cut_to_step(trace, step)
 
 

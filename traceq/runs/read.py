@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from traceq.errors import UnreadableInput, UsageFault
+from traceq.facts.ranks.common_steps import with_common_steps
 from traceq.facts.timeline.single_step import select_events
 from traceq.facts.timeline.steps import extent
 from traceq.frozen import frozen
@@ -68,7 +69,7 @@ def read(
     if is_flight(path):
         return Run(str(path), (), flights=(read_flight(path),))
     traces = _split_by_rank(_with_embedded(read_trace(path, strict=strict)), path)
-    selected = tuple(trace for trace in traces if ranks is None or trace.rank in ranks)
+    selected = with_common_steps(trace for trace in traces if ranks is None or trace.rank in ranks)
     if not selected:
         raise _no_such_ranks(path, ranks or (), (trace.rank for trace in traces))
     trace, caveats = selected[0], [*_stacks_caveats(path), *selected[0].caveats]
@@ -298,6 +299,7 @@ def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, 
     if not traces:
         raise UnreadableInput(str(folder), caveats[0].text)
     latest, window, several_windows = latest_windows(traces)
+    latest = with_common_steps(latest)
     flights, unread = read_flights(folder, [trace.rank for trace in latest] if len(latest) > 1 else ())
     first = latest[0]
     caveats += [*several_windows, *unread, *_different_jobs(latest)]

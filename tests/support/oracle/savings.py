@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from .holds import Hold
@@ -16,13 +17,20 @@ CODES = {"costly_sync", "costly_allocation", "free_sync", "joint_syncs", "pageab
 
 
 class Savings:
-    """The replay of a file, and the rows of its syncs."""
+    """The replay of a file, and the rows of its syncs; `left_out` are names of steps that another rank has in part."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, left_out: Collection[str] = ()) -> None:
         self.replay = Replay(path)
+        for step in self.replay.steps:
+            step["partial"] |= step["name"] in left_out
         self.rows = SyncRows(self.replay.trace, self.replay.phases, self.replay.hidden, self.replay.opens)
         syncs = [hold.sync for hold in self.replay.holds if hold.sync]
         self.kept = {id(sync) for sync in self.rows.kept(syncs)}
+
+    @property
+    def partial(self) -> set[str]:
+        """Names of the steps that are not whole."""
+        return {step["name"] for step in self.replay.steps if step["partial"]}
 
     def saved_ns(self, code: str, key: str = "") -> float:
         """Ns by which the mean counted step is shorter without the waits that a finding is about."""
