@@ -85,7 +85,7 @@ def test_waits_in_a_first_collective_are_told_apart() -> None:
 
 
 def test_a_mean_of_unlike_steps_has_their_range_and_what_the_job_gains_is_told_of_all_allocations() -> None:
-    """One row saved more on all ranks than all rows did on one; the step that is partial on three ranks counts on none."""
+    """One row saved more on all ranks than all rows did on one; a step that three ranks have in part counts on none."""
     run = read(real("torchrec-v100-straggler-4r"))
     retries = claim(run, "memory", "allocator_retries")
     assert (retries.ns, retries.gain, retries.gain_by) == (59_475_500, (59_475_500, 59_475_500), BY_JOB_REPLAY)
