@@ -347,6 +347,7 @@ def _cause(
     names = {entry.name for entry in labels}
     name = replaced_name(parts, row.labels) or (label.name if len(names) == 1 else _work(label)[-1])
     numbers = sorted({ranks[parts.labels[number].rank] for number in row.labels if parts.labels[number].rank >= 0})
+    num_ranks = max(len(numbers), 1)  # a row of several tells how many events each has more
     if numbers:
         name = f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(map(str, numbers))}: {name}"
     phase = " and ".join(dict.fromkeys(sorted(entry.phase for entry in labels))) if len(labels) > 1 else label.phase
@@ -366,14 +367,14 @@ def _cause(
         phase=phase,
         name=name,
         line=line,
-        delta_num=round(float((parts.num[index] / parts.num_steps[index]).sum()), 9),
+        delta_num=round(float((parts.num[index] / parts.num_steps[index]).sum()) / num_ranks, 9),
         delta_ns=0,
         count_ns=0,
         dur_ns=0,
         share_pct=None,
         module=module,
         self_op=label.inner if not replaced_name(parts, row.labels) else "",
-        delta_bytes=round(float((parts.moved[index] / parts.num_steps[index]).sum())),
+        delta_bytes=round(float((parts.moved[index] / parts.num_steps[index]).sum()) / num_ranks),
         chain=Chain(round(copied / num_steps), round(waited / num_steps), 0) if is_more_syncs else None,
         sd_ns=round(row.sd_ns / num_steps),
         in_steps=f"{changed} of {steps_of_rank}" if is_in_some else "",
