@@ -377,6 +377,24 @@ def test_what_names_no_change_is_named_where_it_is_most_of_the_delta(kind: str, 
     assert code not in codes(said_of(-100, cause("aten::mm", -300), cause("aten::bmm", 260), rest))
 
 
+def test_one_kind_that_is_most_of_a_delta_is_named_before_work_of_no_time() -> None:
+    """Also where its scatter is known from one step alone, and it is therefore no cause."""
+    jitter = no_change("jitter", jitter_name(98, 95 * US, 30 * US, "data loader"), 95)
+    other = replace(cause(f"aten::mm > old{REPLACED_BY}new", 0), kind="kernel")
+    first, second = said_of(100, other, replace(jitter, sd_ns=30 * US))
+    assert (first.code, first.measures["what"], second.code) == ("minor_changes", jitter.name, "replaced")
+    (rest,) = of_code("all_else", said_of(100, cause("aten::mm", 20), jitter))
+    assert jitter.name in str(rest["parts"])
+    assert "minor_changes" not in codes(said_of(100, cause("aten::mm", 20), jitter))
+
+
+def test_no_number_is_told_of_a_replacement_of_which_more_kernels_may_be_rows_of_their_own() -> None:
+    more = replace(cause("aten::mm > new", 95), kind="kernel", delta_num=16)
+    (plain,) = of_code("cause", said_of(100, more))
+    (replaced,) = of_code("cause", said_of(100, replace(more, name=f"aten::mm > old{REPLACED_BY}new")))
+    assert (plain["more_mean"], "more_mean" in replaced) == (16, False)
+
+
 def test_the_pace_of_all_work_is_a_cause_without_a_phase() -> None:
     pace = no_change("pace", "pace of all kernels", 90)
     (stated,) = of_code("cause", said_of(100, pace))

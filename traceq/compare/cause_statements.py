@@ -82,7 +82,7 @@ def cause_statements(
     sized += _sync_changes(traced, syncs)
     listed |= {cause.key for cause in syncs}
     large = _large([cause for cause in causes if cause.key not in listed], causes, traced)
-    of_device, unnamed = any(cause.kind in _ON_DEVICE for cause in causes), list(causes)
+    of_device, left_over = any(cause.kind in _ON_DEVICE for cause in causes), None
     if large:
         size = _size(large[0])
         is_first = all(size > other for other, _ in sized)
@@ -90,15 +90,14 @@ def cause_statements(
         left_over = _left_over(traced, large, causes) if is_first else None
         if left_over is not None:
             sized.append((size, _all_else(traced, large, left_over)))
-            unnamed = [cause for cause in causes if cause.kind == "jitter" or cause not in left_over]
     sized.sort(key=lambda each: -each[0])
     cancels = any(cause.names_a_change and _size(cause) > CANCELLED * abs(traced.delta_ns) for cause in causes)
     return (
         *(each for _, each in sized),
+        *(() if cancels else _no_change(traced, causes, left_over or ())),
         *_other_work_of(traced, [cause for cause in other_work if cause not in large]),
         *_free_host(traced),
         *_where_only(traced),
-        *(() if cancels else _no_change(traced, unnamed)),
     )
 
 
@@ -137,6 +136,7 @@ def _cause(cause: Cause, traced: Traced, *, of_device: bool) -> Statement:
     """Return a cause by its kind; time of the host in an op is told from work of a device, where that is a cause.
 
     In accounts that is time in which the device has nothing to do, also of Python, which is not told from device time.
+    How many more there are is not told of a replacement: others of its kernels may be rows of their own.
     """
     is_named = cause.name in (LOADER.name, QUEUE.name, THREAD.name, ONCE)
     is_python = cause.name.startswith("Python") and not traced.says_where_only
@@ -149,8 +149,8 @@ def _cause(cause: Cause, traced: Traced, *, of_device: bool) -> Statement:
         cause=cause.key,
         what=what_of(cause),
         delta_ns=cause.delta_ns,
-        more_mean=cause.delta_num if cause.delta_num > 0 else None,
-        fewer_mean=-cause.delta_num if cause.delta_num < 0 else None,
+        more_mean=cause.delta_num if cause.delta_num > 0 and not cause.is_replacement else None,
+        fewer_mean=-cause.delta_num if cause.delta_num < 0 and not cause.is_replacement else None,
         moved_delta_bytes=cause.delta_bytes or None,
     )
 
@@ -176,27 +176,28 @@ def _where_only(traced: Traced) -> Iterator[Statement]:
         yield state("where_only", matched_pct=None if traced.unclear else traced.matched_pct, unclear=traced.unclear)
 
 
-def _no_change(traced: Traced, causes: Sequence[Cause]) -> Iterator[Statement]:
+def _no_change(traced: Traced, causes: Sequence[Cause], told: Sequence[Cause]) -> Iterator[Statement]:
     """Yield that most of the delta is run-to-run jitter, or time whose cause is not recorded.
 
-    Not where other changes cancel such time, which is more than the delta then.
+    Not where other changes cancel such time, which is more than the delta then; nor what is `told` by its name.
     """
     sign = 1 if traced.delta_ns > 0 else -1
     for cause in causes:
+        is_one_kind = MOST_OF_IT in cause.name and not _is_within(traced, cause)
+        if cause in told and (cause.kind != "jitter" or is_one_kind):
+            continue
         if cause.names_a_change or sign * cause.delta_ns <= MOST * abs(traced.delta_ns):
             continue
         if sign * cause.delta_ns > CANCELLED * abs(traced.delta_ns) and not _is_within(traced, cause):
             continue
         if cause.kind == "residual":
             code = "no_known_change"
-        elif cause.kind == "minor":
+        elif cause.kind == "minor" or is_one_kind:
             code = "minor_changes"
         elif _is_within(traced, cause):
             code = "delta_within_jitter"
         elif is_within_jitter(cause.delta_ns, cause.sd_ns):
             code = "mostly_jitter"
-        elif MOST_OF_IT in cause.name:  # one kind, which is named
-            return
         else:
             code = "many_small_changes"
         yield state(

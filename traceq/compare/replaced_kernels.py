@@ -188,15 +188,15 @@ def _join(joined: list[list[int]], x: int, y: int) -> None:
 
 
 def is_replacement(parts: Contributions, row: Sequence[int], least_ns: float) -> bool:
-    """Return whether the work of a row took the place of other work: listed even where it costs nothing.
+    """Return whether the work of a row took the place of other work: listed even where that costs nothing.
 
-    Host ops only if they take `least_ns` in all steps: the odd short op is in another place by chance.
+    Only if it takes `least_ns` in all steps: the odd short op is in another place by chance.
     """
-    if any(REPLACED_BY in parts.labels[number].name for number in row):
-        return True
-    takes_ns = int(parts.ns_of_labels[:, list(row)].sum(axis=1).max())
-    is_renamed = any(parts.labels[number].work in parts.others for number in row)
-    return takes_ns >= least_ns and (is_renamed or bool(replaced_name(parts, row)))
+    if int(parts.ns_of_labels[:, list(row)].sum(axis=1).max()) < least_ns:
+        return False
+    labels = [parts.labels[number] for number in row]
+    is_named = any(REPLACED_BY in label.name or label.work in parts.others for label in labels)
+    return is_named or bool(replaced_name(parts, row))
 
 
 def replaced_name(parts: Contributions, row: Sequence[int]) -> str:
