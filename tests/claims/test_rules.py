@@ -76,3 +76,8 @@ def test_the_name_of_a_measure_tells_its_unit() -> None:
     }
     assert {name: unit_of(name) for name in units} == units
     assert unit_of("tflops") == Unit.NUMBER
+
+
+def test_memory_given_back_explains_what_all_syncs_cost_together() -> None:
+    retries, joint = Claim("allocator_retries", 117_000, Subject()), Claim("joint_syncs", 135_000, Subject())
+    assert (supersedes(retries, joint), supersedes(joint, retries)) == (True, False)

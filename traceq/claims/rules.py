@@ -101,7 +101,7 @@ RULES = {
     "exposed_memcpy": Rule((MODERATE,)),
     "pageable_copies": Rule((NOTABLE,), explains_syncs=("htod",)),
     "alloc_wait": Rule((FEW,)),
-    "allocator_retries": Rule((NOTHING,), explains=("alloc_wait",), explains_syncs=("alloc",)),
+    "allocator_retries": Rule((NOTHING,), explains=("alloc_wait", "joint_syncs"), explains_syncs=("alloc",)),
     "fragmentation": Rule(questions_rest=True),
     "memory_peak": Rule(),
     "memory_delta": Rule(),
