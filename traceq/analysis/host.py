@@ -42,7 +42,7 @@ class _Sum:
     name: str = column("op or call")
     num: int = column("num", Unit.COUNT)
     self_ns: int = column("self time", Unit.NS)
-    share: float = column("share", Unit.PERCENT)
+    share: float = column("of all", Unit.PERCENT)
 
 
 @frozen
