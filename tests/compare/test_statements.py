@@ -264,6 +264,16 @@ def test_what_few_steps_do_on_one_side_alone_is_told_however_these_scatter() -> 
         assert len(of_code("ranges", result)) == 1
 
 
+def test_what_one_step_does_is_within_the_scatter_of_steps() -> None:
+    """The other side may do it in a step that does not count."""
+    (usual,) = of_steps(*[1000] * 6).traces
+    marks = [(1000 * number, 1000) for number in range(5)] + [(5000, 9000)]
+    rows = [step(begin, dur, number) for number, (begin, dur) in enumerate(marks)]
+    rows += [op("aten::mm", begin + 10, 900) for begin, _ in marks]
+    flush = [op("aten::addmm", 5_950 + 800 * number, 700) for number in range(10)]
+    assert diff_runs(Run("A", (usual,)), Run("B", (build(*rows, *flush),))).answer.code == "within_scatter"
+
+
 def test_of_few_profiled_steps_a_difference_is_told_where_their_ranges_are_apart() -> None:
     assert state_of_steps([1000, 1040], [1030, 1070]).code == "within_scatter"
     assert state_of_steps([1000, 1040], [1041, 1070]).measures["delta_ns"] == 35_500

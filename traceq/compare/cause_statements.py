@@ -102,9 +102,13 @@ def cause_statements(
 
 
 def work_alone(causes: Sequence[Cause], traced: Traced) -> dict[str, Measure]:
-    """Return the work that one side does, and the other less often or never, if that is most of a large delta."""
+    """Return the work that one side does, and the other less often or never, if that is most of a large delta.
+
+    What is in one of several steps may be in a step of the other side that does not count.
+    """
     sign = 1 if traced.delta_ns > 0 else -1
-    alone = [cause for cause in causes if cause.names_a_change and sign * cause.delta_num > 0 and not cause.moved]
+    alone = [cause for cause in causes if cause.names_a_change and sign * cause.delta_num > 0]
+    alone = [cause for cause in alone if not (cause.moved or cause.is_in_one_step)]
     alone_ns = _sum(alone)
     if sign * alone_ns < MOST * abs(traced.delta_ns) or abs(traced.delta_ns) < REST * traced.a_ns:
         return {}
