@@ -108,7 +108,7 @@ def work_alone(causes: Sequence[Cause], traced: Traced) -> dict[str, Measure]:
     """
     sign = 1 if traced.delta_ns > 0 else -1
     alone = [cause for cause in causes if cause.names_a_change and sign * cause.delta_num > 0]
-    alone = [cause for cause in alone if not (cause.moved or cause.is_in_one_step)]
+    alone = [cause for cause in alone if not (cause.moved or cause.in_steps.startswith("1 of "))]
     alone_ns = _sum(alone)
     if sign * alone_ns < MOST * abs(traced.delta_ns) or abs(traced.delta_ns) < REST * traced.a_ns:
         return {}
@@ -147,12 +147,14 @@ def _cause(cause: Cause, traced: Traced, *, of_device: bool) -> Statement:
     code = "cause_of_collective" if cause.kind == "collective" else "cause"
     if of_device and cause.kind == "host" and not is_named and not is_python:
         code = "cause_of_idle_device" if traced.says_where_only else "cause_of_host"
+    is_part = cause.delta_ns * traced.delta_ns > 0 and abs(cause.delta_ns) <= abs(traced.delta_ns)
     return state(
         code,
         kind=cause.kind,
         cause=cause.key,
         what=what_of(cause),
         delta_ns=cause.delta_ns,
+        of_delta_ns=traced.delta_ns if is_part else None,
         more_mean=cause.delta_num if cause.delta_num > 0 and not cause.is_replacement else None,
         fewer_mean=-cause.delta_num if cause.delta_num < 0 and not cause.is_replacement else None,
         moved_delta_bytes=cause.delta_bytes or None,
@@ -180,15 +182,15 @@ def _where_only(traced: Traced) -> Iterator[Statement]:
         yield state("where_only", matched_pct=None if traced.unclear else traced.matched_pct, unclear=traced.unclear)
 
 
-def _no_change(traced: Traced, causes: Sequence[Cause], told: Sequence[Cause]) -> Iterator[Statement]:
+def _no_change(traced: Traced, causes: Sequence[Cause], named: Sequence[Cause]) -> Iterator[Statement]:
     """Yield that most of the delta is run-to-run jitter, or time whose cause is not recorded.
 
-    Not where other changes cancel such time, which is more than the delta then; nor what is `told` by its name.
+    Not where other changes cancel such time, which is more than the delta then; nor what is `named` already.
     """
     sign = 1 if traced.delta_ns > 0 else -1
     for cause in causes:
         is_one_kind = MOST_OF_IT in cause.name and not _is_within(traced, cause)
-        if cause in told and (cause.kind != "jitter" or is_one_kind):
+        if cause in named and (cause.kind != "jitter" or is_one_kind):
             continue
         if cause.names_a_change or sign * cause.delta_ns <= MOST * abs(traced.delta_ns):
             continue

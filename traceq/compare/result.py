@@ -246,11 +246,6 @@ class Cause:
         return REPLACED_BY in self.name
 
     @property
-    def is_in_one_step(self) -> bool:
-        """Whether a single one of several steps has what the other side has not: it may be there by chance."""
-        return self.in_steps.startswith("1 of ")
-
-    @property
     def ranks(self) -> tuple[str, ...]:
         """The ranks that it is on where several are compared."""
         match = _RANKS.match(self.name)

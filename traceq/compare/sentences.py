@@ -43,6 +43,14 @@ _NUMBERS = (
     "They move {moved_delta_bytes}.",
 )
 
+
+def _cause_of(what: str) -> Sentence:
+    """Return the sentences of a cause: a part of the delta, or one that others offset."""
+    return Sentence(
+        (f"{{delta_ns}} of the traced {{of_delta_ns}} {{per}} is {what}", f"{{delta_ns}} {{per}} is {what}"), _NUMBERS
+    )
+
+
 SENTENCES: dict[str, Sentence] = {
     # states of the verdict
     "not_comparable": _one("Not comparable ({reasons}): the breakdown shows where time goes, not what a change costs."),
@@ -223,14 +231,10 @@ SENTENCES: dict[str, Sentence] = {
         ),
         (*_SYNCS, "On a GPU a read of a value is a sync."),
     ),
-    "cause": _one("{delta_ns} of the traced {traced_delta_ns} {per} is {what}.", *_NUMBERS),
-    "cause_of_host": _one("{delta_ns} of the traced {traced_delta_ns} {per} is host time of {what}.", *_NUMBERS),
-    "cause_of_idle_device": _one(
-        "{delta_ns} of the traced {traced_delta_ns} {per} is an idle device during {what}.", *_NUMBERS
-    ),
-    "cause_of_collective": _one(
-        "{delta_ns} of the traced {traced_delta_ns} {per} is {what}, with waits for other ranks.", *_NUMBERS
-    ),
+    "cause": _cause_of("{what}."),
+    "cause_of_host": _cause_of("host time of {what}."),
+    "cause_of_idle_device": _cause_of("an idle device during {what}."),
+    "cause_of_collective": _cause_of("{what}, with waits for other ranks."),
     "all_else": Sentence(("The rest is {delta_ns} {per}, of which {parts}.", "The rest is {delta_ns} {per}.")),
     "moved": _one("{b} moved: {what}.", *_TIMED),
     "replaced": _one("{b} does other work: {what}.", *_TIMED),
