@@ -74,11 +74,11 @@ _ASKS_KERNEL = re.compile(r"^(cuda|hip|cu)FuncGetAttributes?$")
 _MANY_KERNELS = 32
 """Kernels that a library compares in one op: a launch asks for those of one or two."""
 
-_LEAST_NS, _PAUSE_NS, _LONG_NS = 1_000_000, 10_000_000, 100_000_000
+LEAST_NS, _PAUSE_NS, _LONG_NS = 1_000_000, 10_000_000, 100_000_000
 """From when on a call is long, and a pause, where others tell how long it is; where none does both from the last."""
-_MULTIPLES = 10, 100, 100
+MULTIPLES = 10, 100, 100
 """How many times as long as later ones the first, the second and the third call is: TorchScript compiles in these."""
-_FEWEST = 4
+FEWEST = 4
 """Later calls that have a median; of fewer the longest counts."""
 
 
@@ -207,7 +207,7 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
     """
     events, rows = trace.events, trace.events.rows(Category.CPU_OP)
     is_long = np.zeros(len(events.strings) + 1, np.bool_)
-    is_long[events.name[rows[events.dur[rows] >= _LEAST_NS]]] = True
+    is_long[events.name[rows[events.dur[rows] >= LEAST_NS]]] = True
     rows = rows[is_long[events.name[rows]]]
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
     calls_device = _calls_device(trace, rows)
@@ -224,7 +224,7 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
 
 def _least_ns(trace: Trace) -> int:
     """Return from when on a call or pause is long: without a device threads lose their core for some milliseconds."""
-    return _LEAST_NS if len(device_work(trace)) else _LONG_NS
+    return LEAST_NS if len(device_work(trace)) else _LONG_NS
 
 
 def _long_allocations(trace: Trace) -> NDArray[np.int64]:
@@ -256,22 +256,22 @@ def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], may_be_few: ND
     in_order, by_length = np.argsort(kind, kind="stable"), np.lexsort([ns, kind])
     num = np.bincount(kind)
     end, slow = np.cumsum(num), np.zeros(len(ns), np.bool_)
-    for nth in reversed(range(len(_MULTIPLES))):
+    for nth in reversed(range(len(MULTIPLES))):
         long = np.flatnonzero(num > nth)
-        long = long[ns[in_order[(end - num)[long] + nth]] >= _LEAST_NS]
+        long = long[ns[in_order[(end - num)[long] + nth]] >= LEAST_NS]
         for first, last in zip(((end - num)[long] + nth).tolist(), end[long].tolist(), strict=True):
             call, later = in_order[first], in_order[first + 1 : last]
             usual_ns = np.sort(ns[later[~slow[later]]])
             if 2 * usual_ns.max(initial=0) > ns[call]:
                 continue
-            if len(usual_ns) >= _FEWEST:
-                slow[call] = ns[call] >= _MULTIPLES[nth] * usual_ns[(len(usual_ns) - 1) // 2]
+            if len(usual_ns) >= FEWEST:
+                slow[call] = ns[call] >= MULTIPLES[nth] * usual_ns[(len(usual_ns) - 1) // 2]
             elif may_be_few[call] and nth == 0:
-                slow[call] = ns[call] >= (_MULTIPLES[nth] * usual_ns[-1] if len(usual_ns) else _LONG_NS)
+                slow[call] = ns[call] >= (MULTIPLES[nth] * usual_ns[-1] if len(usual_ns) else _LONG_NS)
     median_ns = ns[by_length[end - num + (num - 1) // 2]][kind] if len(ns) else ns
     is_late = np.ones(len(ns), np.bool_)
-    is_late[in_order[(np.arange(len(ns)) - np.repeat(end - num, num)) < len(_MULTIPLES)]] = False
-    late_ns = np.sort(ns[is_late & (ns >= np.maximum(_MULTIPLES[0] * median_ns, _LEAST_NS))])
+    is_late[in_order[(np.arange(len(ns)) - np.repeat(end - num, num)) < len(MULTIPLES)]] = False
+    late_ns = np.sort(ns[is_late & (ns >= np.maximum(MULTIPLES[0] * median_ns, LEAST_NS))])
     return slow & (ns >= (2 * late_ns[-2] if len(late_ns) > 1 else 0))
 
 
@@ -383,7 +383,7 @@ def _pause(trace: Trace, ns: NDArray[np.int64], launched: NDArray[np.int64], com
     if not len(ns):
         return np.empty(0, np.int64)
     longest = int(ns.argmax())
-    least_ns = max(_MULTIPLES[0] * int(np.delete(ns, longest).max(initial=0)), _PAUSE_NS, _least_ns(trace))
+    least_ns = max(MULTIPLES[0] * int(np.delete(ns, longest).max(initial=0)), _PAUSE_NS, _least_ns(trace))
     if steps(trace).marked:
         may_be = int(steps(trace).counted.sum()) > 1
     else:
