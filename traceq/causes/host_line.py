@@ -17,6 +17,7 @@ from traceq.facts.events.host_boundaries import host_boundaries
 from traceq.facts.events.nesting import op_nests, tracks
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.call_sites import origins
+from traceq.facts.timeline.host_pauses import host_pauses
 from traceq.facts.timeline.launch_threads import ThreadChains, paired_chains
 from traceq.facts.timeline.once import once
 from traceq.facts.timeline.phases import phases
@@ -26,10 +27,10 @@ from traceq.grouping import Numbers, group
 from traceq.intervals import contains, count_before, sorted_unique, span_index
 from traceq.model import Trace
 
-__all__ = ["ONCE", "HostLine", "HostOwner", "HostPieces", "host_lines", "host_pieces", "without_keys"]
+__all__ = ["ONCE", "PAUSES", "HostLine", "HostOwner", "HostPieces", "host_lines", "host_pieces", "without_keys"]
 
-ONCE = "one-time work"
-"""Name of all host time that is once."""
+ONCE, PAUSES = "one-time work", "pauses of the host"
+"""Names of all host time that is once, and of all in which its threads pause."""
 
 
 @frozen
@@ -167,7 +168,8 @@ def mixed(*columns: Numbers) -> NDArray[np.int64]:
 
 def host_pieces(line: Anchors) -> HostPieces:
     """Return the host's time between anchors."""
-    boundaries = sorted_unique(host_boundaries(line.trace), once(line.trace).parts.ravel())
+    apart = once(line.trace).parts.ravel(), host_pauses(line.trace).ravel()
+    boundaries = sorted_unique(host_boundaries(line.trace), *apart)
     columns, owners, num_before = [], list[HostOwner](), 0
     for number, threads in enumerate(line.chains):
         time_ns = line.time_ns[line.chain == number]
@@ -197,15 +199,16 @@ def _owners(
         index = span_index(parts, time_ns[on_track])
         place[on_track[index >= 0]] = places.place[track][index[index >= 0]]
     is_op = active.op >= 0
-    recurs = ~contains(once(trace).parts, time_ns)
+    is_once, pauses = contains(once(trace).parts, time_ns), contains(host_pauses(trace), time_ns)
+    apart = np.where(is_once, 2, pauses)
     columns = [np.where(is_op, origin.op, -1 - place), _outermost_names(trace, active), phase]
     columns += [column * is_op for column in (origin.line, origin.module) if column.any()]
-    groups = group([recurs.astype(np.int64), *(np.where(recurs, column, 0) for column in columns)])
+    groups = group([apart, *(np.where(apart, 0, column) for column in columns)])
     owners = []
     for first in groups.first.tolist():
         in_phase = names[phase[first]]
-        if not recurs[first]:
-            owners.append(HostOwner(ONCE, "", "", "", ""))
+        if apart[first]:
+            owners.append(HostOwner(ONCE if is_once[first] else PAUSES, "", "", "", ""))
         elif is_op[first]:
             op, line, module = (origin.texts[column[first]] for column in (origin.op, origin.line, origin.module))
             owners.append(HostOwner(trace.events.strings[columns[1][first]], op, in_phase, line, module))

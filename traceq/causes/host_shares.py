@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.host_line import ONCE, HostLine, HostOwner, host_pieces
+from traceq.causes.host_line import ONCE, PAUSES, HostLine, HostOwner, host_pieces
 from traceq.frozen import frozen
 from traceq.grouping import absent, group
 
@@ -82,8 +82,9 @@ def host_shares(
     np.add.at(a_ns, ids_a, whole[0].ns)
     np.add.at(b_ns, ids_b, whole[1].ns)
     edge, owner = groups.keys.T
-    is_once = np.isin(owner, [number for each, number in numbers.items() if each.name == ONCE])
-    a_ns, b_ns = (ns + _known_to(other, ns, edge, is_once) for ns, other in ((a_ns, b_ns), (b_ns, a_ns)))
+    for name in (ONCE, PAUSES):
+        is_apart = np.isin(owner, [number for each, number in numbers.items() if each.name == name])
+        a_ns, b_ns = (ns + _known_to(other, ns, edge, is_apart) for ns, other in ((a_ns, b_ns), (b_ns, a_ns)))
     return HostShares(edge, owner, a_ns, b_ns, tuple(numbers)), times[0], times[1]
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.common_steps import CommonSteps
 from traceq.causes.edges import IN_BOTH
+from traceq.causes.host_line import PAUSES
 from traceq.compare.cause_names import cause_name, jitter_name, pace_name, phase_text
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.cost_centers import LAUNCHES
@@ -214,6 +215,8 @@ class _Table:
                 )
                 is_change = is_steady and abs(row.ns) > errors * row.sd_ns
             is_cause |= self._is_written(index) or is_replacement(self.parts, row.labels, _SHARE_OF_STEP * steps_ns)
+            if self.parts.labels[index[0]].name == PAUSES:  # they would be elsewhere, or not at all, in another run
+                is_cause = is_change = False
             (causes if is_cause else minor if is_change else rest).append(row)
         causes = _same_on_ranks(causes, self.parts.labels)
         jitter = self._joined(rest)

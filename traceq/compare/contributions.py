@@ -15,7 +15,7 @@ from traceq.causes.common_graph import CommonGraph
 from traceq.causes.common_steps import CommonSteps
 from traceq.causes.edges import IN_A, IN_B, IN_BOTH, EdgeKind, Edges
 from traceq.causes.holds import HoldKind
-from traceq.causes.host_line import ONCE, HostLine
+from traceq.causes.host_line import ONCE, PAUSES, HostLine
 from traceq.compare.cost_centers import actors
 from traceq.compare.labels import (
     LOADER,
@@ -376,7 +376,7 @@ def _join_sync_parts(
     by_op: dict[tuple[str, str], list[int]] = {}
     for number in sorted_unique(host.owner[on_rank[host.edge]]).tolist():
         owner = host.owners[number]
-        if owner.name != ONCE:  # the device starts inside an op, whether that op asks for a sync or not
+        if owner.name not in (ONCE, PAUSES):  # the device starts inside an op, whether that op asks for a sync or not
             by_op.setdefault((owner.phase, owner.inner), []).append(number)
     totals = [np.bincount(host.owner, weights=ns, minlength=len(host.owners)) for ns in (host.a_ns, host.b_ns)]
     lines, refs_of = (common.a[index], common.b[index]), (graph.edges.a, graph.edges.b)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.host_line import ONCE
+from traceq.causes.host_line import ONCE, PAUSES
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.labels import Label
 from traceq.compare.result import REPLACED_BY
@@ -37,7 +37,7 @@ def comparable(parts: Contributions) -> NDArray[np.bool_]:
 
 def _is_work(label: Label) -> bool:
     """Return whether what a label counts is work of each step, and the same on both sides."""
-    return label.kind != "residual" and label.name != ONCE and REPLACED_BY not in label.name
+    return label.kind != "residual" and label.name not in (ONCE, PAUSES) and REPLACED_BY not in label.name
 
 
 def pace(
@@ -131,10 +131,12 @@ def jitter(
     Relative to its duration, by power of two, from the relative changes of all `chosen` work of that size: a high
     quantile over names (`work` int64[labels]), one vote each, as what did change is among them. Collectives vary with
     other ranks: they use that of kernels. Host time of a moment on one side may take as long on the
-    other as such parts change. Kernels without the `same_work`, on other shapes or dtypes, have none: they would not
-    take as long in another run.
+    other as such parts change. Pauses of the host come and go. Kernels without the `same_work`, on other shapes or
+    dtypes, have none: they would not take as long in another run.
     """
     sigma = _jitter_of_moments(parts, chosen)
+    paused = np.array([label.name == PAUSES for label in parts.labels], np.bool_)[parts.label]
+    sigma[paused] = np.abs(parts.b_ns - parts.a_ns)[paused]
     of_kernels = np.zeros(_POWERS)
     for part in (Part.HOST, Part.KERNEL, Part.COLLECTIVE):
         index = np.flatnonzero(chosen & (parts.part == part))

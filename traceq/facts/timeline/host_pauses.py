@@ -30,8 +30,8 @@ def host_pauses(trace: Trace) -> Spans:
     """Return the pauses of the threads that launch: int64[N, 2] ns; none without a device.
 
     The times between neighbouring starts and ends of a thread's rows are of one kind where these have the same names. A
-    pause takes far longer than most times of its kind, and is not of a kind that has one in most steps. Pauses are of
-    several kinds, and no kind has most of their time: else something is slow there.
+    pause takes far longer than most times of its kind. It is not of a kind that has one in most steps, or most of their
+    time: there something is slow. Pauses are of several kinds.
     """
     between = _between_rows(trace)
     times, track = between[:, :2], between[:, 2]
@@ -43,10 +43,12 @@ def host_pauses(trace: Trace) -> Spans:
     own_ns = ns[long] - measure_within(_not_own(trace), *times[long].T)
     long, own_ns = long[own_ns >= LEAST_NS], own_ns[own_ns >= LEAST_NS]
     is_single = ~_recurs(trace, times[long, 0], kind[long])
-    of_kind = np.bincount(kind[long[is_single]], weights=own_ns[is_single])
-    if np.count_nonzero(of_kind) < FEWEST or of_kind.max() > _MOST_OF_ONE * of_kind.sum():
+    long, own_ns = long[is_single], own_ns[is_single]
+    of_kind = np.bincount(kind[long], weights=own_ns)
+    is_slow = of_kind > _MOST_OF_ONE * of_kind.sum()
+    if np.count_nonzero(of_kind[~is_slow]) < FEWEST:
         return empty()
-    return spans(*times[long[is_single]].T)
+    return spans(*times[long[~is_slow[kind[long]]]].T)
 
 
 def _between_rows(trace: Trace) -> NDArray[np.int64]:
