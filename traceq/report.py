@@ -288,14 +288,15 @@ class Sheet:
     def top_findings(self) -> tuple[Claim, ...]:
         """Findings without those whose time others explain better, by half or more of it.
 
-        Times of traced and of unprofiled steps are not compared: there the one that explains better stands.
+        Times of traced and of unprofiled steps are not compared: there the one that explains better stands. What gains
+        nothing does not explain time that nobody knows how to gain.
         """
 
         def explained_ns(finding: Claim) -> int:
             return sum(
                 other.ns if other.is_unprofiled == finding.is_unprofiled else finding.ns
                 for other in self.findings
-                if supersedes(other, finding)
+                if supersedes(other, finding) and not (finding.gain is None and self._gains_nothing(other))
             )
 
         return tuple(finding for finding in self.findings if not finding.ns or 2 * explained_ns(finding) < finding.ns)

@@ -211,6 +211,30 @@ def test_what_gains_less_than_a_hundredth_of_the_step_is_no_lead() -> None:
     assert line.endswith(" sync at a.py:3")
 
 
+@pytest.mark.parametrize(("gain_ns", "leads"), [(0, ["exposed_wait"]), (3_000_000, ["straggler"])])
+def test_waits_for_others_are_explained_by_a_late_rank_if_the_step_gains_without_its_lateness(
+    gain_ns: int, leads: list[str]
+) -> None:
+    late = Claim("straggler", 4_000_000, lead="rank 1 is late", gain=(0, gain_ns), severity="high")
+    waits = Claim("exposed_wait", 5_000_000, lead="ranks wait", severity="high")
+    assert [lead.code for lead in a_sheet(late, waits).leads] == leads
+
+
+def test_a_lead_on_waits_has_the_table_of_ranks_with_those_most_waited_for_before_others() -> None:
+    columns = Column("rank", "rank", Unit.COUNT), Column("caused_ns", "others wait for it", Unit.NS)
+    rows = [*((rank, 1_000 * rank) for rank in range(7)), (7, 0)]
+    sizes = {"facts": 1, "partition": 3, "syncs": 8, "collectives": 8, "ranks": 8}
+    views = tuple(Table(key, key.capitalize(), columns, rows[:num]) for key, num in sizes.items())
+    waits = Claim("exposed_wait", 5_000_000, lead="ranks wait", severity="high")
+    for findings, last in (((waits,), ["Ranks", "5", "6"]), ((), ["Facts", "0"])):
+        result = replace(a_sheet(), reports=(Report("found", findings=findings, views=views),))
+        text = screen(result, 100)
+        assert text.count("\n") <= MOST_LINES
+        *_, table, _ = text.split("\n\n")
+        title, _, *shown = table.splitlines()
+        assert [title, *(line.split()[0] for line in shown if "more with" not in line)] == last
+
+
 def test_two_leads_are_not_about_one_line() -> None:
     removed = Claim("x_sync", 900_000, lead="sync at a.py:3: remove it", gain=(900_000, 900_000), severity="high")
     left = Claim("x_free_sync", 800_000, lead="sync at a.py:3: leave it", gain=(800_000, 800_000), severity="low")

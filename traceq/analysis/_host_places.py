@@ -18,6 +18,7 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.events.self_time import SelfTimes, self_times
 from traceq.facts.stalls.idle_time import IdleCause, idleness
 from traceq.facts.timeline.data_loading import loader_iterations
+from traceq.facts.timeline.host_pauses import host_pauses
 from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
 from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.phases import phases
@@ -25,7 +26,7 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import contains, sorted_unique, span_index, spans
+from traceq.intervals import contains, measure_within, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
@@ -35,7 +36,7 @@ _LEAST = 0.2
 """Part of the step of a rank from which a place is kept: what has half of the mean step has that on some rank."""
 _NUMBER = re.compile(r"_\d+(?=\.|$)")
 HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
-"""(cause, op, line, phase) -> ns of a mean counted step, as the rows of `idle` have it."""
+"""(cause, op, line, phase) -> ns of a mean counted step, as the rows of `idle` have it but for the host's pauses."""
 
 _FIRST_BATCH = "until its first batch"
 """In place of the op: what the loader does once, its workers' start included."""
@@ -179,8 +180,9 @@ def _merged(places: Sequence[HostPlace], num_ranks: int, num_steps: int) -> Host
 def host_causes(trace: Trace) -> HostCauses:
     """Return what the host does in the counted steps while the device waits for the next launch.
 
-    Without a device: where the main thread is in Python between ops; nothing if no op is recorded, as then it is not
-    known what is Python.
+    Where it pauses it does nothing: the op in which a thread happens to be is not what takes the time. Without a
+    device: where the main thread is in Python between ops; nothing if no op is recorded, as then it is not known what
+    is Python.
     """
     if not len(device_work(trace)) and not len(trace.events.rows(Category.CPU_OP)):
         return {}
@@ -191,7 +193,8 @@ def host_causes(trace: Trace) -> HostCauses:
     starts &= idle.cause[pieces] == IdleCause.DATA_LOADER
     groups = group([*(each[pieces] for each in (idle.cause, idle.name, idle.line, idle.phase)), starts.view(np.int8)])
     num_steps = int(steps(trace).counted.sum())
-    sums = groups.sum((idle.parts[:, 1] - idle.parts[:, 0])[pieces])
+    times = idle.parts[pieces]
+    sums = groups.sum(times[:, 1] - times[:, 0] - measure_within(host_pauses(trace), *times.T))
     return {
         (IdleCause(cause), _FIRST_BATCH if is_start else idle.texts[op], idle.texts[line], names[phase]): ns / num_steps
         for (cause, op, line, phase, is_start), ns in zip(groups.keys.tolist(), sums, strict=True)

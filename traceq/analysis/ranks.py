@@ -137,7 +137,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         views = (_view(job, rows, late), *waits_by_cause, _skew_view(skew, scope(job)))
     caveats = (*_caveats(job), *_undecided(late)) if job.is_concurrent else (_NOT_ONE_JOB,)
     tables = (Table.of("ranks", "Ranks", RankRow, rows), skew, caused_wait_table(by_cause))
-    return Report("ranks", tables, views, straggler_finding(job, late, by_cause), caveats)
+    first = tuple(view.without("wait_ns", "offset_ns", "offset_pm_ns") for view in views[:1])
+    return Report("ranks", tables, views, straggler_finding(job, late, by_cause), caveats, first=first)
 
 
 def _waits(job: Job, parts: Sequence[_Rank], caused: CausedWaits) -> dict[int, _Waits]:

@@ -46,11 +46,13 @@ _IF_ROOM = (
     *("unprofiled", "memory_reserved"),
 )
 """Tables for which there may be room."""
+_OF_LEADS = {"exposed_wait": "ranks"}
+"""Table that a lead of a code asks for: the first for which there may be room, if for a few rows."""
 _MOST_ROWS, _FEWEST_ROWS, _ROWS_IF_ROOM = 8, 2, 5
 _LAST = ("total", "all else")
 """First cells of a last row, which a shortened table keeps."""
-_SIZES = ("total", "mean_ns")
-"""Keys of the column by which the rows of a phase are kept in a shortened table."""
+_SIZES = ("total", "mean_ns", "caused_ns")
+"""Keys of the column by which the rows of a phase, or of a rank, are kept in a shortened table."""
 Print = Callable[[EscapedConsole], None]
 
 
@@ -94,11 +96,14 @@ def _tables(sheet: Sheet, views: dict[str, Table], room: int, console: EscapedCo
         if sum(text.count("\n") for text in texts) <= room:
             break
     room -= sum(text.count("\n") for text in texts)
-    for view in (views[key] for key in _IF_ROOM if key in views):
-        text = _drawn(_shortened(view, _ROWS_IF_ROOM, sheet), console)
-        if text.count("\n") <= room:
-            texts.append(text)
-            room -= text.count("\n")
+    of_leads = {_OF_LEADS.get(lead.code) for lead in sheet.leads[:MOST_LEADS]}
+    for key in sorted(filter(views.__contains__, _IF_ROOM), key=lambda key: key not in of_leads):
+        for most in range(_MOST_ROWS, _FEWEST_ROWS - 1, -1) if key in of_leads else (_ROWS_IF_ROOM,):
+            text = _drawn(_shortened(views[key], most, sheet), console)
+            if text.count("\n") <= room:
+                texts.append(text)
+                room -= text.count("\n")
+                break
     return texts, len(texts)
 
 

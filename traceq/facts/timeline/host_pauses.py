@@ -19,8 +19,6 @@ from traceq.grouping import group
 from traceq.intervals import Spans, empty, intersect, measure_within, span_index, spans, union
 from traceq.model import Category, Trace
 
-__all__ = ["host_pauses"]
-
 _MOST_OF_ONE = 0.5
 """Part of the time of all pauses that one kind may have: a slow call is of one kind, a thread stops in many."""
 
