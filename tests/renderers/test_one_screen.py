@@ -229,7 +229,7 @@ def test_a_lead_on_waits_has_the_table_of_ranks_with_those_most_waited_for_befor
     for findings, last in (((waits,), ["Ranks", "5", "6"]), ((), ["Facts", "0"])):
         result = replace(a_sheet(), reports=(Report("found", findings=findings, views=views),))
         text = screen(result, 100)
-        assert text.count("\n") <= MOST_LINES
+        assert text.count("\n") <= SCREEN_LINES
         *_, table, _ = text.split("\n\n")
         title, _, *shown = table.splitlines()
         assert [title, *(line.split()[0] for line in shown if "more with" not in line)] == last

@@ -29,7 +29,7 @@ from traceq.model import Trace
 
 __all__ = ["ONCE", "PAUSES", "HostLine", "HostOwner", "HostPieces", "host_lines", "host_pieces", "without_keys"]
 
-ONCE, PAUSES = "one-time work", "pauses of the host"
+ONCE, PAUSES = "one-time work", "host pauses"
 """Names of all host time that is once, and of all in which its threads pause."""
 
 

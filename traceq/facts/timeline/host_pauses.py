@@ -19,9 +19,6 @@ from traceq.grouping import group
 from traceq.intervals import Spans, empty, intersect, measure_within, span_index, spans, union
 from traceq.model import Category, Trace
 
-_MOST_OF_ONE = 0.5
-"""Part of the time of all pauses that one kind may have: a slow call is of one kind, a thread stops in many."""
-
 
 @once_per_trace
 def host_pauses(trace: Trace) -> Spans:
@@ -43,7 +40,7 @@ def host_pauses(trace: Trace) -> Spans:
     is_single = ~_recurs(trace, times[long, 0], kind[long])
     long, own_ns = long[is_single], own_ns[is_single]
     of_kind = np.bincount(kind[long], weights=own_ns)
-    is_slow = of_kind > _MOST_OF_ONE * of_kind.sum()
+    is_slow = 2 * of_kind > of_kind.sum()
     if np.count_nonzero(of_kind[~is_slow]) < FEWEST:
         return empty()
     return spans(*times[long[~is_slow[kind[long]]]].T)
