@@ -11,8 +11,9 @@ from traceq.analysis._rank_rows import each_of
 from traceq.claims.claim import Basis, Claim, Subject, measured
 from traceq.claims.limits import LOST
 from traceq.facts.comm.collective_roles import Role
-from traceq.facts.comm.parallelism import NO_COLLECTIVE, issued_calls, strategy_of
+from traceq.facts.comm.parallelism import issued_calls, strategy_of
 from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, Check, checks, micro_batches, unit_forwards
+from traceq.facts.comm.sentences import NO_COLLECTIVE
 from traceq.facts.events.unrecorded_work import missing_ops_share
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import share_inside_steps

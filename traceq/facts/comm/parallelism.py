@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 
 from traceq.facts.comm.collective_roles import Role, collective_roles, issued_in_backward
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, collective_calls
+from traceq.facts.comm.sentences import NO_COLLECTIVE, RULES
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.model import Category, Trace
-
-NO_COLLECTIVE = "no collective was issued"
-"""The rule of ranks that exchange nothing."""
 
 _MOST_GATHERED = 1.5
 """Elements gathered after the update for each reduced one, above which they are not the parameters."""
@@ -101,10 +99,10 @@ def strategy_of(trace: Trace) -> tuple[str, str]:
     if len(issued.calls) == 0:
         return "none", NO_COLLECTIVE
     if _largest_group(trace, issued.calls) == 1:  # a group is no larger than the world
-        return "one rank", "all groups have one rank"
+        return "one rank", RULES["one rank"]
     parts = [part for part in (_of_parameters(trace, issued), _of_activations(trace, issued)) if part is not None]
     if not parts:
-        return "none", "nothing reduces gradients, gathers parameters or exchanges activations"
+        return "none", RULES["none"]
     return " + ".join(name for name, _ in parts), "; ".join(rule for _, rule in parts)
 
 
@@ -123,21 +121,20 @@ def _of_parameters(trace: Trace, issued: IssuedCalls) -> tuple[str, str] | None:
         bool(issued.of(role).any()) for role in (Role.GATHER_FORWARD, Role.GATHER_BACKWARD, Role.GATHER_STEP)
     )
     step = step and not _gathers_more_than_reduced(issued)
-    again = "and again for backward" if backward else "and kept for backward"
     if forward or (backward and scattered):
         family = _family(trace)
         name = family or "ZeRO-3"
         name += (" FULL_SHARD" if backward else " SHARD_GRAD_OP") if family == "FSDP1" else ""
         name += " SHARD_GRAD_OP" if family == "FSDP2" and not backward else ""
         name += " over replicas" if scattered and reduced else ""
-        return name, f"parameters are gathered for forward {again}, gradients reduce-scattered"
+        return name, RULES["resharded" if backward else "sharded"]
     if step and (scattered or reduced):
         how = "reduce-scattered" if scattered else "all-reduced"
         by_ddp = bool(marks_per_step(trace, _DDP).any())  # around torch's ZeRO-1; all-reduces fit the others, too
         name = "ZeRO-2" if scattered else "ZeRO-1" if by_ddp else "ZeRO-1 or 2"
-        return name, f"gradients are {how}, parameters gathered after the update"
+        return name, RULES["ZeRO"].format(how=how)
     if scattered or reduced:
-        return "DDP", "gradients are reduced, parameters never gathered"
+        return "DDP", RULES["DDP"]
     return None
 
 
@@ -167,12 +164,12 @@ def _of_activations(trace: Trace, issued: IssuedCalls) -> tuple[str, str] | None
     of_tokens = bool((exchanges & issued.named("all_to_all")).any())
     names = []
     if (of_layers or of_tokens) and _looks_up_pooled(trace):
-        names.append(("sharded embeddings", "ranks exchange embeddings, of which each has some tables or rows"))
+        names.append(("sharded embeddings", RULES["embeddings"]))
     else:
         if of_layers:
-            names.append(("TP", "layers exchange activations with all-reduces, all-gathers or reduce-scatters"))
+            names.append(("TP", RULES["TP"]))
         if of_tokens:
-            names.append(("EP", "layers exchange activations with all-to-alls"))
+            names.append(("EP", RULES["EP"]))
     if (exchanges & issued.named("send", "recv", "send_recv")).any():
-        names.append(("PP", "activations are sent from rank to rank"))
+        names.append(("PP", RULES["PP"]))
     return (" + ".join(name for name, _ in names), "; ".join(rule for _, rule in names)) if names else None

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from traceq.facts.comm.collective_roles import ROLES, Role
 from traceq.facts.comm.collectives import collective_calls, collective_kernels
 from traceq.facts.comm.parallelism import IssuedCalls, PerStep, issued_calls, mark_times, marks_per_step, strategy_of
+from traceq.facts.comm.sentences import KERNELS as OF_KERNELS
+from traceq.facts.comm.sentences import NOTES
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.forward_ops import is_backward
@@ -32,6 +34,11 @@ _MIRRORS = (
     ("reduce_scatter", "all_gather"),
     ("all_to_all", "all_to_all"),
 )
+_NOTED = (
+    *(Role.CLIP_NORM, Role.JOIN, Role.METRIC, Role.TOKENS),
+    *(Role.INDICES, Role.STATISTICS, Role.STATE, Role.OPTIMIZER),
+)
+"""Roles of calls that no strategy predicts, in the order in which they are said."""
 _FIRST_BUCKET, _BUCKET = 2**20, 25 * 2**20
 _MAX_PADDING = 1024
 """Limit on the padding of one part, in elements."""
@@ -74,14 +81,14 @@ def _kernels(trace: Trace) -> list[Check]:
     alone = ~linked & ~early & ~by_graph & ~of_barrier
     carried = len(sorted_unique(kernels.call[linked]))
     reasons = (
-        (int(early.sum()), "launched before the window"),
-        (int(by_graph.sum()), "launched by a graph"),
-        (int(of_barrier.sum()), "of barriers"),
-        (num - carried, "calls without a kernel: fused with another call, or cut off by the window"),
-        (int(linked.sum()) - carried, "extra kernels of calls that launch several"),
-        (int(alone.sum()), "without a call in the trace"),
+        (int(early.sum()), "early"),
+        (int(by_graph.sum()), "by_graph"),
+        (int(of_barrier.sum()), "of_barrier"),
+        (num - carried, "missing"),
+        (int(linked.sum()) - carried, "extra"),
+        (int(alone.sum()), "alone"),
     )
-    reason = "; ".join(f"{count:,} {text}" for count, text in reasons if count)
+    reason = "; ".join(f"{count:,} {OF_KERNELS[what]}" for count, what in reasons if count)
     verdict = UNEXPLAINED if alone.any() else EXPLAINED if reason else EXACT
     return [Check(KERNELS, len(kernels.work), num, None, None, verdict, reason)]
 
@@ -164,9 +171,9 @@ def _sharded(trace: Trace, issued: IssuedCalls) -> list[Check]:
     batches = micro_batches(trace)
     whole = _usual(np.r_[forward.elements // batches, gradients.elements // batches])[: len(batches)] * batches
     return [
-        _check(Role.GATHER_FORWARD, forward, passes, whole, "units were still unsharded"),
+        _check(Role.GATHER_FORWARD, forward, passes, whole, NOTES["unsharded"]),
         _check(Role.GATHER_BACKWARD, backward, regathers, whole if (regathers == passes).all() else None),
-        _check(Role.GRADIENT, gradients, reductions, whole, "units without a reduction: frozen, or no_sync"),
+        _check(Role.GRADIENT, gradients, reductions, whole, NOTES["unreduced"]),
         *([_check(Role.GRADIENT, sums, gradients.num, None)] if sums else []),
     ]
 
@@ -206,7 +213,7 @@ def _replicated(trace: Trace, issued: IssuedCalls) -> list[Check]:
         return []
     usual, elements = _usual(gradients.num), _usual(gradients.elements)
     if gradients.num[0] != usual[0] and (gradients.num[1:] == usual[1:]).all() and len(usual) > 2:
-        return [_check(Role.GRADIENT, gradients, gradients.num, elements, note="DDP rebuilds its buckets once")]
+        return [_check(Role.GRADIENT, gradients, gradients.num, elements, note=NOTES["rebuilt"])]
     return [_check(Role.GRADIENT, gradients, usual, elements, note=_buckets(trace, issued, is_gradient))]
 
 
@@ -234,7 +241,7 @@ def _padding(gathered: PerStep, gradients: PerStep) -> str:
     """Return the note on padding if it explains the difference between gathered and reduced elements, else ""."""
     more = np.abs(gathered.elements - gradients.elements)
     per_call = np.maximum(gathered.num, gradients.num) * _MAX_PADDING
-    return "parts are padded to the same size on all ranks" if more.any() and (more <= per_call).all() else ""
+    return NOTES["padded"] if more.any() and (more <= per_call).all() else ""
 
 
 def _buckets(trace: Trace, issued: IssuedCalls, is_gradient: NDArray[np.bool_]) -> str:
@@ -250,12 +257,7 @@ def _buckets(trace: Trace, issued: IssuedCalls, is_gradient: NDArray[np.bool_]) 
         for buckets in np.split(step_sizes, num):
             least = np.where(np.arange(len(buckets)) == 0, _FIRST_BUCKET, _BUCKET)[:-1]
             small += buckets[:-1][(buckets[:-1] < least) & (buckets[:-1] >= 0)].tolist()
-    return (
-        f"a bucket of {min(small):,} bytes is below DDP's default of 1, then 25 MiB: bucket_cap_mb is set, or several "
-        "modules are wrapped"
-        if small
-        else ""
-    )
+    return NOTES["bucket"].format(size=min(small)) if small else ""
 
 
 def _exchanges(trace: Trace, issued: IssuedCalls) -> list[Check]:
@@ -267,7 +269,7 @@ def _exchanges(trace: Trace, issued: IssuedCalls) -> list[Check]:
         forward = issued.per_step(exchanges & ~issued.backward & issued.named(name))
         backward = issued.per_step(exchanges & issued.backward & issued.named(mirror))
         if forward and not backward:
-            note = "backward has no counterpart" if passes else "forward only: the trace has no backward pass"
+            note = NOTES["no_counterpart" if passes else "forward_only"]
             checked.append(_check(Role.ACTIVATIONS, forward, None, note=note))
         elif forward or backward:
             usual = _check(Role.ACTIVATIONS, forward, _usual(forward.num))
@@ -280,7 +282,7 @@ def _messages(issued: IssuedCalls, *, passes: bool) -> list[Check]:
     exchanges = issued.of(Role.ACTIVATIONS)
     sent, received = (issued.per_step(exchanges & issued.named(name)) for name in ("send", "recv"))
     if bool(sent) != bool(received):
-        note = f"messages go one way{'' if passes else ': the trace has no backward pass'}"
+        note = NOTES["one_way" if passes else "one_way_forward"]
         return [_check(Role.ACTIVATIONS, sent or received, None, note=note)]
     sends = _check(Role.ACTIVATIONS, sent, _usual(sent.num), _usual(sent.elements))
     return [sends, _check(Role.ACTIVATIONS, received, sent.num, sent.elements)] if sent else []
@@ -289,10 +291,9 @@ def _messages(issued: IssuedCalls, *, passes: bool) -> list[Check]:
 def _mirrored(forward: PerStep, backward: PerStep, *, parts_differ: bool) -> Check:
     """Return the check of backward's exchanges against those of forward; sizes only if parts are equal on all ranks."""
     if forward and (backward.num == 2 * forward.num).all():
-        return _check(Role.ACTIVATIONS, backward, backward.num, note="activations are recomputed in backward")
+        return _check(Role.ACTIVATIONS, backward, backward.num, note=NOTES["recomputed"])
     sized = forward.elements if (forward.num == backward.num).all() and not parts_differ else None
-    fewer = "some have no counterpart in backward: a first layer, an embedding, a loss"
-    return _check(Role.ACTIVATIONS, backward, forward.num, sized, fewer)
+    return _check(Role.ACTIVATIONS, backward, forward.num, sized, NOTES["some_without"])
 
 
 def _auxiliary(trace: Trace, issued: IssuedCalls) -> list[Check]:
@@ -300,21 +301,11 @@ def _auxiliary(trace: Trace, issued: IssuedCalls) -> list[Check]:
     forwards = _reducing_batches(trace, issued)
     buffers, unused = (issued.per_step(issued.of(role)) for role in (Role.BUFFERS, Role.UNUSED_MAP))
     kinds = np.maximum(buffers.num.max(initial=0) // forwards, 1) * forwards
-    notes = (
-        (Role.CLIP_NORM, "the norm of all gradients is clipped"),
-        (Role.JOIN, "ranks with fewer batches: each forward asks whether one has joined"),
-        (Role.METRIC, "metrics are reduced or gathered for logging"),
-        (Role.TOKENS, "the tokens of the batch are counted over all ranks"),
-        (Role.INDICES, "indices of the rows and tokens to exchange"),
-        (Role.STATISTICS, "SyncBatchNorm shares its statistics"),
-        (Role.STATE, "state is sent from one rank to all"),
-        (Role.OPTIMIZER, "the optimizer gathers integers, which are no parameters: its own state or packed updates"),
-    )
-    noted = [_check(role, issued.per_step(issued.of(role)), None, note=note) for role, note in notes]
+    noted = [_check(role, issued.per_step(issued.of(role)), None, note=NOTES[ROLES[role]]) for role in _NOTED]
     unknown = issued.per_step(issued.of(Role.UNKNOWN))
     return [
         _check(Role.BUFFERS, buffers, kinds if buffers else None),
-        _check(Role.UNUSED_MAP, unused, None, note="find_unused_parameters: map of the parameters used"),
+        _check(Role.UNUSED_MAP, unused, None, note=NOTES["unused_map"]),
         *noted,
         _check(Role.UNKNOWN, unknown, np.zeros_like(unknown.num)),
     ]

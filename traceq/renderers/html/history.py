@@ -21,11 +21,6 @@ _WIDTH, _HEIGHT, _MARGIN = 560, 132, 8
 
 def write_history(history: History, file: TextIO, options: RenderOptions) -> None:
     """Write a history as a page that opens offline."""
-    file.write(history_to_html(history))
-
-
-def history_to_html(history: History) -> str:
-    """Return one HTML file that opens offline."""
     lead = event_words(history.events[-1]) if history.events else no_events(history)
     header = element("header", paragraphs([history_summary(history)], "source"), element("h1", escape(unbroken(lead))))
     charts = element("div", *(_chart(history, series) for series in history.series), of="multiples")
@@ -44,7 +39,8 @@ def history_to_html(history: History) -> str:
         element("ul", *caveats, of="caveats") if caveats else "",
         *(element("section", element("h2", escape(title)), inside, id=name) for name, title, inside in shown),
     ]
-    return page(f"traceq: history of {history.branch}", body, contents((name, title) for name, title, _ in shown))
+    listed = contents((name, title) for name, title, _ in shown)
+    file.write(page(f"traceq: history of {history.branch}", body, listed))
 
 
 def _event(history: History, event: Event) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from traceq.renderers.html.markup import Json, bytes_axis, figure, time_axis
@@ -129,7 +129,7 @@ def rank_heatmap(rank_phases: Table) -> str:
 
 def _heatmap(cells: Mapping[tuple[str, str], float], title: str, label: str) -> str:
     """Return the figure of a size in ns per (row, column)."""
-    rows, columns = _distinct(row for row, _ in cells), _distinct(column for _, column in cells)
+    rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True)) if cells else ([], [])
     if not rows or not any(cells.values()):
         return ""
     data: dict[str, Json] = {
@@ -150,15 +150,11 @@ def _heatmap(cells: Mapping[tuple[str, str], float], title: str, label: str) -> 
     return figure("heatmap", data, title)
 
 
-def _distinct(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
-
-
 def _columns(ranks: Sequence[tuple[str, float]]) -> list[str]:
     """Return the column of each (host, rank)."""
     if len(ranks) <= RANK_COLUMNS:
         return [f"rank {rank:.0f}" for _, rank in ranks]
-    hosts = _distinct(host for host, _ in ranks)
+    hosts = dict.fromkeys(host for host, _ in ranks)
     if all(hosts) and len(hosts) <= RANK_COLUMNS:
         return [host for host, _ in ranks]
     size = -(-len(ranks) // RANK_COLUMNS)
