@@ -285,7 +285,14 @@ class JobProcess:
         if self._request.of_loader:
             self._measure_loader()
             return
-        job = Job(self._models, self._optimizers, self.hooks.has_entered_autocast or not self.tries_all)
+        assert self._tracker.pattern is not None
+        job = Job(
+            self._models,
+            self._optimizers,
+            self.hooks.has_entered_autocast or not self.tries_all,
+            self._tracker.pattern.num_passes,
+            self._batches.loader,
+        )
         uses = self._gradients.uses() if self._gradients is not None else {}
         self._rank = start_rank(
             self._request, job, self._tracker, self._stack.counters, self._loader(), uses, self._account

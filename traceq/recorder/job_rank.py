@@ -107,11 +107,21 @@ class JobRank:
         """Note the work of arms, their losses, and those without an effect, on rank 0."""
         self._note_work()
         self._note_losses()
-        if self.rank.world.rank == 0 and any(toggle.changes_ops for toggle in self.toggles):
+        if self.rank.world.rank:
+            return
+        faults = self._own_faults()
+        if any(toggle.changes_ops for toggle in self.toggles):
             if self.rank.plan.trace_steps:
-                self._mark_without_effect()
+                faults = {**self._equal_ops(), **faults}
             else:
                 self.rank.say("traceq: note: without traced steps it is not proven that every arm changed something")
+        folder = self.rank.plan.folder
+        manifest = folder.read_manifest()
+        arms = tuple(
+            replace(arm, status=NO_EFFECT, fault=faults[arm.name]) if arm.name in faults else arm
+            for arm in manifest.arms
+        )
+        folder.write_manifest(replace(manifest, arms=arms))
 
     def _note_work(self) -> None:
         """Write into the manifest how often the optimizers of each arm step, and on how many samples arms train.
@@ -155,32 +165,26 @@ class JobRank:
         environment = {**manifest.environment, **of_arms}
         self.rank.plan.folder.write_manifest(replace(manifest, arms=arms, environment=environment))
 
-    def _mark_without_effect(self) -> None:
-        """Take the verdict from arms that should issue other ops than the baseline, and do not."""
-        folder = self.rank.plan.folder
+    def _changed(self) -> Iterator[tuple[str, list[Toggle]]]:
+        """Yield each arm that ran but the baseline, with the toggles that it has at another value."""
         baseline, *others = self.arms
-        proven_by_ops = [
-            each.arm.name
-            for each in others
-            if each.arm.name not in self.rank.left_out
-            and any(
-                toggle.changes_ops and number != baseline.values[index]
-                for index, (toggle, number) in enumerate(zip(self.toggles, each.values, strict=True))
-            )
-        ]
-        equal = arms_with_equal_ops(folder, baseline.arm.name, proven_by_ops)
-        manifest = folder.read_manifest()
-        arms = tuple(
-            replace(
-                arm,
-                status=NO_EFFECT,
-                fault=f"it issues the same {equal[arm.name]:,} ops per step as {manifest.baseline}",
-            )
-            if arm.name in equal
-            else arm
-            for arm in manifest.arms
-        )
-        folder.write_manifest(replace(manifest, arms=arms))
+        for each in others:
+            if each.arm.name not in self.rank.left_out:
+                numbers = zip(self.toggles, each.values, baseline.values, strict=True)
+                yield each.arm.name, [toggle for toggle, number, before in numbers if number != before]
+
+    def _own_faults(self) -> dict[str, str]:
+        """Return the arms of a single toggle that says that its value took no effect, with its reason."""
+        changed = ((arm, toggles[0]) for arm, toggles in self._changed() if len(toggles) == 1)
+        reasons = {arm: getattr(toggle, "no_effect", "") for arm, toggle in changed}
+        return {arm: reason for arm, reason in reasons.items() if reason}
+
+    def _equal_ops(self) -> dict[str, str]:
+        """Return the arms that should issue other ops than the baseline, and do not: these have no verdict."""
+        proven_by_ops = [arm for arm, toggles in self._changed() if any(toggle.changes_ops for toggle in toggles)]
+        folder, baseline = self.rank.plan.folder, self.arms[0].arm.name
+        equal = arms_with_equal_ops(folder, baseline, proven_by_ops)
+        return {arm: f"it issues the same {num:,} ops per step as {baseline}" for arm, num in equal.items()}
 
     def leave(self, reason: str) -> None:
         """Tell the other ranks that this one takes part no longer."""

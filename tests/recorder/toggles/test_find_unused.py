@@ -14,7 +14,7 @@ from single_rank_group import single_rank_group
 from torch.nn.parallel import DistributedDataParallel
 
 from traceq.errors import UsageFault
-from traceq.recorder.toggles.toggle import Job, create_toggle
+from traceq.recorder.toggles.toggle import Job, applicable_toggles, create_toggle
 
 pytestmark = pytest.mark.torch
 
@@ -46,6 +46,7 @@ def test_one_reducer_searches_and_the_other_does_not(group: None) -> None:
     toggle.restore()
     assert model.reducer is reducer
     assert not model.find_unused_parameters
+    assert applicable_toggles(Job([model], [optimizer]))["@find_unused"] == ("default", "on")
 
 
 def test_a_model_without_ddp_has_no_such_search() -> None:

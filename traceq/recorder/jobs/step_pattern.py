@@ -84,6 +84,13 @@ class StepPattern:
         return ""
 
     @property
+    def num_passes(self) -> int:
+        """How often a step runs a forward and a backward before its only optimizer steps; 1 of any other step."""
+        passes = [event for event in self.events if event in (FORWARD, BACKWARD) or event.startswith("O")]
+        number = len(passes) // 2
+        return number if passes == [*[FORWARD, BACKWARD] * number, "O0"] else 1
+
+    @property
     def is_regular(self) -> bool:
         """True if all steps seen are alike."""
         return self.num_alike == self.num_seen

@@ -22,12 +22,11 @@ _UNSYNCED: dict[str, Any] = {"init_sync": False} if "init_sync" in signature(Dis
 class FindUnusedToggle:
     """Two reducers of one wrapper: a reducer keeps the flag that it was built with, whatever the attribute says."""
 
-    changes_ops = True
-
     def __init__(self, wrapper: DistributedDataParallel, values: Sequence[str]) -> None:
         self._wrapper = wrapper
         self._before = bool(wrapper.find_unused_parameters)
         self._values = [self._before if value == DEFAULT else value == "on" for value in values]
+        self.changes_ops = len(set(self._values)) > 1
         other = DistributedDataParallel(
             wrapper.module,
             device_ids=wrapper.device_ids,

@@ -15,6 +15,7 @@ from traceq.recorder.spec.parameters import did_you_mean
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.data import DataLoader
 
 __all__ = [
     "DEFAULT",
@@ -61,10 +62,13 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "autocast": ("off", "on"),
     "checkpointing": ("off", "on"),
     "compile": ("off", "on"),
+    "ddp": ("broadcast_buffers:off",),
     "find_unused": ("off", "on"),
     "gc": ("off", "on"),
     "matmul_precision": ("highest", "high", "medium"),
+    "no_sync": ("off", "on"),
     "optimizer": ("loop", "foreach", "fused"),
+    "prefetch": ("off", "on"),
 }
 """By name of a toggle of ours whose values are words, besides DEFAULT: checked before the job starts, without torch."""
 
@@ -75,18 +79,23 @@ _NO_TOGGLES = ("toggle", "attribute")
 class Job:
     """What a toggle can change: the models that no other module contains, the largest first, and the optimizers.
 
-    `uses_autocast`: it entered a region of torch.autocast, or that was not watched.
+    `uses_autocast`: it entered a region of torch.autocast, or that was not watched. `num_passes`: how often a usual
+    step runs a forward and a backward before its only optimizer steps, 1 of other steps. `loader`: that of nearly all
+    batches.
     """
 
     models: Sequence[torch.nn.Module]
     optimizers: Sequence[torch.optim.Optimizer]
     uses_autocast: bool = True
+    num_passes: int = 1
+    loader: DataLoader[Any] | None = None
 
 
 class Toggle(Protocol):
     """One thing of this rank's job with a value per arm.
 
-    `changes_ops`: its values issue different ops, so that equal ops prove that it changed nothing.
+    `changes_ops`: its values issue different ops, so that equal ops prove that it changed nothing. One that finds
+    while steps run that it must not take effect says why in an attribute `no_effect`.
     """
 
     changes_ops: bool

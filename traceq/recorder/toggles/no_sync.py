@@ -1,0 +1,122 @@
+"""DDP's reduction of gradients in the last backward of a step alone: off or on, where a step accumulates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from traceq.errors import UsageFault
+from traceq.recorder.toggles.toggle import Job
+
+__all__ = ["CANDIDATES", "NoSyncToggle", "create"]
+
+CANDIDATES = ("on",)
+_METHODS = ("_pre_forward", "_post_forward")
+
+
+class NoSyncToggle:
+    """The flag that `no_sync()` clears, which the wrapper reads where a forward begins and where it ends.
+
+    Forwards are counted from the optimizer's last step on. A step with fewer passes than usual, as the last one of an
+    epoch, has none that reduces: its gradients are reduced before the optimizer reads them. `no_effect` is why no pass
+    goes without.
+    """
+
+    changes_ops = True
+
+    def __init__(
+        self, wrapper: DistributedDataParallel, optimizer: Optimizer, num_passes: int, values: Sequence[str]
+    ) -> None:
+        self.no_effect = ""
+        self._wrapper, self._num_passes, self._values = wrapper, num_passes, values
+        self._is_on = self._is_known = self._is_stepping = self._is_cleared = False
+        self._num_forwards = self._num_unreduced = 0
+        self._versions: list[int] = []
+        self._begin, self._end = (getattr(wrapper, name) for name in _METHODS)
+        for name, method in zip(_METHODS, (self._pre_forward, self._post_forward), strict=True):
+            setattr(wrapper, name, method)
+        self._handles = (
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        )
+
+    def apply(self, number: int) -> None:
+        """Reduce in the last backward of the next steps alone, or in each."""
+        self._is_on = self._values[number] == "on"
+
+    def fault(self, number: int) -> str:
+        """Return ""; that it has an effect shows in the ops."""
+        return ""
+
+    def restore(self) -> None:
+        """Let the wrapper reduce in each backward."""
+        self._reset_flag()
+        for name in _METHODS:
+            delattr(self._wrapper, name)
+        for handle in self._handles:
+            handle.remove()
+
+    def _pre_forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._reset_flag()  # a forward that raised has no end
+        if torch.is_grad_enabled():
+            self._num_forwards += 1
+            if not self._is_known:
+                self._check_passes()
+            if self._wrapper.require_backward_grad_sync:  # else the job is in no_sync() itself
+                is_usual = self._is_known and not self.no_effect and self._num_forwards < self._num_passes
+                self._is_cleared = self._is_on and is_usual
+                self._wrapper.require_backward_grad_sync = not self._is_cleared
+                self._num_unreduced = self._num_unreduced + 1 if self._is_cleared else 0
+        return self._begin(*args, **kwargs)
+
+    def _post_forward(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._end(*args, **kwargs)
+        finally:
+            self._reset_flag()
+
+    def _check_passes(self) -> None:
+        """Note whether the passes of a step see the same weights; else each needs the gradients of the one before."""
+        versions = [parameter._version for parameter in self._wrapper.parameters()]
+        if self._num_forwards == 1:
+            self._versions = versions
+        elif self._num_forwards == self._num_passes:
+            self._is_known = True
+            if self._is_stepping or versions != self._versions:
+                self.no_effect = "the weights change between the passes of a step"
+
+    def _reset_flag(self) -> None:
+        if self._is_cleared:
+            self._wrapper.require_backward_grad_sync, self._is_cleared = True, False
+
+    def _before_step(self, *_: Any) -> None:
+        self._is_stepping = True
+        if self._num_unreduced:
+            group = self._wrapper.process_group
+            for parameter in self._wrapper.parameters():
+                if parameter.requires_grad:
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+                    torch.distributed.all_reduce(parameter.grad, group=group)
+                    parameter.grad /= torch.distributed.get_world_size(group)
+
+    def _after_step(self, *_: Any) -> None:
+        self._is_stepping = False
+        self._num_forwards = self._num_unreduced = 0
+
+
+def create(job: Job, values: Sequence[str]) -> NoSyncToggle:
+    """Return the toggle; UsageFault unless one wrapper of DDP and one optimizer take several passes per step."""
+    wrappers = [model for model in job.models if isinstance(model, DistributedDataParallel)]
+    if len(wrappers) != 1 or len(job.optimizers) != 1:
+        raise UsageFault("expected one model wrapped in DistributedDataParallel, and one optimizer")
+    if job.num_passes < 2:
+        raise UsageFault("no step accumulates gradients of several backward passes, each after one forward")
+    if wrappers[0].static_graph:
+        raise UsageFault("not possible with static_graph")
+    return NoSyncToggle(wrappers[0], job.optimizers[0], job.num_passes, values)
