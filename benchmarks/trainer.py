@@ -6,8 +6,8 @@ The trainer runs on two ranks under `accelerate launch`, and under torchrun: a l
 function, `uint8` frames of ragged length, clipping, a scheduler, metrics by `gather_for_metrics(...).item()`, and a
 configuration that its forward reads (tests/support/framework_jobs/accelerate_job.py). Each question is one command
 before that of the job, which is not edited. One table ends it, in Markdown: the questions, the commands, and what each
-answers by wall time and, where that decides nothing, by the CPU time of the main thread. `--try` on one rank comes
-last, with its ranking and the confirmation of the fastest arm.
+answers by wall time and, where that decides nothing, by the CPU time of the main thread. `traceq improve` on one rank
+comes last, with its table and a fresh start of what gains.
 
 Complete recordings in --out are read and not repeated; with --minutes none is begun after that time. `make jobs` runs
 it.
@@ -60,7 +60,7 @@ QUESTIONS = (
 
 
 def main() -> None:
-    """Record what is missing, and print a table and the answers of --try."""
+    """Record what is missing, and print a table and the answers of `traceq improve`."""
     options = _options()
     until = time.monotonic() + 60 * options.minutes
     answers: dict[tuple[str, str], str] = {}
@@ -80,10 +80,11 @@ def main() -> None:
         cells = (answers.get((question.name, launcher), "") for launcher in LAUNCHERS)
         CONSOLE.print(f"| {question.words} | `--toggle {question.toggle}` | {' | '.join(cells)} |")
     if time.monotonic() < until:
-        CONSOLE.print("\n--try, on one rank")
-        out = options.out / "try"
-        shutil.rmtree(out, ignore_errors=True)
-        is_recorded(out, ["--try", "--out", str(out), "--", *job("python", QUESTIONS[0])], {}, is_shown=True)
+        CONSOLE.print("\ntraceq improve, on one rank")
+        out = options.out / "improve"
+        for each in options.out.glob(f"{out.name}*"):
+            shutil.rmtree(each)
+        is_recorded(out, ["--out", str(out), "--", *job("python", QUESTIONS[0])], {}, command="improve")
 
 
 def _options() -> argparse.Namespace:
@@ -106,15 +107,15 @@ def job(launcher: str, question: Question) -> list[str]:
     return [sys.executable, *before[launcher], *TRAINER]
 
 
-def is_recorded(out: Path, words: Sequence[str], variables: dict[str, str], *, is_shown: bool = False) -> bool:
-    """Run one command and print how long it took, and what it says if `is_shown`; False without a whole recording."""
+def is_recorded(out: Path, words: Sequence[str], variables: dict[str, str], command: str = "record") -> bool:
+    """Run one command and print how long it took, and what `improve` says; False without a whole recording."""
     out.parent.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     environment = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | variables
     done = subprocess.run(
-        [*TRACEQ, "record", *words], env=environment, cwd=out.parent, capture_output=True, text=True, check=False
+        [*TRACEQ, command, *words], env=environment, cwd=out.parent, capture_output=True, text=True, check=False
     )
-    CONSOLE.print(f"{done.stderr if is_shown else ''}({out.name}: {time.monotonic() - start:.0f} s)")
+    CONSOLE.print(f"{done.stderr if command == 'improve' else ''}({out.name}: {time.monotonic() - start:.0f} s)")
     if done.returncode:
         CONSOLE.print(f"{out.name} failed: {done.stderr.strip().splitlines()[-1:]}")
         shutil.rmtree(out, ignore_errors=True)

@@ -84,6 +84,7 @@ def _section(code: str, inputs: list[str], shared: Mapping[str, tuple[str, ...]]
     lines += [f"- limits: {_listed(names)}"] if (names := _limits_of_rules()[code]) else []
     lines += [f"- explains: {_listed(explained)}"] if explained else []
     lines += [f"- ask: `traceq whatif {rule.whatif}`"] if rule.whatif else []
+    lines += [f"- toggle: {_listed(rule.toggles)}"] if rule.toggles else []
     lines += [f"- inputs: {', '.join(origins)}"]
     return "\n".join(lines) + "\n"
 

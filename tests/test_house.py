@@ -36,7 +36,7 @@ LAYERS = (
     {"whatif"},
     {"analysis", "frames", "crosscheck", "snapshots", "interop"},
     {"compare", "engines"},
-    {"rules", "library"},
+    {"rules", "library", "improve"},
     {"history"},
     {"renderers", "recorder", "viewer"},
     {"plugins", "integrations", "agent_tools"},

@@ -29,7 +29,7 @@ class Rule:
 
     `limits` from which it is made. `explains`: codes of claims about the same time that it explains better, and
     `explains_syncs` kinds of syncs. `questions_rest`: it stands first. `is_note`: nothing is to be done about it.
-    `whatif`: the option of `traceq whatif` that asks what its remedy gains.
+    `whatif`: the option of `traceq whatif` that asks what its remedy gains. `toggles`: those that make its remedy.
     """
 
     limits: tuple[float, ...] = ()
@@ -38,6 +38,7 @@ class Rule:
     questions_rest: bool = False
     is_note: bool = False
     whatif: str = ""
+    toggles: tuple[str, ...] = ()
 
 
 _OVERLAP = ("exposed_comm", "exposed_wait", "exposed_transfer")
@@ -56,14 +57,18 @@ RULES = {
     "cold_start": Rule((LARGE,), questions_rest=True),
     "wall_time": Rule(questions_rest=True),
     "longer_steps": Rule((MOST,), questions_rest=True),
-    "garbage_collection": Rule((MODERATE,), explains=("outside_phases", "python_bound"), questions_rest=True),
+    "garbage_collection": Rule(
+        (MODERATE,), explains=("outside_phases", "python_bound"), questions_rest=True, toggles=("@gc",)
+    ),
     "busy_machine": Rule((MODERATE, BUSY_CORES), is_note=True),
-    "contended_cores": Rule((MODERATE, MUCH, WORKER_CORES)),
+    "contended_cores": Rule((MODERATE, MUCH, WORKER_CORES), toggles=("@threads",)),
     "compiling": Rule((MODERATE,), explains=("cold_start",)),
     "recompiles": Rule((MODERATE,), explains=("cold_start",)),
     # the host
     "host_bound": Rule((LARGE,)),
-    "launch_bound": Rule((LARGE, MUCH, SHORT_GAP), explains=("host_bound",), whatif="--no-launch-latency"),
+    "launch_bound": Rule(
+        (LARGE, MUCH, SHORT_GAP), explains=("host_bound",), whatif="--no-launch-latency", toggles=("@optimizer",)
+    ),
     "host_round_trips": Rule((LARGE, MOST, SHORT_GAP), explains=("host_bound",)),
     "costly_sync": Rule(explains=("sync_wait", "free_sync"), whatif="--without syncs"),
     "costly_allocation": Rule(explains=("alloc_wait",)),
@@ -73,17 +78,22 @@ RULES = {
     "outside_phases": Rule((LARGE,)),
     "host_op": Rule((MOST,), is_note=True),
     # the data loader
-    "starved": Rule((MODERATE, LEAST_BATCHES), explains=("host_bound", "dataload_wait"), whatif="--without loader"),
+    "starved": Rule(
+        (MODERATE, LEAST_BATCHES),
+        explains=("host_bound", "dataload_wait"),
+        whatif="--without loader",
+        toggles=("@prefetch",),
+    ),
     "worker_restarts": Rule((MODERATE,), explains=("starved", "dataload_wait", "host_bound")),
-    "dataload_wait": Rule((MODERATE,)),
+    "dataload_wait": Rule((MODERATE,), toggles=("@prefetch",)),
     # what computes
     "device_bound": Rule((LIMITING,), is_note=True),
     "cpu_bound": Rule((LIMITING, MOST), is_note=True),
     "python_bound": Rule((MUCH,), is_note=True),
-    "below_roof": Rule((LARGE,)),
+    "below_roof": Rule((LARGE,), toggles=("@matmul_precision",)),
     "casts": Rule((MODERATE,)),
     "unfused_attention": Rule((LARGE,), explains=("below_roof",)),
-    "unfused_optimizer": Rule((LARGE,)),
+    "unfused_optimizer": Rule((LARGE,), toggles=("@optimizer",)),
     # communication
     "exposed_comm": Rule((LARGE,)),
     "exposed_wait": Rule((MODERATE,)),
@@ -94,9 +104,9 @@ RULES = {
     "expert_imbalance": Rule((FEW, MOST)),
     "strategy": Rule((LOST,)),
     "metric_gathers": Rule((NOTABLE,), explains=_OVERLAP),
-    "buffer_broadcasts": Rule((MODERATE,)),
-    "repeated_reductions": Rule((MODERATE,), explains=_OVERLAP),
-    "unused_search": Rule(),
+    "buffer_broadcasts": Rule((MODERATE,), toggles=("@ddp",)),
+    "repeated_reductions": Rule((MODERATE,), explains=_OVERLAP, toggles=("@no_sync",)),
+    "unused_search": Rule(toggles=("@find_unused",)),
     # copies and memory
     "exposed_memcpy": Rule((MODERATE,)),
     "pageable_copies": Rule((NOTABLE,), explains_syncs=("htod",)),

@@ -9,6 +9,7 @@ __all__ = ["SUMMARIES"]
 SUMMARIES: Mapping[str, str] = {
     "show": "Show what a trace holds",
     "record": "Record a training job as it is, or a recipe",
+    "improve": "Try what would make a training job faster",
     "diff": "Say what a change costs a step",
     "whatif": "Say what a step would be without its waits, or with faster parts",
     "check": "Check that rules hold on every rank",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
 
 from traceq.claims.claim import Claim
+from traceq.claims.rules import rule_of
 from traceq.claims.saying import text_of
 from traceq.errors import TraceqError, UsageFault
 from traceq.locations import without_secrets
@@ -53,8 +53,8 @@ def record_job(
     def say(line: str) -> None:
         typer.echo(line, err=True)
 
-    if (arms or batch_arg) and (options.toggles or options.tries_all or options.is_dry or options.of_loader):
-        option, others = "--arm" if arms else "--batch-arg", "--toggle, --try, --dry-run or --recipe"
+    if (arms or batch_arg) and (options.toggles or options.is_dry or options.of_loader):
+        option, others = "--arm" if arms else "--batch-arg", "--toggle, --dry-run or --recipe"
         raise UsageFault(f"{option}: an arm with processes of its own; not together with {others}")
     if arms and batch_arg:
         raise UsageFault("--batch-arg: it makes arms of its own; not together with --arm")
@@ -119,8 +119,6 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
         diffs = _ranked_diffs(folder, say)
         for line in (*_baseline_step(diffs), *_verdicts(diffs), *_core_lines(_core_findings(folder))):
             say(line)
-        if options.tries_all:
-            _confirm_fastest(options, folder, diffs, say)
         say(shlex.join(["traceq", "diff", str(folder.path)]))
     elif options.of_loader:
         _print_table(folder, "loader")
@@ -132,8 +130,12 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
         notes = _core_findings(folder)
         of_machine = [note for note in notes if note.severity == "low"]
         of_job = [note for note in notes if note not in of_machine]
-        for line in dict.fromkeys((*_core_lines(of_job), *_leads(folder), *_core_lines(of_machine))):
+        leads = _leads(folder)
+        texts = [f"traceq: {text_of(lead)}" for lead in leads]
+        for line in dict.fromkeys((*_core_lines(of_job), *texts, *_core_lines(of_machine))):
             say(line)
+        if any(rule_of(lead).toggles for lead in (*of_job, *leads)):
+            say(without_secrets(shlex.join(["traceq", "improve", "--", *options.command])))
     arm = manifest.arms[-1].name
     if folder.trace(arm, 0).is_file():
         say(shlex.join(["traceq", "show", str(folder.path / arm)]))
@@ -167,45 +169,6 @@ def _print_table(folder: RunFolder, analysis: str) -> None:
     for report in analyze_all(read_timing(str(folder.path)), (analysis,)):
         for view in report.views:
             print_table(view.non_empty_columns, err=True)
-
-
-def _confirm_fastest(options: JobOptions, folder: RunFolder, diffs: Sequence[Diff], say: Callable[[str], None]) -> None:
-    """Compare the fastest arm alone, as chance has its share in the best of many: the job is started once more.
-
-    Where it trains on instead of stopping, only the command is printed.
-    """
-    from traceq.recorder.job_launch import launch_job
-
-    manifest = folder.read_manifest()
-    best = next((diff for diff in diffs if diff.verdict_name == "material"), None)
-    arm = manifest.arm(best.b_name) if best else None
-    if best is None or arm is None or best.comparison is None or best.comparison.delta_ns >= 0:
-        say("traceq: nothing that was tried makes this job faster beyond doubt")
-        return
-    toggles = tuple(f"{name}=default,{value}" for name, value in arm.varied.items())
-    fastest = f"traceq: {arm.name} is the fastest of {len(manifest.arms) - 1}"
-    if not options.stops:
-        say(f"{fastest}; to confirm it by a fresh comparison:")
-        words = [word for toggle in toggles for word in ("--toggle", toggle)]
-        say(shlex.join(["traceq", "record", *words, "--until", "decided", "--", *options.command]))
-        return
-    say(f"{fastest}; a fresh comparison of it alone, in a second start of the job:")
-    out = folder.path.with_name(f"{folder.path.name}-confirmation")
-    try:
-        minutes = options.max_minutes / 2  # for one question instead of many
-        result = launch_job(replace(options, toggles=toggles, tries_all=False, max_minutes=minutes, out=out), say)
-    except TraceqError as error:
-        say(f"traceq: {arm.name} is not confirmed: {error}")
-        return
-    if result.fault:
-        say(f"traceq: {arm.name} is not confirmed: {result.folder.path}: {result.fault}")
-        return
-    for diff in _ranked_diffs(result.folder, say):
-        is_faster = diff.verdict_name == "material" and diff.comparison is not None and diff.comparison.delta_ns < 0
-        say(f"traceq: {arm.name} is {'confirmed' if is_faster else 'not confirmed'}: {diff.answer.lead}")
-    for line in _core_lines(_core_findings(result.folder)):
-        say(line)
-    say(shlex.join(["traceq", "diff", str(result.folder.path)]))
 
 
 def _ranked_diffs(folder: RunFolder, say: Callable[[str], None]) -> Sequence[Diff]:
@@ -253,21 +216,21 @@ def _core_lines(findings: Sequence[Claim]) -> Iterator[str]:
         yield f"{_DIM}{note}{_PLAIN}" if finding.severity == "low" else note
 
 
-def _leads(folder: RunFolder) -> Iterator[str]:
-    """Yield the findings that `traceq show` has first on the only arm, if steps were traced; without what was said."""
+def _leads(folder: RunFolder) -> Sequence[Claim]:
+    """Return the findings that `traceq show` has first on the only arm, if steps were traced; without what was said."""
     from traceq.commands._engine import engine_for
     from traceq.commands._progress import shown_work
     from traceq.engines.analyze_path import sheet_of
 
     if not any(folder.path.glob("*/rank*.json.gz")):
-        return
+        return ()
     engine = engine_for(memory=None, cluster=None)
     with shown_work("analysing") as on_progress:
         sheet, _ = sheet_of(str(folder.path), start=engine.start, small=engine.small, on_progress=on_progress)
     printed = {finding.code for report in sheet.reports if report.name == "loader" for finding in report.findings}
     printed.add("wall_time")
     others = [finding for finding in sheet.top_findings if finding.code not in printed]
-    yield from (f"traceq: {text_of(finding)}" for finding in others[:MOST_LEADS])
+    return others[:MOST_LEADS]
 
 
 def _verdicts(diffs: Sequence[Diff]) -> Iterator[str]:

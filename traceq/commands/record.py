@@ -74,9 +74,6 @@ def command(
         metavar="WORDS",
         help="Find the largest batch of a job that fits: {} in these words is the batch; they take the place of {arm}.",
     ),
-    tries_all: bool = typer.Option(
-        False, "--try", help="Make an arm of every built-in toggle that applies to a job: which would make it faster?"
-    ),
     is_dry: bool = typer.Option(False, "--dry-run", help="Say what is found in a job, and stop it after ten steps."),
     then: Then = typer.Option(
         Then.stop, "--then", help="What a job does when its recording is complete: stop as by Ctrl-C, or train on."
@@ -99,7 +96,7 @@ def command(
         None, "--until", help="Instead of --steps: time until each arm's difference is material or in the noise."
     ),
     max_minutes: float | None = typer.Option(
-        None, "--max-minutes", help="With --until: longest time; with --try for all arms.", show_default="10, 2"
+        None, "--max-minutes", help="With --until: longest time.", show_default="10"
     ),
     trace_steps: int | None = typer.Option(
         None, "--trace-steps", help="Profiled steps of each arm; 0 only times.", show_default="3"
@@ -144,7 +141,7 @@ def command(
         from traceq.recorder.job_launch import JobOptions
         from traceq.recorder.jobs.job_request import DEFAULT_GRACE_S
         from traceq.recorder.spec.plan import DEFAULT_HANG_S
-        from traceq.recorder.spec.prepare import DEFAULT_MINUTES, DEFAULT_TRACE_STEPS, DEFAULT_TRY_MINUTES
+        from traceq.recorder.spec.prepare import DEFAULT_MINUTES, DEFAULT_TRACE_STEPS
 
         check_job_options(
             recipe,
@@ -153,10 +150,9 @@ def command(
             vary=vary,
             replicates=None if job_arms or batch_arg else replicates,
         )
-        has_budget = tries_all and steps is None
-        default_minutes = DEFAULT_MINUTES if until else DEFAULT_TRY_MINUTES if has_budget else 0.0
+        default_minutes = DEFAULT_MINUTES if until else 0.0
         if max_minutes is not None and not default_minutes:
-            raise UsageFault(f"--max-minutes {max_minutes:g}: requires --until decided or --try, without --steps")
+            raise UsageFault(f"--max-minutes {max_minutes:g}: requires --until decided, without --steps")
         options = JobOptions(
             command=tuple(job),
             toggles=tuple(toggles),
@@ -165,7 +161,6 @@ def command(
             trace_steps=(0 if batch_arg else DEFAULT_TRACE_STEPS) if trace_steps is None else trace_steps,
             stops=then is Then.stop,
             grace_s=DEFAULT_GRACE_S if grace_s is None else grace_s,
-            tries_all=tries_all,
             is_dry=is_dry,
             of_loader=bool(recipe),
             out=out,
@@ -174,7 +169,7 @@ def command(
         )
         record_job(options, job_arms, batch_arg, replicates)
         return
-    if toggles or job_arms or batch_arg or tries_all or is_dry or not recipe:
+    if toggles or job_arms or batch_arg or is_dry or not recipe:
         raise UsageFault("expected the command of a job after --, or --recipe NAME")
     from traceq.recorder.spec.prepare import Request
 

@@ -19,7 +19,14 @@ from traceq.recorder.failures.root_cause import raised_line
 from traceq.recorder.failures.run_status import mark_ended, mark_exit, mark_interrupted, read_hang
 from traceq.recorder.jobs.arm_files import OUTPUT_OPTION
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
-from traceq.recorder.jobs.job_request import DEFAULT_GRACE_S, JobRequest, ToggleRequest, job_arms, parse_toggle
+from traceq.recorder.jobs.job_request import (
+    DEFAULT_GRACE_S,
+    Improves,
+    JobRequest,
+    ToggleRequest,
+    job_arms,
+    parse_toggle,
+)
 from traceq.recorder.jobs.run_injected import run_injected
 from traceq.recorder.spec.catalogue import recipe_names
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
@@ -58,7 +65,7 @@ class JobOptions:
     trace_steps: int = 3
     stops: bool = True
     grace_s: float = DEFAULT_GRACE_S
-    tries_all: bool = False
+    improves: Improves = ""
     is_dry: bool = False
     of_loader: bool = False
     out: Path | None = None
@@ -75,10 +82,10 @@ class JobOptions:
             raise UsageFault(
                 f"--steps {self.steps}: --until decided determines the number of steps; use one of the two"
             )
-        if self.of_loader and (self.toggles or self.tries_all or self.is_dry or self.max_minutes):
-            raise UsageFault("--recipe dataloader: a job's loader alone has no arms: without --toggle, --try, --until")
-        if self.max_minutes and not (self.toggles or self.tries_all):
-            raise UsageFault("--until decided: there is only one arm; --toggle NAME=A,B or --try adds one to compare")
+        if self.of_loader and (self.toggles or self.is_dry or self.max_minutes):
+            raise UsageFault("--recipe dataloader: a job's loader alone has no arms: without --toggle, --until")
+        if self.max_minutes and not self.toggles:
+            raise UsageFault("--until decided: there is only one arm; --toggle NAME=A,B adds one to compare")
         check_seconds("--hang-after", self.hang_s)
         check_seconds("--grace", self.grace_s)
         program = shutil.which(self.command[0])
@@ -161,7 +168,8 @@ def _hint(name: str) -> str:
 def _announcement(options: JobOptions, out: Path) -> str:
     if options.is_dry:
         return "traceq: this job stops after its first steps; nothing is recorded"
-    stops = "it stops when that is complete, as by Ctrl-C (--then continue: it trains on)"
+    or_not = "" if options.improves else " (--then continue: it trains on)"
+    stops = f"it stops when that is complete, as by Ctrl-C{or_not}"
     ends = stops if options.stops else "then it trains on"
     return f"traceq: recording this job into {_shown(out)}; {ends}"
 
@@ -194,7 +202,7 @@ def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path,
         trace_steps=options.trace_steps,
         stops=options.stops or options.is_dry,
         grace_s=options.grace_s,
-        tries_all=options.tries_all,
+        improves=options.improves,
         is_dry=options.is_dry,
         of_loader=options.of_loader,
         hang_s=options.hang_s,

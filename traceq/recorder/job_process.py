@@ -69,7 +69,7 @@ def attach(folder: str) -> None:
     injection = Injection(Path(folder))
     process = JobProcess(injection.attach(), injection)
     process.hooks.install()
-    if process.tries_all:
+    if process.finds_toggles:
         process.hooks.watch_autocast()
     process.note_early_errors()
     os.register_at_fork(after_in_child=process.forget)
@@ -121,9 +121,9 @@ class JobProcess:
         self._stack.thread = thread
 
     @property
-    def tries_all(self) -> bool:
+    def finds_toggles(self) -> bool:
         """Whether the toggles that apply to the job are to be found."""
-        return self._request.tries_all or self._request.is_dry
+        return self._request.improves == "survey" or self._request.is_dry
 
     def forget(self) -> None:
         """Forget a loop of the parent process, in a child: it may be a worker of a data loader."""
@@ -289,7 +289,7 @@ class JobProcess:
         job = Job(
             self._models,
             self._optimizers,
-            self.hooks.has_entered_autocast or not self.tries_all,
+            self.hooks.has_entered_autocast or not self.finds_toggles,
             self._tracker.pattern.num_passes,
             self._batches.loader,
         )

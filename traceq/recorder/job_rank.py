@@ -68,7 +68,10 @@ _MAX_SLOWDOWN = 5.0
 
 @dataclass(frozen=True, slots=True)
 class JobRank:
-    """One rank of a job that is being recorded; `steps` yields the arm of each step that the job runs next."""
+    """One rank of a job that is being recorded; `steps` yields the arm of each step that the job runs next.
+
+    `is_brief`: it ends with them, also in the middle of a cycle of the loop.
+    """
 
     rank: Rank
     toggles: Sequence[Toggle]
@@ -78,6 +81,7 @@ class JobRank:
     loader: JobLoader = field(default_factory=JobLoader)
     losses: LossByArm = field(default_factory=LossByArm)
     began_s: float = field(default_factory=time)
+    is_brief: bool = False
 
     def close(self) -> None:
         """Stop timing and profiling, and restore the job's own values."""
@@ -91,7 +95,7 @@ class JobRank:
 
     def _rest(self) -> Generator[str, None, None]:
         self._note_results()
-        if not self.rank.plan.replicates and len(self.arms) == 1:
+        if not self.rank.plan.replicates and len(self.arms) == 1 and not self.is_brief:
             yield from rest_of_cycle(self.rank)
 
     def finish(self) -> None:
@@ -220,9 +224,10 @@ def start_rank(
     _raise_first(world.gather("" if tracker.pattern.is_reliable else differ))
     if world.size == 1 and not claims(Path(request.out)):
         return None
-    if request.tries_all or request.is_dry:
+    if request.is_dry:
         request = msgspec.structs.replace(request, toggles=(*request.toggles, *_common_toggles(job, world)))
-    arms = (JobArm(request.arm, ()),) if request.arm else job_arms(request.toggles)
+    is_together = request.improves == "together"
+    arms = (JobArm(request.arm, ()),) if request.arm else job_arms(request.toggles, together=is_together)
     samples = round(sum(world.gather(loader.samples_per_batch * tracker.pattern.num_batches)))
     if len(arms) == 1:  # others may change how many batches a step has
         arms = (msgspec.structs.replace(arms[0], arm=replace(arms[0].arm, samples_per_step=samples)),)
@@ -247,6 +252,8 @@ def start_rank(
         )
         _leave_in_order(world)
         return None
+    if request.improves == "survey":
+        _note_toggles(plan.folder, _common_toggles(job, world), world)
     values = {each.arm.name: each.values for each in arms}
     toggles: list[Toggle] = []
     try:
@@ -285,7 +292,8 @@ def start_rank(
         _note_arm(plan, arms[0].arm, world)
         return JobRank(rank, toggles, arms, isolated_steps(rank), tracker, loader)
     manifest = plan.manifest("", "", facts=(MODERATE,))
-    return JobRank(rank, toggles, arms, recorded_steps(rank, manifest), tracker, loader)
+    is_brief = request.improves == "survey"
+    return JobRank(rank, toggles, arms, recorded_steps(rank, manifest), tracker, loader, is_brief=is_brief)
 
 
 def _common_request(request: JobRequest, world: World) -> JobRequest:
@@ -332,12 +340,18 @@ def _common_toggles(job: Job, world: World) -> tuple[ToggleRequest, ...]:
     return tuple(ToggleRequest(name, tuple(values)) for name, values in common.items() if len(values) > 1)
 
 
+def _note_toggles(folder: RunFolder, toggles: Sequence[ToggleRequest], world: World) -> None:
+    """Write which toggles apply to the job, for the launcher."""
+    if world.rank == 0:
+        folder.toggles.write_bytes(msgspec.json.encode(toggles))
+
+
 def _say_of_workers(rank: Rank, request: JobRequest, loader: JobLoader) -> None:
     """Print how to compare numbers of workers, and that toggles do not reach what workers run."""
     num_workers = loader.settings.get("num_workers")
     if num_workers is None:
         return
-    if request.tries_all or request.is_dry:
+    if request.improves == "survey" or request.is_dry:
         if text := worker_arms_text(request.command, num_workers, _script_text()):
             rank.say(f"traceq: {text}")
     elif num_workers and any(not toggle.name.startswith("@") for toggle in request.toggles):
@@ -390,7 +404,7 @@ def _plan_of(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
         reseeds=False,
         started=request.started,
         process=request.process,
-        max_slowdown=_MAX_SLOWDOWN if request.tries_all else 0.0,
+        max_slowdown=_MAX_SLOWDOWN if request.improves == "trial" else 0.0,
         replicates=request.replicates,
     )
 

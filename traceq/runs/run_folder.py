@@ -85,6 +85,16 @@ class RunFolder:
         return self.path / "faults"
 
     @property
+    def toggles(self) -> Path:
+        """File of the toggles that apply to a job, of a run that looked for them."""
+        return self.path / "toggles.json"
+
+    @property
+    def improvement(self) -> Path:
+        """File of what was predicted of remedies and what they gained, of a run of `traceq improve`."""
+        return self.path / "improve.json"
+
+    @property
     def hang(self) -> Path:
         """Path of where ranks stood that have made no progress since, with their stacks."""
         return self.faults / "hang.txt"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -13,11 +14,23 @@ from traceq.model import Arm, Fact
 from traceq.recorder.spec.parameters import check_arm, split_assignment
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 
-__all__ = ["DEFAULT_GRACE_S", "MODERATE", "JobArm", "JobRequest", "ToggleRequest", "job_arms", "parse_toggle"]
+__all__ = [
+    "DEFAULT_GRACE_S",
+    "MODERATE",
+    "Improves",
+    "JobArm",
+    "JobRequest",
+    "ToggleRequest",
+    "job_arms",
+    "parse_toggle",
+]
 
 DEFAULT_GRACE_S = 30.0
 MODERATE = Fact("loss", "loss, mean over recorded steps")
 """What is noted of the arms of every job, besides their time."""
+
+Improves = Literal["", "survey", "trial", "together"]
+"""Part of `traceq improve`: the job as it is, toggles that are tried unasked, or all that gain as one arm."""
 
 
 class ToggleRequest(msgspec.Struct, frozen=True):
@@ -30,11 +43,10 @@ class ToggleRequest(msgspec.Struct, frozen=True):
 class JobRequest(msgspec.Struct, frozen=True):
     """Options of `traceq record -- COMMAND`; `steps` None is the default of the device.
 
-    `stops`: the job ends when the recording is complete, within `grace_s` seconds. `tries_all`: every toggle that the
-    job has is an arm; `is_dry`: nothing is recorded, the job ends once it is known what could be; `of_loader`: its
-    loader alone. If arms have processes of their own, this one runs `arm`, and is the `process`-th of all. `watch`: the
-    folder through which the launcher watches the ranks of its own host, for progress within `hang_s`. `command` as it
-    was typed.
+    `stops`: the job ends when the recording is complete, within `grace_s` seconds. `is_dry`: nothing is recorded, the
+    job ends once it is known what could be; `of_loader`: its loader alone. If arms have processes of their own, this
+    one runs `arm`, and is the `process`-th of all. `watch`: the folder through which the launcher watches the ranks of
+    its own host, for progress within `hang_s`. `command` as it was typed.
     """
 
     out: str
@@ -48,7 +60,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     trace_steps: int = 3
     stops: bool = True
     grace_s: float = DEFAULT_GRACE_S
-    tries_all: bool = False
+    improves: Improves = ""
     is_dry: bool = False
     of_loader: bool = False
     arm: Arm | None = None
@@ -91,12 +103,15 @@ def parse_toggle(text: str) -> ToggleRequest:
     return ToggleRequest(name, values)
 
 
-def job_arms(toggles: Sequence[ToggleRequest]) -> tuple[JobArm, ...]:
-    """Return the arms: all first values, which is the baseline, then each other value of each toggle alone."""
+def job_arms(toggles: Sequence[ToggleRequest], *, together: bool = False) -> tuple[JobArm, ...]:
+    """Return the arms: all first values, which is the baseline, then each other value of each toggle alone.
+
+    With `together`, one other arm has all last values.
+    """
     if not toggles:
         return (JobArm(Arm("run", "the job as it is", baseline=True), ()),)
     arms: list[JobArm] = []
-    for values in _settings(toggles):
+    for values in _settings(toggles, together=together):
         changed = [number for number, value in enumerate(values) if value] or range(len(toggles))
         settings = [(toggles[number].name, toggles[number].values[values[number]]) for number in changed]
         changes = [(name, value) for name, value in settings if value != "default"]
@@ -108,8 +123,11 @@ def job_arms(toggles: Sequence[ToggleRequest]) -> tuple[JobArm, ...]:
     return tuple(arms)
 
 
-def _settings(toggles: Sequence[ToggleRequest]) -> Iterator[tuple[int, ...]]:
+def _settings(toggles: Sequence[ToggleRequest], *, together: bool) -> Iterator[tuple[int, ...]]:
     yield (0,) * len(toggles)
+    if together:
+        yield tuple(len(toggle.values) - 1 for toggle in toggles)
+        return
     for number, toggle in enumerate(toggles):
         for value in range(1, len(toggle.values)):
             yield tuple(value if each == number else 0 for each in range(len(toggles)))

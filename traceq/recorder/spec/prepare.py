@@ -23,7 +23,6 @@ from traceq.stats.ranks import steps_needed
 __all__ = [
     "DEFAULT_MINUTES",
     "DEFAULT_TRACE_STEPS",
-    "DEFAULT_TRY_MINUTES",
     "MAX_REPLICATES",
     "MAX_STEPS",
     "MAX_TRACE_STEPS",
@@ -41,7 +40,6 @@ __all__ = [
 _DEFAULT_STEPS = {"cpu": 128, "cuda": 256}
 DEFAULT_CPU_RANKS = 2
 DEFAULT_MINUTES = 10.0
-DEFAULT_TRY_MINUTES = 2.0
 DEFAULT_TRACE_STEPS = 3
 DEFAULT_REPLICATES = {"cpu": 1, "cuda": 4}  # 4 give a confidence interval; on a CPU each takes over 10 s per arm
 _MOST_RANKS, _RANKS_PER_DEVICE = 8, 4

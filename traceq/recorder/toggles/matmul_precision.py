@@ -8,9 +8,14 @@ import torch
 
 from traceq.recorder.toggles.toggle import Job, Setting
 
-__all__ = ["CANDIDATES", "create"]
+__all__ = ["CANDIDATES", "create", "is_used"]
 
 CANDIDATES = ("high",)
+
+
+def is_used(job: Job) -> bool:
+    """Return whether a parameter is on a device that has other precisions than float32's."""
+    return any(parameter.is_cuda for model in job.models for parameter in model.parameters())
 
 
 def create(job: Job, values: Sequence[str]) -> Setting:

@@ -1,0 +1,215 @@
+"""`traceq improve -- COMMAND`: what would make a job faster, predicted, then tried while it trains."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import msgspec
+import typer
+
+from traceq.errors import RecordingFailed, TraceqError, UsageFault
+from traceq.improve.limits import LEAST_PAIRS, LEAST_S, OTHER_STEPS, SURVEY_STEPS, TRIAL_SHARE
+from traceq.improve.sentences import LINES
+from traceq.locations import without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceq.compare.result import Diff
+    from traceq.improve.outcome import Outcome, Trial
+    from traceq.recorder.job_launch import JobOptions
+    from traceq.recorder.jobs.job_request import Improves
+    from traceq.report import Sheet
+    from traceq.runs.run_folder import RunFolder
+
+__all__ = ["command"]
+
+
+def command(
+    job: list[str] = typer.Argument(
+        metavar="-- COMMAND", help="The training job: python train.py ..., torchrun ...", show_default=False
+    ),
+    minutes: float = typer.Option(5.0, "--minutes", min=0.5, help="How long all of it may take, about."),
+    toggles: list[str] = typer.Option(
+        [], "--toggle", metavar="NAME=A,B", help="Also try these values: main.config.metrics_every=1,10, ..."
+    ),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", help="The run of the job as it is; others beside it.", show_default="traceq-runs/JOB-TIME"
+    ),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace a run that is in --out."),
+) -> None:
+    """Try what would make a training job faster: its leads first, then every toggle that applies.
+
+    The job starts three times: as it is; with remedies that take turns while it trains; with all that gain, together.
+    """
+    from traceq.commands._output import print_table
+    from traceq.recorder.job_launch import JobOptions
+    from traceq.runs.run_folder import to_json_bytes
+
+    began_s = monotonic()
+    options = JobOptions(tuple(job), steps=SURVEY_STEPS, out=out, overwrite=overwrite, improves="survey")
+    done = _improve(options, toggles, minutes, began_s)
+    done.folder.improvement.write_bytes(msgspec.json.format(to_json_bytes(done.outcome), indent=1))
+    print_table(done.outcome.table, err=True)
+    for line in done.outcome.lines():
+        _say(line)
+    if done.fault:
+        raise RecordingFailed(done.fault)
+
+
+@dataclass(frozen=True, slots=True)
+class _Improvement:
+    """What came of it, the run of the job as it is, and why a later part is not complete, or ""."""
+
+    outcome: Outcome
+    folder: RunFolder
+    fault: str
+
+
+def _improve(options: JobOptions, toggles: Sequence[str], minutes: float, began_s: float) -> _Improvement:
+    """Run the three parts and return what came of them."""
+    from traceq.improve.candidates import candidates, fitting, leads_without_toggle
+    from traceq.improve.outcome import Outcome, best, leads_of, not_tried, together_trial, trials_of
+
+    _say(LINES["survey"])
+    folder, fault = _launched(options)
+    if fault:
+        raise RecordingFailed(f"{folder.path}: {fault}")
+    step_ns, phases_ns, by_device = _step(folder)
+    sheet = _sheet(folder)
+    traced = sheet.source.traced.mean_ns / step_ns if sheet.source.traced else 1.0
+    values = _applicable(folder, toggles)
+    trial_s, together_s = _seconds(minutes, monotonic() - began_s, step_ns)
+    most_arms = _most_arms(trial_s, step_ns, steps_per_half=8 if by_device else 2)
+    tried, hopeless, late = fitting(candidates(values, sheet.top_findings, phases_ns, traced), step_ns, most_arms)
+    trials: tuple[Trial, ...] = ()
+    together = None
+    if tried:
+        _say(LINES["trial"].format(num=len(tried), minutes=trial_s / 60))
+        texts = _texts(values, [(each.toggle, each.value) for each in tried])
+        beside, fault = _launched(_beside(options, folder, "trial", texts, trial_s))
+        if beside.manifest_path.exists():
+            trials = trials_of(tried, _diffs(beside), beside.read_manifest(), _source(_script(options)))
+    gaining = best(trials)
+    if gaining and not fault:
+        _say(LINES["fresh_start"].format(minutes=together_s / 60))
+        texts = _texts(values, [(each.toggle, each.value) for each in gaining])
+        beside, fault = _launched(_beside(options, folder, "together", texts, together_s))
+        if beside.manifest_path.exists():
+            together = together_trial(next(iter(_diffs(beside)), None))
+    outcome = Outcome(
+        command=without_secrets(shlex.join(options.command)),
+        script=_script(options),
+        step_ns=round(step_ns),
+        trials=(*trials, *not_tried(late, "no_time"), *not_tried(hopeless, "hopeless")),
+        together=together,
+        leads=leads_of(leads_without_toggle(sheet.leads), traced),
+        minutes=(monotonic() - began_s) / 60,
+    )
+    return _Improvement(outcome, folder, fault)
+
+
+def _texts(values: Mapping[str, Sequence[str]], chosen: Sequence[tuple[str, str]]) -> list[str]:
+    """Return `--toggle` of these values of toggles, each after the job's own one."""
+    of_toggle: dict[str, list[str]] = {}
+    for name, value in chosen:
+        of_toggle.setdefault(name, [values[name][0]]).append(value)
+    return [f"{name}={','.join(each)}" for name, each in of_toggle.items()]
+
+
+def _launched(options: JobOptions) -> tuple[RunFolder, str]:
+    """Record the job; return the run, and why it is not complete, or ""."""
+    from traceq.recorder.job_launch import launch_job
+
+    result = launch_job(options, _say)
+    if result.is_elsewhere:
+        raise UsageFault(LINES["one_node"])
+    return result.folder, result.fault
+
+
+def _beside(
+    options: JobOptions, folder: RunFolder, part: Improves, toggles: Sequence[str], seconds: float
+) -> JobOptions:
+    """Return the options of a later part, whose run lies beside that of the job as it is."""
+    out = folder.path.with_name(f"{folder.path.name}-{part}")
+    return replace(options, toggles=tuple(toggles), steps=None, max_minutes=seconds / 60, improves=part, out=out)
+
+
+def _step(folder: RunFolder) -> tuple[float, Mapping[str, int], bool]:
+    """Return the mean step of the slowest rank, ns, its mean phases over all ranks, and whether a device timed them."""
+    from traceq.runs.read import read_timing
+
+    timings = read_timing(str(folder.path)).timings
+    if timings is None:
+        raise RecordingFailed(f"{folder.path}: no steps were timed")
+    phases = map(int, timings.phase_ns.mean(axis=(0, 1)))
+    return float(timings.step_ns.mean(axis=1).max()), dict(zip(timings.phases, phases, strict=True)), timings.by_device
+
+
+def _sheet(folder: RunFolder) -> Sheet:
+    """Return what `traceq show` has of the run."""
+    from traceq.commands._engine import engine_for
+    from traceq.commands._progress import shown_work
+    from traceq.engines.analyze_path import sheet_of
+
+    engine = engine_for(memory=None, cluster=None)
+    with shown_work("analysing") as on_progress:
+        sheet, _ = sheet_of(str(folder.path), start=engine.start, small=engine.small, on_progress=on_progress)
+    return sheet
+
+
+def _applicable(folder: RunFolder, given: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the values of all toggles that apply, by name, the job's own first, and those that were given."""
+    from traceq.locations import Most, read_whole
+    from traceq.recorder.jobs.job_request import ToggleRequest, parse_toggle
+
+    toggles = msgspec.json.decode(read_whole(folder.toggles, Most.STATUS), type=list[ToggleRequest])
+    return {toggle.name: toggle.values for toggle in (*toggles, *map(parse_toggle, given))}
+
+
+def _seconds(minutes: float, past_s: float, step_ns: float) -> tuple[float, float]:
+    """Return how long trials and their confirmation may be timed; the job starts twice more, as long as it took."""
+    start_s = max(past_s - 1e-9 * step_ns * (SURVEY_STEPS + OTHER_STEPS), 0.0)
+    left_s = 60 * minutes - past_s - 2 * start_s
+    if left_s < 2 * LEAST_S:
+        _say(LINES["no_time"].format(start_s=start_s, minutes=minutes))
+    return max(TRIAL_SHARE * left_s, LEAST_S), max((1 - TRIAL_SHARE) * left_s, LEAST_S)
+
+
+def _most_arms(seconds: float, step_ns: float, steps_per_half: int) -> int:
+    """Return how many arms have time for enough pairs, at least one, beside the control."""
+    steps = LEAST_PAIRS * (2 * steps_per_half + 1) + OTHER_STEPS
+    return max(int(seconds / (1e-9 * step_ns * steps)) - 1, 1)
+
+
+def _diffs(folder: RunFolder) -> Sequence[Diff]:
+    from traceq.library import diff
+
+    try:
+        return diff(str(folder.path)).diffs
+    except TraceqError as fault:
+        _say(f"traceq: {fault}")
+        return ()
+
+
+def _script(options: JobOptions) -> str:
+    """Return the path of the script in the command; "" where it names none."""
+    return next((word for word in options.command if word.endswith(".py")), "")
+
+
+def _source(script: str) -> str:
+    """Return the text of a script; "" where it cannot be read."""
+    from traceq.locations import Most, read_whole
+
+    try:
+        return read_whole(Path(script), Most.SOURCE).decode() if script else ""
+    except (TraceqError, OSError, ValueError):
+        return ""
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)

@@ -1,0 +1,1 @@
+"""What would make a job faster: remedies that can be tried, what they should gain, and what they gained."""

@@ -1,0 +1,15 @@
+"""Numbers of `traceq improve`."""
+
+from __future__ import annotations
+
+__all__ = ["LEAST_PAIRS", "LEAST_S", "OTHER_STEPS", "SURVEY_STEPS", "TRIAL_SHARE"]
+
+SURVEY_STEPS = 32
+TRIAL_SHARE = 2 / 3
+"""Part of the time that is left for trials; the rest is for the fresh start."""
+LEAST_S = 15.0
+"""Seconds that each of them has in any case."""
+LEAST_PAIRS = 24
+"""Pairs of each arm for which there should be time: fewer decide only what gains much."""
+OTHER_STEPS = 26
+"""Steps of an arm besides its pairs: it warms up, and is traced."""

@@ -1,0 +1,190 @@
+"""The outcome: what each remedy should gain and what it gained, as a table, as sentences and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from traceq.claims.claim import Claim
+from traceq.claims.saying import lead_of
+from traceq.frozen import frozen
+from traceq.improve.candidates import Candidate, gain_ns
+from traceq.improve.remedies import line_of, remedy_of
+from traceq.improve.sentences import LINES, VERDICTS
+from traceq.report import Table, column
+from traceq.units import Unit, format_ends, format_value
+
+if TYPE_CHECKING:
+    from traceq.compare.result import Diff
+    from traceq.model import Manifest
+
+__all__ = ["Lead", "Outcome", "Trial", "best", "leads_of", "not_tried", "together_trial", "trials_of"]
+
+
+@frozen
+class Trial:
+    """A remedy and what came of it; `verdict` is a key of `VERDICTS`.
+
+    `predicted_ns` is what a step should gain; `measured_ns` what it gains by the 95 % interval, and `estimate_ns`, of
+    steps as they are that take `step_ns`; None where unknown. `loss`: how the arm's differs. `line` is that of the
+    script where `code` would go, 0 where it is not known; `why` an arm has no verdict.
+    """
+
+    toggle: str
+    value: str
+    verdict: str
+    lead: str = ""
+    predicted_ns: tuple[int, int] | None = None
+    predicted_by: str = ""
+    measured_ns: tuple[int, int] | None = None
+    estimate_ns: int | None = None
+    step_ns: int = 0
+    loss: str = ""
+    code: str = ""
+    line: int = 0
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """As the option of an arm: `@optimizer=fused`."""
+        return f"{self.toggle}={self.value}"
+
+
+@frozen
+class Lead:
+    """A claim whose remedy no toggle makes: its code, what it says, and what a step would gain."""
+
+    code: str
+    text: str
+    predicted_ns: tuple[int, int]
+
+
+@frozen
+class _Row:
+    """A row of the table of remedies."""
+
+    remedy: str = column("remedy")
+    predicted: str = column("should save")
+    measured: str = column("saves (95 % CI)")
+    verdict: str = column()
+
+
+@frozen
+class Outcome:
+    """What was tried, best first, and what `remedies` gain as one arm of a fresh start; `script` is its path.
+
+    `step_ns` is a step of the job as it is; `minutes` how long all of it took.
+    """
+
+    command: str
+    script: str
+    step_ns: int
+    trials: tuple[Trial, ...]
+    together: Trial | None = None
+    leads: tuple[Lead, ...] = ()
+    minutes: float = 0.0
+    schema: str = "traceq.improve/1"
+
+    @property
+    def table(self) -> Table:
+        """Remedies, what they should save and what they save."""
+        rows = [_row(trial, self.step_ns) for trial in self.trials]
+        if self.together is not None:
+            rows.append(replace(_row(self.together, self.step_ns), remedy=LINES["together"]))
+        title = LINES["title"].format(step=format_value(self.step_ns, Unit.NS))
+        return Table.of("remedies", title, _Row, tuple(rows))
+
+    def lines(self) -> Iterator[str]:
+        """Yield what to change, and what remains."""
+        gaining = best(self.trials)
+        for trial in gaining:
+            template = LINES["change_at" if trial.line else "change"]
+            yield template.format(remedy=trial.name, script=self.script, line=trial.line, code=trial.code)
+            if trial.loss:
+                yield LINES["loss"].format(remedy=trial.name, loss=trial.loss)
+        if not gaining:
+            is_tried = any(trial.verdict != "hopeless" for trial in self.trials)
+            yield LINES["nothing_gains" if is_tried else "nothing_to_try"]
+        elif (together := self.together) is not None:
+            saves = _saved(together.measured_ns, together.step_ns)
+            names = ", ".join(trial.name for trial in gaining)
+            yield LINES[together.verdict].format(remedy=names, saves=saves)
+        for lead in self.leads:
+            yield LINES["lead"].format(lead=lead.text, gain=format_ends(*lead.predicted_ns, Unit.NS))
+
+
+def trials_of(tried: Sequence[Candidate], diffs: Sequence[Diff], manifest: Manifest, source: str) -> tuple[Trial, ...]:
+    """Return the candidates that ran, those that save most first; `source` is that of the script."""
+    by_arm = {diff.b_name: diff for diff in diffs}
+    arms = {(name, value): arm for arm in manifest.arms for name, value in arm.varied.items()}
+    trials = []
+    for each in tried:
+        arm, remedy = arms[each.toggle, each.value], remedy_of(each.toggle, each.value)
+        trial = replace(
+            _untried(each, "not_measured"),
+            code=remedy.code,
+            line=line_of(remedy.pattern, source),
+            loss=str(manifest.environment.get(f"loss.{arm.name}", "")),
+            why=arm.failure,
+        )
+        trials.append(trial if arm.status else _measured(trial, by_arm.get(arm.name)))
+    return tuple(sorted(trials, key=lambda trial: (trial.estimate_ns is None, -(trial.estimate_ns or 0))))
+
+
+def not_tried(candidates: Sequence[Candidate], verdict: str) -> tuple[Trial, ...]:
+    """Return candidates that did not run, as `hopeless` or beyond the time (`no_time`)."""
+    return tuple(_untried(each, verdict) for each in candidates)
+
+
+def _untried(each: Candidate, verdict: str) -> Trial:
+    return Trial(each.toggle, each.value, verdict, each.lead, each.predicted_ns, each.predicted_by)
+
+
+def best(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Return the trials that gain, of each toggle the one that saves most, in the order given."""
+    of_toggle: dict[str, Trial] = {}
+    for trial in trials:
+        if trial.verdict == "gains":
+            of_toggle.setdefault(trial.toggle, trial)
+    return tuple(of_toggle.values())
+
+
+def together_trial(diff: Diff | None) -> Trial:
+    """Return all that gains as one trial, by a comparison of its own."""
+    return _measured(Trial("", "", "not_decided"), diff)
+
+
+def leads_of(claims: Sequence[Claim], traced: float = 1.0) -> tuple[Lead, ...]:
+    """Return claims that have a gain as leads, for steps without the profiler (`gain_ns`)."""
+    gains = ((claim, gain_ns(claim, traced)) for claim in claims)
+    return tuple(Lead(claim.code, lead_of(claim), ends_ns) for claim, ends_ns in gains if ends_ns)
+
+
+def _measured(trial: Trial, diff: Diff | None) -> Trial:
+    """Return a trial with what a comparison knows."""
+    comparison = diff.comparison if diff else None
+    if comparison is None or comparison.ci95_ns is None:
+        return replace(trial, verdict="not_decided")
+    verdict = {"material": "costs", "in_the_noise": "in_the_noise"}.get(comparison.verdict.name, "not_decided")
+    low, high = comparison.ci95_ns
+    return replace(
+        trial,
+        verdict="gains" if verdict == "costs" and comparison.delta_ns < 0 else verdict,
+        measured_ns=(-round(high), -round(low)),
+        estimate_ns=-round(comparison.delta_ns),
+        step_ns=round(comparison.a_ns),
+    )
+
+
+def _row(trial: Trial, step_ns: int) -> _Row:
+    verdict = trial.why or VERDICTS[trial.verdict]
+    return _Row(trial.name, _saved(trial.predicted_ns, step_ns), _saved(trial.measured_ns, trial.step_ns), verdict)
+
+
+def _saved(ends_ns: tuple[int, int] | None, step_ns: int) -> str:
+    """Return `1.2 to 1.4 ms (3.1 to 3.5 %)`, of a step; "" where it is not known."""
+    if ends_ns is None:
+        return ""
+    least, most = (100 * ns / max(step_ns, 1) for ns in ends_ns)
+    return f"{format_ends(*ends_ns, Unit.NS)} ({format_ends(least, most, Unit.PERCENT)})"
