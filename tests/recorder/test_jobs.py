@@ -362,10 +362,10 @@ torch.set_num_threads = set_slow_threads
 def main("""
     program = SCRIPT.replace("\ndef main(", wait).replace("torch.sin(batch)", "time.sleep(wait_s)")
     (tmp_path / "slow.py").write_text(program)
-    words = ["--minutes", "1", "--", sys.executable, "slow.py", "100000"]
+    words = ["--minutes", "0.5", "--", sys.executable, "slow.py", "100000"]
     done = record(tmp_path, *words, name="improve")
     assert done.returncode == 0, done.stderr
-    (note,) = {line for line in done.stderr.splitlines() if "much slower" in line}
+    (note,) = {line for line in done.stderr.splitlines() if "much slower" in line and line.startswith("traceq: ")}
     assert note.startswith("traceq: note: arm threads=2: ")
     assert re.search(r" first 4 steps .* [\d.]+ times a step of as_is", note)
     compared = {diff.b_name for diff in traceq.diff(tmp_path / "run-trial").diffs}

@@ -29,8 +29,10 @@ _OPTIMIZER = r"\b(optim|\w*Adam\w*|SGD|Adagrad|RMSprop)\b.*\("
 _REMEDIES: Mapping[str, Remedy] = {
     "@attention": Remedy("torch.nn.attention.sdpa_kernel(...), or attn_implementation='{value}'"),
     "@autocast": Remedy("torch.autocast(..., enabled=False)", r"autocast\("),
+    "@channels_last": Remedy("model.to(memory_format=torch.channels_last)"),
     "@checkpointing": Remedy(is_slower=True),
     "@compile": Remedy("no torch.compile", r"torch\.compile|\.compile\("),
+    "@cudnn_benchmark": Remedy("torch.backends.cudnn.benchmark = True"),
     "@ddp": Remedy("DistributedDataParallel(..., broadcast_buffers=False)", r"\b(DDP|DistributedDataParallel)\("),
     "@find_unused=off": Remedy("find_unused_parameters=False", r"find_unused_parameters\s*=\s*True"),
     "@find_unused": Remedy(is_slower=True),

@@ -139,6 +139,68 @@ def test_training_with_a_toggle_that_changes_every_second_step_has_the_same_loss
     assert toggled.losses == pytest.approx(alone.losses, rel=1e-5)
 
 
+class Convolutions(Training):
+    """Two convolutions, of which the first follows the format of its weight."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.losses: list[float] = []
+        self.step()
+
+    def is_channels_last(self) -> bool:
+        images = self.model[0](torch.ones(2, 4, 8, 8))
+        return images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
+
+    def step(self) -> Counter[str]:
+        self.optimizer.zero_grad()
+        loss = self.model(torch.linspace(0, 1, 512).view(2, 4, 8, 8)).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+        return Counter()
+
+
+@pytest.mark.parametrize("implementation", ["foreach", "fused"])
+def test_convolutions_follow_the_format_of_their_weights_and_learn_the_same(implementation: str) -> None:
+    """A fused optimizer goes over memory as it lies, so its state has to lie as the weights do."""
+    alone, toggled = Convolutions(), Convolutions()
+    for each in (alone, toggled):
+        create_toggle("@optimizer", (DEFAULT, implementation), each.job).apply(1)
+    toggle = create_toggle("@channels_last", (DEFAULT, "on"), toggled.job)
+    seen = []
+    for number in (0, 1, 1, 0, 1, 0):
+        toggle.apply(number)
+        assert toggle.fault(number) == ""
+        seen.append(toggled.is_channels_last())
+        alone.step()
+        toggled.step()
+    assert seen == [False, True, True, False, True, False]
+    for weight, expected in zip(toggled.model.parameters(), alone.model.parameters(), strict=True):
+        assert torch.allclose(weight, expected, rtol=1e-4, atol=1e-5)
+    toggle.apply(1)
+    toggle.restore()
+    assert not toggled.is_channels_last()
+    assert "@channels_last" in applicable_toggles(toggled.job)
+    assert "@channels_last" not in applicable_toggles(Training().job)
+
+
+def test_a_format_that_was_only_tried_leaves_no_trace() -> None:
+    alone, toggled = Convolutions(), Convolutions()
+    applicable_toggles(toggled.job)
+    toggle = create_toggle("@channels_last", (DEFAULT, "on"), toggled.job)
+    toggle.apply(1)
+    toggle.restore()
+    for each in (alone, toggled):
+        for _ in range(4):
+            each.step()
+    assert toggled.losses == alone.losses
+    assert [weight.stride() for weight in toggled.model.parameters()] == [
+        weight.stride() for weight in alone.model.parameters()
+    ]
+
+
 class Averaged(torch.nn.Module):
     """A model beside its moving average, which comes first and is not called."""
 
@@ -259,6 +321,7 @@ def test_a_stall_in_no_layer_is_a_fault() -> None:
 
 
 READ: dict[str, tuple[str, Callable[[], object], object]] = {
+    "@cudnn_benchmark": ("on", lambda: torch.backends.cudnn.benchmark, True),
     "@matmul_precision": ("high", torch.get_float32_matmul_precision, "high"),
     "@threads": ("1", torch.get_num_threads, 1),
 }

@@ -60,8 +60,10 @@ DEFAULT = "default"
 _VALUES: Mapping[str, tuple[str, ...]] = {
     "attention": ("math", "eager", "flash", "efficient", "cudnn", "sdpa"),
     "autocast": ("off", "on"),
+    "channels_last": ("off", "on"),
     "checkpointing": ("off", "on"),
     "compile": ("off", "on"),
+    "cudnn_benchmark": ("off", "on"),
     "ddp": ("broadcast_buffers:off",),
     "find_unused": ("off", "on"),
     "gc": ("off", "on"),
