@@ -11,7 +11,7 @@ from made_sides import MANIFEST, run_of
 from traceq.claims.claim import AT_MOST, Basis, Claim
 from traceq.claims.rules import RULES
 from traceq.compare.diff import diff_runs
-from traceq.improve.candidates import Candidate, candidates, fitting, leads_without_toggle
+from traceq.improve.candidates import Candidate, candidates, fitting, leads_left
 from traceq.improve.outcome import Outcome, Trial, best, leads_of, not_tried, trials_of
 from traceq.improve.remedies import remedy_of
 from traceq.model import MUCH_SLOWER, Arm
@@ -32,7 +32,7 @@ def name(candidate: Candidate) -> str:
 
 
 def test_answers_to_leads_come_first_and_what_only_costs_is_left_out() -> None:
-    ranked = candidates(TOGGLES, [REDUCTIONS], {"optimizer": 2 * MS}, traced=2.0)
+    ranked = candidates(TOGGLES, [REDUCTIONS], 100 * MS, {"optimizer": 2 * MS}, traced=2.0)
     assert [(name(each), each.lead, each.predicted_ns) for each in ranked] == [
         ("@no_sync=on", "repeated_reductions", (0, 20 * MS)),  # of a step that is not traced
         ("@optimizer=foreach", "", (0, 2 * MS)),
@@ -55,24 +55,30 @@ def test_a_remedy_gains_no_more_than_its_phase_takes(
     phase_ns: int, is_unprofiled: bool, expected: tuple[int, int]
 ) -> None:
     lead = Claim("unfused_optimizer", 5 * MS, gain=(2 * MS, 10 * MS), basis=Basis(3, is_unprofiled=is_unprofiled))
-    (one,) = candidates({"@optimizer": ("default", "fused")}, [lead], {"optimizer": phase_ns}, traced=2.0)
+    (one,) = candidates({"@optimizer": ("default", "fused")}, [lead], 100 * MS, {"optimizer": phase_ns}, traced=2.0)
     assert one.predicted_ns == expected
 
 
+def test_what_overlaps_gains_no_more_than_there_is_to_overlap_with() -> None:
+    (one,) = candidates({"@prefetch": ("default", "on")}, [], 10 * MS, {"dataload_wait": 8 * MS})
+    assert one.predicted_ns == (0, 2 * MS)
+
+
 def test_too_little_to_gain_and_too_little_time_are_told_apart() -> None:
-    ranked = candidates(TOGGLES, [REDUCTIONS], {"optimizer": MS // 10})
+    ranked = candidates(TOGGLES, [REDUCTIONS], 100 * MS, {"optimizer": MS // 10})
     tried, hopeless, late = fitting(ranked, 100 * MS, most_arms=2)
     assert [name(each) for each in tried] == ["@no_sync=on", "@gc=off"]
     assert {each.toggle for each in hopeless} == {"@optimizer"}
     assert [name(each) for each in late] == ["main.k=10"]
 
 
-def test_leads_that_no_toggle_answers_remain() -> None:
+def test_leads_that_nothing_that_gains_answers_are_left() -> None:
     metrics = Claim("metric_gathers", 5 * MS, gain=(0, 5 * MS), gain_by=AT_MOST, basis=Basis(3))
     note = Claim("cpu_bound", 50 * MS)
-    (lead,) = leads_of(leads_without_toggle([REDUCTIONS, metrics, note]))
+    (lead,) = leads_of(leads_left([REDUCTIONS, metrics, note], {"@no_sync"}))
     assert (lead.code, lead.predicted_ns) == ("metric_gathers", (0, 5 * MS))
     assert "gather them every n-th step" in lead.text
+    assert leads_left([REDUCTIONS, note], {"@gc"}) == (REDUCTIONS,)
 
 
 def test_every_toggle_of_a_rule_exists_and_has_a_remedy() -> None:

@@ -72,7 +72,7 @@ class _Improvement:
 
 def _improve(options: JobOptions, toggles: Sequence[str], minutes: float, began_s: float) -> _Improvement:
     """Run the three parts and return what came of them."""
-    from traceq.improve.candidates import candidates, fitting, leads_without_toggle
+    from traceq.improve.candidates import candidates, fitting, leads_left
     from traceq.improve.outcome import Outcome, best, leads_of, not_tried, together_trial, trials_of
 
     _say(LINES["survey"])
@@ -85,7 +85,9 @@ def _improve(options: JobOptions, toggles: Sequence[str], minutes: float, began_
     values = _applicable(folder, toggles)
     trial_s, together_s = _seconds(minutes, monotonic() - began_s, step_ns)
     most_arms = _most_arms(trial_s, step_ns, steps_per_half=8 if by_device else 2)
-    tried, hopeless, late = fitting(candidates(values, sheet.top_findings, phases_ns, traced), step_ns, most_arms)
+    tried, hopeless, late = fitting(
+        candidates(values, sheet.top_findings, round(step_ns), phases_ns, traced), step_ns, most_arms
+    )
     trials: tuple[Trial, ...] = ()
     together = None
     if tried:
@@ -107,7 +109,7 @@ def _improve(options: JobOptions, toggles: Sequence[str], minutes: float, began_
         step_ns=round(step_ns),
         trials=(*trials, *not_tried(late, "no_time"), *not_tried(hopeless, "hopeless")),
         together=together,
-        leads=leads_of(leads_without_toggle(sheet.leads), traced),
+        leads=leads_of(leads_left(sheet.leads, {each.toggle for each in gaining}), traced),
         minutes=(monotonic() - began_s) / 60,
     )
     return _Improvement(outcome, folder, fault)

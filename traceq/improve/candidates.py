@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from traceq.claims.claim import Claim
 from traceq.claims.rules import rule_of
@@ -10,7 +10,7 @@ from traceq.frozen import frozen
 from traceq.improve.remedies import remedy_of
 from traceq.threshold import THRESHOLD_PCT
 
-__all__ = ["Candidate", "candidates", "fitting", "gain_ns", "leads_without_toggle"]
+__all__ = ["Candidate", "candidates", "fitting", "gain_ns", "leads_left"]
 
 
 @frozen
@@ -29,12 +29,16 @@ class Candidate:
 
 
 def candidates(
-    toggles: Mapping[str, Sequence[str]], claims: Sequence[Claim], phases_ns: Mapping[str, int], traced: float = 1.0
+    toggles: Mapping[str, Sequence[str]],
+    claims: Sequence[Claim],
+    step_ns: int,
+    phases_ns: Mapping[str, int],
+    traced: float = 1.0,
 ) -> tuple[Candidate, ...]:
     """Return the values that may gain something, those first that answer a lead, then by the most they may gain.
 
-    `toggles`: values by name, of which the first is the job's own. `phases_ns`: mean time of a step by phase. A traced
-    step takes `traced` times as long.
+    `toggles`: values by name, of which the first is the job's own. `step_ns` and `phases_ns`: the mean step, and its
+    time by phase. A traced step takes `traced` times as long.
     """
     ranked = []
     for toggle, (_, *values) in toggles.items():
@@ -44,6 +48,7 @@ def candidates(
             predicted_ns, by = gain_ns(lead, traced) if lead else None, "lead"
             if remedy.phase:
                 bound_ns = phases_ns.get(remedy.phase, 0)
+                bound_ns = min(bound_ns, step_ns - bound_ns) if remedy.overlaps else bound_ns
                 if predicted_ns is None or bound_ns < predicted_ns[1]:
                     predicted_ns, by = (min(predicted_ns[0], bound_ns) if predicted_ns else 0, bound_ns), "phase"
             if not remedy.is_slower:
@@ -75,7 +80,7 @@ def fitting(
     return may_gain[:most_arms], hopeless, may_gain[most_arms:]
 
 
-def leads_without_toggle(claims: Iterable[Claim]) -> tuple[Claim, ...]:
-    """Return the claims whose remedy gains something, and is a change of the program that no toggle makes."""
-    changes = (claim for claim in claims if not rule_of(claim).toggles)
-    return tuple(claim for claim in changes if claim.gain is not None and claim.gain[1] > 0)
+def leads_left(claims: Iterable[Claim], toggles: Collection[str]) -> tuple[Claim, ...]:
+    """Return the claims whose remedy gains something, and that none of these toggles answers."""
+    others = (claim for claim in claims if not set(rule_of(claim).toggles) & set(toggles))
+    return tuple(claim for claim in others if claim.gain is not None and claim.gain[1] > 0)

@@ -53,7 +53,7 @@ class Trial:
 
 @frozen
 class Lead:
-    """A claim whose remedy no toggle makes: its code, what it says, and what a step would gain."""
+    """A claim that nothing that gains answers: its code, what it says, and what a step would gain."""
 
     code: str
     text: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from traceq.frozen import frozen
 
@@ -14,13 +15,14 @@ __all__ = ["Remedy", "line_of", "remedy_of"]
 class Remedy:
     """What to write instead of trying it: `code`, at the line of the script that `pattern` finds.
 
-    `phase`: that whose time is the most it can gain; "" if it may change the time of any. `is_slower`: nobody tries it
-    to save time.
+    `phase`: that whose time is the most it can gain; "" if it may change the time of any. `overlaps`: nor can it gain
+    more than the rest of the step, beside which the phase would run. `is_slower`: nobody tries it to save time.
     """
 
     code: str = ""
     pattern: str = ""
     phase: str = ""
+    overlaps: bool = False
     is_slower: bool = False
 
 
@@ -41,7 +43,9 @@ _REMEDIES: Mapping[str, Remedy] = {
     "@matmul_precision": Remedy("torch.set_float32_matmul_precision('{value}')"),
     "@no_sync": Remedy("model.no_sync() around all backward passes but the last", r"\.backward\("),
     "@optimizer": Remedy("{value}=True", _OPTIMIZER, phase="optimizer"),
-    "@prefetch": Remedy("num_workers=1, or a thread that takes the next batch", r"DataLoader\(", "dataload_wait"),
+    "@prefetch": Remedy(
+        "num_workers=1, or a thread that takes the next batch", r"DataLoader\(", "dataload_wait", overlaps=True
+    ),
     "@threads": Remedy("torch.set_num_threads({value})", r"set_num_threads\("),
 }
 """By `@toggle=value`, or `@toggle` for its other values."""
@@ -50,7 +54,7 @@ _REMEDIES: Mapping[str, Remedy] = {
 def remedy_of(toggle: str, value: str) -> Remedy:
     """Return the remedy of a value of a toggle; one without code for a toggle of the user, or of another package."""
     remedy = _REMEDIES.get(f"{toggle}={value}") or _REMEDIES.get(toggle) or Remedy(f"{toggle} = {value}")
-    return Remedy(remedy.code.format(value=value), remedy.pattern, remedy.phase, remedy.is_slower)
+    return replace(remedy, code=remedy.code.format(value=value))
 
 
 def line_of(pattern: str, source: str) -> int:

@@ -21,7 +21,7 @@ LINES = {
     "not_decided": "A fresh start decides nothing of {remedy}: a step saves {saves}; --minutes says more.",
     "nothing_gains": "Nothing that was tried makes this job faster beyond doubt.",
     "nothing_to_try": "No toggle can make this job faster.",
-    "lead": "No toggle tries this: {lead} (a step gets {gain} shorter)",
+    "lead": "Left to do: {lead} (a step gets {gain} shorter)",
 }
 """What is printed; those named as a verdict are of the fresh start."""
 

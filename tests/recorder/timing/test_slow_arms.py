@@ -85,6 +85,24 @@ def test_an_arm_of_which_only_the_first_step_is_slow_is_measured_and_any_where_n
     assert slow.b_second.size == 16
 
 
+@dataclass
+class Fitful(Times):
+    """Of arm `slow` the third step is as short as those of others."""
+
+    num: int = 0
+
+    def run(self, arm: str) -> None:
+        self.num += arm == "slow"
+        self.now_ns += self.slow_ns if arm == "slow" and self.num != 3 else 1_000_000
+
+
+def test_an_arm_that_is_slow_but_for_one_step_runs_two_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of two threads on a busy core: its pairs would take the time of all others."""
+    rank, arms = run_loop(PLAN, Fitful(12_500_000), tmp_path, monkeypatch)
+    assert arms.count("slow") == 8
+    assert rank.left_out["slow"].startswith("half of its first 8 steps took at least 12.5 times a step of off")
+
+
 @pytest.mark.parametrize("max_minutes", [0.0, 1.0])
 def test_where_every_other_arm_is_slow_the_baseline_is_timed_alone(
     max_minutes: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -425,6 +425,16 @@ def test_a_toggle_of_another_package_is_found_by_its_name(monkeypatch: pytest.Mo
     create_toggle("@wait", ("0", "1"), Training().job).restore()
 
 
+@pytest.mark.parametrize("name", ["foreach", "fused"])
+def test_an_implementation_that_the_job_has_is_not_tried(name: str) -> None:
+    optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(2))], **{name: True})  # type: ignore[arg-type]
+    job = Job([nn.Linear(2, 2)], [optimizer])
+    assert set(applicable_toggles(job)["@optimizer"]) == {DEFAULT, "foreach", "fused"} - {name}
+    with pytest.raises(UsageFault, match=f"the optimizers are {name} already"):
+        create_toggle("@optimizer", (DEFAULT, name), job)
+    create_toggle("@optimizer", (name, "loop"), job)
+
+
 @pytest.mark.parametrize("is_capturable", [False, True])
 def test_foreach_is_not_tried_with_a_learning_rate_that_it_refuses(is_capturable: bool) -> None:
     """Each step of such an arm would raise, in the middle of the job."""

@@ -159,20 +159,20 @@ def _warm_up_round(plan: Plan) -> list[str]:
 
 
 def _warm_up(rank: Rank, stopwatch: Stopwatch) -> Generator[str, None, list[Line]]:
-    """Run rounds of all arms, and return their steps; those that the first round shows to be slow are left out."""
-    lines: list[Line] = []
+    """Run rounds of all arms, and return their steps; those that prove to be slow are left out from then on."""
+    lines: list[StepLine] = []
     draws, size = count(), rank.plan.steps_per_half
     for number in range(_num_warm_up_rounds(rank.plan)):
         order = _warm_up_round(rank.remaining.plan)
         regular = yield from _run_halves(rank, stopwatch, [(arm, next(draws), size) for arm in order])
         halves = zip(order, _take_halves(stopwatch, regular), strict=True)
-        steps = [step for arm, half in halves for step in _excluded_lines(arm, half, WARM_UP)]
-        lines += steps
-        if number == 0 and rank.plan.max_slowdown:
-            rank.left_out.update(slow_arms(rank, steps))
-            for arm, reason in rank.left_out.items():
+        lines += [step for arm, half in halves for step in _excluded_lines(arm, half, WARM_UP)]
+        if rank.plan.max_slowdown:
+            slow = slow_arms(rank, [step for step in lines if step.arm not in rank.left_out], is_first=number == 0)
+            rank.left_out.update(slow)
+            for arm, reason in slow.items():
                 rank.say(f"traceq: note: arm {arm}: {MUCH_SLOWER}: {reason}")
-    return lines
+    return [*lines]
 
 
 def _announce_rest(rank: Rank, latest: Sequence[Line], last_quarter: int = -1) -> int:
@@ -408,21 +408,23 @@ def _take_halves(stopwatch: Stopwatch, regular: Sequence[Sequence[bool]]) -> lis
     return [list(islice(times, len(half))) for half in regular]
 
 
-def slow_arms(rank: Rank, warm_up: Sequence[StepLine]) -> dict[str, str]:
+def slow_arms(rank: Rank, warm_up: Sequence[StepLine], *, is_first: bool = True) -> dict[str, str]:
     """Return the arms that the plan leaves out after these steps, the same on every rank, each with the reason.
 
-    By the fastest step of an arm, so that neither its first, which may compile, nor a busy machine counts as slow.
+    After the first round by the fastest step of an arm, so that neither its first, which may compile, nor a busy
+    machine counts as slow; later by the median.
     """
     times_ns: dict[str, list[int]] = {}
     for step in warm_up:
         times_ns.setdefault(step.arm, []).append(step.device_ns or step.wall_ns)
     (baseline,) = (planned.arm.name for planned in rank.plan.arms if planned.arm.baseline)
-    baseline_ns = median(times_ns[baseline])
-    ratios = {arm: min(times) / baseline_ns for arm, times in times_ns.items() if arm != baseline}
+    baseline_ns, typical = median(times_ns[baseline]), min if is_first else median
+    ratios = {arm: typical(times) / baseline_ns for arm, times in times_ns.items() if arm != baseline}
     of_ranks = rank.world.gather(ratios)
     least = {arm: min(each[arm] for each in of_ranks) for arm in ratios}
+    which = "each" if is_first else "half"
     return {
-        arm: f"each of its first {len(times_ns[arm])} steps took at least {ratio:.1f} times a step of {baseline}: "
+        arm: f"{which} of its first {len(times_ns[arm])} steps took at least {ratio:.1f} times a step of {baseline}: "
         "not measured further"
         for arm, ratio in least.items()
         if ratio >= rank.plan.max_slowdown

@@ -72,7 +72,19 @@ def create(job: Job, values: Sequence[str]) -> OptimizerToggle:
         raise UsageFault(f"no fused implementation: {', '.join(dict.fromkeys(unfused))}")
     if "foreach" in values and any(_has_lr_of_host(group) for each in optimizers for group in each.param_groups):
         raise UsageFault("foreach does not take a learning rate that is a tensor, unless capturable=True")
+    has = {
+        name
+        for name, flags in _FLAGS.items()
+        if all(_has(group, flags) for each in optimizers for group in each.param_groups)
+    }
+    if DEFAULT in values and (same := has & set(values)):
+        raise UsageFault(f"the optimizers are {same.pop()} already")
     return OptimizerToggle(optimizers, values)
+
+
+def _has(group: dict[str, Any], flags: dict[str, bool]) -> bool:
+    """Return whether a group asks for an implementation, or for none but the loop."""
+    return any(flags.values()) and all(bool(group.get(key)) == value for key, value in flags.items())
 
 
 def _has_lr_of_host(group: dict[str, Any]) -> bool:
