@@ -19,6 +19,7 @@ from traceq.report import MOST_LEADS
 if TYPE_CHECKING:
     from traceq.compare.result import Diff
     from traceq.recorder.job_launch import JobOptions
+    from traceq.report import Sheet
     from traceq.runs.run_folder import RunFolder
 
 LOADER_RECIPE = "dataloader"
@@ -116,7 +117,7 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
     if wall_time is not None and wall_time.is_notable:
         say(f"traceq: {wall_time.text}")
     if len(manifest.arms) > 1:
-        diffs = _ranked_diffs(folder, say)
+        diffs = ranked_diffs(folder, say)
         for line in (*_baseline_step(diffs), *_verdicts(diffs), *_core_lines(_core_findings(folder))):
             say(line)
         say(shlex.join(["traceq", "diff", str(folder.path)]))
@@ -171,7 +172,7 @@ def _print_table(folder: RunFolder, analysis: str) -> None:
             print_table(view.non_empty_columns, err=True)
 
 
-def _ranked_diffs(folder: RunFolder, say: Callable[[str], None]) -> Sequence[Diff]:
+def ranked_diffs(folder: RunFolder, say: Callable[[str], None]) -> Sequence[Diff]:
     """Return the comparisons with the baseline, what saves most first; prints why there is none."""
     from traceq.library import diff
 
@@ -218,19 +219,24 @@ def _core_lines(findings: Sequence[Claim]) -> Iterator[str]:
 
 def _leads(folder: RunFolder) -> Sequence[Claim]:
     """Return the findings that `traceq show` has first on the only arm, if steps were traced; without what was said."""
+    if not any(folder.path.glob("*/rank*.json.gz")):
+        return ()
+    sheet = sheet_of_run(folder)
+    printed = {finding.code for report in sheet.reports if report.name == "loader" for finding in report.findings}
+    printed.add("wall_time")
+    return [finding for finding in sheet.top_findings if finding.code not in printed][:MOST_LEADS]
+
+
+def sheet_of_run(folder: RunFolder) -> Sheet:
+    """Return what `traceq show` has of a run."""
     from traceq.commands._engine import engine_for
     from traceq.commands._progress import shown_work
     from traceq.engines.analyze_path import sheet_of
 
-    if not any(folder.path.glob("*/rank*.json.gz")):
-        return ()
     engine = engine_for(memory=None, cluster=None)
     with shown_work("analysing") as on_progress:
         sheet, _ = sheet_of(str(folder.path), start=engine.start, small=engine.small, on_progress=on_progress)
-    printed = {finding.code for report in sheet.reports if report.name == "loader" for finding in report.findings}
-    printed.add("wall_time")
-    others = [finding for finding in sheet.top_findings if finding.code not in printed]
-    return others[:MOST_LEADS]
+    return sheet
 
 
 def _verdicts(diffs: Sequence[Diff]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
+from traceq.commands._record_job import ranked_diffs, sheet_of_run
 from traceq.errors import RecordingFailed, TraceqError, UsageFault
 from traceq.improve.limits import LEAST_PAIRS, LEAST_S, OTHER_STEPS, SURVEY_STEPS, TRIAL_SHARE
 from traceq.improve.sentences import LINES
@@ -19,11 +20,11 @@ from traceq.locations import without_secrets
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceq.compare.result import Diff
+    from traceq.improve.candidates import Candidate
     from traceq.improve.outcome import Outcome, Trial
+    from traceq.model import Timings
     from traceq.recorder.job_launch import JobOptions
-    from traceq.recorder.jobs.job_request import Improves
-    from traceq.report import Sheet
+    from traceq.recorder.jobs.job_request import Improves, ToggleRequest
     from traceq.runs.run_folder import RunFolder
 
 __all__ = ["command"]
@@ -48,61 +49,53 @@ def command(
     """
     from traceq.commands._output import print_table
     from traceq.recorder.job_launch import JobOptions
+    from traceq.recorder.jobs.job_request import parse_toggle
     from traceq.runs.run_folder import to_json_bytes
 
-    began_s = monotonic()
+    began_s, given = monotonic(), [parse_toggle(text) for text in toggles]
     options = JobOptions(tuple(job), steps=SURVEY_STEPS, out=out, overwrite=overwrite, improves="survey")
-    done = _improve(options, toggles, minutes, began_s)
-    done.folder.improvement.write_bytes(msgspec.json.format(to_json_bytes(done.outcome), indent=1))
-    print_table(done.outcome.table, err=True)
-    for line in done.outcome.lines():
-        _say(line)
-    if done.fault:
-        raise RecordingFailed(done.fault)
-
-
-@dataclass(frozen=True, slots=True)
-class _Improvement:
-    """What came of it, the run of the job as it is, and why a later part is not complete, or ""."""
-
-    outcome: Outcome
-    folder: RunFolder
-    fault: str
-
-
-def _improve(options: JobOptions, toggles: Sequence[str], minutes: float, began_s: float) -> _Improvement:
-    """Run the three parts and return what came of them."""
-    from traceq.improve.candidates import candidates, fitting, leads_left
-    from traceq.improve.outcome import Outcome, best, leads_of, not_tried, together_trial, trials_of
-
     _say(LINES["survey"])
     folder, fault = _launched(options)
     if fault:
         raise RecordingFailed(f"{folder.path}: {fault}")
-    step_ns, phases_ns, by_device = _step(folder)
-    sheet = _sheet(folder)
+    outcome, fault = _improved(options, folder, given, minutes, began_s)
+    folder.improvement.write_bytes(msgspec.json.format(to_json_bytes(outcome), indent=1))
+    print_table(outcome.table, err=True)
+    for line in outcome.lines():
+        _say(line)
+    if fault:
+        raise RecordingFailed(fault)
+
+
+def _improved(
+    options: JobOptions, folder: RunFolder, given: Sequence[ToggleRequest], minutes: float, began_s: float
+) -> tuple[Outcome, str]:
+    """Try what applies to the job of this run; return what came of it, and why a later part is not complete, or ""."""
+    from traceq.improve.candidates import candidates, fitting, leads_left
+    from traceq.improve.outcome import Outcome, best, leads_of, not_tried, together_trial, trials_of
+
+    sheet, timings = sheet_of_run(folder), _timings(folder)
+    step_ns = float(timings.step_ns.mean(axis=1).max())  # of the slowest rank
+    phases_ns = dict(zip(timings.phases, map(int, timings.phase_ns.mean(axis=(0, 1))), strict=True))
     traced = sheet.source.traced.mean_ns / step_ns if sheet.source.traced else 1.0
-    values = _applicable(folder, toggles)
+    values = _applicable(folder, given)
     trial_s, together_s = _seconds(minutes, monotonic() - began_s, step_ns)
-    most_arms = _most_arms(trial_s, step_ns, steps_per_half=8 if by_device else 2)
-    tried, hopeless, late = fitting(
-        candidates(values, sheet.top_findings, round(step_ns), phases_ns, traced), step_ns, most_arms
-    )
+    most_arms = _most_arms(trial_s, step_ns, steps_per_half=8 if timings.by_device else 2)
+    every = candidates(values, sheet.top_findings, round(step_ns), phases_ns, traced)
+    tried, hopeless, late = fitting(every, step_ns, most_arms)
     trials: tuple[Trial, ...] = ()
-    together = None
+    together, fault = None, ""
     if tried:
         _say(LINES["trial"].format(num=len(tried), minutes=trial_s / 60))
-        texts = _texts(values, [(each.toggle, each.value) for each in tried])
-        beside, fault = _launched(_beside(options, folder, "trial", texts, trial_s))
+        beside, fault = _launched(_beside(options, folder, "trial", _texts(values, tried), trial_s))
         if beside.manifest_path.exists():
-            trials = trials_of(tried, _diffs(beside), beside.read_manifest(), _source(_script(options)))
+            trials = trials_of(tried, ranked_diffs(beside, _say), beside.read_manifest(), _source(_script(options)))
     gaining = best(trials)
     if gaining and not fault:
         _say(LINES["fresh_start"].format(minutes=together_s / 60))
-        texts = _texts(values, [(each.toggle, each.value) for each in gaining])
-        beside, fault = _launched(_beside(options, folder, "together", texts, together_s))
+        beside, fault = _launched(_beside(options, folder, "together", _texts(values, gaining), together_s))
         if beside.manifest_path.exists():
-            together = together_trial(next(iter(_diffs(beside)), None))
+            together = together_trial(next(iter(ranked_diffs(beside, _say)), None))
     outcome = Outcome(
         command=without_secrets(shlex.join(options.command)),
         script=_script(options),
@@ -112,15 +105,14 @@ def _improve(options: JobOptions, toggles: Sequence[str], minutes: float, began_
         leads=leads_of(leads_left(sheet.leads, {each.toggle for each in gaining}), traced),
         minutes=(monotonic() - began_s) / 60,
     )
-    return _Improvement(outcome, folder, fault)
+    return outcome, fault
 
 
-def _texts(values: Mapping[str, Sequence[str]], chosen: Sequence[tuple[str, str]]) -> list[str]:
+def _texts(values: Mapping[str, Sequence[str]], chosen: Sequence[Candidate | Trial]) -> tuple[str, ...]:
     """Return `--toggle` of these values of toggles, each after the job's own one."""
-    of_toggle: dict[str, list[str]] = {}
-    for name, value in chosen:
-        of_toggle.setdefault(name, [values[name][0]]).append(value)
-    return [f"{name}={','.join(each)}" for name, each in of_toggle.items()]
+    names = dict.fromkeys(each.toggle for each in chosen)
+    of_toggle = {name: (values[name][0], *(each.value for each in chosen if each.toggle == name)) for name in names}
+    return tuple(f"{name}={','.join(each)}" for name, each in of_toggle.items())
 
 
 def _launched(options: JobOptions) -> tuple[RunFolder, str]:
@@ -133,44 +125,27 @@ def _launched(options: JobOptions) -> tuple[RunFolder, str]:
     return result.folder, result.fault
 
 
-def _beside(
-    options: JobOptions, folder: RunFolder, part: Improves, toggles: Sequence[str], seconds: float
-) -> JobOptions:
+def _beside(options: JobOptions, folder: RunFolder, part: Improves, texts: Sequence[str], seconds: float) -> JobOptions:
     """Return the options of a later part, whose run lies beside that of the job as it is."""
     out = folder.path.with_name(f"{folder.path.name}-{part}")
-    return replace(options, toggles=tuple(toggles), steps=None, max_minutes=seconds / 60, improves=part, out=out)
+    return replace(options, toggles=tuple(texts), steps=None, max_minutes=seconds / 60, improves=part, out=out)
 
 
-def _step(folder: RunFolder) -> tuple[float, Mapping[str, int], bool]:
-    """Return the mean step of the slowest rank, ns, its mean phases over all ranks, and whether a device timed them."""
+def _timings(folder: RunFolder) -> Timings:
     from traceq.runs.read import read_timing
 
     timings = read_timing(str(folder.path)).timings
-    if timings is None:
-        raise RecordingFailed(f"{folder.path}: no steps were timed")
-    phases = map(int, timings.phase_ns.mean(axis=(0, 1)))
-    return float(timings.step_ns.mean(axis=1).max()), dict(zip(timings.phases, phases, strict=True)), timings.by_device
+    assert timings is not None, "a complete recording has timed its steps"
+    return timings
 
 
-def _sheet(folder: RunFolder) -> Sheet:
-    """Return what `traceq show` has of the run."""
-    from traceq.commands._engine import engine_for
-    from traceq.commands._progress import shown_work
-    from traceq.engines.analyze_path import sheet_of
-
-    engine = engine_for(memory=None, cluster=None)
-    with shown_work("analysing") as on_progress:
-        sheet, _ = sheet_of(str(folder.path), start=engine.start, small=engine.small, on_progress=on_progress)
-    return sheet
-
-
-def _applicable(folder: RunFolder, given: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _applicable(folder: RunFolder, given: Sequence[ToggleRequest]) -> dict[str, tuple[str, ...]]:
     """Return the values of all toggles that apply, by name, the job's own first, and those that were given."""
     from traceq.locations import Most, read_whole
-    from traceq.recorder.jobs.job_request import ToggleRequest, parse_toggle
+    from traceq.recorder.jobs.job_request import ToggleRequest
 
     toggles = msgspec.json.decode(read_whole(folder.toggles, Most.STATUS), type=list[ToggleRequest])
-    return {toggle.name: toggle.values for toggle in (*toggles, *map(parse_toggle, given))}
+    return {toggle.name: toggle.values for toggle in (*toggles, *given)}
 
 
 def _seconds(minutes: float, past_s: float, step_ns: float) -> tuple[float, float]:
@@ -186,16 +161,6 @@ def _most_arms(seconds: float, step_ns: float, steps_per_half: int) -> int:
     """Return how many arms have time for enough pairs, at least one, beside the control."""
     steps = LEAST_PAIRS * (2 * steps_per_half + 1) + OTHER_STEPS
     return max(int(seconds / (1e-9 * step_ns * steps)) - 1, 1)
-
-
-def _diffs(folder: RunFolder) -> Sequence[Diff]:
-    from traceq.library import diff
-
-    try:
-        return diff(str(folder.path)).diffs
-    except TraceqError as fault:
-        _say(f"traceq: {fault}")
-        return ()
 
 
 def _script(options: JobOptions) -> str:
