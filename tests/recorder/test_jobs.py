@@ -347,6 +347,41 @@ def test_what_gains_is_tried_and_confirmed_by_a_fresh_start(tmp_path: Path) -> N
     assert ("confirms" in answer) == (document["together"]["verdict"] == "gains")
 
 
+SEEDED = """
+import torch
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        return torch.full((64,), index / 400)
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.1), torch.nn.Linear(64, 64))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for epoch in range(12):
+    for batch in torch.utils.data.DataLoader(Samples(), batch_size=8, shuffle=True):
+        loss = (model(batch) - batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(loss.item().hex())
+"""
+
+
+@pytest.mark.slow
+def test_losses_with_toggles_in_turns_are_those_of_the_bare_job_to_the_bit(tmp_path: Path) -> None:
+    """Shuffled batches and dropout draw from one generator, in an order that a batch made ahead must not change."""
+    (tmp_path / "seeded.py").write_text(SEEDED)
+    bare = subprocess.run([sys.executable, "seeded.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    words = ["--toggle", "@prefetch=off,on", "--toggle", "@gc=on,off", "--then", "continue"]
+    done = record(tmp_path, *QUICK, *words, "--", sys.executable, "seeded.py")
+    assert done.returncode == 0, done.stderr
+    assert {arm.status for arm in RunFolder(tmp_path / "run").read_manifest().arms} == {""}
+    assert done.stdout.splitlines() == bare.stdout.splitlines()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="only one number of threads to try")
 def test_what_is_many_times_slower_is_told_after_its_first_steps(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def _improved(
 ) -> tuple[Outcome, str]:
     """Try what applies to the job of this run; return what came of it, and why a later part is not complete, or ""."""
     from traceq.improve.candidates import candidates, fitting, leads_left
-    from traceq.improve.outcome import Outcome, best, leads_of, not_tried, together_trial, trials_of
+    from traceq.improve.outcome import Outcome, leads_of, not_tried, promising, together_trial, trials_of
 
     sheet, timings = sheet_of_run(folder), _timings(folder)
     step_ns = float(timings.step_ns.mean(axis=1).max())  # of the slowest rank
@@ -90,10 +90,10 @@ def _improved(
         beside, fault = _launched(_beside(options, folder, "trial", _texts(values, tried), trial_s))
         if beside.manifest_path.exists():
             trials = trials_of(tried, ranked_diffs(beside, _say), beside.read_manifest(), _source(_script(options)))
-    gaining = best(trials)
-    if gaining and not fault:
+    afresh = promising(trials)
+    if afresh and not fault:
         _say(LINES["fresh_start"].format(minutes=together_s / 60))
-        beside, fault = _launched(_beside(options, folder, "together", _texts(values, gaining), together_s))
+        beside, fault = _launched(_beside(options, folder, "together", _texts(values, afresh), together_s))
         if beside.manifest_path.exists():
             together = together_trial(next(iter(ranked_diffs(beside, _say)), None))
     outcome = Outcome(
@@ -101,11 +101,12 @@ def _improved(
         script=_script(options),
         step_ns=round(step_ns),
         trials=(*trials, *not_tried(late, "no_time"), *not_tried(hopeless, "hopeless")),
+        afresh=afresh,
         together=together,
-        leads=leads_of(leads_left(sheet.leads, {each.toggle for each in gaining}), traced),
         minutes=(monotonic() - began_s) / 60,
     )
-    return outcome, fault
+    left = leads_left(sheet.leads, {each.toggle for each in outcome.gaining})
+    return replace(outcome, leads=leads_of(left, traced)), fault
 
 
 def _texts(values: Mapping[str, Sequence[str]], chosen: Sequence[Candidate | Trial]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traceq.compare.result import Diff
     from traceq.model import Manifest
 
-__all__ = ["Lead", "Outcome", "Trial", "best", "leads_of", "not_tried", "together_trial", "trials_of"]
+__all__ = ["Lead", "Outcome", "Trial", "leads_of", "not_tried", "promising", "together_trial", "trials_of"]
 
 
 @frozen
@@ -72,15 +72,16 @@ class _Row:
 
 @frozen
 class Outcome:
-    """What was tried, best first, and what `remedies` gain as one arm of a fresh start; `script` is its path.
+    """What was tried, best first, and what those that were started `afresh` gain `together`, as one arm.
 
-    `step_ns` is a step of the job as it is; `minutes` how long all of it took.
+    `script` is its path, `step_ns` a step of the job as it is; `minutes` how long all of it took.
     """
 
     command: str
     script: str
     step_ns: int
     trials: tuple[Trial, ...]
+    afresh: tuple[Trial, ...] = ()
     together: Trial | None = None
     leads: tuple[Lead, ...] = ()
     minutes: float = 0.0
@@ -95,21 +96,26 @@ class Outcome:
         title = LINES["title"].format(step=format_value(self.step_ns, Unit.NS))
         return Table.of("remedies", title, _Row, tuple(rows))
 
+    @property
+    def gaining(self) -> tuple[Trial, ...]:
+        """Trials that make the step shorter beyond doubt: by themselves, or all that were started afresh."""
+        is_confirmed = self.together is not None and self.together.verdict == "gains"
+        return tuple(trial for trial in self.afresh if is_confirmed or trial.verdict == "gains")
+
     def lines(self) -> Iterator[str]:
         """Yield what to change, and what remains."""
-        gaining = best(self.trials)
-        for trial in gaining:
+        for trial in self.gaining:
             template = LINES["change_at" if trial.line else "change"]
             yield template.format(remedy=trial.name, script=self.script, line=trial.line, code=trial.code)
             if trial.loss:
                 yield LINES["loss"].format(remedy=trial.name, loss=trial.loss)
-        if not gaining:
+        if self.together is not None and self.together.measured_ns is not None:
+            saves = _saved(self.together.measured_ns, self.together.step_ns)
+            names = ", ".join(trial.name for trial in self.afresh)
+            yield LINES[self.together.verdict].format(remedy=names, saves=saves)
+        if not self.gaining:
             is_tried = any(trial.verdict != "hopeless" for trial in self.trials)
             yield LINES["nothing_gains" if is_tried else "nothing_to_try"]
-        elif (together := self.together) is not None:
-            saves = _saved(together.measured_ns, together.step_ns)
-            names = ", ".join(trial.name for trial in gaining)
-            yield LINES[together.verdict].format(remedy=names, saves=saves)
         for lead in self.leads:
             yield LINES["lead"].format(lead=lead.text, gain=format_ends(*lead.predicted_ns, Unit.NS))
 
@@ -141,13 +147,17 @@ def _untried(each: Candidate, verdict: str) -> Trial:
     return Trial(each.toggle, each.value, verdict, each.lead, each.predicted_ns, each.predicted_by)
 
 
-def best(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Return the trials that gain, of each toggle the one that saves most, in the order given."""
+def promising(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Return the trials to start afresh: of each toggle that gains the best value, else the best that is not decided.
+
+    Those that may gain too little to matter are among the former.
+    """
     of_toggle: dict[str, Trial] = {}
     for trial in trials:
-        if trial.verdict == "gains":
+        if trial.verdict in ("gains", "may_gain"):
             of_toggle.setdefault(trial.toggle, trial)
-    return tuple(of_toggle.values())
+    open_ones = [trial for trial in trials if trial.verdict == "not_decided" and (trial.estimate_ns or 0) > 0]
+    return tuple(of_toggle.values()) or tuple(open_ones[:1])
 
 
 def together_trial(diff: Diff | None) -> Trial:
@@ -161,16 +171,25 @@ def leads_of(claims: Sequence[Claim], traced: float = 1.0) -> tuple[Lead, ...]:
     return tuple(Lead(claim.code, lead_of(claim), ends_ns) for claim, ends_ns in gains if ends_ns)
 
 
+_NAMES = {
+    "material": ("gains", "costs"),
+    "detectable": ("may_gain", "not_decided"),
+    "inconclusive": ("not_decided", "not_decided"),
+    "in_the_noise": ("in_the_noise", "in_the_noise"),
+}
+"""Verdicts by those of a comparison, where B is faster, and where it is slower."""
+
+
 def _measured(trial: Trial, diff: Diff | None) -> Trial:
     """Return a trial with what a comparison knows."""
     comparison = diff.comparison if diff else None
     if comparison is None or comparison.ci95_ns is None:
         return replace(trial, verdict="not_decided")
-    verdict = {"material": "costs", "in_the_noise": "in_the_noise"}.get(comparison.verdict.name, "not_decided")
+    saves, costs = _NAMES[comparison.verdict.name]
     low, high = comparison.ci95_ns
     return replace(
         trial,
-        verdict="gains" if verdict == "costs" and comparison.delta_ns < 0 else verdict,
+        verdict=saves if comparison.delta_ns < 0 else costs,
         measured_ns=(-round(high), -round(low)),
         estimate_ns=-round(comparison.delta_ns),
         step_ns=round(comparison.a_ns),

@@ -7,15 +7,16 @@ __all__ = ["LINES", "VERDICTS"]
 LINES = {
     "survey": "traceq: 1 of 3: the job as it is",
     "trial": "traceq: 2 of 3: remedies in turns with it ({num}), for at most {minutes:.1f} min",
-    "fresh_start": "traceq: 3 of 3: what gains, in a fresh start, for at most {minutes:.1f} min",
+    "fresh_start": "traceq: 3 of 3: what is promising, in a fresh start, for at most {minutes:.1f} min",
     "no_time": "traceq: note: starting the job takes {start_s:.0f} s, so this takes longer than {minutes:g} min",
     "one_node": "improve: the ranks of this command are those of another node's; start it for one node",
     "title": "Remedies, by steps in turns in one process; a step as it is takes {step}",
-    "together": "what gains, in a fresh start",
+    "together": "in a fresh start",
     "change": "{remedy}: write {code}",
     "change_at": "{remedy}: {script}:{line}: write {code}",
     "loss": "{remedy}: loss {loss}",
     "gains": "A fresh start confirms {remedy}: a step saves {saves}.",
+    "may_gain": "By a fresh start {remedy} may gain too little to matter: a step saves {saves}.",
     "costs": "A fresh start does not confirm {remedy}: a step saves {saves}.",
     "in_the_noise": "A fresh start does not confirm {remedy}: a step saves {saves}.",
     "not_decided": "A fresh start decides nothing of {remedy}: a step saves {saves}; --minutes says more.",
@@ -27,6 +28,7 @@ LINES = {
 
 VERDICTS = {
     "gains": "gains",
+    "may_gain": "gains, perhaps too little",
     "costs": "costs",
     "in_the_noise": "no difference",
     "not_decided": "not decided",
