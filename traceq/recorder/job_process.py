@@ -412,7 +412,7 @@ class JobProcess:
             self._end()
         rank.leave(text)
         steps = fitting_steps(rank.rank.plan, rank.rank.progress.num_ended)
-        fewer = f", or record fewer steps (--steps {steps})" if steps else ""
+        fewer = f", or record fewer steps (--steps {steps})" if steps and not self._request.improves else ""
         remedy = f"; {CAPTURED_STEP}" if self._has_captured else f"{RUN_LONGER}{fewer}"
         mark_ended(rank.rank.plan.folder, "failed", f"{text}{remedy}")
 

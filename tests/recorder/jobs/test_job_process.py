@@ -412,6 +412,32 @@ def test_an_arm_that_changes_nothing_has_no_verdict(tmp_path: Path) -> None:
     assert any("issues the same" in caveat.text for caveat in diffs.diffs[0].caveats)
 
 
+class Drawn(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 600
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(4)
+
+
+def augmented(notes: Notes, num_steps: int) -> None:
+    """A loop whose batches draw random numbers."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    for batch in torch.utils.data.DataLoader(Drawn(), batch_size=1):
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.slow
+def test_an_arm_whose_toggle_must_not_act_has_no_verdict_but_its_reason(tmp_path: Path) -> None:
+    recorded(tmp_path, augmented, toggles=("@prefetch=off,on",))
+    as_is, prefetch = manifest_of(tmp_path).arms
+    assert (as_is.status, prefetch.status) == ("", NO_EFFECT)
+    assert prefetch.fault.startswith("the loader's batches draw random numbers")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_dry", [False, True])
 def test_toggles_that_apply_are_noted_or_listed(

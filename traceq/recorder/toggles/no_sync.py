@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +12,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from traceq.errors import UsageFault
+from traceq.recorder.rank.replaced_methods import ReplacedMethods
 from traceq.recorder.toggles.toggle import Job
 
 __all__ = ["CANDIDATES", "NoSyncToggle", "create"]
 
 CANDIDATES = ("on",)
-_METHODS = ("_pre_forward", "_post_forward")
 
 
 class NoSyncToggle:
@@ -37,9 +38,10 @@ class NoSyncToggle:
         self._is_on = self._is_known = self._is_stepping = self._is_cleared = False
         self._num_forwards = self._num_unreduced = 0
         self._versions: list[int] = []
-        self._begin, self._end = (getattr(wrapper, name) for name in _METHODS)
-        for name, method in zip(_METHODS, (self._pre_forward, self._post_forward), strict=True):
-            setattr(wrapper, name, method)
+        self._methods = (
+            ReplacedMethods([wrapper], self._with_begin, "_pre_forward"),
+            ReplacedMethods([wrapper], self._with_end, "_post_forward"),
+        )
         self._handles = (
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -56,29 +58,41 @@ class NoSyncToggle:
     def restore(self) -> None:
         """Let the wrapper reduce in each backward."""
         self._reset_flag()
-        for name in _METHODS:
-            delattr(self._wrapper, name)
+        for methods in self._methods:
+            methods.restore()
         for handle in self._handles:
             handle.remove()
 
-    def _pre_forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._reset_flag()  # a forward that raised has no end
-        if torch.is_grad_enabled():
-            self._num_forwards += 1
-            if not self._is_known:
-                self._check_passes()
-            if self._wrapper.require_backward_grad_sync:  # else the job is in no_sync() itself
-                is_usual = self._is_known and not self.no_effect and self._num_forwards < self._num_passes
-                self._is_cleared = self._is_on and is_usual
-                self._wrapper.require_backward_grad_sync = not self._is_cleared
-                self._num_unreduced = self._num_unreduced + 1 if self._is_cleared else 0
-        return self._begin(*args, **kwargs)
+    def _with_begin(self, pre_forward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(pre_forward)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._begin_forward()
+            return pre_forward(*args, **kwargs)
 
-    def _post_forward(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return self._end(*args, **kwargs)
-        finally:
-            self._reset_flag()
+        return call
+
+    def _with_end(self, post_forward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(post_forward)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return post_forward(*args, **kwargs)
+            finally:
+                self._reset_flag()
+
+        return call
+
+    def _begin_forward(self) -> None:
+        self._reset_flag()  # a forward that raised has no end
+        if not torch.is_grad_enabled():
+            return
+        self._num_forwards += 1
+        if not self._is_known:
+            self._check_passes()
+        if self._wrapper.require_backward_grad_sync:  # else the job is in no_sync() itself
+            is_usual = self._is_known and not self.no_effect and self._num_forwards < self._num_passes
+            self._is_cleared = self._is_on and is_usual
+            self._wrapper.require_backward_grad_sync = not self._is_cleared
+            self._num_unreduced = self._num_unreduced + 1 if self._is_cleared else 0
 
     def _check_passes(self) -> None:
         """Note whether the passes of a step see the same weights; else each needs the gradients of the one before."""
