@@ -171,6 +171,7 @@ def trials(**verdicts: str) -> list[Trial]:
         (trials(a="not_decided", b="not_decided", c="costs"), ["a"]),
         (trials(a="in_the_noise", b="costs", c="not_measured"), []),
         ([Trial("@a", "a", "not_decided", estimate_ns=-9)], []),
+        ([*trials(a="not_decided"), Trial("@b", "b", "not_decided", "unused_search", estimate_ns=1)], ["b"]),
     ],
 )
 def test_what_gains_is_started_afresh_or_else_what_is_most_promising(tried: list[Trial], expected: list[str]) -> None:

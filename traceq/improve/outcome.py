@@ -148,16 +148,16 @@ def _untried(each: Candidate, verdict: str) -> Trial:
 
 
 def promising(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Return the trials to start afresh: of each toggle that gains the best value, else the best that is not decided.
+    """Return the trials to start afresh: of each toggle that gains the best value, else one that is not decided.
 
-    Those that may gain too little to matter are among the former.
+    What may gain too little to matter is among the former; of the latter an answer to a lead comes before the best.
     """
     of_toggle: dict[str, Trial] = {}
     for trial in trials:
         if trial.verdict in ("gains", "may_gain"):
             of_toggle.setdefault(trial.toggle, trial)
-    open_ones = [trial for trial in trials if trial.verdict == "not_decided" and (trial.estimate_ns or 0) > 0]
-    return tuple(of_toggle.values()) or tuple(open_ones[:1])
+    is_open = (trial for trial in trials if trial.verdict == "not_decided" and (trial.estimate_ns or 0) > 0)
+    return tuple(of_toggle.values()) or tuple(sorted(is_open, key=lambda trial: not trial.lead)[:1])
 
 
 def together_trial(diff: Diff | None) -> Trial:
