@@ -90,11 +90,12 @@ def test_every_toggle_of_a_rule_exists_and_has_a_remedy() -> None:
             assert remedy.is_slower or remedy.code != f"@{each} = 1"
 
 
-def outcome(b_ns: int, *, jitter_ns: int = MS // 100, status: str = "") -> Outcome:
+def outcome(b_ns: int, *, jitter_ns: int = MS // 100, cpu_jitter_ns: int = 5 * MS, status: str = "") -> Outcome:
     arms = (Arm("as_is", "", baseline=True, varied={"@optimizer": "default"}),)
     arms += (Arm("optimizer=fused", "", varied={"@optimizer": "fused"}, status=status, fault="it issues the same"),)
     manifest = replace(MANIFEST, arms=arms, environment={"loss.optimizer=fused": "-0.1 (standard error 0.2)"})
-    pairs = (replace(recording(10 * MS, b_ns, jitter_ns=jitter_ns), a="as_is", b="optimizer=fused"),)
+    steps, cpu = (recording(10 * MS, b_ns, jitter_ns=each) for each in (jitter_ns, cpu_jitter_ns))
+    pairs = (replace(steps, a="as_is", b="optimizer=fused", first_cpu_ns=cpu.first_ns, second_cpu_ns=cpu.second_ns),)
     sides = [run_of(arm.name, manifest=manifest, pairs=pairs) for arm in arms]
     tried = [Candidate("@optimizer", "fused", "", (0, 2 * MS), "phase")]
     source = "# SGD(...)\noptimizer = torch.optim.AdamW(model.parameters())\n"
@@ -129,6 +130,13 @@ def test_where_nothing_gains_it_says_so(b_ns: int, jitter_ns: int, status: str, 
     result = outcome(b_ns, jitter_ns=jitter_ns, status=status)
     assert [row[-1] for row in result.table.rows] == [verdict]
     assert list(result.lines()) == ["Nothing that was tried makes this job faster beyond doubt."]
+
+
+def test_cpu_time_is_told_where_it_decides_what_step_times_do_not() -> None:
+    (line, last) = outcome(9 * MS, jitter_ns=5 * MS, cpu_jitter_ns=MS // 100).lines()
+    assert line.startswith("@optimizer=fused: not decided, but CPU time")
+    assert line.endswith("saves 990 us to 1.01 ms")
+    assert last.startswith("Nothing that was tried")
 
 
 def test_where_nothing_can_be_tried_it_says_so() -> None:

@@ -18,6 +18,7 @@ from traceq.units import Unit, format_ends, format_value
 if TYPE_CHECKING:
     from traceq.compare.result import Diff
     from traceq.model import Manifest
+    from traceq.stats import Comparison
 
 __all__ = ["Lead", "Outcome", "Trial", "leads_of", "not_tried", "promising", "together_trial", "trials_of"]
 
@@ -28,7 +29,8 @@ class Trial:
 
     `predicted_ns` is what a step should gain; `measured_ns` what it gains by the 95 % interval, and `estimate_ns`, of
     steps as they are that take `step_ns`; None where unknown. `loss`: how the arm's differs. `line` is that of the
-    script where `code` would go, 0 where it is not known; `why` an arm has no verdict.
+    script where `code` would go, 0 where it is not known; `why` an arm has no verdict. `cpu_ns`: what the main thread's
+    CPU time gains, where that is decided, and the step's time is not.
     """
 
     toggle: str
@@ -39,6 +41,7 @@ class Trial:
     predicted_by: str = ""
     measured_ns: tuple[int, int] | None = None
     estimate_ns: int | None = None
+    cpu_ns: tuple[int, int] | None = None
     step_ns: int = 0
     loss: str = ""
     code: str = ""
@@ -109,6 +112,9 @@ class Outcome:
             yield template.format(remedy=trial.name, script=self.script, line=trial.line, code=trial.code)
             if trial.loss:
                 yield LINES["loss"].format(remedy=trial.name, loss=trial.loss)
+        for trial in self.trials:
+            if trial.cpu_ns is not None:
+                yield LINES["cpu"].format(remedy=trial.name, saves=format_ends(*trial.cpu_ns, Unit.NS))
         if self.together is not None and self.together.measured_ns is not None:
             saves = _saved(self.together.measured_ns, self.together.step_ns)
             names = ", ".join(trial.name for trial in self.afresh)
@@ -186,14 +192,21 @@ def _measured(trial: Trial, diff: Diff | None) -> Trial:
     if comparison is None or comparison.ci95_ns is None:
         return replace(trial, verdict="not_decided")
     saves, costs = _NAMES[comparison.verdict.name]
-    low, high = comparison.ci95_ns
+    cpu = diff.cpu if diff and comparison.verdict.is_open and diff.cpu and diff.cpu.verdict.is_final else None
     return replace(
         trial,
         verdict=saves if comparison.delta_ns < 0 else costs,
-        measured_ns=(-round(high), -round(low)),
+        measured_ns=_saved_ns(comparison),
+        cpu_ns=_saved_ns(cpu) if cpu else None,
         estimate_ns=-round(comparison.delta_ns),
         step_ns=round(comparison.a_ns),
     )
+
+
+def _saved_ns(comparison: Comparison) -> tuple[int, int] | None:
+    """Return the 95 % interval as what is saved."""
+    low, high = comparison.ci95_ns or (0, 0)
+    return (-round(high), -round(low)) if comparison.ci95_ns else None
 
 
 def _row(trial: Trial, step_ns: int) -> _Row:

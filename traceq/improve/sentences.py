@@ -14,6 +14,7 @@ LINES = {
     "together": "in a fresh start",
     "change": "{remedy}: write {code}",
     "change_at": "{remedy}: {script}:{line}: write {code}",
+    "cpu": "{remedy}: not decided, but CPU time of the main thread (excludes blocked time) saves {saves}",
     "loss": "{remedy}: loss {loss}",
     "gains": "A fresh start confirms {remedy}: a step saves {saves}.",
     "may_gain": "By a fresh start {remedy} may gain too little to matter: a step saves {saves}.",
