@@ -112,13 +112,15 @@ class Outcome:
             yield template.format(remedy=trial.name, script=self.script, line=trial.line, code=trial.code)
             if trial.loss:
                 yield LINES["loss"].format(remedy=trial.name, loss=trial.loss)
-        for trial in self.trials:
-            if trial.cpu_ns is not None:
-                yield LINES["cpu"].format(remedy=trial.name, saves=format_ends(*trial.cpu_ns, Unit.NS))
+        names = ", ".join(trial.name for trial in self.afresh)
         if self.together is not None and self.together.measured_ns is not None:
             saves = _saved(self.together.measured_ns, self.together.step_ns)
-            names = ", ".join(trial.name for trial in self.afresh)
             yield LINES[self.together.verdict].format(remedy=names, saves=saves)
+        by_cpu = {trial.name: trial.cpu_ns for trial in self.trials}
+        by_cpu |= {names: self.together.cpu_ns} if self.together else {}
+        for name, cpu_ns in by_cpu.items():
+            if cpu_ns is not None:
+                yield LINES["cpu"].format(remedy=name, saves=format_ends(*cpu_ns, Unit.NS))
         if not self.gaining:
             is_tried = any(trial.verdict != "hopeless" for trial in self.trials)
             yield LINES["nothing_gains" if is_tried else "nothing_to_try"]
