@@ -1,0 +1,142 @@
+"""Simulate long runs, to measure how often `traceq watch` says that steps became slower when none did, and how late.
+
+    python benchmarks/watch.py [--steps 500000] [--onsets 20]
+
+Two ranks compute, and exchange gradients; a step is as long as that of the slower one. What a rank computes has 3 % of
+noise. An onset makes rank 1 compute longer, so that steps take 5, 10 or 20 % more, from a step on that follows 3,200
+others. Its delay is the number of steps until it is said; one that is said of another kind or rank is not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from traceq.watch.onsets import SLOW_RANK, Onset, OnsetDetector
+from traceq.watch.step_blocks import StepBlocks
+from traceq.watch.step_store import REGULAR, STEP
+
+OWN_S, BACKWARD_S = 0.03, 0.02
+BEFORE, AFTER = 3200, 6400
+PART = 1 << 14
+"""Steps that are simulated at once."""
+GROWTHS = (0.05, 0.10, 0.20)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Noise of a rank's own time: standard deviation, autocorrelation, degrees of freedom of its tails.
+
+    `drift`: growth in 100,000 steps. Every `pause_every`-th step takes five times as long; after every
+    `evaluation_every`-th step five are 30 % longer, as caches are cold; of steps in `busy` runs of 40 in 2,000 another
+    program takes 30 %.
+    """
+
+    name: str
+    correlation: float = 0.0
+    freedom: float = 0.0
+    sd: float = 0.03
+    drift: float = 0.0
+    pause_every: int = 0
+    evaluation_every: int = 0
+    is_busy: bool = False
+
+    def factors(self, rng: np.random.Generator, steps: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return own times of steps as multiples of the usual one."""
+        num = len(steps)
+        noise = rng.standard_t(self.freedom, num) / self.freedom**0.5 if self.freedom else rng.normal(size=num)
+        if self.correlation:
+            kernel = self.correlation ** np.arange(int(8 / (1 - self.correlation)))
+            noise = (
+                np.convolve(rng.normal(size=num + len(kernel)), kernel, "valid")[:num]
+                * (1 - self.correlation**2) ** 0.5
+            )
+        logs = self.sd * noise + self.drift * steps / 1e5
+        if self.evaluation_every:
+            logs += 0.3 * (steps % self.evaluation_every < 5)
+        if self.is_busy:
+            begins = np.flatnonzero(rng.random(num) < 1 / 2000)
+            for begin in begins:
+                logs[begin : begin + 40] += 0.3
+        factors = np.exp(logs)
+        if self.pause_every:
+            factors[steps % self.pause_every == 0] *= 5
+        return factors
+
+
+NOISES = (
+    Noise("independent, 3 %"),
+    Noise("autocorrelation 0.9", correlation=0.9),
+    Noise("autocorrelation 0.99", correlation=0.99),
+    Noise("heavy tails, 2 degrees of freedom", freedom=2.0),
+    Noise("drift of 5 % in 100,000 steps", correlation=0.9, drift=0.05),
+    Noise("evaluations every 500 steps", correlation=0.9, evaluation_every=500),
+    Noise("pauses every 100 steps", pause_every=100),
+    Noise("busy machine", is_busy=True),
+)
+
+
+def simulated(
+    noise: Noise, rng: np.random.Generator, num: int, growth: float = 0.0
+) -> Iterator[list[NDArray[np.void]]]:
+    """Yield rows of both ranks, part after part; from step BEFORE on rank 1 computes longer."""
+    for first in range(0, num, PART):
+        steps = np.arange(first, min(first + PART, num))
+        computed_s = np.array([OWN_S * noise.factors(rng, steps) for _ in range(2)])
+        computed_s[1] += growth * (OWN_S + BACKWARD_S) * (steps >= BEFORE)
+        backward = BACKWARD_S * np.exp(0.03 * rng.normal(size=len(steps)))
+        wall = computed_s.max(axis=0) + backward
+        ranks = []
+        for rank in range(2):
+            rows = np.zeros(len(steps), STEP)
+            rows["step"], rows["flags"], rows["wall"] = steps, REGULAR, wall
+            rows["forward"] = rows["cpu"] = computed_s[rank]
+            rows["backward"] = wall - computed_s[rank]
+            rows["memory"] = rows["queued"] = np.nan
+            ranks.append(rows)
+        yield ranks
+
+
+def onsets(noise: Noise, rng: np.random.Generator, num: int, growth: float = 0.0) -> Iterator[Onset]:
+    """Yield what is said of a simulated run."""
+    blocks, detector = StepBlocks(2), OnsetDetector()
+    for rows in simulated(noise, rng, num, growth):
+        yield from filter(None, map(detector.add, blocks.add(rows)))
+
+
+def delay(noise: Noise, rng: np.random.Generator, growth: float) -> float:
+    """Return the steps until an onset is said; infinity where something else is, or nothing."""
+    for onset in onsets(noise, rng, BEFORE + AFTER, growth):
+        if onset.seen_at > BEFORE:
+            return onset.seen_at - BEFORE if (onset.kind, onset.ranks) == (SLOW_RANK, (1,)) else np.inf
+    return np.inf
+
+
+def main() -> None:
+    """Print a row for each kind of noise."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=500_000, help="of each run without an onset")
+    parser.add_argument("--onsets", type=int, default=20, help="of each size")
+    options = parser.parse_args()
+    table = Table("noise", "false in 100,000 steps", *(f"{growth:.0%}: found, steps until" for growth in GROWTHS))
+    for number, noise in enumerate(NOISES):
+        rng = np.random.default_rng(number)
+        num_false = sum(1 for _ in onsets(noise, rng, options.steps))
+        cells = []
+        for growth in GROWTHS:
+            delays = np.array([delay(noise, rng, growth) for _ in range(options.onsets)])
+            finite = delays[np.isfinite(delays)]
+            middle = f"{np.median(finite):.0f}" if len(finite) else "-"
+            cells.append(f"{len(finite)} of {options.onsets}, {middle}")
+        table.add_row(noise.name, f"{num_false * 1e5 / options.steps:.1f}", *cells)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""When a watched job became slower, on which ranks, and of what kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_steps import MIB, MS, NUM, ONSET, made_ranks, made_rows, onsets_of, since
+from numpy.typing import ArrayLike
+
+from traceq.watch.onsets import (
+    COLLECTOR,
+    GROWING_MEMORY,
+    GROWING_STEPS,
+    LESS_CPU,
+    SLOW_JOB,
+    SLOW_LOADER,
+    SLOW_RANK,
+)
+from traceq.watch.sentences import onset_text
+from traceq.watch.step_store import CAPTURED
+
+LATER = since(ONSET, 0.9 * MS)
+COMPUTES = {"forward": LATER, "cpu": LATER}
+WAITS = {"forward": LATER, "queued": LATER}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kind", "of"),
+    [
+        ([{}, COMPUTES], SLOW_RANK, (1,)),
+        ([{}, {}, {}, {"forward": LATER}], SLOW_RANK, (3,)),
+        ([COMPUTES, COMPUTES], SLOW_JOB, (0, 1)),
+        ([{"backward": LATER}, {"backward": LATER}], SLOW_JOB, (0, 1)),
+        ([{}, {"loader": LATER}], SLOW_LOADER, (1,)),
+        ([{"gc": LATER, "cpu": LATER}, {}], COLLECTOR, (0,)),
+        ([{}, WAITS], LESS_CPU, (1,)),
+    ],
+)
+def test_where_time_went_says_the_kind_and_the_ranks(
+    ranks: list[dict[str, ArrayLike]], kind: str, of: tuple[int, ...]
+) -> None:
+    (onset,) = onsets_of(made_ranks(*ranks))
+    assert (onset.kind, onset.ranks) == (kind, of)
+    assert ONSET < onset.seen_at <= ONSET + 200
+    assert onset.low < onset.growth < onset.high
+    assert onset.growth == pytest.approx(0.1, rel=0.1)
+    assert abs(onset.step - ONSET) <= 32
+
+
+def test_steps_that_grow_are_no_jump() -> None:
+    num = 16_000
+    rows = made_rows(num, forward=3 * MS * np.arange(num) / num)
+    kinds = {onset.kind for onset in onsets_of([rows])}
+    assert kinds == {GROWING_STEPS}
+
+
+def test_a_leak_is_said_once_until_memory_has_doubled() -> None:
+    leak = 0.3 * MIB * np.clip(np.arange(NUM) - ONSET, 0, None)
+    (onset,) = onsets_of([made_rows(), made_rows(memory=leak)])
+    assert (onset.kind, onset.ranks, onset.measure) == (GROWING_MEMORY, (1,), "memory")
+    assert ONSET < onset.seen_at <= ONSET + 240
+    assert onset.after - onset.before == pytest.approx(0.3 * MIB * 192, rel=0.2)
+    faster = 3 * leak
+    assert [each.kind for each in onsets_of([made_rows(memory=faster)])] == [GROWING_MEMORY] * 2
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {},
+        {"memory": since(ONSET, 100 * MIB)},
+        {"forward": -LATER},
+        {"forward": 30 * MS * (np.arange(NUM) % 100 == 7)},
+        {"forward": 3 * MS * (np.arange(NUM) // 40 == 20)},
+        {"forward": 0.05 * MS * np.arange(NUM) / NUM},
+    ],
+    ids=["nothing", "an allocation", "faster", "pauses", "a burst of 40 steps", "drift"],
+)
+def test_what_is_no_onset_is_not_said(columns: dict[str, ArrayLike]) -> None:
+    assert onsets_of(made_ranks({}, columns)) == []
+
+
+def test_irregular_and_traced_steps_count_for_nothing() -> None:
+    is_long = np.arange(NUM) % 20 < 5
+    (rows,) = made_ranks({"forward": 50 * MS * is_long * (np.arange(NUM) >= ONSET)})
+    rows["flags"][is_long & (np.arange(NUM) >= ONSET)] = 0
+    rows["flags"][is_long & (np.arange(NUM) >= 1200)] = CAPTURED
+    assert onsets_of([rows]) == []
+
+
+def test_an_onset_in_words() -> None:
+    (onset,) = onsets_of(made_ranks({}, COMPUTES))
+    assert onset_text(onset).startswith(
+        "slow rank: rank 1 became slower, most in forward, and the others wait in backward, since step 800: "
+        "CPU time 6.00 ms → 6.91 ms, +9.7 % of a step (95 % CI +9."
+    )

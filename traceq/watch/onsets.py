@@ -1,0 +1,229 @@
+"""Onsets of a watched run: when its steps became slower or its memory began to grow, on which ranks, and of what kind.
+
+Series of the job decide when: its median step, what its loader and the collector add to one, and what each rank itself
+computes: a step of synchronous ranks is as long as that of the slowest, and as noisy as that of the noisiest. Where the
+time went, by rank and phase, says what kind it is.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.watch.change import ChangeDetector, Rise
+from traceq.watch.limits import (
+    BASELINE,
+    COARSE,
+    FEWEST_BEFORE,
+    MEMORY_AGAIN,
+    MEMORY_GROWTH,
+    MEMORY_VALUES,
+    MOST_AFTER,
+    MOST_OF_JUMP,
+    PART_OF_GROWTH,
+    STEPS_PER_BLOCK,
+)
+from traceq.watch.step_blocks import StepBlock, measure
+
+__all__ = [
+    "COLLECTOR",
+    "GROWING_MEMORY",
+    "GROWING_STEPS",
+    "LESS_CPU",
+    "SLOW_JOB",
+    "SLOW_LOADER",
+    "SLOW_RANK",
+    "Onset",
+    "OnsetDetector",
+]
+
+SLOW_RANK, SLOW_JOB, SLOW_LOADER = "slow rank", "slow job", "slow loader"
+COLLECTOR, LESS_CPU = "garbage collection", "less CPU"
+GROWING_STEPS, GROWING_MEMORY = "growing steps", "growing memory"
+_OF_JOB, _OF_RANKS = ("median", "loader", "gc"), ("compute", "cpu")
+Values = NDArray[np.float64]
+
+
+class Onset(msgspec.Struct, frozen=True):
+    """What began at a step: its kind, and its ranks, all of them for what is the job's.
+
+    `before` and `after`: s of a step that the rank where it grew most spends in `measure`, or bytes of its memory.
+    `growth`: what that adds, as a part of the job's step, or of the memory; its 95 % interval is from `low` to `high`.
+    `phase`: which grew most on those ranks. `seen_at`: the step from which it was beyond doubt; `time` of that,
+    s since the epoch. `capture`: the folder in the run of the steps that were traced for it, or "".
+    """
+
+    number: int
+    kind: str
+    ranks: tuple[int, ...]
+    step: int
+    seen_at: int
+    time: float
+    measure: str
+    before: float
+    after: float
+    growth: float
+    low: float
+    high: float
+    phase: str = ""
+    capture: str = ""
+
+
+class OnsetDetector:
+    """Detector of the onsets of a run, of blocks in order; memory and time for a block are fixed."""
+
+    def __init__(self) -> None:
+        self._looks = (_Look(1), _Look(COARSE))
+        self._coarse: list[StepBlock] = []
+        self._num = 0
+
+    def add(self, block: StepBlock) -> Onset | None:
+        """Add a block; return the onset that is beyond doubt with it."""
+        fine, coarse = self._looks
+        onset = fine.add(block)
+        self._coarse.append(block)
+        if len(self._coarse) == COARSE:
+            values = _medians([each.values for each in self._coarse])
+            values[:, measure("memory")] = self._coarse[-1].values[:, measure("memory")]
+            later = coarse.add(StepBlock(self._coarse[0].first_step, block.time, values))
+            onset = onset or later
+            self._coarse.clear()
+        if onset is None:
+            return None
+        for look in self._looks:
+            look.restart(is_of_memory=onset.kind == GROWING_MEMORY)
+        self._num += 1
+        seen_at = block.first_step + STEPS_PER_BLOCK
+        return msgspec.structs.replace(onset, number=self._num, seen_at=seen_at, time=block.time)
+
+
+class _Look:
+    """Looks at blocks of one size."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._steps_per_value = num_blocks * STEPS_PER_BLOCK
+        self._history: deque[StepBlock] = deque(maxlen=BASELINE + MOST_AFTER)
+        self._num_seen = 0
+        self._usual_s = 0.0  # a step, of which series are parts
+        self._detectors: list[ChangeDetector] = []
+        self._memory: deque[Values] = deque(maxlen=MEMORY_VALUES)
+        self._said_bytes: Values = np.zeros(1)  # memory of each rank at its last onset
+
+    def restart(self, *, is_of_memory: bool) -> None:
+        """Judge by what follows alone."""
+        self._memory.clear()
+        if is_of_memory:
+            self._said_bytes = self._history[-1].values[:, measure("memory")]
+        else:
+            self._usual_s = 0.0
+
+    def add(self, block: StepBlock) -> Onset | None:
+        self._history.append(block)
+        self._num_seen += 1
+        series = [(name, ranks) for name in _OF_JOB for ranks in [slice(None)]]
+        series += [(name, slice(rank, rank + 1)) for name in _OF_RANKS for rank in range(len(block.values))]
+        if not self._usual_s:
+            self._usual_s = float(block.values[:, measure("median")].max())
+            self._detectors = [ChangeDetector(len(series)) for _ in series]
+        onset = None
+        for (name, ranks), detector in zip(series, self._detectors, strict=True):
+            rise = detector.add(float(block.values[ranks, measure(name)].max()) / self._usual_s)
+            if rise is not None and onset is None:
+                onset = self._slower(rise)
+        return onset or self._memory_growth(block)
+
+    def _slower(self, rise: Rise) -> Onset:
+        after, before = self._medians(rise)
+        kind, ranks, name = _kind(after - before, self._usual_s * rise.growth, is_ramp=rise.is_ramp)
+        whole = float(before[:, measure("median")].max()) / self._usual_s
+        worst = max(ranks, key=lambda rank: after[rank, measure(name)] - before[rank, measure(name)])
+        return Onset(
+            number=0,
+            kind=kind,
+            ranks=ranks,
+            step=self._history[-rise.num_after].first_step,
+            seen_at=0,
+            time=0.0,
+            measure=name,
+            before=float(before[worst, measure(name)]),
+            after=float(after[worst, measure(name)]),
+            growth=rise.growth / whole,
+            low=(rise.growth - rise.half_width) / whole,
+            high=(rise.growth + rise.half_width) / whole,
+            phase=_phase((after - before)[list(ranks)].mean(axis=0)),
+        )
+
+    def _medians(self, rise: Rise) -> tuple[Values, Values]:
+        """Return the medians of blocks after and before a rise, float64[num_ranks, len(MEASURES)]."""
+        values = np.array([block.values for block in self._history])
+        after, rest = values[-rise.num_after :], values[: -rise.num_after]
+        return _medians(after), _medians(rest[-rise.num_before :])
+
+    def _memory_growth(self, block: StepBlock) -> Onset | None:
+        """Return that the memory of a rank grew in every one of the last blocks, evenly, by more than a little."""
+        memory = block.values[:, measure("memory")]
+        if np.isnan(memory).any() or self._num_seen < FEWEST_BEFORE:
+            return None
+        self._memory.append(memory)
+        if len(self._memory) < MEMORY_VALUES:
+            return None
+        values = np.array(self._memory)
+        increments = np.diff(values, axis=0)
+        total = values[-1] - values[0]
+        grows = (increments > 0).all(axis=0) & (total > MEMORY_GROWTH * values[0])
+        grows &= (increments.max(axis=0) < MOST_OF_JUMP * total) & (values[-1] > MEMORY_AGAIN * self._said_bytes)
+        if not grows.any():
+            return None
+        rank = int(np.argmax(total * grows))
+        growth = total / values[0]
+        spread = 1.96 * increments[:, rank].std(ddof=1) * len(increments) ** 0.5 / values[0, rank]
+        return Onset(
+            number=0,
+            kind=GROWING_MEMORY,
+            ranks=tuple(map(int, np.flatnonzero(grows))),
+            step=block.first_step - (MEMORY_VALUES - 1) * self._steps_per_value,
+            seen_at=0,
+            time=0.0,
+            measure="memory",
+            before=float(values[0, rank]),
+            after=float(values[-1, rank]),
+            growth=float(growth[rank]),
+            low=float(growth[rank] - spread),
+            high=float(growth[rank] + spread),
+        )
+
+
+def _medians(values: Sequence[Values] | Values) -> Values:
+    """Return the medians of blocks, of those in which a measure was read; NaN where it was in none."""
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+        medians: Values = np.nanmedian(values, axis=0)
+    return medians
+
+
+def _phase(delta: Values) -> str:
+    """Return the phase that grew most."""
+    phases = {name: delta[measure(name)] for name in ("loader", "forward", "backward", "optimizer")}
+    phases["rest"] = delta[measure("wall")] - sum(phases.values())
+    return max(phases, key=lambda name: phases[name])
+
+
+def _kind(delta: Values, amount_s: float, *, is_ramp: bool) -> tuple[str, tuple[int, ...], str]:
+    """Return the kind of what grew by so much, the ranks where it did, and its measure; the first that applies.
+
+    A rank that is late in its own part makes the others wait in the collectives of their backward.
+    """
+    causes = (("gc", COLLECTOR), ("loader", SLOW_LOADER), ("cpu", SLOW_RANK), ("queued", LESS_CPU), ("compute", SLOW_RANK))
+    for name, kind in causes:
+        grew = np.nan_to_num(delta[:, measure(name)])
+        if grew.max() < PART_OF_GROWTH * amount_s:
+            continue
+        ranks = tuple(map(int, np.flatnonzero(grew >= PART_OF_GROWTH * grew.max())))
+        if kind == SLOW_RANK and 2 * len(ranks) > len(delta):
+            break
+        return kind, ranks, name
+    return GROWING_STEPS if is_ramp else SLOW_JOB, tuple(range(len(delta))), "wall"
