@@ -37,7 +37,7 @@ LAYERS = (
     {"analysis", "frames", "crosscheck", "snapshots", "interop"},
     {"compare", "engines"},
     {"rules", "library", "improve"},
-    {"history"},
+    {"history", "watch"},
     {"renderers", "recorder", "viewer"},
     {"plugins", "integrations", "agent_tools"},
     {"commands", "pytest_plugin"},
@@ -296,12 +296,13 @@ OWN_FILES = {
     "traceq.engines.cache",  # sources
     "traceq.kineto.native_columns",  # sources
     "traceq.locations",
-    "traceq.recorder.jobs.run_injected",  # of the system, as in the next five
+    "traceq.recorder.jobs.run_injected",  # of the system, as in the next six
     "traceq.recorder.process.job_guard",
     "traceq.recorder.process.child_processes",
     "traceq.recorder.rank.environment_facts",
     "traceq.recorder.rank.wall_account",
     "traceq.recorder.timing.clocks",
+    "traceq.recorder.watched_steps",
     "traceq.renderers.html.page",  # scripts of the page
     "traceq.runs.run_folder",  # folders, to lock them
 }

@@ -66,7 +66,7 @@ _READER_GONE = 141  # as of a program that SIGPIPE ends: a check whose output wa
 
 def _run(words: list[str]) -> None:
     """Run a command, `show` for a path alone; of URLs it gets what can be printed, but for a job's own command."""
-    if words[:1] not in (["record"], ["improve"]):
+    if words[:1] not in (["record"], ["improve"], ["watch"]):
         words = [*map(as_printed, words)]
     if words and words[0] not in SUMMARIES and ("/" in words[0] or ".json" in words[0] or os.path.exists(words[0])):
         words = ["show", *words]

@@ -10,6 +10,8 @@ SUMMARIES: Mapping[str, str] = {
     "show": "Show what a trace holds",
     "record": "Record a training job as it is, or a recipe",
     "improve": "Try what would make a training job faster",
+    "watch": "Run a training job and say when it becomes slower, on which rank and why",
+    "capture": "Trace some steps of a run that is watched, on all of its ranks at the same step",
     "diff": "Say what a change costs a step",
     "whatif": "Say what a step would be without its waits, or with faster parts",
     "check": "Check that rules hold on every rank",

@@ -27,7 +27,7 @@ from traceq.recorder.jobs.job_request import (
     job_arms,
     parse_toggle,
 )
-from traceq.recorder.jobs.run_injected import run_injected
+from traceq.recorder.jobs.run_injected import Watch, run_injected
 from traceq.recorder.spec.catalogue import recipe_names
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 from traceq.recorder.spec.prepare import (
@@ -41,6 +41,8 @@ from traceq.recorder.spec.prepare import (
 )
 from traceq.recorder.toggles.toggle import check_toggles
 from traceq.runs.run_folder import RunFolder
+from traceq.watch.run_watch import RunWatch
+from traceq.watch.watch_folder import WatchFolder
 
 __all__ = ["REMOVED", "JobOptions", "JobResult", "launch_job", "output_folders"]
 
@@ -68,6 +70,7 @@ class JobOptions:
     improves: Improves = ""
     is_dry: bool = False
     of_loader: bool = False
+    is_watched: bool = False
     out: Path | None = None
     hang_s: float = DEFAULT_HANG_S
     overwrite: bool = False
@@ -125,7 +128,7 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     job_arms(toggles)
     options.check()
     out = create_run_folder(options.out, options.script, overwrite=options.overwrite).absolute()
-    folder = RunFolder(out)
+    folder, steps = RunFolder(out), RunWatch(WatchFolder(out))
     injection = Injection.of_run(out)
     on_message(_announcement(options, out))
     for named in output_folders(options.command):
@@ -133,29 +136,45 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     try:
         with tempfile.TemporaryDirectory(prefix="traceq-") as watched:
             injection.write(_request(options, toggles, out, watched))
-            watch = HangWatch(Path(watched), folder, options.hang_s)
+            hang = HangWatch(Path(watched), folder, options.hang_s)
             ends = options.stops or options.is_dry
             exit_code = run_injected(
                 options.command,
                 injection,
                 on_message,
-                watch,
+                _Watches((hang, steps)),
                 folders=[watched],
                 grace_s=options.grace_s,
                 if_unloaded=_ENDED if ends else "",
             )
+        for line in steps.read():
+            on_message(line)
         elsewhere = injection.elsewhere
         if elsewhere:
             return JobResult(exit_code, RunFolder(Path(elsewhere)), "", is_elsewhere=True)
+        if WatchFolder(out).is_watched:
+            return JobResult(exit_code, folder, "")
         return JobResult(exit_code, folder, _fault(folder, exit_code, injection))
     finally:
         shutil.rmtree(injection.folder, ignore_errors=True)
         (out / ".claim").unlink(missing_ok=True)
-        if options.is_dry or not folder.manifest_path.exists():  # nothing was recorded, and it was empty before
+        if options.is_dry or not (
+            folder.manifest_path.exists() or WatchFolder(out).is_watched
+        ):  # nothing was recorded, and it was empty before
             shutil.rmtree(out, ignore_errors=True)
             if options.out is None:
                 with suppress(OSError):  # it holds other runs
                     out.parent.rmdir()
+
+
+@dataclass(frozen=True, slots=True)
+class _Watches:
+    """Several things that are looked at while a job runs."""
+
+    each: tuple[Watch, ...]
+
+    def look(self) -> list[str]:
+        return [line for watch in self.each for line in watch.look()]
 
 
 def _hint(name: str) -> str:
@@ -168,6 +187,10 @@ def _hint(name: str) -> str:
 def _announcement(options: JobOptions, out: Path) -> str:
     if options.is_dry:
         return "traceq: this job stops after its first steps; nothing is recorded"
+    if options.is_watched:
+        return (
+            f"traceq: watching this job, into {_shown(out)}; from another terminal: traceq watch --status {_shown(out)}"
+        )
     or_not = "" if options.improves else " (--then continue: it trains on)"
     stops = f"it stops when that is complete, as by Ctrl-C{or_not}"
     ends = stops if options.stops else "then it trains on"
@@ -205,6 +228,7 @@ def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path,
         improves=options.improves,
         is_dry=options.is_dry,
         of_loader=options.of_loader,
+        is_watched=options.is_watched,
         hang_s=options.hang_s,
         watch=watched,
         command=options.command,

@@ -50,6 +50,7 @@ from traceq.recorder.timing.stopwatch import CAPTURED_STEP, is_capturing
 from traceq.recorder.toggles.compile import compiled_ns, has_compiled
 from traceq.recorder.toggles.toggle import Job
 from traceq.recorder.tracing.worker_samples import WorkerSamples
+from traceq.recorder.watched_steps import WatchedSteps, start_watching
 
 __all__ = ["JobProcess", "attach"]
 
@@ -107,6 +108,7 @@ class JobProcess:
         self._batches = JobBatches()
         self._gradients: GradientWatch | None = None
         self._rank: JobRank | None = None
+        self._watch: WatchedSteps | None = None
         self._steps: Iterator[str] = iter(())
         self._excepthook: ExceptHook = sys.excepthook
         self._while_recording = ExitStack()
@@ -163,11 +165,11 @@ class JobProcess:
                 self._watch_loop()
         elif watched != thread:
             self._other_threads.add(thread)
-        elif self._rank is not None:
+        elif not self.is_learning:
             if self._have_models_compiled:
                 self._have_models_compiled = False
                 self.hooks.hook_models(find_roots())
-            if not self._rank.rank.phases.profiling:  # a trace has the job's ops alone
+            if self._rank is not None and not self._rank.rank.phases.profiling:  # a trace has the job's ops alone
                 self._rank.losses.note(tensors)
         else:
             if self._have_models_compiled:
@@ -271,11 +273,14 @@ class JobProcess:
         """End the step before, and begin the one whose first event this is."""
         if self._may_capture and is_capturing():
             raise RecordingFailed(CAPTURED_STEP)
+        if self._watch is not None:
+            self._watch.end_step()
+            return
         if self._rank is None:
             self._start()
         else:
             self._rank.losses.end_step(self._tracker.arm)
-        if not self._is_over and next(self._steps, None) is None:
+        if not self._is_over and self._rank is not None and next(self._steps, None) is None:
             self._finish()
 
     def _start(self) -> None:
@@ -293,6 +298,9 @@ class JobProcess:
             self._tracker.pattern.num_passes,
             self._batches.loader,
         )
+        if self._request.is_watched:
+            self._start_watching(job)
+            return
         uses = self._gradients.uses() if self._gradients is not None else {}
         self._rank = start_rank(
             self._request, job, self._tracker, self._stack.counters, self._loader(), uses, self._account
@@ -317,6 +325,18 @@ class JobProcess:
             self._while_recording.callback(TerminateHandler(lambda: note_abort(rank.plan, rank.world)).restore)
             self._while_recording.enter_context(sigterm_noted(rank.plan, rank.world))
         self._excepthook, sys.excepthook = sys.excepthook, self._note_error
+
+    def _start_watching(self, job: Job) -> None:
+        """Time every step from here on, until the job ends."""
+        self._watch = start_watching(self._request, job, self._tracker)
+        self._batches.clear()
+        if self._watch is None:
+            self._end()
+            append_message("", f"traceq: note: {_NOT_RECORDED}")
+            return
+        self.is_learning = False
+        self._stack.phases = self._watch.phases
+        at_process_exit(self._note_exit)
 
     def _loader(self) -> JobLoader:
         loader = self._batches.loader
@@ -353,6 +373,8 @@ class JobProcess:
         self._while_recording.close()
         if self._rank is not None:
             self._rank.close()
+        if self._watch is not None:
+            self._watch.close()
         self.hooks.remove()
         if self._gradients is not None:
             self._gradients.close()
@@ -393,7 +415,9 @@ class JobProcess:
         with suppress(Exception):  # the folder may be gone
             if self._is_over:
                 return
-            if self._rank is None:  # no step was known
+            if self._watch is not None:
+                self._end()
+            elif self._rank is None:  # no step was known
                 self._injection.note_reason(CAPTURED_STEP)
             elif error is not None:
                 self._note_raised(self._rank, error)

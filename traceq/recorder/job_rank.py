@@ -49,7 +49,9 @@ from traceq.runs.run_folder import RunFolder
 __all__ = [
     "JobRank",
     "claims",
+    "common_request",
     "measure_loader",
+    "plan_of_job",
     "start_rank",
 ]
 
@@ -219,7 +221,7 @@ def start_rank(
     """
     assert tracker.pattern is not None
     world = world_on_devices(job)
-    request = _common_request(request, world)
+    request = common_request(request, world)
     differ = f"the steps of the loop differ: {tracker.pattern.text}; evaluate and save less often, or use traceq.record"
     _raise_first(world.gather("" if tracker.pattern.is_reliable else differ))
     if world.size == 1 and not claims(Path(request.out)):
@@ -232,7 +234,7 @@ def start_rank(
     if len(arms) == 1:  # others may change how many batches a step has
         arms = (msgspec.structs.replace(arms[0], arm=replace(arms[0].arm, samples_per_step=samples)),)
     is_regular = all(world.gather(tracker.pattern.is_regular))
-    plan = replace(_plan_of(request, arms, world), is_regular=is_regular)
+    plan = replace(plan_of_job(request, arms, world), is_regular=is_regular)
     announced = Rank(plan, world, Phases(), progress)
     if request.process <= 0:  # the same in each process of an arm
         announced.say(f"traceq: {found_text(job, tracker, world)}")
@@ -296,7 +298,7 @@ def start_rank(
     return JobRank(rank, toggles, arms, recorded_steps(rank, manifest), tracker, loader, is_brief=is_brief)
 
 
-def _common_request(request: JobRequest, world: World) -> JobRequest:
+def common_request(request: JobRequest, world: World) -> JobRequest:
     """Return the request that all ranks follow: on several nodes each launcher wrote one, with another run and seed.
 
     That of the first folder by name, as which node has rank 0 may differ between the processes of arms. Raises
@@ -386,7 +388,7 @@ def claims(out: Path) -> bool:
     return True
 
 
-def _plan_of(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
+def plan_of_job(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
     """Return the plan, the same on every rank."""
     device = world.device.type
     return Plan(
@@ -470,7 +472,7 @@ def measure_loader(request: JobRequest, job: Job, batches: JobBatches) -> None:
     timed. Raises RecordingFailed, on every rank, for a loop without a DataLoader.
     """
     world = world_on_devices(job)
-    request = _common_request(request, world)
+    request = common_request(request, world)
     loader = batches.loader
     is_own = isinstance(loader, DataLoader)  # that of a framework has no second iterator
     _raise_first(world.gather("" if is_own else "the loop takes its batches from no DataLoader of torch"))
@@ -480,7 +482,7 @@ def measure_loader(request: JobRequest, job: Job, batches: JobBatches) -> None:
     arm = Arm("run", "the job's data loader alone", baseline=True)
     arm = replace(arm, samples_per_step=sum(world.gather(batches.samples_per_batch)))
     plan = replace(
-        _plan_of(request, (JobArm(arm, ()),), world),
+        plan_of_job(request, (JobArm(arm, ()),), world),
         recipe=_RECIPE,
         steps=_DEFAULT_STEPS if request.steps is None else request.steps,
         trace_steps=0,

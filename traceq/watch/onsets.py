@@ -217,7 +217,13 @@ def _kind(delta: Values, amount_s: float, *, is_ramp: bool) -> tuple[str, tuple[
 
     A rank that is late in its own part makes the others wait in the collectives of their backward.
     """
-    causes = (("gc", COLLECTOR), ("loader", SLOW_LOADER), ("cpu", SLOW_RANK), ("queued", LESS_CPU), ("compute", SLOW_RANK))
+    causes = (
+        ("gc", COLLECTOR),
+        ("loader", SLOW_LOADER),
+        ("cpu", SLOW_RANK),
+        ("queued", LESS_CPU),
+        ("compute", SLOW_RANK),
+    )
     for name, kind in causes:
         grew = np.nan_to_num(delta[:, measure(name)])
         if grew.max() < PART_OF_GROWTH * amount_s:

@@ -44,9 +44,10 @@ class JobRequest(msgspec.Struct, frozen=True):
     """Options of `traceq record -- COMMAND`; `steps` None is the default of the device.
 
     `stops`: the job ends when the recording is complete, within `grace_s` seconds. `is_dry`: nothing is recorded, the
-    job ends once it is known what could be; `of_loader`: its loader alone. If arms have processes of their own, this
-    one runs `arm`, and is the `process`-th of all. `watch`: the folder through which the launcher watches the ranks of
-    its own host, for progress within `hang_s`. `command` as it was typed.
+    job ends once it is known what could be; `of_loader`: its loader alone; `is_watched`: every step is timed, until the
+    job ends. If arms have processes of their own, this one runs `arm`, and is the `process`-th of all. `watch`: the
+    folder through which the launcher watches the ranks of its own host, for progress within `hang_s`. `command` as it
+    was typed.
     """
 
     out: str
@@ -63,6 +64,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     improves: Improves = ""
     is_dry: bool = False
     of_loader: bool = False
+    is_watched: bool = False
     arm: Arm | None = None
     process: int = -1
     replicates: int = 0

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
-from traceq.recorder.failures.hang_watch import HangWatch
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.process.child_processes import guarded_job
 from traceq.recorder.process.job_guard import end_job, running_processes
 
-__all__ = ["run_injected"]
+__all__ = ["Watch", "run_injected"]
 
 _ATTACHED_WITHIN_S = 60.0
 _ALONE_FOR_S = 3.0
@@ -28,11 +28,19 @@ _LEFT_FOR_S = 1.0
 """Time for which a process of the job may outlive its command: what it watches has just ended."""
 
 
+class Watch(Protocol):
+    """What is looked at while a job runs."""
+
+    def look(self) -> list[str]:
+        """Look, at most every half second, and return the lines to print."""
+        ...
+
+
 def run_injected(
     command: Sequence[str],
     injection: Injection,
     on_message: Callable[[str], None],
-    watch: HangWatch,
+    watch: Watch,
     variables: Mapping[str, str] | None = None,
     folders: Sequence[str] = (),
     *,

@@ -289,6 +289,15 @@ class StoreExchange:
                 self._store.delete_key(f"gather/{self._num_gathered - 2}/{self._rank}")
         return [pickle.loads(base64.b64decode(self._store.get(f"{prefix}/{rank}"))) for rank in range(self._size)]
 
+    def accept(self, question: str) -> None:
+        """Tell the other ranks that this one knows of a question, and will ask `all_accept`."""
+        self._store.set(f"{question}/{self._rank}", "")
+
+    def all_accept(self, question: str) -> bool:
+        """Return whether all ranks had accepted when the first of them asked; without a wait, and the same on each."""
+        answer = "yes" if self._store.check([f"{question}/{rank}" for rank in range(self._size)]) else "no"
+        return bool(self._store.compare_set(question, "", answer) == b"yes")
+
     def leave(self, reason: str) -> None:
         """Tell the other ranks that this one takes part no longer, and why."""
         self._store.set(f"left/{self._rank}", reason)
