@@ -1,6 +1,7 @@
 """Simulate long runs, to measure how often `traceq watch` says that steps became slower when none did, and how late.
 
     python benchmarks/watch.py [--steps 500000] [--onsets 20]
+    python benchmarks/watch.py --cost
 
 Two ranks compute, and exchange gradients; a step is as long as that of the slower one. What a rank computes has 3 % of
 noise. An onset makes rank 1 compute longer, so that steps take 5, 10 or 20 % more, from a step on that follows 3,200
@@ -10,8 +11,11 @@ others. Its delay is the number of steps until it is said; one that is said of a
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,12 +122,51 @@ def delay(noise: Noise, rng: np.random.Generator, growth: float) -> float:
     return np.inf
 
 
+LOOP = """
+import sys, time, torch
+from torch.utils.data import DataLoader
+
+torch.set_num_threads(1)
+model, times = torch.nn.Linear(8, 8), []
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for batch in DataLoader(torch.randn(int(sys.argv[1]), 8), batch_size=1):
+    times.append(time.thread_time_ns())
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+steps = sorted(end - begin for begin, end in zip(times[500:], times[501:]))
+print(steps[len(steps) // 2] / 1e3)
+"""
+
+
+def print_cost(num_steps: int = 4000, num_times: int = 5) -> None:
+    """Print the CPU time of a median step, alone and watched, by turns."""
+    alone, watched = [], []
+    with TemporaryDirectory() as folder:
+        for number in range(num_times):
+            job = [sys.executable, "-c", LOOP, str(num_steps)]
+            watch = [sys.executable, "-m", "traceq", "watch", "--out", f"{folder}/{number}", "--"]
+            for command, times in ((job, alone), ([*watch, *job], watched)):
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
+                times.append(float(done.stdout))
+    more = np.subtract(watched, alone)
+    lines = (
+        f"a step takes {np.median(alone):.0f} us of CPU time; watched {np.median(more):.0f} us more",
+        f"({more.min():.0f} to {more.max():.0f} in {num_times} pairs): {np.median(more) / 500:.2f} % of one of 50 ms",
+    )
+    Console(width=120, highlight=False).print("\n".join(lines))
+
+
 def main() -> None:
     """Print a row for each kind of noise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500_000, help="of each run without an onset")
     parser.add_argument("--onsets", type=int, default=20, help="of each size")
+    parser.add_argument("--cost", action="store_true", help="measure what a step of a small loop takes more instead")
     options = parser.parse_args()
+    if options.cost:
+        print_cost()
+        return
     table = Table("noise", "false in 100,000 steps", *(f"{growth:.0%}: found, steps until" for growth in GROWTHS))
     for number, noise in enumerate(NOISES):
         rng = np.random.default_rng(number)

@@ -2,7 +2,8 @@
 
     watched_job.py STEPS [ONSET KIND]
 
-KIND: rank (the last rank computes longer), loader, leak, gc, cpu (all processes on one core), evaluations (no onset).
+MORE_S in the environment: how much longer, s. KIND: rank (the last one computes longer), loader, leak, gc, cpu (all
+threads on one core), evaluations (no onset).
 """
 
 import gc
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 NUM_STEPS = int(sys.argv[1])
 ONSET = int(sys.argv[2]) if len(sys.argv) > 2 else NUM_STEPS
 KIND = sys.argv[3] if len(sys.argv) > 3 else ""
-BUSY_S, MORE_S = 0.003, 0.0006
+BUSY_S, MORE_S = 0.003, float(os.environ.get("MORE_S", "0.0006"))
 leaked = []
 
 

@@ -22,6 +22,9 @@ def command(
         None, "--status", metavar="RUN", help="Print how a run is that is watched, or was.", show_default=False
     ),
     as_json: bool = typer.Option(False, "--json", help="With --status: as JSON."),
+    metrics: int | None = typer.Option(
+        None, "--metrics", metavar="PORT", help="Serve metrics for Prometheus on 127.0.0.1.", show_default=False
+    ),
     hang_s: float | None = typer.Option(
         None,
         "--hang-after",
@@ -50,6 +53,7 @@ def command(
         command=tuple(job or ()),
         stops=False,
         is_watched=True,
+        metrics_port=metrics,
         out=out,
         hang_s=DEFAULT_HANG_S if hang_s is None else hang_s,
     )

@@ -41,6 +41,7 @@ from traceq.recorder.spec.prepare import (
 )
 from traceq.recorder.toggles.toggle import check_toggles
 from traceq.runs.run_folder import RunFolder
+from traceq.watch.metrics import serve_metrics
 from traceq.watch.run_watch import RunWatch
 from traceq.watch.watch_folder import WatchFolder
 
@@ -58,7 +59,10 @@ _SCRIPT_ENDINGS = (".py", ".sh")
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """Options of `traceq record -- COMMAND`; `max_minutes` > 0 times until the verdict, and ignores `steps`."""
+    """Options of `traceq record -- COMMAND`; `max_minutes` > 0 times until the verdict, and ignores `steps`.
+
+    `is_watched`: those of `traceq watch`, which serves metrics on a port, 0 for any.
+    """
 
     command: tuple[str, ...]
     toggles: tuple[str, ...] = ()
@@ -71,6 +75,7 @@ class JobOptions:
     is_dry: bool = False
     of_loader: bool = False
     is_watched: bool = False
+    metrics_port: int | None = None
     out: Path | None = None
     hang_s: float = DEFAULT_HANG_S
     overwrite: bool = False
@@ -131,6 +136,8 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     folder, steps = RunFolder(out), RunWatch(WatchFolder(out))
     injection = Injection.of_run(out)
     on_message(_announcement(options, out))
+    if options.metrics_port is not None:
+        on_message(f"traceq: metrics: http://127.0.0.1:{serve_metrics(out, options.metrics_port)}/metrics")
     for named in output_folders(options.command):
         on_message(f"traceq: note: the job names {named}, which is not empty: it may overwrite what is there")
     try:
@@ -158,9 +165,8 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     finally:
         shutil.rmtree(injection.folder, ignore_errors=True)
         (out / ".claim").unlink(missing_ok=True)
-        if options.is_dry or not (
-            folder.manifest_path.exists() or WatchFolder(out).is_watched
-        ):  # nothing was recorded, and it was empty before
+        is_run = folder.manifest_path.exists() or WatchFolder(out).is_watched
+        if options.is_dry or not is_run:  # nothing was recorded, and it was empty before
             shutil.rmtree(out, ignore_errors=True)
             if options.out is None:
                 with suppress(OSError):  # it holds other runs

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -81,7 +82,7 @@ class Captures:
         self._folder = folder
         self._waiting = [HEALTHY]
         self._request: CaptureRequest | None = None
-        self._tried, self._num_tries = "", 0
+        self._num_tries = 0  # of the first that waits
         self._past: list[tuple[float, str]] = []  # when, and for what kind
 
     def name_for(self, onset: Onset) -> str:
@@ -95,26 +96,23 @@ class Captures:
         return self._waiting[-1]
 
     def look(self, last_step: int, step_s: float) -> Iterator[str]:
-        """Ask for what is due, and yield the name of each capture that is complete."""
+        """Ask for what is due, and yield the name of a capture that is complete."""
         if self._request is not None:
             name = self._request.name
             if self._folder.has_captured(name):
-                self._request = None
+                self._request, self._num_tries = None, 0
+                self._waiting.pop(0)
                 yield name
             elif last_step < self._request.first_step + _LATE_STEPS or self._folder.is_capturing(name):
                 return
-            else:
+            else:  # a rank has not read it in time, or the steps could not be traced
                 self._request = None
-                if self._num_tries < _TRIES and not self._folder.captured(name).manifest_path.exists():
-                    self._waiting.insert(0, name)
+                if self._num_tries == _TRIES or self._folder.captured(name).manifest_path.exists():
+                    self._num_tries = 0
+                    self._waiting.pop(0)
         if self._waiting:
-            name = self._waiting[0]
-            self._num_tries = self._num_tries + 1 if name == self._tried else 1
-            self._tried = name
-            try:
-                lead = 2 ** (self._num_tries - 1)
-                self._request = request_capture(self._folder, name, last_step=last_step, step_s=step_s, lead=lead)
-            except TraceqError:  # one on demand is under way
-                self._num_tries -= 1
-                return
-            self._waiting.pop(0)
+            with suppress(TraceqError):  # one on demand is under way
+                self._request = request_capture(
+                    self._folder, self._waiting[0], last_step=last_step, step_s=step_s, lead=2**self._num_tries
+                )
+                self._num_tries += 1

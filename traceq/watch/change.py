@@ -54,6 +54,10 @@ class ChangeDetector:
         # by the tail of the normal distribution, so that all series together alarm falsely as rarely as one
         self._threshold = (THRESHOLD**2 + 2 * np.log(num_series)) ** 0.5
 
+    def scale(self, factor: float) -> None:
+        """Multiply the values so far, as what they are parts of is another."""
+        self._values = [value * factor for value in self._values]
+
     def add(self, value: float) -> Rise | None:
         """Add a value; return the rise that is beyond doubt with it, after which the detector begins anew."""
         self._values.append(value)

@@ -19,6 +19,7 @@ from traceq.watch.change import ChangeDetector, Rise
 from traceq.watch.limits import (
     BASELINE,
     COARSE,
+    FEWEST_AFTER,
     FEWEST_BEFORE,
     MEMORY_AGAIN,
     MEMORY_GROWTH,
@@ -34,6 +35,7 @@ __all__ = [
     "COLLECTOR",
     "GROWING_MEMORY",
     "GROWING_STEPS",
+    "KINDS",
     "LESS_CPU",
     "SLOW_JOB",
     "SLOW_LOADER",
@@ -45,6 +47,7 @@ __all__ = [
 SLOW_RANK, SLOW_JOB, SLOW_LOADER = "slow rank", "slow job", "slow loader"
 COLLECTOR, LESS_CPU = "garbage collection", "less CPU"
 GROWING_STEPS, GROWING_MEMORY = "growing steps", "growing memory"
+KINDS = (SLOW_RANK, SLOW_JOB, SLOW_LOADER, COLLECTOR, LESS_CPU, GROWING_STEPS, GROWING_MEMORY)
 _OF_JOB, _OF_RANKS = ("median", "loader", "gc"), ("compute", "cpu")
 Values = NDArray[np.float64]
 
@@ -80,23 +83,28 @@ class OnsetDetector:
     def __init__(self) -> None:
         self._looks = (_Look(1), _Look(COARSE))
         self._coarse: list[StepBlock] = []
-        self._num = 0
+        self._num = self._begun_until = self._said_until = 0
 
     def add(self, block: StepBlock) -> Onset | None:
         """Add a block; return the onset that is beyond doubt with it."""
         fine, coarse = self._looks
-        onset = fine.add(block)
+        onset, is_coarse = fine.add(block), False
         self._coarse.append(block)
         if len(self._coarse) == COARSE:
             values = _medians([each.values for each in self._coarse])
             values[:, measure("memory")] = self._coarse[-1].values[:, measure("memory")]
             later = coarse.add(StepBlock(self._coarse[0].first_step, block.time, values))
-            onset = onset or later
+            onset, is_coarse = onset or later, onset is None
             self._coarse.clear()
         if onset is None:
             return None
+        if onset.kind != GROWING_MEMORY:
+            if onset.step < (self._said_until if is_coarse else self._begun_until):  # another series of what was said
+                return None
+            self._begun_until = onset.step + 2 * FEWEST_AFTER * STEPS_PER_BLOCK
+            self._said_until = block.first_step + STEPS_PER_BLOCK
         for look in self._looks:
-            look.restart(is_of_memory=onset.kind == GROWING_MEMORY)
+            look.note(onset)
         self._num += 1
         seen_at = block.first_step + STEPS_PER_BLOCK
         return msgspec.structs.replace(onset, number=self._num, seen_at=seen_at, time=block.time)
@@ -114,13 +122,20 @@ class _Look:
         self._memory: deque[Values] = deque(maxlen=MEMORY_VALUES)
         self._said_bytes: Values = np.zeros(1)  # memory of each rank at its last onset
 
-    def restart(self, *, is_of_memory: bool) -> None:
-        """Judge by what follows alone."""
-        self._memory.clear()
-        if is_of_memory:
+    def note(self, onset: Onset) -> None:
+        """Judge by what follows an onset, and measure series by a step as it is now."""
+        if onset.kind == GROWING_MEMORY:
+            self._memory.clear()
             self._said_bytes = self._history[-1].values[:, measure("memory")]
         else:
-            self._usual_s = 0.0
+            self._measure_by(FEWEST_AFTER)
+
+    def _measure_by(self, num: int) -> None:
+        """Let the median step of the last blocks be what series are parts of."""
+        steps = [block.values[:, measure("median")].max() for block in self._history]
+        before_s, self._usual_s = self._usual_s, float(np.median(steps[-num:]))
+        for detector in self._detectors:
+            detector.scale(before_s / self._usual_s)
 
     def add(self, block: StepBlock) -> Onset | None:
         self._history.append(block)
@@ -130,6 +145,8 @@ class _Look:
         if not self._usual_s:
             self._usual_s = float(block.values[:, measure("median")].max())
             self._detectors = [ChangeDetector(len(series)) for _ in series]
+        elif self._num_seen == FEWEST_BEFORE:
+            self._measure_by(FEWEST_BEFORE)
         onset = None
         for (name, ranks), detector in zip(series, self._detectors, strict=True):
             rise = detector.add(float(block.values[ranks, measure(name)].max()) / self._usual_s)

@@ -33,6 +33,7 @@ class RunWatch:
         self._captures = Captures(folder)
         self._num_blocks = 0
         self._last_look = 0.0
+        self._is_over = False
 
     def look(self) -> list[str]:
         """Read what is new, at most once a second, and return the lines to print."""
@@ -43,7 +44,16 @@ class RunWatch:
         return self.read()
 
     def read(self) -> list[str]:
-        """Read what is new, and return the lines to print."""
+        """Read what is new, and return the lines to print; a fault ends the watch, and not the job."""
+        if self._is_over:
+            return []
+        try:
+            return self._read()
+        except Exception as error:  # noqa: BLE001 (whatever it is, the job of this launcher goes on)
+            self._is_over = True
+            return [f"traceq: no more onsets are looked for: {type(error).__name__}: {error}"]
+
+    def _read(self) -> list[str]:
         if not self._readers:
             if not self._folder.is_watched:
                 return []
@@ -58,10 +68,10 @@ class RunWatch:
         blocks = self._blocks.add(rows)
         lines = [line for block in blocks if (line := self._onset_line(block))]
         self._num_blocks += len(blocks)
-        last_step = max((int(of_rank["step"][-1]) for of_rank in rows if len(of_rank)), default=-1)
-        if last_step >= 0 and self._num_blocks >= FEWEST_BEFORE:
-            step_s = float(np.median(np.concatenate([of_rank["wall"] for of_rank in rows])))
-            lines += [self._capture_line(name) for name in self._captures.look(last_step, step_s)]
+        new = np.concatenate(rows)
+        if len(new) and self._num_blocks >= FEWEST_BEFORE:
+            names = self._captures.look(int(new["step"].max()), float(np.median(new["wall"])))
+            lines += [self._capture_line(name) for name in names]
         return lines
 
     def _onset_line(self, block: StepBlock) -> str:
