@@ -70,7 +70,7 @@ for number, batch in enumerate(DataLoader(Batches(), batch_size=1)):
     if number >= ONSET and KIND == "leak":
         leaked.append(torch.ones(1 << 16).clone())
     if number >= ONSET and KIND == "gc":
-        cycles = [[] for _ in range(20_000)]
+        cycles = [[] for _ in range(5000)]
         gc.collect(0)
     if number == ONSET and KIND == "cpu":
         for thread in os.listdir("/proc/self/task"):

@@ -49,6 +49,8 @@ COLLECTOR, LESS_CPU = "garbage collection", "less CPU"
 GROWING_STEPS, GROWING_MEMORY = "growing steps", "growing memory"
 KINDS = (SLOW_RANK, SLOW_JOB, SLOW_LOADER, COLLECTOR, LESS_CPU, GROWING_STEPS, GROWING_MEMORY)
 _OF_JOB, _OF_RANKS = ("median", "loader", "gc"), ("compute", "cpu")
+_CAUSES = (("gc", COLLECTOR), ("loader", SLOW_LOADER), ("cpu", SLOW_RANK), ("queued", LESS_CPU), ("compute", SLOW_RANK))
+"""Measures in which a step may have grown, the surest first, with its kind."""
 Values = NDArray[np.float64]
 
 
@@ -119,6 +121,7 @@ class _Look:
         self._num_seen = 0
         self._usual_s = 0.0  # a step, of which series are parts
         self._detectors: list[ChangeDetector] = []
+        self._since = 0  # the step of the last onset
         self._memory: deque[Values] = deque(maxlen=MEMORY_VALUES)
         self._said_bytes: Values = np.zeros(1)  # memory of each rank at its last onset
 
@@ -128,6 +131,7 @@ class _Look:
             self._memory.clear()
             self._said_bytes = self._history[-1].values[:, measure("memory")]
         else:
+            self._since = onset.step
             self._measure_by(FEWEST_AFTER)
 
     def _measure_by(self, num: int) -> None:
@@ -176,10 +180,13 @@ class _Look:
         )
 
     def _medians(self, rise: Rise) -> tuple[Values, Values]:
-        """Return the medians of blocks after and before a rise, float64[num_ranks, len(MEASURES)]."""
-        values = np.array([block.values for block in self._history])
-        after, rest = values[-rise.num_after :], values[: -rise.num_after]
-        return _medians(after), _medians(rest[-rise.num_before :])
+        """Return medians of blocks after a rise, and before it since the last: float64[num_ranks, len(MEASURES)]."""
+        blocks = list(self._history)
+        before = blocks[: -rise.num_after][-rise.num_before :]
+        later = [block for block in before if block.first_step >= self._since]
+        if len(later) >= FEWEST_AFTER:
+            before = later
+        return _medians([each.values for each in blocks[-rise.num_after :]]), _medians([each.values for each in before])
 
     def _memory_growth(self, block: StepBlock) -> Onset | None:
         """Return that the memory of a rank grew in every one of the last blocks, evenly, by more than a little."""
@@ -215,7 +222,7 @@ class _Look:
         )
 
 
-def _medians(values: Sequence[Values] | Values) -> Values:
+def _medians(values: Sequence[Values]) -> Values:
     """Return the medians of blocks, of those in which a measure was read; NaN where it was in none."""
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         medians: Values = np.nanmedian(values, axis=0)
@@ -234,14 +241,7 @@ def _kind(delta: Values, amount_s: float, *, is_ramp: bool) -> tuple[str, tuple[
 
     A rank that is late in its own part makes the others wait in the collectives of their backward.
     """
-    causes = (
-        ("gc", COLLECTOR),
-        ("loader", SLOW_LOADER),
-        ("cpu", SLOW_RANK),
-        ("queued", LESS_CPU),
-        ("compute", SLOW_RANK),
-    )
-    for name, kind in causes:
+    for name, kind in _CAUSES:
         grew = np.nan_to_num(delta[:, measure(name)])
         if grew.max() < PART_OF_GROWTH * amount_s:
             continue
