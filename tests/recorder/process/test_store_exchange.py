@@ -79,3 +79,16 @@ def test_ranks_that_never_announced_themselves_are_absent() -> None:
         return exchange.absent_ranks(0.2)
 
     assert on_ranks(announce) == [[0], [0], [0]]
+
+
+def test_all_ranks_get_the_answer_of_the_first_that_asks() -> None:
+    store = HashStore()
+    first, second = (StoreExchange(store, rank, 2, timedelta(seconds=1)) for rank in range(2))
+    first.accept("q")
+    assert not first.all_accept("q")
+    second.accept("q")
+    assert not second.all_accept("q")
+    for exchange in (first, second):
+        exchange.accept("another")
+    assert second.all_accept("another")
+    assert first.all_accept("another")
