@@ -16,17 +16,21 @@ from pathlib import Path
 import numpy as np
 
 from traceq.errors import TraceqError
-from traceq.watch.limits import CAPTURES_A_DAY, CAPTURES_OF_A_KIND, TRACED_STEPS
+from traceq.watch.limits import (
+    CAPTURES_A_DAY,
+    CAPTURES_OF_A_KIND,
+    LATE_STEPS,
+    LEAD_S,
+    LEAD_STEPS,
+    TRACED_STEPS,
+    TRIES,
+)
 from traceq.watch.onsets import Onset
 from traceq.watch.step_store import last_rows
 from traceq.watch.watch_folder import HEALTHY, CaptureRequest, WatchFolder
 
 __all__ = ["Captures", "capture_now"]
 
-_LEAD_S, _LEAD_STEPS = 3.0, 3
-_TRIES = 3
-_LATE_STEPS = 8
-"""Steps behind the first one of a capture at which it has begun, or never will."""
 _RECENT, _POLL_S = 100, 0.2
 _DAY_S = 86_400.0
 
@@ -40,9 +44,9 @@ def request_capture(
     """
     if folder.capture_path.is_file():
         latest = folder.read_capture()
-        if last_step < latest.first_step + _LATE_STEPS or folder.is_capturing(latest.name):
+        if last_step < latest.first_step + LATE_STEPS or folder.is_capturing(latest.name):
             raise TraceqError(f"{folder.path / latest.name}: being traced now; try again when that is complete")
-    first = last_step + lead * max(_LEAD_STEPS, math.ceil(_LEAD_S / max(step_s, 1e-6)))
+    first = last_step + lead * max(LEAD_STEPS, math.ceil(LEAD_S / max(step_s, 1e-6)))
     request = CaptureRequest(name, first, num_steps, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
     folder.write_capture(request)
     return request
@@ -103,11 +107,11 @@ class Captures:
                 self._request, self._num_tries = None, 0
                 self._waiting.pop(0)
                 yield name
-            elif last_step < self._request.first_step + _LATE_STEPS or self._folder.is_capturing(name):
+            elif last_step < self._request.first_step + LATE_STEPS or self._folder.is_capturing(name):
                 return
             else:  # a rank has not read it in time, or the steps could not be traced
                 self._request = None
-                if self._num_tries == _TRIES or self._folder.captured(name).manifest_path.exists():
+                if self._num_tries == TRIES or self._folder.captured(name).manifest_path.exists():
                     self._num_tries = 0
                     self._waiting.pop(0)
         if self._waiting:

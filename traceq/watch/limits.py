@@ -14,6 +14,9 @@ __all__ = [
     "FEWEST_BEFORE",
     "FILE_BYTES",
     "KEPT_FILES",
+    "LATE_STEPS",
+    "LEAD_S",
+    "LEAD_STEPS",
     "LEAST_GROWTH",
     "LEAST_SCALE",
     "MEMORY_AGAIN",
@@ -26,6 +29,7 @@ __all__ = [
     "STEPS_PER_BLOCK",
     "THRESHOLD",
     "TRACED_STEPS",
+    "TRIES",
 ]
 
 # when steps became slower (`benchmarks/watch.py` counts false alarms and delays)
@@ -62,3 +66,7 @@ TRACED_STEPS = 3
 """Steps of a capture that are profiled on each rank."""
 CAPTURES_A_DAY, CAPTURES_OF_A_KIND = 4, 2
 """Captures in 24 hours: each makes some steps slower, and takes megabytes for each rank."""
+LEAD_S, LEAD_STEPS, TRIES = 3.0, 3, 3
+"""Time, s, and steps at least until a capture: ranks look for it once a second. Twice as much with each further try."""
+LATE_STEPS = 8
+"""Steps behind the first one of a capture at which it has begun, or never will."""
