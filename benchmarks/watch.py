@@ -141,7 +141,8 @@ print(steps[len(steps) // 2] / 1e3)
 
 def print_cost(num_steps: int = 4000, num_times: int = 5) -> None:
     """Print the CPU time of a median step, alone and watched, by turns."""
-    alone, watched = [], []
+    alone: list[float] = []
+    watched: list[float] = []
     with TemporaryDirectory() as folder:
         for number in range(num_times):
             job = [sys.executable, "-c", LOOP, str(num_steps)]
