@@ -21,7 +21,7 @@ _SENTENCES = {
     SLOW_JOB: "steps became slower on all ranks, most in {phase}",
     SLOW_LOADER: "the data loader of {ranks} became slower",
     COLLECTOR: "garbage collections became longer or more frequent on {ranks}",
-    LESS_CPU: "{ranks} got less CPU: its threads wait longer for a core",
+    LESS_CPU: "{ranks} got less CPU: threads wait longer for a core",
     GROWING_STEPS: "steps grow longer and longer, most in {phase}",
     GROWING_MEMORY: "the memory of {ranks} grows with every step",
 }
