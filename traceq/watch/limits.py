@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from traceq.claims.limits import Limit
-
 __all__ = [
     "BASELINE",
     "CAPTURES_A_DAY",
@@ -42,16 +40,16 @@ BASELINE, FEWEST_BEFORE = 128, 24
 """Values before a change, at most and at least; older ones are another machine, another part of the data."""
 MOST_AFTER, FEWEST_AFTER = 64, 8
 """Values after a change: at most, so that memory is fixed; at least, as a burst of other programs is none."""
-LEAST_GROWTH = Limit(0.02, "part of the step", "drift within a baseline and its window is no onset")
-THRESHOLD = Limit(5.0, "standard errors beyond the least growth", "at most one false alarm in 100,000 steps")
-CLIP = Limit(5.0, "standard deviations of a value", "one value is worth no more: heavy tails")
-LEAST_SCALE = Limit(0.003, "part of the step", "noise of the clock and of a few values that happen to agree")
-PART_OF_GROWTH = Limit(0.5, "part of what the step grew by", "less is not the kind of what happened")
+LEAST_GROWTH = 0.02  # part of the step: drift within a baseline and its window is no onset
+THRESHOLD = 5.0  # standard errors beyond the least growth: at most one false alarm in 100,000 steps
+CLIP = 5.0  # standard deviations of a value: one value is worth no more: heavy tails
+LEAST_SCALE = 0.003  # part of the step: noise of the clock and of a few values that happen to agree
+PART_OF_GROWTH = 0.5  # part of what the step grew by: less is not the kind of what happened
 MEMORY_VALUES = 13
 """Values of memory that grow from each to the next: by chance in one of 4,096, if each grew or fell alike."""
-MEMORY_GROWTH = Limit(0.01, "part of a rank's memory", "caches fill by as much, and then stop")
-MEMORY_AGAIN = Limit(2.0, "times the memory that was last said to grow", "a leak goes on: again when it doubled")
-MOST_OF_JUMP = Limit(0.5, "part of the growth of memory", "one allocation of much is no leak")
+MEMORY_GROWTH = 0.01  # part of a rank's memory: caches fill by as much, and then stop
+MEMORY_AGAIN = 2.0  # times the memory that was last said to grow: a leak goes on: again when it doubled
+MOST_OF_JUMP = 0.5  # part of the growth of memory: one allocation of much is no leak
 
 # what is kept: of a rank 32 MB of steps, and 9 MB of histograms a day
 
