@@ -13,8 +13,6 @@ from traceq.causes.host_line import HostLine
 from traceq.facts.timeline.steps import Steps, steps
 from traceq.frozen import frozen
 
-__all__ = ["Alignment", "align", "aligned_with_itself"]
-
 
 @frozen(eq=False)
 class Alignment:

@@ -18,8 +18,6 @@ from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["AnchorKind", "Anchors", "anchors"]
-
 
 class AnchorKind(IntEnum):
     """Kind of an anchor."""

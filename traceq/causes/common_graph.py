@@ -17,8 +17,6 @@ from traceq.causes.windows import StepWindows, step_windows
 from traceq.frozen import frozen
 from traceq.intervals import span_index
 
-__all__ = ["CommonGraph", "RankClock", "RecordingGraph", "common_graph", "recording_graph"]
-
 
 @frozen
 class RankClock:

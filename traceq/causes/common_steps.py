@@ -22,8 +22,6 @@ from traceq.facts.ranks.job import Job, job_of
 from traceq.frozen import frozen
 from traceq.model import Run, Trace
 
-__all__ = ["CommonSteps", "common_steps", "job_clocks"]
-
 
 @frozen(eq=False)
 class CommonSteps:

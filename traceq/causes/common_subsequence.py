@@ -7,8 +7,6 @@ from bisect import bisect_left
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Pairs", "common_subsequence"]
-
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
 """(int64[P], int64[P]): indices into the first and the second sequence, both ascending."""
 

@@ -31,8 +31,6 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, cut, sorted_unique, spans
 from traceq.model import Category, Trace
 
-__all__ = ["CriticalPath", "PathKind", "critical_path", "path_through"]
-
 
 class PathKind(IntEnum):
     """Kind of a piece of the path; JSON uses the names in lower case with spaces."""

@@ -17,8 +17,6 @@ from traceq.facts.events.stream_waits import stream_waits
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 
-__all__ = ["IN_A", "IN_B", "IN_BOTH", "EdgeKind", "Edges", "early_waits", "edges_of_one", "joined_edges", "rank_edges"]
-
 IN_A, IN_B, IN_BOTH = 1, 2, 3
 """Sides that have an edge, as bits."""
 

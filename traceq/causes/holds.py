@@ -22,8 +22,6 @@ from traceq.frozen import frozen
 from traceq.intervals import ascending, sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["HoldKind", "HostHolds", "holds", "launch_queue_length", "waits_for_queue"]
-
 _FREE = re.compile(r"Free")
 
 _MIN_SILENCE_NS, _MAX_DELAY_NS = 1_000_000, 100_000

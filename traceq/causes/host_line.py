@@ -27,8 +27,6 @@ from traceq.grouping import Numbers, group
 from traceq.intervals import contains, count_before, sorted_unique, span_index
 from traceq.model import Trace
 
-__all__ = ["ONCE", "PAUSES", "HostLine", "HostOwner", "HostPieces", "host_lines", "host_pieces", "without_keys"]
-
 ONCE, PAUSES = "one-time work", "host pauses"
 """Names of all host time that is once, and of all in which its threads pause."""
 

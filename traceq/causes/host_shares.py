@@ -11,8 +11,6 @@ from traceq.causes.host_line import ONCE, PAUSES, HostLine, HostOwner, host_piec
 from traceq.frozen import frozen
 from traceq.grouping import absent, group
 
-__all__ = ["HostShares", "host_shares", "no_shares"]
-
 
 @frozen(eq=False)
 class HostShares:

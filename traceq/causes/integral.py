@@ -14,8 +14,6 @@ from traceq.causes.common_graph import CommonGraph
 from traceq.causes.longest_path import longest_paths, trace_back
 from traceq.causes.weights import Weights
 
-__all__ = ["path_shares"]
-
 _POINTS = 16
 
 

@@ -24,8 +24,6 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans
 from traceq.model import Caveat, Trace
 
-__all__ = ["JobPath", "Legs", "PathSummary", "job_path", "path_along", "path_summary"]
-
 _MAX_RANKS = 32
 """Limit on the ranks of a path: the events of each of them are read again."""
 

@@ -12,8 +12,6 @@ from traceq.causes.longest_path import first_edges, longest_paths, paths_to, top
 from traceq.frozen import frozen
 from traceq.grouping import Numbers
 
-__all__ = ["JobGraph", "TaskGraph", "job_graph", "task_graph"]
-
 
 @frozen(eq=False)
 class JobGraph:

@@ -19,16 +19,6 @@ except ImportError:
 else:
     IS_NATIVE = hasattr(_paths, "NUMBER_BYTES")  # a checkout may have been built before
 
-__all__ = [
-    "first_edges",
-    "least_into_each",
-    "longest_paths",
-    "next_marked",
-    "paths_to",
-    "topological_order",
-    "trace_back",
-]
-
 
 def first_edges(target: Numbers, num_nodes: int) -> NDArray[np.int32]:
     """Return int32[N + 1]: the first of the edges, sorted by `target`, into each of N nodes, and after them all."""

@@ -22,8 +22,6 @@ from traceq.frozen import frozen
 from traceq.grouping import absent, inverse
 from traceq.intervals import sorted_unique
 
-__all__ = ["RankGraph", "graph_of_one", "rank_graph"]
-
 
 @frozen(eq=False)
 class RankGraph:

@@ -27,21 +27,6 @@ from traceq.grouping import Groups, group
 from traceq.intervals import measure_within
 from traceq.model import Trace
 
-__all__ = [
-    "LOADER",
-    "alike_syncs",
-    "copies_pageable_memory",
-    "is_for_pageable_copy",
-    "is_of_measurement",
-    "kinds_of_waits",
-    "saved_without_alike",
-    "saved_without_loader",
-    "saved_without_pageable_copies",
-    "saved_without_place",
-    "saved_without_syncs",
-    "sync_keys",
-]
-
 LOADER, _MEASUREMENT, _UNRECORDED = -1, -2, -3
 """Kinds of waits that are no syncs of a step: for the data loader, those of a measurement, and for unrecorded work.
 

@@ -32,8 +32,6 @@ from traceq.grouping import inverse
 from traceq.intervals import contains, measure_within, span_index, spans, union
 from traceq.model import Trace
 
-__all__ = ["Play", "Replay", "replay_of"]
-
 _NEVER = -(2**60)
 """Weight of an edge that delays nothing, ns."""
 

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from traceq.frozen import frozen
 
-__all__ = ["Saving", "lasting"]
-
 
 @frozen
 class Saving:

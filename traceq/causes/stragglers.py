@@ -17,8 +17,6 @@ from traceq.stats.means import chance_of_mean
 from traceq.stats.ranks import late_ranks, lateness_of_ranks, saved_at_pace_of_others, steps_needed
 from traceq.units import format_ranks
 
-__all__ = ["StragglerRanks", "UnprofiledLateness", "straggler_ranks"]
-
 _MOST_CHANCE = 0.025
 
 

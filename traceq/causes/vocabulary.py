@@ -28,8 +28,6 @@ from traceq.grouping import equal_pairs, group
 from traceq.intervals import sorted_unique, span_index
 from traceq.model import Category, Trace
 
-__all__ = ["Name", "NameKind", "Renaming", "in_names_of", "matched_names", "plain_name"]
-
 Name = tuple[int, str]
 """(NameKind, text)."""
 

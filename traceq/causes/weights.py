@@ -16,8 +16,6 @@ from traceq.facts.events.device_work import device_work
 from traceq.frozen import frozen
 from traceq.model import Trace
 
-__all__ = ["Weights", "edge_weights", "idle_device_latency", "measured_times", "usual_times", "weights_of_one"]
-
 _FAR = 2**60
 _USUAL_NS = {
     EdgeKind.STREAM: 1_500,

@@ -12,8 +12,6 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 
-__all__ = ["StepWindows", "host_nodes", "last_ends", "opening", "opens_alike", "step_nodes", "step_windows"]
-
 
 @frozen(eq=False)
 class StepWindows:

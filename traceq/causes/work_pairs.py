@@ -14,8 +14,6 @@ from traceq.frozen import frozen
 from traceq.grouping import absent, group, inverse
 from traceq.intervals import sorted_unique
 
-__all__ = ["WorkPairs", "paired_with_itself", "work_pairs"]
-
 
 @frozen(eq=False)
 class WorkPairs:

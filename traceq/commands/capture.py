@@ -6,8 +6,6 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     run: Path = typer.Argument(..., metavar="RUN", help="The folder of a run that traceq watch is watching."),

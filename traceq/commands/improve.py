@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from traceq.recorder.jobs.job_request import Improves, ToggleRequest
     from traceq.runs.run_folder import RunFolder
 
-__all__ = ["command"]
-
 
 def command(
     job: list[str] = typer.Argument(

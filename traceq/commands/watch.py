@@ -8,8 +8,6 @@ import typer
 
 from traceq.errors import UsageFault
 
-__all__ = ["command"]
-
 
 def command(
     job: list[str] | None = typer.Argument(

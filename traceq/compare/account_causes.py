@@ -24,16 +24,6 @@ from traceq.facts.timeline.call_sites import line_function
 from traceq.frozen import frozen
 from traceq.stats.hodges_lehmann import shift_between
 
-__all__ = [
-    "StepShift",
-    "account_causes",
-    "align_accounts",
-    "is_number_of_chance",
-    "join_jitter",
-    "means_per_step",
-    "step_shift",
-]
-
 _MAJORITY = 2
 
 Key = TypeVar("Key", str, tuple[str, str])

@@ -13,8 +13,6 @@ from traceq.causes.host_line import ONCE
 from traceq.compare.attribution import Account
 from traceq.frozen import frozen
 
-__all__ = ["NO_PACE", "AccountPace", "pace_of_accounts"]
-
 _LEAST, _LEAST_OF_CHANGE = 0.01, 1 / 3
 """Common change below which there is no pace, and part of it that an account has at least if it changed alike."""
 _COMMON, _COMMON_CAPPED, _CAP = 0.75, 0.6, 0.9

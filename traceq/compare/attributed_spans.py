@@ -15,8 +15,6 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans
 from traceq.model import Trace
 
-__all__ = ["Charges", "charges"]
-
 _NAMED_BY_KERNEL = ("kernel", "memcpy")
 
 

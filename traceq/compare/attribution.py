@@ -32,18 +32,6 @@ from traceq.grouping import Groups, Numbers, group
 from traceq.intervals import Spans, advance, contains, earliest_owner, measure_within, sorted_unique, span_index, spans
 from traceq.model import Trace
 
-__all__ = [
-    "Account",
-    "Ledger",
-    "LedgerCell",
-    "StepTime",
-    "attributed_parts",
-    "ledger",
-    "lone_copies",
-    "step_time",
-    "whole_mean",
-]
-
 
 @frozen
 class Account:

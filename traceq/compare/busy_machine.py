@@ -10,8 +10,6 @@ from traceq.compare.statement import Statement, state
 from traceq.model import CoreUse
 from traceq.stats import Comparison
 
-__all__ = ["busy_machine", "is_by_other_processes"]
-
 
 def is_by_other_processes(a: Side, b: Side, steps: Comparison) -> bool:
     """Return whether processes that kept cores busy may have made one of two separate recordings slower.

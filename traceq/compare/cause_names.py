@@ -12,30 +12,6 @@ from traceq.facts.events.kernel_names import without_tunings
 from traceq.short_texts import cut_before, place_of_difference
 from traceq.units import Unit, format_value
 
-__all__ = [
-    "BEYOND",
-    "JITTER_ERRORS",
-    "MOST_OF_IT",
-    "cause_name",
-    "change_name",
-    "is_backward_node",
-    "is_within_jitter",
-    "jitter_name",
-    "joined",
-    "lines_text",
-    "listed_syncs",
-    "number",
-    "numbered",
-    "pace_name",
-    "phase_text",
-    "reads_on_cpu",
-    "short_name",
-    "steps_text",
-    "sync_line",
-    "sync_name",
-    "unchanged_name",
-]
-
 BEYOND, MOST_OF_IT = "beyond their jitter", "most of it "
 """What small differences are together that are more than run-to-run jitter."""
 JITTER_ERRORS = 2

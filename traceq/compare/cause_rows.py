@@ -32,8 +32,6 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 
-__all__ = ["cause_rows"]
-
 _SHARE_OF_DELTA, _SHARE_OF_STEP, _SHARE_OF_STEPS = 0.01, 0.001, 0.005
 """Smallest causes: of the delta and, for what both sides have, of the step, or of all paired steps if they are few."""
 

@@ -32,8 +32,6 @@ from traceq.compare.statement import Statement, state
 from traceq.facts.timeline.call_sites import line_function
 from traceq.units import Unit, format_value
 
-__all__ = ["cause_statements", "is_jitter", "jitter_text", "what_of", "work_alone"]
-
 _ON_DEVICE = ("kernel", "memcpy")
 """Kinds of causes that are work of a device alone."""
 _MOST_LINES = 3

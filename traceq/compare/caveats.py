@@ -16,19 +16,6 @@ from traceq.runs.read import arm_failure
 from traceq.stats import Comparison
 from traceq.units import Unit, format_ranks, format_value, name_ranks
 
-__all__ = [
-    "arm_ended",
-    "lost_device",
-    "not_interleaved",
-    "not_paired",
-    "other_loader",
-    "other_step_ends",
-    "separate_builds",
-    "side_caveats",
-    "unmatched_ranks",
-    "unrecorded_work",
-]
-
 _MOST_LISTED = 8
 _LOADER_SETTINGS = ("size", "batch_size", "num_workers", "prefetch_factor", "load_us")
 

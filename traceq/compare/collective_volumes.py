@@ -14,8 +14,6 @@ from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, checks
 from traceq.frozen import frozen
 from traceq.model import Run, Trace
 
-__all__ = ["EXCHANGED_KINDS", "CollectiveVolume", "Exchange", "exchanges"]
-
 EXCHANGED_KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 _WORST = (EXACT, EXPLAINED, UNEXPLAINED)
 

@@ -14,18 +14,6 @@ from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.model import OPTIMIZER_STEPS, Run
 
-__all__ = [
-    "UNKNOWN_SAMPLES",
-    "are_ranks_of_one_job",
-    "comparable",
-    "differences",
-    "earlier_start",
-    "on_common_steps",
-    "parameters_of",
-    "uncommon_steps",
-    "unrecorded_device",
-]
-
 UNKNOWN_SAMPLES = "samples per step unknown"
 
 _AMD = re.compile("AMD|Instinct|Radeon")

@@ -32,19 +32,6 @@ from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
 from traceq.facts.timeline.phases import COMPILING, phases
 from traceq.model import Caveat, Run, Trace, WallTime
 
-__all__ = [
-    "are_other_jobs",
-    "cold_start",
-    "confounders",
-    "repeated_ops",
-    "unchanged_work",
-    "uncounted_steps",
-    "unknown_sizes",
-    "unlike_device",
-    "unlike_work",
-    "work_between_steps",
-]
-
 _ENVIRONMENT_KEYS = {
     **dict.fromkeys(("host", "cpu", "device_name", "driver", "cuda", "hip", "nccl", "torch"), "unknown"),
     **dict.fromkeys(("accelerate", "python", "backend", "num_threads", "models", "wrapper"), "unknown"),

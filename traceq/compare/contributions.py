@@ -43,8 +43,6 @@ from traceq.grouping import Numbers, group
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["Contributions", "Part", "contributions"]
-
 _NEARLY_ALL = 0.9
 """Part of the time of what one side alone does: the other may do it in the odd place."""
 _VALUE_READERS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")

@@ -36,8 +36,6 @@ from traceq.grouping import group
 from traceq.intervals import ascending
 from traceq.model import Category, Trace
 
-__all__ = ["CAUSE_KINDS", "FOR", "LAUNCHES", "Actors", "actors"]
-
 LAUNCHES = " > "
 """Between the name of an op and that of the work it launched."""
 

@@ -56,8 +56,6 @@ from traceq.runs.sides import recordings_in
 from traceq.stats import samples_apart
 from traceq.threshold import THRESHOLD_PCT
 
-__all__ = ["arms_of_run", "diff", "diff_arms", "diff_run", "diff_runs", "diff_sides"]
-
 
 def diff(
     a: str | Path | Run,

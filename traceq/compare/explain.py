@@ -37,9 +37,6 @@ from traceq.intervals import span_index
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["MAX_PEERS", "Explanation", "explain", "side_replays", "waits_apart"]
-
-
 MAX_PEERS = 31
 """Other ranks whose changes are looked at: the events of each are in memory, and on one graph."""
 

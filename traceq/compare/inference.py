@@ -10,8 +10,6 @@ from traceq.facts.timeline.inference_steps import InferenceSteps, inference_step
 from traceq.frozen import frozen
 from traceq.model import Trace
 
-__all__ = ["InferenceDelta", "inference_deltas"]
-
 
 @frozen
 class InferenceDelta:

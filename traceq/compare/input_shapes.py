@@ -22,17 +22,6 @@ from traceq.intervals import sorted_unique, span_index
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
-__all__ = [
-    "block_difference",
-    "calls_difference",
-    "dtype_difference",
-    "has_shapes",
-    "have_same_work",
-    "shape_difference",
-    "weight_difference",
-]
-
-
 _HEAVY = (
     "aten::mm",
     "aten::addmm",

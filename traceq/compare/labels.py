@@ -29,26 +29,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import span_index
 
-__all__ = [
-    "LOADER",
-    "QUEUE",
-    "START",
-    "THREAD",
-    "WAITS",
-    "Label",
-    "LabelNumbers",
-    "Labelled",
-    "and_more",
-    "device_labels",
-    "hold_labels",
-    "is_same_work",
-    "replacement_name",
-    "sync_calls",
-    "unlike_pairs",
-    "with_regions",
-]
-
-
 _INSTANCE, _VENDOR = re.compile(r"_\d+$"), re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 
 

@@ -5,32 +5,6 @@ Limits of how much is listed stand where the list is made.
 
 from __future__ import annotations
 
-__all__ = [
-    "ALL",
-    "BUSY_DEVICE",
-    "BY_GRAPHS",
-    "CANCELLED",
-    "CHANCE",
-    "COMMON",
-    "COUNTED",
-    "DRAWN",
-    "EVEN",
-    "FEW_LAUNCHES",
-    "INSIDE",
-    "LARGE",
-    "LAYOUT",
-    "MODELLED",
-    "NAMED",
-    "PHASE",
-    "REPEATED",
-    "REST",
-    "SAME",
-    "SAME_TIME",
-    "SCATTER",
-    "STRAGGLES",
-    "UNCOUNTED",
-]
-
 # of all differences
 
 SAME_TIME = 0.005  # % of a step: half of the last digit that is said of a step

@@ -19,8 +19,6 @@ from traceq.facts.timeline.main_lines import loading_line
 from traceq.facts.timeline.unprofiled_phases import pace_of, unprofiled_phases
 from traceq.model import Run, Trace
 
-__all__ = ["feeding", "feeding_answer", "loader_workers", "with_loader_line"]
-
 
 def with_loader_line(causes: tuple[Cause, ...], a: Trace, b: Trace) -> tuple[Cause, ...]:
     """Return the causes; the data loader's with the line of the side that waits longer, if its main thread loads."""

@@ -27,8 +27,6 @@ from traceq.intervals import span_index
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
-__all__ = ["job_difference"]
-
 _KINDS = {
     "convolution": ("aten::convolution",),
     "product": ("aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm", "aten::_grouped_mm", "aten::_scaled_mm"),

@@ -10,8 +10,6 @@ from traceq.facts.ranks.run_ranks import RunRanks, StepTotals
 from traceq.model import Run, Trace
 from traceq.threshold import THRESHOLD_PCT
 
-__all__ = ["collective_waited_in", "explained_rank", "only_changed_rank", "rank_deltas"]
-
 _LITTLE, _HALF = 0.25, 0.5
 
 

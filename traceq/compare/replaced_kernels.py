@@ -16,9 +16,6 @@ from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.grouping import equal_pairs, group
 
-__all__ = ["fold_replacements", "is_replacement", "join_moved", "replaced_name", "replaced_together"]
-
-
 _NONE = 1e-6
 """Events per step that are a rounded 0: means over steps are thirds."""
 

@@ -17,24 +17,6 @@ from traceq.model import Caveat, Pairs
 from traceq.report import Source, Table
 from traceq.stats import Comparison, Interaction, VerdictName
 
-__all__ = [
-    "AND",
-    "REPLACED_BY",
-    "ArmInteraction",
-    "Cause",
-    "CellDelta",
-    "Chain",
-    "Comparable",
-    "Diff",
-    "Diffs",
-    "Feeding",
-    "RankDelta",
-    "SideReplay",
-    "Traced",
-    "share",
-    "sorted_causes",
-]
-
 REPLACED_BY = " replaced by "
 """Between the names of a cause that is a replacement."""
 

@@ -16,8 +16,6 @@ from traceq.runs.run_folder import read_manifest
 from traceq.runs.sides import recordings_in
 from traceq.units import Unit, format_value
 
-__all__ = ["RUNS_SCHEMA", "runs_sheet"]
-
 RUNS_SCHEMA = "traceq.runs/1"
 
 

@@ -14,8 +14,6 @@ from traceq.compare.result import REPLACED_BY
 from traceq.grouping import Numbers
 from traceq.intervals import sorted_unique
 
-__all__ = ["comparable", "error_of_mean", "jitter", "pace"]
-
 _SHORTEST_NS, _LONG_NS, _FEWEST_PARTS = 200, 10_000, 20
 """Parts as short as this on a side say nothing about the pace; long ones say most, where there are enough: as many as
 this that weigh alike."""

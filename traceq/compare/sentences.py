@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from traceq.claims.sentences import Sentence
 
-__all__ = ["CAVEATS", "SENTENCES"]
-
 
 def _one(lead: str, *evidence: str) -> Sentence:
     return Sentence((lead,), evidence)

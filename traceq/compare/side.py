@@ -17,8 +17,6 @@ from traceq.runs.read import read, read_arms
 from traceq.runs.sides import members_of_side, read_recordings
 from traceq.stats import slowest_rank_ns
 
-__all__ = ["ReadArms", "ReadRanks", "Side", "of_one_run", "read_arms_into_memory", "read_into_memory", "side_names"]
-
 ReadRanks = Callable[[str | Place], RunRanks]
 """Reader of a path as the ranks of a run."""
 

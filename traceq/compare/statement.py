@@ -13,8 +13,6 @@ from traceq.model import Caveat
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = ["Statement", "doubtful", "intervals", "state"]
-
 
 @frozen
 class Statement:

@@ -17,8 +17,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Trace
 
-__all__ = ["CountDelta", "count_deltas"]
-
 _Key = tuple[str, str, str, str]
 
 

@@ -19,8 +19,6 @@ from traceq.stats import Comparison, Samples, answer_together, compare_pairs, co
 from traceq.stats.means import are_means_apart
 from traceq.stats.verdict import PROCESSES
 
-__all__ = ["compare_cpu", "compare_sides", "ranges_of_steps"]
-
 _FEWEST_STEPS, _MANY_STEPS = 2, 4
 """Traced steps from which they tell how much they differ by themselves, and from which their means are tested."""
 _FIFTHS = 5

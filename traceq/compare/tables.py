@@ -16,19 +16,6 @@ from traceq.report import BECOMES, Cell, Column, Table
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = [
-    "causes_table",
-    "counts_table",
-    "exchanges_table",
-    "facts_table",
-    "inference_table",
-    "matrix",
-    "ranks_table",
-    "shown_causes",
-    "waterfall",
-    "work_table",
-]
-
 _MOST_SHARE = 1
 """Multiple of the delta up to which a part of it has a share; with larger ones parts cancel, and times say more."""
 _TOP = 12

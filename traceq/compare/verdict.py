@@ -32,19 +32,6 @@ from traceq.stats import Comparison, Interaction, interaction
 from traceq.stats.verdict import PROCESSES, STEPS
 from traceq.units import Unit, format_value
 
-__all__ = [
-    "DeltaOutcome",
-    "DeltaState",
-    "answer",
-    "arm_interactions",
-    "basis",
-    "cpu_time",
-    "doubt",
-    "is_same_time",
-    "judge_delta",
-]
-
-
 _MOST_RANKS = 8
 
 

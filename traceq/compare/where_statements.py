@@ -28,18 +28,6 @@ from traceq.model import Run, Timings, Trace
 from traceq.stats import Comparison
 from traceq.stats.hodges_lehmann import location_of_pairs, shift_of_pairs
 
-__all__ = [
-    "exposed_delta_ns",
-    "later_host",
-    "most_in_phase",
-    "of_ranks",
-    "of_slowest",
-    "python_line",
-    "shown_elsewhere",
-    "unprofiled_phase_times",
-    "waits_and_transfers",
-]
-
 _RUN_TO_RUN = ("pace", "jitter", "minor")
 """Kinds of causes that hold the durations of host ops, too, which then do not take as long as before."""
 _HOST_BOUND, _ALLOC_WAIT, _EXPOSED_COMM, _COMPUTE = (

@@ -19,8 +19,6 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.model import Trace
 
-__all__ = ["WorkDelta", "log_mean", "split", "work_deltas"]
-
 _ROLES = {
     "_grouped_mm": "grouped products",
     "_scaled_grouped_mm": "grouped products",

@@ -29,9 +29,6 @@ from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.intervals import measure_within, span_index, spans
 from traceq.model import Category, Trace
 
-__all__ = ["added_ops", "graph_replays", "op_work", "work_factor"]
-
-
 _COMPUTING = (TimeCategory.COMPUTE.name.lower(), TimeCategory.CPU_COMPUTE.name.lower())
 
 _MOST_OPS = 3

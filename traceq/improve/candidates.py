@@ -10,8 +10,6 @@ from traceq.frozen import frozen
 from traceq.improve.remedies import remedy_of
 from traceq.threshold import THRESHOLD_PCT
 
-__all__ = ["Candidate", "candidates", "fitting", "gain_ns", "leads_left"]
-
 
 @frozen
 class Candidate:

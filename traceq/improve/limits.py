@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["LEAST_PAIRS", "LEAST_S", "OTHER_STEPS", "SURVEY_STEPS", "TRIAL_SHARE"]
-
 SURVEY_STEPS = 32
 TRIAL_SHARE = 2 / 3
 """Part of the time that is left for trials; the rest is for the fresh start."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from traceq.model import Manifest
     from traceq.stats import Comparison
 
-__all__ = ["Lead", "Outcome", "Trial", "leads_of", "not_tried", "promising", "together_trial", "trials_of"]
-
 
 @frozen
 class Trial:

@@ -8,8 +8,6 @@ from dataclasses import replace
 
 from traceq.frozen import frozen
 
-__all__ = ["Remedy", "line_of", "remedy_of"]
-
 
 @frozen
 class Remedy:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["LINES", "VERDICTS"]
-
 LINES = {
     "survey": "traceq: 1 of 3: the job as it is",
     "trial": "traceq: 2 of 3: remedies in turns with it ({num}), for at most {minutes:.1f} min",

@@ -20,8 +20,6 @@ from traceq.recorder.spec.recipe import Outcome, Recipe
 from traceq.runs.timings import read_processes
 from traceq.units import Unit, format_value
 
-__all__ = ["NextArms", "next_arms_of", "record_isolated", "round_order"]
-
 OnProgress: TypeAlias = Callable[[int, int], None]
 OnMessage: TypeAlias = Callable[[str], None]
 RunRanks: TypeAlias = Callable[[Plan, OnProgress, OnMessage], LaunchFailure | None]

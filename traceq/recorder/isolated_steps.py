@@ -19,8 +19,6 @@ from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
 from traceq.runs.step_log import ClocksLine, CoresLine, Line
 from traceq.runs.timings import SETTLING, WARM_UP, read_processes
 
-__all__ = ["isolated_steps", "num_isolated_steps"]
-
 _STEPS_PER_BLOCK = 16
 
 

@@ -33,8 +33,6 @@ from traceq.recorder.spec.prepare import MAX_REPLICATES, check_range, create_run
 from traceq.recorder.spec.recipe import Outcome, next_batch
 from traceq.runs.run_folder import RunFolder
 
-__all__ = ["launch_job_arms", "launch_job_batches"]
-
 _INTERRUPTED = {130: KeyboardInterrupt(), 143: SystemExit(143)}
 """What ends all arms, by the exit code of a job that was ended by SIGINT or SIGTERM."""
 _ARM, _OUT, _VARIABLE = "{arm}", "{out}", "env:"

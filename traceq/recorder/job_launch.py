@@ -45,8 +45,6 @@ from traceq.watch.metrics import serve_metrics
 from traceq.watch.run_watch import RunWatch
 from traceq.watch.watch_folder import WatchFolder
 
-__all__ = ["REMOVED", "JobOptions", "JobResult", "launch_job", "output_folders"]
-
 REMOVED = "the run folder was removed while the job ran"
 _INTERRUPTED = (130, 143)
 """Exit codes of a job that was ended by SIGINT or SIGTERM."""

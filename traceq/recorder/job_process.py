@@ -52,8 +52,6 @@ from traceq.recorder.toggles.toggle import Job
 from traceq.recorder.tracing.worker_samples import WorkerSamples
 from traceq.recorder.watched_steps import WatchedSteps, start_watching
 
-__all__ = ["JobProcess", "attach"]
-
 _BATCHES_OF_COMPILED_STEPS = 32
 _BACKWARDS_WITHOUT_FORWARD = 2
 """Backward passes after the first one: if none followed a forward of a model, the loop calls other methods of it."""

@@ -46,15 +46,6 @@ from traceq.recorder.tracing.line_marks import PREFIX
 from traceq.recorder.tracing.line_table import read_rows, rows_of_last_step
 from traceq.runs.run_folder import RunFolder
 
-__all__ = [
-    "JobRank",
-    "claims",
-    "common_request",
-    "measure_loader",
-    "plan_of_job",
-    "start_rank",
-]
-
 _RECIPE = "dataloader"
 """Name of the recipe whose results these are; its loader is another one."""
 

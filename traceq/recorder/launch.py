@@ -29,8 +29,6 @@ from traceq.recorder.process.signals import Stopped, stoppable
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.recipe import Recipe
 
-__all__ = ["launch"]
-
 OnMessage = Callable[[str], None]
 
 _WORKER = "traceq.recorder.rank_process"

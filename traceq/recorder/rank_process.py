@@ -27,8 +27,6 @@ from traceq.recorder.spec.catalogue import find_recipe
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.prepare import Request, prepare, resolve_device
 
-__all__ = ["main", "record_joined"]
-
 
 def main() -> None:
     """Record one rank; its output goes to its log, its exception to a file that the launcher reads."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from traceq.recorder.spec.plan import PlannedArm
     from traceq.recorder.spec.recipe import Recipe
 
-__all__ = ["VariedFacts", "fitting_steps", "num_steps", "recorded_steps", "rest_of_cycle", "run_rank"]
-
 FactValue = str | int | float
 
 

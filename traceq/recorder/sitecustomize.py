@@ -11,8 +11,6 @@ import importlib.util
 import os
 import sys
 
-__all__ = ()
-
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 

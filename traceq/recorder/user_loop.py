@@ -33,8 +33,6 @@ from traceq.recorder.spec.prepare import check_seconds, create_run_folder, defau
 from traceq.recorder.toggles.attribute import Slot, slot_of
 from traceq.recorder.tracing.worker_samples import forked_workers
 
-__all__ = ["Session", "Stepper", "record"]
-
 
 class Stepper:
     """Callbacks that end steps and begin phases, one after the other.

@@ -34,8 +34,6 @@ from traceq.recorder.toggles.toggle import Job
 from traceq.watch.step_store import CAPTURED, REGULAR, STEP, RowWriter
 from traceq.watch.watch_folder import FORMAT, CaptureRequest, WatchedJob, WatchFolder
 
-__all__ = ["WatchedSteps", "start_watching"]
-
 _EVERY_NS = 10**9
 _STEPS_PER_READING = 16
 _READ_NS = 10**8

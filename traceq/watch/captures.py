@@ -29,8 +29,6 @@ from traceq.watch.onsets import Onset
 from traceq.watch.step_store import last_rows
 from traceq.watch.watch_folder import HEALTHY, CaptureRequest, WatchFolder
 
-__all__ = ["Captures", "capture_now"]
-
 _RECENT, _POLL_S = 100, 0.2
 _DAY_S = 86_400.0
 

@@ -24,8 +24,6 @@ from traceq.watch.limits import (
     THRESHOLD,
 )
 
-__all__ = ["ChangeDetector", "Rise"]
-
 _BATCHES = (1, 2, 4, 8)
 _FEWEST_BATCHES = 6
 _FEWEST_SURE = 3

@@ -2,34 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "BASELINE",
-    "CAPTURES_A_DAY",
-    "CAPTURES_OF_A_KIND",
-    "CLIP",
-    "COARSE",
-    "FEWEST_AFTER",
-    "FEWEST_BEFORE",
-    "FILE_BYTES",
-    "KEPT_FILES",
-    "LATE_STEPS",
-    "LEAD_S",
-    "LEAD_STEPS",
-    "LEAST_GROWTH",
-    "LEAST_SCALE",
-    "MEMORY_AGAIN",
-    "MEMORY_GROWTH",
-    "MEMORY_VALUES",
-    "MOST_AFTER",
-    "MOST_OF_JUMP",
-    "PART_OF_GROWTH",
-    "SKETCH_S",
-    "STEPS_PER_BLOCK",
-    "THRESHOLD",
-    "TRACED_STEPS",
-    "TRIES",
-]
-
 # when steps became slower (`benchmarks/watch.py` counts false alarms and delays)
 
 STEPS_PER_BLOCK = 16

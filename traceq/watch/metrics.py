@@ -13,8 +13,6 @@ from traceq.errors import TraceqError, UsageFault
 from traceq.watch.onsets import KINDS
 from traceq.watch.status import RankStatus, Status, read_status
 
-__all__ = ["metrics_text", "serve_metrics"]
-
 _LOOPBACK = "127.0.0.1"
 
 

@@ -31,19 +31,6 @@ from traceq.watch.limits import (
 )
 from traceq.watch.step_blocks import StepBlock, measure
 
-__all__ = [
-    "COLLECTOR",
-    "GROWING_MEMORY",
-    "GROWING_STEPS",
-    "KINDS",
-    "LESS_CPU",
-    "SLOW_JOB",
-    "SLOW_LOADER",
-    "SLOW_RANK",
-    "Onset",
-    "OnsetDetector",
-]
-
 SLOW_RANK, SLOW_JOB, SLOW_LOADER = "slow rank", "slow job", "slow loader"
 COLLECTOR, LESS_CPU = "garbage collection", "less CPU"
 GROWING_STEPS, GROWING_MEMORY = "growing steps", "growing memory"

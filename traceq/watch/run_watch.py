@@ -16,8 +16,6 @@ from traceq.watch.step_blocks import StepBlock, StepBlocks
 from traceq.watch.step_store import RowReader, Sketches
 from traceq.watch.watch_folder import HEALTHY, WatchFolder
 
-__all__ = ["RunWatch"]
-
 _EVERY_S = 1.0
 
 

@@ -14,8 +14,6 @@ from traceq.watch.onsets import (
     Onset,
 )
 
-__all__ = ["onset_text"]
-
 _SENTENCES = {
     SLOW_RANK: "{ranks} became slower, most in {phase}, and the others wait in backward",
     SLOW_JOB: "steps became slower on all ranks, most in {phase}",

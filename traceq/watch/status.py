@@ -14,8 +14,6 @@ from traceq.watch.onsets import Onset
 from traceq.watch.step_store import REGULAR, TIMES, last_rows, quantile, read_sketches
 from traceq.watch.watch_folder import WatchFolder
 
-__all__ = ["RankStatus", "Status", "read_status"]
-
 _RECENT_S = 60.0
 
 

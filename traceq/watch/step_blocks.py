@@ -9,8 +9,6 @@ from traceq.frozen import frozen
 from traceq.watch.limits import STEPS_PER_BLOCK
 from traceq.watch.step_store import REGULAR, STEP, TIMES
 
-__all__ = ["MEASURES", "StepBlock", "StepBlocks", "measure"]
-
 MEASURES = ("median", *TIMES, "compute", "queued", "memory")
 """Columns of a block: the median step, then means of its regular steps, s; `compute`: neither loader, nor backward, nor
 collector; `queued`: s that threads waited for cores; bytes of memory. NaN: not read."""

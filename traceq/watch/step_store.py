@@ -16,22 +16,6 @@ from traceq.errors import UnreadableInput
 from traceq.locations import open_binary
 from traceq.watch.limits import FILE_BYTES, KEPT_FILES, SKETCH_S
 
-__all__ = [
-    "CAPTURED",
-    "EDGES_S",
-    "REGULAR",
-    "SKETCH",
-    "STEP",
-    "TIMES",
-    "RowReader",
-    "RowWriter",
-    "Sketches",
-    "last_rows",
-    "quantile",
-    "read_sketches",
-    "sketch_of",
-]
-
 TIMES = ("wall", "loader", "forward", "backward", "optimizer", "gc", "cpu")
 """Seconds of a step: to the first event of the next, in phases, in the collector, of CPU time of the main thread."""
 REGULAR, CAPTURED = 1, 2

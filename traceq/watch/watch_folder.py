@@ -17,8 +17,6 @@ from traceq.locations import Most, read_whole
 from traceq.runs.run_folder import RunFolder, atomic_write
 from traceq.watch.onsets import Onset
 
-__all__ = ["FORMAT", "HEALTHY", "CaptureRequest", "WatchFolder", "WatchedJob"]
-
 T = TypeVar("T")
 FORMAT = 1
 HEALTHY = "healthy"

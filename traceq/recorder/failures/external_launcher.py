@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from traceq.recorder.process.world import World
 from traceq.recorder.failures.hang_diagnosis import PEERS_WITHIN_S
 
-__all__ = ["cause_by_ranks", "note_abort", "note_end", "sigterm_noted"]
-
 _SIGNAL_PREFIX = "ended by SIG"
 
 

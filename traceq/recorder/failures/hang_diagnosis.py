@@ -17,8 +17,6 @@ from traceq.recorder.process.flight_recorder import dump_stalled
 from traceq.runs.flight_recorder import read_flights
 from traceq.runs.run_folder import RunFolder
 
-__all__ = ["PEERS_WITHIN_S", "dump_flight_recorder", "find_desync", "innermost_user_line", "wait_for_dumps"]
-
 PEERS_WITHIN_S = 5.0
 """For which a failed rank waits for what its peers write."""
 _STEP_END = "the end of a step, "

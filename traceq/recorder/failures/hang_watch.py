@@ -19,8 +19,6 @@ from traceq.recorder.process.progress_counters import SeenRank, read_stacks, see
 from traceq.runs.run_folder import RunFolder, atomic_write
 from traceq.units import name_ranks
 
-__all__ = ["HangWatch", "describe_stands", "forget_hang", "rank_stand"]
-
 _LOOK_EVERY_S = 0.5
 
 _POLL_S = 1.0

@@ -20,20 +20,6 @@ from traceq.locations import Most, read_whole
 from traceq.recorder.process.signals import Stopped
 from traceq.runs.run_folder import atomic_write
 
-__all__ = [
-    "RankError",
-    "SilentExit",
-    "TerminateHandler",
-    "error_text",
-    "note_arm",
-    "noted_arm",
-    "read_error",
-    "reserve_descriptors",
-    "text_in_arm",
-    "without_own_frames",
-    "write_error",
-]
-
 _SET_TERMINATE = "_ZSt13set_terminatePFvvE"  # std::set_terminate(void (*)())
 _Handler = ctypes.CFUNCTYPE(None)
 

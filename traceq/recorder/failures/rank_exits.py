@@ -21,8 +21,6 @@ from traceq.recorder.process.child_processes import cpu_s, is_stopped, signal_ma
 from traceq.recorder.process.progress_counters import Progress, read_counters
 from traceq.recorder.spec.plan import Plan
 
-__all__ = ["StallWatch", "read_log_tail", "wait_for_ranks", "write_log_headers"]
-
 _TAIL_LINES = 15
 _STACK_HEADER = "(most recent call first):\n"  # of faulthandler
 _REPORT_WITHIN_S = 2.0  # for ranks that lost a peer to write their errors, and for that peer to exit

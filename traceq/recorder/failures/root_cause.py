@@ -9,17 +9,6 @@ from dataclasses import dataclass
 
 from traceq.recorder.failures.rank_errors import text_in_arm
 
-__all__ = [
-    "ABORTED",
-    "LaunchFailure",
-    "RankFailure",
-    "RootCause",
-    "find_cause",
-    "is_peer_error",
-    "out_of_memory_line",
-    "raised_line",
-]
-
 ABORTED = "aborted by a C++ exception of a library"
 """Message of a rank that gloo or NCCL ended: it received what its peers sent for another collective, or lost them."""
 

@@ -12,18 +12,6 @@ from traceq.locations import Most, read_whole
 from traceq.recorder.process.signals import Stopped
 from traceq.runs.run_folder import RunFolder
 
-__all__ = [
-    "LOOP_ENDED",
-    "RUN_LONGER",
-    "mark_ended",
-    "mark_exit",
-    "mark_interrupted",
-    "named_deletion",
-    "read_early_end",
-    "read_hang",
-    "status_for",
-]
-
 LOOP_ENDED = "the loop ended after"
 """Begin of the fault of a recording whose loop was too short, behind the rank."""
 RUN_LONGER = "; let the job run longer"

@@ -17,8 +17,6 @@ from traceq.recorder.process.progress_counters import ProgressCounters, WatchedR
 from traceq.recorder.process.world import World
 from traceq.recorder.spec.plan import Plan
 
-__all__ = ["watched_loop"]
-
 _WATCHER = "traceq.recorder.failures.hang_watch"
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from traceq.errors import UsageFault
 from traceq.recorder.spec.parameters import did_you_mean
 
-__all__ = ["OUTPUT_OPTION", "check_files_of_arms"]
-
 OUTPUT_OPTION = re.compile(r"^-.*(out|save|ckpt|checkpoint|log)", re.IGNORECASE)
 """Options of a job that name what it writes."""
 _ARM = "{arm}"

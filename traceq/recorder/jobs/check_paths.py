@@ -13,8 +13,6 @@ from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.jobs.job_request import ToggleRequest
 from traceq.recorder.toggles.toggle import Job, create_toggle
 
-__all__ = ["check_paths"]
-
 _OPTIMIZER = "optimizer"
 _WITHIN_S = 5.0
 _POLL_S = 0.01

@@ -16,8 +16,6 @@ from torch.nn import Module
 
 from traceq.recorder.toggles.compile import has_compiled
 
-__all__ = ["COMPILED", "compiled_functions", "compiled_modules", "replaceable", "skip_own_code"]
-
 COMPILED = "compiled"
 """Key in a manifest's environment of what `compiled_functions` returns."""
 

@@ -11,8 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from traceq.recorder.timing.stopwatch import is_capturing
 
-__all__ = ["FROZEN", "UNUSED", "USED", "ZERO", "GradientWatch", "gradient_lines"]
-
 UNUSED, ZERO, FROZEN, USED = "unused", "zero", "frozen", "used"
 _MOST_MODULES = 6
 _ADVICE = {

@@ -12,8 +12,6 @@ from traceq.locations import Most, read_whole
 from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.process.environment_variables import KINETO_IS_QUIET
 
-__all__ = ["DRY_RUN", "Injection"]
-
 DRY_RUN = "dry run"
 
 _REQUEST, _ATTACHED, _REASON, _ERROR, _ELSEWHERE = "job.json", "attached", "reason", "error", "elsewhere"

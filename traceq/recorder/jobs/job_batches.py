@@ -13,8 +13,6 @@ from torch.utils.data import DataLoader
 
 from traceq.recorder.rank.loader_workers import LoaderWorkers
 
-__all__ = ["JobBatches", "JobLoader"]
-
 _MAIN_SHARE = 0.8
 _MAX_DEPTH = 4
 

@@ -13,8 +13,6 @@ from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.world import World, device_with_memory, host_note, world_of_job
 from traceq.recorder.toggles.toggle import Job
 
-__all__ = ["device_note", "device_of", "found_text", "job_facts", "world_on_devices"]
-
 
 def job_facts(job: Job, tracker: StepTracker) -> dict[str, str | int]:
     """Return what was found in the job, for the manifest."""

@@ -14,17 +14,6 @@ from traceq.model import Arm, Fact
 from traceq.recorder.spec.parameters import check_arm, split_assignment
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 
-__all__ = [
-    "DEFAULT_GRACE_S",
-    "MODERATE",
-    "Improves",
-    "JobArm",
-    "JobRequest",
-    "ToggleRequest",
-    "job_arms",
-    "parse_toggle",
-]
-
 DEFAULT_GRACE_S = 30.0
 MODERATE = Fact("loss", "loss, mean over recorded steps")
 """What is noted of the arms of every job, besides their time."""

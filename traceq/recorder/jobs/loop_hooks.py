@@ -36,8 +36,6 @@ from traceq.recorder.rank.replaced_methods import ReplacedMethods, Replacement, 
 from traceq.recorder.toggles.compile import has_compiled
 from traceq.recorder.tracing.worker_samples import WorkerSamples
 
-__all__ = ["LoopHooks", "Observer", "imported_functions", "owners"]
-
 _COMPILED_END = 3
 """Steps in a row that begin and do not end: torch compiles what follows the first hook, so the other never runs."""
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from traceq.recorder.timing.stopwatch import is_capturing
 
-__all__ = ["LossByArm", "loss_texts"]
-
 
 class LossByArm:
     """The value of each step's last backward, kept on its device until the recording ends: reading it would wait.

@@ -24,8 +24,6 @@ from time import monotonic
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD, Form, StepPattern
 from traceq.recorder.process.rank_messages import append_message
 
-__all__ = ["JOINING", "LEARNED_STEPS", "LearningNotes", "learn_pattern", "split_steps"]
-
 LEARNED_STEPS = 8
 _SKIPPED_STEPS = 2  # they may initialize
 _MAX_OPTIMIZER_EVENTS = 40 * LEARNED_STEPS

@@ -15,8 +15,6 @@ from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.progress_counters import PHASES_ENTERED, ProgressCounters
 from traceq.recorder.spec.phases import Phases
 
-__all__ = ["Begin", "PhaseStack"]
-
 _BACKWARD = "backward"
 Begin = Callable[..., int | None]
 """Begins a phase, whatever it is called with, and returns the depth at which `PhaseStack.end` ends it.

@@ -12,8 +12,6 @@ from torch.nn.parameter import is_lazy
 from traceq.garbage_collection import live_objects
 from traceq.recorder.rank.replaced_methods import has_forward
 
-__all__ = ["find_roots", "inner_with_forward", "living", "with_forward"]
-
 
 def find_roots() -> list[Module]:
     """Return modules with parameters that no other module contains, the largest first.

@@ -16,8 +16,6 @@ from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.process.child_processes import guarded_job
 from traceq.recorder.process.job_guard import end_job, running_processes
 
-__all__ = ["Watch", "run_injected"]
-
 _ATTACHED_WITHIN_S = 60.0
 _ALONE_FOR_S = 3.0
 """Time for which the command has started no other process, from which it is taken to be what trains."""

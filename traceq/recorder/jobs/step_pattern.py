@@ -12,20 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 
-__all__ = [
-    "BACKWARD",
-    "BATCH",
-    "COMPILE",
-    "EPOCH",
-    "FORWARD",
-    "FORWARDS",
-    "NO_GRAD_FORWARD",
-    "SAVE",
-    "Form",
-    "StepPattern",
-    "short_text",
-]
-
 BACKWARD, BATCH, COMPILE, EPOCH = "B", "L", "C", "E"
 FORWARD, NO_GRAD_FORWARD, SAVE = "F", "f", "S"
 FORWARDS = (FORWARD, NO_GRAD_FORWARD)

@@ -15,8 +15,6 @@ from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.tracing.line_marks import function_name, is_own_code, is_user_code
 
-__all__ = ["StepSamples", "sampled_steps"]
-
 _PERIOD_S = 0.01
 _LONG = 1.25
 """Multiple of a usual step from which one is sampled."""

@@ -22,8 +22,6 @@ from traceq.recorder.jobs.step_pattern import (
     short_text,
 )
 
-__all__ = ["StepTracker", "UsualSteps"]
-
 _Events = tuple[str, ...]
 
 SILENT_S = 10.0

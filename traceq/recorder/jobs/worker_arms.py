@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 from traceq.locations import without_secrets
 
-__all__ = ["worker_arms_text"]
-
 _OPTION = re.compile(r"^(?>[\w.-]*workers?)[\w-]*$")
 _OTHER_OPTION = re.compile(r"^(-j|-w|--?[\w-]*(cpus?|threads?|procs?|jobs))$")
 _IN_SCRIPT = re.compile(r"""["'](--[\w-]*workers?(?<!persistent[_-]workers))["']""")

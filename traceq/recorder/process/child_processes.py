@@ -12,20 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = [
-    "cpu_s",
-    "daemonic_children",
-    "die_with_parent",
-    "guarded_job",
-    "is_alive",
-    "is_stopped",
-    "kill_group",
-    "running_processes",
-    "signal_main_thread",
-    "stat_fields",
-    "state",
-]
-
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 _PR_SET_PDEATHSIG = 1

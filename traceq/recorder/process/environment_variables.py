@@ -7,8 +7,6 @@ import subprocess
 
 from traceq.errors import TraceqError
 
-__all__ = ["KINETO_IS_QUIET", "adopt_srun", "is_launched", "number_in", "rank_of_environment", "rank_variables"]
-
 KINETO_IS_QUIET = "99"  # above all levels of KINETO_LOG_LEVEL
 
 

@@ -13,9 +13,6 @@ from typing import Any
 
 from traceq.runs.run_folder import atomic_write
 
-__all__ = ["Entry", "dump_stalled", "flight_entries", "write_flight"]
-
-
 Entry = dict[str, Any]
 
 

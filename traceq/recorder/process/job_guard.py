@@ -10,8 +10,6 @@ import sys
 import time
 from contextlib import suppress
 
-__all__ = ["end_job", "running_processes"]
-
 _TERM_WITHIN_S, _KILL_WITHIN_S = 10, 5
 
 

@@ -21,8 +21,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.world import leave_world
 
-__all__ = ["ProcessEnd", "at_process_exit"]
-
 _MOST_INTERRUPTS = 5
 """A loop that trains on after so many would do so after any number."""
 

@@ -20,18 +20,6 @@ from typing import IO
 from traceq.locations import Most, read_whole
 from traceq.recorder.process.child_processes import is_alive
 
-__all__ = [
-    "PHASES_ENTERED",
-    "Progress",
-    "ProgressCounters",
-    "SeenRank",
-    "WatchedRank",
-    "create_counters",
-    "read_counters",
-    "read_stacks",
-    "seen_ranks",
-]
-
 _STACK_SIGNAL = getattr(signal, "SIGURG", None)
 """Ignored by a process that does not handle it; no training job is known to."""
 _STACK_HEADER = "(most recent call first):\n"  # of faulthandler

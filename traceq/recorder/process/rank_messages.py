@@ -8,8 +8,6 @@ from pathlib import Path
 
 from traceq.locations import open_binary
 
-__all__ = ["MessageReader", "append_message"]
-
 
 def append_message(path: str, text: str) -> None:
     """Append a line to the file, or to stderr if `path` is "", there below a progress bar of the job.

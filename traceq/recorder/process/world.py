@@ -25,19 +25,6 @@ from torch.distributed.rendezvous import rendezvous
 from traceq.errors import PeerLeft, RecordingFailed, TraceqError
 from traceq.recorder.process.environment_variables import adopt_srun, number_in, rank_of_environment
 
-__all__ = [
-    "StoreExchange",
-    "World",
-    "check_shared",
-    "device_with_memory",
-    "host_note",
-    "join_world",
-    "leave_world",
-    "other_accelerator",
-    "running_world",
-    "world_of_job",
-]
-
 _VISIBLE_WITHIN_S = 10.0  # network file systems propagate new folders with a delay
 
 T = TypeVar("T")

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["cpu_peak_facts"]
-
 _SIZE, _COPIED = 512, 1 << 25
 """Rows of the measured matrix; bytes of the measured copy."""
 _ALIKE, _MOST_S = 0.05, 0.2

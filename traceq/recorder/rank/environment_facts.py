@@ -18,8 +18,6 @@ from traceq import __version__
 from traceq.garbage_collection import live_objects
 from traceq.recorder.process.world import World
 
-__all__ = ["blocking_warning", "environment_facts", "wrapper_facts", "wrapper_warning"]
-
 _BLOCKING = "CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING"
 EnvironmentFacts = dict[str, str | int | float]
 WrapperFacts = Mapping[str, str | int | float]

@@ -12,8 +12,6 @@ from torch.utils.data import DataLoader
 
 from traceq.recorder.process.child_processes import daemonic_children
 
-__all__ = ["LoaderWorkers", "loader_settings", "worker_line_facts"]
-
 _MOST_LINES = 30
 
 

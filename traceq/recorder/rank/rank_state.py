@@ -18,8 +18,6 @@ from traceq.recorder.rank.wall_account import WallAccount, slowest_account
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
 
-__all__ = ["LoopControl", "Rank"]
-
 _OURS = "traceq"
 
 

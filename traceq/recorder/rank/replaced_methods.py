@@ -11,8 +11,6 @@ import torch
 from torch.compiler import is_dynamo_compiling
 from torch.nn import Module
 
-__all__ = ["ReplacedMethods", "Replacement", "has_forward"]
-
 Replacement = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Returns the function to call instead of a method."""
 

@@ -16,8 +16,6 @@ from traceq.model import WallPart, WallTime, WorkKind
 from traceq.recorder.process.world import World
 from traceq.recorder.spec.phases import Phases
 
-__all__ = ["WallAccount", "process_began_ns", "slowest_account"]
-
 _LONG = 4
 """Multiple of a regular step from which one with the usual events holds a pause."""
 _FIRST_STEPS = 8

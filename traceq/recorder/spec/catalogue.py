@@ -17,8 +17,6 @@ from traceq.locations import Most, read_whole
 from traceq.recorder.spec.parameters import describe_parameters, did_you_mean
 from traceq.recorder.spec.recipe import Recipe, check_names
 
-__all__ = ["Entry", "RecipeModule", "built_in_recipes", "find_recipe", "recipe_names"]
-
 
 class RecipeModule(Protocol):
     """A module, or an object, that holds a recipe; its docstring is what `traceq recipes NAME` prints."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from traceq.recorder.spec.phases import Phases
 
-__all__ = ["Context", "PairedBatches"]
-
 _LOADER_TIMEOUT_S = 90
 """Without a timeout, a worker whose sending thread died (TMPDIR too long for a socket's name) blocks forever."""
 

@@ -16,18 +16,6 @@ import msgspec
 
 from traceq.errors import UsageFault
 
-__all__ = [
-    "ParameterValues",
-    "check_arm",
-    "check_phase",
-    "describe_parameters",
-    "did_you_mean",
-    "overrides",
-    "plain_values",
-    "split_assignment",
-    "with_changes",
-]
-
 _PHASE = re.compile(r"[A-Za-z0-9_.:/#-]+")  # Kineto corrupts quotes, backslashes and non-ASCII characters
 _ARM = re.compile(r"[A-Za-z0-9_.=,+-]+")  # an arm is a folder
 _RESERVED = ("steps", "logs", "stalled", "faults")

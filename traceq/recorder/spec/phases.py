@@ -22,8 +22,6 @@ except ImportError:  # the job's Python may lack it: nothing but the ranges that
 else:
     _RANGES = nvtx.get_domain()
 
-__all__ = ["PhaseEvents", "Phases"]
-
 
 def _range_attributes(name: str) -> object | None:
     """Return what makes a range of nvtx cost 0.1 us instead of 1 us; None without a tool to see it, or without nvtx."""

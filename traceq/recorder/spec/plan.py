@@ -18,25 +18,6 @@ from traceq.recorder.spec.parameters import ParameterValues, plain_values, split
 from traceq.recorder.spec.recipe import Recipe
 from traceq.runs.run_folder import FORMAT, RunFolder
 
-__all__ = [
-    "DEFAULT_HANG_S",
-    "PAIRS_PER_BLOCK",
-    "SINGLE_ARM_STEPS_PER_BLOCK",
-    "Block",
-    "Plan",
-    "PlannedArm",
-    "block_sizes",
-    "check_samples",
-    "comparisons",
-    "pairs_for",
-    "pairs_for_single_arm",
-    "planned_arm",
-    "planned_arms",
-    "schedule",
-    "split_by_device",
-    "with_samples",
-]
-
 PAIRS_PER_BLOCK = 16
 SINGLE_ARM_STEPS_PER_BLOCK = 512  # in single-arm runs: longer blocks interrupt the data loader less often
 

@@ -20,23 +20,6 @@ from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, planned_
 from traceq.runs.run_folder import RUNS, RunFolder, locked_folder
 from traceq.stats.ranks import steps_needed
 
-__all__ = [
-    "DEFAULT_MINUTES",
-    "DEFAULT_TRACE_STEPS",
-    "MAX_REPLICATES",
-    "MAX_STEPS",
-    "MAX_TRACE_STEPS",
-    "Request",
-    "check_installed",
-    "check_range",
-    "check_seconds",
-    "create_run_folder",
-    "default_steps",
-    "prepare",
-    "resolve_device",
-    "utc_now",
-]
-
 _DEFAULT_STEPS = {"cpu": 128, "cuda": 256}
 DEFAULT_CPU_RANKS = 2
 DEFAULT_MINUTES = 10.0

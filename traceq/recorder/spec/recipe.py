@@ -14,8 +14,6 @@ from traceq.model import Arm, Fact
 from traceq.recorder.spec.context import Context
 from traceq.recorder.spec.parameters import check_arm, check_phase
 
-__all__ = ["Outcome", "Recipe", "Skip", "Step", "check_names", "next_batch"]
-
 _PRECISION = 8
 """The search ends when the largest batch is known to one eighth of its size."""
 

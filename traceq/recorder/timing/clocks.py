@@ -22,8 +22,6 @@ from traceq.cores import num_cores
 from traceq.model import CoreUse
 from traceq.runs.step_log import ClocksLine, CoresLine
 
-__all__ = ["CoreClocks", "clock_facts", "core_facts", "read_clocks"]
-
 _SLOWDOWNS = {  # NVML's bits of clock event reasons that indicate throttling: not idle, nor settings
     0x04: "sw_power_cap",
     0x08: "hw_slowdown",

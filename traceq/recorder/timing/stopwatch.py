@@ -24,23 +24,6 @@ from traceq.recorder.spec.phases import PhaseEvents, Phases
 from traceq.recorder.tracing.line_marks import is_user_code
 from traceq.runs.step_log import HalfPauses, pause_kind
 
-__all__ = [
-    "CAPTURED_STEP",
-    "NO_PEAK",
-    "GcPauses",
-    "Peak",
-    "StepPauses",
-    "StepTime",
-    "Stopwatch",
-    "half_pauses",
-    "is_capturing",
-    "mean_cpu_ns",
-    "mean_ns",
-    "memory_in_use",
-    "read_peak",
-    "reset_peak_memory",
-]
-
 try:
     import resource
 except ImportError:  # Windows

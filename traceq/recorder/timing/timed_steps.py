@@ -42,19 +42,6 @@ from traceq.runs.timings import SETTLING, WARM_UP
 from traceq.stats import LOOKS, Comparison, answer_together, compare_pairs, samples_apart
 from traceq.units import Unit, format_value
 
-__all__ = [
-    "Journal",
-    "blocks_until_decided",
-    "counted_steps",
-    "look_text",
-    "looks_within",
-    "num_timed_steps",
-    "regular_on_all_ranks",
-    "slow_arms",
-    "step_line",
-    "timed_steps",
-]
-
 
 class Journal:
     """Open file of samples; it is created at once, so that a rank without samples is visible, too."""

@@ -10,8 +10,6 @@ import torch
 
 from traceq.recorder.toggles.toggle import DEFAULT, Job
 
-__all__ = ["CANDIDATES", "BackendToggle", "ImplementationToggle", "create", "is_used"]
-
 CANDIDATES = ("eager",)
 _SWITCHES = ("math", "flash", "mem_efficient", "cudnn")
 _BACKENDS = {"math": "math", "eager": "math", "flash": "flash", "efficient": "mem_efficient", "cudnn": "cudnn"}

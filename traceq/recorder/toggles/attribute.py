@@ -20,8 +20,6 @@ from traceq.errors import UsageFault
 from traceq.recorder.spec.parameters import did_you_mean
 from traceq.recorder.toggles.toggle import Job
 
-__all__ = ["AttributeToggle", "Slot", "create", "find_slots", "slot_of"]
-
 _WRAPPED = ("module", "_orig_mod", "_forward_module", "optimizer")
 """Attributes by which wrappers hold what they wrap: DDP, compiled modules, FSDP, accelerate."""
 

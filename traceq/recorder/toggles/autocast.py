@@ -10,8 +10,6 @@ import torch
 
 from traceq.recorder.toggles.toggle import Job
 
-__all__ = ["CANDIDATES", "AutocastToggle", "create", "is_used"]
-
 CANDIDATES = ("off",)
 
 

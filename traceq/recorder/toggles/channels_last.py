@@ -11,8 +11,6 @@ from torch import nn
 from traceq.errors import UsageFault
 from traceq.recorder.toggles.toggle import Job
 
-__all__ = ["CANDIDATES", "ChannelsLastToggle", "create"]
-
 CANDIDATES = ("on",)
 
 

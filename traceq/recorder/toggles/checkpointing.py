@@ -14,8 +14,6 @@ from traceq.errors import UsageFault
 from traceq.recorder.rank.replaced_methods import ReplacedMethods, has_forward
 from traceq.recorder.toggles.toggle import DEFAULT, Job
 
-__all__ = ["CANDIDATES", "BlocksToggle", "MethodsToggle", "create"]
-
 CANDIDATES = ("on",)
 
 _LEAST_SHARE = 0.05

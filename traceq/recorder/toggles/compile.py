@@ -10,8 +10,6 @@ import torch
 from traceq.errors import UsageFault
 from traceq.recorder.toggles.toggle import Job
 
-__all__ = ["CANDIDATES", "CompileToggle", "compiled_ns", "create", "has_compiled"]
-
 CANDIDATES = ("off",)
 
 

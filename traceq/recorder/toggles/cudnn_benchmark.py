@@ -9,8 +9,6 @@ from torch.nn.modules.conv import _ConvNd
 
 from traceq.recorder.toggles.toggle import Job, Setting
 
-__all__ = ["CANDIDATES", "create", "is_used"]
-
 CANDIDATES = ("on",)
 
 

@@ -9,8 +9,6 @@ from torch.nn.parallel import DistributedDataParallel
 from traceq.errors import UsageFault
 from traceq.recorder.toggles.toggle import DEFAULT, Job
 
-__all__ = ["CANDIDATES", "BroadcastToggle", "create"]
-
 CANDIDATES = ("broadcast_buffers:off",)
 
 

@@ -11,8 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 from traceq.errors import UsageFault
 from traceq.recorder.toggles.toggle import DEFAULT, Job
 
-__all__ = ["CANDIDATES", "FindUnusedToggle", "create"]
-
 CANDIDATES = ("off", "on")
 _ATTRIBUTES = ("reducer", "logger", "find_unused_parameters")
 _UNSYNCED: dict[str, Any] = {"init_sync": False} if "init_sync" in signature(DistributedDataParallel).parameters else {}

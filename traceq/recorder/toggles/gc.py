@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from traceq.recorder.toggles.toggle import Job, Setting
 
-__all__ = ["CANDIDATES", "create"]
-
 CANDIDATES = ("on", "off")
 
 

@@ -8,8 +8,6 @@ import torch
 
 from traceq.recorder.toggles.toggle import Job, Setting
 
-__all__ = ["CANDIDATES", "create", "is_used"]
-
 CANDIDATES = ("high",)
 
 

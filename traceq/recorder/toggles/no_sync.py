@@ -15,8 +15,6 @@ from traceq.errors import UsageFault
 from traceq.recorder.rank.replaced_methods import ReplacedMethods
 from traceq.recorder.toggles.toggle import Job
 
-__all__ = ["CANDIDATES", "NoSyncToggle", "create"]
-
 CANDIDATES = ("on",)
 
 

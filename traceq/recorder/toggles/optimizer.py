@@ -11,8 +11,6 @@ from torch.optim import Optimizer
 from traceq.errors import UsageFault
 from traceq.recorder.toggles.toggle import DEFAULT, Job
 
-__all__ = ["CANDIDATES", "OptimizerToggle", "create"]
-
 CANDIDATES = ("foreach", "fused")
 _FLAGS: dict[str, dict[str, bool]] = {
     "loop": {"foreach": False, "fused": False},

@@ -18,8 +18,6 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from traceq.errors import UsageFault
 from traceq.recorder.toggles.toggle import Job
 
-__all__ = ["CANDIDATES", "PrefetchToggle", "create"]
-
 CANDIDATES = ("on",)
 _NUM_CHECKED = 8
 """Batches of which it is seen, before any is made ahead, that they draw no random numbers that the job shares."""

@@ -12,8 +12,6 @@ from traceq.errors import RecordingFailed, UsageFault
 from traceq.recorder.rank.replaced_methods import ReplacedMethods, has_forward
 from traceq.recorder.toggles.toggle import Job
 
-__all__ = ["StallToggle", "create"]
-
 _MOST_CHANGES = 32
 """Changes of the value after which a layer should have been called, also where all arms are tried before any step."""
 _MOST_LAYERS = 8

@@ -10,8 +10,6 @@ import torch
 from traceq.errors import UsageFault
 from traceq.recorder.toggles.toggle import DEFAULT, Job, Setting
 
-__all__ = ["CANDIDATES", "create"]
-
 CANDIDATES = tuple(str(number) for number in (1, 2, 4, 8) if number <= (os.cpu_count() or 1))
 
 

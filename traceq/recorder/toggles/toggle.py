@@ -17,18 +17,6 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
-__all__ = [
-    "DEFAULT",
-    "Job",
-    "Setting",
-    "Toggle",
-    "ToggleModule",
-    "applicable_toggles",
-    "check_toggles",
-    "create_toggle",
-    "toggle_names",
-]
-
 
 class Setting:
     """A function that sets the value and one that reads it; `values` may hold DEFAULT, the job's own."""

@@ -22,16 +22,6 @@ import torch
 
 from traceq import recorder
 
-__all__ = [
-    "PREFIX",
-    "function_name",
-    "is_own_code",
-    "is_user_code",
-    "mark_running_line",
-    "marked_lines",
-    "marked_place",
-]
-
 PREFIX = "line:"
 
 _NAMELESS = re.compile(r"(\.<locals>\.<\w{1,20}>){1,20}$")

@@ -18,8 +18,6 @@ from traceq.locations import open_binary
 from traceq.model import KEPT_BYTES, KEPT_LINE, SourceLines
 from traceq.recorder.tracing.line_marks import PREFIX, marked_place
 
-__all__ = ["TraceRow", "kept_facts", "read_rows", "rows_of_last_step", "source_lines"]
-
 _STEP = "ProfilerStep#"
 _DEVICE_TYPES = {"cpu": 0, "cuda": 1}
 """As rows of memory name the device."""

@@ -27,8 +27,6 @@ from traceq.runs.embedded_recording import KEY
 from traceq.runs.read import read
 from traceq.runs.run_folder import atomic_write
 
-__all__ = ["WARMUP_STEPS", "Window", "check_no_profiler", "profiled_calls", "profiled_steps"]
-
 _MARK = re.compile(rf"^{PREFIX}\d+ (?P<file>.*):(?P<line>\d+) (?P<function>.*)$")
 
 WARMUP_STEPS = 2

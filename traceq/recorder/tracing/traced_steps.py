@@ -27,16 +27,6 @@ from traceq.runs.embedded_recording import KEY, Embedded, encode
 from traceq.runs.run_folder import atomic_write
 from traceq.units import Unit, format_value
 
-__all__ = [
-    "forecast_bytes",
-    "forecast_text",
-    "join_windows",
-    "num_traced_steps",
-    "traced_steps",
-    "window_sizes",
-    "write_joined",
-]
-
 _MAX_ATTEMPTS = 6
 _OF_DEVICES = {"kernel", "gpu_memcpy", "gpu_memset"}
 """Kineto's categories of what ran on a device."""

@@ -31,8 +31,6 @@ from traceq.locations import Most, read_whole
 from traceq.recorder.rank.loader_workers import LoaderWorkers
 from traceq.recorder.tracing.line_marks import function_name, is_user_code
 
-__all__ = ["WorkerSamples", "forked_workers", "line_of"]
-
 _LEAST_S, _MOST_S, _PERIOD_S = 1.0, 3.0, 0.01
 _ENOUGH = 50
 """Samples after which a worker ends its sampling, once it took the least time."""
