@@ -19,6 +19,9 @@ from traceq.grouping import group
 from traceq.intervals import Spans, empty, intersect, measure_within, span_index, spans, union
 from traceq.model import Category, Trace
 
+_LEAST_PART = 0.1
+"""Part of the steps: any host pauses now and then, for at most 0.08 of them in 14 of 15 jobs with pauses."""
+
 
 @once_per_trace
 def host_pauses(trace: Trace) -> Spans:
@@ -26,7 +29,7 @@ def host_pauses(trace: Trace) -> Spans:
 
     The times between neighbouring starts and ends of a thread's rows are of one kind where these have the same names. A
     pause takes far longer than most times of its kind. It is not of a kind that has one in most steps, or most of their
-    time: there something is slow. Pauses are of several kinds.
+    time: there something is slow. Pauses are of several kinds, and take a good part of the steps.
     """
     between = _between_rows(trace)
     times, track = between[:, :2], between[:, 2]
@@ -43,7 +46,9 @@ def host_pauses(trace: Trace) -> Spans:
     is_slow = 2 * of_kind > of_kind.sum()
     if np.count_nonzero(of_kind[~is_slow]) < FEWEST:
         return empty()
-    return spans(*times[long[~is_slow[kind[long]]]].T)
+    pauses = spans(*times[long[~is_slow[kind[long]]]].T)
+    begin, end = steps(trace).window[steps(trace).counted].T
+    return pauses if measure_within(pauses, begin, end).sum() >= _LEAST_PART * (end - begin).sum() else empty()
 
 
 def _between_rows(trace: Trace) -> NDArray[np.int64]:
