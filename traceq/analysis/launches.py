@@ -194,7 +194,7 @@ def _launch_bound(trace: Trace, waits: _ShortWaits) -> Claim:
     measures = measured(
         host_bound_ns=round(int(partition.ns[host_bound].sum()) / num),
         tiny_pct=100 * float(launched_kernels(trace).tiny.mean()),
-        syncs_mean=_num_uncapturable(trace, by_phase >= MUCH * waited_ns) / num or None,
+        syncs_mean=_num_uncapturable(trace) / num or None,
     )
     ns, subject = round(waited_ns / num), Subject(phase=phase if is_in_phase else "", line=line)
     return Claim("launch_bound", ns, subject, _measures(trace, waits) | measures, (0, ns), AT_MOST, _remedy(trace))
@@ -225,11 +225,11 @@ def _awaited_line(trace: Trace, waits: _ShortWaits) -> str:
     return texts[line] if line > 0 and ns[line] >= MOST * waits.ns.sum() else ""
 
 
-def _num_uncapturable(trace: Trace, is_in: NDArray[np.bool_]) -> int:
-    """Return how many syncs of counted steps in some phases (bool of each) no CUDA graph can capture."""
+def _num_uncapturable(trace: Trace) -> int:
+    """Return how many syncs of counted steps no CUDA graph can capture."""
     waits = syncs(trace)
     in_steps = span_index(steps(trace).host[steps(trace).counted], waits.start) >= 0
-    return int(np.count_nonzero(in_steps & is_in[waits.phase] & ~np.isin(waits.kind, _CAN_BE_CAPTURED)))
+    return int(np.count_nonzero(in_steps & ~np.isin(waits.kind, _CAN_BE_CAPTURED)))
 
 
 def _remedy(trace: Trace) -> str:

@@ -326,13 +326,16 @@ def _cold_start(trace: Trace) -> Claim | None:
 
 
 def _after(trace: Trace) -> dict[str, Measure]:
-    """Return how busy the device is after the last long part that is once; nothing without a device, or much time."""
+    """Return how busy the device is after the last long part that is once, shorter ones left out.
+
+    Nothing without a device, or where little of what recurs is later.
+    """
     if not len(device_work(trace)):
         return {}
     done, inside = activity(trace), in_counted_steps(trace)
     lost = done.parts[inside & (done.category == TimeCategory.ONCE)]
     long = lost[np.diff(lost)[:, 0] >= LARGE * lost_once_ns(trace)]
-    later = inside & (done.parts[:, 0] >= long[:, 1].max(initial=0))  # all of it, so that it is one stretch of time
     recurs = inside & (done.category != TimeCategory.ONCE)
+    later = recurs & (done.parts[:, 0] >= long[:, 1].max(initial=0))
     all_ns, ns, busy_ns = (int(done.ns[pieces].sum()) for pieces in (recurs, later, later & done.among(*BUSY)))
     return {"after_ns": ns, "busy_after_pct": 100 * busy_ns / ns} if ns > MUCH * all_ns else {}
