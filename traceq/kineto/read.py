@@ -32,6 +32,10 @@ _HANDLERS_NAME = re.compile(r"^(.+)_(\d+)\.\d+\.pt\.trace\.json")
 
 _RANGES = ("dynamo", "entire_frame_compile", "entire_backward_compile")
 """Names, in newer versions of torch, of the ranges around those of `dynamo_timed`."""
+_PROFILERS = re.compile(
+    r"torch[/\\]profiler[/\\]profiler\.py\(\d+\): (__enter__|__exit__|start|stop|start_trace|stop_trace)$"
+)
+"""Frames in which the profiler starts and stops."""
 _TIMED = " (dynamo_timed)"
 """End of the names of `torch._dynamo.utils.dynamo_timed`, since torch 2.0."""
 
@@ -81,7 +85,8 @@ def read_rank(path: Place) -> int:
 
 def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
     events, of_format = _with_ops_of_autograd(result.events)
-    events, metadata = _with_compile_ranges(_with_sequence_numbers(_with_short_names(events))), result.metadata
+    events = _with_compile_ranges(_with_sequence_numbers(_with_short_names(events)))
+    events, metadata = _without_profilers_python(events), result.metadata
     world = _decoded(metadata, "distributedInfo", dict)
     return Trace(
         path=str(path),
@@ -209,21 +214,37 @@ def _with_compile_ranges(events: Events) -> Events:
     Calls of a device's runtime keep theirs.
     """
     host = events.rows(Category.CPU_OP, Category.ANNOTATION)
-    names = events.names_among(host).tolist()
-    named = [name for name in names if events.strings[name] in _RANGES or events.strings[name].endswith(_TIMED)]
-    if not named:
+    texts = {name: events.strings[name] for name in events.names_among(host).tolist()}
+    named = [name for name, text in texts.items() if text in _RANGES or text.endswith(_TIMED)]
+    rows = (Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
+    return _with_category(events, host[np.isin(events.name[host], named)], rows, Category.COMPILING)
+
+
+def _without_profilers_python(events: Events) -> Events:
+    """Return the events with the profiler's category for Python in which it starts and stops, and what that calls.
+
+    None of it is the program's, such as a wait for the device.
+    """
+    frames = events.rows(Category.PYTHON)
+    named = [name for name in events.names_among(frames).tolist() if _PROFILERS.search(events.strings[name])]
+    return _with_category(
+        events, frames[np.isin(events.name[frames], named)], (Category.PYTHON, Category.RUNTIME), Category.PROFILER
+    )
+
+
+def _with_category(events: Events, ranges: NDArray[np.int64], inside: Sequence[Category], category: Category) -> Events:
+    """Return the events with another category for rows of some categories that are in some ranges of their thread."""
+    if not len(ranges):
         return events
-    ranges = host[np.isin(events.name[host], named)]
-    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
-    category = events.category.copy()
+    rows, categories = events.rows(*inside), events.category.copy()
     for pid, tid in set(zip(events.pid[ranges].tolist(), events.tid[ranges].tolist(), strict=True)):
         of_thread = (events.pid == pid) & (events.tid == tid)
-        around, inside = ranges[of_thread[ranges]], rows[of_thread[rows]]
+        around, candidates = ranges[of_thread[ranges]], rows[of_thread[rows]]
         parts = spans(events.ts[around], events.end[around])
-        index = span_index(parts, events.ts[inside])
-        is_inside = (index >= 0) & (events.end[inside] <= parts[index, 1])  # not what begins with a range, and goes on
-        category[inside[is_inside]] = Category.COMPILING
-    return replace(events, category=category)
+        index = span_index(parts, events.ts[candidates])
+        is_inside = (index >= 0) & (events.end[candidates] <= parts[index, 1])  # not what begins there, and goes on
+        categories[candidates[is_inside]] = category
+    return replace(events, category=categories)
 
 
 _HOST, _DEVICE = "CPU functions", "CUDA functions"
