@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from builder import OTHER, Event, annotation, build, call, kernel, launch, memset, op, row, step, table
+from builder import OTHER, Event, annotation, build, call, frame, kernel, launch, memset, op, row, step, table
 
 from traceq.analysis.registry import analyze
 from traceq.facts.events.device_work import device_work
-from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.steps import extent, steps
 from traceq.model import Run, Trace
 
 
@@ -120,6 +120,30 @@ def test_a_first_window_that_ends_with_a_lagging_device_is_longer_than_a_step(en
     """It begins with the host: 10 us of step and the lag, of which 0.1 % does not matter."""
     first = step(0, 10), launch(2, 1, 1), kernel("a", 4, end - 4, 1)
     assert steps(build(*first, step(10, 10, 1), launch(12, 1, 2), kernel("b", 14, 9, 2))).partial[0] == partial
+
+
+def test_the_program_ends_where_the_profiler_stops() -> None:
+    """Its frames are open until then, and what the profiler waits for is none of its syncs."""
+    stop = frame("torch/profiler/profiler.py(698): __exit__", 30, 70), call("cudaDeviceSynchronize", 40, 50)
+    trace = build(
+        op("aten::add", 0, 10), frame("train.py(3): <module>", 0, 100), frame("train.py(9): log", 12, 8), *stop
+    )
+    assert extent(trace) == (0, 30_000)
+    assert not table(trace, "syncs")
+    assert extent(build(frame("train.py(3): <module>", 0, 100), stop[0])) == (0, 100_000)
+
+
+@pytest.mark.parametrize(("num_calls", "partial"), [((10, 10, 5), True), ((10, 10, 9), False), ((5, 10, 5), False)])
+def test_a_last_step_whose_calls_were_lost_is_partial(num_calls: tuple[int, ...], partial: bool) -> None:
+    """Its ops go on; steps that all end with ops that launch nothing are whole."""
+    events: list[Event] = []
+    for number, num in enumerate(num_calls):
+        begin = 100 * number
+        events += [step(begin, 100, number), *(op("aten::add", begin + 10 * index, 8) for index in range(10))]
+        for index in range(num):
+            start, corr = begin + 10 * index, 100 * number + index + 1
+            events += [launch(start + 1, 1, corr), kernel("k", start + 3, 2, corr)]
+    assert steps(build(*events)).partial.tolist() == [False, False, partial]
 
 
 def test_a_trace_without_steps_is_one_step_and_says_so() -> None:

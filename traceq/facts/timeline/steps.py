@@ -99,7 +99,10 @@ class Steps:
 
 @once_per_trace
 def extent(trace: Trace) -> tuple[int, int]:
-    """Return (start, end) ns of all activity of host and device; rows that the profiler adds do not count."""
+    """Return (start, end) ns of all activity of host and device; rows that the profiler adds do not count.
+
+    Frames of Python are open until the profiler has stopped; the program ends where that begins.
+    """
     events = trace.events
     counts = np.ones(len(events), np.bool_)
     for category in (Category.PROFILER, Category.OVERHEAD, Category.DEVICE_ANNOTATION, Category.SYNC):
@@ -107,6 +110,9 @@ def extent(trace: Trace) -> tuple[int, int]:
     counts |= not counts.any()
     least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     start, end = int(events.ts.min(where=counts, initial=most)), int(events.end.max(where=counts, initial=least))
+    worked = int(events.end.max(where=counts & (events.category != int(Category.PYTHON)), initial=least))
+    stops = (events.category == int(Category.PROFILER)) & (events.ts >= worked) & (worked > least)
+    end = min(end, int(events.ts.min(where=stops, initial=most)))
     if trace.only is not None:
         start, end = min(start, trace.only.window_ns[0]), max(end, trace.only.window_ns[1])
     return start, end
@@ -270,7 +276,8 @@ def _is_partial(trace: Trace, of_trace: Steps) -> NDArray[np.bool_]:
 
     The first of a session is partial if it contains work launched before, or begins with the host and ends with a
     device that lags, which makes it longer than a step. Any is that is shorter than a tenth of the median, unless its
-    kind may be short (a decode is shorter than a prefill): a profiler that stops within a step leaves a stub.
+    kind may be short (a decode is shorter than a prefill): a profiler that stops within a step leaves a stub. The last
+    is if its calls of the device's runtime were lost.
     """
     work, host, window = device_work(trace), of_trace.host, of_trace.window
     durations = window[:, 1] - window[:, 0]
@@ -279,7 +286,25 @@ def _is_partial(trace: Trace, of_trace: Steps) -> NDArray[np.bool_]:
     has_early = begun > np.searchsorted(np.sort(work.end[work.before_window]), window[:, 0], "right")
     lag = window[:, 1] - host[:, 1]
     lags = (window[:, 0] == host[:, 0]) & (lag * _MAX_LAG_PARTS > durations)
-    return np.asarray(partial | (of_trace.begins_session & (has_early | lags)))
+    partial |= of_trace.begins_session & (has_early | lags)
+    partial[-1] |= _lacks_last_calls(trace, host)
+    return partial
+
+
+def _lacks_last_calls(trace: Trace, host: NDArray[np.int64]) -> bool:
+    """Return whether a tenth of the ops of the last step, and of no other, follow its last call of the runtime.
+
+    `host` int64[K, 2] ns. Buffers of calls and of device work may be lost where those of ops are not.
+    """
+    events = trace.events
+    ops = np.sort(events.ts[events.rows(Category.CPU_OP)])
+    calls = np.r_[np.iinfo(np.int64).min, np.sort(events.ts[events.rows(Category.RUNTIME)])]
+    last_call = calls[np.searchsorted(calls, host[:, 1]) - 1]
+    begin, follow, end = np.searchsorted(
+        ops, np.column_stack([host[:, 0], np.maximum(last_call, host[:, 0]), host[:, 1]]).T
+    )
+    lacks = (end - follow) * _STUB_PARTS > end - begin
+    return len(host) > 1 and bool(lacks[-1]) and not lacks[:-1].any()
 
 
 def _by_first_occurrence(values: NDArray[np.int64]) -> list[int]:
