@@ -207,6 +207,8 @@ COMMANDS = (
     *("history add PATH PATH --commit ODD", "history compare ODD --to PATH --store PATH", "history show --branch ODD"),
     *("crosscheck PATH --trace-processor ENGINE", "crosscheck PATH --trace-processor ENGINE --json"),
     *("cache", "cache --clear", "recipes", "recipes ODD", f"{_SHORT} --out PATH --overwrite", f"{_SHORT} --out PATH"),
+    *("watch --status PATH", "watch --status PATH --json", "watch --metrics ODD -- true", "capture PATH --steps ODD"),
+    *("capture PATH --within 0", "improve --minutes ODD", "improve --out PATH -- true"),
     *(f"{_SHORT} --out new --set ODD", f"{_SHORT} --out new --vary ODD", *("mcp",) * len(TOOLS)),
 )
 """PATH is the input, ODD a value that makes no sense, ENGINE Perfetto's; `mcp` is a call of one of its tools."""
