@@ -47,6 +47,7 @@ def test_where_time_went_says_the_kind_and_the_ranks(
     assert abs(onset.step - ONSET) <= 32
 
 
+@pytest.mark.slow
 def test_steps_that_grow_are_no_jump() -> None:
     num = 16_000
     rows = made_rows(num, forward=3 * MS * np.arange(num) / num)

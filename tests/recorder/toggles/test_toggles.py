@@ -162,7 +162,7 @@ class Convolutions(Training):
         return Counter()
 
 
-@pytest.mark.parametrize("implementation", ["foreach", "fused"])
+@pytest.mark.parametrize("implementation", [pytest.param("foreach", marks=pytest.mark.slow), "fused"])
 def test_convolutions_follow_the_format_of_their_weights_and_learn_the_same(implementation: str) -> None:
     """A fused optimizer goes over memory as it lies, so its state has to lie as the weights do."""
     alone, toggled = Convolutions(), Convolutions()
