@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from itertools import compress
 
 from traceq.compare.limits import LARGE
 from traceq.compare.result import Comparable, Traced
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
+from traceq.facts.ranks.common_steps import counted_names
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.model import OPTIMIZER_STEPS, Run
 
@@ -108,7 +108,7 @@ def _first_start(rank: Outline) -> int:
 
 
 def _without_steps(side: Side, names: Collection[str]) -> Side:
-    traces = tuple(replace(trace, left_out=frozenset(names)) for trace in side.run.traces)
+    traces = tuple(replace(trace, left_out=trace.left_out.union(names)) for trace in side.run.traces)
     return Side.of(replace(side.run, traces=traces))
 
 
@@ -121,7 +121,7 @@ def uncommon_steps(a: Side, b: Side) -> str:
 
 def _counted(side: Side) -> set[str]:
     """Return the names of the steps that any rank of a side counts."""
-    return {name for rank in side.ranks.job.ranks for name in compress(rank.steps.names, rank.steps.counted)}
+    return {name for rank in side.ranks.job.ranks for name in counted_names(rank.steps)}
 
 
 def _device(run: Run, *, traced: bool) -> object:

@@ -36,6 +36,9 @@ class StepBlocks:
     """Joins rows of ranks, as they come, to blocks that all ranks have ended, most steps of which were regular."""
 
     def __init__(self, num_ranks: int) -> None:
+        self._begin(num_ranks)
+
+    def _begin(self, num_ranks: int) -> None:
         self._pending = [np.empty(0, STEP) for _ in range(num_ranks)]
         self._next = 0
 
@@ -43,7 +46,7 @@ class StepBlocks:
         """Add the new rows of each rank, in the order of ranks; return the blocks that have ended with them."""
         for rank, rows in enumerate(rows_of_ranks):
             if len(rows) and len(self._pending[rank]) and rows["step"][0] < self._pending[rank]["step"][-1]:
-                self.__init__(len(self._pending))  # type: ignore[misc]  # the job was started again
+                self._begin(len(self._pending))  # the job was started again
             self._pending[rank] = np.concatenate([self._pending[rank], rows])[-_MOST_PENDING:]
         if not all(len(rows) for rows in self._pending):
             return []

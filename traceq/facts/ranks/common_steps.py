@@ -39,5 +39,9 @@ def with_common_steps(traces: Iterable[Trace]) -> tuple[Trace, ...]:
     traces = tuple(traces)
     if len(traces) < 2 or any(len(trace.events) < 2 for trace in traces):
         return traces
-    uncommon = uncommon_steps([outline(trace) for trace in traces])
-    return tuple(replace(trace, left_out=trace.left_out | uncommon) for trace in traces) if uncommon else traces
+    outlines = [outline(trace) for trace in traces]
+    uncommon = uncommon_steps(outlines)
+    return tuple(
+        replace(trace, left_out=trace.left_out | uncommon) if uncommon & counted_names(each.steps) else trace
+        for trace, each in zip(traces, outlines, strict=True)
+    )
