@@ -21,7 +21,7 @@ from typing import Any
 from known_changes.jobs import JOB_KINDS, Job
 from known_changes.kinds import KINDS, Edit
 from known_changes.recording import Change, Doc, Recording, Tools, UnsuitableSource
-from known_changes.rewriting import REWRITTEN, SHARES, renamed, unchanged
+from known_changes.rewriting import REWRITTEN, SHARES, fused, renamed, rewritten, unchanged
 
 SOURCES = (
     *("ddp-a100/rank0", "nanogpt-h100-8r/rank4", "dlrm-v100-8r/rank0", "hta-diff/control-a100-rank3"),
@@ -46,8 +46,8 @@ LARGE = ("sam-a100-ab", "owlv2")
 LARGE_KINDS = ("item", "devsync", "sleep", "kx")
 """Traces of more than 130,000 events, and the few kinds of changes that they get."""
 
-RENAMED = ("names", "item", "devsync", "sleep", "kx", "removed")
-"""Kinds of changes that are also made to code whose names are others in B; `names`: nothing else changes."""
+IN_OTHER_CODE = ("item", "devsync", "sleep", "kx", "removed")
+"""Kinds of changes that are also made to code that is rewritten, or whose names are others, in B."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,10 @@ class Truth:
 
 def _renamed(make: Callable[[], Edit], percent: int, seed: str) -> Edit:
     return renamed(make(), percent, seed)
+
+
+def _rewritten(make: Callable[[], Edit], kind: str) -> Edit:
+    return rewritten(make(), kind)
 
 
 def _tupled(value: object) -> Any:
@@ -99,7 +103,9 @@ def kinds_of(source: str) -> tuple[str, ...]:
         return tuple(JOB_KINDS)
     if source.startswith(LARGE):
         return LARGE_KINDS
-    return (*KINDS, *REWRITTEN, *(f"{kind}_{percent}" for kind in RENAMED for percent in SHARES))
+    renamed_kinds = (f"{kind}_{percent}" for kind in ("names", *IN_OTHER_CODE) for percent in SHARES)
+    rewritten_kinds = (f"{kind}_{rewriting}" for kind in IN_OTHER_CODE for rewriting in REWRITTEN)
+    return (*KINDS, "fused", *REWRITTEN, *rewritten_kinds, *renamed_kinds)
 
 
 @contextlib.contextmanager
@@ -132,9 +138,13 @@ class Cases:
             job = Job(self.tools, self.source)
             return {kind: partial(job.edit, kind) for kind in JOB_KINDS}
         recording = Recording(self.tools, self.source)
-        edits = {kind: partial(make, recording) for kind, make in {**KINDS, **REWRITTEN}.items()}
-        changes: dict[str, Callable[[], Edit]] = {**edits, "names": partial(unchanged, recording)}
-        for kind, percent in product(RENAMED, SHARES):
+        edits = {kind: partial(make, recording) for kind, make in {**KINDS, "fused": fused}.items()}
+        nothing = partial(unchanged, recording)
+        edits |= {rewriting: partial(_rewritten, nothing, rewriting) for rewriting in REWRITTEN}
+        changes = {"names": nothing, **{kind: edits[kind] for kind in IN_OTHER_CODE}}
+        for kind, rewriting in product(IN_OTHER_CODE, REWRITTEN):
+            edits[f"{kind}_{rewriting}"] = partial(_rewritten, edits[kind], rewriting)
+        for kind, percent in product(changes, SHARES):
             name = f"{kind}_{percent}"
             edits[name] = partial(_renamed, changes[kind], percent, f"{self.source} {name}")
         return edits

@@ -333,6 +333,19 @@ def test_a_renamed_op_is_one_row() -> None:
     assert list(causes_of(b, a)[1]) == [f"aten::slower{REPLACED_BY}aten::slow"]
 
 
+def test_other_work_in_an_op_is_one_row_beside_a_change_in_the_same_op() -> None:
+    def side(dur: float, *inner: str) -> Trace:
+        host = Host().run("gemm", 5)
+        host.rows.append(op("aten::block", host.time, dur + 120))
+        for number, name in enumerate(inner):
+            host.rows.append(op(name, host.time + dur + 120 / len(inner) * number, 120 / len(inner)))
+        host.time += dur + 121
+        return host.run("add", 5).trace
+
+    _, _, causes = explain(side(10, "aten::old"), side(310, "ext::part_0", "ext::part_1", "ext::part_2"))
+    assert [(cause.self_op, cause.delta_ns / US) for cause in causes if cause.delta_ns] == [("", 300)]
+
+
 def test_another_op_of_another_line_is_no_replacement() -> None:
     """Without workers the process transforms samples itself; with them it rebuilds the tensors that they send."""
 

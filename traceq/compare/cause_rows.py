@@ -232,12 +232,27 @@ class _Table:
                 places.setdefault(place_of(self.parts.labels[members[0]]) or members, []).append(members)
             joined: list[tuple[int, ...]] = []
             for each in places.values():
-                changes = np.array([self.total[list(members)].sum() for members in each])
-                has_other = any(self._is_other[list(members)].any() for members in each)
-                is_one = len(each) > 1 and has_other and _CANCELS * abs(changes.sum()) <= np.abs(changes).sum()
-                joined += [tuple(number for members in each for number in members)] if is_one else each
+                one = self._cancelling(each)
+                joined += [tuple(number for members in one for number in members)] if one else []
+                joined += [members for members in each if members not in one]
             rows = joined
         return rows
+
+    def _cancelling(self, rows: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """Return the rows of one place whose changes cancel, where the host does something else there.
+
+        All of them; else what it does else and what became less by that, but for the largest of it that is too much:
+        another change.
+        """
+        change = np.array([self.total[list(members)].sum() for members in rows])
+        is_other = np.array([self._is_other[list(members)].any() for members in rows])
+        chosen = np.ones(len(rows), np.bool_)
+        if len(rows) > 1 and is_other.any() and not _cancel(change):
+            chosen = is_other | (change * change[is_other].sum() < 0)
+            while not _cancel(change[chosen]) and (chosen & ~is_other).any():
+                chosen[np.abs(np.where(chosen & ~is_other, change, 0)).argmax()] = False
+        is_one = chosen.sum() > 1 and is_other.any() and _cancel(change[chosen])
+        return [members for members, is_chosen in zip(rows, chosen, strict=True) if is_chosen and is_one]
 
     @cached_property
     def _is_other(self) -> NDArray[np.bool_]:
@@ -295,14 +310,22 @@ class _Table:
         return [*rows, *map(tuple, kernels.values())]
 
 
+def _cancel(changes: NDArray[np.float64]) -> bool:
+    return bool(_CANCELS * abs(changes.sum()) <= np.abs(changes).sum())
+
+
 def _op_place(label: Label) -> tuple[object, ...]:
-    """Return an op and where it is; nothing of what is no work of the host, or is in the data loader."""
-    return (label.name, *label.place) if label.kind == "host" and label.phase not in LOADING else ()
+    """Return an op and where it is; nothing of what is no work of the host."""
+    return (label.name, *label.place) if label.kind == "host" else ()
 
 
 def _code_place(label: Label) -> tuple[object, ...]:
-    """Return a place in the code without the op, where a line or a module is known."""
-    return ("", *label.place) if _op_place(label) and (label.line or label.module) else ()
+    """Return a place in the code without the op, where a line or a module is known; none in the data loader.
+
+    What workers took over is not replaced by how the process receives it.
+    """
+    is_known = label.phase not in LOADING and bool(label.line or label.module)
+    return ("", *label.place) if _op_place(label) and is_known else ()
 
 
 def _same_on_ranks(rows: Sequence[_Row], labels: Sequence[Label]) -> list[_Row]:

@@ -165,12 +165,12 @@ def replaced_together(groups: Sequence[tuple[int, ...]], parts: Contributions) -
     joined = [[number] for number in range(len(groups))]  # the rows that each is joined with, one list for all of them
     by_count = sorted(zip(pairs.keys.tolist(), pairs.count(), strict=True), key=lambda pair: -pair[1])
     for (x, y), num in by_count:
-        is_most = _MAJORITY * num > max(num_places[x], num_places[y])
+        is_most, is_inside = (_MAJORITY * num > of(num_places[x], num_places[y]) for of in (max, min))
         is_placed = heads[x].place == heads[y].place and heads[x].phase not in LOADING
         is_same = heads[x].inner == heads[y].inner != ""
         is_in_one = heads[x].name == heads[y].name or not (heads[x].inner or heads[y].inner)
         is_replaced = is_in_one and parts.is_gone(heads[x], num) and parts.is_new(heads[y], num)
-        if is_most and is_placed and (is_same or is_replaced):
+        if is_placed and ((is_most and is_same) or (is_inside and is_replaced)):
             _join(joined, x, y)
     distinct = {id(rows): rows for rows in joined}.values()
     return [tuple(label for row in sorted(rows) for label in groups[row]) for rows in distinct]
