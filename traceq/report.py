@@ -303,15 +303,14 @@ class Sheet:
 
     @property
     def leads(self) -> tuple[Claim, ...]:
-        """What one can act on: errors and what questions the rest, then by what the step gains, then by time.
+        """What one can act on: errors and what questions the rest, then by the middle of what it gains, then by time.
 
         Notes come last, first those of traced steps. Of several about one line of source only the first.
         """
 
-        def order(finding: Claim) -> tuple[int, bool, int, int, int, int]:
-            least_ns, most_ns = finding.gain or (0, 0)
+        def order(finding: Claim) -> tuple[int, bool, int, int, int]:
             note = 1 + finding.is_unprofiled if finding.severity == LOW else 0
-            return _doubt(finding), finding.gain is None, note, -least_ns, -most_ns, -finding.ns
+            return _doubt(finding), finding.gain is None, note, -sum(finding.gain or ()), -finding.ns
 
         leads: list[Claim] = []
         for finding in sorted((each for each in self.top_findings if not self._gains_nothing(each)), key=order):

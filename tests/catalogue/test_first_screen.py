@@ -77,7 +77,7 @@ def test_leads_are_few_short_and_sorted_by_gain_and_no_two_are_about_one_line(pa
     sheet = sheet_of(path)
     leads = sheet.leads[:MOST_LEADS]
     gains = [gain for lead in leads if (gain := lead.gain) is not None]
-    assert gains == sorted(gains, reverse=True)
+    assert gains == sorted(gains, key=sum, reverse=True)
     assert all(most >= least >= 0 and most > 0 for least, most in gains)
     lines = [line for lead in leads if (line := line_of(lead))]
     assert len(lines) == len(set(lines))
