@@ -236,7 +236,7 @@ def known_events(trace: Trace) -> dict[int, tuple[tuple[str, str], int]]:
 def profilers_own(trace: Trace) -> int:
     """Row of the last device synchronize if no launch follows it: the profiler stops with one; else -1.
 
-    Without marked steps one that waits for work is the job's, unless it is in a frame of the profiler's.
+    One of the job's own there would be the last but one.
     """
     rows = [e for e in trace.events if e.cat == "runtime" and e.name.endswith(("DeviceSynchronize", "CtxSynchronize"))]
     if not rows:
@@ -244,11 +244,6 @@ def profilers_own(trace: Trace) -> int:
     last = max(rows, key=lambda e: (e.start, e.row))
     steps = [e for e in trace.events if e.cat == "annotation" and e.name.startswith("ProfilerStep#")]
     if any(step.thread == trace.main and step.start <= last.start < step.end for step in steps):
-        return -1
-    stops = [e for e in trace.events if re.search(r"profiler\.py\(\d+\): (__exit__|stop)$", e.name)]
-    is_framed = any(frame.start <= last.start < frame.end for frame in stops)
-    is_marked = trace.host_steps[0][0] != "whole trace"
-    if not is_marked and not is_framed and any(op.end > last.start for op in trace.device_ops):
         return -1
     return -1 if any(call.start > last.start for call in trace.launches.values()) else last.row
 

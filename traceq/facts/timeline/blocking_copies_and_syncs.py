@@ -44,7 +44,6 @@ DEVICE_SYNCHRONIZE = re.compile(r"(Device|Ctx|Context)Synchronize")
 _QUERY = re.compile(r"EventQuery")
 _ASYNC = re.compile("async", re.IGNORECASE)
 _HIP_AND_WAIT = re.compile("hipMemcpyWithStream")
-_PROFILER_STOPS = re.compile(r"profiler\.py\(\d+\): (__exit__|stop)$")
 _READS_SCALAR = re.compile("^aten::_local_scalar_dense$")
 _WAITS = {
     SyncKind.STREAM: re.compile(r"StreamSynchronize"),
@@ -201,8 +200,9 @@ def _is_profilers(
 ) -> NDArray[np.bool_]:
     """Return which calls are the device synchronize of a stopping profiler: bool[calls], at most one of a session.
 
-    It is the session's last device synchronize, if no launch follows it there and it is outside all steps. Without
-    marked steps it may also be the job's own: it is, if it waits for work outside the frames of a profiler that stops.
+    It is the session's last device synchronize, if no launch follows it there and it is outside all steps: torch waits
+    for the device before it stops to record, so one of the job's own there would be the last but one.
+    https://github.com/pytorch/pytorch/blob/v2.4.0/torch/autograd/profiler.py (`profile.__exit__`)
     """
     is_profilers, resumed = np.zeros(len(calls), np.bool_), session_gaps(trace)[:, 1]
     waits = np.flatnonzero(kind == SyncKind.DEVICE)
@@ -212,14 +212,8 @@ def _is_profilers(
     until = np.r_[resumed, np.iinfo(np.int64).max][session]
     is_last = np.r_[session[1:] != session[:-1], np.ones(min(len(session), 1), np.bool_)]
     followed = np.searchsorted(launched, until, "left") > np.searchsorted(launched, start, "right")
-    if steps(trace).marked:
-        is_jobs = contains(spans(*steps(trace).host.T), start)
-    else:
-        frames = trace.events.rows(Category.PYTHON)
-        frames = frames[matching(trace.events, frames, _PROFILER_STOPS)]
-        is_jobs = ~contains(spans(trace.events.ts[frames], trace.events.end[frames]), start)
-        is_jobs &= work.end.max(initial=0) > start
-    is_profilers[waits] = is_last & ~followed & ~is_jobs
+    in_steps = steps(trace).marked & contains(spans(*steps(trace).host.T), start)
+    is_profilers[waits] = is_last & ~followed & ~in_steps
     return is_profilers
 
 
