@@ -17,7 +17,7 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.stalls.host_waits import host_waits
-from traceq.facts.stalls.one_time_syncs import is_around_all_launches
+from traceq.facts.stalls.one_time_syncs import is_of_timing
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.modules import modules, modules_at
@@ -48,9 +48,9 @@ def kinds_of_waits(trace: Trace) -> NDArray[np.int64]:
 
 @once_per_trace
 def is_of_measurement(trace: Trace) -> NDArray[np.bool_]:
-    """Return bool[G]: rows of syncs that only surround the launches of the trace; no step of a job has them."""
+    """Return bool[G]: rows of syncs that all time work; no step of a job has them."""
     groups = alike_syncs(trace)
-    return np.equal(groups.sum(~is_around_all_launches(trace)), 0)
+    return np.equal(groups.sum(~is_of_timing(trace)), 0)
 
 
 @once_per_trace

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from builder import Event, build, call, kernel, launch, memcpy, op, row, step, table
+from builder import Event, build, call, frame, kernel, launch, memcpy, op, row, step, table
 
 from traceq.analysis.registry import analyze
+from traceq.facts.stalls.one_time_syncs import is_of_timing
 from traceq.facts.timeline.once import OnceKind, capture_times, first_calls, once
 from traceq.intervals import measure
 from traceq.model import Run, Trace
@@ -43,6 +44,40 @@ def names(trace: Trace) -> list[str]:
 )
 def test_a_first_call_is_slow_beside_the_median_of_later_ones(us: tuple[float, ...], is_slow: bool) -> None:
     assert names(build(*convolutions(*us))) == ["aten::conv2d", "aten::cudnn_convolution"] * is_slow
+
+
+@pytest.mark.parametrize(("sizes", "is_slow"), [((9, 9, 9), True), ((9, 8, 7), False)])
+def test_without_a_device_an_op_that_is_called_once_with_its_shape_may_be_as_long_again(
+    sizes: tuple[int, ...], is_slow: bool
+) -> None:
+    """The layers at both ends of a network took 7.69 of 42.3 s, in each pass, and were told to be first calls."""
+    times = (500_000, 200, 200)
+    ops = [
+        op("aten::addmm", 1e6 * number, us, **{"Input Dims": [[size, size]]})
+        for number, (us, size) in enumerate(zip(times, sizes, strict=True))
+    ]
+    assert names(build(*ops)) == ["aten::addmm"] * is_slow
+
+
+def test_an_op_in_which_a_library_times_kernels_is_a_first_call_and_its_waits_are_none_of_the_job() -> None:
+    """CuDNN waited 357 times while it tried kernels, of which was said that without them 432 ms were saved."""
+    tries = [
+        op("aten::cudnn_convolution", 0, 2000),
+        *(launch(10, 5, 1), kernel("tried", 20, 600, 1), call("cudaEventSynchronize", 30, 600)),
+        *(call("cudaEventElapsedTime", 640, 2), launch(1900, 5, 2), kernel("chosen", 1950, 100, 2)),
+        *(op("aten::relu", 2010, 10), launch(2012, 5, 3), kernel("relu", 2060, 5, 3)),
+    ]
+    trace = build(*tries)
+    assert OnceKind.FIRST_CALL in once(trace).kind
+    assert is_of_timing(trace).tolist() == [True]
+    assert "joint_syncs" not in [claim.code for claim in analyze(Run("", (trace,)), "syncs").findings]
+
+
+def test_what_the_profiler_does_where_a_step_begins_is_its_own() -> None:
+    """A mean step of 73.4 ms had 33.5 ms of Python in forward: 29.7 of these were the profiler's."""
+    profilers = frame("torch/profiler/profiler.py(838): step", 1000, 90_000), frame("main.py(7): train", 0, 200_000)
+    times = once(build(step(900, 150_000), op("aten::mm", 92_000, 10), *profilers))
+    assert (times.kind.tolist(), measure(times.parts)) == ([OnceKind.PROFILER], 90_000_000)
 
 
 def test_both_of_two_slow_calls_are_slow() -> None:

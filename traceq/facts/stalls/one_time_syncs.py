@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import capture_spans, capturing_calls
+from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.starting_calls import first_device_use, library_loading_calls
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
-from traceq.facts.timeline.once import FILLED
+from traceq.facts.timeline.once import FILLED, timing_ops
 from traceq.facts.timeline.steps import extent, steps
 from traceq.intervals import contains, sorted_unique, span_index, spans
 from traceq.model import Trace
@@ -60,17 +61,15 @@ def _is_in_or_before_capture(trace: Trace, begins: NDArray[np.int64]) -> NDArray
     return captures
 
 
-def is_around_all_launches(trace: Trace) -> NDArray[np.bool_]:
-    """Return bool[S]: device synchronizes before the first or after the last launch of the trace.
-
-    A measurement synchronizes there, so that it times the work in between.
-    """
+def is_of_timing(trace: Trace) -> NDArray[np.bool_]:
+    """Return bool[S]: syncs that time work: of a library that tries kernels, and around all launches of the trace."""
     waits, work = syncs(trace), device_work(trace)
     launched = trace.events.ts[work.call[work.linked]]
     if len(launched) == 0:
         return np.zeros(len(waits), np.bool_)
     outside = (waits.start < launched.min()) | (waits.start > launched.max())
-    return np.asarray((waits.kind == SyncKind.DEVICE) & outside)
+    tries = np.isin(innermost_ops(trace, waits.rows), timing_ops(trace))
+    return np.asarray(tries | ((waits.kind == SyncKind.DEVICE) & outside))
 
 
 def allocates_once(trace: Trace) -> str:

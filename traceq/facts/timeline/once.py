@@ -70,7 +70,9 @@ _COPIES = re.compile(r"^aten::(to|_to_copy|copy_|_?pin_memory|item|_local_scalar
 _COMPILED_AT_RUN_TIME = re.compile(r"^(cu|hipModule)Launch(Cooperative)?Kernel")
 """Launches by the driver: of kernels of Triton, NVRTC and other compilers."""
 
+_ENDS_STEP = re.compile(r"torch[/\\]profiler[/\\]profiler\.py\(\d+\): step$")
 _ASKS_KERNEL = re.compile(r"^(cuda|hip|cu)FuncGetAttributes?$")
+_TIMES_KERNEL = re.compile(r"^(cuda|hip|cu)EventElapsedTime")
 _MANY_KERNELS = 32
 """Kernels that a library compares in one op: a launch asks for those of one or two."""
 
@@ -119,20 +121,35 @@ def _by_rows(trace: Trace) -> list[_Layer]:
         _layer(trace, OnceKind.LIBRARY_START, library_loading_calls(trace)),
         _layer(trace, OnceKind.KERNEL_LOADING, np.r_[kernel_loading_calls(trace), loads]),
         (OnceKind.GRAPH_CAPTURE, np.full(len(captures), -1), captures),
-        _layer(trace, OnceKind.PROFILER, held_up),
+        _layer(trace, OnceKind.PROFILER, np.r_[held_up, _long_ends_of_steps(trace)]),
         _layer(trace, OnceKind.FIRST_CALL, _plan_searches(trace)),
     ]
 
 
+@once_per_trace
+def timing_ops(trace: Trace) -> NDArray[np.int64]:
+    """Return the ops in which a library times kernels, to choose the fastest for the shapes at hand: int64[T]."""
+    events, calls = trace.events, trace.events.rows(Category.RUNTIME)
+    op = innermost_ops(trace, calls[matching(events, calls, _TIMES_KERNEL)])
+    return sorted_unique(op[op >= 0])
+
+
+def _long_ends_of_steps(trace: Trace) -> NDArray[np.int64]:
+    """Return the frames of the main thread in which the profiler takes long to end a step, and begin one: int64[P]."""
+    events, rows = trace.events, trace.events.rows(Category.PYTHON)
+    rows = rows[(tracks(trace)[rows] == main_track(trace)) & (events.dur[rows] >= LEAST_NS)]
+    return np.asarray(rows[matching(events, rows, _ENDS_STEP)])
+
+
 def _plan_searches(trace: Trace) -> NDArray[np.int64]:
-    """Return the ops in which a library compares many kernels, as cuDNN does once per shape: int64[P].
+    """Return the ops in which a library compares many kernels, or times them, as cuDNN does once per shape: int64[P].
 
     None if each of several steps has such ops.
     """
     events, all_steps, calls = trace.events, steps(trace), trace.events.rows(Category.RUNTIME)
     op = innermost_ops(trace, calls[matching(events, calls, _ASKS_KERNEL)])
     ops, num_asked = np.unique(op[op >= 0], return_counts=True)
-    searches = ops[num_asked >= _MANY_KERNELS]
+    searches = sorted_unique(ops[num_asked >= _MANY_KERNELS], timing_ops(trace))
     in_steps = sorted_unique(all_steps.issued(events.ts[searches]))
     return searches[:0] if len(all_steps) > 1 and len(in_steps[in_steps >= 0]) == len(all_steps) else searches
 
@@ -203,7 +220,7 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
 
     They choose algorithms, compile, or fill caches. What the device's work hides, and what is known to be once, does
     not count. Without a device the time of an op depends on its size: then only calls of the same shapes are of its
-    kind, or none if these are not recorded, but for allocations.
+    kind, or none if these are not recorded, but for allocations; of a size that is called once nothing is known.
     """
     events, rows = trace.events, trace.events.rows(Category.CPU_OP)
     is_long = np.zeros(len(events.strings) + 1, np.bool_)
@@ -215,8 +232,9 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
     shapes = np.where(is_sized, events.shapes[rows], -1)
     is_known = (calls_device | (shapes >= 0) | matching(events, rows, ALLOCATES)) & ~matching(events, rows, _COPIES)
     rows, shapes = rows[is_known], shapes[is_known]
-    may_be_few = matching(events, rows, _OF_LIBRARY)
     kind = group([events.name[rows], shapes]).group_ids
+    is_lone = is_sized[is_known] & (np.bincount(kind)[kind] == 1)
+    may_be_few = matching(events, rows, _OF_LIBRARY) & ~is_lone
     exposed = subtract(_exposed(trace), _by_priority(_by_rows(trace)).parts)
     ns = measure_within(exposed, events.ts[rows], events.end[rows])
     return np.sort(rows[_is_slow_once(ns, kind, may_be_few) & (ns >= _least_ns(trace))])
