@@ -5,13 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builder import AUTOGRAD, Event, annotation, build, call, frame, kernel, launch, op, row, step, table, world, write
+from builder import (
+    AUTOGRAD,
+    MAIN,
+    Event,
+    annotation,
+    build,
+    call,
+    frame,
+    kernel,
+    launch,
+    memory,
+    op,
+    row,
+    step,
+    table,
+    world,
+    write,
+)
 from typer.testing import CliRunner
 
 from traceq.analysis.registry import analyze, sheet
 from traceq.claims.claim import Claim, Subject
 from traceq.cli import app
 from traceq.compare.diff import diff_runs
+from traceq.facts.events.device_work import lacks_device_rows
 from traceq.model import Run
 from traceq.runs.read import read
 
@@ -215,6 +233,18 @@ def test_a_device_whose_rows_are_not_read_is_named(process: str, cat: str, devic
     run = read(write(tmp_path / "trace.json", *rows))
     assert (sheet(run).source.device, sheet(run).source.lacks_device_rows) == (device, True)
     assert [device in each.text for each in analyze(run, "coverage").caveats if each.code == "no_device_work"] == [True]
+
+
+def test_memory_of_a_device_tells_that_there_is_one() -> None:
+    assert lacks_device_rows(build(op("aten::mm", 0, 40), memory(5, 512, 512, 1024)))
+    assert not lacks_device_rows(build(op("aten::mm", 0, 40), memory(5, 512, 512, 0, device_type=0)))
+
+
+@pytest.mark.parametrize("thread", [MAIN, AUTOGRAD])
+def test_a_backward_on_a_thread_of_its_own_is_that_of_a_device(thread: int) -> None:
+    """The profiler records nothing of MPS: 55.6 ms of waits for it were reads of values on a CPU."""
+    node = op("autograd::engine::evaluate_function: MmBackward0", 50, 20, tid=thread), op("aten::mm", 52, 9, tid=thread)
+    assert lacks_device_rows(build(op("aten::mm", 0, 40), *node)) == (thread == AUTOGRAD)
 
 
 @pytest.mark.parametrize("process", ["python", "input server", "worker"])

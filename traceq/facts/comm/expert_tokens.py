@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.enclosing_rows import surroundings
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.grouping import group
@@ -26,7 +26,6 @@ EXCHANGES, PRODUCTS = "all_to_all", "grouped product"
 
 _EXCHANGE = re.compile(r"^c10d::alltoall_base_$")
 _PRODUCT = re.compile(r"^aten::_(scaled_)?grouped_mm$")
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function")
 _FLOATS = ("c10::BFloat16", "c10::Half", "float", "c10::Float8_e4m3fn", "c10::Float8_e5m2")
 """Types of activations; what is exchanged as integers is their number."""
 _FLOAT = re.compile(r"^b?float")
@@ -70,7 +69,7 @@ def _split(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     is_split = (messages.rows_in >= 0) & (messages.rows_out >= 0) & (messages.elements_in + messages.elements_out > 0)
     is_float = np.array([*(_FLOAT.match(text) is not None for text in events.strings), False])[messages.dtype]
     index = np.flatnonzero(is_split & is_float & (events.category[messages.row] == Category.CPU_OP))
-    index = index[~surroundings(trace, messages.row[index]).within(_BACKWARD)] if len(index) else index
+    index = index[~surroundings(trace, messages.row[index]).within(AUTOGRAD_NODE)] if len(index) else index
     index = index[np.argsort(events.ts[messages.row[index]], kind="stable")]
     received, sent = messages.rows_out[index], messages.rows_in[index]
     elements = messages.elements_in[index] + messages.elements_out[index]
@@ -86,7 +85,7 @@ def _parsed(
     events = trace.events
     rows = events.rows(Category.CPU_OP)
     rows = rows[matching(events, rows, pattern) & (events.shapes[rows] >= 0) & (events.types[rows] >= 0)]
-    rows = rows[~surroundings(trace, rows).within(_BACKWARD)] if len(rows) else rows
+    rows = rows[~surroundings(trace, rows).within(AUTOGRAD_NODE)] if len(rows) else rows
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
     texts = group([events.shapes[rows], events.types[rows]])
     entries = [parse(_list(events.strings[shape]), _list(events.strings[kind])) for shape, kind in texts.keys.tolist()]

@@ -7,12 +7,13 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
+from traceq.facts.events.nesting import tracks
 from traceq.facts.events.profiler_sessions import session_gaps
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import sorted_unique
+from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Category, Trace
 
 BACKEND_OF_DEVICES = re.compile(r"^([nhx]ccl|cuda)\b")
@@ -110,9 +111,26 @@ def lacks_device_rows(trace: Trace) -> bool:
         bool(matching(events, calls, _ASKS_FOR_WORK).any())
         or bool(matching(events, events.rows(Category.CPU_OP), _ONLY_ON_DEVICES).any())
         or bool((events.dur[allocating] >= _DEVICE_STARTS_NS).any())
+        or bool((events.allocations.device_type > 0).any())
+        or _has_thread_of_autograd(trace)
         or bool(BACKEND_OF_DEVICES.search(trace.backend))
         or bool(matching(events, marks, BACKEND_OF_DEVICES).any())
     )
+
+
+def _has_thread_of_autograd(trace: Trace) -> bool:
+    """Return whether autograd has threads of its own, one for each device: a backward of a CPU runs on its caller's.
+
+    https://pytorch.org/docs/stable/notes/autograd.html#multithreaded-autograd
+    """
+    events, rows = trace.events, trace.events.rows(Category.CPU_OP)
+    is_node = matching(events, rows, AUTOGRAD_NODE)
+    for track in sorted_unique(tracks(trace)[rows[is_node]]).tolist():
+        on_track = tracks(trace)[rows] == track
+        nodes, others = rows[on_track & is_node], rows[on_track & ~is_node]
+        if contains(spans(events.ts[nodes], events.end[nodes]), events.ts[others]).all():
+            return True
+    return False
 
 
 def lacks_host_ops(trace: Trace) -> bool:

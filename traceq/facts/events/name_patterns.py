@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from traceq.grouping import Numbers, inverse
 from traceq.model import Events
 
+AUTOGRAD_NODE = re.compile(r"^autograd::engine::evaluate_function")
+"""Names of the ops in which autograd runs a node of the graph in a backward."""
+
 
 def matching(events: Events, rows: NDArray[np.int64], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     """Return whether the pattern occurs in each row's name: bool[len(rows)]."""

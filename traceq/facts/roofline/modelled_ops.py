@@ -12,7 +12,7 @@ from traceq.facts.events.communication_kernels import COMMUNICATION_OP, is_commu
 from traceq.facts.events.device_work import device_work, first_index
 from traceq.facts.events.graph_replays import captured_nodes, graph_replays
 from traceq.facts.events.kernels import launched_kernels
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
 from traceq.facts.events.nesting import Nest, op_nests
 from traceq.facts.events.self_time import self_ns
 from traceq.facts.memo import once_per_trace
@@ -24,7 +24,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Category, Trace
 
-_ENGINE = re.compile(r"^autograd::engine::evaluate_function")
 _TF32 = re.compile(r"tf32|s1688", re.IGNORECASE)
 """Kernels that compute float32 with TF32: NVIDIA's instruction of 16x8x8 on float32 exists for nothing else."""
 
@@ -218,7 +217,7 @@ def _repeats(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     repeats = np.zeros(len(rows), np.bool_)
     is_engine = np.zeros(len(events), np.bool_)
     ops = events.rows(Category.CPU_OP)
-    is_engine[ops] = matching(events, ops, _ENGINE)
+    is_engine[ops] = matching(events, ops, AUTOGRAD_NODE)
     if not is_engine.any():
         return repeats
 
