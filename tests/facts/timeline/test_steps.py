@@ -152,6 +152,12 @@ def test_a_trace_without_steps_is_one_step_and_says_so() -> None:
     assert [caveat.code for caveat in analyze(Run("", (trace,)), "steps").caveats] == ["no_steps"]
 
 
+def test_a_mark_in_which_nothing_is_asked_for_is_what_a_stopping_profiler_leaves() -> None:
+    """The mark of the one step that was recorded began before the profiler did."""
+    assert steps(build(op("aten::mm", 5, 10), step(30, 2))).names == ("whole trace",)
+    assert steps(build(op("aten::mm", 31, 1), step(30, 2, 4))).names == ("ProfilerStep#4",)
+
+
 def test_the_whole_trace_ends_where_the_program_does_not_where_the_profiler_does() -> None:
     profilers = row("Trace", "PyTorch Profiler (0)", -100, 900), row("overhead", "Buffer Flush", 500, 100)
     assert windows(build(op("aten::mm", 5, 10), *profilers)) == [(5, 15)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.profiler_sessions import PROFILER_STEP
 from traceq.facts.events.starting_calls import first_device_use
@@ -22,7 +21,6 @@ from traceq.model import Category, OneStep, Trace
 
 WHOLE_TRACE = "whole trace"
 
-_ENGINE = re.compile(r"^autograd::engine::evaluate_function")
 
 _MAX_LAG_PARTS = 1000
 """A device lags if it ends later than the host by more than 1/1000 of the window."""
@@ -129,7 +127,7 @@ def main_track(trace: Trace) -> int:
     if len(marks):
         return _most_frequent(row_track[marks])
     rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME, Category.COMPILING)
-    engine = rows[matching(events, rows, _ENGINE)]
+    engine = rows[matching(events, rows, AUTOGRAD_NODE)]
     candidates = _by_first_occurrence(row_track[rows])
     busy_ns = []
     for track in candidates:
@@ -232,13 +230,23 @@ def _single_step(step: OneStep) -> Steps:
 
 
 def _main_thread_marks(trace: Trace) -> NDArray[np.int64]:
-    """Return the step marks of the main thread by start: empty ones left out, of equal starts only the last."""
+    """Return the step marks of the main thread by start: empty ones left out, of equal starts only the last.
+
+    None if the only one is what a profiler leaves that stops: nothing is asked for in it, and it is less than half of
+    the trace. The mark of the step before began with the profiler, and is not recorded.
+    """
     events = trace.events
     rows = _step_rows(trace)
     rows = rows[(tracks(trace)[rows] == main_track(trace)) & (events.dur[rows] > 0)]
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
     is_last_of_start = np.r_[np.diff(events.ts[rows]) > 0, np.ones(min(len(rows), 1), np.bool_)]
-    return np.asarray(rows[is_last_of_start])
+    rows = rows[is_last_of_start]
+    if len(rows) == 1:
+        called_ns = events.ts[events.rows(Category.CPU_OP, Category.RUNTIME)]
+        start, end = extent(trace)
+        is_asked = ((events.ts[rows] <= called_ns) & (called_ns < events.end[rows])).any()
+        rows = rows[:0] if not is_asked and 2 * int(events.dur[rows[0]]) < end - start else rows
+    return np.asarray(rows)
 
 
 def _step_rows(trace: Trace) -> NDArray[np.int64]:
