@@ -11,7 +11,7 @@ import numpy as np
 from traceq.analysis._job_gain import JobGain, job_gain
 from traceq.analysis._wording import MOST_RANKS, category_term, in_traced_steps, more_rows
 from traceq.causes.stragglers import StragglerRanks, UnprofiledLateness, straggler_ranks
-from traceq.claims.claim import BY_JOB_REPLAY, BY_UNPROFILED, Basis, Claim, Measure, Subject, measured
+from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_UNPROFILED, Basis, Claim, Measure, Subject, measured
 from traceq.claims.limits import MUCH, NOTABLE
 from traceq.claims.saying import plain_phase
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
@@ -176,7 +176,12 @@ def straggler_finding(job: Job, late: Stragglers, by_cause: Sequence[_CausedWait
     if (cause := _reason(first)) is not None:
         subject = replace(subject, phase=cause.phase, line=cause.line)
     replayed = job_gain(job, WithoutStraggler(tuple(sorted(ranks)))) if late.saves_ns is None else None
-    gain = late.saves_ns if replayed is None else replayed.saved_ns
+    gain, by = late.saves_ns, BY_UNPROFILED
+    if replayed is not None:
+        gain, by = replayed.saved_ns, BY_JOB_REPLAY
+    exposed_ns = sum(each.exposed_ns for each in late.ranks)
+    if gain is None:  # ranks that cannot be replayed
+        gain, by = (0, max(exposed_ns, cause.excess_ns if cause else 0)), AT_MOST
     measures = measured(
         wait_ns=first.wait_ns or None,
         exposed_ns=first.exposed_ns,
@@ -190,11 +195,11 @@ def straggler_finding(job: Job, late: Stragglers, by_cause: Sequence[_CausedWait
     return (
         Claim(
             "straggler",
-            sum(each.exposed_ns for each in late.ranks),
+            exposed_ns,
             subject,
             measures,
-            gain=None if gain is None else (round(gain[0]), round(gain[1])),
-            gain_by="" if gain is None else BY_UNPROFILED if replayed is None else BY_JOB_REPLAY,
+            gain=(round(gain[0]), round(gain[1])),
+            gain_by=by,
             basis=Basis(num_steps, is_unprofiled=late.num_unprofiled > 0),
         ),
     )
