@@ -106,6 +106,14 @@ def test_without_a_device_the_self_time_of_ops_is_divided() -> None:
     assert factors(cpu((10, 100), (20, 200)), cpu((24, 240), (24, 240))) == [[1, 1.6, 1]]
 
 
+def test_launches_on_a_device_that_is_not_recorded_have_no_speed() -> None:
+    alone, asks = cpu((10, 100)), launch(5, 3, 1)
+    assert len(work_deltas(alone, cpu((10, 300)))) == 1
+    shapes = {"Input Dims": [[10, 16], [16, 4]], "Input type": ["float", "float"]}
+    launching = [build(step(0, 1000), op("aten::mm", 0, dur, **shapes), asks) for dur in (100, 300)]
+    assert work_deltas(*launching) == ()
+
+
 def test_calls_work_per_call_and_speed_are_three_parts() -> None:
     a, b = cpu((10, 100), (10, 100)), cpu((20, 300), (20, 300), (20, 300))
     (delta,) = work_deltas(a, b)

@@ -145,6 +145,8 @@ def _cause(cause: Cause, traced: Traced, *, of_device: bool) -> Statement:
     code = "cause_of_collective" if cause.kind == "collective" else "cause"
     if of_device and cause.kind == "host" and not is_named and not is_python:
         code = "cause_of_idle_device" if traced.says_where_only else "cause_of_host"
+    num = 0.0 if cause.is_replacement else cause.delta_num
+    calls = "calls_" if cause.self_op else ""  # what is counted is the op around it
     is_part = cause.delta_ns * traced.delta_ns > 0 and abs(cause.delta_ns) <= abs(traced.delta_ns)
     return state(
         code,
@@ -153,8 +155,8 @@ def _cause(cause: Cause, traced: Traced, *, of_device: bool) -> Statement:
         what=what_of(cause),
         delta_ns=cause.delta_ns,
         of_delta_ns=traced.delta_ns if is_part else None,
-        more_mean=cause.delta_num if cause.delta_num > 0 and not cause.is_replacement else None,
-        fewer_mean=-cause.delta_num if cause.delta_num < 0 and not cause.is_replacement else None,
+        calls=cause.work if cause.self_op else None,
+        **{f"{'more' if num > 0 else 'fewer'}_{calls}mean": abs(num) or None},
         moved_delta_bytes=cause.delta_bytes or None,
     )
 

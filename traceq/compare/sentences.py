@@ -38,6 +38,8 @@ _TRUST = "Trust which ops were added or removed, not their durations (--full)."
 _NUMBERS = (
     "There are {more_mean} more {per}.",
     "There are {fewer_mean} fewer {per}.",
+    "There are {more_calls_mean} more {calls} {per}.",
+    "There are {fewer_calls_mean} fewer {calls} {per}.",
     "They move {moved_delta_bytes}.",
 )
 
@@ -120,7 +122,7 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "unrecorded_device": _one("Device: {device}: it may be another one."),
     "cold_start": _one(
-        "What is compared holds a cold start, once per process: {once_a_ns} in {a} and {once_b_ns} in {b}.",
+        "What is compared holds a cold start, once per process or profile: {once_a_ns} in {a} and {once_b_ns} in {b}.",
         "It is that of rank {rank}.",
         "Trace steps after a warm-up.",
     ),

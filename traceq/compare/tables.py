@@ -106,8 +106,10 @@ def counts_table(diff: Diff, *, top: int = _TOP) -> Table:
     if not changed:
         sums = [(sum(each.a_num for each in diff.counts if each.kind == kind), kind) for kind in ("sync", "collective")]
         nums = [f"{format_value(num, Unit.MEAN)} {kind}{'s' * (num != 1)}" for num, kind in sums]
-        title = f"Syncs and collectives {per}: the same on both sides ({', '.join(nums)})"
-        return Table("counts", title, (), ())
+        what, unknown = "Syncs and collectives", ""
+        if any(caveat.code == "no_device_work" for caveat in diff.caveats):
+            what, nums, unknown = "Collectives", nums[1:], "; syncs are not known"
+        return Table("counts", f"{what} {per}: the same on both sides ({', '.join(nums)}){unknown}", (), ())
     columns = (
         Column("name", "what"),
         Column("line", "where, or for"),
@@ -399,7 +401,10 @@ def _shown(cause: Cause, key: str) -> Cell:
     """Return the value to show: no split into effects much larger than the delta that they explain."""
     if key in ("count_ns", "dur_ns") and abs(cause.count_ns) + abs(cause.dur_ns) > _CANCELS * abs(cause.delta_ns):
         return None
-    if key in ("delta_num", "count_ns", "dur_ns") and (cause.kind == "pace" or not cause.names_a_change):
+    is_counted = cause.kind != "host" or cause.delta_num  # the common graph has host time, and not how many ops
+    if key in ("delta_num", "count_ns", "dur_ns") and (
+        cause.kind == "pace" or not cause.names_a_change or not is_counted
+    ):
         return None  # of all unchanged work, or of none
     if key == "delta_ns" and cause.kind == "jitter":
         return jitter_text(cause)

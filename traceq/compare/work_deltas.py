@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log, log1p
 
-from traceq.facts.events.device_work import device_work
+from traceq.facts.events.device_work import device_work, lacks_device_rows
 from traceq.facts.roofline.modelled_ops import TimeKind
 from traceq.facts.roofline.op_work import OpWork, RankWork, rank_work
 from traceq.facts.timeline.steps import steps
@@ -113,13 +113,15 @@ def split(a_ns: float, b_ns: float, *factors: tuple[float, float]) -> tuple[floa
 
 
 def work_deltas(a: Trace, b: Trace) -> tuple[WorkDelta, ...]:
-    """Return ops with a model by phase and role, those whose time differs most first; none if one side has no device.
+    """Return ops with a model by phase and role, those whose time differs most first.
+
+    None if one side has no device, or has one that is not recorded: its host's time is that of launches.
 
     Where 5 % of the time of either side's ops has no model, only roles with as many calls on both sides in every phase:
     of others, what one side does in ops with a model the other may do without (a compiled region, an attention of one's
     own). Calls with the same shapes on both sides are compared with each other, all others of a role together.
     """
-    if bool(len(device_work(a))) != bool(len(device_work(b))):
+    if bool(len(device_work(a))) != bool(len(device_work(b))) or lacks_device_rows(a) or lacks_device_rows(b):
         return ()
     works = rank_work(a), rank_work(b)
     sides = _by_shapes(works[0].rows), _by_shapes(works[1].rows)
