@@ -128,6 +128,8 @@ def _print_head(sheet: Sheet, console: EscapedConsole) -> None:
         subjects = list(dict.fromkeys(lead_of(finding).partition(": ")[0] for finding in nothing))
         more = f"; and {len(subjects) - MOST_LEADS} more" if len(subjects) > MOST_LEADS else ""
         rest.append(f"Little or nothing to gain: {'; '.join(subjects[:MOST_LEADS])}{more}")
+    if not leads and not nothing and not sheet.source.lacks_device_rows:
+        rest.append("No lead: no rule finds time to gain here")
     if rest:
         print_line(visible_text(". ".join(rest), style="dim"), console)
 
