@@ -17,7 +17,6 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.self_time import SelfTimes, self_times
 from traceq.facts.stalls.idle_time import IdleCause, idleness
-from traceq.facts.timeline.data_loading import loader_iterations
 from traceq.facts.timeline.host_pauses import host_pauses
 from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
 from traceq.facts.timeline.modules import modules, modules_at
@@ -37,9 +36,6 @@ _LEAST = 0.2
 _NUMBER = re.compile(r"_\d+(?=\.|$)")
 HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
 """(cause, op, line, phase) -> ns of a mean counted step, as the rows of `idle` have it but for the host's pauses."""
-
-_FIRST_BATCH = "until its first batch"
-"""In place of the op: what the loader does once, its workers' start included."""
 
 _MOST_NAMED, _LEAST_NAMED = 2, 0.1
 """Causes that are named at most, and the part of the host-bound time from which one is."""
@@ -188,24 +184,21 @@ def host_causes(trace: Trace) -> HostCauses:
         return {}
     idle, names = idleness(trace), phases(trace).names
     category = TimeCategory.HOST_BOUND if len(device_work(trace)) else TimeCategory.PYTHON
-    pieces, begins = np.flatnonzero(idle.category == category), loader_iterations(trace)
-    starts = contains(spans(*begins.whole[~begins.is_again & begins.starts_workers].T), idle.parts[pieces, 0])
-    starts &= idle.cause[pieces] == IdleCause.DATA_LOADER
-    groups = group([*(each[pieces] for each in (idle.cause, idle.name, idle.line, idle.phase)), starts.view(np.int8)])
+    pieces = np.flatnonzero(idle.category == category)
+    groups = group([each[pieces] for each in (idle.cause, idle.name, idle.line, idle.phase)])
     num_steps = int(steps(trace).counted.sum())
     times = idle.parts[pieces]
     sums = groups.sum(times[:, 1] - times[:, 0] - measure_within(host_pauses(trace), *times.T))
     return {
-        (IdleCause(cause), _FIRST_BATCH if is_start else idle.texts[op], idle.texts[line], names[phase]): ns / num_steps
-        for (cause, op, line, phase, is_start), ns in zip(groups.keys.tolist(), sums, strict=True)
+        (IdleCause(cause), idle.texts[op], idle.texts[line], names[phase]): ns / num_steps
+        for (cause, op, line, phase), ns in zip(groups.keys.tolist(), sums, strict=True)
     }
 
 
 def most_of_host(ranks: Sequence[HostCauses], host_ns: float) -> tuple[Subject, dict[str, Measure]]:
     """Return the place with most of `host_ns`, and in words that and the largest ones, mean of ranks.
 
-    Nothing where no place has much of it, where that is the first batch, which nothing there makes shorter, or where it
-    is known only that the host is not in a call.
+    Nothing where no place has much of it, or where it is known only that the host is not in a call.
     """
     sums, subjects = defaultdict[str, float](float), dict[str, Subject]()
     for rank in ranks:
@@ -216,7 +209,7 @@ def most_of_host(ranks: Sequence[HostCauses], host_ns: float) -> tuple[Subject, 
             subjects[place] = Subject(phase="" if line else phase, line=line, op=op if is_op else "")
     largest = sorted((-ns, place) for place, ns in sums.items() if place and ns >= _LEAST_NAMED * host_ns)[:_MOST_NAMED]
     places = ", ".join(f"{format_value(-ns, Unit.NS)} {place}" for ns, place in largest)
-    most = next((place for ns, place in largest if -ns >= MOST * host_ns and _FIRST_BATCH not in place), "")
+    most = next((place for ns, place in largest if -ns >= MOST * host_ns), "")
     return subjects.get(most, Subject()), measured(place=most, places=places)
 
 
@@ -231,7 +224,7 @@ def _place(cause: IdleCause, op: str, line: str) -> str:
         return ""
     at_line = f"at {line}" if line else ""
     if cause == IdleCause.DATA_LOADER:
-        return " ".join(filter(None, ("in the data loader", op, at_line)))
+        return f"in the data loader {at_line}".strip()
     if cause == IdleCause.PYTHON:
         return at_line or python_place(op)
     return f"in {op} {at_line}".strip()

@@ -70,6 +70,7 @@ _MEASURES = {
     OnceKind.FIRST_CALL: ("first_calls_ns", "first_calls_of"),
     OnceKind.COMPILING: ("compiling_ns", "compiling_of"),
     OnceKind.PAUSE: ("pause_ns", "pause_before"),
+    OnceKind.LOADER_START: ("loader_start_ns", "loader_start_of"),
 }
 """Of a kind its time, and the call or op that has most of it; of a pause what follows."""
 

@@ -73,6 +73,26 @@ def test_an_op_in_which_a_library_times_kernels_is_a_first_call_and_its_waits_ar
     assert "joint_syncs" not in [claim.code for claim in analyze(Run("", (trace,)), "syncs").findings]
 
 
+@pytest.mark.parametrize(("corr", "kind"), [(1, OnceKind.KERNEL_LOADING), (0, OnceKind.PROFILER)])
+def test_overhead_that_torch_does_not_know_is_of_loading_in_a_launch_and_else_the_profilers(
+    corr: int, kind: OnceKind
+) -> None:
+    """A launch of 8.79 ms held 8.73 ms of it, and `shorten what the host does` was said of its op."""
+    calls = [launch(20, 800, 1)] if corr else [launch(900, 5, 1)]
+    unknown = row("overhead", "Unrecognized", 25, 790, tid=0)
+    assert once(build(op("aten::fill_", 10, 920), *calls, kernel("fill", 950, 5, 1), unknown)).kind.tolist() == [kind]
+
+
+@pytest.mark.parametrize(("us", "is_slow"), [(9_000, False), (11_000, True)])
+def test_the_only_call_of_an_op_that_loads_kernels_is_a_first_one_from_ten_milliseconds_on(
+    us: int, is_slow: bool
+) -> None:
+    """A cuDNN's only convolution took 94 ms, 19 of them to load kernels, and 73.6 were `host-bound`."""
+    loads = row("overhead", "Lazy Function Loading", 100, 2_000, tid=0)
+    rows = [op("aten::cudnn_convolution", 0, us + 2_010), loads, launch(us + 2_000, 5, 1)]
+    assert names(build(*rows, kernel("conv", us + 2_020, 5, 1))) == ["aten::cudnn_convolution"] * is_slow
+
+
 def test_what_the_profiler_does_where_a_step_begins_is_its_own() -> None:
     """A mean step of 73.4 ms had 33.5 ms of Python in forward: 29.7 of these were the profiler's."""
     profilers = frame("torch/profiler/profiler.py(838): step", 1000, 90_000), frame("main.py(7): train", 0, 200_000)

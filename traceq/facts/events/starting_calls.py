@@ -38,12 +38,12 @@ def first_device_use(trace: Trace) -> NDArray[np.int64]:
     """Return int64[0 or 1]: the row of the innermost op around the first runtime call that takes very long.
 
     Of that call where it is in no op. A trace may begin later, while the device is behind: the time in which the op
-    waits for work that the trace does not show does not count.
+    waits for work that the trace does not show does not count. None if the device had memory before the trace.
     """
     events, work = trace.events, device_work(trace)
     calls = events.rows(Category.RUNTIME)
     nothing = calls[:0]
-    if len(calls) == 0 or len(work) == 0:
+    if len(calls) == 0 or len(work) == 0 or _had_memory(trace):
         return nothing
     first = calls[[np.argmin(events.ts[calls])]]
     if matching(events, first, _WAITS).any():
@@ -59,6 +59,13 @@ def first_device_use(trace: Trace) -> NDArray[np.int64]:
     takes_ns = events.dur[around] - measure_within(waiting, events.ts[around], events.end[around])
     is_first = (events.ts[around] <= work.start.min()) & (takes_ns >= _LEAST_START_NS)
     return np.asarray(around[is_first][:1])
+
+
+def _had_memory(trace: Trace) -> bool:
+    """Return whether the first row of a device's memory tells of more than it allocates itself."""
+    memory = trace.events.allocations
+    first = np.flatnonzero(memory.device_type > 0)[:1]
+    return bool((memory.allocated[first] > np.maximum(memory.bytes[first], 0)).any())
 
 
 @once_per_trace

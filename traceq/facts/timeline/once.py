@@ -24,13 +24,14 @@ from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.compilations import compiling
-from traceq.facts.timeline.data_loading import loader_waits
+from traceq.facts.timeline.data_loading import loader_iterations, loader_waits
 from traceq.facts.timeline.steps import extent, main_track, steps
 from traceq.frozen import frozen
 from traceq.grouping import Groups, group
 from traceq.intervals import (
     Spans,
     complement,
+    contains,
     earliest_owner,
     empty,
     intersect,
@@ -56,12 +57,15 @@ class OnceKind(IntEnum):
     FIRST_CALL = 5
     COMPILING = 6
     PAUSE = 7
+    LOADER_START = 8
 
 
 FILLED = 2
 """Launches by which torch prepares a capture: it fills the seed and the offset of its random numbers."""
 _LOADS = re.compile(r"^(Lazy Function Loading|Runtime Triggered Module Loading)$")
-_NOT_IN_A_CALL = re.compile(r"^(Command Buffer Full|(Activity )?Buffer Flush|Unrecognized)$")
+_UNKNOWN, _LAUNCHES = re.compile("^Unrecognized$"), re.compile("Launch.*Kernel")
+"""Overhead of a kind that torch does not know: in a call that launches a kernel it is of loading that."""
+_NOT_IN_A_CALL = re.compile(r"^(Command Buffer Full|(Activity )?Buffer Flush)$")
 """Overhead in which no call is held up by the profiler: the queue is full, or a thread of the profiler's works."""
 _OF_LIBRARY = re.compile(r"^(?!autograd::|torch::|c10d)\w+::")
 """Ops that run no code of the user's."""
@@ -77,7 +81,9 @@ _MANY_KERNELS = 32
 """Kernels that a library compares in one op: a launch asks for those of one or two."""
 
 LEAST_NS, _PAUSE_NS, _LONG_NS = 1_000_000, 10_000_000, 100_000_000
-"""From when on a call is long, and a pause, where others tell how long it is; where none does both from the last."""
+"""From when on a call is long, and a pause, where others tell how long it is; where none does both from the last, and a
+call that loads kernels, or starts a library, from the second."""
+_NEVER_NS = np.iinfo(np.int64).max
 MULTIPLES = 10, 100, 100
 """How many times as long as later ones the first, the second and the third call is: TorchScript compiles in these."""
 FEWEST = 4
@@ -114,9 +120,15 @@ def _by_rows(trace: Trace) -> list[_Layer]:
     """Return what calls and rows tell by themselves to be once."""
     events, overhead = trace.events, trace.events.rows(Category.OVERHEAD)
     captures = capture_times(trace)
-    loads = overhead[matching(events, overhead, _LOADS)]
-    held_up = overhead[~matching(events, overhead, _LOADS) & ~matching(events, overhead, _NOT_IN_A_CALL)]
+    launches = events.rows(Category.RUNTIME)
+    launches = launches[matching(events, launches, _LAUNCHES)]
+    launching = contains(spans(events.ts[launches], events.end[launches]), events.ts[overhead])
+    is_load = matching(events, overhead, _LOADS) | (matching(events, overhead, _UNKNOWN) & launching)
+    loads, held_up = overhead[is_load], overhead[~is_load & ~matching(events, overhead, _NOT_IN_A_CALL)]
+    loader = loader_iterations(trace)
+    starts = loader.whole[loader.starts_workers & ~loader.is_again]  # those of later epochs come again
     return [
+        (OnceKind.LOADER_START, np.full(len(starts), -1), starts),
         _layer(trace, OnceKind.DEVICE_START, first_device_use(trace)),
         _layer(trace, OnceKind.LIBRARY_START, library_loading_calls(trace)),
         _layer(trace, OnceKind.KERNEL_LOADING, np.r_[kernel_loading_calls(trace), loads]),
@@ -234,10 +246,12 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
     rows, shapes = rows[is_known], shapes[is_known]
     kind = group([events.name[rows], shapes]).group_ids
     is_lone = is_sized[is_known] & (np.bincount(kind)[kind] == 1)
-    may_be_few = matching(events, rows, _OF_LIBRARY) & ~is_lone
-    exposed = subtract(_exposed(trace), _by_priority(_by_rows(trace)).parts)
-    ns = measure_within(exposed, events.ts[rows], events.end[rows])
-    return np.sort(rows[_is_slow_once(ns, kind, may_be_few) & (ns >= _least_ns(trace))])
+    by_rows = _by_priority(_by_rows(trace)).parts
+    loads = measure_within(by_rows, events.ts[rows], events.end[rows]) >= LEAST_NS
+    lone_ns = np.where(loads, _PAUSE_NS, _LONG_NS)
+    lone_ns[~matching(events, rows, _OF_LIBRARY) | is_lone] = _NEVER_NS
+    ns = measure_within(subtract(_exposed(trace), by_rows), events.ts[rows], events.end[rows])
+    return np.sort(rows[_is_slow_once(ns, kind, lone_ns) & (ns >= _least_ns(trace))])
 
 
 def _least_ns(trace: Trace) -> int:
@@ -264,12 +278,12 @@ def _calls_device(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     return result
 
 
-def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], may_be_few: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], lone_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return bool[K]: which calls are early, slow, and followed by none that takes half as long, but for early ones.
 
-    Of calls in their order that take `ns` int64[K], and are of a `kind` int64[K]. Where few or none follow, that is
-    said of the first ones that `may_be_few` bool[K]. If later calls of any kinds take half as long now and then, early
-    ones do so by chance.
+    Of calls in their order that take `ns` int64[K], and are of a `kind` int64[K]. `lone_ns` int64[K]: from when a first
+    one is slow that none follows; `_NEVER_NS` also where few follow. If later calls of any kinds take half as long now
+    and then, early ones do so by chance.
     """
     in_order, by_length = np.argsort(kind, kind="stable"), np.lexsort([ns, kind])
     num = np.bincount(kind)
@@ -284,8 +298,8 @@ def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], may_be_few: ND
                 continue
             if len(usual_ns) >= FEWEST:
                 slow[call] = ns[call] >= MULTIPLES[nth] * usual_ns[(len(usual_ns) - 1) // 2]
-            elif may_be_few[call] and nth == 0:
-                slow[call] = ns[call] >= (MULTIPLES[nth] * usual_ns[-1] if len(usual_ns) else _LONG_NS)
+            elif lone_ns[call] < _NEVER_NS and nth == 0:
+                slow[call] = ns[call] >= (MULTIPLES[nth] * usual_ns[-1] if len(usual_ns) else lone_ns[call])
     median_ns = ns[by_length[end - num + (num - 1) // 2]][kind] if len(ns) else ns
     is_late = np.ones(len(ns), np.bool_)
     is_late[in_order[(np.arange(len(ns)) - np.repeat(end - num, num)) < len(MULTIPLES)]] = False
@@ -353,7 +367,7 @@ def _is_slow_first(ns: NDArray[np.int64], peers: Groups) -> NDArray[np.bool_]:
     """Return which are the first of their group, and far slower than the others: bool[L]."""
     is_first = np.zeros(len(ns), np.bool_)
     is_first[peers.first] = True
-    return is_first & _is_slow_once(ns, peers.group_ids, np.ones(len(ns), np.bool_))
+    return is_first & _is_slow_once(ns, peers.group_ids, np.full(len(ns), _LONG_NS))
 
 
 def _launchless_times(trace: Trace, by_waits: bool = True) -> tuple[Spans, NDArray[np.int64]]:
