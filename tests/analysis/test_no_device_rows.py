@@ -244,7 +244,10 @@ def test_memory_of_a_device_tells_that_there_is_one() -> None:
 def test_a_backward_on_a_thread_of_its_own_is_that_of_a_device(thread: int) -> None:
     """The profiler records nothing of MPS: 55.6 ms of waits for it were reads of values on a CPU."""
     node = op("autograd::engine::evaluate_function: MmBackward0", 50, 20, tid=thread), op("aten::mm", 52, 9, tid=thread)
-    assert lacks_device_rows(build(op("aten::mm", 0, 40), *node)) == (thread == AUTOGRAD)
+    trace = build(op("aten::mm", 0, 40), *node)
+    assert lacks_device_rows(trace) == (thread == AUTOGRAD)
+    of_category = {row["category"]: row["dur_ns"] for row in table(trace, "partition") if row["phase"] == "backward"}
+    assert of_category["cpu_compute"] == 20_000
 
 
 @pytest.mark.parametrize("process", ["python", "input server", "worker"])

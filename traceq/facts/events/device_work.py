@@ -112,25 +112,27 @@ def lacks_device_rows(trace: Trace) -> bool:
         or bool(matching(events, events.rows(Category.CPU_OP), _ONLY_ON_DEVICES).any())
         or bool((events.dur[allocating] >= _DEVICE_STARTS_NS).any())
         or bool((events.allocations.device_type > 0).any())
-        or _has_thread_of_autograd(trace)
+        or bool(threads_of_autograd(trace))
         or bool(BACKEND_OF_DEVICES.search(trace.backend))
         or bool(matching(events, marks, BACKEND_OF_DEVICES).any())
     )
 
 
-def _has_thread_of_autograd(trace: Trace) -> bool:
-    """Return whether autograd has threads of its own, one for each device: a backward of a CPU runs on its caller's.
+@once_per_trace
+def threads_of_autograd(trace: Trace) -> list[int]:
+    """Return the tracks of autograd's own threads, one for each device: a backward of a CPU runs on its caller's.
 
     https://pytorch.org/docs/stable/notes/autograd.html#multithreaded-autograd
     """
     events, rows = trace.events, trace.events.rows(Category.CPU_OP)
     is_node = matching(events, rows, AUTOGRAD_NODE)
+    threads = []
     for track in sorted_unique(tracks(trace)[rows[is_node]]).tolist():
         on_track = tracks(trace)[rows] == track
         nodes, others = rows[on_track & is_node], rows[on_track & ~is_node]
         if contains(spans(events.ts[nodes], events.end[nodes]), events.ts[others]).all():
-            return True
-    return False
+            threads.append(track)
+    return threads
 
 
 def lacks_host_ops(trace: Trace) -> bool:

@@ -21,6 +21,7 @@ from traceq.facts.events.device_work import (
     device_work,
     lacks_device_rows,
     lacks_host_ops,
+    threads_of_autograd,
 )
 from traceq.facts.events.kernels import is_spin_wait
 from traceq.facts.events.name_patterns import matching
@@ -287,8 +288,8 @@ def _cpu_activity(trace: Trace) -> Activity:
 
     A node of autograd computes in its ops; around them hooks run, such as those of FSDP, which wait for collectives.
     Where only the device's rows are missing, calls of the runtime, and one that starts a collective of devices, are ops
-    like any other, and without the rows of the autograd thread the main one is not known to run Python in backward. Of
-    a trace without an op, an annotation or Python nothing is known.
+    like any other, as are those of autograd's threads, for which the main one waits; without their rows that is not
+    known to run Python in backward. Of a trace without an op, an annotation or Python nothing is known.
     """
     events = trace.events
     ops, marks = events.rows(Category.CPU_OP), events.rows(Category.ANNOTATION, Category.CPU_OP)
@@ -299,7 +300,7 @@ def _cpu_activity(trace: Trace) -> Activity:
         is_comm_op &= len(comm) > 0
         calls = events.rows(Category.RUNTIME)
         ops, is_comm_op = np.r_[ops, calls], np.r_[is_comm_op, np.zeros(len(calls), np.bool_)]
-    compute = ops[~is_comm_op & (tracks(trace)[ops] == main_track(trace))]
+    compute = ops[~is_comm_op & np.isin(tracks(trace)[ops], [main_track(trace), *threads_of_autograd(trace)])]
     in_node = compute[~matching(events, compute, _NODE)]
     communicating = spans(events.ts[comm], events.end[comm])
     layers = (
