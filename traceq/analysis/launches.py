@@ -76,7 +76,7 @@ def _gained_by_job(job: Job, claim: Claim) -> Claim:
     gain = job_gain(job, NoLaunchLatency()) if claim.code == "launch_bound" else None
     if gain is None:
         return claim
-    least_ns, most_ns = (min(ns, claim.ns) for ns in gain.saved_ns)
+    least_ns, most_ns = (min(ns, claim.ns + int(claim.measures["latency_ns"])) for ns in gain.saved_ns)
     return replace(claim, gain=(least_ns, most_ns), gain_by=BY_JOB_REPLAY)
 
 
@@ -185,9 +185,13 @@ def _round_trips(trace: Trace, waits: _ShortWaits) -> Claim | None:
 
 
 def _launch_bound(trace: Trace, waits: _ShortWaits) -> Claim:
-    """Return the claim that the device idles in many short gaps, each until the next kernel is launched."""
+    """Return the claim that the device idles in many short gaps, each until the next kernel is launched.
+
+    Without launches from the host it would not wait for those that have returned either.
+    """
     partition, names, waited_ns, num = activity(trace), phases(trace).names, int(waits.ns.sum()), len(waits.by_step)
     host_bound = in_counted_steps(trace) & partition.among(TimeCategory.HOST_BOUND)
+    latency = in_counted_steps(trace) & partition.among(TimeCategory.LAUNCH_LATENCY)
     by_phase = np.bincount(partition.phase, waits.ns, len(names))
     phase, line = names[int(by_phase.argmax())], _awaited_line(trace, waits)
     is_in_phase = phase != OTHER and by_phase.max() >= MOST * waited_ns
@@ -195,6 +199,7 @@ def _launch_bound(trace: Trace, waits: _ShortWaits) -> Claim:
         host_bound_ns=round(int(partition.ns[host_bound].sum()) / num),
         tiny_pct=100 * float(launched_kernels(trace).tiny.mean()),
         syncs_mean=_num_uncapturable(trace) / num or None,
+        latency_ns=round(int(partition.ns[latency].sum()) / num),
     )
     ns, subject = round(waited_ns / num), Subject(phase=phase if is_in_phase else "", line=line)
     return Claim("launch_bound", ns, subject, _measures(trace, waits) | measures, (0, ns), AT_MOST, _remedy(trace))
