@@ -323,6 +323,16 @@ def test_products_with_a_softmax_of_their_shape_between_them_are_attention_witho
     }
 
 
+def test_a_fused_kernel_also_scales_the_scores_and_one_claim_has_those_of_all_phases() -> None:
+    """Of 54.5 of 78.6 ms in two equal attentions 22.1 ms were told, those of one phase without their division."""
+    forward = attention_step(0, (2, 8, 256, 512), 3, 10)
+    scaled = [op("aten::div", 310, 15, **{"Input Dims": [[2, 8, 256, 512], []], "Input type": ["c10::BFloat16", ""]})]
+    scaled += [launch(311, 2, 18), kernel("div", 330, 10, 18)]
+    trace = build(*forward, *scaled, deviceProperties=[{"name": "NVIDIA H100 80GB HBM3"}])
+    (claim,) = [each for each in analyzed(trace).findings if each.code == "unfused_attention"]
+    assert (claim.ns, claim.measures["ops"]) == (100_000, "aten::bmm, aten::_softmax, aten::bmm, aten::div")
+
+
 def test_an_op_below_its_roof_that_is_part_of_such_attention_is_not_told_twice() -> None:
     rows_of_step = attention_step(0, (2, 8, 256, 512), 3, 20, is_ahead=True)
     trace = build(*rows_of_step, deviceProperties=[{"name": "NVIDIA H100 80GB HBM3"}])

@@ -443,11 +443,12 @@ def by_attention(sheet: Sheet, finding: Claim) -> float:
     batch, height, width = (int(number.replace(",", "")) for number in str(finding.measures["scores"]).split(" x "))
     ns: dict[int, float] = defaultdict(float)
     for row in rows_of(sheet, "efficiency_ops"):
-        if row["op"] not in ops or row["phase"] != phase or not row["shapes"]:
+        if row["op"] not in ops or row["phase"] not in phase.split(" and ") or not row["shapes"]:
             continue
         *_, left, right = [shape for shape in json.loads(row["shapes"]) if shape] * 2
         given = [batch, height, width] == [*left[:-1], right[-1]] if len(left) == 3 else False
-        if given or left == [batch, height, width] or prod(left) == batch * height * width == prod(right):
+        scales = row["op"] not in ("aten::bmm", "aten::baddbmm") and prod(left) == batch * height * width
+        if given or left == [batch, height, width] or scales:
             ns[row["rank"]] += row["gpu_ns"] / len(counted(sheet)[row["rank"]])
     return max(ns.values())
 

@@ -35,6 +35,8 @@ _MATERIAL, _MUCH = 0.05, 0.1
 _SOFTMAX, _PRODUCTS = ("aten::_softmax", "aten::_safe_softmax"), {"aten::bmm": 0, "aten::baddbmm": 1}
 """Names of softmax ops; products of batches of matrices, with the position of their first factor."""
 
+_ON_SCORES, _BESIDE = tuple(f"aten::{name}" for name in ("mul", "div", "add", "masked_fill", "mul_", "div_", "add_")), 3
+"""Ops that scale or mask scores, which a fused kernel does on the way; and their role in `_roles`."""
 Scores = tuple[str, int, int, int]
 """(phase, batch, rows, columns) of a batch of matrices."""
 
@@ -379,45 +381,53 @@ def _interrupted_runs(job: Job, parts: Sequence[RankWork]) -> tuple[Caveat, ...]
 def unfused_attention(job: Job, parts: Sequence[RankWork], below_roof: Sequence[str] = ()) -> tuple[Claim, ...]:
     """Return the scores that products and a softmax of the same shape take most time for, on the rank where it is most.
 
-    As many products have to give such scores, and to multiply them, as softmaxes take them, in most steps. It explains
-    a claim on an op below its roof whose key, in `below_roof`, is that of one of these: its time is part of theirs.
+    As many products have to give such scores, and to multiply them, as softmaxes take them in the phase, in most steps;
+    a fused kernel also scales and masks them. It explains a claim on an op below its roof whose key, in `below_roof`,
+    is that of one of these: its time is part of theirs.
     """
     worst: list[Claim | None] = []
     for index, part in enumerate(parts):
         claims: list[Claim] = []
         step_ns = step_lengths(job.ranks[index].steps)
-        rows_of_scores: dict[Scores, list[list[OpWork]]] = defaultdict(lambda: [[], [], []])
+        rows_of_scores: dict[Scores, list[list[OpWork]]] = defaultdict(lambda: [[], [], [], []])
         for row in part.rows:
             for role, scores in _roles(row):
                 rows_of_scores[scores][role].append(row)
-        for (phase, *shape), rows_of_role in rows_of_scores.items():
-            numbers = {sum(row.num for row in rows) for rows in rows_of_role}
-            ns: NDArray[np.float64] = np.array([row.steps_ns for rows in rows_of_role for row in rows], np.float64)
-            ns = ns.sum(axis=0)
-            is_large = len(numbers) == 1 and 0 not in numbers and ns.sum() >= LARGE * step_ns.sum() > 0
-            if is_large and holds_in_steps(ns, step_ns, 100 * LARGE):
-                keys, mean_ns = {row.key for rows in rows_of_role for row in rows}, round(float(ns.mean()))
+        of_shape: dict[tuple[int, ...], list[tuple[str, list[list[OpWork]]]]] = defaultdict(list)
+        for (phase, *sizes), rows_of_role in rows_of_scores.items():
+            numbers = {sum(row.num for row in rows) for rows in rows_of_role[:_BESIDE]}
+            if len(numbers) == 1 and 0 not in numbers:
+                of_shape[tuple(sizes)].append((phase, rows_of_role))
+        for shape, of_phases in of_shape.items():
+            rows = [row for _, rows_of_role in of_phases for of_role in rows_of_role for row in of_role]
+            ns: NDArray[np.float64] = np.array([row.steps_ns for row in rows], np.float64).sum(axis=0)
+            if ns.sum() >= LARGE * step_ns.sum() > 0 and holds_in_steps(ns, step_ns, 100 * LARGE):
+                keys, mean_ns = {row.key for row in rows}, round(float(ns.mean()))
                 measures = measured(
-                    ops=", ".join(rows[0].op for rows in rows_of_role),
+                    ops=", ".join(of_role[0].op for of_role in of_phases[0][1] if of_role),
                     scores=" x ".join(f"{number:,}" for number in shape),
                     takes_ns=mean_ns,
                     share_pct=100 * float(ns.sum() / step_ns.sum()),
                 )
-                subject = Subject(phase=phase, key=min(keys.intersection(below_roof) or keys))
+                phases = " and ".join(phase for phase, _ in of_phases)
+                subject = Subject(phase=phases, key=min(keys.intersection(below_roof) or keys))
                 claims.append(Claim("unfused_attention", mean_ns, subject, measures, (0, mean_ns), AT_MOST))
         worst.append(max(claims, key=lambda claim: claim.ns, default=None))
     return on_the_worst_rank(job, worst)
 
 
 def _roles(row: OpWork) -> list[tuple[int, Scores]]:
-    """Return (0, the scores that a product gives), (1, those that a softmax takes), (2, those that a product takes)."""
+    """Return (0, the scores that a product gives), (1, those that a softmax takes), (2, those that a product takes).
+
+    (_BESIDE, those that an op scales or masks), which does so to other tensors, too.
+    """
     first = _PRODUCTS.get(row.op, 0)
-    if not row.shapes or (row.op not in _SOFTMAX and row.op not in _PRODUCTS):
+    if not row.shapes or row.op not in (*_SOFTMAX, *_PRODUCTS, *_ON_SCORES):
         return []
     shapes = json.loads(row.shapes)[first : first + 2]
-    if row.op in _SOFTMAX:
+    if row.op not in _PRODUCTS:
         *batch, rows, columns = shapes[0] if len(shapes[0]) > 2 else (0, 0, 0)
-        return [(1, (row.phase, prod(batch), rows, columns))]
+        return [(1 if row.op in _SOFTMAX else _BESIDE, (row.phase, prod(batch), rows, columns))]
     if [len(shape) for shape in shapes] != [3, 3]:  # a trace may hold any shapes
         return []
     (batch, rows, inner), (_, _, columns) = shapes
