@@ -99,7 +99,7 @@ def _not_traced(sheet: Sheet) -> Iterator[Missing]:
         alone = "only one rank was read, and the trace names no others"
         yield Missing(_SEVERAL_RANKS, f"{others if source.world_size > 1 else alone}: ranks cannot be compared")
     if [row["name"] for row in _rows(sheet, "steps")] == [_MARKLESS] * len(source.ranks):
-        yield Missing(("steps",), "no step is marked (profiler.step()): the whole trace counts as one")
+        yield Missing(("steps",), "no whole step is marked (profiler.step()): the whole trace counts as one")
     if (lines := [row["line"] for row in _rows(sheet, "syncs")]) and not any(lines):
         yield Missing(("lines of syncs",), "no Python stacks are recorded (with_stack=True)")
 

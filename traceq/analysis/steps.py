@@ -180,7 +180,9 @@ def _note(job: Job) -> str:
 def _caveats(trace: Trace) -> list[Caveat]:
     trace_steps = steps(trace)
     if not trace_steps.marked:
-        no_steps = Caveat("no_steps", "the trace has no ProfilerStep marks: it counts as one step, `whole trace`")
+        no_steps = Caveat(
+            "no_steps", "ProfilerStep marks no whole step of the trace: it counts as one step, `whole trace`"
+        )
         return [no_steps, *_disturbed(trace), *_slowed(trace)]
     return [*_alone(trace), *_disturbed(trace), *_slowed(trace)]
 

@@ -100,7 +100,8 @@ SENTENCES: dict[str, Sentence] = {
             "first calls of ops take {first_calls_ns} (longest: {first_calls_of})",
             "compiling before a first launch takes {compiling_ns} (longest: {compiling_of})",
             "a pause before {pause_before} takes {pause_ns}",
-            "after that the device is busy for {busy_after_pct} of the other {after_ns}",
+            "starting the loader's workers, up to their first batch, takes {loader_start_ns}",
+            "after the last of it, for {after_ns}, the device is busy for {busy_after_pct}",
         ),
     ),
     "wall_time": Sentence(

@@ -171,7 +171,7 @@ def step_words(source: Source) -> str:
         if time is None:
             continue
         if not time.is_step:
-            parts.append(f"{format_value(time.mean_ns, Unit.NS)}, no step is marked (profiler.step())")
+            parts.append(f"{format_value(time.mean_ns, Unit.NS)}, no whole step is marked (profiler.step())")
         else:
             mean, ends = format_value(time.mean_ns, Unit.NS), format_ends(time.least_ns, time.most_ns, Unit.NS)
             num = f"{time.num:,} of {time.num + time.num_partial:,}" if time.num_partial else f"{time.num:,}"
