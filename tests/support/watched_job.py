@@ -2,8 +2,9 @@
 
     watched_job.py STEPS [ONSET KIND]
 
-MORE_S in the environment: how much longer, s. KIND: rank (the last one computes longer), loader, leak, gc, cpu (all
-threads on one core), evaluations (no onset).
+MORE_S in the environment: how much longer, s. SLEEPS: ranks wait as for a device, where cores are too few for those
+that spin. KIND: rank (the last one computes longer), loader, leak, gc, cpu (all threads on one core), evaluations (no
+onset).
 """
 
 import gc
@@ -23,6 +24,9 @@ leaked = []
 
 
 def busy(seconds: float) -> None:
+    if "SLEEPS" in os.environ:
+        time.sleep(seconds)
+        return
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         pass
