@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builder import Event, annotation, build, call, kernel, launch, memcpy, op, row, step, table
+from builder import Event, annotation, build, call, frame, kernel, launch, memcpy, op, row, step, table
 
 PINNED, PAGEABLE = "DtoH (Device -> Pinned)", "DtoH (Device -> Pageable)"
 
@@ -118,6 +118,14 @@ def test_the_last_synchronize_of_a_trace_without_steps_is_the_profilers_and_the_
     waits, waits_not = wait("cudaDeviceSynchronize", 20, 16), wait("cudaDeviceSynchronize", 40, 5)
     assert table(build(*work, waits), "syncs") == []
     assert [row["kind"] for row in table(build(*work, waits, waits_not), "syncs")] == ["device"]
+
+
+def test_where_frames_tell_the_profilers_synchronize_the_last_one_left_is_the_jobs() -> None:
+    work = launch(5, 1, 1), kernel("a", 10, 25, 1)
+    stops = frame("torch/profiler/profiler.py(812): stop", 38, 20), wait("cudaDeviceSynchronize", 40, 5)
+    assert [row["kind"] for row in table(build(*work, wait("cudaDeviceSynchronize", 20, 16), *stops), "syncs")] == [
+        "device"
+    ]
 
 
 def test_a_stream_of_another_device_is_another_stream() -> None:

@@ -201,10 +201,13 @@ def _is_profilers(
     """Return which calls are the device synchronize of a stopping profiler: bool[calls], at most one of a session.
 
     It is the session's last device synchronize, if no launch follows it there and it is outside all steps: torch waits
-    for the device before it stops to record, so one of the job's own there would be the last but one.
+    for the device before it stops to record, so one of the job's own there would be the last but one. None where the
+    frames of Python have told which it is.
     https://github.com/pytorch/pytorch/blob/v2.4.0/torch/autograd/profiler.py (`profile.__exit__`)
     """
     is_profilers, resumed = np.zeros(len(calls), np.bool_), session_gaps(trace)[:, 1]
+    told = trace.events.rows(Category.PROFILER)
+    told = trace.events.ts[told[matching(trace.events, told, DEVICE_SYNCHRONIZE)]]
     waits = np.flatnonzero(kind == SyncKind.DEVICE)
     waits = waits[np.argsort(trace.events.ts[calls[waits]], kind="stable")]
     start, launched = trace.events.ts[calls[waits]], ascending(trace.events.ts[work.call[work.linked]])
@@ -213,7 +216,8 @@ def _is_profilers(
     is_last = np.r_[session[1:] != session[:-1], np.ones(min(len(session), 1), np.bool_)]
     followed = np.searchsorted(launched, until, "left") > np.searchsorted(launched, start, "right")
     in_steps = steps(trace).marked & contains(spans(*steps(trace).host.T), start)
-    is_profilers[waits] = is_last & ~followed & ~in_steps
+    is_told = np.isin(session, np.searchsorted(resumed, told, "right"))
+    is_profilers[waits] = is_last & ~followed & ~in_steps & ~is_told
     return is_profilers
 
 
