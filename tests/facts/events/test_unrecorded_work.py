@@ -41,6 +41,21 @@ def test_a_launch_that_waits_for_nothing_recorded_waits_for_unrecorded_work() ->
     assert us(build(*run_of(1000))) == [[4, 1000]]
 
 
+def test_before_the_first_row_of_the_host_nothing_is_known_of_it() -> None:
+    """Kernels that were launched before a recording ended 3.78 s before its first call: `host-bound, 97.3 %`."""
+    trace = build(kernel("early", 0, 50), op("aten::mm", 5_000, 20), launch(5_005, 5, 1), kernel("gemm", 5_020, 30, 1))
+    assert {row["category"]: row["dur_ns"] for row in table(trace, "partition")}["unrecorded"] == 4_950_000
+
+
+@pytest.mark.parametrize(("num_rows", "said"), [(300, False), (200, True)])
+def test_launches_without_a_row_of_the_device_are_told(num_rows: int, said: bool) -> None:
+    """Of 1,556 launches 633 had one, and the time of the device was told as if that were all."""
+    launches = [launch(20 * number, 5, number + 1) for number in range(300)]
+    kernels = [kernel("add", 20 * number + 8, 5, number + 1) for number in range(num_rows)]
+    caveats = analyze(Run("", (build(op("aten::add", 0, 6_000), *launches, *kernels),)), "coverage").caveats
+    assert any(caveat.text.startswith("100 of 300 launches") for caveat in caveats) == said
+
+
 def test_usual_launch_latency_is_none() -> None:
     assert us(build(*run_of(90))) == []
 
