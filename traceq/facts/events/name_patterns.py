@@ -14,6 +14,10 @@ AUTOGRAD_NODE = re.compile(r"^autograd::engine::evaluate_function")
 """Names of the ops in which autograd runs a node of the graph in a backward."""
 
 
+READS_VALUE = re.compile(r"^aten::(item|_local_scalar_dense)$")
+"""Names of the ops in which the program reads a value of a tensor."""
+
+
 def matching(events: Events, rows: NDArray[np.int64], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     """Return whether the pattern occurs in each row's name: bool[len(rows)]."""
     strings = events.strings

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import READS_VALUE, matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
@@ -32,9 +32,11 @@ _CREATION = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _get_itera
 """Frame of Python in which a loop creates the iterator of its loader, which starts the workers."""
 _END = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _shutdown_workers$")
 """Frame in which it waits for their end, also where another iterator takes its place."""
-_SEED, _IS_READ = re.compile(r"^aten::random_$"), re.compile(r"^aten::(item|_local_scalar_dense)$")
+_SEED = re.compile(r"^aten::random_$")
 """The draw of a seed of the workers, with which every iterator begins, and its use."""
-_DRAWS = re.compile(r"^aten::(empty|random_|randperm|scalar_tensor|resize_|resolve_conj|resolve_neg)$")
+_DRAWS = re.compile(
+    r"^aten::(empty|random_|randperm|scalar_tensor|resize_|resolve_conj|resolve_neg|is_floating_point|zeros|zero_)$"
+)
 """Other ops while an iterator is made: most samplers draw an order."""
 _SOONEST_NS = 1_000_000
 """No process starts in less."""
@@ -125,7 +127,7 @@ def _draws_and_others(trace: Trace, fetching: Spans) -> tuple[NDArray[np.int64],
     events = trace.events
     ops = events.rows(Category.CPU_OP)
     ops = ops[tracks(trace)[ops] == main_track(trace)]
-    ops = ops[~contains(fetching, events.ts[ops]) & ~matching(events, ops, _IS_READ)]
+    ops = ops[~contains(fetching, events.ts[ops]) & ~matching(events, ops, READS_VALUE)]
     is_draw = matching(events, ops, _DRAWS)
     return ops[is_draw], np.sort(events.ts[ops[~is_draw]])
 

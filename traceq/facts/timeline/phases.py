@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.communication_kernels import COMMUNICATION_ROW
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.module_frames import module_frames
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import READS_VALUE, matching
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.compilations import compilations, compiling
@@ -358,9 +358,13 @@ def _forward(trace: Trace, backward: Spans, marks: Sequence[Spans]) -> Spans:
 
 
 def _next_forward(trace: Trace, since_ns: int, layers: Sequence[Spans]) -> Spans:
-    """Return the time from an instant until the end of the main thread's last op that begins then in no other phase."""
+    """Return the time from an instant until the end of the main thread's last op that begins then in no other phase.
+
+    A loop reads values, such as its loss, after an update, too: that is no forward.
+    """
     events, ops = trace.events, trace.events.rows(Category.CPU_OP)
     ops = ops[(tracks(trace)[ops] == main_track(trace)) & (events.ts[ops] >= since_ns)]
+    ops = ops[~matching(events, ops, READS_VALUE)]
     others = ops[~np.logical_or.reduce([contains(layer, events.ts[ops]) for layer in layers])]
     return spans(np.full(len(others), since_ns), events.end[others])
 
