@@ -276,8 +276,10 @@ def _runtime_calls(trace: Trace, pattern: re.Pattern[str]) -> float:
 
 
 def _host_ns(trace: Trace) -> float:
-    """Return ns of a mean counted step in which the host does not wait in a sync."""
+    """Return ns of a mean counted step in which the host is at work: not in a sync, nor at its end."""
     begin, end = steps(trace).host[steps(trace).counted].T
+    host = trace.events.rows(Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME)
+    end = np.minimum(end, trace.events.end[host].max(initial=0))
     waits = syncs(trace)
     waited = measure_within(spans(waits.start, waits.start + waits.blocked), begin, end)
     return float((end - begin - waited).mean())
