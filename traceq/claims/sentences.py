@@ -101,7 +101,7 @@ SENTENCES: dict[str, Sentence] = {
             "compiling before a first launch takes {compiling_ns} (longest: {compiling_of})",
             "a pause before {pause_before} takes {pause_ns}",
             "starting the loader's workers, up to their first batch, takes {loader_start_ns}",
-            "after the last of it, for {after_ns}, the device is busy for {busy_after_pct}",
+            "of the {after_ns} that recur after its last long part the device is busy for {busy_after_pct}",
         ),
     ),
     "wall_time": Sentence(
