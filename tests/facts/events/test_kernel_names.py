@@ -127,3 +127,9 @@ def test_what_a_cut_name_does_is_told_by_its_op() -> None:
     assert short_kernel(CUT, "aten::add_") == "add"
     assert short_kernel(CUT) == "unrolled_elementwise_kernel"
     assert short_kernel(CUT, "CompiledFunction") == "unrolled_elementwise_kernel"
+
+
+def test_a_template_that_returns_void_by_a_condition_is_named_by_its_function() -> None:
+    """A product of a matrix and a vector had 12.9 % of a decode, and 82 % of another one, as `enable_if`."""
+    name = "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, __nv_bfloat16, float>(int)"
+    assert (kernel_family(name), short_kernel(name)) == ("internal::gemvx::kernel", "internal::gemvx::kernel")

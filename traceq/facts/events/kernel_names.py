@@ -18,6 +18,8 @@ from traceq.model import Trace
 
 _TENSILE = re.compile(r"\b(Cijk_[A-Z]\w{3}_[A-Z]\w{3})_\w*?_(MT\d+x\d+x\d+)_\w+")
 """Names of ROCm's products of matrices: they begin alike, and their tiles tell them apart."""
+_RETURNS = re.compile(r"^(void|std::enable_if<.*?>::type) ")
+"""What a kernel returns; templates of cuBLAS write `void` so."""
 _NCCL = re.compile(r"^nccl(Dev|Sym|SymDev|Symk|SymkDev)?Kernel_(?P<name>[A-Za-z]+)")
 _MANGLED, _LENGTH = re.compile(r"^_ZN?K?(?=\d)"), re.compile(r"\d{1,3}")
 _MANGLED_PART = re.compile(r"L[a-z]n?\d+E|DF\d+[b_x]?|S[0-9A-Z]{0,4}_|(?P<length>\d{1,3})")
@@ -70,7 +72,7 @@ def kernel_family(name: str) -> str:
     if nccl:
         return f"nccl {nccl['name']}"
     whole, name = name, _demangled(name)[0]
-    name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    name = _RETURNS.sub("", name).replace("(anonymous namespace)::", "")
     head = re.split(r"[<(]", name, maxsplit=1)[0] or name
     return _with_arguments(head, _formats(whole, head))
 
@@ -149,7 +151,7 @@ def _operation(name: str, op: str) -> str:
 def _head_and_words(name: str) -> tuple[str, list[str]]:
     """Return the name before its arguments, and those words of its template arguments that name an operation."""
     demangled, words = _demangled(name)
-    demangled = _NAMESPACES.sub("", demangled.removeprefix("void "))
+    demangled = _NAMESPACES.sub("", _RETURNS.sub("", demangled))
     head = re.split(r"[<(]", demangled, maxsplit=1)[0] or demangled
     arguments = _template_arguments(demangled[len(head) :])
     words = [word for word in [*words, *_WORD.findall(arguments)] if not _UNINFORMATIVE.match(word)]
