@@ -325,8 +325,10 @@ def _long_launchless_times(trace: Trace, apart: Spans) -> list[_Layer]:
     pause = _pause(trace, np.where(prepares, 0, ns), launched, bool(compiles.any()))
     piece, follows = _between_ops(trace, times[pause], call[pause])
     op = innermost_ops(trace, call)
+    is_long = compiled[:, 1] - compiled[:, 0] >= _PAUSE_NS  # of less a compiled kernel is loaded, or found in a cache
     return [
-        (OnceKind.COMPILING, kernels[compiles], compiled),
+        (OnceKind.COMPILING, kernels[compiles][is_long], compiled[is_long]),
+        (OnceKind.FIRST_CALL, kernels[compiles][~is_long], compiled[~is_long]),
         (OnceKind.FIRST_CALL, np.where(op >= 0, op, call)[prepares], times[prepares]),
         (OnceKind.PAUSE, follows, piece),
     ]
