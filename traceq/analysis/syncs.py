@@ -300,7 +300,7 @@ def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
             *place,
             num=values_words(_sums_by_step(alike), Unit.COUNT),
             step_blocked_ns=sum(row.step_blocked_ns for row in alike),
-            replay_ns=max((row.of_place.least_ns for row in alike if row.of_place is not None), default=None),
+            replay_ns=max((row.of_place.least_ns for row in alike if row.of_place and not row.once), default=None),
         )
         for place, alike in places.items()
     ]
