@@ -56,12 +56,15 @@ def count_deltas(a: Trace, b: Trace) -> tuple[CountDelta, ...]:
 
     Syncs are under A's names of ops; the role of a collective may rest on its own.
     """
-    sides = {**_syncs(a), **_collectives(a)}, {**_syncs(in_names_of(a, b).trace), **_collectives(b)}
+    renaming = in_names_of(a, b)
+    sides = {**_syncs(a), **_collectives(a)}, {**_syncs(renaming.trace), **_collectives(b)}
     deltas = []
     for key in dict.fromkeys((*sides[0], *sides[1])):
         of_a, of_b = (side.get(key, _Count()) for side in sides)
         line = (of_b if of_b.num > of_a.num else of_a).line
-        deltas.append(CountDelta(*key, line, of_a.num, of_b.num, of_a.bytes, of_b.bytes))
+        kind, name, what, phase = key
+        phase = phase if of_a.num else renaming.others.get(phase, phase)  # one that only B has it in
+        deltas.append(CountDelta(kind, name, what, phase, line, of_a.num, of_b.num, of_a.bytes, of_b.bytes))
     return tuple(sorted(deltas, key=lambda each: (-abs(each.b_num - each.a_num), -abs(each.b_bytes - each.a_bytes))))
 
 
