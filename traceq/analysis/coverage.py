@@ -135,7 +135,7 @@ def _unread(num: int) -> Iterator[Caveat]:
 
 def _lost_launches(ranks: Sequence[tuple[int, int]]) -> Iterator[Caveat]:
     """Yield that the trace lacks much of the device's work: the profiler's buffers were full, or it stopped before."""
-    lost, launches = (sum(column) for column in zip(*ranks, strict=True))
+    lost, launches = (sum(rank[column] for rank in ranks) for column in (0, 1))
     if lost > _PART_LOST * launches:
         text = f"{lost:,} of {launches:,} launches of kernels have no row of the device: its work is more than is told"
         yield Caveat("lost_launches", text)

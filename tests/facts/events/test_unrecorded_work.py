@@ -47,13 +47,13 @@ def test_before_the_first_row_of_the_host_nothing_is_known_of_it() -> None:
     assert {row["category"]: row["dur_ns"] for row in table(trace, "partition")}["unrecorded"] == 4_950_000
 
 
-@pytest.mark.parametrize(("num_rows", "said"), [(300, False), (200, True)])
-def test_launches_without_a_row_of_the_device_are_told(num_rows: int, said: bool) -> None:
+@pytest.mark.parametrize(("num_rows", "warns"), [(300, False), (200, True)])
+def test_launches_without_a_row_of_the_device_are_told(num_rows: int, warns: bool) -> None:
     """Of 1,556 launches 633 had one, and the time of the device was told as if that were all."""
     launches = [launch(20 * number, 5, number + 1) for number in range(300)]
     kernels = [kernel("add", 20 * number + 8, 5, number + 1) for number in range(num_rows)]
     caveats = analyze(Run("", (build(op("aten::add", 0, 6_000), *launches, *kernels),)), "coverage").caveats
-    assert any(caveat.text.startswith("100 of 300 launches") for caveat in caveats) == said
+    assert any(caveat.text.startswith("100 of 300 launches") for caveat in caveats) == warns
 
 
 def test_usual_launch_latency_is_none() -> None:

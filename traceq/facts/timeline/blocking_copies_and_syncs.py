@@ -206,8 +206,8 @@ def _is_profilers(
     https://github.com/pytorch/pytorch/blob/v2.4.0/torch/autograd/profiler.py (`profile.__exit__`)
     """
     is_profilers, resumed = np.zeros(len(calls), np.bool_), session_gaps(trace)[:, 1]
-    told = trace.events.rows(Category.PROFILER)
-    told = trace.events.ts[told[matching(trace.events, told, DEVICE_SYNCHRONIZE)]]
+    of_frames = trace.events.rows(Category.PROFILER)
+    of_frames = of_frames[matching(trace.events, of_frames, DEVICE_SYNCHRONIZE)]
     waits = np.flatnonzero(kind == SyncKind.DEVICE)
     waits = waits[np.argsort(trace.events.ts[calls[waits]], kind="stable")]
     start, launched = trace.events.ts[calls[waits]], ascending(trace.events.ts[work.call[work.linked]])
@@ -216,8 +216,8 @@ def _is_profilers(
     is_last = np.r_[session[1:] != session[:-1], np.ones(min(len(session), 1), np.bool_)]
     followed = np.searchsorted(launched, until, "left") > np.searchsorted(launched, start, "right")
     in_steps = steps(trace).marked & contains(spans(*steps(trace).host.T), start)
-    is_told = np.isin(session, np.searchsorted(resumed, told, "right"))
-    is_profilers[waits] = is_last & ~followed & ~in_steps & ~is_told
+    is_known = np.isin(session, np.searchsorted(resumed, trace.events.ts[of_frames], "right"))
+    is_profilers[waits] = is_last & ~followed & ~in_steps & ~is_known
     return is_profilers
 
 
