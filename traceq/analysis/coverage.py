@@ -47,9 +47,9 @@ class CoverageRow:
 class _Rank:
     """One rank's row and caveats.
 
-    `missing_ops` is the part of its ops that the trace lacks; `lost_launches` have no row of the device, of so many.
-    `longest_call` is a call of the runtime and its ns, where
-    the trace holds nothing else of a program.
+    `missing_ops` is the part of its ops that the trace lacks; `lost_launches`: how many have no row of the device, and
+    how many there are. `longest_call` is a call of the runtime and its ns, where the trace holds nothing else of a
+    program.
     """
 
     row: CoverageRow

@@ -34,7 +34,6 @@ _MATERIAL, _MUCH = 0.05, 0.1
 """Part of the FLOPs that may be a bound where others are missing; from which the peak of a dtype is named."""
 _SOFTMAX, _PRODUCTS = ("aten::_softmax", "aten::_safe_softmax"), {"aten::bmm": 0, "aten::baddbmm": 1}
 """Names of softmax ops; products of batches of matrices, with the position of their first factor."""
-
 _ON_SCORES, _BESIDE = tuple(f"aten::{name}" for name in ("mul", "div", "add", "masked_fill", "mul_", "div_", "add_")), 3
 """Ops that scale or mask scores, which a fused kernel does on the way; and their role in `_roles`."""
 Scores = tuple[str, int, int, int]

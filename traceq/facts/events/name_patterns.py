@@ -12,8 +12,6 @@ from traceq.model import Events
 
 AUTOGRAD_NODE = re.compile(r"^autograd::engine::evaluate_function")
 """Names of the ops in which autograd runs a node of the graph in a backward."""
-
-
 READS_VALUE = re.compile(r"^aten::(item|_local_scalar_dense)$")
 """Names of the ops in which the program reads a value of a tensor."""
 
