@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import LAUNCHES_KERNEL, matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
@@ -26,7 +26,6 @@ _WAITS = re.compile("memcpy|Synchronize", re.IGNORECASE)
 _FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 _CREATES = re.compile(r"^(cuda|hip|cu)(Stream|Event)Create")
 _ASKS_DEVICE = re.compile(r"^(cuda|hip|cu)DeviceGetAttribute$")
-_LAUNCH_KERNEL = re.compile(r"^(cuda|cu|hip)(Module|Ext)?LaunchKernel")
 _LOADS = re.compile(
     r"^(cuda|cu|hip)(Module(Load|GetFunction)|Library(Load|Get)|Kernel(Get|Set)|Func(Get|Set)|Occupancy|Link)"
 )
@@ -89,7 +88,7 @@ def kernel_loading_calls(trace: Trace) -> NDArray[np.int64]:
     loading = calls[first[is_long[first]]]
     asking = events.rows(Category.RUNTIME)
     asking = asking[events.dur[asking] >= _LEAST_NS]
-    return sorted_unique(loading[matching(events, loading, _LAUNCH_KERNEL)], asking[matching(events, asking, _LOADS)])
+    return sorted_unique(loading[matching(events, loading, LAUNCHES_KERNEL)], asking[matching(events, asking, _LOADS)])
 
 
 @once_per_trace

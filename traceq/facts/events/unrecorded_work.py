@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.copies import TO_HOST
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.graph_replays import capture_spans
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import LAUNCHES_KERNEL, matching
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import Spans, contains, count_before, empty, sorted_unique, spans
 from traceq.model import Category, Trace
@@ -24,7 +24,6 @@ _LEAST_DELAY_NS, _MOST_DELAY_NS = 200_000, 2_000_000
 _USUAL_DELAYS = 20
 """A start is late that takes longer than the trace's lower quartile by this factor."""
 
-_LAUNCHES = re.compile(r"^(cuda|hip|cu)[A-Za-z]*LaunchKernel")
 _SYNCHRONIZE = re.compile(r"(Stream|Event|Device|Ctx|Context)Synchronize")
 _COPY_CALL = re.compile("memcpy", re.IGNORECASE)
 _GATE = re.compile(r"LaunchHostFunc|StreamAddCallback|StreamWaitValue|StreamBatchMemOp|WaitExternalSemaphores")
@@ -38,7 +37,7 @@ _MANY_HOLES = 0.2
 def launches_without_rows(trace: Trace) -> tuple[int, int]:
     """Return how many launches of kernels have no row of the device, and how many there are; those captured apart."""
     events, calls, work = trace.events, trace.events.rows(Category.RUNTIME), device_work(trace)
-    calls = calls[matching(events, calls, _LAUNCHES) & (events.correlation[calls] > 0)]
+    calls = calls[matching(events, calls, LAUNCHES_KERNEL) & (events.correlation[calls] > 0)]
     calls = calls[~contains(capture_spans(trace), events.ts[calls])]
     return int((~np.isin(events.correlation[calls], events.correlation[work.rows])).sum()), len(calls)
 
