@@ -234,7 +234,8 @@ class _Table:
             for each in places.values():
                 one = self._cancelling(each)
                 joined += [tuple(number for members in one for number in members)] if one else []
-                joined += [members for members in each if members not in one]
+                alone = set(each).difference(one)
+                joined += [members for members in each if members in alone]
             rows = joined
         return rows
 
