@@ -166,7 +166,7 @@ def _score(case: Path, truth: Truth) -> Score:
     if abs(delta_ms) <= grain_ms:
         is_hidden = abs(largest(rows)[1]) <= max(grain_ms, rewriting_ms)
         return _with(score, ok=is_hidden, note=score.note or "hidden")
-    return _with(score, ok=is_ok(score, grain_ms, rewriting_ms))
+    return _with(score, ok=is_ok(score, grain_ms))
 
 
 def true_delta_ms(diff: Diff, truth: Truth) -> float:
@@ -199,14 +199,11 @@ def grain_of(truth: Truth, num_steps: int) -> float:
     return 0.001 + 0.0016 * num_syncs / max(1, num_steps)
 
 
-def is_ok(score: Score, grain_ms: float, rewriting_ms: float = 0.0) -> bool:
-    """Return whether 98 % of the delta are given to the change, and at most 1 % to any other cause.
-
-    `rewriting_ms`: what a cause of code that is rewritten beside the change may have.
-    """
+def is_ok(score: Score, grain_ms: float) -> bool:
+    """Return whether 98 % of the delta are given to the change, and at most 1 % to any other cause."""
     size_ms = abs(score.delta_ms)
     given = abs(score.given_ms - score.delta_ms) <= max(0.02 * size_ms, grain_ms)
-    return given and abs(score.false_ms) <= max(0.01 * size_ms, grain_ms, rewriting_ms)
+    return given and abs(score.false_ms) <= max(0.01 * size_ms, grain_ms)
 
 
 def _of_noise(score: Score, rows: Sequence[Cause]) -> Score:
@@ -359,8 +356,6 @@ def _verdict(what: str, scores: Sequence[Score]) -> str:
         bar = f"at least {100 - 100 * _OF_FUSED:g} % on the change"
     elif what in map(_what_changes, REWRITTEN):
         bar = f"no cause above {100 * _OF_REWRITTEN:g} % of the step"
-    elif what == _what_changes("item_three"):
-        bar += f", or {100 * _OF_REWRITTEN:g} % of the step"
     return f"{sum(score.ok for score in scores)} of {len(scores)} cases: {bar}"
 
 
