@@ -27,6 +27,7 @@ from pathlib import Path
 from traceq.history.store import Row, append
 for number in range(int(sys.argv[3])):
     run = f"{sys.argv[2]}-{number}", datetime(2026, 11, 2), "main", "c0ffee", "run", "runs/1"
+    sys.stdin.readline()  # without a line or the end it waits
     append(Path(sys.argv[1]), [Row(*run, measure, 0, 4e7, None, None, "ns") for measure in ("step", "mfu")])
     print(number, flush=True)
 """
@@ -86,16 +87,21 @@ def _append_while_one_is_killed(folder: Path, num: int, num_kills: int) -> None:
     """Two processes append `num` times each; the second is killed again and again, and goes on where it stopped."""
     draw, store = random.Random(num), folder / "store"
 
-    def start(name: str, times: int) -> subprocess.Popen[str]:
+    def start(name: str, times: int, most: int) -> subprocess.Popen[str]:
         words = [sys.executable, "-c", WRITER, str(store), name, str(times)]
-        return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=folder)
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
+        assert process.stdin is not None
+        process.stdin.write("\n" * most)
+        process.stdin.flush()
+        return process
 
-    steady, returned, lives, left = start("steady", num), [], 0, num
+    steady, returned, lives, left = start("steady", num, num), [], 0, num
     while left > 0:
         lives += 1
-        killed = start(f"life{lives}", left)
+        most = draw.randrange(-(-left // 2)) if lives <= num_kills else left
+        killed = start(f"life{lives}", left, most + 2)  # it is killed in the last append, or while it waits for more
         assert killed.stdout is not None
-        lines, most = [], draw.randrange(-(-left // 2)) if lives <= num_kills else left
+        lines = []
         for line in killed.stdout:
             lines.append(line)
             if len(lines) > most:
@@ -103,8 +109,7 @@ def _append_while_one_is_killed(folder: Path, num: int, num_kills: int) -> None:
                 killed.send_signal(signal.SIGKILL)
                 break
         lines += killed.stdout.readlines()
-        killed.stdout.close()
-        killed.wait(patient(60))
+        killed.communicate(timeout=patient(60))
         returned += [f"life{lives}-{number}" for number in range(sum(line.endswith("\n") for line in lines))]
         left = num - len(returned)
     out, _ = steady.communicate(timeout=patient(300))
