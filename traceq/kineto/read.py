@@ -32,9 +32,9 @@ _HANDLERS_NAME = re.compile(r"^(.+)_(\d+)\.\d+\.pt\.trace\.json")
 
 _RANGES = ("dynamo", "entire_frame_compile", "entire_backward_compile")
 """Names, in newer versions of torch, of the ranges around those of `dynamo_timed`."""
-_PROFILERS = re.compile(
-    r"torch[/\\]profiler[/\\]profiler\.py\(\d+\): (__enter__|__exit__|start|stop|start_trace|stop_trace)$"
-)
+_PATH = re.compile(r"^[^(]*\\[^(]*\.py(?=\(\d+\): )")
+"""Path of a frame of Python on Windows."""
+_PROFILERS = re.compile(r"torch/profiler/profiler\.py\(\d+\): (__enter__|__exit__|start|stop|start_trace|stop_trace)$")
 """Frames in which the profiler starts and stops."""
 _TIMED = " (dynamo_timed)"
 """End of the names of `torch._dynamo.utils.dynamo_timed`, since torch 2.0."""
@@ -86,7 +86,7 @@ def read_rank(path: Place) -> int:
 def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
     events, of_format = _with_ops_of_autograd(result.events)
     events = _with_compile_ranges(_with_sequence_numbers(_with_short_names(events)))
-    events, metadata = _without_profilers_python(events), result.metadata
+    events, metadata = _without_profilers_python(_with_slashes(events)), result.metadata
     world = _decoded(metadata, "distributedInfo", dict)
     return Trace(
         path=str(path),
@@ -218,6 +218,14 @@ def _with_compile_ranges(events: Events) -> Events:
     named = [name for name, text in texts.items() if text in _RANGES or text.endswith(_TIMED)]
     rows = (Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
     return _with_category(events, host[np.isin(events.name[host], named)], rows, Category.COMPILING)
+
+
+def _with_slashes(events: Events) -> Events:
+    """Return the events with one spelling of paths on all systems in the names of frames of Python."""
+    strings = list(events.strings)
+    for name in events.names_among(events.rows(Category.PYTHON)).tolist():
+        strings[name] = _PATH.sub(lambda path: path[0].replace("\\", "/"), strings[name])
+    return replace(events, strings=tuple(strings))
 
 
 def _without_profilers_python(events: Events) -> Events:

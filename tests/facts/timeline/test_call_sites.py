@@ -24,6 +24,8 @@ def test_a_function_that_runs_as_the_profiler_starts_has_no_line() -> None:
     assert origin(*loop, *starts, frame("train.py(7): check", 30, 20))[2] == "train.py:7 check"
     assert origin(*loop, frame("model.py(3): forward", 1.2, 0.5), *starts)[2] == "train.py:88 main"  # not the first
     assert origin(*loop)[2] == "train.py:88 main"
+    starts = [frame(str(each["name"]).replace("/", "\\"), each["ts"], each["dur"]) for each in starts]
+    assert origin(*loop, *starts)[2] == "train.py main"  # on Windows
 
 
 def test_the_line_is_that_of_the_innermost_user_frame() -> None:
