@@ -234,6 +234,14 @@ def test_the_end_of_a_trace_without_steps_is_no_forward_after_its_last_op(last: 
     assert host == {"forward": 40 + more, "backward": 40, "other": 65 - more, "optimizer": 10, "dataload": 5}
 
 
+def test_a_value_that_is_read_after_the_last_update_is_no_forward_with_all_it_calls() -> None:
+    """A read of 27.8 ms was said to be of forward, which ended with an op inside it."""
+    update = annotation("Optimizer.step#AdamW.step", 90, 10), op("aten::_foreach_add_", 92, 4)
+    read = op("aten::item", 105, 40), op("aten::_local_scalar_dense", 106, 38), op("aten::empty_like", 110, 5)
+    host = phases(build(op("aten::mm", 0, 30), engine_op(40, 40), *update, *read), "cpu_ns")
+    assert host == {"forward": 40, "backward": 40, "other": 55, "optimizer": 10}
+
+
 def test_a_step_without_a_backward_pass_is_all_forward_but_for_what_is_marked() -> None:
     evaluation = step(0, 100), op("aten::mm", 10, 80)
     training = step(100, 100, 1), engine_op(120, 60), annotation("Optimizer.step#AdamW.step", 185, 5)

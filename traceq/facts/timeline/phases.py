@@ -364,7 +364,8 @@ def _next_forward(trace: Trace, since_ns: int, layers: Sequence[Spans]) -> Spans
     """
     events, ops = trace.events, trace.events.rows(Category.CPU_OP)
     ops = ops[(tracks(trace)[ops] == main_track(trace)) & (events.ts[ops] >= since_ns)]
-    ops = ops[~matching(events, ops, READS_VALUE)]
+    reads = ops[matching(events, ops, READS_VALUE)]
+    ops = ops[~contains(spans(events.ts[reads], events.end[reads]), events.ts[ops])]
     others = ops[~np.logical_or.reduce([contains(layer, events.ts[ops]) for layer in layers])]
     return spans(np.full(len(others), since_ns), events.end[others])
 
