@@ -83,6 +83,7 @@ def test_they_are_the_steps_and_phases_of_a_trace_without_profiler_steps() -> No
     assert {row["name"]: row["num_kernels"] for row in table(trace, "phases")} == {
         "prefill": 1,
         "decode": 4,
+        "other": 0,
         "before_window": 0,
         "unattributed": 0,
     }

@@ -158,6 +158,15 @@ def test_a_mark_in_which_nothing_is_asked_for_is_what_a_stopping_profiler_leaves
     assert steps(build(op("aten::mm", 31, 1), step(30, 2, 4))).names == ("ProfilerStep#4",)
 
 
+def test_work_that_ended_before_the_host_was_recorded_is_of_what_came_before() -> None:
+    """In a trace of 3.9 s the first 3.8 were said to be unrecorded, and nothing was said of the other 84 ms."""
+    before = kernel("before", 0, 20, 90)
+    after = op("aten::mm", 3000, 10), launch(3002, 5, 1), kernel("mm", 3010, 40, 1)
+    assert windows(build(before, *after)) == [(3000, 3050)]
+    assert windows(build(kernel("before", 0, 3005, 90), *after)) == [(0, 3050)]  # the device was behind
+    assert windows(build(before, call("cudaDeviceSynchronize", 3000, 5))) == [(0, 3005)]  # the host's calls are lost
+
+
 def test_the_whole_trace_ends_where_the_program_does_not_where_the_profiler_does() -> None:
     profilers = row("Trace", "PyTorch Profiler (0)", -100, 900), row("overhead", "Buffer Flush", 500, 100)
     assert windows(build(op("aten::mm", 5, 10), *profilers)) == [(5, 15)]

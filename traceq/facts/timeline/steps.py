@@ -36,10 +36,11 @@ _UNRECORDED_PART = 0.9
 class Steps:
     """K steps of a trace.
 
-    `number` int64[K] of ProfilerStep#N, else in order; `host` int64[K, 2] ns as the main thread ran them; `window`
-    int64[K, 2] ns, which telescope within a session of the profiler; `partial` bool[K]: not a whole step. `by_device`:
-    the windows follow the device; `marked`: the trace has step marks; `is_cut`: the trace was cut to this step.
-    `opens_ns`: end of the unrecorded work with which the trace opens, before which no window begins; None without.
+    `number` int64[K] of ProfilerStep#N, else in order; `host` int64[K, 2] ns as the main thread ran them, of an
+    inference engine from one end to the next; `window` int64[K, 2] ns, which telescope within a session of the
+    profiler; `partial` bool[K]: not a whole step. `by_device`: the windows follow the device; `marked`: the trace has
+    step marks; `is_cut`: the trace was cut to this step. `opens_ns`: end of the unrecorded work with which the trace
+    opens, before which no window begins; None without.
     `labels`: names of steps that ProfilerStep does not mark.
     """
 
@@ -99,7 +100,8 @@ class Steps:
 def extent(trace: Trace) -> tuple[int, int]:
     """Return (start, end) ns of all activity of host and device; rows that the profiler adds do not count.
 
-    Frames of Python are open until the profiler has stopped; the program ends where that begins.
+    Frames of Python are open until the profiler has stopped; the program ends where that begins. Work of the device
+    that is launched and ended before anything is recorded of the host is of what came before the recording.
     """
     events = trace.events
     counts = np.ones(len(events), np.bool_)
@@ -109,6 +111,11 @@ def extent(trace: Trace) -> tuple[int, int]:
     least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     start, end = int(events.ts.min(where=counts, initial=most)), int(events.end.max(where=counts, initial=least))
     worked = int(events.end.max(where=counts & (events.category != int(Category.PYTHON)), initial=least))
+    host = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON, Category.RUNTIME)
+    begins, work = int(events.ts[host].min(initial=most)), device_work(trace)
+    earlier, later = work.start < begins, work.start >= begins
+    if work.end.max(where=earlier, initial=least) <= begins and (later & work.linked).any():
+        start = max(start, begins)
     stops = (events.category == int(Category.PROFILER)) & (events.ts >= worked) & (worked > least)
     end = min(end, int(events.ts.min(where=stops, initial=most)))
     if trace.only is not None:
@@ -163,6 +170,8 @@ def steps(trace: Trace) -> Steps:
         of_device = None  # the only step outlives its device work
     by_device = of_device is not None
     window, opens_ns = (host, None) if of_device is None else (of_device, opens_ns)
+    if labels and by_device:  # what an engine does between two marks is of the window, and step, that ends next
+        host[1:, 0] = host[:-1, 1]
     result = Steps(
         number=number,
         host=host,
