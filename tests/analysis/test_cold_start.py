@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from builder import Event, build, call, kernel, launch, memcpy, memory, op, step, table
+from builder import Event, build, call, frame, kernel, launch, memcpy, memory, op, step, table
 
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import Claim
 from traceq.facts.events.starting_calls import kernel_loading_calls, library_loading_calls
 from traceq.model import Run, Trace
+
+CREATION, END = (f"torch/utils/data/dataloader.py(9): {name}" for name in ("_get_iterator", "_shutdown_workers"))
 
 
 def cold_starts(trace: Trace) -> list[Claim]:
@@ -112,6 +114,27 @@ def test_the_start_of_a_loaders_workers_is_once_but_not_that_of_a_later_epoch() 
         rows.append(kernel("gemm", begin + 1_300_030, 1_000_000, epoch + 1))
     (finding,) = cold_starts(build(*rows))
     assert finding.measures["loader_start_ns"] == pytest.approx(1_300_000_000, rel=0.01)
+
+
+def test_a_seed_that_old_versions_draw_in_two_ops_is_followed_by_the_start_of_workers() -> None:
+    """The silence behind it was looked for between the two: 162 ms were host-bound, in the loader."""
+    rows = [op("aten::random_", 5, 40), op("aten::random_", 20, 20), op("aten::is_floating_point", 50, 1)]
+    rows += [op("aten::randperm", 400_000, 50), op("enumerate(DataLoader)#_MultiProcessing.__next__", 500_000, 100)]
+    rows += [op("aten::mm", 500_200, 90), launch(500_210, 5, 1), kernel("gemm", 500_220, 100_000, 1)]
+    (finding,) = cold_starts(build(*rows))
+    assert finding.measures["loader_start_ns"] == pytest.approx(500_095_000, rel=0.001)
+
+
+@pytest.mark.parametrize("num_epochs", [1, 2])
+def test_the_end_of_a_loaders_workers_is_once_unless_others_start_again(num_epochs: int) -> None:
+    """Of the last 2.5 s of an evaluation was said that more workers, or less work per sample, would shorten them."""
+    rows = []
+    for begin in range(0, 2_000_000 * num_epochs, 2_000_000):
+        rows += [op("aten::random_", begin + 5, 5), frame(CREATION, begin + 8, 400_000)]
+        rows += [op("enumerate(DataLoader)#_MultiProcessing.__next__", begin + 400_020, 100_000)]
+        rows += [op("aten::mm", begin + 500_200, 90), frame(END, begin + 600_000, 900_000)]
+    (finding,) = cold_starts(build(*rows))
+    assert finding.measures["loader_start_ns"] == pytest.approx(500e6 + 900e6 * (num_epochs == 1), rel=0.001)
 
 
 def test_a_cold_start_names_the_steps_that_have_it() -> None:

@@ -90,7 +90,7 @@ SENTENCES: dict[str, Sentence] = {
     ),
     # the whole step
     "cold_start": Sentence(
-        ("{what} takes {once_ns} once per process or profile: profile after warm-up steps (schedule(warmup=1))",),
+        ("{what} takes {once_ns} once, not per step: profile after warm-up steps (schedule(warmup=1))",),
         (
             "the first use of the device takes {device_start_ns} (longest: {device_start_of})",
             "starting libraries takes {library_start_ns} (longest: {library_start_of})",
@@ -100,7 +100,7 @@ SENTENCES: dict[str, Sentence] = {
             "first calls of ops take {first_calls_ns} (longest: {first_calls_of})",
             "compiling before a first launch takes {compiling_ns} (longest: {compiling_of})",
             "a pause before {pause_before} takes {pause_ns}",
-            "starting the loader's workers, up to their first batch, takes {loader_start_ns}",
+            "a loader's workers start, bring a batch and end in {loader_start_ns}: persistent_workers=True keeps them",
             "of the {after_ns} that recur after its last long part the device is busy for {busy_after_pct}",
         ),
     ),

@@ -122,7 +122,7 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "unrecorded_device": _one("Device: {device}: it may be another one."),
     "cold_start": _one(
-        "What is compared holds a cold start, once per process or profile: {once_a_ns} in {a} and {once_b_ns} in {b}.",
+        "What is compared holds a cold start, once and not per step: {once_a_ns} in {a} and {once_b_ns} in {b}.",
         "It is that of rank {rank}.",
         "Trace steps after a warm-up.",
     ),

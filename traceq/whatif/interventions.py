@@ -23,9 +23,8 @@ from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.call_sites import is_at_line
-from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.launch_threads import thread_chains
-from traceq.facts.timeline.once import once
+from traceq.facts.timeline.once import once, recurring_loader_waits
 from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, intersect, sorted_unique, span_index, spans, subtract, union
 from traceq.model import Category, Trace
@@ -124,12 +123,12 @@ class WithoutLoader(RankIntervention):
     held = HELD["loader"]
 
     def is_in(self, part: RankPart) -> bool:
-        return len(loader_waits(part.trace)) > 0
+        return len(recurring_loader_waits(part.trace)) > 0
 
     def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
         _remove_waits(part, weights, kinds_of_waits(part.trace) == LOADER)
         if not len(part.held):
-            weights.scale_host([loader_waits(part.trace)], 0)
+            weights.scale_host([recurring_loader_waits(part.trace)], 0)
 
 
 @frozen
@@ -449,7 +448,7 @@ def _scale_waits(part: RankPart, view: Ints, start: Ints, factor: NDArray[np.flo
 
 def loader_waits_by_step(part: RankPart) -> dict[int, tuple[int, int]]:
     """Return (start, end) of the wait for the data loader of each counted step that has one, and not several."""
-    waits = loader_waits(part.trace)
+    waits = recurring_loader_waits(part.trace)
     numbers, first, num = np.unique(
         span_index(part.counted_on_host, waits[:, 0]), return_index=True, return_counts=True
     )

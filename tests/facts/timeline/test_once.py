@@ -70,7 +70,19 @@ def test_an_op_in_which_a_library_times_kernels_is_a_first_call_and_its_waits_ar
     trace = build(*tries)
     assert OnceKind.FIRST_CALL in once(trace).kind
     assert is_of_timing(trace).tolist() == [True]
+    assert {row["category"]: row["dur_ns"] for row in table(trace, "partition")}["compute"] == 105_000
     assert "joint_syncs" not in [claim.code for claim in analyze(Run("", (trace,)), "syncs").findings]
+
+
+@pytest.mark.parametrize(("calls", "is_slow"), [([launch(1_900, 5, 1)], True), ([], False)], ids=["device", "host"])
+def test_the_first_copy_that_asks_a_device_for_it_takes_long_for_another_reason(
+    calls: list[Event], is_slow: bool
+) -> None:
+    """A question to the runtime took 1.05 of 1.08 ms, a third of what was told of the host."""
+    copies = [op("aten::copy_", 10_000 * n, 20) for n in range(1, 6)]
+    launches = [launch(10_000 * n + 5, 5, n + 1) for n in range(1, 6)] if calls else [launch(99_000, 5, 1)]
+    work = [kernel("copy", 10_000 * n + 2_000, 5, n + 1) for n in range(6)]
+    assert names(build(op("aten::copy_", 0, 2_000), *calls, *copies, *launches, *work)) == ["aten::copy_"] * is_slow
 
 
 @pytest.mark.parametrize(("corr", "kind"), [(1, OnceKind.KERNEL_LOADING), (0, OnceKind.PROFILER)])

@@ -70,5 +70,5 @@ def from_draws(between: list[Event], ask: Event) -> tuple[Span | None, bool]:
     seeds = [op for op in draws if op.name == "aten::random_"]
     if not seeds:
         return None, False
-    following = [op.start for op in draws if op.start > seeds[0].start]
+    following = [op.start for op in draws if op.start >= seeds[0].end]  # old ones have another one inside
     return (draws[0].start, ask.start), min([*following, ask.start]) - seeds[0].start >= A_PROCESS_NS

@@ -54,7 +54,8 @@ def lost_device_caveats(ranks: Sequence[Outline]) -> tuple[Caveat, ...]:
     if not lacking:
         return ()
     where = "" if len(lacking) == len(ranks) else f"{name_ranks(lacking)}: "
-    why, times = "ProfilerActivity.CUDA is missing, CUPTI was busy, or the file is cut short", "the host's"
+    times = "the host's"
+    why = "of MPS it records none, ProfilerActivity.CUDA is missing, CUPTI was busy, or the file is cut short"
     if all(rank.has_counters for rank in ranks if rank.lacks_device_rows):
         why = "it measured counters of kernels instead (`cuda_profiler_range`)"
         times = "those of a host that waits while each kernel runs by itself, and no job's"

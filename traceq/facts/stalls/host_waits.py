@@ -13,8 +13,8 @@ from traceq.facts.events.device_work import device_work, launch_times
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
-from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.launch_threads import chain_of, thread_chains
+from traceq.facts.timeline.once import recurring_loader_waits
 from traceq.frozen import frozen
 from traceq.intervals import measure_within, sorted_unique, spans
 from traceq.model import Trace
@@ -49,7 +49,7 @@ def host_waits(trace: Trace) -> HostWaits:
     start, end = calls.start[chosen], calls.end[chosen]
     wait, awaited = _awaited_work(trace, chosen, chain[chosen])
     stays = np.where(calls.copy[chosen] >= 0, np.minimum(_launch_cost(trace), end - start), 0)
-    load_start, load_end = loader_waits(trace).T
+    load_start, load_end = recurring_loader_waits(trace).T
     blocked = measure_within(spans(start, end), load_start, load_end)
     return HostWaits(
         call=np.r_[chosen, np.full(len(load_start), -1)],

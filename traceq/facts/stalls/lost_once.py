@@ -11,14 +11,15 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
 from traceq.intervals import span_index
-from traceq.model import Trace
+from traceq.model import Category, Trace
 
 
 @frozen
 class LostOnce:
     """Time of one kind, ns in all counted steps, of which `name` takes the longest part.
 
-    `name` is a call or an op: of one that takes nearly all of the ops around it the outermost; of a pause what follows.
+    `name` is a call or an op: of one that takes nearly all of the ops around it the outermost; of a pause what follows;
+    `before cuLaunchKernel` where the host prepares that launch in no op.
     """
 
     kind: OnceKind
@@ -56,6 +57,8 @@ def _name(trace: Trace, kind: OnceKind, row: int) -> str:
     events = trace.events
     if row < 0:
         return ""
+    if kind is OnceKind.FIRST_CALL and events.category[row] == Category.RUNTIME:
+        return f"before {events.text(row)}"
     ops = host_ops(trace).get(int(tracks(trace)[row]))
     if ops is None or kind not in (OnceKind.DEVICE_START, OnceKind.KERNEL_LOADING):
         return events.text(row)

@@ -33,7 +33,8 @@ _CREATION = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _get_itera
 _END = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _shutdown_workers$")
 """Frame in which it waits for their end, also where another iterator takes its place."""
 _SEED = re.compile(r"^aten::random_$")
-"""The draw of a seed of the workers, with which every iterator begins, and its use."""
+"""The draw of a seed of the workers, with which every iterator begins."""
+_USES_SEED = re.compile(r"^aten::is_floating_point$")
 _DRAWS = re.compile(
     r"^aten::(empty|random_|randperm|scalar_tensor|resize_|resolve_conj|resolve_neg|is_floating_point|zeros|zero_)$"
 )
@@ -73,8 +74,14 @@ def loader_waits(trace: Trace) -> Spans:
 @once_per_trace
 def around_iterations(trace: Trace) -> Spans:
     """Return the time in which the main thread begins to iterate a loader, or waits for the end of its workers."""
+    return union(loader_iterations(trace).made, ends_of_workers(trace))
+
+
+@once_per_trace
+def ends_of_workers(trace: Trace) -> Spans:
+    """Return the time in which the main thread waits for the end of a loader's workers."""
     ends = _of_main(trace, trace.events.rows(Category.PYTHON), _END)
-    return union(loader_iterations(trace).made, spans(trace.events.ts[ends], trace.events.end[ends]))
+    return spans(trace.events.ts[ends], trace.events.end[ends])
 
 
 @once_per_trace
@@ -137,10 +144,12 @@ def _since_seed(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return (when the first draw since then is, if one is of a seed, else `start`; whether silence follows that)."""
     events = trace.events
-    times, seeds = (np.sort(events.ts[rows]) for rows in (draws, draws[matching(events, draws, _SEED)]))
-    seed = _first_between(seeds, since, start)
-    is_silent = _first_between(times, seed + 1, start) - seed >= _SOONEST_NS
-    return np.where(seed < start, _first_between(times, since, start), start), is_silent
+    seeds = draws[matching(events, draws, _SEED)]
+    is_of_seed = contains(spans(events.ts[seeds] + 1, events.end[seeds]), events.ts[draws])  # old ones are two, nested
+    later = draws[~is_of_seed & ~matching(events, draws, _USES_SEED)]
+    seed = _first_between(np.sort(events.ts[seeds]), since, start)
+    is_silent = _first_between(np.sort(events.ts[later]), seed + 1, start) - seed >= _SOONEST_NS
+    return np.where(seed < start, _first_between(np.sort(events.ts[draws]), since, start), start), is_silent
 
 
 def _first_between(times: NDArray[np.int64], since: NDArray[np.int64], until: NDArray[np.int64]) -> NDArray[np.int64]:

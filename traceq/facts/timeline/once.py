@@ -24,7 +24,7 @@ from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.compilations import compiling
-from traceq.facts.timeline.data_loading import loader_iterations, loader_waits
+from traceq.facts.timeline.data_loading import ends_of_workers, loader_iterations, loader_waits
 from traceq.facts.timeline.steps import extent, main_track, steps
 from traceq.frozen import frozen
 from traceq.grouping import Groups, group
@@ -69,12 +69,13 @@ _NOT_IN_A_CALL = re.compile(r"^(Command Buffer Full|(Activity )?Buffer Flush)$")
 """Overhead in which no call is held up by the profiler: the queue is full, or a thread of the profiler's works."""
 _OF_LIBRARY = re.compile(r"^(?!autograd::|torch::|c10d)\w+::")
 """Ops that run no code of the user's."""
-_COPIES = re.compile(r"^aten::(to|_to_copy|copy_|_?pin_memory|item|_local_scalar_dense)$")
-"""Ops that take as long as there is to copy."""
+_COPIES = re.compile(r"^aten::(to|_to_copy|_?pin_memory|item|_local_scalar_dense)$")
+_COPIES_ON_HOST = re.compile(r"^aten::copy_$")
+"""Ops that take as long as there is to copy; the second if they ask no device for it, whose copies are known."""
 _COMPILED_AT_RUN_TIME = re.compile(r"^(cu|hipModule)Launch(Cooperative)?Kernel")
 """Launches by the driver: of kernels of Triton, NVRTC and other compilers."""
 
-_ENDS_STEP = re.compile(r"torch[/\\]profiler[/\\]profiler\.py\(\d+\): step$")
+_ENDS_STEP = re.compile(r"torch/profiler/profiler\.py\(\d+\): step$")
 _ASKS_KERNEL = re.compile(r"^(cuda|hip|cu)FuncGetAttributes?$")
 _TIMES_KERNEL = re.compile(r"^(cuda|hip|cu)EventElapsedTime")
 _MANY_KERNELS = 32
@@ -126,10 +127,9 @@ def _by_rows(trace: Trace) -> list[_Layer]:
     launching = contains(spans(events.ts[launches], events.end[launches]), events.ts[overhead])
     is_load = matching(events, overhead, _LOADS) | (matching(events, overhead, _UNKNOWN) & launching)
     loads, held_up = overhead[is_load], overhead[~is_load & ~matching(events, overhead, _NOT_IN_A_CALL)]
-    loader = loader_iterations(trace)
-    starts = loader.whole[loader.starts_workers & ~loader.is_again]  # those of later epochs come again
+    workers = _starts_and_ends_of_workers(trace)
     return [
-        (OnceKind.LOADER_START, np.full(len(starts), -1), starts),
+        (OnceKind.LOADER_START, np.full(len(workers), -1), workers),
         _layer(trace, OnceKind.DEVICE_START, first_device_use(trace)),
         _layer(trace, OnceKind.LIBRARY_START, library_loading_calls(trace)),
         _layer(trace, OnceKind.KERNEL_LOADING, np.r_[kernel_loading_calls(trace), loads]),
@@ -140,11 +140,37 @@ def _by_rows(trace: Trace) -> list[_Layer]:
 
 
 @once_per_trace
+def _starts_and_ends_of_workers(trace: Trace) -> Spans:
+    """Return when a loader's workers first start, and when they end, unless others start again, as in each epoch."""
+    loader = loader_iterations(trace)
+    starts = loader.whole[loader.starts_workers & ~loader.is_again]
+    return starts if (loader.starts_workers & loader.is_again).any() else union(starts, ends_of_workers(trace))
+
+
+@once_per_trace
+def recurring_loader_waits(trace: Trace) -> Spans:
+    """Return the waits for the data loader that are not once."""
+    return subtract(loader_waits(trace), _starts_and_ends_of_workers(trace))
+
+
+@once_per_trace
 def timing_ops(trace: Trace) -> NDArray[np.int64]:
     """Return the ops in which a library times kernels, to choose the fastest for the shapes at hand: int64[T]."""
     events, calls = trace.events, trace.events.rows(Category.RUNTIME)
     op = innermost_ops(trace, calls[matching(events, calls, _TIMES_KERNEL)])
     return sorted_unique(op[op >= 0])
+
+
+@once_per_trace
+def search_spans(trace: Trace) -> Spans:
+    """Return when a library times kernels of which it keeps one, once: until it has read the last time."""
+    events, ops = trace.events, np.intersect1d(timing_ops(trace), _plan_searches(trace))
+    calls = events.rows(Category.RUNTIME)
+    calls = calls[matching(events, calls, _TIMES_KERNEL)]
+    calls = calls[np.argsort(-events.end[calls], kind="stable")]
+    op, last = np.unique(innermost_ops(trace, calls), return_index=True)
+    chosen = np.isin(op, ops)
+    return spans(events.ts[op[chosen]], events.end[calls[last[chosen]]])
 
 
 def _long_ends_of_steps(trace: Trace) -> NDArray[np.int64]:
@@ -243,7 +269,8 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
     calls_device = _calls_device(trace, rows)
     is_sized = ~calls_device if len(device_work(trace)) else ~matching(events, rows, ALLOCATES)
     shapes = np.where(is_sized, events.shapes[rows], -1)
-    is_known = (calls_device | (shapes >= 0) | matching(events, rows, ALLOCATES)) & ~matching(events, rows, _COPIES)
+    copies = matching(events, rows, _COPIES) | (matching(events, rows, _COPIES_ON_HOST) & ~calls_device)
+    is_known = (calls_device | (shapes >= 0) | matching(events, rows, ALLOCATES)) & ~copies
     rows, shapes = rows[is_known], shapes[is_known]
     kind = group([events.name[rows], shapes]).group_ids
     is_lone = is_sized[is_known] & (np.bincount(kind)[kind] == 1)

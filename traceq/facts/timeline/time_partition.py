@@ -31,7 +31,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, blocking_calls
 from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.data_loading import loader_waits
-from traceq.facts.timeline.once import capture_times, once
+from traceq.facts.timeline.once import capture_times, once, search_spans
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track, steps
 from traceq.frozen import frozen
@@ -178,7 +178,8 @@ def _device_activity(trace: Trace) -> Activity:
     opening = _opening(trace, work)
     ends = calls.start, calls.end, labels.main.parts.ravel(), unrecorded(trace).ravel(), opening.since
     only_once = once(trace).parts
-    pieces = _pieces(trace, work.start, work.end, launch_ends, _compiling(trace).ravel(), only_once.ravel(), *ends)
+    of_host = _compiling(trace).ravel(), only_once.ravel(), search_spans(trace).ravel()
+    pieces = _pieces(trace, work.start, work.end, launch_ends, *of_host, *ends)
     start = pieces[:, 0]
     category, owner = np.full(len(start), -1, np.int8), np.full(len(start), -1, np.int32)
     call = owner.copy()
@@ -201,12 +202,23 @@ def _device_activity(trace: Trace) -> Activity:
     category[unlaunched[contains(_compiling(trace), start[unlaunched])]] = TimeCategory.COMPILING
     unlaunched = unlaunched[category[unlaunched] != TimeCategory.COMPILING]
     category[unlaunched[contains(only_once, start[unlaunched])]] = TimeCategory.ONCE
+    searched = _is_search(trace, work, start, owner)
+    category[searched], call[searched] = TimeCategory.ONCE, -1
     hidden = idle[contains(unrecorded(trace), start[idle])]
     category[hidden], call[hidden] = TimeCategory.UNRECORDED, -1
     by_work = np.isin(category, (*BUSY, TimeCategory.SPIN_WAIT, TimeCategory.LAUNCH_LATENCY))
     phase = np.where(by_work, labels.work_phase[owner], labels.main_phase_at(start)).astype(np.int32)
     phase[hidden] = labels.unattributed
     return Activity(pieces, category, phase, owner, call)
+
+
+def _is_search(
+    trace: Trace, work: DeviceWork, instants: NDArray[np.int64], owner: NDArray[np.int32]
+) -> NDArray[np.bool_]:
+    """Return bool[M]: instants in a search for the fastest kernel, unless the device is busy with what came before."""
+    searches = search_spans(trace)
+    is_tried = contains(searches, trace.events.ts[work.call]) & work.linked
+    return contains(searches, instants) & np.r_[is_tried, True][owner]
 
 
 @once_per_trace
