@@ -41,13 +41,6 @@ def test_a_launch_that_waits_for_nothing_recorded_waits_for_unrecorded_work() ->
     assert us(build(*run_of(1000))) == [[4, 1000]]
 
 
-def test_before_the_first_row_of_the_host_nothing_is_known_of_it() -> None:
-    """Kernels that were launched before a recording, of which the last still runs at its first row."""
-    early = kernel("early", 0, 50), kernel("early", 4_000, 1_010)
-    trace = build(*early, op("aten::mm", 5_000, 20), launch(5_005, 5, 1), kernel("gemm", 5_020, 30, 1))
-    assert {row["category"]: row["dur_ns"] for row in table(trace, "partition")}["unrecorded"] == 3_950_000
-
-
 @pytest.mark.parametrize(("num_rows", "warns"), [(300, False), (200, True)])
 def test_launches_without_a_row_of_the_device_are_told(num_rows: int, warns: bool) -> None:
     """Of 1,556 launches 633 had one, and the time of the device was told as if that were all."""

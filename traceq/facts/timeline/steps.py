@@ -100,8 +100,8 @@ class Steps:
 def extent(trace: Trace) -> tuple[int, int]:
     """Return (start, end) ns of all activity of host and device; rows that the profiler adds do not count.
 
-    Frames of Python are open until the profiler has stopped; the program ends where that begins. Work of the device
-    that is launched and ended before anything is recorded of the host is of what came before the recording.
+    Frames of Python are open until the profiler has stopped; the program ends where that begins. It begins with the
+    first row of its host, if that launches work: what a device runs before is of what came before the recording.
     """
     events = trace.events
     counts = np.ones(len(events), np.bool_)
@@ -112,10 +112,8 @@ def extent(trace: Trace) -> tuple[int, int]:
     start, end = int(events.ts.min(where=counts, initial=most)), int(events.end.max(where=counts, initial=least))
     worked = int(events.end.max(where=counts & (events.category != int(Category.PYTHON)), initial=least))
     host = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON, Category.RUNTIME)
-    begins, work = int(events.ts[host].min(initial=most)), device_work(trace)
-    earlier, later = work.start < begins, work.start >= begins
-    if work.end.max(where=earlier, initial=least) <= begins and (later & work.linked).any():
-        start = max(start, begins)
+    if device_work(trace).linked.any():
+        start = int(events.ts[host].min(initial=most))
     stops = (events.category == int(Category.PROFILER)) & (events.ts >= worked) & (worked > least)
     end = min(end, int(events.ts.min(where=stops, initial=most)))
     if trace.only is not None:

@@ -143,16 +143,13 @@ def activity(trace: Trace) -> Activity:
 def unrecorded(trace: Trace) -> Spans:
     """Return when nothing recorded runs, but work that the trace does not show: int64[N, 2] ns.
 
-    All time before the windows counts in which no recorded work runs, if the trace opens with such work; and the time
-    before the first row of the host, as that of a device whose buffers were written late.
+    All time before the windows counts in which no recorded work runs, if the trace opens with such work.
     """
-    events, work = trace.events, device_work(trace)
-    host = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON, Category.RUNTIME)
-    since, opens_ns = extent(trace)[0], steps(trace).opens_ns
-    until = max(since if opens_ns is None else opens_ns, int(events.ts[host].min(initial=np.iinfo(np.int64).max)))
-    if not len(work) or not len(host) or until <= since:
-        return unrecorded_work(trace)
-    return subtract(union(unrecorded_work(trace), np.array([[since, until]])), spans(work.start, work.end))
+    gaps, opens_ns = unrecorded_work(trace), steps(trace).opens_ns
+    if opens_ns is None:
+        return gaps
+    work = device_work(trace)
+    return subtract(union(gaps, np.array([[extent(trace)[0], opens_ns]])), spans(work.start, work.end))
 
 
 @once_per_trace
@@ -218,7 +215,7 @@ def _is_search(
     """Return bool[M]: instants in a search for the fastest kernel, unless the device is busy with what came before."""
     searches = search_spans(trace)
     is_tried = contains(searches, trace.events.ts[work.call]) & work.linked
-    return contains(searches, instants) & np.r_[is_tried, True][owner]
+    return np.asarray(contains(searches, instants) & np.r_[is_tried, True][owner])
 
 
 @once_per_trace
