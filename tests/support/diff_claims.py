@@ -188,6 +188,7 @@ def of_traced(diff: Diff, traced: Traced) -> Expected:
         row = causes[str(measures["cause"])]
         return {
             "delta_ns": row.delta_ns,
+            "of_delta_ns": whole_ns,
             "share_pct": row.share_pct,
             "more_mean": row.delta_num,
             "fewer_mean": -row.delta_num,

@@ -52,5 +52,6 @@ def answer(path: Path | str) -> dict[str, Any]:
             "replay_ns": replay_ns,
             "uncaptured_ns": uncaptured_ns,
             "dropped_events": trace.num_dropped,
+            "unread_counters": trace.num_counters,
         },
     }

@@ -50,6 +50,10 @@ def finding_times(path: Path | str) -> dict[str, float]:
     every = list(pieces(trace, phases, syncs, hidden, steps[0]["start_ns"], steps[-1]["end_ns"]))
     parts = [piece for piece in every if any(start <= piece.start < end for start, end in counted)]
     times = {name: total(piece for piece in parts if piece.category == name) for name in CATEGORIES}
+    of_host = ("cpu_compute", "python")  # whatever a main thread without a device does in the loader's phase
+    times["dataload_wait"] += total(
+        piece for piece in parts if piece.phase in ("dataload", "dataload_wait") and piece.category in of_host
+    )
     for code, category in BOUND.items():
         times[code] = total(piece for piece in parts if piece.category == category)
     times |= {f"host_op {name}": ns for name, ns in self_times(trace, counted).items()}

@@ -36,8 +36,10 @@ CATEGORIES = {
 ANNOTATIONS_OF_2021 = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 ENGINE = re.compile(r"execute_\d*_?context_(\d+)\(.*\)_generation_(\d+)\(|step\[(EXTEND|DECODE) ")
 """Steps of the inference engines in the catalogue."""
+HOST = ("cpu_op", "annotation", "python_function", "runtime", "compiling")
 DEVICE = ("kernel", "memcpy", "memset")
 COMPILES = re.compile(r"dynamo$|entire_(frame|backward)_compile$|.* \(dynamo_timed\)$")
+PROFILERS_PYTHON = re.compile(r"torch/profiler/profiler\.py\(\d+\): (__(enter|exit)__|(start|stop)(_trace)?)$")
 NOT_THE_PROGRAM = ("trace", "overhead", "device_annotation", "cuda_sync")
 
 
@@ -65,6 +67,7 @@ class Trace:
     meta: dict[str, Any]
     events: list[Event]
     num_dropped: int
+    num_counters: int = 0
     device_ops: list[Event] = field(default_factory=list)
     launches: dict[int, Event] = field(default_factory=dict)
     main: tuple[str, str] = ("", "")
@@ -81,12 +84,24 @@ def read(path: Path | str) -> Trace:
     raw = document if isinstance(document, list) else document["traceEvents"]
     complete = [item for item in raw if item.get("ph") == "X"]
     made = [make_event(row, item) for row, item in enumerate(complete)]
-    trace = Trace(meta, [event for event in made if event], made.count(None))
+    counters = sum(item.get("ph") == "C" for item in raw)
+    trace = Trace(meta, [event for event in made if event], made.count(None), counters)
     mark_compiling(trace.events)
     trace.device_ops = [event for event in trace.events if event.cat in DEVICE]
     trace.launches = find_launches(trace)
     trace.main, trace.host_steps = find_steps(trace.events)
+    if trace.launches and ENGINE.match(trace.host_steps[0][0]):  # with what comes before a mark, as windows have it
+        ends = [trace.host_steps[0][1], *(end for _, _, end in trace.host_steps)]
+        trace.host_steps = [(name, start, end) for (name, _, end), start in zip(trace.host_steps, ends, strict=False)]
+    if trace.host_steps and trace.host_steps[0][0] == "whole trace":
+        ((name, start, end),) = trace.host_steps
+        trace.host_steps = [(name, max(start, host_begins(trace)), end)]
     return trace
+
+
+def host_begins(trace: Trace) -> int:
+    """When the host's first row begins, if it launches work; else 0."""
+    return min((e.start for e in trace.events if e.cat in HOST), default=0) if trace.launches else 0
 
 
 def mark_compiling(events: list[Event]) -> None:
@@ -191,4 +206,8 @@ def find_steps(events: list[Event]) -> tuple[tuple[str, str], list[tuple[str, in
     inside = [event for event in events if event.cat not in NOT_THE_PROGRAM]
     if not inside:
         return main, []
-    return main, [("whole trace", min(e.start for e in inside), max(e.end for e in inside))]
+    profilers = [e for e in inside if PROFILERS_PYTHON.search(e.name)]
+    program = [e for e in inside if e.cat != "python_function" and not any(is_inside(e, frame) for frame in profilers)]
+    stops = [frame.start for frame in profilers if frame.start >= max((e.end for e in program), default=2**62)]
+    end = min([max(e.end for e in inside), *stops])  # frames are open until the profiler has stopped
+    return main, [("whole trace", min(e.start for e in inside), end)]
