@@ -48,6 +48,18 @@ def test_a_deep_queue_absorbs_a_stall() -> None:
     assert saved(step(0, 100), *queue, *late)["event syncs"] == 0
 
 
+@pytest.mark.parametrize(("category", "least_us", "most_us"), [("overhead", 0, 350), ("cpu_op", 4_900, 5_100)])
+def test_a_wait_that_only_hides_what_is_once_gives_nothing_back(category: str, least_us: int, most_us: int) -> None:
+    """253 ms were to be saved of a rest in which the device idles for 234: 40 of them behind the start of a library."""
+    events = launch(5, 2, 1), kernel("a", 10, 5_000, 1), wait(15, 5_015), op("aten::mm", 5_090, 8_010)
+    loads = (
+        row(category, "Lazy Function Loading", 5_150, 7_850, tid=0),
+        launch(13_080, 5, 2),
+        kernel("b", 13_110, 100, 2),
+    )
+    assert least_us <= saved(step(0, 13_300), *events, *loads)["device syncs"] <= most_us
+
+
 def test_what_is_left_of_the_queue_is_absorbed_and_no_more() -> None:
     """A runs to 70, b is launched at 100: without the wait of 50 us it could start at 55, but a is in its way.
 

@@ -29,7 +29,7 @@ from traceq.facts.timeline.once import once
 from traceq.facts.timeline.steps import extent, steps
 from traceq.frozen import frozen
 from traceq.grouping import inverse
-from traceq.intervals import contains, measure_within, span_index, spans, union
+from traceq.intervals import contains, measure_within, sorted_unique, span_index, spans, subtract, union
 from traceq.model import Trace
 
 _NEVER = -(2**60)
@@ -156,9 +156,10 @@ class Replay:
 
         In a trace without steps nothing is known to follow what the host does after the last work of the device.
         """
-        edges, stays = self.graph.edges, union(compiling(self.trace), once(self.trace).parts)
+        edges, stays = self.graph.edges, compiling(self.trace)
         if not steps(self.trace).marked:
             stays = union(stays, np.array([[device_work(self.trace).end.max(initial=0), extent(self.trace)[1]]]))
+        stays = subtract(stays, once(self.trace).parts)  # these are in no play
         began_ns, ended_ns = (self.time_ns[nodes[self.host_time]] for nodes in (edges.source, edges.target))
         return self._savings([(self.host_time, measure_within(stays, began_ns, ended_ns))])[0]
 
@@ -179,6 +180,24 @@ class Replay:
         ns = work_ns[edges.a[runs]]
         is_shorter = ns < self.weight[runs]
         return runs[is_shorter], ns[is_shorter]
+
+    @cached_property
+    def _without_once(self) -> tuple[Play, Play]:
+        """The plays `observed` and `loosest` without what the host does once: later steps have none to overlap with."""
+        edges, parts = self.graph.edges, once(self.trace).parts
+        host = np.flatnonzero(edges.kind == EdgeKind.HOST)
+        ns = measure_within(parts, *(self.time_ns[nodes[host]] for nodes in (edges.source, edges.target)))
+        host, ns = host[ns > 0], ns[ns > 0]
+        return self._faster_host(self.observed, host, ns), self._faster_host(self.loosest, host, ns)
+
+    def _faster_host(self, play: Play, edges: NDArray[np.int64], ns: NDArray[np.int64]) -> Play:
+        """Return a play in which some edges of the host take so much less."""
+        if not len(edges):
+            return play
+        weight = self.weight_in(play)
+        weight[edges] -= ns
+        changed = sorted_unique(play.changed, edges)
+        return _play(self.graph, weight, changed, (self.begins, self.ends), (self.host_begins, self.host_ends))[0]
 
     @property
     def is_a_range(self) -> bool:
@@ -232,10 +251,10 @@ class Replay:
     def _savings(
         self, cases: Sequence[tuple[NDArray[np.int64], NDArray[np.int64] | int]], *, speeds_device: bool = False
     ) -> list[Saving]:
-        counted, play = steps(self.trace).counted, self.observed
+        counted, (play, loosest) = steps(self.trace).counted, self._without_once
         played = [(saved[counted], host_ns[counted]) for saved, host_ns in self._saved(cases, play)]
         saved = [of_case for of_case, _ in played]
-        most = [each[counted] for each, _ in self._saved(cases, self.loosest)] if self.is_a_range else saved
+        most = [each[counted] for each, _ in self._saved(cases, loosest)] if self.is_a_range else saved
         if speeds_device:
             saved = [lasting(each, play.step_ns[counted], play.host_ns[counted], host_ns) for each, host_ns in played]
         means = [[round(float(of_case.mean())) for of_case in side] for side in (saved, most)]

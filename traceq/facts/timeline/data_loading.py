@@ -79,9 +79,17 @@ def around_iterations(trace: Trace) -> Spans:
 
 @once_per_trace
 def ends_of_workers(trace: Trace) -> Spans:
-    """Return the time in which the main thread waits for the end of a loader's workers."""
-    ends = _of_main(trace, trace.events.rows(Category.PYTHON), _END)
-    return spans(trace.events.ts[ends], trace.events.end[ends])
+    """Return the time in which the main thread waits for the end of a loader's workers.
+
+    Without frames of Python it is that in which it asks for a batch, and takes none from a worker as it does elsewhere.
+    """
+    events, asks = trace.events, _rows(trace, _WITH_WORKERS)
+    ops = events.rows(Category.CPU_OP)
+    ops = np.sort(events.ts[ops[tracks(trace)[ops] == main_track(trace)]])
+    takes = np.searchsorted(ops, events.end[asks]) > np.searchsorted(ops, events.ts[asks], "right")
+    ends = asks[~takes & takes.any() & (events.dur[asks] >= _SOONEST_NS)]
+    ends = np.r_[ends, _of_main(trace, events.rows(Category.PYTHON), _END)]
+    return spans(events.ts[ends], events.end[ends])
 
 
 @once_per_trace
