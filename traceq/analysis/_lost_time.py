@@ -221,7 +221,7 @@ def _details(
         most_ns = sum(loss.most_transfer_ns for loss in losses) / len(losses)
         tells_waits = not (job.waits.complete & ~job.waits.possible).any()  # durations do, of all ranks
         is_bound = has_device and tells_waits and most_ns <= MOST * mean_ns
-        remedy = "all_ranks" if _lacks_ranks(job) else ""
+        remedy = "all_ranks" if job.lacks_ranks else ""
         return Subject(), measured(most_transfer_ns=round(most_ns) if is_bound else None), remedy
     if category == EXPOSED_WAIT:
         return Subject(), measured(first_collective_ns=round(float(times.first_waits.mean())) or None), ""
@@ -262,7 +262,7 @@ def _gained(claim: Claim, job: Job, losses: Sequence[RankLoss]) -> Claim:
     last = least_waiting_rank(slack_by_rank(job))
     of_ranks = [loss.saved for rank, loss in zip(job.ranks, losses, strict=True) if last in (None, rank.rank)]
     savings = [saved[claim.code] for saved in of_ranks if claim.code in saved]
-    if claim.code == EXPOSED_WAIT or (claim.code == _EXPOSED and (not savings or _lacks_ranks(job))):
+    if claim.code == EXPOSED_WAIT or (claim.code == _EXPOSED and (not savings or job.lacks_ranks)):
         return claim
     if not savings:
         return replace(claim, gain=(0, claim.ns), gain_by=AT_MOST)
@@ -270,10 +270,6 @@ def _gained(claim: Claim, job: Job, losses: Sequence[RankLoss]) -> Claim:
     replayed = measured(replayed=None if last is None else name_ranks([last]))
     gained = round(least_ns), round(most_ns)
     return replace(claim, gain=gained, gain_by=BY_REPLAY, measures={**claim.measures, **replayed})
-
-
-def _lacks_ranks(job: Job) -> bool:
-    return bool(job.ranks) and job.ranks[0].world_size > len(job.ranks)
 
 
 def _limiting(job: Job, times: StepTimes, losses: Sequence[RankLoss]) -> Iterator[Claim]:

@@ -21,6 +21,7 @@ from traceq.facts.events.kernels import launched_kernels, runs_compiled
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.lost_once import lost_once_ns
+from traceq.facts.stalls.one_time_syncs import is_of_timing
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.main_lines import lines_of_work, main_lines
@@ -231,10 +232,10 @@ def _awaited_line(trace: Trace, waits: _ShortWaits) -> str:
 
 
 def _num_uncapturable(trace: Trace) -> int:
-    """Return how many syncs of counted steps no CUDA graph can capture."""
+    """Return how many syncs of counted steps no CUDA graph can capture, without those that time work."""
     waits = syncs(trace)
     in_steps = span_index(steps(trace).host[steps(trace).counted], waits.start) >= 0
-    return int(np.count_nonzero(in_steps & ~np.isin(waits.kind, _CAN_BE_CAPTURED)))
+    return int(np.count_nonzero(in_steps & ~np.isin(waits.kind, _CAN_BE_CAPTURED) & ~is_of_timing(trace)))
 
 
 def _remedy(trace: Trace) -> str:

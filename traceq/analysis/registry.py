@@ -260,9 +260,8 @@ def merged(module: ModuleType | PluginAnalysis, job: Job, parts: Sequence[Any]) 
     if not any(map(len, counted_ns)) and job.timings is not None:
         counted_ns = [job.timings.step_ns]
     step_ns = float(np.mean([ns.mean() for ns in counted_ns if ns.size] or [0.0]))
-    lacks_ranks = bool(job.ranks) and len(job.ranks) < job.ranks[0].world_size
     has_unprofiled = job.timings is not None and job.timings.step_ns.size > 0
-    claims = judged(report.findings, basis, step_ns, lacks_ranks=lacks_ranks, has_unprofiled=has_unprofiled)
+    claims = judged(report.findings, basis, step_ns, lacks_ranks=job.lacks_ranks, has_unprofiled=has_unprofiled)
     return replace(report, findings=claims)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
+from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
 _KERNEL = re.compile(
@@ -30,8 +31,8 @@ _KERNEL = re.compile(
     re.IGNORECASE,
 )
 
-COMMUNICATION_ROW = re.compile(r"^(nccl|gloo|hccl|xccl):")
-"""Host rows of a collective, by backend."""
+COMMUNICATION_ROW = re.compile(r"^(nccl|gloo|hccl|xccl):|^rpc_(a?sync|remote)(_torchscript)?#")
+"""Host rows of a collective, by backend, and of a call of another process."""
 
 COMMUNICATION_OP = re.compile(r"^(c10d::|record_param_comms$)")
 """Ops that issue or describe a collective."""
@@ -44,3 +45,12 @@ def is_communication(trace: Trace) -> NDArray[np.bool_]:
     named = matching(events, work.rows, _KERNEL)
     has_message = np.isin(work.rows, events.messages.row[events.messages.name >= 0])
     return np.asarray((events.category[work.rows] == Category.KERNEL) & (named | has_message))
+
+
+def has_untold_ranks(trace: Trace) -> bool:
+    """Return whether other processes take part in collectives of a trace that does not tell of how many ranks it is.
+
+    Collectives of one process, as of DataParallel, run on all of its devices.
+    """
+    rows = device_work(trace).rows[is_communication(trace)]
+    return not trace.backend and len(sorted_unique(trace.events.device[rows])) == 1

@@ -51,7 +51,8 @@ def launched_kernels(trace: Trace) -> LaunchedKernels:
     ns, call = (work.end - work.start)[kernels], work.call[kernels]
     num_launched = np.bincount(call[call >= 0], minlength=len(events))
     alone = (call >= 0) & (num_launched[call] == 1)
-    waited = work.end[kernels] <= events.end[call]  # a call that lasts until its kernel is done is not a slow launch
+    # a call that lasts until its kernel is done is no slow launch, unless the device's clock is early
+    waited = (work.end[kernels] <= events.end[call]) & (work.start[kernels] >= events.ts[call])
     waited |= 2 * np.count_nonzero(alone & waited) > np.count_nonzero(alone)
     tiny = (ns < _TINY_NS) | (alone & ~waited & (ns < events.dur[call]))
     return LaunchedKernels(kernels, ns, innermost_ops(trace, graph_replays(trace).calls(work.call)[kernels]), tiny)

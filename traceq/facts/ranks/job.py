@@ -94,6 +94,13 @@ class Job:
         """Clock offsets between ranks."""
         return clocks(self.issued, self.instances, self.clock_hosts)
 
+    @property
+    def lacks_ranks(self) -> bool:
+        """Whether ranks of the job were not read."""
+        return any(
+            len(self.ranks) < rank.world_size or (len(self.ranks) == 1 and rank.has_untold_ranks) for rank in self.ranks
+        )
+
     @cached_property
     def clock_hosts(self) -> tuple[str, ...]:
         """Host of each rank that issued collectives; "" where it is unknown, or a device tells the time of them."""

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from traceq.facts.events.communication_kernels import has_untold_ranks
 from traceq.facts.events.device_work import device_work, lacks_device_rows, lacks_host_ops
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import Steps, extent, steps
@@ -26,7 +27,8 @@ class Outline:
     `base_time_ns` + a time of the trace is absolute; `extent` (start, end) ns of all host and device events;
     `has_device`: the trace has device work; `lacks_device_rows`: the job has a device, but the trace not;
     `has_counters`: the profiler measured counters of the kernels; `is_foreign`: no event is of PyTorch's profiler;
-    `is_empty`: none is an op, an annotation, Python or work of a device.
+    `is_empty`: none is an op, an annotation, Python or work of a device. `has_untold_ranks`: `world_size` is not told,
+    and other ranks take part in its collectives.
     """
 
     path: str
@@ -42,6 +44,7 @@ class Outline:
     has_counters: bool
     is_foreign: bool
     is_empty: bool
+    has_untold_ranks: bool
     steps: Steps
 
 
@@ -62,6 +65,7 @@ def outline(trace: Trace) -> Outline:
         has_counters=_COUNTERS in trace.events.strings,
         is_foreign=not (trace.events.category != Category.OTHER).any(),
         is_empty=lacks_host_ops(trace) and not len(device_work(trace)),
+        has_untold_ranks=has_untold_ranks(trace),
         steps=steps(trace),
     )
 
