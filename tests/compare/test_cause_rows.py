@@ -346,6 +346,22 @@ def test_other_work_in_an_op_is_one_row_beside_a_change_in_the_same_op() -> None
     assert [(cause.self_op, cause.delta_ns / US) for cause in causes if cause.delta_ns] == [("", 300)]
 
 
+def test_other_work_that_cancels_in_a_phase_is_one_row_where_no_lines_are_known() -> None:
+    """Some calls of an op are three others in B: its own row was -17 us, of a change of 10."""
+
+    def side(dur: float, *names: str) -> Trace:
+        host = Host().run("gemm", 5)
+        for _ in range(3):
+            host.work("aten::empty", 2)
+            for name in names:
+                host.work(name, 120 / len(names))
+            host.run("add", 5)
+        return host.work("aten::slow", dur).run("add", 5).trace
+
+    _, _, causes = explain(side(10, "aten::empty"), side(310, "ext::part_0", "ext::part_1", "ext::part_2"))
+    assert [cause.name for cause in causes if cause.delta_ns] == ["aten::slow"]
+
+
 def test_another_op_of_another_line_is_no_replacement() -> None:
     """Without workers the process transforms samples itself; with them it rebuilds the tensors that they send."""
 

@@ -224,7 +224,7 @@ class _Table:
     def _whole_regions(self, rows: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
         """Return the rows, those of a place joined in which the host does something else and whose changes cancel.
 
-        A place is an op with all in it, or else a line or module: it changed by their sum alone.
+        A place is an op with all in it, or else a line or module, or else a phase: it changed by their sum alone.
         """
         for place_of in (_op_place, _code_place):
             places: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
@@ -242,16 +242,13 @@ class _Table:
     def _cancelling(self, rows: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Return the rows of one place whose changes cancel, where the host does something else there.
 
-        All of them; else what it does else and what became less by that, but for the largest of it that is too much:
-        another change.
+        What it does else and what became less by that, but for the largest of it that is too much: another change.
         """
         change = np.array([self.total[list(members)].sum() for members in rows])
         is_other = np.array([self._is_other[list(members)].any() for members in rows])
-        chosen = np.ones(len(rows), np.bool_)
-        if len(rows) > 1 and is_other.any() and not _cancel(change):
-            chosen = is_other | (change * change[is_other].sum() < 0)
-            while not _cancel(change[chosen]) and (chosen & ~is_other).any():
-                chosen[np.abs(np.where(chosen & ~is_other, change, 0)).argmax()] = False
+        chosen = is_other | (change * change[is_other].sum() < 0)
+        while not _cancel(change[chosen]) and (chosen & ~is_other).any():
+            chosen[np.abs(np.where(chosen & ~is_other, change, 0)).argmax()] = False
         is_one = chosen.sum() > 1 and is_other.any() and _cancel(change[chosen])
         return [members for members, is_chosen in zip(rows, chosen, strict=True) if is_chosen and is_one]
 
@@ -321,12 +318,11 @@ def _op_place(label: Label) -> tuple[object, ...]:
 
 
 def _code_place(label: Label) -> tuple[object, ...]:
-    """Return a place in the code without the op, where a line or a module is known; none in the data loader.
+    """Return a place in the code without the op: a line or module, or where neither is known a phase.
 
-    What workers took over is not replaced by how the process receives it.
+    None in the data loader: what workers took over is not replaced by how the process receives it.
     """
-    is_known = label.phase not in LOADING and bool(label.line or label.module)
-    return ("", *label.place) if _op_place(label) and is_known else ()
+    return ("", *label.place) if _op_place(label) and label.phase not in LOADING else ()
 
 
 def _same_on_ranks(rows: Sequence[_Row], labels: Sequence[Label]) -> list[_Row]:
