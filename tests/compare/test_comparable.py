@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builder import build, op, step
+from builder import build, kernel, launch, op, step
 from made_sides import H100, MANIFEST, PAIRS, plain, rows, verdict
 from statements import only, statements
 
@@ -89,6 +89,19 @@ def test_steps_that_hold_other_numbers_of_iterations_are_refused(
     )
     off, on = (Run("run", (), replace(MANIFEST, arms=arms), name, PAIRS) for name in ("off", "on"))
     assert diff_runs(off, on).comparable.ok == ok
+
+
+def test_a_side_that_lacks_much_of_the_devices_work_is_refused() -> None:
+    """Of 32.5 ms that B took less, 21 were kernels of which its trace had no row."""
+
+    def side(num_rows: int) -> Run:
+        launches = [launch(10 * number, 5, number + 1) for number in range(100)]
+        kernels = [kernel("add", 10 * number + 6, 3, number + 1) for number in range(num_rows)]
+        return Run("run", (build(op("aten::add", 0, 1_000), *launches, *kernels),))
+
+    (reason,) = diff_runs(side(99), side(60)).comparable.reasons
+    assert reason == "rows of the device: none is missing against 40 of 100 launches have none"
+    assert diff_runs(side(100), side(99)).comparable.ok
 
 
 UNNAMED: dict[str, Any] = {"deviceProperties": []}

@@ -11,7 +11,7 @@ from traceq.claims.claim import Claim, Subject, measured
 from traceq.claims.limits import LARGE
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.graph_replays import ReplayTimes, replay_times
-from traceq.facts.events.unrecorded_work import launches_without_rows, missing_ops_share
+from traceq.facts.events.unrecorded_work import missing_ops_share
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import lost_device_caveats, unrecorded_caveats, unrecorded_share
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
@@ -21,9 +21,6 @@ from traceq.intervals import measure, sorted_unique
 from traceq.model import Category, Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, name_ranks
-
-_PART_LOST = 0.01
-"""Part of the launches without rows that is told: those of the last work are not back when a profiler stops."""
 
 
 @frozen
@@ -47,9 +44,8 @@ class CoverageRow:
 class _Rank:
     """One rank's row and caveats.
 
-    `missing_ops` is the part of its ops that the trace lacks; `lost_launches`: how many have no row of the device, and
-    how many there are. `longest_call` is a call of the runtime and its ns, where the trace holds nothing else of a
-    program.
+    `missing_ops` is the part of its ops that the trace lacks. `longest_call` is a call of the runtime and its ns, where
+    the trace holds nothing else of a program.
     """
 
     row: CoverageRow
@@ -58,7 +54,6 @@ class _Rank:
     replays: ReplayTimes
     lacks_host_ops: bool
     missing_ops: float
-    lost_launches: tuple[int, int]
     longest_call: tuple[str, int] | None
 
 
@@ -83,7 +78,6 @@ def summarize(trace: Trace) -> _Rank:
         replays=replays,
         lacks_host_ops=lacks_host_ops(trace),
         missing_ops=missing_ops_share(trace),
-        lost_launches=launches_without_rows(trace) if len(device_work(trace)) else (0, 0),
         longest_call=_longest_call(trace),
     )
 
@@ -116,7 +110,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         *_lost_host(job, parts),
         *of_ranks,
         *unrecorded_caveats(job.ranks, [part.unrecorded for part in parts]),
-        *_lost_launches([part.lost_launches for part in parts]),
+        *_lost_launches(*job.lost_launches),
         *_uncaptured([part.replays for part in parts]),
         *_unread(total.unread_counters),
     )
@@ -133,10 +127,9 @@ def _unread(num: int) -> Iterator[Caveat]:
         yield Caveat("unread_counters", f"traceq does not read counters, as of hardware: {num:,} samples")
 
 
-def _lost_launches(ranks: Sequence[tuple[int, int]]) -> Iterator[Caveat]:
+def _lost_launches(lost: int, launches: int) -> Iterator[Caveat]:
     """Yield that the trace lacks much of the device's work: the profiler's buffers were full, or it stopped before."""
-    lost, launches = (sum(rank[column] for rank in ranks) for column in (0, 1))
-    if lost > _PART_LOST * launches:
+    if lost:
         text = f"{lost:,} of {launches:,} launches of kernels have no row of the device: its work is more than is told"
         yield Caveat("lost_launches", text)
 

@@ -31,6 +31,7 @@ def comparable(a: Side, b: Side) -> Comparable:
     devices = ({"device": _device(side.run, traced=traced)} for side in (a, b))
     foreign = [name for name, side in (("A", a), ("B", b)) if side.ranks.job.is_foreign]
     reasons = [f"no event of {' or '.join(foreign)} is of PyTorch's profiler"] if foreign else []
+    reasons += list(_lost_rows(a, b))
     reasons += [] if unrecorded_device(a, b) else list(differences(*devices))
     if not (a.samples and b.samples):
         ours, theirs = (
@@ -42,6 +43,14 @@ def comparable(a: Side, b: Side) -> Comparable:
     if traced and marked[0] != marked[1]:
         reasons.append("steps: one side has marked steps, the other is one whole trace")
     return Comparable(not reasons, tuple(reasons))
+
+
+def _lost_rows(a: Side, b: Side) -> Iterator[str]:
+    """Yield that the traces of a side lack much of the device's work, by how many launches of kernels have no row."""
+    lost = [side.ranks.job.lost_launches for side in (a, b)]
+    if any(num for num, _ in lost):
+        texts = (f"{num:,} of {launches:,} launches have none" if num else "none is missing" for num, launches in lost)
+        yield f"rows of the device: {' against '.join(texts)}"
 
 
 def unrecorded_device(a: Side, b: Side) -> str:

@@ -17,6 +17,9 @@ from traceq.facts.ranks.rank_outline import Outline, outline
 from traceq.frozen import frozen
 from traceq.model import Caveat, Flight, Manifest, Pairs, Processes, Run, Timings, Trace
 
+_PART_LOST = 0.01
+"""Part of the launches without rows that is told: those of the last work are not back when a profiler stops."""
+
 A = TypeVar("A")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -93,6 +96,12 @@ class Job:
     def clocks(self) -> Clocks:
         """Clock offsets between ranks."""
         return clocks(self.issued, self.instances, self.clock_hosts)
+
+    @property
+    def lost_launches(self) -> tuple[int, int]:
+        """How many of how many launches of kernels have no row of the device; 0 of 0 where next to none lacks one."""
+        lost, launches = (sum(rank.lost_launches[column] for rank in self.ranks) for column in (0, 1))
+        return (lost, launches) if lost > _PART_LOST * launches else (0, 0)
 
     @property
     def lacks_ranks(self) -> bool:

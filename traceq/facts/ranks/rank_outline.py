@@ -9,6 +9,7 @@ import numpy as np
 
 from traceq.facts.events.communication_kernels import has_untold_ranks
 from traceq.facts.events.device_work import device_work, lacks_device_rows, lacks_host_ops
+from traceq.facts.events.unrecorded_work import launches_without_rows
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import Steps, extent, steps
 from traceq.frozen import frozen
@@ -28,7 +29,8 @@ class Outline:
     `has_device`: the trace has device work; `lacks_device_rows`: the job has a device, but the trace not;
     `has_counters`: the profiler measured counters of the kernels; `is_foreign`: no event is of PyTorch's profiler;
     `is_empty`: none is an op, an annotation, Python or work of a device. `has_untold_ranks`: `world_size` is not told,
-    and other ranks take part in its collectives.
+    and other ranks take part in its collectives. `lost_launches`: how many of how many launches of kernels have no row
+    of the device; 0 of 0 without device work.
     """
 
     path: str
@@ -45,6 +47,7 @@ class Outline:
     is_foreign: bool
     is_empty: bool
     has_untold_ranks: bool
+    lost_launches: tuple[int, int]
     steps: Steps
 
 
@@ -66,6 +69,7 @@ def outline(trace: Trace) -> Outline:
         is_foreign=not (trace.events.category != Category.OTHER).any(),
         is_empty=lacks_host_ops(trace) and not len(device_work(trace)),
         has_untold_ranks=has_untold_ranks(trace),
+        lost_launches=launches_without_rows(trace) if len(device_work(trace)) else (0, 0),
         steps=steps(trace),
     )
 
