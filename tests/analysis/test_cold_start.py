@@ -145,6 +145,8 @@ def test_where_no_frames_are_recorded_workers_end_as_the_loop_asks_for_a_batch_a
         rows += [op("aten::empty", begin + us - 10, 5)] * takes
     (finding,) = cold_starts(build(*rows, op("aten::mm", 1_450_000, 90)))
     assert finding.measures["loader_start_ns"] == pytest.approx(1_500e6, rel=0.001)
+    (finding,) = cold_starts(build(*rows, frame(CREATION, 8, 300_000), op("aten::mm", 1_450_000, 90)))
+    assert finding.measures["loader_start_ns"] == pytest.approx(1_300e6, rel=0.001)  # a batch that had come before
 
 
 def test_a_cold_start_names_the_steps_that_have_it() -> None:

@@ -120,6 +120,14 @@ def test_what_an_autograd_function_runs_itself_is_python() -> None:
     assert "autograd_function_pct" not in compiled.measures
 
 
+def test_the_share_of_a_kernel_at_a_place_is_that_of_the_place() -> None:
+    """`aten::addmm at model.py:343 97.4 %` held what other lines had."""
+    rows = [step(0, 100), op("aten::mm", 0, 5), launch(1, 1, 1), kernel("gemm", 5, 86, 1)]
+    rows += [op("aten::bmm", 8, 5), launch(9, 1, 2), kernel("gemm", 92, 5, 2)]
+    (claim,) = [each for each in analyze(Run("", (build(*rows),)), "partition").findings if each.code == "device_bound"]
+    assert claim.measures["longest"] == "gemm of aten::mm 86.0 %"
+
+
 def test_one_op_that_takes_half_of_a_step_on_a_cpu_is_told_with_its_line() -> None:
     ops = op("aten::index_add_", 0, 600), op("aten::relu", 700, 100)
     (claim,) = on_a_cpu(*ops)

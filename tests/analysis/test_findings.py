@@ -311,8 +311,10 @@ def test_a_step_in_which_kernels_are_loaded_is_to_be_discounted() -> None:
     assert "discount" not in of_one.text
 
 
-def test_launches_that_wait_for_room_in_the_queue_are_no_overhead() -> None:
-    full = row("overhead", "Command Buffer Full", 20, 50, tid=7)
+@pytest.mark.parametrize("name", ["Command Buffer Full", "Buffer Flush"])
+def test_overhead_that_holds_up_no_call_disturbs_no_step(name: str) -> None:
+    """Launches wait for room in the queue, or a thread of the profiler's works beside them."""
+    full = row("overhead", name, 20, 50, tid=7)
     steps_report = report("steps", step(0, 100, 0), step(100, 100, 1), full)
     assert ([line[-1] for line in steps_report.tables[0].rows], steps_report.caveats) == ([0, 0], ())
 

@@ -60,13 +60,14 @@ _HAS_TENSOR_CORES = re.compile(r"(volta|turing|ampere|sm[789]\d|sm1\d\d|cutlass_
 
 @frozen
 class LongWork:
-    """A kernel, or an op of a CPU; where it is from, ` of aten::mm` or ` at train.py:6 step`, if that is one place.
+    """A kernel, or an op of a CPU; where it is from, ` of aten::mm` or ` at train.py:6 step`, if most is of one place.
 
-    `ns` of a step in which it computes, and `by_kind` how much of it is of a kind.
+    `ns` of a step in which it computes, `by_kind` how much of it is of a kind, and `named_ns` of that place, or all.
     """
 
     name: str
     place: str
+    named_ns: float
     ns: float
     by_kind: Mapping[str, float]
 
@@ -161,7 +162,9 @@ def _long_work(name: str, ns: Mapping[tuple[str, str], float]) -> LongWork:
         by_place[place] += each
         by_kind[kind] += each
     place, whole = max(by_place, key=by_place.__getitem__), sum(ns.values())
-    return LongWork(name, place if by_place[place] >= _OF_ONE_PLACE * whole else "", whole, by_kind)
+    if by_place[place] < _OF_ONE_PLACE * whole:
+        return LongWork(name, "", whole, whole, by_kind)
+    return LongWork(name, place, by_place[place], whole, by_kind)
 
 
 def work_measures(work: Sequence[LongWork], whole_ns: float) -> dict[str, Measure]:
@@ -169,7 +172,7 @@ def work_measures(work: Sequence[LongWork], whole_ns: float) -> dict[str, Measur
     computes_ns = sum(each.ns for each in work)
     named = [each for each in work[:_NAMED] if each.ns >= _LEAST_NAMED * computes_ns]
     shares = (
-        f"{name}{each.place} {format_value(100 * each.ns / whole_ns, Unit.PERCENT)}"
+        f"{name}{each.place} {format_value(100 * each.named_ns / whole_ns, Unit.PERCENT)}"
         for name, each in zip(_shown_names(named), named, strict=True)
     )
     of_kind = {kind: sum(each.by_kind.get(kind, 0.0) for each in work) for kind in _KINDS}

@@ -95,7 +95,7 @@ def _casts(trace: Trace) -> Claim | None:
         time_ns=ns,
         share_pct=100 * float(by_step.sum() / step_ns.sum()),
         casts_mean=float(np.mean([sum(num) for num in zip(*(cast.steps_num for cast in all_casts), strict=True)])),
-        longest_ns=round(float(np.mean(longest.steps_ns))),
+        longest_ns=round(float(np.mean(longest.steps_ns))) if longest.line or longest.module else None,
         cast=f"{longest.source} to {longest.target}".strip(),
     )
     subject = Subject(phase=longest.phase, line=longest.line, op=longest.op, module=longest.module)

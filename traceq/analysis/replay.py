@@ -226,7 +226,7 @@ def _claim(job: Job, rank: Outline, part: _Rank, slack_ns: float) -> Claim | Non
         return None
     if not recurs(removed[-1].steps_saved_ns, rank.steps, 100 * FEW):
         return None
-    saved_ns = {row.removed: row.saved_ns for row in part.rows}
+    saved_ns = {row.removed: row.saved_ns for row in part.rows if row.removed != _BOTH or row.saved_ns > together_ns}
     of_kind, kind_ns = max(((row.removed, row.saved_ns) for row in removed if row.removed != _ALL), key=itemgetter(1))
     are_allocations = of_kind == f"{SYNC_KINDS[SyncKind.ALLOC]} syncs" and kind_ns >= MOST * together_ns
     measures = measured(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +15,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
+from traceq.facts.timeline.once import NOT_IN_A_CALL
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import measure_within, span_index, spans
@@ -25,7 +25,6 @@ from traceq.units import Unit, format_value, sparkline
 
 _PYTHON_CALL_NS = 5_000
 """Host time per recorded Python call below which the profiler, which takes part of a us for each, slows the host."""
-_FULL_QUEUE = re.compile("^Command Buffer Full$")
 _CURVE = 5
 """Fewest steps that people see as a curve."""
 
@@ -122,11 +121,12 @@ def _rows(trace: Trace) -> list[StepRow]:
 def _overhead(trace: Trace) -> NDArray[np.int64]:
     """Return int64[K] ns of each host step in which the profiler did its own work, or kernels were being loaded.
 
-    A full command buffer is no overhead: the host is ahead of the device, and its launches wait for room.
+    What holds up no call is none: a thread of the profiler's works, or the host is ahead of the device, and its
+    launches wait for room.
     """
     events, host = trace.events, steps(trace).host
     rows = events.rows(Category.OVERHEAD)
-    rows = rows[~matching(events, rows, _FULL_QUEUE)]
+    rows = rows[~matching(events, rows, NOT_IN_A_CALL)]
     return measure_within(spans(events.ts[rows], events.end[rows]), host[:, 0], host[:, 1])
 
 

@@ -81,14 +81,16 @@ def around_iterations(trace: Trace) -> Spans:
 def ends_of_workers(trace: Trace) -> Spans:
     """Return the time in which the main thread waits for the end of a loader's workers.
 
-    Without frames of Python it is that in which it asks for a batch, and takes none from a worker as it does elsewhere.
+    Without frames of Python it is that in which it asks for a last batch, and takes none from a worker as before.
     """
-    events, asks = trace.events, _rows(trace, _WITH_WORKERS)
-    ops = events.rows(Category.CPU_OP)
-    ops = np.sort(events.ts[ops[tracks(trace)[ops] == main_track(trace)]])
-    takes = np.searchsorted(ops, events.end[asks]) > np.searchsorted(ops, events.ts[asks], "right")
-    ends = asks[~takes & takes.any() & (events.dur[asks] >= _SOONEST_NS)]
-    ends = np.r_[ends, _of_main(trace, events.rows(Category.PYTHON), _END)]
+    events, ends = trace.events, trace.events.rows(Category.PYTHON)
+    if len(ends):
+        ends = _of_main(trace, ends, _END)
+    else:
+        asks, ops = _rows(trace, _WITH_WORKERS), events.rows(Category.CPU_OP)
+        ops = np.sort(events.ts[ops[tracks(trace)[ops] == main_track(trace)]])
+        takes = np.searchsorted(ops, events.end[asks]) > np.searchsorted(ops, events.ts[asks], "right")
+        ends = asks[-1:][~takes[-1:] & takes.any() & (events.dur[asks[-1:]] >= _SOONEST_NS)]
     return spans(events.ts[ends], events.end[ends])
 
 

@@ -65,7 +65,7 @@ FILLED = 2
 _LOADS = re.compile(r"^(Lazy Function Loading|Runtime Triggered Module Loading)$")
 _UNKNOWN = re.compile("^Unrecognized$")
 """Overhead of a kind that torch does not know: in a call that launches a kernel it is of loading that."""
-_NOT_IN_A_CALL = re.compile(r"^(Command Buffer Full|(Activity )?Buffer Flush)$")
+NOT_IN_A_CALL = re.compile(r"^(Command Buffer Full|(Activity )?Buffer Flush)$")
 """Overhead in which no call is held up by the profiler: the queue is full, or a thread of the profiler's works."""
 _OF_LIBRARY = re.compile(r"^(?!autograd::|torch::|c10d)\w+::")
 """Ops that run no code of the user's."""
@@ -126,7 +126,7 @@ def _by_rows(trace: Trace) -> list[_Layer]:
     launches = launches[matching(events, launches, LAUNCHES_KERNEL)]
     launching = contains(spans(events.ts[launches], events.end[launches]), events.ts[overhead])
     is_load = matching(events, overhead, _LOADS) | (matching(events, overhead, _UNKNOWN) & launching)
-    loads, held_up = overhead[is_load], overhead[~is_load & ~matching(events, overhead, _NOT_IN_A_CALL)]
+    loads, held_up = overhead[is_load], overhead[~is_load & ~matching(events, overhead, NOT_IN_A_CALL)]
     workers = _starts_and_ends_of_workers(trace)
     return [
         (OnceKind.LOADER_START, np.full(len(workers), -1), workers),
@@ -390,7 +390,16 @@ def _first_launches(
     later_ns = np.sort(np.delete(ns, peers.first))
     by_chance_ns = 2 * int(later_ns[-2]) if len(later_ns) > 1 else 0
     is_compiled = matching(events, call, _COMPILED_AT_RUN_TIME)
-    return np.asarray(_is_slow_first(ns, peers) & recurs & (ns >= by_chance_ns) & ~is_compiled)
+    is_new = np.isin(call, _first_launches_of_kernels(trace))
+    return np.asarray(_is_slow_first(ns, peers) & recurs & (ns >= by_chance_ns) & ~is_compiled & is_new)
+
+
+def _first_launches_of_kernels(trace: Trace) -> NDArray[np.int64]:
+    """Return the calls that launch a kernel, or make a copy of a kind, for the first time in the trace: int64[F]."""
+    work, events = device_work(trace), trace.events
+    linked = np.flatnonzero(work.linked)
+    linked = linked[np.argsort(events.ts[work.call[linked]], kind="stable")]
+    return np.asarray(work.call[linked[group([events.name[work.rows[linked]]]).first]])
 
 
 def _is_slow_first(ns: NDArray[np.int64], peers: Groups) -> NDArray[np.bool_]:
