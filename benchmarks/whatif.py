@@ -165,7 +165,7 @@ interval and two standard errors of the saving, both in percent of the measured 
 
 ## Public pairs
 
-The first of two public recordings is replayed without what the second does not have. They differ in more than that, so
+The first of two public recordings is replayed without what the second does not have. They differ in more:
 these errors are an upper bound.
 
 ```text
