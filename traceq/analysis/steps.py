@@ -215,6 +215,8 @@ def _disturbed(trace: Trace) -> list[Caveat]:
         return []
     overhead = format_value(int(_overhead(trace)[worst]), Unit.NS)
     whole = trace_steps.names[worst] if trace_steps.marked else "the trace"
+    if trace_steps.labels:  # several may have one name
+        whole = f"step {worst + 1:,} of {len(trace_steps):,}, {whole}"
     step = f"{format_value(100 * float(share[worst]), Unit.PERCENT)} of {whole}"
     advice = ": discount that step" if trace_steps.counted.sum() > 1 else ""
     text = f"rank {trace.rank}: profiling itself or loading kernels takes {overhead} ({step}){advice}"

@@ -100,8 +100,8 @@ SENTENCES: dict[str, Sentence] = {
             "first calls of ops take {first_calls_ns} (longest: {first_calls_of})",
             "compiling before a first launch takes {compiling_ns} (longest: {compiling_of})",
             "a pause before {pause_before} takes {pause_ns}",
-            "starting or ending a loader's workers takes {loader_start_ns}: persistent_workers=True keeps them",
-            "of the {after_ns} left after its last long part the device is busy for {busy_after_pct}",
+            "a loader's start, to a first batch, or end takes {loader_start_ns}: persistent_workers=True keeps workers",
+            "after its last part of over a tenth the device is busy for {busy_after_pct} of {after_ns}",
         ),
     ),
     "wall_time": Sentence(
@@ -314,7 +314,7 @@ SENTENCES: dict[str, Sentence] = {
             "Python takes {share_pct} of {whole}, mostly {place}",
             "Python between ops takes {share_pct} of {whole}",
         ),
-        ("{time_ns} {per_step}", "{places}", *_LONGEST),
+        ("{time_ns} {per_step}", "{places}", "longest ops: {longest}", *_LONGEST[1:]),
     ),
     # communication and copies
     "exposed_comm": Sentence(

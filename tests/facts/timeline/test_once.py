@@ -85,12 +85,18 @@ def test_the_first_copy_that_asks_a_device_for_it_takes_long_for_another_reason(
     assert names(build(op("aten::copy_", 0, 2_000), *calls, *copies, *launches, *work)) == ["aten::copy_"] * is_slow
 
 
-@pytest.mark.parametrize(("corr", "kind"), [(1, OnceKind.KERNEL_LOADING), (0, OnceKind.PROFILER)])
-def test_overhead_that_torch_does_not_know_is_of_loading_in_a_launch_and_else_the_profilers(
-    corr: int, kind: OnceKind
+@pytest.mark.parametrize(
+    ("calls", "kind"),
+    [
+        ([launch(20, 800, 1)], OnceKind.KERNEL_LOADING),
+        ([call("cudaFuncGetAttributes", 20, 800), launch(900, 5, 1)], OnceKind.KERNEL_LOADING),
+        ([launch(900, 5, 1)], OnceKind.PROFILER),
+    ],
+)
+def test_overhead_that_torch_does_not_know_is_of_loading_in_a_call_and_else_the_profilers(
+    calls: list[Event], kind: OnceKind
 ) -> None:
     """A launch of 8.79 ms held 8.73 ms of it, and `shorten what the host does` was said of its op."""
-    calls = [launch(20, 800, 1)] if corr else [launch(900, 5, 1)]
     unknown = row("overhead", "Unrecognized", 25, 790, tid=0)
     assert once(build(op("aten::fill_", 10, 920), *calls, kernel("fill", 950, 5, 1), unknown)).kind.tolist() == [kind]
 

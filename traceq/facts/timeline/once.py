@@ -16,7 +16,7 @@ from traceq.facts.events.copies import TO_DEVICE
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import capture_spans, capturing_calls
 from traceq.facts.events.kernels import innermost_ops
-from traceq.facts.events.name_patterns import LAUNCHES_KERNEL, matching
+from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.self_time import ALLOCATES
 from traceq.facts.events.starting_calls import first_device_use, kernel_loading_calls, library_loading_calls
@@ -64,7 +64,7 @@ FILLED = 2
 """Launches by which torch prepares a capture: it fills the seed and the offset of its random numbers."""
 _LOADS = re.compile(r"^(Lazy Function Loading|Runtime Triggered Module Loading)$")
 _UNKNOWN = re.compile("^Unrecognized$")
-"""Overhead of a kind that torch does not know: in a call that launches a kernel it is of loading that."""
+"""Overhead of a kind that torch does not know: in a call it is of loading code, outside of calls the profiler's."""
 NOT_IN_A_CALL = re.compile(r"^(Command Buffer Full|(Activity )?Buffer Flush)$")
 """Overhead in which no call is held up by the profiler: the queue is full, or a thread of the profiler's works."""
 _OF_LIBRARY = re.compile(r"^(?!autograd::|torch::|c10d)\w+::")
@@ -122,10 +122,9 @@ def _by_rows(trace: Trace) -> list[_Layer]:
     """Return what calls and rows tell by themselves to be once."""
     events, overhead = trace.events, trace.events.rows(Category.OVERHEAD)
     captures = capture_times(trace)
-    launches = events.rows(Category.RUNTIME)
-    launches = launches[matching(events, launches, LAUNCHES_KERNEL)]
-    launching = contains(spans(events.ts[launches], events.end[launches]), events.ts[overhead])
-    is_load = matching(events, overhead, _LOADS) | (matching(events, overhead, _UNKNOWN) & launching)
+    calls = events.rows(Category.RUNTIME)
+    in_call = contains(spans(events.ts[calls], events.end[calls]), events.ts[overhead])
+    is_load = matching(events, overhead, _LOADS) | (matching(events, overhead, _UNKNOWN) & in_call)
     loads, held_up = overhead[is_load], overhead[~is_load & ~matching(events, overhead, NOT_IN_A_CALL)]
     workers = _starts_and_ends_of_workers(trace)
     return [
