@@ -31,7 +31,7 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import measure_within
 from traceq.model import Trace
-from traceq.report import Report, Table, column
+from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit
 
 _NAME, _ROLE, _STEP = 0, 5, 7
@@ -169,7 +169,10 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     )
     findings = tuple(ddp_claims(job, [part.extras for part in parts]))
     views = (_view(job, rows),) if rows else ()
-    return Report("collectives", tables, views, findings, first=(_per_step(job, by_step),) if job.ranks else ())
+    has_bytes = not by_step or any(row.bytes is not None for row in by_step)
+    unknown = () if has_bytes else (Unknown("bytes of collectives", "torch 2.2 or newer"),)
+    first = (_per_step(job, by_step),) if job.ranks else ()
+    return Report("collectives", tables, views, findings, unknown=unknown, first=first)
 
 
 def _rows(trace: Trace) -> list[CollectiveRow]:

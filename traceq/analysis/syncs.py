@@ -304,6 +304,7 @@ def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
         )
         for place, alike in places.items()
     ]
+    shown.sort(key=lambda place: (-(place.replay_ns or 0), -place.step_blocked_ns))
     allocations = [row for row in in_steps if row.kind == _ALLOC]
     total = _num_words(job, [row for row in in_steps if row.kind != _ALLOC])
     is_on_cpu = all(row.kind == _SCALAR for row in in_steps)

@@ -101,7 +101,7 @@ SENTENCES: dict[str, Sentence] = {
             "compiling before a first launch takes {compiling_ns} (longest: {compiling_of})",
             "a pause before {pause_before} takes {pause_ns}",
             "a loader's start, to a first batch, or end takes {loader_start_ns}: persistent_workers=True keeps workers",
-            "after its last part of over a tenth the device is busy for {busy_after_pct} of {after_ns}",
+            "without these the device is busy for {busy_after_pct} from its last long part on",
         ),
     ),
     "wall_time": Sentence(
@@ -360,7 +360,7 @@ SENTENCES: dict[str, Sentence] = {
         (
             "the others wait {wait_ns} {per_step} for it, {exposed_ns} of it exposed",
             "most at {collective} in {waited_phase}",
-            "{what} takes {what_excess_ns} longer",
+            "{what_excess_ns} longer in {what}",
             "the next op is {before}",
             "it works {late_ns} longer {in_steps}",
             "also late: {more_ranks}",

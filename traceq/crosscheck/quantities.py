@@ -75,7 +75,7 @@ def quantities(
     of = of or classes(trace)
     has = np.ones(len(trace.events), np.bool_) if has is None else has
     chosen, linked = has[work.rows], has[work.rows] & work.linked & has[work.call]
-    calls = trace.events.rows(Category.RUNTIME)
+    calls = trace.events.rows(Category.RUNTIME, Category.PROFILER)  # of the job, and those as the profiler stops
 
     def num(kind: Category) -> int:
         return int((chosen & (category[work.rows] == kind)).sum())

@@ -32,8 +32,6 @@ _HANDLERS_NAME = re.compile(r"^(.+)_(\d+)\.\d+\.pt\.trace\.json")
 
 _RANGES = ("dynamo", "entire_frame_compile", "entire_backward_compile")
 """Names, in newer versions of torch, of the ranges around those of `dynamo_timed`."""
-_PATH = re.compile(r"^[^(]*\\[^(]*\.py(?=\(\d+\): )")
-"""Path of a frame of Python on Windows."""
 _PROFILERS = re.compile(r"torch/profiler/profiler\.py\(\d+\): (__enter__|__exit__|start|stop|start_trace|stop_trace)$")
 """Frames in which the profiler starts and stops."""
 _TIMED = " (dynamo_timed)"
@@ -224,7 +222,9 @@ def _with_slashes(events: Events) -> Events:
     """Return the events with one spelling of paths on all systems in the names of frames of Python."""
     strings = list(events.strings)
     for name in events.names_among(events.rows(Category.PYTHON)).tolist():
-        strings[name] = _PATH.sub(lambda path: path[0].replace("\\", "/"), strings[name])
+        path, begins_line, rest = strings[name].partition("(")
+        if path.endswith(".py"):
+            strings[name] = path.replace("\\", "/") + begins_line + rest
     return replace(events, strings=tuple(strings))
 
 
