@@ -66,6 +66,36 @@ def _grouped(call: OpCall) -> Work | None:
     return replace(_of_product(call, a, b, num_out, a.shape[-1], out_dtype), is_bound=True)
 
 
+def _fused_experts(call: OpCall) -> Work | None:
+    """Return at most the work of experts that are two products: of other ranks' experts a rank computes none.
+
+    Inputs are tokens [T, H], weights [E, N, H] and [E, H, I], and the k experts of each token at the fifth place, in
+    vLLM and SGLang alike (fused_moe.py); E are all that are in memory, of which no more than T k are read.
+    """
+    tokens, up, down, chosen = (call.tensor(index) for index in (0, 1, 2, 4))
+    if tokens is None or up is None or down is None or chosen is None or len(up.shape) != 3 or len(down.shape) != 3:
+        return None
+    if not tokens.shape[-1:] == up.shape[2:] == down.shape[1:2]:  # packed weights have fewer columns
+        return None
+    dtype = up.dtype if up.dtype == "float8" else tokens.dtype  # other weights are for products in the tokens' dtype
+    read = min(1.0, chosen.numel / max(up.shape[0], 1)) * total_bytes([up, down])
+    flops = 2 * chosen.numel * tokens.shape[-1] * (up.shape[1] + down.shape[2])
+    return Work(Kind.CONTRACTION, 2 * tokens.bytes + round(read), dtype, flops, is_bound=True)
+
+
+def _experts_product(call: OpCall) -> Work | None:
+    """Return at most the work of one product for all experts: into the result, of rows, with a weight for each expert.
+
+    Its rows may be padded; the layout of the weights does not matter.
+    """
+    out, rows, weights = (call.tensor(index) for index in (0, 1, 2))
+    if out is None or rows is None or weights is None or len(weights.shape) != 3:
+        return None
+    read = min(1.0, rows.shape[0] / max(weights.shape[0], 1)) * weights.bytes
+    flops = 2 * out.numel * rows.shape[-1]
+    return Work(Kind.CONTRACTION, total_bytes([out, rows]) + round(read), rows.dtype, flops, is_bound=True)
+
+
 def _vector_product(first: int) -> Formula:
     """Return the formula of a matrix times a vector, of which torch.utils.flop_counter has none."""
 
@@ -274,7 +304,15 @@ CONTRACTIONS: dict[str, Formula] = {
     "mkldnn::_linear_pointwise": _times_transposed(0),
     "aten::mkldnn_linear": _times_transposed(0),
     "vllm::rocm_unquantized_gemm": _times_transposed(0),
-    "_C::cutlass_scaled_mm": _product(1),
+    "vllm::w8a8_triton_block_scaled_mm_func": _times_transposed(0),
+    **dict.fromkeys(("_C::cutlass_scaled_mm", "_C::cutlass_scaled_mm_azp"), _product(1)),
+    **{f"sgl_kernel::{name}_scaled_mm": _product(0) for name in ("fp8", "int8", "fp8_blockwise")},
+    "_C::cutlass_moe_mm": _experts_product,
+    **{
+        f"{engine}::{place}_fused_experts": _fused_experts
+        for engine in ("vllm", "sglang")
+        for place in ("inplace", "outplace")
+    },
     "aten::convolution": _convolution(3, 4, 5, 6),
     "aten::_convolution": _convolution(3, 4, 5, 6),
     "aten::cudnn_convolution": _convolution(3, 2, 4),
