@@ -348,15 +348,18 @@ def _long_launchless_times(trace: Trace, apart: Spans) -> list[_Layer]:
     exposed = subtract(exposed, compiled)
     ns = measure_within(exposed, *times.T)
     launched = _launched(trace, call)
-    prepares = _first_launches(trace, ns, call, launched)
+    ops = trace.events.rows(Category.CPU_OP)
+    in_ops = intersect(exposed, spans(trace.events.ts[ops], trace.events.end[ops]))  # outside of ops it is the program
+    prepares = _first_launches(trace, measure_within(in_ops, *times.T), call, launched)
+    prepared = intersect(times[prepares], in_ops)
+    first = np.where((op := innermost_ops(trace, call)) >= 0, op, call)[prepares]
     pause = _pause(trace, np.where(prepares, 0, ns), launched, bool(compiles.any()))
     piece, follows = _between_ops(trace, times[pause], call[pause])
-    op = innermost_ops(trace, call)
     is_long = compiled[:, 1] - compiled[:, 0] >= _PAUSE_NS  # of less a compiled kernel is loaded, or found in a cache
     return [
         (OnceKind.COMPILING, kernels[compiles][is_long], compiled[is_long]),
         (OnceKind.FIRST_CALL, kernels[compiles][~is_long], compiled[~is_long]),
-        (OnceKind.FIRST_CALL, np.where(op >= 0, op, call)[prepares], times[prepares]),
+        (OnceKind.FIRST_CALL, first[span_index(times[prepares], prepared[:, 0])], prepared),
         (OnceKind.PAUSE, follows, piece),
     ]
 
