@@ -147,7 +147,7 @@ def test_a_repr_fits_in_a_few_lines(results: dict[str, Any]) -> None:
     for kind, result in results.items():
         lines = repr(result).splitlines()
         assert len(lines) <= 10, kind
-        assert max(map(len, lines)) < 300, kind
+        assert max(map(len, lines)) < 250, kind
         assert kind in lines[0].lower(), kind
     assert repr(results["run"]).startswith(f"<Run {RUN / 'on'}: arm on, ranks 0-1, ")
 

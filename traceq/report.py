@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from traceq.claims.claim import LOW, Claim
 from traceq.claims.limits import NOTABLE
 from traceq.claims.rules import questions_rest, supersedes
-from traceq.claims.saying import line_of, text_of
+from traceq.claims.saying import lead_of, line_of
 from traceq.display import to_html, to_text
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
@@ -361,7 +361,7 @@ class Sheet:
         raise UsageFault(f"no report {name!r}; choose from {', '.join(report.name for report in self.reports)}")
 
     def __repr__(self) -> str:
-        first = f": {text_of(self.top_findings[0])}" if self.top_findings else ""
+        first = f": {lead_of(self.top_findings[0])}" if self.top_findings else ""
         counts = f"{_count(self.reports, 'report')}, {_count(self.findings, 'finding')}"
         return f"<Sheet {self.source.path}: {counts}{first}>"
 

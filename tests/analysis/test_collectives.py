@@ -46,6 +46,16 @@ def test_a_call_and_its_kernel_are_one_row() -> None:
     assert (row["gpu_ns"], row["exposed_ns"], row["phase"]) == (20_000, 20_000, "forward")
 
 
+@pytest.mark.parametrize(
+    ("shapes", "needs"), [({}, "record_shapes=True"), ({"Input Dims": [[8, 8]]}, "torch 2.2 or newer")]
+)
+def test_what_is_missing_of_bytes_is_said(shapes: dict[str, Any], needs: str) -> None:
+    unsized = op("record_param_comms", 10, 10), launch(12, 1, 1), kernel(ALL_REDUCE, 30, 20, 1)
+    ran = build(step(0, 200), op("aten::relu", 2, 2, **shapes), *unsized)
+    (missing,) = analyze(Run("", (ran,)), "collectives").unknown
+    assert (missing.what, missing.argument) == ("bytes of collectives", needs)
+
+
 @pytest.mark.parametrize("beside", [(), carried("allreduce", (1000, 1000))], ids=["alone", "beside NCCL"])
 def test_an_all_reduce_through_symmetric_memory_is_a_call_with_its_kernel(beside: tuple[Event, ...]) -> None:
     ran = (

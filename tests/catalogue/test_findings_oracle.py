@@ -153,7 +153,7 @@ def test_the_time_of_a_finding_on_several_ranks_is_that_of_their_events(path: Pa
     times = job_finding_times(sorted(path.glob("rank*.json*"))) if findings else {}
     for finding in findings:
         key = f"straggler {finding.key.removeprefix('rank ')}" if finding.code == "straggler" else finding.code
-        assert finding.ns == pytest.approx(times[key], abs=1 if path.parent.parent == FIXTURES else 20_000)
+        assert finding.ns == pytest.approx(times[key], abs=1 if path.parent.parent == FIXTURES else 5_000)
 
 
 OPS = ("ep-moe-b200-ab/ref", "owlv2/h100", "owlv2/mi300", "sam-a100-ab/compile_false", "qwen-h100/qwen1.5-0.5b")
@@ -252,7 +252,7 @@ def test_the_wait_for_a_core_is_that_of_the_journals(code: str, tmp_path: Path) 
     assert finding.ns == pytest.approx(times.wait_ns, abs=1)
     assert finding.measures["share_pct"] == pytest.approx(100 * times.waits)
     if code == "busy_machine":
-        assert finding.measures["other_cores_mean"] == pytest.approx(times.others, abs=0.005)
+        assert finding.measures["other_cores_mean"] == round(times.others, 2)
         assert finding.measures["num_cores"] == CORES
     else:
         assert finding.measures["num_workers"] == 2

@@ -23,6 +23,7 @@ from traceq.facts.comm.collectives import (
     time_on_thread,
 )
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.recorded_shapes import lacks_shapes
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import step_of_work, steps
@@ -153,11 +154,12 @@ class _Rank:
     rows: tuple[CollectiveRow, ...]
     steps: tuple[StepRow, ...]
     extras: tuple[DdpExtra, ...]
+    lacks_shapes: bool
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return calls and kernels of collectives, of the whole trace and by step; kernels without a call have 0 calls."""
-    return _Rank(tuple(_rows(trace)), tuple(_step_rows(trace)), ddp_extras(trace))
+    return _Rank(tuple(_rows(trace)), tuple(_step_rows(trace)), ddp_extras(trace), lacks_shapes(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -170,7 +172,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     findings = tuple(ddp_claims(job, [part.extras for part in parts]))
     views = (_view(job, rows),) if rows else ()
     has_bytes = not by_step or any(row.bytes is not None for row in by_step)
-    unknown = () if has_bytes else (Unknown("bytes of collectives", "torch 2.2 or newer"),)
+    needs = "record_shapes=True" if any(part.lacks_shapes for part in parts) else "torch 2.2 or newer"
+    unknown = () if has_bytes else (Unknown("bytes of collectives", needs),)
     first = (_per_step(job, by_step),) if job.ranks else ()
     return Report("collectives", tables, views, findings, unknown=unknown, first=first)
 

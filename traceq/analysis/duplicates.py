@@ -10,11 +10,12 @@ from traceq.analysis._rank_rows import of_all
 from traceq.claims.limits import NOTHING
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernels import launched_kernels
+from traceq.facts.events.recorded_shapes import lacks_shapes
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.model import Category, Trace
+from traceq.model import Trace
 from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit
 
@@ -49,14 +50,13 @@ def summarize(trace: Trace) -> _Rank:
 
     Those whose op or shapes are unknown are left out. Groups below 0.1 % of a rank's kernel time are one row, OTHERS.
     """
-    lacks_shapes = len(trace.events.rows(Category.CPU_OP)) > 0 and not (trace.events.shapes >= 0).any()
-    return _Rank(tuple(_rows(trace)), bool(lacks_shapes))
+    return _Rank(tuple(_rows(trace)), lacks_shapes(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks."""
-    lacks_shapes = bool(parts) and all(part.lacks_shapes for part in parts)
-    unknown = (Unknown("shapes", "record_shapes=True"),) if lacks_shapes else ()
+    is_unknown = bool(parts) and all(part.lacks_shapes for part in parts)
+    unknown = (Unknown("shapes", "record_shapes=True"),) if is_unknown else ()
     return Report("duplicates", (Table.of("duplicates", "Duplicates", DuplicateRow, of_all(parts)),), unknown=unknown)
 
 

@@ -14,7 +14,6 @@ from traceq.compare.input_shapes import (
     block_difference,
     calls_difference,
     dtype_difference,
-    has_shapes,
     have_same_work,
     shape_difference,
 )
@@ -26,6 +25,7 @@ from traceq.compare.side import Side
 from traceq.compare.statement import Statement, doubtful, state
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops
+from traceq.facts.events.recorded_shapes import has_shapes
 from traceq.facts.events.self_time import ALLOCATES, VIEW
 from traceq.facts.stalls.lost_once import lost_once_ns, lost_once_share
 from traceq.facts.timeline.op_calls_per_step import op_calls_per_step

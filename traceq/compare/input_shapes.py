@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import unique_names
+from traceq.facts.events.recorded_shapes import has_shapes
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
 from traceq.facts.timeline.steps import steps
@@ -139,11 +140,6 @@ def _weights(trace: Trace) -> set[tuple[int, ...]]:
 def have_same_work(a: Trace, b: Trace) -> bool:
     """Return whether calls of the same ops can be expected to take as long: no other shapes or dtypes are recorded."""
     return not (shape_difference(a, b) or dtype_difference(a, b))
-
-
-def has_shapes(trace: Trace) -> bool:
-    """Return whether the shapes of the inputs of any op were recorded."""
-    return bool((trace.events.shapes[trace.events.rows(Category.CPU_OP)] >= 0).any())
 
 
 def calls_difference(a: Trace, b: Trace) -> str:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from .collectives import is_communication
 from .partition import pieces
@@ -31,6 +32,7 @@ def exposed_waits(paths: Sequence[Path]) -> list[dict[tuple[str, str], float]]:
     traces = [read(path) for path in paths]
     ran, shift, latest = arrivals(traces)
     shared = list(latest)
+    of_all = set.intersection(*map(counted_steps, traces))
     results = []
     for trace, each, ns in zip(traces, ran, shift, strict=True):
         waiting = [
@@ -38,7 +40,7 @@ def exposed_waits(paths: Sequence[Path]) -> list[dict[tuple[str, str], float]]:
             for key in shared
             if latest[key] - ns > each[key].start
         ]
-        results.append(split(trace, union(waiting)))
+        results.append(split(trace, union(waiting), of_all or counted_steps(trace)))
     return results
 
 
@@ -50,9 +52,13 @@ def arrivals(
     base = [int(trace.meta.get("baseTimeNanoseconds", 0)) for trace in traces]
     base = [ns - base[0] for ns in base]  # times of today are too large for exact halves
     shared = [key for key in ran[0] if all(key in each for each in ran)]
-    ends = {key: median(each[key].end + ns for each, ns in zip(ran, base, strict=True)) for key in shared}
-    off = [median(each[key].end + ns - ends[key] for key in shared) for each, ns in zip(ran, base, strict=True)]
-    shift = [ns - late for ns, late in zip(base, off, strict=True)]
+    zero = ran[0][shared[0]].end if shared else 0
+    late = [0.0 for _ in ran]
+    for _ in range(2):  # in the second pass clocks that are far off do not decide which end is the median
+        ends = [[each[key].end - zero + ns for key in shared] for each, ns in zip(ran, base, strict=True)]
+        middle = [median(end - off for end, off in zip(met, late, strict=True)) for met in zip(*ends, strict=True)]
+        late = [median(end - mid for end, mid in zip(one, middle, strict=True)) if one else 0.0 for one in ends]
+    shift = [ns - off for ns, off in zip(base, late, strict=True)]
     latest = {key: max(each[key].start + ns for each, ns in zip(ran, shift, strict=True)) for key in shared}
     return ran, shift, latest
 
@@ -72,11 +78,10 @@ def instances(trace: Trace) -> dict[Instance, Event]:
     return kernel_of
 
 
-def split(trace: Trace, waiting: list[tuple[int, int]]) -> dict[tuple[str, str], float]:
-    """Exposed communication of the counted steps, inside and outside of some times."""
+def split(trace: Trace, waiting: list[tuple[int, int]], counts: set[int]) -> dict[tuple[str, str], float]:
+    """Exposed communication of the steps whose number counts, inside and outside of some times."""
     phases, syncs, hidden = Phases(trace), find_syncs(trace), gaps(trace)
-    steps = windows(trace, phases, opening(trace, hidden))
-    counted = [step for step in steps if not step["partial"]] or steps
+    counted = [step for step in windows(trace, phases, opening(trace, hidden)) if number_of(step) in counts]
     sums: dict[tuple[str, str], float] = defaultdict(float)
     for step in counted:
         for piece in pieces(trace, phases, syncs, hidden, step["start_ns"], step["end_ns"]):
@@ -119,7 +124,12 @@ def job_finding_times(paths: Sequence[Path]) -> dict[str, float]:
 def counted_steps(trace: Trace) -> set[int]:
     """The numbers of the steps that count."""
     steps = windows(trace, Phases(trace), opening(trace, gaps(trace)))
-    return {int(step["name"].rpartition("#")[2]) for step in [s for s in steps if not s["partial"]] or steps}
+    return {number_of(step) for step in [s for s in steps if not s["partial"]] or steps}
+
+
+def number_of(step: dict[str, Any]) -> int:
+    """The number in the name of a step."""
+    return int(step["name"].rpartition("#")[2])
 
 
 def exposed_spans(trace: Trace) -> list[tuple[int, int]]:

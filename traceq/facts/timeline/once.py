@@ -352,7 +352,8 @@ def _long_launchless_times(trace: Trace, apart: Spans) -> list[_Layer]:
     in_ops = intersect(exposed, spans(trace.events.ts[ops], trace.events.end[ops]))  # outside of ops it is the program
     prepares = _first_launches(trace, measure_within(in_ops, *times.T), call, launched)
     prepared = intersect(times[prepares], in_ops)
-    first = np.where((op := innermost_ops(trace, call)) >= 0, op, call)[prepares]
+    op = innermost_ops(trace, call)
+    first = np.where(op >= 0, op, call)[prepares]
     pause = _pause(trace, np.where(prepares, 0, ns), launched, bool(compiles.any()))
     piece, follows = _between_ops(trace, times[pause], call[pause])
     is_long = compiled[:, 1] - compiled[:, 0] >= _PAUSE_NS  # of less a compiled kernel is loaded, or found in a cache
