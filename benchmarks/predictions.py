@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from traceq.causes.replay import replay_of
-from traceq.compare.explain import side_replays
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import syncs
+from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import span_index
 from traceq.model import Trace
@@ -84,12 +84,31 @@ def of_cases(work: Path) -> list[Prediction]:
             if not all(side.exists() for side in sides):
                 continue
             (a,), (b,) = (read(side).traces for side in sides)
-            of_a, of_b = side_replays(a, b)
+            (num_a, *of_a), (num_b, *of_b) = one_sided_syncs(a, b), one_sided_syncs(b, a)
             num = abs(num_syncs(b) - num_syncs(a))
-            if num and num == max(of_a.num_syncs, of_b.num_syncs):
-                delta_ns = of_b.syncs_ns - of_a.syncs_ns, of_b.syncs_most_ns - of_a.syncs_most_ns
+            if num and num == max(num_a, num_b):
+                delta_ns = of_b[0] - of_a[0], of_b[1] - of_a[1]
                 predictions.append(prediction(folder.name, kind, a, b, delta_ns))
     return predictions
+
+
+def one_sided_syncs(trace: Trace, other: Trace) -> tuple[float, int, int]:
+    """Return (syncs per step of kinds that `other` has not, ns that a step saves without them: at least, at most)."""
+    kinds, elsewhere = _kinds(trace), set(_kinds(other))
+    is_missing = np.array([kind not in elsewhere for kind in kinds], np.bool_)
+    counted = steps(trace).host[steps(trace).counted]
+    removed = np.r_[is_missing, False][host_waits(trace).call][None]
+    (saving,) = replay_of(trace).saved_per_step(removed, everywhere=True)
+    inside = span_index(counted, syncs(trace).start) >= 0
+    return float((is_missing & inside).sum()) / len(counted), saving.least_ns, saving.most_ns
+
+
+def _kinds(trace: Trace) -> list[tuple[int, str, str]]:
+    """Return (kind, op or call, phase) of each sync."""
+    waits, events = syncs(trace), trace.events
+    ops = [waits.origin.texts[op] or events.text(row) for op, row in zip(waits.origin.op, waits.rows, strict=True)]
+    names = [phases(trace).names[phase] for phase in waits.phase.tolist()]
+    return list(zip(waits.kind.tolist(), ops, names, strict=True))
 
 
 def of_pairs(traces: Path) -> list[Prediction]:
@@ -98,11 +117,10 @@ def of_pairs(traces: Path) -> list[Prediction]:
     for *names, removed in _PAIRS:
         (a,), (b,) = (read(traces / f"{name}.json.gz").traces for name in names)
         if removed == "syncs":
-            side = side_replays(a, b)[0]
-            saved_ns = side.syncs_ns, side.syncs_most_ns
+            _, *saved_ns = one_sided_syncs(a, b)
         else:
             saving = replay_of(a).saved_per_step(host_waits(a).call[None] < 0)[0]
-            saved_ns = saving.least_ns, saving.most_ns
+            saved_ns = [saving.least_ns, saving.most_ns]
         delta_ns = -saved_ns[0], -saved_ns[1]
         predictions.append(prediction(names[0], f"without {removed}, as {names[1]}", a, b, delta_ns))
     return predictions

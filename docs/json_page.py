@@ -25,7 +25,7 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 from traceq.analysis.registry import analyze_all
 from traceq.compare.collective_volumes import CollectiveVolume, Exchange
 from traceq.compare.inference import InferenceDelta
-from traceq.compare.result import Cause, CellDelta, Chain, Comparable, RankDelta, SideReplay, Traced
+from traceq.compare.result import Cause, CellDelta, Chain, Comparable, RankDelta, Traced
 from traceq.compare.run_list import RUNS_SCHEMA, RunRow
 from traceq.compare.step_counts import CountDelta
 from traceq.compare.work_deltas import WorkDelta
@@ -142,7 +142,6 @@ _DIFF = (
     ("`statement`, `basis`, `reasons`, `doubt`, `free`", diff_json.StatementObject),
     ("`feeding`", diff_json.FeedingObject),
     ("`traced`", Traced),
-    ("`replays`", SideReplay),
     ("`ranks`", RankDelta),
     ("`inference`", InferenceDelta),
     ("`cells`", CellDelta),

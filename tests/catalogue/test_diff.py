@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from traceq.analysis.registry import analyze
 from traceq.cli import app
-from traceq.compare.attribution import ledger
+from traceq.compare.attribution import step_time
 from traceq.compare.diff import diff_runs
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run
@@ -61,7 +61,7 @@ def as_json(a: Path, b: Path) -> Row:
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_the_cells_of_a_ledger_are_those_of_the_partition(path: Path) -> None:
+def test_the_cells_of_a_step_are_those_of_the_partition(path: Path) -> None:
     """Against the oracle where it takes less than two seconds, else against `show`, which another test holds to it."""
     trace = read(path).traces[0]
     counted = steps(trace).counted
@@ -69,7 +69,7 @@ def test_the_cells_of_a_ledger_are_those_of_the_partition(path: Path) -> None:
         expected = shown_cells(trace.rank, Run(str(path), (trace,)), counted)
     else:
         expected = oracle_cells(path, counted)
-    result = {(cell.phase, cell.category): cell.ns for cell in ledger(trace).cells if cell.ns}
+    result = {(cell.phase, cell.category): cell.ns for cell in step_time(trace).cells if cell.ns}
     shown, expected_cells = without_once(result, expected)
     assert shown == expected_cells
 
@@ -132,15 +132,9 @@ def test_twenty_removed_syncs_are_named_with_what_they_save() -> None:
     assert result["causes"][0] == syncs[0]
     assert [cause["delta_num"] for cause in syncs] == [-10, -10]
     assert (result["verdict"]["state"], result["verdict"]["measures"]["num_a"]) == ("observed", 1)
-    removed, *differences, host, in_common = result["reasons"]
-    assert [each["code"] for each in (removed, host, in_common)] == ["syncs", "free_host", "where_only"]
-    assert {each["code"].partition("_")[0] for each in differences} == {"cause"}
-    measures = removed["measures"]
-    assert (measures["removed_syncs_mean"], measures["side"]) == (20, "a")
-    assert measures["least_saved_ns"] == pytest.approx(5_690_000, rel=1e-3)
-    assert measures["together_delta_ns"] == result["traced"]["delta_ns"]
-    assert host["measures"]["least_saved_b_ns"] == pytest.approx(3_230_000, rel=1e-2)
-    assert in_common["measures"]["matched_pct"] == result["traced"]["matched_pct"]
+    removed = result["reasons"][0]
+    assert (removed["code"], removed["measures"]["removed_syncs_mean"]) == ("syncs", 20)
+    assert removed["measures"]["delta_ns"] == sum(cause["delta_ns"] for cause in syncs) < -2_800_000
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from paths import FIXTURES
 
 from traceq.compare.diff import diff
@@ -14,7 +15,8 @@ def test_what_recompiles_in_each_step_costs_its_compilations() -> None:
     (cause,) = (each for each in result.causes if each.name == "torch.compile")
     (cell,) = (each for each in result.cells if each.category == "compiling")
     assert (cause.kind, cause.phase, cause.delta_num) == ("host", "compiling", 2)  # forward and backward
-    assert cause.delta_ns == cell.delta_ns == cell.b_ns
+    assert cause.delta_ns == pytest.approx(cell.delta_ns, abs=1)
+    assert cell.delta_ns == cell.b_ns
 
 
 def test_a_side_that_compiles_has_no_other_phases() -> None:

@@ -14,7 +14,7 @@ from traceq.claims.claim import Measure
 from traceq.compare.cause_names import jitter_name, short_name
 from traceq.compare.cause_statements import cause_statements, what_of
 from traceq.compare.diff import diff_runs
-from traceq.compare.result import REPLACED_BY, Cause, CellDelta, Chain, Diff, SideReplay, Traced
+from traceq.compare.result import REPLACED_BY, Cause, CellDelta, Chain, Diff, Traced
 from traceq.compare.sentences import CAVEATS, SENTENCES
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
@@ -161,7 +161,6 @@ def test_host_bound_time_of_ops_that_take_as_long_as_before_is_not_their_own() -
     pace = no_change("pace", "pace of all host ops", 30)
     assert not elsewhere(traced, cells, (sync, pace))  # they take longer, each a little
     assert not elsewhere(traced, cells[1:], (sync,))
-    assert not elsewhere(replace(traced, matched_pct=40.0), cells, (sync,))  # causes are accounts
     back = Traced(0, 1100 * US, 1000 * US, 3, 3, matched_pct=99.0)
     removed = (CellDelta("bwd", "host_bound", 80 * US, 0),)
     (shown,) = elsewhere(back, removed, (cause("dtoh aten::item", -95, -1, kind="sync"),))
@@ -411,15 +410,6 @@ def test_the_pace_of_all_work_is_a_cause_without_a_phase() -> None:
     assert (stated["delta_ns"], stated["what"]) == (90_000, pace.name)
 
 
-def test_sides_with_little_in_common_are_told_where_not_why() -> None:
-    traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=37.6)
-    stated = cause_statements(traced, (cause("aten::mm", 95),))
-    assert codes(stated) == ["cause", "where_only"]
-    assert stated[-1].measures["matched_pct"] == 37.6
-    for pct in (70.0, None):
-        assert codes(cause_statements(replace(traced, matched_pct=pct), (cause("aten::mm", 95),))) == ["cause"]
-
-
 def test_what_the_largest_causes_leave_over_is_named_where_it_is_much() -> None:
     large = cause("aten::mm", -90), cause("aten::bmm", -70), cause("aten::add", -60)
     stated = said_of(-106, *large, cause("aten::max", 55), cause("aten::cat", 59))
@@ -555,12 +545,9 @@ def test_without_a_line_or_a_sync_the_largest_causes_are_named() -> None:
     assert given(stated[1], "kind", "delta_ns", "more_mean", "fewer_mean") == ["collective", 26_000, 1, None]
 
 
-def test_of_a_device_host_time_is_told_from_its_work_and_in_accounts_is_time_in_which_it_is_idle() -> None:
+def test_of_a_device_host_time_is_told_from_its_work() -> None:
     sides = cause("aten::mm", 70), cause("gemm", 50, kind="kernel"), cause("Python in train", 40)
     assert codes(said_of(160, *sides)) == ["cause_of_host", "cause", "cause"]
-    accounts = Traced(0, 1000 * US, 1160 * US, 3, 3, matched_pct=37.6)
-    idle = "cause_of_idle_device"
-    assert codes(cause_statements(accounts, sides)) == [idle, "cause", idle, "where_only"]
 
 
 def test_what_cancels_is_still_told() -> None:
@@ -663,29 +650,6 @@ def test_traces_without_steps_are_compared_as_wholes() -> None:
     assert not any("step" in str(each) for each in result.reasons)
     assert "whole traces of rank 0" in waterfall(result).title
     assert "more" in [column.title for column in causes_table(result).columns]
-
-
-def test_of_sides_with_little_in_common_syncs_cost_what_their_own_side_saves_without_them() -> None:
-    replays = SideReplay(2, 70 * US, 70 * US, 30 * US, 45 * US), SideReplay(0, 0, 0, 90 * US, 91 * US)
-    traced = Traced(0, 1000 * US, 950 * US, 3, 3, matched_pct=37.6, replays=replays)
-
-    def of_syncs(traced: Traced, num: int) -> Statement:
-        stated = cause_statements(traced, (cause("dtoh aten::item", -20, num, kind="sync"),))
-        assert codes(stated)[1:] in (["free_host", "where_only"], ["where_only"])
-        return stated[0]
-
-    together = ("side", "unchanged_side", "most_saved_ns", "together_delta_ns", "delta_ns")
-    assert given(of_syncs(traced, -2), *together) == ["a", None, 70_000, -50_000, None]
-    free = replace(traced, replays=(SideReplay(2, 0, 0, 0, 0), SideReplay(0, 0, 0, 0, 0)))
-    assert given(of_syncs(free, -2), *together) == [None, "a", None, -50_000, None]
-    assert given(of_syncs(traced, -1), *together) == [None, None, None, None, -20_000]
-    host = only("free_host", cause_statements(traced, ()))
-    assert [host[f"{end}_saved_{side}_ns"] for side in "ab" for end in ("least", "most")] == [
-        30_000,
-        45_000,
-        90_000,
-        91_000,
-    ]
 
 
 def python(steps: Comparison | None, *causes: Cause) -> list[Statement]:

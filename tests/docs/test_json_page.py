@@ -37,8 +37,8 @@ JOB = FIXTURES / "example" / "job"
 KINDS: dict[str, tuple[type, ...]] = {"text": (str,), "int": (int,), "bool": (bool,), "number": (int, float)}
 PARTS = {
     "traceq.show/3": ("show",),
-    "traceq.diff/2": ("show", "diff"),
-    "traceq.diffs/2": ("show", "diff"),
+    "traceq.diff/3": ("show", "diff"),
+    "traceq.diffs/3": ("show", "diff"),
     "traceq.whatif/1": ("show", "whatif"),
     "traceq.runs/1": ("show", "a folder of runs"),
     "traceq.history/1": ("show", "history"),

@@ -201,29 +201,16 @@ def of_traced(diff: Diff, traced: Traced) -> Expected:
         delta_ns = measures.get("delta_ns")
         chains = [row.chain for row in causes.values() if row.chain]
         parts = [float(measures.get(f"{part}_delta_ns", 0)) for part in ("copied", "waited", "rest")]
-        replays = [(each.syncs_ns, each.syncs_most_ns) for each in traced.replays or ()]
-        saved = next(((least, most) for least, most in replays if least == measures.get("least_saved_ns")), (-1, -1))
         return {
             "added_syncs_mean": min(added, float(measures.get("added_syncs_mean", 0))),
             "removed_syncs_mean": min(removed, float(measures.get("removed_syncs_mean", 0))),
             "delta_ns": sum(parts) if chains and any(parts) else None,
             "share_pct": 100 * float(delta_ns) / whole_ns if whole_ns and delta_ns is not None else None,
-            "together_delta_ns": whole_ns,
-            "least_saved_ns": saved[0],
-            "most_saved_ns": saved[1],
         }
 
     def all_else(_: Mapping[str, Measure]) -> Numbers:
         listed = [each.measures for each in diff.reasons if each.code.startswith("cause")]
         return {"delta_ns": whole_ns - sum(causes[str(each["cause"])].delta_ns for each in listed)}
-
-    def free_host(_: Mapping[str, Measure]) -> Numbers:
-        sides = zip("ab", traced.replays or (), strict=False)
-        ends = [(side, each.host_ns, each.host_most_ns) for side, each in sides]
-        return {
-            **{f"least_saved_{side}_ns": least for side, least, _ in ends},
-            **{f"most_saved_{side}_ns": most for side, _, most in ends},
-        }
 
     def of_rank(measures: Mapping[str, Measure]) -> Numbers:
         row = next((each for each in diff.ranks if each.rank == int(measures["rank"])), None)
@@ -259,7 +246,7 @@ def of_traced(diff: Diff, traced: Traced) -> Expected:
         "traded_with_kernels": lambda m: {"delta_ns": of_cells(*_categories(m), phase=str(m["phase"]))},
     }
     return {
-        **dict.fromkeys(("cause", "cause_of_host", "cause_of_idle_device", "cause_of_collective"), cause),
+        **dict.fromkeys(("cause", "cause_of_host", "cause_of_collective"), cause),
         **dict.fromkeys(("moved", "replaced"), cause),
         **dict.fromkeys(("syncs", "value_reads", "line_changes"), changes),
         **dict.fromkeys(("only_rank", "slowest_rank"), of_rank),
@@ -268,9 +255,7 @@ def of_traced(diff: Diff, traced: Traced) -> Expected:
         ),
         **in_cell,
         "all_else": all_else,
-        "free_host": free_host,
         "op_work": op_work,
-        "where_only": lambda _: {"matched_pct": traced.matched_pct},
         "most_in_phase": lambda m: {"share_pct": 100 * _of_phase(diff, str(m["phase"])) / whole_ns},
         "later_host": lambda _: {
             "host_bound_ns": abs(of_cells("host_bound")),

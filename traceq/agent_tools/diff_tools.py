@@ -62,8 +62,8 @@ class Compare(Tool, frozen=True):
 class Causes(Tool, frozen=True):
     """What causes the difference between B and A: ops, syncs, collectives, lines; costs in ns per step add up to it.
 
-    Verdict: "explained", "where only" (too little in common: where time differs, not why), or "cannot tell". Where it
-    cannot tell durations, delta_num (ops added or removed per step) can still be trusted.
+    Verdict: "explained", or "cannot tell". Where it cannot tell durations, delta_num (ops added or
+    removed per step) can still be trusted.
     """
 
     a: Annotated[str, _BASELINE]
@@ -135,9 +135,6 @@ def _explained(diff: Diff) -> tuple[str, str]:
         return CANNOT_TELL, "; ".join(diff.comparable.reasons)
     if diff.doubt:
         return CANNOT_TELL, str(diff.doubt)
-    if traced.says_where_only:
-        shared = f"only {traced.matched_pct or 0:.0f} % of the host's calls are on both sides"
-        return "where only", traced.unclear or f"{shared}: the rows are where time differs, not why"
     return "explained", ""
 
 

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from traceq.causes.anchors import AnchorKind, Anchors
 from traceq.causes.common_subsequence import Pairs, common_subsequence
 from traceq.causes.host_line import HostLine
-from traceq.facts.timeline.steps import Steps, steps
+from traceq.facts.timeline.steps import step_of_work, steps
 from traceq.frozen import frozen
+from traceq.intervals import sorted_unique
+from traceq.model import Trace
 
 
 @frozen(eq=False)
@@ -35,7 +37,7 @@ def align(a: HostLine, b: HostLine) -> Alignment:
 
     The last resort is position: a gap that has equally many launches on both sides, and nothing else, was replaced.
     """
-    shift = _step_shift(steps(a.trace), steps(b.trace))
+    shift = _step_shift(a.trace, b.trace)
     in_a: list[NDArray[np.int64]] = []
     in_b: list[NDArray[np.int64]] = []
     segments = _segments(a, b, shift)
@@ -84,17 +86,26 @@ def _ranges(line: HostLine) -> list[list[tuple[int, int]]]:
     return ranges
 
 
-def _step_shift(a: Steps, b: Steps) -> int:
-    """Return the shift that pairs all counted steps of the shorter side with the most typical run of the longer one."""
-    if not (a.marked and b.marked):
+def _step_shift(a: Trace, b: Trace) -> int:
+    """Return the shift that pairs most counted steps, of several the one whose pairs issue as much work of the device.
+
+    Steps may take turns, as where every second one exchanges more. Else it is the most typical run of the longer side.
+    """
+    of_a, of_b = steps(a), steps(b)
+    if not (of_a.marked and of_b.marked):
         return 0
-    if a.counted.sum() > b.counted.sum():
+    if of_a.counted.sum() > of_b.counted.sum():
         return -_step_shift(b, a)
-    few, many = np.flatnonzero(a.counted), np.flatnonzero(b.counted)
-    durations = (b.window[:, 1] - b.window[:, 0])[many]
-    sums = np.convolve(durations, np.ones(len(few), np.int64), "valid")
-    distance = np.abs(sums * len(many) - durations.sum() * len(few))
-    return int(many[np.argmin(distance)] - few[0])
+    few, many = np.flatnonzero(of_a.counted), np.flatnonzero(of_b.counted)
+    num_a, num_b = (np.bincount(1 + step_of_work(trace), minlength=1 + len(steps(trace)))[1:] for trace in (a, b))
+    duration = of_b.window[:, 1] - of_b.window[:, 0]
+    best = 0, False, 0.0, 0
+    for shift in sorted_unique((many[:, None] - few).ravel()).tolist():
+        paired = few[np.isin(few + shift, many)]
+        is_alike = bool((num_a[paired] == num_b[paired + shift]).all())
+        distance = abs(float(duration[paired + shift].mean() - duration[many].mean()))
+        best = max(best, (len(paired), is_alike, -distance, shift))
+    return best[-1]
 
 
 def _refined(pairs: Pairs, keys_a: NDArray[np.int64], keys_b: NDArray[np.int64]) -> Pairs:

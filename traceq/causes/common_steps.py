@@ -57,7 +57,7 @@ def common_steps(a: Sequence[Trace], b: Sequence[Trace], explained: int = 0) -> 
     Where their clocks can be compared, all ranks are in the graph, joined by the collectives in which they wait for
     each other; else only the one with the index `explained`.
     """
-    is_swapped = _digest(b[explained]) < _digest(a[explained])
+    is_swapped = are_swapped(a[explained], b[explained])
     if is_swapped:
         a, b = b, a
     named = [in_names_of(ours, theirs) for ours, theirs in zip(a, b, strict=True)]
@@ -99,6 +99,11 @@ def _on_one_graph(
         is_swapped=is_swapped,
         others={name: other for each in named for name, other in each.others.items()},
     )
+
+
+def are_swapped(a: Trace, b: Trace) -> bool:
+    """Return whether the sides are to be exchanged, so that what is computed of them does not depend on their order."""
+    return _digest(b) < _digest(a)
 
 
 def _digest(trace: Trace) -> bytes:

@@ -7,12 +7,14 @@ no op and at no known line. Accounts add up to the cells of the partition, and c
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.compare.cost_centers import CAUSE_KINDS, Actors, actors
+from traceq.compare.cost_centers import Actors, actors
+from traceq.compare.labels import Label, label_of
 from traceq.facts.comm.collectives import collective_calls
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.forward_ops import outermost_ops
@@ -32,30 +34,22 @@ from traceq.grouping import Groups, Numbers, group
 from traceq.intervals import Spans, advance, contains, earliest_owner, measure_within, sorted_unique, span_index, spans
 from traceq.model import Trace
 
+Key = TypeVar("Key", str, tuple[str, str])
 
-@frozen
-class Account:
-    """Time of one cause over all counted steps.
 
-    `key` is the same on both sides of a diff. `num` counts kernels, copies or calls, `bytes` is what they moved. Of a
-    sync, `copied` ns are its copy and `waited` ns the blocking call while nothing ran. `inner` splits the time of a
-    host op by the innermost op; `by_step` and `num_by_step`, int64[steps], are `ns` and `num` by counted step.
+@frozen(eq=False)
+class Accounts:
+    """L causes of one side and its K counted steps.
+
+    `ns`, `num`, `bytes` int64[L, K]: time, events (kernels, copies, calls) and what they moved; one hidden behind
+    others has 0 ns. `inner`: of each label, the time of a host op by the innermost op.
     """
 
-    key: str
-    kind: str
-    phase: str
-    name: str
-    line: str
-    module: str
-    num: int
-    ns: int
-    bytes: int = 0
-    copied: int = 0
-    waited: int = 0
-    inner: tuple[_OpSelfTime, ...] = ()
-    by_step: tuple[int, ...] = ()
-    num_by_step: tuple[int, ...] = ()
+    labels: tuple[Label, ...]
+    ns: NDArray[np.int64]
+    num: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    inner: tuple[Mapping[str, int], ...]
 
 
 @frozen
@@ -77,13 +71,6 @@ class StepTime:
     cells: tuple[LedgerCell, ...]
 
 
-@frozen
-class Ledger(StepTime):
-    """Accounts of one side, which add up to `total_ns`, too."""
-
-    accounts: tuple[Account, ...]
-
-
 def step_time(trace: Trace) -> StepTime:
     """Return the cells of a trace's counted steps: without its accounts, which take several times as long."""
     windows, names, ns = steps(trace).window[steps(trace).counted], phases(trace).names, ns_by_phase(trace)
@@ -96,25 +83,12 @@ def step_time(trace: Trace) -> StepTime:
     )
 
 
-def lone_copies(trace: Trace) -> frozenset[str]:
-    """Return the names of actors that are copies for which no sync waits."""
-    all_actors = actors(trace)
-    work = slice(0, all_actors.first_sync)
-    is_copy = (all_actors.kind[work] == CAUSE_KINDS.index("memcpy")) & all_actors.happens[work]
-    return frozenset(all_actors.texts[name] for name in sorted_unique(all_actors.name[work][is_copy]).tolist())
-
-
-def ledger(trace: Trace, apart: Collection[str] = ()) -> Ledger:
-    """Return cells and accounts of a trace's counted steps; copies named in `apart` are no part of their syncs.
-
-    Where one side of a diff makes a copy without a sync, the other makes it, too, though its host waits.
-    """
-    time = step_time(trace)
-    parts, category, phase, actor = attributed_parts(trace, apart)
+def accounts(trace: Trace) -> Accounts:
+    """Return the accounts of a trace's counted steps, whose ns add up to them."""
+    parts, _, phase, actor = attributed_parts(trace)
     step = span_index(steps(trace).window[steps(trace).counted], parts[:, 0])
     inside = step >= 0
-    accounts = _accounts(trace, phase[inside], actor[inside], parts[inside], category[inside], step[inside], apart)
-    return Ledger(time.rank, time.num_steps, time.total_ns, time.cells, accounts)
+    return _accounts(trace, phase[inside], actor[inside], parts[inside], step[inside])
 
 
 def whole_mean(total: int, num: int) -> int:
@@ -122,9 +96,31 @@ def whole_mean(total: int, num: int) -> int:
     return (total + num // 2) // num
 
 
-def attributed_parts(
-    trace: Trace, apart: Collection[str] = ()
-) -> tuple[Spans, NDArray[np.int8], NDArray[np.int32], NDArray[np.int64]]:
+def means_per_step(
+    of_a: Mapping[Key, int], of_b: Mapping[Key, int], num_a: int, num_b: int
+) -> dict[Key, tuple[int, int]]:
+    """Return (A's, B's) mean per step by key, in whole ns that add up to the rounded mean of each side.
+
+    Keys that are equal on both sides are rounded first, from equal running sums, so that they stay equal.
+    """
+
+    def differs(key: Key) -> bool:
+        return of_a.get(key, 0) * num_b != of_b.get(key, 0) * num_a
+
+    keys = sorted(of_a.keys() | of_b.keys(), key=lambda key: (differs(key), key))
+    a_ns = _per_step([of_a.get(key, 0) for key in keys], num_a)
+    b_ns = _per_step([of_b.get(key, 0) for key in keys], num_b)
+    return dict(sorted(zip(keys, zip(a_ns, b_ns, strict=True), strict=True)))
+
+
+def _per_step(totals: Sequence[int], num_steps: int) -> list[int]:
+    """Return means of totals in whole ns, rounded so that they add up to the rounded mean of their sum."""
+    running = np.cumsum(np.array([0, *totals], np.int64))
+    means: list[int] = np.diff((running + num_steps // 2) // num_steps).tolist()
+    return means
+
+
+def attributed_parts(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.int32], NDArray[np.int64]]:
     """Return the activity of a trace, cut where the actor changes: (parts, category, phase, actor)."""
     done, all_actors = activity(trace), actors(trace)
     if len(done.parts) == 0:
@@ -158,7 +154,7 @@ def attributed_parts(
     actor = np.where(category == TimeCategory.COMPILING, _compilation(trace, all_actors, start_ns), actor)
     is_call = (category == TimeCategory.EXPOSED_COMM) & (owner < 0)
     actor = np.where(is_call, _open_collective(trace, all_actors, start_ns), actor)
-    actor = _copies_to_syncs(trace, all_actors, actor, apart)
+    actor = _copies_to_syncs(trace, all_actors, actor)
     return np.column_stack([start_ns, edges[1:]]), category, done.phase[piece], actor
 
 
@@ -251,24 +247,14 @@ def _open_collective(trace: Trace, all_actors: Actors, time_ns: NDArray[np.int64
     return np.where(index >= 0, all_actors.first_call + call[index], without_call)
 
 
-def _copies_to_syncs(
-    trace: Trace, all_actors: Actors, actor: NDArray[np.int64], apart: Collection[str]
-) -> NDArray[np.int64]:
-    """Return the actors with each copy that a sync waits for, but those `apart`, replaced by the sync."""
+def _copies_to_syncs(trace: Trace, all_actors: Actors, actor: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the actors with each copy that a sync waits for replaced by the sync."""
     if len(device_work(trace)) == 0:
         return actor
     copies = blocking_calls(trace).copy
-    moved = np.arange(len(all_actors.kind))
-    waited = np.flatnonzero((copies >= 0) & ~_copies_apart(trace, all_actors, apart))
+    moved, waited = np.arange(len(all_actors.kind)), np.flatnonzero(copies >= 0)
     moved[copies[waited]] = all_actors.first_sync + waited
     return moved[actor]
-
-
-def _copies_apart(trace: Trace, all_actors: Actors, apart: Collection[str]) -> NDArray[np.bool_]:
-    """Return which blocking calls wait for a copy that is `apart`: bool[S]."""
-    copies = blocking_calls(trace).copy
-    named = np.array([text in apart for text in all_actors.texts], np.bool_)
-    return np.asarray((copies >= 0) & named[all_actors.name[copies]])
 
 
 def _accounts(
@@ -276,66 +262,36 @@ def _accounts(
     phase: NDArray[np.int32],
     actor: NDArray[np.int64],
     parts: Spans,
-    category: NDArray[np.int8],
     step: NDArray[np.int64],
-    apart: Collection[str],
-) -> tuple[Account, ...]:
-    """Return time and number of every cause; one hidden behind others has 0 ns.
+) -> Accounts:
+    """Return time and number of every cause, given the parts of counted steps.
 
     All time of a cause counts in the phase of the cause, also the idle time of a sync that lasts into the next phase.
     """
     all_actors, names = actors(trace), phases(trace).names
     step_of = _counted_step(trace, all_actors)
-    happens, size = all_actors.happens.copy(), all_actors.bytes.copy()
-    if apart:
-        of_call = np.flatnonzero(_copies_apart(trace, all_actors, apart))
-        happens[blocking_calls(trace).copy[of_call]] = True
-        size[all_actors.first_sync + of_call] = 0
-    events = np.flatnonzero(happens & (step_of >= 0))
+    events = np.flatnonzero(all_actors.happens & (step_of >= 0))
     members = np.r_[actor, events]
-    groups, functions = _account_groups(all_actors, members, actor, phase)
-    zeros = np.zeros(len(events), np.int64)
-    ns = parts[:, 1] - parts[:, 0]
-    is_wait = np.isin(category, (TimeCategory.SYNC_WAIT, TimeCategory.ALLOC_WAIT))
-    totals = groups.sum(np.r_[ns, zeros])
-    copied = groups.sum(np.r_[np.where(category == TimeCategory.EXPOSED_MEMCPY, ns, 0), zeros])
-    waited = groups.sum(np.r_[np.where(is_wait, ns, 0), zeros])
-    moved = groups.sum(np.r_[np.zeros(len(actor), np.int64), size[events]])
+    groups = _account_groups(all_actors, members, actor, phase)
+    ids, of_events = np.split(groups.group_ids, [len(actor)])
+    ns, num, moved = np.zeros((3, len(groups.keys), int(steps(trace).counted.sum())), np.int64)
+    part_ns = parts[:, 1] - parts[:, 0]
+    np.add.at(ns, (ids, step), part_ns)
+    np.add.at(num, (of_events, step_of[events]), 1)
+    np.add.at(moved, (of_events, step_of[events]), all_actors.bytes[events])
     account_of = np.full(len(all_actors.kind), -1)
     account_of[members] = groups.group_ids
-    by_step = np.zeros((len(totals), int(steps(trace).counted.sum())), np.int64)
-    num_by_step = np.zeros_like(by_step)
-    np.add.at(by_step, (groups.group_ids[: len(actor)], step), ns)
-    np.add.at(num_by_step, (groups.group_ids[len(actor) :], step_of[events]), 1)
     inner = _op_self_times(trace, all_actors, parts, actor, account_of)
-    line = _account_lines(all_actors, members, groups, np.r_[ns, zeros])
-    accounts = []
-    for number, (kind, p, text, function, module) in enumerate(groups.keys.tolist()):
-        words = CAUSE_KINDS[kind], names[p], all_actors.texts[text]
-        within = all_actors.texts[module]
-        accounts.append(
-            Account(
-                "|".join((*words, functions[function], *([within] if within else []))),
-                *words,
-                line=all_actors.texts[line[number]],
-                module=within,
-                num=int(num_by_step[number].sum()),
-                ns=totals[number],
-                bytes=moved[number],
-                copied=copied[number],
-                waited=waited[number],
-                inner=inner.get(number, ()),
-                by_step=tuple(by_step[number].tolist()),
-                num_by_step=tuple(num_by_step[number].tolist()),
-            )
-        )
-    return tuple(accounts)
+    lines = _account_lines(all_actors, members, groups, np.r_[part_ns, np.zeros(len(events), np.int64)])
+    keys = zip(groups.keys.tolist(), lines, strict=True)
+    labels = (label_of(all_actors, names, kind, name, p, line, module) for (kind, p, name, _, module), line in keys)
+    return Accounts(tuple(labels), ns, num, moved, tuple(inner.get(number, {}) for number in range(len(ns))))
 
 
 def _account_groups(
     all_actors: Actors, members: NDArray[np.int64], actor: NDArray[np.int64], phase: NDArray[np.int32]
-) -> tuple[Groups, list[str]]:
-    """Return (`members` grouped by account; the functions that the keys' fourth column indexes)."""
+) -> Groups:
+    """Return `members` grouped by account: kind, phase, name, function of the line, module."""
     phase_of = all_actors.phase[members]
     phase_of[: len(actor)] = np.where(actor < all_actors.latency, phase_of[: len(actor)], phase)
     functions: dict[str, int] = {}
@@ -349,7 +305,7 @@ def _account_groups(
         function_of[all_actors.line[members]],
         all_actors.module[members],
     )
-    return group(columns), list(functions)
+    return group(columns)
 
 
 def _account_lines(all_actors: Actors, members: NDArray[np.int64], groups: Groups, ns: NDArray[np.int64]) -> list[int]:
@@ -373,24 +329,16 @@ def _counted_step(trace: Trace, all_actors: Actors) -> NDArray[np.int64]:
     return np.where(on_device, window, host)
 
 
-@frozen
-class _OpSelfTime:
-    """Self time `ns` of the ops of one name."""
-
-    name: str
-    ns: int
-
-
 def _op_self_times(
     trace: Trace, all_actors: Actors, parts: Spans, actor: NDArray[np.int64], account: NDArray[np.int64]
-) -> dict[int, tuple[_OpSelfTime, ...]]:
+) -> dict[int, dict[str, int]]:
     """Return the time of each account by innermost op, as far as ops enclose each other.
 
     `actor` int64[M] is the actor of each of the M parts; `account` int64[A] the account of each actor, -1 for none.
     """
     op_track = tracks(trace)[all_actors.op_rows]
     is_op = (actor >= all_actors.first_op) & (actor < all_actors.first_call)
-    times: dict[int, list[_OpSelfTime]] = {}
+    times: dict[int, dict[str, int]] = {}
     for track, ops in host_ops(trace).items():
         selected = np.flatnonzero(is_op)[op_track[actor[is_op] - all_actors.first_op] == track]
         charged = spans(parts[selected, 0], parts[selected, 1])
@@ -402,5 +350,6 @@ def _op_self_times(
         sums = group([op_account, trace.events.name[ops.rows]])
         for (number, name), ns in zip(sums.keys.tolist(), sums.sum(self_ns), strict=True):
             if number >= 0 and ns:
-                times.setdefault(number, []).append(_OpSelfTime(trace.events.strings[name], ns))
-    return {number: tuple(of_account) for number, of_account in times.items()}
+                of_account, text = times.setdefault(number, {}), trace.events.strings[name]
+                of_account[text] = of_account.get(text, 0) + ns
+    return times

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -9,10 +10,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.common_steps import CommonSteps
 from traceq.causes.edges import IN_BOTH
 from traceq.causes.host_line import PAUSES
-from traceq.compare.cause_names import cause_name, jitter_name, pace_name, phase_text
+from traceq.compare.cause_names import MOST_OF_IT, cause_name, jitter_name, pace_name, phase_text
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import have_same_work
@@ -25,7 +25,8 @@ from traceq.compare.replaced_kernels import (
     replaced_together,
 )
 from traceq.compare.result import REPLACED_BY, Cause, Chain, share, sorted_causes
-from traceq.compare.run_to_run import comparable, error_of_mean, jitter, pace
+from traceq.compare.run_to_run import clear_change, comparable, error_of_mean, is_work, jitter, pace
+from traceq.facts.events.forward_ops import RECOMPUTED
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.steps import steps
@@ -46,6 +47,7 @@ _STEADY_PART, _STEADY_STEPS = 0.3, 0.8
 _FEWEST_CALLS = 0.75
 """Syncs per step that one side has to have more than the other to be listed whatever they cost."""
 
+_ELSEWHERE = "work in another order"
 _CANCELS, _MOST, _MOST_OF_ROW = 2, 0.9, 0.75
 
 
@@ -67,27 +69,25 @@ class _Unrounded:
     count_ns: float
 
 
-def cause_rows(common: CommonSteps, parts: Contributions, delta_ns: int) -> tuple[Cause, ...]:
+def cause_rows(parts: Contributions, delta_ns: int) -> tuple[Cause, ...]:
     """Return the causes of a traced delta, per step, in whole ns that add up to it; what names no change comes last."""
-    num_steps = max(common.graph.num_steps, 1)
+    num_steps = max(parts.num_paired, 1)
     sign = -1 if parts.is_swapped else 1
     total = parts.share * (parts.b_ns - parts.a_ns)
     alike = comparable(parts)
-    steps_ns = _step_ns(common)
     works = {work: number for number, work in enumerate(dict.fromkeys(_work(label)[1:] for label in parts.labels))}
     work = np.array([works[_work(label)[1:]] for label in parts.labels], np.int32)
-    has_same_work = have_same_work(common.a[0].trace, common.b[0].trace)
+    has_same_work = have_same_work(*parts.traces)
     paced, paces = np.zeros(len(alike)), []
     for name, part in (("host ops", Part.HOST), *([("kernels", Part.KERNEL)] if has_same_work else [])):
         chosen = np.flatnonzero(alike & (parts.part == part))
-        ratio, paced[chosen] = pace(parts, work, chosen, _SHARE_OF_STEP * steps_ns)
+        ratio, paced[chosen] = pace(parts, work, chosen, _SHARE_OF_STEP * parts.steps_ns)
         paces.append((name, ratio, float(paced[chosen].sum())))
     sigma = jitter(parts, work, alike, paced, same_work=has_same_work)
     total -= paced
-    table = _Table(parts, total, sigma, common.graph.num_steps)
-    rows, minor, rest = table.rows(steps_ns)
-    ranks = [line.trace.rank for line in common.a]
-    causes = [_cause(parts, row, total, num_steps, ranks) for row in rows]
+    table = _Table(parts, total, sigma)
+    rows, minor, rest = table.rows()
+    causes = [_cause(parts, row, total) for row in rows]
     for name, ratio, paced_ns in paces:
         if ratio != 1:
             causes.append(_other("pace", pace_name(name, ratio if sign > 0 else 1 / ratio), paced_ns / num_steps))
@@ -99,14 +99,23 @@ def cause_rows(common: CommonSteps, parts: Contributions, delta_ns: int) -> tupl
         largest = max(rest.labels, key=lambda number: abs(table.total[number]))
         row = _Row((largest,), float(table.total[largest]), 0)
         is_most = 2 * abs(row.ns) >= np.abs(table.total[list(rest.labels)]).sum()
-        most = _cause(parts, row, total, num_steps, ranks).cause if is_most else None
-        of_most = f"{cause_name(most)} {phase_text(most)}".strip() if most else ""
+        most = _cause(parts, row, total).cause if is_most else None
+        of_most = _named(most) if most else ""
         text = jitter_name(len(rest.labels), rest.ns / num_steps, rest.sd_ns / num_steps, of_most)
         phase = table.most_in(rest.labels)
         causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps, phase))
-    ends = [steps(side[0].trace).by_device for side in (common.a, common.b)]
+    if table.elsewhere:
+        first = max(table.elsewhere, key=lambda row: abs(row.ns))
+        is_most = 2 * abs(first.ns) >= sum(abs(row.ns) for row in table.elsewhere)
+        of_first = f", {MOST_OF_IT}{_named(_cause(parts, first, total).cause)}" if is_most else ""
+        causes.append(_other("residual", _ELSEWHERE + of_first, sum(row.ns for row in table.elsewhere) / num_steps))
+    ends = [steps(trace).by_device for trace in parts.traces]
     residual = "steps that only one side has" if ends[0] == ends[1] else "steps that do not both end with the device"
-    return _whole(causes, sign, delta_ns, _common_phases(parts), residual)
+    return _whole(causes, sign, delta_ns, _common_phases(parts), residual, is_paired=parts.is_paired)
+
+
+def _named(cause: Cause) -> str:
+    return f"{cause_name(cause)} {phase_text(cause)}".strip()
 
 
 def _common_phases(parts: Contributions) -> set[str]:
@@ -120,13 +129,6 @@ def _common_phases(parts: Contributions) -> set[str]:
     return of_a & of_b
 
 
-def _step_ns(common: CommonSteps) -> float:
-    """Return the mean of all paired steps of both sides together."""
-    graph = common.graph
-    begin, end = graph.windows.T
-    return float(sum((time[end] - time[begin]).sum() for time in (graph.time_a, graph.time_b))) / 2
-
-
 class _Table:
     """Contributions summed by label.
 
@@ -135,19 +137,23 @@ class _Table:
     longer, on the path or not; `delta_by_step` float64[L, K] what of `total` is in each step.
     """
 
-    def __init__(
-        self, parts: Contributions, ns: NDArray[np.float64], sigma: NDArray[np.float64], num_steps: int
-    ) -> None:
+    def __init__(self, parts: Contributions, ns: NDArray[np.float64], sigma: NDArray[np.float64]) -> None:
         num = len(parts.labels)
-        self.parts, self.num_steps = parts, num_steps
+        self.parts, self.num_steps = parts, parts.num_paired
         self.total = np.bincount(parts.label, weights=ns, minlength=num)
+        longer = np.where(parts.part == Part.WAIT, 0, parts.b_ns - parts.a_ns)
+        self.unpaired, self.unpaired_own = (
+            np.bincount(parts.label, weights=weights * (parts.sides != IN_BOTH), minlength=num)
+            for weights in (ns, longer)
+        )
+        self.elsewhere: list[_Row] = []
         self.variance = np.bincount(parts.label, weights=(parts.share * sigma) ** 2, minlength=num)
         self.events = np.bincount(parts.label, weights=parts.num, minlength=num)
         self.moved = np.bincount(parts.label, weights=parts.moved, minlength=num)
         self.only_a, self.only_b = (
             np.bincount(parts.label, weights=side, minlength=num) == 0 for side in (parts.b_ns, parts.a_ns)
         )
-        inside, num_steps = parts.step >= 0, max(num_steps, 1)
+        inside, num_steps = parts.step >= 0, max(parts.num_paired, 1)
         cell = parts.label[inside].astype(np.int64) * num_steps + parts.step[inside]
         longer_ns = (parts.b_ns - parts.a_ns)[inside]
         self.by_step, self.delta_by_step = (
@@ -180,46 +186,98 @@ class _Table:
         is_changed = bool(self.moved[index].sum()) or (is_counted and bool(self.events[index].sum()))
         return is_changed or bool(self.is_more_syncs[index].any())
 
-    def rows(self, steps_ns: float) -> tuple[list[_Row], _Row, _Row]:
-        """Return (rows that are causes, smaller changes as one row, jitter as one row), given the ns of all steps."""
-        smallest = _SHARE_OF_DELTA * abs(self.total.sum())
-        part = max(_SHARE_OF_STEP, _SHARE_OF_STEPS / max(self.num_steps, 1))
-        all_jitter = _MANY_ERRORS * float(np.sqrt(self.variance.sum()))
-        smallest_matched = max(smallest, min(part * steps_ns, all_jitter))
-        many_errors = _ERRORS * max(1, _MANY_STEPS / max(self.num_steps, 1))
+    def rows(self) -> tuple[list[_Row], _Row, _Row]:
+        """Return (rows that are causes, smaller changes as one row, jitter as one row)."""
         causes: list[_Row] = []
         minor: list[_Row] = []
         rest: list[_Row] = []
-        for members in self._whole_regions(replaced_together(self._groups(), self.parts)):
-            index = list(members)
-            sd_ns = float(np.sqrt(self.variance[index].sum()))
-            row_ns, longer_ns = float(self.total[index].sum()), self.by_step[index].sum(axis=0)
-            if (
-                self.num_steps >= _MANY_STEPS
-            ):  # of what steps differ by, the path has the part that it has of the change
-                part = min(abs(row_ns) / max(abs(float(longer_ns.sum())), 1.0), 1.0)
-                sd_ns = max(sd_ns, part * error_of_mean(longer_ns) * self.num_steps)
-            row = _Row(members, row_ns, sd_ns)
-            is_residual = self.parts.labels[index[0]].kind == "residual"
-            if self.is_one_sided[index].all():
-                is_cause, is_change = abs(row.ns) > smallest, True
+        regions: Sequence[tuple[int, ...]] = self._groups()
+        if self.parts.is_paired:
+            regions = self._whole_regions(replaced_together(regions, self.parts))
+        for members, scatter_ns in zip(regions, self._scatter_of_one_step(regions), strict=True):
+            row = self._within_own_change(self._row(members))
+            is_cause, is_change = self._is_cause(row, scatter_ns)
+            clear_ns = 0.0 if is_cause or is_change else self._clear_ns(row)
+            if clear_ns:  # the rest are single long steps
+                causes.append(replace(row, ns=clear_ns))
+                rest.append(replace(row, labels=(), ns=row.ns - clear_ns))
             else:
-                is_large = self.num_steps > 1 and abs(row.ns) > _LARGE * steps_ns
-                errors = _ERRORS if is_large else many_errors
-                least = _ERRORS if self.parts.labels[index[0]].kind == "collective" else errors
-                is_steady = self._is_steady(index)
-                is_cause = abs(row.ns) > smallest_matched and (
-                    is_residual or (is_steady and abs(row.ns) > least * row.sd_ns)
-                )
-                is_change = is_steady and abs(row.ns) > errors * row.sd_ns
-            is_cause |= self._is_written(index) or is_replacement(self.parts, row.labels, _SHARE_OF_STEP * steps_ns)
-            if self.parts.labels[index[0]].name == PAUSES:  # they would be elsewhere, or not at all, in another run
-                is_cause = is_change = False
-            (causes if is_cause else minor if is_change else rest).append(row)
+                (causes if is_cause else minor if is_change else rest).append(row)
         causes = _same_on_ranks(causes, self.parts.labels)
         jitter = self._joined(rest)
         error_ns = error_of_mean(self.delta_by_step[list(jitter.labels)].sum(axis=0)) * self.num_steps
         return causes, self._joined(minor), replace(jitter, sd_ns=max(jitter.sd_ns, error_ns))
+
+    def _within_own_change(self, row: _Row) -> _Row:
+        """Return a row of kernels, copies or host ops of which those without a pair have no more ns than they take.
+
+        Work that was not paired may be on the longest path of one side and hidden on the other, as where the order of
+        two blocks changed: that is no change of it, but the rest, `elsewhere`.
+        """
+        is_own = self.parts.labels[row.labels[0]].kind in ("kernel", "memcpy", "host")
+        if not is_own or self.events[list(row.labels)].sum():
+            return row
+        ns, own_ns = (float(column[list(row.labels)].sum()) for column in (self.unpaired, self.unpaired_own))
+        excess_ns = ns - min(max(ns, min(own_ns, 0.0)), max(own_ns, 0.0))
+        self.elsewhere += [replace(row, ns=excess_ns)] if excess_ns else []
+        return replace(row, ns=row.ns - excess_ns)
+
+    def _row(self, members: tuple[int, ...]) -> _Row:
+        index = list(members)
+        sd_ns = float(np.sqrt(self.variance[index].sum()))
+        row_ns, longer_ns = float(self.total[index].sum()), self.by_step[index].sum(axis=0)
+        if self.num_steps >= _MANY_STEPS:  # of what steps differ by, the path has the part that it has of the change
+            part = min(abs(row_ns) / max(abs(float(longer_ns.sum())), 1.0), 1.0)
+            sd_ns = max(sd_ns, part * error_of_mean(longer_ns) * self.num_steps)
+        return _Row(members, row_ns, sd_ns)
+
+    @cached_property
+    def _smallest_matched(self) -> float:
+        """Smallest cause of what both sides do, ns."""
+        part = max(_SHARE_OF_STEP, _SHARE_OF_STEPS / max(self.num_steps, 1))
+        all_jitter = _MANY_ERRORS * float(np.sqrt(self.variance.sum()))
+        return max(_SHARE_OF_DELTA * abs(float(self.total.sum())), min(part * self.parts.steps_ns, all_jitter))
+
+    def _is_cause(self, row: _Row, scatter_ns: float) -> tuple[bool, bool]:
+        """Return (whether a row is a cause, whether it is a change, be it a small one), as rows scatter at least."""
+        index, steps_ns, head = list(row.labels), self.parts.steps_ns, self.parts.labels[row.labels[0]]
+        if head.name == PAUSES:  # they would be elsewhere, or not at all, in another run
+            return False, False
+        if self.is_one_sided[index].all():
+            is_cause, is_change = abs(row.ns) > _SHARE_OF_DELTA * abs(self.total.sum()), True
+        else:
+            is_large = self.num_steps > 1 and abs(row.ns) > _LARGE * steps_ns
+            errors = _ERRORS if is_large else _ERRORS * max(1, _MANY_STEPS / max(self.num_steps, 1))
+            least = _ERRORS if head.kind == "collective" else errors
+            is_steady = self._is_steady(index)
+            sd_ns = max(row.sd_ns, scatter_ns)
+            is_told = head.kind == "residual" or (is_steady and abs(row.ns) > least * sd_ns)
+            is_cause = abs(row.ns) > self._smallest_matched and is_told
+            is_change = is_steady and abs(row.ns) > errors * sd_ns
+        is_listed = self._is_written(index) or is_replacement(self.parts, row.labels, _SHARE_OF_STEP * steps_ns)
+        return is_cause or is_listed, is_change
+
+    def _clear_ns(self, row: _Row) -> float:
+        """Return the ns of a change that is clear but for single long steps; 0 if it is none, or a small one."""
+        if self.parts.labels[row.labels[0]].name == PAUSES:
+            return 0.0
+        clear_ns = clear_change(self.delta_by_step[list(row.labels)].sum(axis=0)) * self.num_steps
+        return clear_ns if abs(clear_ns) > self._smallest_matched else 0.0
+
+    def _scatter_of_one_step(self, rows: Sequence[tuple[int, ...]]) -> NDArray[np.float64]:
+        """Return float64[R] ns: of a single step, the largest change among other rows of the host and of collectives.
+
+        A host that is interrupted and a rank that is late make one call long, wherever they come: how many do, and by
+        how much, tells how far such a row has to stand out. 0 of other rows.
+        """
+        change = np.array([abs(float(self.total[list(members)].sum())) for members in rows])
+        heads = [self.parts.labels[members[0]] for members in rows]
+        varies = np.array([each.kind in ("host", "collective") and is_work(each) for each in heads], np.bool_)
+        varies &= ~np.array([self.is_one_sided[list(members)].all() for members in rows], np.bool_)
+        if self.num_steps != 1 or not varies.any():
+            return np.zeros(len(rows))
+        second, largest = np.sort(np.r_[0, change[varies]])[-2:]
+        return np.where(varies, np.where(change == largest, second, largest), 0.0)
 
     def _whole_regions(self, rows: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
         """Return the rows, those of a place joined in which the host does something else and whose changes cancel.
@@ -349,13 +407,12 @@ def _work(label: Label) -> tuple[str, ...]:
     return str(label.rank), label.kind, label.name.rpartition(LAUNCHES)[2]
 
 
-def _cause(
-    parts: Contributions, row: _Row, ns: NDArray[np.float64], num_steps: int, ranks: Sequence[int]
-) -> _Unrounded:
+def _cause(parts: Contributions, row: _Row, ns: NDArray[np.float64]) -> _Unrounded:
     """Return the cause of a row; names and places are those of its labels that hold most of its time.
 
-    Where several `ranks` are compared, the name starts with the rank.
+    Where several ranks are compared, the name starts with the rank.
     """
+    num_steps = max(parts.num_paired, 1)
     index = np.flatnonzero(np.isin(parts.label, row.labels))
     by_label = {number: abs(float(ns[index[parts.label[index] == number]].sum())) for number in row.labels}
     ordered = sorted(row.labels, key=lambda number: (-by_label[number], number))
@@ -367,7 +424,9 @@ def _cause(
     label, first = labels[0], named[0]
     names = {entry.name for entry in labels}
     name = replaced_name(parts, row.labels) or (label.name if len(names) == 1 else _work(label)[-1])
-    numbers = sorted({ranks[parts.labels[number].rank] for number in row.labels if parts.labels[number].rank >= 0})
+    numbers = sorted(
+        {parts.ranks[parts.labels[number].rank] for number in row.labels if parts.labels[number].rank >= 0}
+    )
     num_ranks = max(len(numbers), 1)  # a row of several tells how many events each has more
     if numbers:
         name = f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(map(str, numbers))}: {name}"
@@ -394,13 +453,27 @@ def _cause(
         dur_ns=0,
         share_pct=None,
         module=module,
-        self_op=label.inner if not replaced_name(parts, row.labels) else "",
+        self_op="" if replaced_name(parts, row.labels) else label.inner or _inner_op(parts, row.labels, label.name),
         delta_bytes=round(float((parts.moved[index] / parts.num_steps[index]).sum()) / num_ranks),
         chain=Chain(round(copied / num_steps), round(waited / num_steps), 0) if is_more_syncs else None,
         sd_ns=round(row.sd_ns / num_steps),
         in_steps=f"{changed} of {steps_of_rank}" if is_in_some else "",
     )
     return _Unrounded(cause, row.ns / num_steps, count_ns / num_steps)
+
+
+def _inner_op(parts: Contributions, members: Sequence[int], name: str) -> str:
+    """Return the op inside a host op whose self time is most of the difference; "" if that is the op itself.
+
+    `autograd::engine::evaluate_function: NllLossBackward0` is its node of that name.
+    """
+    more: Counter[str] = Counter()
+    for number in members:
+        more.update(parts.inner.get(number, {}))
+    total = sum(more.values())
+    most = max(sorted(more), key=lambda op: more[op] * total, default="")
+    is_other = most not in (name.removesuffix(RECOMPUTED), name.rpartition(": ")[2])
+    return most if is_other and 2 * more[most] * total > total * total else ""
 
 
 def _key(kind: str, phase: str, name: str, inner: str, function: str, module: str) -> str:
@@ -418,7 +491,13 @@ def _other(kind: str, name: str, ns: float, sd_ns: float = 0, phase: str = "") -
 
 
 def _whole(
-    causes: Sequence[_Unrounded], sign: int, delta_ns: int, phases: Collection[str], residual: str
+    causes: Sequence[_Unrounded],
+    sign: int,
+    delta_ns: int,
+    phases: Collection[str],
+    residual: str,
+    *,
+    is_paired: bool,
 ) -> tuple[Cause, ...]:
     """Return the causes in whole ns that add up to the delta, what paired steps do not have as the `residual`."""
     ordered = sorted(causes, key=lambda row: (row.cause.kind == "jitter", -abs(row.ns), row.cause.key))
@@ -430,7 +509,7 @@ def _whole(
         )
         result.append(_signed(row.cause, sign, ns, count_ns, delta_ns))
     fewer, more = ({cause.key for cause in result if side * cause.delta_num > 0} for side in (-1, 1))
-    result = join_moved(fold_replacements(result, fewer, more, delta_ns, within_ops=True), delta_ns, phases)
+    result = join_moved(fold_replacements(result, fewer, more, delta_ns, within_ops=is_paired), delta_ns, phases)
     result = list(sorted_causes(result, delta_ns))
     rest_ns = delta_ns - sum(cause.delta_ns for cause in result)
     if result and abs(rest_ns) <= len(result):  # roundings of means

@@ -68,7 +68,7 @@ def cause_statements(
     listed = {cause.key for members in by_line for cause in members}
     changed = [cause for cause in causes if cause.kind == "sync" and cause.delta_num and cause.key not in listed]
     syncs = [cause for cause in changed if _is_notable(cause, traced)]
-    other_work = [] if same_code and not doubt else _other_work(causes, traced, same_work=same_work)
+    other_work = [] if same_code and not doubt else _other_work(causes, same_work=same_work)
     if doubt:
         return (
             *(_line_changes(traced, members, timed=False) for members in by_line),
@@ -94,8 +94,6 @@ def cause_statements(
         *(each for _, each in sized),
         *(() if cancels else _no_change(traced, causes, left_over or ())),
         *_other_work_of(traced, [cause for cause in other_work if cause not in large]),
-        *_free_host(traced),
-        *_where_only(traced),
     )
 
 
@@ -141,10 +139,10 @@ def _cause(cause: Cause, traced: Traced, *, of_device: bool) -> Statement:
     How many more there are is not told of a replacement: others of its kernels may be rows of their own.
     """
     is_named = cause.name in (LOADER.name, QUEUE.name, THREAD.name, ONCE)
-    is_python = cause.name.startswith("Python") and not traced.says_where_only
+    is_python = cause.name.startswith("Python")
     code = "cause_of_collective" if cause.kind == "collective" else "cause"
     if of_device and cause.kind == "host" and not is_named and not is_python:
-        code = "cause_of_idle_device" if traced.says_where_only else "cause_of_host"
+        code = "cause_of_host"
     num = 0.0 if cause.is_replacement else cause.delta_num
     calls = "calls_" if cause.self_op else ""  # what is counted is the op around it
     is_part = cause.delta_ns * traced.delta_ns > 0 and abs(cause.delta_ns) <= abs(traced.delta_ns)
@@ -174,12 +172,6 @@ def _left_over(traced: Traced, large: Sequence[Cause], causes: Sequence[Cause]) 
 def _all_else(traced: Traced, large: Sequence[Cause], left_over: Sequence[Cause]) -> Statement:
     parts = [f"{format_value(each.delta_ns, Unit.DELTA_NS)} {unchanged_name(each)}" for each in left_over]
     return state("all_else", delta_ns=traced.delta_ns - _sum(large), parts=", ".join(parts))
-
-
-def _where_only(traced: Traced) -> Iterator[Statement]:
-    """Yield, of sides with little in common, that causes are where the time went, not why."""
-    if traced.matched_pct is not None and traced.says_where_only:
-        yield state("where_only", matched_pct=None if traced.unclear else traced.matched_pct, unclear=traced.unclear)
 
 
 def _no_change(traced: Traced, causes: Sequence[Cause], named: Sequence[Cause]) -> Iterator[Statement]:
@@ -266,13 +258,12 @@ def _line_changes(traced: Traced, members: Sequence[Cause], *, timed: bool = Tru
     )
 
 
-def _other_work(causes: Sequence[Cause], traced: Traced, *, same_work: bool) -> list[Cause]:
+def _other_work(causes: Sequence[Cause], *, same_work: bool) -> list[Cause]:
     """Return the work that took the place of other work, or moved; of sides that differ in much that is most, so none.
 
     A collective that moved is told of any sides: both issue it as often.
     """
-    tells_replaced = same_work and not traced.says_where_only
-    return [cause for cause in causes if cause.moved or (tells_replaced and cause.is_replacement)]
+    return [cause for cause in causes if cause.moved or (same_work and cause.is_replacement)]
 
 
 def _other_work_of(traced: Traced, causes: Sequence[Cause], *, timed: bool = True) -> Iterator[Statement]:
@@ -306,22 +297,15 @@ def _listed(causes: Sequence[Cause], *, names_lines: bool) -> str:
 
 
 def _sync_changes(traced: Traced, syncs: Sequence[Cause], *, timed: bool = True) -> list[_Sized]:
-    """Return the changes of the syncs without a source line; in one where fewer cost more: only the sum says much then.
-
-    By replay of the side that has them, if no causes can be told.
-    """
+    """Return the changes of the syncs without a source line; in one where fewer cost more: the sum tells."""
     removed, added = _by_sign(syncs)
     is_one = bool(removed and added) and (not timed or _sum(removed) > 0 or _sum(added) < 0)
-    least_ns = max((replay.syncs_ns for replay in traced.replays or ()), default=0)
     changes = []
     for fewer, more in [(removed, added)] if is_one else [(removed, []), ([], added)]:
         if changed := [*fewer, *more]:
             measures: dict[str, Measure | None] = {}
             if timed:
-                measures = (not is_one and _replayed("a" if fewer else "b", changed, traced)) or {
-                    **_amount(_sum(changed), traced),
-                    **_chain(changed),
-                }
+                measures = {**_amount(_sum(changed), traced), **_chain(changed)}
             statement = state(
                 "value_reads" if all(map(reads_on_cpu, changed)) else "syncs",
                 removed=listed_syncs(fewer),
@@ -329,7 +313,7 @@ def _sync_changes(traced: Traced, syncs: Sequence[Cause], *, timed: bool = True)
                 **_number_of("syncs", more, fewer),
                 **measures,
             )
-            changes.append((max(abs(_sum(syncs)), least_ns), statement))
+            changes.append((abs(_sum(syncs)), statement))
     return changes
 
 
@@ -338,39 +322,6 @@ def _number_of(noun: str, added: Sequence[Cause], removed: Sequence[Cause]) -> d
     nums = (sum(abs(cause.delta_num) for cause in causes) or None for causes in (added, removed))
     names = ("_".join(filter(None, (verb, noun, "mean"))) for verb in ("added", "removed"))
     return dict(zip(names, nums, strict=True))
-
-
-def _replayed(side: str, changed: Sequence[Cause], traced: Traced) -> dict[str, Measure | None]:
-    """Return what syncs cost by replay of their side, if no causes can be told; {} where it has others."""
-    number = "ab".index(side)
-    replay = traced.replays[number] if traced.replays else None
-    if replay is None or replay.num_syncs != abs(sum(cause.delta_num for cause in changed)):
-        return {}
-    saves = replay.syncs_most_ns > 0
-    return {
-        "side": side if saves else None,
-        "unchanged_side": None if saves else side,
-        "least_saved_ns": replay.syncs_ns if saves else None,
-        "most_saved_ns": replay.syncs_most_ns if saves else None,
-        "window": traced.of_sides[number],
-        "together_delta_ns": traced.delta_ns,
-    }
-
-
-def _free_host(traced: Traced) -> Iterator[Statement]:
-    """Yield how far B waits for its host, by replay, if no causes can be told."""
-    if traced.replays is None or (traced.replays[1].host_ns or 0) < NAMED * traced.b_ns:
-        return
-    a, b = traced.replays
-    yield state(
-        "free_host",
-        least_saved_a_ns=a.host_ns or 0,
-        most_saved_a_ns=a.host_most_ns or 0,
-        least_saved_b_ns=b.host_ns or 0,
-        most_saved_b_ns=b.host_most_ns or 0,
-        of_a=traced.of_sides[0],
-        of_b=traced.of_sides[1],
-    )
 
 
 def _chain(syncs: Sequence[Cause]) -> dict[str, Measure | None]:

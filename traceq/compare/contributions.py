@@ -56,20 +56,22 @@ class Part:
 
 @frozen(eq=False, slots=False)  # no slots: the sums are kept
 class Contributions:
-    """C contributions: of device work, holds and waits one per edge, of the host one per edge and owner.
+    """C contributions: one per edge, of the host one per edge and owner; of accounts one per label and step.
 
-    `label` int32[C] into `labels`; `lines` are these labels' lines with numbers; `edge`, `step`, `gap` int32[C] as of
-    the graph; `part` int8[C] of Part; `a_ns`, `b_ns` int64[C] on either side, in all steps; `share` float64[C]; `sides`
-    int8[C] as of edges; `num` int8[C]: B's events minus A's in the paired steps; `moved` int64[C]: bytes,
+    `label` int32[C] into `labels`; `lines` are these labels' lines with numbers; `step`, `gap` int32[C] as of the
+    graph; `part` int8[C] of Part; `a_ns`, `b_ns` int64[C] on either side, in all steps; `share` float64[C]; `sides`
+    int8[C] as of edges; `num` int[C]: B's events minus A's in the paired steps; `moved` int64[C]: bytes,
     likewise; `num_steps` int64[C]: of the paired steps, those that the rank counts, which may be fewer than the
     explained one's; `is_copied`, `is_waited` bool[C]: of a sync, its copy and its wait. `calls` float64[labels]: B's
-    syncs per step minus A's, on all threads. `others`: what B calls ops that have A's names here.
+    syncs per step minus A's, on all threads. `inner`: of labels of accounts, by how much longer B is in each op inside.
+    `others`: what B calls ops that have A's names here. `is_paired`: by place, which accounts do not know. `traces`: A
+    and B of the first rank. `ranks`: numbers of all ranks. `num_paired` steps take `steps_ns` in all, the mean of both
+    sides.
     """
 
     labels: tuple[Label, ...]
     lines: tuple[str, ...]
     label: NDArray[np.int32]
-    edge: NDArray[np.int32]
     step: NDArray[np.int32]
     gap: NDArray[np.int32]
     part: NDArray[np.int8]
@@ -77,20 +79,20 @@ class Contributions:
     b_ns: NDArray[np.int64]
     share: NDArray[np.float64]
     sides: NDArray[np.int8]
-    num: NDArray[np.int8]
+    num: Numbers
     moved: NDArray[np.int64]
     num_steps: NDArray[np.int64]
     is_copied: NDArray[np.bool_]
     is_waited: NDArray[np.bool_]
     calls: NDArray[np.float64]
+    inner: Mapping[int, Mapping[str, float]]
     others: Mapping[str, str]
+    is_paired: bool
     is_swapped: bool
-
-    @cached_property
-    def is_mostly_before(self) -> bool:
-        """Whether more changed on the way to the paired steps than in them, as where one side was behind already."""
-        change = np.abs(self.share * (self.b_ns - self.a_ns))
-        return bool(change[self.step < 0].sum() > change[self.step >= 0].sum())
+    traces: tuple[Trace, Trace]
+    ranks: tuple[int, ...]
+    num_paired: int
+    steps_ns: float
 
     @cached_property
     def ns_of_labels(self) -> NDArray[np.int64]:
@@ -169,18 +171,39 @@ def contributions(common: CommonSteps) -> Contributions:
     labels = LabelNumbers(names, is_swapped=common.is_swapped)
     ranks = [_of_rank(common, labels, index, (tables[0][index], tables[1][index])) for index in range(len(common.a))]
     columns = {field.name: _joined([getattr(rank, field.name) for rank in ranks]) for field in fields(_Columns)}
-    gap, ns = common.graph.gap[columns["edge"]], columns["a_ns"] + columns["b_ns"]
+    edge, ns = columns.pop("edge"), columns["a_ns"] + columns["b_ns"]
+    step, gap = common.graph.step[edge], common.graph.gap[edge]
     columns["label"] = with_regions(columns["label"], gap, columns["sides"], ns, labels)
+    change_ns = columns["share"] * (columns["b_ns"] - columns["a_ns"])
+    if _begins_unlike(common) and np.abs(change_ns[step < 0]).sum() > np.abs(change_ns[step >= 0]).sum():
+        columns["label"] = np.where(step < 0, np.int32(labels.number(START)), columns["label"])
     return Contributions(
         labels=labels.labels,
         lines=labels.lines,
-        step=common.graph.step[columns["edge"]],
+        step=step,
         gap=gap,
         calls=_calls(common, labels.labels),
+        inner={},
         others=common.others,
+        is_paired=True,
         is_swapped=common.is_swapped,
+        traces=(common.a[0].trace, common.b[0].trace),
+        ranks=tuple(line.trace.rank for line in common.a),
+        num_paired=common.graph.num_steps,
+        steps_ns=_steps_ns(common.graph),
         **columns,
     )
+
+
+def _begins_unlike(common: CommonSteps) -> bool:
+    """Return whether the device of one side was further behind when its trace began."""
+    num_a, num_b = (int(device_work(side[common.explained].trace).before_window.sum()) for side in (common.a, common.b))
+    return num_a != num_b
+
+
+def _steps_ns(graph: CommonGraph) -> float:
+    begin, end = graph.windows.T
+    return float(sum((time[end] - time[begin]).sum() for time in (graph.time_a, graph.time_b))) / 2
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:

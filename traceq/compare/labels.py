@@ -184,14 +184,14 @@ def device_labels(line: HostLine) -> Labelled:
     all_actors, names = actors(line.trace), phases(line.trace).names
     work = slice(0, all_actors.first_sync)
     groups = group([column[work] for column in _columns(all_actors)])
-    return [_label(all_actors, names, *key) for key in groups.keys.tolist()], groups.group_ids
+    return [label_of(all_actors, names, *key) for key in groups.keys.tolist()], groups.group_ids
 
 
 def _columns(all_actors: Actors) -> tuple[NDArray[np.int8] | NDArray[np.int32], ...]:
     return all_actors.kind, all_actors.name, all_actors.phase, all_actors.line, all_actors.module
 
 
-def _label(
+def label_of(
     all_actors: Actors, phase_names: Sequence[str], kind: int, name: int, phase: int, line: int, module: int
 ) -> Label:
     texts = all_actors.texts
@@ -215,7 +215,7 @@ def hold_labels(line: HostLine) -> Labelled:
     for key in groups.keys.tolist():
         kind, phase_number, op, name_number, line_number, module = key[5:]
         if kind < 0:
-            labels.append(_label(all_actors, names, *key[:5]))
+            labels.append(label_of(all_actors, names, *key[:5]))
         elif kind in _WITHOUT_OP:
             labels.append(replace(_WITHOUT_OP[kind], phase=names[phase_number]))
         else:
@@ -233,7 +233,7 @@ def sync_calls(line: HostLine, windows: NDArray[np.int64]) -> dict[Label, float]
     sync = slice(all_actors.first_sync, all_actors.first_op)
     inside = span_index(windows, all_actors.start[sync]) >= 0
     groups = group([column[sync][inside] for column in _columns(all_actors)])
-    labels = (_label(all_actors, names, *key) for key in groups.keys.tolist())
+    labels = (label_of(all_actors, names, *key) for key in groups.keys.tolist())
     return {label: num / len(windows) for label, num in zip(labels, groups.count(), strict=True)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceq.compare.attribution import ledger, whole_mean
+from traceq.compare.attribution import accounts, whole_mean
 from traceq.compare.result import RankDelta
 from traceq.facts.ranks.run_ranks import RunRanks, StepTotals
 from traceq.model import Run, Trace
@@ -71,8 +71,8 @@ def _mean_ns(totals: StepTotals) -> tuple[int, int]:
 
 def _exposed_ns(trace: Trace) -> dict[str, float]:
     """Return exposed ns per step by name of collective."""
-    accounts, exposed = ledger(trace), dict[str, float]()
-    for account in accounts.accounts:
-        if account.kind == "collective":
-            exposed[account.name] = exposed.get(account.name, 0.0) + account.ns / accounts.num_steps
+    of_trace, exposed = accounts(trace), dict[str, float]()
+    for label, ns in zip(of_trace.labels, of_trace.ns.sum(axis=1).tolist(), strict=True):
+        if label.kind == "collective":
+            exposed[label.name] = exposed.get(label.name, 0.0) + ns / of_trace.ns.shape[1]
     return exposed

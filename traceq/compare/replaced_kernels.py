@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from traceq.causes.vocabulary import plain_name
-from traceq.compare.contributions import Contributions, Part
+from traceq.compare.contributions import Contributions
 from traceq.compare.cost_centers import FOR, LAUNCHES
 from traceq.compare.labels import and_more
 from traceq.compare.result import AND, REPLACED_BY, Cause, share
@@ -155,7 +155,7 @@ def replaced_together(groups: Sequence[tuple[int, ...]], parts: Contributions) -
     of_label = np.empty(len(parts.labels), np.int64)
     for number, members in enumerate(groups):
         of_label[list(members)] = number
-    is_host = parts.part == Part.HOST
+    is_host = np.array([label.kind == "host" for label in parts.labels], np.bool_)[parts.label]
     of_sides = (is_host & alone[parts.label] for alone in parts.is_alone)
     old, new = (group([parts.gap[of_side], of_label[parts.label[of_side]]]).keys.T for of_side in of_sides)
     num_places = np.bincount(np.r_[old[1], new[1]], minlength=len(groups))

@@ -24,7 +24,6 @@ AND = " and "
 """Between the phases of a cause that is in several."""
 
 _SHARE_OF_A_DECISION = 0.05
-_LEAST_MATCHED_PCT = 70.0
 _RANKS = re.compile(r"^ranks? (?P<ranks>\d+(, \d+)*): ")
 _NO_CHANGE = ("minor", "jitter", "residual")
 _MOST_ANSWERS = 8
@@ -41,20 +40,6 @@ class Comparable:
 
 
 @frozen
-class SideReplay:
-    """One side replayed alone: ns by which its mean step is shorter."""
-
-    num_syncs: float
-    """Per step that the other side has not."""
-    syncs_ns: int
-    """Without `num_syncs`, at least."""
-    syncs_most_ns: int
-    host_ns: int | None
-    """Without host time, at least."""
-    host_most_ns: int | None
-
-
-@frozen
 class Traced:
     """Profiled steps of one rank: means of either side over whole ones."""
 
@@ -66,11 +51,7 @@ class Traced:
     marked: bool = True
     """False where the traces have no steps and count as one each."""
     matched_pct: float | None = None
-    """Host calls that both sides have; below 70 causes only say where."""
-    unclear: str = ""
-    """What in a trace leaves open what caused the delta, "" for nothing."""
-    replays: tuple[SideReplay, SideReplay] | None = None
-    """Of A and B where causes say only where."""
+    """Host calls that both sides have, None without a device."""
     b_rank: int | None = None
     """B's, if another one."""
     whole: int | None = None
@@ -85,16 +66,6 @@ class Traced:
     def delta_ns(self) -> int:
         """B's step minus A's."""
         return self.b_ns - self.a_ns
-
-    @property
-    def is_matched(self) -> bool:
-        """Whether the sides have enough in common to say what caused the delta."""
-        return self.matched_pct is not None and self.matched_pct >= _LEAST_MATCHED_PCT and not self.unclear
-
-    @property
-    def says_where_only(self) -> bool:
-        """Whether the sides have so little in common that causes are differences of accounts: where, not why."""
-        return self.matched_pct is not None and not self.is_matched
 
     @property
     def per(self) -> str:

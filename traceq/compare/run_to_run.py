@@ -21,6 +21,8 @@ this that weigh alike."""
 _ERRORS, _MANY_STEPS = 3, 5
 _LEAST_OF_CHANGE, _COMMON = 1 / 3, 0.75
 """Part of the common change that a name has at least, and part of the time whose names do."""
+_CLEAR_ERRORS, _ERROR_PER_DEVIATION = 8, 1.86
+"""Standard errors of a median, from median absolute deviations, by which a change is clear."""
 _FEWEST_NAMES, _QUANTILE, _SD_OF_QUANTILE, _MANY = 5, 0.9, 0.9, 10
 _POWERS, _LONG_POWER = 64, 13
 """Powers of two of ns; from 8 us on the relative jitter of all work is an upper bound for sizes with few names."""
@@ -28,12 +30,12 @@ _POWERS, _LONG_POWER = 64, 13
 
 def comparable(parts: Contributions) -> NDArray[np.bool_]:
     """Return which contributions are work that both sides did alike: bool[C]."""
-    is_work = np.array([_is_work(label) for label in parts.labels], np.bool_)
+    of_work = np.array([is_work(label) for label in parts.labels], np.bool_)
     long_enough = (parts.a_ns > _SHORTEST_NS) & (parts.b_ns > _SHORTEST_NS)
-    return np.asarray(is_work[parts.label] & long_enough & (parts.part != Part.WAIT))
+    return np.asarray(of_work[parts.label] & (parts.num == 0) & long_enough & (parts.part != Part.WAIT))
 
 
-def _is_work(label: Label) -> bool:
+def is_work(label: Label) -> bool:
     """Return whether what a label counts is work of each step, and the same on both sides."""
     return label.kind != "residual" and label.name not in (ONCE, PAUSES) and REPLACED_BY not in label.name
 
@@ -69,6 +71,9 @@ def pace(
     if abs(median) <= _ERRORS * error or not _is_common(median, a_ns, b_ns, weight, name, step + 1):
         return unchanged
     inside = sorted_unique(step[step >= 0])
+    if len(inside) == 1:  # its parts in turn are as good as steps
+        step = (np.arange(len(chosen)) * _MANY_STEPS // len(chosen)).astype(np.int32)
+        inside = sorted_unique(step)
     in_steps = [_quantiles(ratios[step == each], weight[step == each], (0.5,))[0] for each in inside]
     if abs(median) <= _ERRORS * _error_of_steps(in_steps):
         return unchanged
@@ -86,6 +91,18 @@ def _quantiles(values: NDArray[np.float64], weight: NDArray[np.float64], parts: 
 def error_of_mean(values: Sequence[float] | NDArray[np.float64]) -> float:
     """Return the standard error of the mean of steps; 0 for one, which does not tell."""
     return float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
+def clear_change(by_step: NDArray[np.float64]) -> float:
+    """Return the median difference of the n-th steps of both sides where all but single long steps agree in it, else 0.
+
+    On a busy machine a step may lose its core for milliseconds, which hides a change from the error of the mean.
+    """
+    if len(by_step) < _MANY_STEPS:
+        return 0.0
+    middle = float(np.median(by_step))
+    error = _ERROR_PER_DEVIATION * float(np.median(np.abs(by_step - middle))) / len(by_step) ** 0.5
+    return middle if abs(middle) > _CLEAR_ERRORS * error else 0.0
 
 
 def _error_of_steps(paces: Sequence[float]) -> float:

@@ -29,9 +29,6 @@ _TIMED = ("That accounts for {delta_ns} {per}.", "It is {share_pct} of the trace
 _SYNCS = (
     *_TIMED,
     "Of that, copies are {copied_delta_ns}, waits {waited_delta_ns} and the rest {rest_delta_ns}.",
-    "Without them {side} would be {saved_ns} faster {window} by replay.",
-    "Without them {unchanged_side} would take as long by replay.",
-    "All differences together account for the traced {together_delta_ns}.",
 )
 _CPU = "CPU time of the main thread (excludes blocked time): "
 _TRUST = "Trust which ops were added or removed, not their durations (--full)."
@@ -233,19 +230,10 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "cause": _cause_of("{what}."),
     "cause_of_host": _cause_of("host time of {what}."),
-    "cause_of_idle_device": _cause_of("an idle device during {what}."),
     "cause_of_collective": _cause_of("{what}, with waits for other ranks."),
     "all_else": Sentence(("The rest is {delta_ns} {per}, of which {parts}.", "The rest is {delta_ns} {per}.")),
     "moved": _one("{b} moved: {what}.", *_TIMED),
     "replaced": _one("{b} does other work: {what}.", *_TIMED),
-    "free_host": _one(
-        "With an infinitely fast host, {b} would be {saved_b_ns} faster {of_b} by replay.",
-        "{a} would be {saved_a_ns} faster {of_a}.",
-    ),
-    "where_only": Sentence(
-        ("Only {matched_pct} of the host's calls are on both sides.", "In one trace, {unclear}."),
-        ("The table shows where the time went, not why.",),
-    ),
     "no_known_change": _one("Most of the traced {traced_delta_ns} {per} is no known change: {delta_ns} {what}."),
     "minor_changes": _one("Most of the traced {traced_delta_ns} {per} is in {what}: {delta_ns} in all."),
     "delta_within_jitter": _one(

@@ -226,8 +226,7 @@ def causes_table(diff: Diff, *, width: int = _WIDE, top: int = _TOP) -> Table:
             f"{len(rest)} more {causes} in --json: net {format_value(net_ns, Unit.DELTA_NS)}, "
             f"sum of absolute values {format_value(absolute_ns, Unit.NS)}."
         )
-    where_only = diff.traced is not None and diff.traced.says_where_only
-    return Table("causes", "Delta by account" if where_only else "Causes of the delta", columns, rows, note=note)
+    return Table("causes", "Causes of the delta", columns, rows, note=note)
 
 
 def work_table(diff: Diff, *, top: int = _TOP) -> Table:

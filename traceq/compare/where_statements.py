@@ -95,7 +95,7 @@ def shown_elsewhere(
     waited. `a`, `b`: traces of the rank that is
     explained.
     """
-    if not traced.is_matched or not traced.delta_ns:
+    if not traced.delta_ns:
         return
     sign, whole_ns = (1 if traced.delta_ns > 0 else -1), abs(traced.delta_ns)
     of_host = (cell for cell in cells if cell.category in _OF_HOST)
@@ -116,7 +116,8 @@ def shown_elsewhere(
     own_ns = sum(cause.delta_ns for cause in causes if cause.phase == bound.phase and _is_of(bound.category, cause))
     varies_ns = sum(sign * cause.delta_ns for cause in causes if cause.kind in _RUN_TO_RUN)
     named = [cause for cause in causes if cause.names_a_change and cause.kind not in _RUN_TO_RUN]
-    others = [cause for cause in named if sign * cause.delta_ns > LARGE * whole_ns]
+    least_ns = max(LARGE * whole_ns, MOST * abs(bound.delta_ns))
+    others = [cause for cause in named if sign * cause.delta_ns > least_ns]
     if max(abs(own_ns), varies_ns) > REST * abs(bound.delta_ns) or not others:
         return
     cause = max(others, key=lambda each: sign * each.delta_ns)

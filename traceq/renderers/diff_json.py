@@ -1,4 +1,4 @@
-"""A diff as JSON: `traceq.diff/2`, or `traceq.diffs/2` for a run of more than two arms; times in ns per step."""
+"""A diff as JSON: `traceq.diff/3`, or `traceq.diffs/3` for a run of more than two arms; times in ns per step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from traceq.model import Caveat
 from traceq.report import Cell, Source
 from traceq.stats import Comparison
 
-DIFF_SCHEMA, DIFFS_SCHEMA = "traceq.diff/2", "traceq.diffs/2"
+DIFF_SCHEMA, DIFFS_SCHEMA = "traceq.diff/3", "traceq.diffs/3"
 
 _CAUSE = tuple(field.name for field in fields(Cause))
 _CELL = ("phase", "category", "a_ns", "b_ns", "delta_ns")
@@ -42,7 +42,7 @@ _STEP = (
     *("a_ns", "b_ns", "delta_ns", "delta_pct", "ci95_ns", "ci90_ns", "noise_floor_ns", "num_pairs", "unprofiled"),
     *("mean_delta_ns", "rank_delta_ns", "num_looks", "num_a", "num_b"),
 )
-_TRACED = ("rank", "b_rank", "a_ns", "b_ns", "delta_ns", "num_a", "num_b", "matched_pct", "replays")
+_TRACED = ("rank", "b_rank", "a_ns", "b_ns", "delta_ns", "num_a", "num_b", "matched_pct")
 SHAPES = {Cause: _CAUSE, CellDelta: _CELL, Chain: _CHAIN, RankDelta: _RANK, Comparison: _STEP, Traced: _TRACED}
 """Keys of objects that are attributes of what is compared."""
 

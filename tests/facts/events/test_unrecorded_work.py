@@ -14,7 +14,7 @@ from oracle.reader import read as read_slowly
 from oracle.unrecorded import gaps
 
 from traceq.analysis.registry import analyze
-from traceq.compare.attribution import ledger
+from traceq.compare.attribution import accounts
 from traceq.compare.diff import diff
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.timeline.steps import steps
@@ -150,7 +150,8 @@ def test_a_diff_charges_a_sync_no_more_than_it_blocks_for_recorded_work() -> Non
     copy = call("cudaMemcpyAsync", 10, 2030, 2), memcpy("DtoH (Device -> Pageable)", 2019, 2, 2)
     rows = [launch(0, 4, 1), kernel("gemm", 2000, 18, 1), *copy]
     trace = build(*rows, op("aten::mm", 2045, 95), launch(2120, 4, 3), kernel("mm", 2130, 100, 3))
-    assert {(each.kind, each.ns) for each in ledger(trace).accounts if each.kind in ("sync", "host")} >= {
+    charged = accounts(trace)
+    assert {(label.kind, int(ns)) for label, (ns,) in zip(charged.labels, charged.ns, strict=True)} >= {
         ("sync", 40_000),
         ("host", 65_000),
     }
