@@ -55,3 +55,8 @@ def cut_before(text: str, place: int, longest: int, cut: Callable[[str, int], st
         return cut(text, longest)
     head = max((longest - 1) // 3, longest - 1 - (len(text) - place))
     return f"{text[:head]}…{cut(text[place:], longest - 1 - head)}"
+
+
+def without_module(line: str) -> str:
+    """Return `train.py:14` for `train.py:14 <module>`: code outside of all functions."""
+    return line.removesuffix(" <module>")

@@ -135,10 +135,13 @@ def supersedes(claim: Claim, other: Claim) -> bool:
     """Return whether a claim explains better, for a part of its time, what another one is about.
 
     Of two about rows of one table only if it is the same row, or line of source. What some collectives expose explains
-    exposed communication only if it is most of it.
+    exposed communication only if it is most of it; a rank that is late by its host what the host takes only if the step
+    gains most of that without it.
     """
     rule = rule_of(claim)
     is_most = float(claim.measures.get("exposed_pct", 100)) >= 100 * MOST
     is_line = claim.subject.line != "" and claim.subject.line == other.subject.line
     is_same = not claim.key or not other.key or claim.key == other.key or is_line
+    if (claim.code, other.code) == ("straggler", "host_bound"):
+        return claim.gain is not None and other.gain is not None and claim.gain[0] >= MOST * other.gain[1]
     return (other.code in rule.explains and is_same and is_most) or other.subject.kind in rule.explains_syncs

@@ -165,7 +165,7 @@ def _ranks_read(source: Source) -> str:
 
 
 def step_words(source: Source) -> str:
-    """Return `step 44.0 ms (41.1 to 48.4 ms), mean of 3 traced steps`, or that of unprofiled ones; "" without any."""
+    """Return `step 44.0 ms (41.1 to 48.4 ms), mean of 3 traced steps and 8 ranks`, or of unprofiled ones; or ""."""
     parts = []
     for time, kind in ((source.unprofiled, "unprofiled"), (source.traced, "traced")):
         if time is None:
@@ -175,8 +175,12 @@ def step_words(source: Source) -> str:
         else:
             mean, ends = format_value(time.mean_ns, Unit.NS), format_ends(time.least_ns, time.most_ns, Unit.NS)
             num = f"{time.num:,} of {time.num + time.num_partial:,}" if time.num_partial else f"{time.num:,}"
-            of_several = f"{f' ({ends})' if ends != mean else ''}, mean of {num} {kind} steps"
-            of_one = f", {num} {kind} steps" if time.num_partial else f", {kind}"
+            ranks = len(source.ranks) if kind == "traced" else 1
+            of_ranks = f" and {ranks:,} ranks" if ranks > 1 else ""
+            of_several = f"{f' ({ends})' if ends != mean else ''}, mean of {num} {kind} steps{of_ranks}"
+            of_one = (f", {num} {kind} steps" if time.num_partial else f", {kind}") + of_ranks.replace(
+                " and", ", mean of"
+            )
             parts.append(f"step {mean}{of_several if time.num > 1 else of_one}")
     return "; ".join(parts)
 

@@ -23,6 +23,7 @@ from traceq.frozen import frozen
 from traceq.model import EventKind, Manifest, PairedEvents, Pairs, Processes, SourceLines
 from traceq.runs.run_folder import check_manifest, to_json_bytes
 from traceq.runs.step_log import Count, Number
+from traceq.short_texts import without_module
 
 KEY = "traceq"
 FORMAT = 1
@@ -149,7 +150,7 @@ def _unpacked(lines: _Lines, most: int) -> SourceLines:
     between = {
         key: tuple(tuple(parts) for parts, count in runs for _ in range(count)) for key, runs in lines.between.items()
     }
-    return SourceLines(tuple(lines.lines), table, between)
+    return SourceLines(tuple(map(without_module, lines.lines)), table, between)
 
 
 def _unpacked_pairs(pairs: _Pairs) -> Pairs:

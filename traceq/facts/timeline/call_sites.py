@@ -24,13 +24,14 @@ from traceq.frozen import frozen
 from traceq.grouping import Numbers, group, ordinals
 from traceq.intervals import sorted_unique
 from traceq.model import CallStacks, Category, Trace
+from traceq.short_texts import without_module
 
 CLOCK_SKEW_NS = 30_000
 
 _COPY_OP = re.compile(r"^aten::(copy_|_local_scalar_dense|nonzero)$")
 _ALLOCATING_OP = re.compile(r"^aten::empty(_|$)")
 """Ops that never copy: a copy in one is that of the next op, where the clock of the runtime's calls is early."""
-_LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
+_LINE = re.compile(r"^(?P<file>[^ :]+):\d+(?P<function> .+)?$")
 _FRAME = re.compile(r"^(?P<path>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$")
 _MODULES = (
     "copyreg|operator|random|secrets|statistics|fractions|decimal|_pydecimal|numbers|heapq|bisect|os|posixpath|"
@@ -123,13 +124,13 @@ def origins(
 def _source_line(frame: str) -> str:
     """Return `file.py:41 check` for `path/file.py(41): check`; "" for anything but a Python frame."""
     match = _FRAME.match(frame)
-    return f"{match['path'].rpartition('/')[2]}:{match['line']} {match['function']}" if match else ""
+    return without_module(f"{match['path'].rpartition('/')[2]}:{match['line']} {match['function']}") if match else ""
 
 
 def line_function(line: str) -> str:
     """Return `file.py:41 check` as `file.py check`, which stays the same when the function moves within its file."""
     match = _LINE.match(line)
-    return f"{match['file']} {match['function']}" if match else line
+    return f"{match['file']}{match['function'] or ''}" if match else line
 
 
 def user_frames(trace: Trace) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.tracing.line_marks import function_name, is_own_code, is_user_code
+from traceq.short_texts import without_module
 
 _PERIOD_S = 0.01
 _LONG = 1.25
@@ -79,7 +80,8 @@ class StepSamples:
         departed = places[num_common:] if num_common is not None else places[min(len(loop), len(places)) :]
         of_job = [place for place in departed if is_own_code(place[0].co_filename)]
         chosen = of_job[-1:] or departed[:1] or places[-1:]
-        return "".join(f"{Path(code.co_filename).name}:{line} {function_name(code)}" for code, line in chosen)
+        lines = (f"{Path(code.co_filename).name}:{line} {function_name(code)}" for code, line in chosen)
+        return "".join(map(without_module, lines))
 
 
 @contextmanager
