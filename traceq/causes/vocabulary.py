@@ -15,10 +15,11 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.comm.collective_roles import collective_roles
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import ThreadNests, thread_nests, tracks
-from traceq.facts.memo import once_per_trace
+from traceq.facts.memo import keep, once_per_trace
 from traceq.facts.timeline.call_sites import line_function, origins
 from traceq.facts.timeline.data_loading import LOADER, LOADING
 from traceq.facts.timeline.phases import phases
@@ -111,7 +112,9 @@ def _renamed(trace: Trace, names: Mapping[Name, Name]) -> Trace:
                 number[text] = len(strings)
                 strings.append(new[1])
         column[rows[kind]] = number[column[rows[kind]]]
-    return replace(trace, events=replace(events, strings=tuple(strings), name=column))
+    renamed = replace(trace, events=replace(events, strings=tuple(strings), name=column))
+    keep(collective_roles, renamed, collective_roles(trace))  # its own names tell what they are for
+    return renamed
 
 
 def matched_names(a: Trace, b: Trace) -> dict[Name, Name]:

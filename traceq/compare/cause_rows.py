@@ -47,7 +47,7 @@ _STEADY_PART, _STEADY_STEPS = 0.3, 0.8
 _FEWEST_CALLS = 0.75
 """Syncs per step that one side has to have more than the other to be listed whatever they cost."""
 
-_ELSEWHERE = "work in another order"
+_HIDDEN = "work that only one side hides"
 _CANCELS, _MOST, _MOST_OF_ROW = 2, 0.9, 0.75
 
 
@@ -104,11 +104,12 @@ def cause_rows(parts: Contributions, delta_ns: int) -> tuple[Cause, ...]:
         text = jitter_name(len(rest.labels), rest.ns / num_steps, rest.sd_ns / num_steps, of_most)
         phase = table.most_in(rest.labels)
         causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps, phase))
-    if table.elsewhere:
-        first = max(table.elsewhere, key=lambda row: abs(row.ns))
-        is_most = 2 * abs(first.ns) >= sum(abs(row.ns) for row in table.elsewhere)
+    if table.hidden:
+        first = max(table.hidden, key=lambda row: abs(row.ns))
+        is_most = 2 * abs(first.ns) >= sum(abs(row.ns) for row in table.hidden)
+        is_most &= not replaced_name(parts, first.labels)
         of_first = f", {MOST_OF_IT}{_named(_cause(parts, first, total).cause)}" if is_most else ""
-        causes.append(_other("residual", _ELSEWHERE + of_first, sum(row.ns for row in table.elsewhere) / num_steps))
+        causes.append(_other("residual", _HIDDEN + of_first, sum(row.ns for row in table.hidden) / num_steps))
     ends = [steps(trace).by_device for trace in parts.traces]
     residual = "steps that only one side has" if ends[0] == ends[1] else "steps that do not both end with the device"
     return _whole(causes, sign, delta_ns, _common_phases(parts), residual, is_paired=parts.is_paired)
@@ -146,7 +147,7 @@ class _Table:
             np.bincount(parts.label, weights=weights * (parts.sides != IN_BOTH), minlength=num)
             for weights in (ns, longer)
         )
-        self.elsewhere: list[_Row] = []
+        self.hidden: list[_Row] = []
         self.variance = np.bincount(parts.label, weights=(parts.share * sigma) ** 2, minlength=num)
         self.events = np.bincount(parts.label, weights=parts.num, minlength=num)
         self.moved = np.bincount(parts.label, weights=parts.moved, minlength=num)
@@ -212,14 +213,14 @@ class _Table:
         """Return a row of kernels, copies or host ops of which those without a pair have no more ns than they take.
 
         Work that was not paired may be on the longest path of one side and hidden on the other, as where the order of
-        two blocks changed: that is no change of it, but the rest, `elsewhere`.
+        two blocks changed: that is no change of it, but the rest, `hidden`.
         """
         is_own = self.parts.labels[row.labels[0]].kind in ("kernel", "memcpy", "host")
         if not is_own or self.events[list(row.labels)].sum():
             return row
         ns, own_ns = (float(column[list(row.labels)].sum()) for column in (self.unpaired, self.unpaired_own))
         excess_ns = ns - min(max(ns, min(own_ns, 0.0)), max(own_ns, 0.0))
-        self.elsewhere += [replace(row, ns=excess_ns)] if excess_ns else []
+        self.hidden += [replace(row, ns=excess_ns)] if excess_ns else []
         return replace(row, ns=row.ns - excess_ns)
 
     def _row(self, members: tuple[int, ...]) -> _Row:

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from threading import RLock
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from traceq.model import Trace
 
 K = TypeVar("K")
 T = TypeVar("T")
+
+_KNOWN: dict[object, WeakKeyDictionary[Any, Any]] = {}
+"""What memoized functions have returned, by object."""
 
 
 def once_per_object(function: Callable[[K], T]) -> Callable[[K], T]:
@@ -30,7 +33,13 @@ def once_per_object(function: Callable[[K], T]) -> Callable[[K], T]:
                     cache[subject] = function(subject)
         return cache[subject]
 
+    _KNOWN[memoized] = cache
     return memoized
+
+
+def keep(fact: Callable[[K], T], subject: K, value: T) -> None:
+    """Let a memoized function return this for an object, as one that has it from another one."""
+    _KNOWN[fact][subject] = value
 
 
 def once_per_trace(function: Callable[[Trace], T]) -> Callable[[Trace], T]:
