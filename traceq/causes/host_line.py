@@ -13,8 +13,7 @@ from traceq.causes.anchors import AnchorKind, Anchors, anchors
 from traceq.facts.events.copies import copy_kind
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.forward_ops import outermost_ops
-from traceq.facts.events.host_boundaries import host_boundaries
-from traceq.facts.events.nesting import op_nests, tracks
+from traceq.facts.events.nesting import host_boundaries, op_nests, tracks
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.host_pauses import host_pauses

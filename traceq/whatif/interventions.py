@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from traceq.causes.removed_waits import LOADER, alike_syncs, is_for_pageable_copy, kinds_of_waits, sync_keys
 from traceq.errors import UsageFault
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.kernel_names import kernel_labels
 from traceq.facts.events.name_patterns import unique_names
-from traceq.facts.events.nesting import tracks
+from traceq.facts.events.nesting import surroundings, tracks
 from traceq.facts.events.self_time import ops_on_cpu
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, collective_calls
-from traceq.facts.events.enclosing_rows import Surroundings, surroundings
+from traceq.facts.events.nesting import Surroundings, surroundings
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.phases import phases

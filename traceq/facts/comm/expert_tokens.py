@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
+from traceq.facts.events.nesting import surroundings
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.grouping import group

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.point_to_point import PointToPoint, point_to_point
-from traceq.facts.events.communication_kernels import COMMUNICATION_OP, is_communication
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernels import COMMUNICATION_OP, is_communication
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import Nest, nest, op_nests, tracks
 from traceq.facts.memo import once_per_trace

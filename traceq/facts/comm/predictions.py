@@ -13,9 +13,9 @@ from traceq.facts.comm.parallelism import IssuedCalls, PerStep, issued_calls, ma
 from traceq.facts.comm.sentences import KERNELS as OF_KERNELS
 from traceq.facts.comm.sentences import NOTES
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.forward_ops import is_backward
 from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.nesting import surroundings
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.grouping import Numbers, inverse
-from traceq.model import Events
+from traceq.model import Category, Events, Trace
 
 AUTOGRAD_NODE = re.compile(r"^autograd::engine::evaluate_function")
 """Names of the ops in which autograd runs a node of the graph in a backward."""
@@ -16,6 +16,8 @@ LAUNCHES_KERNEL = re.compile(r"^(cuda|hip|cu)\w{0,40}Launch\w{0,40}Kernel")
 """Names of the runtime calls that launch a kernel, cooperative and extended ones too."""
 READS_VALUE = re.compile(r"^aten::(item|_local_scalar_dense)$")
 """Names of the ops in which the program reads a value of a tensor."""
+MODULE = re.compile(r"^nn\.Module: ")
+"""Names of the frames in which an nn.Module is called: `nn.Module: Linear_3`."""
 
 
 def matching(events: Events, rows: NDArray[np.int64], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
@@ -43,3 +45,10 @@ def unique_inverse(numbers: Numbers, size: int) -> tuple[NDArray[np.int64], NDAr
     is_used = np.zeros(size, np.bool_)
     is_used[numbers] = True
     return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[numbers]
+
+
+def module_frames(trace: Trace) -> NDArray[np.int64]:
+    """Return the rows of the calls of modules, on any thread."""
+    rows = trace.events.rows(Category.PYTHON)
+    frames: NDArray[np.int64] = rows[matching(trace.events, rows, MODULE)]
+    return frames

@@ -1,4 +1,4 @@
-"""Nesting of host rows by thread: the innermost row open at a time, and the rows that enclose it.
+"""Nesting of host rows by thread: the innermost row open at a time, the rows that enclose it, and their context.
 
 Of many threads there is one nest of all, in which the times of each are moved behind those of the one before: what is
 done for each thread takes longer there than what is done for each event.
@@ -6,15 +6,17 @@ done for each thread takes longer there than what is done for each event.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.grouping import by_value
-from traceq.intervals import TOO_DEEP, count_before, last_open, sorted_unique
+from traceq.intervals import TOO_DEEP, ascending, contains, count_before, last_open, sorted_unique, spans
 from traceq.model import Category, Events, Trace
 
 _MANY_THREADS = 64
@@ -304,3 +306,89 @@ def _together(trace: Trace, rows: NDArray[np.int64]) -> _Together | None:
     place, moved = np.searchsorted(distinct, track), np.arange(len(distinct)) * (most - least) - least
     first = np.r_[0, np.cumsum(np.bincount(place))[:-1]]
     return _Together(_sorted(rows, start + moved[place], end + moved[place]), distinct, first, moved, least, most)
+
+
+@frozen(eq=False)
+class Surroundings:
+    """K host rows with the ops, annotations and Python frames around them.
+
+    `host_rows` int64[K] into Events; `rows` int64[R] into Events, all that can enclose them; `names` the distinct names
+    of `rows`; `name_index` int64[R] into `names`.
+    """
+
+    trace: Trace
+    host_rows: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    names: tuple[str, ...]
+    name_index: NDArray[np.int64]
+
+    @property
+    def start_ns(self) -> NDArray[np.int64]:
+        """int64[K] ns: start of each host row."""
+        return self.trace.events.ts[self.host_rows]
+
+    def named(self, pattern: re.Pattern[str], *, ops_only: bool = False) -> NDArray[np.int64]:
+        """Return the ops, annotations and Python frames whose name matches, or only the ops: rows of Events."""
+        rows = self.rows[np.flatnonzero(self._are_named(pattern))]
+        return rows[self.trace.events.category[rows] == Category.CPU_OP] if ops_only else rows
+
+    def within(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+        """Return whether a row whose name matches is open on the thread of each host row: bool[K]."""
+        return self.within_rows(self.named(pattern))
+
+    def within_rows(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return whether one of these rows is open on the thread of each host row: bool[K]."""
+        events, row_track = self.trace.events, tracks(self.trace)
+        inside, of_track = np.zeros(len(self.host_rows), np.bool_), dict(by_value(row_track[rows]))
+        for track, on_track in by_value(row_track[self.host_rows]):
+            if track not in of_track:
+                continue
+            enclosing = rows[of_track[track]]
+            inside[on_track] = contains(spans(events.ts[enclosing], events.end[enclosing]), self.start_ns[on_track])
+        return inside
+
+    def within_other_op(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+        """Return whether an op whose name does not match is open on the thread of each host row: bool[K]."""
+        is_op = self.trace.events.category[self.rows] == Category.CPU_OP
+        return self.within_rows(self.rows[np.flatnonzero(is_op & ~self._are_named(pattern))])
+
+    def _are_named(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+        """Return bool[len(rows)]: the name matches."""
+        hits = [number for number, name in enumerate(self.names) if pattern.search(name)]
+        if not hits:
+            return np.zeros(len(self.rows), np.bool_)
+        is_hit = np.zeros(len(self.names), np.bool_)
+        is_hit[hits] = True
+        return np.asarray(is_hit[self.name_index])
+
+    def last_end_before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the latest end of these rows up to each start, on any thread: int64[K] ns, else the minimum."""
+        ends = ascending(self.trace.events.end[rows])
+        return np.asarray(np.r_[np.iinfo(np.int64).min, ends][np.searchsorted(ends, self.start_ns, "right")])
+
+    def last_start_before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the latest start of these rows up to each start, on any thread: int64[K] ns, else the minimum."""
+        starts = ascending(self.trace.events.ts[rows])
+        return np.asarray(np.r_[np.iinfo(np.int64).min, starts][np.searchsorted(starts, self.start_ns, "right")])
+
+    def next_start_after(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the earliest start of these rows from each start on, on any thread: int64[K] ns, else the maximum."""
+        starts = ascending(self.trace.events.ts[rows])
+        return np.asarray(np.r_[starts, np.iinfo(np.int64).max][np.searchsorted(starts, self.start_ns, "left")])
+
+
+def surroundings(trace: Trace, host_rows: NDArray[np.int64]) -> Surroundings:
+    """Return the context of some host rows."""
+    events = trace.events
+    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
+    names, name_index = unique_names(events, rows)
+    return Surroundings(trace, host_rows, rows, tuple(events.strings[name] for name in names.tolist()), name_index)
+
+
+@once_per_trace
+def host_boundaries(trace: Trace) -> NDArray[np.int64]:
+    """Return the starts and ends of all ops, annotations and Python frames: int64[K] ns, ascending."""
+    events = trace.events
+    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
+    start = events.ts[rows]
+    return sorted_unique(start, start + events.dur[rows])

@@ -1,4 +1,4 @@
-"""Work that the trace does not show: gaps in which a device is busy with it, launches without rows, and missing ops.
+"""Work that the trace does not show: gaps in which a device is busy with it, launches without rows, ops and shapes.
 
 A device that idles while launched work is ready starts that work within microseconds. Where it starts much later and
 nothing recorded is in its way, something was: work launched before the trace began, of another process, or lost.
@@ -135,3 +135,13 @@ def missing_ops_share(trace: Trace) -> float:
     if len(numbers) < _FEWEST or (np.diff(numbers) > 2).mean() < _MANY_HOLES:
         return 0.0
     return 1 - len(numbers) / float(numbers[-1] - numbers[0] + 1)
+
+
+def has_shapes(trace: Trace) -> bool:
+    """Return whether the shapes of the inputs of any op were recorded."""
+    return bool((trace.events.shapes[trace.events.rows(Category.CPU_OP)] >= 0).any())
+
+
+def lacks_shapes(trace: Trace) -> bool:
+    """Return whether ops were recorded, none of them with shapes."""
+    return len(trace.events.rows(Category.CPU_OP)) > 0 and not has_shapes(trace)

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from traceq.facts.events.communication_kernels import has_untold_ranks
 from traceq.facts.events.device_work import device_work, lacks_device_rows, lacks_host_ops
+from traceq.facts.events.kernels import has_untold_ranks
 from traceq.facts.events.unrecorded_work import launches_without_rows
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import Steps, extent, steps

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work, lacks_host_ops
-from traceq.facts.events.host_boundaries import host_boundaries
-from traceq.facts.events.nesting import tracks
+from traceq.facts.events.nesting import host_boundaries, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_labels import HostLabels
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.copies import PAGEABLE_COPY, TO_DEVICE, TO_HOST, WITHIN_DEVICE
-from traceq.facts.events.device_work import DeviceWork, device_work
+from traceq.facts.events.device_work import DeviceWork, device_work, session_gaps
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import op_nests, tracks
-from traceq.facts.events.profiler_sessions import session_gaps
 from traceq.facts.events.starting_calls import library_loading_calls
 from traceq.facts.events.stream_waits import recorded_events, synced_stream
 from traceq.facts.memo import once_per_trace

@@ -14,8 +14,7 @@ from pathlib import PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.module_frames import MODULE
-from traceq.facts.events.name_patterns import matching, unique_names
+from traceq.facts.events.name_patterns import MODULE, matching, unique_names
 from traceq.facts.events.nesting import Nest, OnThreads, frame_nests, host_ops, op_nests, python_frames, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import OTHER, phases

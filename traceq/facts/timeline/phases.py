@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.communication_kernels import COMMUNICATION_ROW
 from traceq.facts.events.device_work import device_work, lacks_host_ops
-from traceq.facts.events.module_frames import module_frames
-from traceq.facts.events.name_patterns import READS_VALUE, matching
+from traceq.facts.events.kernels import COMMUNICATION_ROW
+from traceq.facts.events.name_patterns import READS_VALUE, matching, module_frames
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.compilations import compilations, compiling

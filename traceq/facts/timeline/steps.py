@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.device_work import device_work
+from traceq.facts.events.device_work import PROFILER_STEP, device_work
 from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.profiler_sessions import PROFILER_STEP
 from traceq.facts.events.starting_calls import first_device_use
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
