@@ -29,7 +29,7 @@ MODULES = sorted(path for path in TRACEQ.rglob("*.py") if "recipes" not in path.
 LAYERS = (
     {"frozen"},
     {"cores", "errors", "escaping", "units", "threshold", "garbage_collection", "stages", "short_texts", "intervals"},
-    {"escaped_console", "model", "locations", "grouping", "entry_points", "optional_packages"},
+    {"escaped_console", "model", "locations", "grouping", "entry_points"},
     {"display", "claims"},
     {"kineto", "facts", "stats", "report"},
     {"runs", "causes"},
@@ -294,7 +294,7 @@ OWN_FILES = {
     "traceq.cores",  # of the system
     "traceq.engines.rank_reader",  # of the system
     "traceq.engines.cache",  # sources
-    "traceq.kineto.native_columns",  # sources
+    "traceq.kineto.reader_choice",  # sources
     "traceq.locations",
     "traceq.recorder.jobs.run_injected",  # of the system, as in the next six
     "traceq.recorder.process.job_guard",

@@ -23,8 +23,8 @@ from traceq.facts.events.kernels import is_communication
 from traceq.facts.events.stream_waits import stream_waits
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
+from traceq.facts.timeline.active_thread import ThreadChains, thread_chains
 from traceq.facts.timeline.compilations import compiling
-from traceq.facts.timeline.launch_threads import ThreadChains, thread_chains
 from traceq.facts.timeline.once import once
 from traceq.facts.timeline.steps import extent, steps
 from traceq.frozen import frozen

@@ -26,7 +26,7 @@ from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT, exposed_pieces, exposed_waiting_times
-from traceq.facts.ranks.run_ranks import RunRanks
+from traceq.facts.ranks.job import RunRanks
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases

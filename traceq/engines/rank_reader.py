@@ -24,14 +24,21 @@ from traceq.engines.rank_summary import (
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.facts.comm.rank_collectives import RankCalls
 from traceq.facts.ranks.common_steps import counted_names, uncommon_steps
-from traceq.facts.ranks.job import Job, LazySequence, RankQuery, job_from_outlines, query_here
+from traceq.facts.ranks.job import (
+    Job,
+    LazySequence,
+    RankQuery,
+    RunRanks,
+    job_from_outlines,
+    query_here,
+    ranks_in_memory,
+)
 from traceq.facts.ranks.rank_outline import Outline
-from traceq.facts.ranks.run_ranks import RunRanks, ranks_in_memory
+from traceq.facts.timeline.single_step import step_numbers
 from traceq.kineto.decompression import is_gzip, is_zstd
 from traceq.locations import Place, Remote, open_binary
 from traceq.model import Run, Trace
 from traceq.runs.read import read_one
-from traceq.runs.single_step import step_numbers
 
 _PER_BYTE, _BARE = 1.5, 100_000_000
 """Bytes that a worker takes per byte of an uncompressed trace, and without a trace: 1.5 times the maximum measured on

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from traceq.kineto.interning import Interner
-from traceq.kineto.raw_events import RawArgs
+from traceq.kineto.raw_events import Interner, RawArgs
 from traceq.model import Messages
 
 COUNT_LIMIT = 2**56

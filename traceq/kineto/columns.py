@@ -18,8 +18,16 @@ from numpy.typing import NDArray
 
 from traceq.kineto.categories import categorise
 from traceq.kineto.collective_messages import MessageRows
-from traceq.kineto.interning import NAME_DECIDES, CategoryCodes, InternedNumbers, InternedStrings, Interner
-from traceq.kineto.raw_events import NODE_LABELS, RawArgs, RawEvent
+from traceq.kineto.raw_events import (
+    NAME_DECIDES,
+    NODE_LABELS,
+    CategoryCodes,
+    InternedNumbers,
+    InternedStrings,
+    Interner,
+    RawArgs,
+    RawEvent,
+)
 from traceq.model import Allocations, CallStacks, Category, Events, EventWaits, GraphNodes, Thread
 
 SIDE_TABLES = ("strings", "messages", "stacks", "allocations", "waits", "nodes")

@@ -20,8 +20,7 @@ from traceq.locations import Place, place
 from traceq.model import NO_EFFECT, SLOWED_BY_STACKS, Category, Caveat, Flight, Manifest, Pairs, Processes, Run, Trace
 from traceq.runs.flight_recorder import is_flight, read_flight, read_flights
 from traceq.runs.run_folder import RUNS, STEPS, is_run, read_manifest
-from traceq.runs.step_log import PairLine, StepLine, pairs_of, rank_files, read_lines
-from traceq.runs.timings import read_processes, timings_of
+from traceq.runs.step_log import PairLine, StepLine, pairs_of, rank_files, read_lines, read_processes, timings_of
 from traceq.runs.windows import latest_windows, with_captures
 from traceq.units import name_ranks
 

@@ -20,9 +20,9 @@ from traceq.facts.events.nesting import surroundings, tracks
 from traceq.facts.events.self_time import ops_on_cpu
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.timeline.active_thread import thread_chains
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.call_sites import is_at_line
-from traceq.facts.timeline.launch_threads import thread_chains
 from traceq.facts.timeline.once import once, recurring_loader_waits
 from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, intersect, sorted_unique, span_index, spans, subtract, union

@@ -21,13 +21,13 @@ from traceq.facts.ranks.job import RankQuery
 from traceq.facts.timeline.active_thread import launching_threads
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import origins
-from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.phases import other_annotations, phases
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps, ns_by_phase
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, intersect, measure, measure_within, sorted_unique, spans, subtract
-from traceq.model import Category, Trace
+from traceq.model import Trace
 
 _NO_CAUSE = (TimeCategory.EXPOSED_COMM, TimeCategory.TAIL)
 _COMPUTES = (TimeCategory.COMPUTE, TimeCategory.CPU_COMPUTE)
@@ -249,10 +249,8 @@ def _outermost(trace: Trace, track: int | None = None) -> NDArray[np.int64]:
 
 def _annotations(trace: Trace) -> Nest:
     """Return the main thread's annotations except step marks and phases."""
-    rows = trace.events.rows(Category.ANNOTATION)
-    rows = rows[tracks(trace)[rows] == main_track(trace)]
-    steps_and_phases = re.compile("^(ProfilerStep#.*|" + "|".join(map(re.escape, phases(trace).names)) + ")$")
-    return nest(trace.events, rows[~matching(trace.events, rows, steps_and_phases)])
+    rows = other_annotations(trace)
+    return nest(trace.events, rows[tracks(trace)[rows] == main_track(trace)])
 
 
 def _line_and_next_op(trace: Trace, cause: tuple[PhaseCategory | None, str]) -> tuple[str, str]:

@@ -16,9 +16,8 @@ from traceq.facts.events.nesting import Nest, op_nests
 from traceq.facts.events.self_time import self_ns
 from traceq.facts.memo import once_per_trace
 from traceq.facts.roofline.formulas import work_of
-from traceq.facts.roofline.op_calls import parse_call
+from traceq.facts.roofline.op_calls import Kind, Work, parse_call
 from traceq.facts.roofline.owning_ops import Units, climb, named, owning_ops
-from traceq.facts.roofline.work import Kind, Work
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Category, Trace

@@ -22,7 +22,6 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.compilations import compilations, compiling
 from traceq.facts.timeline.data_loading import LOADER, around_iterations
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
-from traceq.facts.timeline.optimizer_updates import update_starts
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
 from traceq.intervals import (
@@ -64,6 +63,7 @@ _PASS = re.compile(r"\((F|B|W)\)$|^PP:\d+(F|B|I|W)\d+$|^(F)orward \d+$|^(B)ackwa
 
 Those of torch.distributed.pipelining have the stage before the letter, and the micro-batch after it.
 """
+OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#(?P<name>.*?)(\.step)?$")
 _AUTOGRAD = re.compile(r"^autograd::engine")
 _BACKWARD = re.compile(r"^autograd::engine|Backward[0-9]*$")
 _CALL = re.compile(r"^<built-in method run_backward of ")
@@ -443,6 +443,41 @@ def _with_ends(trace: Trace, passes: Spans, begun: NDArray[np.int64]) -> Spans:
     return union(passes, spans(since[follows], events.end[copies[follows]]))
 
 
+def other_annotations(trace: Trace) -> NDArray[np.int64]:
+    """Return the rows of the annotations that are neither steps nor phases: int64[N]."""
+    rows = trace.events.rows(Category.ANNOTATION)
+    steps_and_phases = re.compile("^(ProfilerStep#.*|" + "|".join(map(re.escape, phases(trace).names)) + ")$")
+    return rows[~matching(trace.events, rows, steps_and_phases)]
+
+
 def _on_main(trace: Trace, rows: NDArray[np.int64], pattern: re.Pattern[str]) -> NDArray[np.int64]:
     rows = rows[matching(trace.events, rows, pattern)]
     return np.asarray(rows[tracks(trace)[rows] == main_track(trace)])
+
+
+def optimizer_steps(trace: Trace) -> NDArray[np.int64]:
+    """Return the rows of Events of the ranges of optimizers' steps: int64[N]."""
+    rows = trace.events.rows(Category.ANNOTATION, Category.CPU_OP)
+    return rows[matching(trace.events, rows, OPTIMIZER_STEP)]
+
+
+def update_starts(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[N] ns: when the update begins in each range of an optimizer's step.
+
+    A trainer may pass forward and backward as a closure (Lightning does); then it is the end of the last backward op
+    that begins inside the range, on any thread.
+    """
+    start, end = trace.events.ts[rows], trace.events.end[rows]
+    began, latest_end = _backward_ops(trace)
+    last = np.searchsorted(began, end) - 1
+    has_backward = (last >= 0) & (last >= np.searchsorted(began, start))
+    return np.where(has_backward, np.minimum(latest_end[last] if len(began) else start, end), start)
+
+
+@once_per_trace
+def _backward_ops(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (starts of the autograd engine's ops, ascending; the latest end up to each), ns."""
+    rows = trace.events.rows(Category.ANNOTATION, Category.CPU_OP)
+    rows = rows[matching(trace.events, rows, _AUTOGRAD)]
+    rows = rows[np.argsort(trace.events.ts[rows], kind="stable")]
+    return trace.events.ts[rows], np.maximum.accumulate(trace.events.end[rows])

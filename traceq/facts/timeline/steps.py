@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import PROFILER_STEP, device_work
 from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
-from traceq.facts.events.nesting import tracks
+from traceq.facts.events.nesting import op_nests, tracks
 from traceq.facts.events.starting_calls import first_device_use
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
@@ -331,3 +333,31 @@ def _by_first_occurrence(values: NDArray[np.int64]) -> list[int]:
 def _most_frequent(values: NDArray[np.int64]) -> int:
     """Return the most frequent value; of equally frequent ones the first."""
     return max(_by_first_occurrence(values), key=lambda value: int((values == value).sum()))
+
+
+_NODE = re.compile(r"^autograd::engine::|Backward\d*$")
+
+
+@once_per_trace
+def op_calls_per_step(trace: Trace) -> Mapping[str, float]:
+    """Return the calls of each op in a mean counted step, by name; those that begin in it, on any thread."""
+    return _calls_per_step(trace, trace.events.rows(Category.CPU_OP))
+
+
+@once_per_trace
+def forward_calls_per_step(trace: Trace) -> Mapping[str, float]:
+    """Return the calls of each op that no node of autograd encloses, likewise.
+
+    Second derivatives, and what checkpoints recompute, run ops of a forward pass in such nodes.
+    """
+    outside = [
+        ops.rows[ops.first_enclosing(np.arange(len(ops.rows)), matching(trace.events, ops.rows, _NODE)) < 0]
+        for ops in op_nests(trace).whole
+    ]
+    return _calls_per_step(trace, np.concatenate(outside) if outside else np.empty(0, np.int64))
+
+
+def _calls_per_step(trace: Trace, rows: NDArray[np.int64]) -> Mapping[str, float]:
+    events, counted = trace.events, steps(trace).host[steps(trace).counted]
+    num = np.bincount(events.name[rows[span_index(counted, events.ts[rows]) >= 0]])
+    return {events.strings[name]: int(num[name]) / len(counted) for name in np.flatnonzero(num).tolist()}
