@@ -384,7 +384,9 @@ def named_time(trace: Trace, pattern: str) -> NamedTime:
     )
     chosen = is_named[number] | is_short[does.label] if len(work) else np.zeros(0, np.bool_)
     host = surroundings(trace, work.call[work.linked])
-    rows = host.rows[np.isin(host.name_index, [i for i, name in enumerate(host.names) if fnmatchcase(name, pattern)])]
+    of_host, place = unique_names(events, host.rows)
+    names = [events.strings[name] for name in of_host.tolist()]
+    rows = host.rows[np.array([fnmatchcase(name, pattern) for name in names], np.bool_)[place]]
     in_op = rows[events.category[rows] == Category.CPU_OP]
     if len(work) and len(in_op):
         chosen[np.flatnonzero(work.linked)[host.within_rows(in_op)]] = True
@@ -393,8 +395,7 @@ def named_time(trace: Trace, pattern: str) -> NamedTime:
     on_host = NamedTime(np.empty(0, np.int64), by_chain(trace, rows))
     if on_host.is_any:
         return on_host
-    names = list(dict.fromkeys([*does.names, *host.names]))
-    return NamedTime(np.empty(0, np.int64), nearest=_nearest(pattern, names))
+    return NamedTime(np.empty(0, np.int64), nearest=_nearest(pattern, list(dict.fromkeys([*does.names, *names]))))
 
 
 def _nearest(pattern: str, names: list[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from traceq.facts.comm.collective_roles import Role, collective_roles, issued_in_backward
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, collective_calls
 from traceq.facts.comm.sentences import NO_COLLECTIVE, RULES
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import rows_named
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
@@ -84,8 +84,7 @@ def marks_per_step(trace: Trace, pattern: re.Pattern[str], *, outermost: bool = 
 def mark_times(trace: Trace, pattern: re.Pattern[str], *, outermost: bool = False) -> NDArray[np.int64]:
     """Return int64[M] ns: when annotations of a name begin; `outermost` skips those nested in another."""
     events = trace.events
-    rows = events.rows(Category.ANNOTATION)
-    rows = rows[matching(events, rows, pattern)]
+    rows = rows_named(events, pattern, Category.ANNOTATION)
     if outermost and len(rows):
         rows = rows[np.lexsort((-events.end[rows], events.ts[rows]))]
         reach = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, events.end[rows]])[:-1]

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
+from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching, rows_named
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
@@ -26,8 +26,7 @@ def session_gaps(trace: Trace) -> Spans:
     out between two windows. In another trace, numbers that are missing are marks that were lost: no less a gap.
     """
     events = trace.events
-    rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(events, rows, PROFILER_STEP)]
+    rows = rows_named(events, PROFILER_STEP, Category.ANNOTATION, Category.CPU_OP)
     rows = rows[np.lexsort((events.end[rows], events.ts[rows]))]
     number = np.array([int(events.text(row).partition("#")[2]) for row in rows.tolist()], np.int64)
     first = np.flatnonzero(np.diff(number) > 1) + 1
@@ -94,8 +93,7 @@ def device_work(trace: Trace) -> DeviceWork:
     One call can launch many ops (a graph). If two calls share a correlation id, the earlier one is the launch.
     """
     events = trace.events
-    rows = events.rows(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    rows = events.by_start(events.rows(Category.KERNEL, Category.MEMCPY, Category.MEMSET))
     call = _launching_calls(trace, events.correlation[rows])
     stream = stream_number(events.device[rows], events.stream[rows])
     start = events.ts[rows]
@@ -123,8 +121,7 @@ def lacks_device_rows(trace: Trace) -> bool:
     events, marks = trace.events, trace.events.rows(Category.ANNOTATION)
     calls = events.rows(Category.RUNTIME)
     calls = calls[events.correlation[calls] > 0]
-    allocating = events.rows(Category.CPU_OP)
-    allocating = allocating[matching(events, allocating, _ALLOCATES)]
+    allocating = rows_named(events, _ALLOCATES, Category.CPU_OP)
     return (
         bool(matching(events, calls, _ASKS_FOR_WORK).any())
         or bool(matching(events, events.rows(Category.CPU_OP), _ONLY_ON_DEVICES).any())
@@ -182,8 +179,7 @@ def stream_number(device: NDArray[np.integer], stream: NDArray[np.integer]) -> N
 def _launching_calls(trace: Trace, correlation: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the row of the earliest runtime call with each correlation id; -1 if there is none."""
     events = trace.events
-    calls = events.rows(Category.RUNTIME)
-    calls = calls[np.argsort(events.ts[calls], kind="stable")]
+    calls = events.by_start(events.rows(Category.RUNTIME))
     return np.asarray(np.r_[calls, -1][first_index(events.correlation[calls], correlation)])
 
 

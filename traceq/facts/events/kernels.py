@@ -103,11 +103,7 @@ def launched_kernels(trace: Trace) -> LaunchedKernels:
 
 def innermost_ops(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the row of the innermost op that is open when each call starts, on the call's thread; -1 without one."""
-    op = np.full(len(calls), -1)
-    track = np.where(calls >= 0, tracks(trace)[calls], -1)
-    for part in op_nests(trace).on(track):
-        op[part.which] = np.r_[part.nest.rows, -1][part.innermost_at(trace.events.ts[calls[part.which]])]
-    return op
+    return op_nests(trace).rows_at(np.where(calls >= 0, tracks(trace)[calls], -1), trace.events.ts[calls])
 
 
 @once_per_trace

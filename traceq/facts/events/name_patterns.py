@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +32,23 @@ def matching(events: Events, rows: NDArray[np.int64], pattern: re.Pattern[str]) 
     return np.asarray(is_hit[events.name[rows]])
 
 
+def rows_named(events: Events, pattern: re.Pattern[str], *categories: Category) -> NDArray[np.int64]:
+    """Return the rows of some categories in whose names the pattern occurs, ascending: int64[K]."""
+    rows = events.rows(*categories)
+    return np.asarray(rows[matching(events, rows, pattern)])
+
+
 def unique_names(events: Events, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (ascending string ids of the distinct names of some rows, index of each row's name among them)."""
     names = events.names_among(rows)
     return names, inverse(names, len(events.strings))[events.name[rows]]
+
+
+def values_of_texts(events: Events, texts: Numbers, value_of: Callable[[str], int]) -> NDArray[np.int64]:
+    """Return what each of some string ids tells, -1 for -1: int64[K]; each distinct text is read once."""
+    distinct, index = np.unique(texts, return_inverse=True)
+    values = [value_of(events.strings[text]) if text >= 0 else -1 for text in distinct.tolist()]
+    return np.array(values, np.int64)[index.reshape(-1)] if len(texts) else np.empty(0, np.int64)
 
 
 def unique_inverse(numbers: Numbers, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -49,6 +63,4 @@ def unique_inverse(numbers: Numbers, size: int) -> tuple[NDArray[np.int64], NDAr
 
 def module_frames(trace: Trace) -> NDArray[np.int64]:
     """Return the rows of the calls of modules, on any thread."""
-    rows = trace.events.rows(Category.PYTHON)
-    frames: NDArray[np.int64] = rows[matching(trace.events, rows, MODULE)]
-    return frames
+    return rows_named(trace.events, MODULE, Category.PYTHON)

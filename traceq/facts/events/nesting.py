@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import unique_names
+from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.grouping import by_value
@@ -219,6 +219,13 @@ class ThreadNests:
         """Nests that hold each row once, as few as there are; their times may be moved, their rows' are not."""
         return [*self.by_track.values()] if self._together is None else [self._together.nest]
 
+    def rows_at(self, track: NDArray[np.int64], time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the innermost row that is open on each thread at each time: int64[K], -1 without one."""
+        row = np.full(len(track), -1)
+        for part in self.on(track):
+            row[part.which] = np.r_[part.nest.rows, -1][part.innermost_at(time_ns[part.which])]
+        return row
+
     def on(self, track: NDArray[np.int64], apart: Sequence[int] = ()) -> Iterator[OnThreads]:
         """Yield the nests that hold the threads of K instants, `track` int64[K]; of the threads `apart` their own."""
         alone = np.arange(len(track))
@@ -312,15 +319,12 @@ def _together(trace: Trace, rows: NDArray[np.int64]) -> _Together | None:
 class Surroundings:
     """K host rows with the ops, annotations and Python frames around them.
 
-    `host_rows` int64[K] into Events; `rows` int64[R] into Events, all that can enclose them; `names` the distinct names
-    of `rows`; `name_index` int64[R] into `names`.
+    `host_rows` int64[K] into Events; `rows` int64[R] into Events, all that can enclose them.
     """
 
     trace: Trace
     host_rows: NDArray[np.int64]
     rows: NDArray[np.int64]
-    names: tuple[str, ...]
-    name_index: NDArray[np.int64]
 
     @property
     def start_ns(self) -> NDArray[np.int64]:
@@ -329,7 +333,7 @@ class Surroundings:
 
     def named(self, pattern: re.Pattern[str], *, ops_only: bool = False) -> NDArray[np.int64]:
         """Return the ops, annotations and Python frames whose name matches, or only the ops: rows of Events."""
-        rows = self.rows[np.flatnonzero(self._are_named(pattern))]
+        rows = self.rows[matching(self.trace.events, self.rows, pattern)]
         return rows[self.trace.events.category[rows] == Category.CPU_OP] if ops_only else rows
 
     def within(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
@@ -350,16 +354,7 @@ class Surroundings:
     def within_other_op(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
         """Return whether an op whose name does not match is open on the thread of each host row: bool[K]."""
         is_op = self.trace.events.category[self.rows] == Category.CPU_OP
-        return self.within_rows(self.rows[np.flatnonzero(is_op & ~self._are_named(pattern))])
-
-    def _are_named(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-        """Return bool[len(rows)]: the name matches."""
-        hits = [number for number, name in enumerate(self.names) if pattern.search(name)]
-        if not hits:
-            return np.zeros(len(self.rows), np.bool_)
-        is_hit = np.zeros(len(self.names), np.bool_)
-        is_hit[hits] = True
-        return np.asarray(is_hit[self.name_index])
+        return self.within_rows(self.rows[is_op & ~matching(self.trace.events, self.rows, pattern)])
 
     def last_end_before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the latest end of these rows up to each start, on any thread: int64[K] ns, else the minimum."""
@@ -379,10 +374,7 @@ class Surroundings:
 
 def surroundings(trace: Trace, host_rows: NDArray[np.int64]) -> Surroundings:
     """Return the context of some host rows."""
-    events = trace.events
-    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
-    names, name_index = unique_names(events, rows)
-    return Surroundings(trace, host_rows, rows, tuple(events.strings[name] for name in names.tolist()), name_index)
+    return Surroundings(trace, host_rows, trace.events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON))
 
 
 @once_per_trace

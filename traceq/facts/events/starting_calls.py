@@ -115,7 +115,7 @@ def _next_in_op(trace: Trace, calls: NDArray[np.int64], rows: NDArray[np.int64])
     """Return int64[rows]: the next call, other than a free, of the same innermost op; -1 without one."""
     events, track, follows = trace.events, tracks(trace), np.full(len(rows), -1)
     others = calls[~matching(events, calls, _FREE)]
-    others = others[np.argsort(events.ts[others], kind="stable")]
+    others = events.by_start(others)
     for number in sorted_unique(track[rows]).tolist():
         if (ops := host_ops(trace).get(number)) is None:
             continue

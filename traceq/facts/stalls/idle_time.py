@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.name_patterns import matching, unique_inverse
-from traceq.facts.events.nesting import host_boundaries, nests_by_track, tracks
+from traceq.facts.events.nesting import host_boundaries, thread_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
@@ -25,7 +25,7 @@ from traceq.facts.timeline.python_places import lines_between_ops
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, Activity, TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
-from traceq.grouping import Numbers, by_value
+from traceq.grouping import Numbers
 from traceq.intervals import Spans, contains, count_before, cut
 from traceq.model import Trace
 
@@ -78,14 +78,8 @@ class HostLabels:
         """Return the innermost annotation of each thread at some times; step marks and phases do not count."""
         events, rows = self.trace.events, other_annotations(self.trace)
         rows = rows[~matching(events, rows, _LOADER)]
-        names = np.zeros(len(time_ns), np.int64)
-        nests = nests_by_track(self.trace, rows)
-        for number, on_track in by_value(track):
-            if (annotations := nests.get(number)) is None:
-                continue
-            index = annotations.innermost_at(time_ns[on_track])
-            annotated = np.flatnonzero(index >= 0)
-            names[on_track[annotated]] = self._numbers_of_names(events.name[annotations.rows[index[annotated]]])
+        around, names = thread_nests(self.trace, rows).rows_at(track, time_ns), np.zeros(len(time_ns), np.int64)
+        names[around >= 0] = self._numbers_of_names(events.name[around[around >= 0]])
         return names
 
     def _numbers_of_names(self, names: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import capture_spans, capturing_calls
 from traceq.facts.events.kernels import innermost_ops
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.starting_calls import first_device_use, library_loading_calls
 from traceq.facts.memo import once_per_trace
@@ -125,9 +125,7 @@ def _scalar_reads(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     which parameters were used), and not inside ops that read one on a CPU alone.
     """
     events, row_track = trace.events, tracks(trace)
-    rows = events.rows(Category.CPU_OP)
-    rows = rows[matching(events, rows, _SCALAR)]
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    rows = events.by_start(rows_named(events, _SCALAR, Category.CPU_OP))
     marks = events.rows(Category.ANNOTATION, Category.CPU_OP)
     searches = bool(matching(events, marks, _DDP_SEARCH).any())
     loading = marks[matching(events, marks, _LOADER)]

@@ -177,4 +177,4 @@ def _of_main(trace: Trace, rows: NDArray[np.int64], name: re.Pattern[str]) -> ND
     """Return the rows of the main thread with such a name, by start."""
     rows = rows[matching(trace.events, rows, name)]
     rows = rows[tracks(trace)[rows] == main_track(trace)]
-    return np.asarray(rows[np.argsort(trace.events.ts[rows], kind="stable")])
+    return np.asarray(trace.events.by_start(rows))

@@ -16,7 +16,7 @@ from traceq.facts.events.copies import TO_DEVICE
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import capture_spans, capturing_calls
 from traceq.facts.events.kernels import innermost_ops
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.self_time import ALLOCATES
 from traceq.facts.events.starting_calls import first_device_use, kernel_loading_calls, library_loading_calls
@@ -164,8 +164,7 @@ def timing_ops(trace: Trace) -> NDArray[np.int64]:
 def search_spans(trace: Trace) -> Spans:
     """Return when a library times kernels of which it keeps one, once: until it has read the last time."""
     events, ops = trace.events, np.intersect1d(timing_ops(trace), _plan_searches(trace))
-    calls = events.rows(Category.RUNTIME)
-    calls = calls[matching(events, calls, _TIMES_KERNEL)]
+    calls = rows_named(events, _TIMES_KERNEL, Category.RUNTIME)
     calls = calls[np.argsort(-events.end[calls], kind="stable")]
     op, last = np.unique(innermost_ops(trace, calls), return_index=True)
     chosen = np.isin(op, ops)
@@ -244,7 +243,7 @@ def capture_times(trace: Trace) -> Spans:
         begin, end = captures[on_track].T
         top = np.r_[ops.outermost(), -1][ops.innermost_at(begin)]
         calls = launches[tracks(trace)[launches] == track]
-        calls = calls[np.argsort(events.ts[calls], kind="stable")]
+        calls = events.by_start(calls)
         launch_ns, returned_ns = events.ts[calls], np.r_[np.repeat(ops.start[:1], FILLED + 1), events.end[calls]]
         since = np.maximum(returned_ns[np.searchsorted(launch_ns, begin)], ops.start[top])
         until = np.minimum(np.r_[launch_ns, ops.end.max()][np.searchsorted(launch_ns, end)], ops.end[top])
@@ -264,7 +263,7 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
     is_long = np.zeros(len(events.strings) + 1, np.bool_)
     is_long[events.name[rows[events.dur[rows] >= LEAST_NS]]] = True
     rows = rows[is_long[events.name[rows]]]
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    rows = events.by_start(rows)
     calls_device = _calls_device(trace, rows)
     is_sized = ~calls_device if len(device_work(trace)) else ~matching(events, rows, ALLOCATES)
     shapes = np.where(is_sized, events.shapes[rows], -1)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.kernels import COMMUNICATION_ROW
-from traceq.facts.events.name_patterns import READS_VALUE, matching, module_frames
+from traceq.facts.events.name_patterns import READS_VALUE, matching, module_frames, rows_named
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.compilations import compilations, compiling
@@ -457,8 +457,7 @@ def _on_main(trace: Trace, rows: NDArray[np.int64], pattern: re.Pattern[str]) ->
 
 def optimizer_steps(trace: Trace) -> NDArray[np.int64]:
     """Return the rows of Events of the ranges of optimizers' steps: int64[N]."""
-    rows = trace.events.rows(Category.ANNOTATION, Category.CPU_OP)
-    return rows[matching(trace.events, rows, OPTIMIZER_STEP)]
+    return rows_named(trace.events, OPTIMIZER_STEP, Category.ANNOTATION, Category.CPU_OP)
 
 
 def update_starts(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -477,7 +476,5 @@ def update_starts(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 @once_per_trace
 def _backward_ops(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (starts of the autograd engine's ops, ascending; the latest end up to each), ns."""
-    rows = trace.events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(trace.events, rows, _AUTOGRAD)]
-    rows = rows[np.argsort(trace.events.ts[rows], kind="stable")]
+    rows = trace.events.by_start(rows_named(trace.events, _AUTOGRAD, Category.ANNOTATION, Category.CPU_OP))
     return trace.events.ts[rows], np.maximum.accumulate(trace.events.end[rows])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import PROFILER_STEP, device_work
-from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
+from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching, rows_named
 from traceq.facts.events.nesting import op_nests, tracks
 from traceq.facts.events.starting_calls import first_device_use
 from traceq.facts.events.unrecorded_work import unrecorded_work
@@ -246,7 +246,7 @@ def _main_thread_marks(trace: Trace) -> NDArray[np.int64]:
     events = trace.events
     rows = _step_rows(trace)
     rows = rows[(tracks(trace)[rows] == main_track(trace)) & (events.dur[rows] > 0)]
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    rows = events.by_start(rows)
     is_last_of_start = np.r_[np.diff(events.ts[rows]) > 0, np.ones(min(len(rows), 1), np.bool_)]
     rows = rows[is_last_of_start]
     if len(rows) == 1:
@@ -258,8 +258,7 @@ def _main_thread_marks(trace: Trace) -> NDArray[np.int64]:
 
 
 def _step_rows(trace: Trace) -> NDArray[np.int64]:
-    rows = trace.events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(trace.events, rows, PROFILER_STEP)]
+    rows = rows_named(trace.events, PROFILER_STEP, Category.ANNOTATION, Category.CPU_OP)
     return rows if len(rows) else inference_marks(trace).rows
 
 
