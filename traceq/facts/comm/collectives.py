@@ -410,9 +410,7 @@ def gloo_pairs(trace: Trace, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     that closes there only the op.
     """
     events = trace.events
-    host = events.rows(Category.CPU_OP, Category.ANNOTATION)
-    ops = host[matching(events, host, _GLOO_DISPATCHES)]
-    ops = events.by_start(ops)
+    ops = events.by_start(rows_named(events, _GLOO_DISPATCHES, Category.CPU_OP, Category.ANNOTATION))
     if len(ops) == 0:
         return None
     row_start = events.ts[rows]

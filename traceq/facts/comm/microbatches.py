@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from traceq.facts.comm.point_to_point import PointToPoint, point_to_point
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernels import COMMUNICATION_OP, is_communication
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import Nest, nest, op_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
-from traceq.facts.timeline.steps import main_track, steps
+from traceq.facts.timeline.steps import on_main_thread, steps
 from traceq.frozen import frozen
 from traceq.intervals import Spans, spans
 from traceq.model import Category, Trace
@@ -141,8 +141,7 @@ def _kind_of_phase(name: str) -> int:
 def _named(trace: Trace) -> tuple[Nest, NDArray[np.int64], NDArray[np.int64]]:
     """Return (annotations of passes on the main thread, their kinds, their stages or -1)."""
     events, none = trace.events, np.empty(0, np.int64)
-    rows = events.rows(Category.ANNOTATION)
-    rows = rows[tracks(trace)[rows] == main_track(trace)]
+    rows = on_main_thread(trace, events.rows(Category.ANNOTATION))
     for pattern in (_ACTION, _PASS):
         marks = nest(events, rows[matching(events, rows, pattern)])
         matches = [match.groupdict() for match in map(pattern.match, map(events.text, marks.rows.tolist())) if match]
@@ -199,9 +198,8 @@ def _by_phases(trace: Trace, items: _Items) -> Passes:
 
 def _cuts(trace: Trace) -> NDArray[np.int64]:
     """Return when the host issues messages and barriers, ascending."""
-    events = trace.events
-    rows = events.rows(Category.CPU_OP, Category.ANNOTATION)
-    return np.sort(np.r_[point_to_point(trace).issued_ns, events.ts[rows[matching(events, rows, _BARRIER)]]])
+    barriers = rows_named(trace.events, _BARRIER, Category.CPU_OP, Category.ANNOTATION)
+    return np.sort(np.r_[point_to_point(trace).issued_ns, trace.events.ts[barriers]])
 
 
 def _usual_ns(runs: _Runs) -> NDArray[np.float64]:

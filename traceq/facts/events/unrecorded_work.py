@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.copies import TO_HOST
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.graph_replays import capture_spans
-from traceq.facts.events.name_patterns import LAUNCHES_KERNEL, matching
+from traceq.facts.events.name_patterns import LAUNCHES_KERNEL, matching, rows_named
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import Spans, contains, count_before, empty, sorted_unique, spans
 from traceq.model import Category, Trace
@@ -102,8 +102,7 @@ def _is_gated(trace: Trace, work: DeviceWork, op: NDArray[np.int64]) -> NDArray[
     Such a call does not name its stream: any counts that was made after the previous work of the op's stream was
     launched.
     """
-    calls = trace.events.rows(Category.RUNTIME)
-    gates = np.sort(trace.events.ts[calls[matching(trace.events, calls, _GATE)]])
+    gates = np.sort(trace.events.ts[rows_named(trace.events, _GATE, Category.RUNTIME)])
     launched = np.where(work.linked, trace.events.ts[work.call], np.iinfo(np.int64).min)
     order = np.lexsort((np.arange(len(work)), work.stream))
     previous = np.full(len(work), np.iinfo(np.int64).min)
@@ -115,9 +114,8 @@ def _is_gated(trace: Trace, work: DeviceWork, op: NDArray[np.int64]) -> NDArray[
 def _waits_for_first_work(trace: Trace, work: DeviceWork, limit: int) -> Spans:
     """Return how long the host waits for the device before the first recorded work."""
     events, first = trace.events, int(work.start[0])
-    calls = events.rows(Category.RUNTIME)
     to_host = work.call[work.linked & matching(events, work.rows, TO_HOST)]
-    waits = np.r_[calls[matching(events, calls, _SYNCHRONIZE)], to_host[matching(events, to_host, _COPY_CALL)]]
+    waits = np.r_[rows_named(events, _SYNCHRONIZE, Category.RUNTIME), to_host[matching(events, to_host, _COPY_CALL)]]
     start, end = events.ts[waits], np.minimum(events.end[waits], first)
     is_long = end - start > limit
     return spans(start[is_long], end[is_long])

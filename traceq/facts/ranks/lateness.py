@@ -22,7 +22,7 @@ from traceq.facts.timeline.active_thread import launching_threads
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import other_annotations, phases
-from traceq.facts.timeline.steps import main_track, steps
+from traceq.facts.timeline.steps import main_track, on_main_thread, steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps, ns_by_phase
 from traceq.frozen import frozen
 from traceq.grouping import group
@@ -249,8 +249,7 @@ def _outermost(trace: Trace, track: int | None = None) -> NDArray[np.int64]:
 
 def _annotations(trace: Trace) -> Nest:
     """Return the main thread's annotations except step marks and phases."""
-    rows = other_annotations(trace)
-    return nest(trace.events, rows[tracks(trace)[rows] == main_track(trace)])
+    return nest(trace.events, on_main_thread(trace, other_annotations(trace)))
 
 
 def _line_and_next_op(trace: Trace, cause: tuple[PhaseCategory | None, str]) -> tuple[str, str]:

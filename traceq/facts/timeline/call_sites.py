@@ -14,7 +14,7 @@ from pathlib import PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import MODULE, matching, unique_names
+from traceq.facts.events.name_patterns import MODULE, matching, rows_named, unique_names
 from traceq.facts.events.nesting import Nest, OnThreads, frame_nests, host_ops, op_nests, python_frames, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import OTHER, phases
@@ -237,9 +237,8 @@ def _user_lines(
 @once_per_trace
 def _profiler_threads(trace: Trace) -> list[int]:
     """Return the tracks of the threads that start a profiler."""
-    rows = trace.events.rows(Category.PYTHON)
-    starting: list[int] = sorted_unique(tracks(trace)[rows[matching(trace.events, rows, _STARTS_PROFILER)]]).tolist()
-    return starting
+    starting = tracks(trace)[rows_named(trace.events, _STARTS_PROFILER, Category.PYTHON)]
+    return [*map(int, sorted_unique(starting))]
 
 
 def _num_open(trace: Trace, frames: Nest) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import host_ops, nests_by_track, python_frames, tracks
 from traceq.facts.memo import once_per_trace
-from traceq.facts.timeline.steps import main_track
+from traceq.facts.timeline.steps import main_track, on_main_thread
 from traceq.frozen import frozen
 from traceq.intervals import Spans, spans, subtract, union
 from traceq.model import Category, Manifest, Trace
@@ -116,8 +116,7 @@ def compiling(trace: Trace) -> Spans:
     of_main = spans(every.start[on_main], every.end[on_main])
     if on_main.all():
         return of_main
-    rows = events.rows(Category.CPU_OP, Category.RUNTIME)
-    rows = rows[tracks(trace)[rows] == main_track(trace)]
+    rows = on_main_thread(trace, events.rows(Category.CPU_OP, Category.RUNTIME))
     others = spans(every.start[~on_main], every.end[~on_main])
     return union(of_main, subtract(others, spans(events.ts[rows], events.end[rows])))
 

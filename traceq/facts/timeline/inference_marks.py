@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import matching, unique_names
+from traceq.facts.events.name_patterns import rows_named, unique_names
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
@@ -108,8 +108,7 @@ def inference_marks(trace: Trace) -> InferenceMarks:
 
 
 def _trains(trace: Trace) -> bool:
-    rows = trace.events.rows(Category.ANNOTATION, Category.CPU_OP)
-    return bool(matching(trace.events, rows, _TRAINS).any())
+    return len(rows_named(trace.events, _TRAINS, Category.ANNOTATION, Category.CPU_OP)) > 0
 
 
 def _marks(rows: NDArray[np.int64], requests: Sequence[Requests]) -> InferenceMarks:

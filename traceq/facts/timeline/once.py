@@ -18,14 +18,14 @@ from traceq.facts.events.graph_replays import capture_spans, capturing_calls
 from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import host_ops, tracks
-from traceq.facts.events.self_time import ALLOCATES
+from traceq.facts.events.self_time import ALLOCATES, calls_runtime
 from traceq.facts.events.starting_calls import first_device_use, kernel_loading_calls, library_loading_calls
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.data_loading import ends_of_workers, loader_iterations, loader_waits
-from traceq.facts.timeline.steps import extent, main_track, steps
+from traceq.facts.timeline.steps import extent, on_main_thread, steps
 from traceq.frozen import frozen
 from traceq.grouping import Groups, group
 from traceq.intervals import (
@@ -155,8 +155,7 @@ def recurring_loader_waits(trace: Trace) -> Spans:
 @once_per_trace
 def timing_ops(trace: Trace) -> NDArray[np.int64]:
     """Return the ops in which a library times kernels, to choose the fastest for the shapes at hand: int64[T]."""
-    events, calls = trace.events, trace.events.rows(Category.RUNTIME)
-    op = innermost_ops(trace, calls[matching(events, calls, _TIMES_KERNEL)])
+    op = innermost_ops(trace, rows_named(trace.events, _TIMES_KERNEL, Category.RUNTIME))
     return sorted_unique(op[op >= 0])
 
 
@@ -173,9 +172,8 @@ def search_spans(trace: Trace) -> Spans:
 
 def _long_ends_of_steps(trace: Trace) -> NDArray[np.int64]:
     """Return the frames of the main thread in which the profiler takes long to end a step, and begin one: int64[P]."""
-    events, rows = trace.events, trace.events.rows(Category.PYTHON)
-    rows = rows[(tracks(trace)[rows] == main_track(trace)) & (events.dur[rows] >= LEAST_NS)]
-    return np.asarray(rows[matching(events, rows, _ENDS_STEP)])
+    rows = on_main_thread(trace, rows_named(trace.events, _ENDS_STEP, Category.PYTHON))
+    return np.asarray(rows[trace.events.dur[rows] >= LEAST_NS])
 
 
 def _plan_searches(trace: Trace) -> NDArray[np.int64]:
@@ -183,8 +181,8 @@ def _plan_searches(trace: Trace) -> NDArray[np.int64]:
 
     None if each of several steps has such ops.
     """
-    events, all_steps, calls = trace.events, steps(trace), trace.events.rows(Category.RUNTIME)
-    op = innermost_ops(trace, calls[matching(events, calls, _ASKS_KERNEL)])
+    events, all_steps = trace.events, steps(trace)
+    op = innermost_ops(trace, rows_named(events, _ASKS_KERNEL, Category.RUNTIME))
     ops, num_asked = np.unique(op[op >= 0], return_counts=True)
     searches = sorted_unique(ops[num_asked >= _MANY_KERNELS], timing_ops(trace))
     in_steps = sorted_unique(all_steps.issued(events.ts[searches]))
@@ -264,7 +262,7 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
     is_long[events.name[rows[events.dur[rows] >= LEAST_NS]]] = True
     rows = rows[is_long[events.name[rows]]]
     rows = events.by_start(rows)
-    calls_device = _calls_device(trace, rows)
+    calls_device = calls_runtime(trace, rows)
     is_sized = ~calls_device if len(device_work(trace)) else ~matching(events, rows, ALLOCATES)
     shapes = np.where(is_sized, events.shapes[rows], -1)
     copies = matching(events, rows, _COPIES) | (matching(events, rows, _COPIES_ON_HOST) & ~calls_device)
@@ -290,18 +288,6 @@ def _long_allocations(trace: Trace) -> NDArray[np.int64]:
     rows = first_calls(trace)
     rows = rows[trace.events.dur[rows] >= _LONG_NS]
     return np.asarray(rows[matching(trace.events, rows, ALLOCATES)][:1])
-
-
-def _calls_device(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return in which ops their thread calls the runtime: bool[K]."""
-    events, calls, track = trace.events, trace.events.rows(Category.RUNTIME), tracks(trace)
-    result = np.zeros(len(rows), np.bool_)
-    for number in sorted_unique(track[rows]).tolist():
-        on_track = track[rows] == number
-        called = np.sort(events.ts[calls[track[calls] == number]])
-        first = np.r_[called, np.iinfo(np.int64).max][np.searchsorted(called, events.ts[rows[on_track]])]
-        result[on_track] = first < events.end[rows[on_track]]
-    return result
 
 
 def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], lone_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -418,7 +404,9 @@ def _launchless_times(trace: Trace, by_waits: bool = True) -> tuple[Spans, NDArr
     device the times are those in which the main thread is in no op.
     """
     events, all_steps, work, waits = trace.events, steps(trace), device_work(trace), blocking_calls(trace)
-    launches = sorted_unique(work.call[work.linked]) if len(work) else _of_main_thread(trace)
+    launches = sorted_unique(work.call[work.linked])
+    if not len(work):
+        launches = on_main_thread(trace, events.rows(Category.CPU_OP))
     ends = np.flatnonzero(~waits.is_alloc & by_waits)
     rows = np.r_[launches, waits.rows[ends]]
     start, end = np.r_[events.ts[launches], waits.start[ends]], np.r_[events.end[launches], waits.end[ends]]
@@ -431,11 +419,6 @@ def _launchless_times(trace: Trace, by_waits: bool = True) -> tuple[Spans, NDArr
     )
     chosen = (index >= 0) & (since < start)
     return np.column_stack([since, start])[chosen], rows[chosen]
-
-
-def _of_main_thread(trace: Trace) -> NDArray[np.int64]:
-    ops = trace.events.rows(Category.CPU_OP)
-    return np.asarray(ops[tracks(trace)[ops] == main_track(trace)])
 
 
 def _launched(trace: Trace, call: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -22,7 +22,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.compilations import compilations, compiling
 from traceq.facts.timeline.data_loading import LOADER, around_iterations
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
-from traceq.facts.timeline.steps import main_track, steps
+from traceq.facts.timeline.steps import main_track, on_main_thread, steps
 from traceq.frozen import frozen
 from traceq.intervals import (
     Spans,
@@ -216,7 +216,7 @@ def _names_and_rule(trace: Trace) -> tuple[tuple[str, ...], str, NDArray[np.int6
     if marks.classified and _are_most(trace, marks.rows):
         return STEP_KINDS, "inference", marks.rows
     rows = rows[~matching(events, rows, _NO_PHASE)]
-    on_main = rows[tracks(trace)[rows] == main_track(trace)]
+    on_main = on_main_thread(trace, rows)
     passes = on_main[matching(events, on_main, _PASS)]
     if len({_pass_of(trace, row) for row in passes.tolist()}) > 1 and _are_most(trace, passes):
         return _PASSES, "passes", passes
@@ -374,8 +374,7 @@ def _in_modules(trace: Trace, host: Spans) -> Spans:
 
     What a step does before, between and after (preparing its input, sampling) is no forward.
     """
-    rows = module_frames(trace)
-    rows = rows[tracks(trace)[rows] == main_track(trace)]
+    rows = on_main_thread(trace, module_frames(trace))
     called = intersect(spans(trace.events.ts[rows], trace.events.end[rows]), spans(*host.T))
     has_none = measure_within(called, *host.T) == 0
     return union(called, spans(*host[has_none].T))
@@ -405,14 +404,13 @@ def _backward_threads(trace: Trace) -> list[int]:
     events = trace.events
     ops = events.rows(Category.CPU_OP)
     marks = ops[matching(events, ops, _BACKWARD) | (events.forward_thread[ops] > 0)]
-    engine = events.rows(Category.ANNOTATION)
-    marks = np.r_[marks, engine[matching(events, engine, _AUTOGRAD)]]
+    marks = np.r_[marks, rows_named(events, _AUTOGRAD, Category.ANNOTATION)]
     return [track for track in sorted_unique(tracks(trace)[marks]).tolist() if track != main_track(trace)]
 
 
 def _backward_calls(trace: Trace) -> Spans:
     """Return when the main thread runs backward passes, where Python's frames are recorded."""
-    rows = _on_main(trace, trace.events.rows(Category.PYTHON), _CALL)
+    rows = on_main_thread(trace, rows_named(trace.events, _CALL, Category.PYTHON))
     return spans(trace.events.ts[rows], trace.events.end[rows])
 
 
@@ -434,10 +432,9 @@ def _with_ends(trace: Trace, passes: Spans, begun: NDArray[np.int64]) -> Spans:
     end = passes[:, 1].copy()
     np.maximum.at(end, index[is_of_pass], np.minimum(events.end[comm], goes_on[index])[is_of_pass])
     passes = spans(passes[:, 0], end)
-    copies = _on_main(trace, marks, _REDUCED)
+    copies = on_main_thread(trace, marks[matching(events, marks, _REDUCED)])
     index = np.searchsorted(passes[:, 1], events.ts[copies], "right") - 1
-    annotations = events.rows(Category.ANNOTATION)
-    annotated = ascending(events.ts[annotations[tracks(trace)[annotations] == main_track(trace)]])
+    annotated = ascending(events.ts[on_main_thread(trace, events.rows(Category.ANNOTATION))])
     since = passes[index, 1]
     follows = (index >= 0) & (np.searchsorted(annotated, since) == np.searchsorted(annotated, events.ts[copies]))
     return union(passes, spans(since[follows], events.end[copies[follows]]))
@@ -448,11 +445,6 @@ def other_annotations(trace: Trace) -> NDArray[np.int64]:
     rows = trace.events.rows(Category.ANNOTATION)
     steps_and_phases = re.compile("^(ProfilerStep#.*|" + "|".join(map(re.escape, phases(trace).names)) + ")$")
     return rows[~matching(trace.events, rows, steps_and_phases)]
-
-
-def _on_main(trace: Trace, rows: NDArray[np.int64], pattern: re.Pattern[str]) -> NDArray[np.int64]:
-    rows = rows[matching(trace.events, rows, pattern)]
-    return np.asarray(rows[tracks(trace)[rows] == main_track(trace)])
 
 
 def optimizer_steps(trace: Trace) -> NDArray[np.int64]:

@@ -145,6 +145,11 @@ def main_track(trace: Trace) -> int:
     return max(zip(busy_ns, candidates, strict=True), key=lambda each: each[0])[1] if candidates else -1
 
 
+def on_main_thread(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return those of some rows that are the main thread's."""
+    return np.asarray(rows[tracks(trace)[rows] == main_track(trace)])
+
+
 @once_per_trace
 def steps(trace: Trace) -> Steps:
     """Return the steps and their windows: those of ProfilerStep, else of an inference engine, else one of all."""
