@@ -26,8 +26,7 @@ from traceq.analysis.registry import analysis, names, sheet
 from traceq.commands._engine import parse_memory
 from traceq.engines.analyze_path import SMALL, analyze_path, sheet_of
 from traceq.engines.cache import How, _entry_of, cache_folder
-from traceq.engines.engine import Engine, Lost, Result
-from traceq.engines.rank_reader import plain_bytes
+from traceq.engines.rank_reader import Engine, Lost, Result, plain_bytes
 from traceq.engines.rank_summary import Damaged, pack, part_type, unpack
 from traceq.engines.workers import Pool
 from traceq.errors import UnreadableInput, UsageFault

@@ -13,7 +13,7 @@ from fleet import Fleet, play
 
 from traceq.engines import analyze_path
 from traceq.engines.analyze_path import opened_tables
-from traceq.engines.engine import Engine, Result, SameProcess
+from traceq.engines.rank_reader import Engine, Result, SameProcess
 from traceq.engines.workers import Cluster, Pool
 from traceq.errors import UnreadableInput
 from traceq.frames import NAMES

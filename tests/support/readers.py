@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from traceq.errors import UnreadableInput
-from traceq.kineto import event_windows, read_buffer
+from traceq.kineto import decompression, event_windows
 from traceq.kineto.columns import SIDE_TABLES
 from traceq.kineto.decompression import open_source
 from traceq.kineto.reader_choice import Scan, scan
@@ -42,7 +42,7 @@ def reading(reader: str, *, window: int = 0, chunk: int = 0) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACEQ_READER", reader)
         patch.setattr(event_windows, "_WINDOW", window or event_windows._WINDOW)
-        patch.setattr(read_buffer, "CHUNK", chunk or read_buffer.CHUNK)
+        patch.setattr(decompression, "CHUNK", chunk or decompression.CHUNK)
         yield
 
 

@@ -33,11 +33,10 @@ from traceq.model import Caveat, Run, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_range, format_value, name_ranks
 from traceq.whatif.answers import change_table
-from traceq.whatif.best import best_changes
 from traceq.whatif.interventions import WithoutSyncs
 from traceq.whatif.job_replay import CannotReplay, job_replay
 from traceq.whatif.limits import MOST_UNREPLAYED
-from traceq.whatif.predict import Change, is_replayed, least_unreplayed_share, unreplayed_share
+from traceq.whatif.predict import Change, best_changes, is_replayed, least_unreplayed_share, unreplayed_share
 
 _NOTHING, _ALL, _LOADER, _BOTH = "nothing", "all syncs", "data loader", "syncs and data loader"
 _AT_LINE = "--without sync:"

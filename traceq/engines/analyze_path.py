@@ -9,8 +9,7 @@ from functools import partial
 
 from traceq.analysis.registry import analysis, chosen, describe, merged, plugin_caveats, reports_of
 from traceq.engines.cache import How
-from traceq.engines.engine import Engine, Start
-from traceq.engines.rank_reader import RankReader
+from traceq.engines.rank_reader import Engine, RankReader, Start
 from traceq.engines.rank_summary import STEP_TOTALS
 from traceq.facts.ranks.job import Job, RunRanks, job_of
 from traceq.facts.timeline.single_step import only_step, with_step

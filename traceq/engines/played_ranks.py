@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.engines.engine import Engine, Lost
-from traceq.engines.rank_reader import FileTasks, plain_bytes
+from traceq.engines.rank_reader import Engine, FileTasks, Lost, plain_bytes
 from traceq.engines.rank_summary import pack, unpack
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.facts.comm.rank_collectives import RankCalls, rank_calls
@@ -24,11 +23,10 @@ from traceq.frozen import frozen
 from traceq.locations import Place
 from traceq.model import Run, Trace
 from traceq.runs.read import read, read_one, with_traces
-from traceq.whatif.best import RankWaits, best_changes, best_of, candidates, rank_waits
 from traceq.whatif.intervention import Intervention, RankIntervention
 from traceq.whatif.interventions import BalancedLoader, ScaledLoader, loader_waits_by_step
 from traceq.whatif.job_replay import JobReplay, common_steps, job_replay, joined
-from traceq.whatif.predict import Prediction, predict
+from traceq.whatif.predict import Prediction, RankWaits, best_changes, best_of, candidates, predict, rank_waits
 from traceq.whatif.rank_cases import contracted_part
 from traceq.whatif.rank_part import ContractedRank, RankPart, device_part, host_part
 

@@ -1,17 +1,20 @@
-"""Reader of the ranks of a folder: their summaries, from the cache or an engine, and queries of some ranks."""
+"""Reader of the ranks of a folder: their summaries, from the cache or an engine, and queries of some ranks.
+
+An engine runs a function on many ranks, as a pool of processes or a cluster does, with equal results.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from traceq.cores import memory_of_container
 from traceq.engines.cache import How, cache_key, load_summary, store_summary
-from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.rank_summary import (
     STEP_TOTALS,
     RankSummary,
@@ -23,7 +26,6 @@ from traceq.engines.rank_summary import (
 )
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.facts.comm.rank_collectives import RankCalls
-from traceq.facts.ranks.common_steps import counted_names, uncommon_steps
 from traceq.facts.ranks.job import (
     Job,
     LazySequence,
@@ -33,12 +35,47 @@ from traceq.facts.ranks.job import (
     query_here,
     ranks_in_memory,
 )
-from traceq.facts.ranks.rank_outline import Outline
+from traceq.facts.ranks.rank_outline import Outline, counted_names, uncommon_steps
 from traceq.facts.timeline.single_step import step_numbers
+from traceq.frozen import frozen
 from traceq.kineto.decompression import is_gzip, is_zstd
 from traceq.locations import Place, Remote, open_binary
 from traceq.model import Run, Trace
 from traceq.runs.read import read_one
+
+
+@frozen
+class Lost:
+    """Result of a task whose process died repeatedly."""
+
+
+Result = tuple[int, Any]
+"""(index of the arguments, the function's return value or Lost)."""
+
+
+class Engine(Protocol):
+    """Executor of module-level functions in other processes."""
+
+    def map(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], needs: Sequence[int]
+    ) -> Iterator[Result]:
+        """Yield results as they complete; `needs` is the maximum memory of each task in bytes."""
+        ...
+
+
+Start = Callable[[], AbstractContextManager[Engine]]
+"""Function that starts an engine; called only if there is work for it."""
+
+
+class SameProcess:
+    """An engine without processes: it works on one rank after the other, in its caller's."""
+
+    def map(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], needs: Sequence[int]
+    ) -> Iterator[Result]:
+        """Yield (index, what the function returned), in order."""
+        return ((index, function(*each)) for index, each in enumerate(arguments))
+
 
 _PER_BYTE, _BARE = 1.5, 100_000_000
 """Bytes that a worker takes per byte of an uncompressed trace, and without a trace: 1.5 times the maximum measured on

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from traceq.engines.analyze_path import SMALL
-from traceq.engines.engine import Start
+from traceq.engines.rank_reader import Start
 from traceq.entry_points import import_or_fault
 from traceq.errors import TraceqError, UsageFault
 from traceq.history.git import current_branch, current_commit

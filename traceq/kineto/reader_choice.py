@@ -27,11 +27,10 @@ from traceq.frozen import frozen
 from traceq.kineto.categories import BY_NAME, categorise
 from traceq.kineto.collective_messages import COUNT_LIMIT, MessageRows
 from traceq.kineto.columns import DTYPES, SIDE_TABLES, ColumnBuilder, TrackNames
-from traceq.kineto.decompression import ByteSource
+from traceq.kineto.decompression import ByteSource, ReadBuffer
 from traceq.kineto.event_windows import Document
 from traceq.kineto.limits import check_size
 from traceq.kineto.raw_events import Interner, RawArgs, RawEvent
-from traceq.kineto.read_buffer import ReadBuffer
 from traceq.model import Allocations, CallStacks, Caveat, Events, EventWaits, GraphNodes, Messages
 
 _SKEW = 3 * 64  # columns that all start on a page boundary would compete for the same few lines of the L1 cache

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from traceq.errors import UnreadableInput, UsageFault
-from traceq.facts.ranks.common_steps import with_common_steps
+from traceq.facts.ranks.rank_outline import with_common_steps
 from traceq.facts.timeline.single_step import select_events
 from traceq.facts.timeline.steps import extent
 from traceq.frozen import frozen

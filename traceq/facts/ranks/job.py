@@ -11,9 +11,9 @@ from traceq.facts.comm.rank_collectives import RankCalls, rank_calls
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.arrival_waits import ArrivalWaits, Clocks, arrival_waits, clocks
 from traceq.facts.ranks.collective_matching import Instances, match_collectives
-from traceq.facts.ranks.job_collectives import JobCollectives, are_concurrent, issued_by_ranks
+from traceq.facts.ranks.job_collectives import JobCollectives, issued_by_ranks
 from traceq.facts.ranks.message_matching import MessageTimes, match_messages
-from traceq.facts.ranks.rank_outline import Outline, outline
+from traceq.facts.ranks.rank_outline import Outline, are_concurrent, outline
 from traceq.facts.ranks.unrecorded_share import unrecorded_share
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps

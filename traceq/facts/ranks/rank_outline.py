@@ -1,8 +1,13 @@
-"""Outline of one rank: its trace without events: identity, time range and steps."""
+"""Outline of one rank: its trace without events: identity, time range and steps; and what outlines tell of a job.
+
+A mean over ranks is one of the same steps only if all of them count these.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
+from itertools import compress
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +22,8 @@ from traceq.model import Allocations, CallStacks, Category, Caveat, Events, Even
 
 T = TypeVar("T", Messages, CallStacks, Allocations, EventWaits, GraphNodes)
 
+_WALL_CLOCK_NS = 10**18
+_MAX_GAP_NS = 60 * 10**9
 _COUNTERS = "cuda_profiler_range"
 """Category of the rows in which CUPTI's range profiler gives the counters of a kernel."""
 
@@ -98,3 +105,49 @@ def _first_event(events: Events) -> Events:
 def _without_rows(table: T) -> T:
     """Return the table without its rows."""
     return type(table)(**{column.name: getattr(table, column.name)[:0] for column in fields(table)})
+
+
+def are_concurrent(ranks: Sequence[Outline]) -> bool:
+    """Return whether the ranks ran at the same time: no gap of a minute between windows by the wall clock.
+
+    Clocks that count from boot cannot be compared; such ranks count as concurrent.
+    """
+    start, end = (np.array([rank.extent[side] + rank.base_time_ns for rank in ranks]) for side in (0, 1))
+    order = np.argsort(start)
+    gaps = start[order][1:] - np.maximum.accumulate(end[order])[:-1]
+    return bool((start < _WALL_CLOCK_NS).any() or (gaps < _MAX_GAP_NS).all())
+
+
+def counted_names(steps: Steps) -> frozenset[str]:
+    """Return the names of the steps that count."""
+    return frozenset(compress(steps.names, steps.counted))
+
+
+def uncommon_steps(ranks: Sequence[Outline]) -> frozenset[str]:
+    """Return the names of steps that some ranks count, and others do not, as they have only a part of them.
+
+    None where a rank would have no step left, where names of steps repeat, and of ranks that ran one after the other.
+    """
+    marked = [rank.steps for rank in ranks if rank.steps.marked and not rank.steps.labels]
+    if len(marked) < 2 or not are_concurrent(ranks):
+        return frozenset()
+    counted = [counted_names(steps) for steps in marked]
+    partial = {name for steps in marked for name in compress(steps.names, ~steps.counted)}
+    uncommon = frozenset().union(*counted) & partial
+    return uncommon if all(names - uncommon for names in counted) else frozenset()
+
+
+def with_common_steps(traces: Iterable[Trace]) -> tuple[Trace, ...]:
+    """Return the traces of the ranks of a job, which count the same steps.
+
+    The same traces where one has a single event: it may be the head of one that is not in memory.
+    """
+    traces = tuple(traces)
+    if len(traces) < 2 or any(len(trace.events) < 2 for trace in traces):
+        return traces
+    outlines = [outline(trace) for trace in traces]
+    uncommon = uncommon_steps(outlines)
+    return tuple(
+        replace(trace, left_out=trace.left_out | uncommon) if uncommon & counted_names(each.steps) else trace
+        for trace, each in zip(traces, outlines, strict=True)
+    )

@@ -12,22 +12,24 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.limits import NEARLY_ALL
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.name_patterns import matching, unique_inverse
-from traceq.facts.events.nesting import host_boundaries, thread_nests, tracks
+from traceq.facts.events.nesting import host_boundaries, host_ops, thread_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.data_loading import LOADER, loader_waits
+from traceq.facts.timeline.once import OnceKind, once
 from traceq.facts.timeline.phases import other_annotations
 from traceq.facts.timeline.python_places import lines_between_ops
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, Activity, TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
 from traceq.grouping import Numbers
-from traceq.intervals import Spans, contains, count_before, cut
-from traceq.model import Trace
+from traceq.intervals import Spans, contains, count_before, cut, span_index
+from traceq.model import Category, Trace
 
 _LOADER = re.compile(f"^{LOADER}")
 
@@ -209,3 +211,56 @@ def _cut_at_host_changes(
         launching = np.where((owner >= 0) & work.linked[owner], tracks(trace)[work.call[owner]], main)
         active.assign(trace, launching, np.flatnonzero(launching != main))
     return parts, piece, active
+
+
+@frozen
+class LostOnce:
+    """Time of one kind, ns in all counted steps, of which `name` takes the longest part.
+
+    `name` is a call or an op: of one that takes nearly all of the ops around it the outermost; of a pause what follows;
+    `before cuLaunchKernel` where the host prepares that launch in no op.
+    """
+
+    kind: OnceKind
+    name: str
+    ns: int
+
+
+def lost_once_ns(trace: Trace) -> int:
+    """Return the time of all kinds."""
+    done = activity(trace)
+    return int(done.ns[in_counted_steps(trace) & (done.category == TimeCategory.ONCE)].sum())
+
+
+def lost_once_share(trace: Trace) -> float:
+    """Return which part of the counted steps that is."""
+    return lost_once_ns(trace) / max(int(np.diff(steps(trace).window[steps(trace).counted]).sum()), 1)
+
+
+def lost_once(trace: Trace) -> list[LostOnce]:
+    """Return the time by kind, the longest first."""
+    done, times = activity(trace), once(trace)
+    pieces = np.flatnonzero(in_counted_steps(trace) & (done.category == TimeCategory.ONCE))
+    ns = np.zeros(len(times.parts), np.int64)
+    np.add.at(ns, span_index(times.parts, done.parts[pieces, 0]), done.ns[pieces])
+    lost = []
+    for kind in OnceKind:
+        of_kind = np.where(times.kind == kind, ns, 0)
+        if of_kind.any():
+            lost.append(LostOnce(kind, _name(trace, kind, int(times.row[of_kind.argmax()])), int(of_kind.sum())))
+    return sorted(lost, key=lambda each: -each.ns)
+
+
+def _name(trace: Trace, kind: OnceKind, row: int) -> str:
+    """Return the name of a call or op: of a start or load that of the outermost op of which it is nearly all."""
+    events = trace.events
+    if row < 0:
+        return ""
+    if kind is OnceKind.FIRST_CALL and events.category[row] == Category.RUNTIME:
+        return f"before {events.text(row)}"
+    ops = host_ops(trace).get(int(tracks(trace)[row]))
+    if ops is None or kind not in (OnceKind.DEVICE_START, OnceKind.KERNEL_LOADING):
+        return events.text(row)
+    around = ops.rows[(ops.start <= events.ts[row]) & (ops.end >= events.end[row])]
+    around = around[NEARLY_ALL * events.dur[around] <= events.dur[row]]
+    return events.text(int(around[events.dur[around].argmax()])) if len(around) else events.text(row)
