@@ -26,12 +26,12 @@ from traceq.errors import UsageFault
 from traceq.frozen import frozen
 from traceq.kineto.categories import BY_NAME, categorise
 from traceq.kineto.collective_messages import COUNT_LIMIT, MessageRows
-from traceq.kineto.columns import DTYPES, SIDE_TABLES, ColumnBuilder, TrackNames
+from traceq.kineto.columns import DTYPES, NO_COLUMNS, ColumnBuilder, TrackNames
 from traceq.kineto.decompression import ByteSource, ReadBuffer
 from traceq.kineto.event_windows import Document
 from traceq.kineto.limits import check_size
 from traceq.kineto.raw_events import Interner, RawArgs, RawEvent
-from traceq.model import Allocations, CallStacks, Caveat, Events, EventWaits, GraphNodes, Messages
+from traceq.model import SIDE_TABLES, Caveat, Events, select_rows, side_table
 
 _SKEW = 3 * 64  # columns that all start on a page boundary would compete for the same few lines of the L1 cache
 _LARGE = 8 << 20  # from this size on 2 MB pages: faulting in 4 KB pages takes a tenth of the reading time
@@ -68,7 +68,7 @@ class _GrowableColumns:
         }
 
 
-_NUMBERED = tuple(column.name for column in fields(Events) if column.name not in SIDE_TABLES)
+_NUMBERED = tuple(column.name for column in fields(Events) if column.name not in NO_COLUMNS)
 
 
 def _sources() -> list[Path]:
@@ -90,11 +90,10 @@ try:
 except ImportError as fault:
     MISSING = str(fault)
 else:
-    if _scan.COLUMNS.split() != [*_NUMBERED, *SIDE_TABLES] or not _is_built_from(_sources()):
+    if _scan.COLUMNS.split() != [*_NUMBERED, *NO_COLUMNS] or not _is_built_from(_sources()):
         MISSING = "it was built from other sources; install traceq again"
 
 _TEXTS = ("name", "cat", "pid", "tid", "grid", "shapes", "types", "strides", "inputs")
-_MESSAGE_TEXTS = ("name", "dtype", "group", "ranks")
 _decode_args = msgspec.json.Decoder(RawArgs).decode
 _decode_event = msgspec.json.Decoder(RawEvent).decode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -124,11 +123,7 @@ class NativeColumns:
         self._scanner = _scan.Scanner(_category, _decoded_utf8)
         self._table = _GrowableColumns({name: DTYPES[name] for name in _NUMBERED}, capacity)
         self._message_rows: list[NDArray[np.int64]] = []
-        self._messages: list[Messages] = []
-        self._stacks: list[CallStacks] = []
-        self._allocations: list[Allocations] = []
-        self._waits: list[EventWaits] = []
-        self._nodes: list[GraphNodes] = []
+        self._tables: dict[str, list[Any]] = {name: [] for name in SIDE_TABLES}
 
     def scan(self, text: mmap.mmap | bytearray, start: int, stop: int, *, comma_due: bool) -> tuple[int, int, bool]:
         """Add the events of text[start:stop], which PADDING follows; return (status, position, is a comma due)."""
@@ -153,12 +148,8 @@ class NativeColumns:
         events, first = part.build(), self.num_rows
         ids = self._interned(events.strings)
         self._append({name: getattr(events, name) for name in _NUMBERED}, len(events), ids)
-        self._messages.append(_renumbered(events.messages, first, ids))
-        self._stacks.append(CallStacks(events.stacks.row + first, ids[events.stacks.text]))
-        pid, tid = ids[events.allocations.pid], ids[events.allocations.tid]
-        self._allocations.append(replace(events.allocations, pid=pid, tid=tid))
-        self._waits.append(replace(events.waits, row=events.waits.row + first))
-        self._nodes.append(replace(events.nodes, row=events.nodes.row + first, label=ids[events.nodes.label]))
+        for name, parts in self._tables.items():
+            parts.append(_renumbered(getattr(events, name), first, ids))
 
     def _append(self, columns: dict[str, NDArray[Any]], count: int, ids: NDArray[np.int32]) -> None:
         self._ensure_capacity(count)
@@ -168,19 +159,14 @@ class NativeColumns:
 
     def _add_side_tables(self) -> None:
         """Move the scanner's side tables so far to the end of ours."""
-        num_dropped, num_counters, named, *tables = self._scanner.take()
+        num_dropped, num_counters, named, message_rows, *tables = self._scanner.take()
         self.num_dropped, self.num_counters = self.num_dropped + num_dropped, self.num_counters + num_counters
         for text in named:
             self.names.note(_decode_event(text))
-        message_rows, stacks, allocations, waits, nodes = (
-            np.frombuffer(table, np.int64).reshape(-1, width).copy()
-            for table, width in zip(tables, (3, 2, 9, 3, 4), strict=True)
-        )
-        self._message_rows.append(message_rows)
-        self._stacks.append(CallStacks(stacks[:, 0], stacks[:, 1].astype(np.int32)))
-        self._allocations.append(Allocations.of(allocations))
-        self._waits.append(EventWaits.of(waits))
-        self._nodes.append(GraphNodes.of(nodes))
+        self._message_rows.append(np.frombuffer(message_rows, np.int64).reshape(-1, 3).copy())
+        for (name, kind), numbers in zip([*SIDE_TABLES.items()][1:], tables, strict=True):
+            columns = np.frombuffer(numbers, np.int64).reshape(-1, len(fields(kind)))
+            self._tables[name].append(side_table(kind, columns))
 
     def _interned(self, texts: Sequence[str]) -> NDArray[np.int32]:
         """Return int32[N + 1] string ids of N texts; the last is -1, so that indexing by -1 gives -1."""
@@ -188,48 +174,41 @@ class NativeColumns:
             [*(self._scanner.intern(text.encode("utf-8", "surrogatepass")) for text in texts), -1], np.int32
         )
 
-    def _native_messages(self) -> Messages:
+    def _native_messages(self) -> Any:
         """Return the messages of calls that the scanner has read; each distinct one is decoded once."""
         texts, distinct = Interner(), MessageRows()
         for number, message in enumerate(self._scanner.messages()):
             args, _, name = message.partition(b"\0")
             distinct.add(number, name.decode(), _decode_args(args), texts)
         row, number, sequence = np.concatenate(self._message_rows).T
-        messages = _renumbered(_rows_of(distinct.build(), number), 0, self._interned(tuple(texts)))
+        messages = _renumbered(select_rows(distinct.build(), number), 0, self._interned(tuple(texts)))
         sequence = np.where((sequence >= 0) & (sequence < COUNT_LIMIT), sequence, -1)
         return replace(messages, row=row.copy(), sequence=sequence)
 
     def build(self) -> Events:
         """Return all rows so far; the scanner must not be used afterwards."""
         self._add_side_tables()
-        messages = _concat(Messages, [self._native_messages(), *self._messages])
-        return Events(
-            messages=_by_row(messages),
-            stacks=_by_row(_concat(CallStacks, self._stacks)),
-            allocations=_concat(Allocations, self._allocations),
-            waits=_by_row(_concat(EventWaits, self._waits)),
-            nodes=_by_row(_concat(GraphNodes, self._nodes)),
-            strings=tuple(self._scanner.strings()),
-            **self._table.rows(0, self.num_rows),
-        )
+        self._tables["messages"].insert(0, self._native_messages())
+        columns: dict[str, Any] = {name: _by_row(_concat(parts)) for name, parts in self._tables.items()}
+        columns |= self._table.rows(0, self.num_rows)
+        return Events(strings=tuple(self._scanner.strings()), **columns)
 
 
-def _renumbered(messages: Messages, first: int, ids: NDArray[np.int32]) -> Messages:
-    """Return the messages of a part that starts at row `first`, with its string ids mapped by `ids`."""
-    texts: dict[str, Any] = {name: ids[getattr(messages, name)] for name in _MESSAGE_TEXTS}
-    return replace(messages, row=messages.row + first, **texts)
+def _renumbered(table: Any, first: int, ids: NDArray[np.int32]) -> Any:
+    """Return a side table of a part that starts at row `first`, with its string ids mapped by `ids`."""
+    columns = {each.name: getattr(table, each.name) for each in fields(table)}
+    texts = {name: ids[column] for name, column in columns.items() if column.dtype == np.int32}
+    return replace(table, **texts, **({"row": table.row + first} if "row" in columns else {}))
 
 
-def _concat(kind: type[Any], parts: Sequence[Any]) -> Any:
-    return kind(**{c.name: np.concatenate([getattr(part, c.name) for part in parts]) for c in fields(kind)})
-
-
-def _rows_of(table: Any, rows: NDArray[np.int64]) -> Any:
-    return type(table)(**{column.name: getattr(table, column.name)[rows] for column in fields(table)})
+def _concat(parts: Sequence[Any]) -> Any:
+    columns = [each.name for each in fields(parts[0])]
+    return replace(parts[0], **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns})
 
 
 def _by_row(table: Any) -> Any:
-    return _rows_of(table, np.argsort(table.row, kind="stable"))
+    """Return a side table by the events of its rows; allocations, which are of none, as they are in the file."""
+    return select_rows(table, np.argsort(table.row, kind="stable")) if hasattr(table, "row") else table
 
 
 def _block(size: int) -> mmap.mmap:

@@ -7,7 +7,6 @@ what one phase computes between two messages.
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import on_main_thread, steps
 from traceq.frozen import frozen
 from traceq.intervals import Spans, spans
-from traceq.model import Category, Trace
+from traceq.model import Category, Trace, select_rows
 
 PASS_KINDS = "FBIWO"
 """Forward, backward, backward for inputs, backward for weights, and forward of one microbatch with backward of another.
@@ -95,7 +94,7 @@ class _Runs:
 
     def select(self, chosen: NDArray[np.bool_]) -> _Runs:
         """Return the chosen runs."""
-        return _Runs(**{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
+        return select_rows(self, chosen)
 
     def merge(self) -> _Runs:
         """Return the runs with neighbours of the same kind, cut and step made one."""

@@ -30,7 +30,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
-from traceq.model import Trace
+from traceq.model import Trace, select_rows
 
 POINT_TO_POINT = tuple(COLLECTIVE_NAMES.index(name) for name in ("send", "recv", "send_recv"))
 """Not compared across ranks: a send on one rank is a recv on another."""
@@ -71,7 +71,7 @@ class CollectiveColumns:
 
     def select(self, mask: NDArray[np.bool_]) -> CollectiveColumns:
         """Return the selected calls."""
-        return CollectiveColumns(**{column.name: getattr(self, column.name)[mask] for column in fields(self)})
+        return select_rows(self, mask)
 
     @classmethod
     def of_ranks(cls, parts: Sequence[CollectiveColumns]) -> CollectiveColumns:

@@ -8,8 +8,6 @@ before it starts on another.
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +15,7 @@ from traceq.facts.comm.rank_collectives import BARRIER_LIKE
 from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.frozen import frozen
 from traceq.grouping import group
+from traceq.model import select_rows
 
 _MAX_SHIFT = 300
 _TOLERANCE_NS = 50_000
@@ -42,7 +41,7 @@ class Instances:
 
     def select(self, selected: NDArray[np.bool_] | NDArray[np.int64]) -> Instances:
         """Return the selected collectives."""
-        return Instances(**{field.name: getattr(self, field.name)[selected] for field in fields(self)})
+        return select_rows(self, selected)
 
 
 def match_collectives(issued: JobCollectives) -> Instances:

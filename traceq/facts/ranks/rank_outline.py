@@ -6,9 +6,9 @@ A mean over ranks is one of the same steps only if all of them count these.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import compress
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from traceq.facts.events.unrecorded_work import launches_without_rows
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import Steps, extent, steps
 from traceq.frozen import frozen
-from traceq.model import Allocations, CallStacks, Category, Caveat, Events, EventWaits, GraphNodes, Messages, Trace
-
-T = TypeVar("T", Messages, CallStacks, Allocations, EventWaits, GraphNodes)
+from traceq.model import SIDE_TABLES, Category, Caveat, Events, Trace, select_rows
 
 _WALL_CLOCK_NS = 10**18
 _MAX_GAP_NS = 60 * 10**9
@@ -89,22 +87,8 @@ def head(trace: Trace) -> Trace:
 def _first_event(events: Events) -> Events:
     """Return the first event by time, without strings and tables."""
     index = int(np.argmin(events.ts))
-    columns = {column.name: getattr(events, column.name) for column in fields(events)}
-    first = {name: column[index : index + 1] for name, column in columns.items() if isinstance(column, np.ndarray)}
-    return Events(
-        strings=(),
-        **first,
-        messages=_without_rows(events.messages),
-        stacks=_without_rows(events.stacks),
-        allocations=_without_rows(events.allocations),
-        waits=_without_rows(events.waits),
-        nodes=_without_rows(events.nodes),
-    )
-
-
-def _without_rows(table: T) -> T:
-    """Return the table without its rows."""
-    return type(table)(**{column.name: getattr(table, column.name)[:0] for column in fields(table)})
+    tables: dict[str, Any] = {name: select_rows(getattr(events, name), slice(0)) for name in SIDE_TABLES}
+    return replace(select_rows(events, slice(index, index + 1)), strings=(), **tables)
 
 
 def are_concurrent(ranks: Sequence[Outline]) -> bool:

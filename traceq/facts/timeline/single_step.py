@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,24 +14,9 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.timeline.steps import Steps, main_track, step_of_work, steps
-from traceq.model import (
-    Allocations,
-    CallStacks,
-    Category,
-    Caveat,
-    Events,
-    EventWaits,
-    Flight,
-    GraphNodes,
-    Messages,
-    OneStep,
-    Run,
-    Trace,
-)
+from traceq.model import SIDE_TABLES, Category, Caveat, Events, Flight, OneStep, Run, Trace, select_rows
 from traceq.units import format_ranks, name_ranks
 
-T = TypeVar("T", Messages, CallStacks, EventWaits, GraphNodes)
-C = TypeVar("C", Messages, CallStacks, EventWaits, GraphNodes, Allocations)
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
@@ -40,27 +25,17 @@ def select_events(events: Events, mask: NDArray[np.bool_], allocations: NDArray[
 
     `allocations` selects rows of that table, which do not refer to events.
     """
-    columns = {field.name: getattr(events, field.name) for field in fields(events)}
-    cut: dict[str, Any] = {name: column[mask] for name, column in columns.items() if isinstance(column, np.ndarray)}
     return replace(
-        events,
-        **cut,
-        messages=_select_references(events.messages, mask),
-        stacks=_select_references(events.stacks, mask),
-        waits=_select_references(events.waits, mask),
-        nodes=_select_references(events.nodes, mask),
-        allocations=_select_rows(events.allocations, allocations),
+        select_rows(events, mask),
+        **{name: _select_references(getattr(events, name), mask) for name in SIDE_TABLES if name != "allocations"},
+        allocations=select_rows(events.allocations, allocations),
     )
 
 
-def _select_references(table: T, mask: NDArray[np.bool_]) -> T:
+def _select_references(table: Any, mask: NDArray[np.bool_]) -> Any:
     """Return the table's rows that refer to events of `mask` (bool[N]), with the events' new row numbers."""
-    selected = _select_rows(table, mask[table.row])
+    selected = select_rows(table, mask[table.row])
     return replace(selected, row=(np.cumsum(mask) - 1)[selected.row])
-
-
-def _select_rows(table: C, mask: NDArray[np.bool_]) -> C:
-    return replace(table, **{field.name: getattr(table, field.name)[mask] for field in fields(table)})
 
 
 def cut_to_step(trace: Trace, number: int) -> Trace:
