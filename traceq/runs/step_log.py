@@ -21,10 +21,10 @@ from traceq.frozen import frozen
 from traceq.locations import Most, Place, open_binary
 from traceq.model import EventKind, Manifest, PairedEvents, PairedSteps, Pairs, Pauses, Processes, Timings
 
-_EXACT = 1 << 53
-Number = Annotated[int, msgspec.Meta(ge=-_EXACT, le=_EXACT)]
+EXACT = 1 << 53
+Number = Annotated[int, msgspec.Meta(ge=-EXACT, le=EXACT)]
 """Integer that JSON holds exactly: 104 days in ns, 8 PiB."""
-Count = Annotated[int, msgspec.Meta(ge=0, le=_EXACT)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=EXACT)]
 
 
 class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind", omit_defaults=True):
