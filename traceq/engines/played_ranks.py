@@ -22,7 +22,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.locations import Place
 from traceq.model import Run, Trace
-from traceq.runs.read import read, read_one, with_traces
+from traceq.runs.read import read, read_one, read_or_fault, with_traces
 from traceq.whatif.intervention import Intervention, RankIntervention
 from traceq.whatif.interventions import BalancedLoader, ScaledLoader, loader_waits_by_step
 from traceq.whatif.job_replay import JobReplay, common_steps, job_replay, joined
@@ -118,7 +118,7 @@ class _Reader:
     def read(self, files: Sequence[Place]) -> Iterable[Trace | UnreadableInput]:
         """Return per file the trace, without its events if the traces are large, or why it cannot be read."""
         if sum(map(plain_bytes, files)) <= self._small:
-            return [_read_here(file) for file in files]
+            return list(map(read_or_fault, files))
         results: list[Trace | UnreadableInput] = [
             UnreadableInput(str(file), "the process that read it died, possibly out of memory") for file in files
         ]
@@ -214,7 +214,7 @@ class _Reader:
 
 def _play(file: Place, cases: Sequence[Case] | None) -> _PlayedRank | UnreadableInput:
     """Read one trace and return what is kept of it, or the error; `cases` are None where they depend on all ranks."""
-    trace = _read_here(file)
+    trace = read_or_fault(file)
     if isinstance(trace, UnreadableInput):
         return trace
     part = _part(trace, steps(trace).counted)
@@ -235,12 +235,3 @@ def _contract(file: Place, cases: Sequence[Case], counted: list[bool]) -> bytes:
 
 def _part(trace: Trace, counted: NDArray[np.bool_]) -> RankPart:
     return (device_part if len(device_work(trace)) else host_part)(trace, counted)
-
-
-def _read_here(file: Place) -> Trace | UnreadableInput:
-    try:
-        return read_one(file, strict=False)
-    except UnreadableInput as fault:
-        return fault
-    except MemoryError:
-        return UnreadableInput(str(file), "too little memory to read it")

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -41,7 +41,7 @@ from traceq.frozen import frozen
 from traceq.kineto.decompression import is_gzip, is_zstd
 from traceq.locations import Place, Remote, open_binary
 from traceq.model import Run, Trace
-from traceq.runs.read import read_one
+from traceq.runs.read import read_or_fault
 
 
 @frozen
@@ -136,7 +136,7 @@ class RankReader:
     def read(self, files: Sequence[Place]) -> Iterable[Trace | UnreadableInput]:
         """Return per file the trace, without its events if the traces are large, or why it cannot be read."""
         if sum(map(plain_bytes, files)) <= self._small:
-            return map(self._read_here, files)
+            return map(partial(read_or_fault, strict=self._how.strict), files)
         results = self._with_common_steps(files, self._summarized(files))
         self._files |= {str(file): file for file in files}
         self.summaries |= {
@@ -228,12 +228,6 @@ class RankReader:
         if isinstance(result, RankSummary):
             store_summary(file, result, self._how_of(file), key)
         return result
-
-    def _read_here(self, file: Place) -> Trace | UnreadableInput:
-        try:
-            return read_one(file, strict=self._how.strict)
-        except UnreadableInput as fault:
-            return fault
 
 
 class _RankQueries:

@@ -258,14 +258,18 @@ def read_one(file: Place, *, strict: bool) -> Trace:
     return _one_process(_with_embedded(read_trace(file, strict=strict)))
 
 
-def _one_by_one(*, strict: bool) -> ReadTraces:
-    def read_or_fault(file: Place) -> Trace | UnreadableInput:
-        try:
-            return read_one(file, strict=strict)
-        except UnreadableInput as fault:
-            return fault
+def read_or_fault(file: Place, *, strict: bool = False) -> Trace | UnreadableInput:
+    """Return one rank's trace, or why it cannot be read."""
+    try:
+        return read_one(file, strict=strict)
+    except UnreadableInput as fault:
+        return fault
+    except MemoryError:
+        return UnreadableInput(str(file), "too little memory to read it")
 
-    return lambda files: map(read_or_fault, files)
+
+def _one_by_one(*, strict: bool) -> ReadTraces:
+    return partial(map, partial(read_or_fault, strict=strict))
 
 
 def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, reader: ReadTraces) -> Run:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from traceq.facts.comm.point_to_point import PointToPoint, point_to_point
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernels import COMMUNICATION_OP, is_communication
-from traceq.facts.events.name_patterns import matching, rows_named
+from traceq.facts.events.name_patterns import EMPTY, matching, rows_named
 from traceq.facts.events.nesting import Nest, nest, op_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
@@ -39,8 +39,6 @@ _PHASES = (
     ("F", re.compile(r"forward|fwd", re.IGNORECASE)),
 )
 _BARRIER = re.compile(r"^(c10d::|gloo:|[nhx]ccl:)barrier$")
-_ALLOCATES = re.compile(r"^aten::empty(_|$)")
-"""Ops that compute nothing: since torch 2.15 schedules allocate what they receive before they wait for it."""
 _LEAST_PART = 0.25
 """Part of a usual pass from which a piece of a phase is one, and not an op of the loss or of the schedule itself."""
 
@@ -126,7 +124,8 @@ def _items(trace: Trace) -> _Items:
         issued = events.ts[work.call[chosen]]
     else:
         rows = np.concatenate([np.empty(0, np.int64), *(ops.rows[ops.parent < 0] for ops in op_nests(trace).whole)])
-        rows = rows[~matching(events, rows, COMMUNICATION_OP) & ~matching(events, rows, _ALLOCATES)]
+        # since torch 2.15 schedules allocate what they receive before they wait for it
+        rows = rows[~matching(events, rows, COMMUNICATION_OP) & ~matching(events, rows, EMPTY)]
         issued, start, end = events.ts[rows], events.ts[rows], events.end[rows]
         phase = phase_labels.phase_at(tracks(trace)[rows], start)
     order = np.argsort(issued, kind="stable")

@@ -45,8 +45,10 @@ _ONLY_ON_DEVICES = re.compile(
 )
 """Ops that no CPU runs: where the profiler records the CPU alone, there are no calls either."""
 
-_ALLOCATES, _DEVICE_STARTS_NS = re.compile(r"^aten::empty(_strided)?$"), 100_000_000
-"""Ops that allocate and write nothing; one that takes so long starts a device."""
+_ALLOCATES = re.compile(r"^aten::empty(_strided)?$")
+DEVICE_STARTS_NS = 100_000_000
+"""An op that allocates and writes nothing takes so long only if it starts a device, as does its driver; a call that
+returns memory or creates a stream does not either."""
 
 
 def first_index(ids: NDArray[np.int64], wanted_ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -125,7 +127,7 @@ def lacks_device_rows(trace: Trace) -> bool:
     return (
         bool(matching(events, calls, _ASKS_FOR_WORK).any())
         or bool(matching(events, events.rows(Category.CPU_OP), _ONLY_ON_DEVICES).any())
-        or bool((events.dur[allocating] >= _DEVICE_STARTS_NS).any())
+        or bool((events.dur[allocating] >= DEVICE_STARTS_NS).any())
         or bool((events.allocations.device_type > 0).any())
         or bool(threads_of_autograd(trace))
         or bool(BACKEND_OF_DEVICES.search(trace.backend))

@@ -17,6 +17,14 @@ LAUNCHES_KERNEL = re.compile(r"^(cuda|hip|cu)\w{0,40}Launch\w{0,40}Kernel")
 """Names of the runtime calls that launch a kernel, cooperative and extended ones too."""
 READS_VALUE = re.compile(r"^aten::(item|_local_scalar_dense)$")
 """Names of the ops in which the program reads a value of a tensor."""
+READS_SCALAR = re.compile(r"^aten::_local_scalar_dense$")
+"""Names of the ops that do so on the host, after a copy from the device."""
+EMPTY = re.compile(r"^aten::empty(_|$)")
+"""Names of the ops that allocate a tensor, and compute and copy nothing."""
+BACKWARD = re.compile(r"^autograd::engine|Backward\d*$")
+"""Names of the ops and ranges of a backward pass."""
+FREE_CALL = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
+"""Names of the runtime calls that return memory to the driver."""
 MODULE = re.compile(r"^nn\.Module: ")
 """Names of the frames in which an nn.Module is called: `nn.Module: Linear_3`."""
 

@@ -11,7 +11,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.copies import TO_HOST
+from traceq.facts.events.copies import COPY_CALL, TO_HOST
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.graph_replays import capture_spans
 from traceq.facts.events.name_patterns import LAUNCHES_KERNEL, matching, rows_named
@@ -25,7 +25,6 @@ _USUAL_DELAYS = 20
 """A start is late that takes longer than the trace's lower quartile by this factor."""
 
 _SYNCHRONIZE = re.compile(r"(Stream|Event|Device|Ctx|Context)Synchronize")
-_COPY_CALL = re.compile("memcpy", re.IGNORECASE)
 _GATE = re.compile(r"LaunchHostFunc|StreamAddCallback|StreamWaitValue|StreamBatchMemOp|WaitExternalSemaphores")
 """Calls after which a stream waits for the host or for another process, which is a recorded reason."""
 _FEWEST = 100
@@ -115,7 +114,7 @@ def _waits_for_first_work(trace: Trace, work: DeviceWork, limit: int) -> Spans:
     """Return how long the host waits for the device before the first recorded work."""
     events, first = trace.events, int(work.start[0])
     to_host = work.call[work.linked & matching(events, work.rows, TO_HOST)]
-    waits = np.r_[rows_named(events, _SYNCHRONIZE, Category.RUNTIME), to_host[matching(events, to_host, _COPY_CALL)]]
+    waits = np.r_[rows_named(events, _SYNCHRONIZE, Category.RUNTIME), to_host[matching(events, to_host, COPY_CALL)]]
     start, end = events.ts[waits], np.minimum(events.end[waits], first)
     is_long = end - start > limit
     return spans(start[is_long], end[is_long])

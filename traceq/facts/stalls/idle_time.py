@@ -6,7 +6,6 @@ frame, so that each op is charged its self time only.
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
 
 import numpy as np
@@ -20,7 +19,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.call_sites import origins
-from traceq.facts.timeline.data_loading import LOADER, loader_waits
+from traceq.facts.timeline.data_loading import LOADER_RANGE, loader_waits
 from traceq.facts.timeline.once import OnceKind, once
 from traceq.facts.timeline.phases import other_annotations
 from traceq.facts.timeline.python_places import lines_between_ops
@@ -30,8 +29,6 @@ from traceq.frozen import frozen
 from traceq.grouping import Numbers
 from traceq.intervals import Spans, contains, count_before, cut, span_index
 from traceq.model import Category, Trace
-
-_LOADER = re.compile(f"^{LOADER}")
 
 
 class HostLabels:
@@ -79,7 +76,7 @@ class HostLabels:
     def around(self, track: NDArray[np.int64], time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the innermost annotation of each thread at some times; step marks and phases do not count."""
         events, rows = self.trace.events, other_annotations(self.trace)
-        rows = rows[~matching(events, rows, _LOADER)]
+        rows = rows[~matching(events, rows, LOADER_RANGE)]
         around, names = thread_nests(self.trace, rows).rows_at(track, time_ns), np.zeros(len(time_ns), np.int64)
         names[around >= 0] = self._numbers_of_names(events.name[around[around >= 0]])
         return names

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import capture_spans, capturing_calls
 from traceq.facts.events.kernels import innermost_ops
-from traceq.facts.events.name_patterns import matching, rows_named
+from traceq.facts.events.name_patterns import FREE_CALL, READS_SCALAR, matching, rows_named
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.starting_calls import first_device_use, library_loading_calls
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, SyncKind, blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
-from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER, loader_iterations
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER_RANGE, loader_iterations
 from traceq.facts.timeline.once import FILLED, timing_ops
-from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.phases import OPTIMIZER_STEP, phases
 from traceq.facts.timeline.steps import extent, main_track, steps
 from traceq.facts.timeline.time_partition import HOST_CAUSED, IDLE, activity, unrecorded
 from traceq.frozen import frozen
@@ -29,7 +29,6 @@ from traceq.model import Category, Trace
 SYNC_KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
 """Names of the kinds of sync, in the order of `Syncs.kind`."""
 
-_SCALAR = re.compile(r"^aten::_local_scalar_dense$")
 _READS_ON_CPU_ALONE = re.compile(r"^aten::(std|var|_assert_async)$")
 """Ops that read a scalar to compute or to check on a CPU, and on a GPU do so on the device."""
 _DDP_SEARCH, _DDP_COPIES = (
@@ -37,7 +36,7 @@ _DDP_SEARCH, _DDP_COPIES = (
     for name in ("search_unused_parameters", "copy_bucket_to_grad")
 )
 """DDP that searches unused parameters reads its map of them, which is on the host, before each copy."""
-_OPTIMIZER, _LOADER, _LOADING = map(re.compile, (r"^Optimizer\.step#", f"^{LOADER}", f"^{DATALOAD_WAIT}$"))
+_LOADING = re.compile(f"^{DATALOAD_WAIT}$")
 
 
 @frozen(eq=False)
@@ -125,13 +124,13 @@ def _scalar_reads(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     which parameters were used), and not inside ops that read one on a CPU alone.
     """
     events, row_track = trace.events, tracks(trace)
-    rows = events.by_start(rows_named(events, _SCALAR, Category.CPU_OP))
+    rows = events.by_start(rows_named(events, READS_SCALAR, Category.CPU_OP))
     marks = events.rows(Category.ANNOTATION, Category.CPU_OP)
     searches = bool(matching(events, marks, _DDP_SEARCH).any())
-    loading = marks[matching(events, marks, _LOADER)]
+    loading = marks[matching(events, marks, LOADER_RANGE)]
     if not len(loading):  # a loader that torch does not mark; else its phase may also copy batches, and check them
         loading = marks[matching(events, marks, _LOADING)]
-    marks = np.concatenate([marks[matching(events, marks, _OPTIMIZER)], loading])
+    marks = np.concatenate([marks[matching(events, marks, OPTIMIZER_STEP)], loading])
     is_local = (row_track[rows] == main_track(trace)) & contains(loader_iterations(trace).made, events.ts[rows])
     op = np.full(len(rows), -1)  # by row: in traces of whole microseconds an op may take no time
     of_thread = dict(by_value(row_track[marks]))
@@ -211,7 +210,6 @@ def _is_in(windows: Spans, start: NDArray[np.int64]) -> NDArray[np.bool_]:
     return span_index(windows, start) >= 0
 
 
-_FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 _LEAST_FREE_NS = 20_000
 """Of a call that frees memory: it takes 130 us and more, a free of nothing, by which a thread asks for a context, 5."""
 
@@ -293,6 +291,6 @@ def num_returned_before(trace: Trace) -> int:
 def returns_memory(trace: Trace) -> NDArray[np.bool_]:
     """Return bool[S]: frees by which an allocator returns memory to the driver; a library that starts returns none."""
     waits = syncs(trace)
-    frees = (waits.kind == SyncKind.ALLOC) & matching(trace.events, waits.rows, _FREE)
+    frees = (waits.kind == SyncKind.ALLOC) & matching(trace.events, waits.rows, FREE_CALL)
     frees &= trace.events.dur[waits.rows] >= _LEAST_FREE_NS
     return np.asarray(frees & ~np.isin(waits.rows, library_loading_calls(trace)))

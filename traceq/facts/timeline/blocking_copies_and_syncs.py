@@ -11,10 +11,10 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.copies import PAGEABLE_COPY, TO_DEVICE, TO_HOST, WITHIN_DEVICE
+from traceq.facts.events.copies import COPY_CALL, PAGEABLE_COPY, TO_DEVICE, TO_HOST, WITHIN_DEVICE
 from traceq.facts.events.device_work import DeviceWork, device_work, session_gaps
 from traceq.facts.events.kernels import innermost_ops
-from traceq.facts.events.name_patterns import matching, rows_named
+from traceq.facts.events.name_patterns import READS_SCALAR, matching, rows_named
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.starting_calls import library_loading_calls
 from traceq.facts.events.stream_waits import recorded_events, synced_stream
@@ -39,12 +39,10 @@ class SyncKind(IntEnum):
     ALLOC = 5
 
 
-COPY_CALL = re.compile("memcpy", re.IGNORECASE)
 DEVICE_SYNCHRONIZE = re.compile(r"(Device|Ctx|Context)Synchronize")
 _QUERY = re.compile(r"EventQuery")
 _ASYNC = re.compile("async", re.IGNORECASE)
 _HIP_AND_WAIT = re.compile("hipMemcpyWithStream")
-_READS_SCALAR = re.compile("^aten::_local_scalar_dense$")
 _WAITS = {
     SyncKind.STREAM: re.compile(r"StreamSynchronize"),
     SyncKind.EVENT: re.compile(r"EventSynchronize"),
@@ -150,7 +148,7 @@ def _copy_kinds(trace: Trace, work: DeviceWork, calls: NDArray[np.int64], copy: 
 def _reads_scalar(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which calls are made by the op that reads a scalar: bool[calls]."""
     op = innermost_ops(trace, calls)
-    return (op >= 0) & matching(trace.events, op, _READS_SCALAR)
+    return (op >= 0) & matching(trace.events, op, READS_SCALAR)
 
 
 def _following_synchronize(

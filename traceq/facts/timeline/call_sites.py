@@ -14,7 +14,7 @@ from pathlib import PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import MODULE, matching, rows_named, unique_names
+from traceq.facts.events.name_patterns import EMPTY, MODULE, matching, rows_named, unique_names
 from traceq.facts.events.nesting import Nest, OnThreads, frame_nests, host_ops, op_nests, python_frames, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import OTHER, phases
@@ -27,8 +27,6 @@ from traceq.model import CallStacks, Category, Trace
 CLOCK_SKEW_NS = 30_000
 
 _COPY_OP = re.compile(r"^aten::(copy_|_local_scalar_dense|nonzero)$")
-_ALLOCATING_OP = re.compile(r"^aten::empty(_|$)")
-"""Ops that never copy: a copy in one is that of the next op, where the clock of the runtime's calls is early."""
 _LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
 _FRAME = re.compile(r"^(?P<path>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$")
 _MODULES = (
@@ -197,8 +195,11 @@ def _nearby_op(
 
 
 def _in_allocating_ops(trace: Trace, ops: Nest, index: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return bool[K]: the op is one that allocates, and does nothing else; False for index -1."""
-    return (index >= 0) & matching(trace.events, ops.rows[index], _ALLOCATING_OP)
+    """Return bool[K]: the op is one that allocates, and does nothing else; False for index -1.
+
+    A copy in one is that of the next op, where the clock of the runtime's calls is early.
+    """
+    return (index >= 0) & matching(trace.events, ops.rows[index], EMPTY)
 
 
 def _op_names(trace: Trace, ops: Nest, index: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:

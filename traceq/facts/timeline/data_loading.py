@@ -23,7 +23,7 @@ LOADING = ("dataload", DATALOAD_WAIT)
 LOADER = r"enumerate\(DataLoader\)"
 """Start of torch's name for the ranges in which a loop fetches its next batch; the iterator's class follows."""
 
-_LOADER_START = re.compile(f"^{LOADER}")
+LOADER_RANGE = re.compile(f"^{LOADER}")
 _WITHOUT_WORKERS = re.compile(rf"^{LOADER}#_SingleProcess")
 _WITH_WORKERS = re.compile(rf"^{LOADER}#_MultiProcess")
 
@@ -66,7 +66,7 @@ class Iterations:
 @once_per_trace
 def loader_waits(trace: Trace) -> Spans:
     """Return the time in which the main thread waits for the data loader, starts it, or makes the batches itself."""
-    waits = _rows(trace, _LOADER_START)
+    waits = _rows(trace, LOADER_RANGE)
     return union(spans(trace.events.ts[waits], trace.events.end[waits]), around_iterations(trace))
 
 
@@ -113,7 +113,7 @@ def loader_iterations(trace: Trace) -> Iterations:
     or, where none are recorded, if it is silent after the seed for as long as a process takes to start.
     """
     events = trace.events
-    asks = _rows(trace, _LOADER_START)
+    asks = _rows(trace, LOADER_RANGE)
     start, end = events.ts[asks], events.end[asks]
     before = np.r_[_NEVER, end][: len(asks)]
     draws, others = _draws_and_others(trace, spans(start, end)) if len(asks) else (asks, start)

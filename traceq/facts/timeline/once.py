@@ -19,7 +19,12 @@ from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.self_time import ALLOCATES, calls_runtime
-from traceq.facts.events.starting_calls import first_device_use, kernel_loading_calls, library_loading_calls
+from traceq.facts.events.starting_calls import (
+    LONG_CALL_NS,
+    first_device_use,
+    kernel_loading_calls,
+    library_loading_calls,
+)
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
@@ -81,9 +86,9 @@ _TIMES_KERNEL = re.compile(r"^(cuda|hip|cu)EventElapsedTime")
 _MANY_KERNELS = 32
 """Kernels that a library compares in one op: a launch asks for those of one or two."""
 
-LEAST_NS, _PAUSE_NS, _LONG_NS = 1_000_000, 10_000_000, 100_000_000
-"""From when on a call is long, and a pause, where others tell how long it is; where none does both from the last, and a
-call that loads kernels, or starts a library, from the second."""
+_PAUSE_NS, _LONG_NS = 10_000_000, 100_000_000
+"""From when on a pause is long where others tell how long it is; where none does, a call and a pause from the second,
+and a call that loads kernels, or starts a library, from the first."""
 _NEVER_NS = np.iinfo(np.int64).max
 MULTIPLES = 10, 100, 100
 """How many times as long as later ones the first, the second and the third call is: TorchScript compiles in these."""
@@ -173,7 +178,7 @@ def search_spans(trace: Trace) -> Spans:
 def _long_ends_of_steps(trace: Trace) -> NDArray[np.int64]:
     """Return the frames of the main thread in which the profiler takes long to end a step, and begin one: int64[P]."""
     rows = on_main_thread(trace, rows_named(trace.events, _ENDS_STEP, Category.PYTHON))
-    return np.asarray(rows[trace.events.dur[rows] >= LEAST_NS])
+    return np.asarray(rows[trace.events.dur[rows] >= LONG_CALL_NS])
 
 
 def _plan_searches(trace: Trace) -> NDArray[np.int64]:
@@ -259,7 +264,7 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
     """
     events, rows = trace.events, trace.events.rows(Category.CPU_OP)
     is_long = np.zeros(len(events.strings) + 1, np.bool_)
-    is_long[events.name[rows[events.dur[rows] >= LEAST_NS]]] = True
+    is_long[events.name[rows[events.dur[rows] >= LONG_CALL_NS]]] = True
     rows = rows[is_long[events.name[rows]]]
     rows = events.by_start(rows)
     calls_device = calls_runtime(trace, rows)
@@ -271,7 +276,7 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
     kind = group([events.name[rows], shapes]).group_ids
     is_lone = is_sized[is_known] & (np.bincount(kind)[kind] == 1)
     by_rows = _by_priority(_by_rows(trace)).parts
-    loads = measure_within(by_rows, events.ts[rows], events.end[rows]) >= LEAST_NS
+    loads = measure_within(by_rows, events.ts[rows], events.end[rows]) >= LONG_CALL_NS
     lone_ns = np.where(loads, _PAUSE_NS, _LONG_NS)
     lone_ns[~matching(events, rows, _OF_LIBRARY) | is_lone] = _NEVER_NS
     ns = measure_within(subtract(_exposed(trace), by_rows), events.ts[rows], events.end[rows])
@@ -280,7 +285,7 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
 
 def _least_ns(trace: Trace) -> int:
     """Return from when on a call or pause is long: without a device threads lose their core for some milliseconds."""
-    return LEAST_NS if len(device_work(trace)) else _LONG_NS
+    return LONG_CALL_NS if len(device_work(trace)) else _LONG_NS
 
 
 def _long_allocations(trace: Trace) -> NDArray[np.int64]:
@@ -302,7 +307,7 @@ def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], lone_ns: NDArr
     end, slow = np.cumsum(num), np.zeros(len(ns), np.bool_)
     for nth in reversed(range(len(MULTIPLES))):
         long = np.flatnonzero(num > nth)
-        long = long[ns[in_order[(end - num)[long] + nth]] >= LEAST_NS]
+        long = long[ns[in_order[(end - num)[long] + nth]] >= LONG_CALL_NS]
         for first, last in zip(((end - num)[long] + nth).tolist(), end[long].tolist(), strict=True):
             call, later = in_order[first], in_order[first + 1 : last]
             usual_ns = np.sort(ns[later[~slow[later]]])
@@ -315,7 +320,7 @@ def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], lone_ns: NDArr
     median_ns = ns[by_length[end - num + (num - 1) // 2]][kind] if len(ns) else ns
     is_late = np.ones(len(ns), np.bool_)
     is_late[in_order[(np.arange(len(ns)) - np.repeat(end - num, num)) < len(MULTIPLES)]] = False
-    late_ns = np.sort(ns[is_late & (ns >= np.maximum(MULTIPLES[0] * median_ns, LEAST_NS))])
+    late_ns = np.sort(ns[is_late & (ns >= np.maximum(MULTIPLES[0] * median_ns, LONG_CALL_NS))])
     return slow & (ns >= (2 * late_ns[-2] if len(late_ns) > 1 else 0))
 
 

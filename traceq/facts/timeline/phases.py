@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.kernels import COMMUNICATION_ROW
-from traceq.facts.events.name_patterns import READS_VALUE, matching, module_frames, rows_named
+from traceq.facts.events.name_patterns import BACKWARD, READS_VALUE, matching, module_frames, rows_named
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.compilations import compilations, compiling
-from traceq.facts.timeline.data_loading import LOADER, around_iterations
+from traceq.facts.timeline.data_loading import LOADER, LOADER_RANGE, around_iterations
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
 from traceq.facts.timeline.steps import main_track, on_main_thread, steps
 from traceq.frozen import frozen
@@ -51,10 +51,11 @@ _NO_PHASE = re.compile(
     r"|DistributedDataParallel\.|FullyShardedDataParallel\.|FSDP::|## Call CompiledFxGraph)"
 )
 _STRUCTURE = ("optimizer", "zero_grad", "dataload", "backward", "forward")
+OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#(?P<name>.*?)(\.step)?$")
 _NAMED = {
-    "optimizer": re.compile(r"^Optimizer\.step#"),
+    "optimizer": OPTIMIZER_STEP,
     "zero_grad": re.compile(r"^Optimizer\.zero_grad#"),
-    "dataload": re.compile(f"^{LOADER}"),
+    "dataload": LOADER_RANGE,
 }
 _PASSES = ("forward", "backward", "weight_gradient", "forward_backward")
 _PASS_OF = {"F": 0, "B": 1, "I": 1, "W": 2, "O": 3}
@@ -63,9 +64,7 @@ _PASS = re.compile(r"\((F|B|W)\)$|^PP:\d+(F|B|I|W)\d+$|^(F)orward \d+$|^(B)ackwa
 
 Those of torch.distributed.pipelining have the stage before the letter, and the micro-batch after it.
 """
-OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#(?P<name>.*?)(\.step)?$")
 _AUTOGRAD = re.compile(r"^autograd::engine")
-_BACKWARD = re.compile(r"^autograd::engine|Backward[0-9]*$")
 _CALL = re.compile(r"^<built-in method run_backward of ")
 _REDUCED = re.compile(r"^(torch\.distributed\.ddp\.reducer::copy_bucket_to_grad|FSDP::root_post_backward_callback)$")
 """What DDP and FSDP do last in a pass, before `backward()` returns: gradients of the last layers are reduced."""
@@ -403,7 +402,7 @@ def _backward_threads(trace: Trace) -> list[int]:
     """Return the tracks other than the main one that run backward ops."""
     events = trace.events
     ops = events.rows(Category.CPU_OP)
-    marks = ops[matching(events, ops, _BACKWARD) | (events.forward_thread[ops] > 0)]
+    marks = ops[matching(events, ops, BACKWARD) | (events.forward_thread[ops] > 0)]
     marks = np.r_[marks, rows_named(events, _AUTOGRAD, Category.ANNOTATION)]
     return [track for track in sorted_unique(tracks(trace)[marks]).tolist() if track != main_track(trace)]
 

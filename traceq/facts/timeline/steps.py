@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import PROFILER_STEP, device_work
-from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching, rows_named
+from traceq.facts.events.name_patterns import AUTOGRAD_NODE, BACKWARD, matching, rows_named
 from traceq.facts.events.nesting import op_nests, tracks
 from traceq.facts.events.starting_calls import first_device_use
 from traceq.facts.events.unrecorded_work import unrecorded_work
@@ -339,9 +338,6 @@ def _most_frequent(values: NDArray[np.int64]) -> int:
     return max(_by_first_occurrence(values), key=lambda value: int((values == value).sum()))
 
 
-_NODE = re.compile(r"^autograd::engine::|Backward\d*$")
-
-
 @once_per_trace
 def op_calls_per_step(trace: Trace) -> Mapping[str, float]:
     """Return the calls of each op in a mean counted step, by name; those that begin in it, on any thread."""
@@ -355,7 +351,7 @@ def forward_calls_per_step(trace: Trace) -> Mapping[str, float]:
     Second derivatives, and what checkpoints recompute, run ops of a forward pass in such nodes.
     """
     outside = [
-        ops.rows[ops.first_enclosing(np.arange(len(ops.rows)), matching(trace.events, ops.rows, _NODE)) < 0]
+        ops.rows[ops.first_enclosing(np.arange(len(ops.rows)), matching(trace.events, ops.rows, BACKWARD)) < 0]
         for ops in op_nests(trace).whole
     ]
     return _calls_per_step(trace, np.concatenate(outside) if outside else np.empty(0, np.int64))
