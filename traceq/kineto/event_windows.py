@@ -380,7 +380,7 @@ class Document:
         for cut in self._cuts():
             attempt = self._decode_rest(memoryview(self._buffer)[:cut], b"]")
             if attempt.events is not None:
-                self._skip(self._next_event(cut))
+                self._skip(self._buffer.index(b"{", cut))
                 return attempt.events
             if attempt.closed_at is not None:
                 self._fill_to_end(self._buffer.rindex(b"]", 0, attempt.closed_at - 1))
@@ -423,9 +423,6 @@ class Document:
                     break
             else:
                 return
-
-    def _next_event(self, cut: int) -> int:
-        return self._buffer.index(b"{", cut)
 
     def _last_windows(self) -> Iterator[list[RawEvent]]:
         """Yield the events in the buffer at the end of the file, and read the metadata behind their list."""

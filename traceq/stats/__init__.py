@@ -18,8 +18,7 @@ from traceq.stats.comparison import (
     samples_apart,
     slowest_rank_ns,
 )
-from traceq.stats.group_sequential import LOOKS
-from traceq.stats.hodges_lehmann import Interval
+from traceq.stats.hodges_lehmann import LOOKS, Interval
 from traceq.stats.verdict import Verdict, VerdictName
 
 __all__ = [

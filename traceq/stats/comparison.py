@@ -12,8 +12,17 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput
 from traceq.frozen import frozen
 from traceq.model import Caveat, Pairs
-from traceq.stats.group_sequential import LOOKS, ONE_LOOK, chance_to_exceed, level_of
-from traceq.stats.hodges_lehmann import Interval, Shift, location_of_pairs, shift_between, shift_of_pairs
+from traceq.stats.hodges_lehmann import (
+    LOOKS,
+    ONE_LOOK,
+    Interval,
+    Shift,
+    chance_to_exceed,
+    level_of,
+    location_of_pairs,
+    shift_between,
+    shift_of_pairs,
+)
 from traceq.stats.limits import ALPHA, BROKEN, RARE, SLOW
 from traceq.stats.rare_events import RareEvents, typical_pairs, with_rare_events
 from traceq.stats.sentences import FOR_SAMPLES, NO_PAIR, NO_STEP, REASONS, caveat

@@ -149,7 +149,9 @@ def collective_kernels(trace: Trace) -> Kernels:
     work, calls, events = device_work(trace), collective_calls(trace), trace.events
     kernels = np.flatnonzero(is_communication(trace))
     call = _enclosing_call(trace, calls, work.call[kernels])
-    call = np.where(call >= 0, call, _call_by_external_id(trace, calls, work.rows[kernels]))
+    call = np.where(
+        call >= 0, call, first_index(events.external_id[calls.rows], events.external_id[work.rows[kernels]])
+    )
     call = np.where(call >= 0, call, _last_call_in_group(trace, calls, work.call[kernels]))
     copies, copied_call = _copies(trace, calls, call)
     is_copy = np.r_[np.zeros(len(kernels), np.bool_), np.ones(len(copies), np.bool_)]
@@ -311,11 +313,6 @@ def _enclosing_call(trace: Trace, calls: Calls, launches: NDArray[np.int64]) -> 
     call_index = np.full(len(trace.events) + 1, -1)  # the extra last element answers row -1
     call_index[calls.rows] = np.arange(len(calls))
     return call_index[row]
-
-
-def _call_by_external_id(trace: Trace, calls: Calls, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index into Calls of the call with the external id of each row, -1 without one."""
-    return first_index(trace.events.external_id[calls.rows], trace.events.external_id[rows])
 
 
 def algbw_gbps(size_bytes: int | None, ns: int) -> float | None:

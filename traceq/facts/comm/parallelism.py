@@ -151,18 +151,13 @@ def _family(trace: Trace) -> str:
     )
 
 
-def _looks_up_pooled(trace: Trace) -> bool:
-    """Return whether the model looks up embeddings as recommendation models do, whose tables are sharded."""
-    return any(_POOLED_LOOKUP.search(name) for name in trace.events.strings)
-
-
 def _of_activations(trace: Trace, issued: IssuedCalls) -> tuple[str, str] | None:
     """Return (name, rule) of how layers are split over ranks; None where they are not."""
     exchanges = issued.of(Role.ACTIVATIONS)
     of_layers = bool((exchanges & issued.named("all_reduce", "all_gather", "reduce_scatter")).any())
     of_tokens = bool((exchanges & issued.named("all_to_all")).any())
     names = []
-    if (of_layers or of_tokens) and _looks_up_pooled(trace):
+    if (of_layers or of_tokens) and any(map(_POOLED_LOOKUP.search, trace.events.strings)):
         names.append(("sharded embeddings", RULES["embeddings"]))
     else:
         if of_layers:

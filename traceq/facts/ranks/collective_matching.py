@@ -157,18 +157,15 @@ def _preferred(fits: list[_Fit], name: str) -> list[_Fit]:
 def _fits(issued: JobCollectives, a: NDArray[np.int64], b: NDArray[np.int64]) -> list[_Fit]:
     """Return the shifts at which names, dtypes and elements of all pairs agree, those nearest to 0 first."""
     least, fits = max(1, (len(b) + 1) // 2), list[_Fit]()
+    compared = issued.columns.name, issued.dtype, issued.columns.elements
     shifts = range(max(least - len(b), -_MAX_SHIFT), min(len(a) - least, _MAX_SHIFT) + 1)
     for shift in sorted(shifts, key=lambda shift: (abs(shift), shift)):
         pairs = a[max(shift, 0) : shift + len(b)], b[max(-shift, 0) : len(a) - shift]
-        if all((column[pairs[0]] == column[pairs[1]]).all() for column in _compared(issued)):
+        if all((column[pairs[0]] == column[pairs[1]]).all() for column in compared):
             fits.append(_fit(issued, shift, *pairs))
             if shift == 0 and fits[0].on_one_clock and fits[0].in_phase and fits[0].deviation <= _TOLERANCE_NS:
                 break
     return fits
-
-
-def _compared(issued: JobCollectives) -> tuple[NDArray[np.int64], ...]:
-    return issued.columns.name, issued.dtype, issued.columns.elements
 
 
 def _fit(issued: JobCollectives, shift: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> _Fit:

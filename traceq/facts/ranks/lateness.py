@@ -105,7 +105,9 @@ def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]
         contents = query(_contents, [(rank, cell) for rank in compared])
         what, what_ns = _largest_excess(contents)
         explained_ns = max(_host_excess(contents), what_ns)
-        is_explained = _is_in_calls(cell) or explained_ns >= _EXPLAINED * excess[cell]
+        is_explained = (
+            cell[1] in (*_ON_DEVICE, *_IN_A_CALL, TimeCategory.COMPILING) or explained_ns >= _EXPLAINED * excess[cell]
+        )
         causes.append((excess[cell] if is_explained else explained_ns, cell, what, what_ns))
         if is_explained:
             break
@@ -181,11 +183,6 @@ def _named_host_contents(trace: Trace, _: None) -> dict[str, float]:
     waits = spans(calls.start[~calls.is_alloc], calls.end[~calls.is_alloc])
     all_ns = _host_op_ns(trace, subtract(host, waits))
     return {name: ns / len(host) for name, ns in all_ns.items() if name != PYTHON}
-
-
-def _is_in_calls(cell: PhaseCategory) -> bool:
-    """Return whether a cell contains device work, calls that wait or compiling, not what else the host does."""
-    return cell[1] in (*_ON_DEVICE, *_IN_A_CALL, TimeCategory.COMPILING)
 
 
 def _spans_of_host(trace: Trace, cell: PhaseCategory) -> Spans:
