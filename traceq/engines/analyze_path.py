@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from traceq.analysis.registry import analysis, chosen, describe, merged, plugin_caveats, reports_of
 from traceq.engines.cache import How
@@ -13,14 +14,15 @@ from traceq.engines.rank_reader import Engine, RankReader, Start
 from traceq.engines.rank_summary import STEP_TOTALS
 from traceq.facts.ranks.job import Job, RunRanks, job_of
 from traceq.facts.timeline.single_step import only_step, with_step
-from traceq.frames.column_table import Frame
-from traceq.frames.tables import rank_frames
 from traceq.frozen import frozen
 from traceq.locations import Place
 from traceq.model import Run
 from traceq.report import Report, Sheet
 from traceq.runs.read import read, read_arms, with_traces
 from traceq.stages import counted
+
+if TYPE_CHECKING:
+    from traceq.frames.column_table import Frame
 
 SMALL = 64_000_000
 """Uncompressed bytes of traces that are read in this process, faster than others could be started."""
@@ -105,7 +107,7 @@ def with_ranks(
     return run if step is None else only_step(run, step)
 
 
-_RankTables = Callable[[Sequence[str]], Iterator[tuple[Frame, ...]]]
+_RankTables: TypeAlias = "Callable[[Sequence[str]], Iterator[tuple[Frame, ...]]]"
 """Function that yields the tables of these names of one rank after the other."""
 
 _TOGETHER = 64
@@ -152,6 +154,8 @@ def opened_tables(
     They are the same whichever engine reads the ranks. Ranks that cannot be read are caveats of the run. Raises
     UnreadableInput.
     """
+    from traceq.frames.tables import rank_frames  # most commands show no tables of events
+
     with ExitStack() as stack:
         how = How(strict=False, step=None)
         reader = RankReader((STEP_TOTALS,), how, small, lambda: stack.enter_context(start()), on_progress)
