@@ -11,7 +11,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import capture_spans, capturing_calls
 from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import FREE_CALL, READS_SCALAR, matching, rows_named
-from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.nesting import host_ops, surroundings, tracks
 from traceq.facts.events.starting_calls import first_device_use, library_loading_calls
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, SyncKind, blocking_calls
@@ -23,10 +23,10 @@ from traceq.facts.timeline.steps import extent, main_track, steps
 from traceq.facts.timeline.time_partition import HOST_CAUSED, IDLE, activity, unrecorded
 from traceq.frozen import frozen
 from traceq.grouping import by_value
-from traceq.intervals import Spans, contains, measure_within, sorted_unique, span_index, spans
+from traceq.intervals import contains, measure_within, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 
-SYNC_KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
+SYNC_KINDS = (*(kind.name.lower() for kind in SyncKind), "scalar")
 """Names of the kinds of sync, in the order of `Syncs.kind`."""
 
 _READS_ON_CPU_ALONE = re.compile(r"^aten::(std|var|_assert_async)$")
@@ -132,12 +132,11 @@ def _scalar_reads(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         loading = marks[matching(events, marks, _LOADING)]
     marks = np.concatenate([marks[matching(events, marks, OPTIMIZER_STEP)], loading])
     is_local = (row_track[rows] == main_track(trace)) & contains(loader_iterations(trace).made, events.ts[rows])
+    is_local |= surroundings(trace, rows).within_rows(marks)
     op = np.full(len(rows), -1)  # by row: in traces of whole microseconds an op may take no time
-    of_thread = dict(by_value(row_track[marks]))
     for track, on_track in by_value(row_track[rows]):
-        ops, mark = host_ops(trace)[track], marks[of_thread.get(track, marks[:0])]
+        ops = host_ops(trace)[track]
         op[on_track] = ops.index_of(rows[on_track])
-        is_local[on_track] |= contains(spans(events.ts[mark], events.end[mark]), events.ts[rows[on_track]])
         is_local[on_track] |= ops.first_enclosing(op[on_track], matching(events, ops.rows, _READS_ON_CPU_ALONE)) >= 0
         if searches:
             is_copy = np.r_[matching(events, ops.rows, _DDP_COPIES), False]
@@ -179,24 +178,21 @@ def _next_call(trace: Trace, calls: BlockingCalls) -> NDArray[np.int64]:
     return after
 
 
-assert SYNC_KINDS[: len(SyncKind)] == tuple(kind.name.lower() for kind in SyncKind)
-
-
 def host_ops_ns(trace: Trace, phase: str) -> float:
     """Return the time of the outermost ops of a phase on all threads, without what blocks in them, ns per step."""
     number, windows, taken_ns = _number(trace, phase), steps(trace).host[steps(trace).counted], 0
     for track, ops in host_ops(trace).items():
         start = ops.start[ops.parent < 0]
-        is_here = (phases(trace).phase_at(np.full(len(start), track), start) == number) & _is_in(windows, start)
+        is_here = (phases(trace).phase_at(np.full(len(start), track), start) == number) & contains(windows, start)
         taken_ns += int((ops.end[ops.parent < 0] - start)[is_here].sum())
-    blocked = (syncs(trace).phase == number) & _is_in(windows, syncs(trace).start)
+    blocked = (syncs(trace).phase == number) & contains(windows, syncs(trace).start)
     return (taken_ns - int(syncs(trace).blocked[blocked].sum())) / len(windows)
 
 
 def allocations_ns(trace: Trace, phase: str) -> float:
     """Return the time of the calls by which an allocator asks the driver, or gives back, in a phase, ns per step."""
     waits, windows = syncs(trace), steps(trace).host[steps(trace).counted]
-    is_here = (waits.kind == SyncKind.ALLOC) & (waits.phase == _number(trace, phase)) & _is_in(windows, waits.start)
+    is_here = (waits.kind == SyncKind.ALLOC) & (waits.phase == _number(trace, phase)) & contains(windows, waits.start)
     return int(waits.blocked[is_here].sum()) / len(windows)
 
 
@@ -204,10 +200,6 @@ def _number(trace: Trace, phase: str) -> int:
     """Return the number of a phase, -1 if the trace does not have it."""
     names = phases(trace).names
     return names.index(phase) if phase in names else -1
-
-
-def _is_in(windows: Spans, start: NDArray[np.int64]) -> NDArray[np.bool_]:
-    return span_index(windows, start) >= 0
 
 
 _LEAST_FREE_NS = 20_000
