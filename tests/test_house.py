@@ -47,7 +47,7 @@ LAYERS = (
 """Packages and modules of traceq from the bottom up; those of one layer do not import each other."""
 
 INNER_LAYERS = {
-    "facts": ({"memo"}, {"events"}, {"timeline"}, {"stalls", "comm", "roofline"}, {"ranks"}),
+    "facts": ({"memo", "sentences"}, {"events"}, {"timeline"}, {"stalls", "comm", "roofline"}, {"ranks"}),
     "recorder": ({"process"}, {"spec"}, {"failures"}, {"rank"}, {"tracing"}, {"timing"}, {"toggles"}, {"jobs"}),
 }
 """Domains inside a package, from the bottom up; modules beside them are entry points and import any domain."""

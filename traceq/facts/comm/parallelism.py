@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from traceq.facts.comm.collective_roles import Role, collective_roles, issued_in_backward
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, collective_calls
-from traceq.facts.comm.sentences import NO_COLLECTIVE, RULES
 from traceq.facts.events.name_patterns import rows_named
 from traceq.facts.memo import once_per_trace
+from traceq.facts.sentences import NO_COLLECTIVE, RULES
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.model import Category, Trace

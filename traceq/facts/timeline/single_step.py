@@ -13,6 +13,7 @@ from traceq.errors import UsageFault
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.unrecorded_work import unrecorded_work
+from traceq.facts.sentences import MARK_STEPS, NO_STEP, STEP_LACKS
 from traceq.facts.timeline.steps import Steps, main_track, step_of_work, steps
 from traceq.model import SIDE_TABLES, Category, Caveat, Events, Flight, OneStep, Run, Trace, select_rows
 from traceq.units import format_ranks, name_ranks
@@ -100,13 +101,12 @@ def with_step(run: Run, number: int, numbers: Mapping[int, Collection[int]]) -> 
     """Return the same as `only_step` for traces that are already cut; `numbers` are the step numbers of each rank."""
     if not any(number in of_rank for of_rank in numbers.values()):
         existing = sorted(set().union(*numbers.values()))
-        hint = "a trace with steps: call profiler.step() after each"
-        expected = f"one of {format_ranks(existing)}" if existing else hint
-        raise UsageFault(f"{run.path}: no step {number}; expected {expected}")
+        expected = f"one of {format_ranks(existing)}" if existing else MARK_STEPS
+        raise UsageFault(NO_STEP.format(path=run.path, number=number, expected=expected))
     cut = tuple(trace for trace in run.traces if trace.only is not None)
     by_rank = {trace.rank: trace for trace in cut}
     lacking = [rank for rank, of_rank in numbers.items() if number not in of_rank]
-    text = f"no step {number} on {name_ranks(lacking)}: left out"
+    text = STEP_LACKS.format(number=number, ranks=name_ranks(lacking))
     caveats = (Caveat("no_such_step", text),) if lacking else ()
     flights = tuple(_within(flight, by_rank[flight.rank]) for flight in run.flights if flight.rank in by_rank)
     return replace(run, traces=cut, flights=flights, caveats=(*run.caveats, *caveats))
