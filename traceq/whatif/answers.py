@@ -151,6 +151,7 @@ def _range(change: Change) -> str:
 def _percent(change: Change) -> str:
     """Return `-16 to -14 %`, or one percentage."""
     shares = [100 * (ns - change.now_ns) / change.now_ns for ns in (change.least_ns, change.most_ns)]
-    if change.most_ns - change.least_ns < GRAIN * change.now_ns:
+    least, most = (format_value(share, Unit.DELTA_PERCENT) for share in shares)
+    if least == most or change.most_ns - change.least_ns < GRAIN * change.now_ns:
         return format_value(sum(shares) / 2, Unit.DELTA_PERCENT)
-    return format_ends(*shares, Unit.DELTA_PERCENT)
+    return f"{least.removesuffix(' %')} to {most}"
