@@ -74,7 +74,7 @@ def test_off_adds_no_op() -> None:
 
 def test_on_adds_ops_of_the_check() -> None:
     from traceq.compare.work_statements import added_ops
-    from traceq.facts.ranks.run_ranks import ranks_in_memory
+    from traceq.facts.ranks.job import ranks_in_memory
 
     on, absent = (ranks_in_memory(traceq.read(RUN / name)) for name in ("on", "absent"))
     statement = added_ops(on, absent, "forward")

@@ -29,7 +29,7 @@ MODULES = sorted(path for path in TRACEQ.rglob("*.py") if "recipes" not in path.
 LAYERS = (
     {"frozen"},
     {"cores", "errors", "escaping", "units", "threshold", "garbage_collection", "stages", "short_texts", "intervals"},
-    {"escaped_console", "model", "locations", "grouping", "entry_points", "optional_packages"},
+    {"escaped_console", "model", "locations", "grouping", "entry_points"},
     {"display", "claims"},
     {"kineto", "facts", "stats", "report"},
     {"runs", "causes"},
@@ -47,7 +47,7 @@ LAYERS = (
 """Packages and modules of traceq from the bottom up; those of one layer do not import each other."""
 
 INNER_LAYERS = {
-    "facts": ({"memo"}, {"events"}, {"timeline"}, {"stalls", "comm", "roofline"}, {"ranks"}),
+    "facts": ({"memo", "sentences"}, {"events"}, {"timeline"}, {"stalls", "comm", "roofline"}, {"ranks"}),
     "recorder": ({"process"}, {"spec"}, {"failures"}, {"rank"}, {"tracing"}, {"timing"}, {"toggles"}, {"jobs"}),
 }
 """Domains inside a package, from the bottom up; modules beside them are entry points and import any domain."""
@@ -294,7 +294,7 @@ OWN_FILES = {
     "traceq.cores",  # of the system
     "traceq.engines.rank_reader",  # of the system
     "traceq.engines.cache",  # sources
-    "traceq.kineto.native_columns",  # sources
+    "traceq.kineto.reader_choice",  # sources
     "traceq.locations",
     "traceq.recorder.jobs.run_injected",  # of the system, as in the next six
     "traceq.recorder.process.job_guard",

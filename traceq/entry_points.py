@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ParamSpec, TypeVar
 
@@ -66,3 +67,12 @@ def find_plugins(group: str) -> dict[str, Plugin]:
     for point in entry_points(group=group):
         plugins.setdefault(point.name, Plugin(point))
     return plugins
+
+
+def import_or_fault(module: str, package: str = "") -> Any:
+    """Return an imported module. Raises TraceqError that says how to install its package, else of the same name."""
+    try:
+        return import_module(module)
+    except ImportError:
+        package = package or module
+        raise TraceqError(f"{package} is not installed: pip install {package}") from None

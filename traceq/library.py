@@ -15,9 +15,8 @@ from traceq.analysis.registry import sheet as sheet_of_run
 from traceq.compare.diff import diff as diff_pair
 from traceq.compare.diff import diff_run
 from traceq.compare.result import Diff, Diffs
-from traceq.engines.analyze_path import sheet_of
-from traceq.engines.engine import SameProcess
-from traceq.engines.read_ranks import PathReader
+from traceq.engines.analyze_path import PathReader, sheet_of
+from traceq.engines.rank_reader import SameProcess
 from traceq.errors import UsageFault
 from traceq.locations import as_printed, place
 from traceq.model import Run

@@ -12,10 +12,10 @@ from traceq.claims.limits import NOTABLE
 from traceq.claims.rules import questions_rest, supersedes
 from traceq.claims.saying import lead_of, line_of
 from traceq.display import to_html, to_text
+from traceq.entry_points import import_or_fault
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
 from traceq.model import Caveat, Window
-from traceq.optional_packages import import_or_fault
 from traceq.units import Unit
 
 Cell = str | int | float | bool | None

@@ -12,8 +12,7 @@ from builder import build, op, step
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import LOW, Basis, Claim
 from traceq.model import Arm, CoreUse, Manifest, Run
-from traceq.runs.step_log import StepLine
-from traceq.runs.timings import timings_of
+from traceq.runs.step_log import StepLine, timings_of
 
 MS = 1_000_000
 USE = CoreUse(

@@ -11,8 +11,7 @@ from builder import Event, annotation, build, call, frame, kernel, launch, op, s
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import Basis, Claim
 from traceq.model import Arm, Manifest, Run, SourceLines
-from traceq.runs.step_log import StepLine
-from traceq.runs.timings import timings_of
+from traceq.runs.step_log import StepLine, timings_of
 
 MS = 1_000_000
 AUTOGRAD = 9

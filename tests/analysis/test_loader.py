@@ -17,8 +17,7 @@ from traceq.analysis.registry import analyze
 from traceq.compare.diff import diff, diff_runs
 from traceq.model import Arm, Manifest, Run
 from traceq.runs.run_folder import RunFolder
-from traceq.runs.step_log import Line, StepLine
-from traceq.runs.timings import timings_of
+from traceq.runs.step_log import Line, StepLine, timings_of
 
 ALONE = ("fetch", "h2d")
 MS = 1_000_000

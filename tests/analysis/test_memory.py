@@ -15,8 +15,7 @@ from traceq.analysis.registry import analyze
 from traceq.claims.claim import Claim
 from traceq.model import Arm, Manifest, Run, Timings, Trace
 from traceq.runs.read import read
-from traceq.runs.step_log import StepLine
-from traceq.runs.timings import timings_of
+from traceq.runs.step_log import StepLine, timings_of
 
 TWO_PHASES = [
     step(0, 100),

@@ -18,8 +18,7 @@ from traceq.facts.ranks.job import job_of
 from traceq.model import Arm, Manifest, Pairs, Run
 from traceq.renderers import find_renderer
 from traceq.runs.read import read
-from traceq.runs.step_log import StepLine
-from traceq.runs.timings import timings_of
+from traceq.runs.step_log import StepLine, timings_of
 
 US = 1_000
 UNPROFILED = (100, 104, 96, 110, 90, 99, 101, 100)

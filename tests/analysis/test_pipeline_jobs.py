@@ -15,7 +15,7 @@ from pipeline_simulation import idle_shares, recorded
 
 from traceq.analysis.registry import analyze
 from traceq.facts.ranks.job import job_of
-from traceq.facts.ranks.pipeline_schedules import UNKNOWN
+from traceq.facts.ranks.pipelines import UNKNOWN
 from traceq.runs.read import read
 
 pytest.importorskip("torch", reason="a pipeline is a torch program")

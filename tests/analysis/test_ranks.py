@@ -14,7 +14,7 @@ from traceq.analysis.registry import analyze
 from traceq.claims.claim import BY_JOB_REPLAY, BY_UNPROFILED, Basis, Claim, Measure
 from traceq.claims.saying import text_of
 from traceq.errors import UsageFault
-from traceq.facts.ranks.clock_offsets import clocks
+from traceq.facts.ranks.arrival_waits import clocks
 from traceq.facts.ranks.collective_matching import match_collectives
 from traceq.facts.ranks.job import job_of
 from traceq.model import Arm, Manifest, Run, Timings, Trace

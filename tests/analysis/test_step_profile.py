@@ -22,8 +22,7 @@ from traceq.facts.roofline.peaks import replaced_peaks
 from traceq.model import Arm, CoreUse, Manifest, Pairs, Run, Trace, WallPart, WallTime
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
-from traceq.runs.step_log import StepLine
-from traceq.runs.timings import timings_of
+from traceq.runs.step_log import StepLine, timings_of
 
 FIXTURE = FIXTURES / "outlier_ab"
 BACKWARD_STEP = ("bwd", "unscale_clip", "optim_step", "zero_grad_sched")

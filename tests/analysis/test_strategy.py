@@ -18,8 +18,7 @@ from traceq.analysis.registry import analyze
 from traceq.claims.claim import Basis, Measure
 from traceq.model import Arm, Manifest, Run, Trace
 from traceq.runs.read import read
-from traceq.runs.step_log import StepLine
-from traceq.runs.timings import timings_of
+from traceq.runs.step_log import StepLine, timings_of
 
 FIXTURES = ROOT / "fixtures" / "strategies"
 Row = dict[str, Any]

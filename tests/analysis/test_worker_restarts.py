@@ -19,8 +19,7 @@ from traceq.facts.timeline.data_loading import loader_iterations, loader_waits
 from traceq.intervals import measure
 from traceq.kineto.read import read_trace
 from traceq.model import Arm, Manifest, Run, Trace
-from traceq.runs.step_log import StepLine
-from traceq.runs.timings import timings_of
+from traceq.runs.step_log import StepLine, timings_of
 
 MS = 1_000_000
 RECORDED = """

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from paths import TESTS, TRACES
 
-from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernels import is_communication
 from traceq.intervals import Spans, intersect, measure, spans, subtract
 from traceq.kineto.read import read_trace
 from traceq.model import Category, Trace

@@ -8,7 +8,7 @@ from paths import SHARED
 import traceq
 from traceq.analysis.registry import analyze
 from traceq.causes.host_line import ONCE
-from traceq.facts.stalls.lost_once import lost_once, lost_once_ns
+from traceq.facts.stalls.idle_time import lost_once, lost_once_ns
 from traceq.facts.timeline.once import OnceKind, once
 from traceq.kineto.read import read_trace
 from traceq.model import Run, Trace

@@ -13,7 +13,7 @@ from traceq.causes.common_steps import common_steps
 from traceq.causes.edges import EdgeKind
 from traceq.causes.rank_graph import graph_of_one
 from traceq.causes.weights import edge_weights, idle_device_latency, usual_times, weights_of_one
-from traceq.facts.timeline.launch_threads import thread_chains
+from traceq.facts.timeline.active_thread import thread_chains
 
 
 def launched(*latencies: float, dur: float = 5) -> list[Event]:

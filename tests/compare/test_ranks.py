@@ -21,7 +21,7 @@ from traceq.compare.result import CellDelta, Diff, Diffs, RankDelta, Traced
 from traceq.compare.statement import state
 from traceq.compare.tables import ranks_table, waterfall
 from traceq.compare.where_statements import of_ranks, of_slowest
-from traceq.facts.ranks.run_ranks import ranks_in_memory
+from traceq.facts.ranks.job import ranks_in_memory
 from traceq.model import Arm, Manifest, Pairs, Run, Trace
 from traceq.renderers.diff_json import diffs_to_json
 from traceq.renderers.html.diff import compared

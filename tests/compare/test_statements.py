@@ -22,7 +22,7 @@ from traceq.compare.tables import causes_table, waterfall
 from traceq.compare.verdict import answer, cpu_time
 from traceq.compare.where_statements import most_in_phase, python_line, shown_elsewhere
 from traceq.compare.work_statements import added_ops
-from traceq.facts.ranks.run_ranks import ranks_in_memory
+from traceq.facts.ranks.job import ranks_in_memory
 from traceq.model import Run, Trace
 from traceq.stats import Comparison, Verdict
 

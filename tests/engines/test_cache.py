@@ -17,8 +17,7 @@ from terminal import traceq
 
 from traceq.engines import cache, rank_reader
 from traceq.engines.cache import How, cache_entries, cache_folder, clear_cache, load_summary, store_summary
-from traceq.engines.engine import SameProcess
-from traceq.engines.rank_reader import RankReader
+from traceq.engines.rank_reader import RankReader, SameProcess
 from traceq.engines.rank_summary import RankSummary, summarize
 
 HOW = How(strict=False, step=None)

@@ -13,7 +13,7 @@ from fleet import MS, Fleet, play
 
 from traceq.analysis.registry import sheet
 from traceq.engines.analyze_path import sheet_of
-from traceq.engines.engine import Lost
+from traceq.engines.rank_reader import Lost
 from traceq.engines.workers import Cluster
 from traceq.errors import TraceqError
 from traceq.renderers.json import sheet_to_json

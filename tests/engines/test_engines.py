@@ -26,12 +26,12 @@ from traceq.analysis.registry import analysis, names, sheet
 from traceq.commands._engine import parse_memory
 from traceq.engines.analyze_path import SMALL, analyze_path, sheet_of
 from traceq.engines.cache import How, _entry_of, cache_folder
-from traceq.engines.engine import Engine, Lost, Result
-from traceq.engines.rank_reader import plain_bytes
+from traceq.engines.rank_reader import Engine, Lost, Result, plain_bytes
 from traceq.engines.rank_summary import Damaged, pack, part_type, unpack
 from traceq.engines.workers import Pool
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.facts.ranks.rank_outline import Outline, outline
+from traceq.facts.timeline.single_step import only_step
 from traceq.facts.timeline.steps import steps
 from traceq.locations import Remote
 from traceq.renderers.json import sheet_to_json
@@ -42,7 +42,6 @@ from traceq.rules.evaluate import judge, judge_run
 from traceq.rules.parse import parse
 from traceq.rules.sentences import IDENTICAL
 from traceq.runs.read import read
-from traceq.runs.single_step import only_step
 
 BUDGET = 8_000_000_000
 FLEET = Fleet(num_ranks=12, ranks_per_host=4, layers=1, steps=3, late_ranks=(4, 5, 6, 7), late_ns=6 * MS, desync_rank=9)

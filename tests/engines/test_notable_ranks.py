@@ -11,8 +11,8 @@ from fleet import MS, Fleet, play
 from terminal import traceq
 
 from traceq.commands import _run_or_pair
-from traceq.engines.engine import SameProcess
 from traceq.engines.notable_ranks import MOST_RANKS, NotableRanks, notable_ranks
+from traceq.engines.rank_reader import SameProcess
 from traceq.errors import UnreadableInput
 
 LATE, DESYNCED = (4, 5, 6, 7), 9

@@ -9,8 +9,8 @@ import pytest
 from fleet import Fleet, play
 from paths import ROOT
 
-from traceq.engines.engine import SameProcess
 from traceq.engines.played_ranks import Answers, answers
+from traceq.engines.rank_reader import SameProcess
 from traceq.engines.workers import Pool
 from traceq.errors import UsageFault
 from traceq.whatif.answers import to_document

@@ -14,8 +14,8 @@ from traceq.compare.diff import diff, diff_run
 from traceq.compare.explain import MAX_PEERS
 from traceq.compare.result import Diff, Diffs
 from traceq.engines import rank_reader
-from traceq.engines.engine import SameProcess
-from traceq.engines.read_ranks import PathReader
+from traceq.engines.analyze_path import PathReader
+from traceq.engines.rank_reader import SameProcess
 from traceq.engines.workers import Pool
 from traceq.locations import Place
 from traceq.model import Trace

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from fleet import Fleet, play
 
-from traceq.engines import read_ranks
-from traceq.engines.engine import Engine, Result, SameProcess
-from traceq.engines.read_ranks import opened_tables
+from traceq.engines import analyze_path
+from traceq.engines.analyze_path import opened_tables
+from traceq.engines.rank_reader import Engine, Result, SameProcess
 from traceq.engines.workers import Cluster, Pool
 from traceq.errors import UnreadableInput
 from traceq.frames import NAMES
@@ -77,7 +77,7 @@ def test_tables_of_few_ranks_are_made_at_a_time(folder: Path, monkeypatch: pytes
             sizes.append(len(arguments))
             return super().map(function, arguments, needs)
 
-    monkeypatch.setattr(read_ranks, "_TOGETHER", 2)
+    monkeypatch.setattr(analyze_path, "_TOGETHER", 2)
     monkeypatch.setenv("TRACEQ_CACHE", "0")
     with opened_tables(folder, start=lambda: nullcontext(Counting()), small=-1) as (_, tables):
         of_ranks = tables(("steps",))

@@ -11,7 +11,7 @@ from builder import Event, call, comms, kernel, launch, memcpy, op, step, world,
 from made_history import write_run
 from paths import FIXTURES
 
-from traceq.engines.engine import SameProcess
+from traceq.engines.rank_reader import SameProcess
 from traceq.errors import UnreadableInput
 from traceq.history.measures import Measured, MeasuredArm, measure_run
 

@@ -16,7 +16,7 @@ from made_history import STEP_US, WORK_US, run_noise, write_run
 from paths import ROOT
 from terminal import traceq
 
-from traceq.engines.engine import SameProcess
+from traceq.engines.rank_reader import SameProcess
 from traceq.history.adding import add_run
 from traceq.history.events import History, history_of, read_history
 from traceq.history.store import Row, append

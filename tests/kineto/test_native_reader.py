@@ -253,7 +253,7 @@ def test_a_scanner_built_from_other_sources_than_those_beside_it_is_not_used(tmp
     package = Path(reader_choice.__file__).parents[1]
     shutil.copytree(package, tmp_path / "traceq", ignore=shutil.ignore_patterns("__pycache__"))
     source = tmp_path / "traceq" / "kineto" / "_scan.cpp"
-    reported = "from traceq.kineto.native_columns import MISSING; print(MISSING)"
+    reported = "from traceq.kineto.reader_choice import MISSING; print(MISSING)"
     of_copy = [sys.executable, "-c", reported]
     same = subprocess.run(of_copy, cwd=tmp_path, capture_output=True, text=True, check=True)
     source.write_bytes(source.read_bytes() + b"// changed since\n")

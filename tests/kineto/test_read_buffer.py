@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from builder import op, text
 
-from traceq.kineto import read_buffer, reader_choice
+from traceq.kineto import decompression, reader_choice
 from traceq.kineto.decompression import ByteSource, open_source
 from traceq.kineto.reader_choice import scan
 
@@ -28,7 +28,7 @@ EVENTS = [op(f"op{i}", i, 1) for i in range(5000)]
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ByteSource]:
     monkeypatch.setenv("TRACEQ_READER", "native")
-    monkeypatch.setattr(read_buffer, "CHUNK", 1 << 12)
+    monkeypatch.setattr(decompression, "CHUNK", 1 << 12)
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(text(*EVENTS)))
     opened = open_source(path)

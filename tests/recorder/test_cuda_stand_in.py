@@ -31,8 +31,7 @@ from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing.stopwatch import CAPTURED_STEP, Stopwatch
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
-from traceq.runs.step_log import StepLine, read_lines
-from traceq.runs.timings import timings_of
+from traceq.runs.step_log import StepLine, read_lines, timings_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(torch.cuda.is_available(), reason="stands in for a device")]
 CUDA = torch.device("cuda", 0)

@@ -25,8 +25,7 @@ from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.recipe import Outcome, Recipe
 from traceq.recorder.timing.timed_steps import Journal
 from traceq.runs.read import read
-from traceq.runs.step_log import StepLine
-from traceq.runs.timings import read_processes
+from traceq.runs.step_log import StepLine, read_processes
 
 RECIPE = TESTS / "support" / "recipes" / "apart.py"
 GRAPH = FIXTURES / "cuda_graph.py"

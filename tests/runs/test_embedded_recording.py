@@ -78,3 +78,13 @@ def test_the_text_survives_a_writer_that_corrupts_quotes() -> None:
 def test_damaged_or_newer_metadata_is_refused(text: str) -> None:
     with pytest.raises(UnreadableInput, match="traceq metadata"):
         decode(text)
+
+
+@pytest.mark.parametrize(
+    "times", [5, None, "1", [1, 2], [[1.5, 2], [3, 4]], [[1], [3, 4]], [["1", 2], [3, 4]], [[1 << 60, 2], [3, 4]], [{}]]
+)
+def test_times_that_are_no_whole_numbers_by_rank_and_pair_are_refused(times: object) -> None:
+    document = json.loads(base64.b64decode(encode(Embedded(MANIFEST, "on", (PAIRS,)))))
+    document["pairs"][0]["first_ns"] = times
+    with pytest.raises(UnreadableInput):
+        decode(base64.b64encode(json.dumps(document).encode()).decode())

@@ -17,8 +17,7 @@ from traceq.model import Arm, Manifest, Processes, Run
 from traceq.runs.embedded_recording import Embedded, decode, encode
 from traceq.runs.read import read_timing
 from traceq.runs.run_folder import RunFolder
-from traceq.runs.step_log import StepLine
-from traceq.runs.timings import read_processes
+from traceq.runs.step_log import StepLine, read_processes
 
 MS = 1_000_000
 ARMS = (Arm("a", "", baseline=True), Arm("b", ""), Arm("alone", "", num_ranks=1))

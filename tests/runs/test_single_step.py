@@ -14,10 +14,10 @@ from terminal import traceq
 
 from traceq.analysis.registry import analyze_all
 from traceq.errors import UsageFault
+from traceq.facts.timeline.single_step import only_step
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
 from traceq.runs.read import read
-from traceq.runs.single_step import only_step
 
 JOB = ROOT / "fixtures" / "example" / "job"
 REAL = ("ddp-a100/rank0", "torchrec-v100-ab/a/rank0", "nanogpt-h100-8r/rank0", "gloo-cpu/rank34")

@@ -9,8 +9,7 @@ import pytest
 from msgspec import json
 
 from traceq.errors import UnreadableInput
-from traceq.runs.step_log import StepLine, read_lines, read_pairs
-from traceq.runs.timings import timings_of
+from traceq.runs.step_log import StepLine, read_lines, read_pairs, timings_of
 
 PAIR = '{{"kind":"pair","a":"{a}","b":"{b}","pair":{pair},"b_second":{second},"first_ns":{first},"second_ns":{last}}}\n'
 STEP = (

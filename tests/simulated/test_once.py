@@ -16,7 +16,7 @@ from builder import Event, read_text, row
 from simulator import US, Job, json_of, simulate
 from simulator.program import Allocate, Copy, Instruction, Launch, Python, Synchronize, item, load, op, phase
 
-from traceq.facts.stalls.lost_once import lost_once_ns
+from traceq.facts.stalls.idle_time import lost_once_ns
 from traceq.facts.timeline.once import OnceKind, once
 from traceq.model import Trace
 

@@ -22,9 +22,9 @@ pytest.importorskip("duckdb", reason="queries need DuckDB")
 import traceq
 from traceq.agent_tools.readings import Readings
 from traceq.agent_tools.run_tools import Query
+from traceq.facts.timeline.single_step import only_step
 from traceq.facts.timeline.steps import steps
 from traceq.frames import ask
-from traceq.runs.single_step import only_step
 
 SHAPES = {
     "the device lags by steps": Shape(layers=3, syncs=0.0, host_ns=2 * US, kernel_ns=400 * US, collectives=True),

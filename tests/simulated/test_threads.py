@@ -15,8 +15,8 @@ from builder import Event, build, call, kernel, launch, memcpy, op, step
 import traceq
 from traceq.causes.replay import replay_of
 from traceq.facts.stalls.host_waits import host_waits
+from traceq.facts.timeline.active_thread import hand_overs, thread_chains
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
-from traceq.facts.timeline.launch_threads import hand_overs, thread_chains
 from traceq.model import Run
 
 MAIN, FIRST_WORKER = 1, 100

@@ -11,9 +11,8 @@ from snapshots import APPLY, CALL, EMPTY, ENGINE, MIB, NODE, OPTIMIZER, Allocato
 
 from traceq.model import Frame
 from traceq.runs.memory_snapshot import read_memory_snapshots
-from traceq.snapshots.kinds import Kind, kinds
 from traceq.snapshots.lifetimes import lifetimes
-from traceq.snapshots.moments import Place, places_of
+from traceq.snapshots.moments import Kind, Place, kinds, places_of
 
 BASE = 1 << 40
 

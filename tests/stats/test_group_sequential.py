@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput
 from traceq.model import Pairs
 from traceq.stats import LOOKS, compare_pairs
-from traceq.stats.group_sequential import ONE_LOOK, level_of
-from traceq.stats.hodges_lehmann import rank_of_end
+from traceq.stats.hodges_lehmann import ONE_LOOK, level_of, rank_of_end
 
 every_plan = pytest.mark.parametrize("num_looks", range(1, len(LOOKS) + 1))
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from made_pairs import MS, pairs_of, recording
 
 from traceq.stats import Comparison, answer_together, compare_pairs, interaction
-from traceq.stats.group_sequential import chance_to_exceed, level_of
+from traceq.stats.comparison import adjusted
+from traceq.stats.hodges_lehmann import chance_to_exceed, level_of
 from traceq.stats.limits import ALPHA
-from traceq.stats.questions import adjusted
 
 chances = st.lists(st.floats(0, 1).map(lambda p: round(p**3, 4)), min_size=1, max_size=6)
 

@@ -14,8 +14,7 @@ from made_pairs import MS, orders_by_statistic, pairs_of, recording, simulate
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Pairs
 from traceq.stats import Comparison, compare_pairs, compare_values
-from traceq.stats.group_sequential import ONE_LOOK
-from traceq.stats.hodges_lehmann import rank_of_end
+from traceq.stats.hodges_lehmann import ONE_LOOK, rank_of_end
 
 
 def swapped(pairs: Pairs) -> Pairs:

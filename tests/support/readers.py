@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from traceq.errors import UnreadableInput
-from traceq.kineto import event_windows, read_buffer
-from traceq.kineto.columns import SIDE_TABLES
+from traceq.kineto import decompression, event_windows
+from traceq.kineto.columns import NO_COLUMNS
 from traceq.kineto.decompression import open_source
 from traceq.kineto.reader_choice import Scan, scan
 from traceq.model import Events
@@ -42,7 +42,7 @@ def reading(reader: str, *, window: int = 0, chunk: int = 0) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACEQ_READER", reader)
         patch.setattr(event_windows, "_WINDOW", window or event_windows._WINDOW)
-        patch.setattr(read_buffer, "CHUNK", chunk or read_buffer.CHUNK)
+        patch.setattr(decompression, "CHUNK", chunk or decompression.CHUNK)
         yield
 
 
@@ -78,7 +78,7 @@ def assert_same_tables(result: Events, expected: Events) -> None:
     for table in ("", "messages", "stacks", "allocations", "waits", "nodes"):
         ours, theirs = (getattr(events, table) if table else events for events in (result, expected))
         for column in fields(ours):
-            if column.name not in SIDE_TABLES:
+            if column.name not in NO_COLUMNS:
                 a = decoded(result, column.name, getattr(ours, column.name), bool(table))
                 b = decoded(expected, column.name, getattr(theirs, column.name), bool(table))
                 assert a.dtype == b.dtype, (table, column.name)

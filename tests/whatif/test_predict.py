@@ -15,7 +15,6 @@ from traceq.errors import UsageFault
 from traceq.model import Run, Trace
 from traceq.runs.read import read
 from traceq.whatif.answers import first_sentence, held_lines
-from traceq.whatif.best import best_changes, candidates
 from traceq.whatif.intervention import Intervention
 from traceq.whatif.interventions import (
     BalancedLoader,
@@ -28,7 +27,7 @@ from traceq.whatif.interventions import (
     WithoutSyncs,
 )
 from traceq.whatif.job_replay import CannotReplay, job_replay
-from traceq.whatif.predict import predict, saving_of
+from traceq.whatif.predict import best_changes, candidates, predict, saving_of
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 SYNC_AND_KERNEL = (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from builder import Event, build, call, comms, kernel, launch, op, step, world
 
-from traceq.facts.timeline.launch_threads import thread_chains
+from traceq.facts.timeline.active_thread import thread_chains
 from traceq.model import Run, Trace
 from traceq.whatif.answers import first_sentence
 from traceq.whatif.intervention import Intervention

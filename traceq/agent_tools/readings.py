@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 from traceq.agent_tools.limits import MOST_FILES, MOST_RESULTS
 from traceq.compare.diff import diff, diff_run
 from traceq.compare.result import Diffs
-from traceq.engines.analyze_path import sheet_of
-from traceq.engines.engine import SameProcess
-from traceq.engines.read_ranks import PathReader
+from traceq.engines.analyze_path import PathReader, sheet_of
+from traceq.engines.rank_reader import SameProcess
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.locations import Place, Remote, place
 from traceq.model import Run

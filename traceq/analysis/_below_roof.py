@@ -22,8 +22,8 @@ from traceq.facts.roofline.peaks import Peaks
 from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.whatif.intervention import RankIntervention, RankWeights
+from traceq.whatif.predict import is_replayed
 from traceq.whatif.rank_part import RankPart
-from traceq.whatif.unreplayed import is_replayed
 
 _KERNEL_NS = 2_000
 """Time that no kernel needs to do nothing, where all of a trace take longer."""

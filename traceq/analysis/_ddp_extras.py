@@ -15,9 +15,8 @@ from traceq.claims.rules import RULES
 from traceq.facts.comm.collective_roles import Role, collective_roles
 from traceq.facts.comm.collectives import collective_calls, exposed_by_step, exposed_pct
 from traceq.facts.comm.parallelism import mark_times
-from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import tracks
+from traceq.facts.events.nesting import surroundings, tracks
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity

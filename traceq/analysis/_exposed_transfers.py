@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
-from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.copies import OVER_LINK, WITHIN_DEVICE, copy_kind
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.kernels import innermost_ops
+from traceq.facts.events.kernels import innermost_ops, is_communication
 from traceq.facts.events.name_patterns import matching, unique_names
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps

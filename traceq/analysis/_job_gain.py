@@ -19,8 +19,7 @@ from traceq.intervals import measure_within
 from traceq.model import Trace
 from traceq.whatif.intervention import Intervention
 from traceq.whatif.job_replay import CannotReplay, JobReplay, replay_of_ranks
-from traceq.whatif.predict import Change, predict
-from traceq.whatif.unreplayed import refuse_unreplayed
+from traceq.whatif.predict import Change, predict, refuse_unreplayed
 
 _MOST_EVENTS, _MOST_RANKS = 500_000, 64
 """Events of all ranks, and ranks, up to which they are replayed together; `traceq whatif` has no such bounds.

@@ -27,7 +27,7 @@ from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.peaks import peaks_of
-from traceq.facts.stalls.one_time_syncs import allocates_once
+from traceq.facts.stalls.syncs import allocates_once
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT, makes_own_batches
 from traceq.facts.timeline.time_partition import TimeCategory
@@ -35,7 +35,7 @@ from traceq.frozen import frozen
 from traceq.model import Caveat, Trace
 from traceq.units import Unit, format_value, name_ranks
 from traceq.whatif.interventions import HiddenComm, NoLaunchLatency
-from traceq.whatif.unreplayed import is_replayed
+from traceq.whatif.predict import is_replayed
 
 _EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
 _COPIES = TimeCategory.EXPOSED_MEMCPY.name.lower()

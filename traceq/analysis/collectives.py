@@ -23,7 +23,7 @@ from traceq.facts.comm.collectives import (
     time_on_thread,
 )
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.recorded_shapes import lacks_shapes
+from traceq.facts.events.unrecorded_work import lacks_shapes
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import step_of_work, steps

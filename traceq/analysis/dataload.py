@@ -46,7 +46,7 @@ from traceq.model import Category, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
 from traceq.whatif.interventions import WithoutLoader
-from traceq.whatif.unreplayed import is_replayed
+from traceq.whatif.predict import is_replayed
 
 _WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 _LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernels import is_communication
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen

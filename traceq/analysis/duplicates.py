@@ -10,7 +10,7 @@ from traceq.analysis._rank_rows import of_all
 from traceq.claims.limits import NOTHING
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernels import launched_kernels
-from traceq.facts.events.recorded_shapes import lacks_shapes
+from traceq.facts.events.unrecorded_work import lacks_shapes
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.frozen import frozen

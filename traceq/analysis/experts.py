@@ -16,8 +16,8 @@ from traceq.analysis._wording import MOST_RANKS, more_rows, with_step_headings
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
 from traceq.claims.limits import FEW, MOST
 from traceq.facts.comm.expert_tokens import EXCHANGES, expert_tokens
-from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernels import is_communication
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps

@@ -20,9 +20,8 @@ from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.kernels import launched_kernels, runs_compiled
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.lost_once import lost_once_ns
-from traceq.facts.stalls.one_time_syncs import is_of_timing
-from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.stalls.idle_time import lost_once_ns
+from traceq.facts.stalls.syncs import SYNC_KINDS, is_of_timing, syncs
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.main_lines import lines_of_work, main_lines
 from traceq.facts.timeline.phases import OTHER, phases

@@ -30,7 +30,7 @@ from traceq.model import Category, Trace
 from traceq.report import Column, Report, Table, column
 from traceq.units import Unit
 from traceq.whatif.interventions import WithoutSyncs
-from traceq.whatif.unreplayed import is_replayed
+from traceq.whatif.predict import is_replayed
 
 
 @frozen

@@ -17,8 +17,7 @@ from traceq.claims.claim import BY_REPLAY, Basis, Claim, Measure, Subject, in_so
 from traceq.claims.limits import LARGE, MOST, NOTHING
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.one_time_syncs import is_in_graph_capture, returns_memory
-from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.stalls.syncs import SYNC_KINDS, is_in_graph_capture, returns_memory, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
@@ -30,7 +29,7 @@ from traceq.model import KEPT_BYTES, KEPT_LINE, MEMORY_AFTER, MEMORY_BEFORE, Tra
 from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit, format_value
 from traceq.whatif.interventions import WithoutSyncs
-from traceq.whatif.unreplayed import is_replayed
+from traceq.whatif.predict import is_replayed
 
 _DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 20: "privateuse"}
 """torch's DeviceType, as `[memory]` rows write it."""

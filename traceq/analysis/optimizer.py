@@ -20,7 +20,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
-from traceq.facts.timeline.optimizer_updates import OPTIMIZER_STEP, optimizer_steps, update_starts
+from traceq.facts.timeline.phases import OPTIMIZER_STEP, optimizer_steps, update_starts
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen

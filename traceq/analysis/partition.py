@@ -32,7 +32,7 @@ from traceq.facts.ranks.exposed_waits import (
     waiting_times,
 )
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.lost_once import lost_once, lost_once_ns, lost_once_share
+from traceq.facts.stalls.idle_time import lost_once, lost_once_ns, lost_once_share
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.once import OnceKind
 from traceq.facts.timeline.phases import phases

@@ -13,8 +13,7 @@ from traceq.claims.limits import LARGE, UNEVEN_STAGES
 from traceq.facts.comm.microbatches import Passes, passes
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.message_matching import MessageTimes
-from traceq.facts.ranks.pipeline_schedules import UNKNOWN
-from traceq.facts.ranks.pipelines import Pipeline, StageTimes, pipelines, stage_times
+from traceq.facts.ranks.pipelines import UNKNOWN, Pipeline, StageTimes, pipelines, stage_times
 from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.report import Report, Table, column

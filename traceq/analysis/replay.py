@@ -23,8 +23,7 @@ from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.stalls.host_waits import host_waits
-from traceq.facts.stalls.one_time_syncs import allocates_once
-from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.stalls.syncs import SYNC_KINDS, allocates_once, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.call_sites import is_at_line
 from traceq.facts.timeline.steps import steps
@@ -34,12 +33,10 @@ from traceq.model import Caveat, Run, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_range, format_value, name_ranks
 from traceq.whatif.answers import change_table
-from traceq.whatif.best import best_changes
 from traceq.whatif.interventions import WithoutSyncs
 from traceq.whatif.job_replay import CannotReplay, job_replay
 from traceq.whatif.limits import MOST_UNREPLAYED
-from traceq.whatif.predict import Change
-from traceq.whatif.unreplayed import is_replayed, least_unreplayed_share, unreplayed_share
+from traceq.whatif.predict import Change, best_changes, is_replayed, least_unreplayed_share, unreplayed_share
 
 _NOTHING, _ALL, _LOADER, _BOTH = "nothing", "all syncs", "data loader", "syncs and data loader"
 _AT_LINE = "--without sync:"

@@ -13,10 +13,10 @@ from traceq.claims.limits import LOST
 from traceq.facts.comm.collective_roles import Role
 from traceq.facts.comm.parallelism import issued_calls, strategy_of
 from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, Check, checks, micro_batches, unit_forwards
-from traceq.facts.comm.sentences import NO_COLLECTIVE
 from traceq.facts.events.unrecorded_work import missing_ops_share
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import share_inside_steps
+from traceq.facts.sentences import NO_COLLECTIVE
 from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.report import Report, Table, column

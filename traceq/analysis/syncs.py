@@ -26,8 +26,14 @@ from traceq.claims.limits import NOTABLE, NOTHING
 from traceq.claims.saying import plain_phase
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.one_time_syncs import allocates_once, is_in_graph_capture, num_returned_before
-from traceq.facts.stalls.syncs import SYNC_KINDS, blocked_on_record, syncs
+from traceq.facts.stalls.syncs import (
+    SYNC_KINDS,
+    allocates_once,
+    blocked_on_record,
+    is_in_graph_capture,
+    num_returned_before,
+    syncs,
+)
 from traceq.facts.timeline.modules import modules
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import Steps, steps
@@ -38,7 +44,7 @@ from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
 from traceq.whatif.interventions import WithoutSyncs
-from traceq.whatif.unreplayed import is_replayed
+from traceq.whatif.predict import is_replayed
 
 _TOP = 8
 _MOST_FINDINGS = 3

@@ -14,16 +14,15 @@ from numpy.typing import NDArray
 from traceq.causes.edges import EdgeKind
 from traceq.causes.longest_path import paths_to
 from traceq.causes.replay import replay_of
-from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.host_boundaries import host_boundaries
-from traceq.facts.events.kernels import is_spin_wait
+from traceq.facts.events.kernels import is_communication, is_spin_wait
 from traceq.facts.events.name_patterns import unique_names
-from traceq.facts.stalls.host_labels import HostLabels
+from traceq.facts.events.nesting import host_boundaries
+from traceq.facts.stalls.idle_time import HostLabels
+from traceq.facts.timeline.active_thread import active_in_chains
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.data_loading import loader_waits
-from traceq.facts.timeline.launch_threads import active_in_chains
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import unrecorded, unrecorded_backward

@@ -13,12 +13,10 @@ from traceq.causes.anchors import AnchorKind, Anchors, anchors
 from traceq.facts.events.copies import copy_kind
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.forward_ops import outermost_ops
-from traceq.facts.events.host_boundaries import host_boundaries
-from traceq.facts.events.nesting import op_nests, tracks
-from traceq.facts.timeline.active_thread import ActiveThread, active_thread
+from traceq.facts.events.nesting import host_boundaries, op_nests, tracks
+from traceq.facts.timeline.active_thread import ActiveThread, ThreadChains, active_thread, paired_chains
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.host_pauses import host_pauses
-from traceq.facts.timeline.launch_threads import ThreadChains, paired_chains
 from traceq.facts.timeline.once import once
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places

@@ -17,8 +17,7 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.stalls.host_waits import host_waits
-from traceq.facts.stalls.one_time_syncs import is_of_timing
-from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.stalls.syncs import SYNC_KINDS, is_of_timing, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.phases import phases

@@ -18,13 +18,13 @@ from traceq.causes.rank_graph import RankGraph, graph_of_one
 from traceq.causes.savings import Saving, lasting
 from traceq.causes.weights import idle_device_latency, measured_times, weights_of_one
 from traceq.causes.windows import host_nodes, step_nodes
-from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernels import is_communication
 from traceq.facts.events.stream_waits import stream_waits
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
+from traceq.facts.timeline.active_thread import ThreadChains, thread_chains
 from traceq.facts.timeline.compilations import compiling
-from traceq.facts.timeline.launch_threads import ThreadChains, thread_chains
 from traceq.facts.timeline.once import once
 from traceq.facts.timeline.steps import extent, steps
 from traceq.frozen import frozen

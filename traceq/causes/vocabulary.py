@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.collective_roles import collective_roles
-from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernels import is_communication
 from traceq.facts.events.nesting import ThreadNests, thread_nests, tracks
 from traceq.facts.memo import keep, once_per_trace
 from traceq.facts.timeline.call_sites import line_function, origins

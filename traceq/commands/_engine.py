@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from traceq.engines.engine import Engine, Start
+from traceq.engines.rank_reader import Engine, Start
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
 

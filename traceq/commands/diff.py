@@ -109,7 +109,7 @@ def _read_sides(a: str, b: str | None, engine: Reading, on_progress: Callable[[i
     """Return both sides, or the arms of the recorded run `a`; one engine reads the ranks of all."""
     from traceq.compare.diff import arms_of_run
     from traceq.compare.side import Side
-    from traceq.engines.read_ranks import PathReader
+    from traceq.engines.analyze_path import PathReader
 
     with ExitStack() as stack:
         reader = PathReader(cache(lambda: stack.enter_context(engine.start())), engine.small, on_progress)

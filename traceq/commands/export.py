@@ -75,7 +75,7 @@ def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, t
 
 def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path, engine: Reading) -> Iterable[Caveat]:
     from traceq.commands._progress import shown_work
-    from traceq.engines.read_ranks import opened_tables
+    from traceq.engines.analyze_path import opened_tables
     from traceq.frames import NAMES
     from traceq.frames.column_table import concat_ranks
     from traceq.renderers import find_renderer

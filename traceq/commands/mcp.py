@@ -17,8 +17,8 @@ def command(
     Its tools read what you can read; nothing is written or executed, and nothing leaves this machine. Connecting, the
     tools and their answers: docs/agents.md. Needs the package mcp (pip install mcp).
     """
+    from traceq.entry_points import import_or_fault
     from traceq.errors import TraceqError
-    from traceq.optional_packages import import_or_fault
 
     if not hasattr(import_or_fault("mcp"), "Client"):
         raise TraceqError("the package mcp is older than 2: pip install 'mcp>=2'")

@@ -35,7 +35,7 @@ def command(
     from traceq.commands._engine import engine_for
     from traceq.commands._output import print_caveats, print_table
     from traceq.commands._progress import shown_work
-    from traceq.engines.read_ranks import opened_tables
+    from traceq.engines.analyze_path import opened_tables
     from traceq.escaping import escape_json
     from traceq.frames.column_table import concat_ranks
     from traceq.frames.sql import ask_tables

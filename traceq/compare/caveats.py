@@ -9,7 +9,7 @@ import numpy as np
 from traceq.compare.limits import EVEN, LAYOUT
 from traceq.compare.side import Side, of_one_run
 from traceq.compare.statement import Statement, doubtful, state
-from traceq.facts.ranks.run_ranks import RunRanks
+from traceq.facts.ranks.job import RunRanks
 from traceq.facts.ranks.unrecorded_share import lost_device_caveats, unrecorded_caveats
 from traceq.model import BUILT_APART, Caveat, Run
 from traceq.runs.read import arm_failure

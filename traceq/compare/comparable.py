@@ -10,8 +10,7 @@ from traceq.compare.limits import LARGE
 from traceq.compare.result import Comparable, Traced
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
-from traceq.facts.ranks.common_steps import counted_names
-from traceq.facts.ranks.rank_outline import Outline
+from traceq.facts.ranks.rank_outline import Outline, counted_names
 from traceq.model import OPTIMIZER_STEPS, Run
 
 UNKNOWN_SAMPLES = "samples per step unknown"

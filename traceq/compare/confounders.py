@@ -25,11 +25,11 @@ from traceq.compare.side import Side
 from traceq.compare.statement import Statement, doubtful, state
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops
-from traceq.facts.events.recorded_shapes import has_shapes
 from traceq.facts.events.self_time import ALLOCATES, VIEW
-from traceq.facts.stalls.lost_once import lost_once_ns, lost_once_share
-from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
+from traceq.facts.events.unrecorded_work import has_shapes
+from traceq.facts.stalls.idle_time import lost_once_ns, lost_once_share
 from traceq.facts.timeline.phases import COMPILING, phases
+from traceq.facts.timeline.steps import op_calls_per_step
 from traceq.model import Caveat, Run, Trace, WallTime
 
 _ENVIRONMENT_KEYS = {

@@ -31,9 +31,9 @@ from traceq.compare.labels import (
     unlike_pairs,
     with_regions,
 )
-from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.copies import PAGEABLE_COPY
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernels import is_communication
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.timeline.steps import steps

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from traceq.causes.host_line import ONCE
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
-from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.copies import copy_kind
 from traceq.facts.events.device_work import device_work, lacks_device_rows
 from traceq.facts.events.forward_ops import RECOMPUTED, outermost_ops, recomputed_ops
 from traceq.facts.events.kernel_names import kernel_family
+from traceq.facts.events.kernels import is_communication
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, nests_by_track, tracks
 from traceq.facts.memo import once_per_trace

@@ -23,7 +23,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT, exposed_pieces, exposed_waiting_times
-from traceq.facts.ranks.run_ranks import RunRanks
+from traceq.facts.ranks.job import RunRanks
 from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceq.facts.ranks.run_ranks import RunRanks
+from traceq.facts.ranks.job import RunRanks
 from traceq.facts.timeline.inference_marks import STEP_KINDS
 from traceq.facts.timeline.inference_steps import InferenceSteps, inference_steps
 from traceq.frozen import frozen

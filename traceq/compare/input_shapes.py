@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import unique_names
-from traceq.facts.events.recorded_shapes import has_shapes
+from traceq.facts.events.unrecorded_work import has_shapes
 from traceq.facts.memo import once_per_trace
-from traceq.facts.timeline.op_calls_per_step import op_calls_per_step
-from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.steps import op_calls_per_step, steps
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique, span_index
 from traceq.model import Category, Trace

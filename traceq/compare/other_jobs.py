@@ -21,8 +21,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.self_time import VIEW
 from traceq.facts.timeline.inference_marks import STEP_KINDS
 from traceq.facts.timeline.inference_steps import inference_steps
-from traceq.facts.timeline.op_calls_per_step import forward_calls_per_step, op_calls_per_step
-from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.steps import forward_calls_per_step, op_calls_per_step, steps
 from traceq.intervals import span_index
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traceq.compare.attribution import accounts, whole_mean
 from traceq.compare.result import RankDelta
-from traceq.facts.ranks.run_ranks import RunRanks, StepTotals
+from traceq.facts.ranks.job import RunRanks, StepTotals
 from traceq.model import Run, Trace
 from traceq.threshold import THRESHOLD_PCT
 

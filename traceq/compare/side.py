@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.ranks.run_ranks import RunRanks, ranks_in_memory
+from traceq.facts.ranks.job import RunRanks, ranks_in_memory
 from traceq.frozen import frozen
 from traceq.locations import Place
 from traceq.model import Run, Trace

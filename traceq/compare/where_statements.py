@@ -18,7 +18,7 @@ from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
 from traceq.facts.ranks.loading_workers import worker_line
-from traceq.facts.stalls.called_time import allocations_ns, host_ops_ns
+from traceq.facts.stalls.syncs import allocations_ns, host_ops_ns
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.phases import BEFORE_WINDOW
 from traceq.facts.timeline.time_partition import TimeCategory

@@ -21,7 +21,7 @@ from traceq.compare.work_deltas import WorkDelta, log_mean
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import capture_spans
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.ranks.run_ranks import RunRanks
+from traceq.facts.ranks.job import RunRanks
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from traceq.engines.analyze_path import SMALL, analyze_path
-from traceq.engines.engine import Start
+from traceq.engines.rank_reader import Start
 from traceq.frozen import frozen
 from traceq.locations import place
 from traceq.model import Caveat

@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.engines.engine import Engine, Lost
-from traceq.engines.rank_reader import FileTasks, plain_bytes
+from traceq.engines.rank_reader import Engine, FileTasks, Lost, plain_bytes
 from traceq.engines.rank_summary import pack, unpack
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.facts.comm.rank_collectives import RankCalls, rank_calls
@@ -23,12 +22,11 @@ from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.locations import Place
 from traceq.model import Run, Trace
-from traceq.runs.read import read, read_one, with_traces
-from traceq.whatif.best import RankWaits, best_changes, best_of, candidates, rank_waits
+from traceq.runs.read import read, read_one, read_or_fault, with_traces
 from traceq.whatif.intervention import Intervention, RankIntervention
 from traceq.whatif.interventions import BalancedLoader, ScaledLoader, loader_waits_by_step
 from traceq.whatif.job_replay import JobReplay, common_steps, job_replay, joined
-from traceq.whatif.predict import Prediction, predict
+from traceq.whatif.predict import Prediction, RankWaits, best_changes, best_of, candidates, predict, rank_waits
 from traceq.whatif.rank_cases import contracted_part
 from traceq.whatif.rank_part import ContractedRank, RankPart, device_part, host_part
 
@@ -120,7 +118,7 @@ class _Reader:
     def read(self, files: Sequence[Place]) -> Iterable[Trace | UnreadableInput]:
         """Return per file the trace, without its events if the traces are large, or why it cannot be read."""
         if sum(map(plain_bytes, files)) <= self._small:
-            return [_read_here(file) for file in files]
+            return list(map(read_or_fault, files))
         results: list[Trace | UnreadableInput] = [
             UnreadableInput(str(file), "the process that read it died, possibly out of memory") for file in files
         ]
@@ -216,7 +214,7 @@ class _Reader:
 
 def _play(file: Place, cases: Sequence[Case] | None) -> _PlayedRank | UnreadableInput:
     """Read one trace and return what is kept of it, or the error; `cases` are None where they depend on all ranks."""
-    trace = _read_here(file)
+    trace = read_or_fault(file)
     if isinstance(trace, UnreadableInput):
         return trace
     part = _part(trace, steps(trace).counted)
@@ -237,12 +235,3 @@ def _contract(file: Place, cases: Sequence[Case], counted: list[bool]) -> bytes:
 
 def _part(trace: Trace, counted: NDArray[np.bool_]) -> RankPart:
     return (device_part if len(device_work(trace)) else host_part)(trace, counted)
-
-
-def _read_here(file: Place) -> Trace | UnreadableInput:
-    try:
-        return read_one(file, strict=False)
-    except UnreadableInput as fault:
-        return fault
-    except MemoryError:
-        return UnreadableInput(str(file), "too little memory to read it")

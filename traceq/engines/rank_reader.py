@@ -1,17 +1,20 @@
-"""Reader of the ranks of a folder: their summaries, from the cache or an engine, and queries of some ranks."""
+"""Reader of the ranks of a folder: their summaries, from the cache or an engine, and queries of some ranks.
+
+An engine runs a function on many ranks, as a pool of processes or a cluster does, with equal results.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from traceq.cores import memory_of_container
 from traceq.engines.cache import How, cache_key, load_summary, store_summary
-from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.rank_summary import (
     STEP_TOTALS,
     RankSummary,
@@ -23,15 +26,56 @@ from traceq.engines.rank_summary import (
 )
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.facts.comm.rank_collectives import RankCalls
-from traceq.facts.ranks.common_steps import counted_names, uncommon_steps
-from traceq.facts.ranks.job import Job, LazySequence, RankQuery, job_from_outlines, query_here
-from traceq.facts.ranks.rank_outline import Outline
-from traceq.facts.ranks.run_ranks import RunRanks, ranks_in_memory
+from traceq.facts.ranks.job import (
+    Job,
+    LazySequence,
+    RankQuery,
+    RunRanks,
+    job_from_outlines,
+    query_here,
+    ranks_in_memory,
+)
+from traceq.facts.ranks.rank_outline import Outline, counted_names, uncommon_steps
+from traceq.facts.timeline.single_step import step_numbers
+from traceq.frozen import frozen
 from traceq.kineto.decompression import is_gzip, is_zstd
 from traceq.locations import Place, Remote, open_binary
 from traceq.model import Run, Trace
-from traceq.runs.read import read_one
-from traceq.runs.single_step import step_numbers
+from traceq.runs.read import read_or_fault
+
+
+@frozen
+class Lost:
+    """Result of a task whose process died repeatedly."""
+
+
+Result = tuple[int, Any]
+"""(index of the arguments, the function's return value or Lost)."""
+
+
+class Engine(Protocol):
+    """Executor of module-level functions in other processes."""
+
+    def map(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], needs: Sequence[int]
+    ) -> Iterator[Result]:
+        """Yield results as they complete; `needs` is the maximum memory of each task in bytes."""
+        ...
+
+
+Start = Callable[[], AbstractContextManager[Engine]]
+"""Function that starts an engine; called only if there is work for it."""
+
+
+class SameProcess:
+    """An engine without processes: it works on one rank after the other, in its caller's."""
+
+    def map(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], needs: Sequence[int]
+    ) -> Iterator[Result]:
+        """Yield (index, what the function returned), in order."""
+        return ((index, function(*each)) for index, each in enumerate(arguments))
+
 
 _PER_BYTE, _BARE = 1.5, 100_000_000
 """Bytes that a worker takes per byte of an uncompressed trace, and without a trace: 1.5 times the maximum measured on
@@ -92,7 +136,7 @@ class RankReader:
     def read(self, files: Sequence[Place]) -> Iterable[Trace | UnreadableInput]:
         """Return per file the trace, without its events if the traces are large, or why it cannot be read."""
         if sum(map(plain_bytes, files)) <= self._small:
-            return map(self._read_here, files)
+            return map(partial(read_or_fault, strict=self._how.strict), files)
         results = self._with_common_steps(files, self._summarized(files))
         self._files |= {str(file): file for file in files}
         self.summaries |= {
@@ -184,12 +228,6 @@ class RankReader:
         if isinstance(result, RankSummary):
             store_summary(file, result, self._how_of(file), key)
         return result
-
-    def _read_here(self, file: Place) -> Trace | UnreadableInput:
-        try:
-            return read_one(file, strict=self._how.strict)
-        except UnreadableInput as fault:
-            return fault
 
 
 class _RankQueries:

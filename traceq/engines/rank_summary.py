@@ -17,15 +17,14 @@ import numpy as np
 from traceq.analysis.registry import analysis
 from traceq.errors import UnreadableInput
 from traceq.facts.comm.rank_collectives import rank_calls
+from traceq.facts.ranks.job import step_totals
 from traceq.facts.ranks.rank_outline import head, outline
-from traceq.facts.ranks.run_ranks import step_totals
-from traceq.facts.timeline.single_step import cut_to_step
+from traceq.facts.timeline.single_step import cut_to_step, step_numbers
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.locations import Place
 from traceq.model import Trace
 from traceq.runs.read import read_one
-from traceq.runs.single_step import step_numbers
 
 T = TypeVar("T")
 _NUMBERS = "biuf"

@@ -19,8 +19,8 @@ from typing import Any
 
 from traceq.cores import num_cores
 from traceq.engines.cache import sources
-from traceq.engines.engine import Lost, Result
 from traceq.engines.process_tuning import keep_freed_memory
+from traceq.engines.rank_reader import Lost, Result
 from traceq.errors import TraceqError
 
 _PATIENCE_S = 10

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.entry_points import import_or_fault
 from traceq.frozen import frozen
-from traceq.optional_packages import import_or_fault
 
 
 @frozen(eq=False)

@@ -8,12 +8,12 @@ from itertools import chain, count
 from threading import Timer
 from typing import Any
 
+from traceq.entry_points import import_or_fault
 from traceq.errors import UsageFault
 from traceq.frames.column_table import Frame
 from traceq.frames.tables import NAMES, frame
 from traceq.frozen import frozen
 from traceq.model import Run
-from traceq.optional_packages import import_or_fault
 
 Value = str | int | float | bool | None
 

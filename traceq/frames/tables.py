@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from traceq.errors import UsageFault
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES as COLLECTIVES
 from traceq.facts.comm.collectives import collective_calls, collective_kernels
-from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernels import is_communication
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import step_of_work, steps

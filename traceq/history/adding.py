@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from traceq.engines.analyze_path import SMALL
-from traceq.engines.engine import Start
+from traceq.engines.rank_reader import Start
+from traceq.entry_points import import_or_fault
 from traceq.errors import TraceqError, UsageFault
 from traceq.history.git import current_branch, current_commit
 from traceq.history.measures import Measured, MeasuredArm, measure_run
 from traceq.history.store import Environment, Row, append
 from traceq.locations import Place, place
-from traceq.optional_packages import import_or_fault
 
 _ODD = re.compile(r"[^\w .:/-]")
 """Characters that MLflow refuses in a name."""

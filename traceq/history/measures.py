@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from traceq.analysis.registry import describe
 from traceq.engines.analyze_path import SMALL, AnalyzedPath, analyze_path
-from traceq.engines.engine import Start
+from traceq.engines.rank_reader import Start
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.stalls.syncs import SYNC_KINDS

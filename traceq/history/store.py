@@ -16,11 +16,11 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from traceq.entry_points import import_or_fault
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.frozen import frozen
 from traceq.locations import Place, Remote, read_whole
 from traceq.model import Caveat
-from traceq.optional_packages import import_or_fault
 from traceq.runs.run_folder import atomic_write
 
 _VERSION = 1

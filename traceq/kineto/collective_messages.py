@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from traceq.kineto.interning import Interner
-from traceq.kineto.raw_events import RawArgs
-from traceq.model import Messages
+from traceq.kineto.raw_events import Interner, RawArgs
+from traceq.model import Messages, side_table
 
 COUNT_LIMIT = 2**56
 """Counts of a message from here on are invalid: below it 8 bytes each still add up in int64."""
@@ -70,21 +69,7 @@ class MessageRows:
 
     def build(self) -> Messages:
         """Return the rows as columns."""
-        table = np.array(self._rows, np.int64).reshape(-1, 11)
-        texts = table[:, 1:5].astype(np.int32)
-        return Messages(
-            row=table[:, 0],
-            name=texts[:, 0],
-            dtype=texts[:, 1],
-            group=texts[:, 2],
-            ranks=texts[:, 3],
-            elements_in=table[:, 5],
-            elements_out=table[:, 6],
-            rows_in=table[:, 7],
-            rows_out=table[:, 8],
-            group_size=table[:, 9],
-            sequence=table[:, 10],
-        )
+        return side_table(Messages, np.array(self._rows, np.int64).reshape(-1, 11))
 
 
 def dtype_name(text: str) -> str:

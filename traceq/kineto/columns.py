@@ -18,11 +18,29 @@ from numpy.typing import NDArray
 
 from traceq.kineto.categories import categorise
 from traceq.kineto.collective_messages import MessageRows
-from traceq.kineto.interning import NAME_DECIDES, CategoryCodes, InternedNumbers, InternedStrings, Interner
-from traceq.kineto.raw_events import NODE_LABELS, RawArgs, RawEvent
-from traceq.model import Allocations, CallStacks, Category, Events, EventWaits, GraphNodes, Thread
+from traceq.kineto.raw_events import (
+    NAME_DECIDES,
+    NODE_LABELS,
+    CategoryCodes,
+    InternedNumbers,
+    InternedStrings,
+    Interner,
+    RawArgs,
+    RawEvent,
+)
+from traceq.model import (
+    SIDE_TABLES,
+    Allocations,
+    CallStacks,
+    Category,
+    Events,
+    EventWaits,
+    GraphNodes,
+    Thread,
+    side_table,
+)
 
-SIDE_TABLES = ("strings", "messages", "stacks", "allocations", "waits", "nodes")
+NO_COLUMNS = ("strings", *SIDE_TABLES)
 """Fields of Events that are not columns."""
 _NO_ARGS = RawArgs()
 _LONGEST_NS = 10**18
@@ -277,17 +295,16 @@ class ColumnBuilder:
         """Return all rows so far; the builder must not be used afterwards."""
         columns: dict[str, Any] = {}
         for column in fields(Events):
-            if column.name not in SIDE_TABLES:
+            if column.name not in NO_COLUMNS:
                 chunks = self._chunks.pop(column.name, [])
                 columns[column.name] = np.concatenate(chunks) if chunks else np.empty(0, DTYPES[column.name])
-        stacks = np.array(self._stacks, np.int64).reshape(-1, 2)
         return Events(
             strings=tuple(self.strings),
             messages=self._messages.build(),
-            stacks=CallStacks(row=stacks[:, 0].copy(), text=stacks[:, 1].astype(np.int32)),
-            allocations=Allocations.of(np.concatenate([np.empty((0, 9), np.int64), *self._allocations])),
-            waits=EventWaits.of(np.concatenate([np.empty((0, 3), np.int64), *self._waits])),
-            nodes=GraphNodes.of(np.array(self._nodes, np.int64).reshape(-1, 4)),
+            stacks=side_table(CallStacks, np.array(self._stacks, np.int64).reshape(-1, 2)),
+            allocations=side_table(Allocations, np.concatenate([np.empty((0, 9), np.int64), *self._allocations])),
+            waits=side_table(EventWaits, np.concatenate([np.empty((0, 3), np.int64), *self._waits])),
+            nodes=side_table(GraphNodes, np.array(self._nodes, np.int64).reshape(-1, 4)),
             **columns,
         )
 

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
-from traceq.kineto.decompression import open_source
+from traceq.kineto.decompression import ReadBuffer, open_source
 from traceq.kineto.event_windows import Document
 from traceq.kineto.limits import LONGEST
-from traceq.kineto.read_buffer import ReadBuffer
 from traceq.kineto.reader_choice import Damage, reader
 from traceq.locations import Place
 

@@ -8,21 +8,226 @@ of that event, and its rows are appended to the native columns. Archives are dec
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
 from math import inf
+from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
-from traceq.kineto.columns import ColumnBuilder, TrackNames
-from traceq.kineto.decompression import ByteSource
+from traceq.kineto.categories import BY_NAME, categorise
+from traceq.kineto.collective_messages import COUNT_LIMIT, MessageRows
+from traceq.kineto.columns import DTYPES, NO_COLUMNS, ColumnBuilder, TrackNames
+from traceq.kineto.decompression import ByteSource, ReadBuffer
 from traceq.kineto.event_windows import Document
 from traceq.kineto.limits import check_size
-from traceq.kineto.native_columns import MISSING, NativeColumns
-from traceq.kineto.read_buffer import ReadBuffer
-from traceq.model import Caveat, Events
+from traceq.kineto.raw_events import Interner, RawArgs, RawEvent
+from traceq.model import SIDE_TABLES, Caveat, Events, select_rows, side_table
+
+_SKEW = 3 * 64  # columns that all start on a page boundary would compete for the same few lines of the L1 cache
+_LARGE = 8 << 20  # from this size on 2 MB pages: faulting in 4 KB pages takes a tenth of the reading time
+
+
+class _GrowableColumns:
+    """Columns of `capacity` rows with these dtypes; `views` are their bytes, valid until they grow."""
+
+    def __init__(self, dtypes: Mapping[str, type], capacity: int) -> None:
+        self._dtypes = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
+        self.capacity = capacity
+        self._blocks = [_block(size) for size in self._sizes()]
+        self.views = self._views()
+
+    def _sizes(self) -> list[int]:
+        return [_SKEW * index + self.capacity * dtype.itemsize + 1 for index, dtype in enumerate(self._dtypes.values())]
+
+    def _views(self) -> tuple[memoryview, ...]:
+        return tuple(memoryview(block)[_SKEW * index :] for index, block in enumerate(self._blocks))
+
+    def grow(self, capacity: int) -> None:
+        """Increase the capacity to this many rows."""
+        for view in self.views:
+            view.release()
+        self.capacity = capacity
+        self._blocks = [_resized(block, size) for block, size in zip(self._blocks, self._sizes(), strict=True)]
+        self.views = self._views()
+
+    def rows(self, start: int, stop: int) -> dict[str, NDArray[Any]]:
+        """Return rows by column name: views of the columns' memory, which cannot grow while they are in use."""
+        return {
+            name: np.frombuffer(block, dtype, stop, _SKEW * index)[start:]
+            for index, ((name, dtype), block) in enumerate(zip(self._dtypes.items(), self._blocks, strict=True))
+        }
+
+
+_NUMBERED = tuple(column.name for column in fields(Events) if column.name not in NO_COLUMNS)
+
+
+def _sources() -> list[Path]:
+    """Return the C++ files beside this one, in the order of setup.py; none unless installed from a checkout."""
+    here = Path(__file__).parent
+    return [*here.glob("_scan.cpp"), *sorted(here.glob("scanner/*.hpp"))]
+
+
+def _is_built_from(sources: Sequence[Path]) -> bool:
+    """Return whether the extension was built from these files, which may have changed in a checkout since."""
+    digest = crc32(b"".join(source.read_bytes() for source in sources))
+    return not sources or getattr(_scan, "SOURCES", "") == f"{digest:08x}"
+
+
+MISSING = ""
+"""Reason why the native reader is not available; "" if it is."""
+try:
+    from traceq.kineto import _scan
+except ImportError as fault:
+    MISSING = str(fault)
+else:
+    if _scan.COLUMNS.split() != [*_NUMBERED, *NO_COLUMNS] or not _is_built_from(_sources()):
+        MISSING = "it was built from other sources; install traceq again"
+
+_TEXTS = ("name", "cat", "pid", "tid", "grid", "shapes", "types", "strides", "inputs")
+_decode_args = msgspec.json.Decoder(RawArgs).decode
+_decode_event = msgspec.json.Decoder(RawEvent).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def _category(cat: str, name: str | None) -> int:
+    """Return an event's category code; BY_NAME if its name, None at first, is needed to decide."""
+    if name is None and cat in BY_NAME:
+        return _scan.BY_NAME
+    return int(categorise(cat, name or ""))
+
+
+def _decoded_utf8(text: bytes) -> bytes:
+    """Return a JSON string as UTF-8. Raises if it is not one, or holds a lone surrogate."""
+    return _decode_text(text).encode()
+
+
+class NativeColumns:
+    """Native columns with side tables that Python fills: the native counterpart of ColumnBuilder."""
+
+    PADDING: int = 0 if MISSING else _scan.PADDING
+    MORE: int = 0 if MISSING else _scan.MORE
+
+    def __init__(self, capacity: int) -> None:
+        self.num_rows = self.num_dropped = self.num_counters = 0
+        self.names = TrackNames()
+        self._scanner = _scan.Scanner(_category, _decoded_utf8)
+        self._table = _GrowableColumns({name: DTYPES[name] for name in _NUMBERED}, capacity)
+        self._message_rows: list[NDArray[np.int64]] = []
+        self._tables: dict[str, list[Any]] = {name: [] for name in SIDE_TABLES}
+
+    def scan(self, text: mmap.mmap | bytearray, start: int, stop: int, *, comma_due: bool) -> tuple[int, int, bool]:
+        """Add the events of text[start:stop], which PADDING follows; return (status, position, is a comma due)."""
+        status, position = _scan.FULL, start
+        while status == _scan.FULL:
+            self._ensure_capacity(1)
+            status, position, self.num_rows, comma_due = self._scanner.scan(
+                text, position, stop, comma_due, self._table.views, self.num_rows
+            )
+        return status, position, comma_due
+
+    def _ensure_capacity(self, rows: int) -> None:
+        if self.num_rows + rows > self._table.capacity:
+            self._table.grow(2 * (self.num_rows + rows))
+
+    def add(self, window: Sequence[RawEvent]) -> None:
+        """Append a window of events that the reference has read."""
+        self._add_side_tables()
+        part = ColumnBuilder(names=self.names)
+        part.add(window)
+        self.num_dropped, self.num_counters = self.num_dropped + part.dropped, self.num_counters + part.num_counters
+        events, first = part.build(), self.num_rows
+        ids = self._interned(events.strings)
+        self._append({name: getattr(events, name) for name in _NUMBERED}, len(events), ids)
+        for name, parts in self._tables.items():
+            parts.append(_renumbered(getattr(events, name), first, ids))
+
+    def _append(self, columns: dict[str, NDArray[Any]], count: int, ids: NDArray[np.int32]) -> None:
+        self._ensure_capacity(count)
+        for name, column in self._table.rows(self.num_rows, self.num_rows + count).items():
+            column[:] = ids[columns[name]] if name in _TEXTS else columns[name]
+        self.num_rows += count
+
+    def _add_side_tables(self) -> None:
+        """Move the scanner's side tables so far to the end of ours."""
+        num_dropped, num_counters, named, message_rows, *tables = self._scanner.take()
+        self.num_dropped, self.num_counters = self.num_dropped + num_dropped, self.num_counters + num_counters
+        for text in named:
+            self.names.note(_decode_event(text))
+        self._message_rows.append(np.frombuffer(message_rows, np.int64).reshape(-1, 3).copy())
+        for (name, kind), numbers in zip([*SIDE_TABLES.items()][1:], tables, strict=True):
+            columns = np.frombuffer(numbers, np.int64).reshape(-1, len(fields(kind)))
+            self._tables[name].append(side_table(kind, columns))
+
+    def _interned(self, texts: Sequence[str]) -> NDArray[np.int32]:
+        """Return int32[N + 1] string ids of N texts; the last is -1, so that indexing by -1 gives -1."""
+        return np.array(
+            [*(self._scanner.intern(text.encode("utf-8", "surrogatepass")) for text in texts), -1], np.int32
+        )
+
+    def _native_messages(self) -> Any:
+        """Return the messages of calls that the scanner has read; each distinct one is decoded once."""
+        texts, distinct = Interner(), MessageRows()
+        for number, message in enumerate(self._scanner.messages()):
+            args, _, name = message.partition(b"\0")
+            distinct.add(number, name.decode(), _decode_args(args), texts)
+        row, number, sequence = np.concatenate(self._message_rows).T
+        messages = _renumbered(select_rows(distinct.build(), number), 0, self._interned(tuple(texts)))
+        sequence = np.where((sequence >= 0) & (sequence < COUNT_LIMIT), sequence, -1)
+        return replace(messages, row=row.copy(), sequence=sequence)
+
+    def build(self) -> Events:
+        """Return all rows so far; the scanner must not be used afterwards."""
+        self._add_side_tables()
+        self._tables["messages"].insert(0, self._native_messages())
+        columns: dict[str, Any] = {name: _by_row(_concat(parts)) for name, parts in self._tables.items()}
+        columns |= self._table.rows(0, self.num_rows)
+        return Events(strings=tuple(self._scanner.strings()), **columns)
+
+
+def _renumbered(table: Any, first: int, ids: NDArray[np.int32]) -> Any:
+    """Return a side table of a part that starts at row `first`, with its string ids mapped by `ids`."""
+    columns = {each.name: getattr(table, each.name) for each in fields(table)}
+    texts = {name: ids[column] for name, column in columns.items() if column.dtype == np.int32}
+    return replace(table, **texts, **({"row": table.row + first} if "row" in columns else {}))
+
+
+def _concat(parts: Sequence[Any]) -> Any:
+    columns = [each.name for each in fields(parts[0])]
+    return replace(parts[0], **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns})
+
+
+def _by_row(table: Any) -> Any:
+    """Return a side table by the events of its rows; allocations, which are of none, as they are in the file."""
+    return select_rows(table, np.argsort(table.row, kind="stable")) if hasattr(table, "row") else table
+
+
+def _block(size: int) -> mmap.mmap:
+    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if size >= _LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel built without huge pages
+            block.madvise(mmap.MADV_HUGEPAGE)
+    return block
+
+
+def _resized(block: mmap.mmap, size: int) -> mmap.mmap:
+    try:
+        block.resize(size)
+    except SystemError:  # not Linux: pages cannot be moved
+        larger = _block(size)
+        with memoryview(block) as old:
+            larger[: len(old)] = old
+        return larger
+    return block
 
 
 @frozen

@@ -29,6 +29,7 @@ from traceq.model.recording import (
 )
 from traceq.model.trace import (
     SHOWN_WINDOW,
+    SIDE_TABLES,
     SLOWED_BY_STACKS,
     Allocations,
     CallStacks,
@@ -46,6 +47,8 @@ from traceq.model.trace import (
     Thread,
     Trace,
     Window,
+    select_rows,
+    side_table,
 )
 from traceq.model.wall_time import NOTABLE_PCT, OTHER_STEPS, CoreUse, WallPart, WallTime, WorkKind
 
@@ -63,6 +66,7 @@ __all__ = [
     "OPTIMIZER_STEPS",
     "OTHER_STEPS",
     "SHOWN_WINDOW",
+    "SIDE_TABLES",
     "SLOWED_BY_STACKS",
     "Action",
     "Allocations",
@@ -102,4 +106,6 @@ __all__ = [
     "Window",
     "WorkKind",
     "memory_growth",
+    "select_rows",
+    "side_table",
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from enum import IntEnum
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,9 @@ from numpy.typing import NDArray
 from traceq.frozen import frozen
 from traceq.model.recording import Manifest, Pairs, Processes, SourceLines, Timings
 from traceq.units import format_ranks
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 class Category(IntEnum):
@@ -87,11 +92,6 @@ class EventWaits:
     stream: NDArray[np.int64]
     record: NDArray[np.int64]
 
-    @classmethod
-    def of(cls, table: NDArray[np.int64]) -> EventWaits:
-        """Return the columns of an int64[M, 3] table, in the order of the fields."""
-        return cls(row=table[:, 0].copy(), stream=table[:, 1].copy(), record=table[:, 2].copy())
-
 
 @frozen
 class GraphNodes:
@@ -106,12 +106,6 @@ class GraphNodes:
     graph: NDArray[np.int64]
     node: NDArray[np.int64]
     label: NDArray[np.int32]
-
-    @classmethod
-    def of(cls, table: NDArray[np.int64]) -> GraphNodes:
-        """Return the columns of an int64[M, 4] table, in the order of the fields."""
-        row, graph, node, label = table.T
-        return cls(row=row.copy(), graph=graph.copy(), node=node.copy(), label=label.astype(np.int32))
 
 
 @frozen
@@ -133,20 +127,30 @@ class Allocations:
     device: NDArray[np.int64]
     address: NDArray[np.int64]
 
-    @classmethod
-    def of(cls, table: NDArray[np.int64]) -> Allocations:
-        """Return the columns of an int64[M, 9] table, in the order of the fields."""
-        return cls(
-            ts=table[:, 0].copy(),
-            pid=table[:, 1].astype(np.int32),
-            tid=table[:, 2].astype(np.int32),
-            bytes=table[:, 3].copy(),
-            allocated=table[:, 4].copy(),
-            reserved=table[:, 5].copy(),
-            device_type=table[:, 6].copy(),
-            device=table[:, 7].copy(),
-            address=table[:, 8].copy(),
-        )
+
+SIDE_TABLES: dict[str, type[Any]] = {
+    "messages": Messages,
+    "stacks": CallStacks,
+    "allocations": Allocations,
+    "waits": EventWaits,
+    "nodes": GraphNodes,
+}
+"""Tables of Events by their field; their columns of string ids are the int32 ones."""
+_STRING_IDS = ("name", "dtype", "group", "ranks", "text", "label", "pid", "tid")
+Columns = TypeVar("Columns", bound="DataclassInstance")
+
+
+def side_table(kind: type[Columns], numbers: NDArray[np.int64]) -> Columns:
+    """Return an int64[M, fields] table as the columns of a side table, in the order of its fields."""
+    columns = zip(fields(kind), numbers.T, strict=True)
+    dtypes = {True: np.int32, False: np.int64}
+    return kind(**{each.name: column.astype(dtypes[each.name in _STRING_IDS]) for each, column in columns})
+
+
+def select_rows(columns: Columns, rows: NDArray[np.int64] | NDArray[np.bool_] | slice) -> Columns:
+    """Return the same with some rows of every array in it."""
+    arrays = {each.name: getattr(columns, each.name) for each in fields(columns)}
+    return replace(columns, **{name: each[rows] for name, each in arrays.items() if isinstance(each, np.ndarray)})
 
 
 @frozen(eq=False, slots=False)
@@ -205,6 +209,10 @@ class Events:
             self._rows_of[key] = rows = np.flatnonzero(mask)
             rows.flags.writeable = False
         return rows
+
+    def by_start(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return some rows in the order in which they start, those that start together in the order given."""
+        return np.asarray(rows[np.argsort(self.ts[rows], kind="stable")])
 
     @cached_property
     def _rows_of(self) -> dict[frozenset[Category], NDArray[np.int64]]:

@@ -17,7 +17,7 @@ from traceq.recorder.isolated_steps import num_isolated_steps
 from traceq.recorder.spec.parameters import check_arm, with_changes
 from traceq.recorder.spec.plan import Plan, PlannedArm, planned_arm, with_samples
 from traceq.recorder.spec.recipe import Outcome, Recipe
-from traceq.runs.timings import read_processes
+from traceq.runs.step_log import read_processes
 from traceq.units import Unit, format_value
 
 OnProgress: TypeAlias = Callable[[int, int], None]

@@ -16,8 +16,7 @@ from traceq.recorder.timing.clocks import CoreClocks, clock_facts, core_facts, r
 from traceq.recorder.timing.stopwatch import Stopwatch, reset_peak_memory
 from traceq.recorder.timing.timed_steps import Journal, regular_on_all_ranks, step_line
 from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
-from traceq.runs.step_log import ClocksLine, CoresLine, Line
-from traceq.runs.timings import SETTLING, WARM_UP, read_processes
+from traceq.runs.step_log import SETTLING, WARM_UP, ClocksLine, CoresLine, Line, read_processes
 
 _STEPS_PER_BLOCK = 16
 

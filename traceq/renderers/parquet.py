@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from traceq.entry_points import import_or_fault
 from traceq.frames import Frame
-from traceq.optional_packages import import_or_fault
 
 
 def write_parquet(frames: Iterable[Frame], folder: Path) -> None:

@@ -11,18 +11,17 @@ from __future__ import annotations
 import base64
 import binascii
 from itertools import groupby
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
 from traceq.frozen import frozen
-from traceq.model import EventKind, Manifest, PairedEvents, Pairs, Processes, SourceLines
+from traceq.model import Manifest, Pairs, Processes, SourceLines
 from traceq.runs.run_folder import check_manifest, to_json_bytes
-from traceq.runs.step_log import Count, Number
+from traceq.runs.step_log import EXACT, Count
 from traceq.short_texts import without_module
 
 KEY = "traceq"
@@ -45,38 +44,6 @@ class Embedded:
     processes: tuple[Processes, ...] = ()
 
 
-_Halves: TypeAlias = list[list[list[Number]]]
-
-
-class _Events(msgspec.Struct):
-    kinds: list[EventKind]
-    num: list[list[list[list[Count]]]]
-    ns: list[list[list[list[Count]]]]
-    counted_ns: list[list[list[list[Count]]]]
-    num_steps: _Halves
-    brought: _Halves
-
-
-class _Pairs(msgspec.Struct):
-    a: str
-    b: str
-    b_second: list[bool]
-    first_ns: list[list[Number]]
-    second_ns: list[list[Number]]
-    num_looks: int = 1
-    first_cpu_ns: list[list[Number]] | None = None
-    second_cpu_ns: list[list[Number]] | None = None
-    events: _Events | None = None
-
-
-class _Processes(msgspec.Struct):
-    arm: str
-    process: list[Number]
-    median_ns: list[Number]
-    num_steps: list[Number]
-    peak_bytes: list[Number]
-
-
 class _Lines(msgspec.Struct):
     lines: list[str]
     table: dict[str, list[tuple[int, Count]]]
@@ -87,8 +54,8 @@ class _Document(msgspec.Struct):
     format: int
     manifest: Manifest
     arm: str
-    pairs: list[_Pairs]
-    processes: list[_Processes] = []
+    pairs: tuple[Pairs, ...]
+    processes: tuple[Processes, ...] = ()
     lines: _Lines | None = None
 
 
@@ -115,14 +82,15 @@ def decode(text: str, *, num_events: int = 1 << 20) -> Embedded:
         version = msgspec.json.decode(data, type=dict[str, msgspec.Raw])["format"]
         if int(bytes(version)) > FORMAT:
             raise UnreadableInput("traceq metadata", f"format {bytes(version).decode()}", f"at most {FORMAT}")
-        document = msgspec.json.decode(data, type=_Document)
+        document = msgspec.json.decode(data, type=_Document, dec_hook=_as_array)
         check_manifest(document.manifest)
+        _check_shapes(document)
         return Embedded(
             manifest=document.manifest,
             arm=document.arm,
-            pairs=tuple(_unpacked_pairs(pairs) for pairs in document.pairs),
+            pairs=document.pairs,
             lines=None if document.lines is None else _unpacked(document.lines, 2 * num_events + _FEW_OPS),
-            processes=tuple(_unpacked_processes(processes) for processes in document.processes),
+            processes=document.processes,
         )
     except (binascii.Error, msgspec.MsgspecError, KeyError, ValueError, RecursionError) as fault:
         raise UnreadableInput("traceq metadata", f"{type(fault).__name__}: {fault}", "base64 of JSON") from fault
@@ -153,40 +121,33 @@ def _unpacked(lines: _Lines, most: int) -> SourceLines:
     return SourceLines(tuple(map(without_module, lines.lines)), table, between)
 
 
-def _unpacked_pairs(pairs: _Pairs) -> Pairs:
-    times = [table for table in (pairs.first_ns, pairs.second_ns, pairs.first_cpu_ns, pairs.second_cpu_ns) if table]
-    if {len(rank) for table in times for rank in table} - {len(pairs.b_second)} or len({*map(len, times)}) > 1:
-        raise ValueError("pairs of unequal length")
-    return Pairs(
-        a=pairs.a,
-        b=pairs.b,
-        b_second=np.array(pairs.b_second, np.bool_),
-        first_ns=np.array(pairs.first_ns, np.int64),
-        second_ns=np.array(pairs.second_ns, np.int64),
-        num_looks=pairs.num_looks,
-        first_cpu_ns=_or_none(pairs.first_cpu_ns),
-        second_cpu_ns=_or_none(pairs.second_cpu_ns),
-        events=_unpacked_events(pairs.events, (len(pairs.first_ns), len(pairs.b_second), 2)) if pairs.events else None,
-    )
+def _as_array(type_: type, value: Any) -> object:
+    """Return lists of whole numbers, or of truths, as an array of a field's dtype. Raises ValueError for others."""
+    if get_origin(type_) is not np.ndarray:
+        raise NotImplementedError(str(type_))
+    (dtype,) = get_args(get_args(type_)[1])
+    column = np.array(value)
+    if not isinstance(value, list) or (column.size and column.dtype != dtype):
+        raise ValueError("a list of other values")
+    if column.size and dtype is np.int64 and np.abs(column).max() > EXACT:
+        raise ValueError("a number that is too large")
+    return column.astype(dtype)
 
 
-def _unpacked_events(events: _Events, halves: tuple[int, int, int]) -> PairedEvents:
-    """Return the events of halves of that shape. Raises ValueError for another one."""
-    of_kinds = [np.array(column, np.int64) for column in (events.num, events.ns, events.counted_ns)]
-    of_halves = [np.array(column, np.int64) for column in (events.num_steps, events.brought)]
-    if {column.shape for column in of_kinds} != {(*halves, len(events.kinds))} or any(
-        column.shape != halves for column in of_halves
-    ):
-        raise ValueError("events of other pairs")
-    return PairedEvents(tuple(events.kinds), *of_kinds, *of_halves)
-
-
-def _unpacked_processes(processes: _Processes) -> Processes:
-    columns = processes.process, processes.median_ns, processes.num_steps, processes.peak_bytes
-    if len({*map(len, columns)}) > 1:
-        raise ValueError("processes of unequal length")
-    return Processes(processes.arm, *(np.array(column, np.int64) for column in columns))
-
-
-def _or_none(times: list[list[Number]] | None) -> NDArray[np.int64] | None:
-    return None if times is None else np.array(times, np.int64)
+def _check_shapes(document: _Document) -> None:
+    """Raise ValueError for columns of unequal length, and for negative numbers of events."""
+    for pairs in document.pairs:
+        shape = len(pairs.first_ns), len(pairs.b_second)
+        times = (pairs.first_ns, pairs.second_ns, pairs.first_cpu_ns, pairs.second_cpu_ns)
+        if pairs.b_second.ndim != 1 or any(each is not None and each.shape != shape for each in times):
+            raise ValueError("pairs of unequal length")
+        if (events := pairs.events) is not None:
+            of_kinds = events.num, events.ns, events.counted_ns
+            if any(each.shape != (*shape, 2, len(events.kinds)) or (each < 0).any() for each in of_kinds):
+                raise ValueError("events of other pairs")
+            if any(each.shape != (*shape, 2) for each in (events.num_steps, events.brought)):
+                raise ValueError("events of other pairs")
+    for each in document.processes:
+        columns = each.process, each.median_ns, each.num_steps, each.peak_bytes
+        if {column.shape for column in columns} != {(each.process.size,)}:
+            raise ValueError("processes of unequal length")

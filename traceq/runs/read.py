@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from traceq.errors import UnreadableInput, UsageFault
-from traceq.facts.ranks.common_steps import with_common_steps
+from traceq.facts.ranks.rank_outline import with_common_steps
 from traceq.facts.timeline.single_step import select_events
 from traceq.facts.timeline.steps import extent
 from traceq.frozen import frozen
@@ -20,8 +20,7 @@ from traceq.locations import Place, place
 from traceq.model import NO_EFFECT, SLOWED_BY_STACKS, Category, Caveat, Flight, Manifest, Pairs, Processes, Run, Trace
 from traceq.runs.flight_recorder import is_flight, read_flight, read_flights
 from traceq.runs.run_folder import RUNS, STEPS, is_run, read_manifest
-from traceq.runs.step_log import PairLine, StepLine, pairs_of, rank_files, read_lines
-from traceq.runs.timings import read_processes, timings_of
+from traceq.runs.step_log import PairLine, StepLine, pairs_of, rank_files, read_lines, read_processes, timings_of
 from traceq.runs.windows import latest_windows, with_captures
 from traceq.units import name_ranks
 
@@ -259,14 +258,18 @@ def read_one(file: Place, *, strict: bool) -> Trace:
     return _one_process(_with_embedded(read_trace(file, strict=strict)))
 
 
-def _one_by_one(*, strict: bool) -> ReadTraces:
-    def read_or_fault(file: Place) -> Trace | UnreadableInput:
-        try:
-            return read_one(file, strict=strict)
-        except UnreadableInput as fault:
-            return fault
+def read_or_fault(file: Place, *, strict: bool = False) -> Trace | UnreadableInput:
+    """Return one rank's trace, or why it cannot be read."""
+    try:
+        return read_one(file, strict=strict)
+    except UnreadableInput as fault:
+        return fault
+    except MemoryError:
+        return UnreadableInput(str(file), "too little memory to read it")
 
-    return lambda files: map(read_or_fault, files)
+
+def _one_by_one(*, strict: bool) -> ReadTraces:
+    return partial(map, partial(read_or_fault, strict=strict))
 
 
 def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, reader: ReadTraces) -> Run:

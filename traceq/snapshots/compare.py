@@ -14,11 +14,9 @@ from traceq.locations import place
 from traceq.model import Caveat
 from traceq.report import Report, Sheet, Source, Table, column
 from traceq.runs.memory_snapshot import read_memory_snapshots
-from traceq.snapshots.findings import caveats_of, closed, with_total
-from traceq.snapshots.fragmentation import reserved_rows
-from traceq.snapshots.kinds import Kind
-from traceq.snapshots.moments import DeviceMemory, Holding, Moment, device_memory, places_of
+from traceq.snapshots.moments import DeviceMemory, Holding, Kind, Moment, device_memory, places_of
 from traceq.snapshots.sentences import BY_LINE, caveat
+from traceq.snapshots.show import caveats_of, closed, reserved_rows, with_total
 from traceq.units import Unit, format_value
 
 SNAPSHOT_DIFF_SCHEMA = "traceq.snapshot_diff/2"

@@ -7,10 +7,18 @@ drift, autocorrelation and heavy tails do not bias it. `benchmarks/stats.py` pri
 
 from __future__ import annotations
 
-from traceq.stats.comparison import Comparison, Samples, compare_pairs, compare_values, samples_apart, slowest_rank_ns
-from traceq.stats.group_sequential import LOOKS
-from traceq.stats.hodges_lehmann import Interval
-from traceq.stats.questions import Interaction, answer_together, interaction
+from traceq.stats.comparison import (
+    Comparison,
+    Interaction,
+    Samples,
+    answer_together,
+    compare_pairs,
+    compare_values,
+    interaction,
+    samples_apart,
+    slowest_rank_ns,
+)
+from traceq.stats.hodges_lehmann import LOOKS, Interval
 from traceq.stats.verdict import Verdict, VerdictName
 
 __all__ = [

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from traceq.frozen import frozen
 from traceq.model import PairedEvents, Pairs
-from traceq.stats.group_sequential import Level
-from traceq.stats.hodges_lehmann import Interval, Shift
+from traceq.stats.hodges_lehmann import Interval, Level, Shift
 from traceq.stats.limits import TYPICAL
 
 _Ends = tuple[float, float, float]

@@ -8,7 +8,7 @@ from typing import TypedDict
 from traceq.frozen import frozen
 from traceq.model import Caveat
 from traceq.report import Cell, Table, column
-from traceq.units import Unit, format_ranks, format_value
+from traceq.units import Unit, format_ends, format_ranks, format_value
 from traceq.whatif.limits import GRAIN
 from traceq.whatif.predict import Change, Prediction
 from traceq.whatif.sentences import MAY_BE_NOTHING, NO_CHANGE, NOISE, OTHER_STEP, PART_UNREPLAYED, TOO_FEW
@@ -143,11 +143,9 @@ def _document(prediction: Prediction) -> PredictionObject:
 
 def _range(change: Change) -> str:
     """Return `41.2 to 42.0 ms`, or one time where the ends are the same to half a percent of the step."""
-    least, most = (format_value(ns, Unit.NS) for ns in (change.least_ns, change.most_ns))
-    if least == most or change.most_ns - change.least_ns < GRAIN * change.now_ns:
+    if change.most_ns - change.least_ns < GRAIN * change.now_ns:
         return format_value((change.least_ns + change.most_ns) / 2, Unit.NS)
-    number, _, unit = least.partition(" ")
-    return f"{number if most.endswith(f' {unit}') else least} to {most}"
+    return format_ends(change.least_ns, change.most_ns, Unit.NS)
 
 
 def _percent(change: Change) -> str:

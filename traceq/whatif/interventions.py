@@ -14,16 +14,15 @@ from numpy.typing import NDArray
 from traceq.causes.removed_waits import LOADER, alike_syncs, is_for_pageable_copy, kinds_of_waits, sync_keys
 from traceq.errors import UsageFault
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.kernel_names import kernel_labels
 from traceq.facts.events.name_patterns import unique_names
-from traceq.facts.events.nesting import tracks
+from traceq.facts.events.nesting import surroundings, tracks
 from traceq.facts.events.self_time import ops_on_cpu
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.timeline.active_thread import thread_chains
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.call_sites import is_at_line
-from traceq.facts.timeline.launch_threads import thread_chains
 from traceq.facts.timeline.once import once, recurring_loader_waits
 from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, intersect, sorted_unique, span_index, spans, subtract, union
@@ -385,7 +384,9 @@ def named_time(trace: Trace, pattern: str) -> NamedTime:
     )
     chosen = is_named[number] | is_short[does.label] if len(work) else np.zeros(0, np.bool_)
     host = surroundings(trace, work.call[work.linked])
-    rows = host.rows[np.isin(host.name_index, [i for i, name in enumerate(host.names) if fnmatchcase(name, pattern)])]
+    of_host, place = unique_names(events, host.rows)
+    names = [events.strings[name] for name in of_host.tolist()]
+    rows = host.rows[np.array([fnmatchcase(name, pattern) for name in names], np.bool_)[place]]
     in_op = rows[events.category[rows] == Category.CPU_OP]
     if len(work) and len(in_op):
         chosen[np.flatnonzero(work.linked)[host.within_rows(in_op)]] = True
@@ -394,8 +395,7 @@ def named_time(trace: Trace, pattern: str) -> NamedTime:
     on_host = NamedTime(np.empty(0, np.int64), by_chain(trace, rows))
     if on_host.is_any:
         return on_host
-    names = list(dict.fromkeys([*does.names, *host.names]))
-    return NamedTime(np.empty(0, np.int64), nearest=_nearest(pattern, names))
+    return NamedTime(np.empty(0, np.int64), nearest=_nearest(pattern, list(dict.fromkeys([*does.names, *names]))))
 
 
 def _nearest(pattern: str, names: list[str]) -> tuple[str, ...]:

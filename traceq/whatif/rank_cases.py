@@ -118,8 +118,8 @@ def contract(source: Ints, target: Ints, weight: Ints, kept: Mask) -> tuple[Ints
     between the same moments the longest stays, until that removes little more; nothing leads to a moment without an
     edge out of it that is not kept. Moments without an edge into them, which paths begin with, stay.
     """
-    order = _forwards(source, target, len(kept))
-    if order is not None:
+    if not (source < target).all():  # edges run forwards by other numbers of the moments
+        order = topological_order(source, target, len(kept)).astype(np.int64)
         number = np.empty_like(order)
         number[order] = np.arange(len(order))
         source, target, weight = contract(number[source], number[target], weight, kept[order])
@@ -134,11 +134,6 @@ def contract(source: Ints, target: Ints, weight: Ints, kept: Mask) -> tuple[Ints
         target, source, weight = _without_single(last - target, last - source, weight, kept[::-1])
         source, target = last - source, last - target
     return source, target, weight
-
-
-def _forwards(source: Ints, target: Ints, num: int) -> Ints | None:
-    """Return the moments so that every edge runs forwards; None if all do."""
-    return None if (source < target).all() else topological_order(source, target, num).astype(np.int64)
 
 
 def _without_single(source: Ints, target: Ints, weight: Ints, kept: Mask) -> tuple[Ints, Ints, Ints]:

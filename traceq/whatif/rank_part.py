@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from traceq.causes.edges import EdgeKind
 from traceq.causes.replay import replay_of
 from traceq.facts.comm.rank_collectives import first_work, rank_calls
-from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work, lacks_host_ops
+from traceq.facts.events.kernels import is_communication
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, unrecorded
 from traceq.frozen import frozen

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from traceq.facts.ranks.pipeline_schedules import UNKNOWN, schedule_of
+from traceq.facts.ranks.pipelines import UNKNOWN, schedule_of
 
 torch = pytest.importorskip("torch", reason="the schedules are torch's")
 schedules = pytest.importorskip("torch.distributed.pipelining.schedules", reason="this torch has no pipelines")

@@ -6,10 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from traceq.facts.roofline.attention import unmasked_pairs
+from traceq.facts.roofline.contractions import unmasked_pairs
 from traceq.facts.roofline.formulas import work_of
-from traceq.facts.roofline.op_calls import parse_call
-from traceq.facts.roofline.work import Kind, Work
+from traceq.facts.roofline.op_calls import Kind, Work, parse_call
 
 
 def work(name: str, shapes: str, types: str, values: str = "", strides: str = "", **more: str) -> Work | None:

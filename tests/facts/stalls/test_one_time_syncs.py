@@ -6,8 +6,7 @@ import pytest
 from builder import Event, build, call, kernel, launch, op, step
 
 from traceq.analysis.registry import analyze
-from traceq.facts.stalls.one_time_syncs import allocates_once, is_in_graph_capture
-from traceq.facts.stalls.syncs import syncs
+from traceq.facts.stalls.syncs import allocates_once, is_in_graph_capture, syncs
 from traceq.model import Run, Trace
 
 

@@ -9,8 +9,7 @@ from builder import Event, annotation, build, op, step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceq.facts.timeline.lines_between_ops import lines_between_ops
-from traceq.facts.timeline.python_places import python_places
+from traceq.facts.timeline.python_places import lines_between_ops, python_places
 from traceq.grouping import ordinals
 from traceq.model import Manifest, SourceLines
 

@@ -6,7 +6,7 @@ import pytest
 from builder import Event, build, call, frame, kernel, launch, memcpy, op, row, step, table
 
 from traceq.analysis.registry import analyze
-from traceq.facts.stalls.one_time_syncs import is_of_timing
+from traceq.facts.stalls.syncs import is_of_timing
 from traceq.facts.timeline.once import OnceKind, capture_times, first_calls, once
 from traceq.intervals import measure
 from traceq.model import Run, Trace

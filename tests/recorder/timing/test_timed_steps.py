@@ -27,8 +27,7 @@ from traceq.recorder.rank.rank_state import LoopControl, Rank
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Block, Plan
 from traceq.recorder.timing.timed_steps import _missing_text, counted_steps, timed_steps
-from traceq.runs.step_log import CoresLine, PairLine, StepLine, read_lines, read_pairs
-from traceq.runs.timings import timings_of
+from traceq.runs.step_log import CoresLine, PairLine, StepLine, read_lines, read_pairs, timings_of
 
 pytestmark = pytest.mark.torch
 

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, collective_calls
-from traceq.facts.events.enclosing_rows import Surroundings, surroundings
+from traceq.facts.events.name_patterns import BACKWARD
+from traceq.facts.events.nesting import Surroundings, surroundings
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.data_loading import LOADER
-from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.phases import OPTIMIZER_STEP, phases
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
 
@@ -79,10 +80,8 @@ _GATHERS_FORWARD = re.compile(
 )
 _PARTITIONS = re.compile(r"PreBackwardFunction")
 """Autograd node that DeepSpeed adds to each module with partitioned parameters."""
-_AUTOGRAD = re.compile(r"^autograd::engine|Backward[0-9]*$")
 _COMPILED_BACKWARD = re.compile(r"^CompiledFunctionBackward$")
 _BACKWARD_PHASE = re.compile(r"backward", re.IGNORECASE)
-_OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _DDP_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
 _CLIPS = re.compile(r"clip_grad_norm|^FSDP::clip")
 _NORMALIZES = re.compile(r"^SyncBatchNorm(Backward[0-9]*)?$")
@@ -117,7 +116,7 @@ def collective_roles(trace: Trace) -> NDArray[np.int64]:
 def issued_in_backward(trace: Trace) -> NDArray[np.bool_]:
     """Return bool[C]: issued inside the autograd engine, or in a phase named backward."""
     calls = collective_calls(trace)
-    return surroundings(trace, calls.issued).within(_AUTOGRAD) | _in_backward_phase(trace, calls)
+    return surroundings(trace, calls.issued).within(BACKWARD) | _in_backward_phase(trace, calls)
 
 
 RoleRule = tuple[int, NDArray[np.bool_]]
@@ -131,8 +130,8 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule
     exchanges = _is(calls, "all_to_all", "send", "recv", "send_recv")
     integers, few = _is_of_dtype(trace, calls, _INTEGERS), _holds_few(calls)
     indices = integers & ~_is_of_dtype(trace, calls, _BYTES)
-    accumulates, optimizer = around.within(_ACCUMULATE_GRAD), around.within(_OPTIMIZER)
-    in_an_op = around.within(_AUTOGRAD) | around.within_other_op(_TRANSPARENT)
+    accumulates, optimizer = around.within(_ACCUMULATE_GRAD), around.within(OPTIMIZER_STEP)
+    in_an_op = around.within(BACKWARD) | around.within_other_op(_TRANSPARENT)
     outside_ops, updated = gathers & ~in_an_op & ~integers, _after_update(trace, around)
     after_update = outside_ops & ~few & updated & ~_computed_since_update(around)
     partitioned = outside_ops & bool(len(around.named(_PARTITIONS)))
@@ -186,7 +185,7 @@ def _of_weights(calls: Calls, gathers: NDArray[np.bool_], of_gradients: NDArray[
 
 def _none_in_forward(around: Surroundings, chosen: NDArray[np.bool_]) -> bool:
     """Return whether no op of forward issues any of some calls: what only backward reduces are gradients."""
-    return not (chosen & around.within_other_op(_TRANSPARENT) & ~around.within(_AUTOGRAD)).any()
+    return not (chosen & around.within_other_op(_TRANSPARENT) & ~around.within(BACKWARD)).any()
 
 
 def _is(calls: Calls, *names: str) -> NDArray[np.bool_]:
@@ -215,7 +214,7 @@ def _after_update(trace: Trace, around: Surroundings) -> NDArray[np.bool_]:
     """Return bool[C]: issued after the optimizer within the same step; False in a trace without steps."""
     host = steps(trace).host
     step = np.searchsorted(host[:, 0], around.start_ns, "right") - 1
-    updated = around.last_end_before(around.named(_OPTIMIZER)) >= host[step, 0]
+    updated = around.last_end_before(around.named(OPTIMIZER_STEP)) >= host[step, 0]
     return np.asarray(updated & (step >= 0) & steps(trace).marked)
 
 
@@ -228,12 +227,12 @@ def _begins_forward_of_ddp(around: Surroundings) -> NDArray[np.bool_]:
 def _computed_since_update(around: Surroundings) -> NDArray[np.bool_]:
     """Return bool[C]: another forward pass has begun since the optimizer's step."""
     computed = around.last_end_before(around.named(_COMPUTES, ops_only=True))
-    return computed > around.last_end_before(around.named(_OPTIMIZER))
+    return computed > around.last_end_before(around.named(OPTIMIZER_STEP))
 
 
 def _after_backward(around: Surroundings) -> NDArray[np.bool_]:
     """Return bool[C]: issued between the last backward pass and the optimizer's step."""
-    backward, optimizer = around.named(_AUTOGRAD), around.named(_OPTIMIZER)
+    backward, optimizer = around.named(BACKWARD), around.named(OPTIMIZER_STEP)
     return (around.last_end_before(backward) > around.last_end_before(optimizer)) & (
         around.next_start_after(optimizer) < around.next_start_after(backward)
     )
@@ -241,11 +240,11 @@ def _after_backward(around: Surroundings) -> NDArray[np.bool_]:
 
 def _ends_step(trace: Trace, around: Surroundings) -> NDArray[np.bool_]:
     """Return bool[C]: issued after the last backward pass of its step, in a trace in which no optimizer is marked."""
-    host, backward = steps(trace).host, around.named(_AUTOGRAD)
+    host, backward = steps(trace).host, around.named(BACKWARD)
     step = np.searchsorted(host[:, 0], around.start_ns, "right") - 1
     since = around.last_end_before(backward) >= host[step, 0]
     until = around.next_start_after(backward) >= host[step, 1]
-    return np.asarray(since & until & (step >= 0) & (steps(trace).marked and not len(around.named(_OPTIMIZER))))
+    return np.asarray(since & until & (step >= 0) & (steps(trace).marked and not len(around.named(OPTIMIZER_STEP))))
 
 
 def _follows(around: Surroundings, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -257,4 +256,4 @@ def _follows(around: Surroundings, chosen: NDArray[np.bool_]) -> NDArray[np.bool
 def _follows_norms(around: Surroundings) -> NDArray[np.bool_]:
     """Return bool[C]: norms were computed since the backward pass before it."""
     norms = around.last_end_before(around.named(_NORM, ops_only=True))
-    return _after_backward(around) & (norms > around.last_end_before(around.named(_AUTOGRAD)))
+    return _after_backward(around) & (norms > around.last_end_before(around.named(BACKWARD)))

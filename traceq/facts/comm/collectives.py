@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.communication_kernels import is_communication
-from traceq.facts.events.device_work import device_work
-from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import host_ops, nest, nests_by_track, tracks
+from traceq.facts.events.device_work import device_work, first_index
+from traceq.facts.events.kernels import innermost_ops, is_communication
+from traceq.facts.events.name_patterns import matching, rows_named, values_of_texts
+from traceq.facts.events.nesting import thread_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
@@ -149,7 +149,9 @@ def collective_kernels(trace: Trace) -> Kernels:
     work, calls, events = device_work(trace), collective_calls(trace), trace.events
     kernels = np.flatnonzero(is_communication(trace))
     call = _enclosing_call(trace, calls, work.call[kernels])
-    call = np.where(call >= 0, call, _call_by_external_id(trace, calls, work.rows[kernels]))
+    call = np.where(
+        call >= 0, call, first_index(events.external_id[calls.rows], events.external_id[work.rows[kernels]])
+    )
     call = np.where(call >= 0, call, _last_call_in_group(trace, calls, work.call[kernels]))
     copies, copied_call = _copies(trace, calls, call)
     is_copy = np.r_[np.zeros(len(kernels), np.bool_), np.ones(len(copies), np.bool_)]
@@ -163,21 +165,25 @@ def collective_kernels(trace: Trace) -> Kernels:
     return Kernels(kernels, call, np.where(call >= 0, calls.name[call] if len(calls) else 0, name), is_copy)
 
 
+def kernel_times(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (start, end) ns of the kernels of each call, int64[C] each; -1 for a call without a kernel."""
+    work, kernels, num = device_work(trace), collective_kernels(trace), len(collective_calls(trace))
+    linked = kernels.call >= 0
+    start, end = np.full(num, np.iinfo(np.int64).max), np.full(num, -1)
+    np.minimum.at(start, kernels.call[linked], work.start[kernels.work[linked]])
+    np.maximum.at(end, kernels.call[linked], work.end[kernels.work[linked]])
+    return np.where(end >= 0, start, -1), end
+
+
 def time_on_thread(trace: Trace, calls: Calls) -> NDArray[np.int64]:
     """Return the time of each call on its thread: int64[C] ns.
 
     A range that outlasts the op in which it begins is that of asynchronous work, which some backends leave open until
     someone waits for it: the thread is free once the op returns.
     """
-    events, row_track = trace.events, tracks(trace)[calls.rows]
-    start, end = events.ts[calls.rows], events.end[calls.rows]
-    for track, on_track in by_value(row_track):
-        if (ops := host_ops(trace).get(track)) is None:
-            continue
-        op = ops.innermost_at(start[on_track])
-        inside, op = on_track[op >= 0], op[op >= 0]
-        end[inside] = np.minimum(end[inside], events.end[ops.rows[op]])
-    return np.asarray(end - start)
+    events, op = trace.events, innermost_ops(trace, calls.rows)
+    end = events.end[calls.rows]
+    return np.where(op >= 0, np.minimum(end, events.end[op]), end) - events.ts[calls.rows]
 
 
 def _copies(trace: Trace, calls: Calls, of_kernels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -191,15 +197,13 @@ def _copies(trace: Trace, calls: Calls, of_kernels: NDArray[np.int64]) -> tuple[
 
 def _last_call_in_group(trace: Trace, calls: Calls, launches: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the index into Calls of the thread's last call before each launch in a `coalesced` row, else -1."""
-    events, row_track = trace.events, tracks(trace)
-    host = events.rows(Category.CPU_OP, Category.ANNOTATION)
-    groups = host[matching(events, host, _COALESCED)]
-    call = np.full(len(launches), -1)
-    for track in sorted_unique(row_track[groups]).tolist():
-        selected = np.flatnonzero((launches >= 0) & (row_track[launches] == track))
-        group_rows = nest(events, groups[row_track[groups] == track])
-        selected = selected[group_rows.innermost_at(events.ts[launches[selected]]) >= 0]
-        on_track = np.flatnonzero(row_track[calls.rows] == track)
+    events, row_track, call = trace.events, tracks(trace), np.full(len(launches), -1)
+    groups = thread_nests(trace, rows_named(events, _COALESCED, Category.CPU_OP, Category.ANNOTATION))
+    track = np.where(launches >= 0, row_track[launches], -1)
+    in_group = np.flatnonzero(groups.rows_at(track, events.ts[launches]) >= 0)
+    for number, selected in by_value(track[in_group]):
+        selected = in_group[selected]
+        on_track = np.flatnonzero(row_track[calls.rows] == number)
         index = np.searchsorted(events.ts[calls.rows[on_track]], events.ts[launches[selected]], "right") - 1
         call[selected[index >= 0]] = on_track[index[index >= 0]]
     return call
@@ -240,9 +244,7 @@ def _moving_data(
 
 def name_numbers(trace: Trace, name: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return indices into COLLECTIVE_NAMES by text; -1 for waits, barriers and -1."""
-    texts, inverse = np.unique(name, return_inverse=True)
-    numbers = [name_number(trace.events.strings[text]) if text >= 0 else -1 for text in texts.tolist()]
-    return np.array(numbers, np.int64)[inverse] if len(name) else np.empty(0, np.int64)
+    return values_of_texts(trace.events, name, name_number)
 
 
 def name_number(text: str) -> int:
@@ -298,37 +300,19 @@ def _larger_side(
 
 def _sizes(trace: Trace, message: NDArray[np.int64], elements: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return bytes: elements times the size of their dtype; -1 where either is unknown."""
-    messages, strings = trace.events.messages, trace.events.strings
-    if len(messages.row) == 0:
+    if len(trace.events.messages.row) == 0:
         return np.full(len(message), -1)
-    dtypes, inverse = np.unique(messages.dtype, return_inverse=True)
-    item = np.array([_ITEM_SIZE.get(strings[d], -1) if d >= 0 else -1 for d in dtypes.tolist()], np.int64)[inverse]
+    item = values_of_texts(trace.events, trace.events.messages.dtype, lambda dtype: _ITEM_SIZE.get(dtype, -1))
     return np.where((message >= 0) & (elements >= 0) & (item[message] > 0), elements * item[message], -1)
 
 
 def _enclosing_call(trace: Trace, calls: Calls, launches: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the index into Calls of the innermost call around each launch on its thread, -1 without one."""
-    call = np.full(len(launches), -1)
-    call_index = np.full(len(trace.events), -1)
+    track = np.where(launches >= 0, tracks(trace)[launches], -1)
+    row = thread_nests(trace, calls.rows).rows_at(track, trace.events.ts[launches])
+    call_index = np.full(len(trace.events) + 1, -1)  # the extra last element answers row -1
     call_index[calls.rows] = np.arange(len(calls))
-    nests = nests_by_track(trace, calls.rows)
-    for track, selected in by_value(np.where(launches >= 0, tracks(trace)[launches], -1)):
-        if (call_rows := nests.get(track)) is None:
-            continue
-        index = call_rows.innermost_at(trace.events.ts[launches[selected]])
-        call[selected[index >= 0]] = call_index[call_rows.rows[index[index >= 0]]]
-    return call
-
-
-def _call_by_external_id(trace: Trace, calls: Calls, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index into Calls of the call with the external id of each row, -1 without one."""
-    ids = trace.events.external_id[calls.rows]
-    order = np.argsort(ids, kind="stable")
-    if len(ids) == 0:
-        return np.full(len(rows), -1)
-    kernel_ids = trace.events.external_id[rows]
-    index = np.minimum(np.searchsorted(ids[order], kernel_ids), len(ids) - 1)
-    return np.where((kernel_ids > 0) & (ids[order][index] == kernel_ids), order[index], -1)
+    return call_index[row]
 
 
 def algbw_gbps(size_bytes: int | None, ns: int) -> float | None:
@@ -381,17 +365,9 @@ def _group_sizes(trace: Trace, issued: NDArray[np.int64], message: NDArray[np.in
 
 def _dispatched(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the row of the innermost `c10d` op that gathers or scatters around each row, or is it; -1 without one."""
-    events, row_track = trace.events, tracks(trace)
-    ops = events.rows(Category.CPU_OP)
+    events, ops = trace.events, trace.events.rows(Category.CPU_OP)
     ops = ops[matching(events, ops, _GATHERS) | matching(events, ops, _SCATTERS)]
-    around = np.full(len(rows), -1)
-    for track in sorted_unique(row_track[rows]).tolist():
-        on_track, ops_on_track = np.flatnonzero(row_track[rows] == track), ops[row_track[ops] == track]
-        if len(ops_on_track):
-            nested = nest(events, ops_on_track)
-            index = nested.innermost_at(events.ts[rows[on_track]])
-            around[on_track] = np.where(index >= 0, nested.rows[index], -1)
-    return around
+    return thread_nests(trace, ops).rows_at(tracks(trace)[rows], events.ts[rows])
 
 
 def _by_shapes(trace: Trace, ops: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -431,9 +407,7 @@ def gloo_pairs(trace: Trace, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     that closes there only the op.
     """
     events = trace.events
-    host = events.rows(Category.CPU_OP, Category.ANNOTATION)
-    ops = host[matching(events, host, _GLOO_DISPATCHES)]
-    ops = ops[np.argsort(events.ts[ops], kind="stable")]
+    ops = events.by_start(rows_named(events, _GLOO_DISPATCHES, Category.CPU_OP, Category.ANNOTATION))
     if len(ops) == 0:
         return None
     row_start = events.ts[rows]

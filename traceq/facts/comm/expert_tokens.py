@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
+from traceq.facts.events.nesting import surroundings
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.grouping import group
@@ -86,7 +86,7 @@ def _parsed(
     rows = events.rows(Category.CPU_OP)
     rows = rows[matching(events, rows, pattern) & (events.shapes[rows] >= 0) & (events.types[rows] >= 0)]
     rows = rows[~surroundings(trace, rows).within(AUTOGRAD_NODE)] if len(rows) else rows
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    rows = events.by_start(rows)
     texts = group([events.shapes[rows], events.types[rows]])
     entries = [parse(_list(events.strings[shape]), _list(events.strings[kind])) for shape, kind in texts.keys.tolist()]
     numbers = np.array(entries, np.int64).reshape(-1, 3)[texts.group_ids]

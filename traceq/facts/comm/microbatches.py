@@ -7,22 +7,21 @@ what one phase computes between two messages.
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.point_to_point import PointToPoint, point_to_point
-from traceq.facts.events.communication_kernels import COMMUNICATION_OP, is_communication
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.kernels import COMMUNICATION_OP, is_communication
+from traceq.facts.events.name_patterns import EMPTY, matching, rows_named
 from traceq.facts.events.nesting import Nest, nest, op_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
-from traceq.facts.timeline.steps import main_track, steps
+from traceq.facts.timeline.steps import on_main_thread, steps
 from traceq.frozen import frozen
 from traceq.intervals import Spans, spans
-from traceq.model import Category, Trace
+from traceq.model import Category, Trace, select_rows
 
 PASS_KINDS = "FBIWO"
 """Forward, backward, backward for inputs, backward for weights, and forward of one microbatch with backward of another.
@@ -40,8 +39,6 @@ _PHASES = (
     ("F", re.compile(r"forward|fwd", re.IGNORECASE)),
 )
 _BARRIER = re.compile(r"^(c10d::|gloo:|[nhx]ccl:)barrier$")
-_ALLOCATES = re.compile(r"^aten::empty(_|$)")
-"""Ops that compute nothing: since torch 2.15 schedules allocate what they receive before they wait for it."""
 _LEAST_PART = 0.25
 """Part of a usual pass from which a piece of a phase is one, and not an op of the loss or of the schedule itself."""
 
@@ -95,7 +92,7 @@ class _Runs:
 
     def select(self, chosen: NDArray[np.bool_]) -> _Runs:
         """Return the chosen runs."""
-        return _Runs(**{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
+        return select_rows(self, chosen)
 
     def merge(self) -> _Runs:
         """Return the runs with neighbours of the same kind, cut and step made one."""
@@ -127,7 +124,8 @@ def _items(trace: Trace) -> _Items:
         issued = events.ts[work.call[chosen]]
     else:
         rows = np.concatenate([np.empty(0, np.int64), *(ops.rows[ops.parent < 0] for ops in op_nests(trace).whole)])
-        rows = rows[~matching(events, rows, COMMUNICATION_OP) & ~matching(events, rows, _ALLOCATES)]
+        # since torch 2.15 schedules allocate what they receive before they wait for it
+        rows = rows[~matching(events, rows, COMMUNICATION_OP) & ~matching(events, rows, EMPTY)]
         issued, start, end = events.ts[rows], events.ts[rows], events.end[rows]
         phase = phase_labels.phase_at(tracks(trace)[rows], start)
     order = np.argsort(issued, kind="stable")
@@ -141,8 +139,7 @@ def _kind_of_phase(name: str) -> int:
 def _named(trace: Trace) -> tuple[Nest, NDArray[np.int64], NDArray[np.int64]]:
     """Return (annotations of passes on the main thread, their kinds, their stages or -1)."""
     events, none = trace.events, np.empty(0, np.int64)
-    rows = events.rows(Category.ANNOTATION)
-    rows = rows[tracks(trace)[rows] == main_track(trace)]
+    rows = on_main_thread(trace, events.rows(Category.ANNOTATION))
     for pattern in (_ACTION, _PASS):
         marks = nest(events, rows[matching(events, rows, pattern)])
         matches = [match.groupdict() for match in map(pattern.match, map(events.text, marks.rows.tolist())) if match]
@@ -199,9 +196,8 @@ def _by_phases(trace: Trace, items: _Items) -> Passes:
 
 def _cuts(trace: Trace) -> NDArray[np.int64]:
     """Return when the host issues messages and barriers, ascending."""
-    events = trace.events
-    rows = events.rows(Category.CPU_OP, Category.ANNOTATION)
-    return np.sort(np.r_[point_to_point(trace).issued_ns, events.ts[rows[matching(events, rows, _BARRIER)]]])
+    barriers = rows_named(trace.events, _BARRIER, Category.CPU_OP, Category.ANNOTATION)
+    return np.sort(np.r_[point_to_point(trace).issued_ns, trace.events.ts[barriers]])
 
 
 def _usual_ns(runs: _Runs) -> NDArray[np.float64]:

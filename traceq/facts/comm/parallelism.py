@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from traceq.facts.comm.collective_roles import Role, collective_roles, issued_in_backward
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, collective_calls
-from traceq.facts.comm.sentences import NO_COLLECTIVE, RULES
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import rows_named
 from traceq.facts.memo import once_per_trace
+from traceq.facts.sentences import NO_COLLECTIVE, RULES
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.model import Category, Trace
@@ -84,8 +84,7 @@ def marks_per_step(trace: Trace, pattern: re.Pattern[str], *, outermost: bool = 
 def mark_times(trace: Trace, pattern: re.Pattern[str], *, outermost: bool = False) -> NDArray[np.int64]:
     """Return int64[M] ns: when annotations of a name begin; `outermost` skips those nested in another."""
     events = trace.events
-    rows = events.rows(Category.ANNOTATION)
-    rows = rows[matching(events, rows, pattern)]
+    rows = rows_named(events, pattern, Category.ANNOTATION)
     if outermost and len(rows):
         rows = rows[np.lexsort((-events.end[rows], events.ts[rows]))]
         reach = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, events.end[rows]])[:-1]
@@ -152,18 +151,13 @@ def _family(trace: Trace) -> str:
     )
 
 
-def _looks_up_pooled(trace: Trace) -> bool:
-    """Return whether the model looks up embeddings as recommendation models do, whose tables are sharded."""
-    return any(_POOLED_LOOKUP.search(name) for name in trace.events.strings)
-
-
 def _of_activations(trace: Trace, issued: IssuedCalls) -> tuple[str, str] | None:
     """Return (name, rule) of how layers are split over ranks; None where they are not."""
     exchanges = issued.of(Role.ACTIVATIONS)
     of_layers = bool((exchanges & issued.named("all_reduce", "all_gather", "reduce_scatter")).any())
     of_tokens = bool((exchanges & issued.named("all_to_all")).any())
     names = []
-    if (of_layers or of_tokens) and _looks_up_pooled(trace):
+    if (of_layers or of_tokens) and any(map(_POOLED_LOOKUP.search, trace.events.strings)):
         names.append(("sharded embeddings", RULES["embeddings"]))
     else:
         if of_layers:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, collective_calls, collective_kernels
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, collective_calls, kernel_times
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import nest, tracks
+from traceq.facts.events.name_patterns import rows_named, values_of_texts
+from traceq.facts.events.nesting import thread_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
@@ -67,16 +66,8 @@ def point_to_point(trace: Trace) -> PointToPoint:
 
 def _enclosing_ops(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the row of the `c10d` op around each message, -1 without one."""
-    events, row_track = trace.events, tracks(trace)
-    ops = events.rows(Category.CPU_OP)
-    ops = ops[matching(events, ops, _OP)]
-    result = np.full(len(rows), -1)
-    for track in sorted_unique(row_track[rows]).tolist():
-        on_track = np.flatnonzero(row_track[rows] == track)
-        around = nest(events, ops[row_track[ops] == track])
-        index = around.innermost_at(events.ts[rows[on_track]])
-        result[on_track[index >= 0]] = around.rows[index[index >= 0]]
-    return result
+    ops = rows_named(trace.events, _OP, Category.CPU_OP)
+    return thread_nests(trace, ops).rows_at(tracks(trace)[rows], trace.events.ts[rows])
 
 
 def _times(
@@ -87,15 +78,11 @@ def _times(
     One kernel runs a group of messages (`batch_isend_irecv`); its call is the last of the group. In a trace without a
     device a message starts with its op, which has posted it before its row begins.
     """
-    work, kernels, rows = device_work(trace), collective_kernels(trace), calls.rows[chosen]
-    if len(work) == 0:
+    rows = calls.rows[chosen]
+    if len(device_work(trace)) == 0:
         return trace.events.ts[np.where(ops >= 0, ops, rows)], trace.events.end[rows]
-    none = np.iinfo(np.int64).max
-    start, end = np.full(len(calls), none), np.full(len(calls), -1)
-    linked = kernels.call >= 0
-    np.minimum.at(start, kernels.call[linked], work.start[kernels.work[linked]])
-    np.maximum.at(end, kernels.call[linked], work.end[kernels.work[linked]])
-    start, end, track = start[chosen], end[chosen], tracks(trace)[rows]
+    start, end = (times[chosen] for times in kernel_times(trace))
+    track = tracks(trace)[rows]
     for number in sorted_unique(track).tolist():
         on_track = np.flatnonzero(track == number)
         has_kernel = np.flatnonzero(end[on_track] >= 0)
@@ -103,28 +90,20 @@ def _times(
         ran = following < len(has_kernel)
         source = on_track[has_kernel[following[ran]]]
         start[on_track[ran]], end[on_track[ran]] = start[source], end[source]
-    return np.where(end >= 0, start, -1), end
+    return start, end
 
 
 def _peers(trace: Trace, rows: NDArray[np.int64], ops: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the other rank of each message, within its group; -1 where neither title nor inputs tell it."""
     events, row_track = trace.events, tracks(trace)
-    peer = _by_text(trace, np.where(ops >= 0, events.inputs[ops], -1), _input_peer)
-    titles = events.rows(Category.ANNOTATION)
-    titles = titles[matching(events, titles, _TITLE)]
+    peer = values_of_texts(events, np.where(ops >= 0, events.inputs[ops], -1), _input_peer)
+    titles = rows_named(events, _TITLE, Category.ANNOTATION)
     for track in sorted_unique(row_track[titles]).tolist():
         on_track = np.flatnonzero(row_track[rows] == track)
         of_track = titles[row_track[titles] == track]
         call = np.searchsorted(events.ts[rows[on_track]], events.ts[of_track], "right") - 1
-        peer[on_track[call[call >= 0]]] = _by_text(trace, events.name[of_track[call >= 0]], _title_peer)
+        peer[on_track[call[call >= 0]]] = values_of_texts(events, events.name[of_track[call >= 0]], _title_peer)
     return peer
-
-
-def _by_text(trace: Trace, texts: NDArray[np.int32], rank_of: Callable[[str], int]) -> NDArray[np.int64]:
-    """Return the rank that each text tells, -1 without one; each distinct text is read once."""
-    distinct, inverse = np.unique(texts, return_inverse=True)
-    ranks = [rank_of(trace.events.strings[text]) if text >= 0 else -1 for text in distinct.tolist()]
-    return np.array(ranks, np.int64)[inverse.reshape(-1)] if len(texts) else np.empty(0, np.int64)
 
 
 def _input_peer(inputs: str) -> int:

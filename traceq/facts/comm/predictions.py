@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from traceq.facts.comm.collective_roles import ROLES, Role
 from traceq.facts.comm.collectives import collective_calls, collective_kernels
 from traceq.facts.comm.parallelism import IssuedCalls, PerStep, issued_calls, mark_times, marks_per_step, strategy_of
-from traceq.facts.comm.sentences import KERNELS as OF_KERNELS
-from traceq.facts.comm.sentences import NOTES
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.forward_ops import is_backward
 from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.nesting import surroundings
+from traceq.facts.sentences import KERNELS as OF_KERNELS
+from traceq.facts.sentences import NOTES
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace

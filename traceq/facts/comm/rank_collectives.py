@@ -18,6 +18,7 @@ from traceq.facts.comm.collectives import (
     collective_calls,
     collective_kernels,
     gloo_pairs,
+    kernel_times,
     message_index,
     name_numbers,
 )
@@ -29,7 +30,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
-from traceq.model import Trace
+from traceq.model import Trace, select_rows
 
 POINT_TO_POINT = tuple(COLLECTIVE_NAMES.index(name) for name in ("send", "recv", "send_recv"))
 """Not compared across ranks: a send on one rank is a recv on another."""
@@ -70,7 +71,7 @@ class CollectiveColumns:
 
     def select(self, mask: NDArray[np.bool_]) -> CollectiveColumns:
         """Return the selected calls."""
-        return CollectiveColumns(**{column.name: getattr(self, column.name)[mask] for column in fields(self)})
+        return select_rows(self, mask)
 
     @classmethod
     def of_ranks(cls, parts: Sequence[CollectiveColumns]) -> CollectiveColumns:
@@ -209,15 +210,9 @@ class _Arguments:
 
 def _times(trace: Trace, calls: Calls) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (start, end) ns of each call's kernels, or without a device of its row; -1 for a call without a kernel."""
-    work, kernels = device_work(trace), collective_kernels(trace)
-    if len(work) == 0:
+    if len(device_work(trace)) == 0:
         return trace.events.ts[calls.rows], trace.events.end[calls.rows]
-    linked = kernels.call >= 0
-    unset = np.iinfo(np.int64).max
-    start, end = np.full(len(calls), unset), np.full(len(calls), -1)
-    np.minimum.at(start, kernels.call[linked], work.start[kernels.work[linked]])
-    np.maximum.at(end, kernels.call[linked], work.end[kernels.work[linked]])
-    return np.where(start < unset, start, -1), end
+    return kernel_times(trace)
 
 
 def _steps(trace: Trace, ts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -17,6 +17,8 @@ from traceq.model import Trace
 
 DIRECTIONS = ("DtoH", "HtoD", "DtoD", "PtoP")
 OVER_LINK = ("DtoH", "HtoD")
+COPY_CALL = re.compile("memcpy", re.IGNORECASE)
+"""Runtime calls that copy."""
 PAGEABLE_COPY = re.compile("pageable", re.IGNORECASE)
 TO_HOST, TO_DEVICE = re.compile("Memcpy DtoH|DeviceToHost"), re.compile("Memcpy HtoD|HostToDevice")
 WITHIN_DEVICE = re.compile("Memcpy (DtoD|DeviceToDevice)")

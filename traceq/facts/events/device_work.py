@@ -7,14 +7,31 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
+from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching, rows_named
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.profiler_sessions import session_gaps
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import contains, sorted_unique, spans
+from traceq.intervals import Spans, contains, sorted_unique, spans
 from traceq.model import Category, Trace
+
+PROFILER_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
+
+
+@once_per_trace
+def session_gaps(trace: Trace) -> Spans:
+    """Return the time between the last step of a profiler session and the first of the next: int64[G, 2] ns.
+
+    A recording of traceq joins several windows of an arm in one trace, and numbers their steps such that some are left
+    out between two windows. In another trace, numbers that are missing are marks that were lost: no less a gap.
+    """
+    events = trace.events
+    rows = rows_named(events, PROFILER_STEP, Category.ANNOTATION, Category.CPU_OP)
+    rows = rows[np.lexsort((events.end[rows], events.ts[rows]))]
+    number = np.array([int(events.text(row).partition("#")[2]) for row in rows.tolist()], np.int64)
+    first = np.flatnonzero(np.diff(number) > 1) + 1
+    return np.column_stack([np.maximum.accumulate(events.end[rows])[first - 1], events.ts[rows[first]]])
+
 
 BACKEND_OF_DEVICES = re.compile(r"^([nhx]ccl|cuda)\b")
 """Backends, and their annotations, that move data of devices."""
@@ -28,8 +45,10 @@ _ONLY_ON_DEVICES = re.compile(
 )
 """Ops that no CPU runs: where the profiler records the CPU alone, there are no calls either."""
 
-_ALLOCATES, _DEVICE_STARTS_NS = re.compile(r"^aten::empty(_strided)?$"), 100_000_000
-"""Ops that allocate and write nothing; one that takes so long starts a device."""
+_ALLOCATES = re.compile(r"^aten::empty(_strided)?$")
+DEVICE_STARTS_NS = 100_000_000
+"""An op that allocates and writes nothing takes so long only if it starts a device, as does its driver; a call that
+returns memory or creates a stream does not either."""
 
 
 def first_index(ids: NDArray[np.int64], wanted_ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -76,8 +95,7 @@ def device_work(trace: Trace) -> DeviceWork:
     One call can launch many ops (a graph). If two calls share a correlation id, the earlier one is the launch.
     """
     events = trace.events
-    rows = events.rows(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    rows = events.by_start(events.rows(Category.KERNEL, Category.MEMCPY, Category.MEMSET))
     call = _launching_calls(trace, events.correlation[rows])
     stream = stream_number(events.device[rows], events.stream[rows])
     start = events.ts[rows]
@@ -105,12 +123,11 @@ def lacks_device_rows(trace: Trace) -> bool:
     events, marks = trace.events, trace.events.rows(Category.ANNOTATION)
     calls = events.rows(Category.RUNTIME)
     calls = calls[events.correlation[calls] > 0]
-    allocating = events.rows(Category.CPU_OP)
-    allocating = allocating[matching(events, allocating, _ALLOCATES)]
+    allocating = rows_named(events, _ALLOCATES, Category.CPU_OP)
     return (
         bool(matching(events, calls, _ASKS_FOR_WORK).any())
         or bool(matching(events, events.rows(Category.CPU_OP), _ONLY_ON_DEVICES).any())
-        or bool((events.dur[allocating] >= _DEVICE_STARTS_NS).any())
+        or bool((events.dur[allocating] >= DEVICE_STARTS_NS).any())
         or bool((events.allocations.device_type > 0).any())
         or bool(threads_of_autograd(trace))
         or bool(BACKEND_OF_DEVICES.search(trace.backend))
@@ -164,8 +181,7 @@ def stream_number(device: NDArray[np.integer], stream: NDArray[np.integer]) -> N
 def _launching_calls(trace: Trace, correlation: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the row of the earliest runtime call with each correlation id; -1 if there is none."""
     events = trace.events
-    calls = events.rows(Category.RUNTIME)
-    calls = calls[np.argsort(events.ts[calls], kind="stable")]
+    calls = events.by_start(events.rows(Category.RUNTIME))
     return np.asarray(np.r_[calls, -1][first_index(events.correlation[calls], correlation)])
 
 

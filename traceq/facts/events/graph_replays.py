@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
@@ -105,16 +105,14 @@ def nodes_of_replays(trace: Trace, replayed: NDArray[np.bool_], recorded: Captur
 
 def capturing_calls(trace: Trace) -> NDArray[np.int64]:
     """Return the rows of calls that begin to capture a graph."""
-    calls = trace.events.rows(Category.RUNTIME)
-    return calls[matching(trace.events, calls, _BEGIN)]
+    return rows_named(trace.events, _BEGIN, Category.RUNTIME)
 
 
 @once_per_trace
 def capture_spans(trace: Trace) -> Spans:
     """Return when CUDA graphs are captured, by begin; captures of several threads may overlap."""
     events = trace.events
-    calls = events.rows(Category.RUNTIME)
-    calls = calls[np.argsort(events.ts[calls], kind="stable")]
+    calls = events.by_start(events.rows(Category.RUNTIME))
     begins, ends = (calls[matching(events, calls, pattern)] for pattern in (_BEGIN, _END))
     windows = [
         (begin_ns, end_ns)
@@ -130,8 +128,7 @@ def captures(trace: Trace) -> Captures:
     Calls of other threads count, as backward launches on that of the autograd engine; not where captures overlap.
     """
     events, spans = trace.events, capture_spans(trace)
-    calls = events.rows(Category.RUNTIME)
-    calls = calls[np.argsort(events.ts[calls], kind="stable")]
+    calls = events.by_start(events.rows(Category.RUNTIME))
     if (spans[1:, 0] < spans[:-1, 1]).any():
         return Captures(calls[:0], calls[:0], calls[:0])
     launches = calls[matching(events, calls, _CAPTURED)]

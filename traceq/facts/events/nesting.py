@@ -1,4 +1,4 @@
-"""Nesting of host rows by thread: the innermost row open at a time, and the rows that enclose it.
+"""Nesting of host rows by thread: the innermost row open at a time, the rows that enclose it, and their context.
 
 Of many threads there is one nest of all, in which the times of each are moved behind those of the one before: what is
 done for each thread takes longer there than what is done for each event.
@@ -6,15 +6,17 @@ done for each thread takes longer there than what is done for each event.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.grouping import by_value
-from traceq.intervals import TOO_DEEP, count_before, last_open, sorted_unique
+from traceq.intervals import TOO_DEEP, ascending, contains, count_before, last_open, sorted_unique, spans
 from traceq.model import Category, Events, Trace
 
 _MANY_THREADS = 64
@@ -217,6 +219,13 @@ class ThreadNests:
         """Nests that hold each row once, as few as there are; their times may be moved, their rows' are not."""
         return [*self.by_track.values()] if self._together is None else [self._together.nest]
 
+    def rows_at(self, track: NDArray[np.int64], time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the innermost row that is open on each thread at each time: int64[K], -1 without one."""
+        row = np.full(len(track), -1)
+        for part in self.on(track):
+            row[part.which] = np.r_[part.nest.rows, -1][part.innermost_at(time_ns[part.which])]
+        return row
+
     def on(self, track: NDArray[np.int64], apart: Sequence[int] = ()) -> Iterator[OnThreads]:
         """Yield the nests that hold the threads of K instants, `track` int64[K]; of the threads `apart` their own."""
         alone = np.arange(len(track))
@@ -304,3 +313,74 @@ def _together(trace: Trace, rows: NDArray[np.int64]) -> _Together | None:
     place, moved = np.searchsorted(distinct, track), np.arange(len(distinct)) * (most - least) - least
     first = np.r_[0, np.cumsum(np.bincount(place))[:-1]]
     return _Together(_sorted(rows, start + moved[place], end + moved[place]), distinct, first, moved, least, most)
+
+
+@frozen(eq=False)
+class Surroundings:
+    """K host rows with the ops, annotations and Python frames around them.
+
+    `host_rows` int64[K] into Events; `rows` int64[R] into Events, all that can enclose them.
+    """
+
+    trace: Trace
+    host_rows: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @property
+    def start_ns(self) -> NDArray[np.int64]:
+        """int64[K] ns: start of each host row."""
+        return self.trace.events.ts[self.host_rows]
+
+    def named(self, pattern: re.Pattern[str], *, ops_only: bool = False) -> NDArray[np.int64]:
+        """Return the ops, annotations and Python frames whose name matches, or only the ops: rows of Events."""
+        rows = self.rows[matching(self.trace.events, self.rows, pattern)]
+        return rows[self.trace.events.category[rows] == Category.CPU_OP] if ops_only else rows
+
+    def within(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+        """Return whether a row whose name matches is open on the thread of each host row: bool[K]."""
+        return self.within_rows(self.named(pattern))
+
+    def within_rows(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return whether one of these rows is open on the thread of each host row: bool[K]."""
+        events, row_track = self.trace.events, tracks(self.trace)
+        inside, of_track = np.zeros(len(self.host_rows), np.bool_), dict(by_value(row_track[rows]))
+        for track, on_track in by_value(row_track[self.host_rows]):
+            if track not in of_track:
+                continue
+            enclosing = rows[of_track[track]]
+            inside[on_track] = contains(spans(events.ts[enclosing], events.end[enclosing]), self.start_ns[on_track])
+        return inside
+
+    def within_other_op(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+        """Return whether an op whose name does not match is open on the thread of each host row: bool[K]."""
+        is_op = self.trace.events.category[self.rows] == Category.CPU_OP
+        return self.within_rows(self.rows[is_op & ~matching(self.trace.events, self.rows, pattern)])
+
+    def last_end_before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the latest end of these rows up to each start, on any thread: int64[K] ns, else the minimum."""
+        ends = ascending(self.trace.events.end[rows])
+        return np.asarray(np.r_[np.iinfo(np.int64).min, ends][np.searchsorted(ends, self.start_ns, "right")])
+
+    def last_start_before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the latest start of these rows up to each start, on any thread: int64[K] ns, else the minimum."""
+        starts = ascending(self.trace.events.ts[rows])
+        return np.asarray(np.r_[np.iinfo(np.int64).min, starts][np.searchsorted(starts, self.start_ns, "right")])
+
+    def next_start_after(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the earliest start of these rows from each start on, on any thread: int64[K] ns, else the maximum."""
+        starts = ascending(self.trace.events.ts[rows])
+        return np.asarray(np.r_[starts, np.iinfo(np.int64).max][np.searchsorted(starts, self.start_ns, "left")])
+
+
+def surroundings(trace: Trace, host_rows: NDArray[np.int64]) -> Surroundings:
+    """Return the context of some host rows."""
+    return Surroundings(trace, host_rows, trace.events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON))
+
+
+@once_per_trace
+def host_boundaries(trace: Trace) -> NDArray[np.int64]:
+    """Return the starts and ends of all ops, annotations and Python frames: int64[K] ns, ascending."""
+    events = trace.events
+    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
+    start = events.ts[rows]
+    return sorted_unique(start, start + events.dur[rows])

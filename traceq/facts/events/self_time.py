@@ -82,7 +82,7 @@ def ops_on_cpu(trace: Trace) -> NDArray[np.int64]:
     for others in (VIEW, ALLOCATES):
         computes &= ~matching(events, rows, others)
     rows = rows[computes]
-    rows = rows[~_has_call(trace, rows)]
+    rows = rows[~calls_runtime(trace, rows)]
     if not len(rows):
         return np.empty(0, np.int64)
     times = self_times(trace)
@@ -91,7 +91,7 @@ def ops_on_cpu(trace: Trace) -> NDArray[np.int64]:
     return ascending(rows[own_ns[rows] >= _LEAST_NS])
 
 
-def _has_call(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+def calls_runtime(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return in which rows a call of the runtime begins on their thread: bool[K]."""
     events, calls, track = trace.events, trace.events.rows(Category.RUNTIME), tracks(trace)
     has_call = np.zeros(len(rows), np.bool_)

@@ -7,8 +7,8 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.device_work import device_work
-from traceq.facts.events.name_patterns import LAUNCHES_KERNEL, matching
+from traceq.facts.events.device_work import DEVICE_STARTS_NS, device_work
+from traceq.facts.events.name_patterns import FREE_CALL, LAUNCHES_KERNEL, matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
@@ -16,14 +16,12 @@ from traceq.grouping import group
 from traceq.intervals import ascending, intersect, measure_within, sorted_unique, spans
 from traceq.model import Category, Trace
 
-_LEAST_START_NS = 100_000_000
-"""The driver starts in no less; no call that returns memory or creates a stream takes so long for that alone."""
-_LEAST_NS = 1_000_000
+LONG_CALL_NS = 1_000_000
+"""From when on a call is long."""
 _LEAST_MULTIPLE, _MOST_OUTSTANDING = 50, 900
 """A first launch that takes so many times the median of later ones does more than launch; behind so many others it
 waits for a place in the queue."""
 _WAITS = re.compile("memcpy|Synchronize", re.IGNORECASE)
-_FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 _CREATES = re.compile(r"^(cuda|hip|cu)(Stream|Event)Create")
 _ASKS_DEVICE = re.compile(r"^(cuda|hip|cu)DeviceGetAttribute$")
 _LOADS = re.compile(
@@ -56,7 +54,7 @@ def first_device_use(trace: Trace) -> NDArray[np.int64]:
     waits = calls[matching(events, calls, _WAITS)]
     waiting = intersect(unrecorded_work(trace), spans(events.ts[waits], events.end[waits]))
     takes_ns = events.dur[around] - measure_within(waiting, events.ts[around], events.end[around])
-    is_first = (events.ts[around] <= work.start.min()) & (takes_ns >= _LEAST_START_NS)
+    is_first = (events.ts[around] <= work.start.min()) & (takes_ns >= DEVICE_STARTS_NS)
     return np.asarray(around[is_first][:1])
 
 
@@ -83,11 +81,11 @@ def kernel_loading_calls(trace: Trace) -> NDArray[np.int64]:
     took = events.dur[calls]
     first = group([events.name[work.rows[kernels]]]).first
     again = np.delete(took, first)
-    is_long = took > max(_LEAST_NS, _LEAST_MULTIPLE * float(np.median(again if len(again) else took)))
+    is_long = took > max(LONG_CALL_NS, _LEAST_MULTIPLE * float(np.median(again if len(again) else took)))
     is_long &= np.arange(len(calls)) - num_done < _MOST_OUTSTANDING
     loading = calls[first[is_long[first]]]
     asking = events.rows(Category.RUNTIME)
-    asking = asking[events.dur[asking] >= _LEAST_NS]
+    asking = asking[events.dur[asking] >= LONG_CALL_NS]
     return sorted_unique(loading[matching(events, loading, LAUNCHES_KERNEL)], asking[matching(events, asking, _LOADS)])
 
 
@@ -101,21 +99,21 @@ def library_loading_calls(trace: Trace) -> NDArray[np.int64]:
     """
     events, work = trace.events, device_work(trace)
     calls = events.rows(Category.RUNTIME)
-    long = calls[events.dur[calls] >= _LEAST_NS]
-    long = long[matching(events, long, _FREE) | matching(events, long, _CREATES)]
+    long = calls[events.dur[calls] >= LONG_CALL_NS]
+    long = long[matching(events, long, FREE_CALL) | matching(events, long, _CREATES)]
     num_begun = np.searchsorted(work.start, events.end[long], "left")
     num_ended = np.searchsorted(ascending(work.end), events.ts[long], "right")
-    is_start = (num_begun == num_ended) & (events.dur[long] >= _LEAST_START_NS)
+    is_start = (num_begun == num_ended) & (events.dur[long] >= DEVICE_STARTS_NS)
     follows = _next_in_op(trace, calls, long)
-    is_before_asking = matching(events, long, _FREE) & (follows >= 0) & matching(events, follows, _ASKS_DEVICE)
+    is_before_asking = matching(events, long, FREE_CALL) & (follows >= 0) & matching(events, follows, _ASKS_DEVICE)
     return np.asarray(long[is_start | is_before_asking])
 
 
 def _next_in_op(trace: Trace, calls: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return int64[rows]: the next call, other than a free, of the same innermost op; -1 without one."""
     events, track, follows = trace.events, tracks(trace), np.full(len(rows), -1)
-    others = calls[~matching(events, calls, _FREE)]
-    others = others[np.argsort(events.ts[others], kind="stable")]
+    others = calls[~matching(events, calls, FREE_CALL)]
+    others = events.by_start(others)
     for number in sorted_unique(track[rows]).tolist():
         if (ops := host_ops(trace).get(number)) is None:
             continue

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import DeviceWork, device_work, first_index, launch_times, stream_number
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
@@ -81,8 +81,7 @@ def stream_waits(trace: Trace) -> StreamWaits:
     work = device_work(trace)
     launch_order = np.empty(len(work), np.int64)
     launch_order[np.argsort(launch_times(trace), kind="stable")] = np.arange(len(work))
-    calls = trace.events.rows(Category.RUNTIME)
-    calls = calls[matching(trace.events, calls, _WAIT_CALL)]
+    calls = rows_named(trace.events, _WAIT_CALL, Category.RUNTIME)
     delayed = _first_delayed(trace, work, launch_order, calls)
     event_stream, recorded_ns = recorded_events(trace, calls)
     is_recorded = event_stream >= 0

@@ -1,4 +1,4 @@
-"""Work that the trace does not show: gaps in which a device is busy with it, launches without rows, and missing ops.
+"""Work that the trace does not show: gaps in which a device is busy with it, launches without rows, ops and shapes.
 
 A device that idles while launched work is ready starts that work within microseconds. Where it starts much later and
 nothing recorded is in its way, something was: work launched before the trace began, of another process, or lost.
@@ -11,10 +11,10 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.copies import TO_HOST
+from traceq.facts.events.copies import COPY_CALL, TO_HOST
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.graph_replays import capture_spans
-from traceq.facts.events.name_patterns import LAUNCHES_KERNEL, matching
+from traceq.facts.events.name_patterns import LAUNCHES_KERNEL, matching, rows_named
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import Spans, contains, count_before, empty, sorted_unique, spans
 from traceq.model import Category, Trace
@@ -25,7 +25,6 @@ _USUAL_DELAYS = 20
 """A start is late that takes longer than the trace's lower quartile by this factor."""
 
 _SYNCHRONIZE = re.compile(r"(Stream|Event|Device|Ctx|Context)Synchronize")
-_COPY_CALL = re.compile("memcpy", re.IGNORECASE)
 _GATE = re.compile(r"LaunchHostFunc|StreamAddCallback|StreamWaitValue|StreamBatchMemOp|WaitExternalSemaphores")
 """Calls after which a stream waits for the host or for another process, which is a recorded reason."""
 _FEWEST = 100
@@ -102,8 +101,7 @@ def _is_gated(trace: Trace, work: DeviceWork, op: NDArray[np.int64]) -> NDArray[
     Such a call does not name its stream: any counts that was made after the previous work of the op's stream was
     launched.
     """
-    calls = trace.events.rows(Category.RUNTIME)
-    gates = np.sort(trace.events.ts[calls[matching(trace.events, calls, _GATE)]])
+    gates = np.sort(trace.events.ts[rows_named(trace.events, _GATE, Category.RUNTIME)])
     launched = np.where(work.linked, trace.events.ts[work.call], np.iinfo(np.int64).min)
     order = np.lexsort((np.arange(len(work)), work.stream))
     previous = np.full(len(work), np.iinfo(np.int64).min)
@@ -115,9 +113,8 @@ def _is_gated(trace: Trace, work: DeviceWork, op: NDArray[np.int64]) -> NDArray[
 def _waits_for_first_work(trace: Trace, work: DeviceWork, limit: int) -> Spans:
     """Return how long the host waits for the device before the first recorded work."""
     events, first = trace.events, int(work.start[0])
-    calls = events.rows(Category.RUNTIME)
     to_host = work.call[work.linked & matching(events, work.rows, TO_HOST)]
-    waits = np.r_[calls[matching(events, calls, _SYNCHRONIZE)], to_host[matching(events, to_host, _COPY_CALL)]]
+    waits = np.r_[rows_named(events, _SYNCHRONIZE, Category.RUNTIME), to_host[matching(events, to_host, COPY_CALL)]]
     start, end = events.ts[waits], np.minimum(events.end[waits], first)
     is_long = end - start > limit
     return spans(start[is_long], end[is_long])
@@ -135,3 +132,13 @@ def missing_ops_share(trace: Trace) -> float:
     if len(numbers) < _FEWEST or (np.diff(numbers) > 2).mean() < _MANY_HOLES:
         return 0.0
     return 1 - len(numbers) / float(numbers[-1] - numbers[0] + 1)
+
+
+def has_shapes(trace: Trace) -> bool:
+    """Return whether the shapes of the inputs of any op were recorded."""
+    return bool((trace.events.shapes[trace.events.rows(Category.CPU_OP)] >= 0).any())
+
+
+def lacks_shapes(trace: Trace) -> bool:
+    """Return whether ops were recorded, none of them with shapes."""
+    return len(trace.events.rows(Category.CPU_OP)) > 0 and not has_shapes(trace)

@@ -8,8 +8,6 @@ before it starts on another.
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +15,7 @@ from traceq.facts.comm.rank_collectives import BARRIER_LIKE
 from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.frozen import frozen
 from traceq.grouping import group
+from traceq.model import select_rows
 
 _MAX_SHIFT = 300
 _TOLERANCE_NS = 50_000
@@ -42,7 +41,7 @@ class Instances:
 
     def select(self, selected: NDArray[np.bool_] | NDArray[np.int64]) -> Instances:
         """Return the selected collectives."""
-        return Instances(**{field.name: getattr(self, field.name)[selected] for field in fields(self)})
+        return select_rows(self, selected)
 
 
 def match_collectives(issued: JobCollectives) -> Instances:
@@ -158,18 +157,15 @@ def _preferred(fits: list[_Fit], name: str) -> list[_Fit]:
 def _fits(issued: JobCollectives, a: NDArray[np.int64], b: NDArray[np.int64]) -> list[_Fit]:
     """Return the shifts at which names, dtypes and elements of all pairs agree, those nearest to 0 first."""
     least, fits = max(1, (len(b) + 1) // 2), list[_Fit]()
+    compared = issued.columns.name, issued.dtype, issued.columns.elements
     shifts = range(max(least - len(b), -_MAX_SHIFT), min(len(a) - least, _MAX_SHIFT) + 1)
     for shift in sorted(shifts, key=lambda shift: (abs(shift), shift)):
         pairs = a[max(shift, 0) : shift + len(b)], b[max(-shift, 0) : len(a) - shift]
-        if all((column[pairs[0]] == column[pairs[1]]).all() for column in _compared(issued)):
+        if all((column[pairs[0]] == column[pairs[1]]).all() for column in compared):
             fits.append(_fit(issued, shift, *pairs))
             if shift == 0 and fits[0].on_one_clock and fits[0].in_phase and fits[0].deviation <= _TOLERANCE_NS:
                 break
     return fits
-
-
-def _compared(issued: JobCollectives) -> tuple[NDArray[np.int64], ...]:
-    return issued.columns.name, issued.dtype, issued.columns.elements
 
 
 def _fit(issued: JobCollectives, shift: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> _Fit:

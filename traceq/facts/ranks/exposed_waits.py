@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import rows_named
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
@@ -31,8 +31,7 @@ EXPOSED_WAIT, EXPOSED_TRANSFER = "exposed_wait", "exposed_transfer"
 def barriers(trace: Trace) -> Spans:
     """Return when a thread is in a barrier."""
     events = trace.events
-    rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(events, rows, _BARRIER)]
+    rows = rows_named(events, _BARRIER, Category.ANNOTATION, Category.CPU_OP)
     return spans(events.ts[rows], events.end[rows])
 
 

@@ -1,4 +1,4 @@
-"""Job: a run without its events, with the facts that compare all ranks."""
+"""Job: a run without its events, with the facts that compare all ranks; the ranks of a run, in memory or not."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from math import isfinite
 from typing import Protocol, TypeVar
 
 from traceq.facts.comm.rank_collectives import RankCalls, rank_calls
-from traceq.facts.ranks.arrival_waits import ArrivalWaits, arrival_waits
-from traceq.facts.ranks.clock_offsets import Clocks, clocks
+from traceq.facts.memo import once_per_trace
+from traceq.facts.ranks.arrival_waits import ArrivalWaits, Clocks, arrival_waits, clocks
 from traceq.facts.ranks.collective_matching import Instances, match_collectives
-from traceq.facts.ranks.job_collectives import JobCollectives, are_concurrent, issued_by_ranks
+from traceq.facts.ranks.job_collectives import JobCollectives, issued_by_ranks
 from traceq.facts.ranks.message_matching import MessageTimes, match_messages
-from traceq.facts.ranks.rank_outline import Outline, outline
+from traceq.facts.ranks.rank_outline import Outline, are_concurrent, outline
+from traceq.facts.ranks.unrecorded_share import unrecorded_share
+from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
 from traceq.model import Caveat, Flight, Manifest, Pairs, Processes, Run, Timings, Trace
 
@@ -168,3 +171,48 @@ def job_from_outlines(run: Run, ranks: tuple[Outline, ...], calls: Sequence[Rank
         run.timings,
         run.processes,
     )
+
+
+@frozen
+class StepTotals:
+    """Number of a rank's counted steps, their ns, and those of exposed communication.
+
+    `unrecorded_share` is the part of the trace in which the device does work that the trace does not show.
+    """
+
+    num: int
+    ns: int
+    exposed_ns: int
+    unrecorded_share: float
+
+
+@once_per_trace
+def step_totals(trace: Trace) -> StepTotals:
+    """Return the sums of one rank."""
+    windows, pieces = steps(trace).window[steps(trace).counted], activity(trace)
+    is_exposed = in_counted_steps(trace) & pieces.among(TimeCategory.EXPOSED_COMM)
+    return StepTotals(
+        num=len(windows),
+        ns=int((windows[:, 1] - windows[:, 0]).sum()),
+        exposed_ns=int(pieces.ns[is_exposed].sum()),
+        unrecorded_share=unrecorded_share(trace),
+    )
+
+
+@frozen(eq=False)
+class RunRanks:
+    """R ranks of a run as a job, and the sums over their steps.
+
+    The traces of `run` may lack their events; `trace` returns that of a rank with its events, reading it if need be.
+    """
+
+    run: Run
+    job: Job
+    totals: Sequence[StepTotals]
+    trace: Callable[[int], Trace]
+
+
+def ranks_in_memory(run: Run) -> RunRanks:
+    """Return the ranks of a run whose traces have their events."""
+    totals = LazySequence(lambda index: step_totals(run.traces[index]), len(run.traces))
+    return RunRanks(run, job_of(run), totals, {trace.rank: trace for trace in run.traces}.__getitem__)

@@ -21,8 +21,6 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Flight
 
-_WALL_CLOCK_NS = 10**18
-_MAX_GAP_NS = 60 * 10**9
 _ALL_RANKS = re.compile(r"^\[\d+(, ?\d+)*\]$")
 
 
@@ -71,17 +69,6 @@ class _Texts(dict[str, int]):
     def number(self, text: str) -> int:
         """Return the number of a text, a new one if needed; -1 for an empty text."""
         return self.setdefault(text, len(self)) if text else -1
-
-
-def are_concurrent(ranks: Sequence[Outline]) -> bool:
-    """Return whether the ranks ran at the same time: no gap of a minute between windows by the wall clock.
-
-    Clocks that count from boot cannot be compared; such ranks count as concurrent.
-    """
-    start, end = (np.array([rank.extent[side] + rank.base_time_ns for rank in ranks]) for side in (0, 1))
-    order = np.argsort(start)
-    gaps = start[order][1:] - np.maximum.accumulate(end[order])[:-1]
-    return bool((start < _WALL_CLOCK_NS).any() or (gaps < _MAX_GAP_NS).all())
 
 
 def issued_by_ranks(ranks: Sequence[Outline], calls: Sequence[RankCalls]) -> JobCollectives:

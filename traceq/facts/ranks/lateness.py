@@ -21,13 +21,13 @@ from traceq.facts.ranks.job import RankQuery
 from traceq.facts.timeline.active_thread import launching_threads
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import origins
-from traceq.facts.timeline.phases import phases
-from traceq.facts.timeline.steps import main_track, steps
+from traceq.facts.timeline.phases import other_annotations, phases
+from traceq.facts.timeline.steps import main_track, on_main_thread, steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps, ns_by_phase
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, intersect, measure, measure_within, sorted_unique, spans, subtract
-from traceq.model import Category, Trace
+from traceq.model import Trace
 
 _NO_CAUSE = (TimeCategory.EXPOSED_COMM, TimeCategory.TAIL)
 _COMPUTES = (TimeCategory.COMPUTE, TimeCategory.CPU_COMPUTE)
@@ -105,7 +105,9 @@ def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]
         contents = query(_contents, [(rank, cell) for rank in compared])
         what, what_ns = _largest_excess(contents)
         explained_ns = max(_host_excess(contents), what_ns)
-        is_explained = _is_in_calls(cell) or explained_ns >= _EXPLAINED * excess[cell]
+        is_explained = (
+            cell[1] in (*_ON_DEVICE, *_IN_A_CALL, TimeCategory.COMPILING) or explained_ns >= _EXPLAINED * excess[cell]
+        )
         causes.append((excess[cell] if is_explained else explained_ns, cell, what, what_ns))
         if is_explained:
             break
@@ -183,11 +185,6 @@ def _named_host_contents(trace: Trace, _: None) -> dict[str, float]:
     return {name: ns / len(host) for name, ns in all_ns.items() if name != PYTHON}
 
 
-def _is_in_calls(cell: PhaseCategory) -> bool:
-    """Return whether a cell contains device work, calls that wait or compiling, not what else the host does."""
-    return cell[1] in (*_ON_DEVICE, *_IN_A_CALL, TimeCategory.COMPILING)
-
-
 def _spans_of_host(trace: Trace, cell: PhaseCategory) -> Spans:
     """Return where the host is compared for a cell in which the device waits for it: in its phase, if that is known.
 
@@ -249,10 +246,7 @@ def _outermost(trace: Trace, track: int | None = None) -> NDArray[np.int64]:
 
 def _annotations(trace: Trace) -> Nest:
     """Return the main thread's annotations except step marks and phases."""
-    rows = trace.events.rows(Category.ANNOTATION)
-    rows = rows[tracks(trace)[rows] == main_track(trace)]
-    steps_and_phases = re.compile("^(ProfilerStep#.*|" + "|".join(map(re.escape, phases(trace).names)) + ")$")
-    return nest(trace.events, rows[~matching(trace.events, rows, steps_and_phases)])
+    return nest(trace.events, on_main_thread(trace, other_annotations(trace)))
 
 
 def _line_and_next_op(trace: Trace, cause: tuple[PhaseCategory | None, str]) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 from traceq.facts.ranks.job import Job
+from traceq.facts.sentences import WORKERS
 from traceq.frozen import frozen
 from traceq.units import Unit, format_value
 
@@ -50,7 +51,7 @@ def worker_line(job: Job) -> str:
     if place is None:
         return ""
     share = format_value(place.share_pct, Unit.PERCENT)
-    return f"{share} of {place.num_samples:,} samples of loading workers are in {place.function}, most at {place.line}"
+    return WORKERS.format(share=share, num=place.num_samples, function=place.function, line=place.line)
 
 
 def _function(line: str) -> tuple[str, str]:

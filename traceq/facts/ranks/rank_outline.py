@@ -1,22 +1,27 @@
-"""Outline of one rank: its trace without events: identity, time range and steps."""
+"""Outline of one rank: its trace without events: identity, time range and steps; and what outlines tell of a job.
+
+A mean over ranks is one of the same steps only if all of them count these.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import compress
+from typing import Any
 
 import numpy as np
 
-from traceq.facts.events.communication_kernels import has_untold_ranks
 from traceq.facts.events.device_work import device_work, lacks_device_rows, lacks_host_ops
+from traceq.facts.events.kernels import has_untold_ranks
 from traceq.facts.events.unrecorded_work import launches_without_rows
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import Steps, extent, steps
 from traceq.frozen import frozen
-from traceq.model import Allocations, CallStacks, Category, Caveat, Events, EventWaits, GraphNodes, Messages, Trace
+from traceq.model import SIDE_TABLES, Category, Caveat, Events, Trace, select_rows
 
-T = TypeVar("T", Messages, CallStacks, Allocations, EventWaits, GraphNodes)
-
+_WALL_CLOCK_NS = 10**18
+_MAX_GAP_NS = 60 * 10**9
 _COUNTERS = "cuda_profiler_range"
 """Category of the rows in which CUPTI's range profiler gives the counters of a kernel."""
 
@@ -82,19 +87,51 @@ def head(trace: Trace) -> Trace:
 def _first_event(events: Events) -> Events:
     """Return the first event by time, without strings and tables."""
     index = int(np.argmin(events.ts))
-    columns = {column.name: getattr(events, column.name) for column in fields(events)}
-    first = {name: column[index : index + 1] for name, column in columns.items() if isinstance(column, np.ndarray)}
-    return Events(
-        strings=(),
-        **first,
-        messages=_without_rows(events.messages),
-        stacks=_without_rows(events.stacks),
-        allocations=_without_rows(events.allocations),
-        waits=_without_rows(events.waits),
-        nodes=_without_rows(events.nodes),
+    tables: dict[str, Any] = {name: select_rows(getattr(events, name), slice(0)) for name in SIDE_TABLES}
+    return replace(select_rows(events, slice(index, index + 1)), strings=(), **tables)
+
+
+def are_concurrent(ranks: Sequence[Outline]) -> bool:
+    """Return whether the ranks ran at the same time: no gap of a minute between windows by the wall clock.
+
+    Clocks that count from boot cannot be compared; such ranks count as concurrent.
+    """
+    start, end = (np.array([rank.extent[side] + rank.base_time_ns for rank in ranks]) for side in (0, 1))
+    order = np.argsort(start)
+    gaps = start[order][1:] - np.maximum.accumulate(end[order])[:-1]
+    return bool((start < _WALL_CLOCK_NS).any() or (gaps < _MAX_GAP_NS).all())
+
+
+def counted_names(steps: Steps) -> frozenset[str]:
+    """Return the names of the steps that count."""
+    return frozenset(compress(steps.names, steps.counted))
+
+
+def uncommon_steps(ranks: Sequence[Outline]) -> frozenset[str]:
+    """Return the names of steps that some ranks count, and others do not, as they have only a part of them.
+
+    None where a rank would have no step left, where names of steps repeat, and of ranks that ran one after the other.
+    """
+    marked = [rank.steps for rank in ranks if rank.steps.marked and not rank.steps.labels]
+    if len(marked) < 2 or not are_concurrent(ranks):
+        return frozenset()
+    counted = [counted_names(steps) for steps in marked]
+    partial = {name for steps in marked for name in compress(steps.names, ~steps.counted)}
+    uncommon = frozenset().union(*counted) & partial
+    return uncommon if all(names - uncommon for names in counted) else frozenset()
+
+
+def with_common_steps(traces: Iterable[Trace]) -> tuple[Trace, ...]:
+    """Return the traces of the ranks of a job, which count the same steps.
+
+    The same traces where one has a single event: it may be the head of one that is not in memory.
+    """
+    traces = tuple(traces)
+    if len(traces) < 2 or any(len(trace.events) < 2 for trace in traces):
+        return traces
+    outlines = [outline(trace) for trace in traces]
+    uncommon = uncommon_steps(outlines)
+    return tuple(
+        replace(trace, left_out=trace.left_out | uncommon) if uncommon & counted_names(each.steps) else trace
+        for trace, each in zip(traces, outlines, strict=True)
     )
-
-
-def _without_rows(table: T) -> T:
-    """Return the table without its rows."""
-    return type(table)(**{column.name: getattr(table, column.name)[:0] for column in fields(table)})

@@ -8,6 +8,18 @@ import numpy as np
 
 from traceq.claims.limits import SHOWN
 from traceq.facts.ranks.rank_outline import Outline
+from traceq.facts.sentences import (
+    LOST,
+    MORE_RANKS,
+    NO_ROWS,
+    NOT_READ,
+    NOT_RECORDED,
+    OF_COUNTERS,
+    OPENS,
+    UNRECORDED,
+    WHY_COUNTERS,
+    WHY_NONE,
+)
 from traceq.facts.timeline.steps import extent, steps
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.intervals import measure, measure_within
@@ -37,15 +49,9 @@ def unrecorded_caveats(ranks: Sequence[Outline], shares: Sequence[float]) -> tup
     share, rank = max(affected, key=lambda each: each[0])
     percent = format_value(100 * share, Unit.PERCENT)
     where = f" of rank {rank.rank}" if len(ranks) > 1 else ""
-    more = f" (so do {len(affected) - 1} more ranks)" if len(affected) > 1 else ""
-    is_prefix = rank.steps.opens_ns is not None
-    what = (
-        "steps begin after it: record from a synchronised start"
-        if is_prefix
-        else "it is `unrecorded` in the partition: were events lost, or do others use the device?"
-    )
-    text = f"{percent} of the window{where} waits for work that the trace does not show{more}; {what}"
-    return (Caveat("unrecorded", text),)
+    more = MORE_RANKS.format(num=len(affected) - 1) if len(affected) > 1 else ""
+    what = LOST if rank.steps.opens_ns is None else OPENS
+    return (Caveat("unrecorded", UNRECORDED.format(percent=percent, where=where, more=more, what=what)),)
 
 
 def lost_device_caveats(ranks: Sequence[Outline]) -> tuple[Caveat, ...]:
@@ -54,16 +60,11 @@ def lost_device_caveats(ranks: Sequence[Outline]) -> tuple[Caveat, ...]:
     if not lacking:
         return ()
     where = "" if len(lacking) == len(ranks) else f"{name_ranks(lacking)}: "
-    times = "the host's"
-    why = "of MPS it records none, ProfilerActivity.CUDA is missing, CUPTI was busy, or the file is cut short"
-    if all(rank.has_counters for rank in ranks if rank.lacks_device_rows):
-        why = "it measured counters of kernels instead (`cuda_profiler_range`)"
-        times = "those of a host that waits while each kernel runs by itself, and no job's"
-    lost = f"the profiler recorded no device activity ({why})"
-    if unread := next((rank.device for rank in ranks if rank.lacks_device_rows and rank.device != "cpu"), ""):
-        lost = f"traceq does not read the rows of this device, {unread}"
-    text = f"{where}{lost}: times are {times}, and what a sync costs is not known"
-    return (Caveat("no_device_work", text),)
+    has_counters = all(rank.has_counters for rank in ranks if rank.lacks_device_rows)
+    times, why = (OF_COUNTERS, WHY_COUNTERS) if has_counters else ("the host's", WHY_NONE)
+    unread = next((rank.device for rank in ranks if rank.lacks_device_rows and rank.device != "cpu"), "")
+    lost = NOT_READ.format(device=unread) if unread else NOT_RECORDED.format(why=why)
+    return (Caveat("no_device_work", NO_ROWS.format(where=where, lost=lost, times=times)),)
 
 
 def _has_told(rank: Outline) -> bool:

@@ -8,18 +8,16 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.communication_kernels import COMMUNICATION_OP, is_communication
 from traceq.facts.events.device_work import device_work, first_index
 from traceq.facts.events.graph_replays import captured_nodes, graph_replays
-from traceq.facts.events.kernels import launched_kernels
+from traceq.facts.events.kernels import COMMUNICATION_OP, is_communication, launched_kernels
 from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
 from traceq.facts.events.nesting import Nest, op_nests
 from traceq.facts.events.self_time import self_ns
 from traceq.facts.memo import once_per_trace
 from traceq.facts.roofline.formulas import work_of
-from traceq.facts.roofline.op_calls import parse_call
+from traceq.facts.roofline.op_calls import Kind, Work, parse_call
 from traceq.facts.roofline.owning_ops import Units, climb, named, owning_ops
-from traceq.facts.roofline.work import Kind, Work
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Category, Trace

@@ -14,7 +14,7 @@ from traceq.facts.events.kernel_names import short_kernel
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.roofline.modelled_ops import ModelledOps, TimeKind, modelled_ops
-from traceq.facts.roofline.work import Kind
+from traceq.facts.roofline.op_calls import Kind
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen

@@ -13,10 +13,8 @@ from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching, unique_names
 from traceq.facts.events.nesting import Nest, op_nests, tracks
 from traceq.facts.roofline.contractions import CONVOLUTION_BACKWARDS, CONVOLUTION_FORWARDS
-from traceq.facts.roofline.dtypes import ITEM_BYTES, dtype_in_kernel
 from traceq.facts.roofline.formulas import has_formula, is_opaque_kernel, needs_values, work_of
-from traceq.facts.roofline.op_calls import parse_call
-from traceq.facts.roofline.work import Kind, Work
+from traceq.facts.roofline.op_calls import ITEM_BYTES, Kind, Work, dtype_in_kernel, parse_call
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import sorted_unique

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import device_work, launch_times
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
+from traceq.facts.timeline.active_thread import chain_of, thread_chains
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
-from traceq.facts.timeline.launch_threads import chain_of, thread_chains
 from traceq.facts.timeline.once import recurring_loader_waits
 from traceq.frozen import frozen
 from traceq.intervals import measure_within, sorted_unique, spans

@@ -11,18 +11,88 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.limits import NEARLY_ALL
 from traceq.facts.events.device_work import device_work, lacks_host_ops
-from traceq.facts.events.host_boundaries import host_boundaries
-from traceq.facts.events.nesting import tracks
+from traceq.facts.events.name_patterns import matching, unique_inverse
+from traceq.facts.events.nesting import host_boundaries, host_ops, thread_nests, tracks
 from traceq.facts.memo import once_per_trace
-from traceq.facts.stalls.host_labels import HostLabels
+from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
-from traceq.facts.timeline.data_loading import loader_waits
+from traceq.facts.timeline.call_sites import origins
+from traceq.facts.timeline.data_loading import LOADER_RANGE, loader_waits
+from traceq.facts.timeline.once import OnceKind, once
+from traceq.facts.timeline.phases import other_annotations
+from traceq.facts.timeline.python_places import lines_between_ops
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, Activity, TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
-from traceq.intervals import Spans, contains, count_before, cut
-from traceq.model import Trace
+from traceq.grouping import Numbers
+from traceq.intervals import Spans, contains, count_before, cut, span_index
+from traceq.model import Category, Trace
+
+
+class HostLabels:
+    """Texts of names and lines -> their numbers, in order of first use; "" is 0."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.texts: dict[str, int] = {"": 0}
+
+    def on_host(self, active: ActiveThread) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return (innermost op, line) of the active thread at each of its times."""
+        origin = origins(self.trace, active.track, active.time_ns, active.time_ns, innermost=active.op)
+        return self.numbered(origin.texts)[origin.op], self.numbered(origin.texts)[origin.line]
+
+    def between_ops(self, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the line of the main thread at some times in no op, by the table that a recording embeds."""
+        between = lines_between_ops(self.trace)
+        return np.append(self.numbered(between.lines), 0)[between.line_at(time_ns)]
+
+    def of_syncs(self, call: Numbers) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return (op or else the call itself, line) of some blocking calls."""
+        all_syncs = syncs(self.trace)
+        events, origin = self.trace.events, all_syncs.origin
+        numbers = self.numbered(origin.texts)
+        calls = self._numbers_of_names(events.name[all_syncs.rows[call]])
+        return np.where(origin.op[call] > 0, numbers[origin.op[call]], calls), numbers[origin.line[call]]
+
+    def of_launches(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return (op, line) that launched some work, given the rows of the launching calls."""
+        events = self.trace.events
+        rows, inverse = unique_inverse(call, len(events))
+        origin = origins(self.trace, tracks(self.trace)[rows], events.ts[rows], events.end[rows], rows)
+        numbers = self.numbered(origin.texts)
+        return numbers[origin.op][inverse], numbers[origin.line][inverse]
+
+    def of_kernels(self, work: Numbers) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return (op that launched it or else its own name, line) of some device work."""
+        events, all_work = self.trace.events, device_work(self.trace)
+        names, line = self._numbers_of_names(events.name[all_work.rows[work]]), np.zeros(len(work), np.int32)
+        linked = np.flatnonzero(all_work.linked[work])
+        op, line[linked] = self.of_launches(all_work.call[work[linked]])
+        names[linked] = np.where(op > 0, op, names[linked])
+        return names, line
+
+    def around(self, track: NDArray[np.int64], time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the innermost annotation of each thread at some times; step marks and phases do not count."""
+        events, rows = self.trace.events, other_annotations(self.trace)
+        rows = rows[~matching(events, rows, LOADER_RANGE)]
+        around, names = thread_nests(self.trace, rows).rows_at(track, time_ns), np.zeros(len(time_ns), np.int64)
+        names[around >= 0] = self._numbers_of_names(events.name[around[around >= 0]])
+        return names
+
+    def _numbers_of_names(self, names: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the numbers of some names of events."""
+        strings = self.trace.events.strings
+        is_used, numbers = np.zeros(len(strings), np.bool_), np.zeros(len(strings), np.int32)
+        is_used[names] = True
+        for name in np.flatnonzero(is_used).tolist():
+            numbers[name] = self.texts.setdefault(strings[name], len(self.texts))
+        return numbers[names]
+
+    def numbered(self, texts: tuple[str, ...]) -> NDArray[np.int32]:
+        """Return the numbers of some texts, new ones included."""
+        return np.array([self.texts.setdefault(text, len(self.texts)) for text in texts], np.int32)
 
 
 class IdleCause(IntEnum):
@@ -138,3 +208,56 @@ def _cut_at_host_changes(
         launching = np.where((owner >= 0) & work.linked[owner], tracks(trace)[work.call[owner]], main)
         active.assign(trace, launching, np.flatnonzero(launching != main))
     return parts, piece, active
+
+
+@frozen
+class LostOnce:
+    """Time of one kind, ns in all counted steps, of which `name` takes the longest part.
+
+    `name` is a call or an op: of one that takes nearly all of the ops around it the outermost; of a pause what follows;
+    `before cuLaunchKernel` where the host prepares that launch in no op.
+    """
+
+    kind: OnceKind
+    name: str
+    ns: int
+
+
+def lost_once_ns(trace: Trace) -> int:
+    """Return the time of all kinds."""
+    done = activity(trace)
+    return int(done.ns[in_counted_steps(trace) & (done.category == TimeCategory.ONCE)].sum())
+
+
+def lost_once_share(trace: Trace) -> float:
+    """Return which part of the counted steps that is."""
+    return lost_once_ns(trace) / max(int(np.diff(steps(trace).window[steps(trace).counted]).sum()), 1)
+
+
+def lost_once(trace: Trace) -> list[LostOnce]:
+    """Return the time by kind, the longest first."""
+    done, times = activity(trace), once(trace)
+    pieces = np.flatnonzero(in_counted_steps(trace) & (done.category == TimeCategory.ONCE))
+    ns = np.zeros(len(times.parts), np.int64)
+    np.add.at(ns, span_index(times.parts, done.parts[pieces, 0]), done.ns[pieces])
+    lost = []
+    for kind in OnceKind:
+        of_kind = np.where(times.kind == kind, ns, 0)
+        if of_kind.any():
+            lost.append(LostOnce(kind, _name(trace, kind, int(times.row[of_kind.argmax()])), int(of_kind.sum())))
+    return sorted(lost, key=lambda each: -each.ns)
+
+
+def _name(trace: Trace, kind: OnceKind, row: int) -> str:
+    """Return the name of a call or op: of a start or load that of the outermost op of which it is nearly all."""
+    events = trace.events
+    if row < 0:
+        return ""
+    if kind is OnceKind.FIRST_CALL and events.category[row] == Category.RUNTIME:
+        return f"before {events.text(row)}"
+    ops = host_ops(trace).get(int(tracks(trace)[row]))
+    if ops is None or kind not in (OnceKind.DEVICE_START, OnceKind.KERNEL_LOADING):
+        return events.text(row)
+    around = ops.rows[(ops.start <= events.ts[row]) & (ops.end >= events.end[row])]
+    around = around[NEARLY_ALL * events.dur[around] <= events.dur[row]]
+    return events.text(int(around[events.dur[around].argmax()])) if len(around) else events.text(row)

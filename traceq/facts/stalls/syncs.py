@@ -8,24 +8,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.graph_replays import capture_spans, capturing_calls
+from traceq.facts.events.kernels import innermost_ops
+from traceq.facts.events.name_patterns import FREE_CALL, READS_SCALAR, matching, rows_named
+from traceq.facts.events.nesting import host_ops, surroundings, tracks
+from traceq.facts.events.starting_calls import first_device_use, library_loading_calls
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, SyncKind, blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
-from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER, loader_iterations
-from traceq.facts.timeline.phases import phases
-from traceq.facts.timeline.steps import extent, main_track
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER_RANGE, loader_iterations
+from traceq.facts.timeline.once import FILLED, timing_ops
+from traceq.facts.timeline.phases import OPTIMIZER_STEP, phases
+from traceq.facts.timeline.steps import extent, main_track, steps
 from traceq.facts.timeline.time_partition import HOST_CAUSED, IDLE, activity, unrecorded
 from traceq.frozen import frozen
 from traceq.grouping import by_value
-from traceq.intervals import contains, measure_within, spans
+from traceq.intervals import contains, measure_within, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 
-SYNC_KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
+SYNC_KINDS = (*(kind.name.lower() for kind in SyncKind), "scalar")
 """Names of the kinds of sync, in the order of `Syncs.kind`."""
 
-_SCALAR = re.compile(r"^aten::_local_scalar_dense$")
 _READS_ON_CPU_ALONE = re.compile(r"^aten::(std|var|_assert_async)$")
 """Ops that read a scalar to compute or to check on a CPU, and on a GPU do so on the device."""
 _DDP_SEARCH, _DDP_COPIES = (
@@ -33,7 +36,7 @@ _DDP_SEARCH, _DDP_COPIES = (
     for name in ("search_unused_parameters", "copy_bucket_to_grad")
 )
 """DDP that searches unused parameters reads its map of them, which is on the host, before each copy."""
-_OPTIMIZER, _LOADER, _LOADING = map(re.compile, (r"^Optimizer\.step#", f"^{LOADER}", f"^{DATALOAD_WAIT}$"))
+_LOADING = re.compile(f"^{DATALOAD_WAIT}$")
 
 
 @frozen(eq=False)
@@ -121,22 +124,19 @@ def _scalar_reads(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     which parameters were used), and not inside ops that read one on a CPU alone.
     """
     events, row_track = trace.events, tracks(trace)
-    rows = events.rows(Category.CPU_OP)
-    rows = rows[matching(events, rows, _SCALAR)]
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    rows = events.by_start(rows_named(events, READS_SCALAR, Category.CPU_OP))
     marks = events.rows(Category.ANNOTATION, Category.CPU_OP)
     searches = bool(matching(events, marks, _DDP_SEARCH).any())
-    loading = marks[matching(events, marks, _LOADER)]
+    loading = marks[matching(events, marks, LOADER_RANGE)]
     if not len(loading):  # a loader that torch does not mark; else its phase may also copy batches, and check them
         loading = marks[matching(events, marks, _LOADING)]
-    marks = np.concatenate([marks[matching(events, marks, _OPTIMIZER)], loading])
+    marks = np.concatenate([marks[matching(events, marks, OPTIMIZER_STEP)], loading])
     is_local = (row_track[rows] == main_track(trace)) & contains(loader_iterations(trace).made, events.ts[rows])
+    is_local |= surroundings(trace, rows).within_rows(marks)
     op = np.full(len(rows), -1)  # by row: in traces of whole microseconds an op may take no time
-    of_thread = dict(by_value(row_track[marks]))
     for track, on_track in by_value(row_track[rows]):
-        ops, mark = host_ops(trace)[track], marks[of_thread.get(track, marks[:0])]
+        ops = host_ops(trace)[track]
         op[on_track] = ops.index_of(rows[on_track])
-        is_local[on_track] |= contains(spans(events.ts[mark], events.end[mark]), events.ts[rows[on_track]])
         is_local[on_track] |= ops.first_enclosing(op[on_track], matching(events, ops.rows, _READS_ON_CPU_ALONE)) >= 0
         if searches:
             is_copy = np.r_[matching(events, ops.rows, _DDP_COPIES), False]
@@ -178,4 +178,111 @@ def _next_call(trace: Trace, calls: BlockingCalls) -> NDArray[np.int64]:
     return after
 
 
-assert SYNC_KINDS[: len(SyncKind)] == tuple(kind.name.lower() for kind in SyncKind)
+def host_ops_ns(trace: Trace, phase: str) -> float:
+    """Return the time of the outermost ops of a phase on all threads, without what blocks in them, ns per step."""
+    number, windows, taken_ns = _number(trace, phase), steps(trace).host[steps(trace).counted], 0
+    for track, ops in host_ops(trace).items():
+        start = ops.start[ops.parent < 0]
+        is_here = (phases(trace).phase_at(np.full(len(start), track), start) == number) & contains(windows, start)
+        taken_ns += int((ops.end[ops.parent < 0] - start)[is_here].sum())
+    blocked = (syncs(trace).phase == number) & contains(windows, syncs(trace).start)
+    return (taken_ns - int(syncs(trace).blocked[blocked].sum())) / len(windows)
+
+
+def allocations_ns(trace: Trace, phase: str) -> float:
+    """Return the time of the calls by which an allocator asks the driver, or gives back, in a phase, ns per step."""
+    waits, windows = syncs(trace), steps(trace).host[steps(trace).counted]
+    is_here = (waits.kind == SyncKind.ALLOC) & (waits.phase == _number(trace, phase)) & contains(windows, waits.start)
+    return int(waits.blocked[is_here].sum()) / len(windows)
+
+
+def _number(trace: Trace, phase: str) -> int:
+    """Return the number of a phase, -1 if the trace does not have it."""
+    names = phases(trace).names
+    return names.index(phase) if phase in names else -1
+
+
+_LEAST_FREE_NS = 20_000
+"""Of a call that frees memory: it takes 130 us and more, a free of nothing, by which a thread asks for a context, 5."""
+
+
+def is_in_graph_capture(trace: Trace) -> NDArray[np.bool_]:
+    """Return bool[S]: syncs inside an outermost op that captures a CUDA graph, before, while or after it does.
+
+    Without such an op: in a capture, or before one on the same thread that launches no other work in between.
+    """
+    events, waits, row_track = trace.events, syncs(trace), tracks(trace)
+    calls = capturing_calls(trace)
+    inside = _is_in_or_before_capture(trace, calls)
+    for track, ops in host_ops(trace).items() if len(calls) else ():
+        index = ops.innermost_at(events.ts[calls[row_track[calls] == track]])
+        top = ops.outermost()[index[index >= 0]]
+        on_track = np.flatnonzero(row_track[waits.rows] == track)
+        inside[on_track] |= contains(spans(ops.start[top], ops.end[top]), waits.start[on_track])
+    return inside
+
+
+def _is_in_or_before_capture(trace: Trace, begins: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool[S]: syncs within the capture of a graph, or of its preparations: torch synchronizes and frees memory.
+
+    `begins` are the rows of calls that begin a capture.
+    """
+    events, waits, work, row_track = trace.events, syncs(trace), device_work(trace), tracks(trace)
+    captures = contains(capture_spans(trace), waits.start)
+    for track in sorted_unique(row_track[begins]).tolist():
+        on_track = np.flatnonzero(row_track[waits.rows] == track)
+        begin_ns = np.sort(events.ts[begins[row_track[begins] == track]])
+        launches = work.call[work.linked]
+        launched_ns = np.sort(events.ts[launches[row_track[launches] == track]])
+        start_ns = waits.start[on_track]
+        following = np.searchsorted(begin_ns, start_ns)
+        until_ns = np.append(begin_ns, extent(trace)[1])[following]
+        num_launched = np.searchsorted(launched_ns, until_ns) - np.searchsorted(launched_ns, start_ns)
+        captures[on_track] |= (following < len(begin_ns)) & (num_launched <= FILLED)
+    return captures
+
+
+def is_of_timing(trace: Trace) -> NDArray[np.bool_]:
+    """Return bool[S]: syncs that time work: of a library that tries kernels, and around all launches of the trace."""
+    waits, work = syncs(trace), device_work(trace)
+    launched = trace.events.ts[work.call[work.linked]]
+    if len(launched) == 0:
+        return np.zeros(len(waits), np.bool_)
+    outside = (waits.start < launched.min()) | (waits.start > launched.max())
+    tries = np.isin(innermost_ops(trace, waits.rows), timing_ops(trace))
+    return np.asarray(tries | ((waits.kind == SyncKind.DEVICE) & outside))
+
+
+def allocates_once(trace: Trace) -> str:
+    """Return why the allocations of the counted steps are none of every step; "" where they may be.
+
+    `first_use`: the process uses its device for the first time there. `pool_refill`: memory was returned to the driver
+    before these steps, but not in them. `pool_growth`: none was, and they enlarge a pool, which ends, unless most of
+    several steps do so.
+    """
+    waits, all_steps = syncs(trace), steps(trace)
+    host = all_steps.host[all_steps.counted]
+    if (span_index(host, trace.events.ts[first_device_use(trace)]) >= 0).any():
+        return "first_use"
+    in_steps = (waits.kind == SyncKind.ALLOC) & (span_index(host, waits.start) >= 0)
+    if not in_steps.any() or (in_steps & returns_memory(trace)).any():
+        return ""
+    if num_returned_before(trace):
+        return "pool_refill"
+    with_one = sorted_unique(span_index(host, waits.start[in_steps]))
+    return "" if len(host) > 1 and 2 * len(with_one) > len(host) else "pool_growth"
+
+
+def num_returned_before(trace: Trace) -> int:
+    """Return how often memory was returned to the driver before the counted steps, but for the capture of a graph."""
+    all_steps = steps(trace)
+    before = syncs(trace).start < all_steps.host[all_steps.counted][0, 0]
+    return int((before & returns_memory(trace) & ~is_in_graph_capture(trace)).sum())
+
+
+def returns_memory(trace: Trace) -> NDArray[np.bool_]:
+    """Return bool[S]: frees by which an allocator returns memory to the driver; a library that starts returns none."""
+    waits = syncs(trace)
+    frees = (waits.kind == SyncKind.ALLOC) & matching(trace.events, waits.rows, FREE_CALL)
+    frees &= trace.events.dur[waits.rows] >= _LEAST_FREE_NS
+    return np.asarray(frees & ~np.isin(waits.rows, library_loading_calls(trace)))

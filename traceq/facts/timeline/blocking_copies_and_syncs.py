@@ -11,11 +11,11 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.copies import PAGEABLE_COPY, TO_DEVICE, TO_HOST, WITHIN_DEVICE
-from traceq.facts.events.device_work import DeviceWork, device_work
-from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import op_nests, tracks
-from traceq.facts.events.profiler_sessions import session_gaps
+from traceq.facts.events.copies import COPY_CALL, PAGEABLE_COPY, TO_DEVICE, TO_HOST, WITHIN_DEVICE
+from traceq.facts.events.device_work import DeviceWork, device_work, session_gaps
+from traceq.facts.events.kernels import innermost_ops
+from traceq.facts.events.name_patterns import READS_SCALAR, matching, rows_named
+from traceq.facts.events.nesting import tracks
 from traceq.facts.events.starting_calls import library_loading_calls
 from traceq.facts.events.stream_waits import recorded_events, synced_stream
 from traceq.facts.memo import once_per_trace
@@ -39,12 +39,10 @@ class SyncKind(IntEnum):
     ALLOC = 5
 
 
-COPY_CALL = re.compile("memcpy", re.IGNORECASE)
 DEVICE_SYNCHRONIZE = re.compile(r"(Device|Ctx|Context)Synchronize")
 _QUERY = re.compile(r"EventQuery")
 _ASYNC = re.compile("async", re.IGNORECASE)
 _HIP_AND_WAIT = re.compile("hipMemcpyWithStream")
-_READS_SCALAR = re.compile("^aten::_local_scalar_dense$")
 _WAITS = {
     SyncKind.STREAM: re.compile(r"StreamSynchronize"),
     SyncKind.EVENT: re.compile(r"EventSynchronize"),
@@ -149,12 +147,8 @@ def _copy_kinds(trace: Trace, work: DeviceWork, calls: NDArray[np.int64], copy: 
 
 def _reads_scalar(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which calls are made by the op that reads a scalar: bool[calls]."""
-    track, reads = tracks(trace)[calls], np.zeros(len(calls), np.bool_)
-    for part in op_nests(trace).on(track):
-        op = part.innermost_at(trace.events.ts[calls[part.which]])
-        inside = np.flatnonzero(op >= 0)
-        reads[part.which[inside]] = matching(trace.events, part.nest.rows[op[inside]], _READS_SCALAR)
-    return reads
+    op = innermost_ops(trace, calls)
+    return (op >= 0) & matching(trace.events, op, READS_SCALAR)
 
 
 def _following_synchronize(
@@ -165,10 +159,7 @@ def _following_synchronize(
     It belongs to the copy if the same op makes it, or if it follows at once. Queries of events, by which torch finds
     out which of its pinned memory is free, do not count.
     """
-    events, track = trace.events, tracks(trace)[calls]
-    op = np.full(len(calls), -1)
-    for part in op_nests(trace).on(track):
-        op[part.which] = part.innermost_at(events.ts[calls[part.which]])
+    events, track, op = trace.events, tracks(trace)[calls], innermost_ops(trace, calls)
     counts = np.flatnonzero(~matching(events, calls, _QUERY))
     after = np.r_[counts, len(calls) - 1][np.searchsorted(counts, np.arange(len(calls)), "right")]
     belongs = events.ts[calls[after]] - events.end[calls] <= _FOLLOWS_NS
@@ -206,8 +197,7 @@ def _is_profilers(
     https://github.com/pytorch/pytorch/blob/v2.4.0/torch/autograd/profiler.py (`profile.__exit__`)
     """
     is_profilers, resumed = np.zeros(len(calls), np.bool_), session_gaps(trace)[:, 1]
-    of_frames = trace.events.rows(Category.PROFILER)
-    of_frames = of_frames[matching(trace.events, of_frames, DEVICE_SYNCHRONIZE)]
+    of_frames = rows_named(trace.events, DEVICE_SYNCHRONIZE, Category.PROFILER)
     waits = np.flatnonzero(kind == SyncKind.DEVICE)
     waits = waits[np.argsort(trace.events.ts[calls[waits]], kind="stable")]
     start, launched = trace.events.ts[calls[waits]], ascending(trace.events.ts[work.call[work.linked]])

@@ -14,8 +14,7 @@ from pathlib import PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.module_frames import MODULE
-from traceq.facts.events.name_patterns import matching, unique_names
+from traceq.facts.events.name_patterns import EMPTY, MODULE, matching, rows_named, unique_names
 from traceq.facts.events.nesting import Nest, OnThreads, frame_nests, host_ops, op_nests, python_frames, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import OTHER, phases
@@ -29,8 +28,6 @@ from traceq.short_texts import without_module
 CLOCK_SKEW_NS = 30_000
 
 _COPY_OP = re.compile(r"^aten::(copy_|_local_scalar_dense|nonzero)$")
-_ALLOCATING_OP = re.compile(r"^aten::empty(_|$)")
-"""Ops that never copy: a copy in one is that of the next op, where the clock of the runtime's calls is early."""
 _LINE = re.compile(r"^(?P<file>[^ :]+):\d+(?P<function> .+)?$")
 _FRAME = re.compile(r"^(?P<path>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$")
 _MODULES = (
@@ -199,8 +196,11 @@ def _nearby_op(
 
 
 def _in_allocating_ops(trace: Trace, ops: Nest, index: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return bool[K]: the op is one that allocates, and does nothing else; False for index -1."""
-    return (index >= 0) & matching(trace.events, ops.rows[index], _ALLOCATING_OP)
+    """Return bool[K]: the op is one that allocates, and does nothing else; False for index -1.
+
+    A copy in one is that of the next op, where the clock of the runtime's calls is early.
+    """
+    return (index >= 0) & matching(trace.events, ops.rows[index], EMPTY)
 
 
 def _op_names(trace: Trace, ops: Nest, index: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
@@ -239,9 +239,8 @@ def _user_lines(
 @once_per_trace
 def _profiler_threads(trace: Trace) -> list[int]:
     """Return the tracks of the threads that start a profiler."""
-    rows = trace.events.rows(Category.PYTHON)
-    starting: list[int] = sorted_unique(tracks(trace)[rows[matching(trace.events, rows, _STARTS_PROFILER)]]).tolist()
-    return starting
+    starting = tracks(trace)[rows_named(trace.events, _STARTS_PROFILER, Category.PYTHON)]
+    return [*map(int, sorted_unique(starting))]
 
 
 def _num_open(trace: Trace, frames: Nest) -> int:

@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import host_ops, nests_by_track, python_frames, tracks
 from traceq.facts.memo import once_per_trace
-from traceq.facts.timeline.steps import main_track
+from traceq.facts.timeline.steps import main_track, on_main_thread
 from traceq.frozen import frozen
 from traceq.intervals import Spans, spans, subtract, union
 from traceq.model import Category, Manifest, Trace
@@ -91,7 +91,7 @@ def compilations(trace: Trace) -> Compilations:
     events, rows = trace.events, trace.events.rows(Category.COMPILING)
     none = np.empty(0, np.int64)
     outermost = np.concatenate([none, *(nest.rows[nest.parent < 0] for nest in nests_by_track(trace, rows).values())])
-    outermost = outermost[np.argsort(events.ts[outermost], kind="stable")]
+    outermost = events.by_start(outermost)
     track = tracks(trace)[outermost]
     ids = _compile_ids(trace, outermost, track)
     regions = _first_runs(trace) if len(outermost) else {}
@@ -116,17 +116,14 @@ def compiling(trace: Trace) -> Spans:
     of_main = spans(every.start[on_main], every.end[on_main])
     if on_main.all():
         return of_main
-    rows = events.rows(Category.CPU_OP, Category.RUNTIME)
-    rows = rows[tracks(trace)[rows] == main_track(trace)]
+    rows = on_main_thread(trace, events.rows(Category.CPU_OP, Category.RUNTIME))
     others = spans(every.start[~on_main], every.end[~on_main])
     return union(of_main, subtract(others, spans(events.ts[rows], events.end[rows])))
 
 
 def _compile_ids(trace: Trace, outermost: NDArray[np.int64], track: NDArray[np.int64]) -> tuple[str, ...]:
     """Return the id in the first metadata inside each outermost range."""
-    events, rows = trace.events, trace.events.rows(Category.COMPILING)
-    rows = rows[matching(events, rows, _ID)]
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    events, rows = trace.events, trace.events.by_start(rows_named(trace.events, _ID, Category.COMPILING))
     ids = [""] * len(outermost)
     for number in set(track.tolist()):
         ranges, noted = np.flatnonzero(track == number), rows[tracks(trace)[rows] == number]
@@ -139,8 +136,7 @@ def _compile_ids(trace: Trace, outermost: NDArray[np.int64], track: NDArray[np.i
 
 def _first_runs(trace: Trace) -> dict[str, int]:
     """Return compile id -> row of the region in which the compiled code first runs in the trace."""
-    events, rows = trace.events, trace.events.rows(Category.CPU_OP, Category.ANNOTATION)
-    rows = rows[matching(events, rows, _REGION)]
+    events, rows = trace.events, rows_named(trace.events, _REGION, Category.CPU_OP, Category.ANNOTATION)
     first = rows[np.unique(events.name[rows], return_index=True)[1]]
     return {events.text(row).partition(": ")[2]: row for row in first.tolist()}
 

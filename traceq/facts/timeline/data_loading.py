@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.name_patterns import READS_VALUE, matching
-from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
-from traceq.facts.timeline.steps import main_track
+from traceq.facts.timeline.steps import on_main_thread
 from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, measure, spans, union
 from traceq.model import Category, Trace
@@ -24,7 +23,7 @@ LOADING = ("dataload", DATALOAD_WAIT)
 LOADER = r"enumerate\(DataLoader\)"
 """Start of torch's name for the ranges in which a loop fetches its next batch; the iterator's class follows."""
 
-_LOADER_START = re.compile(f"^{LOADER}")
+LOADER_RANGE = re.compile(f"^{LOADER}")
 _WITHOUT_WORKERS = re.compile(rf"^{LOADER}#_SingleProcess")
 _WITH_WORKERS = re.compile(rf"^{LOADER}#_MultiProcess")
 
@@ -67,7 +66,7 @@ class Iterations:
 @once_per_trace
 def loader_waits(trace: Trace) -> Spans:
     """Return the time in which the main thread waits for the data loader, starts it, or makes the batches itself."""
-    waits = _rows(trace, _LOADER_START)
+    waits = _rows(trace, LOADER_RANGE)
     return union(spans(trace.events.ts[waits], trace.events.end[waits]), around_iterations(trace))
 
 
@@ -87,8 +86,8 @@ def ends_of_workers(trace: Trace) -> Spans:
     if len(ends):
         ends = _of_main(trace, ends, _END)
     else:
-        asks, ops = _rows(trace, _WITH_WORKERS), events.rows(Category.CPU_OP)
-        ops = np.sort(events.ts[ops[tracks(trace)[ops] == main_track(trace)]])
+        asks = _rows(trace, _WITH_WORKERS)
+        ops = np.sort(events.ts[on_main_thread(trace, events.rows(Category.CPU_OP))])
         takes = np.searchsorted(ops, events.end[asks]) > np.searchsorted(ops, events.ts[asks], "right")
         ends = asks[-1:][~takes[-1:] & takes.any() & (events.dur[asks[-1:]] >= _SOONEST_NS)]
     return spans(events.ts[ends], events.end[ends])
@@ -114,7 +113,7 @@ def loader_iterations(trace: Trace) -> Iterations:
     or, where none are recorded, if it is silent after the seed for as long as a process takes to start.
     """
     events = trace.events
-    asks = _rows(trace, _LOADER_START)
+    asks = _rows(trace, LOADER_RANGE)
     start, end = events.ts[asks], events.end[asks]
     before = np.r_[_NEVER, end][: len(asks)]
     draws, others = _draws_and_others(trace, spans(start, end)) if len(asks) else (asks, start)
@@ -142,8 +141,7 @@ def loader_iterations(trace: Trace) -> Iterations:
 def _draws_and_others(trace: Trace, fetching: Spans) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (ops of the main thread as while an iterator is made, when its others begin), without those `fetching`."""
     events = trace.events
-    ops = events.rows(Category.CPU_OP)
-    ops = ops[tracks(trace)[ops] == main_track(trace)]
+    ops = on_main_thread(trace, events.rows(Category.CPU_OP))
     ops = ops[~contains(fetching, events.ts[ops]) & ~matching(events, ops, READS_VALUE)]
     is_draw = matching(events, ops, _DRAWS)
     return ops[is_draw], np.sort(events.ts[ops[~is_draw]])
@@ -175,6 +173,4 @@ def _rows(trace: Trace, name: re.Pattern[str]) -> NDArray[np.int64]:
 
 def _of_main(trace: Trace, rows: NDArray[np.int64], name: re.Pattern[str]) -> NDArray[np.int64]:
     """Return the rows of the main thread with such a name, by start."""
-    rows = rows[matching(trace.events, rows, name)]
-    rows = rows[tracks(trace)[rows] == main_track(trace)]
-    return np.asarray(rows[np.argsort(trace.events.ts[rows], kind="stable")])
+    return trace.events.by_start(on_main_thread(trace, rows[matching(trace.events, rows, name)]))

@@ -7,13 +7,14 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
+from traceq.facts.events.starting_calls import LONG_CALL_NS
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.active_thread import active_thread, launching_threads
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.data_loading import loader_waits
-from traceq.facts.timeline.once import FEWEST, LEAST_NS, MULTIPLES, once
+from traceq.facts.timeline.once import FEWEST, MULTIPLES, once
 from traceq.facts.timeline.steps import steps
 from traceq.grouping import group
 from traceq.intervals import Spans, empty, intersect, measure_within, span_index, spans, union
@@ -36,10 +37,10 @@ def host_pauses(trace: Trace) -> Spans:
     ns, kind = times[:, 1] - times[:, 0], group([between[:, 3], between[:, 4]]).group_ids
     num = np.bincount(kind)
     median_ns = ns[np.lexsort([ns, kind])[np.cumsum(num) - 1 - num // 2]]
-    long = np.flatnonzero((ns >= MULTIPLES[0] * median_ns[kind]) & (ns >= LEAST_NS) & (num[kind] > FEWEST))
+    long = np.flatnonzero((ns >= MULTIPLES[0] * median_ns[kind]) & (ns >= LONG_CALL_NS) & (num[kind] > FEWEST))
     long = long[active_thread(trace, times[long, 0]).track == track[long]] if len(long) else long
     own_ns = ns[long] - measure_within(_not_own(trace), *times[long].T)
-    long, own_ns = long[own_ns >= LEAST_NS], own_ns[own_ns >= LEAST_NS]
+    long, own_ns = long[own_ns >= LONG_CALL_NS], own_ns[own_ns >= LONG_CALL_NS]
     is_single = ~_recurs(trace, times[long, 0], kind[long])
     long, own_ns = long[is_single], own_ns[is_single]
     of_kind = np.bincount(kind[long], weights=own_ns)
@@ -65,7 +66,7 @@ def _between_rows(trace: Trace) -> NDArray[np.int64]:
         order = np.argsort(time_ns, kind="stable")  # ends before starts
         time_ns, name = time_ns[order], np.r_[~events.name[on_track], events.name[on_track]].astype(np.int64)[order]
         pair = name[:-1] * len(events.strings) + name[1:]
-        is_kept = np.isin(pair, pair[np.diff(time_ns) >= LEAST_NS]) & (np.diff(time_ns) > 0)
+        is_kept = np.isin(pair, pair[np.diff(time_ns) >= LONG_CALL_NS]) & (np.diff(time_ns) > 0)
         before, after = np.flatnonzero(is_kept), 1 + np.flatnonzero(is_kept)
         same = np.full(len(before), track)
         columns.append(np.column_stack([time_ns[before], time_ns[after], same, name[before], name[after]]))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.device_work import PROFILER_STEP
 from traceq.facts.events.forward_ops import is_backward
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import Nest, nests_by_track, tracks
 from traceq.facts.timeline.active_thread import active_thread, launching_threads
 from traceq.facts.timeline.call_sites import origins
-from traceq.facts.timeline.lines_between_ops import lines_between_ops
 from traceq.facts.timeline.modules import modules, modules_at
-from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.phases import other_annotations, phases
+from traceq.facts.timeline.python_places import lines_between_ops
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
 from traceq.grouping import group
@@ -25,7 +25,6 @@ from traceq.model import Category, Trace
 _DEEPEST = 24
 """Rows inside each other that a stack holds; time in deeper ones belongs to the innermost of these."""
 
-_STEP = re.compile(r"^ProfilerStep#\d+$")
 
 Frame = tuple[str, str]
 """Kind of a frame (phase, annotation, module, line, op) and its name."""
@@ -90,7 +89,7 @@ def host_stacks(trace: Trace) -> HostStacks:
     counted = steps(trace).host[steps(trace).counted]
     pieces = host_pieces(trace, counted)
     time_ns = pieces.parts[:, 0]
-    annotations, ops = _Paths(trace, _annotation_rows(trace)), _Paths(trace, _op_rows(trace))
+    annotations, ops = _Paths(trace, other_annotations(trace)), _Paths(trace, _op_rows(trace))
     groups = group(
         [
             pieces.phase,
@@ -120,14 +119,7 @@ def _threads(trace: Trace) -> tuple[int, ...]:
 
 def _op_rows(trace: Trace) -> NDArray[np.int64]:
     rows = trace.events.rows(Category.CPU_OP, Category.RUNTIME)
-    return rows[~matching(trace.events, rows, _STEP)]
-
-
-def _annotation_rows(trace: Trace) -> NDArray[np.int64]:
-    """Return the annotations that are neither steps nor phases."""
-    rows, names = trace.events.rows(Category.ANNOTATION), phases(trace).names
-    is_phase = re.compile("^(" + "|".join(map(re.escape, names)) + ")$")
-    return rows[~matching(trace.events, rows, _STEP) & ~matching(trace.events, rows, is_phase)]
+    return rows[~matching(trace.events, rows, PROFILER_STEP)]
 
 
 def _module_names(paths: Sequence[str], parent: NDArray[np.int64], module: int) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import matching, unique_names
+from traceq.facts.events.name_patterns import rows_named, unique_names
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
@@ -94,7 +94,9 @@ def inference_marks(trace: Trace) -> InferenceMarks:
     rows = events.rows(Category.ANNOTATION)
     names, inverse = unique_names(events, rows)
     parsed = [parse(events.strings[name]) for name in names.tolist()]
-    if not any(each is not None and each.by_engine for each in parsed) and _trains(trace):
+    if not any(each is not None and each.by_engine for each in parsed) and len(
+        rows_named(events, _TRAINS, Category.ANNOTATION, Category.CPU_OP)
+    ):
         parsed = [None for _ in parsed]
     classified = np.array([each is not None and each.kind != _UNKNOWN for each in parsed], np.bool_)
     is_mark = classified if classified.any() else np.array([each is not None for each in parsed], np.bool_)
@@ -105,11 +107,6 @@ def inference_marks(trace: Trace) -> InferenceMarks:
     if len(selected) < _FEWEST_OF_A_LOOP and not any(each.by_engine for each in of_name):
         selected, of_name = selected[:0], []
     return _marks(rows[selected], of_name)
-
-
-def _trains(trace: Trace) -> bool:
-    rows = trace.events.rows(Category.ANNOTATION, Category.CPU_OP)
-    return bool(matching(trace.events, rows, _TRAINS).any())
 
 
 def _marks(rows: NDArray[np.int64], requests: Sequence[Requests]) -> InferenceMarks:

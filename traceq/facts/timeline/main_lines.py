@@ -14,8 +14,8 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.active_thread import active_thread, launching_threads
 from traceq.facts.timeline.call_sites import line_function, origins, user_frames
 from traceq.facts.timeline.data_loading import own_batches
-from traceq.facts.timeline.lines_between_ops import lines_between_ops
 from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.python_places import lines_between_ops
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, empty, measure, measure_within, sorted_unique, span_index, spans

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.forward_ops import forward_op, forward_op_at
 from traceq.facts.events.graph_replays import graph_labels, graph_replays
-from traceq.facts.events.module_frames import module_frames
+from traceq.facts.events.name_patterns import module_frames
 from traceq.facts.events.nesting import ThreadNests, thread_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track

@@ -16,16 +16,21 @@ from traceq.facts.events.copies import TO_DEVICE
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import capture_spans, capturing_calls
 from traceq.facts.events.kernels import innermost_ops
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import host_ops, tracks
-from traceq.facts.events.self_time import ALLOCATES
-from traceq.facts.events.starting_calls import first_device_use, kernel_loading_calls, library_loading_calls
+from traceq.facts.events.self_time import ALLOCATES, calls_runtime
+from traceq.facts.events.starting_calls import (
+    LONG_CALL_NS,
+    first_device_use,
+    kernel_loading_calls,
+    library_loading_calls,
+)
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.data_loading import ends_of_workers, loader_iterations, loader_waits
-from traceq.facts.timeline.steps import extent, main_track, steps
+from traceq.facts.timeline.steps import extent, on_main_thread, steps
 from traceq.frozen import frozen
 from traceq.grouping import Groups, group
 from traceq.intervals import (
@@ -81,9 +86,9 @@ _TIMES_KERNEL = re.compile(r"^(cuda|hip|cu)EventElapsedTime")
 _MANY_KERNELS = 32
 """Kernels that a library compares in one op: a launch asks for those of one or two."""
 
-LEAST_NS, _PAUSE_NS, _LONG_NS = 1_000_000, 10_000_000, 100_000_000
-"""From when on a call is long, and a pause, where others tell how long it is; where none does both from the last, and a
-call that loads kernels, or starts a library, from the second."""
+_PAUSE_NS, _LONG_NS = 10_000_000, 100_000_000
+"""From when on a pause is long where others tell how long it is; where none does, a call and a pause from the second,
+and a call that loads kernels, or starts a library, from the first."""
 _NEVER_NS = np.iinfo(np.int64).max
 MULTIPLES = 10, 100, 100
 """How many times as long as later ones the first, the second and the third call is: TorchScript compiles in these."""
@@ -155,8 +160,7 @@ def recurring_loader_waits(trace: Trace) -> Spans:
 @once_per_trace
 def timing_ops(trace: Trace) -> NDArray[np.int64]:
     """Return the ops in which a library times kernels, to choose the fastest for the shapes at hand: int64[T]."""
-    events, calls = trace.events, trace.events.rows(Category.RUNTIME)
-    op = innermost_ops(trace, calls[matching(events, calls, _TIMES_KERNEL)])
+    op = innermost_ops(trace, rows_named(trace.events, _TIMES_KERNEL, Category.RUNTIME))
     return sorted_unique(op[op >= 0])
 
 
@@ -164,8 +168,7 @@ def timing_ops(trace: Trace) -> NDArray[np.int64]:
 def search_spans(trace: Trace) -> Spans:
     """Return when a library times kernels of which it keeps one, once: until it has read the last time."""
     events, ops = trace.events, np.intersect1d(timing_ops(trace), _plan_searches(trace))
-    calls = events.rows(Category.RUNTIME)
-    calls = calls[matching(events, calls, _TIMES_KERNEL)]
+    calls = rows_named(events, _TIMES_KERNEL, Category.RUNTIME)
     calls = calls[np.argsort(-events.end[calls], kind="stable")]
     op, last = np.unique(innermost_ops(trace, calls), return_index=True)
     chosen = np.isin(op, ops)
@@ -174,9 +177,8 @@ def search_spans(trace: Trace) -> Spans:
 
 def _long_ends_of_steps(trace: Trace) -> NDArray[np.int64]:
     """Return the frames of the main thread in which the profiler takes long to end a step, and begin one: int64[P]."""
-    events, rows = trace.events, trace.events.rows(Category.PYTHON)
-    rows = rows[(tracks(trace)[rows] == main_track(trace)) & (events.dur[rows] >= LEAST_NS)]
-    return np.asarray(rows[matching(events, rows, _ENDS_STEP)])
+    rows = on_main_thread(trace, rows_named(trace.events, _ENDS_STEP, Category.PYTHON))
+    return np.asarray(rows[trace.events.dur[rows] >= LONG_CALL_NS])
 
 
 def _plan_searches(trace: Trace) -> NDArray[np.int64]:
@@ -184,8 +186,8 @@ def _plan_searches(trace: Trace) -> NDArray[np.int64]:
 
     None if each of several steps has such ops.
     """
-    events, all_steps, calls = trace.events, steps(trace), trace.events.rows(Category.RUNTIME)
-    op = innermost_ops(trace, calls[matching(events, calls, _ASKS_KERNEL)])
+    events, all_steps = trace.events, steps(trace)
+    op = innermost_ops(trace, rows_named(events, _ASKS_KERNEL, Category.RUNTIME))
     ops, num_asked = np.unique(op[op >= 0], return_counts=True)
     searches = sorted_unique(ops[num_asked >= _MANY_KERNELS], timing_ops(trace))
     in_steps = sorted_unique(all_steps.issued(events.ts[searches]))
@@ -244,7 +246,7 @@ def capture_times(trace: Trace) -> Spans:
         begin, end = captures[on_track].T
         top = np.r_[ops.outermost(), -1][ops.innermost_at(begin)]
         calls = launches[tracks(trace)[launches] == track]
-        calls = calls[np.argsort(events.ts[calls], kind="stable")]
+        calls = events.by_start(calls)
         launch_ns, returned_ns = events.ts[calls], np.r_[np.repeat(ops.start[:1], FILLED + 1), events.end[calls]]
         since = np.maximum(returned_ns[np.searchsorted(launch_ns, begin)], ops.start[top])
         until = np.minimum(np.r_[launch_ns, ops.end.max()][np.searchsorted(launch_ns, end)], ops.end[top])
@@ -262,10 +264,10 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
     """
     events, rows = trace.events, trace.events.rows(Category.CPU_OP)
     is_long = np.zeros(len(events.strings) + 1, np.bool_)
-    is_long[events.name[rows[events.dur[rows] >= LEAST_NS]]] = True
+    is_long[events.name[rows[events.dur[rows] >= LONG_CALL_NS]]] = True
     rows = rows[is_long[events.name[rows]]]
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
-    calls_device = _calls_device(trace, rows)
+    rows = events.by_start(rows)
+    calls_device = calls_runtime(trace, rows)
     is_sized = ~calls_device if len(device_work(trace)) else ~matching(events, rows, ALLOCATES)
     shapes = np.where(is_sized, events.shapes[rows], -1)
     copies = matching(events, rows, _COPIES) | (matching(events, rows, _COPIES_ON_HOST) & ~calls_device)
@@ -274,7 +276,7 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
     kind = group([events.name[rows], shapes]).group_ids
     is_lone = is_sized[is_known] & (np.bincount(kind)[kind] == 1)
     by_rows = _by_priority(_by_rows(trace)).parts
-    loads = measure_within(by_rows, events.ts[rows], events.end[rows]) >= LEAST_NS
+    loads = measure_within(by_rows, events.ts[rows], events.end[rows]) >= LONG_CALL_NS
     lone_ns = np.where(loads, _PAUSE_NS, _LONG_NS)
     lone_ns[~matching(events, rows, _OF_LIBRARY) | is_lone] = _NEVER_NS
     ns = measure_within(subtract(_exposed(trace), by_rows), events.ts[rows], events.end[rows])
@@ -283,7 +285,7 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
 
 def _least_ns(trace: Trace) -> int:
     """Return from when on a call or pause is long: without a device threads lose their core for some milliseconds."""
-    return LEAST_NS if len(device_work(trace)) else _LONG_NS
+    return LONG_CALL_NS if len(device_work(trace)) else _LONG_NS
 
 
 def _long_allocations(trace: Trace) -> NDArray[np.int64]:
@@ -291,18 +293,6 @@ def _long_allocations(trace: Trace) -> NDArray[np.int64]:
     rows = first_calls(trace)
     rows = rows[trace.events.dur[rows] >= _LONG_NS]
     return np.asarray(rows[matching(trace.events, rows, ALLOCATES)][:1])
-
-
-def _calls_device(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return in which ops their thread calls the runtime: bool[K]."""
-    events, calls, track = trace.events, trace.events.rows(Category.RUNTIME), tracks(trace)
-    result = np.zeros(len(rows), np.bool_)
-    for number in sorted_unique(track[rows]).tolist():
-        on_track = track[rows] == number
-        called = np.sort(events.ts[calls[track[calls] == number]])
-        first = np.r_[called, np.iinfo(np.int64).max][np.searchsorted(called, events.ts[rows[on_track]])]
-        result[on_track] = first < events.end[rows[on_track]]
-    return result
 
 
 def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], lone_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -317,7 +307,7 @@ def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], lone_ns: NDArr
     end, slow = np.cumsum(num), np.zeros(len(ns), np.bool_)
     for nth in reversed(range(len(MULTIPLES))):
         long = np.flatnonzero(num > nth)
-        long = long[ns[in_order[(end - num)[long] + nth]] >= LEAST_NS]
+        long = long[ns[in_order[(end - num)[long] + nth]] >= LONG_CALL_NS]
         for first, last in zip(((end - num)[long] + nth).tolist(), end[long].tolist(), strict=True):
             call, later = in_order[first], in_order[first + 1 : last]
             usual_ns = np.sort(ns[later[~slow[later]]])
@@ -330,7 +320,7 @@ def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], lone_ns: NDArr
     median_ns = ns[by_length[end - num + (num - 1) // 2]][kind] if len(ns) else ns
     is_late = np.ones(len(ns), np.bool_)
     is_late[in_order[(np.arange(len(ns)) - np.repeat(end - num, num)) < len(MULTIPLES)]] = False
-    late_ns = np.sort(ns[is_late & (ns >= np.maximum(MULTIPLES[0] * median_ns, LEAST_NS))])
+    late_ns = np.sort(ns[is_late & (ns >= np.maximum(MULTIPLES[0] * median_ns, LONG_CALL_NS))])
     return slow & (ns >= (2 * late_ns[-2] if len(late_ns) > 1 else 0))
 
 
@@ -419,7 +409,9 @@ def _launchless_times(trace: Trace, by_waits: bool = True) -> tuple[Spans, NDArr
     device the times are those in which the main thread is in no op.
     """
     events, all_steps, work, waits = trace.events, steps(trace), device_work(trace), blocking_calls(trace)
-    launches = sorted_unique(work.call[work.linked]) if len(work) else _of_main_thread(trace)
+    launches = sorted_unique(work.call[work.linked])
+    if not len(work):
+        launches = on_main_thread(trace, events.rows(Category.CPU_OP))
     ends = np.flatnonzero(~waits.is_alloc & by_waits)
     rows = np.r_[launches, waits.rows[ends]]
     start, end = np.r_[events.ts[launches], waits.start[ends]], np.r_[events.end[launches], waits.end[ends]]
@@ -432,11 +424,6 @@ def _launchless_times(trace: Trace, by_waits: bool = True) -> tuple[Spans, NDArr
     )
     chosen = (index >= 0) & (since < start)
     return np.column_stack([since, start])[chosen], rows[chosen]
-
-
-def _of_main_thread(trace: Trace) -> NDArray[np.int64]:
-    ops = trace.events.rows(Category.CPU_OP)
-    return np.asarray(ops[tracks(trace)[ops] == main_track(trace)])
 
 
 def _launched(trace: Trace, call: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -14,17 +14,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.communication_kernels import COMMUNICATION_ROW
 from traceq.facts.events.device_work import device_work, lacks_host_ops
-from traceq.facts.events.module_frames import module_frames
-from traceq.facts.events.name_patterns import READS_VALUE, matching
+from traceq.facts.events.kernels import COMMUNICATION_ROW
+from traceq.facts.events.name_patterns import BACKWARD, READS_VALUE, matching, module_frames, rows_named
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.compilations import compilations, compiling
-from traceq.facts.timeline.data_loading import LOADER, around_iterations
+from traceq.facts.timeline.data_loading import LOADER, LOADER_RANGE, around_iterations
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
-from traceq.facts.timeline.optimizer_updates import update_starts
-from traceq.facts.timeline.steps import main_track, steps
+from traceq.facts.timeline.steps import main_track, on_main_thread, steps
 from traceq.frozen import frozen
 from traceq.intervals import (
     Spans,
@@ -53,10 +51,11 @@ _NO_PHASE = re.compile(
     r"|DistributedDataParallel\.|FullyShardedDataParallel\.|FSDP::|## Call CompiledFxGraph)"
 )
 _STRUCTURE = ("optimizer", "zero_grad", "dataload", "backward", "forward")
+OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#(?P<name>.*?)(\.step)?$")
 _NAMED = {
-    "optimizer": re.compile(r"^Optimizer\.step#"),
+    "optimizer": OPTIMIZER_STEP,
     "zero_grad": re.compile(r"^Optimizer\.zero_grad#"),
-    "dataload": re.compile(f"^{LOADER}"),
+    "dataload": LOADER_RANGE,
 }
 _PASSES = ("forward", "backward", "weight_gradient", "forward_backward")
 _PASS_OF = {"F": 0, "B": 1, "I": 1, "W": 2, "O": 3}
@@ -66,7 +65,6 @@ _PASS = re.compile(r"\((F|B|W)\)$|^PP:\d+(F|B|I|W)\d+$|^(F)orward \d+$|^(B)ackwa
 Those of torch.distributed.pipelining have the stage before the letter, and the micro-batch after it.
 """
 _AUTOGRAD = re.compile(r"^autograd::engine")
-_BACKWARD = re.compile(r"^autograd::engine|Backward[0-9]*$")
 _CALL = re.compile(r"^<built-in method run_backward of ")
 _REDUCED = re.compile(r"^(torch\.distributed\.ddp\.reducer::copy_bucket_to_grad|FSDP::root_post_backward_callback)$")
 """What DDP and FSDP do last in a pass, before `backward()` returns: gradients of the last layers are reduced."""
@@ -217,7 +215,7 @@ def _names_and_rule(trace: Trace) -> tuple[tuple[str, ...], str, NDArray[np.int6
     if marks.classified and _are_most(trace, marks.rows):
         return STEP_KINDS, "inference", marks.rows
     rows = rows[~matching(events, rows, _NO_PHASE)]
-    on_main = rows[tracks(trace)[rows] == main_track(trace)]
+    on_main = on_main_thread(trace, rows)
     passes = on_main[matching(events, on_main, _PASS)]
     if len({_pass_of(trace, row) for row in passes.tolist()}) > 1 and _are_most(trace, passes):
         return _PASSES, "passes", passes
@@ -375,8 +373,7 @@ def _in_modules(trace: Trace, host: Spans) -> Spans:
 
     What a step does before, between and after (preparing its input, sampling) is no forward.
     """
-    rows = module_frames(trace)
-    rows = rows[tracks(trace)[rows] == main_track(trace)]
+    rows = on_main_thread(trace, module_frames(trace))
     called = intersect(spans(trace.events.ts[rows], trace.events.end[rows]), spans(*host.T))
     has_none = measure_within(called, *host.T) == 0
     return union(called, spans(*host[has_none].T))
@@ -405,15 +402,14 @@ def _backward_threads(trace: Trace) -> list[int]:
     """Return the tracks other than the main one that run backward ops."""
     events = trace.events
     ops = events.rows(Category.CPU_OP)
-    marks = ops[matching(events, ops, _BACKWARD) | (events.forward_thread[ops] > 0)]
-    engine = events.rows(Category.ANNOTATION)
-    marks = np.r_[marks, engine[matching(events, engine, _AUTOGRAD)]]
+    marks = ops[matching(events, ops, BACKWARD) | (events.forward_thread[ops] > 0)]
+    marks = np.r_[marks, rows_named(events, _AUTOGRAD, Category.ANNOTATION)]
     return [track for track in sorted_unique(tracks(trace)[marks]).tolist() if track != main_track(trace)]
 
 
 def _backward_calls(trace: Trace) -> Spans:
     """Return when the main thread runs backward passes, where Python's frames are recorded."""
-    rows = _on_main(trace, trace.events.rows(Category.PYTHON), _CALL)
+    rows = on_main_thread(trace, rows_named(trace.events, _CALL, Category.PYTHON))
     return spans(trace.events.ts[rows], trace.events.end[rows])
 
 
@@ -435,15 +431,41 @@ def _with_ends(trace: Trace, passes: Spans, begun: NDArray[np.int64]) -> Spans:
     end = passes[:, 1].copy()
     np.maximum.at(end, index[is_of_pass], np.minimum(events.end[comm], goes_on[index])[is_of_pass])
     passes = spans(passes[:, 0], end)
-    copies = _on_main(trace, marks, _REDUCED)
+    copies = on_main_thread(trace, marks[matching(events, marks, _REDUCED)])
     index = np.searchsorted(passes[:, 1], events.ts[copies], "right") - 1
-    annotations = events.rows(Category.ANNOTATION)
-    annotated = ascending(events.ts[annotations[tracks(trace)[annotations] == main_track(trace)]])
+    annotated = ascending(events.ts[on_main_thread(trace, events.rows(Category.ANNOTATION))])
     since = passes[index, 1]
     follows = (index >= 0) & (np.searchsorted(annotated, since) == np.searchsorted(annotated, events.ts[copies]))
     return union(passes, spans(since[follows], events.end[copies[follows]]))
 
 
-def _on_main(trace: Trace, rows: NDArray[np.int64], pattern: re.Pattern[str]) -> NDArray[np.int64]:
-    rows = rows[matching(trace.events, rows, pattern)]
-    return np.asarray(rows[tracks(trace)[rows] == main_track(trace)])
+def other_annotations(trace: Trace) -> NDArray[np.int64]:
+    """Return the rows of the annotations that are neither steps nor phases: int64[N]."""
+    rows = trace.events.rows(Category.ANNOTATION)
+    steps_and_phases = re.compile("^(ProfilerStep#.*|" + "|".join(map(re.escape, phases(trace).names)) + ")$")
+    return rows[~matching(trace.events, rows, steps_and_phases)]
+
+
+def optimizer_steps(trace: Trace) -> NDArray[np.int64]:
+    """Return the rows of Events of the ranges of optimizers' steps: int64[N]."""
+    return rows_named(trace.events, OPTIMIZER_STEP, Category.ANNOTATION, Category.CPU_OP)
+
+
+def update_starts(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[N] ns: when the update begins in each range of an optimizer's step.
+
+    A trainer may pass forward and backward as a closure (Lightning does); then it is the end of the last backward op
+    that begins inside the range, on any thread.
+    """
+    start, end = trace.events.ts[rows], trace.events.end[rows]
+    began, latest_end = _backward_ops(trace)
+    last = np.searchsorted(began, end) - 1
+    has_backward = (last >= 0) & (last >= np.searchsorted(began, start))
+    return np.where(has_backward, np.minimum(latest_end[last] if len(began) else start, end), start)
+
+
+@once_per_trace
+def _backward_ops(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (starts of the autograd engine's ops, ascending; the latest end up to each), ns."""
+    rows = trace.events.by_start(rows_named(trace.events, _AUTOGRAD, Category.ANNOTATION, Category.CPU_OP))
+    return trace.events.ts[rows], np.maximum.accumulate(trace.events.end[rows])

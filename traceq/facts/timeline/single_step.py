@@ -1,21 +1,23 @@
-"""Trace cut to some of its events, as to one step: its host rows, and the device work launched in it."""
+"""Trace or run cut to one step: its host rows, and the device work launched in it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.errors import UsageFault
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.unrecorded_work import unrecorded_work
-from traceq.facts.timeline.steps import main_track, step_of_work, steps
-from traceq.model import Allocations, CallStacks, Category, Events, EventWaits, GraphNodes, Messages, OneStep, Trace
+from traceq.facts.sentences import MARK_STEPS, NO_STEP, STEP_LACKS
+from traceq.facts.timeline.steps import Steps, main_track, step_of_work, steps
+from traceq.model import SIDE_TABLES, Category, Caveat, Events, Flight, OneStep, Run, Trace, select_rows
+from traceq.units import format_ranks, name_ranks
 
-T = TypeVar("T", Messages, CallStacks, EventWaits, GraphNodes)
-C = TypeVar("C", Messages, CallStacks, EventWaits, GraphNodes, Allocations)
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
@@ -24,27 +26,17 @@ def select_events(events: Events, mask: NDArray[np.bool_], allocations: NDArray[
 
     `allocations` selects rows of that table, which do not refer to events.
     """
-    columns = {field.name: getattr(events, field.name) for field in fields(events)}
-    cut: dict[str, Any] = {name: column[mask] for name, column in columns.items() if isinstance(column, np.ndarray)}
     return replace(
-        events,
-        **cut,
-        messages=_select_references(events.messages, mask),
-        stacks=_select_references(events.stacks, mask),
-        waits=_select_references(events.waits, mask),
-        nodes=_select_references(events.nodes, mask),
-        allocations=_select_rows(events.allocations, allocations),
+        select_rows(events, mask),
+        **{name: _select_references(getattr(events, name), mask) for name in SIDE_TABLES if name != "allocations"},
+        allocations=select_rows(events.allocations, allocations),
     )
 
 
-def _select_references(table: T, mask: NDArray[np.bool_]) -> T:
+def _select_references(table: Any, mask: NDArray[np.bool_]) -> Any:
     """Return the table's rows that refer to events of `mask` (bool[N]), with the events' new row numbers."""
-    selected = _select_rows(table, mask[table.row])
+    selected = select_rows(table, mask[table.row])
     return replace(selected, row=(np.cumsum(mask) - 1)[selected.row])
-
-
-def _select_rows(table: C, mask: NDArray[np.bool_]) -> C:
-    return replace(table, **{field.name: getattr(table, field.name)[mask] for field in fields(table)})
 
 
 def cut_to_step(trace: Trace, number: int) -> Trace:
@@ -88,3 +80,44 @@ def _device_rows(trace: Trace, index: int) -> NDArray[np.bool_]:
     mask = np.zeros(len(trace.events), np.bool_)
     mask[device_work(trace).rows[step_of_work(trace) == index]] = True
     return mask
+
+
+def only_step(run: Run, number: int) -> Run:
+    """Return ProfilerStep#`number` of every rank that has it; a caveat names the others, which are left out.
+
+    Raises UsageFault, with the steps that exist, if no trace has it.
+    """
+    numbers = {trace.rank: step_numbers(steps(trace)) for trace in run.traces}
+    cut = (cut_to_step(trace, number) if number in numbers[trace.rank] else trace for trace in run.traces)
+    return with_step(replace(run, traces=tuple(cut)), number, numbers)
+
+
+def step_numbers(steps: Steps) -> frozenset[int]:
+    """Return the numbers of a trace's steps; empty for a trace without step marks."""
+    return frozenset(steps.number.tolist()) if steps.marked else frozenset()
+
+
+def with_step(run: Run, number: int, numbers: Mapping[int, Collection[int]]) -> Run:
+    """Return the same as `only_step` for traces that are already cut; `numbers` are the step numbers of each rank."""
+    if not any(number in of_rank for of_rank in numbers.values()):
+        existing = sorted(set().union(*numbers.values()))
+        expected = f"one of {format_ranks(existing)}" if existing else MARK_STEPS
+        raise UsageFault(NO_STEP.format(path=run.path, number=number, expected=expected))
+    cut = tuple(trace for trace in run.traces if trace.only is not None)
+    by_rank = {trace.rank: trace for trace in cut}
+    lacking = [rank for rank, of_rank in numbers.items() if number not in of_rank]
+    text = STEP_LACKS.format(number=number, ranks=name_ranks(lacking))
+    caveats = (Caveat("no_such_step", text),) if lacking else ()
+    flights = tuple(_within(flight, by_rank[flight.rank]) for flight in run.flights if flight.rank in by_rank)
+    return replace(run, traces=cut, flights=flights, caveats=(*run.caveats, *caveats))
+
+
+def _within(flight: Flight, trace: Trace) -> Flight:
+    """Return the flight recorder's entries that were created while the step ran on the host."""
+    assert trace.only is not None
+    begin, end = (trace.base_time_ns + edge for edge in trace.only.host_ns)
+    rows = np.flatnonzero((flight.created_ns >= begin) & (flight.created_ns < end))
+    columns = {field.name: getattr(flight, field.name) for field in fields(flight)}
+    cut: dict[str, Any] = {name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray)}
+    cut |= {name: tuple(column[row] for row in rows) for name, column in columns.items() if isinstance(column, tuple)}
+    return replace(flight, **cut)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.device_work import device_work
-from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
-from traceq.facts.events.nesting import tracks
-from traceq.facts.events.profiler_sessions import PROFILER_STEP
+from traceq.facts.events.device_work import PROFILER_STEP, device_work
+from traceq.facts.events.name_patterns import AUTOGRAD_NODE, BACKWARD, matching, rows_named
+from traceq.facts.events.nesting import op_nests, tracks
 from traceq.facts.events.starting_calls import first_device_use
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
@@ -144,6 +144,11 @@ def main_track(trace: Trace) -> int:
     return max(zip(busy_ns, candidates, strict=True), key=lambda each: each[0])[1] if candidates else -1
 
 
+def on_main_thread(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return those of some rows that are the main thread's."""
+    return np.asarray(rows[tracks(trace)[rows] == main_track(trace)])
+
+
 @once_per_trace
 def steps(trace: Trace) -> Steps:
     """Return the steps and their windows: those of ProfilerStep, else of an inference engine, else one of all."""
@@ -245,7 +250,7 @@ def _main_thread_marks(trace: Trace) -> NDArray[np.int64]:
     events = trace.events
     rows = _step_rows(trace)
     rows = rows[(tracks(trace)[rows] == main_track(trace)) & (events.dur[rows] > 0)]
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    rows = events.by_start(rows)
     is_last_of_start = np.r_[np.diff(events.ts[rows]) > 0, np.ones(min(len(rows), 1), np.bool_)]
     rows = rows[is_last_of_start]
     if len(rows) == 1:
@@ -257,8 +262,7 @@ def _main_thread_marks(trace: Trace) -> NDArray[np.int64]:
 
 
 def _step_rows(trace: Trace) -> NDArray[np.int64]:
-    rows = trace.events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(trace.events, rows, PROFILER_STEP)]
+    rows = rows_named(trace.events, PROFILER_STEP, Category.ANNOTATION, Category.CPU_OP)
     return rows if len(rows) else inference_marks(trace).rows
 
 
@@ -332,3 +336,28 @@ def _by_first_occurrence(values: NDArray[np.int64]) -> list[int]:
 def _most_frequent(values: NDArray[np.int64]) -> int:
     """Return the most frequent value; of equally frequent ones the first."""
     return max(_by_first_occurrence(values), key=lambda value: int((values == value).sum()))
+
+
+@once_per_trace
+def op_calls_per_step(trace: Trace) -> Mapping[str, float]:
+    """Return the calls of each op in a mean counted step, by name; those that begin in it, on any thread."""
+    return _calls_per_step(trace, trace.events.rows(Category.CPU_OP))
+
+
+@once_per_trace
+def forward_calls_per_step(trace: Trace) -> Mapping[str, float]:
+    """Return the calls of each op that no node of autograd encloses, likewise.
+
+    Second derivatives, and what checkpoints recompute, run ops of a forward pass in such nodes.
+    """
+    outside = [
+        ops.rows[ops.first_enclosing(np.arange(len(ops.rows)), matching(trace.events, ops.rows, BACKWARD)) < 0]
+        for ops in op_nests(trace).whole
+    ]
+    return _calls_per_step(trace, np.concatenate(outside) if outside else np.empty(0, np.int64))
+
+
+def _calls_per_step(trace: Trace, rows: NDArray[np.int64]) -> Mapping[str, float]:
+    events, counted = trace.events, steps(trace).host[steps(trace).counted]
+    num = np.bincount(events.name[rows[span_index(counted, events.ts[rows]) >= 0]])
+    return {events.strings[name]: int(num[name]) / len(counted) for name in np.flatnonzero(num).tolist()}

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from traceq.facts.events.communication_kernels import COMMUNICATION_OP, COMMUNICATION_ROW, is_communication
 from traceq.facts.events.device_work import (
     BACKEND_OF_DEVICES,
     DeviceWork,
@@ -23,7 +22,7 @@ from traceq.facts.events.device_work import (
     lacks_host_ops,
     threads_of_autograd,
 )
-from traceq.facts.events.kernels import is_spin_wait
+from traceq.facts.events.kernels import COMMUNICATION_OP, COMMUNICATION_ROW, is_communication, is_spin_wait
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.unrecorded_work import unrecorded_work

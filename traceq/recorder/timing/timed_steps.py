@@ -37,8 +37,7 @@ from traceq.recorder.timing.stopwatch import (
     reset_peak_memory,
 )
 from traceq.recorder.tracing.traced_steps import num_traced_steps
-from traceq.runs.step_log import ClocksLine, CoresLine, Line, PairLine, StepLine, pairs_of
-from traceq.runs.timings import SETTLING, WARM_UP
+from traceq.runs.step_log import SETTLING, WARM_UP, ClocksLine, CoresLine, Line, PairLine, StepLine, pairs_of
 from traceq.stats import LOOKS, Comparison, answer_together, compare_pairs, samples_apart
 from traceq.units import Unit, format_value
 

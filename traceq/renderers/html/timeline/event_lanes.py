@@ -12,13 +12,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_names import kernel_labels
-from traceq.facts.events.kernels import is_spin_wait
+from traceq.facts.events.kernels import is_communication, is_spin_wait
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import nest, tracks
-from traceq.facts.stalls.host_labels import HostLabels
+from traceq.facts.stalls.idle_time import HostLabels
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases

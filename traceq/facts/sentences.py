@@ -1,4 +1,7 @@
-"""What is said of a rank's parallelism: the rules by which it is recognised, and why its calls are not as predicted."""
+"""Facts' sentences: what a trace does not show, where loaders are, a rank's parallelism and the rule that tells it.
+
+Fields are texts that their callers format, and counts.
+"""
 
 from __future__ import annotations
 
@@ -51,3 +54,23 @@ NOTES = {
     "unused_map": "find_unused_parameters: map of the parameters used",
 }
 """Why calls differ from what a strategy predicts, or what they are for."""
+
+# what traces do not show
+
+UNRECORDED = "{percent} of the window{where} waits for work that the trace does not show{more}; {what}"
+MORE_RANKS = " (so do {num} more ranks)"
+OPENS = "steps begin after it: record from a synchronised start"
+"""What to do where a trace opens with such work."""
+LOST = "it is `unrecorded` in the partition: were events lost, or do others use the device?"
+NO_ROWS = "{where}{lost}: times are {times}, and what a sync costs is not known"
+NOT_RECORDED = "the profiler recorded no device activity ({why})"
+NOT_READ = "traceq does not read the rows of this device, {device}"
+WHY_NONE = "of MPS it records none, ProfilerActivity.CUDA is missing, CUPTI was busy, or the file is cut short"
+WHY_COUNTERS = "it measured counters of kernels instead (`cuda_profiler_range`)"
+OF_COUNTERS = "those of a host that waits while each kernel runs by itself, and no job's"
+"""Which times a trace has whose profiler measured counters."""
+NO_STEP = "{path}: no step {number}; expected {expected}"
+MARK_STEPS = "a trace with steps: call profiler.step() after each"
+STEP_LACKS = "no step {number} on {ranks}: left out"
+
+WORKERS = "{share} of {num:,} samples of loading workers are in {function}, most at {line}"
