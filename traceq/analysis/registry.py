@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from traceq import analysis as package
 from traceq.claims.claim import Basis
-from traceq.claims.judge import judged
+from traceq.claims.rules import judged
 from traceq.cores import num_cores
 from traceq.entry_points import ANALYSES, Plugin, find_plugins
 from traceq.errors import TraceqError, UsageFault

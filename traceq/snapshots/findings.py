@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from traceq.claims.claim import Basis, Claim, Subject, measured
-from traceq.claims.judge import judged
 from traceq.claims.limits import FEW
+from traceq.claims.rules import judged
 from traceq.model import Action, Caveat
 from traceq.report import Cell, Column, Table
 from traceq.snapshots.fragmentation import free_for
