@@ -17,8 +17,7 @@ from paths import SHARED, TRACES
 
 from traceq.crosscheck import compare, opinions
 from traceq.crosscheck.compare import Crosscheck, crosscheck
-from traceq.crosscheck.opinions import HtaOpinion, PerfettoOpinion, ask_hta
-from traceq.crosscheck.quantities import QUANTITIES, quantities
+from traceq.crosscheck.opinions import QUANTITIES, HtaOpinion, PerfettoOpinion, ask_hta, quantities
 from traceq.facts.events.device_work import device_work
 from traceq.kineto.read import read_trace
 

@@ -37,8 +37,7 @@ from traceq.locations import Remote
 from traceq.renderers.json import sheet_to_json
 from traceq.renderers.markdown import sheet_to_markdown
 from traceq.report import Sheet
-from traceq.rules.collect_rows import analyses_for
-from traceq.rules.evaluate import judge, judge_run
+from traceq.rules.evaluate import analyses_for, judge, judge_run
 from traceq.rules.parse import parse
 from traceq.rules.sentences import IDENTICAL
 from traceq.runs.read import read

@@ -1,4 +1,4 @@
-"""Rules: a row for each claim that traceq makes, with its limits and what it explains; and what is decided of all alike."""
+"""Rules: a row for each claim that traceq makes, with its limits and what it explains; the severity of all alike."""
 
 from __future__ import annotations
 

@@ -57,8 +57,7 @@ def command(
     from traceq.engines.analyze_path import analyze_path
     from traceq.facts.roofline.peaks import replaced_peaks
     from traceq.locations import place
-    from traceq.rules.collect_rows import analyses_for, missing_ranks
-    from traceq.rules.evaluate import Checked, judge
+    from traceq.rules.evaluate import Checked, analyses_for, judge, missing_ranks
     from traceq.rules.messages import SourceTree, annotation, line
     from traceq.rules.parse import parse, read_rules
 

@@ -13,7 +13,7 @@ from traceq.errors import GateTripped
 
 if TYPE_CHECKING:
     from traceq.crosscheck.compare import Answer, Crosscheck
-    from traceq.crosscheck.quantities import Quantity
+    from traceq.crosscheck.opinions import Quantity
 
 
 def command(

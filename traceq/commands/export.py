@@ -77,7 +77,7 @@ def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path, engi
     from traceq.commands._progress import shown_work
     from traceq.engines.read_ranks import opened_tables
     from traceq.frames import NAMES
-    from traceq.frames.column_table import concat_ranks
+    from traceq.frames.tables import concat_ranks
     from traceq.renderers import find_renderer
 
     with (

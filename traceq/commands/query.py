@@ -37,8 +37,8 @@ def command(
     from traceq.commands._progress import shown_work
     from traceq.engines.read_ranks import opened_tables
     from traceq.escaping import escape_json
-    from traceq.frames.column_table import concat_ranks
     from traceq.frames.sql import ask_tables
+    from traceq.frames.tables import concat_ranks
     from traceq.report import Column, Table
     from traceq.runs.read import parse_ranks
     from traceq.runs.run_folder import to_json_bytes

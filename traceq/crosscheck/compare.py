@@ -11,8 +11,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.crosscheck.opinions import HtaOpinion, Opinion, PerfettoOpinion, ask_hta, ask_perfetto
-from traceq.crosscheck.quantities import QUANTITIES, Classes, Quantity, classes, quantities
+from traceq.crosscheck.opinions import (
+    QUANTITIES,
+    Classes,
+    HtaOpinion,
+    Opinion,
+    PerfettoOpinion,
+    Quantity,
+    ask_hta,
+    ask_perfetto,
+    classes,
+    quantities,
+)
 from traceq.facts.events.device_work import device_work
 from traceq.grouping import group
 from traceq.model import Category, Trace

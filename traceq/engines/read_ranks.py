@@ -11,8 +11,7 @@ from traceq.engines.engine import Engine, Start
 from traceq.engines.rank_reader import RankReader
 from traceq.engines.rank_summary import STEP_TOTALS
 from traceq.facts.ranks.run_ranks import RunRanks
-from traceq.frames.column_table import Frame
-from traceq.frames.tables import rank_frames
+from traceq.frames.tables import Frame, rank_frames
 from traceq.frozen import frozen
 from traceq.locations import Place
 from traceq.model import Run

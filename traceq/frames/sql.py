@@ -9,8 +9,7 @@ from threading import Timer
 from typing import Any
 
 from traceq.errors import UsageFault
-from traceq.frames.column_table import Frame
-from traceq.frames.tables import NAMES, frame
+from traceq.frames.tables import NAMES, Frame, frame
 from traceq.frozen import frozen
 from traceq.model import Run
 from traceq.optional_packages import import_or_fault

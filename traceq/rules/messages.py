@@ -14,8 +14,7 @@ from traceq.escaping import visible
 from traceq.frozen import frozen
 from traceq.locations import read_whole
 from traceq.rules.evaluate import RankValue, RuleOutcome, State
-from traceq.rules.metrics import Measure
-from traceq.rules.parse import Rule
+from traceq.rules.parse import Measure, Rule
 from traceq.units import Unit, format_value
 
 _LINE = re.compile(r"^(?P<file>[^/:]+\.py):(?P<line>[0-9]{1,7}) (?P<function>.+)")

@@ -6,8 +6,7 @@ from html import escape
 from typing import TextIO
 
 from traceq.display import RenderOptions
-from traceq.history.changes import Series
-from traceq.history.events import Event, History
+from traceq.history.events import Event, History, Series
 from traceq.history.store import Row
 from traceq.history.tables import event_lines, event_words, history_summary, measures_view, no_events
 from traceq.renderers.html.markup import element, folded, paragraphs, table, unbroken
