@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import recurs, step_lengths
-from traceq.analysis._job_gain import on_the_worst_rank
+from traceq.analysis._basis import on_the_worst_rank, recurs, step_lengths
 from traceq.claims.claim import AT_MOST, Claim, Measure, measured
 from traceq.claims.rules import RULES
 from traceq.facts.comm.collective_roles import Role, collective_roles

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from traceq.analysis._job_gain import JobGain, job_gain
+from traceq.analysis._basis import JobGain, job_gain
 from traceq.analysis._wording import MOST_RANKS, category_term, in_traced_steps, more_rows
 from traceq.causes.stragglers import StragglerRanks, UnprofiledLateness, straggler_ranks
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_UNPROFILED, Basis, Claim, Measure, Subject, measured

@@ -10,10 +10,17 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import holds_in_steps, step_lengths
-from traceq.analysis._below_roof import below_roof, counted_steps
-from traceq.analysis._job_gain import on_the_worst_rank
-from traceq.analysis._op_sums import OpSum, against, op_sums, own_roofs, rate, without_rates
+from traceq.analysis._basis import holds_in_steps, on_the_worst_rank, step_lengths
+from traceq.analysis._below_roof import (
+    OpSum,
+    against,
+    below_roof,
+    counted_steps,
+    op_sums,
+    own_roofs,
+    rate,
+    without_rates,
+)
 from traceq.analysis._rank_rows import each_of
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import on_the_worst_rank, slack_by_rank
+from traceq.analysis._basis import on_the_worst_rank, recurs, slack_by_rank
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import over_ranks
 from traceq.causes.removed_waits import copies_pageable_memory, saved_without_pageable_copies

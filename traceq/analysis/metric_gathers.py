@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import recurs, step_lengths
-from traceq.analysis._job_gain import on_the_worst_rank
+from traceq.analysis._basis import on_the_worst_rank, recurs, step_lengths
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.claims.claim import AT_MOST, Claim, measured
 from traceq.claims.limits import NOTABLE

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import UnprofiledShare, holds_in_steps, step_lengths, unprofiled_share
-from traceq.analysis._job_gain import on_the_worst_rank
+from traceq.analysis._basis import UnprofiledShare, holds_in_steps, on_the_worst_rank, step_lengths, unprofiled_share
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
 from traceq.claims.limits import LARGE

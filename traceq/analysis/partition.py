@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._job_gain import on_the_worst_rank
+from traceq.analysis._basis import on_the_worst_rank
 from traceq.analysis._lost_time import RankLoss, StepTimes, first_collective_caveats, rank_loss, time_claims
 from traceq.analysis._wording import (
     MOST_RANKS,

@@ -10,8 +10,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import in_vain, job_gain, played_job, slack_by_rank, unplayed_words
+from traceq.analysis._basis import in_vain, job_gain, played_job, recurs, slack_by_rank, unplayed_words
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import a_step, the_step, until_done
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike

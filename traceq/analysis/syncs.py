@@ -9,8 +9,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import in_vain, job_gain, slack_by_rank
+from traceq.analysis._basis import in_vain, job_gain, recurs, slack_by_rank
 from traceq.analysis._rank_rows import each_of, of_all
 from traceq.analysis._wording import in_traced_steps, more_rows, over_ranks, per_step, values_words, with_step_headings
 from traceq.causes.removed_waits import (

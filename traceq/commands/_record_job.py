@@ -230,7 +230,7 @@ def _leads(folder: RunFolder) -> Sequence[Claim]:
 def sheet_of_run(folder: RunFolder) -> Sheet:
     """Return what `traceq show` has of a run."""
     from traceq.commands._engine import engine_for
-    from traceq.commands._progress import shown_work
+    from traceq.commands._output import shown_work
     from traceq.engines.analyze_path import sheet_of
 
     engine = engine_for(memory=None, cluster=None)

@@ -52,8 +52,7 @@ def command(
     Under GitHub Actions each rule that does not hold is also an annotation. Exit codes: docs/check.md#exit-codes
     """
     from traceq.commands._engine import engine_for
-    from traceq.commands._output import print_caveats, refuse_input
-    from traceq.commands._progress import shown_work
+    from traceq.commands._output import print_caveats, refuse_input, shown_work
     from traceq.engines.analyze_path import analyze_path
     from traceq.facts.roofline.peaks import replaced_peaks
     from traceq.locations import place

@@ -64,8 +64,7 @@ def command(
 
     tune_process([a, b or ""])
     from traceq.commands._engine import engine_for
-    from traceq.commands._output import chosen_form, print_caveats, refuse_input, write_result, write_sheet
-    from traceq.commands._progress import shown_work
+    from traceq.commands._output import chosen_form, print_caveats, refuse_input, shown_work, write_result, write_sheet
     from traceq.compare.diff import diff_arms, diff_sides
     from traceq.compare.result import Diffs
     from traceq.display import RenderOptions

@@ -74,7 +74,7 @@ def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, t
 
 
 def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path, engine: Reading) -> Iterable[Caveat]:
-    from traceq.commands._progress import shown_work
+    from traceq.commands._output import shown_work
     from traceq.engines.read_ranks import opened_tables
     from traceq.frames import NAMES
     from traceq.frames.tables import concat_ranks

@@ -37,7 +37,7 @@ def add(
 ) -> None:
     """Add what runs measured. Several programs may add at once."""
     from traceq.commands._engine import engine_for
-    from traceq.commands._progress import shown_work
+    from traceq.commands._output import shown_work
     from traceq.history.adding import add_run
     from traceq.locations import place
 
@@ -60,8 +60,7 @@ def show(
     width: Annotated[int | None, _WIDTH] = None,
 ) -> None:
     """Show the measures of a branch. Where one changed, tell at which commit, and why."""
-    from traceq.commands._output import chosen_form, print_caveats, write_result, write_sheet
-    from traceq.commands._progress import shown_work
+    from traceq.commands._output import chosen_form, print_caveats, shown_work, write_result, write_sheet
     from traceq.display import RenderOptions
     from traceq.history.events import history_of
     from traceq.history.tables import history_sheet
@@ -90,8 +89,7 @@ def compare(
     width: Annotated[int | None, _WIDTH] = None,
 ) -> None:
     """Compare a run with a baseline. Each measure has a verdict; the diff follows if both runs are still there."""
-    from traceq.commands._output import chosen_form, write_result, write_sheet
-    from traceq.commands._progress import shown_work
+    from traceq.commands._output import chosen_form, shown_work, write_result, write_sheet
     from traceq.compare.result import Diffs
     from traceq.display import RenderOptions
     from traceq.history.comparing import compare_runs

@@ -67,7 +67,7 @@ def command(
 def _notable_ranks(*paths: str | None) -> set[int] | None:
     """Return the ranks to show of large jobs, and print why; None where no job is large."""
     from traceq.commands._engine import engine_for
-    from traceq.commands._progress import shown_work
+    from traceq.commands._output import shown_work
     from traceq.engines.notable_ranks import notable_ranks
 
     engine, chosen = engine_for(None, None), set[int]()

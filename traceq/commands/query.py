@@ -33,8 +33,7 @@ def command(
 ) -> None:
     """Ask a run in SQL (DuckDB): `describe syncs` says what a table holds."""
     from traceq.commands._engine import engine_for
-    from traceq.commands._output import print_caveats, print_table
-    from traceq.commands._progress import shown_work
+    from traceq.commands._output import print_caveats, print_table, shown_work
     from traceq.engines.read_ranks import opened_tables
     from traceq.escaping import escape_json
     from traceq.frames.sql import ask_tables

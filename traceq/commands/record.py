@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from traceq.commands._progress import shown_progress
+from traceq.commands._output import shown_progress
 from traceq.errors import RecordingFailed, TraceqError, UsageFault
 
 if TYPE_CHECKING:

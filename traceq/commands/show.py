@@ -56,8 +56,7 @@ def command(
 
     tune_process(paths)
     from traceq.commands._engine import engine_for
-    from traceq.commands._output import chosen_form, write_sheet
-    from traceq.commands._progress import shown_work
+    from traceq.commands._output import chosen_form, shown_work, write_sheet
     from traceq.display import RenderOptions
     from traceq.engines.analyze_path import sheet_of, with_ranks
     from traceq.facts.roofline.peaks import replaced_peaks

@@ -59,8 +59,7 @@ def command(
     removing it saves. Exit code 1 where more than 5 % of the step cannot be replayed.
     """
     from traceq.commands._engine import engine_for
-    from traceq.commands._output import print_caveats
-    from traceq.commands._progress import shown_work
+    from traceq.commands._output import print_caveats, shown_work
     from traceq.engines.played_ranks import answers
     from traceq.runs.read import parse_ranks
     from traceq.whatif import interventions

@@ -23,8 +23,19 @@ from traceq.compare.tables import (
 from traceq.display import RenderOptions
 from traceq.model import Pairs, Trace
 from traceq.renderers.html.flame import flame_pair_figure
-from traceq.renderers.html.markup import Json, element, figure, folded, numbers, paragraphs, table, time_axis, unbroken
-from traceq.renderers.html.page import contents, page
+from traceq.renderers.html.markup import (
+    Json,
+    contents,
+    element,
+    figure,
+    folded,
+    numbers,
+    page,
+    paragraphs,
+    table,
+    time_axis,
+    unbroken,
+)
 from traceq.renderers.html.sections import Section, drawn_sections
 from traceq.renderers.html.timeline import Timeline, pair_timeline, place_of_cause
 from traceq.renderers.limits import ARM_POINTS, ARMS_NAMED, TIMELINES

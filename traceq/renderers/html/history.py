@@ -9,8 +9,7 @@ from traceq.display import RenderOptions
 from traceq.history.events import Event, History, Series
 from traceq.history.store import Row
 from traceq.history.tables import event_lines, event_words, history_summary, measures_view, no_events
-from traceq.renderers.html.markup import element, folded, paragraphs, table, unbroken
-from traceq.renderers.html.page import contents, page
+from traceq.renderers.html.markup import contents, element, folded, page, paragraphs, table, unbroken
 from traceq.renderers.limits import CHART_ROOM, RUNS_DRAWN
 from traceq.units import format_ends, format_value
 

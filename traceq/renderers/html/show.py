@@ -11,8 +11,7 @@ from traceq.claims.saying import evidence_of, lead_of, text_of
 from traceq.display import RenderOptions
 from traceq.model import Run
 from traceq.renderers.html.flame import flame_figure
-from traceq.renderers.html.markup import element, linked, numbers, paragraphs, table, unbroken
-from traceq.renderers.html.page import contents, page
+from traceq.renderers.html.markup import contents, element, linked, numbers, page, paragraphs, table, unbroken
 from traceq.renderers.html.sections import Section, drawn_sections, in_order, section_of
 from traceq.renderers.html.show_charts import (
     lost_time_chart,

@@ -13,7 +13,7 @@ import numpy as np
 from traceq.facts.ranks.job import job_of
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
-from traceq.renderers.perfetto.clock import common_clock
+from traceq.renderers.perfetto.worst_place import common_clock
 from traceq.report import Cell, Sheet
 
 
