@@ -17,7 +17,7 @@ import typer
 
 if TYPE_CHECKING:
     from traceq.commands._run_or_pair import OneRun, RunPair
-    from traceq.renderers.perfetto import WorstPlace
+    from traceq.renderers.perfetto.worst_place import WorstPlace
     from traceq.viewer import TraceServer
 
 QUIET_S, QUIET_OFFLINE_S = 2.0, 10.0  # the UI's own files are still asked for after the trace
@@ -96,7 +96,8 @@ def _ended_by_signals() -> Iterator[None]:
 def _first_view(subject: OneRun | RunPair) -> tuple[Sequence[tuple[str, tuple[str, ...]]], WorstPlace]:
     """Return the commands that the viewer starts with, and the place that it shows first."""
     from traceq.commands._run_or_pair import OneRun
-    from traceq.renderers.perfetto import pair_commands, pair_place, startup_commands, worst_place
+    from traceq.renderers.perfetto.exports import pair_place
+    from traceq.renderers.perfetto.worst_place import pair_commands, startup_commands, worst_place
 
     if isinstance(subject, OneRun):
         view = worst_place(subject.run, subject.findings)

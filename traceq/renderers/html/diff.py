@@ -37,7 +37,8 @@ from traceq.renderers.html.markup import (
     unbroken,
 )
 from traceq.renderers.html.sections import Section, drawn_sections
-from traceq.renderers.html.timeline import Timeline, pair_timeline, place_of_cause
+from traceq.renderers.html.timeline import Timeline, pair_timeline
+from traceq.renderers.html.timeline_places import place_of_cause
 from traceq.renderers.limits import ARM_POINTS, ARMS_NAMED, TIMELINES
 from traceq.stats import Comparison, slowest_rank_ns
 from traceq.units import Unit, format_value, name_ranks

@@ -22,7 +22,8 @@ from traceq.renderers.html.show_charts import (
     step_numbers,
     steps_chart,
 )
-from traceq.renderers.html.timeline import Timeline, place_of_finding, place_of_sync, run_timeline, shown_ranks
+from traceq.renderers.html.timeline import Timeline, run_timeline, shown_ranks
+from traceq.renderers.html.timeline_places import place_of_finding, place_of_sync
 from traceq.renderers.limits import FINDINGS
 from traceq.renderers.one_screen import FIRST_TABLES, gain_words, gainer_words
 from traceq.renderers.text import source_summary, step_words, unknown_line
