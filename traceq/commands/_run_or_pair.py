@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
+from traceq.analysis.registry import sheet
 from traceq.claims.claim import Claim
+from traceq.compare.diff import diff_runs
+from traceq.compare.result import Diff
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
 from traceq.locations import place
-
-if TYPE_CHECKING:
-    from traceq.compare.result import Diff
-    from traceq.model import Caveat, Run
+from traceq.model import Caveat, Run
+from traceq.renderers import find_renderer
+from traceq.runs.read import read, with_traces
 
 
 @frozen
@@ -31,8 +33,6 @@ class OneRun:
 
     def write(self, renderer: str, file: BinaryIO) -> None:
         """Write it with a renderer. Raises UsageFault where no renderer of that name writes runs."""
-        from traceq.renderers import find_renderer
-
         find_renderer(renderer, "run")(self.run, self.findings, file)
 
 
@@ -56,23 +56,15 @@ class RunPair:
 
     def write(self, renderer: str, file: BinaryIO) -> None:
         """Write it with a renderer. Raises UsageFault where no renderer of that name writes pairs of runs."""
-        from traceq.renderers import find_renderer
-
         find_renderer(renderer, "pair")(self.a, self.b, self.diff, file)
 
 
 def read_subject(path: str, other: str | None, ranks: set[int] | None) -> OneRun | RunPair:
     """Return the run at one path, or the pair at two. Raises UnreadableInput, UsageFault."""
-    from traceq.runs.read import read, with_traces
-
     run = with_traces(read(path, ranks=ranks))
     if other is None:
-        from traceq.analysis.registry import sheet
-
         reports = sheet(run)
         return OneRun(run, reports.findings, reports.all_caveats)
-    from traceq.compare.diff import diff_runs
-
     pair = RunPair(run, b := with_traces(read(other, ranks=ranks)), diff_runs(run, b))
     if pair.diff.traced is None:
         raise UsageFault(f"{path} and {other}: no rank was traced on both sides, so there is no pair to show")

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from traceq.commands._engine import CLUSTER, MEMORY
+from traceq.commands._engine import CLUSTER, MEMORY, Reading, engine_for
+from traceq.commands._output import open_replacing, print_caveats, refuse_input, shown_work
+from traceq.commands._run_or_pair import export_name, read_subject
+from traceq.engines.read_ranks import opened_tables
 from traceq.errors import TraceqError, UsageFault
-
-if TYPE_CHECKING:
-    from traceq.commands._engine import Reading
-    from traceq.model import Caveat
+from traceq.frames import NAMES
+from traceq.frames.tables import concat_ranks
+from traceq.model import Caveat
+from traceq.renderers import export_suffix, find_renderer, renders
+from traceq.runs.read import parse_ranks
 
 
 def command(
@@ -39,12 +43,6 @@ def command(
     cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:
     """Write a run for other programs: exact times, all ranks, and traceq's findings beside the recorded events."""
-    from traceq.commands._engine import engine_for
-    from traceq.commands._output import print_caveats, refuse_input
-    from traceq.commands._run_or_pair import export_name
-    from traceq.renderers import export_suffix, find_renderer, renders
-    from traceq.runs.read import parse_ranks
-
     is_folder = renders(to, "tables")
     if other is not None and is_folder:
         raise UsageFault(f"--to {to}: tables are of one run; export the two one by one")
@@ -63,9 +61,6 @@ def command(
 
 
 def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, target: Path) -> Iterable[Caveat]:
-    from traceq.commands._output import open_replacing, refuse_input
-    from traceq.commands._run_or_pair import read_subject
-
     subject = read_subject(path, other, ranks)
     refuse_input(target, subject.files)
     with open_replacing(target) as file:
@@ -74,12 +69,6 @@ def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, t
 
 
 def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path, engine: Reading) -> Iterable[Caveat]:
-    from traceq.commands._output import shown_work
-    from traceq.engines.read_ranks import opened_tables
-    from traceq.frames import NAMES
-    from traceq.frames.tables import concat_ranks
-    from traceq.renderers import find_renderer
-
     with (
         shown_work("writing") as on_progress,
         opened_tables(

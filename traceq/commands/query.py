@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from traceq.commands._engine import CLUSTER, MEMORY
+from traceq.commands._engine import CLUSTER, MEMORY, engine_for
+from traceq.commands._output import print_caveats, print_table, shown_work
+from traceq.engines.read_ranks import opened_tables
+from traceq.escaping import escape_json
+from traceq.frames.sql import ask_tables
+from traceq.frames.tables import concat_ranks
+from traceq.report import Column, Table
+from traceq.runs.read import parse_ranks
+from traceq.runs.run_folder import to_json_bytes
+from traceq.units import Unit
 
 _MOST_ROWS = 1000
 
@@ -32,17 +41,6 @@ def command(
     cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:
     """Ask a run in SQL (DuckDB): `describe syncs` says what a table holds."""
-    from traceq.commands._engine import engine_for
-    from traceq.commands._output import print_caveats, print_table, shown_work
-    from traceq.engines.read_ranks import opened_tables
-    from traceq.escaping import escape_json
-    from traceq.frames.sql import ask_tables
-    from traceq.frames.tables import concat_ranks
-    from traceq.report import Column, Table
-    from traceq.runs.read import parse_ranks
-    from traceq.runs.run_folder import to_json_bytes
-    from traceq.units import Unit
-
     if unsafe:
         typer.echo("traceq: note: --unsafe: the query may read and write any file, and use the network", err=True)
     engine = engine_for(memory, cluster)

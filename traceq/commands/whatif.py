@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from traceq.commands._engine import CLUSTER, MEMORY
-
-if TYPE_CHECKING:
-    from traceq.whatif.intervention import Intervention
-    from traceq.whatif.predict import Prediction
+from traceq.commands._engine import CLUSTER, MEMORY, engine_for
+from traceq.commands._output import print_caveats, print_table, shown_work
+from traceq.engines.played_ranks import answers
+from traceq.runs.read import parse_ranks
+from traceq.whatif import interventions
+from traceq.whatif.answers import change_table, first_sentence, held_lines, to_document
+from traceq.whatif.intervention import Intervention
+from traceq.whatif.predict import Prediction
+from traceq.whatif.sentences import NOTHING_GAINS
 
 _STRAGGLER = "--without-straggler"
 
@@ -58,12 +62,6 @@ def command(
     Changes can be combined. Without any, at most three that gain most. Of one rank, `saves` is what `show` says that
     removing it saves. Exit code 1 where more than 5 % of the step cannot be replayed.
     """
-    from traceq.commands._engine import engine_for
-    from traceq.commands._output import print_caveats, shown_work
-    from traceq.engines.played_ranks import answers
-    from traceq.runs.read import parse_ranks
-    from traceq.whatif import interventions
-
     chosen: list[Intervention] = [*interventions.without(without or ()), *interventions.scaled(scale or ())]
     chosen += [interventions.HiddenComm()] if hide_comm else []
     chosen += [interventions.straggler(without_straggler)] if without_straggler is not None else []
@@ -82,8 +80,6 @@ def command(
             on_progress=on_progress,
         )
     if as_json:
-        from traceq.whatif.answers import to_document
-
         typer.echo(json.dumps(to_document(path, answered.predictions, answered.run.caveats), indent=1))
         return
     _print(answered.predictions)
@@ -91,10 +87,6 @@ def command(
 
 
 def _print(predictions: tuple[Prediction, ...]) -> None:
-    from traceq.commands._output import print_table
-    from traceq.whatif.answers import change_table, first_sentence, held_lines
-    from traceq.whatif.sentences import NOTHING_GAINS
-
     if not predictions:
         typer.echo(NOTHING_GAINS)
         return
