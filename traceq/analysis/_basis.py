@@ -133,6 +133,11 @@ def recurs(steps_ns: Sequence[int], steps: Steps, least_pct: float) -> bool:
     return bool((100 * ns >= least_pct * step_ns).all()) or holds_in_steps(ns, step_ns, least_pct)
 
 
+def mean_step_ns(steps: Steps) -> float:
+    """Return the mean window of the counted steps, ns."""
+    return float(step_lengths(steps).mean())
+
+
 def step_lengths(steps: Steps) -> Times:
     """float64[K] ns: the windows of the counted steps."""
     lengths: Times = np.diff(steps.window[steps.counted])[:, 0].astype(np.float64)

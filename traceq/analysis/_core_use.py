@@ -39,13 +39,9 @@ class _Cores:
     num_threads: int
 
     @property
-    def wait_ns(self) -> int:
-        """Wait of the thread of the training process that waits longest."""
-        return self.use.thread_core_wait_ns
-
-    @property
     def wait_share(self) -> float:
-        return self.wait_ns / self.use.timed_step_ns
+        """Part of a step for which the thread of the training process waits that waits longest."""
+        return self.use.thread_core_wait_ns / self.use.timed_step_ns
 
     @property
     def worker_cores(self) -> float:
@@ -104,15 +100,11 @@ def core_view(job: Job, rows: list[CoreUseRow]) -> Table:
     num_cores, num_ranks = format_value(cores.use.cores_available, Unit.COUNT), job.manifest.num_ranks_of(job.arm)
     title = f"CPU time of an unprofiled step, by process ({num_cores} cores)"
     if num_ranks > 1:
-        of_host = f"{num_cores} cores for {_counted(cores.use.ranks_per_host, 'rank')}"
+        of_host = f"{num_cores} cores for {cores.use.ranks_per_host} rank{'s' * (cores.use.ranks_per_host != 1)}"
         title = f"CPU time per rank of an unprofiled step, by process (mean of {num_ranks:,} ranks; {of_host})"
-    note = _workers_note(job) if cores.use.loader_workers else _without_workers(job)
-    return Table.of("core_use", title, CoreUseRow, rows, note=note)
-
-
-def _workers_note(job: Job) -> str:
     line = worker_line(job)
-    return f"{line}." if line else ""
+    note = (f"{line}." if line else "") if cores.use.loader_workers else _without_workers(job)
+    return Table.of("core_use", title, CoreUseRow, rows, note=note)
 
 
 def _without_workers(job: Job) -> str:
@@ -142,23 +134,21 @@ def core_claims(job: Job) -> Iterator[Claim]:
     cores = _cores_of(job)
     if cores is None or cores.wait_share < MODERATE:
         return
-    use, has_threads = cores.use, cores.num_threads > 1
+    use, has_threads, wait_ns = cores.use, cores.num_threads > 1, cores.use.thread_core_wait_ns
     measures = measured(
-        wait_ns=cores.wait_ns,
+        wait_ns=wait_ns,
         share_pct=100 * cores.wait_share,
         num_cores=use.cores_available,
         num_threads=cores.num_threads,
     )
     steps = Basis(job.timings.step_ns.shape[1] if job.timings else 0, is_unprofiled=True)
-    is_busy = cores.other_cores >= BUSY_CORES * use.cores_available
-    if is_busy:
+    if cores.other_cores >= BUSY_CORES * use.cores_available:
         # ops wait for each of their threads, which are more than the cores that others leave
         is_crowded = has_threads and use.ranks_per_host * cores.num_threads > use.cores_available - cores.other_cores
         others = {**measures, "other_cores_mean": cores.other_cores}
-        yield Claim(
-            "busy_machine", cores.wait_ns, Subject(), others, remedy="fewer_threads" if is_crowded else "", basis=steps
-        )
-    contended = Claim("contended_cores", cores.wait_ns, gain=(0, cores.wait_ns), gain_by=AT_MOST, basis=steps)
+        remedy = "fewer_threads" if is_crowded else ""
+        yield Claim("busy_machine", wait_ns, Subject(), others, remedy=remedy, basis=steps)
+    contended = Claim("contended_cores", wait_ns, gain=(0, wait_ns), gain_by=AT_MOST, basis=steps)
     if cores.is_of_workers:
         subject, place = place_of_workers(job)
         runnable_pct, busy_pct = 100 * use.worker_runnable, 100 * use.worker_busy
@@ -170,10 +160,6 @@ def core_claims(job: Job) -> Iterator[Claim]:
         of_job = replace(contended, measures=measures | of_ranks, remedy="fewer_threads_or_more_cores")
         # with one thread per rank no change of the job helps, as on a busy machine
         yield of_job if has_threads else replace(of_job, gain=None, gain_by="", remedy="more_cores")
-
-
-def _counted(num: int, noun: str) -> str:
-    return f"{num} {noun}" if num == 1 else f"{num} {noun}s"
 
 
 def _cores_of(job: Job) -> _Cores | None:

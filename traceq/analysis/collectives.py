@@ -159,7 +159,9 @@ class _Rank:
 
 def summarize(trace: Trace) -> _Rank:
     """Return calls and kernels of collectives, of the whole trace and by step; kernels without a call have 0 calls."""
-    return _Rank(tuple(_rows(trace)), tuple(_step_rows(trace)), ddp_extras(trace), lacks_shapes(trace))
+    sums = _sums(trace, _identities(trace)[:_STEP])
+    rows = sorted((_row(trace, identity, *values) for identity, *values in sums), key=lambda row: row.key)
+    return _Rank(tuple(rows), tuple(_step_rows(trace)), ddp_extras(trace), lacks_shapes(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -176,11 +178,6 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     unknown = () if has_bytes else (Unknown("bytes of collectives", needs),)
     first = (_per_step(job, by_step),) if job.ranks else ()
     return Report("collectives", tables, views, findings, unknown=unknown, first=first)
-
-
-def _rows(trace: Trace) -> list[CollectiveRow]:
-    sums = _sums(trace, _identities(trace)[:_STEP])
-    return sorted((_row(trace, identity, *values) for identity, *values in sums), key=lambda row: row.key)
 
 
 def _step_rows(trace: Trace) -> Iterator[StepRow]:

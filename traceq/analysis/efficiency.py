@@ -264,7 +264,7 @@ def _views(
     shown = sums[:_TOP]
     notes = [
         _coverage(parts),
-        _attention(ranks),
+        "Attention counts unmasked pairs." if any(rank.model_flops for rank in ranks) else "",
         own_roofs(shown, parts, peaks),
         without_rates(shown, parts),
         more_rows(len(sums) - _TOP),
@@ -356,11 +356,6 @@ def _coverage(parts: Sequence[RankWork]) -> str:
         if ns[kind] >= NOTHING * total_ns
     ]
     return f"{'; '.join(filter(None, [_modelled(parts), ', '.join(rest)]))}."
-
-
-def _attention(ranks: Sequence[RankRow]) -> str:
-    """Return how attention counts, where FLOPs count at all."""
-    return "Attention counts unmasked pairs." if any(rank.model_flops for rank in ranks) else ""
 
 
 def _interrupted_runs(job: Job, parts: Sequence[RankWork]) -> tuple[Caveat, ...]:

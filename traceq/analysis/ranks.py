@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from traceq.analysis._basis import mean_step_ns
 from traceq.analysis._stragglers import (
     Stragglers,
     caused_wait_rows,
@@ -76,14 +76,9 @@ class RankRow:
 
     def per_step(self) -> RankRow:
         """Return the row with mean waits and transfers of a counted step instead of sums."""
-        means = (
-            None if ns is None else round(ns / self.num_steps)
-            for ns in (self.wait_ns, self.exposed_wait_ns, self.transfer_ns, self.caused_ns)
-        )
-        wait_ns, exposed_wait_ns, transfer_ns, caused_ns = means
-        return replace(
-            self, wait_ns=wait_ns, exposed_wait_ns=exposed_wait_ns, transfer_ns=transfer_ns, caused_ns=caused_ns
-        )
+        names = ("wait_ns", "exposed_wait_ns", "transfer_ns", "caused_ns")
+        sums = {name: ns for name in names if (ns := getattr(self, name)) is not None}
+        return replace(self, **{name: round(ns / self.num_steps) for name, ns in sums.items()})
 
 
 @frozen
@@ -117,12 +112,12 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     if len(job.ranks) < 2:
         tables = (Table.of("ranks", "Ranks", RankRow, ()), _skew_table(None, None), caused_wait_table(()))
         return Report("ranks", tables)
-    caused = caused_waits(job, _exposed_on_job_clock(job, parts))
+    exposed = {rank.rank: part.exposed + rank.base_time_ns for rank, part in zip(job.ranks, parts, strict=True)}
+    caused = caused_waits(job, exposed)  # on the clock of the job's calls
     waits = _waits(job, parts, caused)
     cells = {rank.rank: dict(part.cells) for rank, part in zip(job.ranks, parts, strict=True)}
-    late, step_ns = Stragglers((), ""), min(_step_ns(rank) for rank in job.ranks if rank.rank in waits or not waits)
-    if len(waits) > 1:
-        late = find_stragglers(job, caused, cells)
+    step_ns = min(mean_step_ns(rank.steps) for rank in job.ranks if rank.rank in waits or not waits)
+    late = find_stragglers(job, caused, cells) if len(waits) > 1 else Stragglers((), "")
     sums = dict(zip(job.issued.ranks, caused.caused(caused.ns).tolist(), strict=True))
     rows = [
         _row(
@@ -135,7 +130,10 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     if waits:
         waits_by_cause = caused_wait_view(by_cause, caused.num_steps, step_ns)
         views = (_view(job, rows, late), *waits_by_cause, _skew_view(skew, scope(job)))
-    caveats = (*_caveats(job), *_undecided(late)) if job.is_concurrent else (_NOT_ONE_JOB,)
+    caveats = (_NOT_ONE_JOB,)
+    if job.is_concurrent:  # where ranks wait long, one may be late though the recording is too short to tell
+        undecided = (Caveat("stragglers_undecided", late.undecided),) if late.is_suspected else ()
+        caveats = (*_caveats(job), *undecided)
     tables = (Table.of("ranks", "Ranks", RankRow, rows), skew, caused_wait_table(by_cause))
     first = tuple(view.without("wait_ns", "offset_ns", "offset_pm_ns") for view in views[:1])
     return Report("ranks", tables, views, straggler_finding(job, late, by_cause), caveats, first=first)
@@ -162,16 +160,6 @@ def _waits(job: Job, parts: Sequence[_Rank], caused: CausedWaits) -> dict[int, _
     return by_rank
 
 
-def _exposed_on_job_clock(job: Job, parts: Sequence[_Rank]) -> dict[int, Spans]:
-    """Return, by rank, when its collectives are exposed, on the clock of the job's calls."""
-    return {rank.rank: part.exposed + rank.base_time_ns for rank, part in zip(job.ranks, parts, strict=True)}
-
-
-def _step_ns(rank: Outline) -> float:
-    window = rank.steps.window[rank.steps.counted]
-    return float(np.mean(window[:, 1] - window[:, 0]))
-
-
 def _row(
     job: Job, rank: Outline, busy_ns: int, waits: _Waits | None, late: Stragglers, caused_ns: float, num_steps: int
 ) -> RankRow:
@@ -182,7 +170,7 @@ def _row(
         key=f"rank {rank.rank}",
         rank=rank.rank,
         num_steps=num_steps if waits else 0,
-        step_ns=round(_step_ns(rank)),
+        step_ns=round(mean_step_ns(rank.steps)),
         busy_ns=busy_ns,
         num=waits.num if waits else 0,
         wait_ns=waits.wait_ns if waits else None,
@@ -200,11 +188,6 @@ def _row(
         late_line=cause.line if cause else "",
         late_before=cause.before if cause else "",
     )
-
-
-def _undecided(late: Stragglers) -> tuple[Caveat, ...]:
-    """Return a caveat where ranks wait so long that one may be late, and the recording is too short to tell."""
-    return (Caveat("stragglers_undecided", late.undecided),) if late.is_suspected else ()
 
 
 def _verdict(rank: int, late: Stragglers) -> str:
@@ -301,25 +284,18 @@ def _skew_table(issued: JobCollectives | None, waits: ArrivalWaits | None) -> Ta
 
 def _skew_view(table: Table, scope: str) -> Table:
     """Return the rows for people, those with most skew first; `scope` is what the rows cover."""
-    view = table.largest_first("skew_ns").select(
-        "name",
-        "phase",
-        "dtype",
-        "num_ranks",
-        "num",
-        "bytes",
-        "shortest_ns",
-        "busbw_gbps",
-        "skew_ns",
-        "last_rank",
-        "num_last",
+    columns = (
+        *("name", "phase", "dtype", "num_ranks", "num", "bytes", "shortest_ns", "busbw_gbps"),
+        *("skew_ns", "last_rank", "num_last"),
     )
+    view = table.largest_first("skew_ns").select(*columns)
     note = "Transfer: the shortest duration over ranks, summed; skew: from the first to the last rank's start, summed."
     return replace(view, title=f"Collectives across ranks ({scope})", note=note)
 
 
 def _rows(issued: JobCollectives, waits: ArrivalWaits) -> list[_SkewRow]:
-    call = np.take_along_axis(waits.instances.call, _first_present(waits)[:, None], axis=1)[:, 0]
+    first_present = (waits.duration >= 0).argmax(axis=1)
+    call = np.take_along_axis(waits.instances.call, first_present[:, None], axis=1)[:, 0]
     num_ranks = (waits.duration >= 0).sum(axis=1)
     groups = group([issued.group[call], issued.columns.name[call], issued.dtype[call], issued.phase[call]])
     size, last = issued.columns.size[call], latest_rank(waits)
@@ -355,9 +331,3 @@ def _rows(issued: JobCollectives, waits: ArrivalWaits) -> list[_SkewRow]:
             num_last=int(num_last.max()),
         )
     return [row for _, row in sorted(rows.items())]  # the number of a dtype depends on what is read first
-
-
-def _first_present(waits: ArrivalWaits) -> NDArray[np.int64]:
-    """Return int64[B]: the first rank that ran each."""
-    first: NDArray[np.int64] = (waits.duration >= 0).argmax(axis=1)
-    return first
