@@ -260,27 +260,23 @@ _MODULES = "modules"
 _MARKLESS = "whole trace"
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Analyses or facts that what was recorded cannot answer, and why."""
-
-    what: tuple[str, ...]
-    why: str
+Missing = tuple[Sequence[str], str]
+"""Analyses or facts that what was recorded cannot answer, and why."""
 
 
 def why_not(sheet: Sheet, analysis: str) -> str:
     """Return why a sheet cannot answer an analysis; "" where it can."""
-    return "; ".join(each.why for each in _missing(sheet) if analysis in each.what)
+    return "; ".join(why for what, why in _missing(sheet) if analysis in what)
 
 
 def examined(sheet: Sheet) -> dict[str, object]:
     """Return what was read, the analyses that found nothing there, and what could not be examined."""
     reasons = list(_missing(sheet))
-    out_of_reach = {name for each in reasons for name in each.what}
+    out_of_reach = {name for what, _ in reasons for name in what}
     empty = [report.name for report in sheet.reports if not _num_rows(report) and report.name not in out_of_reach]
     return {
         **({"nothing_in": empty} if empty else {}),
-        "could_not": [{"what": each.what, "why": each.why} for each in reasons],
+        "could_not": [{"what": what, "why": why} for what, why in reasons],
         **read_from(sheet),
     }
 
@@ -302,43 +298,43 @@ def _missing(sheet: Sheet) -> Iterator[Missing]:
     """Yield in the order in which a reader should know: no trace, no device, one rank, then what was not recorded."""
     names = [report.name for report in sheet.reports]
     if sheet.schema:
-        yield Missing(_OF_STEPS, "a memory snapshot holds the allocator's actions alone")
+        yield (_OF_STEPS, "a memory snapshot holds the allocator's actions alone")
     elif not sheet.source.num_events:
         why = "no trace was recorded, only timings or dumps of the flight recorder"
-        yield Missing(tuple(name for name in names if name not in _NO_TRACE_NEEDED), why)
+        yield (tuple(name for name in names if name not in _NO_TRACE_NEEDED), why)
     else:
         yield from _not_traced(sheet)
     if "arrivals" in names and not _rows(sheet, "arrivals") and not _rows(sheet, "stalled"):
-        yield Missing(_DUMPS, "no dumps of the flight recorder, which a job writes that hangs")
+        yield (_DUMPS, "no dumps of the flight recorder, which a job writes that hangs")
     answered = {name for name in _RECORDED if name in names and _num_rows(sheet.report(name))}
     of_trace = {"step_profile"} if _rows(sheet, "step_kinds") else set()
     if "step_profile" in names and answered <= of_trace and not _rows(sheet, "step_phases"):
         why = "no unprofiled steps: a trace alone says where time goes, not how long a step takes without the profiler"
-        yield Missing(tuple(name for name in _RECORDED if name not in answered), why)
+        yield (tuple(name for name in _RECORDED if name not in answered), why)
     for unknown in sheet.unknown:
         what = dict.fromkeys((*_analyses_of(sheet, unknown.argument), unknown.what))
-        yield Missing(tuple(what), f"not recorded ({unknown.argument})")
+        yield (tuple(what), f"not recorded ({unknown.argument})")
 
 
 def _not_traced(sheet: Sheet) -> Iterator[Missing]:
     source, caveats = sheet.source, {caveat.code: caveat.text for caveat in sheet.all_caveats}
     is_lost = _LOST_DEVICE in caveats and not _rows(sheet, "devices")
     if _LOST_DEVICE in caveats:
-        yield Missing((*_DEVICE, *_WAITS_FOR_DEVICE) if is_lost else ("some ranks",), caveats[_LOST_DEVICE])
+        yield ((*_DEVICE, *_WAITS_FOR_DEVICE) if is_lost else ("some ranks",), caveats[_LOST_DEVICE])
     elif source.device == "cpu":
-        yield Missing(_DEVICE, "the trace is of a CPU: no device did any work")
+        yield (_DEVICE, "the trace is of a CPU: no device did any work")
     elif why := _no_efficiency(sheet):
-        yield Missing(("efficiency",), why)
+        yield (("efficiency",), why)
     if _LOST_HOST in caveats:
-        yield Missing(("phases", "host", "modules"), caveats[_LOST_HOST])
+        yield (("phases", "host", "modules"), caveats[_LOST_HOST])
     if len(source.ranks) == 1:
         others = f"only rank {source.ranks[0]} of {source.world_size} was read"
         alone = "only one rank was read, and the trace names no others"
-        yield Missing(_SEVERAL_RANKS, f"{others if source.world_size > 1 else alone}: ranks cannot be compared")
+        yield (_SEVERAL_RANKS, f"{others if source.world_size > 1 else alone}: ranks cannot be compared")
     if [row["name"] for row in _rows(sheet, "steps")] == [_MARKLESS] * len(source.ranks):
-        yield Missing(("steps",), "no whole step is marked (profiler.step()): the whole trace counts as one")
+        yield (("steps",), "no whole step is marked (profiler.step()): the whole trace counts as one")
     if (lines := [row["line"] for row in _rows(sheet, "syncs")]) and not any(lines):
-        yield Missing(("lines of syncs",), "no Python stacks are recorded (with_stack=True)")
+        yield (("lines of syncs",), "no Python stacks are recorded (with_stack=True)")
 
 
 def _no_efficiency(sheet: Sheet) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -123,7 +122,7 @@ class _PerStep:
     host_ns: float = column("host time", Unit.NS)
 
 
-@dataclass(slots=True)
+@frozen
 class _Sum:
     """Collectives of one name, role, phase, dtype and group size, summed over ranks and groups."""
 
@@ -138,15 +137,6 @@ class _Sum:
     gpu_ns: int = column("GPU time", Unit.NS)
     exposed_ns: int = column("exposed", Unit.NS)
     host_ns: int = column("host time", Unit.NS)
-
-    def add(self, row: CollectiveRow) -> None:
-        """Add one row's counts, bytes and times."""
-        self.num = (self.num or 0) + row.num
-        self.num_kernels += row.num_kernels
-        self.bytes = None if self.bytes is None or row.bytes is None else self.bytes + row.bytes
-        self.gpu_ns += row.gpu_ns
-        self.exposed_ns += row.exposed_ns
-        self.host_ns += row.host_ns
 
 
 @frozen
@@ -354,12 +344,23 @@ def _per_step(job: Job, rows: Sequence[StepRow]) -> Table:
 def _view(job: Job, rows: Sequence[CollectiveRow]) -> Table:
     """Return sums over ranks and groups; without a device they have the time of the calls' threads."""
     on_device = any(row.num_kernels or row.num_copies for row in rows)
-    sums: dict[tuple[str | int | None, ...], _Sum] = {}
+    alike: dict[tuple[str, str, str, str, int | None], list[CollectiveRow]] = {}
     for row in rows:
         identity = (row.name, row.role.replace("_", " "), row.phase, row.dtype, row.group_size)
-        sums.setdefault(identity, _Sum(*identity, 0, 0, 0, 0, 0, 0)).add(row)
+        alike.setdefault(identity, []).append(row)
+    shown = [
+        _Sum(
+            *identity,
+            num=sum(row.num for row in of_kind) or None,  # kernels whose calls are not recorded
+            num_kernels=sum(row.num_kernels for row in of_kind),
+            bytes=None if any(row.bytes is None for row in of_kind) else sum(row.bytes or 0 for row in of_kind),
+            gpu_ns=sum(row.gpu_ns for row in of_kind),
+            exposed_ns=sum(row.exposed_ns for row in of_kind),
+            host_ns=sum(row.host_ns for row in of_kind),
+        )
+        for identity, of_kind in alike.items()
+    ]
     title = f"Collectives ({over_ranks(job)})"
     keys = ("num_kernels", "bytes", "gpu_ns", "exposed_ns") if on_device else ("bytes", "host_ns")
-    shown = [replace(each, num=each.num or None) for each in sums.values()]  # kernels whose calls are not recorded
     view = Table.of("collectives", title, _Sum, shown).largest_first("gpu_ns" if on_device else "host_ns")
     return view.select("name", "role", "phase", "dtype", "group_size", "num", *keys)

@@ -22,7 +22,7 @@ from traceq.library import diff
 from traceq.locations import without_secrets
 from traceq.model import WallTime
 from traceq.recorder.job_launch import JobOptions, launch_job
-from traceq.report import MOST_LEADS, Sheet
+from traceq.report import MOST_LEADS, Report, Sheet
 from traceq.runs.read import read_timing
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import read_pairs
@@ -161,11 +161,16 @@ def _print_measured(folder: RunFolder, say: Callable[[str], None]) -> None:
 
 def _print_table(folder: RunFolder, analysis: str) -> None:
     """Print on stderr the analysis of unprofiled steps: where their time goes, or how fast the loader is."""
-    if not any(path.stat().st_size for path in folder.steps.glob("rank*.jsonl")):
-        return  # only traced
-    for report in analyze_all(read_timing(str(folder.path)), (analysis,)):
+    for report in _reports(folder, analysis):
         for view in report.views:
             print_table(view.non_empty_columns, err=True)
+
+
+def _reports(folder: RunFolder, analysis: str) -> Sequence[Report]:
+    """Return the report of an analysis of unprofiled steps; none where steps were only traced."""
+    if not any(path.stat().st_size for path in folder.steps.glob("rank*.jsonl")):
+        return ()
+    return analyze_all(read_timing(str(folder.path)), (analysis,))
 
 
 def ranked_diffs(folder: RunFolder, say: Callable[[str], None]) -> Sequence[Diff]:
@@ -192,11 +197,7 @@ def _baseline_step(diffs: Sequence[Diff]) -> Iterator[str]:
 
 def _core_findings(folder: RunFolder) -> Sequence[Claim]:
     """Return what kept threads of the baseline's step waiting for a core: workers of its loader, or other processes."""
-    if not any(path.stat().st_size for path in folder.steps.glob("rank*.jsonl")):
-        return ()
-    return [
-        finding for report in analyze_all(read_timing(str(folder.path)), ("loader",)) for finding in report.findings
-    ]
+    return [finding for report in _reports(folder, "loader") for finding in report.findings]
 
 
 def _core_lines(findings: Sequence[Claim]) -> Iterator[str]:

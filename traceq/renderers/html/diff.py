@@ -25,6 +25,7 @@ from traceq.model import Pairs, Trace
 from traceq.renderers.html.flame import flame_pair_figure
 from traceq.renderers.html.markup import (
     Json,
+    caveats_list,
     contents,
     element,
     figure,
@@ -117,7 +118,7 @@ def _only_answer(diff: Diff) -> Iterator[str]:
         counts = counts_table(diff)
         yield table(counts) if counts.rows else paragraphs([f"{counts.title}."])
     yield paragraphs(map(str, diff.reasons))
-    yield _caveats(diff)
+    yield caveats_list(diff.caveats)
 
 
 def _shown_pairs(diffs: Diffs, sides: Sides | None) -> tuple[_Pair, ...]:
@@ -177,14 +178,6 @@ def _grid(*parts: str) -> str:
     return element("div", *parts, of="side-by-side") if parts else ""
 
 
-def _caveats(diff: Diff) -> str:
-    return (
-        element("ul", *(element("li", escape(caveat.text)) for caveat in diff.caveats), of="caveats")
-        if diff.caveats
-        else ""
-    )
-
-
 def _arm(diff: Diff, pairs: Sequence[_Pair]) -> str:
     """Return one arm of several: its verdict, and on a click, or where it differs, its explanation."""
     comparison = diff.comparison
@@ -198,7 +191,7 @@ def _arm(diff: Diff, pairs: Sequence[_Pair]) -> str:
         summary,
         first,
         statements,
-        _caveats(diff),
+        caveats_list(diff.caveats),
         _traced(diff, pairs),
         of="arm",
         is_open=is_open,

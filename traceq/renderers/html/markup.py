@@ -16,6 +16,7 @@ from itertools import chain, repeat
 
 from traceq import __version__
 from traceq.escaping import visible_lines
+from traceq.model import Caveat
 from traceq.renderers.limits import PAGE_ROWS
 from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
@@ -73,6 +74,12 @@ def _visible_texts(value: Json) -> Json:
 def paragraphs(lines: Iterable[str], of: str = "") -> str:
     """Return a paragraph per line."""
     return "".join(element("p", escape(line), of=of) for line in lines)
+
+
+def caveats_list(caveats: Iterable[Caveat]) -> str:
+    """Return doubts as a list; "" without any."""
+    items = [element("li", escape(caveat.text)) for caveat in caveats]
+    return element("ul", *items, of="caveats") if items else ""
 
 
 def folded(summary: str, *inside: str, of: str = "", is_open: bool = False) -> str:

@@ -11,7 +11,17 @@ from traceq.claims.saying import evidence_of, lead_of, text_of
 from traceq.display import RenderOptions
 from traceq.model import Run
 from traceq.renderers.html.flame import flame_figure
-from traceq.renderers.html.markup import contents, element, linked, numbers, page, paragraphs, table, unbroken
+from traceq.renderers.html.markup import (
+    caveats_list,
+    contents,
+    element,
+    linked,
+    numbers,
+    page,
+    paragraphs,
+    table,
+    unbroken,
+)
 from traceq.renderers.html.sections import Section, drawn_sections, in_order, section_of
 from traceq.renderers.html.show_charts import (
     lost_time_chart,
@@ -73,8 +83,7 @@ def _answer(sheet: Sheet, timeline: Timeline | None) -> Iterator[str]:
     for view in (views[key] for key in FIRST_TABLES if key in views):
         yield table(view.non_empty_columns) if view.rows else paragraphs([f"{view.title}."])
     yield _findings(sheet.top_findings, timeline)
-    caveats = [element("li", escape(caveat.text)) for caveat in sheet.all_caveats]
-    yield element("ul", *caveats, of="caveats") if caveats else ""
+    yield caveats_list(sheet.all_caveats)
     yield paragraphs([unknown_line(sheet)], "note") if sheet.unknown else ""
 
 

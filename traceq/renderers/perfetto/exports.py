@@ -59,14 +59,6 @@ class DerivedTrack:
         return len(self.spans)
 
 
-@frozen(eq=False)
-class _QueueDepth:
-    """`num` int64[M] pieces of device work that are launched but not started, from `time_ns` int64[M] on."""
-
-    time_ns: NDArray[np.int64]
-    num: NDArray[np.int64]
-
-
 _PROCESS = 1_000_000  # tracks, sequences and flows of the n-th process are numbered from n times this
 _FLOWS = 1 << 32
 _QUEUE_DEPTH = 9_000
@@ -106,10 +98,10 @@ def process_packets(process: TraceProcess, derived: Sequence[DerivedTrack]) -> I
         yield track_packets(tracks)
         yield from slice_packets(slices, offset_ns, sequence=uuid)
         uuid += len(tracks)
-    depth = _queue_depth(trace)
-    if len(depth.time_ns):
+    time_ns, depth = _queue_depth(trace)
+    if len(time_ns):
         yield track_packets([Track(uuid, "queue depth" + process.suffix, _QUEUE_DEPTH, parent, is_counter=True)])
-        yield from counter_packets(uuid, depth.time_ns + offset_ns, depth.num, sequence=uuid)
+        yield from counter_packets(uuid, time_ns + offset_ns, depth, sequence=uuid)
 
 
 def _on_lanes(track: DerivedTrack, title: str, first: int, parent: int, order: int) -> tuple[list[Track], Slices]:
@@ -229,15 +221,15 @@ def derived_tracks(trace: Trace, findings: Sequence[Claim], waits: NDArray[np.in
     return tuple(track for track in tracks if len(track))
 
 
-def _queue_depth(trace: Trace) -> _QueueDepth:
-    """Return the number of launched and not started pieces of device work over time; empty without a device."""
+def _queue_depth(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (int64[M] ns, int64[M] pieces of device work that are launched and not started from then on)."""
     work = device_work(trace)
     launched, started = trace.events.ts[work.call[work.linked]], work.start[work.linked]
     time_ns, change = np.concatenate([launched, started]), np.repeat([1, -1], len(started))
     order = np.argsort(time_ns, kind="stable")
     time_ns, depth = time_ns[order], np.cumsum(change[order])
     last = np.r_[np.diff(time_ns) > 0, np.ones(min(len(time_ns), 1), np.bool_)]
-    return _QueueDepth(time_ns[last], np.maximum(depth[last], 0))
+    return time_ns[last], np.maximum(depth[last], 0)
 
 
 def _steps(trace: Trace) -> DerivedTrack:
