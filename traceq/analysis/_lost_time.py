@@ -19,7 +19,6 @@ from traceq.analysis._basis import (
     slack_by_rank,
     unprofiled_share,
 )
-from traceq.analysis._core_use import core_claims
 from traceq.analysis._longest_work import (
     HostCauses,
     HostPlace,
@@ -34,6 +33,7 @@ from traceq.analysis._longest_work import (
     work_times,
 )
 from traceq.analysis._wording import per_step
+from traceq.analysis.loader import core_claims
 from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving

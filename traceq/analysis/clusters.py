@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._stragglers import late_unprofiled
 from traceq.analysis._wording import MOST_RANKS, category_term, more_rows
+from traceq.analysis.ranks import late_unprofiled
 from traceq.claims.claim import Claim, Subject, measured
 from traceq.claims.limits import MOST, NOTABLE
 from traceq.facts.ranks.job import Job

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import ranks_differ
-from traceq.analysis._core_use import core_claims
 from traceq.analysis._wording import MOST_RANKS
 from traceq.analysis.inference import StepKindRow, step_kinds, step_kinds_view
-from traceq.analysis.loader import is_loader_alone
+from traceq.analysis.loader import core_claims, is_loader_alone
 from traceq.claims.claim import Basis, Claim, Subject, measured
 from traceq.claims.limits import MODERATE, MOST
 from traceq.facts.comm.parallelism import strategy_of

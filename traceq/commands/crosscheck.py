@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from traceq.commands._output import print_caveats, print_table
-from traceq.crosscheck.compare import Answer, Crosscheck, crosscheck
-from traceq.crosscheck.opinions import Quantity
+from traceq.crosscheck.compare import Answer, Crosscheck, Quantity, crosscheck
 from traceq.errors import GateTripped
 from traceq.kineto.read import read_trace
 from traceq.report import Column, Table

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
+from traceq.analysis.registry import sheet
+from traceq.claims.claim import Claim
 from traceq.commands._engine import CLUSTER, MEMORY, Reading, engine_for
 from traceq.commands._output import open_replacing, print_caveats, refuse_input, shown_work
-from traceq.commands._run_or_pair import export_name, read_subject
+from traceq.compare.diff import diff_runs
+from traceq.compare.result import Diff
 from traceq.engines.read_ranks import opened_tables
 from traceq.errors import TraceqError, UsageFault
 from traceq.frames import NAMES
 from traceq.frames.tables import concat_ranks
-from traceq.model import Caveat
+from traceq.frozen import frozen
+from traceq.locations import place
+from traceq.model import Caveat, Run
 from traceq.renderers import export_suffix, find_renderer, renders
-from traceq.runs.read import parse_ranks
+from traceq.runs.read import parse_ranks, read, with_traces
 
 
 def command(
@@ -85,3 +91,70 @@ def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path, engi
         except OSError as fault:
             raise TraceqError(f"{target}: {(fault.strerror or str(fault)).lower()}") from fault
     return run.caveats
+
+
+@frozen
+class OneRun:
+    """A run and what was concluded about it."""
+
+    run: Run
+    findings: tuple[Claim, ...]
+    caveats: tuple[Caveat, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files that were read."""
+        return tuple(trace.path for trace in self.run.traces)
+
+    def write(self, renderer: str, file: BinaryIO) -> None:
+        """Write it with a renderer. Raises UsageFault where no renderer of that name writes runs."""
+        find_renderer(renderer, "run")(self.run, self.findings, file)
+
+
+@frozen
+class RunPair:
+    """Two runs and their comparison, which has a rank that was traced on both sides."""
+
+    a: Run
+    b: Run
+    diff: Diff
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Doubts about the comparison."""
+        return self.diff.caveats
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files that were read."""
+        return tuple(trace.path for run in (self.a, self.b) for trace in run.traces)
+
+    def write(self, renderer: str, file: BinaryIO) -> None:
+        """Write it with a renderer. Raises UsageFault where no renderer of that name writes pairs of runs."""
+        find_renderer(renderer, "pair")(self.a, self.b, self.diff, file)
+
+
+def read_subject(path: str, other: str | None, ranks: set[int] | None) -> OneRun | RunPair:
+    """Return the run at one path, or the pair at two. Raises UnreadableInput, UsageFault."""
+    run = with_traces(read(path, ranks=ranks))
+    if other is None:
+        reports = sheet(run)
+        return OneRun(run, reports.findings, reports.all_caveats)
+    pair = RunPair(run, b := with_traces(read(other, ranks=ranks)), diff_runs(run, b))
+    if pair.diff.traced is None:
+        raise UsageFault(f"{path} and {other}: no rank was traced on both sides, so there is no pair to show")
+    return pair
+
+
+def export_name(path: str, other: str | None, suffix: str) -> str:
+    """Return the name of what is written: `trace.json.gz` -> `trace` and the suffix; for a pair both names.
+
+    A run or arm has the name of its folder.
+    """
+    names = []
+    for where in map(place, filter(None, (path, other))):
+        name = os.path.basename(os.path.realpath(where)) if isinstance(where, Path) else where.name
+        for ending in (".gz", ".zst", ".json"):
+            name = name.removesuffix(ending)
+        names.append(name)
+    return "-against-".join(name for name in reversed(names) if name) + suffix

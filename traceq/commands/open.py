@@ -16,7 +16,7 @@ import typer
 
 from traceq.commands._engine import engine_for
 from traceq.commands._output import open_replacing, print_caveats, shown_work
-from traceq.commands._run_or_pair import OneRun, RunPair, export_name, read_subject
+from traceq.commands.export import OneRun, RunPair, export_name, read_subject
 from traceq.engines.notable_ranks import notable_ranks
 from traceq.recorder.process.signals import Stopped, stoppable
 from traceq.renderers import export_suffix
