@@ -34,9 +34,6 @@ from traceq.whatif.unreplayed import refuse_unreplayed
 
 Times = NDArray[np.float64]
 
-MOST_UNRECORDED = 0.05
-"""Part of the counted steps in which unrecorded work runs from which it is not known how long phases compute."""
-
 
 @frozen
 class UnprofiledShare:

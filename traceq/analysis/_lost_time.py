@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import (
-    MOST_UNRECORDED,
     holds_in_steps,
     is_told_once,
     job_gain,
@@ -38,7 +37,7 @@ from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, Claim, Measure, Subject, by_step, measured
-from traceq.claims.limits import LIMITING, MODERATE, MOST, MUCH
+from traceq.claims.limits import LIMITING, LOST, MODERATE, MOST, MUCH
 from traceq.claims.rules import RULES
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.communication_kernels import is_communication
@@ -320,7 +319,7 @@ def _lost(job: Job, times: StepTimes, losses: Sequence[RankLoss], category: str)
     subject, measures, remedy = _details(job, times, losses, category)
     if category in (*_BESIDE_COMPUTE, _HOST_BOUND):
         unrecorded_ns = times.mean_ns(_UNRECORDED)
-        is_much = unrecorded_ns > MOST_UNRECORDED * times.mean_whole_ns
+        is_much = unrecorded_ns > LOST * times.mean_whole_ns  # how long phases compute is not known
         measures |= measured(unrecorded_ns=round(unrecorded_ns) if is_much else None)
     claim = Claim(category, ns, subject, times.measures(category) | measures, remedy=remedy)
     return _gained(claim, job, losses)

@@ -299,11 +299,9 @@ def _engine(path: Path, binary: Path | None) -> Iterator[Any]:
 
 def _rebased(path: Path) -> bytes:
     """Return the events of a trace as JSON with the first complete one at zero."""
-    read, piece = bytearray(), memoryview(bytearray(_PIECE))
     with closing(open_source(path)) as source:
-        while num := source.readinto(piece):
-            read += piece[:num]
-    whole = json.loads(read, parse_float=Decimal)
+        pieces = iter(lambda: source.read(_PIECE), b"")
+        whole = json.loads(b"".join(pieces), parse_float=Decimal)
     rows = whole if isinstance(whole, list) else whole["traceEvents"]
     first = min((row["ts"] for row in rows if row.get("ph") == "X"), default=0)
     moved = [row | {"ts": row["ts"] - first} if "ts" in row else row for row in rows]

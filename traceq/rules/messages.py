@@ -12,7 +12,7 @@ from pathlib import Path
 from traceq.errors import TraceqError
 from traceq.escaping import visible
 from traceq.frozen import frozen
-from traceq.locations import read_whole
+from traceq.locations import Most, read_whole
 from traceq.rules.evaluate import RankValue, RuleOutcome, State
 from traceq.rules.parse import Measure, Rule
 from traceq.units import Unit, format_value
@@ -20,8 +20,6 @@ from traceq.units import Unit, format_value
 _LINE = re.compile(r"^(?P<file>[^/:]+\.py):(?P<line>[0-9]{1,7}) (?P<function>.+)")
 _MOST_FILES = 100_000
 """Files of a tree that are looked through: about a second. What a larger tree holds is not known to be unique."""
-_LARGEST = 4 << 20
-"""Bytes of a source file that is read; generated ones of torch have one million."""
 
 
 @frozen
@@ -169,7 +167,7 @@ def _by_name(root: Path) -> Mapping[str, list[Path]]:
 def _has(path: Path, number: int, function: str) -> bool:
     """Return whether a file has a line of that number, and defines the function."""
     try:
-        text = read_whole(path, _LARGEST).decode(errors="replace")
+        text = read_whole(path, Most.SOURCE).decode(errors="replace")
     except (OSError, TraceqError):
         return False
     is_defined = not function.isidentifier() or re.search(rf"\bdef {function}\b", text)

@@ -37,7 +37,7 @@ from traceq.renderers.html.markup import (
     time_axis,
     unbroken,
 )
-from traceq.renderers.html.sections import Section, drawn_sections
+from traceq.renderers.html.sections import Section, drawn_section, drawn_sections
 from traceq.renderers.html.timeline import Timeline, pair_timeline
 from traceq.renderers.html.timeline_places import place_of_cause
 from traceq.renderers.limits import ARM_POINTS, ARMS_NAMED, TIMELINES
@@ -80,16 +80,7 @@ def diffs_to_html(diffs: Diffs, sides: Sides | None = None) -> str:
     sections = [each for each in _sections(diffs, sides) if each[2]]
     body = [
         element("header", *_answer(diffs)),
-        *(
-            element(
-                "section",
-                element("h2", escape(section.title)),
-                paragraphs([section.reading], "reading"),
-                inside,
-                id=name,
-            )
-            for name, section, inside in sections
-        ),
+        *(drawn_section(name, section, inside) for name, section, inside in sections),
     ]
     title = f"traceq: {' and '.join(diff.b_name for diff in diffs.diffs)} against {diffs.baseline}"
     return page(title, body, contents((name, section.title) for name, section, _ in sections))

@@ -22,7 +22,7 @@ from traceq.renderers.html.markup import (
     table,
     unbroken,
 )
-from traceq.renderers.html.sections import Section, drawn_sections, in_order, section_of
+from traceq.renderers.html.sections import drawn_section, drawn_sections, in_order, section_of
 from traceq.renderers.html.show_charts import (
     lost_time_chart,
     partition_chart,
@@ -64,7 +64,7 @@ def sheet_to_html(sheet: Sheet, run: Run) -> str:
     ]
     body = [
         element("header", *_answer(sheet, timeline)),
-        *(_section(name, section, parts) for name, section, parts in sections),
+        *(drawn_section(name, section, element("div", *parts, of="side-by-side")) for name, section, parts in sections),
     ]
     return page(f"traceq: {sheet.source.path}", body, contents((name, section.title) for name, section, _ in sections))
 
@@ -138,16 +138,6 @@ def _savings(sheet: Sheet) -> dict[tuple[int, str], int]:
 
 def _parts(report: Report, timeline: Timeline | None) -> list[str]:
     return [*filter(None, _charts(report)), *(_table(view, timeline) for view in report.views)]
-
-
-def _section(name: str, section: Section, parts: Sequence[str]) -> str:
-    return element(
-        "section",
-        element("h2", escape(section.title)),
-        paragraphs([section.reading] if section.reading else [], "reading"),
-        element("div", *parts, of="side-by-side"),
-        id=name,
-    )
 
 
 def _table(view: Table, timeline: Timeline | None) -> str:

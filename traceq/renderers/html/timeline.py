@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from base64 import b64encode
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -507,10 +508,6 @@ def _runs(
     return parts[first, 0], parts[last, 1], value[first]
 
 
-_WIDEST = 40
-"""Largest power of 2 ns that spans are merged below: 18 minutes."""
-
-
 def merge_short(lane: Lane, finest_ns: int) -> Lane:
     """Return the lane with each run of shorter spans that start within one cell of `finest_ns` as one block.
 
@@ -541,14 +538,11 @@ def finest_ns(lanes: Sequence[Lane], most: int) -> int:
     """Return the least duration, 0 or a power of 2 ns, below which merging leaves at most `most` spans in all."""
     if sum(map(len, lanes)) <= most:
         return 0
-    low, high = 0, _WIDEST  # exponents: too fine, coarse enough
-    while high - low > 1:
-        middle = (low + high) // 2
-        if sum(len(_opens(lane, 1 << middle)) for lane in lanes) <= most:
-            high = middle
-        else:
-            low = middle
-    return 1 << high
+
+    def is_coarse(exponent: int) -> bool:
+        return sum(len(_opens(lane, 1 << exponent)) for lane in lanes) <= most
+
+    return 1 << bisect_left(range(40), True, 1, key=is_coarse)  # at most 2**40 ns, 18 minutes
 
 
 def _opens(lane: Lane, finest_ns: int) -> NDArray[np.int64]:
