@@ -23,7 +23,7 @@ from builder import kernel, launch, step, world, write
 from fleet import MS, Fleet, play
 
 from traceq.analysis.registry import analysis, names, sheet
-from traceq.commands._engine import parse_memory
+from traceq.commands._options import parse_memory
 from traceq.engines.analyze_path import SMALL, analyze_path, sheet_of
 from traceq.engines.cache import How, _entry_of, cache_folder
 from traceq.engines.engine import Engine, Lost, Result

@@ -12,7 +12,7 @@ from traceq.analysis.registry import analyze_all
 from traceq.claims.claim import Claim
 from traceq.claims.rules import rule_of
 from traceq.claims.saying import text_of
-from traceq.commands._engine import engine_for
+from traceq.commands._options import engine_for
 from traceq.commands._output import print_table, shown_work
 from traceq.compare.result import Diff
 from traceq.compare.verdict import cpu_time

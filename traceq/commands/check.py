@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from traceq.commands._engine import CLUSTER, MEMORY, engine_for
+from traceq.commands._options import CLUSTER, MEMORY, PATH, engine_for
 from traceq.commands._output import Form, open_replacing, print_caveats, refuse_input, shown_work, write_result
 from traceq.display import RenderOptions
 from traceq.engines.analyze_path import analyze_path
@@ -24,10 +24,7 @@ from traceq.rules.parse import parse, read_rules
 
 
 def command(
-    paths: Annotated[
-        list[str],
-        typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL."),
-    ],
+    paths: Annotated[list[str], PATH],
     rule: Annotated[
         list[str] | None,
         typer.Option(metavar="RULE", help='A rule, like "dtoh in forward == 0"; can be repeated.'),

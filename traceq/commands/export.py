@@ -12,7 +12,7 @@ import typer
 
 from traceq.analysis.registry import sheet
 from traceq.claims.claim import Claim
-from traceq.commands._engine import CLUSTER, MEMORY, Reading, engine_for
+from traceq.commands._options import CLUSTER, MEMORY, PATH, RANKS, Reading, engine_for
 from traceq.commands._output import open_replacing, print_caveats, refuse_input, shown_work
 from traceq.compare.diff import diff_runs
 from traceq.compare.result import Diff
@@ -28,9 +28,7 @@ from traceq.runs.read import parse_ranks, read, with_traces
 
 
 def command(
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")
-    ],
+    path: Annotated[str, PATH],
     other: Annotated[
         str | None, typer.Argument(metavar="B", help="With a second one: both, one above the other (Perfetto).")
     ] = None,
@@ -44,7 +42,7 @@ def command(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The file, packed if its name ends in .gz; or the folder.")
     ] = None,
-    ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
+    ranks: Annotated[str | None, RANKS] = None,
     memory: Annotated[str | None, MEMORY] = None,
     cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from traceq.commands._engine import CLUSTER, MEMORY, engine_for
+from traceq.commands._options import CLUSTER, HTML, JSON, MARKDOWN, MEMORY, WIDTH, engine_for
 from traceq.commands._output import chosen_form, print_caveats, shown_work, write_result, write_sheet
 from traceq.compare.result import Diffs
 from traceq.display import RenderOptions
@@ -20,9 +20,6 @@ from traceq.locations import place
 
 _STORE = typer.Option(metavar="DIR", help="The store: a folder, or the URL of a bucket.")
 _BRANCH = typer.Option(help="The branch; else that of the latest run.")
-_JSON = typer.Option("--json", help="Everything, as JSON.")
-_MARKDOWN = typer.Option("--markdown", help="Tables to paste into an issue.")
-_WIDTH = typer.Option(min=40, help="Columns of text; else those of the terminal.")
 _DEFAULT_STORE = "traceq-history"
 
 
@@ -56,12 +53,10 @@ def show(
     store: Annotated[str, _STORE] = _DEFAULT_STORE,
     branch: Annotated[str | None, _BRANCH] = None,
     bisect: Annotated[bool, typer.Option("--bisect", help="List the commits between the runs of a change.")] = False,
-    as_json: Annotated[bool, _JSON] = False,
-    as_markdown: Annotated[bool, _MARKDOWN] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
-    ] = None,
-    width: Annotated[int | None, _WIDTH] = None,
+    as_json: Annotated[bool, JSON] = False,
+    as_markdown: Annotated[bool, MARKDOWN] = False,
+    html: Annotated[Path | None, HTML] = None,
+    width: Annotated[int | None, WIDTH] = None,
 ) -> None:
     """Show the measures of a branch. Where one changed, tell at which commit, and why."""
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=None)
@@ -82,9 +77,9 @@ def compare(
         str | None, typer.Option(metavar="TAG", help="A tag, commit or path; else the newest run of main.")
     ] = None,
     store: Annotated[str, _STORE] = _DEFAULT_STORE,
-    as_json: Annotated[bool, _JSON] = False,
-    as_markdown: Annotated[bool, _MARKDOWN] = False,
-    width: Annotated[int | None, _WIDTH] = None,
+    as_json: Annotated[bool, JSON] = False,
+    as_markdown: Annotated[bool, MARKDOWN] = False,
+    width: Annotated[int | None, WIDTH] = None,
 ) -> None:
     """Compare a run with a baseline. Each measure has a verdict; the diff follows if both runs are still there."""
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=None, to=None)

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import typer
 
-from traceq.commands._engine import engine_for
+from traceq.commands._options import engine_for
 from traceq.commands._output import open_replacing, print_caveats, shown_work
 from traceq.commands.export import OneRun, RunPair, export_name, read_subject
 from traceq.engines.notable_ranks import notable_ranks

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from traceq.commands._engine import CLUSTER, MEMORY, engine_for
+from traceq.commands._options import CLUSTER, MEMORY, PATH, RANKS, engine_for
 from traceq.commands._output import print_caveats, print_table, shown_work
 from traceq.engines.read_ranks import opened_tables
 from traceq.escaping import escape_json
@@ -22,9 +22,7 @@ _MOST_ROWS = 1000
 
 
 def command(
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")
-    ],
+    path: Annotated[str, PATH],
     sql: Annotated[
         str,
         typer.Argument(
@@ -32,7 +30,7 @@ def command(
             help="Over the tables events, device_ops, launches, syncs, collectives, phases, partition, steps.",
         ),
     ],
-    ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
+    ranks: Annotated[str | None, RANKS] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Every row, one JSON object a line.")] = False,
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Let the query use files, network, extensions and settings, too.")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from traceq.commands._engine import CLUSTER, MEMORY, engine_for
+from traceq.commands._options import CLUSTER, MEMORY, PATH, RANKS, engine_for
 from traceq.commands._output import print_caveats, print_table, shown_work
 from traceq.engines.played_ranks import answers
 from traceq.runs.read import parse_ranks
@@ -25,9 +25,7 @@ MAY_BE_BARE = (_STRAGGLER,)
 
 
 def command(
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")
-    ],
+    path: Annotated[str, PATH],
     without: Annotated[
         list[str] | None,
         typer.Option(metavar="WHAT", help="syncs, sync:FILE:LINE or loader: the host waits for none; repeatable."),
@@ -52,7 +50,7 @@ def command(
     balance_loader: Annotated[
         bool, typer.Option("--balance-loader", help="Every rank waits equally long for its data loader.")
     ] = False,
-    ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
+    ranks: Annotated[str | None, RANKS] = None,
     memory: Annotated[str | None, MEMORY] = None,
     cluster: Annotated[str | None, CLUSTER] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON; times in ns.")] = False,

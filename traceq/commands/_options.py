@@ -1,4 +1,4 @@
-"""Engine that reads many ranks: `--cluster`, else processes of this machine within `--memory`."""
+"""Options that several commands have, and the engine that reads many ranks: `--cluster`, else within `--memory`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from traceq.engines.engine import Engine, Start
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
 
+PATH = typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")
+RANKS = typer.Option(help="Ranks to read, like 0,8,16-31.")
+JSON = typer.Option("--json", help="Everything, as JSON.")
+MARKDOWN = typer.Option("--markdown", help="Tables to paste into an issue.")
+HTML = typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
+TO = typer.Option(metavar="NAME", help="Write text, json, markdown, html, or a plugin's form.")
+WIDTH = typer.Option(min=40, help="Columns of text; else those of the terminal.")
 MEMORY = typer.Option(metavar="SIZE", help="What reading many ranks may take, like 8GB; else half of what is free.")
 CLUSTER = typer.Option(metavar="ADDRESS", help="Read the ranks on this dask cluster, like tcp://host:8786.")
 
