@@ -22,7 +22,7 @@ from traceq.frozen import frozen
 from traceq.locations import Place
 from traceq.model import Run
 from traceq.report import Cell, Report
-from traceq.rules.parse import METRICS, Measure, Needs, Rule, closest_name, over_steps
+from traceq.rules.parse import METRICS, Measure, Rule, closest_name, over_steps
 from traceq.rules.sentences import IDENTICAL, UNANSWERED
 from traceq.short_texts import cut_end
 
@@ -115,11 +115,11 @@ def select(rule: Rule, rank_rows: RankRows) -> list[TableRow]:
 
 def _refuse_wrong_device(rule: Rule, rank_rows: RankRows) -> None:
     """Raise Unanswerable for a metric that the trace cannot have: without it a count of 0 would pass."""
-    needs = METRICS[rule.metric].needs
+    on_device = METRICS[rule.metric].on_device
     phase = f" in {rule.phase}" if rule.phase else ""
-    if needs is Needs.DEVICE and not rank_rows.has_device:
+    if on_device is True and not rank_rows.has_device:
         raise rank_rows.refuse("use_scalar" if rule.metric in _WAITS else "no_device_work", phase=phase)
-    if needs is Needs.CPU_ONLY and rank_rows.has_device:
+    if on_device is False and rank_rows.has_device:
         why = "use_dtoh" if rule.metric == "scalar" else "device_work"
         raise rank_rows.refuse(why, metric=rule.metric, phase=phase)
 

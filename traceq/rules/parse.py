@@ -36,27 +36,20 @@ class Measure(Enum):
     SHARE = "a share of the step (5 %)"
 
 
-class Needs(Enum):
-    """Content that a trace must have to answer: without it every number would be 0 and every `== 0` would pass."""
-
-    NOTHING = "nothing"
-    DEVICE = "device work"
-    CPU_ONLY = "no device work"
-
-
 @frozen
 class Metric:
     """Rows of `table` whose `key` is one of `values` (all rows without a key), and the column to sum for each measure.
 
     `phase_key` is the column that names the phase, "" where rows have none. `is_ratio`: the only row has the value
-    itself, in percent, and a bound without a unit is a share of 1.
+    itself, in percent, and a bound without a unit is a share of 1. `on_device`: to answer, a trace must have device
+    work, or none: else every number would be 0 and every `== 0` would pass; None where either does.
     """
 
     table: str
     columns: Mapping[Measure, str]
     key: str = ""
     values: tuple[str, ...] = ()
-    needs: Needs = Needs.NOTHING
+    on_device: bool | None = None
     phase_key: str = "phase"
     is_ratio: bool = False
 
@@ -74,10 +67,11 @@ class Metric:
 _SIZED = {Measure.COUNT: "num", Measure.BYTES: "bytes"}
 _TIMED = {Measure.NS: "dur_ns", Measure.SHARE: "dur_ns"}
 _ON_CPU_ONLY = (TimeCategory.CPU_COMPUTE, TimeCategory.DATALOAD_WAIT, TimeCategory.PYTHON)
+_ANYWHERE = (TimeCategory.EXPOSED_COMM, TimeCategory.COMPILING)
 
 
 def _sync(kind: str) -> Metric:
-    return Metric("syncs", _SIZED, "kind", (kind,), Needs.CPU_ONLY if kind == "scalar" else Needs.DEVICE)
+    return Metric("syncs", _SIZED, "kind", (kind,), kind != "scalar")
 
 
 def _utilisation(column: str) -> Metric:
@@ -86,28 +80,26 @@ def _utilisation(column: str) -> Metric:
 
 def _time(*categories: TimeCategory) -> Metric:
     """Return the time of each step in some categories; exposed communication and compiling need no device."""
-    needs = Needs.CPU_ONLY if set(categories) <= set(_ON_CPU_ONLY) else Needs.DEVICE
+    on_device = None if set(categories) <= set(_ANYWHERE) else not set(categories) <= set(_ON_CPU_ONLY)
     names = tuple(category.name.lower() for category in categories)
     if categories == (TimeCategory.EXPOSED_COMM,):
-        needs, names = Needs.NOTHING, (*names, EXPOSED_WAIT, EXPOSED_TRANSFER)  # its two parts, of several ranks
-    if categories == (TimeCategory.COMPILING,):
-        needs = Needs.NOTHING
-    return Metric("partition", _TIMED, "category", names, needs)
+        names = (*names, EXPOSED_WAIT, EXPOSED_TRANSFER)  # its two parts, of several ranks
+    return Metric("partition", _TIMED, "category", names, on_device)
 
 
 METRICS: Mapping[str, Metric] = {
     **{kind: _sync(kind) for kind in SYNC_KINDS},
     "syncs": Metric("syncs", _SIZED),
-    "sync_cost": Metric("syncs", {Measure.NS: "cost_ns", Measure.SHARE: "cost_ns"}, needs=Needs.DEVICE),
+    "sync_cost": Metric("syncs", {Measure.NS: "cost_ns", Measure.SHARE: "cost_ns"}, on_device=True),
     **{name: Metric("collectives", _SIZED, "name", (name,)) for name in COLLECTIVE_NAMES},
     "collectives": Metric("collectives", _SIZED),
     **{
-        f"{kind.lower()}_copies": Metric("memcpy", _SIZED, "kind", (kind,), Needs.DEVICE, phase_key="")
+        f"{kind.lower()}_copies": Metric("memcpy", _SIZED, "kind", (kind,), on_device=True, phase_key="")
         for kind in DIRECTIONS
     },
-    "copies": Metric("memcpy", _SIZED, needs=Needs.DEVICE, phase_key=""),
-    "kernels": Metric("kernels", {Measure.COUNT: "num"}, needs=Needs.DEVICE),
-    "gpu_ops": Metric("phases", {Measure.COUNT: "num_gpu_ops"}, needs=Needs.DEVICE, phase_key="name"),
+    "copies": Metric("memcpy", _SIZED, on_device=True, phase_key=""),
+    "kernels": Metric("kernels", {Measure.COUNT: "num"}, on_device=True),
+    "gpu_ops": Metric("phases", {Measure.COUNT: "num_gpu_ops"}, on_device=True, phase_key="name"),
     "mfu": _utilisation("mfu_pct"),
     "hfu": _utilisation("hfu_pct"),
     "step": Metric("partition", _TIMED),

@@ -373,20 +373,15 @@ def _lane_json(lane: Lane, zero_ns: int) -> dict[str, Json]:
         "title": lane.title,
         "kind": lane.kind,
         "depth": lane.depth,
-        "gap": _column(gap),
-        "ns": _column(lane.end - lane.start),
-        "label": _column(lane.label),
+        "gap": gap.tolist(),
+        "ns": (lane.end - lane.start).tolist(),
+        "label": lane.label.tolist(),
     }
     if is_block.any():
-        data |= {"num": _column(lane.num[is_block]), "busy": _column(lane.busy[is_block])}
+        data |= {"num": lane.num[is_block].tolist(), "busy": lane.busy[is_block].tolist()}
     if lane.extra is not None:
-        data["extra"] = _column(lane.extra)
+        data["extra"] = lane.extra.tolist()
     return data
-
-
-def _column(values: NDArray[np.int64]) -> list[int]:
-    column: list[int] = values.tolist()
-    return column
 
 
 def _packed(data: Mapping[str, Json]) -> str:
