@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any
 
@@ -279,32 +279,34 @@ class LineContext(Tool, frozen=True):
         if not self.line.strip():
             raise UsageFault("line: empty; expected something like train.py:31")
         sheet = readings.sheet(self.path)
-        tables = list(_tables_with_lines(sheet))
-        lines = [line for each in tables for line in _texts(each.table, each.column)]
-        hits = [hit for each in tables if (hit := each.rows_at(self.line)).table.rows]
+        tables = [
+            (report.name, table, column.key)
+            for report in sheet.reports
+            for table in report.tables
+            for column in table.columns
+            if column.key in _LINE_COLUMNS
+        ]
+        lines = [line for _, table, column in tables for line in _texts(table, column)]
+        hits = {
+            table.key: (name, rows)
+            for name, table, column in tables
+            if (rows := _rows_at(table, column, self.line)).rows
+        }
         place = self.line.partition(" ")[0]
         findings = findings_of(finding for finding in sheet.findings if place in text_of(finding))
-        parts: dict[str, object] = {hit.table.key: rows_of(hit.table) for hit in hits}
+        parts: dict[str, object] = {key: rows_of(rows) for key, (_, rows) in hits.items()}
         parts |= {"findings": findings} if findings.num else {}
         parts |= {} if hits else {"lines": Rows.of_texts([*dict.fromkeys(lines)][:MOST_LINES])}
-        only = [word for name in dict.fromkeys(each.analysis for each in hits or tables) for word in ("--only", name)]
+        names = dict.fromkeys(name for name, *_ in hits.values() or tables)
+        only = [word for name in names for word in ("--only", name)]
         verdict = CANNOT_TELL if not lines else "found" if hits else _NOTHING
         reason = "" if lines else "no lines of Python are recorded (with_stack=True)"
-        looked = {"tables": [each.table.key for each in tables], "num_lines": len(set(lines)), **read_from(sheet)}
+        looked = {"tables": [table.key for _, table, _ in tables], "num_lines": len(set(lines)), **read_from(sheet)}
         return Answer(verdict, command_line("show", self.path, *only, "--json"), reason, parts, looked)
 
 
-@dataclass(frozen=True, slots=True)
-class _LineTable:
-    """A table of an analysis, and its column of lines."""
-
-    analysis: str
-    table: Table
-    column: str
-
-    def rows_at(self, line: str) -> _LineTable:
-        """Return the rows of one line."""
-        return replace(self, table=_where(self.table, lambda row: is_at_line(str(row[self.column] or ""), line)))
+def _rows_at(table: Table, column: str, line: str) -> Table:
+    return _where(table, lambda row: is_at_line(str(row[column] or ""), line))
 
 
 def _recording(path: Place) -> Mapping[str, object]:
@@ -315,14 +317,6 @@ def _recording(path: Place) -> Mapping[str, object]:
     arms = [(arm.name, arm.meaning, arm.baseline, arm.timed) for arm in manifest.arms]
     columns = ("name", "meaning", "baseline", "unprofiled_steps")
     return {"question": manifest.question, "arms": Rows(columns, arms, len(arms)), "status": manifest.status}
-
-
-def _tables_with_lines(sheet: Sheet) -> Iterator[_LineTable]:
-    for report in sheet.reports:
-        for table in report.tables:
-            for column in table.columns:
-                if column.key in _LINE_COLUMNS:
-                    yield _LineTable(report.name, table, column.key)
 
 
 def _texts(table: Table, key: str) -> dict[str, None]:

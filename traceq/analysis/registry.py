@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from difflib import get_close_matches
@@ -316,8 +317,6 @@ def _summaries(analyses: Sequence[ModuleType | PluginAnalysis], traces: Sequence
     ):
         yield from (_of_all(each, traces) for each in analyses)
         return
-    from concurrent.futures import ThreadPoolExecutor  # small traces do without
-
     of_others = iter([_of_all(each, traces) for each in analyses if each not in modules])
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         modules.sort(key=lambda module: not module.__name__.endswith(_LONGEST))

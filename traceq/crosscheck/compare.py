@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from importlib.metadata import version
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from subprocess import CalledProcessError
 from tempfile import TemporaryDirectory
@@ -357,10 +357,8 @@ class Crosscheck:
     def summary(self) -> str:
         """How many numbers agree, in one sentence."""
         answers = [answer for row in self.rows for answer in (row.hta, row.perfetto) if answer.number is not None]
-        num_agree, num_open = (
-            sum(answer.agrees for answer in answers),
-            sum(answer.reasons is None for answer in answers),
-        )
+        num_agree = sum(answer.agrees for answer in answers)
+        num_open = sum(answer.reasons is None for answer in answers)
         if not answers:
             return "Nobody else was asked."
         explained = len(answers) - num_agree - num_open
@@ -392,12 +390,8 @@ def _or_none(number: float | None) -> float | None:
     return None if number is None or math.isnan(number) else number
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """Something that a tool does otherwise, as one sentence."""
-
-    key: str
-    sentence: str
+_Rules = Mapping[str, str]
+"""What a tool does otherwise, each as one sentence."""
 
 
 def crosscheck(trace: Trace, path: Path, binary: Path | None = None) -> Crosscheck:
@@ -416,35 +410,29 @@ _Predict = Callable[[frozenset[str]], tuple[Mapping[str, float], Mapping[str, fl
 
 
 def _explained(
-    ours: Mapping[str, float], opinion: Opinion, rules: list[_Rule], predict: _Predict, reasons: list[str]
+    ours: Mapping[str, float], opinion: Opinion, rules: _Rules, predict: _Predict, reasons: list[str]
 ) -> dict[str, Answer]:
     """Return each quantity's answer with the fewest rules that explain it; their sentences join the reasons."""
     answers = {of.key: Answer(opinion.numbers.get(of.key)) for of in QUANTITIES}
     open_keys = {of for of in QUANTITIES if not _agree(of, ours[of.key], opinion.numbers.get(of.key))}
-    for chosen in _subsets(rules):
+    for chosen in chain.from_iterable(combinations(rules, size) for size in range(1, len(rules) + 1)):
         if not open_keys:
             break
-        of_traceq, of_tool = predict(frozenset(rule.key for rule in chosen))
+        of_traceq, of_tool = predict(frozenset(chosen))
         for of in sorted(open_keys, key=QUANTITIES.index):
             if _agree(of, of_traceq[of.key], of_tool.get(of.key)):
                 open_keys.discard(of)
-                answers[of.key] = Answer(
-                    opinion.numbers[of.key], False, tuple(_index(reasons, rule) for rule in chosen)
-                )
+                why = tuple(_index(reasons, rules[key]) for key in chosen)
+                answers[of.key] = Answer(opinion.numbers[of.key], False, why)
     for of in open_keys:
         answers[of.key] = Answer(opinion.numbers.get(of.key), False, None)
     return answers
 
 
-def _subsets(rules: list[_Rule]) -> Iterator[tuple[_Rule, ...]]:
-    for size in range(1, len(rules) + 1):
-        yield from combinations(rules, size)
-
-
-def _index(reasons: list[str], rule: _Rule) -> int:
-    if rule.sentence not in reasons:
-        reasons.append(rule.sentence)
-    return reasons.index(rule.sentence)
+def _index(reasons: list[str], sentence: str) -> int:
+    if sentence not in reasons:
+        reasons.append(sentence)
+    return reasons.index(sentence)
 
 
 def _agree(of: Quantity, ours: float, theirs: float | None) -> bool:
@@ -454,31 +442,27 @@ def _agree(of: Quantity, ours: float, theirs: float | None) -> bool:
     return abs(ours - theirs) <= within
 
 
-def _hta_rules(trace: Trace, hta: HtaOpinion) -> tuple[list[_Rule], _Predict]:
-    work, rules = device_work(trace), []
+def _hta_rules(trace: Trace, hta: HtaOpinion) -> tuple[_Rules, _Predict]:
+    work, rules = device_work(trace), dict[str, str]()
     unnamed = work.rows[trace.events.stream[work.rows] < 0]
     if len(unnamed):
-        rules.append(_Rule("stream", f"HTA leaves out {len(unnamed):,} device rows that name no stream"))
+        rules["stream"] = f"HTA leaves out {len(unnamed):,} device rows that name no stream"
     if num := int((~work.linked).sum()):
-        rules.append(_Rule("launched", f"HTA leaves out {num:,} device rows whose launch the trace does not have"))
+        rules["launched"] = f"HTA leaves out {num:,} device rows whose launch the trace does not have"
     if hta.device_numbers is not None:
-        rules.append(
-            _Rule("host", f"HTA counts {hta.num_of_host:,} rows of the host, which name a stream, as work of it")
-        )
+        rules["host"] = f"HTA counts {hta.num_of_host:,} rows of the host, which name a stream, as work of it"
     of_hta = _hta_classes(trace, hta)
     of_traceq = classes(trace)
     differ = (of_traceq.computes != of_hta.computes) | (of_traceq.communicates != of_hta.communicates)
     if hta.kinds and differ.any():
         name = trace.events.strings[trace.events.name[work.rows[np.flatnonzero(differ)[0]]]]
-        rules.append(_Rule("class", f"HTA puts {int(differ.sum()):,} kernels into another class, like {name[:60]}"))
+        rules["class"] = f"HTA puts {int(differ.sum()):,} kernels into another class, like {name[:60]}"
 
     queues = np.array([name in hta.launches for name in trace.events.strings], np.bool_)[trace.events.name]
     calls = work.call[work.linked]
     if (others := np.flatnonzero(~queues[calls])).size:
         name = trace.events.strings[trace.events.name[calls[others[0]]]]
-        rules.append(
-            _Rule("queue", f"HTA's launch queue is without {len(others):,} rows launched by other calls, like {name}")
-        )
+        rules["queue"] = f"HTA's launch queue is without {len(others):,} rows launched by other calls, like {name}"
 
     def predict(chosen: frozenset[str]) -> tuple[Mapping[str, float], Mapping[str, float]]:
         has = np.ones(len(trace.events), np.bool_)
@@ -506,11 +490,10 @@ def _hta_classes(trace: Trace, hta: HtaOpinion) -> Classes:
     return Classes(of_kind("COMPUTATION", of_traceq.computes), of_kind("COMMUNICATION", of_traceq.communicates))
 
 
-def _perfetto_rules(trace: Trace, perfetto: PerfettoOpinion) -> tuple[list[_Rule], _Predict]:
-    rules, num = [], perfetto.num_dropped
-    if num:
-        sentence = f"Perfetto drops {num:,} slices that overlap another one of their track in part, and says so"
-        rules.append(_Rule("dropped", sentence))
+def _perfetto_rules(trace: Trace, perfetto: PerfettoOpinion) -> tuple[_Rules, _Predict]:
+    num = perfetto.num_dropped
+    sentence = f"Perfetto drops {num:,} slices that overlap another one of their track in part, and says so"
+    rules = {"dropped": sentence} if num else {}
 
     def predict(_: frozenset[str]) -> tuple[Mapping[str, float], Mapping[str, float]]:
         has = _kept(trace, perfetto)
