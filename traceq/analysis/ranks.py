@@ -109,8 +109,7 @@ def summarize(trace: Trace) -> _Rank:
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the waits of every rank, and the straggler if there is one; nothing for a single rank."""
     if len(job.ranks) < 2:
-        tables = (Table.of("ranks", "Ranks", RankRow, ()), _skew_table(None, None), caused_wait_table(()))
-        return Report("ranks", tables)
+        return Report("ranks", _tables((), (), ()))
     exposed = {rank.rank: part.exposed + rank.base_time_ns for rank, part in zip(job.ranks, parts, strict=True)}
     caused = caused_waits(job, exposed)  # on the clock of the job's calls
     waits = _waits(job, parts, caused)
@@ -124,16 +123,16 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         )
         for rank in job.ranks
     ]
-    skew, by_cause = _skew_table(job.issued, job.waits), caused_wait_rows(job, caused)
+    by_cause = caused_wait_rows(job, caused)
+    tables = _tables(rows, _skew_rows(job.issued, job.waits) if len(job.waits) else (), by_cause)
     views: tuple[Table, ...] = ()
     if waits:
         waits_by_cause = caused_wait_view(by_cause, caused.num_steps, step_ns)
-        views = (_view(job, rows, late), *waits_by_cause, _skew_view(skew, scope(job)))
+        views = (_view(job, rows, late), *waits_by_cause, _skew_view(tables[1], scope(job)))
     caveats = (_NOT_ONE_JOB,)
     if job.is_concurrent:  # where ranks wait long, one may be late though the recording is too short to tell
         undecided = (Caveat("stragglers_undecided", late.undecided),) if late.is_suspected else ()
         caveats = (*_caveats(job), *undecided)
-    tables = (Table.of("ranks", "Ranks", RankRow, rows), skew, caused_wait_table(by_cause))
     first = tuple(view.without("wait_ns", "offset_ns", "offset_pm_ns") for view in views[:1])
     return Report("ranks", tables, views, straggler_finding(job, late, by_cause), caveats, first=first)
 
@@ -275,10 +274,14 @@ class _SkewRow:
     num_last: int = column("times", Unit.COUNT)
 
 
-def _skew_table(issued: JobCollectives | None, waits: ArrivalWaits | None) -> Table:
-    """Return one row for each collective, group, dtype and phase; the first instance of each group counts as well."""
-    rows = _rows(issued, waits) if issued is not None and waits is not None and len(waits) else []
-    return Table.of("skew", "Collectives across ranks", _SkewRow, rows)
+def _tables(
+    rows: Sequence[RankRow], skew: Sequence[_SkewRow], by_cause: Sequence[_CausedWaitRow]
+) -> tuple[Table, Table, Table]:
+    return (
+        Table.of("ranks", "Ranks", RankRow, rows),
+        Table.of("skew", "Collectives across ranks", _SkewRow, skew),
+        Table.of("caused_waits", "Waits by cause", _CausedWaitRow, by_cause),
+    )
 
 
 def _skew_view(table: Table, scope: str) -> Table:
@@ -292,7 +295,8 @@ def _skew_view(table: Table, scope: str) -> Table:
     return replace(view, title=f"Collectives across ranks ({scope})", note=note)
 
 
-def _rows(issued: JobCollectives, waits: ArrivalWaits) -> list[_SkewRow]:
+def _skew_rows(issued: JobCollectives, waits: ArrivalWaits) -> list[_SkewRow]:
+    """Return one row for each collective, group, dtype and phase; the first instance of each group counts as well."""
     first_present = (waits.duration >= 0).argmax(axis=1)
     call = np.take_along_axis(waits.instances.call, first_present[:, None], axis=1)[:, 0]
     num_ranks = (waits.duration >= 0).sum(axis=1)
@@ -382,11 +386,6 @@ def _most_of_waits_for(rank: int, rows: Sequence[_CausedWaitRow]) -> _CausedWait
     of_rank = [row for row in rows if row.rank == rank]
     is_most = of_rank and 2 * of_rank[0].caused_ns >= sum(row.caused_ns for row in of_rank)
     return of_rank[0] if is_most else None
-
-
-def caused_wait_table(rows: Sequence[_CausedWaitRow]) -> Table:
-    """Return the rows as sums over the compared steps."""
-    return Table.of("caused_waits", "Waits by cause", _CausedWaitRow, rows)
 
 
 def caused_wait_view(rows: Sequence[_CausedWaitRow], num_steps: int, step_ns: float) -> tuple[Table, ...]:
