@@ -241,10 +241,9 @@ def _which(rank: Outline, slack_ns: Mapping[int, float]) -> str:
     """Return why people see this rank: `which waits least for others`, or where that is not so, `the slowest`."""
     if not slack_ns:
         return "the slowest"
-    slack = slack_ns.get(rank.rank)
-    if slack == 0:
+    if slack_ns.get(rank.rank) == 0:
         return "which waits least for others, the first collective aside"
-    return "whose waits are not known" if slack is None else "on which that saves time"
+    return "on which that saves time"
 
 
 def _view(job: Job, rank: Outline, rows: Sequence[ReplayRow], slack_ns: Mapping[int, float]) -> Table:

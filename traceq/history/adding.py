@@ -34,7 +34,7 @@ from traceq.locations import Place, place
 from traceq.model import Processes, Timings
 from traceq.optional_packages import import_or_fault
 from traceq.rules.evaluate import RankRows, analyses_for, collect_rows, integer, value_on
-from traceq.rules.parse import Measure, Rule, parse
+from traceq.rules.parse import UNITS, Measure, Rule, parse
 from traceq.runs.run_folder import is_run, read_manifest
 from traceq.stats.means import BLOCK, interval_of_mean
 
@@ -53,8 +53,6 @@ _HOST = "host"
 """The analysis of the host's ops, and its table."""
 _NAMES = {"step": "traced step", "exposed_comm": "exposed comm", **{kind: f"{kind} syncs" for kind in SYNC_KINDS}}
 """Names of measures where those of the metrics would not do without their rule."""
-_UNITS = {Measure.COUNT: "mean", Measure.BYTES: "bytes", Measure.NS: "ns", Measure.SHARE: "percent"}
-"""Units of `traceq.units`, by what a rule compares with."""
 
 
 @frozen
@@ -196,7 +194,8 @@ def _extreme(rule: Rule, ranks: tuple[RankRows, ...]) -> Measured:
     values = [(float(value_on(rule, each)), each.rank) for each in ranks]
     value, rank = min(values) if rule.metric == "mfu" else max(values, key=lambda each: (each[0], -each[1]))
     name = _NAMES.get(rule.metric, rule.metric) + (" bytes" if rule.measure is Measure.BYTES else "")
-    return Measured(name, 100 * value if rule.measure is Measure.SHARE else value, _UNITS[rule.measure], None, rank)
+    value *= 100 if rule.measure is Measure.SHARE else 1
+    return Measured(name, value, UNITS[rule.measure].value, None, rank)
 
 
 _ODD = re.compile(r"[^\w .:/-]")

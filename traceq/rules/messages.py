@@ -14,8 +14,8 @@ from traceq.escaping import visible
 from traceq.frozen import frozen
 from traceq.locations import Most, read_whole
 from traceq.rules.evaluate import RankValue, RuleOutcome, State
-from traceq.rules.parse import Measure, Rule
-from traceq.units import Unit, format_value
+from traceq.rules.parse import UNITS, Measure, Rule
+from traceq.units import format_value
 
 _LINE = re.compile(r"^(?P<file>[^/:]+\.py):(?P<line>[0-9]{1,7}) (?P<function>.+)")
 _MOST_FILES = 100_000
@@ -61,12 +61,6 @@ class SourceTree:
 
 
 _MANY_RANKS = 16
-_UNITS = {
-    Measure.COUNT: Unit.MEAN,
-    Measure.BYTES: Unit.BYTES,
-    Measure.NS: Unit.NS,
-    Measure.SHARE: Unit.PERCENT,
-}
 _BASE_UNITS = {Measure.COUNT: "", Measure.BYTES: "B", Measure.NS: "ns", Measure.SHARE: "%"}
 
 
@@ -120,7 +114,7 @@ def _value_text(rule: Rule, value: Fraction) -> str:
 
 
 def _amount(rule: Rule, value: Fraction) -> str:
-    return format_value(number(rule, value), _UNITS[rule.measure])
+    return format_value(number(rule, value), UNITS[rule.measure])
 
 
 def number(rule: Rule, value: Fraction) -> int | float:

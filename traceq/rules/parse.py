@@ -25,6 +25,7 @@ from traceq.facts.timeline.time_partition import BUSY, TimeCategory
 from traceq.frozen import frozen
 from traceq.locations import Most, read_whole
 from traceq.rules.sentences import EXPECTED, IDENTICAL, IN_FILE
+from traceq.units import Unit
 
 
 class Measure(Enum):
@@ -34,6 +35,10 @@ class Measure(Enum):
     BYTES = "a size (2 GiB)"
     NS = "a time (3 ms)"
     SHARE = "a share of the step (5 %)"
+
+
+UNITS = {Measure.COUNT: Unit.MEAN, Measure.BYTES: Unit.BYTES, Measure.NS: Unit.NS, Measure.SHARE: Unit.PERCENT}
+"""Units in which values are written, by what a rule compares with."""
 
 
 @frozen
