@@ -25,7 +25,8 @@ from rich.table import Table
 import traceq
 from traceq.analysis.registry import sheet
 from traceq.commands._output import open_replacing
-from traceq.renderers.perfetto import worst_place, write_perfetto
+from traceq.renderers.perfetto.exports import write_perfetto
+from traceq.renderers.perfetto.worst_place import worst_place
 
 
 def main() -> None:

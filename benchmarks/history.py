@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from traceq.history.changes import Change, Series, change_points
+from traceq.history.events import Change, Series, change_points
 from traceq.history.limits import FEWEST_RUNS
 from traceq.history.store import Row
 from traceq.units import Unit

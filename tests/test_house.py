@@ -303,7 +303,7 @@ OWN_FILES = {
     "traceq.recorder.rank.wall_account",
     "traceq.recorder.timing.clocks",
     "traceq.recorder.watched_steps",
-    "traceq.renderers.html.page",  # scripts of the page
+    "traceq.renderers.html.markup",  # scripts of the page
     "traceq.runs.run_folder",  # folders, to lock them
 }
 """Modules that open files which no user names, and no recording writes."""

@@ -41,7 +41,7 @@ class StepReport:
     def syncs(self) -> list[Sync]:
         """Calls in which the host waited for the device, or would wait with one; the costliest first."""
         from traceq.analysis.registry import analyze
-        from traceq.rules.collect_rows import integer
+        from traceq.rules.evaluate import integer
 
         return [
             Sync(
@@ -67,8 +67,7 @@ def _complaints(run: Run, texts: Sequence[str]) -> list[str]:
     from traceq.errors import TraceqError, UsageFault
     from traceq.rules.evaluate import judge_run
     from traceq.rules.messages import line
-    from traceq.rules.metrics import Measure
-    from traceq.rules.parse import parse
+    from traceq.rules.parse import Measure, parse
 
     try:
         rules = [parse(text) for text in texts]

@@ -151,7 +151,7 @@ def test_show_has_what_gains_most_of_a_job_by_the_numbers_of_whatif() -> None:
 def test_show_says_that_the_ranks_of_a_large_job_are_replayed_alone(
     bound: str, of_more: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"traceq.analysis._job_gain.{bound}", 1)
+    monkeypatch.setattr(f"traceq.analysis._basis.{bound}", 1)
     views = {each.key: each for each in analyze(read(ROOT / "fixtures" / "example" / "job"), "replay").views}
     assert set(views) == {"replay"}
     assert f"of more than {of_more}" in views["replay"].note

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from builder import Event, annotation, build, call, comms, frame, kernel, launch, op, step, table, world
 
-from traceq.analysis._job_gain import on_the_worst_rank, slack_by_rank
+from traceq.analysis._basis import on_the_worst_rank, slack_by_rank
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import BY_JOB_REPLAY, BY_UNPROFILED, Basis, Claim, Measure
 from traceq.claims.saying import text_of

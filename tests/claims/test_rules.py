@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceq.claims.claim import HIGH, LOW, MEDIUM, Basis, Claim, Subject, unit_of
-from traceq.claims.judge import judged, severity_of
-from traceq.claims.rules import supersedes
+from traceq.claims.rules import judged, severity_of, supersedes
 from traceq.claims.saying import text_of
 from traceq.units import Unit
 

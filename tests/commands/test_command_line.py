@@ -72,7 +72,7 @@ def test_a_missing_package_is_one_line_and_exit_code_1(
 
 
 def test_an_interrupt_is_exit_code_130_without_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceq.engines.analyze_path.analyze_path", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("traceq.commands.check.analyze_path", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     outcome = traceq("check", tmp_path, "--rule", "dtoh == 0")
     assert (outcome.code, outcome.out, outcome.err) == (128 + signal.SIGINT, "", "")
 

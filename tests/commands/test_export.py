@@ -42,7 +42,8 @@ from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.model import Run
-from traceq.renderers.perfetto import pair_place, startup_commands, worst_place, write_pair, write_perfetto
+from traceq.renderers.perfetto.exports import pair_place, write_pair, write_perfetto
+from traceq.renderers.perfetto.worst_place import startup_commands, worst_place
 
 CATALOGUE = ROOT.parent / "shared" / "traces"
 STEP = (

@@ -223,7 +223,7 @@ def test_the_command_ends_by_itself_once_the_trace_is_fetched(trace: Path, monke
         connection.getresponse().read()
         connection.close()
 
-    monkeypatch.setattr("traceq.viewer.PORT", 0)
+    monkeypatch.setattr("traceq.commands.open.PORT", 0)
     monkeypatch.setattr("traceq.commands.open.QUIET_S", 0.01)
     monkeypatch.setattr("traceq.commands.open._has_display", lambda: True)
     monkeypatch.setattr("webbrowser.open", browse)
@@ -239,7 +239,7 @@ def test_ctrl_c_is_a_good_end(trace: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def interrupt(*_: object, **__: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("traceq.viewer.PORT", 0)
+    monkeypatch.setattr("traceq.commands.open.PORT", 0)
     monkeypatch.setattr(TraceServer, "wait_until_fetched", interrupt)
     assert CliRunner().invoke(app, ["open", "--no-browser", str(trace)]).exit_code == 0
 

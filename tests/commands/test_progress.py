@@ -16,9 +16,9 @@ AT_ONCE = """
 import time
 from contextlib import contextmanager
 import rich.progress
-from traceq.commands import _output, _progress
+from traceq.commands import _output
 from traceq.kineto.decompression import ByteSource
-_progress._AFTER_S, _progress._EVERY_S = 0.0, 0.001
+_output._AFTER_S, _output._EVERY_S = 0.0, 0.001
 readinto = ByteSource.readinto
 def read_slowly(source, buffer):
     time.sleep(0.1)

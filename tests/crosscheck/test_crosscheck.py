@@ -15,10 +15,16 @@ import pytest
 from builder import kernel, launch, write
 from paths import SHARED, TRACES
 
-from traceq.crosscheck import compare, opinions
-from traceq.crosscheck.compare import Crosscheck, crosscheck
-from traceq.crosscheck.opinions import HtaOpinion, PerfettoOpinion, ask_hta
-from traceq.crosscheck.quantities import QUANTITIES, quantities
+from traceq.crosscheck import compare
+from traceq.crosscheck.compare import (
+    QUANTITIES,
+    Crosscheck,
+    HtaOpinion,
+    PerfettoOpinion,
+    ask_hta,
+    crosscheck,
+    quantities,
+)
 from traceq.facts.events.device_work import device_work
 from traceq.kineto.read import read_trace
 
@@ -111,8 +117,8 @@ def test_work_on_no_named_stream_is_a_reason_for_hta(tmp_path: Path, monkeypatch
 def test_hta_fails_with_the_first_line_of_its_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = "Traceback (most recent call last):\n  File\nTypeError: Invalid value '[1 2\n 3 4]' for dtype 'int16'\n"
     done = subprocess.CompletedProcess([], 1, "", stderr)
-    monkeypatch.setattr(opinions.importlib.util, "find_spec", lambda _: True)
-    monkeypatch.setattr(opinions.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(compare.importlib.util, "find_spec", lambda _: True)
+    monkeypatch.setattr(compare.subprocess, "run", lambda *_, **__: done)
     assert ask_hta(Path("trace.json")).failed == ("cannot analyse this trace: TypeError: Invalid value '[1 2",)
 
 

@@ -23,7 +23,7 @@ from builder import kernel, launch, step, world, write
 from fleet import MS, Fleet, play
 
 from traceq.analysis.registry import analysis, names, sheet
-from traceq.commands._engine import parse_memory
+from traceq.commands._options import parse_memory
 from traceq.engines.analyze_path import SMALL, analyze_path, sheet_of
 from traceq.engines.cache import How, _entry_of, cache_folder
 from traceq.engines.rank_reader import Engine, Lost, Result, plain_bytes
@@ -37,8 +37,7 @@ from traceq.locations import Remote
 from traceq.renderers.json import sheet_to_json
 from traceq.renderers.markdown import sheet_to_markdown
 from traceq.report import Sheet
-from traceq.rules.collect_rows import analyses_for
-from traceq.rules.evaluate import judge, judge_run
+from traceq.rules.evaluate import analyses_for, judge, judge_run
 from traceq.rules.parse import parse
 from traceq.rules.sentences import IDENTICAL
 from traceq.runs.read import read

@@ -10,7 +10,7 @@ import pytest
 from fleet import MS, Fleet, play
 from terminal import traceq
 
-from traceq.commands import _run_or_pair
+from traceq.commands import open as open_command
 from traceq.engines.notable_ranks import MOST_RANKS, NotableRanks, notable_ranks
 from traceq.engines.rank_reader import SameProcess
 from traceq.errors import UnreadableInput
@@ -56,7 +56,7 @@ def test_open_shows_them_and_says_why_unless_ranks_are_named(folder: Path, chose
         queries.append(ranks)
         raise UnreadableInput(path, "far enough")
 
-    with patch.object(_run_or_pair, "read_subject", stop):
+    with patch.object(open_command, "read_subject", stop):
         outcome = traceq("open", folder, *(["--ranks", chosen] if chosen else []))
     notable = notable_of(folder)
     assert notable is not None

@@ -17,8 +17,8 @@ from traceq.engines.rank_reader import Engine, Result, SameProcess
 from traceq.engines.workers import Cluster, Pool
 from traceq.errors import UnreadableInput
 from traceq.frames import NAMES
-from traceq.frames.column_table import concat_ranks
 from traceq.frames.sql import ask_tables
+from traceq.frames.tables import concat_ranks
 from traceq.renderers.parquet import write_parquet
 from traceq.runs.read import read
 

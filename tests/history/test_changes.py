@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from traceq.errors import TraceqError
-from traceq.history.changes import Change, Series, change_points
+from traceq.history.events import Change, Series, change_points
 from traceq.history.store import Row
 from traceq.units import Unit
 

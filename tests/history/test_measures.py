@@ -13,7 +13,7 @@ from paths import FIXTURES
 
 from traceq.engines.rank_reader import SameProcess
 from traceq.errors import UnreadableInput
-from traceq.history.measures import Measured, MeasuredArm, measure_run
+from traceq.history.adding import Measured, MeasuredArm, measure_run
 
 
 def measured(path: Path) -> tuple[MeasuredArm, ...]:

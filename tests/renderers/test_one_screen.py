@@ -14,7 +14,7 @@ from paths import FIXTURES, TRACES
 from terminal import on_terminal, traceq
 
 from traceq.claims.claim import Basis, Claim
-from traceq.claims.judge import judged
+from traceq.claims.rules import judged
 from traceq.compare.diff import diff, diff_run
 from traceq.compare.result import Diffs
 from traceq.compare.tables import causes_table

@@ -21,8 +21,7 @@ from traceq.model import Arm, Manifest, Run, Trace
 from traceq.rules.evaluate import Contribution, RuleOutcome, judge_run
 from traceq.rules.messages import annotation as github
 from traceq.rules.messages import line
-from traceq.rules.metrics import Measure
-from traceq.rules.parse import parse, read_rules
+from traceq.rules.parse import Measure, parse, read_rules
 from traceq.runs.run_folder import RunFolder
 
 DOC = DOCS / "check.md"

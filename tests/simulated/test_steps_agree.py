@@ -21,7 +21,7 @@ pytest.importorskip("duckdb", reason="queries need DuckDB")
 
 import traceq
 from traceq.agent_tools.readings import Readings
-from traceq.agent_tools.run_tools import Query
+from traceq.agent_tools.tools import Query
 from traceq.facts.timeline.single_step import only_step
 from traceq.facts.timeline.steps import steps
 from traceq.frames import ask

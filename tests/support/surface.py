@@ -32,7 +32,7 @@ from traceq.renderers.checks import CHECK_SCHEMA, CulpritObject, RuleObject
 from traceq.renderers.diff_json import DIFF_SCHEMA
 from traceq.renderers.json import SHOW_SCHEMA, FindingObject, SourceObject
 from traceq.report import Unknown
-from traceq.rules.metrics import METRICS
+from traceq.rules.parse import METRICS
 from traceq.runs.step_log import StepLine
 from traceq.snapshots.compare import snapshot_diff
 from traceq.whatif.answers import WHATIF_SCHEMA

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from traceq.agent_tools.limits import MOST_FILES, MOST_RESULTS
 from traceq.compare.diff import diff, diff_run
@@ -22,8 +22,8 @@ from traceq.report import Sheet
 from traceq.runs.memory_snapshot import is_memory_snapshot
 from traceq.runs.read import read
 from traceq.runs.run_folder import is_run
+from traceq.snapshots.show import snapshot_sheet
 
-T = TypeVar("T")
 _Key = tuple[Any, ...]
 
 
@@ -35,21 +35,13 @@ class Readings:
 
     def __init__(self, *, urls: bool = False) -> None:
         self._urls = urls
-        self._results: OrderedDict[_Key, tuple[_Key, Any]] = OrderedDict()
+        self._sheets, self._diffs = lru_cache(MOST_RESULTS)(_sheet), lru_cache(MOST_RESULTS)(_compared)
         self._run: tuple[_Key, Run] | None = None
 
     def sheet(self, path: str, ranks: set[int] | None = None) -> Sheet:
         """Return the reports of all analyses, or those of a memory snapshot. Raises UnreadableInput, UsageFault."""
         where = self.place(path)
-
-        def analyze() -> Sheet:
-            if is_memory_snapshot(where):
-                from traceq.snapshots.show import snapshot_sheet
-
-                return snapshot_sheet(path)
-            return sheet_of(path, ranks=ranks, start=lambda: nullcontext(SameProcess()))[0]
-
-        return self._remembered(("sheet", path, ranks and tuple(sorted(ranks))), [where], analyze)
+        return self._sheets(path, None if ranks is None else frozenset(ranks), _state(where))
 
     def run(self, path: str, ranks: set[int] | None = None, *, strict: bool = False) -> Run:
         """Return a run with its traces, the last of which stays in memory. Raises UnreadableInput, UsageFault."""
@@ -65,15 +57,7 @@ class Readings:
     def diffs(self, a: str, b: str, threshold_pct: float) -> Diffs:
         """Return the comparison of two paths, or with b "" of a recorded run. Raises UnreadableInput, UsageFault."""
         places = [self.place(path) for path in (a, b) if path]
-
-        def compare() -> Diffs:
-            reader = PathReader(SameProcess)
-            if not b:
-                return diff_run(a, threshold_pct=threshold_pct, read_arm_ranks=reader.arms)
-            pair = diff(a, b, threshold_pct=threshold_pct, read_ranks=reader.ranks)
-            return Diffs(pair.a_name, (pair,))
-
-        return self._remembered(("diffs", a, b, threshold_pct), places, compare)
+        return self._diffs(a, b, threshold_pct, tuple(map(_state, places)))
 
     def place(self, path: str) -> Place:
         """Return the location of a path. Raises UsageFault for what no trace can be read from."""
@@ -87,16 +71,20 @@ class Readings:
                 raise UsageFault(f"{path}: neither a file nor a folder")
         return where
 
-    def _remembered(self, key: _Key, places: list[Place], make: Callable[[], T]) -> T:
-        state = tuple(_state(where) for where in places)
-        entry = self._results.pop(key, None)
-        if entry is None or entry[0] != state:
-            entry = state, make()
-        self._results[key] = entry
-        if len(self._results) > MOST_RESULTS:
-            self._results.popitem(last=False)
-        result: T = entry[1]
-        return result
+
+def _sheet(path: str, ranks: frozenset[int] | None, _state: _Key) -> Sheet:
+    if is_memory_snapshot(place(path)):
+        return snapshot_sheet(path)
+    chosen = None if ranks is None else set(ranks)
+    return sheet_of(path, ranks=chosen, start=lambda: nullcontext(SameProcess()))[0]
+
+
+def _compared(a: str, b: str, threshold_pct: float, _state: _Key) -> Diffs:
+    reader = PathReader(SameProcess)
+    if not b:
+        return diff_run(a, threshold_pct=threshold_pct, read_arm_ranks=reader.arms)
+    pair = diff(a, b, threshold_pct=threshold_pct, read_ranks=reader.ranks)
+    return Diffs(pair.a_name, (pair,))
 
 
 def _state(where: Place) -> _Key:

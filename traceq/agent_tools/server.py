@@ -31,10 +31,9 @@ from mcp.types import Tool as ListedTool
 
 from traceq import __version__
 from traceq.agent_tools.answer import Tool, to_document, to_text
-from traceq.agent_tools.diff_tools import Causes, Compare
 from traceq.agent_tools.limits import LONGEST_ERROR
 from traceq.agent_tools.readings import Readings
-from traceq.agent_tools.run_tools import Check, Findings, LineContext, Query, Read, WhatIf
+from traceq.agent_tools.tools import Causes, Check, Compare, Findings, LineContext, Query, Read, WhatIf
 from traceq.agent_tools.worker import Worker
 from traceq.errors import TraceqError, UsageFault
 from traceq.escaping import plain_stream, visible

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from operator import add
 from typing import Any, Generic, Protocol, TypeVar
@@ -16,6 +17,7 @@ Number = TypeVar("Number", int, float)
 P = TypeVar("P")
 Row = TypeVar("Row")
 Row_co = TypeVar("Row_co", covariant=True)
+Summed = TypeVar("Summed", bound=Any)
 
 
 @frozen
@@ -55,6 +57,11 @@ def largest_sums(
         key, new = identity(row), values(row)
         sums[key] = tuple(map(add, sums[key], new)) if key in sums else new
     return sorted(sums.items(), key=lambda item: -item[1][-1])
+
+
+def summed(rows: Sequence[Summed], *names: str) -> Summed:
+    """Return the first row with the sums of some of its columns over all rows."""
+    return replace(rows[0], **{name: sum(getattr(row, name) for row in rows) for name in names})
 
 
 class _LazyRows(Sequence[Row], Generic[P, Row]):

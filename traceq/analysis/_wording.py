@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from traceq.claims import saying
+from traceq.claims.claim import Basis
 from traceq.claims.limits import NOTABLE
+from traceq.claims.saying import in_steps
 from traceq.facts.events.graph_replays import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
@@ -43,10 +46,9 @@ def in_traced_steps(job: Job, num: int = 0) -> str:
 
     `num` steps; without, those that each rank counts.
     """
-    if not job.ranks or not job.ranks[0].steps.marked:
-        return "in this trace"
-    num = num or min(int(rank.steps.counted.sum()) for rank in job.ranks)
-    return "in this one traced step" if num == 1 else f"in these {num:,} traced steps"
+    is_marked = bool(job.ranks) and job.ranks[0].steps.marked
+    num = num or min((int(rank.steps.counted.sum()) for rank in job.ranks), default=0)
+    return in_steps(Basis(num * is_marked))
 
 
 def the_step(steps: Steps) -> str:
@@ -74,7 +76,7 @@ def with_step_headings(view: Table, job: Job) -> Table:
 
 def plain_phase(name: str) -> str:
     """Return the name of a phase without its decoration: `forward` of `## forward ##`."""
-    return "before trace" if name == BEFORE_WINDOW else name.strip("# ") or name
+    return "before trace" if name == BEFORE_WINDOW else saying.plain_phase(name)
 
 
 def values_words(values: Sequence[int], unit: Unit) -> str:

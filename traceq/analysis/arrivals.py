@@ -115,7 +115,7 @@ def _row(rank: int, flight: Flight | None, entries: Sequence[int], group: str, s
     elements = int(flight.elements[entry])
     return ArrivalRow(
         *identity,
-        name=_name(flight.name[entry]),
+        name=recorded_name(flight.name[entry]),
         dtype=flight.dtype[entry] or None,
         elements=elements if elements >= 0 else None,
         line=flight.line[entry],
@@ -137,7 +137,7 @@ def _arrival(flight: Flight | None, entries: Sequence[int], sequence: int) -> tu
     return "completed" if is_past else _NEVER, last
 
 
-def _name(text: str) -> str:
+def recorded_name(text: str) -> str:
     """Return the name of a recorded collective; a barrier moves no data and keeps the recorder's name."""
     number = name_number(text)
     return COLLECTIVE_NAMES[number] if number >= 0 else text.rpartition(":")[2]

@@ -64,17 +64,14 @@ def merge(job: Job, parts: Sequence[None]) -> Report:
     Views alone, of a job or recipe whose arms try several batches, and record their memory; `arms` has the numbers.
     """
     manifest = job.manifest
-    if manifest is None or not _is_search(manifest):
+    if manifest is None or len({batch_of(manifest, arm) for arm in manifest.arms}) < 2:
+        return Report("batches")
+    if manifest.recipe and not any("head_room_bytes" in arm.facts for arm in manifest.arms):
         return Report("batches")
     backends = _backends(manifest, job.processes)
     rows = [_row(name, tries) for name, tries in backends.items()]
     summary = Table.of("batches", "The largest batch that fits", BackendRow, rows, note=_NOTE)
     return Report("batches", views=(_matrix(backends), summary))
-
-
-def _is_search(manifest: Manifest) -> bool:
-    has_memory = not manifest.recipe or any("head_room_bytes" in arm.facts for arm in manifest.arms)
-    return has_memory and len({batch_of(manifest, arm) for arm in manifest.arms}) > 1
 
 
 def _backends(manifest: Manifest, processes: Sequence[Processes]) -> dict[str, list[_Try]]:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._stragglers import late_unprofiled
 from traceq.analysis._wording import MOST_RANKS, category_term, more_rows
+from traceq.analysis.ranks import late_unprofiled
 from traceq.claims.claim import Claim, Subject, measured
 from traceq.claims.limits import MOST, NOTABLE
 from traceq.facts.ranks.job import Job
@@ -50,17 +50,8 @@ class ClusterRow:
     category: str | None = column("by")
 
 
-@frozen(eq=False)
-class _Cluster:
-    """Similar ranks, and the time they take more than the largest cluster; `members` int64[M] index the ranks."""
-
-    members: NDArray[np.int64]
-    own_ns: float
-    waits_ns: float
-    late_ns: float
-    phase: str
-    phase_ns: float
-    category: str
+_Cluster = tuple[ClusterRow, list[int], list[str]]
+"""Similar ranks as a row, which ranks they are, and on which hosts; no host where one of them is unknown."""
 
 
 @frozen(eq=False)
@@ -124,7 +115,7 @@ def merge(job: Job, parts: Sequence[PhaseTimes]) -> Report:
     """
     times = rank_times(parts) if len(parts) > 1 else None
     clusters = _clusters(times) if times is not None else []
-    rows = [_row(times, cluster) for cluster in clusters] if times is not None else []
+    rows = [row for row, *_ in clusters]
     spread = Table.of("percentiles", "Spread over ranks", _PercentileRow, _percentiles(times) if times else ())
     phases = Table.of("rank_phases", "Ranks by phase", _RankPhaseRow, _by_phase(times) if times else ())
     tables = (Table.of("clusters", "Clusters of ranks", ClusterRow, rows), spread, phases)
@@ -141,44 +132,34 @@ def _clusters(times: RankTimes) -> list[_Cluster]:
         number = cluster_ranks(times.local, NOTABLE * float(np.median(times.step)))
     usual = times.ns[number == 0].mean(axis=0)
     clusters = [_cluster(times, np.flatnonzero(number == index), usual) for index in range(int(number.max()) + 1)]
-    return [clusters[0], *sorted(clusters[1:], key=lambda cluster: -cluster.late_ns)]
+    return [clusters[0], *sorted(clusters[1:], key=lambda cluster: -(cluster[0].late_ns or 0))]
 
 
 def _cluster(times: RankTimes, members: NDArray[np.int64], usual: NDArray[np.float64]) -> _Cluster:
+    """Return some ranks, and the time that they take more than the `usual` float64[P, TimeCategory] ns."""
     own_ns, waits_ns = (float(values[members].sum(axis=1).mean()) for values in (times.local, times.waits))
     more = times.ns[members].mean(axis=0) - usual
     more[:, TimeCategory.EXPOSED_COMM] = 0
     late_ns = float(more.sum())
     signed = -more if late_ns < 0 else more
     phase = int(signed.sum(axis=1).argmax())
-    category = TimeCategory(int(signed[phase].argmax())).name.lower()
-    if not more.any():
-        return _Cluster(members, own_ns, waits_ns, 0.0, "", 0.0, "")
-    return _Cluster(members, own_ns, waits_ns, late_ns, times.phases[phase], float(more[phase].sum()), category)
-
-
-def _row(times: RankTimes, cluster: _Cluster) -> ClusterRow:
-    ranks, hosts = _names(times, cluster)
-    return ClusterRow(
+    ranks = [times.ranks[index] for index in members.tolist()]
+    hosts = list(dict.fromkeys(times.hosts[index] for index in members.tolist()))
+    hosts = hosts if all(hosts) else []
+    row = ClusterRow(
         key=f"rank {ranks[0]}",
         num_ranks=len(ranks),
         ranks=format_ranks(ranks),
         num_hosts=len(hosts) or None,
         hosts=_few(hosts),
-        own_ns=round(cluster.own_ns),
-        waits_ns=round(cluster.waits_ns),
-        late_ns=round(cluster.late_ns),
-        phase=cluster.phase,
-        phase_ns=round(cluster.phase_ns),
-        category=cluster.category,
+        own_ns=round(own_ns),
+        waits_ns=round(waits_ns),
+        late_ns=round(late_ns),
+        phase=times.phases[phase] if more.any() else "",
+        phase_ns=round(float(more[phase].sum())),
+        category=TimeCategory(int(signed[phase].argmax())).name.lower() if more.any() else "",
     )
-
-
-def _names(times: RankTimes, cluster: _Cluster) -> tuple[list[int], list[str]]:
-    """Return (ranks, hosts) of a cluster; no host where one of them is unknown."""
-    members = cluster.members.tolist()
-    hosts = list(dict.fromkeys(times.hosts[index] for index in members))
-    return [times.ranks[index] for index in members], hosts if all(hosts) else []
+    return row, ranks, hosts
 
 
 def _few(names: Sequence[str]) -> str:
@@ -199,27 +180,27 @@ def _findings(job: Job, times: RankTimes, clusters: Sequence[_Cluster]) -> tuple
     Most ranks are one cluster, and wait longer than the late ones by at least half of what these are late. Where a run
     has enough unprofiled steps, most of a cluster has to be late in these, too.
     """
-    most, confirmed = clusters[0], late_unprofiled(job)
-    late = [each for each in clusters[1:] if 0 < MOST * each.late_ns <= most.waits_ns - each.waits_ns]
+    (most, *_), confirmed = clusters[0], late_unprofiled(job)
+    late = [each for each in clusters[1:] if 0 < MOST * (each[0].late_ns or 0) <= most.waits_ns - each[0].waits_ns]
     if confirmed is not None:
-        late = [each for each in late if 2 * len(confirmed & set(_names(times, each)[0])) > len(each.members)]
-    if 2 * len(most.members) <= len(times.ranks) or not late:
+        late = [each for each in late if 2 * len(confirmed.intersection(each[1])) > each[0].num_ranks]
+    if 2 * most.num_ranks <= len(times.ranks) or not late:
         return ()
-    worst, (ranks, hosts) = late[0], _names(times, late[0])
-    more = [rank for cluster in late[1:] for rank in _names(times, cluster)[0]]
+    worst, ranks, hosts = late[0]
+    more = [rank for _, more_ranks, _ in late[1:] for rank in more_ranks]
     measures = measured(
         ranks=_few_ranks(ranks),
         num_late=len(ranks),
-        late_ns=round(worst.late_ns),
-        phase_ns=round(worst.phase_ns),
-        category=category_term(worst.category),
+        late_ns=worst.late_ns,
+        phase_ns=worst.phase_ns,
+        category=category_term(worst.category or ""),
         host=hosts[0] if len(hosts) == 1 else "",
         num_hosts=len(hosts) or None,
-        num_alike=len(most.members),
+        num_alike=most.num_ranks,
         more_ranks=_few_ranks(more) if more else "",
     )
-    subject = Subject(phase=worst.phase, key=f"rank {ranks[0]}")
-    return (Claim("late_ranks", round(worst.late_ns), subject, measures),)
+    subject = Subject(phase=worst.phase or "", key=worst.key)
+    return (Claim("late_ranks", worst.late_ns or 0, subject, measures),)
 
 
 def _few_ranks(ranks: Sequence[int]) -> str:

@@ -11,8 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from traceq.analysis._basis import step_lengths, unprofiled_phase_ns, unprofiled_share
-from traceq.analysis._job_gain import on_the_worst_rank
+from traceq.analysis._basis import on_the_worst_rank, step_lengths, unprofiled_phase_ns, unprofiled_share
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import more_rows
 from traceq.claims.claim import Basis, Claim, Measure, measured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 import numpy as np
 
@@ -93,17 +94,8 @@ def _longest_call(trace: Trace) -> tuple[str, int] | None:
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return sums over ranks."""
-    rows = [part.row for part in parts]
-    total = CoverageRow(
-        num_gpu_events=sum(row.num_gpu_events for row in rows),
-        unattributed_ns=sum(row.unattributed_ns for row in rows),
-        before_window_ns=sum(row.before_window_ns for row in rows),
-        unrecorded_ns=sum(row.unrecorded_ns for row in rows),
-        replay_ns=sum(row.replay_ns for row in rows),
-        uncaptured_ns=sum(row.uncaptured_ns for row in rows),
-        dropped_events=sum(row.dropped_events for row in rows),
-        unread_counters=sum(row.unread_counters for row in rows),
-    )
+    names = [each.name for each in fields(CoverageRow)]
+    total = CoverageRow(*(sum(getattr(part.row, name) for part in parts) for name in names))
     of_ranks = tuple(caveat for part in parts for caveat in part.caveats)
     caveats = (
         *lost_device_caveats(job.ranks),
@@ -112,19 +104,16 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         *unrecorded_caveats(job.ranks, [part.unrecorded for part in parts]),
         *_lost_launches(*job.lost_launches),
         *_uncaptured([part.replays for part in parts]),
-        *_unread(total.unread_counters),
     )
+    if total.unread_counters:
+        text = f"traceq does not read counters, as of hardware: {total.unread_counters:,} samples"
+        caveats = (*caveats, Caveat("unread_counters", text))
     table = Table.of("coverage", "Coverage", CoverageRow, [total], single=True)
     shown = (total.unattributed_ns, total.unrecorded_ns, total.uncaptured_ns, total.dropped_events)
     view = table.without("unread_counters", *(() if total.replay_ns else ("replay_ns", "uncaptured_ns")))
     views = (view,) if any(shown) else ()  # `phases` has earlier work
     findings = (*_of_another_program(job), *_empty(job, parts), *_missing_ops(job, parts))
     return Report("coverage", (table,), views, findings, caveats)
-
-
-def _unread(num: int) -> Iterator[Caveat]:
-    if num:
-        yield Caveat("unread_counters", f"traceq does not read counters, as of hardware: {num:,} samples")
 
 
 def _lost_launches(lost: int, launches: int) -> Iterator[Caveat]:
@@ -163,8 +152,7 @@ def _uncaptured(ranks: Sequence[ReplayTimes]) -> list[Caveat]:
     uncaptured_ns = total.replay_ns - total.captured_ns
     if not uncaptured_ns or uncaptured_ns < LARGE * total.gpu_ns:
         return []
-    text = in_graphs(total)
-    return [Caveat("graph_replays", text.removesuffix("."))]
+    return [Caveat("graph_replays", in_graphs(total).removesuffix("."))]
 
 
 def _of_another_program(job: Job) -> Iterator[Claim]:

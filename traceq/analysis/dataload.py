@@ -13,13 +13,14 @@ from traceq.analysis._basis import (
     UnprofiledShare,
     exceeds_in_mean,
     holds_in_steps,
+    on_the_worst_rank,
     recurs,
+    slack_by_rank,
     step_lengths,
     unprofiled_share,
 )
-from traceq.analysis._core_use import is_contended, place_of_workers
-from traceq.analysis._job_gain import on_the_worst_rank, slack_by_rank
 from traceq.analysis._rank_rows import of_all
+from traceq.analysis.loader import is_contended, place_of_workers
 from traceq.causes.removed_waits import saved_without_loader
 from traceq.causes.savings import Saving
 from traceq.claims.claim import AT_MOST, BY_REPLAY, Basis, Claim, Subject, measured

@@ -10,10 +10,17 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import holds_in_steps, step_lengths
-from traceq.analysis._below_roof import below_roof, counted_steps
-from traceq.analysis._job_gain import on_the_worst_rank
-from traceq.analysis._op_sums import OpSum, against, op_sums, own_roofs, rate, without_rates
+from traceq.analysis._basis import holds_in_steps, on_the_worst_rank, step_lengths
+from traceq.analysis._below_roof import (
+    OpSum,
+    against,
+    below_roof,
+    counted_steps,
+    op_sums,
+    own_roofs,
+    rate,
+    without_rates,
+)
 from traceq.analysis._rank_rows import each_of
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
@@ -257,7 +264,7 @@ def _views(
     shown = sums[:_TOP]
     notes = [
         _coverage(parts),
-        _attention(ranks),
+        "Attention counts unmasked pairs." if any(rank.model_flops for rank in ranks) else "",
         own_roofs(shown, parts, peaks),
         without_rates(shown, parts),
         more_rows(len(sums) - _TOP),
@@ -349,11 +356,6 @@ def _coverage(parts: Sequence[RankWork]) -> str:
         if ns[kind] >= NOTHING * total_ns
     ]
     return f"{'; '.join(filter(None, [_modelled(parts), ', '.join(rest)]))}."
-
-
-def _attention(ranks: Sequence[RankRow]) -> str:
-    """Return how attention counts, where FLOPs count at all."""
-    return "Attention counts unmasked pairs." if any(rank.model_flops for rank in ranks) else ""
 
 
 def _interrupted_runs(job: Job, parts: Sequence[RankWork]) -> tuple[Caveat, ...]:

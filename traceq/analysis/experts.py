@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import holds_in_steps, step_lengths
-from traceq.analysis._job_gain import waits_in_steps
+from traceq.analysis._basis import holds_in_steps, step_lengths, waits_in_steps
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import MOST_RANKS, more_rows, with_step_headings
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
@@ -22,7 +21,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
-from traceq.intervals import measure, measure_within, span_index, spans
+from traceq.intervals import contains, measure, measure_within, span_index, spans
 from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
@@ -85,7 +84,7 @@ def summarize(trace: Trace) -> _Rank:
     selected = matching(trace.events, work.rows, _EXPERTS) & ~is_communication(trace)
     start, end = work.start[selected], work.end[selected]
     windows = spans(*all_steps.window[all_steps.counted].T)
-    inside = np.searchsorted(windows[:, 0], start, "right") > np.searchsorted(windows[:, 1], start, "right")
+    inside = contains(windows, start)
     num_steps = max(int(all_steps.counted.sum()), 1)
     steps_ns = measure_within(spans(start, end), *all_steps.window[all_steps.counted].T)
     ns = round(int(steps_ns.sum()) / num_steps)

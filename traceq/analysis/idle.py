@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceq.analysis._basis import mean_step_ns
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import a_step, more_rows, python_or_host, python_place, with_step_headings
 from traceq.claims.limits import FEW
@@ -71,7 +72,7 @@ def summarize(trace: Trace) -> _Rank:
 
     A gap in which several things happen counts for each, with the part that each fills.
     """
-    return _Rank(tuple(_rows(trace)), _step_ns(trace))
+    return _Rank(tuple(_rows(trace)), mean_step_ns(steps(trace)))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -103,11 +104,6 @@ def _rows(trace: Trace) -> list[IdleRow]:
         step_ns = round(total_ns / num_steps)
         rows.append(IdleRow("|".join(names), trace.rank, *names, num[index], total_ns, step_ns, longest[index]))
     return sorted(rows, key=lambda row: (-row.dur_ns, row.key))
-
-
-def _step_ns(trace: Trace) -> float:
-    windows = steps(trace).window[steps(trace).counted]
-    return float((windows[:, 1] - windows[:, 0]).mean())
 
 
 def _with_all_else(

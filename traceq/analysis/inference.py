@@ -158,12 +158,7 @@ def step_kinds(trace: Trace) -> tuple[StepKindRow, ...]:
     return tuple(rows)
 
 
-def table_of(rows: Sequence[StepKindRow]) -> Table:
-    """Return the rows of all ranks."""
-    return Table.of("step_kinds", "Inference steps by what they compute", StepKindRow, rows)
-
-
-def view_of(rows: Sequence[StepKindRow]) -> Table:
+def step_kinds_view(rows: Sequence[StepKindRow]) -> Table:
     """Return the rows of the first rank, as all run the same steps."""
     first = [row for row in rows if row.rank == rows[0].rank]
     of_rank = f" (rank {rows[0].rank})" if len(first) < len(rows) else ""

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceq.analysis._basis import holds_in_steps, step_lengths
-from traceq.analysis._job_gain import on_the_worst_rank
+from traceq.analysis._basis import holds_in_steps, on_the_worst_rank, step_lengths
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import holds_in_steps, is_told_once, step_lengths
-from traceq.analysis._job_gain import job_gain, on_the_worst_rank
+from traceq.analysis._basis import holds_in_steps, is_told_once, job_gain, on_the_worst_rank, step_lengths
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, Claim, Measure, Subject, by_step, measured
 from traceq.claims.limits import LARGE, MOST, MUCH, SHORT_GAP

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import on_the_worst_rank, slack_by_rank
-from traceq.analysis._rank_rows import Part, of_all
+from traceq.analysis._basis import on_the_worst_rank, recurs, slack_by_rank
+from traceq.analysis._rank_rows import Part, of_all, summed
 from traceq.analysis._wording import over_ranks
 from traceq.causes.removed_waits import copies_pageable_memory, saved_without_pageable_copies
 from traceq.claims.claim import BY_REPLAY, Claim, Subject, measured
@@ -75,7 +73,8 @@ def _view(job: Job, rows: Sequence[CopyRow]) -> Table:
     by_kind: dict[tuple[str, str], list[CopyRow]] = {}
     for row in rows:
         by_kind.setdefault((row.kind, row.memory), []).append(row)
-    sums = sorted(map(_sum, by_kind.values()), key=lambda row: -row.gpu_ns)
+    columns = ("num", "bytes", "gpu_ns", "under_kernels_ns")
+    sums = sorted((summed(alike, *columns) for alike in by_kind.values()), key=lambda row: -row.gpu_ns)
     shares = (100 * row.under_kernels_ns / row.gpu_ns if row.gpu_ns else None for row in sums)
     view = Table.of("memcpy", f"Copies ({over_ranks(job)})", CopyRow, sums).visible
     view = view.with_column(Column("share", "overlap", Unit.PERCENT), shares)
@@ -91,16 +90,6 @@ def _limit_gbps(row: CopyRow, devices: Sequence[str]) -> float | None:
         return None
     within = peaks.bandwidth / 2 if row.kind == "DtoD" else 0.0  # each byte is read and written
     return (peaks.link if row.kind in OVER_LINK else within) / 1e9 or None
-
-
-def _sum(rows: Sequence[CopyRow]) -> CopyRow:
-    return replace(
-        rows[0],
-        num=sum(row.num for row in rows),
-        bytes=sum(row.bytes for row in rows),
-        gpu_ns=sum(row.gpu_ns for row in rows),
-        under_kernels_ns=sum(row.under_kernels_ns for row in rows),
-    )
 
 
 def _rows(trace: Trace) -> list[CopyRow]:

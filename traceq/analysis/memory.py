@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import on_the_worst_rank, slack_by_rank
+from traceq.analysis._basis import on_the_worst_rank, recurs, slack_by_rank
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import scope
 from traceq.causes.removed_waits import saved_without_syncs

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import recurs, step_lengths
-from traceq.analysis._job_gain import on_the_worst_rank
+from traceq.analysis._basis import on_the_worst_rank, recurs, step_lengths
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.claims.claim import AT_MOST, Claim, measured
 from traceq.claims.limits import NOTABLE
@@ -57,16 +56,17 @@ def _metric_calls(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _rows(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.int64]) -> list[MetricRow]:
     names = collective_calls(trace).name[metrics]
-    rows = []
-    for name in sorted_unique(names).tolist():
-        selected = names == name
-        num, num_steps = int(selected.sum()), len(sorted_unique(step[selected]))
-        rows.append(
-            MetricRow(
-                trace.rank, COLLECTIVE_NAMES[name], num, num_steps, int(exposed_by_step(trace, metrics[selected]).sum())
-            )
+    return [
+        MetricRow(
+            rank=trace.rank,
+            name=COLLECTIVE_NAMES[name],
+            num=int(selected.sum()),
+            num_steps=len(sorted_unique(step[selected])),
+            exposed_ns=int(exposed_by_step(trace, metrics[selected]).sum()),
         )
-    return rows
+        for name in sorted_unique(names).tolist()
+        for selected in (names == name,)
+    ]
 
 
 def _in_every_step(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.int64]) -> Claim | None:

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import UnprofiledShare, holds_in_steps, step_lengths, unprofiled_share
-from traceq.analysis._job_gain import on_the_worst_rank
+from traceq.analysis._basis import holds_in_steps, on_the_worst_rank, step_lengths, unprofiled_share
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
 from traceq.claims.limits import LARGE
@@ -67,14 +66,11 @@ def merge(job: Job, parts: Sequence[Part[OptimizerRow]]) -> Report:
     findings = on_the_worst_rank(job, (part.finding for part in parts))
     share = unprofiled_share(job, _PHASE, 100 * LARGE) if findings else None
     if share is not None:
-        findings = tuple(_of_unprofiled(claim, share) for claim in findings if share.exceeds)
+        # with the time of the optimizer's phase in unprofiled steps as well
+        unprofiled = measured(unprofiled_ns=share.ns, unprofiled_pct=share.pct, num_unprofiled=share.num_steps)
+        beside = (replace(claim, measures={**claim.measures, **unprofiled}) for claim in findings)
+        findings = tuple(beside) if share.exceeds else ()
     return Report("optimizer", (table,), findings=findings)
-
-
-def _of_unprofiled(claim: Claim, share: UnprofiledShare) -> Claim:
-    """Return the claim with the time of the optimizer's phase in unprofiled steps as well."""
-    unprofiled = measured(unprofiled_ns=share.ns, unprofiled_pct=share.pct, num_unprofiled=share.num_steps)
-    return replace(claim, measures={**claim.measures, **unprofiled})
 
 
 @once_per_trace

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._job_gain import on_the_worst_rank
+from traceq.analysis._basis import on_the_worst_rank
 from traceq.analysis._lost_time import RankLoss, StepTimes, first_collective_caveats, rank_loss, time_claims
 from traceq.analysis._wording import (
     MOST_RANKS,
@@ -158,7 +158,9 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     losses, once, order, is_sample = list[RankLoss](), list[Claim | None](), dict[str, None](), False
     for rank, part in zip(job.ranks, parts, strict=True):  # parts may be read anew on each iteration
         rows += _waits_apart(part, waiting.get(rank.rank))
-        first_waits += _first_waits(rank.rank, part, waiting_first.get(rank.rank))
+        if (in_first := waiting_first.get(rank.rank)) is not None:
+            waits = part.exposed.waits_by_step_and_phase(in_first).items()
+            first_waits += [PartitionRow(step, rank.rank, step, phase, EXPOSED_WAIT, ns) for (step, phase), ns in waits]
         losses.append(part.loss)
         once.append(part.cold_start)
         order |= dict.fromkeys(part.in_order)
@@ -214,12 +216,6 @@ def _means(job: Job, rows: Sequence[PartitionRow]) -> list[_Mean]:
         if row.index in counted[row.rank]:
             sums[row.rank, row.phase, row.category] += row.dur_ns
     return [_Mean(rank, phase, category, ns / len(counted[rank])) for (rank, phase, category), ns in sums.items()]
-
-
-def _first_waits(rank: int, part: _Rank, waiting: Spans | None) -> list[PartitionRow]:
-    """Return what of a rank's exposed waits is in the first collective of each group."""
-    waits = {} if waiting is None else part.exposed.waits_by_step_and_phase(waiting)
-    return [PartitionRow(step, rank, step, phase, EXPOSED_WAIT, ns) for (step, phase), ns in waits.items()]
 
 
 def _by_step(job: Job, rows: Sequence[PartitionRow]) -> dict[str, NDArray[np.float64]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._basis import mean_step_ns, step_lengths
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
@@ -97,8 +98,7 @@ def _unlike(rank: Outline, unprofiled: NDArray[np.int64], most_overhead: int) ->
     """Return (ns by which the median of a rank's traced steps is outside, the caveat), (0, "") where it is inside."""
     if not rank.steps.marked or len(unprofiled) < _FEWEST:
         return 0.0, ""
-    window = rank.steps.window[rank.steps.counted]
-    traced, least, most = float(np.median(window[:, 1] - window[:, 0])), int(unprofiled.min()), int(unprofiled.max())
+    traced, least, most = float(np.median(step_lengths(rank.steps))), int(unprofiled.min()), int(unprofiled.max())
     outside = max(least - traced, traced - most - most_overhead)
     if outside <= 0:
         return 0.0, ""
@@ -122,10 +122,9 @@ def _slowdowns(job: Job) -> list[SlowdownRow]:
 
 
 def _slowdown(rank: Outline, unprofiled: NDArray[np.int64]) -> SlowdownRow:
-    window = rank.steps.window[rank.steps.counted]
-    profiled_ns, unprofiled_ns = float(np.mean(window[:, 1] - window[:, 0])), float(np.median(unprofiled))
-    slowdown_pct = 100 * (profiled_ns / unprofiled_ns - 1)
-    return SlowdownRow(rank.rank, round(unprofiled_ns), len(unprofiled), round(profiled_ns), len(window), slowdown_pct)
+    profiled_ns, unprofiled_ns = mean_step_ns(rank.steps), float(np.median(unprofiled))
+    slowdown_pct, num = 100 * (profiled_ns / unprofiled_ns - 1), int(rank.steps.counted.sum())
+    return SlowdownRow(rank.rank, round(unprofiled_ns), len(unprofiled), round(profiled_ns), num, slowdown_pct)
 
 
 def _unprofiled(job: Job, rank: int) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traceq.analysis._rank_rows import of_all
+from traceq.analysis._rank_rows import of_all, summed
 from traceq.analysis._wording import over_ranks
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
@@ -96,7 +96,8 @@ def _view(job: Job, rows: Sequence[PhaseRow], order: Sequence[str]) -> Table:
     by_name: dict[str, list[PhaseRow]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
-    sums = [_sum(by_name[name]) for name in order if name in by_name]
+    columns = ("cpu_ns", "gpu_busy_ns", "gpu_sum_ns", "num_kernels", "num_gpu_ops")
+    sums = [summed(by_name[name], *columns) for name in order if name in by_name]
     shown = [row for row in sums if row.cpu_ns or row.num_gpu_ops]
     view = Table.of("phases", f"Phases ({over_ranks(job)})", PhaseRow, shown, note=f"{_RULES[rows[0].rule]}.").visible
     if not any(rank.has_device for rank in job.ranks):
@@ -110,14 +111,3 @@ def _view(job: Job, rows: Sequence[PhaseRow], order: Sequence[str]) -> Table:
         return view
     busy_per_step = Column("step_ns", "GPU busy", Unit.NS, is_per_step=True)
     return view.with_column(busy_per_step, (row.gpu_busy_ns / num_steps for row in shown))
-
-
-def _sum(rows: Sequence[PhaseRow]) -> PhaseRow:
-    return replace(
-        rows[0],
-        cpu_ns=sum(row.cpu_ns for row in rows),
-        gpu_busy_ns=sum(row.gpu_busy_ns for row in rows),
-        gpu_sum_ns=sum(row.gpu_sum_ns for row in rows),
-        num_kernels=sum(row.num_kernels for row in rows),
-        num_gpu_ops=sum(row.num_gpu_ops for row in rows),
-    )

@@ -73,33 +73,23 @@ def summarize(trace: Trace) -> Passes:
 
 def merge(job: Job, parts: Sequence[Passes]) -> Report:
     """Return a row per rank of each pipeline, and the finding on the one with the largest bubble."""
-    if not job.is_concurrent or not any(map(len, parts)):
-        return _report((), (), None, ())
-    times = job.messages
-    every = pipelines(job.ranks, parts, times)
-    of_stages = [stage_times(job.ranks, parts, pipeline, times) for pipeline in every]
-    rows = [row for number, each in enumerate(every) for row in _rows(job, number, each, of_stages[number], times)]
-    messages = list(_message_rows(job, times)) if every else []
-    if not rows:
-        return _report((), (), None, ())
-    worst = max(range(len(every)), key=lambda number: _mean([row for row in rows if row.pipeline == number]))
-    finding = _finding(every[worst], of_stages[worst], [row for row in rows if row.pipeline == worst])
-    return _report(rows, messages, _view(job, every, worst, rows), finding)
-
-
-def _report(
-    rows: Sequence[StageRow], messages: Sequence[MessageRow], view: Table | None, findings: tuple[Claim, ...]
-) -> Report:
+    every = pipelines(job.ranks, parts, job.messages) if job.is_concurrent and any(map(len, parts)) else ()
+    of_stages = [stage_times(job.ranks, parts, pipeline, job.messages) for pipeline in every]
+    rows = [row for number, each in enumerate(every) for row in _rows(job, number, each, of_stages[number])]
+    messages = list(_message_rows(job, job.messages)) if rows else []
     tables = (
         Table.of("pipeline", "Pipeline", StageRow, rows),
         Table.of("pipeline_messages", "Messages of the pipeline", MessageRow, messages),
     )
-    return Report("pipeline", tables, (view,) if view else (), findings)
+    if not rows:
+        return Report("pipeline", tables)
+    worst = max(range(len(every)), key=lambda number: _mean([row for row in rows if row.pipeline == number]))
+    finding = _finding(every[worst], of_stages[worst], [row for row in rows if row.pipeline == worst])
+    return Report("pipeline", tables, (_view(job, every, worst, rows),), finding)
 
 
-def _rows(
-    job: Job, number: int, pipeline: Pipeline, times: dict[int, StageTimes], messages: MessageTimes
-) -> Iterator[StageRow]:
+def _rows(job: Job, number: int, pipeline: Pipeline, times: dict[int, StageTimes]) -> Iterator[StageRow]:
+    messages = job.messages
     for position, index in enumerate(pipeline.ranks):
         each = times[index]
         step, *parts, wait, moved = (

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache, wraps
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +24,7 @@ from numpy.typing import NDArray
 
 from traceq import analysis as package
 from traceq.claims.claim import Basis
-from traceq.claims.judge import judged
+from traceq.claims.rules import judged
 from traceq.cores import num_cores
 from traceq.entry_points import ANALYSES, Plugin, find_plugins
 from traceq.errors import TraceqError, UsageFault
@@ -120,13 +123,7 @@ def _plugin_analyses() -> _PluginAnalyses:
             sources.append(f"{name} {plugin.package} ".encode() + _source(target))
         except TraceqError as fault:
             faults[name] = fault
-    return _PluginAnalyses(analyses, faults, _digest(sources) if analyses else "")
-
-
-def _digest(sources: list[bytes]) -> str:
-    from hashlib import sha256  # OpenSSL takes 2 ms to load, and most have no plugins
-
-    return sha256(b"".join(sources)).hexdigest()[:12]
+    return _PluginAnalyses(analyses, faults, sha256(b"".join(sources)).hexdigest()[:12] if analyses else "")
 
 
 def _checked(name: str, plugin: Plugin, target: Any) -> PluginAnalysis:
@@ -200,8 +197,6 @@ def analysis(name: str) -> ModuleType | PluginAnalysis:
         return plugins.by_name[name]
     if name in plugins.faults:
         raise plugins.faults[name]
-    from difflib import get_close_matches  # for a misspelt name alone
-
     close = get_close_matches(name, names(), n=1)
     choice = "choose from " + ", ".join(names())
     raise UsageFault(f"no analysis '{name}'" + (f"; did you mean '{close[0]}'? " if close else "; ") + choice)
@@ -315,11 +310,13 @@ def sheet(run: Run, only: Sequence[str] = ()) -> Sheet:
 def _summaries(analyses: Sequence[ModuleType | PluginAnalysis], traces: Sequence[Trace]) -> Generator[tuple[Any, ...]]:
     """Yield for each analysis its summaries of all traces; those of other packages run first, beside no other."""
     modules = [each for each in analyses if isinstance(each, ModuleType)]
-    if len(modules) < _NUM_THREADS or num_cores() < _NUM_THREADS or sum(map(_size, traces)) < _FEWEST_EVENTS:
+    if (
+        len(modules) < _NUM_THREADS
+        or num_cores() < _NUM_THREADS
+        or sum(len(trace.events) for trace in traces) < _FEWEST_EVENTS
+    ):
         yield from (_of_all(each, traces) for each in analyses)
         return
-    from concurrent.futures import ThreadPoolExecutor  # small traces do without
-
     of_others = iter([_of_all(each, traces) for each in analyses if each not in modules])
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         modules.sort(key=lambda module: not module.__name__.endswith(_LONGEST))
@@ -329,10 +326,6 @@ def _summaries(analyses: Sequence[ModuleType | PluginAnalysis], traces: Sequence
                 yield futures[each.__name__].result() if isinstance(each, ModuleType) else next(of_others)
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _size(trace: Trace) -> int:
-    return len(trace.events)
 
 
 def _of_all(analysis: ModuleType | PluginAnalysis, traces: Sequence[Trace]) -> tuple[Any, ...]:

@@ -10,8 +10,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import in_vain, job_gain, played_job, slack_by_rank, unplayed_words
+from traceq.analysis._basis import in_vain, job_gain, played_job, recurs, slack_by_rank, unplayed_words
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import a_step, the_step, until_done
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
@@ -102,7 +101,9 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     known, the slowest.
     """
     table, caveats = Table.of("replay", "Replay", ReplayRow, of_all(parts)), _refused(job, parts)
-    gains = parts[0].changes if len(parts) == 1 else _changes_of_job(job)
+    gains = parts[0].changes if len(parts) == 1 else ()
+    if (replay := played_job(job)) is not None:  # of several ranks, that can be replayed together
+        gains = tuple(prediction.together for prediction in best_changes(replay))
     changes = (_view_of_changes(job, parts, gains),) if gains else ()
     saving = [
         (rank, part)
@@ -172,12 +173,6 @@ def _changes(trace: Trace) -> tuple[Change, ...]:
         return ()
 
 
-def _changes_of_job(job: Job) -> tuple[Change, ...]:
-    """Return the changes that would gain most on all ranks of a job of several, if these can be replayed together."""
-    replay = played_job(job)
-    return () if replay is None else tuple(prediction.together for prediction in best_changes(replay))
-
-
 def _view_of_changes(job: Job, parts: Sequence[_Rank], changes: Sequence[Change]) -> Table:
     """Return what changes gain; a heading says where one removes several rows of `syncs`, which save less each."""
     together = [words for change in changes if (words := _rows_together(parts, change.option))]
@@ -243,30 +238,22 @@ def _which(rank: Outline, slack_ns: Mapping[int, float]) -> str:
     """Return why people see this rank: `which waits least for others`, or where that is not so, `the slowest`."""
     if not slack_ns:
         return "the slowest"
-    slack = slack_ns.get(rank.rank)
-    if slack == 0:
+    if slack_ns.get(rank.rank) == 0:
         return "which waits least for others, the first collective aside"
-    return "whose waits are not known" if slack is None else "on which that saves time"
+    return "on which that saves time"
 
 
 def _view(job: Job, rank: Outline, rows: Sequence[ReplayRow], slack_ns: Mapping[int, float]) -> Table:
     on_rank = f" (rank {rank.rank}, {_which(rank, slack_ns)})" if len(job.ranks) > 1 else ""
     title = f"{a_step(rank.steps).capitalize()} without some of its time{on_rank}"
-    note = " ".join(filter(None, (_note(rank, rows), unplayed_words(job))))
+    is_range = any(row.most_saved_ns - row.saved_ns >= NOTABLE * row.observed_ns for row in rows)
+    note = " ".join(filter(None, (_accuracy(rank, rows[0]), _RANGE * is_range, unplayed_words(job))))
     view = Table.of("replay", title, ReplayRow, rows[1:], note=note).visible
-    return view if _is_range(rows) else view.without("most_saved_ns")
-
-
-def _is_range(rows: Sequence[ReplayRow]) -> bool:
-    return any(row.most_saved_ns - row.saved_ns >= NOTABLE * row.observed_ns for row in rows)
-
-
-def _note(rank: Outline, rows: Sequence[ReplayRow]) -> str:
-    """Return what limits the replay's accuracy, and why its step is longer than in the other tables."""
-    return " ".join(note for note in (_accuracy(rank, rows[0]), _RANGE if _is_range(rows) else "") if note)
+    return view if is_range else view.without("most_saved_ns")
 
 
 def _accuracy(rank: Outline, as_is: ReplayRow) -> str:
+    """Return what limits the replay's accuracy, or why its step is longer than in the other tables."""
     if as_is.saved_ns >= NOTABLE * as_is.observed_ns:
         return f"Replay explains {format_value(as_is.step_ns, Unit.NS)} of {format_value(as_is.observed_ns, Unit.NS)}."
     return until_done(rank, as_is.observed_ns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
+from traceq.analysis.arrivals import recorded_name
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
 from traceq.model import Flight, Trace
@@ -43,14 +43,13 @@ def _last_of_each_group(flight: Flight) -> Iterator[StalledRow]:
     """Yield a row for the last entry of each group; entries are sorted by (group, sequence)."""
     last = {group: entry for entry, group in enumerate(flight.group)}
     for group, entry in last.items():
-        name, elements = flight.name[entry], int(flight.elements[entry])
-        number = name_number(name)
+        elements = int(flight.elements[entry])
         yield StalledRow(
             key=f"{group}|{flight.rank}",
             rank=flight.rank,
             group=group,
             sequence=int(flight.sequence[entry]),
-            name=COLLECTIVE_NAMES[number] if number >= 0 else name.rpartition(":")[2],
+            name=recorded_name(flight.name[entry]),
             dtype=flight.dtype[entry] or None,
             elements=elements if elements >= 0 else None,
             waits_at=flight.waits_at,

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import ranks_differ
-from traceq.analysis._core_use import core_claims
 from traceq.analysis._wording import MOST_RANKS
-from traceq.analysis.inference import StepKindRow, step_kinds, table_of, view_of
-from traceq.analysis.loader import is_loader_alone
+from traceq.analysis.inference import StepKindRow, step_kinds, step_kinds_view
+from traceq.analysis.loader import core_claims, is_loader_alone
 from traceq.claims.claim import Basis, Claim, Subject, measured
 from traceq.claims.limits import MODERATE, MOST
 from traceq.facts.comm.parallelism import strategy_of
@@ -138,19 +137,19 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     timings, manifest = job.timings, job.manifest
     kinds = [row for part in parts for row in part.kinds]
     if timings is None or manifest is None:
-        tables = _profile((), _parts((), ())), _by_rank(()), table_of(kinds), _wall_time(None)
-        return Report("step_profile", tables, (view_of(kinds),) if kinds else ())
+        views = (step_kinds_view(kinds),) if kinds else ()
+        return Report("step_profile", _tables((), _parts((), ()), (), kinds, _wall_time(None)), views)
     times = unprofiled_phases(timings)
     ranks = range(len(timings.step_ns))
     rows = tuple(row for rank in ranks for row in _rows([phase.of(rank) for phase in times], rank))
-    distributed = _distributed(manifest, job.arm, [part.strategy for part in parts])
+    # a user's loop has no wrapper of a recipe, but the strategy that the trace shows
+    distributed = str(manifest.facts_for(job.arm).get("wrapper", "")) or (parts[0].strategy if parts else "")
     mfu_pct = _mfu(job, timings, manifest, [part.model_flops for part in parts])
-    parts_ = _parts(times, timings.step_ns.mean(axis=1).tolist())
-    profile = _profile((_figures(job, timings, manifest, distributed, mfu_pct),), parts_)
+    figures = _figures(job, timings, manifest, distributed, mfu_pct)
     views = () if is_loader_alone(manifest) else (_view(job, timings, distributed, times, mfu_pct),)
     wall_time = WallTime.of(manifest.facts_for(job.arm))
     clock = _wall_time(wall_time)
-    tables = profile, _by_rank(rows), table_of(kinds), clock
+    tables = _tables((figures,), _parts(times, timings.step_ns.mean(axis=1).tolist()), rows, kinds, clock)
     views = (clock.visible, *views) if wall_time else views
     is_busy = any(claim.code == "busy_machine" for claim in core_claims(job))
     return Report("step_profile", tables, views, tuple(_claims(wall_time, timings, is_busy=is_busy)))
@@ -236,12 +235,19 @@ def _wall_time(account: WallTime | None) -> Table:
     return Table.of("wall_time", title, WallTimeRow, rows)
 
 
-def _profile(rows: Sequence[_Profile], parts: tuple[Table, ...]) -> Table:
-    return Table.of("step_profile", "", _Profile, rows, single=True, parts=parts)
-
-
-def _by_rank(rows: Sequence[PhaseTimesRow]) -> Table:
-    return Table.of("step_phases", "Phases of unprofiled steps", PhaseTimesRow, rows)
+def _tables(
+    profile: Sequence[_Profile],
+    parts: tuple[Table, ...],
+    phases: Sequence[PhaseTimesRow],
+    kinds: Sequence[StepKindRow],
+    wall_time: Table,
+) -> tuple[Table, ...]:
+    return (
+        Table.of("step_profile", "", _Profile, profile, single=True, parts=parts),
+        Table.of("step_phases", "Phases of unprofiled steps", PhaseTimesRow, phases),
+        Table.of("step_kinds", "Inference steps by what they compute", StepKindRow, kinds),
+        wall_time,
+    )
 
 
 def _rows(times: Sequence[UnprofiledPhase], rank: int | None = None) -> list[PhaseTimesRow]:
@@ -294,10 +300,7 @@ def _parts(times: Sequence[UnprofiledPhase], ranks_ns: Sequence[float]) -> tuple
     by_name = {phase.name: phase for phase in times}
     if all(name in by_name for name in BACKWARD_STEP):
         summed = [by_name[name] for name in BACKWARD_STEP]
-        ns, host_ns = (
-            np.sum([phase.ns for phase in summed], axis=0),
-            np.sum([phase.host_ns for phase in summed], axis=0),
-        )
+        ns, host_ns = (np.sum([getattr(phase, name) for phase in summed], axis=0) for name in ("ns", "host_ns"))
         times = (*times, UnprofiledPhase("backward_step", ns, host_ns))
     return (
         _seconds("phase_means_s", {phase.name: phase.mean for phase in times}),
@@ -399,11 +402,6 @@ def _gigabytes(peak_bytes: NDArray[np.int64]) -> float | None:
     """Return the most bytes of any rank in 10^9; None where that was not recorded."""
     peak = int(peak_bytes.max())
     return peak * 1e-9 if peak else None
-
-
-def _distributed(manifest: Manifest, arm: str, strategies: Sequence[str]) -> str:
-    """Return the wrapper of the recipe's model; without one, as in a user's loop, the strategy that the trace shows."""
-    return str(manifest.facts_for(arm).get("wrapper", "")) or (strategies[0] if strategies else "")
 
 
 def _doubts(distributed: str, timings: Timings) -> list[str]:

@@ -23,7 +23,6 @@ from traceq.report import Report, Table, column
 from traceq.units import Unit, name_ranks
 
 _BACKWARD = "backward"
-_LEAST_RANKS = 2
 _BEST_FIRST = (EXACT, EXPLAINED, UNEXPLAINED)
 
 
@@ -184,7 +183,7 @@ def _findings(parts: Sequence[_Rank], *, is_marked: bool) -> Iterator[Claim]:
 
 def _ranks_alone(job: Job, parts: Sequence[_Rank]) -> Iterator[Claim]:
     """Yield a claim on recorded ranks of a job that train, and exchange nothing in any traced step."""
-    if job.timings is None or _BACKWARD not in job.timings.phases or len(parts) < _LEAST_RANKS:
+    if job.timings is None or _BACKWARD not in job.timings.phases or len(parts) < 2:
         return
     if all(part.row.rule == NO_COLLECTIVE and not part.is_sample for part in parts):
         yield Claim("ranks_alone", measures=measured(num_ranks=len(parts)))

@@ -9,8 +9,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from traceq.analysis._basis import recurs
-from traceq.analysis._job_gain import in_vain, job_gain, slack_by_rank
+from traceq.analysis._basis import in_vain, job_gain, mean_step_ns, recurs, slack_by_rank
 from traceq.analysis._rank_rows import each_of, of_all
 from traceq.analysis._wording import in_traced_steps, more_rows, over_ranks, per_step, values_words, with_step_headings
 from traceq.causes.removed_waits import (
@@ -36,7 +35,7 @@ from traceq.facts.stalls.syncs import (
 )
 from traceq.facts.timeline.modules import modules
 from traceq.facts.timeline.phases import phases
-from traceq.facts.timeline.steps import Steps, steps
+from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import span_index
@@ -257,7 +256,7 @@ def _label(trace: Trace, wait_ns: int, unrecorded_ns: int, saving: Saving) -> st
         return _UNKNOWN
     windows = steps(trace).window
     is_long_wait = wait_ns >= NOTHING * int((windows[:, 1] - windows[:, 0]).sum())
-    step_ns = _step_ns(steps(trace))
+    step_ns = mean_step_ns(steps(trace))
     if saving.least_ns > 0 and saving.least_ns >= NOTHING * step_ns:
         return _COSTLY
     if unrecorded_ns >= NOTABLE * step_ns:
@@ -282,7 +281,7 @@ def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
     scope = f"num: {over_ranks(job)}; times: the worst rank's" if len(job.ranks) > 1 else over_ranks(job)
     view = Table.of("syncs", f"Syncs ({scope})", SyncRow, shown, note=note).select(*_VIEW)
     unknown = ("replay_ns", "most_replay_ns", "label") if is_lost else ("replay_ns", "most_replay_ns")
-    step_ns = {rank.rank: _step_ns(rank.steps) for rank in job.ranks}
+    step_ns = {rank.rank: mean_step_ns(rank.steps) for rank in job.ranks}
     is_range = any((row.most_replay_ns or 0) - row.saved_ns >= NOTABLE * step_ns[row.rank] for row in shown)
     hidden = unknown if is_cpu_only else () if is_range else ("most_replay_ns",)
     recorded = () if any(row.step_unrecorded_ns for row in shown) else ("step_unrecorded_ns",)
@@ -425,7 +424,7 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Claim]:
     """
     of_places = _by_place(rows)
     rows, keys = [row for row, _ in of_places], {(row.rank, row.key): keys for row, keys in of_places}
-    step_ns = {rank.rank: _step_ns(rank.steps) for rank in job.ranks}
+    step_ns = {rank.rank: mean_step_ns(rank.steps) for rank in job.ranks}
     steps_of = {rank.rank: rank.steps for rank in job.ranks}
 
     def recurs_in_steps(row: SyncRow, steps_ns: Sequence[int], least_part: float) -> bool:
@@ -451,11 +450,6 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Claim]:
     return [*costly, *(_claim("free_sync", job, row) for row in free[:1])]
 
 
-def _step_ns(steps: Steps) -> float:
-    windows = steps.window[steps.counted]
-    return float((windows[:, 1] - windows[:, 0]).mean())
-
-
 def _costly(job: Job, row: SyncRow, keys: tuple[str, ...], slack_ns: float) -> Claim:
     """Return the claim on syncs of some rows: what all ranks gain, or its own where those cannot be replayed together.
 
@@ -470,7 +464,7 @@ def _costly(job: Job, row: SyncRow, keys: tuple[str, ...], slack_ns: float) -> C
 def _claim(code: str, job: Job, row: SyncRow) -> Claim:
     """Return a claim on a sync, with what its rank alone gains without it."""
     steps_of = next(rank.steps for rank in job.ranks if rank.rank == row.rank)
-    counted, window_ns = int(steps_of.counted.sum()), round(_step_ns(steps_of))
+    counted, window_ns = int(steps_of.counted.sum()), round(mean_step_ns(steps_of))
     subject = Subject(
         rank=row.rank if len(job.ranks) > 1 else None,
         phase=row.phase,

@@ -27,7 +27,7 @@ _DELTAS = {Unit.NS: Unit.DELTA_NS, Unit.BYTES: Unit.DELTA_BYTES, Unit.PERCENT: U
 
 
 HIGH, MEDIUM, LOW = "high", "medium", "low"
-"""How much a claim matters; the judge says so (`claims.judge`)."""
+"""How much a claim matters; the judge says so (`claims.rules`)."""
 BY_JOB_REPLAY, BY_REPLAY, AT_MOST = "replay of all ranks", "replay", "at most its time"
 BY_UNPROFILED = "95 % interval of unprofiled steps"
 """How it is known what a step gains."""

@@ -83,11 +83,6 @@ def _word(fields: Mapping[str, Measure | None], name: str, noun: str) -> str:
 
 def _fields(claim: Claim) -> Mapping[str, Measure | None]:
     """Return what templates of claims may name: parts of the subject, what is said of steps, and the measures."""
-    return {**_named(claim), **claim.measures}
-
-
-def _named(claim: Claim) -> Mapping[str, Measure | None]:
-    """Return what templates may name besides measures."""
     subject, basis = claim.subject, claim.basis or Basis(1)
     remedy = REMEDIES.get(claim.remedy or claim.code, "")
     step = ("traced step" if basis.is_beside_unprofiled else "step") if basis.num_steps else ""
@@ -112,6 +107,7 @@ def _named(claim: Claim) -> Mapping[str, Measure | None]:
         "the_step": f"the {step}" if step else "the trace",
         "the_jobs_step": f"the job's {step}" if step else "the trace",
         "in_steps": in_steps(claim.basis),
+        **claim.measures,
     }
 
 

@@ -5,22 +5,28 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import typer
 
+from traceq.analysis.registry import analyze_all
 from traceq.claims.claim import Claim
 from traceq.claims.rules import rule_of
 from traceq.claims.saying import text_of
+from traceq.commands._options import engine_for
+from traceq.commands._output import print_table, shown_work
+from traceq.compare.result import Diff
+from traceq.compare.verdict import cpu_time
+from traceq.engines.analyze_path import sheet_of
 from traceq.errors import TraceqError, UsageFault
+from traceq.library import diff
 from traceq.locations import without_secrets
-from traceq.report import MOST_LEADS
-
-if TYPE_CHECKING:
-    from traceq.compare.result import Diff
-    from traceq.recorder.job_launch import JobOptions
-    from traceq.report import Sheet
-    from traceq.runs.run_folder import RunFolder
+from traceq.model import WallTime
+from traceq.recorder.job_launch import JobOptions, launch_job
+from traceq.report import MOST_LEADS, Report, Sheet
+from traceq.runs.read import read_timing
+from traceq.runs.run_folder import RunFolder
+from traceq.runs.step_log import read_pairs
+from traceq.units import Unit, format_value
 
 LOADER_RECIPE = "dataloader"
 """The recipe that a job has, too: its own loader alone."""
@@ -60,7 +66,7 @@ def record_job(
     if arms and batch_arg:
         raise UsageFault("--batch-arg: it makes arms of its own; not together with --arm")
     if batch_arg:
-        from traceq.recorder.job_arms_launch import launch_job_batches
+        from traceq.recorder.job_arms_launch import launch_job_batches  # needs torch
 
         result = launch_job_batches(options, batch_arg, replicates or 1, say)
     elif arms:
@@ -71,8 +77,6 @@ def record_job(
             again = without_secrets(shlex.join(["traceq", *_with_replicates(sys.argv[1:])]))
             say(f"traceq: {_REPLICATES} processes of each arm give a confidence interval: {again}")
     else:
-        from traceq.recorder.job_launch import launch_job
-
         result = launch_job(options, say)
     if result.fault:
         if not batch_arg and result.folder.manifest_path.exists():
@@ -110,8 +114,6 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
 
     Then the commands that say more.
     """
-    from traceq.model import WallTime
-
     manifest = folder.read_manifest()
     wall_time = WallTime.of(manifest.facts_for(manifest.baseline))
     if wall_time is not None and wall_time.is_notable:
@@ -147,8 +149,6 @@ def _print_measured(folder: RunFolder, say: Callable[[str], None]) -> None:
 
     Nothing can read a journal whose last line is cut short, as by a full disk.
     """
-    from traceq.runs.step_log import read_pairs
-
     has_arms = len(folder.read_manifest().arms) > 1
     try:
         measured = read_pairs(folder.steps)
@@ -161,21 +161,20 @@ def _print_measured(folder: RunFolder, say: Callable[[str], None]) -> None:
 
 def _print_table(folder: RunFolder, analysis: str) -> None:
     """Print on stderr the analysis of unprofiled steps: where their time goes, or how fast the loader is."""
-    from traceq.analysis.registry import analyze_all
-    from traceq.commands._output import print_table
-    from traceq.runs.read import read_timing
-
-    if not any(path.stat().st_size for path in folder.steps.glob("rank*.jsonl")):
-        return  # only traced
-    for report in analyze_all(read_timing(str(folder.path)), (analysis,)):
+    for report in _reports(folder, analysis):
         for view in report.views:
             print_table(view.non_empty_columns, err=True)
 
 
+def _reports(folder: RunFolder, analysis: str) -> Sequence[Report]:
+    """Return the report of an analysis of unprofiled steps; none where steps were only traced."""
+    if not any(path.stat().st_size for path in folder.steps.glob("rank*.jsonl")):
+        return ()
+    return analyze_all(read_timing(str(folder.path)), (analysis,))
+
+
 def ranked_diffs(folder: RunFolder, say: Callable[[str], None]) -> Sequence[Diff]:
     """Return the comparisons with the baseline, what saves most first; prints why there is none."""
-    from traceq.library import diff
-
     try:
         diffs = diff(str(folder.path)).diffs
     except TraceqError as fault:
@@ -186,8 +185,6 @@ def ranked_diffs(folder: RunFolder, say: Callable[[str], None]) -> Sequence[Diff
 
 def _baseline_step(diffs: Sequence[Diff]) -> Iterator[str]:
     """Yield how long a step of the baseline takes, beside which deltas make sense, and what they are."""
-    from traceq.units import Unit, format_value
-
     steps_ns = sorted(diff.comparison.a_ns for diff in diffs if diff.comparison and diff.comparison.num_pairs)
     if not steps_ns:
         return
@@ -200,14 +197,7 @@ def _baseline_step(diffs: Sequence[Diff]) -> Iterator[str]:
 
 def _core_findings(folder: RunFolder) -> Sequence[Claim]:
     """Return what kept threads of the baseline's step waiting for a core: workers of its loader, or other processes."""
-    from traceq.analysis.registry import analyze_all
-    from traceq.runs.read import read_timing
-
-    if not any(path.stat().st_size for path in folder.steps.glob("rank*.jsonl")):
-        return ()
-    return [
-        finding for report in analyze_all(read_timing(str(folder.path)), ("loader",)) for finding in report.findings
-    ]
+    return [finding for report in _reports(folder, "loader") for finding in report.findings]
 
 
 def _core_lines(findings: Sequence[Claim]) -> Iterator[str]:
@@ -229,10 +219,6 @@ def _leads(folder: RunFolder) -> Sequence[Claim]:
 
 def sheet_of_run(folder: RunFolder) -> Sheet:
     """Return what `traceq show` has of a run."""
-    from traceq.commands._engine import engine_for
-    from traceq.commands._progress import shown_work
-    from traceq.engines.analyze_path import sheet_of
-
     engine = engine_for(memory=None, cluster=None)
     with shown_work("analysing") as on_progress:
         sheet, _ = sheet_of(str(folder.path), start=engine.start, small=engine.small, on_progress=on_progress)
@@ -241,8 +227,6 @@ def sheet_of_run(folder: RunFolder) -> Sheet:
 
 def _verdicts(diffs: Sequence[Diff]) -> Iterator[str]:
     """Yield a line per arm, what CPU time decides where step times do not, and why arms have no verdict."""
-    from traceq.compare.verdict import cpu_time
-
     for each in diffs:
         yield each.answer.lead
         if each.comparison and each.comparison.verdict.is_open and each.cpu and not each.cpu.verdict.is_open:

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
+from traceq.engines.cache import MOST_BYTES, cache_entries, cache_folder, clear_cache
+from traceq.units import Unit, format_value
+
 
 def command(clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False) -> None:
     """Show the cache of large folders' ranks: its folder, entries and size."""
-    from traceq.engines.cache import MOST_BYTES, cache_entries, cache_folder, clear_cache
-    from traceq.units import Unit, format_value
-
     if clear:
         typer.echo(f"{cache_folder()}: {clear_cache()} entries removed")
         return

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from traceq.watch.captures import capture_now
+
 
 def command(
     run: Path = typer.Argument(..., metavar="RUN", help="The folder of a run that traceq watch is watching."),
@@ -13,7 +15,5 @@ def command(
     within_s: float = typer.Option(120.0, "--within", metavar="SECONDS", help="How long to wait for them."),
 ) -> None:
     """Trace some steps of a run that is watched, on all of its ranks at the same step."""
-    from traceq.watch.captures import capture_now
-
     folder = capture_now(run, steps, within_s)
     typer.echo(f"traceq show {folder}")

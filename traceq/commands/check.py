@@ -6,22 +6,25 @@ import os
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from traceq.commands._engine import CLUSTER, MEMORY
+from traceq.commands._options import CLUSTER, MEMORY, PATH, engine_for
+from traceq.commands._output import Form, open_replacing, print_caveats, refuse_input, shown_work, write_result
+from traceq.display import RenderOptions
+from traceq.engines.analyze_path import analyze_path
 from traceq.errors import GateTripped, TraceqError, UsageFault
-
-if TYPE_CHECKING:
-    from traceq.rules.evaluate import Checked
+from traceq.facts.roofline.peaks import replaced_peaks
+from traceq.locations import place
+from traceq.renderers import find_renderer
+from traceq.rules.evaluate import Checked, State, analyses_for, judge, missing_ranks
+from traceq.rules.messages import SourceTree, annotation, line
+from traceq.rules.parse import parse, read_rules
 
 
 def command(
-    paths: Annotated[
-        list[str],
-        typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL."),
-    ],
+    paths: Annotated[list[str], PATH],
     rule: Annotated[
         list[str] | None,
         typer.Option(metavar="RULE", help='A rule, like "dtoh in forward == 0"; can be repeated.'),
@@ -51,17 +54,6 @@ def command(
 
     Under GitHub Actions each rule that does not hold is also an annotation. Exit codes: docs/check.md#exit-codes
     """
-    from traceq.commands._engine import engine_for
-    from traceq.commands._output import print_caveats, refuse_input
-    from traceq.commands._progress import shown_work
-    from traceq.engines.analyze_path import analyze_path
-    from traceq.facts.roofline.peaks import replaced_peaks
-    from traceq.locations import place
-    from traceq.rules.collect_rows import analyses_for, missing_ranks
-    from traceq.rules.evaluate import Checked, judge
-    from traceq.rules.messages import SourceTree, annotation, line
-    from traceq.rules.parse import parse, read_rules
-
     checked = (*(read_rules(rules) if rules else ()), *map(parse, rule or ()))
     if not checked:
         raise UsageFault("nothing to check; expected --rule 'dtoh in forward == 0' or --rules FILE.toml")
@@ -91,10 +83,6 @@ def command(
 
 def _write(checks: Sequence[Checked], junit: Path | None, *, as_json: bool) -> None:
     """Write outcomes in the forms that programs read: JSON on stdout, JUnit XML in a file."""
-    from traceq.commands._output import Form, open_replacing, write_result
-    from traceq.display import RenderOptions
-    from traceq.renderers import find_renderer
-
     if as_json:
         write_result("checks", checks, Form("json"), RenderOptions())
     if junit:
@@ -106,8 +94,6 @@ def _write(checks: Sequence[Checked], junit: Path | None, *, as_json: bool) -> N
 
 def _gate(checks: Sequence[Checked]) -> None:
     """Raise GateTripped if a rule is broken, else TraceqError if that is not known of one."""
-    from traceq.rules.evaluate import State
-
     states = [outcome.state for checked in checks for outcome in checked.outcomes]
     num_broken, num_open = states.count(State.BROKEN), states.count(State.CANNOT_TELL)
     if num_broken:

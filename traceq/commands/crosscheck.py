@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from traceq.commands._output import print_caveats, print_table
+from traceq.crosscheck.compare import Answer, Crosscheck, Quantity, crosscheck
 from traceq.errors import GateTripped
-
-if TYPE_CHECKING:
-    from traceq.crosscheck.compare import Answer, Crosscheck
-    from traceq.crosscheck.quantities import Quantity
+from traceq.kineto.read import read_trace
+from traceq.report import Column, Table
+from traceq.units import Unit
 
 
 def command(
@@ -30,10 +31,6 @@ def command(
     and has to come to it. Times agree within 2 us, as HTA counts in floating-point microseconds. HTA is the package
     traceinsight (pip install traceinsight). Both tools read the file again in their own way, which takes far longer.
     """
-    from traceq.commands._output import print_caveats
-    from traceq.crosscheck.compare import crosscheck
-    from traceq.kineto.read import read_trace
-
     ours = read_trace(trace)
     print_caveats(ours.caveats)
     result = crosscheck(ours, trace, trace_processor)
@@ -46,9 +43,6 @@ def command(
 
 
 def _print(result: Crosscheck) -> None:
-    from traceq.commands._output import print_table
-    from traceq.report import Column, Table
-
     headings = ("quantity", "traceq", *result.tools)
     rows = [
         (
@@ -81,8 +75,6 @@ def _answer(quantity: Quantity, answer: Answer) -> str:
 
 def _number(quantity: Quantity, value: float) -> str:
     """Return a number to the digit, where `show` rounds: tools are compared."""
-    from traceq.units import Unit
-
     if math.isnan(value):
         return "-"
     return {Unit.NS: f"{value / 1000:,.1f} us", Unit.PERCENT: f"{value:.2f} %"}.get(quantity.unit, f"{value:,.0f}")

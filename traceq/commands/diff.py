@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceq.commands._engine import CLUSTER, MEMORY
+from traceq.commands._options import CLUSTER, HTML, JSON, MEMORY, TO, WIDTH, Reading, engine_for
 from traceq.errors import GateTripped, TraceqError, Unanswerable, UsageFault
 from traceq.threshold import THRESHOLD_PCT
 
 if TYPE_CHECKING:
-    from traceq.commands._engine import Reading
     from traceq.compare.result import Diff
     from traceq.compare.side import Side
     from traceq.model import Caveat, Trace
@@ -31,24 +30,20 @@ def command(
     threshold: Annotated[
         str, typer.Option(help="Difference that matters, in percent of A's step.")
     ] = f"{THRESHOLD_PCT}%",
-    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
+    as_json: Annotated[bool, JSON] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Markdown for an issue.")] = False,
-    width: Annotated[int | None, typer.Option(min=40, help="Columns of text; else those of the terminal.")] = None,
+    width: Annotated[int | None, WIDTH] = None,
     full: Annotated[
         bool, typer.Option("--full", help="All tables, even of traced durations that are no evidence.")
     ] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
-    ] = None,
+    html: Annotated[Path | None, HTML] = None,
     fail_on: Annotated[
         list[str] | None, typer.Option(metavar="VERDICT", help="Exit 3 on material, detectable or inconclusive.")
     ] = None,
     fail_on_delta: Annotated[
         str | None, typer.Option(metavar="PERCENT", help="Exit 3 if B's step is longer than A's by more, like 5%.")
     ] = None,
-    to: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Write text, json, markdown, html, or a plugin's form.")
-    ] = None,
+    to: Annotated[str | None, TO] = None,
     memory: Annotated[str | None, MEMORY] = None,
     cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:
@@ -63,9 +58,7 @@ def command(
     from traceq.engines.process_tuning import tune_process
 
     tune_process([a, b or ""])
-    from traceq.commands._engine import engine_for
-    from traceq.commands._output import chosen_form, print_caveats, refuse_input, write_result, write_sheet
-    from traceq.commands._progress import shown_work
+    from traceq.commands._output import chosen_form, print_caveats, refuse_input, shown_work, write_result, write_sheet
     from traceq.compare.diff import diff_arms, diff_sides
     from traceq.compare.result import Diffs
     from traceq.display import RenderOptions

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
-from traceq.commands._engine import CLUSTER, MEMORY
+from traceq.analysis.registry import sheet
+from traceq.claims.claim import Claim
+from traceq.commands._options import CLUSTER, MEMORY, PATH, RANKS, Reading, engine_for
+from traceq.commands._output import open_replacing, print_caveats, refuse_input, shown_work
+from traceq.compare.diff import diff_runs
+from traceq.compare.result import Diff
+from traceq.engines.analyze_path import opened_tables
 from traceq.errors import TraceqError, UsageFault
-
-if TYPE_CHECKING:
-    from traceq.commands._engine import Reading
-    from traceq.model import Caveat
+from traceq.frames import NAMES
+from traceq.frames.tables import concat_ranks
+from traceq.frozen import frozen
+from traceq.locations import place
+from traceq.model import Caveat, Run
+from traceq.renderers import export_suffix, find_renderer, renders
+from traceq.runs.read import parse_ranks, read, with_traces
 
 
 def command(
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")
-    ],
+    path: Annotated[str, PATH],
     other: Annotated[
         str | None, typer.Argument(metavar="B", help="With a second one: both, one above the other (Perfetto).")
     ] = None,
@@ -34,17 +42,11 @@ def command(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The file, packed if its name ends in .gz; or the folder.")
     ] = None,
-    ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
+    ranks: Annotated[str | None, RANKS] = None,
     memory: Annotated[str | None, MEMORY] = None,
     cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:
     """Write a run for other programs: exact times, all ranks, and traceq's findings beside the recorded events."""
-    from traceq.commands._engine import engine_for
-    from traceq.commands._output import print_caveats, refuse_input
-    from traceq.commands._run_or_pair import export_name
-    from traceq.renderers import export_suffix, find_renderer, renders
-    from traceq.runs.read import parse_ranks
-
     is_folder = renders(to, "tables")
     if other is not None and is_folder:
         raise UsageFault(f"--to {to}: tables are of one run; export the two one by one")
@@ -63,9 +65,6 @@ def command(
 
 
 def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, target: Path) -> Iterable[Caveat]:
-    from traceq.commands._output import open_replacing, refuse_input
-    from traceq.commands._run_or_pair import read_subject
-
     subject = read_subject(path, other, ranks)
     refuse_input(target, subject.files)
     with open_replacing(target) as file:
@@ -74,12 +73,6 @@ def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, t
 
 
 def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path, engine: Reading) -> Iterable[Caveat]:
-    from traceq.commands._progress import shown_work
-    from traceq.engines.analyze_path import opened_tables
-    from traceq.frames import NAMES
-    from traceq.frames.column_table import concat_ranks
-    from traceq.renderers import find_renderer
-
     with (
         shown_work("writing") as on_progress,
         opened_tables(
@@ -96,3 +89,70 @@ def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path, engi
         except OSError as fault:
             raise TraceqError(f"{target}: {(fault.strerror or str(fault)).lower()}") from fault
     return run.caveats
+
+
+@frozen
+class OneRun:
+    """A run and what was concluded about it."""
+
+    run: Run
+    findings: tuple[Claim, ...]
+    caveats: tuple[Caveat, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files that were read."""
+        return tuple(trace.path for trace in self.run.traces)
+
+    def write(self, renderer: str, file: BinaryIO) -> None:
+        """Write it with a renderer. Raises UsageFault where no renderer of that name writes runs."""
+        find_renderer(renderer, "run")(self.run, self.findings, file)
+
+
+@frozen
+class RunPair:
+    """Two runs and their comparison, which has a rank that was traced on both sides."""
+
+    a: Run
+    b: Run
+    diff: Diff
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Doubts about the comparison."""
+        return self.diff.caveats
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files that were read."""
+        return tuple(trace.path for run in (self.a, self.b) for trace in run.traces)
+
+    def write(self, renderer: str, file: BinaryIO) -> None:
+        """Write it with a renderer. Raises UsageFault where no renderer of that name writes pairs of runs."""
+        find_renderer(renderer, "pair")(self.a, self.b, self.diff, file)
+
+
+def read_subject(path: str, other: str | None, ranks: set[int] | None) -> OneRun | RunPair:
+    """Return the run at one path, or the pair at two. Raises UnreadableInput, UsageFault."""
+    run = with_traces(read(path, ranks=ranks))
+    if other is None:
+        reports = sheet(run)
+        return OneRun(run, reports.findings, reports.all_caveats)
+    pair = RunPair(run, b := with_traces(read(other, ranks=ranks)), diff_runs(run, b))
+    if pair.diff.traced is None:
+        raise UsageFault(f"{path} and {other}: no rank was traced on both sides, so there is no pair to show")
+    return pair
+
+
+def export_name(path: str, other: str | None, suffix: str) -> str:
+    """Return the name of what is written: `trace.json.gz` -> `trace` and the suffix; for a pair both names.
+
+    A run or arm has the name of its folder.
+    """
+    names = []
+    for where in map(place, filter(None, (path, other))):
+        name = os.path.basename(os.path.realpath(where)) if isinstance(where, Path) else where.name
+        for ending in (".gz", ".zst", ".json"):
+            name = name.removesuffix(ending)
+        names.append(name)
+    return "-against-".join(name for name in reversed(names) if name) + suffix

@@ -7,13 +7,19 @@ from typing import Annotated
 
 import typer
 
-from traceq.commands._engine import CLUSTER, MEMORY
+from traceq.commands._options import CLUSTER, HTML, JSON, MARKDOWN, MEMORY, WIDTH, engine_for
+from traceq.commands._output import chosen_form, print_caveats, shown_work, write_result, write_sheet
+from traceq.compare.result import Diffs
+from traceq.display import RenderOptions
+from traceq.history.adding import add_run
+from traceq.history.comparing import compare_runs
+from traceq.history.events import find_run, history_of
+from traceq.history.store import append_tag
+from traceq.history.tables import history_sheet
+from traceq.locations import place
 
 _STORE = typer.Option(metavar="DIR", help="The store: a folder, or the URL of a bucket.")
 _BRANCH = typer.Option(help="The branch; else that of the latest run.")
-_JSON = typer.Option("--json", help="Everything, as JSON.")
-_MARKDOWN = typer.Option("--markdown", help="Tables to paste into an issue.")
-_WIDTH = typer.Option(min=40, help="Columns of text; else those of the terminal.")
 _DEFAULT_STORE = "traceq-history"
 
 
@@ -36,11 +42,6 @@ def add(
     cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:
     """Add what runs measured. Several programs may add at once."""
-    from traceq.commands._engine import engine_for
-    from traceq.commands._progress import shown_work
-    from traceq.history.adding import add_run
-    from traceq.locations import place
-
     engine = engine_for(memory, cluster)
     for path in paths:
         with shown_work("analysing"):
@@ -52,21 +53,12 @@ def show(
     store: Annotated[str, _STORE] = _DEFAULT_STORE,
     branch: Annotated[str | None, _BRANCH] = None,
     bisect: Annotated[bool, typer.Option("--bisect", help="List the commits between the runs of a change.")] = False,
-    as_json: Annotated[bool, _JSON] = False,
-    as_markdown: Annotated[bool, _MARKDOWN] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
-    ] = None,
-    width: Annotated[int | None, _WIDTH] = None,
+    as_json: Annotated[bool, JSON] = False,
+    as_markdown: Annotated[bool, MARKDOWN] = False,
+    html: Annotated[Path | None, HTML] = None,
+    width: Annotated[int | None, WIDTH] = None,
 ) -> None:
     """Show the measures of a branch. Where one changed, tell at which commit, and why."""
-    from traceq.commands._output import chosen_form, print_caveats, write_result, write_sheet
-    from traceq.commands._progress import shown_work
-    from traceq.display import RenderOptions
-    from traceq.history.events import history_of
-    from traceq.history.tables import history_sheet
-    from traceq.locations import place
-
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=None)
     with shown_work("looking for changes"):
         history = history_of(place(store), branch, bisect=bisect)
@@ -85,18 +77,11 @@ def compare(
         str | None, typer.Option(metavar="TAG", help="A tag, commit or path; else the newest run of main.")
     ] = None,
     store: Annotated[str, _STORE] = _DEFAULT_STORE,
-    as_json: Annotated[bool, _JSON] = False,
-    as_markdown: Annotated[bool, _MARKDOWN] = False,
-    width: Annotated[int | None, _WIDTH] = None,
+    as_json: Annotated[bool, JSON] = False,
+    as_markdown: Annotated[bool, MARKDOWN] = False,
+    width: Annotated[int | None, WIDTH] = None,
 ) -> None:
     """Compare a run with a baseline. Each measure has a verdict; the diff follows if both runs are still there."""
-    from traceq.commands._output import chosen_form, write_result, write_sheet
-    from traceq.commands._progress import shown_work
-    from traceq.compare.result import Diffs
-    from traceq.display import RenderOptions
-    from traceq.history.comparing import compare_runs
-    from traceq.locations import place
-
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=None, to=None)
     with shown_work("comparing"):
         comparison = compare_runs(place(store), run, to)
@@ -111,10 +96,6 @@ def tag(
     store: Annotated[str, _STORE] = _DEFAULT_STORE,
 ) -> None:
     """Name a run to compare others with. A name can be given again, and the last one counts."""
-    from traceq.history.events import find_run
-    from traceq.history.store import append_tag
-    from traceq.locations import place
-
     tagged = find_run(place(store), run)
     append_tag(place(store), name, tagged.row.run_id)
     typer.echo(f"{name}: {tagged.row.run_id} at {tagged.name} of {tagged.row.branch}")

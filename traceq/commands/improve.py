@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
+from traceq.commands._output import print_table
 from traceq.commands._record_job import ranked_diffs, sheet_of_run
 from traceq.errors import RecordingFailed, TraceqError, UsageFault
+from traceq.improve.candidates import Candidate, candidates, fitting, leads_left
 from traceq.improve.limits import LEAST_PAIRS, LEAST_S, OTHER_STEPS, SURVEY_STEPS, TRIAL_SHARE
+from traceq.improve.outcome import Outcome, Trial, leads_of, not_tried, promising, together_trial, trials_of
 from traceq.improve.sentences import LINES
-from traceq.locations import without_secrets
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceq.improve.candidates import Candidate
-    from traceq.improve.outcome import Outcome, Trial
-    from traceq.model import Timings
-    from traceq.recorder.job_launch import JobOptions
-    from traceq.recorder.jobs.job_request import Improves, ToggleRequest
-    from traceq.runs.run_folder import RunFolder
+from traceq.locations import Most, read_whole, without_secrets
+from traceq.model import Timings
+from traceq.recorder.job_launch import JobOptions, launch_job
+from traceq.recorder.jobs.job_request import Improves, ToggleRequest, parse_toggle
+from traceq.runs.read import read_timing
+from traceq.runs.run_folder import RunFolder, to_json_bytes
 
 
 def command(
@@ -45,11 +43,6 @@ def command(
 
     The job starts three times: as it is; with remedies that take turns while it trains; with all that gain, together.
     """
-    from traceq.commands._output import print_table
-    from traceq.recorder.job_launch import JobOptions
-    from traceq.recorder.jobs.job_request import parse_toggle
-    from traceq.runs.run_folder import to_json_bytes
-
     began_s, given = monotonic(), [parse_toggle(text) for text in toggles]
     options = JobOptions(tuple(job), steps=SURVEY_STEPS, out=out, overwrite=overwrite, improves="survey")
     _say(LINES["survey"])
@@ -69,9 +62,6 @@ def _improved(
     options: JobOptions, folder: RunFolder, given: Sequence[ToggleRequest], minutes: float, began_s: float
 ) -> tuple[Outcome, str]:
     """Try what applies to the job of this run; return what came of it, and why a later part is not complete, or ""."""
-    from traceq.improve.candidates import candidates, fitting, leads_left
-    from traceq.improve.outcome import Outcome, leads_of, not_tried, promising, together_trial, trials_of
-
     sheet, timings = sheet_of_run(folder), _timings(folder)
     step_ns = float(timings.step_ns.mean(axis=1).max())  # of the slowest rank
     phases_ns = dict(zip(timings.phases, map(int, timings.phase_ns.mean(axis=(0, 1))), strict=True))
@@ -116,8 +106,6 @@ def _texts(values: Mapping[str, Sequence[str]], chosen: Sequence[Candidate | Tri
 
 def _launched(options: JobOptions) -> tuple[RunFolder, str]:
     """Record the job; return the run, and why it is not complete, or ""."""
-    from traceq.recorder.job_launch import launch_job
-
     result = launch_job(options, _say)
     if result.is_elsewhere:
         raise UsageFault(LINES["one_node"])
@@ -131,8 +119,6 @@ def _beside(options: JobOptions, folder: RunFolder, part: Improves, texts: Seque
 
 
 def _timings(folder: RunFolder) -> Timings:
-    from traceq.runs.read import read_timing
-
     timings = read_timing(str(folder.path)).timings
     assert timings is not None, "a complete recording has timed its steps"
     return timings
@@ -140,9 +126,6 @@ def _timings(folder: RunFolder) -> Timings:
 
 def _applicable(folder: RunFolder, given: Sequence[ToggleRequest]) -> dict[str, tuple[str, ...]]:
     """Return the values of all toggles that apply, by name, the job's own first, and those that were given."""
-    from traceq.locations import Most, read_whole
-    from traceq.recorder.jobs.job_request import ToggleRequest
-
     toggles = msgspec.json.decode(read_whole(folder.toggles, Most.STATUS), type=list[ToggleRequest])
     return {toggle.name: toggle.values for toggle in (*toggles, *given)}
 
@@ -169,8 +152,6 @@ def _script(options: JobOptions) -> str:
 
 def _source(script: str) -> str:
     """Return the text of a script; "" where it cannot be read."""
-    from traceq.locations import Most, read_whole
-
     try:
         return read_whole(Path(script), Most.SOURCE).decode() if script else ""
     except (TraceqError, OSError, ValueError):

@@ -11,14 +11,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import typer
 
-if TYPE_CHECKING:
-    from traceq.commands._run_or_pair import OneRun, RunPair
-    from traceq.renderers.perfetto import WorstPlace
-    from traceq.viewer import TraceServer
+from traceq.commands._options import engine_for
+from traceq.commands._output import open_replacing, print_caveats, shown_work
+from traceq.commands.export import OneRun, RunPair, export_name, read_subject
+from traceq.engines.notable_ranks import notable_ranks
+from traceq.recorder.process.signals import Stopped, stoppable
+from traceq.renderers import export_suffix
+from traceq.renderers.perfetto.exports import pair_place
+from traceq.renderers.perfetto.worst_place import WorstPlace, pair_commands, startup_commands, worst_place
+from traceq.runs.read import parse_ranks
+from traceq.viewer import PORT, TraceServer, find_ui, start_server
 
 QUIET_S, QUIET_OFFLINE_S = 2.0, 10.0  # the UI's own files are still asked for after the trace
 HINT_AFTER_S = 20.0
@@ -35,12 +40,6 @@ def command(
 
     Ends once the browser has it, or on Ctrl-C.
     """
-    from traceq.commands._output import open_replacing, print_caveats
-    from traceq.commands._run_or_pair import export_name, read_subject
-    from traceq.renderers import export_suffix
-    from traceq.runs.read import parse_ranks
-    from traceq.viewer import PORT, find_ui, start_server
-
     ui = find_ui() if offline else None
     chosen = parse_ranks(ranks) if ranks is not None else _notable_ranks(path, other)
     subject = read_subject(path, other, chosen)
@@ -66,10 +65,6 @@ def command(
 
 def _notable_ranks(*paths: str | None) -> set[int] | None:
     """Return the ranks to show of large jobs, and print why; None where no job is large."""
-    from traceq.commands._engine import engine_for
-    from traceq.commands._progress import shown_work
-    from traceq.engines.notable_ranks import notable_ranks
-
     engine, chosen = engine_for(None, None), set[int]()
     for path in filter(None, paths):
         with shown_work("choosing ranks") as on_progress:
@@ -83,8 +78,6 @@ def _notable_ranks(*paths: str | None) -> set[int] | None:
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """Leave the block on the signals that end a program, so that its temporary folder is removed."""
-    from traceq.recorder.process.signals import Stopped, stoppable
-
     try:
         with stoppable(), suppress(KeyboardInterrupt):
             yield
@@ -95,9 +88,6 @@ def _ended_by_signals() -> Iterator[None]:
 
 def _first_view(subject: OneRun | RunPair) -> tuple[Sequence[tuple[str, tuple[str, ...]]], WorstPlace]:
     """Return the commands that the viewer starts with, and the place that it shows first."""
-    from traceq.commands._run_or_pair import OneRun
-    from traceq.renderers.perfetto import pair_commands, pair_place, startup_commands, worst_place
-
     if isinstance(subject, OneRun):
         view = worst_place(subject.run, subject.findings)
         return startup_commands(view), view

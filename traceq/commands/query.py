@@ -7,15 +7,22 @@ from typing import Annotated
 
 import typer
 
-from traceq.commands._engine import CLUSTER, MEMORY
+from traceq.commands._options import CLUSTER, MEMORY, PATH, RANKS, engine_for
+from traceq.commands._output import print_caveats, print_table, shown_work
+from traceq.engines.analyze_path import opened_tables
+from traceq.escaping import escape_json
+from traceq.frames.sql import ask_tables
+from traceq.frames.tables import concat_ranks
+from traceq.report import Column, Table
+from traceq.runs.read import parse_ranks
+from traceq.runs.run_folder import to_json_bytes
+from traceq.units import Unit
 
 _MOST_ROWS = 1000
 
 
 def command(
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")
-    ],
+    path: Annotated[str, PATH],
     sql: Annotated[
         str,
         typer.Argument(
@@ -23,7 +30,7 @@ def command(
             help="Over the tables events, device_ops, launches, syncs, collectives, phases, partition, steps.",
         ),
     ],
-    ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
+    ranks: Annotated[str | None, RANKS] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Every row, one JSON object a line.")] = False,
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Let the query use files, network, extensions and settings, too.")
@@ -32,18 +39,6 @@ def command(
     cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:
     """Ask a run in SQL (DuckDB): `describe syncs` says what a table holds."""
-    from traceq.commands._engine import engine_for
-    from traceq.commands._output import print_caveats, print_table
-    from traceq.commands._progress import shown_work
-    from traceq.engines.analyze_path import opened_tables
-    from traceq.escaping import escape_json
-    from traceq.frames.column_table import concat_ranks
-    from traceq.frames.sql import ask_tables
-    from traceq.report import Column, Table
-    from traceq.runs.read import parse_ranks
-    from traceq.runs.run_folder import to_json_bytes
-    from traceq.units import Unit
-
     if unsafe:
         typer.echo("traceq: note: --unsafe: the query may read and write any file, and use the network", err=True)
     engine = engine_for(memory, cluster)

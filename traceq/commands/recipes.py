@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from traceq.errors import TraceqError
-
-if TYPE_CHECKING:
-    from traceq.recorder.spec.catalogue import Entry
+from traceq.recorder.spec.catalogue import Entry, find_recipe, recipe_names
 
 
 def command(
     name: str | None = typer.Argument(None, metavar="NAME", help="A recipe, or a FILE.py that holds one."),
 ) -> None:
     """List the recipes, or show one: its question, arms and parameters."""
-    from traceq.recorder.spec.catalogue import find_recipe, recipe_names
-
     if name is not None:
         typer.echo(_described(find_recipe(name)))
         return

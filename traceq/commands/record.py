@@ -9,17 +9,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from traceq.commands._progress import shown_progress
+from traceq.analysis.registry import analyze_all
+from traceq.commands._output import print_table, shown_progress
+from traceq.commands._record_job import check_job_options, record_job
 from traceq.errors import RecordingFailed, TraceqError, UsageFault
-
-if TYPE_CHECKING:
-    from traceq.model import Arm
-    from traceq.recorder.spec.plan import Plan
-    from traceq.recorder.spec.prepare import Request
+from traceq.model import Arm
+from traceq.recorder.job_launch import JobOptions
+from traceq.recorder.jobs.job_request import DEFAULT_GRACE_S
+from traceq.recorder.process.environment_variables import is_launched
+from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan
+from traceq.recorder.spec.prepare import DEFAULT_MINUTES, DEFAULT_TRACE_STEPS, Request, prepare
+from traceq.runs.read import read_timing
+from traceq.runs.run_folder import RUNS
 
 PROFILES = ("step_profile", "loader")
 """Analyses of a recording of one arm."""
@@ -137,12 +141,6 @@ def command(
     traceq record --recipe outlier_ab --set stall_us=2000
     """
     if job:
-        from traceq.commands._record_job import check_job_options, record_job
-        from traceq.recorder.job_launch import JobOptions
-        from traceq.recorder.jobs.job_request import DEFAULT_GRACE_S
-        from traceq.recorder.spec.plan import DEFAULT_HANG_S
-        from traceq.recorder.spec.prepare import DEFAULT_MINUTES, DEFAULT_TRACE_STEPS
-
         check_job_options(
             recipe,
             ranks=ranks,
@@ -171,8 +169,6 @@ def command(
         return
     if toggles or job_arms or batch_arg or is_dry or not recipe:
         raise UsageFault("expected the command of a job after --, or --recipe NAME")
-    from traceq.recorder.spec.prepare import Request
-
     _record_recipe(
         Request(
             recipe=recipe,
@@ -194,8 +190,6 @@ def command(
 
 def _record_recipe(request: Request) -> None:
     """Record the recipe, then print where its step's time goes and the commands that say more."""
-    from traceq.recorder.process.environment_variables import is_launched
-
     joins = is_launched()
     entry, _, planned = request.check()
     if joins and entry.recipe.runs_apart(each.arm for each in planned):
@@ -216,7 +210,6 @@ def _record_recipe(request: Request) -> None:
 def _join(request: Request) -> Plan | None:
     """Record as one of the ranks that torchrun, accelerate or srun started; rank 0 prints the summary."""
     from traceq.recorder.rank_process import record_joined
-    from traceq.runs.run_folder import RUNS
 
     with _named_disk(str(request.out or RUNS)):
         return record_joined(request)
@@ -225,7 +218,6 @@ def _join(request: Request) -> Plan | None:
 def _launch(request: Request) -> Plan:
     """Record with ranks that are started here."""
     from traceq.recorder.launch import launch
-    from traceq.recorder.spec.prepare import prepare
 
     plan, entry = prepare(request)
     ranks = "rank" if plan.num_ranks == 1 else "ranks"
@@ -250,10 +242,6 @@ def _print_profile(plan: Plan) -> None:
 
     Arms of one process are compared by the commands that follow.
     """
-    from traceq.analysis.registry import analyze_all
-    from traceq.commands._output import print_table
-    from traceq.runs.read import read_timing
-
     if not plan.steps or (len(plan.arms) > 1 and not plan.replicates):
         return
     for report in analyze_all(read_timing(plan.out), OF_ARMS if plan.replicates else PROFILES):

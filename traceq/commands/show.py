@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from traceq.claims.saying import lead_of
-from traceq.commands._engine import CLUSTER, MEMORY
+from traceq.commands._options import CLUSTER, HTML, JSON, MARKDOWN, MEMORY, RANKS, TO, WIDTH, engine_for
 from traceq.errors import UsageFault
 
 _NO_ROWS = "what it is about is not in this recording, or takes too little time to be worth a table (--json has all)"
@@ -27,37 +27,31 @@ def command(
     only: Annotated[
         list[str] | None, typer.Option(metavar="ANALYSIS", help="Only this analysis; can be repeated.")
     ] = None,
-    ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
+    ranks: Annotated[str | None, RANKS] = None,
     step: Annotated[
         int | None, typer.Option(metavar="K", help="Only ProfilerStep#K: its window, what it launched.")
     ] = None,
     strict: Annotated[bool, typer.Option(help="Refuse a trace that is damaged in any way.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into an issue.")] = False,
+    as_json: Annotated[bool, JSON] = False,
+    as_markdown: Annotated[bool, MARKDOWN] = False,
     full: Annotated[bool, typer.Option("--full", help="All tables, not one screen; as JSON, all ranks.")] = False,
-    width: Annotated[int | None, typer.Option(min=40, help="Columns of text; else those of the terminal.")] = None,
+    width: Annotated[int | None, WIDTH] = None,
     memory: Annotated[str | None, MEMORY] = None,
     cluster: Annotated[str | None, CLUSTER] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
-    ] = None,
+    html: Annotated[Path | None, HTML] = None,
     peak: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=RATE", help="Peak of the device: bf16=989 (TFLOP/s), memory=3350 (GB/s); repeatable."
         ),
     ] = None,
-    to: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Write text, json, markdown, html, or a plugin's form.")
-    ] = None,
+    to: Annotated[str | None, TO] = None,
 ) -> None:
     """Show what a trace holds: the step, where its time goes, what the host waited for, what the ranks exchanged."""
     from traceq.engines.process_tuning import tune_process
 
     tune_process(paths)
-    from traceq.commands._engine import engine_for
-    from traceq.commands._output import chosen_form, write_sheet
-    from traceq.commands._progress import shown_work
+    from traceq.commands._output import chosen_form, shown_work, write_sheet
     from traceq.display import RenderOptions
     from traceq.engines.analyze_path import sheet_of, with_ranks
     from traceq.facts.roofline.peaks import replaced_peaks

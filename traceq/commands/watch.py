@@ -6,7 +6,13 @@ from pathlib import Path
 
 import typer
 
+from traceq.commands._output import print_table
 from traceq.errors import UsageFault
+from traceq.recorder.job_launch import JobOptions, launch_job
+from traceq.recorder.spec.plan import DEFAULT_HANG_S
+from traceq.runs.run_folder import to_json_bytes
+from traceq.watch.sentences import onset_text
+from traceq.watch.status import read_status
 
 
 def command(
@@ -44,9 +50,6 @@ def command(
     if status is not None:
         _print_status(status, as_json=as_json)
         return
-    from traceq.recorder.job_launch import JobOptions, launch_job
-    from traceq.recorder.spec.plan import DEFAULT_HANG_S
-
     options = JobOptions(
         command=tuple(job or ()),
         stops=False,
@@ -62,11 +65,6 @@ def command(
 
 
 def _print_status(path: Path, *, as_json: bool) -> None:
-    from traceq.commands._output import print_table
-    from traceq.runs.run_folder import to_json_bytes
-    from traceq.watch.sentences import onset_text
-    from traceq.watch.status import read_status
-
     status = read_status(path)
     if as_json:
         typer.echo(to_json_bytes(status).decode())

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from traceq.commands._engine import CLUSTER, MEMORY
-
-if TYPE_CHECKING:
-    from traceq.whatif.intervention import Intervention
-    from traceq.whatif.predict import Prediction
+from traceq.commands._options import CLUSTER, MEMORY, PATH, RANKS, engine_for
+from traceq.commands._output import print_caveats, print_table, shown_work
+from traceq.engines.played_ranks import answers
+from traceq.runs.read import parse_ranks
+from traceq.whatif import interventions
+from traceq.whatif.answers import change_table, first_sentence, held_lines, to_document
+from traceq.whatif.intervention import Intervention
+from traceq.whatif.predict import Prediction
+from traceq.whatif.sentences import NOTHING_GAINS
 
 _STRAGGLER = "--without-straggler"
 
@@ -21,9 +25,7 @@ MAY_BE_BARE = (_STRAGGLER,)
 
 
 def command(
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")
-    ],
+    path: Annotated[str, PATH],
     without: Annotated[
         list[str] | None,
         typer.Option(metavar="WHAT", help="syncs, sync:FILE:LINE or loader: the host waits for none; repeatable."),
@@ -48,7 +50,7 @@ def command(
     balance_loader: Annotated[
         bool, typer.Option("--balance-loader", help="Every rank waits equally long for its data loader.")
     ] = False,
-    ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
+    ranks: Annotated[str | None, RANKS] = None,
     memory: Annotated[str | None, MEMORY] = None,
     cluster: Annotated[str | None, CLUSTER] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON; times in ns.")] = False,
@@ -58,13 +60,6 @@ def command(
     Changes can be combined. Without any, at most three that gain most. Of one rank, `saves` is what `show` says that
     removing it saves. Exit code 1 where more than 5 % of the step cannot be replayed.
     """
-    from traceq.commands._engine import engine_for
-    from traceq.commands._output import print_caveats
-    from traceq.commands._progress import shown_work
-    from traceq.engines.played_ranks import answers
-    from traceq.runs.read import parse_ranks
-    from traceq.whatif import interventions
-
     chosen: list[Intervention] = [*interventions.without(without or ()), *interventions.scaled(scale or ())]
     chosen += [interventions.HiddenComm()] if hide_comm else []
     chosen += [interventions.straggler(without_straggler)] if without_straggler is not None else []
@@ -83,8 +78,6 @@ def command(
             on_progress=on_progress,
         )
     if as_json:
-        from traceq.whatif.answers import to_document
-
         typer.echo(json.dumps(to_document(path, answered.predictions, answered.run.caveats), indent=1))
         return
     _print(answered.predictions)
@@ -92,10 +85,6 @@ def command(
 
 
 def _print(predictions: tuple[Prediction, ...]) -> None:
-    from traceq.commands._output import print_table
-    from traceq.whatif.answers import change_table, first_sentence, held_lines
-    from traceq.whatif.sentences import NOTHING_GAINS
-
     if not predictions:
         typer.echo(NOTHING_GAINS)
         return

@@ -22,8 +22,7 @@ from traceq.runs.read import read, read_arms, with_traces
 from traceq.stages import counted
 
 if TYPE_CHECKING:
-    from traceq.frames.column_table import Frame
-
+    from traceq.frames.tables import Frame
 SMALL = 64_000_000
 """Uncompressed bytes of traces that are read in this process, faster than others could be started."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from traceq.frames.column_table import Frame, Texts
 from traceq.frames.sql import Answer, ask
-from traceq.frames.tables import NAMES, frame, frames
+from traceq.frames.tables import NAMES, Frame, Texts, frame, frames
 
 __all__ = ["NAMES", "Answer", "Frame", "Texts", "ask", "frame", "frames"]

@@ -10,8 +10,7 @@ from typing import Any
 
 from traceq.entry_points import import_or_fault
 from traceq.errors import UsageFault
-from traceq.frames.column_table import Frame
-from traceq.frames.tables import NAMES, frame
+from traceq.frames.tables import NAMES, Frame, frame
 from traceq.frozen import frozen
 from traceq.model import Run
 

@@ -7,8 +7,7 @@ import numpy as np
 from traceq.compare.result import Diff
 from traceq.errors import TraceqError, UsageFault
 from traceq.frozen import frozen
-from traceq.history.changes import Series
-from traceq.history.events import MAIN, History, HistoryRun, find_run, read_history, run_diff, typical_step
+from traceq.history.events import MAIN, History, HistoryRun, Series, find_run, read_history, run_diff, typical_step
 from traceq.history.limits import FEWEST_NOISE, MIN_MAGNITUDE, NOISE, NUM_NOISE
 from traceq.history.store import Row
 from traceq.locations import Place

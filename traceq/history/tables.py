@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from traceq.frozen import frozen
-from traceq.history.changes import Change, Series
-from traceq.history.events import Event, History
+from traceq.history.events import Change, Event, History, Series
 from traceq.history.limits import FEWEST_RUNS
 from traceq.history.store import Row
 from traceq.report import BECOMES, Report, Sheet, Source, Table, column

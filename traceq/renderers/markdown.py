@@ -44,20 +44,16 @@ def _diff(diff: Diff, *, full: bool) -> list[str]:
     parts = [f"## {safe(diff.b_name)} against {safe(diff.a_name)}"]
     parts += [f"**{safe(str(diff.answer))}**", *(safe(str(each)) for each in (*diff.basis, *diff.reasons))]
     if diff.traced is not None and (full or not diff.doubt):
-        parts += [
-            table_to_markdown(table)
-            for table in (
-                inference_table(diff),
-                waterfall(diff),
-                ranks_table(diff),
-                causes_table(diff),
-                work_table(diff),
-            )
-            if table.rows
-        ]
+        parts += map(table_to_markdown, traced_tables(diff))
     if diff.caveats:
         parts.append("\n".join(f"> {safe(caveat.text)}" for caveat in diff.caveats))
     return parts
+
+
+def traced_tables(diff: Diff) -> list[Table]:
+    """Return the tables of a traced delta that have rows."""
+    tables = inference_table(diff), waterfall(diff), ranks_table(diff), causes_table(diff), work_table(diff)
+    return [table for table in tables if table.rows]
 
 
 def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:

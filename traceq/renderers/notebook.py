@@ -10,19 +10,11 @@ from typing import TextIO
 from traceq.claims.claim import Claim
 from traceq.claims.saying import text_of
 from traceq.compare.result import Diff, Diffs
-from traceq.compare.tables import (
-    causes_table,
-    exchanges_table,
-    facts_table,
-    inference_table,
-    matrix,
-    ranks_table,
-    waterfall,
-    work_table,
-)
+from traceq.compare.tables import exchanges_table, facts_table, matrix
 from traceq.display import RenderOptions
 from traceq.model import Caveat
 from traceq.renderers.limits import FINDINGS, NOTEBOOK_ROWS
+from traceq.renderers.markdown import traced_tables
 from traceq.renderers.text import source_summary, unknown_line
 from traceq.report import Report, Sheet, Table
 from traceq.units import Unit, format_value
@@ -49,9 +41,8 @@ def _fragments(diff: Diff) -> Iterator[str]:
     yield f"<p><b>{escape(str(diff.answer))}</b></p>"
     yield from (f"<p>{escape(str(each))}</p>" for each in (*diff.basis, *diff.reasons))
     if diff.traced is not None:
-        tables = (inference_table(diff), waterfall(diff), ranks_table(diff), causes_table(diff), work_table(diff))
         title = f"{diff.b_name} against {diff.a_name}, part by part"
-        yield folded(title, (table_fragment(table) for table in tables if table.rows))
+        yield folded(title, map(table_fragment, traced_tables(diff)))
     yield caveats_list(diff.caveats)
 
 

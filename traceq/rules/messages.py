@@ -12,17 +12,14 @@ from pathlib import Path
 from traceq.errors import TraceqError
 from traceq.escaping import visible
 from traceq.frozen import frozen
-from traceq.locations import read_whole
+from traceq.locations import Most, read_whole
 from traceq.rules.evaluate import RankValue, RuleOutcome, State
-from traceq.rules.metrics import Measure
-from traceq.rules.parse import Rule
-from traceq.units import Unit, format_value
+from traceq.rules.parse import UNITS, Measure, Rule
+from traceq.units import format_value
 
 _LINE = re.compile(r"^(?P<file>[^/:]+\.py):(?P<line>[0-9]{1,7}) (?P<function>.+)")
 _MOST_FILES = 100_000
 """Files of a tree that are looked through: about a second. What a larger tree holds is not known to be unique."""
-_LARGEST = 4 << 20
-"""Bytes of a source file that is read; generated ones of torch have one million."""
 
 
 @frozen
@@ -64,12 +61,6 @@ class SourceTree:
 
 
 _MANY_RANKS = 16
-_UNITS = {
-    Measure.COUNT: Unit.MEAN,
-    Measure.BYTES: Unit.BYTES,
-    Measure.NS: Unit.NS,
-    Measure.SHARE: Unit.PERCENT,
-}
 _BASE_UNITS = {Measure.COUNT: "", Measure.BYTES: "B", Measure.NS: "ns", Measure.SHARE: "%"}
 
 
@@ -123,7 +114,7 @@ def _value_text(rule: Rule, value: Fraction) -> str:
 
 
 def _amount(rule: Rule, value: Fraction) -> str:
-    return format_value(number(rule, value), _UNITS[rule.measure])
+    return format_value(number(rule, value), UNITS[rule.measure])
 
 
 def number(rule: Rule, value: Fraction) -> int | float:
@@ -170,7 +161,7 @@ def _by_name(root: Path) -> Mapping[str, list[Path]]:
 def _has(path: Path, number: int, function: str) -> bool:
     """Return whether a file has a line of that number, and defines the function."""
     try:
-        text = read_whole(path, _LARGEST).decode(errors="replace")
+        text = read_whole(path, Most.SOURCE).decode(errors="replace")
     except (OSError, TraceqError):
         return False
     is_defined = not function.isidentifier() or re.search(rf"\bdef {function}\b", text)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from traceq.claims.claim import Basis, Claim, measured
-from traceq.claims.judge import judged
+from traceq.claims.rules import judged
 from traceq.facts.timeline.call_sites import line_function
 from traceq.frozen import frozen
 from traceq.locations import Place as Location

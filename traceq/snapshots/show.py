@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.claims.claim import Basis, Claim, Subject, measured
-from traceq.claims.judge import judged
 from traceq.claims.limits import FEW
+from traceq.claims.rules import judged
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
 from traceq.locations import Place as Location

@@ -8,7 +8,7 @@ import pytest
 from builder import build, call
 from pausing_host import APART, OPS, USUAL_US, Pauses, layers
 
-from traceq.analysis._host_places import host_causes
+from traceq.analysis._longest_work import host_causes
 from traceq.facts.timeline.host_pauses import host_pauses
 from traceq.model import Trace
 

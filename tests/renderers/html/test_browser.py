@@ -13,8 +13,7 @@ from paths import ROOT
 from typer.testing import CliRunner
 
 from traceq.cli import app
-from traceq.renderers.html.markup import element
-from traceq.renderers.html.page import page
+from traceq.renderers.html.markup import element, page
 
 NASTY = '</script><script>alert`1`</script><img src=x onerror="alert`2`">'
 LONG = f"Cijk_Alik_Bljk_BBS_BH_{'WS64_WG16_16_1_' * 12}"

@@ -27,10 +27,17 @@ from traceq.facts.timeline.steps import steps
 from traceq.model import Events, Run, Trace
 from traceq.renderers.html.flame import flame_figure
 from traceq.renderers.html.markup import unbroken
-from traceq.renderers.html.timeline import place_of_finding, place_of_sync, run_timeline, shown_ranks
-from traceq.renderers.html.timeline.event_lanes import BLOCK, Lane
-from traceq.renderers.html.timeline.shown_steps import median_step, traces_of_run
-from traceq.renderers.html.timeline.view import finest_ns, lanes_of, merge_short
+from traceq.renderers.html.timeline import (
+    finest_ns,
+    lanes_of,
+    median_step,
+    merge_short,
+    run_timeline,
+    shown_ranks,
+    traces_of_run,
+)
+from traceq.renderers.html.timeline_lanes import BLOCK, Lane
+from traceq.renderers.html.timeline_places import place_of_finding, place_of_sync
 
 Spans = list[tuple[int, int]]
 LINE = "train.py:12 train"

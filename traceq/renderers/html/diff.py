@@ -23,10 +23,23 @@ from traceq.compare.tables import (
 from traceq.display import RenderOptions
 from traceq.model import Pairs, Trace
 from traceq.renderers.html.flame import flame_pair_figure
-from traceq.renderers.html.markup import Json, element, figure, folded, numbers, paragraphs, table, time_axis, unbroken
-from traceq.renderers.html.page import contents, page
-from traceq.renderers.html.sections import Section, drawn_sections
-from traceq.renderers.html.timeline import Timeline, pair_timeline, place_of_cause
+from traceq.renderers.html.markup import (
+    Json,
+    caveats_list,
+    contents,
+    element,
+    figure,
+    folded,
+    numbers,
+    page,
+    paragraphs,
+    table,
+    time_axis,
+    unbroken,
+)
+from traceq.renderers.html.sections import Section, drawn_section, drawn_sections
+from traceq.renderers.html.timeline import Timeline, pair_timeline
+from traceq.renderers.html.timeline_places import place_of_cause
 from traceq.renderers.limits import ARM_POINTS, ARMS_NAMED, TIMELINES
 from traceq.stats import Comparison, slowest_rank_ns
 from traceq.units import Unit, format_value, name_ranks
@@ -67,16 +80,7 @@ def diffs_to_html(diffs: Diffs, sides: Sides | None = None) -> str:
     sections = [each for each in _sections(diffs, sides) if each[2]]
     body = [
         element("header", *_answer(diffs)),
-        *(
-            element(
-                "section",
-                element("h2", escape(section.title)),
-                paragraphs([section.reading], "reading"),
-                inside,
-                id=name,
-            )
-            for name, section, inside in sections
-        ),
+        *(drawn_section(name, section, inside) for name, section, inside in sections),
     ]
     title = f"traceq: {' and '.join(diff.b_name for diff in diffs.diffs)} against {diffs.baseline}"
     return page(title, body, contents((name, section.title) for name, section, _ in sections))
@@ -105,7 +109,7 @@ def _only_answer(diff: Diff) -> Iterator[str]:
         counts = counts_table(diff)
         yield table(counts) if counts.rows else paragraphs([f"{counts.title}."])
     yield paragraphs(map(str, diff.reasons))
-    yield _caveats(diff)
+    yield caveats_list(diff.caveats)
 
 
 def _shown_pairs(diffs: Diffs, sides: Sides | None) -> tuple[_Pair, ...]:
@@ -165,14 +169,6 @@ def _grid(*parts: str) -> str:
     return element("div", *parts, of="side-by-side") if parts else ""
 
 
-def _caveats(diff: Diff) -> str:
-    return (
-        element("ul", *(element("li", escape(caveat.text)) for caveat in diff.caveats), of="caveats")
-        if diff.caveats
-        else ""
-    )
-
-
 def _arm(diff: Diff, pairs: Sequence[_Pair]) -> str:
     """Return one arm of several: its verdict, and on a click, or where it differs, its explanation."""
     comparison = diff.comparison
@@ -186,7 +182,7 @@ def _arm(diff: Diff, pairs: Sequence[_Pair]) -> str:
         summary,
         first,
         statements,
-        _caveats(diff),
+        caveats_list(diff.caveats),
         _traced(diff, pairs),
         of="arm",
         is_open=is_open,

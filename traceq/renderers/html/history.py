@@ -6,12 +6,10 @@ from html import escape
 from typing import TextIO
 
 from traceq.display import RenderOptions
-from traceq.history.changes import Series
-from traceq.history.events import Event, History
+from traceq.history.events import Event, History, Series
 from traceq.history.store import Row
 from traceq.history.tables import event_lines, event_words, history_summary, measures_view, no_events
-from traceq.renderers.html.markup import element, folded, paragraphs, table, unbroken
-from traceq.renderers.html.page import contents, page
+from traceq.renderers.html.markup import caveats_list, contents, element, folded, page, paragraphs, table, unbroken
 from traceq.renderers.limits import CHART_ROOM, RUNS_DRAWN
 from traceq.units import format_ends, format_value
 
@@ -33,10 +31,9 @@ def write_history(history: History, file: TextIO, options: RenderOptions) -> Non
         ("latest", "The latest run", table(measures_view(history).without("runs").non_empty_columns)),
     ]
     shown = [each for each in sections if each[2]]
-    caveats = [element("li", escape(caveat.text)) for caveat in history.caveats]
     body = [
         header,
-        element("ul", *caveats, of="caveats") if caveats else "",
+        caveats_list(history.caveats),
         *(element("section", element("h2", escape(title)), inside, id=name) for name, title, inside in shown),
     ]
     listed = contents((name, title) for name, title, _ in shown)

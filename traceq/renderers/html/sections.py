@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 
-from traceq.renderers.html.markup import folded, paragraphs
+from traceq.renderers.html.markup import element, folded, paragraphs
 from traceq.report import Report
 
 
@@ -111,6 +112,12 @@ def drawn_sections(timeline: str, flame: str, doubt: str = "") -> tuple[tuple[st
         flame = folded("Durations of the traced steps, which are no evidence here", flame, of="doubt")
     noted = [paragraphs([doubt], "note")] if doubt else []
     return ("timeline", _TIMELINE, [*noted, timeline]), ("flame", _FLAME, [flame])
+
+
+def drawn_section(name: str, section: Section, *inside: str) -> str:
+    """Return a section as markup, with its title and how to read it."""
+    reading = paragraphs([section.reading] if section.reading else [], "reading")
+    return element("section", element("h2", escape(section.title)), reading, *inside, id=name)
 
 
 def section_of(report: Report) -> Section:

@@ -11,9 +11,18 @@ from traceq.claims.saying import evidence_of, lead_of, text_of
 from traceq.display import RenderOptions
 from traceq.model import Run
 from traceq.renderers.html.flame import flame_figure
-from traceq.renderers.html.markup import element, linked, numbers, paragraphs, table, unbroken
-from traceq.renderers.html.page import contents, page
-from traceq.renderers.html.sections import Section, drawn_sections, in_order, section_of
+from traceq.renderers.html.markup import (
+    caveats_list,
+    contents,
+    element,
+    linked,
+    numbers,
+    page,
+    paragraphs,
+    table,
+    unbroken,
+)
+from traceq.renderers.html.sections import drawn_section, drawn_sections, in_order, section_of
 from traceq.renderers.html.show_charts import (
     lost_time_chart,
     partition_chart,
@@ -23,7 +32,8 @@ from traceq.renderers.html.show_charts import (
     step_numbers,
     steps_chart,
 )
-from traceq.renderers.html.timeline import Timeline, place_of_finding, place_of_sync, run_timeline, shown_ranks
+from traceq.renderers.html.timeline import Timeline, run_timeline, shown_ranks
+from traceq.renderers.html.timeline_places import place_of_finding, place_of_sync
 from traceq.renderers.limits import FINDINGS
 from traceq.renderers.one_screen import FIRST_TABLES, gain_words, gainer_words
 from traceq.renderers.text import source_summary, step_words, unknown_line
@@ -54,7 +64,7 @@ def sheet_to_html(sheet: Sheet, run: Run) -> str:
     ]
     body = [
         element("header", *_answer(sheet, timeline)),
-        *(_section(name, section, parts) for name, section, parts in sections),
+        *(drawn_section(name, section, element("div", *parts, of="side-by-side")) for name, section, parts in sections),
     ]
     return page(f"traceq: {sheet.source.path}", body, contents((name, section.title) for name, section, _ in sections))
 
@@ -73,8 +83,7 @@ def _answer(sheet: Sheet, timeline: Timeline | None) -> Iterator[str]:
     for view in (views[key] for key in FIRST_TABLES if key in views):
         yield table(view.non_empty_columns) if view.rows else paragraphs([f"{view.title}."])
     yield _findings(sheet.top_findings, timeline)
-    caveats = [element("li", escape(caveat.text)) for caveat in sheet.all_caveats]
-    yield element("ul", *caveats, of="caveats") if caveats else ""
+    yield caveats_list(sheet.all_caveats)
     yield paragraphs([unknown_line(sheet)], "note") if sheet.unknown else ""
 
 
@@ -129,16 +138,6 @@ def _savings(sheet: Sheet) -> dict[tuple[int, str], int]:
 
 def _parts(report: Report, timeline: Timeline | None) -> list[str]:
     return [*filter(None, _charts(report)), *(_table(view, timeline) for view in report.views)]
-
-
-def _section(name: str, section: Section, parts: Sequence[str]) -> str:
-    return element(
-        "section",
-        element("h2", escape(section.title)),
-        paragraphs([section.reading] if section.reading else [], "reading"),
-        element("div", *parts, of="side-by-side"),
-        id=name,
-    )
 
 
 def _table(view: Table, timeline: Timeline | None) -> str:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
+from traceq.claims.limits import NOTHING
 from traceq.renderers.html.markup import Json, bytes_axis, figure, time_axis
 from traceq.renderers.limits import OPS_DRAWN, RANK_COLUMNS, ROOF_MARGIN, STEP_POINTS
 from traceq.report import Cell, Sheet, Table
 from traceq.units import Unit, format_value
 
 _COMPUTES = ("compute", "cpu_compute")
-
-_LEAST = 0.001
-"""Part of their time from which ops are drawn."""
 
 Row = Mapping[str, Cell]
 
@@ -164,7 +162,7 @@ def _columns(ranks: Sequence[tuple[str, float]]) -> list[str]:
 def roofline_chart(ops: Table) -> str:
     """Return the chart of the ops with FLOPs that take most of the time, "" where none has a share of a roof."""
     rows = [row for row in ops.to_dicts() if row["roof_pct"] and row["tflops"] and row["intensity"]]
-    least_ns = _LEAST * sum(_number(row["gpu_ns"]) for row in rows)
+    least_ns = NOTHING * sum(_number(row["gpu_ns"]) for row in rows)
     rows = [row for row in rows if _number(row["gpu_ns"]) >= least_ns]
     rows = sorted(rows, key=lambda row: -_number(row["gpu_ns"]))[:OPS_DRAWN]
     if not rows:

@@ -20,7 +20,7 @@ from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.model import Category, Trace
-from traceq.renderers.html.timeline.shown_steps import ShownTrace
+from traceq.renderers.html.timeline import ShownTrace
 from traceq.report import Cell
 
 _CATEGORIES = {

@@ -1,35 +1,49 @@
-"""Tools about one run: what it is, its findings, what removing a wait saves, and all that is recorded of a line."""
+"""The tools: what a run is, its findings, what removing a wait saves, its rules, a line; two runs, and their causes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
 
-from traceq.agent_tools.answer import CANNOT_TELL, PATH, RANKS, Answer, Rows, Tool, command_line, findings_of, rows_of
+from traceq.agent_tools.answer import (
+    CANNOT_TELL,
+    PATH,
+    RANKS,
+    Answer,
+    Rows,
+    Tool,
+    command_line,
+    examined,
+    findings_of,
+    read_from,
+    rows_of,
+    why_not,
+)
 from traceq.agent_tools.limits import MOST_CELLS, MOST_LINES, MOST_ROWS, MOST_SECONDS
-from traceq.agent_tools.looked import examined, read_from, why_not
 from traceq.agent_tools.readings import Readings
 from traceq.claims.saying import text_of
+from traceq.compare.result import Cause, Diff
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.facts.timeline.call_sites import is_at_line
-from traceq.frames.column_table import ColumnValues, Texts
 from traceq.frames.sql import ask
-from traceq.frames.tables import NAMES, frame
+from traceq.frames.tables import NAMES, ColumnValues, Texts, frame
 from traceq.locations import Place
 from traceq.model import Run
 from traceq.report import Cell, Sheet, Table
-from traceq.rules.collect_rows import missing_ranks
-from traceq.rules.evaluate import State, judge_run
+from traceq.rules.evaluate import State, judge_run, missing_ranks
 from traceq.rules.messages import complaint
 from traceq.rules.parse import parse
+from traceq.runs.memory_snapshot import is_memory_snapshot
 from traceq.runs.read import parse_ranks, with_traces
 from traceq.runs.run_folder import is_run, read_manifest
+from traceq.snapshots.compare import snapshot_diff
+from traceq.threshold import THRESHOLD_PCT
 from traceq.units import format_ranks
 
 _OFTEN_NONE = {"step", "device", "stream", "correlation", "external_id", "launch_row", "module"}
@@ -265,32 +279,34 @@ class LineContext(Tool, frozen=True):
         if not self.line.strip():
             raise UsageFault("line: empty; expected something like train.py:31")
         sheet = readings.sheet(self.path)
-        tables = list(_tables_with_lines(sheet))
-        lines = [line for each in tables for line in _texts(each.table, each.column)]
-        hits = [hit for each in tables if (hit := each.rows_at(self.line)).table.rows]
+        tables = [
+            (report.name, table, column.key)
+            for report in sheet.reports
+            for table in report.tables
+            for column in table.columns
+            if column.key in _LINE_COLUMNS
+        ]
+        lines = [line for _, table, column in tables for line in _texts(table, column)]
+        hits = {
+            table.key: (name, rows)
+            for name, table, column in tables
+            if (rows := _rows_at(table, column, self.line)).rows
+        }
         place = self.line.partition(" ")[0]
         findings = findings_of(finding for finding in sheet.findings if place in text_of(finding))
-        parts: dict[str, object] = {hit.table.key: rows_of(hit.table) for hit in hits}
+        parts: dict[str, object] = {key: rows_of(rows) for key, (_, rows) in hits.items()}
         parts |= {"findings": findings} if findings.num else {}
         parts |= {} if hits else {"lines": Rows.of_texts([*dict.fromkeys(lines)][:MOST_LINES])}
-        only = [word for name in dict.fromkeys(each.analysis for each in hits or tables) for word in ("--only", name)]
+        names = dict.fromkeys(name for name, *_ in hits.values() or tables)
+        only = [word for name in names for word in ("--only", name)]
         verdict = CANNOT_TELL if not lines else "found" if hits else _NOTHING
         reason = "" if lines else "no lines of Python are recorded (with_stack=True)"
-        looked = {"tables": [each.table.key for each in tables], "num_lines": len(set(lines)), **read_from(sheet)}
+        looked = {"tables": [table.key for _, table, _ in tables], "num_lines": len(set(lines)), **read_from(sheet)}
         return Answer(verdict, command_line("show", self.path, *only, "--json"), reason, parts, looked)
 
 
-@dataclass(frozen=True, slots=True)
-class _LineTable:
-    """A table of an analysis, and its column of lines."""
-
-    analysis: str
-    table: Table
-    column: str
-
-    def rows_at(self, line: str) -> _LineTable:
-        """Return the rows of one line."""
-        return replace(self, table=_where(self.table, lambda row: is_at_line(str(row[self.column] or ""), line)))
+def _rows_at(table: Table, column: str, line: str) -> Table:
+    return _where(table, lambda row: is_at_line(str(row[column] or ""), line))
 
 
 def _recording(path: Place) -> Mapping[str, object]:
@@ -301,14 +317,6 @@ def _recording(path: Place) -> Mapping[str, object]:
     arms = [(arm.name, arm.meaning, arm.baseline, arm.timed) for arm in manifest.arms]
     columns = ("name", "meaning", "baseline", "unprofiled_steps")
     return {"question": manifest.question, "arms": Rows(columns, arms, len(arms)), "status": manifest.status}
-
-
-def _tables_with_lines(sheet: Sheet) -> Iterator[_LineTable]:
-    for report in sheet.reports:
-        for table in report.tables:
-            for column in table.columns:
-                if column.key in _LINE_COLUMNS:
-                    yield _LineTable(report.name, table, column.key)
 
 
 def _texts(table: Table, key: str) -> dict[str, None]:
@@ -348,3 +356,132 @@ def _unknown_columns(run: Run, sql: str) -> Iterator[tuple[str, bool]]:
             if num_unknown:
                 some = f"{num_unknown:,} of {num:,}" if num_unknown < num else f"all {num:,}"
                 yield f"{name}.{column} is unknown in {some} rows", num_unknown == num
+
+
+_SIDE = "A trace, a folder, RUN/ARM or a snapshot."
+_BASELINE = Meta(description=f"The baseline. {_SIDE}")
+_OTHER = Meta(description=f"What is compared with it. {_SIDE}")
+_CHANGE = ("kind", "phase", "name", "line", "delta_num")
+_COST = ("delta_ns", "sd_ns", "share_pct")
+
+
+class Compare(Tool, frozen=True):
+    """Does the difference between two runs matter? B against A, or every arm of a recorded run with its baseline.
+
+    Verdict: "material", "detectable", "in the noise", or "cannot tell" with the reason: only unprofiled pairs or
+    several processes decide, two traces never do. Times in ns per step; ci95_ns is the interval of the delta.
+    """
+
+    a: Annotated[str, Meta(description=f"The baseline, or a recorded run alone. {_SIDE}")]
+    b: Annotated[str, _OTHER] = ""
+    threshold_pct: Annotated[float, Meta(description="Difference that matters, % of A's step.", ge=0, le=100)] = (
+        THRESHOLD_PCT
+    )
+
+    def answer(self, readings: Readings) -> Answer:
+        """Return verdict, interval and sentences of each comparison."""
+        paths = [self.a, *([self.b] if self.b else [])]
+        options = ("--threshold", f"{self.threshold_pct}%") if self.threshold_pct != THRESHOLD_PCT else ()
+        command = command_line("diff", *paths, *options, "--json")
+        if self.b and (sheet := _snapshots(self.a, self.b, readings)) is not None:
+            tables = [table for report in sheet.reports for table in report.tables]
+            parts = {"findings": findings_of(sheet.findings), **{table.key: rows_of(table) for table in tables}}
+            return Answer("bytes compared", command, "", parts, read_from(sheet))
+        diffs = readings.diffs(self.a, self.b, self.threshold_pct).diffs
+        answers = [_compared(diff) for diff in diffs]
+        verdicts = {str(each["verdict"]) for each in answers}
+        reason = "; ".join(f"{each['b']}: {each['reason']}" for each in answers if each["verdict"] == CANNOT_TELL)
+        warnings = list(dict.fromkeys(caveat.text for diff in diffs for caveat in diff.caveats))
+        return Answer(
+            verdicts.pop() if len(verdicts) == 1 else "see each",
+            command,
+            reason,
+            {"comparisons": answers},
+            {"warnings": Rows.of_texts(warnings)} if warnings else {},
+        )
+
+
+class Causes(Tool, frozen=True):
+    """What causes the difference between B and A: ops, syncs, collectives, lines; costs in ns per step add up to it.
+
+    Verdict: "explained", or "cannot tell". Where it cannot tell durations, delta_num (ops added or
+    removed per step) can still be trusted.
+    """
+
+    a: Annotated[str, _BASELINE]
+    b: Annotated[str, _OTHER]
+
+    def answer(self, readings: Readings) -> Answer:
+        """Return the causes of one comparison."""
+        command = command_line("diff", self.a, self.b, "--json")
+        if _snapshots(self.a, self.b, readings) is not None:
+            raise UsageFault(f"{self.a}: memory snapshots have no steps; compare them with the tool compare")
+        [diff] = readings.diffs(self.a, self.b, THRESHOLD_PCT).diffs
+        verdict, reason = _explained(diff)
+        is_sure = not diff.doubt
+        columns = (*_CHANGE, *_COST) if is_sure else _CHANGE
+        rows = [[_value(cause, key) for key in columns] for cause in diff.causes if is_sure or cause.delta_num]
+        traced = diff.traced
+        parts: dict[str, object] = {}
+        if traced is not None:
+            numbers = {key: getattr(traced, key) for key in ("rank", "a_ns", "b_ns", "delta_ns", "num_a", "num_b")}
+            parts["traced"] = {**numbers, "residual_ns": diff.residual_ns}
+        parts["causes"] = Rows(columns, rows, len(rows))
+        warnings = [caveat.text for caveat in diff.caveats]
+        return Answer(verdict, command, reason, parts, {"warnings": Rows.of_texts(warnings)} if warnings else {})
+
+
+def _snapshots(a: str, b: str, readings: Readings) -> Any:
+    """Return the comparison of two memory snapshots, None for other files. Raises UsageFault if only one is."""
+    are = [is_memory_snapshot(readings.place(path)) for path in (a, b)]
+    if not any(are):
+        return None
+    if not all(are):
+        raise UsageFault(f"{a if are[0] else b}: a memory snapshot, which is compared with another one only")
+    return snapshot_diff(a, b)
+
+
+def _compared(diff: Diff) -> Mapping[str, object]:
+    """Return one comparison as a JSON object."""
+    comparison = diff.comparison
+    answer: dict[str, object] = {"a": diff.a_name, "b": diff.b_name, "state": diff.answer.code}
+    if comparison is None:
+        why = "; ".join(diff.comparable.reasons) or diff.answer.lead
+        return answer | {"verdict": CANNOT_TELL, "reason": why, "words": _words(diff)}
+    verdict = comparison.verdict
+    is_open = verdict.is_open or not diff.comparable.ok
+    keys = ("a_ns", "b_ns", "delta_ns", "ci95_ns", "noise_floor_ns", "num_pairs", "unprofiled")
+    return answer | {
+        "verdict": CANNOT_TELL if is_open else verdict.name.replace("_", " "),
+        "reason": verdict.reason if diff.comparable.ok else "; ".join(diff.comparable.reasons),
+        **{key: getattr(comparison, key) for key in keys},
+        "delta_pct": float(f"{comparison.delta_pct:.6g}"),
+        "threshold_pct": verdict.threshold_pct,
+        **({"pairs_needed": verdict.pairs_needed} if verdict.pairs_needed else {}),
+        "words": _words(diff),
+        **({"free": str(diff.free)} if diff.free else {}),
+    }
+
+
+def _words(diff: Diff) -> Rows:
+    """Return the answer and what it rests on, a text each."""
+    return Rows.of_texts([str(each) for each in (diff.answer, *diff.basis, *diff.reasons)])
+
+
+def _explained(diff: Diff) -> tuple[str, str]:
+    """Return the verdict on the causes of a comparison, and why they are not known."""
+    traced = diff.traced
+    if traced is None:
+        return CANNOT_TELL, "no rank was traced on both sides"
+    if not diff.comparable.ok:
+        return CANNOT_TELL, "; ".join(diff.comparable.reasons)
+    if diff.doubt:
+        return CANNOT_TELL, str(diff.doubt)
+    return "explained", ""
+
+
+def _value(cause: Cause, key: str) -> Any:
+    if key == "name":
+        return cause.path
+    value = getattr(cause, key)
+    return float(f"{value:.6g}") if isinstance(value, float) else value

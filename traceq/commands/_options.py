@@ -1,4 +1,4 @@
-"""Engine that reads many ranks: `--cluster`, else processes of this machine within `--memory`."""
+"""Options that several commands have, and the engine that reads many ranks: `--cluster`, else within `--memory`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from traceq.engines.rank_reader import Engine, Start
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
 
+PATH = typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")
+RANKS = typer.Option(help="Ranks to read, like 0,8,16-31.")
+JSON = typer.Option("--json", help="Everything, as JSON.")
+MARKDOWN = typer.Option("--markdown", help="Tables to paste into an issue.")
+HTML = typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
+TO = typer.Option(metavar="NAME", help="Write text, json, markdown, html, or a plugin's form.")
+WIDTH = typer.Option(min=40, help="Columns of text; else those of the terminal.")
 MEMORY = typer.Option(metavar="SIZE", help="What reading many ranks may take, like 8GB; else half of what is free.")
 CLUSTER = typer.Option(metavar="ADDRESS", help="Read the ranks on this dask cluster, like tcp://host:8786.")
 
 _SHARE = 0.5
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = 1.024
-_MOST_DIGITS = 20
 
 
 @frozen
@@ -60,10 +66,8 @@ def engine_for(memory: str | None, cluster: str | None) -> Reading:
 
 def parse_memory(text: str) -> int:
     """Return `8GB`, `500MiB` or `2g` in bytes. Raises UsageFault."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
     if match is None or not float(match[1]):
         raise UsageFault(f"--memory {text}: expected a size, like 8GB")
     power = "kmgt".find(match[2]) + 1 if match[2] and match[3] else 0
-    if len(match[1]) > _MOST_DIGITS:
-        raise UsageFault(f"--memory {text}: no machine has that much")
     return int(float(match[1]) * _UNITS[match[2]] * _BINARY**power)
