@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.model import Arm, Manifest
-from traceq.watch.captures import Captures, capture_now
 from traceq.watch.limits import CAPTURES_A_DAY, CAPTURES_OF_A_KIND
-from traceq.watch.metrics import serve_metrics
 from traceq.watch.onsets import KINDS, SLOW_JOB, SLOW_RANK, Onset
-from traceq.watch.run_watch import RunWatch
-from traceq.watch.status import read_status
+from traceq.watch.run_watch import Captures, RunWatch, capture_now
+from traceq.watch.status import read_status, serve_metrics
 from traceq.watch.step_store import RowWriter
 from traceq.watch.watch_folder import FORMAT, HEALTHY, WatchedJob, WatchFolder
 

@@ -13,7 +13,7 @@ def command(
     within_s: float = typer.Option(120.0, "--within", metavar="SECONDS", help="How long to wait for them."),
 ) -> None:
     """Trace some steps of a run that is watched, on all of its ranks at the same step."""
-    from traceq.watch.captures import capture_now
+    from traceq.watch.run_watch import capture_now
 
     folder = capture_now(run, steps, within_s)
     typer.echo(f"traceq show {folder}")

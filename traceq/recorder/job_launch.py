@@ -41,8 +41,8 @@ from traceq.recorder.spec.prepare import (
 )
 from traceq.recorder.toggles.toggle import check_toggles
 from traceq.runs.run_folder import RunFolder
-from traceq.watch.metrics import serve_metrics
 from traceq.watch.run_watch import RunWatch
+from traceq.watch.status import serve_metrics
 from traceq.watch.watch_folder import WatchFolder
 
 REMOVED = "the run folder was removed while the job ran"
