@@ -76,7 +76,7 @@ class Recorder:
     def become(self, state: str) -> None:
         """Be on, off, or idle: its functions are in place, and call the originals alone, as on another thread."""
         self.is_on = state != OFF
-        self.process.thread = get_ident() if state == ON else -1
+        self.process._stack.thread = get_ident() if state == ON else -1
         self.process._other_threads.clear()  # of which this one was while idle
 
     @property

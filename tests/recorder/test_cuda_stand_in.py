@@ -206,9 +206,9 @@ def test_gradients_of_captured_parts_are_no_training(tmp_path: Path, monkeypatch
     process.hooks.install()
     try:
         torch.cuda.make_graphed_callables(torch.exp)
-        assert process.thread is None
+        assert process._stack.thread is None
         torch.autograd.grad(torch.exp(weight).sum(), weight)
-        assert process.thread is not None
+        assert process._stack.thread is not None
     finally:
         process.hooks.remove()
     assert torch.cuda.make_graphed_callables is graph

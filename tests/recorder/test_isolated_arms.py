@@ -19,7 +19,7 @@ from terminal import traceq
 
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Arm
-from traceq.recorder.failures.root_cause import LaunchFailure, RootCause
+from traceq.recorder.failures.rank_errors import LaunchFailure, RootCause
 from traceq.recorder.isolated_arms import next_arms_of, record_isolated, round_order
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.recipe import Outcome, Recipe

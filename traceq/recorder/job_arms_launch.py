@@ -8,9 +8,10 @@ from __future__ import annotations
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from zlib import crc32
 
@@ -18,16 +19,13 @@ from traceq.errors import UsageFault
 from traceq.locations import open_binary, without_secrets
 from traceq.model import Arm
 from traceq.recorder.failures.hang_watch import HangWatch
-from traceq.recorder.failures.rank_errors import read_error
-from traceq.recorder.failures.root_cause import LaunchFailure, RankFailure, find_cause, out_of_memory_line
+from traceq.recorder.failures.rank_errors import LaunchFailure, RankFailure, find_cause, out_of_memory_line, read_error
 from traceq.recorder.failures.run_status import mark_ended, read_early_end
 from traceq.recorder.isolated_arms import NextArms, record_isolated
-from traceq.recorder.job_launch import REMOVED, JobOptions, JobResult
-from traceq.recorder.jobs.arm_files import check_files_of_arms
-from traceq.recorder.jobs.injection import Injection
+from traceq.recorder.job_launch import OUTPUT_OPTION, REMOVED, SCRIPT_ENDINGS, JobOptions, JobResult
+from traceq.recorder.jobs.injection import Injection, run_injected
 from traceq.recorder.jobs.job_request import MODERATE, JobRequest
-from traceq.recorder.jobs.run_injected import run_injected
-from traceq.recorder.spec.parameters import check_arm, split_assignment
+from traceq.recorder.spec.parameters import check_arm, did_you_mean, split_assignment
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import MAX_REPLICATES, check_range, create_run_folder, utc_now
 from traceq.recorder.spec.recipe import Outcome, next_batch
@@ -69,7 +67,7 @@ class _JobArms:
                     words,
                     injection,
                     self.on_message,
-                    watch,
+                    watch.look,
                     variables,
                     [output, watched],
                     grace_s=self.options.grace_s,
@@ -266,3 +264,36 @@ def _failure(plan: Plan, exit_code: int, reason: str) -> LaunchFailure:
     cause = find_cause(failures, {})
     text = f"arm {arm}: rank {cause.rank}: {cause.text}"
     return LaunchFailure(text, f"{plan.out}: {text}", cause.arm_status, arm)
+
+
+def check_files_of_arms(command: Sequence[str], words: Mapping[str, Sequence[str]]) -> None:
+    """Raise UsageFault for an arm that names a missing file: its script, or what is a file in another arm.
+
+    `words` of each arm take the place of `{arm}` in the command. A file of another arm is in the same place there, and
+    has the same ending.
+    """
+    files = [word for of_arm in words.values() for word in of_arm if Path(word).is_file()]
+    for name, of_arm in words.items():
+        for word in _named_files(command, of_arm, words.values()):
+            if not Path(word).exists():
+                folder = Path(word).parent
+                beside = map(str, folder.iterdir()) if folder.is_dir() else ()
+                raise UsageFault(f"--arm {name}={word}: no such file{did_you_mean(word, [*files, *beside])}")
+
+
+def _named_files(command: Sequence[str], words: Sequence[str], arms: Collection[Sequence[str]]) -> Iterator[str]:
+    """Yield the words of an arm that name files which the job reads."""
+    for place, word in enumerate(words):
+        is_output = place > 0 and OUTPUT_OPTION.match(words[place - 1])
+        if word.startswith("-") or "=" in word or is_output:
+            continue
+        others = [Path(of_arm[place]) for of_arm in arms if place < len(of_arm)]
+        is_file_elsewhere = any(other.suffix == Path(word).suffix != "" and other.is_file() for other in others)
+        if is_file_elsewhere or (place == 0 and _is_script(command, word)):
+            yield word
+
+
+def _is_script(command: Sequence[str], word: str) -> bool:
+    """Return whether the first word of an arm is the script that the command runs: none comes before it."""
+    before = list(takewhile(lambda each: each != _ARM, command))
+    return word.endswith(".py") and not any(each.endswith(SCRIPT_ENDINGS) or each in ("-m", "-c") for each in before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 import sys
@@ -15,10 +16,9 @@ from pathlib import Path
 from traceq.errors import UsageFault
 from traceq.recorder.failures.external_launcher import cause_by_ranks
 from traceq.recorder.failures.hang_watch import HangWatch, forget_hang
-from traceq.recorder.failures.root_cause import raised_line
+from traceq.recorder.failures.rank_errors import raised_line
 from traceq.recorder.failures.run_status import mark_ended, mark_exit, mark_interrupted, read_hang
-from traceq.recorder.jobs.arm_files import OUTPUT_OPTION
-from traceq.recorder.jobs.injection import DRY_RUN, Injection
+from traceq.recorder.jobs.injection import DRY_RUN, Injection, run_injected
 from traceq.recorder.jobs.job_request import (
     DEFAULT_GRACE_S,
     Improves,
@@ -27,7 +27,6 @@ from traceq.recorder.jobs.job_request import (
     job_arms,
     parse_toggle,
 )
-from traceq.recorder.jobs.run_injected import Watch, run_injected
 from traceq.recorder.spec.catalogue import recipe_names
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 from traceq.recorder.spec.prepare import (
@@ -52,7 +51,9 @@ _UNKNOWN_STEPS = (
     ": it takes eight with a backward pass; of a loop without one, as of torch.func, traceq.record in it marks them"
 )
 _ENDED = "traceq: the job is ended, as nothing is recorded (--then continue: it trains on)"
-_SCRIPT_ENDINGS = (".py", ".sh")
+SCRIPT_ENDINGS = (".py", ".sh")
+OUTPUT_OPTION = re.compile(r"^-.*(out|save|ckpt|checkpoint|log)", re.IGNORECASE)
+"""Options of a job that name what it writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class JobOptions:
     @property
     def script(self) -> str:
         """Name of the script in the command, without its folder and ending; else that of the program."""
-        scripts = [word for word in self.command if word.endswith(_SCRIPT_ENDINGS)]
+        scripts = [word for word in self.command if word.endswith(SCRIPT_ENDINGS)]
         return Path(scripts[0] if scripts else self.command[0]).stem
 
 
@@ -147,7 +148,7 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
                 options.command,
                 injection,
                 on_message,
-                _Watches((hang, steps)),
+                lambda: [*hang.look(), *steps.look()],
                 folders=[watched],
                 grace_s=options.grace_s,
                 if_unloaded=_ENDED if ends else "",
@@ -169,16 +170,6 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
             if options.out is None:
                 with suppress(OSError):  # it holds other runs
                     out.parent.rmdir()
-
-
-@dataclass(frozen=True, slots=True)
-class _Watches:
-    """Several things that are looked at while a job runs."""
-
-    each: tuple[Watch, ...]
-
-    def look(self) -> list[str]:
-        return [line for watch in self.each for line in watch.look()]
 
 
 def _hint(name: str) -> str:

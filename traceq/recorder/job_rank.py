@@ -22,20 +22,25 @@ from traceq.errors import RecordingFailed, TraceqError
 from traceq.locations import Most, read_whole, without_secrets
 from traceq.model import BATCHES_PER_STEP, NO_EFFECT, OPTIMIZER_STEPS, Arm
 from traceq.recorder.failures.run_status import mark_ended
-from traceq.recorder.isolated_steps import isolated_steps
-from traceq.recorder.jobs.compiled_models import COMPILED, compiled_functions
+from traceq.recorder.isolated_arms import isolated_steps
 from traceq.recorder.jobs.gradient_watch import gradient_lines
 from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_batches import JobBatches, JobLoader
-from traceq.recorder.jobs.job_facts import device_note, found_text, job_facts, world_on_devices
+from traceq.recorder.jobs.job_facts import (
+    JobBatches,
+    JobLoader,
+    device_note,
+    found_text,
+    job_facts,
+    worker_arms_text,
+    world_on_devices,
+)
 from traceq.recorder.jobs.job_request import MODERATE, JobArm, JobRequest, ToggleRequest, job_arms
 from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
+from traceq.recorder.jobs.root_models import COMPILED, compiled_functions
 from traceq.recorder.jobs.step_tracker import StepTracker
-from traceq.recorder.jobs.worker_arms import worker_arms_text
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World, check_shared
-from traceq.recorder.rank.loader_workers import loader_settings
-from traceq.recorder.rank.rank_state import LoopControl, Rank
+from traceq.recorder.rank.rank_state import LoopControl, Rank, loader_settings
 from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.rank_recording import recorded_steps, rest_of_cycle
 from traceq.recorder.spec.phases import Phases

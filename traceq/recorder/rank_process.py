@@ -15,9 +15,14 @@ from traceq.errors import RecordingFailed, TraceqError
 from traceq.locations import Most, read_whole
 from traceq.recorder.failures.external_launcher import note_abort, note_end
 from traceq.recorder.failures.hang_diagnosis import dump_flight_recorder, wait_for_dumps
-from traceq.recorder.failures.rank_errors import TerminateHandler, error_text, reserve_descriptors, write_error
-from traceq.recorder.failures.root_cause import is_peer_error
-from traceq.recorder.failures.watched_loop import watched_loop
+from traceq.recorder.failures.hang_watch import watched_loop
+from traceq.recorder.failures.rank_errors import (
+    TerminateHandler,
+    error_text,
+    is_peer_error,
+    reserve_descriptors,
+    write_error,
+)
 from traceq.recorder.process.child_processes import die_with_parent
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.signals import Stopped, stoppable

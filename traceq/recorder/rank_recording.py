@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 from traceq.model import Manifest
 from traceq.recorder.failures.rank_errors import note_arm
 from traceq.recorder.failures.run_status import named_deletion
-from traceq.recorder.isolated_steps import isolated_steps
+from traceq.recorder.isolated_arms import isolated_steps
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
 from traceq.recorder.rank.environment_facts import wrapper_facts, wrapper_warning
-from traceq.recorder.rank.loader_workers import worker_line_facts
-from traceq.recorder.rank.rank_state import Rank
+from traceq.recorder.rank.rank_state import Rank, worker_line_facts
 from traceq.recorder.spec.catalogue import Entry
-from traceq.recorder.spec.context import Context
 from traceq.recorder.spec.parameters import with_changes
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
-from traceq.recorder.spec.recipe import Step
+from traceq.recorder.spec.recipe import Context, Step
 from traceq.recorder.timing.timed_steps import num_timed_steps, timed_steps
 from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
 from traceq.runs.step_log import pairs_of

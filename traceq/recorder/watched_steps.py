@@ -24,8 +24,7 @@ from traceq.recorder.job_rank import claims, common_request, plan_of_job
 from traceq.recorder.jobs.job_facts import found_text, job_facts, world_on_devices
 from traceq.recorder.jobs.job_request import JobArm, JobRequest
 from traceq.recorder.jobs.step_tracker import StepTracker
-from traceq.recorder.process.progress_counters import ProgressCounters
-from traceq.recorder.process.rank_messages import append_message
+from traceq.recorder.process.progress_counters import ProgressCounters, append_message
 from traceq.recorder.rank.rank_state import LoopControl, Rank
 from traceq.recorder.rank_recording import recorded_steps
 from traceq.recorder.spec.phases import Phases

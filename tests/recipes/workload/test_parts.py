@@ -42,9 +42,9 @@ from traceq.recipes.workload.model import (
 from traceq.recipes.workload.parameters import Precision
 from traceq.recipes.workload.precision import note_state, note_state_after_step, sized
 from traceq.recipes.workload.unused_gradients import Use, parameter_uses, usage_lines
-from traceq.recorder.failures.root_cause import RootCause
-from traceq.recorder.spec.context import Context
+from traceq.recorder.failures.rank_errors import RootCause
 from traceq.recorder.spec.phases import Phases
+from traceq.recorder.spec.recipe import Context
 
 
 class Gated(nn.Module):

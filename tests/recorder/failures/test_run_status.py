@@ -14,12 +14,11 @@ from traceq.errors import RecordingFailed
 from traceq.locations import Most
 from traceq.model import Arm, Manifest
 from traceq.recorder.failures.rank_errors import read_error, write_error
-from traceq.recorder.failures.rank_exits import read_log_tail
 from traceq.recorder.failures.run_status import mark_ended, named_deletion, read_hang
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_request import JobRequest
-from traceq.recorder.process.progress_counters import read_counters
-from traceq.recorder.process.rank_messages import MessageReader
+from traceq.recorder.launch import read_log_tail
+from traceq.recorder.process.progress_counters import MessageReader, read_counters
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.timed_steps import Journal
 from traceq.runs.run_folder import RunFolder

@@ -16,7 +16,7 @@ from traceq.recorder import job_process
 from traceq.recorder.job_process import JobProcess
 from traceq.recorder.jobs import step_tracker
 from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_batches import JobBatches
+from traceq.recorder.jobs.job_facts import JobBatches
 from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.jobs.loop_hooks import LoopHooks
 from traceq.recorder.jobs.loss_by_arm import LossByArm

@@ -37,11 +37,11 @@ import traceq
 from traceq.model import NO_EFFECT, Manifest
 from traceq.recorder import job_process
 from traceq.recorder.job_process import JobProcess
-from traceq.recorder.jobs import pattern_learning
-from traceq.recorder.jobs.check_paths import _is_on_all_ranks
+from traceq.recorder.jobs import step_pattern
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
 from traceq.recorder.spec.plan import Plan
+from traceq.recorder.toggles.attribute import _is_on_all_ranks
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import read_pairs
 
@@ -384,8 +384,8 @@ def test_a_loop_of_long_steps_says_while_it_is_learned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter(range(6, 10**6, 6))
-    monkeypatch.setattr(pattern_learning, "monotonic", lambda: next(now))
-    monkeypatch.setattr(job_process, "LearningNotes", lambda: pattern_learning.LearningNotes(_began_s=0.0))
+    monkeypatch.setattr(step_pattern, "monotonic", lambda: next(now))
+    monkeypatch.setattr(job_process, "LearningNotes", lambda: step_pattern.LearningNotes(_began_s=0.0))
     recorded(tmp_path, plain)
     lines = [line for line in capsys.readouterr().err.splitlines() if "learning" in line]
     backwards = [re.findall(r"(\d+) backward passes in (\d+) s", line)[0] for line in lines]

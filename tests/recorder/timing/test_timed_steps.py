@@ -22,8 +22,7 @@ import traceq
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
-from traceq.recorder.rank.loader_workers import LoaderWorkers
-from traceq.recorder.rank.rank_state import LoopControl, Rank
+from traceq.recorder.rank.rank_state import LoaderWorkers, LoopControl, Rank
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Block, Plan
 from traceq.recorder.timing.timed_steps import _missing_text, counted_steps, timed_steps

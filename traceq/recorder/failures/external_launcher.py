@@ -13,25 +13,32 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from traceq.recorder.failures.hang_diagnosis import dump_flight_recorder, find_desync, innermost_user_line
+from traceq.recorder.failures.hang_diagnosis import (
+    PEERS_WITHIN_S,
+    dump_flight_recorder,
+    dump_stalled,
+    find_desync,
+    innermost_user_line,
+)
 from traceq.recorder.failures.rank_errors import (
+    ABORTED,
+    RankFailure,
     SilentExit,
     error_text,
+    find_cause,
+    is_peer_error,
     noted_arm,
     read_error,
     text_in_arm,
     write_error,
 )
-from traceq.recorder.failures.root_cause import ABORTED, RankFailure, find_cause, is_peer_error
 from traceq.recorder.failures.run_status import mark_ended, read_early_end, status_for
-from traceq.recorder.process.flight_recorder import dump_stalled
 from traceq.recorder.process.signals import Stopped, sigterm_deferred
 from traceq.recorder.spec.plan import Plan
 from traceq.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from traceq.recorder.process.world import World
-from traceq.recorder.failures.hang_diagnosis import PEERS_WITHIN_S
 
 _SIGNAL_PREFIX = "ended by SIG"
 

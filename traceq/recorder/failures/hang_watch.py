@@ -1,23 +1,35 @@
-"""Ranks that traceq did not start, and of which none makes progress: it says where each stands, and ends none."""
+"""Ranks that traceq did not start, and of which none makes progress: it says where each stands, and ends none.
+
+Under an external launcher a process on each host watches them, which also sees a rank that was stopped.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from traceq.errors import TraceqError
 from traceq.facts.timeline.call_sites import user_line
 from traceq.recorder.process.child_processes import cpu_s, is_alive, stat_fields, state
-from traceq.recorder.process.progress_counters import SeenRank, read_stacks, seen_ranks
+from traceq.recorder.process.progress_counters import ProgressCounters, SeenRank, WatchedRank, read_stacks, seen_ranks
 from traceq.runs.run_folder import RunFolder, atomic_write
 from traceq.units import name_ranks
+
+if TYPE_CHECKING:
+    from traceq.recorder.process.world import World
+    from traceq.recorder.spec.plan import Plan
 
 _LOOK_EVERY_S = 0.5
 
@@ -182,6 +194,55 @@ def _main() -> None:
             sys.stderr.write(f"{line}\n")
         time.sleep(_LOOK_EVERY_S)
     shutil.rmtree(ranks, ignore_errors=True)
+
+
+_WATCHER = "traceq.recorder.failures.hang_watch"
+
+
+@contextmanager
+def watched_loop(plan: Plan, world: World) -> Iterator[ProgressCounters]:
+    """Yield this rank's counters, of which its host's watcher says on stderr when they stand still; see `HangWatch`.
+
+    All ranks call it. The first rank of each host starts the watcher, which ends with that rank.
+    """
+    if not plan.hang_s:
+        yield ProgressCounters("", 0)
+        return
+    host = world.peers[world.rank].host
+    leader = next(rank for rank, peer in enumerate(world.peers) if peer.host == host)
+    folders = world.gather(tempfile.mkdtemp(prefix="traceq-") if leader == world.rank else "")
+    watched = WatchedRank(folders[leader], world.rank)
+    watcher = _start(folders[leader], plan) if leader == world.rank else None
+
+    process = os.getpid()
+
+    def close() -> None:
+        if os.getpid() != process:  # a child that the loop forked
+            return
+        atexit.unregister(close)
+        watched.close()
+        if watcher is not None:
+            watcher.kill()
+            watcher.wait()
+            shutil.rmtree(folders[leader], ignore_errors=True)
+            with suppress(TraceqError):  # the folder may be gone
+                if plan.folder.is_complete:
+                    forget_hang(plan.folder)
+
+    atexit.register(close)  # a trainer's callback may never be told that the training ended
+    try:
+        yield watched.counters
+    finally:
+        close()
+
+
+def _start(folder: str, plan: Plan) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", _WATCHER, str(os.getpid()), folder, str(plan.folder.path), str(plan.hang_s)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 if __name__ == "__main__":

@@ -9,17 +9,20 @@ from itertools import chain
 from time import monotonic
 
 from traceq.model import OTHER_STEPS, WorkKind
-from traceq.recorder.jobs.pattern_learning import JOINING, LEARNED_STEPS, learn_pattern, split_steps
 from traceq.recorder.jobs.step_pattern import (
     BACKWARD,
     BATCH,
     EPOCH,
     FORWARD,
+    JOINING,
+    LEARNED_STEPS,
     NO_GRAD_FORWARD,
     SAVE,
     Form,
     StepPattern,
+    learn_pattern,
     short_text,
+    split_steps,
 )
 
 _Events = tuple[str, ...]

@@ -1,6 +1,7 @@
-"""Progress of each local rank as other processes see it: counters in a shared file, and its stack on request.
+"""What ranks tell other processes: progress in a shared file, a stack on request, and messages of rank 0.
 
-Counters are written in 0.1 us, and read by the launcher or by the process that watches the ranks of a host.
+Counters are written in 0.1 us, and read by the launcher or by the process that watches the ranks of a host. Messages
+are lines in a file that the launcher shows, else on stderr.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import faulthandler
 import mmap
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from traceq.locations import Most, read_whole
+from traceq.locations import Most, open_binary, read_whole
 from traceq.recorder.process.child_processes import is_alive
 
 _STACK_SIGNAL = getattr(signal, "SIGURG", None)
@@ -205,3 +207,42 @@ def _request_stack(pid: int) -> None:
     except AttributeError:  # not Linux, or a C library of before 2019
         with suppress(OSError):
             os.kill(pid, _STACK_SIGNAL)
+
+
+def append_message(path: str, text: str) -> None:
+    """Append a line to the file, or to stderr if `path` is "", there below a progress bar of the job.
+
+    Do not call it while steps are timed: the line is written at once.
+    """
+    if not path:
+        begin = "\n" if _is_in_progress_bar() else ""
+        sys.stderr.write(f"{begin}{text}\n")
+        return
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+
+
+def _is_in_progress_bar() -> bool:
+    """Return whether tqdm shows a bar on stderr: then the cursor is at its end, and what is written would follow it."""
+    tqdm = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    return any(getattr(bar, "fp", None) is not None and not bar.disable for bar in getattr(tqdm, "_instances", ()))
+
+
+class MessageReader:
+    """Reader of the lines that are appended to a file, which need not exist yet."""
+
+    __slots__ = ("_path", "_read")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+
+    def take(self) -> list[str]:
+        """Return the complete lines written since the last call."""
+        text = b""
+        with suppress(OSError), open_binary(self._path) as file:
+            file.seek(self._read)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return whole.decode("utf-8").splitlines()

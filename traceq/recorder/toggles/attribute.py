@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import fnmatch
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -14,9 +16,11 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.utils.data import DataLoader
 
-from traceq.errors import UsageFault
+from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.spec.parameters import did_you_mean
 from traceq.recorder.toggles.toggle import Job
 
@@ -286,3 +290,49 @@ def _unknown_start(path: str) -> str:
         f"no model, imported module or variable is called {head!r}; start with model, optimizer, main (the script), "
         "a module, or a variable of a function that runs the loop"
     )
+
+
+_WITHIN_S = 5.0
+_POLL_S = 0.01
+
+
+def check_paths(toggles: Mapping[str, Sequence[str]], job: Job) -> None:
+    """Raise UsageFault for the first path that the job does not have, or whose values it cannot have.
+
+    To be called before the steps are spent from which its pattern is learned. `toggles`: their values by name.
+
+    On several ranks only if all of them have a fault: one alone could not leave, and it is told later, to all.
+    """
+    fault = _first_fault(toggles, job)
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        store = PrefixStore("traceq/paths", dist.distributed_c10d._get_default_store())
+        if not _is_on_all_ranks(store, dist.get_rank(), dist.get_world_size(), fault):
+            return
+    if fault:
+        raise UsageFault(fault)
+
+
+def _first_fault(toggles: Mapping[str, Sequence[str]], job: Job) -> str:
+    """Return why a path cannot be changed; "" if all can, as far as is known before an optimizer has stepped."""
+    for name, values in toggles.items():
+        if name.startswith("@") or (name.partition(".")[0] == "optimizer" and not job.optimizers):
+            continue
+        try:
+            create(name, values, job)
+        except TraceqError as error:
+            return str(error)
+    return ""
+
+
+def _is_on_all_ranks(store: Store, rank: int, size: int, fault: str) -> bool:
+    """Tell the other ranks whether this one has a fault; return True if all have one. Only those with one wait."""
+    store.set(str(rank), "1" if fault else "0")
+    if not fault:
+        return False
+    keys = [str(number) for number in range(size)]
+    deadline = time.monotonic() + _WITHIN_S
+    with suppress(RuntimeError):
+        while not store.check(keys) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return store.check(keys) and all(store.get(key) == b"1" for key in keys)
+    return False

@@ -17,7 +17,7 @@ from traceq.claims.limits import LARGE
 from traceq.errors import RecordingFailed
 from traceq.locations import open_binary
 from traceq.model import Manifest, Pairs, Processes, memory_growth
-from traceq.recorder.process.flight_recorder import Entry, flight_entries, write_flight
+from traceq.recorder.failures.hang_diagnosis import Entry, flight_entries, write_flight
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.tracing.line_marks import PREFIX
