@@ -50,7 +50,7 @@ from traceq.recorder.rank_recording import fitting_steps
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing.stopwatch import CAPTURED_STEP, is_capturing
 from traceq.recorder.toggles.attribute import check_paths
-from traceq.recorder.toggles.compile import compiled_ns, has_compiled
+from traceq.recorder.toggles.settings import compiled_ns, has_compiled
 from traceq.recorder.toggles.toggle import Job
 from traceq.recorder.tracing.line_samples import StepSamples, WorkerSamples
 from traceq.recorder.watched_steps import WatchedSteps, start_watching

@@ -32,7 +32,7 @@ from traceq.recorder.jobs.phase_stack import Begin, PhaseStack
 from traceq.recorder.jobs.root_models import compiled_modules, replaceable, skip_own_code, with_forward
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, COMPILE, EPOCH, FORWARD, NO_GRAD_FORWARD, SAVE
 from traceq.recorder.rank.replaced_methods import ReplacedMethods, Replacement, has_forward
-from traceq.recorder.toggles.compile import has_compiled
+from traceq.recorder.toggles.settings import has_compiled
 from traceq.recorder.tracing.line_samples import WorkerSamples
 
 _COMPILED_END = 3

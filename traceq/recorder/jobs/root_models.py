@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from traceq.garbage_collection import live_objects
 from traceq.recorder.rank.replaced_methods import has_forward
-from traceq.recorder.toggles.compile import has_compiled
+from traceq.recorder.toggles.settings import has_compiled
 
 
 def find_roots() -> list[Module]:
