@@ -63,9 +63,7 @@ class Recorder:
         run = folder / "job"
         run.mkdir()
         toggle = parse_toggle(f"{__name__}.config.value=0,1")
-        request = JobRequest(
-            str(run), "job-1", 7, "", "job_cost", (toggle,), ENDLESS, trace_steps=0, stops=False, hang_s=0
-        )
+        request = JobRequest(str(run), "job-1", 7, "", (toggle,), ENDLESS, trace_steps=0, stops=False, hang_s=0)
         injection = Injection(folder / "inject")
         injection.write(request)
         self.process = JobProcess(request, injection)

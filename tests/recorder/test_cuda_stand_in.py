@@ -56,9 +56,7 @@ switch = Switch()
 def record(folder: Path, loop: Callable[[Step], None], *toggles: str, **options: object) -> Path:
     """Return the run of a job that calls `loop` with its training step, and trains on when it is recorded."""
     run = folder / "run"
-    request = JobRequest(
-        str(run), "run-1", 7, "", "loop", tuple(map(parse_toggle, toggles)), 16, trace_steps=1, stops=False
-    )
+    request = JobRequest(str(run), "run-1", 7, "", tuple(map(parse_toggle, toggles)), 16, trace_steps=1, stops=False)
     run.mkdir()
     injection = Injection(folder / "inject")
     injection.write(msgspec.structs.replace(request, **options))
@@ -201,7 +199,7 @@ def test_gradients_of_captured_parts_are_no_training(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", graph)
     injection = Injection(tmp_path / "inject")
-    injection.write(JobRequest(str(tmp_path / "run"), "run-1", 7, "", "loop", (), 16, trace_steps=1, stops=False))
+    injection.write(JobRequest(str(tmp_path / "run"), "run-1", 7, "", (), 16, trace_steps=1, stops=False))
     process = JobProcess(injection.attach(), injection)
     process.hooks.install()
     try:

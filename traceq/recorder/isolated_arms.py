@@ -242,7 +242,7 @@ def _time_steps(rank: Rank, arm: str) -> Generator[str, None, list[ClocksLine]]:
     cores: list[CoresLine] = []
     settling = [SETTLING] * rank.plan.steps_per_half
     stopwatch = Stopwatch(rank.world.device, rank.phases)
-    rank.account.collector = stopwatch.collector
+    rank.account.collected_ns = lambda: stopwatch.collector.collected_ns
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, stopwatch:
         if rank.plan.steps:
             journal.write((yield from _run(rank, stopwatch, arm, [WARM_UP] * rank.plan.warmup_steps)))

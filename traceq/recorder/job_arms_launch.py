@@ -141,7 +141,7 @@ def launch_job_batches(
     def next_arms(outcomes: Sequence[Outcome]) -> list[PlannedArm]:
         fits = {int(outcome.arm.varied["batch_size"]): not outcome.arm.status for outcome in outcomes}
         batch = next_batch(fits, _FIRST_BATCH, _LARGEST_BATCH)
-        return [_planned(arm_of(batch))] if batch else []
+        return [PlannedArm(arm_of(batch))] if batch else []
 
     options = replace(options, steps=options.steps or _STEPS_OF_BATCH)
     plan = _prepare(options, "--batch-arg", [replace(arm_of(_FIRST_BATCH), baseline=True)], replicates)
@@ -204,7 +204,6 @@ def _plan(options: JobOptions, out: Path, arms: Sequence[Arm], replicates: int) 
     words = [*options.command, *(arm.meaning for arm in arms)]
     seed = crc32("\0".join(words).encode()) >> 1  # launchers on other nodes run the arms in the same order
     return Plan(
-        recipe="",
         run_id=f"{out.name}-{seed:08x}",
         out=str(out),
         device="",
@@ -212,17 +211,12 @@ def _plan(options: JobOptions, out: Path, arms: Sequence[Arm], replicates: int) 
         steps=options.steps or 0,
         trace_steps=options.trace_steps,
         seed=seed,
-        parameters={},
-        arms=tuple(map(_planned, arms)),
+        arms=tuple(map(PlannedArm, arms)),
         reseeds=False,
         started=utc_now(),
         replicates=replicates,
         hang_s=options.hang_s,
     )
-
-
-def _planned(arm: Arm) -> PlannedArm:
-    return PlannedArm(arm, arm.name, {})
 
 
 def _request(plan: Plan, arm: Arm, watched: str, grace_s: float) -> JobRequest:
@@ -231,7 +225,6 @@ def _request(plan: Plan, arm: Arm, watched: str, grace_s: float) -> JobRequest:
         run_id=plan.run_id,
         seed=plan.seed,
         started=plan.started,
-        script="",
         steps=plan.steps or None,
         trace_steps=plan.trace_steps,
         grace_s=grace_s,

@@ -251,7 +251,9 @@ def start_rank(
         _leave_in_order(world)
         return None
     if request.improves == "survey":
-        _note_toggles(plan.folder, _common_toggles(job, world), world)
+        common = _common_toggles(job, world)
+        if world.rank == 0:  # for the launcher
+            plan.folder.toggles.write_bytes(msgspec.json.encode(common))
     values = {each.arm.name: each.values for each in arms}
     toggles: list[Toggle] = []
     try:
@@ -338,12 +340,6 @@ def _common_toggles(job: Job, world: World) -> tuple[ToggleRequest, ...]:
     return tuple(ToggleRequest(name, tuple(values)) for name, values in common.items() if len(values) > 1)
 
 
-def _note_toggles(folder: RunFolder, toggles: Sequence[ToggleRequest], world: World) -> None:
-    """Write which toggles apply to the job, for the launcher."""
-    if world.rank == 0:
-        folder.toggles.write_bytes(msgspec.json.encode(toggles))
-
-
 def _say_of_workers(rank: Rank, request: JobRequest, loader: JobLoader) -> None:
     """Print how to compare numbers of workers, and that toggles do not reach what workers run."""
     num_workers = loader.settings.get("num_workers")
@@ -386,18 +382,16 @@ def claims(out: Path) -> bool:
 
 def plan_of_job(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
     """Return the plan, the same on every rank."""
-    device = world.device.type
+    device, compared_ranks = world.device.type, 1 if request.replicates else world.size
     return Plan(
-        recipe="",
         run_id=request.run_id,
         out=request.out,
         device=device,
         num_ranks=world.size,
-        steps=_steps(request, len(arms), world) if request.steps is None else request.steps,
+        steps=default_steps(device, compared_ranks, len(arms)) if request.steps is None else request.steps,
         trace_steps=request.trace_steps,
         seed=request.seed,
-        parameters={},
-        arms=tuple(PlannedArm(each.arm, each.arm.name, {}) for each in arms),
+        arms=tuple(PlannedArm(each.arm) for each in arms),
         max_minutes=request.max_minutes,
         reseeds=False,
         started=request.started,
@@ -405,11 +399,6 @@ def plan_of_job(request: JobRequest, arms: Sequence[JobArm], world: World) -> Pl
         max_slowdown=_MAX_SLOWDOWN if request.improves == "trial" else 0.0,
         replicates=request.replicates,
     )
-
-
-def _steps(request: JobRequest, num_arms: int, world: World) -> int:
-    """Return the default number of steps; a process of one of several arms is not for comparing ranks."""
-    return default_steps(world.device.type, 1 if request.replicates else world.size, num_arms)
 
 
 def _create_toggles(toggles: list[Toggle], request: JobRequest, job: Job, world: World) -> None:

@@ -14,18 +14,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
 from threading import Event, Thread
-from traceback import FrameSummary
 from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.locations import Most, open_binary
-from traceq.recorder.failures.hang_diagnosis import find_desync, innermost_user_line
+from traceq.recorder.failures.hang_diagnosis import find_desync, frames_of, innermost_user_line
 from traceq.recorder.failures.rank_errors import (
     ABORTED,
     LaunchFailure,
@@ -39,13 +38,19 @@ from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.isolated_arms import next_arms_of, record_isolated
 from traceq.recorder.process.child_processes import (
     cpu_s,
-    is_stopped,
     running_processes,
     signal_main_thread,
     stat_fields,
+    state,
 )
 from traceq.recorder.process.environment_variables import rank_variables
-from traceq.recorder.process.progress_counters import MessageReader, Progress, create_counters, read_counters
+from traceq.recorder.process.progress_counters import (
+    STACK_HEADER,
+    MessageReader,
+    Progress,
+    create_counters,
+    read_counters,
+)
 from traceq.recorder.process.signals import Stopped, stoppable
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.recipe import Recipe
@@ -181,7 +186,6 @@ def _without(plan: Plan, arm: str, status: str, fault: str) -> Plan:
 
 
 _TAIL_LINES = 15
-_STACK_HEADER = "(most recent call first):\n"  # of faulthandler
 _REPORT_WITHIN_S = 2.0  # for ranks that lost a peer to write their errors, and for that peer to exit
 _EXIT_WITHIN_S = 30.0  # for the other ranks to exit after the first one did
 _GIVE_UP_WITHIN_S = 100.0  # for ranks to end a collective by its timeout, `world.TIMEOUT`, and to write which it was
@@ -190,7 +194,6 @@ _POLL_S = 0.1
 _LINE_CHARACTERS = 200
 _WHAT = re.compile(r"^ *what\(\): *(.*)$", re.MULTILINE)
 _COMMUNICATES = re.compile(r'^\s*File ".*/torch/(distributed/|autograd/graph\.py)')
-_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 
 
 def wait_for_ranks(processes: Sequence[Popen[bytes]], plan: Plan) -> list[RankFailure] | LaunchFailure:
@@ -204,7 +207,8 @@ def wait_for_ranks(processes: Sequence[Popen[bytes]], plan: Plan) -> list[RankFa
     watch, stall = StallWatch(processes, plan), None
     while alive := [process for process in processes if process.poll() is None]:
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline and all(process.poll() is None for process in alive):
+        is_there = plan.folder.manifest_path.is_file
+        while time.monotonic() < deadline and all(process.poll() is None for process in alive) and is_there():
             time.sleep(_POLL_S)
             if stall is None and watch.has_stalled():
                 stall, give_up_at = _stall_failure(processes, plan), time.monotonic() + _GIVE_UP_WITHIN_S
@@ -212,9 +216,7 @@ def wait_for_ranks(processes: Sequence[Popen[bytes]], plan: Plan) -> list[RankFa
                     return stall
             if stall is not None and time.monotonic() >= give_up_at:
                 return stall
-            if not plan.folder.manifest_path.is_file():
-                return LaunchFailure(plan.folder.deleted_text, plan.folder.deleted_text)
-        if not plan.folder.manifest_path.is_file():
+        if not is_there():
             return LaunchFailure(plan.folder.deleted_text, plan.folder.deleted_text)
         if any(failure.exit_code is not None for failure in _failures(processes, plan)):
             return _settled_failures(processes, plan)
@@ -235,7 +237,7 @@ def write_log_headers(logs: Sequence[Path], header: str) -> None:
 def read_log_tail(plan: Plan, rank: int) -> str:
     """Return the last lines of a rank's log, or the innermost frames of its stack if it was asked for one."""
     text = _read_log(plan, rank)
-    _, header, stack = text.rpartition(_STACK_HEADER)
+    _, header, stack = text.rpartition(STACK_HEADER)
     lines = stack.splitlines()[:_TAIL_LINES] if header else text.splitlines()[-_TAIL_LINES:]
     return "\n".join(f"  {line[:_LINE_CHARACTERS]}" for line in lines)
 
@@ -300,15 +302,16 @@ def _request_stacks(processes: Sequence[Popen[bytes]], failures: Sequence[RankFa
     One that is stopped writes its stack when it is continued.
     """
     for failure in failures:
-        if failure.exit_code is None and not failure.message:
-            signal_main_thread(processes[failure.rank], signal.SIGUSR1)
-            signal_main_thread(processes[failure.rank], signal.SIGCONT)
+        process = processes[failure.rank]
+        if failure.exit_code is None and not failure.message and process.poll() is None:
+            signal_main_thread(process.pid, signal.SIGUSR1)
+            signal_main_thread(process.pid, signal.SIGCONT)
     time.sleep(_STACK_WITHIN_S)
 
 
 def _stall_failure(processes: Sequence[Popen[bytes]], plan: Plan) -> LaunchFailure:
     """Return which rank the others wait for, if they do, and the line and the stack of each."""
-    stopped = {rank for rank, process in enumerate(processes) if is_stopped(process.pid)}
+    stopped = {rank for rank, process in enumerate(processes) if state(process.pid) == "T"}
     entered = [progress.phases_entered for progress in read_counters(Path(plan.progress_path))]
     _request_stacks(processes, [RankFailure(rank, None) for rank in range(len(processes))])
     late = [rank for rank, number in enumerate(entered) if number == min(entered)]
@@ -329,9 +332,7 @@ def _communicates(plan: Plan, rank: int) -> bool:
 
 def _line_of_stack(plan: Plan, rank: int) -> str:
     """Return the innermost user line of the stack at the end of a rank's log."""
-    matches = [_FRAME.match(line) for line in read_log_tail(plan, rank).splitlines()]
-    frames = [FrameSummary(match["file"], int(match["line"]), match["function"]) for match in matches if match]
-    return innermost_user_line(frames[::-1])
+    return innermost_user_line(frames_of(read_log_tail(plan, rank)))
 
 
 _STALL_POLL_S = 1.0
@@ -369,25 +370,17 @@ class StallWatch:
         if now - self._since < min(_SETTLED_S, self._bound_s):
             return False
         groups = [_group(process.pid) for process in self._processes]
-        before, self._cpu_s = self._cpu_s, [group.cpu_s for group in groups]
+        before, self._cpu_s = self._cpu_s, [total_s for total_s, _ in groups]
         if not before:  # the first look has nothing to compare with
             return False
         took_s = (after - earlier for earlier, after in zip(before, self._cpu_s, strict=True))
-        if any(group.waits_for_disk for group in groups) or max(took_s) > _BUSY_SHARE * elapsed_s:
+        if any(waits_for_disk for _, waits_for_disk in groups) or max(took_s) > _BUSY_SHARE * elapsed_s:
             self._since = now
         return now - self._since >= self._bound_s
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """CPU time of a rank and its children so far, s, and whether one of them waits for a disk."""
-
-    cpu_s: float
-    waits_for_disk: bool
-
-
-def _group(pid: int) -> _Group:
-    """Return what /proc says of the processes of a group."""
+def _group(pid: int) -> tuple[float, bool]:
+    """Return the CPU time of a rank and its children so far, s, and whether one of them waits for a disk."""
     total_s, waits_for_disk, was_found = 0.0, False, False
     for stat in Path("/proc").glob("[0-9]*/stat"):
         fields = stat_fields(stat)
@@ -395,4 +388,4 @@ def _group(pid: int) -> _Group:
             was_found = True
             total_s += cpu_s(fields, with_children=True)
             waits_for_disk |= fields[0] == "D"
-    return _Group(total_s, waits_for_disk or not was_found)
+    return total_s, waits_for_disk or not was_found

@@ -277,7 +277,6 @@ def _plan(world: World, path: str, arms: Sequence[Arm], steps: int, trace_steps:
     """Return the same plan on every rank."""
     seed = world.share(secrets.randbelow(2**31))
     return Plan(
-        recipe="",
         run_id=f"{Path(path).name}-{seed:08x}",
         out=path,
         device=world.device.type,
@@ -285,8 +284,7 @@ def _plan(world: World, path: str, arms: Sequence[Arm], steps: int, trace_steps:
         steps=steps,
         trace_steps=trace_steps,
         seed=seed,
-        parameters={},
-        arms=tuple(PlannedArm(arm, arm.name, {}) for arm in arms),
+        arms=tuple(map(PlannedArm, arms)),
         reseeds=False,
         started=world.share(utc_now()),
     )

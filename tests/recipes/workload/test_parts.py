@@ -42,7 +42,7 @@ from traceq.recipes.workload.model import (
 from traceq.recipes.workload.parameters import Precision
 from traceq.recipes.workload.precision import note_state, note_state_after_step, sized
 from traceq.recipes.workload.unused_gradients import Use, parameter_uses, usage_lines
-from traceq.recorder.failures.rank_errors import RootCause
+from traceq.recorder.failures.rank_errors import RankFailure
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.recipe import Context
 
@@ -294,7 +294,7 @@ def test_a_strategy_that_issues_what_another_does_is_refused(strategy: str, seen
 def test_a_library_that_was_refused_memory_ends_an_arm_as_out_of_memory(fault: str) -> None:
     with pytest.raises(MemoryError) as raised, Capacity.raise_memory_error():
         raise RuntimeError(fault)
-    assert RootCause(0, "", f"MemoryError: {raised.value}").arm_status[0] == "out of memory"
+    assert RankFailure(0, 1, f"MemoryError: {raised.value}").arm_status[0] == "out of memory"
     with pytest.raises(RuntimeError, match="a fault of another kind"), Capacity.raise_memory_error():
         raise RuntimeError("a fault of another kind")
 

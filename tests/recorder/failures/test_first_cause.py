@@ -35,7 +35,7 @@ from traceq.recorder.failures.rank_errors import (
     write_error,
 )
 from traceq.recorder.launch import StallWatch
-from traceq.recorder.process.child_processes import is_stopped, kill_group
+from traceq.recorder.process.child_processes import kill_group, state
 from traceq.recorder.process.progress_counters import ProgressCounters, create_counters
 from traceq.recorder.process.world import World
 from traceq.recorder.spec.plan import Plan
@@ -222,10 +222,10 @@ def test_a_phase_that_begins_is_progress(programs: list[subprocess.Popen[bytes]]
 @needs_proc
 def test_a_stopped_process_is_known(programs: list[subprocess.Popen[bytes]]) -> None:
     (process,) = ranks(programs, SLEEPS)
-    assert not is_stopped(process.pid)
+    assert state(process.pid) != "T"
     process.send_signal(signal.SIGSTOP)
     deadline = time.monotonic() + patient(2)
-    while not is_stopped(process.pid):
+    while state(process.pid) != "T":
         assert time.monotonic() < deadline
 
 

@@ -80,7 +80,17 @@ def test_a_folder_that_is_gone_stays_gone(tmp_path: Path) -> None:
 
 
 def write_log(folder: RunFolder, text: str) -> Plan:
-    plan = Plan("", "id", str(folder.path), "cpu", 1, 8, 1, 0, {}, (), reseeds=False, started="")
+    plan = Plan(
+        run_id="id",
+        out=str(folder.path),
+        device="cpu",
+        num_ranks=1,
+        steps=8,
+        trace_steps=1,
+        seed=0,
+        arms=(),
+        reseeds=False,
+    )
     folder.log(0).parent.mkdir()
     folder.log(0).write_text(text)
     return plan

@@ -66,7 +66,7 @@ def _trained(num_steps: int = 80) -> list[float]:
 
 
 def _process(folder: Path, **options: Any) -> JobProcess:
-    request = JobRequest(str(folder / "run"), "run-1", 7, "", "loop", (), 16, trace_steps=0, stops=False, **options)
+    request = JobRequest(str(folder / "run"), "run-1", 7, "", (), 16, trace_steps=0, stops=False, **options)
     (folder / "run").mkdir()
     injection = Injection(folder / "inject")
     injection.write(request)

@@ -70,7 +70,7 @@ def recorded(
 ) -> Notes:
     """Run the loop in this process as a job with an injected recorder, which lets it train on."""
     request = JobRequest(
-        str(folder / "run"), "run-1", 7, "", "loop", tuple(map(parse_toggle, toggles)), 16, trace_steps=1, stops=False
+        str(folder / "run"), "run-1", 7, "", tuple(map(parse_toggle, toggles)), 16, trace_steps=1, stops=False
     )
     request = msgspec.structs.replace(request, **options)
     (folder / "run").mkdir()

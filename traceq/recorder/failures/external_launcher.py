@@ -18,6 +18,7 @@ from traceq.recorder.failures.hang_diagnosis import (
     dump_flight_recorder,
     dump_stalled,
     find_desync,
+    frames_of,
     innermost_user_line,
 )
 from traceq.recorder.failures.rank_errors import (
@@ -111,7 +112,7 @@ def _note_stack(plan: Plan, world: World, error: BaseException, frame: FrameType
     """Write where this rank is, unless it has reported its end: then its stack is that of the report."""
     if read_error(plan.faults_folder, world.rank) is not None:
         return
-    dump_stalled(plan.folder.stalled(world.rank), innermost_user_line(traceback.extract_stack(frame)))
+    dump_stalled(plan.folder.stalled(world.rank), innermost_user_line(frames_of(traceback.extract_stack(frame))))
     write_error(plan.faults_folder, world.rank, error)
 
 

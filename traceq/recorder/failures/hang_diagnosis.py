@@ -6,6 +6,7 @@ The dump of a window supplies the sequence numbers that gloo's traces lack.
 from __future__ import annotations
 
 import json
+import re
 import time
 import traceback
 from collections import Counter
@@ -69,6 +70,7 @@ def _write(path: Path, document: dict[str, Any]) -> None:
         part.write_text(json.dumps(document))
 
 
+_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 PEERS_WITHIN_S = 5.0
 """For which a failed rank waits for what its peers write."""
 _STEP_END = "the end of a step, "
@@ -79,7 +81,7 @@ def dump_flight_recorder(folder: RunFolder, rank: int, error: BaseException) -> 
     """Write the collectives this rank issued, if it ended waiting for peers; return False if nothing was written."""
     if not is_peer_error(error_text(error)):
         return False
-    line = innermost_user_line(_stack(error))
+    line = innermost_user_line(frames_of(_stack(error)))
     return dump_stalled(folder.stalled(rank), f"{_STEP_END}{line}" if isinstance(error, RecordingFailed) else line)
 
 
@@ -126,7 +128,13 @@ def _stack(error: BaseException) -> list[traceback.FrameSummary]:
     return [*(traceback.extract_stack(around) if around is not None else ()), *traceback.extract_tb(caught)]
 
 
-def innermost_user_line(frames: Sequence[traceback.FrameSummary]) -> str:
-    """Return `file.py:41 function`, the innermost user line of a stack, whose innermost frame is the last."""
-    stack = [f"{frame.filename}({frame.lineno}): {frame.name}" for frame in reversed(frames)]
-    return user_line(stack) or "an unknown line"
+def frames_of(stack: str | Sequence[traceback.FrameSummary]) -> list[str]:
+    """Return each frame of a stack as `file.py(41): function`, innermost first: as faulthandler or Python have it."""
+    if isinstance(stack, str):
+        return [f"{match['file']}({match['line']}): {match['function']}" for match in _FRAME.finditer(stack)]
+    return [f"{frame.filename}({frame.lineno}): {frame.name}" for frame in reversed(stack)]
+
+
+def innermost_user_line(frames: Sequence[str]) -> str:
+    """Return `file.py:41 function`, the first user line of frames."""
+    return user_line(frames) or "an unknown line"

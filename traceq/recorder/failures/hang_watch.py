@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from traceq.errors import TraceqError
 from traceq.facts.timeline.call_sites import user_line
+from traceq.recorder.failures.hang_diagnosis import frames_of, innermost_user_line
 from traceq.recorder.process.child_processes import cpu_s, is_alive, stat_fields, state
 from traceq.recorder.process.progress_counters import ProgressCounters, SeenRank, WatchedRank, read_stacks, seen_ranks
 from traceq.runs.run_folder import RunFolder, atomic_write
@@ -93,7 +94,6 @@ def forget_hang(folder: RunFolder) -> None:
 _MAX_FRAMES = 15
 _MAX_STACKS = 8
 _BUSY_SHARE = 0.2  # of a core
-_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 _WAITS_FOR_PEERS = re.compile(
     r"[/\\]torch[/\\]distributed[/\\]|[/\\]recorder[/\\]process[/\\](store_exchange|world)\.py"
 )
@@ -134,8 +134,7 @@ def rank_stands(seen: Sequence[SeenRank]) -> list[RankStand]:
 
 def rank_stand(seen: SeenRank, stack: str, *, is_busy: bool = False, in_driver: bool = False) -> RankStand:
     """Return where a rank with this stack stands. `in_driver`: it waits for a disk or a driver."""
-    matches = [match for match in map(_FRAME.match, stack.splitlines()) if match]
-    frames = [f"{match['file']}({match['line']}): {match['function']}" for match in matches]
+    frames = frames_of(stack)
     if not frames:
         return RankStand(seen, "does not answer (in a driver or a disk)" if in_driver else "does not answer")
     depth = next((number for number, frame in enumerate(frames) if user_line((frame,))), len(frames))
@@ -143,8 +142,7 @@ def rank_stand(seen: SeenRank, stack: str, *, is_busy: bool = False, in_driver: 
     waits = any(_WAITS_FOR_PEERS.search(frame) for frame in in_library)
     in_backward = any(_IN_BACKWARD.search(frame) for frame in in_library)
     what = "waits for the others" if waits else "computes" if is_busy else "is in backward" if in_backward else "is"
-    where = user_line(frames) or "an unknown line"
-    return RankStand(seen, f"{what} at {where}", stack.rstrip(), waits or in_backward)
+    return RankStand(seen, f"{what} at {innermost_user_line(frames)}", stack.rstrip(), waits or in_backward)
 
 
 def describe_stands(stands: Sequence[RankStand]) -> list[str]:

@@ -211,16 +211,6 @@ class RankFailure:
             return f"killed by {_SIGNAL_NAMES.get(-self.exit_code, f'signal {-self.exit_code}')}"
         return f"exited with code {self.exit_code}" + ("" if self.exit_code else " before the recording was complete")
 
-
-@dataclass(frozen=True, slots=True)
-class RootCause:
-    """The rank to look at first, and why; `message` is its whole message or the end of its log, in a step of `arm`."""
-
-    rank: int
-    text: str
-    message: str = ""
-    arm: str = ""
-
     @property
     def fault(self) -> str:
         """The rank and why, with the arm, as the manifest has it."""
@@ -229,9 +219,10 @@ class RootCause:
     @property
     def arm_status(self) -> tuple[str, str]:
         """Status and fault of the arm, if only the arm failed and not the recording; else two empty texts."""
-        if self.message.startswith(_SKIP):
-            return "skipped", self.message.removeprefix(_SKIP)
-        line = out_of_memory_line(self.message)
+        message = self.message or self.log_tail
+        if message.startswith(_SKIP):
+            return "skipped", message.removeprefix(_SKIP)
+        line = out_of_memory_line(message)
         return ("out of memory", f"rank {self.rank}: {line}") if line else ("", "")
 
 
@@ -271,7 +262,7 @@ def is_peer_error(text: str) -> bool:
     return bool(_PEER_ERROR.search(text)) and not _OWN_ERROR.search(text)
 
 
-def find_cause(failures: Sequence[RankFailure], phases_entered: Mapping[int, int]) -> RootCause:
+def find_cause(failures: Sequence[RankFailure], phases_entered: Mapping[int, int]) -> RankFailure:
     """Return the rank that failed by itself; if all ranks waited, the one that the others waited for.
 
     Of several ranks that failed by themselves, one without a message comes first (it cannot have waited for another),
@@ -279,8 +270,7 @@ def find_cause(failures: Sequence[RankFailure], phases_entered: Mapping[int, int
     late.
     """
     primary = [failure for failure in failures if not failure.is_secondary]
-    first = min(primary, key=_precedence) if primary else _late_rank(failures, phases_entered)
-    return RootCause(first.rank, first.text, first.message or first.log_tail, first.arm)
+    return min(primary, key=_precedence) if primary else _late_rank(failures, phases_entered)
 
 
 def _precedence(failure: RankFailure) -> tuple[int, int]:

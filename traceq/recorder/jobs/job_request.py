@@ -11,7 +11,7 @@ import msgspec
 from traceq.errors import UsageFault
 from traceq.locations import Most, read_whole
 from traceq.model import Arm, Fact
-from traceq.recorder.spec.parameters import check_arm, split_assignment
+from traceq.recorder.spec.parameters import as_arm, check_arm, split_assignment
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 
 DEFAULT_GRACE_S = 30.0
@@ -43,7 +43,6 @@ class JobRequest(msgspec.Struct, frozen=True):
     run_id: str
     seed: int
     started: str
-    script: str
     toggles: tuple[ToggleRequest, ...] = ()
     steps: int | None = None
     max_minutes: float = 0.0
@@ -107,7 +106,7 @@ def job_arms(toggles: Sequence[ToggleRequest], *, together: bool = False) -> tup
         settings = [(toggles[number].name, toggles[number].values[values[number]]) for number in changed]
         changes = [(name, value) for name, value in settings if value != "default"]
         name = ",".join(f"{name.lstrip('@').rpartition('.')[2]}={value}" for name, value in changes) or "as_is"
-        name = _unique(_folder_name(name), [each.arm.name for each in arms])
+        name = _unique(as_arm(name), [each.arm.name for each in arms])
         check_arm(name)
         meaning = ", ".join(f"{name} = {value}" for name, value in changes) or "the job as it is"
         arms.append(JobArm(Arm(name, meaning, baseline=not arms, varied=dict(settings)), values))
@@ -122,10 +121,6 @@ def _settings(toggles: Sequence[ToggleRequest], *, together: bool) -> Iterator[t
     for number, toggle in enumerate(toggles):
         for value in range(1, len(toggle.values)):
             yield tuple(value if each == number else 0 for each in range(len(toggles)))
-
-
-def _folder_name(name: str) -> str:
-    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_.=,+-") else "_" for letter in name)
 
 
 def _unique(name: str, taken: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ are lines in a file that the launcher shows, else on stderr.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import mmap
 import os
@@ -20,11 +19,11 @@ from pathlib import Path
 from typing import IO
 
 from traceq.locations import Most, open_binary, read_whole
-from traceq.recorder.process.child_processes import is_alive
+from traceq.recorder.process.child_processes import is_alive, signal_main_thread
 
 _STACK_SIGNAL = getattr(signal, "SIGURG", None)
 """Ignored by a process that does not handle it; no training job is known to."""
-_STACK_HEADER = "(most recent call first):\n"  # of faulthandler
+STACK_HEADER = "(most recent call first):\n"  # of faulthandler
 _STACKS = ".stacks"
 _STACKS_WITHIN_S = 0.5
 
@@ -179,10 +178,11 @@ def read_stacks(ranks: Sequence[SeenRank]) -> list[str]:
     sizes = [_size(file) for file in files]
     for seen, size in zip(ranks, sizes, strict=True):
         if size >= 0:
-            _request_stack(seen.pid)
+            assert _STACK_SIGNAL is not None
+            signal_main_thread(seen.pid, _STACK_SIGNAL)
     time.sleep(_STACKS_WITHIN_S)
     texts = (_text_from(file, size) for file, size in zip(files, sizes, strict=True))
-    return [text.rpartition(_STACK_HEADER)[2] for text in texts]
+    return [text.rpartition(STACK_HEADER)[2] for text in texts]
 
 
 def _size(file: Path) -> int:
@@ -197,16 +197,6 @@ def _text_from(file: Path, size: int) -> str:
         return read_whole(file, Most.STATUS)[size:].decode(errors="replace") if size >= 0 else ""
     except OSError:
         return ""
-
-
-def _request_stack(pid: int) -> None:
-    """Send the signal to the main thread, where the system can: any thread might take it, and print its own stack."""
-    assert _STACK_SIGNAL is not None
-    try:
-        ctypes.CDLL(None).tgkill(pid, pid, _STACK_SIGNAL)
-    except AttributeError:  # not Linux, or a C library of before 2019
-        with suppress(OSError):
-            os.kill(pid, _STACK_SIGNAL)
 
 
 def append_message(path: str, text: str) -> None:

@@ -23,6 +23,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from traceq.errors import PeerLeft, RecordingFailed, TraceqError
+from traceq.recorder.process.child_processes import is_alive
 from traceq.recorder.process.environment_variables import adopt_srun, number_in, rank_of_environment
 
 _VISIBLE_WITHIN_S = 10.0  # network file systems propagate new folders with a delay
@@ -43,13 +44,7 @@ class Peer:
     @property
     def has_exited(self) -> bool:
         """True if its process runs on this host and has ended; False for processes of other hosts."""
-        if self.host != socket.gethostname():
-            return False
-        try:
-            os.kill(self.pid, 0)
-        except OSError as error:
-            return isinstance(error, ProcessLookupError)
-        return False
+        return self.host == socket.gethostname() and not is_alive(self.pid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +313,15 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
     """
     rank, size = rank_of_environment()
     place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    attempt = _Attempt(timeout)
+    stores: list[Store] = []
+
+    def wait_for_ranks() -> None:
+        with suppress(RuntimeError, ValueError, OSError):  # torch's own errors are RuntimeErrors
+            store, _, _ = next(rendezvous("env://", timeout=timeout))
+            store.set_timeout(timeout)
+            stores.append(PrefixStore("default_pg", store))
+
+    attempt = Thread(target=wait_for_ranks, daemon=True)
     attempt.start()
     start = time.monotonic()
     was_noted = False
@@ -328,27 +331,10 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
             was_noted = True
             others = "rank 0" if rank else f"the other {size - 1} ranks" if size > 2 else "rank 1"
             sys.stderr.write(f"traceq: rank {rank} of {size} waits for {others} at {place}; {_LEFT_OVER}\n")
-    if attempt.store is None:
+    if not stores:
         waited = f"after {time.monotonic() - start:.0f} s"
         raise TraceqError(f"rank {rank} of {size}: not all ranks came to {place} {waited}; {_LEFT_OVER}")
-    return attempt.store, rank, size
-
-
-class _Attempt(Thread):
-    """Waits for the other ranks; `store` is None until all have come."""
-
-    def __init__(self, timeout: timedelta) -> None:
-        super().__init__(daemon=True)
-        self._timeout = timeout
-        self.store: Store | None = None
-
-    def run(self) -> None:
-        try:
-            store, _, _ = next(rendezvous("env://", timeout=self._timeout))
-            store.set_timeout(self._timeout)
-        except (RuntimeError, ValueError, OSError):  # torch's own errors are RuntimeErrors
-            return
-        self.store = PrefixStore("default_pg", store)
+    return stores[0], rank, size
 
 
 def check_shared(folder: Path, world: World) -> None:

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.spec.parameters import did_you_mean
 from traceq.recorder.toggles.toggle import Job
+from traceq.recorder.tracing.line_marks import frames_from
 
 _WRAPPED = ("module", "_orig_mod", "_forward_module", "optimizer")
 """Attributes by which wrappers hold what they wrap: DDP, compiled modules, FSDP, accelerate."""
@@ -210,12 +211,9 @@ def _local_object(path: str) -> str:
 
 
 def _running_frames() -> Iterator[FrameType]:
-    """Yield the frames of this thread that are not traceq's, innermost first."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if not frame.f_globals.get("__name__", "").startswith("traceq."):
-            yield frame
-        frame = frame.f_back
+    """Return the frames of this thread that are not traceq's, innermost first."""
+    frames = frames_from(sys._getframe())
+    return (frame for frame in frames if not frame.f_globals.get("__name__", "").startswith("traceq."))
 
 
 def _expand(start: Any, parts: Sequence[str]) -> list[Slot]:

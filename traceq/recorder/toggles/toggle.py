@@ -153,9 +153,10 @@ def _module(name: str) -> ToggleModule:
     names = toggle_names()
     if name not in names:
         raise UsageFault(f"no toggle @{name}{did_you_mean(name, names)}; available: {', '.join(names)}")
-    plugin = find_plugins(TOGGLES).get(name)
-    if plugin:
-        return plugin.load()
+    if plugin := find_plugins(TOGGLES).get(name):
+        toggle: ToggleModule = plugin.load()
+        return toggle
     place, _, class_name = _BUILT_IN[name][0].partition(":")
     module: Any = import_module(f"traceq.recorder.toggles.{place}")
-    return getattr(module, class_name) if class_name else module
+    built_in: ToggleModule = getattr(module, class_name) if class_name else module
+    return built_in

@@ -46,7 +46,7 @@ def marked_lines() -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
-        for frame in _callers(sys._getframe()):
+        for frame in frames_from(sys._getframe().f_back):
             if isinstance(frame.f_trace, _LineTracer):
                 frame.f_trace = tracers.get(id(frame))
 
@@ -56,7 +56,7 @@ def _trace_running_frames() -> dict[int, Any]:
 
     A frame itself would keep the loop's iterator, which is to end with the loop.
     """
-    running = [frame for frame in _callers(sys._getframe()) if is_user_code(frame.f_code.co_filename)]
+    running = [frame for frame in frames_from(sys._getframe().f_back) if is_user_code(frame.f_code.co_filename)]
     tracers = {id(frame): frame.f_trace for frame in running}
     for depth, frame in enumerate(reversed(running)):
         frame.f_trace = _LineTracer(depth)
@@ -91,22 +91,22 @@ class _LineTracer:
 def _on_call(frame: FrameType, event: str, arg: Any) -> Any:
     if not is_user_code(frame.f_code.co_filename):
         return None
-    around = (caller.f_trace for caller in _callers(frame))
+    around = (caller.f_trace for caller in frames_from(frame.f_back))
     return _LineTracer(next((tracer.depth + 1 for tracer in around if isinstance(tracer, _LineTracer)), 0))
 
 
 def _mark_nearest(frame: FrameType) -> None:
-    caller = next((caller for caller in _callers(frame) if is_user_code(caller.f_code.co_filename)), None)
+    caller = next((caller for caller in frames_from(frame.f_back) if is_user_code(caller.f_code.co_filename)), None)
     if caller is not None:
         tracer = caller.f_trace
         _mark(caller.f_code, caller.f_lineno, tracer.depth if isinstance(tracer, _LineTracer) else 0)
 
 
-def _callers(frame: FrameType) -> Iterator[FrameType]:
-    caller = frame.f_back
-    while caller is not None:
-        yield caller
-        caller = caller.f_back
+def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those around it, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 @cache

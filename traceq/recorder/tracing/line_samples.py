@@ -33,7 +33,7 @@ from torch.utils.data._utils import fetch
 from traceq.locations import Most, read_whole
 from traceq.recorder.rank.rank_state import LoaderWorkers
 from traceq.recorder.rank.wall_account import WallAccount
-from traceq.recorder.tracing.line_marks import function_name, is_own_code, is_user_code
+from traceq.recorder.tracing.line_marks import frames_from, function_name, is_own_code, is_user_code
 
 _LEAST_S, _MOST_S, _PERIOD_S = 1.0, 3.0, 0.01
 _ENOUGH = 50
@@ -159,14 +159,13 @@ def line_of(frame: FrameType | None) -> str:
     Where only libraries run, it is the frame that torch calls: the dataset's, or the collate function's.
     """
     innermost, called = "", ""
-    while frame is not None:
-        code = frame.f_code
+    for each in frames_from(frame):
+        code = each.f_code
         if code.co_filename == fetch.__file__:
             return innermost or called
-        called = f"{Path(code.co_filename).name}:{frame.f_lineno} {function_name(code).rpartition('.')[2]}"
+        called = f"{Path(code.co_filename).name}:{each.f_lineno} {function_name(code).rpartition('.')[2]}"
         if not innermost and is_user_code(code.co_filename):
             innermost = called
-        frame = frame.f_back
     return ""
 
 
@@ -250,8 +249,4 @@ class StepSamples:
 
 def _places(frame: FrameType | None) -> _Places:
     """Return code and line of a frame and of those around it, outermost first."""
-    places: _Places = []
-    while frame is not None:
-        places.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    return places[::-1]
+    return [(each.f_code, each.f_lineno) for each in frames_from(frame)][::-1]
