@@ -32,8 +32,7 @@ from torch import nn
 
 import traceq
 from traceq.recorder.job_process import JobProcess
-from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
+from traceq.recorder.jobs.injection import Injection, JobRequest, parse_toggle
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 

@@ -25,8 +25,7 @@ import traceq
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.timeline.unprofiled_phases import unprofiled_phases
 from traceq.recorder.job_process import JobProcess
-from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
+from traceq.recorder.jobs.injection import Injection, JobRequest, parse_toggle
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing.stopwatch import CAPTURED_STEP, Stopwatch
 from traceq.runs.read import read

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceq.improve.outcome import Outcome, Trial
     from traceq.model import Timings
     from traceq.recorder.job_launch import JobOptions
-    from traceq.recorder.jobs.job_request import Improves, ToggleRequest
+    from traceq.recorder.jobs.injection import Improves, ToggleRequest
     from traceq.runs.run_folder import RunFolder
 
 
@@ -47,7 +47,7 @@ def command(
     """
     from traceq.commands._output import print_table
     from traceq.recorder.job_launch import JobOptions
-    from traceq.recorder.jobs.job_request import parse_toggle
+    from traceq.recorder.jobs.injection import parse_toggle
     from traceq.runs.run_folder import to_json_bytes
 
     began_s, given = monotonic(), [parse_toggle(text) for text in toggles]
@@ -141,7 +141,7 @@ def _timings(folder: RunFolder) -> Timings:
 def _applicable(folder: RunFolder, given: Sequence[ToggleRequest]) -> dict[str, tuple[str, ...]]:
     """Return the values of all toggles that apply, by name, the job's own first, and those that were given."""
     from traceq.locations import Most, read_whole
-    from traceq.recorder.jobs.job_request import ToggleRequest
+    from traceq.recorder.jobs.injection import ToggleRequest
 
     toggles = msgspec.json.decode(read_whole(folder.toggles, Most.STATUS), type=list[ToggleRequest])
     return {toggle.name: toggle.values for toggle in (*toggles, *given)}

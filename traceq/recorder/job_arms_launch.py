@@ -23,8 +23,7 @@ from traceq.recorder.failures.rank_errors import LaunchFailure, RankFailure, fin
 from traceq.recorder.failures.run_status import mark_ended, read_early_end
 from traceq.recorder.isolated_arms import NextArms, record_isolated
 from traceq.recorder.job_launch import OUTPUT_OPTION, REMOVED, SCRIPT_ENDINGS, JobOptions, JobResult
-from traceq.recorder.jobs.injection import Injection, run_injected
-from traceq.recorder.jobs.job_request import MODERATE, JobRequest
+from traceq.recorder.jobs.injection import MODERATE, Injection, JobRequest, Note, run_injected
 from traceq.recorder.spec.parameters import check_arm, did_you_mean, split_assignment
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import MAX_REPLICATES, check_range, create_run_folder, utc_now
@@ -74,8 +73,8 @@ class _JobArms:
                     if_unloaded=_ENDED,
                 )
                 unloaded = "" if injection.is_attached else injection.load_error
-                recorded = injection.elsewhere
-                reason = injection.reason or unloaded
+                recorded = injection.noted(Note.ELSEWHERE)
+                reason = injection.noted(Note.REASON) or unloaded
             finally:
                 shutil.rmtree(injection.folder, ignore_errors=True)
                 (plan.folder.path / ".claim").unlink(missing_ok=True)

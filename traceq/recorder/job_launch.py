@@ -18,14 +18,17 @@ from traceq.recorder.failures.external_launcher import cause_by_ranks
 from traceq.recorder.failures.hang_watch import HangWatch, forget_hang
 from traceq.recorder.failures.rank_errors import raised_line
 from traceq.recorder.failures.run_status import mark_ended, mark_exit, mark_interrupted, read_hang
-from traceq.recorder.jobs.injection import DRY_RUN, Injection, run_injected
-from traceq.recorder.jobs.job_request import (
+from traceq.recorder.jobs.injection import (
     DEFAULT_GRACE_S,
+    DRY_RUN,
     Improves,
+    Injection,
     JobRequest,
+    Note,
     ToggleRequest,
     job_arms,
     parse_toggle,
+    run_injected,
 )
 from traceq.recorder.spec.catalogue import recipe_names
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
@@ -155,7 +158,7 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
             )
         for line in steps.read():
             on_message(line)
-        elsewhere = injection.elsewhere
+        elsewhere = injection.noted(Note.ELSEWHERE)
         if elsewhere:
             return JobResult(exit_code, RunFolder(Path(elsewhere)), "", is_elsewhere=True)
         if WatchFolder(out).is_watched:
@@ -235,7 +238,7 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
         cause = cause_by_ranks(folder, folder.read_manifest().num_ranks)
         status = "interrupted" if exit_code in _INTERRUPTED or "ended by SIG" in cause else "failed"
         mark_ended(folder, status, cause or f"the job ended with exit code {exit_code}")
-        if (at_s := injection.interrupted_at_s) is not None:
+        if (at_s := injection.noted_at_s(Note.INTERRUPTED)) is not None:
             mark_interrupted(folder, at_s)
         if exit_code:
             mark_exit(folder, exit_code)
@@ -244,15 +247,17 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
             forget_hang(folder)
         how = "was interrupted" if manifest.status == "interrupted" else manifest.status
         return "" if manifest.status == "complete" else f"the recording {how}: {manifest.fault}"
-    if injection.reason == DRY_RUN:
+    if injection.noted(Note.REASON) == DRY_RUN:
         return ""
     if not injection.folder.is_dir():
         return REMOVED
     if injection.is_attached:
-        error = raised_line(injection.error) if exit_code else ""
+        error = raised_line(injection.noted(Note.ERROR)) if exit_code else ""
         why = f": {error}" if error else "" if exit_code else _UNKNOWN_STEPS
         early = f"the job ended with exit code {exit_code} before its steps were known{why}"
-        return "; ".join(filter(None, (f"nothing was recorded: {injection.reason or early}", read_hang(folder))))
+        return "; ".join(
+            filter(None, (f"nothing was recorded: {injection.noted(Note.REASON) or early}", read_hang(folder)))
+        )
     if error := injection.load_error:
         return f"nothing was recorded: {error}"
     if exit_code:

@@ -33,10 +33,9 @@ from traceq.recorder.failures.rank_errors import (
 )
 from traceq.recorder.failures.run_status import LOOP_ENDED, RUN_LONGER, mark_ended
 from traceq.recorder.job_rank import JobRank, measure_loader, start_rank
-from traceq.recorder.jobs.gradient_watch import GradientWatch, gradient_lines
-from traceq.recorder.jobs.injection import DRY_RUN, Injection
+from traceq.recorder.jobs.backwards import GradientWatch, gradient_lines
+from traceq.recorder.jobs.injection import DRY_RUN, Injection, JobRequest, Note
 from traceq.recorder.jobs.job_facts import JobBatches, JobLoader
-from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.jobs.loop_hooks import LoopHooks
 from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, living, replaceable
@@ -133,9 +132,9 @@ class JobProcess:
 
         def note(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> object:
             if not self._is_over and isinstance(error, Exception) and kind.__name__ not in _OF_LAUNCHERS:
-                self._injection.note_error(error_text(error))
+                self._injection.note(Note.ERROR, error_text(error))
                 if out_of_memory_line(error_text(error)):
-                    self._injection.note_reason(error_text(error))
+                    self._injection.note(Note.REASON, error_text(error))
             if self._rank is None and self._gradients is not None:
                 for line in gradient_lines([self._gradients.uses()]):
                     append_message("", f"traceq: rank {os.environ.get('RANK', '0')}: {line}")
@@ -301,7 +300,7 @@ class JobProcess:
         if self._rank is None:
             self._end()
             if self._request.is_dry:
-                self._injection.note_reason(DRY_RUN)
+                self._injection.note(Note.REASON, DRY_RUN)
                 self._stop(0)
             else:
                 append_message("", f"traceq: note: {_NOT_RECORDED}")
@@ -381,7 +380,7 @@ class JobProcess:
     def _stop(self, code: int) -> None:
         """End the process as Ctrl-C does, if the job ends with its recording."""
         if self._request.stops:
-            self._injection.note_stop()
+            self._injection.note(Note.STOPPED)
             self._process_end.interrupt(code)
 
     def fail(self, error: Exception) -> None:
@@ -397,7 +396,7 @@ class JobProcess:
     def _note_failure(self, error: Exception, text: str) -> None:
         if not self._request.stops:  # else the launcher says so in a moment
             append_message("", f"traceq: rank {os.environ.get('RANK', '0')}: recording ended: {text}")
-        self._injection.note_reason(text)
+        self._injection.note(Note.REASON, text)
         if (rank := self._rank) is not None:
             rank.leave(text)
             if is_peer_error(text):  # that rank waits for a collective which this one has not issued
@@ -412,7 +411,7 @@ class JobProcess:
             if self._watch is not None:
                 self._end()
             elif self._rank is None:  # no step was known
-                self._injection.note_reason(CAPTURED_STEP)
+                self._injection.note(Note.REASON, CAPTURED_STEP)
             elif error is not None:
                 self._note_raised(self._rank, error)
             else:

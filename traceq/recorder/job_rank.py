@@ -23,8 +23,8 @@ from traceq.locations import Most, read_whole, without_secrets
 from traceq.model import BATCHES_PER_STEP, NO_EFFECT, OPTIMIZER_STEPS, Arm
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.isolated_arms import isolated_steps
-from traceq.recorder.jobs.gradient_watch import gradient_lines
-from traceq.recorder.jobs.injection import Injection
+from traceq.recorder.jobs.backwards import LossByArm, gradient_lines, loss_texts
+from traceq.recorder.jobs.injection import MODERATE, Injection, JobArm, JobRequest, Note, ToggleRequest, job_arms
 from traceq.recorder.jobs.job_facts import (
     JobBatches,
     JobLoader,
@@ -34,8 +34,6 @@ from traceq.recorder.jobs.job_facts import (
     worker_arms_text,
     world_on_devices,
 )
-from traceq.recorder.jobs.job_request import MODERATE, JobArm, JobRequest, ToggleRequest, job_arms
-from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
 from traceq.recorder.jobs.root_models import COMPILED, compiled_functions
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.progress_counters import ProgressCounters
@@ -47,8 +45,7 @@ from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import default_steps
 from traceq.recorder.toggles.toggle import Job, Toggle, applicable_toggles, create_toggle
-from traceq.recorder.tracing.line_marks import PREFIX
-from traceq.recorder.tracing.line_table import read_rows, rows_of_last_step
+from traceq.recorder.tracing.line_marks import PREFIX, read_rows, rows_of_last_step
 from traceq.runs.run_folder import RunFolder
 
 _RECIPE = "dataloader"
@@ -312,7 +309,7 @@ def common_request(request: JobRequest, world: World) -> JobRequest:
     _raise_first(world.gather(fault))
     check_shared(Path(first.out), world)
     if first.out != request.out:
-        Injection.of_run(request.out).note_elsewhere(first.out)
+        Injection.of_run(request.out).note(Note.ELSEWHERE, first.out)
     return msgspec.structs.replace(first, watch=request.watch, hang_s=request.hang_s)
 
 

@@ -57,7 +57,7 @@ from traceq.recorder.spec.recipe import Recipe
 
 OnMessage = Callable[[str], None]
 
-_WORKER = "traceq.recorder.rank_process"
+_WORKER = "traceq.recorder.rank_recording"
 
 
 def launch(

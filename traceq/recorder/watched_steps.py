@@ -21,8 +21,8 @@ from traceq.errors import TraceqError
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import Arm
 from traceq.recorder.job_rank import claims, common_request, plan_of_job
+from traceq.recorder.jobs.injection import JobArm, JobRequest
 from traceq.recorder.jobs.job_facts import found_text, job_facts, world_on_devices
-from traceq.recorder.jobs.job_request import JobArm, JobRequest
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.progress_counters import ProgressCounters, append_message
 from traceq.recorder.rank.rank_state import LoopControl, Rank

@@ -15,15 +15,14 @@ from traceq.locations import Most
 from traceq.model import Arm, Manifest
 from traceq.recorder.failures.rank_errors import read_error, write_error
 from traceq.recorder.failures.run_status import mark_ended, named_deletion, read_hang
-from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_request import JobRequest
+from traceq.recorder.jobs.injection import Injection, JobRequest, Note
 from traceq.recorder.launch import read_log_tail
 from traceq.recorder.process.progress_counters import MessageReader, read_counters
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.timed_steps import Journal
 from traceq.runs.run_folder import RunFolder
 
-STATUS = ("messages", "reason", "error", "load_error")
+STATUS = ("messages", *Note)
 MANIFEST = Manifest(1, "id", "recipe", "?", {}, (Arm("off", "before", baseline=True),), (), num_ranks=2, seed=0)
 
 
@@ -107,7 +106,7 @@ def test_a_file_of_the_run_that_is_no_regular_one_is_never_waited_for(kind: str,
     assert read_error(str(folder.faults), 0) is None
     assert read_hang(folder) == read_log_tail(plan, 0) == ""
     assert MessageReader(tmp_path / "messages").take() == []
-    assert (injection.reason, injection.error, injection.load_error) == ("", "", "")
+    assert [injection.noted(note) for note in Note] == [""] * len(Note)
     for read in (read_counters, JobRequest.read):
         with pytest.raises(OSError, match="not a regular file"):
             read(tmp_path / "messages")

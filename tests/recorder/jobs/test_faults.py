@@ -15,11 +15,10 @@ import torch
 from traceq.recorder import job_process
 from traceq.recorder.job_process import JobProcess
 from traceq.recorder.jobs import step_tracker
-from traceq.recorder.jobs.injection import Injection
+from traceq.recorder.jobs.backwards import LossByArm
+from traceq.recorder.jobs.injection import Injection, JobRequest
 from traceq.recorder.jobs.job_facts import JobBatches
-from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.jobs.loop_hooks import LoopHooks
-from traceq.recorder.jobs.loss_by_arm import LossByArm
 from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.step_tracker import StepTracker, UsualSteps
 from traceq.recorder.rank import rank_state

@@ -38,8 +38,7 @@ from traceq.model import NO_EFFECT, Manifest
 from traceq.recorder import job_process
 from traceq.recorder.job_process import JobProcess
 from traceq.recorder.jobs import step_pattern
-from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
+from traceq.recorder.jobs.injection import Injection, JobRequest, parse_toggle
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.toggles.attribute import _is_on_all_ranks
 from traceq.runs.run_folder import RunFolder

@@ -1,4 +1,7 @@
-"""A command with the recorder injected into its Python processes, by a folder and the variables that point to it."""
+"""A command with the recorder injected into its Python processes: what is to be recorded, the folder, and the command.
+
+The launcher writes the request beside the injected module, and every process of the job reads it.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,154 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
+import msgspec
+
+from traceq.errors import UsageFault
 from traceq.locations import Most, read_whole
-from traceq.recorder.jobs.job_request import JobRequest
+from traceq.model import Arm, Fact
 from traceq.recorder.process.child_processes import guarded_job
 from traceq.recorder.process.environment_variables import KINETO_IS_QUIET
 from traceq.recorder.process.job_guard import end_job, running_processes
+from traceq.recorder.spec.parameters import as_arm, check_arm, split_assignment
+from traceq.recorder.spec.plan import DEFAULT_HANG_S
+
+DEFAULT_GRACE_S = 30.0
+MODERATE = Fact("loss", "loss, mean over recorded steps")
+"""What is noted of the arms of every job, besides their time."""
+
+Improves = Literal["", "survey", "trial", "together"]
+"""Part of `traceq improve`: the job as it is, toggles that are tried unasked, or all that gain as one arm."""
+
+
+class ToggleRequest(msgspec.Struct, frozen=True):
+    """`--toggle NAME=A,B`: a dotted path or `@built_in`, and the values of the arms as they were typed."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+class JobRequest(msgspec.Struct, frozen=True):
+    """Options of `traceq record -- COMMAND`; `steps` None is the default of the device.
+
+    `stops`: the job ends when the recording is complete, within `grace_s` seconds. `is_dry`: nothing is recorded, the
+    job ends once it is known what could be; `of_loader`: its loader alone; `is_watched`: every step is timed, until the
+    job ends. If arms have processes of their own, this one runs `arm`, and is the `process`-th of all. `watch`: the
+    folder through which the launcher watches the ranks of its own host, for progress within `hang_s`. `command` as it
+    was typed.
+    """
+
+    out: str
+    run_id: str
+    seed: int
+    started: str
+    toggles: tuple[ToggleRequest, ...] = ()
+    steps: int | None = None
+    max_minutes: float = 0.0
+    trace_steps: int = 3
+    stops: bool = True
+    grace_s: float = DEFAULT_GRACE_S
+    improves: Improves = ""
+    is_dry: bool = False
+    of_loader: bool = False
+    is_watched: bool = False
+    arm: Arm | None = None
+    process: int = -1
+    replicates: int = 0
+    hang_s: float = DEFAULT_HANG_S
+    watch: str = ""
+    command: tuple[str, ...] = ()
+
+    def write(self, path: Path) -> None:
+        """Write the request for the processes of the job."""
+        path.write_bytes(msgspec.json.encode(self))
+
+    @staticmethod
+    def read(path: Path) -> JobRequest:
+        """Return the request that the launcher wrote."""
+        return msgspec.json.decode(read_whole(path, Most.STATUS), type=JobRequest)
+
+
+class JobArm(msgspec.Struct, frozen=True):
+    """An arm of a job: the number of its value for each toggle."""
+
+    arm: Arm
+    values: tuple[int, ...]
+
+
+def parse_toggle(text: str) -> ToggleRequest:
+    """Return the toggle of `--toggle NAME=A,B`; UsageFault for fewer than two values."""
+    if "=" not in text:
+        raise UsageFault(f"--toggle {text}: expected NAME=A,B")
+    name, joined = split_assignment(text, "--toggle")
+    values = tuple(value.strip() for value in joined.split(","))
+    if len(values) < 2 or not all(values):
+        raise UsageFault(f"--toggle {text}: expected at least two values, NAME=A,B")
+    if "." not in name and not name.startswith("@"):
+        raise UsageFault(
+            f"--toggle {text}: expected a path such as main.{name}, model.{name} or package.module.{name}, or a "
+            f"built-in toggle such as @{name}"
+        )
+    return ToggleRequest(name, values)
+
+
+def job_arms(toggles: Sequence[ToggleRequest], *, together: bool = False) -> tuple[JobArm, ...]:
+    """Return the arms: all first values, which is the baseline, then each other value of each toggle alone.
+
+    With `together`, one other arm has all last values.
+    """
+    if not toggles:
+        return (JobArm(Arm("run", "the job as it is", baseline=True), ()),)
+    arms: list[JobArm] = []
+    for values in _settings(toggles, together=together):
+        changed = [number for number, value in enumerate(values) if value] or range(len(toggles))
+        settings = [(toggles[number].name, toggles[number].values[values[number]]) for number in changed]
+        changes = [(name, value) for name, value in settings if value != "default"]
+        name = ",".join(f"{name.lstrip('@').rpartition('.')[2]}={value}" for name, value in changes) or "as_is"
+        name = _unique(as_arm(name), [each.arm.name for each in arms])
+        check_arm(name)
+        meaning = ", ".join(f"{name} = {value}" for name, value in changes) or "the job as it is"
+        arms.append(JobArm(Arm(name, meaning, baseline=not arms, varied=dict(settings)), values))
+    return tuple(arms)
+
+
+def _settings(toggles: Sequence[ToggleRequest], *, together: bool) -> Iterator[tuple[int, ...]]:
+    yield (0,) * len(toggles)
+    if together:
+        yield tuple(len(toggle.values) - 1 for toggle in toggles)
+        return
+    for number, toggle in enumerate(toggles):
+        for value in range(1, len(toggle.values)):
+            yield tuple(value if each == number else 0 for each in range(len(toggles)))
+
+
+def _unique(name: str, taken: Sequence[str]) -> str:
+    """Return the name, or one with a number: two equal values show what the same job differs from itself."""
+    number = 2
+    unique = name
+    while unique in taken:
+        unique, number = f"{name}-{number}", number + 1
+    return unique
+
 
 DRY_RUN = "dry run"
 
-_REQUEST, _ATTACHED, _REASON, _ERROR, _ELSEWHERE = "job.json", "attached", "reason", "error", "elsewhere"
-_INTERRUPTED, _STOPPED = "interrupted", "stopped"
-_LOAD_ERROR = "load_error"
-"""Written by the module that is injected, which imports nothing of the package before."""
-_MODULE = "sitecustomize.py"
-_OF_RUN = ".inject"
+_REQUEST, _MODULE = "job.json", "sitecustomize.py"
+
+
+class Note(StrEnum):
+    """What launcher and processes of a job tell each other, each a file; of each what comes first counts."""
+
+    ATTACHED = "attached"  # a process has loaded the recorder
+    ELSEWHERE = "elsewhere"  # the run of another launcher that the ranks of this one are recorded into
+    ERROR = "error"  # an exception that no one caught; peers and launchers follow it
+    INTERRUPTED = "interrupted"  # the launcher, by Ctrl-C
+    LOAD_ERROR = "load_error"  # by the module that is injected, which imports nothing of the package before
+    REASON = "reason"  # why nothing is recorded
+    STOPPED = "stopped"  # a process is told to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +173,7 @@ class Injection:
     @staticmethod
     def of_run(out: str | Path) -> Injection:
         """Return the folder of a run that is being recorded."""
-        return Injection(Path(out) / _OF_RUN)
+        return Injection(Path(out) / ".inject")
 
     def write(self, request: JobRequest) -> None:
         """Write the module that is injected, and the request beside it."""
@@ -56,88 +191,41 @@ class Injection:
 
     def attach(self) -> JobRequest:
         """Return the request, and note that a process of the job has loaded the recorder."""
-        with suppress(OSError):
-            (self.folder / _ATTACHED).touch()
+        self.note(Note.ATTACHED)
         return JobRequest.read(self.folder / _REQUEST)
+
+    def note(self, note: Note, text: str = "") -> None:
+        """Note something now, unless it was noted before."""
+        with suppress(OSError), (self.folder / note).open("x", encoding="utf-8") as file:
+            file.write(text)
+
+    def noted(self, note: Note) -> str:
+        """Return the text of a note; else ""."""
+        with suppress(OSError):
+            return read_whole(self.folder / note, Most.STATUS).decode(errors="replace")
+        return ""
+
+    def noted_at_s(self, note: Note) -> float | None:
+        """Return when it was noted, s since the epoch; None if it was not."""
+        with suppress(OSError):
+            return (self.folder / note).stat().st_mtime
+        return None
 
     @property
     def is_attached(self) -> bool:
         """True once a process of the job has loaded the recorder."""
-        return (self.folder / _ATTACHED).exists()
+        return self.noted_at_s(Note.ATTACHED) is not None
 
     @property
     def load_error(self) -> str:
         """That a process of the job, which imported torch, could not load the recorder, and why; else ""."""
-        text = self._load_failure()[1]
+        text = self.noted(Note.LOAD_ERROR).partition("\n")[2]
         return f"the job's Python cannot load the recorder: {text}" if text else ""
 
     @property
     def unloaded_pid(self) -> int:
         """The process of the job that could not load the recorder, the first of them; 0 without one."""
-        return int(self._load_failure()[0] or 0)
-
-    def _load_failure(self) -> tuple[str, str]:
-        pid, _, text = self._text(_LOAD_ERROR).partition("\n")
-        return pid, text
-
-    def note_interrupt(self) -> None:
-        """Note that the launcher was interrupted by Ctrl-C now."""
-        with suppress(OSError):
-            (self.folder / _INTERRUPTED).touch()
-
-    @property
-    def interrupted_at_s(self) -> float | None:
-        """When the launcher was interrupted by Ctrl-C, s since the epoch; None if it was not."""
-        with suppress(OSError):
-            return (self.folder / _INTERRUPTED).stat().st_mtime
-        return None
-
-    def note_stop(self) -> None:
-        """Note that a process of the job is told to end now."""
-        with suppress(OSError), (self.folder / _STOPPED).open("x"):
-            pass
-
-    @property
-    def stopped_at_s(self) -> float | None:
-        """When the first process of the job was told to end, s since the epoch; None if none was."""
-        with suppress(OSError):
-            return (self.folder / _STOPPED).stat().st_mtime
-        return None
-
-    def note_reason(self, text: str) -> None:
-        """Note why nothing is recorded; the first reason counts."""
-        with suppress(OSError), (self.folder / _REASON).open("x", encoding="utf-8") as file:
-            file.write(text)
-
-    def note_error(self, text: str) -> None:
-        """Note an exception that no one caught; the first one counts, as peers and launchers follow it."""
-        with suppress(OSError), (self.folder / _ERROR).open("x", encoding="utf-8") as file:
-            file.write(text)
-
-    @property
-    def error(self) -> str:
-        """The first exception that no one caught in a process of the job; else ""."""
-        return self._text(_ERROR)
-
-    def note_elsewhere(self, out: str) -> None:
-        """Note that the ranks of this launcher are recorded into the run that another one made."""
-        with suppress(OSError):
-            (self.folder / _ELSEWHERE).write_text(out, encoding="utf-8")
-
-    @property
-    def elsewhere(self) -> str:
-        """The run of another launcher that the ranks of this one are recorded into; else ""."""
-        return self._text(_ELSEWHERE)
-
-    @property
-    def reason(self) -> str:
-        """Why nothing was recorded, as far as the job knows; else ""."""
-        return self._text(_REASON)
-
-    def _text(self, name: str) -> str:
-        with suppress(OSError):
-            return read_whole(self.folder / name, Most.STATUS).decode(errors="replace")
-        return ""
+        return int(self.noted(Note.LOAD_ERROR).partition("\n")[0] or 0)
 
 
 _ATTACHED_WITHIN_S = 60.0
@@ -172,7 +260,7 @@ def run_injected(
     """
     environment = {**os.environ, **(variables or {}), **injection.variables}
     with (
-        _forwarded_signals(injection.note_interrupt) as forward_to,
+        _forwarded_signals(lambda: injection.note(Note.INTERRUPTED)) as forward_to,
         guarded_job(str(injection.folder), folders) as guard,
     ):
         job = subprocess.Popen(command, env=environment)
@@ -183,7 +271,9 @@ def run_injected(
         while (code := _exit_code(job)) is None:
             for line in look():
                 on_message(line)
-            if (stopped_at_s := injection.stopped_at_s) and time.time() > stopped_at_s + grace_s + _LEAVE_WITHIN_S:
+            if (
+                stopped_at_s := injection.noted_at_s(Note.STOPPED)
+            ) and time.time() > stopped_at_s + grace_s + _LEAVE_WITHIN_S:
                 on_message(f"traceq: the job has not ended within {grace_s:g} s (--grace): its processes are killed")
                 end_job({job.pid}, folder)
             if if_unloaded and load.has_failed(job):
@@ -196,7 +286,7 @@ def run_injected(
                     within = f"{_ATTACHED_WITHIN_S:.0f} s"
                     on_message(f"traceq: after {within} no Python process of the job has imported torch")
         code = 128 - code if code < 0 else code
-        if injection.stopped_at_s is None or injection.interrupted_at_s is not None:
+        if injection.noted_at_s(Note.STOPPED) is None or injection.noted_at_s(Note.INTERRUPTED) is not None:
             return code
         _end_left(folder)
         if code:

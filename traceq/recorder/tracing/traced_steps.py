@@ -20,8 +20,7 @@ from traceq.model import Manifest, Pairs, Processes, memory_growth
 from traceq.recorder.failures.hang_diagnosis import Entry, flight_entries, write_flight
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
-from traceq.recorder.tracing.line_marks import PREFIX
-from traceq.recorder.tracing.line_table import TraceRow, kept_facts, read_rows, rows_of_last_step, source_lines
+from traceq.recorder.tracing.line_marks import PREFIX, TraceRow, kept_facts, read_rows, rows_of_last_step, source_lines
 from traceq.recorder.tracing.profiler_window import WARMUP_STEPS, Window, check_no_profiler, profiled_steps
 from traceq.runs.embedded_recording import KEY, Embedded, encode
 from traceq.runs.run_folder import atomic_write
