@@ -103,66 +103,48 @@ class JobRank:
             rank.say(f"traceq: the recording is complete, after {rank.progress.num_ended:,} steps")
 
     def _note_results(self) -> None:
-        """Note the work of arms, their losses, and those without an effect, on rank 0."""
-        self._note_work()
-        self._note_losses()
-        if self.rank.world.rank:
+        """Write the work of arms, their losses, and those without an effect into the manifest, on rank 0.
+
+        Arms may differ in how many batches they take, or in how many iterations of the loop are one step; what is usual
+        may have changed since the first steps. Also what torch has compiled meanwhile. Losses are facts of arms that
+        have processes of their own.
+        """
+        world, plan, baseline = self.rank.world, self.rank.plan, self.arms[0].arm.name
+        num_batches = {each.arm.name: self.tracker.num_batches(each.arm.name) for each in self.arms}
+        samples = world.gather({name: num * self.loader.samples_per_batch for name, num in num_batches.items()})
+        moments: dict[str, tuple[float, ...]] = {}
+        with suppress(Exception):  # a loss that cannot be read is no reason to lose the recording
+            moments = self.losses.moments(baseline)
+        losses = loss_texts(world.gather(moments), baseline)
+        if world.rank:
             return
+        faults, is_apart = self._faults(), plan.process >= 0
+
+        def noted(arm: Arm) -> Arm:
+            if arm.name not in num_batches:
+                return arm
+            steps = {f"{OPTIMIZER_STEPS}{name}": num for name, num in self.tracker.optimizer_steps(arm.name).items()}
+            loss = {MODERATE.key: losses[arm.name]} if is_apart and arm.name in losses else {}
+            facts = {**arm.facts, **steps, BATCHES_PER_STEP: num_batches[arm.name], **loss}
+            arm = replace(arm, samples_per_step=round(sum(each[arm.name] for each in samples)), facts=facts)
+            return replace(arm, status=NO_EFFECT, fault=faults[arm.name]) if arm.name in faults else arm
+
+        manifest, environment = plan.folder.read_manifest(), {}
+        if functions := compiled_functions(self.began_s):
+            environment[COMPILED] = functions
+        if not is_apart:
+            environment |= {f"{MODERATE.key}.{arm}": text for arm, text in losses.items()}
+        arms = tuple(map(noted, manifest.arms))
+        plan.folder.write_manifest(replace(manifest, arms=arms, environment={**manifest.environment, **environment}))
+
+    def _faults(self) -> dict[str, str]:
+        """Return the arms that took no effect, each with the reason."""
         faults = self._own_faults()
         if any(toggle.changes_ops for toggle in self.toggles):
             if self.rank.plan.trace_steps:
-                faults = {**self._equal_ops(), **faults}
-            else:
-                self.rank.say("traceq: note: without traced steps it is not proven that every arm changed something")
-        folder = self.rank.plan.folder
-        manifest = folder.read_manifest()
-        arms = tuple(
-            replace(arm, status=NO_EFFECT, fault=faults[arm.name]) if arm.name in faults else arm
-            for arm in manifest.arms
-        )
-        folder.write_manifest(replace(manifest, arms=arms))
-
-    def _note_work(self) -> None:
-        """Write into the manifest how often the optimizers of each arm step, and on how many samples arms train.
-
-        These may differ in how many batches they take, or in how many iterations of the loop are one step; what is
-        usual may have changed since the first steps. Also what torch has compiled meanwhile.
-        """
-        names = [each.arm.name for each in self.arms]
-        num = {name: self.tracker.num_batches(name) for name in names}
-        of_ranks = self.rank.world.gather({name: n * self.loader.samples_per_batch for name, n in num.items()})
-        if self.rank.world.rank:
-            return
-        manifest = self.rank.plan.folder.read_manifest()
-        arms = []
-        for arm in manifest.arms:
-            if arm.name in names:
-                steps = {f"{OPTIMIZER_STEPS}{name}": n for name, n in self.tracker.optimizer_steps(arm.name).items()}
-                samples = round(sum(each[arm.name] for each in of_ranks))
-                facts = {**arm.facts, **steps, BATCHES_PER_STEP: num[arm.name]}
-                arm = replace(arm, samples_per_step=samples, facts=facts)
-            arms.append(arm)
-        functions = compiled_functions(self.began_s)
-        environment = {**manifest.environment, **({COMPILED: functions} if functions else {})}
-        self.rank.plan.folder.write_manifest(replace(manifest, arms=tuple(arms), environment=environment))
-
-    def _note_losses(self) -> None:
-        """Write the loss of each arm into the manifest: into its facts if it has processes of its own."""
-        moments: dict[str, tuple[float, ...]] = {}
-        baseline = self.arms[0].arm.name
-        with suppress(Exception):  # a loss that cannot be read is no reason to lose the recording
-            moments = self.losses.moments(baseline)
-        texts = loss_texts(self.rank.world.gather(moments), baseline)
-        if self.rank.world.rank:
-            return
-        manifest, is_apart = self.rank.plan.folder.read_manifest(), self.rank.plan.process >= 0
-        arms = tuple(
-            replace(arm, facts={**arm.facts, MODERATE.key: texts[arm.name]}) if is_apart and arm.name in texts else arm
-            for arm in manifest.arms
-        )
-        of_arms = {} if is_apart else {f"{MODERATE.key}.{arm}": text for arm, text in texts.items()}
-        environment = {**manifest.environment, **of_arms}
-        self.rank.plan.folder.write_manifest(replace(manifest, arms=arms, environment=environment))
+                return {**self._equal_ops(), **faults}
+            self.rank.say("traceq: note: without traced steps it is not proven that every arm changed something")
+        return faults
 
     def _changed(self) -> Iterator[tuple[str, list[Toggle]]]:
         """Yield each arm that ran but the baseline, with the toggles that it has at another value."""
