@@ -14,12 +14,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from traceq.errors import RecordingFailed
 from traceq.recipes.workload.data import Sample, collate
-from traceq.recipes.workload.fp32_masters import adamw_with_masters
 from traceq.recipes.workload.metrics import gather_means
 from traceq.recipes.workload.model import Size, VisionLanguageAction
-from traceq.recipes.workload.parameters import Precision, Prompts
-from traceq.recipes.workload.phases import EnterPhase
-from traceq.recipes.workload.precision import sized
+from traceq.recipes.workload.parameters import EnterPhase, Precision, Prompts
+from traceq.recipes.workload.precision import adamw_with_masters, sized
 from traceq.recorder import Context
 
 __all__ = ["Training"]

@@ -23,13 +23,11 @@ from traceq.errors import RecordingFailed
 from traceq.recipes.fused_adamw_ab import check_unscaling
 from traceq.recipes.memory.host_memory import host_memory, reset_peaks
 from traceq.recipes.memory.limit import Capacity
-from traceq.recipes.memory.model_state import state_bytes
-from traceq.recipes.memory.saved_for_backward import held_bytes
-from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_collectives
+from traceq.recipes.memory.model_state import held_bytes, state_bytes
+from traceq.recipes.sharding_backends.build import check_issued, issued_collectives
 from traceq.recipes.sharding_backends.training import ShardedTraining
 from traceq.recipes.workload.attention import attention_kernels, eager_attention, error_against_float64
 from traceq.recipes.workload.data import PADDING
-from traceq.recipes.workload.fp32_masters import adamw_with_masters
 from traceq.recipes.workload.model import (
     SIZES,
     Attention,
@@ -40,7 +38,7 @@ from traceq.recipes.workload.model import (
     transformer_blocks,
 )
 from traceq.recipes.workload.parameters import Precision
-from traceq.recipes.workload.precision import note_state, note_state_after_step, sized
+from traceq.recipes.workload.precision import adamw_with_masters, note_state, note_state_after_step, sized
 from traceq.recipes.workload.unused_gradients import Use, parameter_uses, usage_lines
 from traceq.recorder.failures.rank_errors import RankFailure
 from traceq.recorder.spec.phases import Phases
