@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.locations import Most, open_binary
-from traceq.recorder.failures.hang_diagnosis import find_desync, frames_of, innermost_user_line
+from traceq.recorder.failures.hang_diagnosis import STACK_LINES, find_desync, frames_of, innermost_user_line
 from traceq.recorder.failures.rank_errors import (
     ABORTED,
     LaunchFailure,
@@ -46,6 +46,7 @@ from traceq.recorder.process.child_processes import (
 from traceq.recorder.process.environment_variables import rank_variables
 from traceq.recorder.process.progress_counters import (
     STACK_HEADER,
+    STACK_WITHIN_S,
     MessageReader,
     Progress,
     create_counters,
@@ -185,11 +186,9 @@ def _without(plan: Plan, arm: str, status: str, fault: str) -> Plan:
     return replace(plan, arms=remaining, marked=(*plan.marked, *marked))
 
 
-_TAIL_LINES = 15
 _REPORT_WITHIN_S = 2.0  # for ranks that lost a peer to write their errors, and for that peer to exit
 _EXIT_WITHIN_S = 30.0  # for the other ranks to exit after the first one did
 _GIVE_UP_WITHIN_S = 100.0  # for ranks to end a collective by its timeout, `world.TIMEOUT`, and to write which it was
-_STACK_WITHIN_S = 0.5
 _POLL_S = 0.1
 _LINE_CHARACTERS = 200
 _WHAT = re.compile(r"^ *what\(\): *(.*)$", re.MULTILINE)
@@ -238,7 +237,7 @@ def read_log_tail(plan: Plan, rank: int) -> str:
     """Return the last lines of a rank's log, or the innermost frames of its stack if it was asked for one."""
     text = _read_log(plan, rank)
     _, header, stack = text.rpartition(STACK_HEADER)
-    lines = stack.splitlines()[:_TAIL_LINES] if header else text.splitlines()[-_TAIL_LINES:]
+    lines = stack.splitlines()[:STACK_LINES] if header else text.splitlines()[-STACK_LINES:]
     return "\n".join(f"  {line[:_LINE_CHARACTERS]}" for line in lines)
 
 
@@ -306,7 +305,7 @@ def _request_stacks(processes: Sequence[Popen[bytes]], failures: Sequence[RankFa
         if failure.exit_code is None and not failure.message and process.poll() is None:
             signal_main_thread(process.pid, signal.SIGUSR1)
             signal_main_thread(process.pid, signal.SIGCONT)
-    time.sleep(_STACK_WITHIN_S)
+    time.sleep(STACK_WITHIN_S)
 
 
 def _stall_failure(processes: Sequence[Popen[bytes]], plan: Plan) -> LaunchFailure:

@@ -71,6 +71,7 @@ def _write(path: Path, document: dict[str, Any]) -> None:
 
 
 _FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
+STACK_LINES = 15  # that are shown of one
 PEERS_WITHIN_S = 5.0
 """For which a failed rank waits for what its peers write."""
 _STEP_END = "the end of a step, "

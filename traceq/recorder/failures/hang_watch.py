@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from traceq.errors import TraceqError
 from traceq.facts.timeline.call_sites import user_line
-from traceq.recorder.failures.hang_diagnosis import frames_of, innermost_user_line
+from traceq.recorder.failures.hang_diagnosis import STACK_LINES, frames_of, innermost_user_line
 from traceq.recorder.process.child_processes import cpu_s, is_alive, stat_fields, state
 from traceq.recorder.process.progress_counters import ProgressCounters, SeenRank, WatchedRank, read_stacks, seen_ranks
 from traceq.runs.run_folder import RunFolder, atomic_write
@@ -91,7 +91,6 @@ def forget_hang(folder: RunFolder) -> None:
         folder.hang.parent.rmdir()
 
 
-_MAX_FRAMES = 15
 _MAX_STACKS = 8
 _BUSY_SHARE = 0.2  # of a core
 _WAITS_FOR_PEERS = re.compile(
@@ -151,7 +150,7 @@ def describe_stands(stands: Sequence[RankStand]) -> list[str]:
     lines = [", ".join(_sentence(ranks, text) for text, ranks in places) + _late_text(stands)]
     stacks = _grouped((each.stack, each.seen) for each in stands if each.stack)
     for stack, ranks in stacks[:_MAX_STACKS]:
-        lines += [f"{name_ranks(ranks)}, most recent call first:", *stack.splitlines()[:_MAX_FRAMES]]
+        lines += [f"{name_ranks(ranks)}, most recent call first:", *stack.splitlines()[:STACK_LINES]]
     if len(stacks) > _MAX_STACKS:
         lines.append(f"{len(stacks) - _MAX_STACKS} more stacks")
     return lines

@@ -143,8 +143,7 @@ _MAX_OPTIMIZER_EVENTS = 40 * LEARNED_STEPS
 _BACKWARDS_WITHOUT_OPTIMIZER = 16  # then it is not torch's, or compiled
 _NUM_PARTS = 2
 _LEAST_REPEATS = 3
-_LEAST_KINDS = 3
-_LEAST_LATEST = 2
+LEAST_KINDS = 3  # of two one may come after the other
 _FIRST_NOTE_S = 10.0
 """Seconds of learning after which a line says what for; the next line comes after twice the time."""
 
@@ -191,7 +190,7 @@ def _most_common(pattern: StepPattern, events: Sequence[str]) -> StepPattern:
     usual, num_alike = Counter(steps).most_common(1)[0]
     num_batches = sum(step.count(BATCH) for step, form in zip(seen, steps, strict=True) if form == usual) / num_alike
     ended = steps if pattern.anchor in steps[-1] else steps[:-1]
-    latest = ended[-1] if len(ended) > _LEAST_LATEST and ended[-1] == ended[-_LEAST_LATEST] != usual else ()
+    latest = ended[-1] if len(ended) > 2 and ended[-1] == ended[-2] != usual else ()
     return replace(
         pattern, events=usual, num_alike=num_alike, num_seen=len(steps), num_batches=num_batches, latest=latest
     )
@@ -217,7 +216,7 @@ def _varies(events: Sequence[str], pattern: StepPattern, form: Form) -> bool:
     """
     kinds = set(split_steps(events, pattern)[_SKIPPED_STEPS:])
     is_mixed = 3 * pattern.num_alike <= 2 * pattern.num_seen
-    is_varied = len(kinds) >= (2 if is_mixed else _LEAST_KINDS)
+    is_varied = len(kinds) >= (2 if is_mixed else LEAST_KINDS)
     return is_varied and len(set(map(form.of, kinds))) == 1
 
 

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO
 
@@ -25,7 +25,7 @@ _STACK_SIGNAL = getattr(signal, "SIGURG", None)
 """Ignored by a process that does not handle it; no training job is known to."""
 STACK_HEADER = "(most recent call first):\n"  # of faulthandler
 _STACKS = ".stacks"
-_STACKS_WITHIN_S = 0.5
+STACK_WITHIN_S = 0.5
 
 
 class WatchedRank:
@@ -74,7 +74,6 @@ class SeenRank:
     num_events: int
 
 
-_FIELDS = 4
 PHASES_ENTERED = 2
 """The cell that `count_phase` counts in."""
 
@@ -87,6 +86,9 @@ class Progress:
     steps_planned: int
     phases_entered: int
     finished: int
+
+
+_FIELDS = len(fields(Progress))
 
 
 class ProgressCounters:
@@ -180,7 +182,7 @@ def read_stacks(ranks: Sequence[SeenRank]) -> list[str]:
         if size >= 0:
             assert _STACK_SIGNAL is not None
             signal_main_thread(seen.pid, _STACK_SIGNAL)
-    time.sleep(_STACKS_WITHIN_S)
+    time.sleep(STACK_WITHIN_S)
     texts = (_text_from(file, size) for file, size in zip(files, sizes, strict=True))
     return [text.rpartition(STACK_HEADER)[2] for text in texts]
 

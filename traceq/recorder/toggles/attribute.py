@@ -109,42 +109,32 @@ def _typed(path: str, text: str, current: Any) -> Any:
     """Return the text as a value of the type that the job has there."""
     if isinstance(current, torch.Tensor | torch.nn.Module) or callable(current):
         raise UsageFault(f"--toggle {path}: holds a {type(current).__name__}; expected a plain value")
-    convert = next((convert for kind, convert in _CONVERTERS if isinstance(current, kind)), _literal)
     try:
-        return convert(text, current)
+        return _converted(text, current)
     except (ValueError, KeyError) as error:
         kind = type(current).__name__
         raise UsageFault(f"--toggle {path}: {text!r} is no {kind}; the job has {current!r}") from error
 
 
-def _boolean(text: str, _: object) -> bool:
-    return {**_WORDS, "1": True, "0": False}[text.lower()] is True
-
-
-def _number(text: str, _: object) -> int | float:
-    return float(text) if any(letter in text for letter in ".en") else int(text)
-
-
-def _member(text: str, current: Enum) -> Enum:
-    return type(current)[text]
-
-
-def _literal(text: str, _: object) -> Any:
+def _converted(text: str, current: Any) -> Any:
+    """Return the text as a value of this kind; ValueError or KeyError if it is none."""
+    match current:
+        case bool():
+            return {**_WORDS, "1": True, "0": False}[text.lower()] is True
+        case Enum():
+            return type(current)[text]
+        case int():
+            return float(text) if any(letter in text for letter in ".en") else int(text)
+        case float():
+            return float(text)
+        case str():
+            return text
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
-
-
-_CONVERTERS: tuple[tuple[type, Callable[[str, Any], Any]], ...] = (
-    (bool, _boolean),
-    (Enum, _member),
-    (int, _number),
-    (float, lambda text, _: float(text)),
-    (str, lambda text, _: text),
-)
 
 
 def find_slots(path: str, job: Job) -> list[Slot]:

@@ -112,15 +112,11 @@ def applicable_toggles(job: Job) -> dict[str, tuple[str, ...]]:
     applicable: dict[str, tuple[str, ...]] = {}
     for name in toggle_names():
         module = _module(name)
-        candidates = getattr(module, "CANDIDATES", ()) if getattr(module, "is_used", _always)(job) else ()
+        candidates = getattr(module, "CANDIDATES", ()) if getattr(module, "is_used", lambda _: True)(job) else ()
         values = [value for value in candidates if _is_applicable(f"@{name}", value, job)]
         if values:
             applicable[f"@{name}"] = (DEFAULT, *values)
     return applicable
-
-
-def _always(job: Job) -> bool:
-    return True
 
 
 def _is_applicable(name: str, value: str, job: Job) -> bool:

@@ -56,10 +56,6 @@ class Window:
         return WARMUP_STEPS + self.num_steps
 
 
-def _always() -> bool:
-    return True
-
-
 def check_no_profiler() -> None:
     """Raise RecordingFailed if a profiler is running: torch has one at a time."""
     if torch._C._autograd._profiler_enabled():
@@ -67,7 +63,7 @@ def check_no_profiler() -> None:
 
 
 def profiled_steps(
-    window: Window, device: torch.device, phases: Phases, is_wanted: Callable[[], bool] = _always
+    window: Window, device: torch.device, phases: Phases, is_wanted: Callable[[], bool] = lambda: True
 ) -> Generator[int, None, None]:
     """Yield the index of each step to run, warm-up included; the trace is on disk when the iterator ends.
 
