@@ -43,7 +43,7 @@ from traceq.recorder.jobs.step_pattern import LearningNotes
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.process_end import ProcessEnd, at_process_exit
 from traceq.recorder.process.progress_counters import WatchedRank, append_message
-from traceq.recorder.rank.rank_state import LoaderWorkers, Rank, loader_settings
+from traceq.recorder.rank.rank_state import LoaderWorkers, loader_settings
 from traceq.recorder.rank.wall_account import WallAccount, process_began_ns
 from traceq.recorder.rank_recording import fitting_steps
 from traceq.recorder.spec.phases import Phases
@@ -433,14 +433,6 @@ class JobProcess:
         remedy = f"; {CAPTURED_STEP}" if self._has_captured else f"{RUN_LONGER}{fewer}"
         mark_ended(rank.rank.plan.folder, "failed", f"{text}{remedy}")
 
-    def _note_end(self, rank: Rank, error: BaseException) -> None:
-        if len(rank.plan.arms) > 1 and isinstance(error, Exception):  # memory may run out in one of them alone
-            note_arm(error, self._tracker.arm)
-        if rank.plan.process >= 0:  # the launcher goes on with the other arms
-            write_error(rank.plan.faults_folder, rank.world.rank, error)
-        else:
-            note_end(rank.plan, rank.world, error)
-
     def _note_error(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> object:
         """Note the job's own exception as the reason why the recording ended, then report it as ever."""
         hook = self._excepthook
@@ -449,7 +441,13 @@ class JobProcess:
 
     def _note_raised(self, rank: JobRank, error: BaseException) -> None:
         rank.leave(error_text(error))
+        plan, world = rank.rank.plan, rank.rank.world
         with suppress(Exception):
-            self._note_end(rank.rank, error)
+            if len(plan.arms) > 1 and isinstance(error, Exception):  # memory may run out in one of them alone
+                note_arm(error, self._tracker.arm)
+            if plan.process >= 0:  # the launcher goes on with the other arms
+                write_error(plan.faults_folder, world.rank, error)
+            else:
+                note_end(plan, world, error)
         with suppress(Exception):
             self._end()

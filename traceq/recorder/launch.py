@@ -314,24 +314,20 @@ def _stall_failure(processes: Sequence[Popen[bytes]], plan: Plan) -> LaunchFailu
     entered = [progress.phases_entered for progress in read_counters(Path(plan.progress_path))]
     _request_stacks(processes, [RankFailure(rank, None) for rank in range(len(processes))])
     late = [rank for rank, number in enumerate(entered) if number == min(entered)]
+    stacks = [read_log_tail(plan, rank) for rank in range(len(processes))]
     places = [
-        f"rank {rank} {'was stopped' if rank in stopped else 'is'} at {_line_of_stack(plan, rank)}"
-        for rank in range(len(processes))
+        f"rank {rank} {'was stopped' if rank in stopped else 'is'} at {innermost_user_line(frames_of(stack))}"
+        for rank, stack in enumerate(stacks)
     ]
     waiting = f"; the others wait for rank {late[0]}" if len(late) == 1 < len(entered) else ""
-    stacks = [f"{plan.folder.log(rank)}:\n{read_log_tail(plan, rank)}" for rank in range(len(processes))]
+    logs = [f"{plan.folder.log(rank)}:\n{stack}" for rank, stack in enumerate(stacks)]
     fault = f"no rank made progress for {plan.hang_s:g} s: {', '.join(places)}{waiting}"
-    return LaunchFailure(fault, "\n".join([f"{plan.out}: {fault}", *stacks]))
+    return LaunchFailure(fault, "\n".join([f"{plan.out}: {fault}", *logs]))
 
 
 def _communicates(plan: Plan, rank: int) -> bool:
     """Return whether the stack at the end of a rank's log is in a collective, or in backward, where DDP issues them."""
     return any(map(_COMMUNICATES.search, read_log_tail(plan, rank).splitlines()))
-
-
-def _line_of_stack(plan: Plan, rank: int) -> str:
-    """Return the innermost user line of the stack at the end of a rank's log."""
-    return innermost_user_line(frames_of(read_log_tail(plan, rank)))
 
 
 _STALL_POLL_S = 1.0

@@ -194,7 +194,10 @@ def worker_arms_text(command: Sequence[str], num_workers: int, script: str) -> s
         option = named[1]
     if not option:
         return ""
-    tried = [num_workers, *(num for num in range(_MOST_TRIED + 1) if num != num_workers and num <= _num_cores())]
+    tried = [
+        num_workers,
+        *(num for num in range(_MOST_TRIED + 1) if num != num_workers and num <= (os.cpu_count() or 1)),
+    ]
     words_of_option = option if option.endswith("=") else f"{option} "
     arms = [word for num in tried for word in ("--arm", f"w{num}={words_of_option}{num}")]
     words = without_secrets(shlex.join(["traceq", "record", *arms, "--replicates", "4", "--", *rest]))
@@ -220,7 +223,3 @@ def _without_option(command: Sequence[str], num_workers: int) -> tuple[str, list
                 rest = [*command[:index], "{arm}", *command[index + (1 if joined else 2) :]]
                 return f"{name}=" if is_setting else name, rest
     return "", [*command, "{arm}"]
-
-
-def _num_cores() -> int:
-    return os.cpu_count() or 1

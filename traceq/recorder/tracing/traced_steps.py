@@ -15,13 +15,18 @@ from typing import Any
 
 from traceq.claims.limits import LARGE
 from traceq.errors import RecordingFailed
-from traceq.locations import open_binary
 from traceq.model import Manifest, Pairs, Processes, memory_growth
 from traceq.recorder.failures.hang_diagnosis import Entry, flight_entries, write_flight
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.tracing.line_marks import PREFIX, TraceRow, kept_facts, read_rows, rows_of_last_step, source_lines
-from traceq.recorder.tracing.profiler_window import WARMUP_STEPS, Window, check_no_profiler, profiled_steps
+from traceq.recorder.tracing.profiler_window import (
+    WARMUP_STEPS,
+    Window,
+    check_no_profiler,
+    profiled_steps,
+    read_document,
+)
 from traceq.runs.embedded_recording import KEY, Embedded, encode
 from traceq.runs.run_folder import atomic_write
 from traceq.units import Unit, format_value
@@ -224,7 +229,7 @@ def write_joined(windows: Sequence[Path], path: Path, embedded: str) -> None:
 
     They are read one after the other. Raises RecordingFailed if the profiler wrote invalid JSON.
     """
-    documents = map(_document, windows)
+    documents = map(read_document, windows, windows)
     first = next(documents)
     described = {key: value for key, value in first.items() if key != "traceEvents"}
     events = joined_events(chain([first], documents))
@@ -236,15 +241,6 @@ def write_joined(windows: Sequence[Path], path: Path, embedded: str) -> None:
         file.write("\n]}\n")
     for window in windows:
         window.unlink()
-
-
-def _document(window: Path) -> dict[str, Any]:
-    try:
-        with open_binary(window) as file:
-            document: dict[str, Any] = json.load(file)
-    except ValueError as error:
-        raise RecordingFailed(f"{window}: the profiler wrote invalid JSON: {error}") from error
-    return document
 
 
 def joined_events(windows: Iterable[dict[str, Any]]) -> Iterator[Event]:
