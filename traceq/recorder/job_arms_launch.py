@@ -22,7 +22,7 @@ from traceq.recorder.failures.hang_watch import HangWatch
 from traceq.recorder.failures.rank_errors import LaunchFailure, RankFailure, find_cause, out_of_memory_line, read_error
 from traceq.recorder.failures.run_status import mark_ended, read_early_end
 from traceq.recorder.isolated_arms import NextArms, record_isolated
-from traceq.recorder.job_launch import OUTPUT_OPTION, REMOVED, SCRIPT_ENDINGS, JobOptions, JobResult
+from traceq.recorder.job_launch import INTERRUPTED, OUTPUT_OPTION, REMOVED, SCRIPT_ENDINGS, JobOptions, JobResult
 from traceq.recorder.jobs.injection import MODERATE, Injection, JobRequest, Note, run_injected
 from traceq.recorder.spec.parameters import check_arm, did_you_mean, split_assignment
 from traceq.recorder.spec.plan import Plan, PlannedArm
@@ -30,8 +30,6 @@ from traceq.recorder.spec.prepare import MAX_REPLICATES, check_range, create_run
 from traceq.recorder.spec.recipe import Outcome, next_batch
 from traceq.runs.run_folder import RunFolder
 
-_INTERRUPTED = {130: KeyboardInterrupt(), 143: SystemExit(143)}
-"""What ends all arms, by the exit code of a job that was ended by SIGINT or SIGTERM."""
 _ARM, _OUT, _VARIABLE = "{arm}", "{out}", "env:"
 _ENDED = "traceq: this process of the job is ended, as nothing is recorded"
 _BATCH = "{}"
@@ -78,8 +76,8 @@ class _JobArms:
             finally:
                 shutil.rmtree(injection.folder, ignore_errors=True)
                 (plan.folder.path / ".claim").unlink(missing_ok=True)
-        if exit_code in _INTERRUPTED and not unloaded:
-            raise _INTERRUPTED[exit_code]
+        if exit_code in INTERRUPTED and not unloaded:
+            raise INTERRUPTED[exit_code]
         if recorded:
             self.elsewhere.add(recorded)
             plan = replace(plan, out=recorded)

@@ -48,8 +48,8 @@ from traceq.watch.status import serve_metrics
 from traceq.watch.watch_folder import WatchFolder
 
 REMOVED = "the run folder was removed while the job ran"
-_INTERRUPTED = (130, 143)
-"""Exit codes of a job that was ended by SIGINT or SIGTERM."""
+INTERRUPTED = {130: KeyboardInterrupt(), 143: SystemExit(143)}
+"""What ends a launcher of several jobs, by the exit code of one that was ended by SIGINT or SIGTERM."""
 _UNKNOWN_STEPS = (
     ": it takes eight with a backward pass; of a loop without one, as of torch.func, traceq.record in it marks them"
 )
@@ -236,7 +236,7 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
     """Return why the recording is not complete; "" if it is. Marks one that was ended from outside."""
     if folder.manifest_path.is_file():
         cause = cause_by_ranks(folder, folder.read_manifest().num_ranks)
-        status = "interrupted" if exit_code in _INTERRUPTED or "ended by SIG" in cause else "failed"
+        status = "interrupted" if exit_code in INTERRUPTED or "ended by SIG" in cause else "failed"
         mark_ended(folder, status, cause or f"the job ended with exit code {exit_code}")
         if (at_s := injection.noted_at_s(Note.INTERRUPTED)) is not None:
             mark_interrupted(folder, at_s)

@@ -35,7 +35,7 @@ from traceq.recorder.failures.rank_errors import (
     read_error,
 )
 from traceq.recorder.failures.run_status import mark_ended
-from traceq.recorder.isolated_arms import next_arms_of, record_isolated
+from traceq.recorder.isolated_arms import OnMessage, OnProgress, next_arms_of, record_isolated
 from traceq.recorder.process.child_processes import (
     cpu_s,
     running_processes,
@@ -56,14 +56,10 @@ from traceq.recorder.process.signals import Stopped, stoppable
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.recipe import Recipe
 
-OnMessage = Callable[[str], None]
-
 _WORKER = "traceq.recorder.rank_recording"
 
 
-def launch(
-    plan: Plan, recipe: Recipe[Any], on_progress: Callable[[int, int], None], on_message: Callable[[str], None]
-) -> None:
+def launch(plan: Plan, recipe: Recipe[Any], on_progress: OnProgress, on_message: OnMessage) -> None:
     """Run every rank of the plan; RecordingFailed names the rank that failed first and why, with the end of its log.
 
     `on_progress(steps_ended, steps_planned)` and `on_message(line)` may be called from another thread.
@@ -86,9 +82,7 @@ def launch(
         raise RecordingFailed(failure.text)
 
 
-def _run_ranks(
-    plan: Plan, on_progress: Callable[[int, int], None], on_message: Callable[[str], None]
-) -> LaunchFailure | None:
+def _run_ranks(plan: Plan, on_progress: OnProgress, on_message: OnMessage) -> LaunchFailure | None:
     """Run the plan's ranks; return why they failed, unless the run is complete."""
     with tempfile.TemporaryDirectory(prefix="traceq-") as scratch:
         plan = replace(plan, scratch=scratch)
@@ -132,9 +126,7 @@ def _launch_failure(plan: Plan, failures: Sequence[RankFailure]) -> LaunchFailur
 
 
 @contextmanager
-def _reporting(
-    plan: Plan, on_progress: Callable[[int, int], None], on_message: Callable[[str], None]
-) -> Iterator[None]:
+def _reporting(plan: Plan, on_progress: OnProgress, on_message: OnMessage) -> Iterator[None]:
     """Report the slowest rank's steps and all messages, five times a second in the block and once after it."""
     is_over, messages = Event(), MessageReader(Path(plan.messages_path))
 

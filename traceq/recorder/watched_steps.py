@@ -30,17 +30,15 @@ from traceq.recorder.rank_recording import recorded_steps
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing.stopwatch import GcPauses
 from traceq.recorder.toggles.toggle import Job
+from traceq.watch.limits import EVERY_S, TIMED_STEPS
 from traceq.watch.step_store import CAPTURED, REGULAR, STEP, RowWriter
 from traceq.watch.watch_folder import FORMAT, CaptureRequest, WatchedJob, WatchFolder
 
-_EVERY_NS = 10**9
 _STEPS_PER_READING = 16
 _READ_NS = 10**8
 _TASKS = "/proc/self/task"
 _PHASES = (DATALOAD_WAIT, "forward", "backward", "optimizer")
 _ARM = Arm("run", "the job as it is", baseline=True)
-_TIMED_STEPS = 16
-"""Steps of a capture that are timed before some are traced, as `traceq diff` compares these."""
 
 
 def start_watching(request: JobRequest, job: Job, tracker: StepTracker) -> WatchedSteps | None:
@@ -151,7 +149,7 @@ class WatchedSteps:
         self._marks[:] = [
             (now_ns, thread_time_ns(), self._collector.collected_ns, *[elapsed_ns[name] for name in _PHASES], 0)
         ]
-        self._due_ns = now_ns + _EVERY_NS
+        self._due_ns = now_ns + round(EVERY_S * 1e9)
 
     def _look_for_request(self) -> None:
         """Accept a new request to trace that begins at a later step."""
@@ -192,7 +190,7 @@ class WatchedSteps:
             out=str(self._folder.captured(request.name).path),
             run_id=f"{self._rank.plan.run_id}-{request.name}",
             started=request.started,
-            steps=_TIMED_STEPS,
+            steps=TIMED_STEPS,
             trace_steps=request.num_steps,
         )
         control = LoopControl(was_regular=lambda: self._is_regular)

@@ -22,6 +22,7 @@ from traceq.errors import TraceqError
 from traceq.watch.limits import (
     CAPTURES_A_DAY,
     CAPTURES_OF_A_KIND,
+    EVERY_S,
     FEWEST_BEFORE,
     LATE_STEPS,
     LEAD_S,
@@ -125,9 +126,6 @@ class Captures:
                 self._num_tries += 1
 
 
-_EVERY_S = 1.0
-
-
 class RunWatch:
     """Watch of a run whose ranks begin to write at some time."""
 
@@ -145,7 +143,7 @@ class RunWatch:
     def look(self) -> list[str]:
         """Read what is new, at most once a second, and return the lines to print."""
         now = time.monotonic()
-        if now - self._last_look < _EVERY_S:
+        if now - self._last_look < EVERY_S:
             return []
         self._last_look = now
         return self.read()

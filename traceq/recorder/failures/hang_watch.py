@@ -93,9 +93,7 @@ def forget_hang(folder: RunFolder) -> None:
 
 _MAX_STACKS = 8
 _BUSY_SHARE = 0.2  # of a core
-_WAITS_FOR_PEERS = re.compile(
-    r"[/\\]torch[/\\]distributed[/\\]|[/\\]recorder[/\\]process[/\\](store_exchange|world)\.py"
-)
+_WAITS_FOR_PEERS = re.compile(r"[/\\]torch[/\\]distributed[/\\]|[/\\]recorder[/\\]process[/\\]world\.py")
 """Frames of a collective, or of a recording at the end of some steps."""
 _IN_BACKWARD = re.compile(r"\): _engine_run_backward$")
 _ENDED = "ended"
