@@ -25,7 +25,7 @@ import traceq
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.timeline.unprofiled_phases import unprofiled_phases
 from traceq.recorder.job_process import JobProcess
-from traceq.recorder.jobs.injection import Injection, JobRequest, parse_toggle
+from traceq.recorder.jobs.injection import Injection, JobRequest, Note, parse_toggle
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing.stopwatch import CAPTURED_STEP, Stopwatch
 from traceq.runs.read import read
@@ -150,7 +150,7 @@ def test_a_captured_step_ends_the_recording_and_not_the_job(tmp_path: Path, num_
 
     run = record(tmp_path, loop)
     assert trained
-    assert Injection(tmp_path / "inject").reason == CAPTURED_STEP
+    assert Injection(tmp_path / "inject").noted(Note.REASON) == CAPTURED_STEP
     if num_eager > 8:
         assert CAPTURED_STEP in RunFolder(run).read_manifest().fault
 

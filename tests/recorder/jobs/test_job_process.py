@@ -38,7 +38,7 @@ from traceq.model import NO_EFFECT, Manifest
 from traceq.recorder import job_process
 from traceq.recorder.job_process import JobProcess
 from traceq.recorder.jobs import step_pattern
-from traceq.recorder.jobs.injection import Injection, JobRequest, parse_toggle
+from traceq.recorder.jobs.injection import Injection, JobRequest, Note, parse_toggle
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.toggles.attribute import _is_on_all_ranks
 from traceq.runs.run_folder import RunFolder
@@ -330,7 +330,7 @@ def test_a_toggle_that_the_job_does_not_have_ends_the_recording_and_not_the_job(
     assert len(notes.steps) == 30
     assert not RunFolder(tmp_path / "run").manifest_path.exists()
     assert message in capsys.readouterr().err
-    assert message in Injection(tmp_path / "inject").reason
+    assert message in Injection(tmp_path / "inject").noted(Note.REASON)
 
 
 @pytest.mark.slow
