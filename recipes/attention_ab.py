@@ -63,11 +63,7 @@ def build(context: Context, parameters: Parameters) -> Step:
             module.attend = attend
     _report(context, parameters, training, attend)
 
-    def step(arm: str) -> None:
-        training.begin(context.phase)
-        training.finish(context.phase)
-
-    return step
+    return lambda arm: training.step(context.phase)
 
 
 def _attention(context: Context, parameters: Parameters) -> AttentionFunction:

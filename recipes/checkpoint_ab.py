@@ -55,12 +55,7 @@ def build(context: Context, parameters: Parameters) -> Step:
         batch = episodes.batch(factor * parameters.batch_size).to(context.device)
         context.facts[f"held_bytes.{arm}"] = held_bytes(partial(select(arm).forward, batch))
 
-    def step(arm: str) -> None:
-        selected = select(arm)
-        selected.begin(context.phase)
-        selected.finish(context.phase)
-
-    return step
+    return lambda arm: select(arm).step(context.phase)
 
 
 recipe = Recipe(

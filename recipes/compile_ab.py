@@ -59,8 +59,7 @@ def build(context: Context, parameters: Parameters) -> Step:
 
     def step(arm: str) -> None:
         nonlocal num_seen
-        training.begin(context.phase)
-        training.finish(context.phase)
+        training.step(context.phase)
         if is_on and num_compilations() != num_seen:
             num_seen = num_compilations()
             context.facts["recompiles"] = len(recompile_reasons())

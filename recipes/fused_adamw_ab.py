@@ -49,11 +49,7 @@ def build(context: Context, parameters: Parameters) -> Step:
         "loop": shared.with_optimizer(foreach=False, fused=False),
     }
 
-    def step(arm: str) -> None:
-        trainings[arm].begin(context.phase)
-        trainings[arm].finish(context.phase)
-
-    return step
+    return lambda arm: trainings[arm].step(context.phase)
 
 
 def check_unscaling(weights: torch.Tensor) -> None:

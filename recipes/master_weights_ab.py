@@ -73,11 +73,7 @@ def build(context: Context, parameters: Parameters) -> Step:
         context.facts[f"state.{arm}"] = state_text(training.optimizer)
         context.facts[f"state_bytes.{arm}"] = masters_bytes(training.model, training.optimizer)
 
-    def step(arm: str) -> None:
-        trainings[arm].begin(context.phase)
-        trainings[arm].finish(context.phase)
-
-    return step
+    return lambda arm: trainings[arm].step(context.phase)
 
 
 recipe = Recipe(

@@ -65,11 +65,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     context.separate_builds("off", "on")
     trainings = {"off": off, "on": on}
 
-    def step(arm: str) -> None:
-        trainings[arm].begin(context.phase)
-        trainings[arm].finish(context.phase)
-
-    return step
+    return lambda arm: trainings[arm].step(context.phase)
 
 
 recipe = Recipe(

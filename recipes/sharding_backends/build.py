@@ -39,7 +39,6 @@ __all__ = [
     "missing_backend",
     "shard_model",
     "too_few_ranks",
-    "zero_engine",
 ]
 
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -113,18 +112,35 @@ def _by_torch(context: Context, model: nn.Module, spec: ShardingSpec) -> Sharded
 
 
 def _by_deepspeed(context: Context, model: nn.Module, spec: ShardingSpec) -> ShardedModel:
-    optimizer = spec.optimizer(model.parameters())
-    engine = zero_engine(
-        model,
-        optimizer,
-        stage=_STAGES[spec.strategy],
-        unit=spec.unit,
-        device=context.device,
-        batch_size=spec.batch_size,
-        max_norm=spec.max_norm,
-        in_bfloat16=spec.in_bfloat16,
-    )
+    """Return DeepSpeed's engine over all ranks; at stage 3 it frees each unit after its pass, as FSDP does."""
+    optimizer, deepspeed = spec.optimizer(model.parameters()), _deepspeed(context.device)
+    sharding = {"stage": _STAGES[spec.strategy]}
+    if spec.strategy == "zero3":
+        deepspeed.utils.set_z3_leaf_modules(model, [spec.unit])
+        sharding |= {
+            "stage3_param_persistence_threshold": 0,  # else parameters of up to 100,000 elements stay whole
+            "stage3_prefetch_bucket_size": 0,  # else the next 50,000,000 elements are gathered ahead
+            "stage3_max_live_parameters": 0,
+            "stage3_max_reuse_distance": 0,  # else units that backward soon needs again are kept
+        }
+    config = {
+        "train_micro_batch_size_per_gpu": spec.batch_size,
+        "zero_optimization": sharding,
+        "zero_allow_untested_optimizer": True,
+        "gradient_clipping": spec.max_norm,
+        "bf16": {"enabled": spec.in_bfloat16},
+    }
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     return ShardedModel(engine, optimizer, engine.backward, lambda: None, engine.step, lambda: None)
+
+
+def _deepspeed(device: torch.device) -> Any:
+    """Return DeepSpeed set to the device's type; on a CPU without its shared-memory op, which needs compiling."""
+    os.environ.setdefault("DS_ACCELERATOR", device.type)
+    deepspeed, ops = import_module("deepspeed"), import_module("deepspeed.ops")
+    if device.type == "cpu" and hasattr(ops, "__compatible_ops__"):
+        ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
 
 
 def _wrapped(context: Context, model: nn.Module, spec: ShardingSpec) -> nn.Module:
@@ -166,51 +182,6 @@ def missing_backend(strategy: str, precision: Precision) -> str:
     return ""
 
 
-_SHM = "deepspeed_shm_comm"
-
-
-def zero_engine(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    *,
-    stage: int,
-    unit: type[nn.Module],
-    device: torch.device,
-    batch_size: int,
-    max_norm: float,
-    in_bfloat16: bool,
-) -> Any:
-    """Return DeepSpeed's engine over all ranks; at stage 3 it frees each unit after its pass, as FSDP does."""
-    deepspeed = _imported(device)
-    sharding: dict[str, int] = {"stage": stage}
-    if stage == 3:
-        deepspeed.utils.set_z3_leaf_modules(model, [unit])
-        sharding |= {
-            "stage3_param_persistence_threshold": 0,  # else parameters of up to 100,000 elements stay whole
-            "stage3_prefetch_bucket_size": 0,  # else the next 50,000,000 elements are gathered ahead
-            "stage3_max_live_parameters": 0,
-            "stage3_max_reuse_distance": 0,  # else units that backward soon needs again are kept
-        }
-    config = {
-        "train_micro_batch_size_per_gpu": batch_size,
-        "zero_optimization": sharding,
-        "zero_allow_untested_optimizer": True,
-        "gradient_clipping": max_norm,
-        "bf16": {"enabled": in_bfloat16},
-    }
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-    return engine
-
-
-def _imported(device: torch.device) -> Any:
-    """Return DeepSpeed set to the device's type; on a CPU without its shared-memory op, which needs compiling."""
-    os.environ.setdefault("DS_ACCELERATOR", device.type)
-    deepspeed, ops = import_module("deepspeed"), import_module("deepspeed.ops")
-    if device.type == "cpu" and hasattr(ops, "__compatible_ops__"):
-        ops.__compatible_ops__[_SHM] = False
-    return deepspeed
-
-
 _REPLICATED = ("ddp", "zero2")
 _MOST_PADDING = 1024
 """Elements by which all shards of one parameter together may be padded."""
@@ -231,7 +202,6 @@ def check_wrapping(context: Context, model: nn.Module, strategy: str, sizes: Seq
             f"{strategy}: found {type(model).__name__} with {num_units} units over {num_ranks} ranks and "
             f"{int(held):,} elements; expected {expected:,}"
         )
-    context.facts["num_parameters"] = sum(sizes)
     context.facts["wrapper"] = type(model).__name__
     context.facts["wrapper_world_size"] = num_ranks
     context.facts["wrapper_units"] = num_units

@@ -95,6 +95,11 @@ class Training:
         optimizer = adamw_with_masters(self.model.parameters(), device, **ADAMW)
         return replace(self, optimizer=optimizer, scheduler=_schedule(optimizer))
 
+    def step(self, phase: EnterPhase) -> None:
+        """Train on a batch, each part in its phase."""
+        self.begin(phase)
+        self.finish(phase)
+
     def begin(self, phase: EnterPhase) -> None:
         """Fetch a batch and compute its loss, each in its phase."""
         with phase("dataload_wait"):
