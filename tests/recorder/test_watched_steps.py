@@ -43,7 +43,7 @@ class Loop:
         plan = Plan(
             run_id="run", out=str(out), device="cpu", num_ranks=world.size, steps=0, trace_steps=3, seed=0, arms=()
         )
-        self.steps = WatchedSteps(Rank(plan, world, Phases(), ProgressCounters("", 0)), self.tracker)
+        self.steps = WatchedSteps(Rank(plan, world, Phases(), ProgressCounters()), self.tracker)
         self.out = out
 
     def run_events(self, *more: str) -> None:

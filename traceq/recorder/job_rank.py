@@ -457,7 +457,7 @@ def measure_loader(request: JobRequest, job: Job, batches: JobBatches) -> None:
     )
     source = _Endless(loader)
     control = LoopControl(lambda _: None, source.was_regular)
-    rank = Rank(plan, world, Phases((_FETCH, _TO_DEVICE)), ProgressCounters("", world.rank), control=control)
+    rank = Rank(plan, world, Phases((_FETCH, _TO_DEVICE)), ProgressCounters(), control=control)
     try:
         for _ in recorded_steps(rank, plan.manifest(_RECIPE, _QUESTION)):
             with rank.phases(_FETCH):

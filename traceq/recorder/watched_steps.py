@@ -54,7 +54,7 @@ def start_watching(request: JobRequest, job: Job, tracker: StepTracker) -> Watch
     hosts = tuple(world.gather(socket.gethostname()))
     is_regular = all(world.gather(tracker.pattern.is_regular))
     plan = replace(plan_of_job(request, (JobArm(_ARM, ()),), world), is_regular=is_regular)
-    rank = Rank(plan, world, Phases(), ProgressCounters("", world.rank))
+    rank = Rank(plan, world, Phases(), ProgressCounters())
     rank.facts.update(job_facts(job, tracker))
     rank.say(f"traceq: {found_text(job, tracker, world)}")
     if world.rank == 0:

@@ -74,7 +74,7 @@ def run_loop(
     control = LoopControl(was_regular=lambda: clock.is_regular)
     world = World(0, 0, 1, torch.device("cpu"))
     workers = LoaderWorkers(num_renewed=num_renewed)
-    progress = ProgressCounters("", 0)
+    progress = ProgressCounters()
     rank = Rank(replace(plan, out=str(folder)), world, Phases(), progress, control=control, workers=workers)
     for number, arm in enumerate(timed_steps(rank)):
         clock.run(arm, rank.phases, is_regular=is_regular(number))

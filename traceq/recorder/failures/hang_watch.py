@@ -201,7 +201,7 @@ def watched_loop(plan: Plan, world: World) -> Iterator[ProgressCounters]:
     All ranks call it. The first rank of each host starts the watcher, which ends with that rank.
     """
     if not plan.hang_s:
-        yield ProgressCounters("", 0)
+        yield ProgressCounters()
         return
     host = world.peers[world.rank].host
     leader = next(rank for rank, peer in enumerate(world.peers) if peer.host == host)

@@ -38,7 +38,7 @@ class PhaseStack:
 
     def __init__(self, tracker: StepTracker, begin_step: Callable[[], None]) -> None:
         self.thread: int | None = None
-        self.counters = ProgressCounters("", 0)
+        self.counters = ProgressCounters()
         self.phases = Phases()  # of steps that are not recorded
         self._is_shown = False
         self._tracker = tracker

@@ -37,7 +37,7 @@ class WatchedRank:
     def __init__(self, folder: str, rank: int) -> None:
         self._path = Path(folder) / f"{rank}.{os.getpid()}"
         self._stacks: IO[str] | None = None
-        self.counters = ProgressCounters("", 0)
+        self.counters = ProgressCounters()
         if folder and Path(folder).is_dir():
             with suppress(OSError):  # a full disk: the rank is not watched
                 self._register()
@@ -99,7 +99,7 @@ class ProgressCounters:
 
     __slots__ = ("cells",)
 
-    def __init__(self, path: str, rank: int) -> None:
+    def __init__(self, path: str = "", rank: int = 0) -> None:
         if path:
             with Path(path).open("r+b") as file:
                 cells = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")

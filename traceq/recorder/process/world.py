@@ -198,7 +198,7 @@ def _temporary_group(device: torch.device) -> Iterator[None]:
     The recorder's own communication uses gloo even where the loop's tensors use nccl: ranks that were started without
     a group may all compute on the same GPU, which nccl rejects.
     """
-    store, rank, size = meet(TIMEOUT)
+    store, rank, size = meet()
     on_gpu = device.type == "cuda" and dist.is_nccl_available()
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=rank, world_size=size)
@@ -213,7 +213,7 @@ def _temporary_group(device: torch.device) -> Iterator[None]:
 def _init_process_group(device: torch.device) -> None:
     is_alone = "RANK" not in os.environ or number_in("WORLD_SIZE", 1) == 1
     store: Store
-    store, rank, size = (HashStore(), 0, 1) if is_alone else meet(TIMEOUT)
+    store, rank, size = (HashStore(), 0, 1) if is_alone else meet()
     uses_nccl = device.type == "cuda" and _has_gpus_alone(store, rank, size, device)
     backend: dict[str, Any] = {"backend": "nccl", "device_id": device} if uses_nccl else {"backend": "gloo"}
     dist.init_process_group(timeout=TIMEOUT, store=store, rank=rank, world_size=size, **backend)
@@ -305,7 +305,7 @@ _VARIABLES = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT"
 _LEFT_OVER = f"if these variables are left over from another job: unset {_VARIABLES}"
 
 
-def meet(timeout: timedelta) -> tuple[Store, int, int]:
+def meet() -> tuple[Store, int, int]:
     """Return the store, this rank, and their number, by the variables that the launcher set.
 
     Writes to stderr what it waits for, if that takes longer than 5 s. Raises TraceqError for variables that cannot be,
@@ -317,8 +317,8 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
 
     def wait_for_ranks() -> None:
         with suppress(RuntimeError, ValueError, OSError):  # torch's own errors are RuntimeErrors
-            store, _, _ = next(rendezvous("env://", timeout=timeout))
-            store.set_timeout(timeout)
+            store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
+            store.set_timeout(TIMEOUT)
             stores.append(PrefixStore("default_pg", store))
 
     attempt = Thread(target=wait_for_ranks, daemon=True)
