@@ -155,7 +155,22 @@ def _prepare(options: JobOptions, option: str, arms: Sequence[Arm], replicates: 
     options.check()
     check_range("--replicates", replicates, 1, MAX_REPLICATES)
     out = create_run_folder(options.out, options.script, overwrite=options.overwrite).absolute()
-    plan = _plan(options, out, arms, replicates)
+    words = [*options.command, *(arm.meaning for arm in arms)]
+    seed = crc32("\0".join(words).encode()) >> 1  # launchers on other nodes run the arms in the same order
+    plan = Plan(
+        run_id=f"{out.name}-{seed:08x}",
+        out=str(out),
+        device="",  # that of the job, as is the number of ranks: not known before it runs
+        num_ranks=0,
+        steps=options.steps or 0,
+        trace_steps=options.trace_steps,
+        seed=seed,
+        arms=tuple(map(PlannedArm, arms)),
+        reseeds=False,
+        started=utc_now(),
+        replicates=replicates,
+        hang_s=options.hang_s,
+    )
     plan.folder.write_manifest(plan.manifest("", "", facts=(MODERATE,)))
     return plan
 
@@ -194,26 +209,6 @@ def _parse(arms: Sequence[str]) -> dict[str, list[str]]:
     if len(words) < 2:
         raise UsageFault(f"--arm: found {', '.join(words)}; expected at least two arms, --arm 'NAME=WORDS'")
     return words
-
-
-def _plan(options: JobOptions, out: Path, arms: Sequence[Arm], replicates: int) -> Plan:
-    """Return the plan; device and number of ranks are those of the job, and not known before it runs."""
-    words = [*options.command, *(arm.meaning for arm in arms)]
-    seed = crc32("\0".join(words).encode()) >> 1  # launchers on other nodes run the arms in the same order
-    return Plan(
-        run_id=f"{out.name}-{seed:08x}",
-        out=str(out),
-        device="",
-        num_ranks=0,
-        steps=options.steps or 0,
-        trace_steps=options.trace_steps,
-        seed=seed,
-        arms=tuple(map(PlannedArm, arms)),
-        reseeds=False,
-        started=utc_now(),
-        replicates=replicates,
-        hang_s=options.hang_s,
-    )
 
 
 def _request(plan: Plan, arm: Arm, watched: str, grace_s: float) -> JobRequest:
