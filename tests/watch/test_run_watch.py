@@ -92,7 +92,8 @@ def test_one_capture_at_a_time_and_none_after_a_failed_one(tmp_path: Path, statu
 
 
 def onset_of(number: int, kind: str, time: float) -> Onset:
-    return Onset(number, kind, (0,), 0, 0, time, "wall", 1.0, 2.0, 1.0, 1.0, 1.0)
+    fields = {"measure": "wall", "before": 1.0, "after": 2.0, "growth": 1.0, "low": 1.0, "high": 1.0}
+    return Onset(number=number, kind=kind, ranks=(0,), step=0, time=time, **fields)
 
 
 def test_captures_of_a_day_are_few(tmp_path: Path) -> None:

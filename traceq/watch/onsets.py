@@ -155,7 +155,7 @@ _CAUSES = (("gc", COLLECTOR), ("loader", SLOW_LOADER), ("cpu", SLOW_RANK), ("que
 Values = NDArray[np.float64]
 
 
-class Onset(msgspec.Struct, frozen=True):
+class Onset(msgspec.Struct, frozen=True, kw_only=True):
     """What began at a step: its kind, and its ranks, all of them for what is the job's.
 
     `before` and `after`: s of a step that the rank where it grew most spends in `measure`, or bytes of its memory.
@@ -164,12 +164,12 @@ class Onset(msgspec.Struct, frozen=True):
     s since the epoch. `capture`: the folder in the run of the steps that were traced for it, or "".
     """
 
-    number: int
+    number: int = 0
     kind: str
     ranks: tuple[int, ...]
     step: int
-    seen_at: int
-    time: float
+    seen_at: int = 0
+    time: float = 0.0
     measure: str
     before: float
     after: float
@@ -265,12 +265,9 @@ class _Look:
         whole = float(before[:, measure("median")].max()) / self._usual_s
         worst = max(ranks, key=lambda rank: after[rank, measure(name)] - before[rank, measure(name)])
         return Onset(
-            number=0,
             kind=kind,
             ranks=ranks,
             step=self._history[-rise.num_after].first_step,
-            seen_at=0,
-            time=0.0,
             measure=name,
             before=float(before[worst, measure(name)]),
             after=float(after[worst, measure(name)]),
@@ -308,12 +305,9 @@ class _Look:
         growth = total / values[0]
         spread = _NORMAL_95 * increments[:, rank].std(ddof=1) * len(increments) ** 0.5 / values[0, rank]
         return Onset(
-            number=0,
             kind=GROWING_MEMORY,
             ranks=tuple(map(int, np.flatnonzero(grows))),
             step=block.first_step - (MEMORY_VALUES - 1) * self._steps_per_value,
-            seen_at=0,
-            time=0.0,
             measure="memory",
             before=float(values[0, rank]),
             after=float(values[-1, rank]),
