@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from traceq.recorder.toggles.settings import Setting
 from traceq.recorder.toggles.toggle import DEFAULT, Job
 
 CANDIDATES = ("eager",)
@@ -47,30 +48,6 @@ class BackendToggle:
         return frozenset(_SWITCHES) if value == _ALL else frozenset([_BACKENDS[value]])
 
 
-class ImplementationToggle:
-    """The implementation of a transformers model, which its layers look up in each forward."""
-
-    changes_ops = True
-
-    def __init__(self, model: Any, values: Sequence[str]) -> None:
-        self._model = model
-        self._before = model.config._attn_implementation
-        self._values = [self._before if value == DEFAULT else value for value in values]
-
-    def apply(self, number: int) -> None:
-        """Set the n-th implementation."""
-        self._model.set_attn_implementation(self._values[number])
-
-    def fault(self, number: int) -> str:
-        """Return what the model has instead."""
-        name = self._model.config._attn_implementation
-        return "" if name == self._values[number] else f"the model has {name}"
-
-    def restore(self) -> None:
-        """Set the model's own implementation."""
-        self._model.set_attn_implementation(self._before)
-
-
 def is_used(job: Job) -> bool:
     """Return whether a module of the job is called attention, or its code calls torch's."""
     kinds = {type(module) for model in job.models for module in model.modules()}
@@ -82,12 +59,13 @@ def _calls_attention(kind: type) -> bool:
     return any(code is not None and _FUNCTION in code.co_names for code in codes)
 
 
-def create(job: Job, values: Sequence[str]) -> BackendToggle | ImplementationToggle:
+def create(job: Job, values: Sequence[str]) -> BackendToggle | Setting:
     """Return the toggle; UsageFault for an unknown backend."""
     modules = (module for model in job.models for module in model.modules())
     model = next((module for module in modules if hasattr(module, "set_attn_implementation")), None)
     if model is not None and set(values) <= {DEFAULT, "eager", _ALL}:
-        return ImplementationToggle(model, values)
+        own: Any = model  # its layers look it up in each forward
+        return Setting(own.set_attn_implementation, lambda: own.config._attn_implementation, values, changes_ops=True)
     return BackendToggle(values)
 
 

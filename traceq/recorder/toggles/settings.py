@@ -19,10 +19,15 @@ from traceq.recorder.toggles.toggle import DEFAULT, Job
 class Setting:
     """A function that sets the value and one that reads it; `values` may hold DEFAULT, the job's own."""
 
-    changes_ops = False
-
-    def __init__(self, setter: Callable[[Any], object], read: Callable[[], Any], values: Sequence[Any]) -> None:
-        self._set, self._read = setter, read
+    def __init__(
+        self,
+        setter: Callable[[Any], object],
+        read: Callable[[], Any],
+        values: Sequence[Any],
+        *,
+        changes_ops: bool = False,
+    ) -> None:
+        self._set, self._read, self.changes_ops = setter, read, changes_ops
         self._before = read()
         self._values = [self._before if value == DEFAULT else value for value in values]
 
@@ -40,7 +45,8 @@ class Setting:
         self._set(self._before)
 
 
-def _are_on(values: Sequence[str]) -> list[bool | str]:
+def are_on(values: Sequence[str]) -> list[bool | str]:
+    """Return True for on, False for off, and DEFAULT as it is."""
     return [value if value == DEFAULT else value == "on" for value in values]
 
 
@@ -59,7 +65,7 @@ class CudnnBenchmark:
     def create(job: Job, values: Sequence[str]) -> Setting:
         """Return the toggle."""
         set_search = functools.partial(setattr, torch.backends.cudnn, "benchmark")
-        return Setting(set_search, lambda: torch.backends.cudnn.benchmark, _are_on(values))
+        return Setting(set_search, lambda: torch.backends.cudnn.benchmark, are_on(values))
 
 
 class GarbageCollector:
@@ -70,7 +76,7 @@ class GarbageCollector:
     @staticmethod
     def create(job: Job, values: Sequence[str]) -> Setting:
         """Return the toggle."""
-        return Setting(lambda is_on: (gc.enable if is_on else gc.disable)(), gc.isenabled, _are_on(values))
+        return Setting(lambda is_on: (gc.enable if is_on else gc.disable)(), gc.isenabled, are_on(values))
 
 
 class MatmulPrecision:
