@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from traceq.errors import UsageFault
 from traceq.recorder.rank.replaced_methods import ReplacedMethods
+from traceq.recorder.toggles.settings import Setting
 from traceq.recorder.toggles.toggle import DEFAULT, Job
 
 _ATTRIBUTES = ("reducer", "logger", "find_unused_parameters")
@@ -29,34 +30,21 @@ class BroadcastBuffers:
     """
 
     CANDIDATES = ("broadcast_buffers:off",)
-    changes_ops = True
 
-    def __init__(self, wrappers: Sequence[DistributedDataParallel], values: Sequence[str]) -> None:
-        self._wrappers, self._values = wrappers, values
-
-    @classmethod
-    def create(cls, job: Job, values: Sequence[str]) -> BroadcastBuffers:
+    @staticmethod
+    def create(job: Job, values: Sequence[str]) -> Setting:
         """Return the toggle; UsageFault for a job without a wrapper of DDP that broadcasts buffers."""
         wrappers = [each for each in _wrappers(job) if _sends(each)]
         if not wrappers:
             raise UsageFault("no model is wrapped in DistributedDataParallel that broadcasts buffers")
-        return cls(wrappers, values)
 
-    def apply(self, number: int) -> None:
-        """Broadcast buffers before the next forwards, or not."""
-        for wrapper in self._wrappers:
-            wrapper.broadcast_buffers = self._values[number] == DEFAULT
+        def set_broadcasts(are_sent: Sequence[bool]) -> None:
+            for wrapper, is_sent in zip(wrappers, are_sent, strict=True):
+                wrapper.broadcast_buffers = is_sent
 
-    def fault(self, number: int) -> str:
-        """Return what the wrapper would do instead."""
-        is_sent = self._values[number] == DEFAULT
-        differ = any(_sends(wrapper) != is_sent for wrapper in self._wrappers)
-        return f"a wrapper {'does not send' if is_sent else 'sends'} its buffers" if differ else ""
-
-    def restore(self) -> None:
-        """Broadcast buffers."""
-        for wrapper in self._wrappers:
-            wrapper.broadcast_buffers = True
+        none_is_sent = [False] * len(wrappers)
+        settings = [value if value == DEFAULT else none_is_sent for value in values]
+        return Setting(set_broadcasts, lambda: list(map(_sends, wrappers)), settings, changes_ops=True)
 
 
 class FindUnused:
@@ -67,49 +55,33 @@ class FindUnused:
 
     CANDIDATES = ("off", "on")
 
-    def __init__(self, wrapper: DistributedDataParallel, values: Sequence[str]) -> None:
-        self._wrapper = wrapper
-        self._before = bool(wrapper.find_unused_parameters)
-        self._values = [self._before if value == DEFAULT else value == "on" for value in values]
-        self.changes_ops = len(set(self._values)) > 1
-        other = DistributedDataParallel(
-            wrapper.module,
-            device_ids=wrapper.device_ids,
-            process_group=wrapper.process_group,
-            find_unused_parameters=not self._before,
-            **_UNSYNCED,
-        )
-        self._attributes = {
-            self._before: {name: getattr(wrapper, name) for name in _ATTRIBUTES},
-            not self._before: {name: getattr(other, name) for name in _ATTRIBUTES},
-        }
-
-    @classmethod
-    def create(cls, job: Job, values: Sequence[str]) -> FindUnused:
+    @staticmethod
+    def create(job: Job, values: Sequence[str]) -> Setting:
         """Return the toggle; UsageFault for a job without DDP, or whose wrapper cannot be built twice."""
         wrapper = next(iter(_wrappers(job)), None)
         if wrapper is None:
             raise UsageFault("no model is wrapped in DistributedDataParallel")
         if wrapper.static_graph or wrapper.gradient_as_bucket_view:
             raise UsageFault("not possible with static_graph or gradient_as_bucket_view")
-        return cls(wrapper, values)
+        before = bool(wrapper.find_unused_parameters)
+        other = DistributedDataParallel(
+            wrapper.module,
+            device_ids=wrapper.device_ids,
+            process_group=wrapper.process_group,
+            find_unused_parameters=not before,
+            **_UNSYNCED,
+        )
+        attributes = {
+            is_on: {name: getattr(each, name) for name in _ATTRIBUTES}
+            for is_on, each in ((before, wrapper), (not before, other))
+        }
 
-    def apply(self, number: int) -> None:
-        """Let the next forward and backward use the reducer with the n-th flag."""
-        self._exchange(is_on=self._values[number])
+        def exchange(is_on: bool) -> None:
+            for name, value in attributes[is_on].items():
+                setattr(wrapper, name, value)
 
-    def fault(self, number: int) -> str:
-        """Return the flag that the wrapper has instead."""
-        is_on = self._wrapper.find_unused_parameters
-        return "" if is_on == self._values[number] else f"the wrapper has {is_on}"
-
-    def restore(self) -> None:
-        """Let the job's own reducer run."""
-        self._exchange(is_on=self._before)
-
-    def _exchange(self, *, is_on: bool) -> None:
-        for name, value in self._attributes[is_on].items():
-            setattr(self._wrapper, name, value)
+        settings = [before if value == DEFAULT else value == "on" for value in values]
+        return Setting(exchange, lambda: wrapper.find_unused_parameters, settings, changes_ops=len(set(settings)) > 1)
 
 
 class NoSync:
