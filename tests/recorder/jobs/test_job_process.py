@@ -157,7 +157,7 @@ def test_modules_that_a_method_of_the_model_calls_are_its_forward(tmp_path: Path
 @pytest.mark.slow
 def test_a_module_that_the_loop_calls_itself_is_forward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss contains it, and is given its output. Another test may have compiled something in this process."""
-    for module in ("loop_hooks", "compiled_models"):
+    for module in ("loop_hooks", "root_models"):
         monkeypatch.setattr(f"traceq.recorder.jobs.{module}.has_compiled", lambda: False)
     recorded(tmp_path, loss_that_holds_the_model)
     environment = manifest_of(tmp_path).environment
