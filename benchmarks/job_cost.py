@@ -32,8 +32,7 @@ from torch import nn
 
 import traceq
 from traceq.recorder.job_process import JobProcess
-from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
+from traceq.recorder.jobs.injection import Injection, JobRequest, parse_toggle
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
@@ -63,9 +62,7 @@ class Recorder:
         run = folder / "job"
         run.mkdir()
         toggle = parse_toggle(f"{__name__}.config.value=0,1")
-        request = JobRequest(
-            str(run), "job-1", 7, "", "job_cost", (toggle,), ENDLESS, trace_steps=0, stops=False, hang_s=0
-        )
+        request = JobRequest(str(run), "job-1", 7, "", (toggle,), ENDLESS, trace_steps=0, stops=False, hang_s=0)
         injection = Injection(folder / "inject")
         injection.write(request)
         self.process = JobProcess(request, injection)
@@ -76,7 +73,7 @@ class Recorder:
     def become(self, state: str) -> None:
         """Be on, off, or idle: its functions are in place, and call the originals alone, as on another thread."""
         self.is_on = state != OFF
-        self.process.thread = get_ident() if state == ON else -1
+        self.process._stack.thread = get_ident() if state == ON else -1
         self.process._other_threads.clear()  # of which this one was while idle
 
     @property

@@ -23,8 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from traceq.watch.onsets import SLOW_RANK, Onset, OnsetDetector
-from traceq.watch.step_blocks import StepBlocks
-from traceq.watch.step_store import REGULAR, STEP
+from traceq.watch.step_store import REGULAR, STEP, StepBlocks
 
 OWN_S, BACKWARD_S = 0.03, 0.02
 BEFORE, AFTER = 3200, 6400

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
-from traceq.recipes.workload.parameters import Prompts, TrainingParameters
-from traceq.recipes.workload.phases import PHASES
+from traceq.recipes.workload.parameters import PHASES, Prompts, TrainingParameters
 from traceq.recorder import Arm, Context, Fact, Recipe, Step, Unit
 
 if TYPE_CHECKING:
@@ -64,11 +63,7 @@ def build(context: Context, parameters: Parameters) -> Step:
             module.attend = attend
     _report(context, parameters, training, attend)
 
-    def step(arm: str) -> None:
-        training.begin(context.phase)
-        training.finish(context.phase)
-
-    return step
+    return lambda arm: training.step(context.phase)
 
 
 def _attention(context: Context, parameters: Parameters) -> AttentionFunction:

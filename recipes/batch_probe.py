@@ -23,8 +23,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from traceq.recipes.workload.parameters import ShardedParameters
-from traceq.recipes.workload.phases import PHASES, EnterPhase
+from traceq.recipes.workload.parameters import PHASES, EnterPhase, ShardedParameters
 from traceq.recorder import Arm, Context, Fact, Outcome, Recipe, Skip, Step, next_batch
 
 __all__ = ["recipe"]
@@ -50,8 +49,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     import torch
 
     from traceq.recipes.memory.limit import Capacity
-    from traceq.recipes.sharding_backends.build import too_few_ranks
-    from traceq.recipes.sharding_backends.missing_backend import missing_backend
+    from traceq.recipes.sharding_backends.build import missing_backend, too_few_ranks
     from traceq.recipes.sharding_backends.training import ShardedTraining
     from traceq.recipes.workload.precision import note_state, sized
 

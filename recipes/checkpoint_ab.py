@@ -18,8 +18,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from traceq.recipes.workload.parameters import TrainingParameters
-from traceq.recipes.workload.phases import PHASES
+from traceq.recipes.workload.parameters import PHASES, TrainingParameters
 from traceq.recorder import Arm, Context, Fact, Recipe, Step, Unit
 
 __all__ = ["recipe"]
@@ -36,7 +35,7 @@ class Parameters(TrainingParameters):
 
 def build(context: Context, parameters: Parameters) -> Step:
     """Return one training step for all arms; they differ in what blocks save, and `on_larger` also in its batches."""
-    from traceq.recipes.memory.saved_for_backward import held_bytes
+    from traceq.recipes.memory.model_state import held_bytes
     from traceq.recipes.workload.model import SIZES, transformer_blocks
     from traceq.recipes.workload.training import Training
 
@@ -56,12 +55,7 @@ def build(context: Context, parameters: Parameters) -> Step:
         batch = episodes.batch(factor * parameters.batch_size).to(context.device)
         context.facts[f"held_bytes.{arm}"] = held_bytes(partial(select(arm).forward, batch))
 
-    def step(arm: str) -> None:
-        selected = select(arm)
-        selected.begin(context.phase)
-        selected.finish(context.phase)
-
-    return step
+    return lambda arm: select(arm).step(context.phase)
 
 
 recipe = Recipe(

@@ -20,8 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from traceq.recipes.workload.parameters import TrainingParameters
-from traceq.recipes.workload.phases import PHASES
+from traceq.recipes.workload.parameters import PHASES, TrainingParameters
 from traceq.recorder import Arm, Context, Fact, Recipe, Step, Unit
 
 if TYPE_CHECKING:
@@ -60,8 +59,7 @@ def build(context: Context, parameters: Parameters) -> Step:
 
     def step(arm: str) -> None:
         nonlocal num_seen
-        training.begin(context.phase)
-        training.finish(context.phase)
+        training.step(context.phase)
         if is_on and num_compilations() != num_seen:
             num_seen = num_compilations()
             context.facts["recompiles"] = len(recompile_reasons())

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.errors import RecordingFailed
-from traceq.recipes.workload.parameters import TrainingParameters
-from traceq.recipes.workload.phases import PHASES
+from traceq.recipes.workload.parameters import PHASES, TrainingParameters
 from traceq.recorder import Arm, Context, Recipe, Step
 
 if TYPE_CHECKING:
@@ -50,11 +49,7 @@ def build(context: Context, parameters: Parameters) -> Step:
         "loop": shared.with_optimizer(foreach=False, fused=False),
     }
 
-    def step(arm: str) -> None:
-        trainings[arm].begin(context.phase)
-        trainings[arm].finish(context.phase)
-
-    return step
+    return lambda arm: trainings[arm].step(context.phase)
 
 
 def check_unscaling(weights: torch.Tensor) -> None:

@@ -22,8 +22,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from traceq.recipes.workload.parameters import TrainingParameters
-from traceq.recipes.workload.phases import PHASES
+from traceq.recipes.workload.parameters import PHASES, TrainingParameters
 from traceq.recorder import Arm, Context, Fact, Recipe, Step, Unit
 
 __all__ = ["recipe"]
@@ -44,8 +43,8 @@ def build(context: Context, parameters: Parameters) -> Step:
     import torch
     from torch import nn
 
-    from traceq.recipes.workload.fp32_masters import masters_bytes, state_text
     from traceq.recipes.workload.model import SIZES, Size, VisionLanguageAction
+    from traceq.recipes.workload.precision import masters_bytes, state_text
     from traceq.recipes.workload.training import Training
 
     def in_bfloat16(size: Size) -> nn.Module:
@@ -74,11 +73,7 @@ def build(context: Context, parameters: Parameters) -> Step:
         context.facts[f"state.{arm}"] = state_text(training.optimizer)
         context.facts[f"state_bytes.{arm}"] = masters_bytes(training.model, training.optimizer)
 
-    def step(arm: str) -> None:
-        trainings[arm].begin(context.phase)
-        trainings[arm].finish(context.phase)
-
-    return step
+    return lambda arm: trainings[arm].step(context.phase)
 
 
 recipe = Recipe(

@@ -28,8 +28,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from traceq.recipes.workload.parameters import ModelParameters
-from traceq.recipes.workload.phases import PHASES
+from traceq.recipes.workload.parameters import PHASES, ModelParameters
 from traceq.recorder import Arm, Context, Fact, Recipe, Step
 
 __all__ = ["recipe"]

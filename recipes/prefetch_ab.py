@@ -24,8 +24,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from traceq.recipes.workload.parameters import TrainingParameters
-from traceq.recipes.workload.phases import PHASES, EnterPhase
+from traceq.recipes.workload.parameters import PHASES, EnterPhase, TrainingParameters
 from traceq.recorder import Arm, Context, Fact, Recipe, Step, Unit
 
 __all__ = ["recipe"]

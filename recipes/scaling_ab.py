@@ -18,8 +18,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from traceq.recipes.workload.parameters import TrainingParameters
-from traceq.recipes.workload.phases import PHASES
+from traceq.recipes.workload.parameters import PHASES, TrainingParameters
 from traceq.recorder import Arm, Context, Recipe, Step
 
 __all__ = ["recipe"]

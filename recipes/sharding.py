@@ -25,8 +25,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from traceq.errors import RecordingFailed
-from traceq.recipes.workload.parameters import ShardedParameters
-from traceq.recipes.workload.phases import PHASES
+from traceq.recipes.workload.parameters import PHASES, ShardedParameters
 from traceq.recorder import Arm, Context, Fact, Recipe, Skip, Step, Unit
 
 __all__ = ["recipe"]
@@ -47,8 +46,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     import torch
 
     from traceq.recipes.memory.model_state import state_bytes
-    from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_collectives
-    from traceq.recipes.sharding_backends.missing_backend import missing_backend
+    from traceq.recipes.sharding_backends.build import check_issued, issued_collectives, missing_backend
     from traceq.recipes.sharding_backends.training import ShardedTraining
     from traceq.recipes.workload.precision import note_state, sized
 

@@ -30,8 +30,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from traceq.recipes.workload.parameters import ModelParameters
-from traceq.recipes.workload.phases import PHASES
+from traceq.recipes.workload.parameters import PHASES, ModelParameters
 from traceq.recorder import Context, Fact, Recipe, Step
 
 __all__ = ["recipe"]

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceq.recipes.workload.parameters import TrainingParameters
-from traceq.recipes.workload.phases import PHASES
+from traceq.recipes.workload.parameters import PHASES, TrainingParameters
 from traceq.recorder import Arm, Context, Fact, Recipe, Step, Unit
 
 __all__ = ["recipe"]
@@ -41,8 +40,7 @@ def build(context: Context, parameters: Parameters) -> Step:
 
     from traceq.recipes.workload.model import SIZES, Size
     from traceq.recipes.workload.training import Training
-    from traceq.recipes.workload.unused_gradients import Use, parameter_uses, usage_lines
-    from traceq.recipes.workload.unused_heads import WithUnusedHeads
+    from traceq.recipes.workload.unused_gradients import Use, WithUnusedHeads, parameter_uses, usage_lines
 
     size, seed = SIZES[parameters.size], parameters.seed
     probe = WithUnusedHeads(size, parameters.frozen_encoder).to(context.device)
@@ -67,11 +65,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     context.separate_builds("off", "on")
     trainings = {"off": off, "on": on}
 
-    def step(arm: str) -> None:
-        trainings[arm].begin(context.phase)
-        trainings[arm].finish(context.phase)
-
-    return step
+    return lambda arm: trainings[arm].step(context.phase)
 
 
 recipe = Recipe(

@@ -296,7 +296,7 @@ OWN_FILES = {
     "traceq.engines.cache",  # sources
     "traceq.kineto.reader_choice",  # sources
     "traceq.locations",
-    "traceq.recorder.jobs.run_injected",  # of the system, as in the next six
+    "traceq.recorder.jobs.injection",  # of the system, as in the next six
     "traceq.recorder.process.job_guard",
     "traceq.recorder.process.child_processes",
     "traceq.recorder.rank.environment_facts",

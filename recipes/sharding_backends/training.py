@@ -13,8 +13,7 @@ from torch.optim.lr_scheduler import LinearLR, LRScheduler
 from traceq.recipes.sharding_backends.build import ShardedModel, ShardingSpec, shard_model
 from traceq.recipes.workload.data import Sample, collate
 from traceq.recipes.workload.model import Block, VisionLanguageAction, set_options
-from traceq.recipes.workload.parameters import ShardedParameters
-from traceq.recipes.workload.phases import EnterPhase
+from traceq.recipes.workload.parameters import EnterPhase, ShardedParameters
 from traceq.recipes.workload.precision import sized
 from traceq.recipes.workload.training import ADAMW, LR_WARMUP_STEPS, MAX_GRAD_NORM
 from traceq.recorder import Context

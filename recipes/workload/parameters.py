@@ -1,13 +1,15 @@
-"""Parameters of every recipe that trains, or loads data for training."""
+"""Parameters of every recipe that trains, or loads data for training, and the phases of its step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
-__all__ = ["ModelParameters", "Precision", "Prompts", "ShardedParameters", "TrainingParameters"]
+__all__ = ["PHASES", "EnterPhase", "ModelParameters", "Precision", "Prompts", "ShardedParameters", "TrainingParameters"]
 
 Prompts: TypeAlias = Literal["fixed", "ragged"]
 """Lengths of prompts: all the same, or from one token to that."""
@@ -47,3 +49,8 @@ class ShardedParameters(ModelParameters):
     """Parameters of a model that ranks may share."""
 
     strategy: Literal["ddp", "full_shard", "shard_grad_op", "fsdp2", "zero2", "zero3"] = "ddp"
+
+
+PHASES = ("dataload_wait", "forward", "bwd", "unscale_clip", "optim_step", "zero_grad_sched", "sync_gather")
+EnterPhase: TypeAlias = Callable[[str], AbstractContextManager[None]]
+"""Enters a phase by name, as `Context.phase` does."""

@@ -14,12 +14,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from traceq.errors import RecordingFailed
 from traceq.recipes.workload.data import Sample, collate
-from traceq.recipes.workload.fp32_masters import adamw_with_masters
 from traceq.recipes.workload.metrics import gather_means
 from traceq.recipes.workload.model import Size, VisionLanguageAction
-from traceq.recipes.workload.parameters import Precision, Prompts
-from traceq.recipes.workload.phases import EnterPhase
-from traceq.recipes.workload.precision import sized
+from traceq.recipes.workload.parameters import EnterPhase, Precision, Prompts
+from traceq.recipes.workload.precision import adamw_with_masters, sized
 from traceq.recorder import Context
 
 __all__ = ["Training"]
@@ -96,6 +94,11 @@ class Training:
         """Return a training of the same weights with an AdamW over float32 masters on `device`."""
         optimizer = adamw_with_masters(self.model.parameters(), device, **ADAMW)
         return replace(self, optimizer=optimizer, scheduler=_schedule(optimizer))
+
+    def step(self, phase: EnterPhase) -> None:
+        """Train on a batch, each part in its phase."""
+        self.begin(phase)
+        self.finish(phase)
 
     def begin(self, phase: EnterPhase) -> None:
         """Fetch a batch and compute its loss, each in its phase."""

@@ -1,4 +1,4 @@
-"""Classify parameters by their gradient after one backward pass, as DDP would at run time."""
+"""Classify parameters by their gradient after one backward pass, as DDP would at run time; a model with unused ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from enum import StrEnum
 
 from torch import Tensor, nn
 
-__all__ = ["ParameterUse", "Use", "parameter_uses", "usage_lines"]
+from traceq.recipes.workload.data import Sample
+from traceq.recipes.workload.model import Size, VisionLanguageAction
+
+__all__ = ["ParameterUse", "Use", "WithUnusedHeads", "parameter_uses", "usage_lines"]
 
 
 class Use(StrEnum):
@@ -78,3 +81,20 @@ def _use(parameter: nn.Parameter) -> Use:
 def _counts(uses: list[ParameterUse]) -> str:
     tensors = "1 tensor" if len(uses) == 1 else f"{len(uses):,} tensors"
     return f"{tensors}, {sum(each.size for each in uses):,} parameters"
+
+
+class WithUnusedHeads(nn.Module):
+    """A policy with an auxiliary head that the loss ignores and a head that the loss multiplies by zero."""
+
+    def __init__(self, size: Size, frozen_encoder: bool) -> None:
+        super().__init__()
+        self.policy = VisionLanguageAction(size)
+        self.auxiliary = nn.Linear(size.state_size, size.action_size, dtype=size.weights)
+        self.gated = nn.Linear(size.state_size, size.action_size, dtype=size.weights)
+        if frozen_encoder:
+            self.policy.vision.requires_grad_(False)
+
+    def forward(self, batch: Sample) -> Tensor:
+        state = batch.state.to(self.gated.weight.dtype)
+        loss: Tensor = self.policy(batch) + (0.0 * self.gated(state)).float().mean()
+        return loss

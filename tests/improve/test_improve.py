@@ -11,9 +11,8 @@ from made_sides import MANIFEST, run_of
 from traceq.claims.claim import AT_MOST, Basis, Claim
 from traceq.claims.rules import RULES
 from traceq.compare.diff import diff_runs
-from traceq.improve.candidates import Candidate, candidates, fitting, leads_left
+from traceq.improve.candidates import Candidate, candidates, fitting, leads_left, remedy_of
 from traceq.improve.outcome import Outcome, Trial, leads_of, not_tried, promising, trials_of
-from traceq.improve.remedies import remedy_of
 from traceq.model import MUCH_SLOWER, Arm
 from traceq.recorder.toggles.toggle import toggle_names
 

@@ -25,8 +25,7 @@ import traceq
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.timeline.unprofiled_phases import unprofiled_phases
 from traceq.recorder.job_process import JobProcess
-from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
+from traceq.recorder.jobs.injection import Injection, JobRequest, Note, parse_toggle
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing.stopwatch import CAPTURED_STEP, Stopwatch
 from traceq.runs.read import read
@@ -55,9 +54,7 @@ switch = Switch()
 def record(folder: Path, loop: Callable[[Step], None], *toggles: str, **options: object) -> Path:
     """Return the run of a job that calls `loop` with its training step, and trains on when it is recorded."""
     run = folder / "run"
-    request = JobRequest(
-        str(run), "run-1", 7, "", "loop", tuple(map(parse_toggle, toggles)), 16, trace_steps=1, stops=False
-    )
+    request = JobRequest(str(run), "run-1", 7, "", tuple(map(parse_toggle, toggles)), 16, trace_steps=1, stops=False)
     run.mkdir()
     injection = Injection(folder / "inject")
     injection.write(msgspec.structs.replace(request, **options))
@@ -152,7 +149,7 @@ def test_a_captured_step_ends_the_recording_and_not_the_job(tmp_path: Path, num_
 
     run = record(tmp_path, loop)
     assert trained
-    assert Injection(tmp_path / "inject").reason == CAPTURED_STEP
+    assert Injection(tmp_path / "inject").noted(Note.REASON) == CAPTURED_STEP
     if num_eager > 8:
         assert CAPTURED_STEP in RunFolder(run).read_manifest().fault
 
@@ -200,14 +197,14 @@ def test_gradients_of_captured_parts_are_no_training(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", graph)
     injection = Injection(tmp_path / "inject")
-    injection.write(JobRequest(str(tmp_path / "run"), "run-1", 7, "", "loop", (), 16, trace_steps=1, stops=False))
+    injection.write(JobRequest(str(tmp_path / "run"), "run-1", 7, "", (), 16, trace_steps=1, stops=False))
     process = JobProcess(injection.attach(), injection)
     process.hooks.install()
     try:
         torch.cuda.make_graphed_callables(torch.exp)
-        assert process.thread is None
+        assert process._stack.thread is None
         torch.autograd.grad(torch.exp(weight).sum(), weight)
-        assert process.thread is not None
+        assert process._stack.thread is not None
     finally:
         process.hooks.remove()
     assert torch.cuda.make_graphed_callables is graph

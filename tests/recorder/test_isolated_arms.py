@@ -19,7 +19,7 @@ from terminal import traceq
 
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Arm
-from traceq.recorder.failures.root_cause import LaunchFailure, RootCause
+from traceq.recorder.failures.rank_errors import LaunchFailure, RankFailure
 from traceq.recorder.isolated_arms import next_arms_of, record_isolated, round_order
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.recipe import Outcome, Recipe
@@ -194,7 +194,7 @@ def test_an_arm_that_is_there_already_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_the_end_of_one_arm_alone(message: str, status: str) -> None:
-    assert RootCause(1, "", message).arm_status[0] == status
+    assert RankFailure(1, 1, message).arm_status[0] == status
 
 
 def test_a_launchers_ranks_cannot_be_started_again_and_nothing_is(

@@ -23,8 +23,8 @@ pytest.importorskip("torch", reason="recording needs torch")
 
 import traceq
 from traceq.model import WallTime
+from traceq.recorder.job_arms_launch import check_files_of_arms
 from traceq.recorder.job_launch import output_folders
-from traceq.recorder.jobs.arm_files import check_files_of_arms
 from traceq.runs.run_folder import RunFolder
 
 pytestmark = pytest.mark.torch

@@ -13,7 +13,7 @@ from paths import ROOT
 from recording import Recording, start
 
 from traceq.model import SourceLines
-from traceq.recorder.tracing.line_table import TraceRow, source_lines
+from traceq.recorder.tracing.line_marks import TraceRow, source_lines
 from traceq.runs.embedded_recording import decode
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine, read_lines, read_pairs

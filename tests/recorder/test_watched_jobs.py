@@ -18,7 +18,7 @@ from patience import patient
 
 pytest.importorskip("torch", reason="recording needs torch")
 
-from traceq.watch.captures import capture_now
+from traceq.watch.run_watch import capture_now
 from traceq.watch.status import read_status
 from traceq.watch.step_store import CAPTURED, REGULAR, RowReader
 from traceq.watch.watch_folder import HEALTHY, WatchFolder

@@ -40,8 +40,10 @@ class Loop:
             self.run_events()
         self.tracker.add("L")
         world = World(0, 0, 1 if exchange is None else 2, torch.device("cpu"), exchange=exchange)
-        plan = Plan("", "run", str(out), "cpu", world.size, 0, 3, 0, {}, ())
-        self.steps = WatchedSteps(Rank(plan, world, Phases(), ProgressCounters("", 0)), self.tracker)
+        plan = Plan(
+            run_id="run", out=str(out), device="cpu", num_ranks=world.size, steps=0, trace_steps=3, seed=0, arms=()
+        )
+        self.steps = WatchedSteps(Rank(plan, world, Phases(), ProgressCounters()), self.tracker)
         self.out = out
 
     def run_events(self, *more: str) -> None:

@@ -32,7 +32,7 @@ from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import measure
 from traceq.model import Category, Run, Trace
-from traceq.recorder.tracing.traced_steps import join_windows
+from traceq.recorder.tracing.traced_steps import joined_events
 from traceq.whatif.job_replay import job_replay
 
 pytestmark = pytest.mark.torch
@@ -75,7 +75,9 @@ def with_pauses(job: Job) -> Job:
 def seen_of(job: Job, timeline: Timeline) -> Trace:
     """What the profiler recorded of a rank, in one trace."""
     document = json.loads(json_of(job, timeline, stacks=True, sync_rows=True))
-    return read_text(json.dumps(join_windows([session(document, seen) for seen in SEEN])).encode())
+    sessions = [session(document, seen) for seen in SEEN]
+    joined = {**sessions[0], "traceEvents": list(joined_events(sessions))}
+    return read_text(json.dumps(joined).encode())
 
 
 def session(document: dict[str, Any], seen: tuple[int, int]) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from traceq.watch.onsets import Onset, OnsetDetector
-from traceq.watch.step_blocks import StepBlocks
-from traceq.watch.step_store import REGULAR, STEP
+from traceq.watch.step_store import REGULAR, STEP, StepBlocks
 
 __all__ = ["MS", "made_ranks", "made_rows", "onsets_of", "since"]
 

@@ -81,7 +81,7 @@ class Fault:
     seconds: float
     how: str
     after: str = ""
-    program: str = "traceq.recorder.rank_process"
+    program: str = "traceq.recorder.rank_recording"
     patience_s: float = PEERS_GIVE_UP_S
 
     def variables(self, folder: Path) -> dict[str, str]:

@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.model import Arm, Manifest
-from traceq.watch.captures import Captures, capture_now
 from traceq.watch.limits import CAPTURES_A_DAY, CAPTURES_OF_A_KIND
-from traceq.watch.metrics import serve_metrics
 from traceq.watch.onsets import KINDS, SLOW_JOB, SLOW_RANK, Onset
-from traceq.watch.run_watch import RunWatch
-from traceq.watch.status import read_status
+from traceq.watch.run_watch import Captures, RunWatch, capture_now
+from traceq.watch.status import read_status, serve_metrics
 from traceq.watch.step_store import RowWriter
 from traceq.watch.watch_folder import FORMAT, HEALTHY, WatchedJob, WatchFolder
 
@@ -94,7 +92,8 @@ def test_one_capture_at_a_time_and_none_after_a_failed_one(tmp_path: Path, statu
 
 
 def onset_of(number: int, kind: str, time: float) -> Onset:
-    return Onset(number, kind, (0,), 0, 0, time, "wall", 1.0, 2.0, 1.0, 1.0, 1.0)
+    fields = {"measure": "wall", "before": 1.0, "after": 2.0, "growth": 1.0, "low": 1.0, "high": 1.0}
+    return Onset(number=number, kind=kind, ranks=(0,), step=0, time=time, **fields)
 
 
 def test_captures_of_a_day_are_few(tmp_path: Path) -> None:

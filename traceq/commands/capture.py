@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from traceq.watch.captures import capture_now
+from traceq.watch.run_watch import capture_now
 
 
 def command(

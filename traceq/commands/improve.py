@@ -21,7 +21,7 @@ from traceq.improve.sentences import LINES
 from traceq.locations import Most, read_whole, without_secrets
 from traceq.model import Timings
 from traceq.recorder.job_launch import JobOptions, launch_job
-from traceq.recorder.jobs.job_request import Improves, ToggleRequest, parse_toggle
+from traceq.recorder.jobs.injection import Improves, ToggleRequest, parse_toggle
 from traceq.runs.read import read_timing
 from traceq.runs.run_folder import RunFolder, to_json_bytes
 

@@ -18,7 +18,7 @@ from traceq.commands._record_job import check_job_options, record_job
 from traceq.errors import RecordingFailed, TraceqError, UsageFault
 from traceq.model import Arm
 from traceq.recorder.job_launch import JobOptions
-from traceq.recorder.jobs.job_request import DEFAULT_GRACE_S
+from traceq.recorder.jobs.injection import DEFAULT_GRACE_S
 from traceq.recorder.process.environment_variables import is_launched
 from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan
 from traceq.recorder.spec.prepare import DEFAULT_MINUTES, DEFAULT_TRACE_STEPS, Request, prepare
@@ -209,7 +209,7 @@ def _record_recipe(request: Request) -> None:
 
 def _join(request: Request) -> Plan | None:
     """Record as one of the ranks that torchrun, accelerate or srun started; rank 0 prints the summary."""
-    from traceq.recorder.rank_process import record_joined
+    from traceq.recorder.rank_recording import record_joined
 
     with _named_disk(str(request.out or RUNS)):
         return record_joined(request)

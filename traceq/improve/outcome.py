@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from traceq.claims.claim import Claim
 from traceq.claims.saying import lead_of
 from traceq.frozen import frozen
-from traceq.improve.candidates import Candidate, gain_ns
-from traceq.improve.remedies import line_of, remedy_of
+from traceq.improve.candidates import Candidate, gain_ns, line_of, remedy_of
 from traceq.improve.sentences import LINES, VERDICTS
 from traceq.report import Table, column
 from traceq.units import Unit, format_ends, format_value

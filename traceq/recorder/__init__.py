@@ -9,8 +9,7 @@ A recipe is a file with a docstring and a module-level `recipe`:
 from __future__ import annotations
 
 from traceq.model import Arm, Fact
-from traceq.recorder.spec.context import Context
-from traceq.recorder.spec.recipe import Outcome, Recipe, Skip, Step, next_batch
+from traceq.recorder.spec.recipe import Context, Outcome, Recipe, Skip, Step, next_batch
 from traceq.units import Unit
 
 __all__ = ["Arm", "Context", "Fact", "Outcome", "Recipe", "Skip", "Step", "Unit", "next_batch"]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from zlib import crc32
 
@@ -18,23 +19,17 @@ from traceq.errors import UsageFault
 from traceq.locations import open_binary, without_secrets
 from traceq.model import Arm
 from traceq.recorder.failures.hang_watch import HangWatch
-from traceq.recorder.failures.rank_errors import read_error
-from traceq.recorder.failures.root_cause import LaunchFailure, RankFailure, find_cause, out_of_memory_line
+from traceq.recorder.failures.rank_errors import LaunchFailure, RankFailure, find_cause, out_of_memory_line, read_error
 from traceq.recorder.failures.run_status import mark_ended, read_early_end
 from traceq.recorder.isolated_arms import NextArms, record_isolated
-from traceq.recorder.job_launch import REMOVED, JobOptions, JobResult
-from traceq.recorder.jobs.arm_files import check_files_of_arms
-from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_request import MODERATE, JobRequest
-from traceq.recorder.jobs.run_injected import run_injected
-from traceq.recorder.spec.parameters import check_arm, split_assignment
+from traceq.recorder.job_launch import INTERRUPTED, OUTPUT_OPTION, REMOVED, SCRIPT_ENDINGS, JobOptions, JobResult
+from traceq.recorder.jobs.injection import MODERATE, Injection, JobRequest, Note, run_injected
+from traceq.recorder.spec.parameters import check_arm, did_you_mean, split_assignment
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import MAX_REPLICATES, check_range, create_run_folder, utc_now
 from traceq.recorder.spec.recipe import Outcome, next_batch
 from traceq.runs.run_folder import RunFolder
 
-_INTERRUPTED = {130: KeyboardInterrupt(), 143: SystemExit(143)}
-"""What ends all arms, by the exit code of a job that was ended by SIGINT or SIGTERM."""
 _ARM, _OUT, _VARIABLE = "{arm}", "{out}", "env:"
 _ENDED = "traceq: this process of the job is ended, as nothing is recorded"
 _BATCH = "{}"
@@ -69,20 +64,20 @@ class _JobArms:
                     words,
                     injection,
                     self.on_message,
-                    watch,
+                    watch.look,
                     variables,
                     [output, watched],
                     grace_s=self.options.grace_s,
                     if_unloaded=_ENDED,
                 )
                 unloaded = "" if injection.is_attached else injection.load_error
-                recorded = injection.elsewhere
-                reason = injection.reason or unloaded
+                recorded = injection.noted(Note.ELSEWHERE)
+                reason = injection.noted(Note.REASON) or unloaded
             finally:
                 shutil.rmtree(injection.folder, ignore_errors=True)
                 (plan.folder.path / ".claim").unlink(missing_ok=True)
-        if exit_code in _INTERRUPTED and not unloaded:
-            raise _INTERRUPTED[exit_code]
+        if exit_code in INTERRUPTED and not unloaded:
+            raise INTERRUPTED[exit_code]
         if recorded:
             self.elsewhere.add(recorded)
             plan = replace(plan, out=recorded)
@@ -143,7 +138,7 @@ def launch_job_batches(
     def next_arms(outcomes: Sequence[Outcome]) -> list[PlannedArm]:
         fits = {int(outcome.arm.varied["batch_size"]): not outcome.arm.status for outcome in outcomes}
         batch = next_batch(fits, _FIRST_BATCH, _LARGEST_BATCH)
-        return [_planned(arm_of(batch))] if batch else []
+        return [PlannedArm(arm_of(batch))] if batch else []
 
     options = replace(options, steps=options.steps or _STEPS_OF_BATCH)
     plan = _prepare(options, "--batch-arg", [replace(arm_of(_FIRST_BATCH), baseline=True)], replicates)
@@ -160,7 +155,22 @@ def _prepare(options: JobOptions, option: str, arms: Sequence[Arm], replicates: 
     options.check()
     check_range("--replicates", replicates, 1, MAX_REPLICATES)
     out = create_run_folder(options.out, options.script, overwrite=options.overwrite).absolute()
-    plan = _plan(options, out, arms, replicates)
+    words = [*options.command, *(arm.meaning for arm in arms)]
+    seed = crc32("\0".join(words).encode()) >> 1  # launchers on other nodes run the arms in the same order
+    plan = Plan(
+        run_id=f"{out.name}-{seed:08x}",
+        out=str(out),
+        device="",  # that of the job, as is the number of ranks: not known before it runs
+        num_ranks=0,
+        steps=options.steps or 0,
+        trace_steps=options.trace_steps,
+        seed=seed,
+        arms=tuple(map(PlannedArm, arms)),
+        reseeds=False,
+        started=utc_now(),
+        replicates=replicates,
+        hang_s=options.hang_s,
+    )
     plan.folder.write_manifest(plan.manifest("", "", facts=(MODERATE,)))
     return plan
 
@@ -201,39 +211,12 @@ def _parse(arms: Sequence[str]) -> dict[str, list[str]]:
     return words
 
 
-def _plan(options: JobOptions, out: Path, arms: Sequence[Arm], replicates: int) -> Plan:
-    """Return the plan; device and number of ranks are those of the job, and not known before it runs."""
-    words = [*options.command, *(arm.meaning for arm in arms)]
-    seed = crc32("\0".join(words).encode()) >> 1  # launchers on other nodes run the arms in the same order
-    return Plan(
-        recipe="",
-        run_id=f"{out.name}-{seed:08x}",
-        out=str(out),
-        device="",
-        num_ranks=0,
-        steps=options.steps or 0,
-        trace_steps=options.trace_steps,
-        seed=seed,
-        parameters={},
-        arms=tuple(map(_planned, arms)),
-        reseeds=False,
-        started=utc_now(),
-        replicates=replicates,
-        hang_s=options.hang_s,
-    )
-
-
-def _planned(arm: Arm) -> PlannedArm:
-    return PlannedArm(arm, arm.name, {})
-
-
 def _request(plan: Plan, arm: Arm, watched: str, grace_s: float) -> JobRequest:
     return JobRequest(
         out=plan.out,
         run_id=plan.run_id,
         seed=plan.seed,
         started=plan.started,
-        script="",
         steps=plan.steps or None,
         trace_steps=plan.trace_steps,
         grace_s=grace_s,
@@ -266,3 +249,36 @@ def _failure(plan: Plan, exit_code: int, reason: str) -> LaunchFailure:
     cause = find_cause(failures, {})
     text = f"arm {arm}: rank {cause.rank}: {cause.text}"
     return LaunchFailure(text, f"{plan.out}: {text}", cause.arm_status, arm)
+
+
+def check_files_of_arms(command: Sequence[str], words: Mapping[str, Sequence[str]]) -> None:
+    """Raise UsageFault for an arm that names a missing file: its script, or what is a file in another arm.
+
+    `words` of each arm take the place of `{arm}` in the command. A file of another arm is in the same place there, and
+    has the same ending.
+    """
+    files = [word for of_arm in words.values() for word in of_arm if Path(word).is_file()]
+    for name, of_arm in words.items():
+        for word in _named_files(command, of_arm, words.values()):
+            if not Path(word).exists():
+                folder = Path(word).parent
+                beside = map(str, folder.iterdir()) if folder.is_dir() else ()
+                raise UsageFault(f"--arm {name}={word}: no such file{did_you_mean(word, [*files, *beside])}")
+
+
+def _named_files(command: Sequence[str], words: Sequence[str], arms: Collection[Sequence[str]]) -> Iterator[str]:
+    """Yield the words of an arm that name files which the job reads."""
+    for place, word in enumerate(words):
+        is_output = place > 0 and OUTPUT_OPTION.match(words[place - 1])
+        if word.startswith("-") or "=" in word or is_output:
+            continue
+        others = [Path(of_arm[place]) for of_arm in arms if place < len(of_arm)]
+        is_file_elsewhere = any(other.suffix == Path(word).suffix != "" and other.is_file() for other in others)
+        if is_file_elsewhere or (place == 0 and _is_script(command, word)):
+            yield word
+
+
+def _is_script(command: Sequence[str], word: str) -> bool:
+    """Return whether the first word of an arm is the script that the command runs: none comes before it."""
+    before = list(takewhile(lambda each: each != _ARM, command))
+    return word.endswith(".py") and not any(each.endswith(SCRIPT_ENDINGS) or each in ("-m", "-c") for each in before)

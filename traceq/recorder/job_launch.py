@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 import sys
@@ -15,19 +16,20 @@ from pathlib import Path
 from traceq.errors import UsageFault
 from traceq.recorder.failures.external_launcher import cause_by_ranks
 from traceq.recorder.failures.hang_watch import HangWatch, forget_hang
-from traceq.recorder.failures.root_cause import raised_line
+from traceq.recorder.failures.rank_errors import raised_line
 from traceq.recorder.failures.run_status import mark_ended, mark_exit, mark_interrupted, read_hang
-from traceq.recorder.jobs.arm_files import OUTPUT_OPTION
-from traceq.recorder.jobs.injection import DRY_RUN, Injection
-from traceq.recorder.jobs.job_request import (
+from traceq.recorder.jobs.injection import (
     DEFAULT_GRACE_S,
+    DRY_RUN,
     Improves,
+    Injection,
     JobRequest,
+    Note,
     ToggleRequest,
     job_arms,
     parse_toggle,
+    run_injected,
 )
-from traceq.recorder.jobs.run_injected import Watch, run_injected
 from traceq.recorder.spec.catalogue import recipe_names
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 from traceq.recorder.spec.prepare import (
@@ -41,18 +43,20 @@ from traceq.recorder.spec.prepare import (
 )
 from traceq.recorder.toggles.toggle import check_toggles
 from traceq.runs.run_folder import RunFolder
-from traceq.watch.metrics import serve_metrics
 from traceq.watch.run_watch import RunWatch
+from traceq.watch.status import serve_metrics
 from traceq.watch.watch_folder import WatchFolder
 
 REMOVED = "the run folder was removed while the job ran"
-_INTERRUPTED = (130, 143)
-"""Exit codes of a job that was ended by SIGINT or SIGTERM."""
+INTERRUPTED = {130: KeyboardInterrupt(), 143: SystemExit(143)}
+"""What ends a launcher of several jobs, by the exit code of one that was ended by SIGINT or SIGTERM."""
 _UNKNOWN_STEPS = (
     ": it takes eight with a backward pass; of a loop without one, as of torch.func, traceq.record in it marks them"
 )
 _ENDED = "traceq: the job is ended, as nothing is recorded (--then continue: it trains on)"
-_SCRIPT_ENDINGS = (".py", ".sh")
+SCRIPT_ENDINGS = (".py", ".sh")
+OUTPUT_OPTION = re.compile(r"^-.*(out|save|ckpt|checkpoint|log)", re.IGNORECASE)
+"""Options of a job that name what it writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ class JobOptions:
     @property
     def script(self) -> str:
         """Name of the script in the command, without its folder and ending; else that of the program."""
-        scripts = [word for word in self.command if word.endswith(_SCRIPT_ENDINGS)]
+        scripts = [word for word in self.command if word.endswith(SCRIPT_ENDINGS)]
         return Path(scripts[0] if scripts else self.command[0]).stem
 
 
@@ -147,14 +151,14 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
                 options.command,
                 injection,
                 on_message,
-                _Watches((hang, steps)),
+                lambda: [*hang.look(), *steps.look()],
                 folders=[watched],
                 grace_s=options.grace_s,
                 if_unloaded=_ENDED if ends else "",
             )
         for line in steps.read():
             on_message(line)
-        elsewhere = injection.elsewhere
+        elsewhere = injection.noted(Note.ELSEWHERE)
         if elsewhere:
             return JobResult(exit_code, RunFolder(Path(elsewhere)), "", is_elsewhere=True)
         if WatchFolder(out).is_watched:
@@ -169,16 +173,6 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
             if options.out is None:
                 with suppress(OSError):  # it holds other runs
                     out.parent.rmdir()
-
-
-@dataclass(frozen=True, slots=True)
-class _Watches:
-    """Several things that are looked at while a job runs."""
-
-    each: tuple[Watch, ...]
-
-    def look(self) -> list[str]:
-        return [line for watch in self.each for line in watch.look()]
 
 
 def _hint(name: str) -> str:
@@ -222,7 +216,6 @@ def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path,
         run_id=f"{out.name}-{seed:08x}",
         seed=seed,
         started=utc_now(),
-        script=options.script,
         toggles=toggles,
         steps=options.steps,
         max_minutes=options.max_minutes,
@@ -243,9 +236,9 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
     """Return why the recording is not complete; "" if it is. Marks one that was ended from outside."""
     if folder.manifest_path.is_file():
         cause = cause_by_ranks(folder, folder.read_manifest().num_ranks)
-        status = "interrupted" if exit_code in _INTERRUPTED or "ended by SIG" in cause else "failed"
+        status = "interrupted" if exit_code in INTERRUPTED or "ended by SIG" in cause else "failed"
         mark_ended(folder, status, cause or f"the job ended with exit code {exit_code}")
-        if (at_s := injection.interrupted_at_s) is not None:
+        if (at_s := injection.noted_at_s(Note.INTERRUPTED)) is not None:
             mark_interrupted(folder, at_s)
         if exit_code:
             mark_exit(folder, exit_code)
@@ -254,15 +247,17 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
             forget_hang(folder)
         how = "was interrupted" if manifest.status == "interrupted" else manifest.status
         return "" if manifest.status == "complete" else f"the recording {how}: {manifest.fault}"
-    if injection.reason == DRY_RUN:
+    if injection.noted(Note.REASON) == DRY_RUN:
         return ""
     if not injection.folder.is_dir():
         return REMOVED
     if injection.is_attached:
-        error = raised_line(injection.error) if exit_code else ""
+        error = raised_line(injection.noted(Note.ERROR)) if exit_code else ""
         why = f": {error}" if error else "" if exit_code else _UNKNOWN_STEPS
         early = f"the job ended with exit code {exit_code} before its steps were known{why}"
-        return "; ".join(filter(None, (f"nothing was recorded: {injection.reason or early}", read_hang(folder))))
+        return "; ".join(
+            filter(None, (f"nothing was recorded: {injection.noted(Note.REASON) or early}", read_hang(folder)))
+        )
     if error := injection.load_error:
         return f"nothing was recorded: {error}"
     if exit_code:

@@ -22,34 +22,36 @@ from torch.utils.data import DataLoader
 
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.failures.external_launcher import note_abort, note_end, sigterm_noted
-from traceq.recorder.failures.rank_errors import TerminateHandler, error_text, note_arm, without_own_frames, write_error
-from traceq.recorder.failures.root_cause import is_peer_error, out_of_memory_line
+from traceq.recorder.failures.rank_errors import (
+    TerminateHandler,
+    error_text,
+    is_peer_error,
+    note_arm,
+    out_of_memory_line,
+    without_own_frames,
+    write_error,
+)
 from traceq.recorder.failures.run_status import LOOP_ENDED, RUN_LONGER, mark_ended
 from traceq.recorder.job_rank import JobRank, measure_loader, start_rank
-from traceq.recorder.jobs.check_paths import check_paths
-from traceq.recorder.jobs.compiled_models import replaceable
-from traceq.recorder.jobs.gradient_watch import GradientWatch, gradient_lines
-from traceq.recorder.jobs.injection import DRY_RUN, Injection
-from traceq.recorder.jobs.job_batches import JobBatches, JobLoader
-from traceq.recorder.jobs.job_request import JobRequest
+from traceq.recorder.jobs.backwards import GradientWatch, gradient_lines
+from traceq.recorder.jobs.injection import DRY_RUN, Injection, JobRequest, Note
+from traceq.recorder.jobs.job_facts import JobBatches, JobLoader
 from traceq.recorder.jobs.loop_hooks import LoopHooks
-from traceq.recorder.jobs.pattern_learning import LearningNotes
 from traceq.recorder.jobs.phase_stack import PhaseStack
-from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, living
-from traceq.recorder.jobs.step_samples import sampled_steps
+from traceq.recorder.jobs.root_models import find_roots, inner_with_forward, living, replaceable
+from traceq.recorder.jobs.step_pattern import LearningNotes
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.process_end import ProcessEnd, at_process_exit
-from traceq.recorder.process.progress_counters import WatchedRank
-from traceq.recorder.process.rank_messages import append_message
-from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings
-from traceq.recorder.rank.rank_state import Rank
+from traceq.recorder.process.progress_counters import WatchedRank, append_message
+from traceq.recorder.rank.rank_state import LoaderWorkers, loader_settings
 from traceq.recorder.rank.wall_account import WallAccount, process_began_ns
 from traceq.recorder.rank_recording import fitting_steps
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing.stopwatch import CAPTURED_STEP, is_capturing
-from traceq.recorder.toggles.compile import compiled_ns, has_compiled
+from traceq.recorder.toggles.attribute import check_paths
+from traceq.recorder.toggles.settings import compiled_ns, has_compiled
 from traceq.recorder.toggles.toggle import Job
-from traceq.recorder.tracing.worker_samples import WorkerSamples
+from traceq.recorder.tracing.line_samples import StepSamples, WorkerSamples
 from traceq.recorder.watched_steps import WatchedSteps, start_watching
 
 _BATCHES_OF_COMPILED_STEPS = 32
@@ -84,8 +86,7 @@ class JobProcess:
         self.is_learning = True
         self._tracker = StepTracker()
         self._stack = PhaseStack(self._tracker, self._begin_step)
-        self.phase, self.end, self.is_inside_model = self._stack.phase, self._stack.end, self._stack.is_inside_model
-        self.hooks = LoopHooks(self, WorkerSamples(injection.folder))
+        self.hooks = LoopHooks(self, self._stack, WorkerSamples(injection.folder))
         self._request = request
         self._injection = injection
         self._process_end = ProcessEnd(request.grace_s)
@@ -112,23 +113,14 @@ class JobProcess:
         self._while_recording = ExitStack()
 
     @property
-    def thread(self) -> int | None:
-        """The loop's thread while it is watched: from its first backward until the recording has ended."""
-        return self._stack.thread
-
-    @thread.setter
-    def thread(self, thread: int | None) -> None:
-        self._stack.thread = thread
-
-    @property
     def finds_toggles(self) -> bool:
         """Whether the toggles that apply to the job are to be found."""
         return self._request.improves == "survey" or self._request.is_dry
 
     def forget(self) -> None:
         """Forget a loop of the parent process, in a child: it may be a worker of a data loader."""
-        self._is_over = self._is_over or self.thread is not None
-        self.thread = None
+        self._is_over = self._is_over or self._stack.thread is not None
+        self._stack.thread = None
         self._account.at_ns = self._set_up_ns = self._account.clock()
 
     def note_early_errors(self) -> None:
@@ -140,9 +132,9 @@ class JobProcess:
 
         def note(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> object:
             if not self._is_over and isinstance(error, Exception) and kind.__name__ not in _OF_LAUNCHERS:
-                self._injection.note_error(error_text(error))
+                self._injection.note(Note.ERROR, error_text(error))
                 if out_of_memory_line(error_text(error)):
-                    self._injection.note_reason(error_text(error))
+                    self._injection.note(Note.REASON, error_text(error))
             if self._rank is None and self._gradients is not None:
                 for line in gradient_lines([self._gradients.uses()]):
                     append_message("", f"traceq: rank {os.environ.get('RANK', '0')}: {line}")
@@ -176,14 +168,15 @@ class JobProcess:
             if self._gradients is not None:
                 self._gradients.watch()
             if self._num_backwards == 1:  # what the loop reads has a name by now
-                check_paths(self._request.toggles, Job(self._models, self._optimizers))
+                paths = {toggle.name: toggle.values for toggle in self._request.toggles}
+                check_paths(paths, Job(self._models, self._optimizers))
             if self._num_backwards == _BACKWARDS_WITHOUT_FORWARD and has_compiled() and not self._tracker.has_forward:
                 self.hooks.hook_forwards(replaceable(inner_with_forward(self._models)))
             self._learning.say(self._num_backwards)
 
     def _watch_loop(self) -> None:
         """Watch this thread from its first backward on."""
-        self.thread = get_ident()
+        self._stack.thread = get_ident()
         self._learning = LearningNotes()
         self.compiled(before_ns := compiled_ns())
         self._account.charge("start_up")
@@ -193,11 +186,11 @@ class JobProcess:
 
     def batch_requested(self) -> None:
         """Watch the main thread if it trains by a compiled step, which shows neither backward nor optimizer."""
-        if self.thread is not None or self._is_over or current_thread() is not main_thread():
+        if self._stack.thread is not None or self._is_over or current_thread() is not main_thread():
             return
         self._num_batches += torch.is_grad_enabled()
         if self._num_batches >= _BATCHES_OF_COMPILED_STEPS and has_compiled():
-            self.thread = get_ident()
+            self._stack.thread = get_ident()
             self._be_watched()
             self._models = find_roots()
             self._tracker.assume_batches(self._num_batches)
@@ -209,7 +202,7 @@ class JobProcess:
 
     def models_compiled(self) -> None:
         """Note that models are to be hooked again, as torch compiles the first of them."""
-        self._have_models_compiled = self.thread is not None
+        self._have_models_compiled = self._stack.thread is not None
 
     def compiled(self, ns: int) -> None:
         """Note that torch has compiled for so long."""
@@ -307,7 +300,7 @@ class JobProcess:
         if self._rank is None:
             self._end()
             if self._request.is_dry:
-                self._injection.note_reason(DRY_RUN)
+                self._injection.note(Note.REASON, DRY_RUN)
                 self._stop(0)
             else:
                 append_message("", f"traceq: note: {_NOT_RECORDED}")
@@ -315,7 +308,9 @@ class JobProcess:
         self.is_learning = False
         self._may_capture = self._rank.rank.world.device.type == "cuda"
         self._stack.phases = self._rank.rank.phases
-        self._while_recording.enter_context(sampled_steps(self._account, self._tracker))
+        samples = StepSamples(self._account)
+        self._tracker.on_other_work = samples.depart
+        self._while_recording.callback(samples.stop)
         self._steps = self._rank.run()
         at_process_exit(self._note_exit)
         rank = self._rank.rank
@@ -364,7 +359,7 @@ class JobProcess:
 
     def _end(self) -> None:
         """Restore everything that was changed; from here on the job runs as if it had never been watched."""
-        self._is_over, self.thread, self.is_learning = True, None, False
+        self._is_over, self._stack.thread, self.is_learning = True, None, False
         self._stack.phases = Phases()
         if self._watched is not None:
             self._watched.close()
@@ -385,7 +380,7 @@ class JobProcess:
     def _stop(self, code: int) -> None:
         """End the process as Ctrl-C does, if the job ends with its recording."""
         if self._request.stops:
-            self._injection.note_stop()
+            self._injection.note(Note.STOPPED)
             self._process_end.interrupt(code)
 
     def fail(self, error: Exception) -> None:
@@ -401,7 +396,7 @@ class JobProcess:
     def _note_failure(self, error: Exception, text: str) -> None:
         if not self._request.stops:  # else the launcher says so in a moment
             append_message("", f"traceq: rank {os.environ.get('RANK', '0')}: recording ended: {text}")
-        self._injection.note_reason(text)
+        self._injection.note(Note.REASON, text)
         if (rank := self._rank) is not None:
             rank.leave(text)
             if is_peer_error(text):  # that rank waits for a collective which this one has not issued
@@ -416,7 +411,7 @@ class JobProcess:
             if self._watch is not None:
                 self._end()
             elif self._rank is None:  # no step was known
-                self._injection.note_reason(CAPTURED_STEP)
+                self._injection.note(Note.REASON, CAPTURED_STEP)
             elif error is not None:
                 self._note_raised(self._rank, error)
             else:
@@ -438,14 +433,6 @@ class JobProcess:
         remedy = f"; {CAPTURED_STEP}" if self._has_captured else f"{RUN_LONGER}{fewer}"
         mark_ended(rank.rank.plan.folder, "failed", f"{text}{remedy}")
 
-    def _note_end(self, rank: Rank, error: BaseException) -> None:
-        if len(rank.plan.arms) > 1 and isinstance(error, Exception):  # memory may run out in one of them alone
-            note_arm(error, self._tracker.arm)
-        if rank.plan.process >= 0:  # the launcher goes on with the other arms
-            write_error(rank.plan.faults_folder, rank.world.rank, error)
-        else:
-            note_end(rank.plan, rank.world, error)
-
     def _note_error(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> object:
         """Note the job's own exception as the reason why the recording ended, then report it as ever."""
         hook = self._excepthook
@@ -454,7 +441,13 @@ class JobProcess:
 
     def _note_raised(self, rank: JobRank, error: BaseException) -> None:
         rank.leave(error_text(error))
+        plan, world = rank.rank.plan, rank.rank.world
         with suppress(Exception):
-            self._note_end(rank.rank, error)
+            if len(plan.arms) > 1 and isinstance(error, Exception):  # memory may run out in one of them alone
+                note_arm(error, self._tracker.arm)
+            if plan.process >= 0:  # the launcher goes on with the other arms
+                write_error(plan.faults_folder, world.rank, error)
+            else:
+                note_end(plan, world, error)
         with suppress(Exception):
             self._end()

@@ -22,28 +22,30 @@ from traceq.errors import RecordingFailed, TraceqError
 from traceq.locations import Most, read_whole, without_secrets
 from traceq.model import BATCHES_PER_STEP, NO_EFFECT, OPTIMIZER_STEPS, Arm
 from traceq.recorder.failures.run_status import mark_ended
-from traceq.recorder.isolated_steps import isolated_steps
-from traceq.recorder.jobs.compiled_models import COMPILED, compiled_functions
-from traceq.recorder.jobs.gradient_watch import gradient_lines
-from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_batches import JobBatches, JobLoader
-from traceq.recorder.jobs.job_facts import device_note, found_text, job_facts, world_on_devices
-from traceq.recorder.jobs.job_request import MODERATE, JobArm, JobRequest, ToggleRequest, job_arms
-from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
+from traceq.recorder.isolated_arms import isolated_steps
+from traceq.recorder.jobs.backwards import LossByArm, gradient_lines, loss_texts
+from traceq.recorder.jobs.injection import MODERATE, Injection, JobArm, JobRequest, Note, ToggleRequest, job_arms
+from traceq.recorder.jobs.job_facts import (
+    JobBatches,
+    JobLoader,
+    device_note,
+    found_text,
+    job_facts,
+    worker_arms_text,
+    world_on_devices,
+)
+from traceq.recorder.jobs.root_models import COMPILED, compiled_functions
 from traceq.recorder.jobs.step_tracker import StepTracker
-from traceq.recorder.jobs.worker_arms import worker_arms_text
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World, check_shared
-from traceq.recorder.rank.loader_workers import loader_settings
-from traceq.recorder.rank.rank_state import LoopControl, Rank
+from traceq.recorder.rank.rank_state import LoopControl, Rank, loader_settings
 from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.rank_recording import recorded_steps, rest_of_cycle
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import default_steps
 from traceq.recorder.toggles.toggle import Job, Toggle, applicable_toggles, create_toggle
-from traceq.recorder.tracing.line_marks import PREFIX
-from traceq.recorder.tracing.line_table import read_rows, rows_of_last_step
+from traceq.recorder.tracing.line_marks import PREFIX, read_rows, rows_of_last_step
 from traceq.runs.run_folder import RunFolder
 
 _RECIPE = "dataloader"
@@ -101,66 +103,48 @@ class JobRank:
             rank.say(f"traceq: the recording is complete, after {rank.progress.num_ended:,} steps")
 
     def _note_results(self) -> None:
-        """Note the work of arms, their losses, and those without an effect, on rank 0."""
-        self._note_work()
-        self._note_losses()
-        if self.rank.world.rank:
+        """Write the work of arms, their losses, and those without an effect into the manifest, on rank 0.
+
+        Arms may differ in how many batches they take, or in how many iterations of the loop are one step; what is usual
+        may have changed since the first steps. Also what torch has compiled meanwhile. Losses are facts of arms that
+        have processes of their own.
+        """
+        world, plan, baseline = self.rank.world, self.rank.plan, self.arms[0].arm.name
+        num_batches = {each.arm.name: self.tracker.num_batches(each.arm.name) for each in self.arms}
+        samples = world.gather({name: num * self.loader.samples_per_batch for name, num in num_batches.items()})
+        moments: dict[str, tuple[float, ...]] = {}
+        with suppress(Exception):  # a loss that cannot be read is no reason to lose the recording
+            moments = self.losses.moments(baseline)
+        losses = loss_texts(world.gather(moments), baseline)
+        if world.rank:
             return
+        faults, is_apart = self._faults(), plan.process >= 0
+
+        def noted(arm: Arm) -> Arm:
+            if arm.name not in num_batches:
+                return arm
+            steps = {f"{OPTIMIZER_STEPS}{name}": num for name, num in self.tracker.optimizer_steps(arm.name).items()}
+            loss = {MODERATE.key: losses[arm.name]} if is_apart and arm.name in losses else {}
+            facts = {**arm.facts, **steps, BATCHES_PER_STEP: num_batches[arm.name], **loss}
+            arm = replace(arm, samples_per_step=round(sum(each[arm.name] for each in samples)), facts=facts)
+            return replace(arm, status=NO_EFFECT, fault=faults[arm.name]) if arm.name in faults else arm
+
+        manifest, environment = plan.folder.read_manifest(), {}
+        if functions := compiled_functions(self.began_s):
+            environment[COMPILED] = functions
+        if not is_apart:
+            environment |= {f"{MODERATE.key}.{arm}": text for arm, text in losses.items()}
+        arms = tuple(map(noted, manifest.arms))
+        plan.folder.write_manifest(replace(manifest, arms=arms, environment={**manifest.environment, **environment}))
+
+    def _faults(self) -> dict[str, str]:
+        """Return the arms that took no effect, each with the reason."""
         faults = self._own_faults()
         if any(toggle.changes_ops for toggle in self.toggles):
             if self.rank.plan.trace_steps:
-                faults = {**self._equal_ops(), **faults}
-            else:
-                self.rank.say("traceq: note: without traced steps it is not proven that every arm changed something")
-        folder = self.rank.plan.folder
-        manifest = folder.read_manifest()
-        arms = tuple(
-            replace(arm, status=NO_EFFECT, fault=faults[arm.name]) if arm.name in faults else arm
-            for arm in manifest.arms
-        )
-        folder.write_manifest(replace(manifest, arms=arms))
-
-    def _note_work(self) -> None:
-        """Write into the manifest how often the optimizers of each arm step, and on how many samples arms train.
-
-        These may differ in how many batches they take, or in how many iterations of the loop are one step; what is
-        usual may have changed since the first steps. Also what torch has compiled meanwhile.
-        """
-        names = [each.arm.name for each in self.arms]
-        num = {name: self.tracker.num_batches(name) for name in names}
-        of_ranks = self.rank.world.gather({name: n * self.loader.samples_per_batch for name, n in num.items()})
-        if self.rank.world.rank:
-            return
-        manifest = self.rank.plan.folder.read_manifest()
-        arms = []
-        for arm in manifest.arms:
-            if arm.name in names:
-                steps = {f"{OPTIMIZER_STEPS}{name}": n for name, n in self.tracker.optimizer_steps(arm.name).items()}
-                samples = round(sum(each[arm.name] for each in of_ranks))
-                facts = {**arm.facts, **steps, BATCHES_PER_STEP: num[arm.name]}
-                arm = replace(arm, samples_per_step=samples, facts=facts)
-            arms.append(arm)
-        functions = compiled_functions(self.began_s)
-        environment = {**manifest.environment, **({COMPILED: functions} if functions else {})}
-        self.rank.plan.folder.write_manifest(replace(manifest, arms=tuple(arms), environment=environment))
-
-    def _note_losses(self) -> None:
-        """Write the loss of each arm into the manifest: into its facts if it has processes of its own."""
-        moments: dict[str, tuple[float, ...]] = {}
-        baseline = self.arms[0].arm.name
-        with suppress(Exception):  # a loss that cannot be read is no reason to lose the recording
-            moments = self.losses.moments(baseline)
-        texts = loss_texts(self.rank.world.gather(moments), baseline)
-        if self.rank.world.rank:
-            return
-        manifest, is_apart = self.rank.plan.folder.read_manifest(), self.rank.plan.process >= 0
-        arms = tuple(
-            replace(arm, facts={**arm.facts, MODERATE.key: texts[arm.name]}) if is_apart and arm.name in texts else arm
-            for arm in manifest.arms
-        )
-        of_arms = {} if is_apart else {f"{MODERATE.key}.{arm}": text for arm, text in texts.items()}
-        environment = {**manifest.environment, **of_arms}
-        self.rank.plan.folder.write_manifest(replace(manifest, arms=arms, environment=environment))
+                return {**self._equal_ops(), **faults}
+            self.rank.say("traceq: note: without traced steps it is not proven that every arm changed something")
+        return faults
 
     def _changed(self) -> Iterator[tuple[str, list[Toggle]]]:
         """Yield each arm that ran but the baseline, with the toggles that it has at another value."""
@@ -246,7 +230,9 @@ def start_rank(
         _leave_in_order(world)
         return None
     if request.improves == "survey":
-        _note_toggles(plan.folder, _common_toggles(job, world), world)
+        common = _common_toggles(job, world)
+        if world.rank == 0:  # for the launcher
+            plan.folder.toggles.write_bytes(msgspec.json.encode(common))
     values = {each.arm.name: each.values for each in arms}
     toggles: list[Toggle] = []
     try:
@@ -305,7 +291,7 @@ def common_request(request: JobRequest, world: World) -> JobRequest:
     _raise_first(world.gather(fault))
     check_shared(Path(first.out), world)
     if first.out != request.out:
-        Injection.of_run(request.out).note_elsewhere(first.out)
+        Injection.of_run(request.out).note(Note.ELSEWHERE, first.out)
     return msgspec.structs.replace(first, watch=request.watch, hang_s=request.hang_s)
 
 
@@ -331,12 +317,6 @@ def _common_toggles(job: Job, world: World) -> tuple[ToggleRequest, ...]:
         name: [value for value in first[name] if all(value in each.get(name, ()) for each in others)] for name in first
     }
     return tuple(ToggleRequest(name, tuple(values)) for name, values in common.items() if len(values) > 1)
-
-
-def _note_toggles(folder: RunFolder, toggles: Sequence[ToggleRequest], world: World) -> None:
-    """Write which toggles apply to the job, for the launcher."""
-    if world.rank == 0:
-        folder.toggles.write_bytes(msgspec.json.encode(toggles))
 
 
 def _say_of_workers(rank: Rank, request: JobRequest, loader: JobLoader) -> None:
@@ -381,18 +361,16 @@ def claims(out: Path) -> bool:
 
 def plan_of_job(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
     """Return the plan, the same on every rank."""
-    device = world.device.type
+    device, compared_ranks = world.device.type, 1 if request.replicates else world.size
     return Plan(
-        recipe="",
         run_id=request.run_id,
         out=request.out,
         device=device,
         num_ranks=world.size,
-        steps=_steps(request, len(arms), world) if request.steps is None else request.steps,
+        steps=default_steps(device, compared_ranks, len(arms)) if request.steps is None else request.steps,
         trace_steps=request.trace_steps,
         seed=request.seed,
-        parameters={},
-        arms=tuple(PlannedArm(each.arm, each.arm.name, {}) for each in arms),
+        arms=tuple(PlannedArm(each.arm) for each in arms),
         max_minutes=request.max_minutes,
         reseeds=False,
         started=request.started,
@@ -400,11 +378,6 @@ def plan_of_job(request: JobRequest, arms: Sequence[JobArm], world: World) -> Pl
         max_slowdown=_MAX_SLOWDOWN if request.improves == "trial" else 0.0,
         replicates=request.replicates,
     )
-
-
-def _steps(request: JobRequest, num_arms: int, world: World) -> int:
-    """Return the default number of steps; a process of one of several arms is not for comparing ranks."""
-    return default_steps(world.device.type, 1 if request.replicates else world.size, num_arms)
 
 
 def _create_toggles(toggles: list[Toggle], request: JobRequest, job: Job, world: World) -> None:
@@ -484,7 +457,7 @@ def measure_loader(request: JobRequest, job: Job, batches: JobBatches) -> None:
     )
     source = _Endless(loader)
     control = LoopControl(lambda _: None, source.was_regular)
-    rank = Rank(plan, world, Phases((_FETCH, _TO_DEVICE)), ProgressCounters("", world.rank), control=control)
+    rank = Rank(plan, world, Phases((_FETCH, _TO_DEVICE)), ProgressCounters(), control=control)
     try:
         for _ in recorded_steps(rank, plan.manifest(_RECIPE, _QUESTION)):
             with rank.phases(_FETCH):

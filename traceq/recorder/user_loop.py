@@ -17,13 +17,12 @@ from traceq.errors import PeerLeft, TraceqError, UsageFault
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import OTHER_STEPS, Arm
 from traceq.recorder.failures.external_launcher import note_end
+from traceq.recorder.failures.hang_watch import watched_loop
 from traceq.recorder.failures.rank_errors import error_text, note_arm, reserve_descriptors
 from traceq.recorder.failures.run_status import LOOP_ENDED, mark_ended
-from traceq.recorder.failures.watched_loop import watched_loop
 from traceq.recorder.process.environment_variables import KINETO_IS_QUIET
 from traceq.recorder.process.world import World, check_shared, host_note, other_accelerator, running_world
-from traceq.recorder.rank.loader_workers import loader_settings
-from traceq.recorder.rank.rank_state import LoopControl, Rank
+from traceq.recorder.rank.rank_state import LoopControl, Rank, loader_settings
 from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.rank_recording import num_steps, recorded_steps
 from traceq.recorder.spec.parameters import check_arm
@@ -31,7 +30,7 @@ from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, check_samples
 from traceq.recorder.spec.prepare import check_seconds, create_run_folder, default_steps, resolve_device, utc_now
 from traceq.recorder.toggles.attribute import Slot, slot_of
-from traceq.recorder.tracing.worker_samples import forked_workers
+from traceq.recorder.tracing.line_samples import forked_workers
 
 
 class Stepper:
@@ -278,7 +277,6 @@ def _plan(world: World, path: str, arms: Sequence[Arm], steps: int, trace_steps:
     """Return the same plan on every rank."""
     seed = world.share(secrets.randbelow(2**31))
     return Plan(
-        recipe="",
         run_id=f"{Path(path).name}-{seed:08x}",
         out=path,
         device=world.device.type,
@@ -286,8 +284,7 @@ def _plan(world: World, path: str, arms: Sequence[Arm], steps: int, trace_steps:
         steps=steps,
         trace_steps=trace_steps,
         seed=seed,
-        parameters={},
-        arms=tuple(PlannedArm(arm, arm.name, {}) for arm in arms),
+        arms=tuple(map(PlannedArm, arms)),
         reseeds=False,
         started=world.share(utc_now()),
     )

@@ -21,27 +21,24 @@ from traceq.errors import TraceqError
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import Arm
 from traceq.recorder.job_rank import claims, common_request, plan_of_job
+from traceq.recorder.jobs.injection import JobArm, JobRequest
 from traceq.recorder.jobs.job_facts import found_text, job_facts, world_on_devices
-from traceq.recorder.jobs.job_request import JobArm, JobRequest
 from traceq.recorder.jobs.step_tracker import StepTracker
-from traceq.recorder.process.progress_counters import ProgressCounters
-from traceq.recorder.process.rank_messages import append_message
+from traceq.recorder.process.progress_counters import ProgressCounters, append_message
 from traceq.recorder.rank.rank_state import LoopControl, Rank
 from traceq.recorder.rank_recording import recorded_steps
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing.stopwatch import GcPauses
 from traceq.recorder.toggles.toggle import Job
+from traceq.watch.limits import EVERY_S, TIMED_STEPS
 from traceq.watch.step_store import CAPTURED, REGULAR, STEP, RowWriter
 from traceq.watch.watch_folder import FORMAT, CaptureRequest, WatchedJob, WatchFolder
 
-_EVERY_NS = 10**9
 _STEPS_PER_READING = 16
 _READ_NS = 10**8
 _TASKS = "/proc/self/task"
 _PHASES = (DATALOAD_WAIT, "forward", "backward", "optimizer")
 _ARM = Arm("run", "the job as it is", baseline=True)
-_TIMED_STEPS = 16
-"""Steps of a capture that are timed before some are traced, as `traceq diff` compares these."""
 
 
 def start_watching(request: JobRequest, job: Job, tracker: StepTracker) -> WatchedSteps | None:
@@ -57,7 +54,7 @@ def start_watching(request: JobRequest, job: Job, tracker: StepTracker) -> Watch
     hosts = tuple(world.gather(socket.gethostname()))
     is_regular = all(world.gather(tracker.pattern.is_regular))
     plan = replace(plan_of_job(request, (JobArm(_ARM, ()),), world), is_regular=is_regular)
-    rank = Rank(plan, world, Phases(), ProgressCounters("", world.rank))
+    rank = Rank(plan, world, Phases(), ProgressCounters())
     rank.facts.update(job_facts(job, tracker))
     rank.say(f"traceq: {found_text(job, tracker, world)}")
     if world.rank == 0:
@@ -152,7 +149,7 @@ class WatchedSteps:
         self._marks[:] = [
             (now_ns, thread_time_ns(), self._collector.collected_ns, *[elapsed_ns[name] for name in _PHASES], 0)
         ]
-        self._due_ns = now_ns + _EVERY_NS
+        self._due_ns = now_ns + round(EVERY_S * 1e9)
 
     def _look_for_request(self) -> None:
         """Accept a new request to trace that begins at a later step."""
@@ -193,7 +190,7 @@ class WatchedSteps:
             out=str(self._folder.captured(request.name).path),
             run_id=f"{self._rank.plan.run_id}-{request.name}",
             started=request.started,
-            steps=_TIMED_STEPS,
+            steps=TIMED_STEPS,
             trace_steps=request.num_steps,
         )
         control = LoopControl(was_regular=lambda: self._is_regular)

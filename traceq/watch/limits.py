@@ -30,8 +30,13 @@ FILE_BYTES, KEPT_FILES = 4 << 20, 8
 SKETCH_S = 60.0
 """Time of a histogram of steps, s."""
 
+EVERY_S = 1.0
+"""Time after which ranks write their steps and look for a request, and the launcher reads what they wrote, s."""
+
 # what is traced
 
+TIMED_STEPS = 16
+"""Steps of a capture that are timed before some are traced, as `traceq diff` compares these."""
 TRACED_STEPS = 3
 """Steps of a capture that are profiled on each rank."""
 CAPTURES_A_DAY, CAPTURES_OF_A_KIND = 4, 2

@@ -3,6 +3,11 @@
 Series of the job decide when: its median step, what its loader and the collector add to one, and what each rank itself
 computes: a step of synchronous ranks is as long as that of the slowest, and as noisy as that of the noisiest. Where the
 time went, by rank and phase, says what kind it is.
+
+Whether a series rose and stayed there is a likelihood ratio over all recent moments, with correlated noise. Values are
+parts of a usual step. The test is of the mean after a moment against that before, less the growth that counts
+(`LEAST_GROWTH`), in standard errors of a variance that holds the correlation of values: the largest of batch means of
+1, 2, 4 and 8 values (Schmeiser 1982).
 """
 
 from __future__ import annotations
@@ -10,17 +15,21 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.watch.change import ChangeDetector, Rise
+from traceq.frozen import frozen
 from traceq.watch.limits import (
     BASELINE,
+    CLIP,
     COARSE,
     FEWEST_AFTER,
     FEWEST_BEFORE,
+    LEAST_GROWTH,
+    LEAST_SCALE,
     MEMORY_AGAIN,
     MEMORY_GROWTH,
     MEMORY_VALUES,
@@ -28,8 +37,113 @@ from traceq.watch.limits import (
     MOST_OF_JUMP,
     PART_OF_GROWTH,
     STEPS_PER_BLOCK,
+    THRESHOLD,
 )
-from traceq.watch.step_blocks import StepBlock, measure
+from traceq.watch.step_store import StepBlock, measure
+
+_BATCHES = (1, 2, 4, 8)
+_FEWEST_BATCHES = 6
+_FEWEST_SURE = 3
+"""Values after the begin of a rise: of fewer there is no median."""
+_NORMAL_95 = 1.96
+_LEAST_CLIP = 3
+_MAD_TO_SD = 1.4826
+
+
+@frozen
+class Rise:
+    """A rise of the last `num_after` values over the `num_before` ones before them, with its 95 % interval."""
+
+    num_before: int
+    num_after: int
+    growth: float
+    half_width: float
+    is_ramp: bool
+
+
+class ChangeDetector:
+    """Detector of a rise, in one of `num_series`; a fall is followed in silence. Memory and time are fixed."""
+
+    def __init__(self, num_series: int = 1) -> None:
+        self._values: list[float] = []
+        # by the tail of the normal distribution, so that all series together alarm falsely as rarely as one
+        self._threshold = (THRESHOLD**2 + 2 * np.log(num_series)) ** 0.5
+
+    def scale(self, factor: float) -> None:
+        """Multiply the values so far, as what they are parts of is another."""
+        self._values = [value * factor for value in self._values]
+
+    def add(self, value: float) -> Rise | None:
+        """Add a value; return the rise that is beyond doubt with it, after which the detector begins anew."""
+        self._values.append(value)
+        del self._values[: -BASELINE - MOST_AFTER]
+        num = len(self._values)
+        if num < FEWEST_BEFORE + FEWEST_AFTER:
+            return None
+        values = np.array(self._values)
+        num_after = np.arange(FEWEST_AFTER, min(MOST_AFTER, num - FEWEST_BEFORE) + 1)
+        reference = values[: -num_after[-1]]
+        middle, (of_value, of_mean) = float(np.median(reference)), _scale(reference)
+        width = max(CLIP * of_value, _LEAST_CLIP * LEAST_GROWTH)  # a quiet series has to be able to rise
+        clipped = np.clip(values, middle - width, middle + width)
+        sums = np.concatenate([[0.0], np.cumsum(clipped)])
+        begin = num - num_after
+        num_before = np.minimum(begin, BASELINE)
+        after = (sums[-1] - sums[begin]) / num_after
+        before = (sums[begin] - sums[begin - num_before]) / num_before
+        error = of_mean * np.sqrt(1 / num_after + 1 / num_before)
+        growth = after - before
+        fall = (-growth - LEAST_GROWTH) / error
+        if fall.max() > self._threshold:  # judge by what follows it
+            del self._values[: -int(num_after[np.argmax(fall)])]
+            return None
+        score = (growth - LEAST_GROWTH) / error
+        best = int(np.argmax(score))
+        if score[best] <= self._threshold or not self._stays(values, int(num_after[best]), before[best]):
+            return None
+        rise = self._rise(values[begin[best] - num_before[best] :], float(error[best]))
+        del self._values[: -rise.num_after]
+        return rise
+
+    @staticmethod
+    def _stays(values: NDArray[np.float64], num_after: int, before: float) -> bool:
+        """Return whether three in four values since then are above the least growth: a few high ones make no level."""
+        return bool(np.quantile(values[-num_after:], 0.25) > before + LEAST_GROWTH)
+
+    @staticmethod
+    def _rise(values: NDArray[np.float64], error: float) -> Rise:
+        """Return the rise by the best fit of one: a jump from one level to another, or a line that begins to climb."""
+        begins = np.arange(_FEWEST_SURE, len(values) - _FEWEST_SURE + 1)
+        since = np.arange(len(values)) - begins[:, None]
+        jumps, climbs = _explained(values, since >= 0), _explained(values, np.maximum(since + 1, 0))
+        begin = int(begins[np.argmax(jumps)])
+        growth = float(np.median(values[begin:]) - np.median(values[:begin]))
+        return Rise(begin, len(values) - begin, growth, _NORMAL_95 * error, bool(climbs.max() > jumps.max()))
+
+
+def _explained(values: NDArray[np.float64], shapes: NDArray[Any]) -> NDArray[np.float64]:
+    """Return how much of the variance of values each shape explains beside a constant: float64[len(shapes)]."""
+    centred = shapes - shapes.mean(axis=1, keepdims=True)
+    explained: NDArray[np.float64] = (centred @ (values - values.mean())) ** 2 / (centred**2).sum(axis=1)
+    return explained
+
+
+def _scale(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the standard deviation of a value, and of a mean times the root of its number of values."""
+    place = np.arange(len(values)) - (len(values) - 1) / 2
+    values = values - place * (place @ values / (place @ place))  # drift is no noise
+    deviation = np.abs(values - np.median(values))
+    of_value = max(_MAD_TO_SD * float(np.median(deviation)), LEAST_SCALE)
+    clipped = np.clip(values, *(np.median(values) + np.array([-1, 1]) * CLIP * of_value))
+    most = max(of_value, float(clipped.std(ddof=1)))
+    for size in _BATCHES[1:]:
+        num = len(clipped) // size
+        if num < _FEWEST_BATCHES:
+            break
+        means = clipped[len(clipped) - num * size :].reshape(num, size).mean(axis=1)
+        most = max(most, float(means.std(ddof=1)) * size**0.5)
+    return of_value, most * (1 + 2 / len(values) ** 0.5)
+
 
 SLOW_RANK, SLOW_JOB, SLOW_LOADER = "slow rank", "slow job", "slow loader"
 COLLECTOR, LESS_CPU = "garbage collection", "less CPU"
@@ -41,7 +155,7 @@ _CAUSES = (("gc", COLLECTOR), ("loader", SLOW_LOADER), ("cpu", SLOW_RANK), ("que
 Values = NDArray[np.float64]
 
 
-class Onset(msgspec.Struct, frozen=True):
+class Onset(msgspec.Struct, frozen=True, kw_only=True):
     """What began at a step: its kind, and its ranks, all of them for what is the job's.
 
     `before` and `after`: s of a step that the rank where it grew most spends in `measure`, or bytes of its memory.
@@ -50,12 +164,12 @@ class Onset(msgspec.Struct, frozen=True):
     s since the epoch. `capture`: the folder in the run of the steps that were traced for it, or "".
     """
 
-    number: int
+    number: int = 0
     kind: str
     ranks: tuple[int, ...]
     step: int
-    seen_at: int
-    time: float
+    seen_at: int = 0
+    time: float = 0.0
     measure: str
     before: float
     after: float
@@ -151,12 +265,9 @@ class _Look:
         whole = float(before[:, measure("median")].max()) / self._usual_s
         worst = max(ranks, key=lambda rank: after[rank, measure(name)] - before[rank, measure(name)])
         return Onset(
-            number=0,
             kind=kind,
             ranks=ranks,
             step=self._history[-rise.num_after].first_step,
-            seen_at=0,
-            time=0.0,
             measure=name,
             before=float(before[worst, measure(name)]),
             after=float(after[worst, measure(name)]),
@@ -192,14 +303,11 @@ class _Look:
             return None
         rank = int(np.argmax(total * grows))
         growth = total / values[0]
-        spread = 1.96 * increments[:, rank].std(ddof=1) * len(increments) ** 0.5 / values[0, rank]
+        spread = _NORMAL_95 * increments[:, rank].std(ddof=1) * len(increments) ** 0.5 / values[0, rank]
         return Onset(
-            number=0,
             kind=GROWING_MEMORY,
             ranks=tuple(map(int, np.flatnonzero(grows))),
             step=block.first_step - (MEMORY_VALUES - 1) * self._steps_per_value,
-            seen_at=0,
-            time=0.0,
             measure="memory",
             before=float(values[0, rank]),
             after=float(values[-1, rank]),

@@ -1,22 +1,129 @@
-"""The watch of a run by its launcher: reads what ranks append, and says what began, when, and what to look at."""
+"""The watch of a run by its launcher: reads what ranks append, says what began, and when some steps are to be traced.
+
+Those are some healthy ones soon after the start, some at an onset, and those on demand. All ranks trace the same steps.
+Their number is chosen so far ahead that each rank reads it in time; where one does not, none traces, and it is tried
+again with more time.
+"""
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from traceq.watch.captures import Captures
-from traceq.watch.limits import FEWEST_BEFORE
-from traceq.watch.onsets import OnsetDetector
+from traceq.errors import TraceqError
+from traceq.watch.limits import (
+    CAPTURES_A_DAY,
+    CAPTURES_OF_A_KIND,
+    EVERY_S,
+    FEWEST_BEFORE,
+    LATE_STEPS,
+    LEAD_S,
+    LEAD_STEPS,
+    TRACED_STEPS,
+    TRIES,
+)
+from traceq.watch.onsets import Onset, OnsetDetector
 from traceq.watch.sentences import onset_text
-from traceq.watch.step_blocks import StepBlock, StepBlocks
-from traceq.watch.step_store import RowReader, Sketches
-from traceq.watch.watch_folder import HEALTHY, WatchFolder
+from traceq.watch.step_store import RowReader, Sketches, StepBlock, StepBlocks, last_rows
+from traceq.watch.watch_folder import HEALTHY, CaptureRequest, WatchFolder
 
-_EVERY_S = 1.0
+_RECENT, _POLL_S = 100, 0.2
+_DAY_S = 86_400.0
+
+
+def request_capture(
+    folder: WatchFolder, name: str, *, last_step: int, step_s: float, num_steps: int = TRACED_STEPS, lead: int = 1
+) -> CaptureRequest:
+    """Ask all ranks to trace steps soon; `lead` multiplies the time they have to read it.
+
+    Raises TraceqError if steps are being traced, or are about to be.
+    """
+    if folder.capture_path.is_file():
+        latest = folder.read_capture()
+        if last_step < latest.first_step + LATE_STEPS or folder.is_capturing(latest.name):
+            raise TraceqError(f"{folder.path / latest.name}: being traced now; try again when that is complete")
+    first = last_step + lead * max(LEAD_STEPS, math.ceil(LEAD_S / max(step_s, 1e-6)))
+    request = CaptureRequest(name, first, num_steps, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+    folder.write_capture(request)
+    return request
+
+
+def capture_now(run: Path, num_steps: int, within_s: float) -> Path:
+    """Return the run of steps that all ranks of a watched run have traced now.
+
+    Raises TraceqError if steps are being traced, and if these are not in time.
+    """
+    folder = WatchFolder(run)
+    folder.read_job()
+    rows = last_rows(folder.steps, 0)
+    if not len(rows):
+        raise TraceqError(f"{run}: no step has ended yet")
+    number = 1 + sum(1 for _ in run.glob("capture-*"))
+    latest_s = float(rows["time"][-1])
+    step_s = float(np.median(rows["wall"][-_RECENT:]))
+    request = request_capture(
+        folder, f"capture-{number}", last_step=int(rows["step"][-1]), step_s=step_s, num_steps=num_steps
+    )
+    deadline = time.monotonic() + within_s
+    while not folder.has_captured(request.name):
+        if time.monotonic() > deadline:
+            stood = (
+                f"; its last step ended {time.time() - latest_s:.0f} s ago" if time.time() - latest_s > within_s else ""
+            )
+            raise TraceqError(f"{run}: {request.name} is not complete within {within_s:g} s{stood}")
+        time.sleep(_POLL_S)
+    return folder.captured(request.name).path
+
+
+class Captures:
+    """Captures of a run that are asked for automatically, one after the other."""
+
+    def __init__(self, folder: WatchFolder) -> None:
+        self._folder = folder
+        self._waiting = [HEALTHY]
+        self._request: CaptureRequest | None = None
+        self._num_tries = 0  # of the first that waits
+        self._past: list[tuple[float, str]] = []  # when, and for what kind
+
+    def name_for(self, onset: Onset) -> str:
+        """Return the name of the capture of an onset, which is asked for from now on; "" if there were enough today."""
+        self._past = [each for each in self._past if each[0] > onset.time - _DAY_S]
+        num_of_kind = sum(kind == onset.kind for _, kind in self._past)
+        if len(self._past) >= CAPTURES_A_DAY or num_of_kind >= CAPTURES_OF_A_KIND:
+            return ""
+        self._past.append((onset.time, onset.kind))
+        self._waiting.append(f"onset-{onset.number}")
+        return self._waiting[-1]
+
+    def look(self, last_step: int, step_s: float) -> Iterator[str]:
+        """Ask for what is due, and yield the name of a capture that is complete."""
+        if self._request is not None:
+            name = self._request.name
+            if self._folder.has_captured(name):
+                self._request, self._num_tries = None, 0
+                self._waiting.pop(0)
+                yield name
+            elif last_step < self._request.first_step + LATE_STEPS or self._folder.is_capturing(name):
+                return
+            else:  # a rank has not read it in time, or the steps could not be traced
+                self._request = None
+                if self._num_tries == TRIES or self._folder.captured(name).manifest_path.exists():
+                    self._num_tries = 0
+                    self._waiting.pop(0)
+        if self._waiting:
+            with suppress(TraceqError):  # one on demand is under way
+                self._request = request_capture(
+                    self._folder, self._waiting[0], last_step=last_step, step_s=step_s, lead=2**self._num_tries
+                )
+                self._num_tries += 1
 
 
 class RunWatch:
@@ -36,7 +143,7 @@ class RunWatch:
     def look(self) -> list[str]:
         """Read what is new, at most once a second, and return the lines to print."""
         now = time.monotonic()
-        if now - self._last_look < _EVERY_S:
+        if now - self._last_look < EVERY_S:
             return []
         self._last_look = now
         return self.read()

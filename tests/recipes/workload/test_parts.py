@@ -23,13 +23,11 @@ from traceq.errors import RecordingFailed
 from traceq.recipes.fused_adamw_ab import check_unscaling
 from traceq.recipes.memory.host_memory import host_memory, reset_peaks
 from traceq.recipes.memory.limit import Capacity
-from traceq.recipes.memory.model_state import state_bytes
-from traceq.recipes.memory.saved_for_backward import held_bytes
-from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_collectives
+from traceq.recipes.memory.model_state import held_bytes, state_bytes
+from traceq.recipes.sharding_backends.build import check_issued, issued_collectives
 from traceq.recipes.sharding_backends.training import ShardedTraining
 from traceq.recipes.workload.attention import attention_kernels, eager_attention, error_against_float64
 from traceq.recipes.workload.data import PADDING
-from traceq.recipes.workload.fp32_masters import adamw_with_masters
 from traceq.recipes.workload.model import (
     SIZES,
     Attention,
@@ -40,11 +38,11 @@ from traceq.recipes.workload.model import (
     transformer_blocks,
 )
 from traceq.recipes.workload.parameters import Precision
-from traceq.recipes.workload.precision import note_state, note_state_after_step, sized
+from traceq.recipes.workload.precision import adamw_with_masters, note_state, note_state_after_step, sized
 from traceq.recipes.workload.unused_gradients import Use, parameter_uses, usage_lines
-from traceq.recorder.failures.root_cause import RootCause
-from traceq.recorder.spec.context import Context
+from traceq.recorder.failures.rank_errors import RankFailure
 from traceq.recorder.spec.phases import Phases
+from traceq.recorder.spec.recipe import Context
 
 
 class Gated(nn.Module):
@@ -294,7 +292,7 @@ def test_a_strategy_that_issues_what_another_does_is_refused(strategy: str, seen
 def test_a_library_that_was_refused_memory_ends_an_arm_as_out_of_memory(fault: str) -> None:
     with pytest.raises(MemoryError) as raised, Capacity.raise_memory_error():
         raise RuntimeError(fault)
-    assert RootCause(0, "", f"MemoryError: {raised.value}").arm_status[0] == "out of memory"
+    assert RankFailure(0, 1, f"MemoryError: {raised.value}").arm_status[0] == "out of memory"
     with pytest.raises(RuntimeError, match="a fault of another kind"), Capacity.raise_memory_error():
         raise RuntimeError("a fault of another kind")
 

@@ -23,12 +23,19 @@ pytest.importorskip("torch", reason="recording needs torch")
 
 import torch
 
-from traceq.recorder.failures import hang_watch, rank_exits
+from traceq.recorder import launch
+from traceq.recorder.failures import hang_watch
 from traceq.recorder.failures.external_launcher import note_abort
-from traceq.recorder.failures.rank_errors import error_text, read_error, reserve_descriptors, write_error
-from traceq.recorder.failures.rank_exits import StallWatch
-from traceq.recorder.failures.root_cause import ABORTED, is_peer_error
-from traceq.recorder.process.child_processes import is_stopped, kill_group
+from traceq.recorder.failures.rank_errors import (
+    ABORTED,
+    error_text,
+    is_peer_error,
+    read_error,
+    reserve_descriptors,
+    write_error,
+)
+from traceq.recorder.launch import StallWatch
+from traceq.recorder.process.child_processes import kill_group, state
 from traceq.recorder.process.progress_counters import ProgressCounters, create_counters
 from traceq.recorder.process.world import World
 from traceq.recorder.spec.plan import Plan
@@ -155,8 +162,8 @@ def plan(folder: Path, hang_s: float) -> Plan:
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
-    monkeypatch.setattr(rank_exits, "_STALL_POLL_S", 0.1)
-    monkeypatch.setattr(rank_exits, "_SETTLED_S", 0.1)
+    monkeypatch.setattr(launch, "_STALL_POLL_S", 0.1)
+    monkeypatch.setattr(launch, "_SETTLED_S", 0.1)
     running: list[subprocess.Popen[bytes]] = []
     yield running
     for process in running:
@@ -215,10 +222,10 @@ def test_a_phase_that_begins_is_progress(programs: list[subprocess.Popen[bytes]]
 @needs_proc
 def test_a_stopped_process_is_known(programs: list[subprocess.Popen[bytes]]) -> None:
     (process,) = ranks(programs, SLEEPS)
-    assert not is_stopped(process.pid)
+    assert state(process.pid) != "T"
     process.send_signal(signal.SIGSTOP)
     deadline = time.monotonic() + patient(2)
-    while not is_stopped(process.pid):
+    while state(process.pid) != "T":
         assert time.monotonic() < deadline
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from traceq.recorder.failures.root_cause import RankFailure, find_cause
+from traceq.recorder.failures.rank_errors import RankFailure, find_cause
 
 PEER = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711"
 LATE = "RuntimeError: Timed out waiting 90000ms for recv operation to complete"

@@ -14,17 +14,15 @@ from traceq.errors import RecordingFailed
 from traceq.locations import Most
 from traceq.model import Arm, Manifest
 from traceq.recorder.failures.rank_errors import read_error, write_error
-from traceq.recorder.failures.rank_exits import read_log_tail
 from traceq.recorder.failures.run_status import mark_ended, named_deletion, read_hang
-from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_request import JobRequest
-from traceq.recorder.process.progress_counters import read_counters
-from traceq.recorder.process.rank_messages import MessageReader
+from traceq.recorder.jobs.injection import Injection, JobRequest, Note
+from traceq.recorder.launch import read_log_tail
+from traceq.recorder.process.progress_counters import MessageReader, read_counters
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.timed_steps import Journal
 from traceq.runs.run_folder import RunFolder
 
-STATUS = ("messages", "reason", "error", "load_error")
+STATUS = ("messages", *Note)
 MANIFEST = Manifest(1, "id", "recipe", "?", {}, (Arm("off", "before", baseline=True),), (), num_ranks=2, seed=0)
 
 
@@ -81,7 +79,17 @@ def test_a_folder_that_is_gone_stays_gone(tmp_path: Path) -> None:
 
 
 def write_log(folder: RunFolder, text: str) -> Plan:
-    plan = Plan("", "id", str(folder.path), "cpu", 1, 8, 1, 0, {}, (), reseeds=False, started="")
+    plan = Plan(
+        run_id="id",
+        out=str(folder.path),
+        device="cpu",
+        num_ranks=1,
+        steps=8,
+        trace_steps=1,
+        seed=0,
+        arms=(),
+        reseeds=False,
+    )
     folder.log(0).parent.mkdir()
     folder.log(0).write_text(text)
     return plan
@@ -98,7 +106,7 @@ def test_a_file_of_the_run_that_is_no_regular_one_is_never_waited_for(kind: str,
     assert read_error(str(folder.faults), 0) is None
     assert read_hang(folder) == read_log_tail(plan, 0) == ""
     assert MessageReader(tmp_path / "messages").take() == []
-    assert (injection.reason, injection.error, injection.load_error) == ("", "", "")
+    assert [injection.noted(note) for note in Note] == [""] * len(Note)
     for read in (read_counters, JobRequest.read):
         with pytest.raises(OSError, match="not a regular file"):
             read(tmp_path / "messages")

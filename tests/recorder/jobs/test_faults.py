@@ -15,11 +15,10 @@ import torch
 from traceq.recorder import job_process
 from traceq.recorder.job_process import JobProcess
 from traceq.recorder.jobs import step_tracker
-from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_batches import JobBatches
-from traceq.recorder.jobs.job_request import JobRequest
+from traceq.recorder.jobs.backwards import LossByArm
+from traceq.recorder.jobs.injection import Injection, JobRequest
+from traceq.recorder.jobs.job_facts import JobBatches
 from traceq.recorder.jobs.loop_hooks import LoopHooks
-from traceq.recorder.jobs.loss_by_arm import LossByArm
 from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.step_tracker import StepTracker, UsualSteps
 from traceq.recorder.rank import rank_state
@@ -66,7 +65,7 @@ def _trained(num_steps: int = 80) -> list[float]:
 
 
 def _process(folder: Path, **options: Any) -> JobProcess:
-    request = JobRequest(str(folder / "run"), "run-1", 7, "", "loop", (), 16, trace_steps=0, stops=False, **options)
+    request = JobRequest(str(folder / "run"), "run-1", 7, "", (), 16, trace_steps=0, stops=False, **options)
     (folder / "run").mkdir()
     injection = Injection(folder / "inject")
     injection.write(request)

@@ -9,8 +9,8 @@ pytest.importorskip("torch", reason="gradients are torch's")
 import torch
 from torch import nn
 
-from traceq.recorder.jobs import gradient_watch
-from traceq.recorder.jobs.gradient_watch import GradientWatch, gradient_lines
+from traceq.recorder.jobs import backwards
+from traceq.recorder.jobs.backwards import GradientWatch, gradient_lines
 
 pytestmark = pytest.mark.torch
 
@@ -92,8 +92,8 @@ def test_no_gradient_is_read_while_a_graph_is_captured(monkeypatch: pytest.Monke
     """To read one waits for the device, which ends the capture; what its replays compute is not known to be zero."""
     model = nn.Linear(2, 2)
     watch = GradientWatch([model])
-    monkeypatch.setattr(gradient_watch, "is_capturing", lambda: True)
-    monkeypatch.setattr(gradient_watch, "_values", None)
+    monkeypatch.setattr(backwards, "is_capturing", lambda: True)
+    monkeypatch.setattr(backwards, "_values", None)
     model(torch.ones(1, 2)).sum().backward()
     assert watch.uses() == {"weight": "used", "bias": "used"}
     watch.close()
@@ -105,7 +105,7 @@ def test_a_gradient_that_cannot_be_read_raises_nothing_into_the_job(monkeypatch:
 
     model = nn.Linear(2, 2)
     watch = GradientWatch([model])
-    monkeypatch.setattr(gradient_watch, "_values", refuse)
+    monkeypatch.setattr(backwards, "_values", refuse)
     model(torch.ones(1, 2)).sum().backward()
     assert watch.uses() == {"weight": "used", "bias": "used"}
     watch.close()

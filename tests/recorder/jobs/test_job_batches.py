@@ -11,8 +11,8 @@ pytest.importorskip("torch", reason="loaders are torch's")
 
 import torch
 
-from traceq.recorder.jobs.job_batches import JobBatches
-from traceq.recorder.rank.loader_workers import loader_settings
+from traceq.recorder.jobs.job_facts import JobBatches
+from traceq.recorder.rank.rank_state import loader_settings
 
 pytestmark = pytest.mark.torch
 

@@ -37,11 +37,10 @@ import traceq
 from traceq.model import NO_EFFECT, Manifest
 from traceq.recorder import job_process
 from traceq.recorder.job_process import JobProcess
-from traceq.recorder.jobs import pattern_learning
-from traceq.recorder.jobs.check_paths import _is_on_all_ranks
-from traceq.recorder.jobs.injection import Injection
-from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
+from traceq.recorder.jobs import step_pattern
+from traceq.recorder.jobs.injection import Injection, JobRequest, Note, parse_toggle
 from traceq.recorder.spec.plan import Plan
+from traceq.recorder.toggles.attribute import _is_on_all_ranks
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import read_pairs
 
@@ -70,7 +69,7 @@ def recorded(
 ) -> Notes:
     """Run the loop in this process as a job with an injected recorder, which lets it train on."""
     request = JobRequest(
-        str(folder / "run"), "run-1", 7, "", "loop", tuple(map(parse_toggle, toggles)), 16, trace_steps=1, stops=False
+        str(folder / "run"), "run-1", 7, "", tuple(map(parse_toggle, toggles)), 16, trace_steps=1, stops=False
     )
     request = msgspec.structs.replace(request, **options)
     (folder / "run").mkdir()
@@ -158,7 +157,7 @@ def test_modules_that_a_method_of_the_model_calls_are_its_forward(tmp_path: Path
 @pytest.mark.slow
 def test_a_module_that_the_loop_calls_itself_is_forward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss contains it, and is given its output. Another test may have compiled something in this process."""
-    for module in ("loop_hooks", "compiled_models"):
+    for module in ("loop_hooks", "root_models"):
         monkeypatch.setattr(f"traceq.recorder.jobs.{module}.has_compiled", lambda: False)
     recorded(tmp_path, loss_that_holds_the_model)
     environment = manifest_of(tmp_path).environment
@@ -331,7 +330,7 @@ def test_a_toggle_that_the_job_does_not_have_ends_the_recording_and_not_the_job(
     assert len(notes.steps) == 30
     assert not RunFolder(tmp_path / "run").manifest_path.exists()
     assert message in capsys.readouterr().err
-    assert message in Injection(tmp_path / "inject").reason
+    assert message in Injection(tmp_path / "inject").noted(Note.REASON)
 
 
 @pytest.mark.slow
@@ -384,8 +383,8 @@ def test_a_loop_of_long_steps_says_while_it_is_learned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter(range(6, 10**6, 6))
-    monkeypatch.setattr(pattern_learning, "monotonic", lambda: next(now))
-    monkeypatch.setattr(job_process, "LearningNotes", lambda: pattern_learning.LearningNotes(_began_s=0.0))
+    monkeypatch.setattr(step_pattern, "monotonic", lambda: next(now))
+    monkeypatch.setattr(job_process, "LearningNotes", lambda: step_pattern.LearningNotes(_began_s=0.0))
     recorded(tmp_path, plain)
     lines = [line for line in capsys.readouterr().err.splitlines() if "learning" in line]
     backwards = [re.findall(r"(\d+) backward passes in (\d+) s", line)[0] for line in lines]

@@ -15,13 +15,13 @@ import torch
 
 from traceq.recorder.jobs.loop_hooks import LoopHooks
 from traceq.recorder.jobs.phase_stack import Begin
-from traceq.recorder.tracing.worker_samples import WorkerSamples
+from traceq.recorder.tracing.line_samples import WorkerSamples
 
 pytestmark = pytest.mark.torch
 
 
 class Noting:
-    """An observer that keeps which phases are open, and those that have ended."""
+    """An observer and stack that keeps which phases are open, and those that have ended."""
 
     is_learning = True
 
@@ -50,7 +50,7 @@ class Noting:
 def test_an_optimizer_that_raises_ends_its_phase_at_its_next_step(tmp_path: Path) -> None:
     """The job goes on: each step is a phase of its own, and none is left open."""
     observer = Noting()
-    hooks = LoopHooks(observer, WorkerSamples(tmp_path))
+    hooks = LoopHooks(observer, observer, WorkerSamples(tmp_path))
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     hooks.install()
@@ -67,7 +67,7 @@ def test_an_optimizer_that_raises_ends_its_phase_at_its_next_step(tmp_path: Path
 def test_an_optimizer_whose_end_is_compiled_does_not_stay_in_its_step(tmp_path: Path) -> None:
     """Torch compiles the hook at the end alone once it no longer compiles the step around it."""
     observer = Noting()
-    hooks = LoopHooks(observer, WorkerSamples(tmp_path))
+    hooks = LoopHooks(observer, observer, WorkerSamples(tmp_path))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     left: list[bool] = []
     observer.optimizer_left = lambda: left.append(True)  # type: ignore[attr-defined]
@@ -80,7 +80,7 @@ def test_an_optimizer_whose_end_is_compiled_does_not_stay_in_its_step(tmp_path: 
 def test_a_gradient_in_the_middle_of_a_step_is_a_phase(tmp_path: Path) -> None:
     """As that of a penalty, of an inner loop, or of torch.func."""
     observer = Noting()
-    hooks = LoopHooks(observer, WorkerSamples(tmp_path))
+    hooks = LoopHooks(observer, observer, WorkerSamples(tmp_path))
     weight = torch.ones(2, requires_grad=True)
     hooks.install()
     try:
@@ -94,7 +94,7 @@ def test_a_gradient_in_the_middle_of_a_step_is_a_phase(tmp_path: Path) -> None:
 
 def test_a_loop_without_a_backward_is_watched_from_its_first_gradient(tmp_path: Path) -> None:
     observer = Noting()
-    hooks = LoopHooks(observer, WorkerSamples(tmp_path))
+    hooks = LoopHooks(observer, observer, WorkerSamples(tmp_path))
     began: list[torch.Tensor] = []
     observer.backward_began = began.append  # type: ignore[attr-defined]
     weight = torch.ones(2, requires_grad=True)

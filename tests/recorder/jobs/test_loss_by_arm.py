@@ -11,8 +11,8 @@ pytest.importorskip("torch", reason="losses are tensors")
 
 import torch
 
-from traceq.recorder.jobs import loss_by_arm
-from traceq.recorder.jobs.loss_by_arm import LossByArm, loss_texts
+from traceq.recorder.jobs import backwards
+from traceq.recorder.jobs.backwards import LossByArm, loss_texts
 
 pytestmark = pytest.mark.torch
 
@@ -73,7 +73,7 @@ def test_a_loss_of_a_device_is_kept_before_a_graph_writes_over_it(monkeypatch: p
     output, losses = torch.ones(1).as_subclass(OnGpu), LossByArm()
     for value, is_captured in ((1.0, False), (2.0, False), (4.0, True)):
         output.fill_(value)
-        monkeypatch.setattr(loss_by_arm, "is_capturing", lambda is_captured=is_captured: is_captured)
+        monkeypatch.setattr(backwards, "is_capturing", lambda is_captured=is_captured: is_captured)
         losses.note(output)
         losses.end_step("a")
     waits: list[torch.device] = []

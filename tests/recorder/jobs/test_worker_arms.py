@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from traceq.recorder.jobs import worker_arms
-from traceq.recorder.jobs.worker_arms import worker_arms_text
+from traceq.recorder.jobs import job_facts
+from traceq.recorder.jobs.job_facts import worker_arms_text
 
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_arms.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(job_facts.os, "cpu_count", lambda: 2)
 
 
 @pytest.mark.parametrize(

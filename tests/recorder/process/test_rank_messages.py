@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from traceq.recorder.process.rank_messages import MessageReader, append_message
+from traceq.recorder.process.progress_counters import MessageReader, append_message
 
 
 def test_lines_of_a_file_are_taken_once(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_ranks_that_share_a_gpu_use_gloo(
     started: dict[str, Any] = {}
     store = HashStore()
     store.set("traceq/gpu/0", f"{socket.gethostname()} {other}")
-    monkeypatch.setattr(world_module, "meet", lambda timeout: (store, 1, 2))
+    monkeypatch.setattr(world_module, "meet", lambda: (store, 1, 2))
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=gpus[torch.device(device).index])
     )

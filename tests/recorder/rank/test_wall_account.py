@@ -113,11 +113,13 @@ def test_a_step_is_no_pause_that_is_as_long_as_others_of_its_arm() -> None:
 @pytest.mark.parametrize(("collected_ns", "name"), [(1_500, "collection"), (500, "pause")])
 def test_a_pause_in_which_garbage_is_collected_is_a_collection(collected_ns: int, name: str) -> None:
     job = Job()
-    account = WallAccount(clock=lambda: job.now_ns, take_lines=lambda _: Counter(["train.py:3 step"]))
+    so_far_ns = [0]
+    lines = Counter(["train.py:3 step"])
+    account = WallAccount(clock=lambda: job.now_ns, take_lines=lambda _: lines, collected_ns=lambda: so_far_ns[0])
     steps = [*[plain(None, 100)] * 10, plain(None, 2_000)]
     for number, _ in enumerate(account.around(job.recorded(account, steps), job.phases)):
         job.now_ns += steps[number][1] if number < len(steps) else 0
-        account.collector.collected_ns += collected_ns if number == 10 else 0
+        so_far_ns[0] += collected_ns if number == 10 else 0
     irregular = [(part.name, part.line) for part in account_of(account).training if part.name != "regular"]
     assert irregular == [(name, "train.py:3 step" if name == "pause" else "")]
 

@@ -37,6 +37,7 @@ RECIPE = Recipe(
     arms=(Arm("off", "", baseline=True), Arm("on", "")),
     varied="on",
 )
+FIELDS = {"recipe": "x", "run_id": "id", "out": "out", "device": "cpu", "num_ranks": 2, "steps": 16, "trace_steps": 3}
 
 
 def test_values_take_the_types_of_the_annotations() -> None:
@@ -113,7 +114,7 @@ def test_what_is_no_number_of_samples_is_refused(samples: object) -> None:
 def test_a_batch_that_varies_without_samples_is_warned_of_from_the_start() -> None:
     def warning(recipe: Recipe[Parameters], vary: str) -> str:
         arms = with_samples(recipe, planned_arms(recipe, Parameters(), [vary]), 2)
-        return Plan("x", "id", "out", "cpu", 2, 16, 3, 7, {}, arms).warning
+        return Plan(**FIELDS, seed=7, arms=arms).warning
 
     assert warning(RECIPE, "batch_size=1,2").startswith("batch_size varies, ")
     assert warning(RECIPE, "rate=1,2") == ""
@@ -158,7 +159,7 @@ def test_parameters_describe_what_they_accept() -> None:
 
 def test_a_plan_reaches_another_process_unchanged() -> None:
     arms = planned_arms(RECIPE, Parameters(), [])
-    plan = Plan("x", "id", "out", "cpu", 2, 16, 3, 7, {"size": "tiny", "rate": 0.5}, arms)
+    plan = Plan(**FIELDS, seed=7, parameters={"size": "tiny", "rate": 0.5}, arms=arms)
     assert Plan.from_bytes(plan.to_bytes()) == plan
 
 

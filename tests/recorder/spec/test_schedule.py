@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceq.model import Arm
-from traceq.recorder.spec.context import PairedBatches
 from traceq.recorder.spec.plan import (
     PAIRS_PER_BLOCK,
     SINGLE_ARM_STEPS_PER_BLOCK,
@@ -19,6 +18,7 @@ from traceq.recorder.spec.plan import (
     pairs_for_single_arm,
     schedule,
 )
+from traceq.recorder.spec.recipe import PairedBatches
 from traceq.stats import LOOKS
 
 ARMS = (Arm("off", "", baseline=True), Arm("on", ""), Arm("deferred", ""), Arm("absent", "", timed=False))

@@ -49,7 +49,7 @@ def run_loop(plan: Plan, times: Times, folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("traceq.recorder.timing.stopwatch.perf_counter_ns", lambda: times.now_ns)
     monkeypatch.setattr("traceq.recorder.timing.stopwatch.thread_time_ns", lambda: times.now_ns)
     world = World(0, 0, 1, torch.device("cpu"))
-    rank = Rank(replace(plan, out=str(folder)), world, Phases(), ProgressCounters("", 0))
+    rank = Rank(replace(plan, out=str(folder)), world, Phases(), ProgressCounters())
     arms = []
     for arm in timed_steps(rank):
         times.run(arm)

@@ -22,8 +22,7 @@ import traceq
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
-from traceq.recorder.rank.loader_workers import LoaderWorkers
-from traceq.recorder.rank.rank_state import LoopControl, Rank
+from traceq.recorder.rank.rank_state import LoaderWorkers, LoopControl, Rank
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Block, Plan
 from traceq.recorder.timing.timed_steps import _missing_text, counted_steps, timed_steps
@@ -74,7 +73,7 @@ def run_loop(
     control = LoopControl(was_regular=lambda: clock.is_regular)
     world = World(0, 0, 1, torch.device("cpu"))
     workers = LoaderWorkers(num_renewed=num_renewed)
-    progress = ProgressCounters("", 0)
+    progress = ProgressCounters()
     rank = Rank(replace(plan, out=str(folder)), world, Phases(), progress, control=control, workers=workers)
     for number, arm in enumerate(timed_steps(rank)):
         clock.run(arm, rank.phases, is_regular=is_regular(number))

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from traceq.errors import RecordingFailed, UsageFault
-from traceq.recorder.toggles import compile as compile_toggle
+from traceq.recorder.toggles import settings
 from traceq.recorder.toggles.toggle import DEFAULT, Job, applicable_toggles, create_toggle, toggle_names
 
 pytestmark = pytest.mark.torch
@@ -28,7 +28,7 @@ COMPILE_CAN_SWITCH = hasattr(torch.compiler, "set_stance")
 @pytest.fixture(autouse=True)
 def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever other tests of this process have compiled."""
-    monkeypatch.setattr(compile_toggle, "has_compiled", lambda: False)
+    monkeypatch.setattr(settings, "has_compiled", lambda: False)
 
 
 class Block(nn.Module):
@@ -406,7 +406,7 @@ def test_the_optimizer_without_a_fused_implementation_is_named() -> None:
         create_toggle("@optimizer", ("foreach", "fused"), job)
 
 
-def test_every_file_is_a_toggle() -> None:
+def test_every_name_is_a_toggle() -> None:
     job = Job([nn.Linear(2, 2)], [])
     for name in toggle_names():
         with pytest.raises(UsageFault, match=f"@{name}|expected"):

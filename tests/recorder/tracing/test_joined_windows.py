@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="recording needs torch")
 
 from traceq.errors import RecordingFailed
-from traceq.recorder.tracing.traced_steps import join_windows, write_joined
+from traceq.recorder.tracing.traced_steps import joined_events, write_joined
 
 pytestmark = pytest.mark.torch
 
@@ -37,7 +37,7 @@ def session(start: float, num_steps: int = 1) -> dict[str, Any]:
 
 
 def test_ids_of_windows_differ_and_stay_those_of_one_event() -> None:
-    events = join_windows([session(0, 2), session(1000), session(2000)])["traceEvents"]
+    events = list(joined_events([session(0, 2), session(1000), session(2000)]))
     flows = [(event["ph"], event["id"]) for event in events if event["ph"] in "sf"]
     assert len(set(flows)) == len(flows) == 8
     starts, ends = ([number for ph, number in flows if ph == kind] for kind in "sf")
@@ -54,7 +54,7 @@ def test_ids_of_windows_differ_and_stay_those_of_one_event() -> None:
 
 
 def test_steps_are_numbered_on_past_the_warm_up_and_times_are_those_of_the_profiler() -> None:
-    events = join_windows([session(0, 2), session(1000), session(2000)])["traceEvents"]
+    events = list(joined_events([session(0, 2), session(1000), session(2000)]))
     steps = [(event["name"], event["ts"]) for event in events if event.get("cat") == "user_annotation"]
     assert steps == [
         ("ProfilerStep#2", 0),
@@ -66,12 +66,12 @@ def test_steps_are_numbered_on_past_the_warm_up_and_times_are_those_of_the_profi
 
 
 def test_a_single_window_stays_as_it_is() -> None:
-    assert join_windows([session(0, 3)]) == session(0, 3)
+    assert list(joined_events([session(0, 3)])) == session(0, 3)["traceEvents"]
 
 
 def test_windows_of_different_clocks_are_refused() -> None:
     with pytest.raises(RecordingFailed, match="different base times"):
-        join_windows([session(0), {**session(1), "baseTimeNanoseconds": BASE_NS + 1}])
+        list(joined_events([session(0), {**session(1), "baseTimeNanoseconds": BASE_NS + 1}]))
 
 
 def test_the_trace_replaces_the_files_of_the_windows(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_trace_replaces_the_files_of_the_windows(tmp_path: Path) -> None:
     write_joined(windows, tmp_path / "rank0.json.gz", "samples")
     document = json.loads(gzip.decompress((tmp_path / "rank0.json.gz").read_bytes()))
     assert document.pop("traceq") == "samples"
-    assert document == join_windows([session(0), session(1000)])
+    assert document == {**session(0), "traceEvents": list(joined_events([session(0), session(1000)]))}
     assert [path.name for path in tmp_path.iterdir()] == ["rank0.json.gz"]
 
 

@@ -11,7 +11,7 @@ from paths import ROOT
 
 from traceq.facts.timeline.call_sites import user_line
 from traceq.model import SourceLines
-from traceq.recorder.tracing.line_table import TraceRow, kept_facts, source_lines
+from traceq.recorder.tracing.line_marks import TraceRow, kept_facts, source_lines
 
 MAIN = 7
 STEP = TraceRow("ProfilerStep#2", "user_annotation", MAIN, 0, 100)

@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="the profiler is torch's")
 import torch
 
 from traceq.recorder.spec.phases import Phases
-from traceq.recorder.tracing.line_table import read_rows
+from traceq.recorder.tracing.line_marks import read_rows
 from traceq.recorder.tracing.profiler_window import WARMUP_STEPS, Window, profiled_steps
 
 pytestmark = pytest.mark.torch

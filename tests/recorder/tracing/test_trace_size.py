@@ -11,8 +11,7 @@ pytest.importorskip("torch", reason="the recorder needs torch")
 
 from paths import FIXTURES
 
-from traceq.recorder.tracing.line_marks import PREFIX
-from traceq.recorder.tracing.line_table import TraceRow, read_rows
+from traceq.recorder.tracing.line_marks import PREFIX, TraceRow, read_rows
 from traceq.recorder.tracing.traced_steps import COMPRESSION, EVENT_BYTES, forecast_bytes, forecast_text
 
 pytestmark = pytest.mark.torch

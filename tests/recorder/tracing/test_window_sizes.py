@@ -23,8 +23,8 @@ from traceq.runs.run_folder import RunFolder
 
 pytestmark = pytest.mark.torch
 
-ARMS = tuple(PlannedArm(Arm(name, ""), "", {}) for name in ("off", "on"))
-ON_CPU = Plan("x", "id", "out", "cpu", 2, 16, 3, 7, {}, ARMS)
+ARMS = tuple(PlannedArm(Arm(name, "")) for name in ("off", "on"))
+ON_CPU = Plan(recipe="x", run_id="id", out="out", device="cpu", num_ranks=2, steps=16, trace_steps=3, seed=7, arms=ARMS)
 
 
 def test_a_window_has_one_whole_step_where_arms_take_turns() -> None:

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from traceq.recorder.tracing.worker_samples import WorkerSamples, line_of
+from traceq.recorder.tracing.line_samples import WorkerSamples, line_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform != "linux", reason="fork")]
 

@@ -13,25 +13,33 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from traceq.recorder.failures.hang_diagnosis import dump_flight_recorder, find_desync, innermost_user_line
+from traceq.recorder.failures.hang_diagnosis import (
+    PEERS_WITHIN_S,
+    dump_flight_recorder,
+    dump_stalled,
+    find_desync,
+    frames_of,
+    innermost_user_line,
+)
 from traceq.recorder.failures.rank_errors import (
+    ABORTED,
+    RankFailure,
     SilentExit,
     error_text,
+    find_cause,
+    is_peer_error,
     noted_arm,
     read_error,
     text_in_arm,
     write_error,
 )
-from traceq.recorder.failures.root_cause import ABORTED, RankFailure, find_cause, is_peer_error
 from traceq.recorder.failures.run_status import mark_ended, read_early_end, status_for
-from traceq.recorder.process.flight_recorder import dump_stalled
 from traceq.recorder.process.signals import Stopped, sigterm_deferred
 from traceq.recorder.spec.plan import Plan
 from traceq.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from traceq.recorder.process.world import World
-from traceq.recorder.failures.hang_diagnosis import PEERS_WITHIN_S
 
 _SIGNAL_PREFIX = "ended by SIG"
 
@@ -104,7 +112,7 @@ def _note_stack(plan: Plan, world: World, error: BaseException, frame: FrameType
     """Write where this rank is, unless it has reported its end: then its stack is that of the report."""
     if read_error(plan.faults_folder, world.rank) is not None:
         return
-    dump_stalled(plan.folder.stalled(world.rank), innermost_user_line(traceback.extract_stack(frame)))
+    dump_stalled(plan.folder.stalled(world.rank), innermost_user_line(frames_of(traceback.extract_stack(frame))))
     write_error(plan.faults_folder, world.rank, error)
 
 

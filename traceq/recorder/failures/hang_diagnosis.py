@@ -1,22 +1,77 @@
-"""Diagnosis of a hang: dumps of the collectives that ranks issued, in which a desync shows, and where each waits."""
+"""Dumps of torch's flight recorder: of a profiled window, and of a hang, in which a desync and where ranks wait show.
+
+The dump of a window supplies the sequence numbers that gloo's traces lack.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import time
 import traceback
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from traceq.analysis.registry import analyze
 from traceq.claims.saying import text_of
 from traceq.errors import RecordingFailed
 from traceq.facts.timeline.call_sites import user_line
 from traceq.model import Flight, Run
-from traceq.recorder.failures.rank_errors import error_text
-from traceq.recorder.failures.root_cause import is_peer_error
-from traceq.recorder.process.flight_recorder import dump_stalled
+from traceq.recorder.failures.rank_errors import error_text, is_peer_error
 from traceq.runs.flight_recorder import read_flights
-from traceq.runs.run_folder import RunFolder
+from traceq.runs.run_folder import RunFolder, atomic_write
 
+Entry = dict[str, Any]
+
+
+def flight_entries(since_ns: int) -> list[Entry]:
+    """Return the entries created since `since_ns` (ns since the epoch), oldest first."""
+    entries: list[Entry] = _flight_record().get("entries", [])
+    return [entry for entry in entries if int(entry.get("time_created_ns", 0)) >= since_ns]
+
+
+def write_flight(path: Path, entries: Sequence[Entry]) -> Counter[str]:
+    """Write a dump with these entries and return the collectives by name.
+
+    The counter is empty where torch has no flight recorder.
+    """
+    if entries:
+        _write(path, {**_flight_record(), "entries": entries})
+    return Counter(str(entry.get("profiling_name", "")).partition(":")[2] for entry in entries)
+
+
+def dump_stalled(path: Path, waits_at: str) -> bool:
+    """Write all entries and the source line at which the program waits; return False if there are no entries.
+
+    Nor is anything written where the run's folder was deleted: it would come back. The dump does not identify the
+    collective it waits for: gloo also marks failed entries as completed.
+    """
+    document = _flight_record()
+    if not document.get("entries") or not path.parent.parent.is_dir():
+        return False
+    _write(path, {**document, "waits_at": waits_at})
+    return True
+
+
+def _flight_record() -> dict[str, Any]:
+    """Return the flight recorder's document; empty where this torch has no recorder."""
+    import torch  # not by the launcher of a job, which reads dumps alone
+
+    dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace_json", None)
+    document: dict[str, Any] = json.loads(dump()) if dump is not None else {}
+    return document
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as part:
+        part.write_text(json.dumps(document))
+
+
+_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
+STACK_LINES = 15  # that are shown of one
 PEERS_WITHIN_S = 5.0
 """For which a failed rank waits for what its peers write."""
 _STEP_END = "the end of a step, "
@@ -27,7 +82,7 @@ def dump_flight_recorder(folder: RunFolder, rank: int, error: BaseException) -> 
     """Write the collectives this rank issued, if it ended waiting for peers; return False if nothing was written."""
     if not is_peer_error(error_text(error)):
         return False
-    line = innermost_user_line(_stack(error))
+    line = innermost_user_line(frames_of(_stack(error)))
     return dump_stalled(folder.stalled(rank), f"{_STEP_END}{line}" if isinstance(error, RecordingFailed) else line)
 
 
@@ -74,7 +129,13 @@ def _stack(error: BaseException) -> list[traceback.FrameSummary]:
     return [*(traceback.extract_stack(around) if around is not None else ()), *traceback.extract_tb(caught)]
 
 
-def innermost_user_line(frames: Sequence[traceback.FrameSummary]) -> str:
-    """Return `file.py:41 function`, the innermost user line of a stack, whose innermost frame is the last."""
-    stack = [f"{frame.filename}({frame.lineno}): {frame.name}" for frame in reversed(frames)]
-    return user_line(stack) or "an unknown line"
+def frames_of(stack: str | Sequence[traceback.FrameSummary]) -> list[str]:
+    """Return each frame of a stack as `file.py(41): function`, innermost first: as faulthandler or Python have it."""
+    if isinstance(stack, str):
+        return [f"{match['file']}({match['line']}): {match['function']}" for match in _FRAME.finditer(stack)]
+    return [f"{frame.filename}({frame.lineno}): {frame.name}" for frame in reversed(stack)]
+
+
+def innermost_user_line(frames: Sequence[str]) -> str:
+    """Return `file.py:41 function`, the first user line of frames."""
+    return user_line(frames) or "an unknown line"

@@ -1,23 +1,36 @@
-"""Ranks that traceq did not start, and of which none makes progress: it says where each stands, and ends none."""
+"""Ranks that traceq did not start, and of which none makes progress: it says where each stands, and ends none.
+
+Under an external launcher a process on each host watches them, which also sees a rank that was stopped.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from traceq.errors import TraceqError
 from traceq.facts.timeline.call_sites import user_line
+from traceq.recorder.failures.hang_diagnosis import STACK_LINES, frames_of, innermost_user_line
 from traceq.recorder.process.child_processes import cpu_s, is_alive, stat_fields, state
-from traceq.recorder.process.progress_counters import SeenRank, read_stacks, seen_ranks
+from traceq.recorder.process.progress_counters import ProgressCounters, SeenRank, WatchedRank, read_stacks, seen_ranks
 from traceq.runs.run_folder import RunFolder, atomic_write
 from traceq.units import name_ranks
+
+if TYPE_CHECKING:
+    from traceq.recorder.process.world import World
+    from traceq.recorder.spec.plan import Plan
 
 _LOOK_EVERY_S = 0.5
 
@@ -78,13 +91,9 @@ def forget_hang(folder: RunFolder) -> None:
         folder.hang.parent.rmdir()
 
 
-_MAX_FRAMES = 15
 _MAX_STACKS = 8
 _BUSY_SHARE = 0.2  # of a core
-_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
-_WAITS_FOR_PEERS = re.compile(
-    r"[/\\]torch[/\\]distributed[/\\]|[/\\]recorder[/\\]process[/\\](store_exchange|world)\.py"
-)
+_WAITS_FOR_PEERS = re.compile(r"[/\\]torch[/\\]distributed[/\\]|[/\\]recorder[/\\]process[/\\]world\.py")
 """Frames of a collective, or of a recording at the end of some steps."""
 _IN_BACKWARD = re.compile(r"\): _engine_run_backward$")
 _ENDED = "ended"
@@ -122,8 +131,7 @@ def rank_stands(seen: Sequence[SeenRank]) -> list[RankStand]:
 
 def rank_stand(seen: SeenRank, stack: str, *, is_busy: bool = False, in_driver: bool = False) -> RankStand:
     """Return where a rank with this stack stands. `in_driver`: it waits for a disk or a driver."""
-    matches = [match for match in map(_FRAME.match, stack.splitlines()) if match]
-    frames = [f"{match['file']}({match['line']}): {match['function']}" for match in matches]
+    frames = frames_of(stack)
     if not frames:
         return RankStand(seen, "does not answer (in a driver or a disk)" if in_driver else "does not answer")
     depth = next((number for number, frame in enumerate(frames) if user_line((frame,))), len(frames))
@@ -131,8 +139,7 @@ def rank_stand(seen: SeenRank, stack: str, *, is_busy: bool = False, in_driver: 
     waits = any(_WAITS_FOR_PEERS.search(frame) for frame in in_library)
     in_backward = any(_IN_BACKWARD.search(frame) for frame in in_library)
     what = "waits for the others" if waits else "computes" if is_busy else "is in backward" if in_backward else "is"
-    where = user_line(frames) or "an unknown line"
-    return RankStand(seen, f"{what} at {where}", stack.rstrip(), waits or in_backward)
+    return RankStand(seen, f"{what} at {innermost_user_line(frames)}", stack.rstrip(), waits or in_backward)
 
 
 def describe_stands(stands: Sequence[RankStand]) -> list[str]:
@@ -141,7 +148,7 @@ def describe_stands(stands: Sequence[RankStand]) -> list[str]:
     lines = [", ".join(_sentence(ranks, text) for text, ranks in places) + _late_text(stands)]
     stacks = _grouped((each.stack, each.seen) for each in stands if each.stack)
     for stack, ranks in stacks[:_MAX_STACKS]:
-        lines += [f"{name_ranks(ranks)}, most recent call first:", *stack.splitlines()[:_MAX_FRAMES]]
+        lines += [f"{name_ranks(ranks)}, most recent call first:", *stack.splitlines()[:STACK_LINES]]
     if len(stacks) > _MAX_STACKS:
         lines.append(f"{len(stacks) - _MAX_STACKS} more stacks")
     return lines
@@ -182,6 +189,55 @@ def _main() -> None:
             sys.stderr.write(f"{line}\n")
         time.sleep(_LOOK_EVERY_S)
     shutil.rmtree(ranks, ignore_errors=True)
+
+
+_WATCHER = "traceq.recorder.failures.hang_watch"
+
+
+@contextmanager
+def watched_loop(plan: Plan, world: World) -> Iterator[ProgressCounters]:
+    """Yield this rank's counters, of which its host's watcher says on stderr when they stand still; see `HangWatch`.
+
+    All ranks call it. The first rank of each host starts the watcher, which ends with that rank.
+    """
+    if not plan.hang_s:
+        yield ProgressCounters()
+        return
+    host = world.peers[world.rank].host
+    leader = next(rank for rank, peer in enumerate(world.peers) if peer.host == host)
+    folders = world.gather(tempfile.mkdtemp(prefix="traceq-") if leader == world.rank else "")
+    watched = WatchedRank(folders[leader], world.rank)
+    watcher = _start(folders[leader], plan) if leader == world.rank else None
+
+    process = os.getpid()
+
+    def close() -> None:
+        if os.getpid() != process:  # a child that the loop forked
+            return
+        atexit.unregister(close)
+        watched.close()
+        if watcher is not None:
+            watcher.kill()
+            watcher.wait()
+            shutil.rmtree(folders[leader], ignore_errors=True)
+            with suppress(TraceqError):  # the folder may be gone
+                if plan.folder.is_complete:
+                    forget_hang(plan.folder)
+
+    atexit.register(close)  # a trainer's callback may never be told that the training ended
+    try:
+        yield watched.counters
+    finally:
+        close()
+
+
+def _start(folder: str, plan: Plan) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", _WATCHER, str(os.getpid()), folder, str(plan.folder.path), str(plan.hang_s)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,28 @@
-"""What was found in an unedited job: its steps, models, optimizers and device."""
+"""What was found in an unedited job: its steps, models, optimizers and device, its loader and samples of a batch.
+
+Numbers of a loader's workers are compared by another command, as workers start with an epoch's iterator.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from traceq.errors import RecordingFailed
+from traceq.locations import without_secrets
 from traceq.model import DDP_PARAMETERS
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.world import World, device_with_memory, host_note, world_of_job
+from traceq.recorder.rank.rank_state import LoaderWorkers
 from traceq.recorder.toggles.toggle import Job
 
 
@@ -84,3 +96,130 @@ def device_note(job: Job, device: torch.device) -> str:
 def _devices(job: Job) -> list[torch.device]:
     """Return the devices of all parameters in order, each once."""
     return list(dict.fromkeys(parameter.device for model in job.models for parameter in model.parameters()))
+
+
+_MAIN_SHARE = 0.8
+_MAX_DEPTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class JobLoader:
+    """The loader of nearly all batches: samples of a batch (0 where unknown), its settings, and its workers."""
+
+    samples_per_batch: int = 0
+    settings: Mapping[str, int] = field(default_factory=dict)
+    workers: LoaderWorkers = field(default_factory=LoaderWorkers)
+
+
+class JobBatches:
+    """Batches by the loader that delivered them."""
+
+    def __init__(self) -> None:
+        self._loaders: dict[int, DataLoader[Any]] = {}
+        self._sizes: dict[int, Counter[int]] = {}
+
+    def add(self, loader: DataLoader[Any] | None, batch: Any) -> None:
+        """Add a batch of a training step."""
+        if loader is not None:
+            self._loaders[id(loader)] = loader
+            self._sizes.setdefault(id(loader), Counter())[_num_samples(batch)] += 1
+
+    def clear(self) -> None:
+        """Forget the loaders: the job may want to free them."""
+        self._loaders.clear()
+        self._sizes.clear()
+
+    @property
+    def loader(self) -> DataLoader[Any] | None:
+        """The loader of nearly all batches; None without one."""
+        key = self._main_key
+        return None if key is None else self._loaders[key]
+
+    @property
+    def samples_per_batch(self) -> int:
+        """Samples of the usual batch of that loader, if the batches have as many as it declares; 0 where unknown."""
+        key = self._main_key
+        if key is None:
+            return 0
+        usual = self._sizes[key].most_common(1)[0][0]
+        return usual if usual == _declared_size(self._loaders[key]) else 0
+
+    @property
+    def _main_key(self) -> int | None:
+        totals = {key: sizes.total() for key, sizes in self._sizes.items()}
+        most = max(totals, key=lambda key: totals[key], default=None)
+        return most if most is not None and totals[most] >= _MAIN_SHARE * sum(totals.values()) else None
+
+
+def _declared_size(loader: DataLoader[Any]) -> int:
+    """Return the batch size that a loader was made with, or its batch sampler; 0 for none.
+
+    Frameworks give torch's iterators loaders of their own, which have only what those read.
+    """
+    size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    return size if isinstance(size, int) else 0
+
+
+def _num_samples(batch: Any) -> int:
+    """Return the first dimension of the first tensor in a batch; 0 if it has none, or cannot be looked into."""
+    with suppress(Exception):
+        tensor = next(_tensors(batch, _MAX_DEPTH), None)
+        return tensor.size(0) if tensor is not None and tensor.dim() else 0
+    return 0
+
+
+def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth:
+        parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+        for part in parts:
+            yield from _tensors(part, depth - 1)
+
+
+_OPTION = re.compile(r"^(?>[\w.-]*workers?)[\w-]*$")
+_OTHER_OPTION = re.compile(r"^(-j|-w|--?[\w-]*(cpus?|threads?|procs?|jobs))$")
+_IN_SCRIPT = re.compile(r"""["'](--[\w-]*workers?(?<!persistent[_-]workers))["']""")
+_MOST_TRIED = 2
+
+
+def worker_arms_text(command: Sequence[str], num_workers: int, script: str) -> str:
+    """Return why no toggle changes `num_workers`, and the command with an arm of processes for it and for others.
+
+    The option is the one in the command with `workers` in its name, else one such as `-j` or `--n_cpu` with just that
+    number, else one that the text of the script names; "" if there is none.
+    """
+    option, rest = _without_option(command, num_workers)
+    if not option and (named := _IN_SCRIPT.search(script)):
+        option = named[1]
+    if not option:
+        return ""
+    tried = [
+        num_workers,
+        *(num for num in range(_MOST_TRIED + 1) if num != num_workers and num <= (os.cpu_count() or 1)),
+    ]
+    words_of_option = option if option.endswith("=") else f"{option} "
+    arms = [word for num in tried for word in ("--arm", f"w{num}={words_of_option}{num}")]
+    words = without_secrets(shlex.join(["traceq", "record", *arms, "--replicates", "4", "--", *rest]))
+    why = "workers start with an epoch and keep what they were started with, so no toggle reaches them"
+    return f"num_workers={num_workers}: {why}; to compare, in processes: {words}"
+
+
+def _without_option(command: Sequence[str], num_workers: int) -> tuple[str, list[str]]:
+    """Return the option for the number of workers, "" without one, and the command with `{arm}` in its place.
+
+    A setting without dashes, as of Hydra (`data.num_workers=2`), ends with `=`.
+    """
+    for option in (_OPTION, _OTHER_OPTION):
+        for index, word in enumerate(command):
+            name, joined, value = word.partition("=")
+            number = value if joined else "".join(command[index + 1 : index + 2])
+            is_setting = bool(joined) and not name.startswith("-")
+            if not option.match(name) or "persistent" in name or not number.isdecimal():
+                continue
+            if option is _OTHER_OPTION and int(number) != num_workers:
+                continue
+            if is_setting or name.startswith("-"):
+                rest = [*command[:index], "{arm}", *command[index + (1 if joined else 2) :]]
+                return f"{name}=" if is_setting else name, rest
+    return "", [*command, "{arm}"]

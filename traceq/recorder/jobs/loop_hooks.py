@@ -28,86 +28,58 @@ from torch.optim.optimizer import (
 from torch.utils.data import DataLoader
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
-from traceq.recorder.jobs.compiled_models import compiled_modules, replaceable, skip_own_code
-from traceq.recorder.jobs.phase_stack import Begin
-from traceq.recorder.jobs.root_models import with_forward
+from traceq.recorder.jobs.phase_stack import Begin, PhaseStack
+from traceq.recorder.jobs.root_models import compiled_modules, replaceable, skip_own_code, with_forward
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, COMPILE, EPOCH, FORWARD, NO_GRAD_FORWARD, SAVE
 from traceq.recorder.rank.replaced_methods import ReplacedMethods, Replacement, has_forward
-from traceq.recorder.toggles.compile import has_compiled
-from traceq.recorder.tracing.worker_samples import WorkerSamples
+from traceq.recorder.toggles.settings import has_compiled
+from traceq.recorder.tracing.line_samples import WorkerSamples
 
 _COMPILED_END = 3
 """Steps in a row that begin and do not end: torch compiles what follows the first hook, so the other never runs."""
 
 
 class Observer(Protocol):
-    """What the replaced functions report to.
+    """What the replaced functions report to, besides phases; `is_learning`: the steps are not known yet."""
 
-    `thread`: that of the loop while it is learned or recorded; only what runs on it is a phase. `is_learning`: the
-    steps are not known yet.
-    """
-
-    thread: int | None
     is_learning: bool
 
     def fail(self, error: Exception) -> None:
         """End the recording, as the recorder raised this; must not raise."""
-        ...
 
     def models_compiled(self) -> None:
         """Report that torch begins to compile, and that models are to be hooked again once it has."""
-        ...
 
     def compiled(self, ns: int) -> None:
         """Report that torch has compiled for so long on the watched thread."""
-        ...
 
     def batch_requested(self) -> None:
         """Report a batch of a thread that is not watched: there may never be a backward in a compiled step."""
-        ...
 
     def batch_delivered(self, loader: DataLoader[Any] | None, batch: Any) -> None:
         """Report a batch while steps are learned, and the loader it came from where that is known."""
-        ...
 
     def backward_began(self, tensors: Any) -> None:
         """Report a backward, on any thread, and what it begins with: the first one's thread is watched from here on."""
-        ...
-
-    def phase(self, name: str, event: str = "") -> Begin:
-        """Return what reports that a phase begins, with an event of the loop or ""; it returns what `end` requires."""
-        ...
-
-    def end(self, depth: int) -> None:
-        """Report that the phase ended."""
-        ...
-
-    def is_inside_model(self) -> bool:
-        """Return whether a forward or a backward of the watched thread has begun."""
-        ...
 
     def optimizer_made(self) -> None:
         """Report that an optimizer takes parameters, on any thread."""
-        ...
 
     def optimizer_began(self) -> None:
         """Report that an optimizer begins its step, also before any backward: its closure may run the first."""
-        ...
 
     def optimizer_left(self) -> None:
         """Report that the step of an optimizer ended without its hook: it raised, or its end is compiled."""
-        ...
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Report that an optimizer has stepped, on any thread."""
-        ...
 
 
 class LoopHooks:
-    """Replaced functions of this process, until they are removed."""
+    """Replaced functions of this process, until they are removed; only what runs on `stack.thread` is a phase."""
 
-    def __init__(self, observer: Observer, samples: WorkerSamples) -> None:
-        self._observer = observer
+    def __init__(self, observer: Observer, stack: PhaseStack, samples: WorkerSamples) -> None:
+        self._observer, self._stack = observer, stack
         self.samples = samples
         self.has_entered_autocast = False
         self._is_graphing = False
@@ -118,8 +90,8 @@ class LoopHooks:
         self._restore: list[Callable[[], None]] = []
         self._methods: list[ReplacedMethods] = []
         self._inner: InnerCalls | None = None
-        self._begin_optimizer = observer.phase("optimizer")
-        self._begin_compiling = observer.phase("compiling", COMPILE)
+        self._begin_optimizer = stack.phase("optimizer")
+        self._begin_compiling = stack.phase("compiling", COMPILE)
         self._steps: dict[int, int | None] = {}  # of optimizers, by their id, that have begun: what `end` requires
         self._num_unended: Counter[int] = Counter()  # steps in a row without an end, by the optimizer's id
         self._loaders: WeakKeyDictionary[Any, Callable[[], DataLoader[Any] | None]] = WeakKeyDictionary()
@@ -241,7 +213,7 @@ class LoopHooks:
         `before` began. Neither happens if `before` returned None. The recorder runs inside calls of the job here and in
         `_guarded` alone, and raises into neither.
         """
-        end, fail = self._observer.end, self._observer.fail
+        end, fail = self._stack.end, self._observer.fail
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -286,7 +258,7 @@ class LoopHooks:
         return call
 
     def _phase(self, function: Callable[..., Any], phase: str, event: str = "") -> Callable[..., Any]:
-        return self._around(function, self._observer.phase(phase, event))
+        return self._around(function, self._stack.phase(phase, event))
 
     def _set_up(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the method by which every optimizer takes its parameters; the job is set up once it has.
@@ -310,7 +282,7 @@ class LoopHooks:
         return self._around(function, lambda args, _: 0 if len(args) > 1 else None, after)
 
     def _batch(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        observer, begin, loaders = self._observer, self._observer.phase(DATALOAD_WAIT, BATCH), self._loaders
+        observer, begin, end = self._observer, self._stack.phase(DATALOAD_WAIT, BATCH), self._stack.end
 
         def before(*_: object) -> int | None:
             if (depth := begin()) is None:
@@ -319,17 +291,17 @@ class LoopHooks:
             return depth
 
         def after(depth: int, args: tuple[Any, ...], batch: Any) -> None:
-            observer.end(depth)
+            end(depth)
             if batch is None:  # the loader is at its end, or raised
                 return
             if observer.is_learning:
-                loader = loaders.get(args[0])
+                loader = self._loaders.get(args[0])
                 observer.batch_delivered(None if loader is None else loader(), batch)
 
         return self._around(function, before, after)
 
     def _backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        observer, begin = self._observer, self._observer.phase("backward", BACKWARD)
+        observer, begin = self._observer, self._stack.phase("backward", BACKWARD)
 
         def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
             observer.backward_began(args[0] if args else kwargs.get("tensors"))
@@ -339,10 +311,10 @@ class LoopHooks:
 
     def _gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of gradients that is a phase; a loop that has no other backward is watched from here on."""
-        observer, begin = self._observer, self._observer.phase("autograd_grad")
+        observer, begin = self._observer, self._stack.phase("autograd_grad")
 
         def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-            if observer.thread is None and not self._is_graphing:
+            if self._stack.thread is None and not self._is_graphing:
                 observer.backward_began(args[0] if args else kwargs.get("outputs"))
             return begin()
 
@@ -366,10 +338,10 @@ class LoopHooks:
 
     def _inner_forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a forward of a module inside a model that is one where it is outside of any forward or backward."""
-        observer, begin = self._observer, self._forward_phase()
+        stack, begin = self._stack, self._forward_phase()
 
         def before(args: tuple[Any, ...], _: object) -> int | None:
-            if observer.thread != get_ident() or observer.is_inside_model() or self._inner is None:
+            if stack.thread != get_ident() or stack.is_inside_model() or self._inner is None:
                 return None
             self._inner.count(args[0])
             return begin()
@@ -377,8 +349,8 @@ class LoopHooks:
         return self._around(function, before)
 
     def _forward_phase(self) -> Begin:
-        training = self._observer.phase("forward", FORWARD)
-        other = self._observer.phase("no_grad_forward", NO_GRAD_FORWARD)
+        training = self._stack.phase("forward", FORWARD)
+        other = self._stack.phase("no_grad_forward", NO_GRAD_FORWARD)
         return lambda *_: training() if torch.is_grad_enabled() else other()
 
     def _compiler(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -413,7 +385,7 @@ class LoopHooks:
     def _compile_ended(self, *_: object) -> None:
         if self._compiling is not None:
             (depth, since_ns), self._compiling = self._compiling, None
-            self._observer.end(depth)
+            self._stack.end(depth)
             self._observer.compiled(perf_counter_ns() - since_ns)
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
@@ -446,7 +418,7 @@ class LoopHooks:
         if depth is not None:
             if self._steps:
                 self._steps = {key: each for key, each in list(self._steps.items()) if each is None or each < depth}
-            self._observer.end(depth)
+            self._stack.end(depth)
 
 
 ENGINE_METHODS = (

@@ -28,6 +28,8 @@ _OF_BACKWARD = ("forward", "no_grad_forward", "autograd_grad")
 class PhaseStack:
     """Phases of `thread` that have begun, of which the last is open; they are timed in `phases`.
 
+    That is the loop's thread while it is watched: from its first backward until the recording has ended.
+
     A phase may begin with an event of the loop; `begin_step` is called before it if that event begins a step. Inside a
     phase of the same event it is none: a loader or a model that contains another.
     """
@@ -36,7 +38,7 @@ class PhaseStack:
 
     def __init__(self, tracker: StepTracker, begin_step: Callable[[], None]) -> None:
         self.thread: int | None = None
-        self.counters = ProgressCounters("", 0)
+        self.counters = ProgressCounters()
         self.phases = Phases()  # of steps that are not recorded
         self._is_shown = False
         self._tracker = tracker

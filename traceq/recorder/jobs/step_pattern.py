@@ -1,16 +1,32 @@
-"""The events of a usual step of a training loop.
+"""The events of a usual step of a training loop, and where its steps begin, learned from the events of its first ones.
 
 Events are those of any framework: E an epoch begins, L a batch is requested, F and f the forward of a model with and
 without gradients, B a backward, O0, O1 ... the steps of optimizers, S a checkpoint is saved, C torch compiles. F* are
 forwards in a row, of either kind; (L F B)* is what one batch needs, once or several times in a row.
+
+The anchor is the optimizer that steps most rarely; a step begins with the first start event after it. The end of the
+optimizer's step would be too early: what many loops do behind it, such as gathering metrics, belongs to the same step.
+Where a loop prefetches, so that the batch requested in a step is that of the next one, the forward begins a step; where
+neither is seen, as the loop calls functions instead of modules, the backward does. Without an optimizer of
+torch, or with one that is compiled, the anchor is the backward; in a step that is compiled as a whole, the batch.
+
+Where two kinds of steps take turns, the two are one step, each with its anchor.
+Where numbers of batches differ, as of a warm-up that accumulates more and more of them, a step has any number of them,
+(L F B)*. Where numbers of forwards differ, as of an agent that acts or a decoder that is called for each word, forwards
+in a row count as one event, F*.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
+from time import monotonic
+
+from traceq.recorder.process.progress_counters import append_message
 
 BACKWARD, BATCH, COMPILE, EPOCH = "B", "L", "C", "E"
 FORWARD, NO_GRAD_FORWARD, SAVE = "F", "f", "S"
@@ -119,3 +135,136 @@ def _joined_batches(events: Sequence[str]) -> list[str]:
     for part, run in groupby(parts):
         joined += [f"({' '.join(part)})*"] if part[-1:] == [BACKWARD] else chain.from_iterable(run)
     return joined
+
+
+LEARNED_STEPS = 8
+_SKIPPED_STEPS = 2  # they may initialize
+_MAX_OPTIMIZER_EVENTS = 40 * LEARNED_STEPS
+_BACKWARDS_WITHOUT_OPTIMIZER = 16  # then it is not torch's, or compiled
+_NUM_PARTS = 2
+_LEAST_REPEATS = 3
+LEAST_KINDS = 3  # of two one may come after the other
+_FIRST_NOTE_S = 10.0
+"""Seconds of learning after which a line says what for; the next line comes after twice the time."""
+
+JOINING = (Form(joins_batches=True), Form(joins_forwards=True), Form(joins_batches=True, joins_forwards=True))
+"""Forms in which steps that differ may be alike, in the order in which they are tried."""
+
+
+def learn_pattern(events: Sequence[str], event: str) -> StepPattern | None:
+    """Return the pattern of the events of at least eight steps, None if there are not enough of them.
+
+    Or if the next `event` cannot begin a step: a backward can where neither batches nor forwards are seen.
+    """
+    counts = Counter(event for event in events if event.startswith("O"))
+    if not counts and events.count(BACKWARD) >= _BACKWARDS_WITHOUT_OPTIMIZER:
+        counts = Counter({BACKWARD: events.count(BACKWARD)})
+    if sum(counts.values()) >= _MAX_OPTIMIZER_EVENTS:  # optimizers that stepped only at the start
+        counts = Counter({event: num for event, num in counts.items() if num >= LEARNED_STEPS})
+    fewest = min(counts.values(), default=0)
+    if fewest < LEARNED_STEPS:
+        return None
+    start = BATCH if events.count(BATCH) >= fewest - 1 else FORWARD if 2 * events.count(FORWARD) > fewest else BACKWARD
+    if (event == BACKWARD) != (start == BACKWARD):
+        return None
+    pattern = _pattern(events, start, [event for event, num in counts.items() if num == fewest])
+    pattern = _pattern(events, FORWARD, [pattern.anchor]) if _prefetches(pattern) else pattern
+    in_turns = _in_turns(events, pattern) if pattern.is_doubtful else None
+    if in_turns is not None:
+        return in_turns
+    forms = (form for form in JOINING if not pattern.is_reliable or _varies(events, pattern, form))
+    joined = (_most_common(replace(pattern, form=form), events) for form in forms)
+    return next((each for each in joined if each.is_reliable), pattern)
+
+
+def _pattern(events: Sequence[str], start: str, anchors: Sequence[str]) -> StepPattern:
+    """Return the pattern with the anchor that a step's start follows most often."""
+    anchor = max(anchors, key=lambda optimizer: (_num_followed_by(start, optimizer, events), optimizer))
+    return _most_common(StepPattern((), anchor, start, 0, 0), events)
+
+
+def _most_common(pattern: StepPattern, events: Sequence[str]) -> StepPattern:
+    """Return the pattern with the events of most steps."""
+    seen = split_steps(events, pattern)[_SKIPPED_STEPS:]
+    steps = [pattern.form.of(step) for step in seen]
+    usual, num_alike = Counter(steps).most_common(1)[0]
+    num_batches = sum(step.count(BATCH) for step, form in zip(seen, steps, strict=True) if form == usual) / num_alike
+    ended = steps if pattern.anchor in steps[-1] else steps[:-1]
+    latest = ended[-1] if len(ended) > 2 and ended[-1] == ended[-2] != usual else ()
+    return replace(
+        pattern, events=usual, num_alike=num_alike, num_seen=len(steps), num_batches=num_batches, latest=latest
+    )
+
+
+def _in_turns(events: Sequence[str], pattern: StepPattern) -> StepPattern | None:
+    """Return the pattern of which each step has two parts, the longer one first, if two kinds of them take turns."""
+    parts = split_steps(events, pattern)[_SKIPPED_STEPS:]
+    parts = parts if pattern.anchor in parts[-1] else parts[:-1]  # which has begun
+    if len(parts) < _NUM_PARTS * _LEAST_REPEATS or parts[_NUM_PARTS:] != parts[:-_NUM_PARTS]:
+        return None
+    first = max(range(_NUM_PARTS), key=lambda index: len(parts[index]))
+    step = tuple(parts[first : first + _NUM_PARTS])
+    num_seen, usual = (len(parts) - first) // _NUM_PARTS, tuple(chain(*step))
+    of_steps = replace(pattern, events=usual, parts=step, num_batches=usual.count(BATCH), latest=())
+    return replace(of_steps, num_alike=num_seen, num_seen=num_seen)
+
+
+def _varies(events: Sequence[str], pattern: StepPattern, form: Form) -> bool:
+    """Return True for steps that are all alike in a form that joins events.
+
+    They are of several kinds, or of two of which each is at least a third: a second one for a metric is rarer.
+    """
+    kinds = set(split_steps(events, pattern)[_SKIPPED_STEPS:])
+    is_mixed = 3 * pattern.num_alike <= 2 * pattern.num_seen
+    is_varied = len(kinds) >= (2 if is_mixed else LEAST_KINDS)
+    return is_varied and len(set(map(form.of, kinds))) == 1
+
+
+def _prefetches(pattern: StepPattern) -> bool:
+    """Return True if the forward of a step comes before its batch, which is then that of the next step."""
+    if pattern.start != BATCH or pattern.anchor not in pattern.events:
+        return False
+    first = next(event for event in pattern.events if event in (FORWARD, BACKWARD, pattern.anchor))
+    return first != FORWARD and FORWARD in pattern.events[pattern.events.index(pattern.anchor) :]
+
+
+def _num_followed_by(start: str, optimizer: str, events: Sequence[str]) -> int:
+    """Return how often a step's start is the first start or optimizer event after this optimizer's."""
+    num, follows = 0, False
+    for event in events:
+        if event == start or event.startswith("O"):
+            num += follows and event == start
+            follows = event == optimizer
+    return num + follows
+
+
+def split_steps(events: Sequence[str], pattern: StepPattern) -> list[tuple[str, ...]]:
+    """Return the events of each step or part of one, the last one included: it has ended, too."""
+    steps: list[list[str]] = [[]]
+    anchor_passed = False
+    for event in events:
+        if anchor_passed and pattern.starts_with(event):
+            steps.append([])
+            anchor_passed = False
+        anchor_passed = anchor_passed or event == pattern.anchor
+        steps[-1].append(event)
+    return [tuple(step) for step in steps]
+
+
+@dataclass(slots=True)
+class LearningNotes:
+    """Notes on the loop whose first backward pass begins now."""
+
+    _began_s: float = field(default_factory=monotonic)
+    _next_s: float = _FIRST_NOTE_S
+
+    def say(self, num_backwards: int) -> None:
+        """Print on rank 0 what is learned, where it takes long; `num_backwards` have followed the first one."""
+        past_s = monotonic() - self._began_s
+        if past_s < self._next_s or os.environ.get("RANK", "0") != "0":
+            return
+        self._next_s = 2 * past_s
+        backwards = f"{num_backwards + 1} backward passes in {past_s:.0f} s"
+        append_message(
+            "", f"traceq: learning where the steps of this loop begin, from about {LEARNED_STEPS}: {backwards}"
+        )

@@ -9,17 +9,21 @@ from itertools import chain
 from time import monotonic
 
 from traceq.model import OTHER_STEPS, WorkKind
-from traceq.recorder.jobs.pattern_learning import JOINING, LEARNED_STEPS, learn_pattern, split_steps
 from traceq.recorder.jobs.step_pattern import (
     BACKWARD,
     BATCH,
     EPOCH,
     FORWARD,
+    JOINING,
+    LEARNED_STEPS,
+    LEAST_KINDS,
     NO_GRAD_FORWARD,
     SAVE,
     Form,
     StepPattern,
+    learn_pattern,
     short_text,
+    split_steps,
 )
 
 _Events = tuple[str, ...]
@@ -31,8 +35,6 @@ _LEAST_OTHERS = 3
 """Steps in a row, of each arm that runs, from which others are learned where steps are long."""
 _MOST = 0.75
 """Part of the other steps of each arm that have to be alike to be its usual ones."""
-_LEAST_KINDS = 3
-"""Kinds of steps from which numbers of batches or forwards are taken for chance: two may be one after the other."""
 
 
 @dataclass(slots=True)
@@ -121,7 +123,7 @@ class UsualSteps:
 
         The first steps of arms that have none among these are still to come.
         """
-        is_chance = self.form != Form() or len({events for _, events in self._others}) >= _LEAST_KINDS
+        is_chance = self.form != Form() or len({events for _, events in self._others}) >= LEAST_KINDS
         for form in (self.form, *map(self._allowed, JOINING)) if is_chance else (Form(),):
             by_arm: dict[str, Counter[_Events]] = {}
             for arm, events in self._others:

@@ -110,13 +110,13 @@ def _name_to(guard: subprocess.Popen[bytes], process: subprocess.Popen[bytes]) -
     guard.stdin.flush()
 
 
-def signal_main_thread(process: subprocess.Popen[bytes], number: int) -> None:
-    """Send a signal to the main thread, where the system can: any other thread of a stopped process might take it."""
-    if process.poll() is None:
-        try:
-            ctypes.CDLL(None).tgkill(process.pid, process.pid, number)
-        except AttributeError:  # not Linux, or a C library of before 2019
-            process.send_signal(number)
+def signal_main_thread(pid: int, number: int) -> None:
+    """Send a signal to the main thread, where the system can: any other thread might take it, and print its stack."""
+    try:
+        ctypes.CDLL(None).tgkill(pid, pid, number)
+    except AttributeError:  # not Linux, or a C library of before 2019
+        with suppress(OSError):
+            os.kill(pid, number)
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -144,11 +144,6 @@ def is_alive(pid: int) -> bool:
     except OSError:
         pass
     return state(pid) != "Z"
-
-
-def is_stopped(pid: int) -> bool:
-    """Return True for a process that a signal has stopped."""
-    return state(pid) == "T"
 
 
 def cpu_s(fields: list[str], *, with_children: bool = False) -> float:

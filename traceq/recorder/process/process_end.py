@@ -18,7 +18,7 @@ from types import TracebackType
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from traceq.recorder.process.rank_messages import append_message
+from traceq.recorder.process.progress_counters import append_message
 from traceq.recorder.process.world import leave_world
 
 _MOST_INTERRUPTS = 5

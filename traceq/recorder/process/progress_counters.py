@@ -1,30 +1,31 @@
-"""Progress of each local rank as other processes see it: counters in a shared file, and its stack on request.
+"""What ranks tell other processes: progress in a shared file, a stack on request, and messages of rank 0.
 
-Counters are written in 0.1 us, and read by the launcher or by the process that watches the ranks of a host.
+Counters are written in 0.1 us, and read by the launcher or by the process that watches the ranks of a host. Messages
+are lines in a file that the launcher shows, else on stderr.
 """
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import mmap
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO
 
-from traceq.locations import Most, read_whole
-from traceq.recorder.process.child_processes import is_alive
+from traceq.locations import Most, open_binary, read_whole
+from traceq.recorder.process.child_processes import is_alive, signal_main_thread
 
 _STACK_SIGNAL = getattr(signal, "SIGURG", None)
 """Ignored by a process that does not handle it; no training job is known to."""
-_STACK_HEADER = "(most recent call first):\n"  # of faulthandler
+STACK_HEADER = "(most recent call first):\n"  # of faulthandler
 _STACKS = ".stacks"
-_STACKS_WITHIN_S = 0.5
+STACK_WITHIN_S = 0.5
 
 
 class WatchedRank:
@@ -36,7 +37,7 @@ class WatchedRank:
     def __init__(self, folder: str, rank: int) -> None:
         self._path = Path(folder) / f"{rank}.{os.getpid()}"
         self._stacks: IO[str] | None = None
-        self.counters = ProgressCounters("", 0)
+        self.counters = ProgressCounters()
         if folder and Path(folder).is_dir():
             with suppress(OSError):  # a full disk: the rank is not watched
                 self._register()
@@ -73,7 +74,6 @@ class SeenRank:
     num_events: int
 
 
-_FIELDS = 4
 PHASES_ENTERED = 2
 """The cell that `count_phase` counts in."""
 
@@ -88,6 +88,9 @@ class Progress:
     finished: int
 
 
+_FIELDS = len(fields(Progress))
+
+
 class ProgressCounters:
     """Counters of one rank as it writes them; without a file only the rank itself sees them.
 
@@ -96,7 +99,7 @@ class ProgressCounters:
 
     __slots__ = ("cells",)
 
-    def __init__(self, path: str, rank: int) -> None:
+    def __init__(self, path: str = "", rank: int = 0) -> None:
         if path:
             with Path(path).open("r+b") as file:
                 cells = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
@@ -177,10 +180,11 @@ def read_stacks(ranks: Sequence[SeenRank]) -> list[str]:
     sizes = [_size(file) for file in files]
     for seen, size in zip(ranks, sizes, strict=True):
         if size >= 0:
-            _request_stack(seen.pid)
-    time.sleep(_STACKS_WITHIN_S)
+            assert _STACK_SIGNAL is not None
+            signal_main_thread(seen.pid, _STACK_SIGNAL)
+    time.sleep(STACK_WITHIN_S)
     texts = (_text_from(file, size) for file, size in zip(files, sizes, strict=True))
-    return [text.rpartition(_STACK_HEADER)[2] for text in texts]
+    return [text.rpartition(STACK_HEADER)[2] for text in texts]
 
 
 def _size(file: Path) -> int:
@@ -197,11 +201,40 @@ def _text_from(file: Path, size: int) -> str:
         return ""
 
 
-def _request_stack(pid: int) -> None:
-    """Send the signal to the main thread, where the system can: any thread might take it, and print its own stack."""
-    assert _STACK_SIGNAL is not None
-    try:
-        ctypes.CDLL(None).tgkill(pid, pid, _STACK_SIGNAL)
-    except AttributeError:  # not Linux, or a C library of before 2019
-        with suppress(OSError):
-            os.kill(pid, _STACK_SIGNAL)
+def append_message(path: str, text: str) -> None:
+    """Append a line to the file, or to stderr if `path` is "", there below a progress bar of the job.
+
+    Do not call it while steps are timed: the line is written at once.
+    """
+    if not path:
+        begin = "\n" if _is_in_progress_bar() else ""
+        sys.stderr.write(f"{begin}{text}\n")
+        return
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+
+
+def _is_in_progress_bar() -> bool:
+    """Return whether tqdm shows a bar on stderr: then the cursor is at its end, and what is written would follow it."""
+    tqdm = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    return any(getattr(bar, "fp", None) is not None and not bar.disable for bar in getattr(tqdm, "_instances", ()))
+
+
+class MessageReader:
+    """Reader of the lines that are appended to a file, which need not exist yet."""
+
+    __slots__ = ("_path", "_read")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+
+    def take(self) -> list[str]:
+        """Return the complete lines written since the last call."""
+        text = b""
+        with suppress(OSError), open_binary(self._path) as file:
+            file.seek(self._read)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return whole.decode("utf-8").splitlines()

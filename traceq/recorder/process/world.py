@@ -23,6 +23,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from traceq.errors import PeerLeft, RecordingFailed, TraceqError
+from traceq.recorder.process.child_processes import is_alive
 from traceq.recorder.process.environment_variables import adopt_srun, number_in, rank_of_environment
 
 _VISIBLE_WITHIN_S = 10.0  # network file systems propagate new folders with a delay
@@ -43,13 +44,7 @@ class Peer:
     @property
     def has_exited(self) -> bool:
         """True if its process runs on this host and has ended; False for processes of other hosts."""
-        if self.host != socket.gethostname():
-            return False
-        try:
-            os.kill(self.pid, 0)
-        except OSError as error:
-            return isinstance(error, ProcessLookupError)
-        return False
+        return self.host == socket.gethostname() and not is_alive(self.pid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +198,7 @@ def _temporary_group(device: torch.device) -> Iterator[None]:
     The recorder's own communication uses gloo even where the loop's tensors use nccl: ranks that were started without
     a group may all compute on the same GPU, which nccl rejects.
     """
-    store, rank, size = meet(TIMEOUT)
+    store, rank, size = meet()
     on_gpu = device.type == "cuda" and dist.is_nccl_available()
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=rank, world_size=size)
@@ -218,7 +213,7 @@ def _temporary_group(device: torch.device) -> Iterator[None]:
 def _init_process_group(device: torch.device) -> None:
     is_alone = "RANK" not in os.environ or number_in("WORLD_SIZE", 1) == 1
     store: Store
-    store, rank, size = (HashStore(), 0, 1) if is_alone else meet(TIMEOUT)
+    store, rank, size = (HashStore(), 0, 1) if is_alone else meet()
     uses_nccl = device.type == "cuda" and _has_gpus_alone(store, rank, size, device)
     backend: dict[str, Any] = {"backend": "nccl", "device_id": device} if uses_nccl else {"backend": "gloo"}
     dist.init_process_group(timeout=TIMEOUT, store=store, rank=rank, world_size=size, **backend)
@@ -310,7 +305,7 @@ _VARIABLES = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT"
 _LEFT_OVER = f"if these variables are left over from another job: unset {_VARIABLES}"
 
 
-def meet(timeout: timedelta) -> tuple[Store, int, int]:
+def meet() -> tuple[Store, int, int]:
     """Return the store, this rank, and their number, by the variables that the launcher set.
 
     Writes to stderr what it waits for, if that takes longer than 5 s. Raises TraceqError for variables that cannot be,
@@ -318,7 +313,15 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
     """
     rank, size = rank_of_environment()
     place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    attempt = _Attempt(timeout)
+    stores: list[Store] = []
+
+    def wait_for_ranks() -> None:
+        with suppress(RuntimeError, ValueError, OSError):  # torch's own errors are RuntimeErrors
+            store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
+            store.set_timeout(TIMEOUT)
+            stores.append(PrefixStore("default_pg", store))
+
+    attempt = Thread(target=wait_for_ranks, daemon=True)
     attempt.start()
     start = time.monotonic()
     was_noted = False
@@ -328,27 +331,10 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
             was_noted = True
             others = "rank 0" if rank else f"the other {size - 1} ranks" if size > 2 else "rank 1"
             sys.stderr.write(f"traceq: rank {rank} of {size} waits for {others} at {place}; {_LEFT_OVER}\n")
-    if attempt.store is None:
+    if not stores:
         waited = f"after {time.monotonic() - start:.0f} s"
         raise TraceqError(f"rank {rank} of {size}: not all ranks came to {place} {waited}; {_LEFT_OVER}")
-    return attempt.store, rank, size
-
-
-class _Attempt(Thread):
-    """Waits for the other ranks; `store` is None until all have come."""
-
-    def __init__(self, timeout: timedelta) -> None:
-        super().__init__(daemon=True)
-        self._timeout = timeout
-        self.store: Store | None = None
-
-    def run(self) -> None:
-        try:
-            store, _, _ = next(rendezvous("env://", timeout=self._timeout))
-            store.set_timeout(self._timeout)
-        except (RuntimeError, ValueError, OSError):  # torch's own errors are RuntimeErrors
-            return
-        self.store = PrefixStore("default_pg", store)
+    return stores[0], rank, size
 
 
 def check_shared(folder: Path, world: World) -> None:

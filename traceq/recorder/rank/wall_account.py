@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from traceq.model import WallPart, WallTime, WorkKind
 from traceq.recorder.process.world import World
@@ -45,24 +44,14 @@ class _Work:
         return self.ns * size // max(self.size, 1)
 
 
-class Collector(Protocol):
-    """What measures garbage collections: for how long together, so far."""
-
-    collected_ns: int
-
-
-@dataclass(slots=True)
-class _NoCollector:
-    collected_ns: int = 0
-
-
 @dataclass(slots=True)
 class WallAccount:
     """Time since `at_ns`, as far as it was charged to a part; whoever ends a part charges it.
 
     `compiled_ns`: how long torch has compiled since a part was charged that may hold it; it is a part of its own.
-    `take_lines` returns where the main thread was found in the step that began at a time. `collector` measures garbage
-    collections while steps are timed. A step, which `is_running` since `at_ns`, is as long as others of its arm.
+    `take_lines` returns where the main thread was found in the step that began at a time, `collected_ns` how long
+    garbage collections took so far while steps are timed. A step, which `is_running` since `at_ns`, is as long as
+    others of its arm.
     """
 
     at_ns: int = field(default_factory=time.perf_counter_ns)
@@ -71,7 +60,7 @@ class WallAccount:
     before_ns: int = 0
     compiled_ns: int = 0
     is_running: bool = False
-    collector: Collector = field(default_factory=_NoCollector)
+    collected_ns: Callable[[], int] = int
     _parts: Counter[str] = field(default_factory=Counter)
     _regular: dict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))  # by arm
     _usual: _Work = field(default_factory=_Work)  # of the arm that the step runs
@@ -95,7 +84,7 @@ class WallAccount:
                 if self._step_ns is not None:  # its loop tells no kinds
                     self.classify(None)
                 self._usual = self._regular[arm]
-                self._began_collected_ns = self.collector.collected_ns
+                self._began_collected_ns = self.collected_ns()
                 now_ns = self.clock()
                 self._parts["recording"] += now_ns - self.at_ns
                 self.at_ns, self.is_running = now_ns, True
@@ -123,7 +112,7 @@ class WallAccount:
         if self.compiled_ns:
             ns -= self._charge_compiled("recompiling", ns)
         if kind is None and work.num >= _FIRST_STEPS and ns * work.size > _LONG * work.ns * size:
-            is_collection = 2 * (self.collector.collected_ns - self._began_collected_ns) > ns
+            is_collection = 2 * (self.collected_ns() - self._began_collected_ns) > ns
             kind = ("collection",) if is_collection else ("pause",)
         if kind is not None:
             work = self._irregular("+".join(kind), self.at_ns - step_ns)

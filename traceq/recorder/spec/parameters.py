@@ -17,7 +17,7 @@ import msgspec
 from traceq.errors import UsageFault
 
 _PHASE = re.compile(r"[A-Za-z0-9_.:/#-]+")  # Kineto corrupts quotes, backslashes and non-ASCII characters
-_ARM = re.compile(r"[A-Za-z0-9_.=,+-]+")  # an arm is a folder
+_ARM = "A-Za-z0-9_.=,+-"  # an arm is a folder
 _RESERVED = ("steps", "logs", "stalled", "faults")
 
 P = TypeVar("P")
@@ -93,9 +93,14 @@ def check_phase(name: str) -> None:
         raise UsageFault(f"phase {name!r}: phase names may contain only letters, digits and _.:/#-")
 
 
+def as_arm(text: str) -> str:
+    """Return a text with `_` for what no name of an arm may contain."""
+    return re.sub(f"[^{_ARM}]", "_", text)
+
+
 def check_arm(name: str) -> None:
     """Raise UsageFault for an arm name that cannot be a folder of a run."""
-    if not _ARM.fullmatch(name) or set(name) <= {"."} or name in _RESERVED:
+    if not re.fullmatch(f"[{_ARM}]+", name) or set(name) <= {"."} or name in _RESERVED:
         raise UsageFault(
             f"arm {name!r}: arm names may contain only letters, digits and _.=,+-; {', '.join(_RESERVED)} are reserved"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import msgspec
 
 from traceq.errors import UsageFault
 from traceq.model import Arm, Fact, Manifest
-from traceq.recorder.spec.parameters import ParameterValues, plain_values, split_assignment, with_changes
+from traceq.recorder.spec.parameters import ParameterValues, as_arm, plain_values, split_assignment, with_changes
 from traceq.recorder.spec.recipe import Recipe
 from traceq.runs.run_folder import FORMAT, RunFolder
 
@@ -60,13 +60,13 @@ class PlannedArm:
     """An arm of the run, with the arm of the recipe that it runs and the parameters of its build."""
 
     arm: Arm
-    runs: str
-    parameters: ParameterValues
+    runs: str = ""
+    parameters: ParameterValues = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One recording.
+    """One recording, of a `recipe` or of a loop that is the user's.
 
     `steps`: measured unprofiled steps per arm and comparison; `trace_steps`: profiled steps per arm.
     `max_minutes` > 0: timing lasts until every comparison is decided, at most that long, and ignores `steps`.
@@ -81,7 +81,7 @@ class Plan:
     `is_regular`: False for a loop in which every few steps one does more than the others, such as an evaluation.
     """
 
-    recipe: str
+    recipe: str = ""
     run_id: str
     out: str
     device: str
@@ -89,7 +89,7 @@ class Plan:
     steps: int
     trace_steps: int
     seed: int
-    parameters: ParameterValues
+    parameters: ParameterValues = field(default_factory=dict)
     arms: tuple[PlannedArm, ...]
     max_minutes: float = 0.0
     scratch: str = ""
@@ -218,7 +218,7 @@ def planned_arms(recipe: Recipe[Any], parameters: object, vary: Sequence[str]) -
         name = ",".join(f"{key}={value}" for key, value in combination)
         varied = {key: plain_values(values)[key] for key, _ in combination}
         meaning = f"{runs} with {name}"
-        arm = Arm(_folder_name(name), meaning, baseline=not arms, varied=varied, samples_factor=base.samples_factor)
+        arm = Arm(as_arm(name), meaning, baseline=not arms, varied=varied, samples_factor=base.samples_factor)
         arm = replace(arm, num_ranks=base.num_ranks)
         arms.append(PlannedArm(arm, runs, plain_values(values)))
     if len({planned.arm.name for planned in arms}) < len(arms):
@@ -259,10 +259,6 @@ def _axis(text: str) -> list[tuple[str, str]]:
     if len(axis) < 2:
         raise UsageFault(f"--vary {text}: expected at least two values, KEY=A,B")
     return axis
-
-
-def _folder_name(name: str) -> str:
-    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_.=,+-") else "_" for letter in name)
 
 
 def comparisons(arms: Sequence[Arm]) -> tuple[tuple[str, str], ...]:

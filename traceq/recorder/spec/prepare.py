@@ -119,7 +119,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
     _check_ranks(arms, num_ranks)
     arms, marked = split_by_device(with_samples(entry.recipe, arms, num_ranks), device)
     out = create_run_folder(request.out, entry.name, overwrite=request.overwrite)
-    seed = secrets.randbelow(2**31)
+    seed, replicates = secrets.randbelow(2**31), request.replicates or entry.recipe.replicates
     plan = Plan(
         recipe=entry.reference,
         run_id=f"{out.name}-{seed:08x}",
@@ -134,7 +134,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
         arms=arms,
         started=utc_now(),
         marked=marked,
-        replicates=_num_processes(request, entry, device) if apart else 0,
+        replicates=(replicates or DEFAULT_REPLICATES[device]) if apart else 0,
         hang_s=DEFAULT_HANG_S if request.hang_s is None else request.hang_s,
     )
     try:
@@ -143,11 +143,6 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
     except OSError as fault:
         raise TraceqError(f"{plan.folder.manifest_path}: cannot be written: {fault.strerror}") from fault
     return plan, entry
-
-
-def _num_processes(request: Request, entry: Entry, device: str) -> int:
-    """Return the number of processes per arm, if arms run in separate processes."""
-    return request.replicates or entry.recipe.replicates or DEFAULT_REPLICATES[device]
 
 
 def utc_now() -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -21,7 +21,7 @@ import torch
 
 from traceq.errors import RecordingFailed
 from traceq.recorder.spec.phases import PhaseEvents, Phases
-from traceq.recorder.tracing.line_marks import is_user_code
+from traceq.recorder.tracing.line_marks import frames_from, is_user_code
 from traceq.runs.step_log import HalfPauses, pause_kind
 
 try:
@@ -293,14 +293,8 @@ def _calls_collect(code: CodeType, offset: int) -> bool:
 
 def _user_line(frame: FrameType | None) -> str:
     """Return `file.py:10`, the innermost line of user code that runs; of the innermost frame where there is none."""
-    line = next((each for each in _frames(frame) if is_user_code(each.f_code.co_filename)), frame)
+    line = next((each for each in frames_from(frame) if is_user_code(each.f_code.co_filename)), frame)
     return f"{Path(line.f_code.co_filename).name}:{line.f_lineno}" if line else "?"
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def is_capturing() -> bool:

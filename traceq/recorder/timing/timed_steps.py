@@ -88,7 +88,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     clocks: list[ClocksLine] = []
     cores: list[CoresLine] = []
     stopwatch = Stopwatch(rank.world.device, rank.phases)
-    rank.account.collector = stopwatch.collector
+    rank.account.collected_ns = lambda: stopwatch.collector.collected_ns
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, stopwatch:
         rank.world.barrier()  # no rank begins unless all have their files
         warm_up = yield from _warm_up(rank, stopwatch)

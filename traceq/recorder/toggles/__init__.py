@@ -1,1 +1,1 @@
-"""Toggles: things of a running job that can be changed between two of its steps, one file each."""
+"""Toggles: things of a running job that can be changed between two of its steps."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import fnmatch
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -14,11 +16,14 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.utils.data import DataLoader
 
-from traceq.errors import UsageFault
+from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.spec.parameters import did_you_mean
 from traceq.recorder.toggles.toggle import Job
+from traceq.recorder.tracing.line_marks import frames_from
 
 _WRAPPED = ("module", "_orig_mod", "_forward_module", "optimizer")
 """Attributes by which wrappers hold what they wrap: DDP, compiled modules, FSDP, accelerate."""
@@ -104,42 +109,32 @@ def _typed(path: str, text: str, current: Any) -> Any:
     """Return the text as a value of the type that the job has there."""
     if isinstance(current, torch.Tensor | torch.nn.Module) or callable(current):
         raise UsageFault(f"--toggle {path}: holds a {type(current).__name__}; expected a plain value")
-    convert = next((convert for kind, convert in _CONVERTERS if isinstance(current, kind)), _literal)
     try:
-        return convert(text, current)
+        return _converted(text, current)
     except (ValueError, KeyError) as error:
         kind = type(current).__name__
         raise UsageFault(f"--toggle {path}: {text!r} is no {kind}; the job has {current!r}") from error
 
 
-def _boolean(text: str, _: object) -> bool:
-    return {**_WORDS, "1": True, "0": False}[text.lower()] is True
-
-
-def _number(text: str, _: object) -> int | float:
-    return float(text) if any(letter in text for letter in ".en") else int(text)
-
-
-def _member(text: str, current: Enum) -> Enum:
-    return type(current)[text]
-
-
-def _literal(text: str, _: object) -> Any:
+def _converted(text: str, current: Any) -> Any:
+    """Return the text as a value of this kind; ValueError or KeyError if it is none."""
+    match current:
+        case bool():
+            return {**_WORDS, "1": True, "0": False}[text.lower()] is True
+        case Enum():
+            return type(current)[text]
+        case int():
+            return float(text) if any(letter in text for letter in ".en") else int(text)
+        case float():
+            return float(text)
+        case str():
+            return text
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
-
-
-_CONVERTERS: tuple[tuple[type, Callable[[str, Any], Any]], ...] = (
-    (bool, _boolean),
-    (Enum, _member),
-    (int, _number),
-    (float, lambda text, _: float(text)),
-    (str, lambda text, _: text),
-)
 
 
 def find_slots(path: str, job: Job) -> list[Slot]:
@@ -206,12 +201,9 @@ def _local_object(path: str) -> str:
 
 
 def _running_frames() -> Iterator[FrameType]:
-    """Yield the frames of this thread that are not traceq's, innermost first."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if not frame.f_globals.get("__name__", "").startswith("traceq."):
-            yield frame
-        frame = frame.f_back
+    """Return the frames of this thread that are not traceq's, innermost first."""
+    frames = frames_from(sys._getframe())
+    return (frame for frame in frames if not frame.f_globals.get("__name__", "").startswith("traceq."))
 
 
 def _expand(start: Any, parts: Sequence[str]) -> list[Slot]:
@@ -286,3 +278,49 @@ def _unknown_start(path: str) -> str:
         f"no model, imported module or variable is called {head!r}; start with model, optimizer, main (the script), "
         "a module, or a variable of a function that runs the loop"
     )
+
+
+_WITHIN_S = 5.0
+_POLL_S = 0.01
+
+
+def check_paths(toggles: Mapping[str, Sequence[str]], job: Job) -> None:
+    """Raise UsageFault for the first path that the job does not have, or whose values it cannot have.
+
+    To be called before the steps are spent from which its pattern is learned. `toggles`: their values by name.
+
+    On several ranks only if all of them have a fault: one alone could not leave, and it is told later, to all.
+    """
+    fault = _first_fault(toggles, job)
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        store = PrefixStore("traceq/paths", dist.distributed_c10d._get_default_store())
+        if not _is_on_all_ranks(store, dist.get_rank(), dist.get_world_size(), fault):
+            return
+    if fault:
+        raise UsageFault(fault)
+
+
+def _first_fault(toggles: Mapping[str, Sequence[str]], job: Job) -> str:
+    """Return why a path cannot be changed; "" if all can, as far as is known before an optimizer has stepped."""
+    for name, values in toggles.items():
+        if name.startswith("@") or (name.partition(".")[0] == "optimizer" and not job.optimizers):
+            continue
+        try:
+            create(name, values, job)
+        except TraceqError as error:
+            return str(error)
+    return ""
+
+
+def _is_on_all_ranks(store: Store, rank: int, size: int, fault: str) -> bool:
+    """Tell the other ranks whether this one has a fault; return True if all have one. Only those with one wait."""
+    store.set(str(rank), "1" if fault else "0")
+    if not fault:
+        return False
+    keys = [str(number) for number in range(size)]
+    deadline = time.monotonic() + _WITHIN_S
+    with suppress(RuntimeError):
+        while not store.check(keys) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return store.check(keys) and all(store.get(key) == b"1" for key in keys)
+    return False

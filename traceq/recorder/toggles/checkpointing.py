@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from traceq.errors import UsageFault
 from traceq.recorder.rank.replaced_methods import ReplacedMethods, has_forward
-from traceq.recorder.toggles.toggle import DEFAULT, Job
+from traceq.recorder.toggles.settings import Setting, are_on
+from traceq.recorder.toggles.toggle import Job
 
 CANDIDATES = ("on",)
 
@@ -52,42 +53,24 @@ class BlocksToggle:
         return call
 
 
-class MethodsToggle:
-    """A model of transformers, which has methods for it."""
+def _of_methods(model: Any, values: Sequence[str]) -> Setting:
+    """Return the toggle of a model of transformers, which has methods for it."""
 
-    changes_ops = True
-
-    def __init__(self, model: Any, values: Sequence[str]) -> None:
-        self._model = model
-        self._before = bool(model.is_gradient_checkpointing)
-        self._values = [self._before if value == DEFAULT else value == "on" for value in values]
-
-    def apply(self, number: int) -> None:
-        """Turn it on or off for the next forward."""
-        self._set(is_on=self._values[number])
-
-    def fault(self, number: int) -> str:
-        """Return what the model reports, if it is another."""
-        is_on = bool(self._model.is_gradient_checkpointing)
-        return "" if is_on == self._values[number] else f"the model reports {is_on}"
-
-    def restore(self) -> None:
-        """Restore the model's own setting."""
-        self._set(is_on=self._before)
-
-    def _set(self, *, is_on: bool) -> None:
+    def set_checkpointing(is_on: bool) -> None:
         if is_on:
-            self._model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         else:
-            self._model.gradient_checkpointing_disable()
+            model.gradient_checkpointing_disable()
+
+    return Setting(set_checkpointing, lambda: bool(model.is_gradient_checkpointing), are_on(values), changes_ops=True)
 
 
-def create(job: Job, values: Sequence[str]) -> BlocksToggle | MethodsToggle:
+def create(job: Job, values: Sequence[str]) -> BlocksToggle | Setting:
     """Return the toggle; UsageFault for a job without repeated blocks that have a part of its parameters."""
     modules = [module for model in job.models for module in model.modules()]
     for module in modules:
         if hasattr(module, "gradient_checkpointing_enable"):
-            return MethodsToggle(module, values)
+            return _of_methods(module, values)
     lists = [list(module.children()) for module in modules if isinstance(module, ModuleList | Sequential)]
     repeated = [
         blocks for blocks in lists if len(blocks) > 1 and len(set(map(type, blocks))) == 1 and has_forward(blocks[0])

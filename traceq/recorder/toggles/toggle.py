@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from traceq.entry_points import TOGGLES, find_plugins
 from traceq.errors import UsageFault
-from traceq.recorder import toggles
 from traceq.recorder.spec.parameters import did_you_mean
 
 if TYPE_CHECKING:
@@ -18,51 +16,30 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 
-class Setting:
-    """A function that sets the value and one that reads it; `values` may hold DEFAULT, the job's own."""
-
-    changes_ops = False
-
-    def __init__(self, setter: Callable[[Any], object], read: Callable[[], Any], values: Sequence[Any]) -> None:
-        self._set, self._read = setter, read
-        self._before = read()
-        self._values = [self._before if value == DEFAULT else value for value in values]
-
-    def apply(self, number: int) -> None:
-        """Set the n-th value."""
-        self._set(self._values[number])
-
-    def fault(self, number: int) -> str:
-        """Return what is read instead of the n-th value."""
-        value = self._read()
-        return "" if value == self._values[number] else f"it reads {value!r}"
-
-    def restore(self) -> None:
-        """Set the job's own value."""
-        self._set(self._before)
-
-
 DEFAULT = "default"
 """Value of any built-in toggle: as the job has it."""
 
-_VALUES: Mapping[str, tuple[str, ...]] = {
-    "attention": ("math", "eager", "flash", "efficient", "cudnn", "sdpa"),
-    "autocast": ("off", "on"),
-    "channels_last": ("off", "on"),
-    "checkpointing": ("off", "on"),
-    "compile": ("off", "on"),
-    "cudnn_benchmark": ("off", "on"),
-    "ddp": ("broadcast_buffers:off",),
-    "find_unused": ("off", "on"),
-    "gc": ("off", "on"),
-    "matmul_precision": ("highest", "high", "medium"),
-    "no_sync": ("off", "on"),
-    "optimizer": ("loop", "foreach", "fused"),
-    "prefetch": ("off", "on"),
+_BUILT_IN: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "attention": ("attention", ("math", "eager", "flash", "efficient", "cudnn", "sdpa")),
+    "autocast": ("settings:Autocast", ("off", "on")),
+    "channels_last": ("channels_last", ("off", "on")),
+    "checkpointing": ("checkpointing", ("off", "on")),
+    "compile": ("settings:Compile", ("off", "on")),
+    "cudnn_benchmark": ("settings:CudnnBenchmark", ("off", "on")),
+    "ddp": ("ddp:BroadcastBuffers", ("broadcast_buffers:off",)),
+    "find_unused": ("ddp:FindUnused", ("off", "on")),
+    "gc": ("settings:GarbageCollector", ("off", "on")),
+    "matmul_precision": ("settings:MatmulPrecision", ("highest", "high", "medium")),
+    "no_sync": ("ddp:NoSync", ("off", "on")),
+    "optimizer": ("optimizer", ("loop", "foreach", "fused")),
+    "prefetch": ("prefetch", ("off", "on")),
+    "stall": ("stall", ()),
+    "threads": ("settings:Threads", ()),
 }
-"""By name of a toggle of ours whose values are words, besides DEFAULT: checked before the job starts, without torch."""
+"""By name of a toggle of ours the module, or a class in it, and the words that are its values, besides DEFAULT.
 
-_NO_TOGGLES = ("toggle", "attribute")
+Words are checked before the job starts, without torch; () for numbers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +69,12 @@ class Toggle(Protocol):
 
     def apply(self, number: int) -> None:
         """Bring the n-th value into effect, from the next step on; called between steps, in microseconds."""
-        ...
 
     def fault(self, number: int) -> str:
         """Return why the n-th value is not in effect after `apply`; "" if it is, read from where the job reads it."""
-        ...
 
     def restore(self) -> None:
         """Bring the job's own value back."""
-        ...
 
 
 class ToggleModule(Protocol):
@@ -108,15 +82,11 @@ class ToggleModule(Protocol):
 
     def create(self, job: Job, values: Sequence[str]) -> Toggle:
         """Return the toggle; UsageFault if the job has no such thing, or for a value that it cannot have."""
-        ...
 
 
 def toggle_names() -> tuple[str, ...]:
     """Return the names of all toggles but attributes: those of traceq, then those of plugins."""
-    built_in = sorted(
-        module.name for module in pkgutil.iter_modules(toggles.__path__) if module.name not in _NO_TOGGLES
-    )
-    return (*built_in, *sorted(find_plugins(TOGGLES).keys() - set(built_in)))
+    return (*_BUILT_IN, *sorted(find_plugins(TOGGLES).keys() - _BUILT_IN.keys()))
 
 
 def check_toggles(toggles: Mapping[str, Sequence[str]]) -> None:
@@ -130,7 +100,8 @@ def check_toggles(toggles: Mapping[str, Sequence[str]]) -> None:
         known_names = toggle_names()
         if name[1:] not in known_names and (hint := did_you_mean(name[1:], known_names)):
             raise UsageFault(f"--toggle {name}: no such toggle{hint}; available: {', '.join(known_names)}")
-        accepted = (DEFAULT, *_VALUES[name[1:]]) if name[1:] in _VALUES else values
+        _, words = _BUILT_IN.get(name[1:], ("", ()))
+        accepted = (DEFAULT, *words) if words else values
         if wrong := [value for value in values if value not in accepted]:
             hint = did_you_mean(wrong[0], accepted)
             raise UsageFault(f"--toggle {name}: {wrong[0]}: expected one of {', '.join(accepted)}{hint}")
@@ -141,15 +112,11 @@ def applicable_toggles(job: Job) -> dict[str, tuple[str, ...]]:
     applicable: dict[str, tuple[str, ...]] = {}
     for name in toggle_names():
         module = _module(name)
-        candidates = getattr(module, "CANDIDATES", ()) if getattr(module, "is_used", _always)(job) else ()
+        candidates = getattr(module, "CANDIDATES", ()) if getattr(module, "is_used", lambda _: True)(job) else ()
         values = [value for value in candidates if _is_applicable(f"@{name}", value, job)]
         if values:
             applicable[f"@{name}"] = (DEFAULT, *values)
     return applicable
-
-
-def _always(job: Job) -> bool:
-    return True
 
 
 def _is_applicable(name: str, value: str, job: Job) -> bool:
@@ -182,6 +149,10 @@ def _module(name: str) -> ToggleModule:
     names = toggle_names()
     if name not in names:
         raise UsageFault(f"no toggle @{name}{did_you_mean(name, names)}; available: {', '.join(names)}")
-    plugin = find_plugins(TOGGLES).get(name)
-    module: Any = plugin.load() if plugin else import_module(f"traceq.recorder.toggles.{name}")
-    return module  # type: ignore[no-any-return]
+    if plugin := find_plugins(TOGGLES).get(name):
+        toggle: ToggleModule = plugin.load()
+        return toggle
+    place, _, class_name = _BUILT_IN[name][0].partition(":")
+    module: Any = import_module(f"traceq.recorder.toggles.{place}")
+    built_in: ToggleModule = getattr(module, class_name) if class_name else module
+    return built_in

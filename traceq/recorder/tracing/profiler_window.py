@@ -56,10 +56,6 @@ class Window:
         return WARMUP_STEPS + self.num_steps
 
 
-def _always() -> bool:
-    return True
-
-
 def check_no_profiler() -> None:
     """Raise RecordingFailed if a profiler is running: torch has one at a time."""
     if torch._C._autograd._profiler_enabled():
@@ -67,7 +63,7 @@ def check_no_profiler() -> None:
 
 
 def profiled_steps(
-    window: Window, device: torch.device, phases: Phases, is_wanted: Callable[[], bool] = _always
+    window: Window, device: torch.device, phases: Phases, is_wanted: Callable[[], bool] = lambda: True
 ) -> Generator[int, None, None]:
     """Yield the index of each step to run, warm-up included; the trace is on disk when the iterator ends.
 
@@ -149,19 +145,20 @@ def _export(profiler: profile, window: Window) -> None:
         if window.is_part:
             shutil.move(plain, window.path)
             return
-        _validate(plain, window)
+        if read_document(plain, window.path).get(KEY, "") != window.embedded:
+            raise RecordingFailed(f"{window.path}: the profiler dropped the embedded metadata")
         with atomic_write(window.path) as part, open_binary(plain) as source, gzip.open(part, "wb", 5) as target:
             shutil.copyfileobj(source, target, 1 << 20)
 
 
-def _validate(plain: Path, window: Window) -> None:
+def read_document(plain: Path, path: Path) -> dict[str, Any]:
+    """Return what the profiler wrote of the trace at `path`; RecordingFailed if that is invalid JSON."""
     try:
         with open_binary(plain) as file:
-            document = json.load(file)
+            document: dict[str, Any] = json.load(file)
     except ValueError as error:
-        raise RecordingFailed(f"{window.path}: the profiler wrote invalid JSON: {error}") from error
-    if document.get(KEY, "") != window.embedded:
-        raise RecordingFailed(f"{window.path}: the profiler dropped the embedded metadata")
+        raise RecordingFailed(f"{path}: the profiler wrote invalid JSON: {error}") from error
+    return document
 
 
 def profiled_calls(function: Callable[[], object], num_calls: int, path: Path) -> Trace:

@@ -15,14 +15,18 @@ from typing import Any
 
 from traceq.claims.limits import LARGE
 from traceq.errors import RecordingFailed
-from traceq.locations import open_binary
 from traceq.model import Manifest, Pairs, Processes, memory_growth
-from traceq.recorder.process.flight_recorder import Entry, flight_entries, write_flight
+from traceq.recorder.failures.hang_diagnosis import Entry, flight_entries, write_flight
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
-from traceq.recorder.tracing.line_marks import PREFIX
-from traceq.recorder.tracing.line_table import TraceRow, kept_facts, read_rows, rows_of_last_step, source_lines
-from traceq.recorder.tracing.profiler_window import WARMUP_STEPS, Window, check_no_profiler, profiled_steps
+from traceq.recorder.tracing.line_marks import PREFIX, TraceRow, kept_facts, read_rows, rows_of_last_step, source_lines
+from traceq.recorder.tracing.profiler_window import (
+    WARMUP_STEPS,
+    Window,
+    check_no_profiler,
+    profiled_steps,
+    read_document,
+)
 from traceq.runs.embedded_recording import KEY, Embedded, encode
 from traceq.runs.run_folder import atomic_write
 from traceq.units import Unit, format_value
@@ -164,7 +168,7 @@ def _report_size(rank: Rank, arm: str, rows: Sequence[TraceRow]) -> None:
     """Print the forecast of the trace's size, for a recipe's first arm and for every large trace."""
     num_steps = sum(window_sizes(rank.plan))
     num_bytes = forecast_bytes(rows, num_steps)
-    if is_large(num_bytes) or (rank.plan.recipe and arm == rank.plan.arms[0].arm.name):
+    if num_bytes > LARGE_BYTES or (rank.plan.recipe and arm == rank.plan.arms[0].arm.name):
         rank.say(forecast_text(num_bytes, num_steps))
 
 
@@ -190,7 +194,7 @@ def _note_collectives(rank: Rank, arm: str, counts: Counter[str]) -> None:
 
 EVENT_BYTES = 450  # with shapes and arrows; 315 to 735 on real traces of many devices
 COMPRESSION = 16  # typical ratio of gzip
-LARGE_BYTES = 500_000_000
+LARGE_BYTES = 500_000_000  # of which writing and reading take minutes
 
 
 def forecast_bytes(rows: Sequence[TraceRow], num_steps: int) -> int:
@@ -207,16 +211,11 @@ def forecast_text(num_bytes: int, num_steps: int) -> str:
     steps = f"{num_steps:,} step{'s' if num_steps > 1 else ''}"
     sizes = [format_value(size, Unit.BYTES) for size in (num_bytes, num_bytes // COMPRESSION)]
     text = f"a trace of {steps} takes about {sizes[0]} per rank, {sizes[1]} compressed"
-    if not is_large(num_bytes):
+    if num_bytes <= LARGE_BYTES:
         return text
     fewer = max(1, num_steps * LARGE_BYTES // num_bytes)
     remedy = f"; --trace-steps {fewer} usually suffices" if fewer < num_steps else ""
     return f"{text}; writing and reading it takes minutes and much memory{remedy}"
-
-
-def is_large(num_bytes: int) -> bool:
-    """Return True for traces that take minutes to write and to read."""
-    return num_bytes > LARGE_BYTES
 
 
 _IDS = ("External id", "correlation", "wait_on_cuda_event_record_corr_id", "Ev Idx", "Record function id")
@@ -230,10 +229,10 @@ def write_joined(windows: Sequence[Path], path: Path, embedded: str) -> None:
 
     They are read one after the other. Raises RecordingFailed if the profiler wrote invalid JSON.
     """
-    documents = map(_document, windows)
+    documents = map(read_document, windows, windows)
     first = next(documents)
     described = {key: value for key, value in first.items() if key != "traceEvents"}
-    events = _joined(chain([first], documents))
+    events = joined_events(chain([first], documents))
     del first
     with atomic_write(path) as part, gzip.open(part, "wt", 5) as file:
         file.write(f'{json.dumps({**described, KEY: embedded}, indent=1)[:-2]},\n "traceEvents": [')
@@ -244,27 +243,13 @@ def write_joined(windows: Sequence[Path], path: Path, embedded: str) -> None:
         window.unlink()
 
 
-def _document(window: Path) -> dict[str, Any]:
-    try:
-        with open_binary(window) as file:
-            document: dict[str, Any] = json.load(file)
-    except ValueError as error:
-        raise RecordingFailed(f"{window}: the profiler wrote invalid JSON: {error}") from error
-    return document
-
-
-def join_windows(windows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one document with the events of all windows of a process, each the JSON of one profiler session.
+def joined_events(windows: Iterable[dict[str, Any]]) -> Iterator[Event]:
+    """Yield the events of all windows of a process, each the JSON of one profiler session.
 
     A session counts its steps and ids from the start again. Here ids stay unique, and steps are numbered on: numbers
-    that are left out, of warm-up steps at least, mark where a window begins. Raises RecordingFailed if the windows do
-    not share a clock.
+    that are left out, of warm-up steps at least, mark where a window begins. Rows that describe processes and threads
+    come only once. Raises RecordingFailed if the windows do not share a clock.
     """
-    return {**windows[0], "traceEvents": list(_joined(windows))}
-
-
-def _joined(windows: Iterable[dict[str, Any]]) -> Iterator[Event]:
-    """Yield the events of all windows; rows that describe processes and threads only once."""
     described: set[str] = set()
     base_ns, first_id, first_step = None, 0, 0
     for index, window in enumerate(windows):

@@ -1,8 +1,9 @@
-"""Python lines that the workers of a data loader run, sampled once the job's steps are profiled.
+"""Python lines that are sampled: those of a data loader's workers, and of the loop's thread while a step lasts long.
 
-A worker that is forked gets a thread that sleeps in a read of a pipe, at no cost, until the training process writes a
-byte for it; then it samples the worker's stack for one to three seconds, writes a file and ends. Nothing is done to
-workers that are spawned: their `worker_init_fn` is pickled, and stays the job's own.
+Workers are sampled once the job's steps are profiled. One that is forked gets a thread that sleeps in a read of a pipe,
+at no cost, until the training process writes a byte for it; then it samples the worker's stack for one to three
+seconds, writes a file and ends. Nothing is done to workers that are spawned: their `worker_init_fn` is pickled, and
+stays the job's own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
+from threading import Event, Thread, get_ident
+from time import perf_counter_ns
+from types import CodeType, FrameType
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
@@ -28,8 +31,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import fetch
 
 from traceq.locations import Most, read_whole
-from traceq.recorder.rank.loader_workers import LoaderWorkers
-from traceq.recorder.tracing.line_marks import function_name, is_user_code
+from traceq.recorder.rank.rank_state import LoaderWorkers
+from traceq.recorder.rank.wall_account import WallAccount
+from traceq.recorder.tracing.line_marks import frames_from, function_name, is_own_code, is_user_code
 
 _LEAST_S, _MOST_S, _PERIOD_S = 1.0, 3.0, 0.01
 _ENOUGH = 50
@@ -155,14 +159,13 @@ def line_of(frame: FrameType | None) -> str:
     Where only libraries run, it is the frame that torch calls: the dataset's, or the collate function's.
     """
     innermost, called = "", ""
-    while frame is not None:
-        code = frame.f_code
+    for each in frames_from(frame):
+        code = each.f_code
         if code.co_filename == fetch.__file__:
             return innermost or called
-        called = f"{Path(code.co_filename).name}:{frame.f_lineno} {function_name(code).rpartition('.')[2]}"
+        called = f"{Path(code.co_filename).name}:{each.f_lineno} {function_name(code).rpartition('.')[2]}"
         if not innermost and is_user_code(code.co_filename):
             innermost = called
-        frame = frame.f_back
     return ""
 
 
@@ -175,3 +178,75 @@ def _close(*descriptors: int) -> None:
     for descriptor in descriptors:
         with suppress(OSError):
             os.close(descriptor)
+
+
+_LONG = 1.25
+"""Multiple of a usual step from which one is sampled."""
+
+_Places = list[tuple[CodeType, int]]
+
+
+class StepSamples:
+    """A thread that samples another one. While steps take as long as usual it sleeps, at least 10 ms.
+
+    Lines are where the work departs from the loop: below the frames that run where a step begins, in the job's own
+    files if it comes to them, else in the library that does it.
+    """
+
+    def __init__(self, account: WallAccount) -> None:
+        """Sample the calling thread, where a step begins; the account of its steps learns the lines."""
+        self._account = account
+        account.take_lines = self.take
+        self._thread = get_ident()
+        self._loop = _places(sys._getframe())
+        self._departed_ns = 0  # when the step began that last went over to other work
+        self._sampled_ns = 0  # when the step began of which the lines are
+        self._lines: Counter[str] = Counter()
+        self._stopped = Event()
+        Thread(target=self._run, name="traceq-step-samples", daemon=True).start()
+
+    def depart(self) -> None:
+        """Note, on the thread that is sampled, that the step goes over to other work: what was met before is usual."""
+        if self._departed_ns != self._account.at_ns:
+            self._departed_ns = self._sampled_ns = self._account.at_ns
+            self._lines = Counter([line] if (line := self._line(sys._getframe())) else [])
+
+    def take(self, began_ns: int) -> Counter[str]:
+        """Return how often each line was met in the step that began then."""
+        return self._lines if self._sampled_ns == began_ns else Counter()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(max(_PERIOD_S, self._rest_ns() * 1e-9)):
+            began_ns = self._account.at_ns
+            if self._account.is_running and self._rest_ns() <= 0:
+                if self._sampled_ns != began_ns:
+                    self._sampled_ns, self._lines = began_ns, Counter()
+                frame = sys._current_frames().get(self._thread)
+                if line := self._line(frame):
+                    self._lines[line] += 1
+                del frame  # it would keep what its locals hold
+
+    def _rest_ns(self) -> float:
+        """Return how long the step that runs, if any, is none that is to be sampled."""
+        began_ns = self._account.at_ns
+        usual_ns = 0 if self._departed_ns == began_ns else self._account.usual_ns
+        return began_ns + _LONG * usual_ns - perf_counter_ns() if self._account.is_running else 0.0
+
+    def _line(self, frame: FrameType | None) -> str:
+        """Return `file.py:17 function` of a stack; "" where it has only the loop's frames, and none of the user's."""
+        places = [place for place in _places(frame) if is_user_code(place[0].co_filename)]
+        loop = [place for place in self._loop if is_user_code(place[0].co_filename)]
+        num_common = next((i for i, pair in enumerate(zip(places, loop, strict=False)) if pair[0] != pair[1]), None)
+        departed = places[num_common:] if num_common is not None else places[min(len(loop), len(places)) :]
+        of_job = [place for place in departed if is_own_code(place[0].co_filename)]
+        chosen = of_job[-1:] or departed[:1] or places[-1:]
+        return "".join(f"{Path(code.co_filename).name}:{line} {function_name(code)}" for code, line in chosen)
+
+
+def _places(frame: FrameType | None) -> _Places:
+    """Return code and line of a frame and of those around it, outermost first."""
+    return [(each.f_code, each.f_lineno) for each in frames_from(frame)][::-1]
