@@ -34,6 +34,7 @@ from traceq.locations import Most, read_whole
 from traceq.recorder.rank.rank_state import LoaderWorkers
 from traceq.recorder.rank.wall_account import WallAccount
 from traceq.recorder.tracing.line_marks import frames_from, function_name, is_own_code, is_user_code
+from traceq.short_texts import without_module
 
 _LEAST_S, _MOST_S, _PERIOD_S = 1.0, 3.0, 0.01
 _ENOUGH = 50
@@ -244,7 +245,8 @@ class StepSamples:
         departed = places[num_common:] if num_common is not None else places[min(len(loop), len(places)) :]
         of_job = [place for place in departed if is_own_code(place[0].co_filename)]
         chosen = of_job[-1:] or departed[:1] or places[-1:]
-        return "".join(f"{Path(code.co_filename).name}:{line} {function_name(code)}" for code, line in chosen)
+        lines = (f"{Path(code.co_filename).name}:{line} {function_name(code)}" for code, line in chosen)
+        return "".join(map(without_module, lines))
 
 
 def _places(frame: FrameType | None) -> _Places:
