@@ -12,7 +12,7 @@ from traceq.facts.events.kernel_names import without_tunings
 from traceq.short_texts import cut_before, place_of_difference
 from traceq.units import Unit, format_value
 
-BEYOND, MOST_OF_IT = "beyond their jitter", "most of it "
+BEYOND, MOST_OF_IT, LARGEST = "beyond their jitter", "most of it ", "the largest "
 """What small differences are together that are more than run-to-run jitter."""
 JITTER_ERRORS = 2
 """Standard deviations of a sum within which it is jitter."""
@@ -84,12 +84,15 @@ def sync_name(cause: Cause) -> str:
     return f"{ranks}{kind} synchronize{plural}" + ("" if is_call else f" in {_cut_name(op)}")
 
 
-def jitter_name(num: int, ns: float, sd_ns: float, most: str = "") -> str:
-    """Return `3 kinds of work, each within jitter`, or what has `most` of it; or that their sum `ns` is beyond it."""
+def jitter_name(num: int, ns: float, sd_ns: float, most: str = "", largest: str = "") -> str:
+    """Return `3 kinds of work, each within jitter`, or what has `most` of it; or that their sum `ns` is beyond it.
+
+    Of a sum beyond it the `largest` is named also where it is not most.
+    """
     kinds = f"{num:,} {'kind' if num == 1 else 'kinds'} of work"
     if not is_within_jitter(ns, sd_ns) and abs(ns) > num:  # more than roundings
-        several = f"{kinds}, {MOST_OF_IT + most if most else 'small each'}, together {BEYOND}"
-        return several if num > 1 else f"{kinds}, small, but beyond its jitter"
+        several = f"{kinds}, {MOST_OF_IT + most if most else LARGEST + largest}, together {BEYOND}"
+        return several if num > 1 else f"{kinds}, {most or largest}, beyond its jitter"
     if most:
         return f"{kinds}, {MOST_OF_IT if num > 1 else ''}{most}, within jitter"
     return f"{kinds}{', each' if num > 1 else ''} within jitter"

@@ -79,8 +79,9 @@ def cause_rows(parts: Contributions, delta_ns: int) -> tuple[Cause, ...]:
     work = np.array([works[_work(label)[1:]] for label in parts.labels], np.int32)
     has_same_work = have_same_work(*parts.traces)
     paced, paces = np.zeros(len(alike)), []
+    is_python = np.array([label.name.startswith("Python") for label in parts.labels], np.bool_)[parts.label]
     for name, part in (("host ops", Part.HOST), *([("kernels", Part.KERNEL)] if has_same_work else [])):
-        chosen = np.flatnonzero(alike & (parts.part == part))
+        chosen = np.flatnonzero(alike & (parts.part == part) & ~is_python)
         ratio, paced[chosen] = pace(parts, work, chosen, _SHARE_OF_STEP * parts.steps_ns)
         paces.append((name, ratio, float(paced[chosen].sum())))
     sigma = jitter(parts, work, alike, paced, same_work=has_same_work)
@@ -99,9 +100,9 @@ def cause_rows(parts: Contributions, delta_ns: int) -> tuple[Cause, ...]:
         largest = max(rest.labels, key=lambda number: abs(table.total[number]))
         row = _Row((largest,), float(table.total[largest]), 0)
         is_most = 2 * abs(row.ns) >= np.abs(table.total[list(rest.labels)]).sum()
-        most = _cause(parts, row, total).cause if is_most else None
-        of_most = _named(most) if most else ""
-        text = jitter_name(len(rest.labels), rest.ns / num_steps, rest.sd_ns / num_steps, of_most)
+        of_largest = _named(_cause(parts, row, total).cause)
+        times = rest.ns / num_steps, rest.sd_ns / num_steps
+        text = jitter_name(len(rest.labels), *times, of_largest if is_most else "", of_largest)
         phase = table.most_in(rest.labels)
         causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps, phase))
     if table.hidden:
@@ -133,7 +134,8 @@ def _common_phases(parts: Contributions) -> set[str]:
 class _Table:
     """Contributions summed by label.
 
-    `total`, `variance` float64[L] in all paired steps; `events`, `moved` float64[L]: B's events and bytes minus A's;
+    `total`, `variance`, `squares` (of all contributions) float64[L] in all paired steps; `events`, `moved` float64[L]:
+    B's events and bytes minus A's;
     `only_a`, `only_b` bool[L]: host time on one side only; `by_step` float64[L, K] ns by which the work itself is
     longer, on the path or not; `delta_by_step` float64[L, K] what of `total` is in each step.
     """
@@ -148,6 +150,7 @@ class _Table:
             for weights in (ns, longer)
         )
         self.hidden: list[_Row] = []
+        self.squares = np.bincount(parts.label, weights=ns**2, minlength=num)
         self.variance = np.bincount(parts.label, weights=(parts.share * sigma) ** 2, minlength=num)
         self.events = np.bincount(parts.label, weights=parts.num, minlength=num)
         self.moved = np.bincount(parts.label, weights=parts.moved, minlength=num)
@@ -206,8 +209,10 @@ class _Table:
                 (causes if is_cause else minor if is_change else rest).append(row)
         causes = _same_on_ranks(causes, self.parts.labels)
         jitter = self._joined(rest)
-        error_ns = error_of_mean(self.delta_by_step[list(jitter.labels)].sum(axis=0)) * self.num_steps
-        return causes, self._joined(minor), replace(jitter, sd_ns=max(jitter.sd_ns, error_ns))
+        index = list(jitter.labels)
+        error_ns = error_of_mean(self.delta_by_step[index].sum(axis=0)) * self.num_steps
+        scatter_ns = float(np.sqrt(self.squares[index].sum()))  # changes have long tails
+        return causes, self._joined(minor), replace(jitter, sd_ns=max(jitter.sd_ns, error_ns, scatter_ns))
 
     def _within_own_change(self, row: _Row) -> _Row:
         """Return a row of kernels, copies or host ops of which those without a pair have no more ns than they take.
@@ -347,14 +352,19 @@ class _Table:
     def _groups(self) -> list[tuple[int, ...]]:
         """Return the labels by row.
 
-        A kernel that both sides run is one row, whatever op launches it. Work that is done less often here and more
-        often there, so that the changes cancel, has moved.
+        A kernel that both sides run, or run as often, is one row, whatever op launches it. Work that is done less often
+        here and more often there, so that the changes cancel, has moved.
         """
         rows: list[tuple[int, ...]] = []
+        events = Counter[tuple[str, ...]]()
+        for label, num in zip(self.parts.labels, self.events.tolist(), strict=True):
+            events[_work(label)] += num
         kernels: dict[tuple[str, ...], list[int]] = {}
         others: dict[tuple[str, ...], list[int]] = {}
         for number, label in enumerate(self.parts.labels):
-            if label.kind in ("kernel", "memcpy") and not self.is_one_sided[number]:
+            if label.kind in ("kernel", "memcpy") and (
+                not self.is_one_sided[number] or not (events[_work(label)] or REPLACED_BY in label.name)
+            ):
                 kernels.setdefault(_work(label), []).append(number)
             elif label.kind == "host" or (self.is_one_sided[number] and label.kind not in ("sync", "collective")):
                 others.setdefault(_work(label), []).append(number)

@@ -68,19 +68,20 @@ def cause_statements(
     listed = {cause.key for members in by_line for cause in members}
     changed = [cause for cause in causes if cause.kind == "sync" and cause.delta_num and cause.key not in listed]
     syncs = [cause for cause in changed if _is_notable(cause, traced)]
-    other_work = [] if same_code and not doubt else _other_work(causes, same_work=same_work)
+    other_work = [] if same_code and not doubt else _other_work(causes, traced, same_work=same_work)
+    of_device = any(cause.kind in _ON_DEVICE for cause in causes)
     if doubt:
         return (
             *(_line_changes(traced, members, timed=False) for members in by_line),
             *(each for _, each in _sync_changes(traced, syncs, timed=False)),
-            *_other_work_of(traced, other_work, timed=False),
+            *_other_work_of(traced, other_work, of_device=of_device, timed=False),
             doubt,
         )
     sized = [(abs(_sum(members)), _line_changes(traced, members)) for members in by_line]
     sized += _sync_changes(traced, syncs)
     listed |= {cause.key for cause in syncs}
     large = _large([cause for cause in causes if cause.key not in listed], causes, traced)
-    of_device, left_over = any(cause.kind in _ON_DEVICE for cause in causes), None
+    left_over = None
     if large:
         size = _size(large[0])
         is_first = all(size > other for other, _ in sized)
@@ -93,7 +94,7 @@ def cause_statements(
     return (
         *(each for _, each in sized),
         *(() if cancels else _no_change(traced, causes, left_over or ())),
-        *_other_work_of(traced, [cause for cause in other_work if cause not in large]),
+        *_other_work_of(traced, [cause for cause in other_work if cause not in large], of_device=of_device),
     )
 
 
@@ -258,15 +259,22 @@ def _line_changes(traced: Traced, members: Sequence[Cause], *, timed: bool = Tru
     )
 
 
-def _other_work(causes: Sequence[Cause], *, same_work: bool) -> list[Cause]:
+def _other_work(causes: Sequence[Cause], traced: Traced, *, same_work: bool) -> list[Cause]:
     """Return the work that took the place of other work, or moved; of sides that differ in much that is most, so none.
 
     A collective that moved is told of any sides: both issue it as often.
     """
-    return [cause for cause in causes if cause.moved or (same_work and cause.is_replacement)]
+    return [cause for cause in causes if cause.moved or (same_work and _is_other_work(cause, traced))]
 
 
-def _other_work_of(traced: Traced, causes: Sequence[Cause], *, timed: bool = True) -> Iterator[Statement]:
+def _is_other_work(cause: Cause, traced: Traced) -> bool:
+    """Return whether a replacement is told: what the host does else only if it costs, as beside other kernels it is."""
+    return cause.is_replacement and (cause.kind != "host" or _is_large(cause.delta_ns, traced))
+
+
+def _other_work_of(
+    traced: Traced, causes: Sequence[Cause], *, of_device: bool, timed: bool = True
+) -> Iterator[Statement]:
     """Yield what B issues elsewhere, and what it does instead of other work, where that is little.
 
     Without a device a collective's time is that of the op that waits for it: none is said of its own 0.
@@ -277,7 +285,8 @@ def _other_work_of(traced: Traced, causes: Sequence[Cause], *, timed: bool = Tru
         for cause in members if len(members) <= _MOST_REPLACED else ():
             has_time = timed and (cause.delta_ns or cause.kind != "collective")
             amount = _amount(cause.delta_ns, traced) if has_time else {}
-            yield state(code, kind=cause.kind, cause=cause.key, what=what_of(cause), **amount)
+            on_host = " on the host" if cause.kind == "host" and of_device else ""
+            yield state(code, kind=cause.kind, cause=cause.key, what=what_of(cause) + on_host, **amount)
 
 
 def _by_sign(causes: Sequence[Cause]) -> tuple[list[Cause], list[Cause]]:

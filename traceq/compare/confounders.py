@@ -20,7 +20,7 @@ from traceq.compare.input_shapes import (
 from traceq.compare.labels import LOADER
 from traceq.compare.limits import DRAWN, INSIDE, NAMED, REPEATED, REST, SCATTER, UNCOUNTED
 from traceq.compare.other_jobs import job_difference
-from traceq.compare.result import Cause, Traced
+from traceq.compare.result import Cause, CellDelta, Traced
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, doubtful, state
 from traceq.facts.events.device_work import device_work
@@ -30,6 +30,7 @@ from traceq.facts.events.unrecorded_work import has_shapes
 from traceq.facts.stalls.idle_time import lost_once_ns, lost_once_share
 from traceq.facts.timeline.phases import COMPILING, phases
 from traceq.facts.timeline.steps import op_calls_per_step
+from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.model import Caveat, Run, Trace, WallTime
 
 _ENVIRONMENT_KEYS = {
@@ -42,7 +43,7 @@ _ENVIRONMENT_KEYS = {
 which can be the change itself."""
 
 _BETWEEN_STEPS = frozenset(("checkpoint", "epoch", "evaluation", "rollout"))
-_NO_OP = ("Python", LOADER.name)
+_NO_OP, _PYTHON = ("Python", LOADER.name), TimeCategory.PYTHON.name.lower()
 """How names of causes begin that are time of the host outside of ops."""
 
 
@@ -145,11 +146,13 @@ def cold_start(a: Side, b: Side, traced: Traced | None) -> Statement | None:
     return state("cold_start", once_a_ns=once_a_ns, once_b_ns=once_b_ns, rank=rank)
 
 
-def unchanged_work(a: Side, b: Side, causes: Sequence[Cause], traced: Traced | None) -> Statement | None:
+def unchanged_work(
+    a: Side, b: Side, causes: Sequence[Cause], cells: Sequence[CellDelta], traced: Traced | None
+) -> Statement | None:
     """Return what may give the same work another time, where that is most of the delta: its pace, or the same ops."""
     if traced is None:
         return None
-    return _pace(a, b, causes, traced.delta_ns) or _same_ops(a, b, causes, traced)
+    return _pace(a, b, causes, traced.delta_ns) or _same_ops(a, b, causes, cells, traced)
 
 
 def _pace(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> Statement | None:
@@ -160,7 +163,9 @@ def _pace(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> Statement
     return state("pace", paced_delta_ns=paced_ns, **_other_pace(a, b))
 
 
-def _same_ops(a: Side, b: Side, causes: Sequence[Cause], traced: Traced) -> Statement | None:
+def _same_ops(
+    a: Side, b: Side, causes: Sequence[Cause], cells: Sequence[CellDelta], traced: Traced
+) -> Statement | None:
     """Return that most of what differs between separate processes on a CPU are durations of the same ops.
 
     Steps of one process scatter less than processes do, in which memory lies elsewhere, and the machine has other work.
@@ -179,7 +184,8 @@ def _same_ops(a: Side, b: Side, causes: Sequence[Cause], traced: Traced) -> Stat
         return None
     if not (num_changed or any(cause.is_replacement for cause in causes)):
         return state("same_ops", **_other_pace(a, b))
-    same_ns = traced.delta_ns - sum(cause.delta_ns for cause in changed)
+    other_ns = sum(cause.delta_ns for cause in changed if not cause.name.startswith("Python"))
+    same_ns = traced.delta_ns - other_ns - sum(cell.delta_ns for cell in cells if cell.category == _PYTHON)
     if 2 * sign * same_ns < abs(traced.delta_ns):
         return None
     return state("same_ops", same_delta_ns=same_ns, **_other_pace(a, b))

@@ -171,7 +171,7 @@ def contributions(common: CommonSteps) -> Contributions:
     labels = LabelNumbers(names, is_swapped=common.is_swapped)
     ranks = [_of_rank(common, labels, index, (tables[0][index], tables[1][index])) for index in range(len(common.a))]
     columns = {field.name: _joined([getattr(rank, field.name) for rank in ranks]) for field in fields(_Columns)}
-    edge, ns = columns.pop("edge"), columns["a_ns"] + columns["b_ns"]
+    edge, ns = columns.pop("edge"), np.where(columns["part"] == Part.WAIT, 0, columns["a_ns"] + columns["b_ns"])
     step, gap = common.graph.step[edge], common.graph.gap[edge]
     columns["label"] = with_regions(columns["label"], gap, columns["sides"], ns, labels)
     change_ns = columns["share"] * (columns["b_ns"] - columns["a_ns"])

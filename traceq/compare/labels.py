@@ -292,27 +292,38 @@ def with_regions(
     """Return int32[C] labels, those of kernels that one side has in a region where the other has others replaced.
 
     `label` int32[C] into `labels`; `gap` int32[C]: parts between the same two calls share a number, -1 outside; `sides`
-    int8[C] as of edges; `ns` int64[C] that they take. A kernel that runs as often on both sides only moved.
+    int8[C] as of edges; `ns` int64[C] that they take. A kernel that runs as often on both sides only moved. Of
+    a phase most of whose kernels are replaced, what else one side has is in the largest region.
     """
     is_kernel = np.array([each.kind == "kernel" for each in labels.labels])
     phases = {each.phase: number for number, each in enumerate(labels.labels)}
     phase = np.array([phases[each.phase] for each in labels.labels])
     names = {each.name: number for number, each in enumerate(labels.labels)}
     name = np.array([names[each.name] for each in labels.labels])
-    alone = np.flatnonzero((sides != IN_BOTH) & (gap >= 0) & is_kernel[label])
+    alone = np.flatnonzero((sides != IN_BOTH) & is_kernel[label])
     sign = np.where(sides == IN_B, 1, -1)
     more = np.bincount(name[label[alone]], sign[alone], len(name))
-    alone = alone[more[name[label[alone]]] * sign[alone] > 0]
-    if not len(alone):
+    is_more, of_phase = more[name[label[alone]]] * sign[alone] > 0, phase[label[alone]]
+    if not is_more.any():
         return label
-    places = group([gap[alone], phase[label[alone]]])
-    of_a, of_b = (np.bincount(places.group_ids, sides[alone] == side, len(places.keys)) > 0 for side in (IN_A, IN_B))
-    chosen = (of_a & of_b)[places.group_ids]
-    place_of, parts = places.group_ids[chosen], alone[chosen]
+    places = group([gap[alone], of_phase])
+    of_a, of_b = (
+        np.bincount(places.group_ids, is_more & (sides[alone] == side), len(places.keys)) > 0 for side in (IN_A, IN_B)
+    )
+    chosen = (of_a & of_b)[places.group_ids] & is_more & (gap[alone] >= 0)
+    replaced_ns = np.bincount(of_phase[chosen], ns[alone[chosen]], len(phase))
+    is_rewritten = 2 * replaced_ns >= np.bincount(phase[label], ns * is_kernel[label], len(phase))
+    place, in_place_ns = places.group_ids, np.bincount(places.group_ids[chosen], ns[alone[chosen]], len(places.keys))
+    for number in np.flatnonzero(is_rewritten & (replaced_ns > 0)).tolist():
+        in_phase = of_phase == number
+        largest = place[in_phase & chosen][np.argmax(in_place_ns[place[in_phase & chosen]])]
+        place = np.where(in_phase & ~chosen, largest, place)
+        chosen |= in_phase
+    place_of, parts = place[chosen], alone[chosen]
     regions = _regions(place_of, label[parts], sides[parts])
     numbers = _labels_of(regions, label[parts], place_of, ns[parts], labels)
     result = label.copy()
-    result[parts] = np.array([numbers.get(place, -1) for place in range(len(places.keys))])[place_of]
+    result[parts] = np.array([numbers.get(each, -1) for each in range(len(places.keys))])[place_of]
     return result
 
 

@@ -241,8 +241,8 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "mostly_jitter": _one("Most of the traced {traced_delta_ns} {per} is run-to-run jitter: {delta_ns} ± {error_ns}."),
     "many_small_changes": _one(
-        "Most of the traced {traced_delta_ns} {per} is in many small changes: {delta_ns} ± {error_ns}.",
-        "Each is within run-to-run jitter, but not all together.",
+        "Most of the traced {traced_delta_ns} {per} is in {what}: {delta_ns} ± {error_ns}.",
+        "None of them is beyond run-to-run jitter alone.",
     ),
     # where it shows
     "only_rank": _one(

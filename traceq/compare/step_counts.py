@@ -40,8 +40,8 @@ class CountDelta:
 
     @property
     def is_change(self) -> bool:
-        """Whether both sides differ in calls or bytes."""
-        return (self.a_num, self.a_bytes) != (self.b_num, self.b_bytes)
+        """Whether both sides differ in calls, collectives also in bytes."""
+        return self.a_num != self.b_num or (self.a_bytes != self.b_bytes and self.kind != "sync")
 
 
 @frozen

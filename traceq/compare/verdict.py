@@ -96,7 +96,7 @@ def _of_profiled(
         return state("work_of_one_side", **measures, **alone)
     if has_scatter:
         return state("within_scatter", **measures)
-    has_other_pace = unchanged_work(a, b, diff.causes, diff.traced) or cold_start(a, b, diff.traced)
+    has_other_pace = unchanged_work(a, b, diff.causes, diff.cells, diff.traced) or cold_start(a, b, diff.traced)
     return state("other_pace" if has_other_pace else "observed", **measures)
 
 
@@ -108,7 +108,7 @@ def basis(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_other_job:
         yield state("count_samples")
     once = cold_start(a, b, diff.traced)
     if diff.answer.code in ("other_pace", "steps_apart"):
-        yield from filter(None, [unchanged_work(a, b, diff.causes, diff.traced)])
+        yield from filter(None, [unchanged_work(a, b, diff.causes, diff.cells, diff.traced)])
     if comparison is not None and not is_unprofiled and diff.comparable.ok:
         ranges = {} if is_same_time(comparison) else ranges_of_steps(a, b)
         yield from [state("ranges", **ranges)] if ranges else []

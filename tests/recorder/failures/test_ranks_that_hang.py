@@ -217,7 +217,7 @@ def test_ranks_in_collectives_and_in_backward_wait_for_those_that_are_not() -> N
     ]
     assert [each.text.rpartition(" at ")[::2] for each in stands] == [
         ("waits for the others", "train.py:15 mean"),
-        ("is in backward", "train.py:30 <module>"),
+        ("is in backward", "train.py:30"),
         ("waits for the others", "train.py:15 mean"),
         ("computes", "train.py:71 evaluate"),
     ]
